@@ -64,24 +64,24 @@ class TestHelp:
         assert {int(code) for code in re.findall(r"\b\d+\b", text)} == {int(one) for one in Exit}
 
     @pytest.mark.parametrize("name", COMMANDS)
-    def test_of_a_command_says_what_it_does_with_an_example(self, name: str) -> None:
+    def test_of_a_command_has_a_summary_and_an_example(self, name: str) -> None:
         for option in ("--help", "-h"):
             done = accept(name, option)
             assert done.code == 0
             assert done.out.startswith(f"Usage: accept {name}")
             assert f"accept {name}" in done.out.partition("\n")[2]
 
-    def test_is_pointed_at_by_what_is_said_of_an_unknown_command(self) -> None:
-        said = refused("rendr", "--nodes", "2", error="E-USAGE")
-        assert "'render'" in said
-        assert "accept --help" in said
+    def test_is_suggested_for_an_unknown_command(self) -> None:
+        shown = refused("rendr", "--nodes", "2", error="E-USAGE")
+        assert "'render'" in shown
+        assert "accept --help" in shown
 
-    def test_of_the_command_is_named_for_an_unknown_option_with_the_nearest(self) -> None:
-        said = refused("run", "--machin", "cpu", error="E-USAGE")
-        assert "--machine" in said
-        assert "accept run --help" in said
+    def test_of_the_command_is_suggested_for_an_unknown_option(self) -> None:
+        shown = refused("run", "--machin", "cpu", error="E-USAGE")
+        assert "--machine" in shown
+        assert "accept run --help" in shown
 
-    def test_is_what_comes_without_a_command(self) -> None:
+    def test_is_shown_without_a_command(self) -> None:
         assert "Commands:" in accept().out + accept().err
 
     def test_fits_a_terminal_of_100_columns(self) -> None:
@@ -170,7 +170,7 @@ class TestErrors:
         refused(*args, error="E-USAGE")
 
     @pytest.mark.parametrize("name", ["watch", "collect", "cancel", "judge", "report"])
-    def test_without_a_run_say_how_to_start_one(self, name: str) -> None:
+    def test_without_a_run_have_a_code(self, name: str) -> None:
         refused(name, error="E-RUN-NONE")
 
     def test_are_text_on_stderr_with_json_too(self) -> None:
@@ -179,10 +179,10 @@ class TestErrors:
         assert done.err.startswith("error[E-")
 
     @pytest.mark.parametrize("name", ["watch", "collect", "cancel"])
-    def test_of_a_run_never_started_say_how_to_start_it(self, name: str, tmp_path: Path) -> None:
+    def test_of_a_run_never_started_show_how_to_start_it(self, name: str, tmp_path: Path) -> None:
         accept("render", "-m", "cpu", "-n", 1, "-o", tmp_path / "one")
-        said = refused(name, tmp_path / "one", error="E-RUN-NOT-STARTED")
-        assert f"accept submit {tmp_path}/one" in said
+        shown = refused(name, tmp_path / "one", error="E-RUN-NOT-STARTED")
+        assert f"accept submit {tmp_path}/one" in shown
 
 
 class TestSubmittingARenderedRun:
@@ -212,11 +212,12 @@ class TestSubmittingARenderedRun:
         spelled = "--machine" if options[0] == "-m" else options[0]
         assert spelled in refused("submit", rendered, *options, "--dry-run", error="E-PLAN-FIXED")
 
-    def test_names_all_that_were_given(self, rendered: Path) -> None:
-        said = refused("submit", rendered, "--suite", "soak", "--nodes", "2", "--dry-run")
-        assert "--suite" in said
-        assert "--nodes" in said
-        assert "--machine" not in said
+    def test_names_all_given_options(self, rendered: Path) -> None:
+        words = ("submit", rendered, "--suite", "soak", "--nodes", "2", "--dry-run")
+        shown = refused(*words, error="E-PLAN-FIXED")
+        assert "--suite" in shown
+        assert "--nodes" in shown
+        assert "--machine" not in shown
 
     def test_takes_options_of_the_launch_and_of_the_cluster(self, rendered: Path) -> None:
         options = ["--attempt=a", "--kubeconfig=k", "--context=c", "--namespace=n", "--release=r"]
@@ -225,7 +226,7 @@ class TestSubmittingARenderedRun:
         assert json.loads(done.out)["machine"] == "cpu"
 
     def test_with_an_empty_name_starts_nothing(self) -> None:
-        refused("submit", "")
+        refused("submit", "", error="E-OPTION-EMPTY")
         assert rundir.listed() == ()
 
 
@@ -252,13 +253,13 @@ class TestOutput:
         quiet = accept("run", "--dry-run", "-q")
         assert (quiet.err, quiet.out) == ("", shown.out)
 
-    def test_verbose_says_with_which_parameters(self) -> None:
+    def test_verbose_shows_the_parameters(self) -> None:
         args = ("run", "--dry-run", "-m", "cpu", "--set", "all-reduce.max=64K")
         assert "max 64K" in accept(*args, "-v").err
         assert "max 64K" not in accept(*args).err
 
     @pytest.mark.parametrize("no_color", ["", "1"])
-    def test_colors_are_for_terminals_whose_user_wants_them(
+    def test_colors_are_only_for_terminals_and_can_be_turned_off(
         self, no_color: str, runs: Path
     ) -> None:
         sample_evidence.write(runs / "one" / "evidence", status=1)
@@ -280,7 +281,7 @@ class TestOutput:
         assert done.returncode == 3
         assert ("\x1b[" in done.stdout) == (not no_color)
 
-    def test_there_are_none_in_a_pipe(self, runs: Path) -> None:
+    def test_a_pipe_gets_no_colors(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence", status=1)
         assert "\x1b" not in program("judge", "one").out
 
@@ -288,7 +289,7 @@ class TestOutput:
         sample_evidence.write(runs / "one" / "evidence")
         assert accept("judge", "last").out.splitlines()[0] == "pass (no GPU tested)"
 
-    def test_a_reader_who_leaves_early_does_no_harm(self) -> None:
+    def test_a_reader_that_ends_early_causes_no_traceback(self) -> None:
         command = f"{shlex.quote(sys.executable)} -m accept schema plan; echo $? >&2"
         for reader in ("head -c 1", "true"):
             done = subprocess.run(
@@ -301,7 +302,7 @@ class TestOutput:
             assert "Traceback" not in done.stderr
             assert "Exception ignored" not in done.stderr
 
-    def test_a_full_disk_is_said(self) -> None:
+    def test_a_full_disk_fails(self) -> None:
         with Path("/dev/full").open("w") as full:
             done = subprocess.run(
                 [sys.executable, "-m", "accept", "schema", "plan"],
@@ -316,7 +317,7 @@ class TestOutput:
 
 class TestList:
     @pytest.mark.parametrize("what", ["machines", "suites"])
-    def test_names_every_file_there_is(self, what: str) -> None:
+    def test_names_every_file(self, what: str) -> None:
         files = {path.stem for path in (resources.values() / what).glob("*.yaml")}
         assert {line.split()[0] for line in accept("list", what).out.splitlines()} == files
 
@@ -359,7 +360,7 @@ class TestShow:
         assert accept("show", "check", "gem").error == Code.CHECK_UNKNOWN
 
     @pytest.mark.parametrize("name", config.names("machines"))
-    def test_a_machine_as_read_with_the_source_of_every_figure(
+    def test_a_machine_that_can_be_read_with_the_source_of_every_figure(
         self, name: str, tmp_path: Path
     ) -> None:
         done = accept("show", "machine", name)
@@ -370,20 +371,20 @@ class TestShow:
         assert read == replace(config.load_machine(name).value, base=())
 
     def test_a_machine_with_the_bounds_of_its_hardware(self) -> None:
-        said = accept("show", "machine", "a4-highgpu-8g").out
-        assert "# - all-gather at 8G on 2 to 128 nodes: >= 240 GB/s (floor), 0.6 of 400;" in said
+        shown = accept("show", "machine", "a4-highgpu-8g").out
+        assert "# - all-gather at 8G on 2 to 128 nodes: >= 240 GB/s (floor), 0.6 of 400;" in shown
 
     @pytest.mark.parametrize("name", config.names("suites"))
-    def test_a_suite_as_read(self, name: str) -> None:
+    def test_a_suite(self, name: str) -> None:
         assert yaml.safe_load(accept("show", "suite", name).out)["name"] == name
 
-    def test_a_site_as_read(self) -> None:
+    def test_a_site(self) -> None:
         file = resources.values() / "site.example.yaml"
         assert yaml.safe_load(accept("show", "site", file).out)["results"]["holdSeconds"] == 600
 
-    def test_one_that_does_not_exist_is_answered_with_the_nearest(self) -> None:
-        said = refused("show", "machine", "gpuu", error="E-MACHINE-UNKNOWN")
-        assert "did you mean gpu?" in said
+    def test_an_unknown_machine_with_the_nearest(self) -> None:
+        shown = refused("show", "machine", "gpuu", error="E-MACHINE-UNKNOWN")
+        assert "did you mean gpu?" in shown
 
     @pytest.mark.parametrize("name", ["E-USAGE", "e-usage"])
     def test_an_error_with_its_explanation(self, name: str) -> None:
@@ -444,7 +445,7 @@ class TestSchema:
         return found
 
     @pytest.mark.parametrize("what", ["machine", "suite"])
-    def test_every_file_that_comes_with_accept_fits(self, what: str) -> None:
+    def test_every_shipped_file_fits(self, what: str) -> None:
         schema = self.schema(what)
         reader: Any = {"machine": config.load_machine, "suite": config.load_suite}[what]
         for name in config.names("machines" if what == "machine" else "suites"):
@@ -473,7 +474,7 @@ class TestSchema:
             ("rbac", ["doctor", "--rbac", "-m", "cpu"]),
         ],
     )
-    def test_what_a_command_prints_with_json_fits(
+    def test_json_output_of_a_command_fits(
         self,
         what: str,
         words: list[str],
@@ -488,13 +489,17 @@ class TestSchema:
         assert fits(json.loads(accept(*words, "--json").out), schema, schema)
 
     @pytest.mark.parametrize("what", list(Schema))
-    def test_there_is_one_for_every_name(self, what: Schema) -> None:
-        assert json.loads(accept("schema", what.value).out)["type"] == "object"
+    def test_every_name_has_a_strict_schema(self, what: Schema) -> None:
+        schema = json.loads(accept("schema", what.value).out)
+        definitions = (schema.get("$defs") or schema.get("definitions") or {}).values()
+        for definition in (schema, *definitions):
+            assert (definition["type"], definition["additionalProperties"]) == ("object", False)
+            assert definition["description"]
 
-    def test_of_an_unknown_name_is_refused_with_the_nearest(self) -> None:
+    def test_an_unknown_name_is_refused_with_the_nearest(self) -> None:
         assert "'site'" in refused("schema", "sites", error="E-USAGE")
 
-    def test_what_a_run_writes_fits(self) -> None:
+    def test_files_of_a_run_fit(self) -> None:
         record = sample_evidence.record()
         made: dict[str, Any] = {"plan": sample_evidence.PLAN, "record": record}
         made["verdict"] = sample_evidence.verdict_of(record)
@@ -514,15 +519,15 @@ class TestHosts:
             refused(*words, code=Exit.NOT_STARTED, error="E-SSH-MISSING")
         assert rundir.listed() == ()
 
-    def test_that_nobody_knows(self, runs: Path) -> None:
+    def test_with_unknown_names(self, runs: Path) -> None:
         hosts = ("--hosts", "a.invalid,b.invalid", "--start-timeout", "1s", "-q")
         refused("run", *hosts, code=Exit.NOT_STARTED, error="E-SSH-NO-ANSWER")
         words = ("run", *hosts, "-m", "cpu")
-        said = refused(*words, code=Exit.NOT_STARTED, error="E-SSH-HOSTS-UNUSABLE")
-        assert "a.invalid" in said
+        shown = refused(*words, code=Exit.NOT_STARTED, error="E-SSH-HOSTS-UNUSABLE")
+        assert "a.invalid" in shown
         assert rundir.listed() == ()
 
-    def test_that_are_not_there_are_lines_of_doctor(self) -> None:
+    def test_that_are_missing_are_lines_of_doctor(self) -> None:
         done = accept("doctor", "--hosts", "a.invalid,b.invalid", "-m", "cpu")
         assert done.code == 4
         for host in ("a.invalid", "b.invalid"):
@@ -534,7 +539,7 @@ class TestHosts:
         assert "64 nodes over ssh" in done.out
         assert "GPU-hours" in done.out
 
-    def test_the_plan_says_what_was_added(self, tmp_path: Path) -> None:
+    def test_the_plan_shows_added_checks(self, tmp_path: Path) -> None:
         (tmp_path / "own.yaml").write_text("name: own\ndescription: x.\nchecks:\n- check: train\n")
         args = ("run", "-m", "cpu", "-s", tmp_path / "own.yaml", "--dry-run")
         assert "connectivity was added" in accept(*args).out
@@ -566,11 +571,11 @@ class TestCtrlC:
     def test_asks_on_a_terminal_until_it_is_answered(
         self, answers: str, *, detaches: bool, questions: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        said = _Terminal()
+        screen = _Terminal()
         monkeypatch.setattr("sys.stdin", _Terminal(answers))
-        monkeypatch.setattr("sys.stderr", said)
+        monkeypatch.setattr("sys.stderr", screen)
         assert run._wants_to_detach() is detaches
-        assert said.getvalue().count("[d/c]") == questions
+        assert screen.getvalue().count("[d/c]") == questions
 
     def test_a_second_time_cancels(self, monkeypatch: pytest.MonkeyPatch) -> None:
         terminal = _Terminal()
@@ -579,7 +584,7 @@ class TestCtrlC:
         monkeypatch.setattr("sys.stderr", _Terminal())
         assert run._wants_to_detach() is False
 
-    def test_asks_nobody_where_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_does_not_ask_without_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO("d\n"))
         assert run._wants_to_detach() is False
 
@@ -590,13 +595,13 @@ class _Terminal(io.StringIO):
 
 
 class TestDoctor:
-    def test_says_of_this_machine_what_is_there_and_what_will_run(self) -> None:
+    def test_shows_the_tools_of_this_machine_and_the_checks_that_will_run(self) -> None:
         done = accept("doctor", "-m", "cpu")
         assert done.code in (Exit.PASS, Exit.NOT_STARTED)
         assert re.search(r"^(ok|missing) +\S+: mpirun: ", done.out, re.MULTILINE)
         assert "will run: inventory" in done.out
 
-    def test_names_the_extra_for_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_names_the_extra_of_a_missing_tool(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("accept.backends.local.tools_here", lambda lines: {})
         done = accept("doctor", "-m", "cpu")
         assert done.code == 4
@@ -604,7 +609,7 @@ class TestDoctor:
         assert "[run]'" in done.out
         assert "will not: connectivity" in done.out
 
-    def test_as_json_has_a_line_a_need(self) -> None:
+    def test_as_json_has_an_entry_for_each_need(self) -> None:
         needs = json.loads(accept("doctor", "-m", "cpu", "--json").out)["needs"]
         assert {"mpirun", "torch"} <= {need["what"] for need in needs}
 
@@ -613,21 +618,21 @@ def test_a_run_here_without_mpirun_names_the_extra_and_leaves_no_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("accept.backends.local.tools_here", lambda lines: {})
-    said = refused("run", "-m", "cpu", "-q", code=4, error="E-LOCAL-NO-MPIRUN")
-    assert "[run]'" in said
+    shown = refused("run", "-m", "cpu", "-q", code=4, error="E-LOCAL-NO-MPIRUN")
+    assert "[run]'" in shown
     assert rundir.listed() == ()
 
 
-def test_gpus_that_somebody_uses_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_in_use_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "accept.backends.local.tools_here", lambda lines: {"busy": ["GPU-1, 77, python"]}
     )
-    said = refused("run", "-m", "gpu", "-q", code=4, error="E-GPUS-IN-USE")
-    assert "GPU-1, 77, python" in said
+    shown = refused("run", "-m", "gpu", "-q", code=4, error="E-GPUS-IN-USE")
+    assert "GPU-1, 77, python" in shown
     assert rundir.listed() == ()
 
 
-class TestADriverThatHangs:
+class TestHangingDriver:
     @pytest.fixture(autouse=True)
     def hanging(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         smi = tmp_path / "bin" / "nvidia-smi"
@@ -638,7 +643,7 @@ class TestADriverThatHangs:
         monkeypatch.setattr("accept.backends.requirements.SECONDS", 0.5)
 
     @pytest.mark.parametrize("asked", [("run", "-q"), ("run", "-m", "gpu", "-q"), ("doctor",)])
-    def test_ends_what_asks_it_with_one_error(self, asked: tuple[str, ...]) -> None:
+    def test_ends_commands_that_query_it_with_one_error(self, asked: tuple[str, ...]) -> None:
         refused(*asked, code=Exit.NOT_STARTED, error="E-LOCAL-SURVEY-TIMEOUT")
         assert rundir.listed() == ()
 

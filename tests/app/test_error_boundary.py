@@ -107,7 +107,7 @@ class TestOutputThatCannotBeWritten:
         assert "Traceback" not in done.err
 
     @pytest.mark.parametrize("redirection", ["2>&-", "2> /dev/full", "<&-"])
-    def test_to_stderr_leaves_the_result_as_it_is(self, redirection: str) -> None:
+    def test_to_stderr_does_not_change_the_result(self, redirection: str) -> None:
         done = in_shell("list machines", redirection)
         assert done.code == 0
         assert done.out
@@ -116,7 +116,7 @@ class TestOutputThatCannotBeWritten:
         for redirection in ("2>&-", "2> /dev/full"):
             assert in_shell("show machine nosuch", redirection).code == Exit.USAGE
 
-    def test_to_a_reader_who_left_is_no_undocumented_code(self) -> None:
+    def test_to_a_reader_that_ended_has_a_documented_code(self) -> None:
         script = "trap '' PIPE; { {}; echo $? >&2; } | true".replace(
             "{}", f"{shlex.quote(sys.executable)} -m accept schema plan"
         )
@@ -142,7 +142,9 @@ class TestWithoutAHomeFolder:
         "arguments",
         [["list", "runs"], ["judge", "last"], ["cancel", "one"], ["run", "-m", "cpu", "-q"]],
     )
-    def test_what_needs_the_runs_says_which_variable_to_set(self, arguments: list[str]) -> None:
+    def test_commands_that_need_the_runs_name_the_variable_to_set(
+        self, arguments: list[str]
+    ) -> None:
         refused(*arguments, error="E-RUNS-FOLDER")
 
     def test_evidence_named_by_its_path_is_judged(

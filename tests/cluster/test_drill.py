@@ -52,7 +52,7 @@ def test_every_fault_is_caught_and_blamed_on_its_host(make_lab: Make) -> None:
     assert done.exit == 0
     for one in done.result["faults"]:
         host = one["injected"].partition("@")[2].partition(":")[0]
-        assert {name.partition(":")[0] for name in one["blamed"]} == {host}
+        assert {host for suspect in one["blamed"] for host in suspect["hosts"]} == {host}
         assert one["after"] is not None
         again = lab.do("judge", one["attempt"], "--json")
         assert again.ending == ("degraded" if one["fault"] in ALONE else "fail", 3), again.err

@@ -11,6 +11,8 @@ from tests.factories.command_line import accept, refused
 from tests.factories.nccl_logs import TOP, corpus, slow, table
 
 from accept import config
+from accept.commands.baseline import BaselineFile
+from accept.core.serde import read
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -48,16 +50,16 @@ class TestTheFile:
         assert one.value == pytest.approx(92, rel=0.01)
         assert (one.share, one.size) == (0.95, TOP)
 
-    def test_what_it_was_made_of_passes_by_it(self, file: Path, logs: Path) -> None:
+    def test_the_same_logs_pass_with_it(self, file: Path, logs: Path) -> None:
         assert accept("judge", logs, "--machine", file).code == 0
 
-    def test_what_is_slower_all_over_does_not(self, file: Path, tmp_path: Path) -> None:
+    def test_slower_logs_fail_with_it(self, file: Path, tmp_path: Path) -> None:
         after = corpus(tmp_path / "after", lambda *_: 0.9)
         done = accept("judge", after, "--machine", file)
         assert done.code == 3
         assert "run:logs" in done.out
 
-    def test_a_collective_that_no_check_judges_is_no_reference(
+    def test_a_collective_without_a_check_becomes_no_reference(
         self, logs: Path, tmp_path: Path
     ) -> None:
         wrong = table("broadcast", ["node1"], range(8), 400.0).replace("       0", "       5", 1)
@@ -66,16 +68,23 @@ class TestTheFile:
         assert accept("baseline", logs, "--force", "--out", target).code == 0
         assert "check: broadcast" not in target.read_text()
 
-    def test_the_share_is_the_users(self, logs: Path, tmp_path: Path) -> None:
+    def test_the_user_sets_the_share(self, logs: Path, tmp_path: Path) -> None:
         target = tmp_path / "half.yaml"
         accept("baseline", logs, "--force", "--share", "0.5", "--out", target)
         after = corpus(tmp_path / "after", lambda *_: 0.9)
         assert accept("judge", after, "--machine", target).code == 0
 
-    def test_without_out_it_is_printed(self, logs: Path) -> None:
+    def test_without_out_the_machine_is_printed(self, logs: Path) -> None:
         assert "kind: measured" in accept("baseline", logs, "--force").out
         made = json.loads(accept("baseline", logs, "--force", "--json").out)
         assert made["baseline"]["attempt"] == "logs"
+
+    def test_the_written_file_is_reported_as_json(self, logs: Path, tmp_path: Path) -> None:
+        target = tmp_path / "mine.yaml"
+        made = json.loads(accept("baseline", logs, "--force", "--json", "--out", target).out)
+        written = read(BaselineFile, made)
+        assert written.machine == str(target)
+        assert written.figures == target.read_text().count("kind: measured") > 0
 
     def test_an_accepted_run_needs_no_force(self, logs: Path, file: Path) -> None:
         done = accept("baseline", logs, "--machine", file)
@@ -86,45 +95,43 @@ class TestTheFile:
 class TestRefused:
     def test_a_run_that_was_not_accepted(self, tmp_path: Path) -> None:
         bad = corpus(tmp_path / "bad", slow("node3"))
-        said = refused("baseline", bad)
-        assert "was not accepted: degraded: node3" in said
-        assert "--force" in said
+        error = refused("baseline", bad, error="E-BASELINE-NOT-ACCEPTED")
+        assert "node3" in error
+        assert "--force" in error
 
-    def test_a_file_that_is_there(self, file: Path, logs: Path) -> None:
+    def test_an_existing_file(self, file: Path, logs: Path) -> None:
         old = file.read_text()
-        assert "exists already" in refused("baseline", logs, "--machine", file, "--out", file)
+        refused("baseline", logs, "--machine", file, "--out", file, error="E-OUTPUT-EXISTS")
         assert file.read_text() == old
 
     @pytest.mark.parametrize("share", ["0", "1.5", "-1", "nan"])
-    def test_a_share_that_is_none(self, logs: Path, share: str) -> None:
-        assert "is out of range" in refused("baseline", logs, "--force", "--share", share)
+    def test_an_invalid_share(self, logs: Path, share: str) -> None:
+        refused("baseline", logs, "--force", "--share", share, error="E-OPTION-RANGE")
 
-    def test_a_place_that_cannot_be_written(self, logs: Path, tmp_path: Path) -> None:
+    def test_an_unwritable_path(self, logs: Path, tmp_path: Path) -> None:
         target = tmp_path / "no" / "such" / "mine.yaml"
-        assert "cannot be written" in refused("baseline", logs, "--force", "--out", target)
+        refused("baseline", logs, "--force", "--out", target, error="E-OUTPUT-WRITE")
 
-    def test_a_name_that_no_machine_may_have(self, logs: Path, tmp_path: Path) -> None:
+    def test_an_invalid_machine_name(self, logs: Path, tmp_path: Path) -> None:
         target = tmp_path / "My Machine.yaml"
-        refused("baseline", logs, "--force", "--out", target)
+        refused("baseline", logs, "--force", "--out", target, error="E-BASELINE-FILE")
         assert not target.exists()
 
-    def test_what_was_there_stays_where_a_new_one_cannot_be(
+    def test_an_existing_file_is_kept_if_the_new_one_is_invalid(
         self, logs: Path, tmp_path: Path
     ) -> None:
         target = tmp_path / "My_Machine.yaml"
         target.write_text("precious: 1")
-        said = refused("baseline", logs, "--force", "--out", target)
-        assert "'My_Machine' is not a valid machine name" in said
-        assert "such as my-a4.yaml" in said
+        refused("baseline", logs, "--force", "--out", target, error="E-BASELINE-FILE")
         assert target.read_text() == "precious: 1"
         assert [path.name for path in tmp_path.iterdir() if "Machine" in path.name] == [target.name]
 
-    def test_a_run_without_a_figure(self, tmp_path: Path) -> None:
+    def test_a_run_without_references(self, tmp_path: Path) -> None:
         folder = sample_evidence.write(tmp_path / "evidence")
-        assert "could be a reference" in refused("baseline", folder)
+        refused("baseline", folder, error="E-BASELINE-EMPTY")
 
-    def test_what_is_not_there(self) -> None:
-        assert "nosuch" in refused("baseline", "nosuch")
+    def test_a_missing_run(self) -> None:
+        refused("baseline", "nosuch", error="E-RUN-UNKNOWN")
 
-    def test_a_machine_that_is_not_there(self, logs: Path) -> None:
-        refused("baseline", logs, "--force", "--machine", "nosuch")
+    def test_a_missing_machine(self, logs: Path) -> None:
+        refused("baseline", logs, "--force", "--machine", "nosuch", error="E-MACHINE-UNKNOWN")

@@ -16,13 +16,13 @@ OLD = sorted(path.parent for path in DATA.glob("evidence-*/*/verdict.json"))
 STABLE = ("state", "exit", "accepted", "attempt", "run", "hosts", "missing", "gpuTested")
 
 
-def test_evidence_of_each_version_is_there() -> None:
+def test_there_is_evidence_of_each_version() -> None:
     assert {path.parent.name for path in OLD} == {"evidence-0.1"}
 
 
 @pytest.mark.parametrize("folder", OLD, ids=lambda path: f"{path.parent.name}-{path.name}")
 class TestOldEvidence:
-    def test_is_judged_as_then(self, folder: Path) -> None:
+    def test_has_the_same_verdict_as_then(self, folder: Path) -> None:
         stored = json.loads((folder / "verdict.json").read_text())
         done = accept("judge", folder, "--json")
         verdict = json.loads(done.out)
@@ -39,7 +39,7 @@ class TestOldEvidence:
         assert accept("judge", copy, "--json") == before
 
 
-def test_saved_console_is_judged_as_then(tmp_path: Path) -> None:
+def test_saved_console_has_the_same_verdict_as_then(tmp_path: Path) -> None:
     for folder in OLD:
         if (folder / "console.log").is_file():
             stored = json.loads((folder / "verdict.json").read_text())

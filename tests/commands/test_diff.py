@@ -32,14 +32,12 @@ def compared(a: Path, b: Path) -> dict[str, Any]:
 
 
 class TestNoise:
-    def test_the_same_logs_are_no_change(self, before: Path) -> None:
+    def test_equal_logs_do_not_differ(self, before: Path) -> None:
         found = compared(before, before)
         assert not any(one["significant"] for one in found["changes"])
         assert {one["change"] for one in found["changes"]} == {0.0}
 
-    def test_another_day_of_the_same_cluster_is_no_change(
-        self, before: Path, tmp_path: Path
-    ) -> None:
+    def test_two_days_of_the_same_cluster_do_not_differ(self, before: Path, tmp_path: Path) -> None:
         after = corpus(tmp_path / "after", seed=2)
         assert not compared(before, after)["regression"]
         assert not compared(after, before)["regression"]
@@ -56,7 +54,7 @@ class TestNoise:
         assert compared(log("c", 100, 8), log("d", 97, 8))["regression"]
         assert compared(log("a", 100, 1), log("e", 90, 1))["regression"]
 
-    def test_a_host_that_is_gone_is_told(self, before: Path, tmp_path: Path) -> None:
+    def test_a_missing_host_is_reported(self, before: Path, tmp_path: Path) -> None:
         after = corpus(tmp_path / "after", nodes=NODES[:-1])
         assert compared(before, after)["hostsOnlyInA"] == [NODES[-1]]
         assert f"Hosts only in A: {NODES[-1]}" in accept("diff", before, after).out
@@ -70,7 +68,7 @@ class TestSlower:
         assert all(-0.045 < one["change"] < -0.035 for one in pairs)
         assert {one["paired"] for one in pairs} == {28}
 
-    def test_one_node_of_them_is_named(self, before: Path, tmp_path: Path) -> None:
+    def test_one_slow_node_is_named(self, before: Path, tmp_path: Path) -> None:
         found = compared(before, corpus(tmp_path / "after", slow("node3"), seed=2))
         lost = {host["host"] for one in found["changes"] for host in one["hosts"]}
         assert lost == {"node3"}
@@ -79,17 +77,17 @@ class TestSlower:
         assert text.startswith("slower: ")
         assert "node3: -10" in text
 
-    def test_what_always_was_slow_is_no_change(self, tmp_path: Path) -> None:
+    def test_a_node_that_was_always_slow_is_not_a_change(self, tmp_path: Path) -> None:
         a = corpus(tmp_path / "a", slow("node3"), seed=1)
         b = corpus(tmp_path / "b", slow("node3"), seed=2)
         assert not compared(a, b)["regression"]
 
-    def test_what_got_faster_is_no_regression(self, before: Path, tmp_path: Path) -> None:
+    def test_faster_results_are_not_a_regression(self, before: Path, tmp_path: Path) -> None:
         found = compared(before, corpus(tmp_path / "after", lambda *_: 1.05, seed=2))
         assert not found["regression"]
         assert any(one["significant"] and one["change"] > 0 for one in found["changes"])
 
-    def test_what_no_longer_runs_is_one(self, before: Path, tmp_path: Path) -> None:
+    def test_a_pair_that_no_longer_runs_is_a_regression(self, before: Path, tmp_path: Path) -> None:
         def speed(_: str, hosts: Sequence[str], __: Sequence[int]) -> float | None:
             return None if tuple(hosts) == ("node1", "node2") else 1.0
 
@@ -98,8 +96,8 @@ class TestSlower:
         assert {tuple(one["hosts"]) for one in found["failed"]} == {("node1", "node2")}
 
 
-class TestWhatIsCompared:
-    def test_new_damage_is_one_however_bad_it_was_before(self, tmp_path: Path) -> None:
+class TestComparedKinds:
+    def test_new_damage_is_a_regression_although_a_was_degraded(self, tmp_path: Path) -> None:
         before = corpus(tmp_path / "a", slow("node3"))
         after = corpus(tmp_path / "b", slow("node3"))
         log = after / "G0-1-2-3-4-5-6-7_node5.log"
@@ -135,12 +133,12 @@ class TestRefused:
                 path.unlink()
         assert accept("diff", before, other).error == "E-DIFF-NOTHING-IN-COMMON"
 
-    def test_what_is_not_there(self, before: Path) -> None:
-        assert "nosuch" in refused("diff", before, "nosuch")
+    def test_a_missing_run(self, before: Path) -> None:
+        refused("diff", before, "nosuch", error="E-RUN-UNKNOWN")
 
     def test_one_path_alone(self, before: Path) -> None:
         assert accept("diff", before).code == 2
 
-    def test_what_is_neither_evidence_nor_a_log(self, before: Path, tmp_path: Path) -> None:
+    def test_a_file_that_is_neither_evidence_nor_a_log(self, before: Path, tmp_path: Path) -> None:
         (tmp_path / "x").write_text("x")
-        refused("diff", before, tmp_path / "x", code=6)
+        refused("diff", before, tmp_path / "x", code=6, error="E-LOGS-NOT-A-LOG")

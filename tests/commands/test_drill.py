@@ -53,7 +53,7 @@ class TestRefuses:
         assert rundir.listed() == ()
 
     @pytest.mark.parametrize("option", ["--inject", "--hold"])
-    def test_what_it_does_by_itself(self, option: str) -> None:
+    def test_options_that_a_drill_sets_itself(self, option: str) -> None:
         done = accept("drill", *OPTIONS, option, "1m")
         assert done.code == 2
         assert option in done.err
@@ -63,7 +63,7 @@ class TestPlan:
     def planned(self, *options: str) -> Any:
         return json.loads(accept("drill", *OPTIONS, "--dry-run", "--json", *options).out)
 
-    def test_says_what_it_would_do_and_does_nothing(self) -> None:
+    def test_a_dry_run_shows_the_plan_and_starts_nothing(self) -> None:
         done = accept("drill", *OPTIONS, "--dry-run")
         assert done.code == 0
         assert "unreachable@h" in done.out
@@ -74,10 +74,10 @@ class TestPlan:
         faults = [self.planned("--seed", seed)["faults"] for seed in ("1", "1", "2")]
         assert faults[0] == faults[1] != faults[2]
 
-    def test_costs_less_where_only_what_is_needed_runs(self) -> None:
+    def test_takes_less_time_with_only_needed_steps(self) -> None:
         assert self.planned("--only-needed")["seconds"] < self.planned()["seconds"]
 
-    def test_needs_the_first_of_steps_that_take_about_the_same(self, tmp_path: Path) -> None:
+    def test_uses_the_first_of_steps_that_take_about_the_same_time(self, tmp_path: Path) -> None:
         few = "check: all-reduce, params: {min: 4K, max: 64K, iters: 3, warmup: 1}"
         checks = f"[{{{few}, groups: all}}, {{{few}, groups: pairs, rounds: 1}}]"
         suite = tmp_path / "suite.yaml"
@@ -87,7 +87,7 @@ class TestPlan:
         # Who is slow is to be seen by pairs alone, which take less by a few tenths.
         assert 0 < seconds["wrong"] - seconds["slow"] < 0.5
 
-    def test_takes_the_faults_that_are_named(self) -> None:
+    def test_has_only_the_named_faults(self) -> None:
         found = self.planned("--faults", "hang,wrong", "--faults", "die")["faults"]
         assert {one["fault"] for one in found} == {"hang", "wrong", "die"}
 
@@ -110,28 +110,26 @@ class TestKeeps:
         (folder / rundir.DRILL).write_text(json.dumps(dump(result)))
         return folder
 
-    def test_a_drill_is_listed_as_one(self, drill: Path) -> None:
+    def test_a_drill_is_listed_with_its_result(self, drill: Path) -> None:
         assert "drill: 0 of 1 caught; missed: wrong" in accept("list", "runs").out
         (drill / rundir.DRILL).write_text("{")
         assert "cannot be read" in accept("list", "runs").out
 
     @pytest.mark.parametrize("command", ["judge", "watch", "collect", "report", "cancel"])
     @pytest.mark.parametrize("name", ["d", "last"])
-    def test_a_drill_is_no_run(self, drill: Path, command: str, name: str) -> None:
-        said = refused(command, name)
-        assert "d is a drill, not a run" in said
-        assert "d-wrong" in said
+    def test_a_drill_is_refused_as_a_run(self, drill: Path, command: str, name: str) -> None:
+        assert "d-wrong" in refused(command, name, error="E-RUN-IS-DRILL")
 
     def test_its_runs_are_found_by_name(self, drill: Path) -> None:
         assert accept("judge", "d-wrong").code == accept("judge", drill / "d-wrong").code != 2
 
-    def test_there_is_a_schema_of_its_result(self, drill: Path) -> None:
+    def test_its_result_has_a_schema(self, drill: Path) -> None:
         known = json.loads(accept("schema", "drill").out)["properties"]
         assert set(json.loads((drill / rundir.DRILL).read_text())) <= set(known)
 
 
 class TestInjection:
-    def test_the_ranks_are_told_of_their_own_faults_alone(self) -> None:
+    def test_ranks_get_only_the_faults_of_ranks(self) -> None:
         injected = ("wrong@h1:0", "slow-link@h2", "full-disk@h3", "unreachable@h4", "sockets@*")
         assert for_ranks(injected) == "wrong@h1:0,full-disk@h3"
 
@@ -144,18 +142,18 @@ class TestInjection:
         assert set(ast.literal_eval(known["AROUND"])) == of_hosts
 
     @pytest.mark.parametrize("named", ["unreachable@h2", "unreachable@#1"])
-    def test_a_host_is_looked_for_at_a_closed_port(self, named: str) -> None:
+    def test_an_unreachable_host_gets_a_closed_port(self, named: str) -> None:
         given = tuple(Candidate(name=name, port=22) for name in ("h1", "h2", "h3"))
         kept, facts = cut_off((named,), given)
         assert [one.port for one in kept] == [22, 1, 22]
         assert [(fact.name, fact.value, fact.host) for fact in facts] == [("injected", named, "h2")]
 
-    def test_the_host_that_leads_cannot_be_cut_off(self) -> None:
+    def test_the_first_host_cannot_be_cut_off(self) -> None:
         given = (Candidate(name="h1", local=True),)
         kept, facts = cut_off(("unreachable@h1",), given)
         assert (kept, facts[0].name) == (given, "not-injected")
 
-    def test_nothing_happens_without_a_plan_for_it(self) -> None:
+    def test_without_a_fault_nothing_is_cut_off(self) -> None:
         given = (Candidate(name="h1", port=22), Candidate(name="h2", port=22))
         assert cut_off((), given) == (given, ())
 
@@ -163,7 +161,7 @@ class TestInjection:
 @pytest.mark.real
 @pytest.mark.usefixtures("run_extra")
 class TestHere:
-    def test_what_can_be_found_on_one_host_is_caught_and_nothing_stays(
+    def test_faults_on_one_host_are_caught_and_leave_nothing_behind(
         self, runs: Path, tmp_path: Path
     ) -> None:
         (tmp_path / "small.yaml").write_text(SUITE)
@@ -187,7 +185,9 @@ class TestHere:
         clean = json.loads((runs / "d/d-clean/evidence/verdict.json").read_text())
         assert (clean["accepted"], clean["injected"]) == (True, [])
 
-    def test_ctrl_c_ends_it_and_tells_what_was_done(self, runs: Path, tmp_path: Path) -> None:
+    def test_ctrl_c_ends_it_and_reports_the_results_so_far(
+        self, runs: Path, tmp_path: Path
+    ) -> None:
         (tmp_path / "small.yaml").write_text(SUITE)
         command = [sys.executable, "-m", "accept", "drill", "-m", "cpu", "--attempt", "d"]
         command += ["-s", str(tmp_path / "small.yaml"), "--faults", "hang"]
@@ -196,15 +196,15 @@ class TestHere:
             text=True,
         )  # fmt: skip
         assert process.stderr is not None
-        drilled, said = False, []
+        drilled, lines = False, []
         for line in process.stderr:
-            said.append(line)
+            lines.append(line)
             drilled = drilled or "[1/1] hang@" in line
             if drilled and "20-connectivity (" in line:
                 break
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
-        assert (process.returncode, out) == (130, ""), "".join([*said, err])
+        assert (process.returncode, out) == (130, ""), "".join([*lines, err])
         assert "the drill was interrupted" in err
         assert "Traceback" not in err
         kept = json.loads((runs / "d" / rundir.DRILL).read_text())
@@ -212,9 +212,7 @@ class TestHere:
         assert (runs / "d/d-hang/evidence/verdict.json").is_file()
         assert not list(runs.glob("d/*/node"))
 
-    def test_a_fault_that_is_asked_for_and_cannot_be_found_here_is_never_caught(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_requested_fault_that_cannot_be_found_here_is_left_out(self, tmp_path: Path) -> None:
         (tmp_path / "small.yaml").write_text(SUITE)
         options = ("-m", "cpu", "-s", tmp_path / "small.yaml", "--faults", "slow,full-disk")
         done = accept("drill", *options, "--json")

@@ -85,31 +85,33 @@ class TestMachineOfACluster:
         assert "machine a4-highgpu-8g" in done.out
         assert "over kubernetes" in done.out
 
-    def test_is_not_guessed_where_no_node_shows_gpus(
+    def test_is_not_guessed_if_no_node_shows_gpus(
         self, server: ApiServer, site: Callable[[str], Path]
     ) -> None:
         server.says("/api/v1/nodes", {"items": [node("n1")]})
-        said = refused("run", "--nodes", "2", "--site", site(IMAGE), code=Exit.NOT_STARTED)
-        assert "--machine" in said
+        words = ("run", "--nodes", "2", "--site", site(IMAGE))
+        refused(*words, code=Exit.NOT_STARTED, error="E-KUBE-MACHINE-UNKNOWN")
 
     def test_must_be_named_if_no_cluster_can_be_reached(
         self, site: Callable[[str], Path], runs: Path
     ) -> None:
-        refused("run", "--nodes", "64", "--site", site(IMAGE), code=Exit.NOT_STARTED)
+        words = ("run", "--nodes", "64", "--site", site(IMAGE))
+        refused(*words, code=Exit.NOT_STARTED, error="E-KUBE-CONFIG-MISSING")
         assert not runs.exists()
 
-    def test_of_all_nodes_is_the_clusters_too(
+    def test_of_all_nodes_comes_from_the_cluster(
         self, server: ApiServer, site: Callable[[str], Path]
     ) -> None:
         server.says("/version", {"gitVersion": "v1.34.0"})
-        said = refused("run", "--nodes", "all", "--site", site(IMAGE), code=Exit.NOT_STARTED)
-        assert "a4-highgpu-8g" in said
+        words = ("run", "--nodes", "all", "--site", site(IMAGE))
+        error = refused(*words, code=Exit.NOT_STARTED, error="E-KUBE-NODES-NONE-FREE")
+        assert "a4-highgpu-8g" in error
 
     def test_all_nodes_and_hosts_exclude_each_other(self, site: Callable[[str], Path]) -> None:
         words = ("run", "--nodes", "all", "--hosts", "a,b", "--site", site(IMAGE))
         refused(*words, error="E-NODES-ALL")
 
-    def test_is_not_asked_for_before_the_image_is_named(self, server: ApiServer) -> None:
+    def test_is_not_requested_before_the_image_is_known(self, server: ApiServer) -> None:
         refused("run", "--nodes", "2", error="E-SITE-NO-IMAGE")
         assert server.seen == []
 
@@ -151,9 +153,7 @@ class TestBackendAndHosts:
         words = ("render", "--machine", "cpu", "--nodes", "2", "--backend", "slurm")
         refused(*words, error="E-OPTION-BACKEND")
 
-    def test_hosts_of_the_site_file_are_no_part_of_a_local_run(
-        self, site: Callable[[str], Path]
-    ) -> None:
+    def test_a_local_run_ignores_hosts_of_the_site_file(self, site: Callable[[str], Path]) -> None:
         done = accept(
             *("run", "--machine", "cpu", "--backend", "local", "--dry-run"),
             *("--site", site("ssh: {hosts: [a, b]}\n")),
@@ -185,7 +185,7 @@ class TestGpusOfThisMachine:
     """If the machine has GPUs, at least one must be detected before any measurement."""
 
     @pytest.mark.parametrize("machine", ["h100-8", "gpu"])
-    def test_none_at_all_is_no_start(
+    def test_a_gpu_machine_without_any_does_not_start(
         self, machine: str, runs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("accept.backends.local.tools_here", lambda _: NONE)
@@ -196,7 +196,7 @@ class TestGpusOfThisMachine:
     @pytest.mark.parametrize(
         "found", [{"gpus": ["4"], "pci": ["8"]}, {"gpus": ["0"], "pci": ["8"]}, {"gpus": ["4"]}]
     )
-    def test_fewer_than_the_machine_has_are_for_the_verdict(
+    def test_fewer_than_the_machine_has_are_judged(
         self, found: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("accept.backends.local.tools_here", lambda _: {**NONE, **found})
@@ -207,20 +207,18 @@ class TestGpusOfThisMachine:
         assert accept("submit", "--machine", "h100-8", "--quiet").code == 0
         assert started
 
-    def test_none_on_a_machine_without_gpus_are_right(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_machine_without_gpus_needs_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("accept.backends.local.tools_here", lambda _: NONE)
         monkeypatch.setattr("accept.backends.local.subprocess.run", lambda *_, **__: None)
         assert accept("submit", "--machine", "cpu", "--quiet").code == 0
 
-    def test_doctor_promises_no_check_without_any(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_doctor_lists_no_check_without_any(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("accept.backends.local.tools_here", lambda _: NONE)
         done = accept("doctor", "--machine", "h100-8")
         assert done.code == Exit.NOT_STARTED
         assert "will run: nothing" in done.out
 
-    def test_doctor_says_what_will_run_with_some(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_doctor_lists_the_checks_that_will_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         four = {**EIGHT, "gpus": ["4"]}
         monkeypatch.setattr("accept.backends.local.tools_here", lambda _: four)
         done = accept("doctor", "--machine", "h100-8")
@@ -252,7 +250,7 @@ class TestEmptyValues:
     def test_name_the_option(self, option: str) -> None:
         assert option in refused("run", option, "", error="E-OPTION-EMPTY")
 
-    def test_after_the_command_are_named_with_it(self) -> None:
+    def test_after_the_command_name_the_command(self) -> None:
         assert "submit" in refused("submit", "", error="E-OPTION-EMPTY")
 
     def test_among_several_are_found(self) -> None:
@@ -296,7 +294,7 @@ class TestNonsense:
         assert accept(*words, 64).code == 0
         refused(*words, 65, error="E-GPUS-PER-NODE")
 
-    def test_bounds_that_can_fail_are_taken(self) -> None:
+    def test_bounds_that_can_fail_are_accepted(self) -> None:
         for text in ("all-reduce@1M>=0.1", "all-reduce.wrong@1M<=0", "connectivity<=1e6"):
             done = accept("run", "--machine", "cpu", "--expect", text, "--dry-run")
             assert done.code == 0, done.err
@@ -305,7 +303,7 @@ class TestNonsense:
         fault = f"wrong@{os.uname().nodename}:1"
         assert accept("run", "--machine", "cpu", "--inject", fault, "--dry-run").code == 0
 
-    def test_a_name_that_is_taken_is_refused(self) -> None:
+    def test_an_existing_name_is_refused(self) -> None:
         rundir.create("mine")
         words = ("run", "--machine", "cpu", "--attempt", "mine")
         for dry in ([], ["--dry-run"]):
@@ -314,7 +312,7 @@ class TestNonsense:
     def test_a_name_that_is_too_long_for_pods_is_refused(self, site: Callable[[str], Path]) -> None:
         words = ("run", "-m", "cpu", "-n", 2, "--site", site(IMAGE), "--dry-run", "--release")
         assert accept(*words, "a" * 20).code == 0
-        refused(*words, "a" * 60)
+        refused(*words, "a" * 60, error="E-KUBE-NAME-LONG")
 
     def test_a_limit_in_a_site_file_is_named_with_its_line(
         self, site: Callable[[str], Path]
@@ -335,8 +333,8 @@ class TestNonsense:
         ids=" ".join,
     )
     def test_a_hint_is_given_once(self, words: list[str]) -> None:
-        said = refused(*words)
-        assert said.count("such as") + said.count("known keys") == 1
+        error = refused(*words)
+        assert error.count("such as") + error.count("known keys") == 1
 
     def test_the_parameter_of_a_bad_size_is_named(self) -> None:
         words = ("run", "-m", "cpu", "--set", "all-reduce.max=1Z")
@@ -345,7 +343,7 @@ class TestNonsense:
     def test_a_namespace_that_breaks_yaml_is_refused(self) -> None:
         refused("doctor", "--rbac", "--namespace", "x\ny: z", error="E-KUBE-NAME")
 
-    def test_references_go_into_a_file_that_a_machine_can_be(self, tmp_path: Path) -> None:
+    def test_references_go_into_a_file_with_a_machine_name(self, tmp_path: Path) -> None:
         out = tmp_path / "x.txt"
         refused("baseline", tmp_path, "--out", out, error="E-BASELINE-FILE")
         assert not out.exists()

@@ -25,7 +25,7 @@ from accept.core.runner.coordinator import CANCELLED
 from accept.core.serde import dump
 from accept.evidence import rundir
 
-#: Commands that do what a run folder says: they start programs, reach hosts and remove folders.
+#: Commands that act on a run folder: they start programs, reach hosts and remove folders.
 ACTING = ("watch", "collect", "cancel", "delete")
 
 
@@ -64,7 +64,7 @@ def trap(node: Path, marker: Path) -> Path:
     return node
 
 
-class TestAFolderFromElsewhere:
+class TestForeignFolder:
     """It could name commands to run and folders to remove, so commands only read it."""
 
     @pytest.fixture
@@ -102,7 +102,7 @@ class TestAFolderFromElsewhere:
             refused(command, name, error="E-RUN-NOT-OWN")
         assert not marker.exists()
 
-    def test_is_not_deleted_for_its_age_through_a_link(
+    def test_is_not_deleted_by_age_through_a_link(
         self, foreign: Path, marker: Path, runs: Path
     ) -> None:
         old = replace(job_of(foreign), submitted="2020-01-01T00:00:00+00:00")
@@ -130,13 +130,13 @@ class TestAFolderFromElsewhere:
         assert accept("judge", foreign).code == 0
         assert accept("report", foreign).code == 0
 
-    def test_without_evidence_is_not_to_be_collected(self, foreign: Path) -> None:
-        said = refused("judge", foreign, code=Exit.INCOMPLETE, error="E-EVIDENCE-NONE")
-        assert f"accept collect {foreign.name}" not in said
+    def test_without_evidence_is_refused_without_advice_to_collect(self, foreign: Path) -> None:
+        error = refused("judge", foreign, code=Exit.INCOMPLETE, error="E-EVIDENCE-NONE")
+        assert f"accept collect {foreign.name}" not in error
 
 
-class TestAFolderBelowTheRuns:
-    def test_is_taken_by_name_and_by_path(self, runs: Path) -> None:
+class TestOwnFolder:
+    def test_is_found_by_name_and_by_path(self, runs: Path) -> None:
         folder = rundir.create("one")
         for name in ("one", "last", str(folder), f"{runs}/../runs/one"):
             assert rundir.find_own(name) == folder
@@ -190,7 +190,7 @@ def start_time(pid: int) -> str:
 
 
 def begun(folder: Path, pid: int, started: str) -> Path:
-    """Make a run whose coordinator is said to be the process `pid`, started at that time."""
+    """Make a run whose coordinator has the process id `pid` and the start time."""
     node = submitted(folder) / "node"
     node.mkdir()
     (node / "kill.sh").write_text("exit 0\n")
@@ -199,7 +199,7 @@ def begun(folder: Path, pid: int, started: str) -> Path:
     return node
 
 
-class TestAProcessIdThatWasGivenAgain:
+class TestReusedProcessId:
     def test_is_not_waited_for(self, runs: Path, stranger: subprocess.Popen[bytes]) -> None:
         begun(runs / "one", stranger.pid, "1")
         assert accept("watch", "one").code == Exit.INTERRUPTED
@@ -221,7 +221,7 @@ class TestAProcessIdThatWasGivenAgain:
         assert accept("collect", "one").code == 0
 
 
-class TestARunThatGoesOn:
+class TestRunningRun:
     @pytest.fixture
     def node(self, runs: Path, stranger: subprocess.Popen[bytes]) -> Path:
         node = begun(runs / "one", stranger.pid, start_time(stranger.pid))
@@ -231,17 +231,15 @@ class TestARunThatGoesOn:
 
     @pytest.mark.parametrize("command", ["judge", "report"])
     @pytest.mark.parametrize("name", ["last", "one"])
-    def test_is_not_judged_and_named_with_its_step(
-        self, node: Path, command: str, name: str
-    ) -> None:
-        said = refused(command, name, code=Exit.INCOMPLETE, error="E-RUN-STILL-RUNNING")
-        assert "step 3 of 6" in said
-        assert f"accept watch {name}" in said
+    def test_is_not_judged_and_its_step_is_shown(self, node: Path, command: str, name: str) -> None:
+        error = refused(command, name, code=Exit.INCOMPLETE, error="E-RUN-STILL-RUNNING")
+        assert "step 3 of 6" in error
+        assert f"accept watch {name}" in error
 
     def test_is_listed_as_running(self, node: Path) -> None:
         assert "running" in accept("list", "runs").out
 
-    def test_that_has_ended_is_to_be_collected(self, node: Path) -> None:
+    def test_that_has_ended_is_listed_as_not_collected(self, node: Path) -> None:
         (node / "status").write_text("0\n")
         refused("judge", "one", code=Exit.INCOMPLETE, error="E-EVIDENCE-NOT-COLLECTED")
         assert "running" not in accept("list", "runs").out
@@ -257,12 +255,12 @@ class TestCancel:
         assert done.code == code, done.err
         return str(json.loads(done.out)["outcome"])
 
-    def test_of_a_run_that_was_collected_says_that_it_had_ended(self, runs: Path) -> None:
+    def test_of_a_collected_run_reports_that_it_had_ended(self, runs: Path) -> None:
         sample_evidence.write(submitted(runs / "one") / "evidence")
         assert self.outcome() == "had-ended"
         assert not accept("cancel", "one").out.startswith("cancelled")
 
-    def test_of_a_run_that_has_ended_collects_it_and_says_so(self, runs: Path) -> None:
+    def test_of_an_ended_run_collects_it_and_reports_that(self, runs: Path) -> None:
         node = submitted(runs / "one") / "node"
         node.mkdir()
         sample_evidence.write(node / "evidence")
@@ -274,7 +272,7 @@ class TestCancel:
     @pytest.mark.parametrize(
         ("why", "outcome"), [("", "had-ended"), (CANCELLED, "cancelled"), ("late", "had-ended")]
     )
-    def test_of_a_run_elsewhere_follows_what_its_evidence_says(
+    def test_of_a_run_elsewhere_depends_on_its_evidence(
         self, why: str, outcome: str, runs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         submitted(runs / "one", ssh_job())
@@ -291,7 +289,7 @@ class TestCancel:
         monkeypatch.setattr("accept.backends.ssh.backend.collect", collect)
         assert self.outcome() == outcome
 
-    def test_that_cannot_confirm_the_end_still_collects_what_was_measured(
+    def test_that_cannot_confirm_the_end_still_collects_the_evidence(
         self, runs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         submitted(runs / "one", ssh_job())
@@ -304,21 +302,21 @@ class TestCancel:
 
         monkeypatch.setattr("accept.backends.ssh.backend.cancel", cancel)
         monkeypatch.setattr("accept.backends.ssh.backend.collect", collect)
-        refused("cancel", "one", code=Exit.INTERRUPTED)
+        refused("cancel", "one", code=Exit.INTERRUPTED, error="E-SSH-NO-ANSWER")
         assert (runs / "one" / "evidence").is_dir()
 
-    def test_of_a_run_that_cannot_be_found_is_no_success(self, runs: Path) -> None:
+    def test_of_a_run_that_cannot_be_found_fails(self, runs: Path) -> None:
         submitted(runs / "one")
         assert self.outcome(Exit.INCOMPLETE) == "not-found"
 
-    def test_of_a_run_whose_coordinator_was_never_seen_is_no_success(self, runs: Path) -> None:
+    def test_of_a_run_without_a_coordinator_fails(self, runs: Path) -> None:
         node = submitted(runs / "one") / "node"
         node.mkdir()
         (node / "kill.sh").write_text("exit 0\n")
         assert self.outcome(Exit.INCOMPLETE) == "still-running"
 
 
-def test_a_job_of_another_run_is_told_by_its_folder(runs: Path) -> None:
+def test_a_job_of_another_run_is_recognized_by_its_folder(runs: Path) -> None:
     rundir.create("one")
     folder = submitted(rundir.create("two"), job_of(runs / "one"))
     (runs / "one" / "node").mkdir()
@@ -326,7 +324,7 @@ def test_a_job_of_another_run_is_told_by_its_folder(runs: Path) -> None:
         backends.load_job(folder)
 
 
-def test_watching_a_run_whose_folder_is_gone_says_so(runs: Path) -> None:
+def test_watching_a_run_without_its_folder_fails(runs: Path) -> None:
     folder = submitted(runs / "one")
     with pytest.raises(Interrupted):
         local.watch(job_of(folder), folder=folder, say=print)
@@ -355,7 +353,7 @@ def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Pa
     assert written == sorted(written)
 
 
-class TestARunThatCannotBeRecorded:
+class TestUnrecordedRun:
     """If the disk is full when job.json is written, no later command would find the run."""
 
     def submit(

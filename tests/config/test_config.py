@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from accept.config.machine import check_gpus_per_node
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.model import BoundKind, Reference
-from accept.core.serde import Invalid, dump, read
+from accept.core.serde import Invalid, dump, read, schema
 
 MACHINE = """\
 name: mine
@@ -69,7 +68,7 @@ def check_mistake(error: BadInput, where: str, key: str, code: Code, hint: str) 
 
 
 class TestMachine:
-    def test_a_file_of_the_users_own(self, tmp_path: Path) -> None:
+    def test_a_file_of_the_user(self, tmp_path: Path) -> None:
         file = tmp_path / "mine.yaml"
         file.write_text(MACHINE)
         machine = config.load_machine(str(file)).value
@@ -209,7 +208,7 @@ class TestMachine:
                 "  - check: all-reduce",
                 "  - check: allreduce",
                 9,
-                "references[0].allreduce",
+                "references[0].check",
                 Code.CHECK_UNKNOWN,
                 "mean all-reduce?",
             ),
@@ -237,15 +236,13 @@ class TestMachine:
         hint = "did you mean all-gather?"
         check_mistake(error, f"{file}:16", "parameters.allgather", Code.CHECK_UNKNOWN, hint)
 
-    def test_7_gpus_of_8(self, tmp_path: Path) -> None:
+    def test_seven_gpus_of_eight(self, tmp_path: Path) -> None:
         (tmp_path / "m.yaml").write_text(MACHINE)
         machine = config.load_machine(str(tmp_path / "m.yaml")).value
-        with pytest.raises(Invalid, match=r"7 of the 8 GPUs of mine \(possible: 1, 2, 4, 8\)"):
-            check_gpus_per_node(machine, 7)
-        for wanted in (16, 0):
+        for wanted, hint in ((7, "possible: 1, 2, 4, 8"), (16, "possible: 1, 2, 4, 8"), (0, "")):
             with pytest.raises(Invalid) as error:
                 check_gpus_per_node(machine, wanted)
-            assert error.value.code is Code.GPUS_PER_NODE
+            assert (error.value.code, error.value.hint) == (Code.GPUS_PER_NODE, hint)
         check_gpus_per_node(machine, 4)
 
     def test_figures_are_about_whole_nodes(self, tmp_path: Path) -> None:
@@ -254,13 +251,14 @@ class TestMachine:
         assert bounds(machine, gpus_per_node=4) == ()
         assert bounds(machine, gpus_per_node=8) == bounds(machine)
 
-    def test_no_gpu_can_be_used_of_a_machine_without(self) -> None:
-        with pytest.raises(Invalid, match="1 GPU per node cannot be used on cpu"):
+    def test_gpus_per_node_needs_a_machine_with_gpus(self) -> None:
+        with pytest.raises(Invalid) as error:
             check_gpus_per_node(config.load_machine("cpu").value, 1)
+        assert error.value.code is Code.GPUS_PER_NODE
 
 
 class TestSuite:
-    def test_a_file_of_the_users_own(self, tmp_path: Path) -> None:
+    def test_a_file_of_the_user(self, tmp_path: Path) -> None:
         file = tmp_path / "mine.yaml"
         file.write_text(SUITE)
         loaded = config.load_suite(str(file))
@@ -326,7 +324,7 @@ class TestSuite:
         error = refusal("suite", file, text)
         check_mistake(error, f"{file}:3", "checks", Code.VALUE_INVALID, "at least 1")
 
-    def test_a_script_of_the_users_own(self, tmp_path: Path) -> None:
+    def test_a_script_of_the_user(self, tmp_path: Path) -> None:
         file = tmp_path / "mine.yaml"
         file.write_text(
             "name: a\ndescription: b\nchecks:\n  - {check: script, script: my.sh, name: mine}\n"
@@ -402,9 +400,7 @@ class TestSite:
         file = tmp_path / "site.yaml"
         check_mistake(refusal("site", file, text), f"{file}:{line}", key, code, hint)
 
-    def test_a_capability_of_a_container_beside_is_named_as_kubernetes_does(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_capability_of_a_sidecar_has_no_prefix_cap(self, tmp_path: Path) -> None:
         context = "securityContext: {capabilities: {drop: [CAP_CHOWN]}}"
         text = f"kubernetes:\n  extraSidecars:\n    - {context}\n"
         file = tmp_path / "site.yaml"
@@ -439,14 +435,14 @@ class TestNames:
         assert caught.value.hint == "for the file with that name write ./mine"
         assert config.load_machine("./mine").value.name == "mine"
 
-    def test_a_file_that_is_not_there(self) -> None:
+    def test_a_missing_file(self) -> None:
         with pytest.raises(BadInput, match=r"nowhere\.yaml: ") as caught:
             config.load_machine("nowhere.yaml")
         assert caught.value.code is Code.YAML_UNREADABLE
 
 
 class TestExpectations:
-    def test_as_in_the_manual(self) -> None:
+    def test_all_parts(self) -> None:
         assert parse_expectation("all-reduce@8G>=380", source="--expect") == Reference(
             check="all-reduce",
             metric="busbw",
@@ -538,21 +534,12 @@ class TestDurations:
             parse_duration(text)
 
 
-class TestSchemas:
-    @pytest.mark.parametrize("what", config.SCHEMAS)
-    def test_each_is_json_and_strict(self, what: str) -> None:
-        schema = json.loads(json.dumps(config.schema_for(what)))
-        assert schema["additionalProperties"] is False
-        for definition in schema.get("$defs", {}).values():
-            assert definition["additionalProperties"] is False
-            assert definition["description"]
-
-    @pytest.mark.parametrize("what", ["machine", "suite", "site"])
-    def test_every_key_of_a_file_is_explained(self, what: str) -> None:
-        schema = config.schema_for(what)
-        for definition in (schema, *schema["$defs"].values()):
-            for key, value in definition["properties"].items():
-                assert _explained(value), key
+@pytest.mark.parametrize("kind", [config.Machine, config.Suite, config.Site])
+def test_every_key_of_a_file_has_a_description(kind: type) -> None:
+    found = schema(kind)
+    for definition in (found, *found["$defs"].values()):
+        for key, value in definition["properties"].items():
+            assert _explained(value), key
 
 
 def _explained(value: dict[str, Any]) -> bool:

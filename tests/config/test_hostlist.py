@@ -42,7 +42,7 @@ def test_reads_lists_and_patterns_in_their_order(texts: list[str], hosts: list[s
         "n[1-99999999999999]", f"n[1-{MOST_HOSTS + 2}]", "n[1-9999]m[1-9999]",
     ],
 )  # fmt: skip
-def test_refuses_what_is_no_host_in_one_line_and_says_what_to_write(text: str) -> None:
+def test_refuses_invalid_lists_in_one_line_with_an_example(text: str) -> None:
     with pytest.raises(BadInput) as error:
         expand([text])
     assert error.value.code in (Code.HOSTLIST_SYNTAX, Code.HOSTLIST_TOO_MANY)
@@ -50,9 +50,10 @@ def test_refuses_what_is_no_host_in_one_line_and_says_what_to_write(text: str) -
     assert error.value.hint
 
 
-def test_an_unclosed_bracket_is_named() -> None:
-    with pytest.raises(BadInput, match=r"'node\[1-4' is not a valid host name: \"\]\" is missing"):
+def test_an_unclosed_bracket_is_reported() -> None:
+    with pytest.raises(BadInput, match=r'"\]" is missing') as error:
         expand(["node[1-4"])
+    assert error.value.code is Code.HOSTLIST_SYNTAX
 
 
 def test_too_many_hosts_are_not_a_syntax_error() -> None:
@@ -62,14 +63,14 @@ def test_too_many_hosts_are_not_a_syntax_error() -> None:
 
 
 @pytest.mark.parametrize("texts", [["a,b,a"], ["a", "a"], ["n[1-3],n2"]])
-def test_names_a_host_that_is_there_twice(texts: list[str]) -> None:
+def test_refuses_a_repeated_host(texts: list[str]) -> None:
     with pytest.raises(BadInput, match=r"(a|n2) ") as error:
         expand(texts)
     assert error.value.code is Code.HOSTLIST_DUPLICATE
 
 
 class TestFiles:
-    def test_hold_a_host_a_line_with_comments(self, tmp_path: Path) -> None:
+    def test_have_one_host_per_line_and_comments(self, tmp_path: Path) -> None:
         (tmp_path / "hosts").write_text("# ours\na slots=8\n\n b # spare\nn[1-2]\n")
         assert expand([f"@{tmp_path}/hosts"]) == ("a", "b", "n1", "n2")
 

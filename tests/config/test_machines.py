@@ -65,7 +65,7 @@ def measured(plan: Plan, share: float, *, network: str = "gIB") -> list[Record]:
     """Return records of a run with results at a share of the healthy ones."""
     names = verdicts.hosts(plan.nodes or 1)
     inventory, step = plan.steps
-    told = [
+    facts = [
         verdicts.record(inventory, (host,), facts=(node(plan, host),), number=number, ranks=8)
         for number, host in enumerate(names)
     ]
@@ -74,7 +74,7 @@ def measured(plan: Plan, share: float, *, network: str = "gIB") -> list[Record]:
     ranks = 8 * len(names)
     return [
         verdicts.hosts_record(names),
-        *told,
+        *facts,
         verdicts.record(step, names, *tables, facts=(network_used,), ranks=ranks),
     ]
 
@@ -121,26 +121,26 @@ class TestSixtyFourNodes:
         found = verdict(self.plan, 1.0)
         assert (found.headline, found.accepted, found.exit) == ("pass", True, 0)
 
-    def test_a_uniformly_slow_one_is_rejected(self) -> None:
+    def test_a_uniformly_slow_cluster_is_rejected(self) -> None:
         found = verdict(self.plan, 0.5)
         assert (found.state, found.accepted, found.exit) == (State.FAIL, False, 3)
         assert found.suspects == ()
 
-    def test_the_verdict_says_what_the_bound_is_a_share_of(self) -> None:
+    def test_the_verdict_shows_the_source_of_a_bound(self) -> None:
         (held,) = [
             finding
             for check in verdict(self.plan, 0.5).checks
             for finding in check.findings
             if finding.check == "all-gather" and finding.judgement == "absolute"
         ]
-        assert held.message == (
-            "busbw at 8G of 185.5 GB/s is outside >= 240 GB/s (floor) on h0, h1, h2, h3 and 60 more"
-        )
+        assert held.value == pytest.approx(185.5)
+        assert (held.unit, len(held.hosts)) == ("GB/s", 64)
         assert held.peak_share == pytest.approx(185.5 / 400)
         assert held.bound is not None
+        assert (held.bound.lower, held.bound.kind) == (240, "floor")
         assert "gpu-network-bandwidth" in held.bound.source
 
-    def test_each_figure_stands_beside_its_share_of_the_peak(self) -> None:
+    def test_each_figure_is_shown_with_its_share_of_the_peak(self) -> None:
         found = verdict(self.plan, 1.0)
         (shown,) = [one for one in found.checks if one.check == "all-gather"]
         assert shown.measured == "371 GB/s at 8G (64 hosts, 93% of the peak)"
@@ -151,27 +151,27 @@ class TestSixtyFourNodes:
             assert "93% of the peak" in text
             assert source in text.replace("\\", "")
 
-    def test_the_users_expectation_goes_first(self) -> None:
+    def test_the_users_expectation_has_priority(self) -> None:
         plan = planned("a4-highgpu-8g", 64, "all-reduce", expect=("all-reduce@8G>=395",))
         assert verdict(plan, 1.0).state is State.FAIL
         plan = planned("a4-highgpu-8g", 64, "all-reduce", expect=("all-reduce@8G>=100",))
         assert states(verdict(plan, 0.5)) == {"all-reduce": State.PASS}
 
-    def test_without_any_bound_it_is_inconclusive_and_says_what_to_add(self) -> None:
+    def test_without_a_bound_it_is_inconclusive_and_suggests_one(self) -> None:
         plan = replace(self.plan, references=())
         found = verdict(plan, 1.0)
         assert set(states(found).values()) == {State.INCONCLUSIVE}
-        said = [f.message for one in found.checks for f in one.findings]
-        assert any("--expect 'all-gather@8G>=GB/s'" in text for text in said)
+        messages = [f.message for one in found.checks for f in one.findings]
+        assert any("--expect 'all-gather@8G>=GB/s'" in text for text in messages)
 
 
-def test_the_shim_before_a_plugin_is_no_fall_back() -> None:
+def test_the_shim_of_a_plugin_is_not_a_fallback() -> None:
     plan = planned("a3-megagpu-8g", 2, "all-reduce")
     assert verdict(plan, 1.0, network="uninitialized_shim_v7").state is State.PASS
     assert verdict(plan, 1.0, network="Socket").state is State.FAIL
 
 
-def test_memory_that_a_machines_own_daemon_holds_is_nobody_elses() -> None:
+def test_memory_of_the_machines_own_daemon_is_not_in_use_by_others() -> None:
     """4 GiB of each GPU on A3 High, before the run begins."""
     plan = planned("a3-highgpu-8g", 2, "all-reduce")
 
@@ -188,7 +188,7 @@ def test_memory_that_a_machines_own_daemon_holds_is_nobody_elses() -> None:
 
 
 @pytest.mark.parametrize("name", config.names("machines"))
-def test_the_place_of_a_node_is_asked_by_what_an_image_has(name: str, tmp_path: Path) -> None:
+def test_the_topology_command_needs_only_tools_of_the_image(name: str, tmp_path: Path) -> None:
     """The command uses only Python, which can parse the code."""
     code = 'import sys; compile(sys.argv[2], "topology", "exec"); print("/a/b")'
     (tmp_path / "code.py").write_text(code)
@@ -202,7 +202,7 @@ def test_the_place_of_a_node_is_asked_by_what_an_image_has(name: str, tmp_path: 
 
 
 class TestOneOfYourOwn:
-    def test_is_one_file_on_top_of_another(self, mine: Path) -> None:
+    def test_extends_another_file(self, mine: Path) -> None:
         machine = config.load_machine(str(mine)).value
         base = config.load_machine("h100-8").value
         assert (machine.nics and machine.nics.count, machine.nics and machine.nics.gbps) == (4, 400)
@@ -216,11 +216,11 @@ class TestOneOfYourOwn:
         assert verdict(plan, 0.4, network="IB").state is not State.FAIL
         assert verdict(plan, 0.25, network="IB").state is State.FAIL
 
-    def test_its_own_figure_holds_where_it_was_measured_alone(self, mine: Path) -> None:
+    def test_its_own_figure_applies_only_as_measured(self, mine: Path) -> None:
         assert verdict(planned(mine, 4, "all-gather"), 0.4, network="IB").state is State.FAIL
         assert verdict(planned(mine, 5, "all-gather"), 0.4, network="IB").state is not State.FAIL
 
-    def test_is_rendered_with_what_its_bases_promise(self, mine: Path) -> None:
+    def test_is_rendered_with_the_settings_of_its_bases(self, mine: Path) -> None:
         machine = planned(mine, 2, "all-reduce").machine
         assert (machine.name, machine.device) == ("mine", "NVIDIA H100 80GB HBM3")
         assert (machine.transport, machine.gpu_direct, machine.peer_to_peer) == ("IB", True, True)
@@ -233,7 +233,7 @@ class TestBases:
             config.load_machine(str(folder / "mine.yaml"))
         return caught.value
 
-    def test_an_earlier_base_goes_before_a_later_one(self, tmp_path: Path) -> None:
+    def test_an_earlier_base_has_priority(self, tmp_path: Path) -> None:
         (tmp_path / "a.yaml").write_text("interface: eth7\nnoise: 0.03\n")
         (tmp_path / "mine.yaml").write_text(
             "name: mine\ndescription: Mine.\nbase: [./a.yaml, h100-8]\nnoise: 0.02\n"
@@ -241,26 +241,26 @@ class TestBases:
         machine = config.load_machine(str(tmp_path / "mine.yaml")).value
         assert (machine.interface, machine.noise, machine.gpus.count) == ("eth7", 0.02, 8)
 
-    def test_one_that_does_not_exist_is_answered_with_the_nearest(self, tmp_path: Path) -> None:
+    def test_an_unknown_base_is_refused_with_the_nearest(self, tmp_path: Path) -> None:
         error = self.refusal(tmp_path, "base: [h100-9]\n")
         assert error.code is Code.MACHINE_BASE_UNKNOWN
         assert "mine.yaml:3: base[0]: " in error.message
         assert "did you mean h100-8?" in error.hint
 
-    def test_one_that_leads_to_itself_is_refused(self, tmp_path: Path) -> None:
+    def test_a_base_that_refers_to_itself_is_refused(self, tmp_path: Path) -> None:
         assert self.refusal(tmp_path, "base: [./mine.yaml]\n").code is Code.MACHINE_BASE_CHAIN
 
     @pytest.mark.parametrize("key", ["gpuDirect: true", "transportAliases: [shim]"])
-    def test_what_is_said_of_a_network_needs_its_name(self, tmp_path: Path, key: str) -> None:
+    def test_network_keys_need_the_name_of_the_network(self, tmp_path: Path, key: str) -> None:
         error = self.refusal(tmp_path, f"gpus: {{count: 8}}\nnccl: {{{key}}}\n")
         assert error.code is Code.MACHINE_CONTRADICTION
         assert f": nccl.{key.partition(':')[0]}: " in error.message
 
     @pytest.mark.parametrize("text", ["base: h100-8\n", "base: [1]\n"])
-    def test_a_list_of_names_is_wanted(self, tmp_path: Path, text: str) -> None:
+    def test_bases_must_be_a_list_of_names(self, tmp_path: Path, text: str) -> None:
         assert self.refusal(tmp_path, text).code is Code.VALUE_INVALID
 
-    def test_an_error_names_the_file_that_it_is_in(self, tmp_path: Path) -> None:
+    def test_an_error_in_a_base_names_the_file_of_the_base(self, tmp_path: Path) -> None:
         (tmp_path / "a.yaml").write_text("gpus: {count: 8}\nnics:\n  count: none\n")
         error = self.refusal(tmp_path, "base: [./a.yaml]\n")
         assert error.message.startswith(f"{tmp_path}/a.yaml:3: nics.count: ")
@@ -280,6 +280,6 @@ def test_the_page_lists_every_machine() -> None:
     assert listed == set(config.names("machines"))
 
 
-def test_what_machines_share_is_no_machine() -> None:
+def test_a_shared_base_is_not_a_machine() -> None:
     shared = {path.stem for path in (resources.values() / "machines" / "base").glob("*.yaml")}
     assert shared.isdisjoint(config.names("machines"))

@@ -17,14 +17,14 @@ A4 = config.load_machine("a4-highgpu-8g").value
 RACK = config.load_machine("gb200-4x").value
 
 
-def said(
+def warnings(
     env: dict[str, str], machine: config.Machine = A4, profile: str = "default"
 ) -> tuple[str, ...]:
     return remarks(env, machine, profile)
 
 
-def test_a_misspelt_one_is_answered_with_the_nearest() -> None:
-    (line,) = said({"NCCL_IB_HAC": "mlx5"})
+def test_a_misspelled_setting_has_a_warning_with_the_nearest() -> None:
+    (line,) = warnings({"NCCL_IB_HAC": "mlx5"})
     assert line == (
         "warning[W-NCCL-SETTING-UNKNOWN]: NCCL_IB_HAC is not a known NCCL setting: "
         "did you mean NCCL_IB_HCA?"
@@ -32,16 +32,16 @@ def test_a_misspelt_one_is_answered_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("name", ["nccl_ib_hca", "NCCL_COLNET_ENABLE", "NCCL_PROTOCOL"])
-def test_an_unknown_one_is_said(name: str) -> None:
-    (line,) = said({name: "1"})
+def test_an_unknown_setting_has_a_warning(name: str) -> None:
+    (line,) = warnings({name: "1"})
     assert line.startswith(f"warning[W-NCCL-SETTING-UNKNOWN]: {name} ")
 
 
 @pytest.mark.parametrize(
     "name", ["NCCL_ALGO", "NCCL_FASTRAK_NUM_FLOWS", "NCCL_TESTS_SPLIT", "UCX_TLS", "CUDA_X"]
 )
-def test_what_nccl_or_a_plugin_reads_or_is_of_others_is_not(name: str) -> None:
-    assert said({name: "1"}) == ()
+def test_known_settings_and_other_variables_have_none(name: str) -> None:
+    assert warnings({name: "1"}) == ()
 
 
 @pytest.mark.parametrize(
@@ -59,28 +59,30 @@ def test_what_nccl_or_a_plugin_reads_or_is_of_others_is_not(name: str) -> None:
         (RACK, {"NCCL_MNNVL_ENABLE": "0"}, Code.NCCL_CONTRADICTION),
     ],
 )
-def test_one_that_contradicts_the_machine_is_said(
+def test_a_setting_that_contradicts_the_machine_has_a_warning(
     machine: config.Machine, env: dict[str, str], code: Code
 ) -> None:
-    assert any(line.startswith(f"warning[{code}]: ") for line in said(env, machine))
+    assert any(line.startswith(f"warning[{code}]: ") for line in warnings(env, machine))
 
 
-def test_what_a_machine_has_not_cannot_be_contradicted() -> None:
+def test_a_machine_without_the_hardware_is_not_contradicted() -> None:
     assert (
-        said({"NCCL_MNNVL_ENABLE": "0", "NCCL_P2P_DISABLE": "0", "NCCL_MIN_NCHANNELS": "8"}) == ()
+        warnings({"NCCL_MNNVL_ENABLE": "0", "NCCL_P2P_DISABLE": "0", "NCCL_MIN_NCHANNELS": "8"})
+        == ()
     )
     cpu = config.load_machine("cpu").value
     assert (
-        said({"NCCL_P2P_DISABLE": "1", "NCCL_DEBUG": "WARN", "NCCL_MIN_NCHANNELS": "99"}, cpu) == ()
+        warnings({"NCCL_P2P_DISABLE": "1", "NCCL_DEBUG": "WARN", "NCCL_MIN_NCHANNELS": "99"}, cpu)
+        == ()
     )
 
 
-def test_what_a_profile_turns_off_is_meant_so() -> None:
-    assert said({"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}, A4, "sockets") == ()
-    assert said({"NCCL_P2P_DISABLE": "1"}, A4, "network") == ()
+def test_a_profile_may_turn_a_path_off() -> None:
+    assert warnings({"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}, A4, "sockets") == ()
+    assert warnings({"NCCL_P2P_DISABLE": "1"}, A4, "network") == ()
 
 
-def test_it_is_said_before_the_run_of_the_site_file_and_the_option(tmp_path: Path) -> None:
+def test_the_plan_has_warnings_for_the_site_file_and_the_option(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text("nccl: {env: {NCCL_ALGOS: Ring}}\n")
     options = Options(
         machine="a4-highgpu-8g",
@@ -103,12 +105,12 @@ def test_every_setting_of_a_machine_is_on_the_list() -> None:
             assert [one for one in remarks(env, machine, "default") if "UNKNOWN" in one] == []
 
 
-def test_the_list_is_sorted_and_says_a_name_once() -> None:
+def test_the_list_is_sorted_and_has_each_name_once() -> None:
     names = settings().names
     assert list(names) == sorted(set(names))
 
 
 @given(st.dictionaries(st.text(max_size=12).map("NCCL_".__add__), st.text(max_size=12)))
 def test_any_setting_gives_lines_of_text(env: dict[str, str]) -> None:
-    for line in said(env):
+    for line in warnings(env):
         assert line.isprintable()

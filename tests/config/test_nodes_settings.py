@@ -57,7 +57,7 @@ def environment(rendered: Path, *words: str, shell: str = "sh", **given: str) ->
 
 
 class TestOrder:
-    def test_the_script_comes_first_then_the_profile_then_the_users_own(
+    def test_the_user_overrides_the_profile_and_the_profile_the_script(
         self, tmp_path: Path
     ) -> None:
         script = tmp_path / "plugin.sh"
@@ -72,7 +72,7 @@ class TestDevices:
     LINES = ("nccl: {findDevices: true}",)
     UP = ("4: ACTIVE", "400 Gb/sec (4X NDR)")
 
-    def test_the_fastest_that_are_up_are_taken(self, tmp_path: Path) -> None:
+    def test_the_fastest_devices_that_are_up_are_used(self, tmp_path: Path) -> None:
         found = ports(
             tmp_path / "sys",
             mlx5_0=self.UP,
@@ -84,7 +84,7 @@ class TestDevices:
         assert env["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1"
         assert "NCCL_IB_HCA" in env["ACCEPT_CHOSEN"].split()
 
-    def test_those_of_the_user_go_first(self, tmp_path: Path) -> None:
+    def test_the_users_devices_have_priority(self, tmp_path: Path) -> None:
         found = ports(tmp_path / "sys", mlx5_0=self.UP)
         rendered = node(tmp_path, *self.LINES, nccl=("NCCL_IB_HCA=mlx5_7",))
         env = environment(rendered, ACCEPT_SYS=str(found))
@@ -92,17 +92,17 @@ class TestDevices:
         assert "NCCL_IB_HCA" not in env["ACCEPT_CHOSEN"]
 
     @pytest.mark.parametrize("devices", [{}, {"mlx5_0": ("1: DOWN", "400 Gb/sec")}])
-    def test_without_any_nothing_is_set(
+    def test_without_devices_nothing_is_set(
         self, tmp_path: Path, devices: Mapping[str, tuple[str, str]]
     ) -> None:
         found = ports(tmp_path / "sys", **devices)
         assert "NCCL_IB_HCA" not in environment(node(tmp_path, *self.LINES), ACCEPT_SYS=str(found))
 
-    def test_other_machines_leave_it_to_their_settings(self, tmp_path: Path) -> None:
+    def test_machines_without_detection_set_nothing(self, tmp_path: Path) -> None:
         found = ports(tmp_path / "sys", mlx5_0=self.UP)
         assert "NCCL_IB_HCA" not in environment(node(tmp_path), ACCEPT_SYS=str(found))
 
-    def test_a_node_says_what_it_chose(self, tmp_path: Path) -> None:
+    def test_a_node_reports_the_chosen_devices(self, tmp_path: Path) -> None:
         found = ports(tmp_path / "sys", mlx5_0=self.UP)
         rendered = node(tmp_path, *self.LINES)
         (rendered / "host").write_text("h7\n")
@@ -113,8 +113,8 @@ class TestDevices:
             text=True,
             check=True,
         )
-        said = [json.loads(line.removeprefix("ACCEPT ")) for line in done.stdout.splitlines()]
-        (fact,) = [one for one in said if one["fact"] == "network"]
+        facts = [json.loads(line.removeprefix("ACCEPT ")) for line in done.stdout.splitlines()]
+        (fact,) = [one for one in facts if one["fact"] == "network"]
         assert (fact["host"], fact["value"]) == (
             "h7",
             {
@@ -126,7 +126,7 @@ class TestDevices:
         )
 
 
-def test_each_kind_of_way_that_nccl_took_is_brought_back_once(tmp_path: Path) -> None:
+def test_each_nccl_network_is_reported_once(tmp_path: Path) -> None:
     """NCCL writes a line for every channel of every rank; a log keeps one of each kind."""
     channels = "".join(
         f"n1:1:2 [0] NCCL INFO Channel {n:02d}/0 : {n}[0] -> 0[0] [send] via {way}\\n"
@@ -162,25 +162,25 @@ class TestRecorded:
         assert isinstance(value, dict)
         return value
 
-    def test_a_file_of_nccls_counts_where_the_environment_says_nothing(
+    def test_a_configuration_file_of_nccl_applies_without_the_variable(
         self, tmp_path: Path
     ) -> None:
         (tmp_path / ".nccl.conf").write_text("# mine\nNCCL_ALGO=Ring\nNCCL_PROTO=Simple\nX=1\n")
         env = self.settings(tmp_path, NCCL_ALGO="Tree")["env"]
         assert (env["NCCL_ALGO"], env["NCCL_PROTO"], "X" in env) == ("Tree", "Simple", False)
 
-    def test_what_the_node_chose_is_marked(self, tmp_path: Path) -> None:
+    def test_settings_chosen_by_the_node_are_marked(self, tmp_path: Path) -> None:
         given = {"ACCEPT_CHOSEN": "NCCL_IB_HCA", "NCCL_IB_HCA": "=mlx5_0:1"}
         assert self.settings(tmp_path, **given)["chosen"] == ["NCCL_IB_HCA"]
 
-    def test_no_interface_is_chosen_where_nothing_is_launched(self, tmp_path: Path) -> None:
+    def test_no_interface_is_chosen_without_a_launch(self, tmp_path: Path) -> None:
         assert "NCCL_SOCKET_IFNAME" not in environment(node(tmp_path), "--alone")
 
 
 def inventory(machine: Any = verdicts.GPU, **of_h2: Any) -> CheckVerdict:
     """Return the verdict on four hosts that are equal except for the values of h2."""
     records = [
-        verdicts.record(INVENTORY, (name,), facts=(told(name, of_h2),), number=number)
+        verdicts.record(INVENTORY, (name,), facts=(settings_fact(name, of_h2),), number=number)
         for number, name in enumerate(NAMES)
     ]
     plan = verdicts.plan(INVENTORY, machine=machine, nodes=4)
@@ -188,14 +188,14 @@ def inventory(machine: Any = verdicts.GPU, **of_h2: Any) -> CheckVerdict:
     return next(one for one in found.checks if one.check == "inventory")
 
 
-def told(name: str, of_h2: Mapping[str, Any]) -> Fact:
+def settings_fact(name: str, of_h2: Mapping[str, Any]) -> Fact:
     gpus = verdicts.gpus(name)
     usual = {"gpus": gpus, "pciNvidia": 8, "env": {"NCCL_ALGO": "Ring", "UCX_TLS": name}}
     return verdicts.inventory_of(name, **{**usual, **(of_h2 if name == "h2" else {})})
 
 
 class TestCompared:
-    def test_equal_settings_are_no_finding(self) -> None:
+    def test_equal_settings_have_no_finding(self) -> None:
         assert inventory().state is State.PASS
 
     @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ class TestCompared:
         (bad,) = [one for one in found.findings if one.state is State.FAIL]
         assert (bad.message, bad.hosts, bad.cause) == (words, ("h2",), "inventory-mismatch")
 
-    def test_what_a_node_chose_for_itself_may_differ(self) -> None:
+    def test_settings_chosen_by_the_nodes_may_differ(self) -> None:
         env = {"NCCL_ALGO": "Ring", "NCCL_IB_HCA": "=mlx5_9:1"}
         assert inventory(env=env, chosen=["NCCL_IB_HCA"]).state is State.PASS
 
@@ -229,19 +229,19 @@ class TestFewerDevices:
         ]
 
     @pytest.mark.parametrize("nics", [(400,), (400, 200), ()])
-    def test_are_a_failure_by_themselves(self, nics: tuple[int, ...]) -> None:
+    def test_fail_the_check(self, nics: tuple[int, ...]) -> None:
         found = inventory(self.MACHINE, nics=self.nics(*nics))
-        said = [one.message for one in found.findings if "are up" in one.message]
-        assert len(said) == 1
+        messages = [one.message for one in found.findings if "are up" in one.message]
+        assert len(messages) == 1
         assert found.state is State.FAIL
 
-    def test_those_that_are_down_do_not_count(self) -> None:
+    def test_that_are_down_do_not_count(self) -> None:
         found = inventory(self.MACHINE, nics=self.nics(400, 400, state="down"))
         assert "0 RDMA devices of 400 Gbit/s are up, the machine has 2" in "\n".join(
             one.message for one in found.findings
         )
 
-    def test_all_of_them_are_none(self) -> None:
+    def test_all_devices_have_no_problem(self) -> None:
         nics = self.nics(400, 400, 100)
         records = [
             verdicts.record(
@@ -259,7 +259,7 @@ class TestFewerDevices:
         assert next(c.state for c in found.checks if c.check == "inventory") is State.PASS
 
 
-def test_the_verdict_tells_what_the_hosts_talk_through() -> None:
+def test_the_verdict_shows_the_interfaces_of_the_hosts() -> None:
     answers = [
         Fact(name="rank", check="connectivity", host=name, rank=rank, value={})
         for rank, name in enumerate(NAMES)

@@ -33,7 +33,7 @@ def _profiles() -> list[tuple[str, str]]:
     return [(name, one) for name in KINDS for one in config.load_machine(name).value.nccl.profiles]
 
 
-def test_what_comes_with_accept() -> None:
+def test_machines_and_suites_that_are_shipped() -> None:
     assert {
         *("a3-highgpu-8g", "a3-megagpu-8g", "a3-ultragpu-8g"),
         *("a4-highgpu-8g", "a4x-highgpu-4g", "a4x-maxgpu-4g-metal"),
@@ -47,18 +47,18 @@ def test_what_comes_with_accept() -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 class TestMachines:
-    def test_is_called_like_its_file(self, name: str) -> None:
+    def test_has_the_name_of_its_file(self, name: str) -> None:
         assert config.load_machine(name).value.name == name
 
     def test_its_parameters_are_those_of_the_checks(self, name: str) -> None:
         for check, values in config.load_machine(name).value.parameters.items():
             read(checks.load(check).params, values)
 
-    def test_its_figures_are_about_metrics_there_are(self, name: str) -> None:
+    def test_its_figures_have_known_metrics(self, name: str) -> None:
         for figure in _figures(name):
             assert unit_of(figure.check, figure.metric) == figure.unit
 
-    def test_its_figures_are_about_sizes_that_are_measured(self, name: str) -> None:
+    def test_its_figures_have_measured_sizes(self, name: str) -> None:
         machine = config.load_machine(name).value
         for figure in _figures(name):
             if checks.load(figure.check).devices:
@@ -69,11 +69,11 @@ class TestMachines:
             assert isinstance(given, Params)
             assert figure.size in message_sizes(given.min, given.max, given.factor)
 
-    def test_no_figure_of_two_nodes_is_used_at_more(self, name: str) -> None:
+    def test_a_figure_of_two_nodes_applies_only_to_two(self, name: str) -> None:
         for figure in _figures(name):
             assert figure.kind != "measured" or figure.min_nodes == figure.max_nodes, figure
 
-    def test_no_bound_lies_above_what_it_is_taken_from(self, name: str) -> None:
+    def test_no_bound_exceeds_its_source(self, name: str) -> None:
         for bound in floors.bounds(config.load_machine(name).value):
             assert bound.value is not None
             if bound.upper is not None:
@@ -119,15 +119,17 @@ class TestKindsOfNodes:
         for figure in _figures(name):
             assert figure.peak is None or figure.value is None or figure.value <= figure.peak
 
-    def test_a_promised_network_is_that_of_a_setting_or_of_nccl_itself(self, name: str) -> None:
+    def test_machines_with_rdma_require_a_network(self, name: str) -> None:
         machine = config.load_machine(name).value
         assert machine.nics is not None
         assert bool(machine.nccl.transport) == machine.nics.rdma
         assert machine.planned().gpu_direct == machine.nccl.gpu_direct
 
-    def test_asks_for_all_gpus_of_a_node(self, name: str) -> None:
+    def test_requests_all_gpus_of_a_node(self, name: str) -> None:
         machine = config.load_machine(name).value
-        assert machine.kubernetes.resources["limits"]["nvidia.com/gpu"] == machine.gpus.count
+        limits = machine.kubernetes.resources["limits"]
+        assert isinstance(limits, dict)
+        assert limits["nvidia.com/gpu"] == machine.gpus.count
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ class TestKindsOfNodes:
         ("a3-megagpu-8g", "NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY"),
     ],
 )
-def test_what_a_plugin_needs_is_there_wherever_nics_are_used(name: str, setting: str) -> None:
+def test_profiles_with_nics_have_the_settings_of_the_plugin(name: str, setting: str) -> None:
     machine = config.load_machine(name).value
     for profile in machine.nccl.profiles.values():
         if "nics" in profile.uses:
@@ -151,7 +153,7 @@ class TestProfiles:
         assert one.description
         assert one.source
 
-    def test_its_bounds_are_of_what_it_uses(self, name: str, profile: str) -> None:
+    def test_its_bounds_are_for_paths_that_it_uses(self, name: str, profile: str) -> None:
         machine = config.load_machine(name).value
         uses = machine.nccl.profiles[profile].uses
         assert machine.nvlink is None or machine.planned(profile).peer_to_peer == ("nvlink" in uses)
@@ -169,7 +171,7 @@ def _spans(figure: Figure, nodes: int) -> bool:
     return (figure.min_nodes or 1) <= nodes <= (figure.max_nodes or 10**9)
 
 
-def test_nvlink_bounds_nodes_of_one_domain_and_the_nics_any() -> None:
+def test_nvlink_bounds_apply_to_one_domain_and_nic_bounds_to_all_nodes() -> None:
     def bounds(profile: str, nodes: int) -> dict[bool, float]:
         fitting = (f for f in _figures("a4x-highgpu-4g", profile) if f.check == "all-gather")
         spanning = (f for f in fitting if _spans(f, nodes))
@@ -179,7 +181,7 @@ def test_nvlink_bounds_nodes_of_one_domain_and_the_nics_any() -> None:
     assert (bounds("rdma", 18), bounds("rdma", 19)) == ({False: 120}, {False: 120})
 
 
-def test_labels_tell_the_machines_of_a_cloud_apart() -> None:
+def test_machines_of_a_cloud_have_different_labels() -> None:
     """The machine of a cluster is detected by labels, so no two machines may have the same ones."""
     selectors = [
         tuple(sorted(config.load_machine(name).value.kubernetes.node_selector.items()))
@@ -189,14 +191,14 @@ def test_labels_tell_the_machines_of_a_cloud_apart() -> None:
     assert len(set(named)) == len(named)
 
 
-def test_the_cpu_machine_promises_no_speed() -> None:
+def test_the_cpu_machine_has_no_speed_target() -> None:
     machine = config.load_machine("cpu").value
     assert not machine.speed_promised
     assert machine.references == ()
     assert machine.planned().gpus == 0
 
 
-def test_the_gpu_machine_has_specifications_alone() -> None:
+def test_the_gpu_machine_has_only_specifications() -> None:
     machine = config.load_machine("gpu").value
     assert machine.planned().gpus is None
     for figure in machine.references:
@@ -207,7 +209,7 @@ def test_the_gpu_machine_has_specifications_alone() -> None:
 
 @pytest.mark.parametrize("name", SUITES)
 class TestSuites:
-    def test_is_called_like_its_file(self, name: str) -> None:
+    def test_has_the_name_of_its_file(self, name: str) -> None:
         assert config.load_suite(name).value.name == name
 
     def test_its_checks_know_their_parameters_and_groups(self, name: str) -> None:
@@ -216,7 +218,7 @@ class TestSuites:
             read(check.params, entry.params)
             assert entry.groups is None or entry.groups in check.groups
 
-    def test_leaves_the_sizes_to_the_machine(self, name: str) -> None:
+    def test_has_no_sizes_because_machines_have_them(self, name: str) -> None:
         for entry in config.load_suite(name).value.checks:
             assert not {"min", "max", "factor"} & set(entry.params)
 
@@ -239,7 +241,7 @@ class TestExampleSite:
         missing = [key for key in _keys(config.Site) if f"{key}:" not in text]
         assert missing == []
 
-    def test_what_it_comments_out_is_right_too(self, tmp_path: Path) -> None:
+    def test_its_commented_keys_are_valid(self, tmp_path: Path) -> None:
         lines = [self.uncommented(line) for line in self.file.read_text().splitlines()]
         (tmp_path / "site.yaml").write_text("\n".join(lines))
         site = config.load_site(str(tmp_path / "site.yaml")).value

@@ -31,7 +31,7 @@ class Outer:
     inner: Inner = field(default_factory=Inner)
 
 
-#: PyYAML may be built without libyaml: both parsers must say the same.
+#: PyYAML may be built without libyaml: both parsers must give the same result.
 _PARSERS = [name for name in ("CSafeLoader", "SafeLoader") if hasattr(yaml, name)]
 
 
@@ -132,7 +132,7 @@ class TestRefused:
         assert error.code is code
         assert error.hint
 
-    def test_a_duplicate_key_is_named_with_its_first_line(self, tmp_path: Path) -> None:
+    def test_a_duplicate_key_is_reported_with_its_first_line(self, tmp_path: Path) -> None:
         message = refusal(tmp_path / "f.yaml", "a:\n  b: {c: 1, c: 2}\n").message
         assert message.endswith("f.yaml:2: a.b.c: the key is given twice, first in line 2")
 
@@ -149,16 +149,16 @@ class TestRefused:
         assert refusal(tmp_path / "f.yaml", content).code is Code.YAML_TOO_LARGE
 
     def test_a_missing_file_and_a_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(BadInput, match="No such file"):
-            load(tmp_path / "none.yaml")
-        with pytest.raises(BadInput, match="Is a directory"):
-            load(tmp_path)
+        for path in (tmp_path / "none.yaml", tmp_path):
+            with pytest.raises(BadInput) as error:
+                load(path)
+            assert error.value.code is Code.YAML_UNREADABLE
 
-    def test_a_byte_order_mark_is_no_harm(self, tmp_path: Path) -> None:
+    def test_a_byte_order_mark_is_ignored(self, tmp_path: Path) -> None:
         (tmp_path / "f.yaml").write_bytes(b"\xef\xbb\xbfa: 1\n")
         assert load(tmp_path / "f.yaml").data == {"a": 1}
 
-    def test_windows_line_ends_are_no_harm(self) -> None:
+    def test_windows_line_ends_are_accepted(self) -> None:
         document = parse("a: 1\r\nb:\r\n  c: x\r\n", name="f")
         assert document.data == {"a": 1, "b": {"c": "x"}}
         assert document.where(("b", "c")) == "f:3"
@@ -200,7 +200,7 @@ class TestTyped:
             ),
         ],
     )
-    def test_one_line_with_file_line_key_and_what_is_wrong(
+    def test_an_error_is_one_line_with_file_line_key_and_problem(
         self, tmp_path: Path, text: str, line: int, message: str, hint: str
     ) -> None:
         file = self.write(tmp_path, text)
@@ -209,16 +209,11 @@ class TestTyped:
         assert caught.value.message == f"{file}:{line}: {message}"
         assert caught.value.hint == hint
 
-    def test_where_falls_back_to_the_nearest_key_there_is(self, tmp_path: Path) -> None:
+    def test_where_falls_back_to_the_nearest_existing_key(self, tmp_path: Path) -> None:
         document = load(self.write(tmp_path, "name: x\ninner:\n  maxSize: 4\n"))
         assert document.where(("inner", "maxSize")).endswith(":3")
         assert document.where(("inner", "tags", 3)).endswith(":2")
         assert document.where().endswith(":1")
-
-    def test_a_part_of_a_file_is_reported_with_its_line(self, tmp_path: Path) -> None:
-        document = load(self.write(tmp_path, "name: x\ninner:\n  maxSize: a\n"))
-        with pytest.raises(BadInput, match=r"machine.yaml:3: inner.maxSize: expected a whole"):
-            document.read(Inner, ("inner",))
 
 
 _texts = st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), max_size=8)

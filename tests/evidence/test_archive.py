@@ -57,7 +57,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_evidence_is_unpacked_as_it_was(tmp_path: Path, compress: type[bytes]) -> None:
+def test_evidence_is_unpacked_unmodified(tmp_path: Path, compress: type[bytes]) -> None:
     folder = sample_evidence.write(tmp_path / "evidence")
     path = sample_evidence.archive(folder, tmp_path / "evidence.tar")
     path.write_bytes(compress(path.read_bytes()))
@@ -138,7 +138,7 @@ def test_a_full_disk_is_not_reported_as_damage(tmp_path: Path) -> None:
     ],
     ids=lambda m: f"{m.name} {m.type!r}",
 )
-def test_what_evidence_never_holds_is_refused(tmp_path: Path, evil: tarfile.TarInfo) -> None:
+def test_members_that_evidence_never_has_are_refused(tmp_path: Path, evil: tarfile.TarInfo) -> None:
     raw = packed((member("evidence/plan.json"), b"{}"), (evil, b""))
     assert refused(raw, tmp_path / "in" / "target") is Code.ARCHIVE_UNSAFE
     assert tree(tmp_path) == {"in/target/evidence/plan.json": b"{}"}
@@ -194,7 +194,7 @@ WHOLE = packed((member("evidence/plan.json"), b"x" * 3000))
         gzip.compress(WHOLE, mtime=0)[:80],
     ],
 )
-def test_what_is_no_whole_archive_is_refused(tmp_path: Path, raw: bytes) -> None:
+def test_an_incomplete_archive_is_refused(tmp_path: Path, raw: bytes) -> None:
     assert refused(raw, tmp_path / "target") is Code.ARCHIVE_DAMAGED
 
 
@@ -230,12 +230,12 @@ class TestADownload:
         assert self.download(part, self.CONTENT, pieces=1 << 20) == [500]
         assert part.read_bytes() == self.CONTENT
 
-    def test_begins_anew_if_what_is_there_is_larger(self, tmp_path: Path) -> None:
+    def test_starts_again_if_the_part_is_too_large(self, tmp_path: Path) -> None:
         part = tmp_path / "part"
         part.write_bytes(self.CONTENT + b"more")
         assert self.download(part, self.CONTENT, pieces=1 << 20) == [0]
 
-    def test_ends_and_keeps_what_arrived_when_no_more_arrives(
+    def test_ends_and_keeps_the_part_if_no_more_arrives(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(archive, "_PAUSES", (0.0, 0.0, 0.0))
@@ -248,7 +248,7 @@ class TestADownload:
     @pytest.mark.parametrize(
         "sent", [CONTENT[:-1] + b"x", CONTENT + b"more"], ids=["changed", "more"]
     )
-    def test_that_differs_from_what_was_announced_is_removed(
+    def test_that_differs_from_the_announcement_is_removed(
         self, tmp_path: Path, sent: bytes
     ) -> None:
         part = tmp_path / "part"
@@ -257,7 +257,7 @@ class TestADownload:
         assert error.value.code is Code.ARCHIVE_CHANGED
         assert not part.exists()
 
-    def test_that_cannot_be_evidence_or_does_not_fit_is_not_begun(
+    def test_that_is_too_large_is_not_started(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(BadEvidence) as error:

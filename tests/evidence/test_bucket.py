@@ -61,7 +61,7 @@ def names(server: Proxy) -> list[str]:
     return [name.partition("/runs/a1/")[2] for name in server.written]
 
 
-def test_all_of_it_arrives_and_the_manifest_last(
+def test_all_files_arrive_and_the_manifest_last(
     folder: Path, place: str, server: Proxy, tmp_path: Path
 ) -> None:
     done = send(folder, place)
@@ -84,7 +84,7 @@ def test_a_resumed_upload_writes_the_rest_only(folder: Path, place: str, server:
     assert names(server) == []
 
 
-def test_what_is_finished_is_not_written_over(folder: Path, place: str, server: Proxy) -> None:
+def test_finished_evidence_is_not_overwritten(folder: Path, place: str, server: Proxy) -> None:
     assert send(folder, place).returncode == 0
     server.written.clear()
     (folder / "records.jsonl").write_text("two\n")
@@ -94,7 +94,7 @@ def test_what_is_finished_is_not_written_over(folder: Path, place: str, server: 
     assert names(server) == []
 
 
-def test_a_bucket_that_is_down_is_one_line_and_then_gone_on_with(
+def test_an_upload_to_a_bucket_that_was_down_can_be_resumed(
     folder: Path, place: str, server: Proxy
 ) -> None:
     server.down = True
@@ -107,7 +107,7 @@ def test_a_bucket_that_is_down_is_one_line_and_then_gone_on_with(
     assert send(folder, place).returncode == 0
 
 
-def test_a_bucket_that_is_back_in_time_costs_nothing(
+def test_an_upload_waits_for_a_bucket_that_comes_back(
     folder: Path, place: str, server: Proxy
 ) -> None:
     server.down, before = True, server.refused
@@ -115,13 +115,11 @@ def test_a_bucket_that_is_back_in_time_costs_nothing(
         while server.refused == before:
             assert running.poll() is None
         server.down = False
-        said, _ = running.communicate(timeout=90)
-    assert (running.returncode, said[:16]) == (0, "sent 3 of 3 file")
+        out, _ = running.communicate(timeout=90)
+    assert (running.returncode, out[:16]) == (0, "sent 3 of 3 file")
 
 
-def test_a_bucket_that_is_not_there_is_said_at_once(
-    folder: Path, place: str, server: Proxy
-) -> None:
+def test_a_missing_bucket_is_reported_at_once(folder: Path, place: str, server: Proxy) -> None:
     scheme = place.partition(":")[0]
     done = send(folder, f"{scheme}://nobody-made-this/x")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
@@ -130,10 +128,10 @@ def test_a_bucket_that_is_not_there_is_said_at_once(
     assert (judged.code, judged.error) == (6, Code.BUCKET_UNREADABLE)
 
 
-def test_one_who_may_not_read_is_told_so(
+def test_denied_access_is_reported(
     place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = bucket._places()
+    places = bucket._object_store()
 
     class PermissionDeniedError(Exception):
         pass
@@ -147,7 +145,7 @@ def test_one_who_may_not_read_is_told_so(
     assert error.value.code is Code.BUCKET_UNREADABLE
 
 
-def test_credentials_that_are_none_are_one_line(
+def test_invalid_credentials_are_reported_in_one_line(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", "no key at all")
@@ -158,7 +156,7 @@ def test_credentials_that_are_none_are_one_line(
     assert accept("judge", f"gs://{BUCKET}/x").error == Code.BUCKET_UNREADABLE
 
 
-def test_a_system_without_certificate_authorities_is_told_what_to_install(
+def test_missing_certificate_authorities_are_reported(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
@@ -168,35 +166,35 @@ def test_a_system_without_certificate_authorities_is_told_what_to_install(
     assert "no certificate authorities here; install ca-certificates" in done.stderr
 
 
-def test_what_grows_while_it_is_read_is_bounded(
+def test_an_object_that_grows_while_it_is_read_is_refused(
     folder: Path, place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert send(folder, place, "--partial").returncode == 0
     endless = iter(lambda: b"x" * 1000, None)
-    monkeypatch.setattr(bucket._places().Bucket, "read", lambda _, name: endless)
-    monkeypatch.setattr(bucket._places(), "manifest_in", lambda _: None)
+    monkeypatch.setattr(bucket._object_store().Bucket, "read", lambda _, name: endless)
+    monkeypatch.setattr(bucket._object_store(), "manifest_in", lambda _: None)
     with pytest.raises(BadEvidence) as error:
         bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
     assert error.value.code is Code.EVIDENCE_CHANGED
 
 
-def test_names_that_lead_out_are_refused(
+def test_names_outside_of_the_folder_are_refused(
     folder: Path, place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket._places().Bucket, "look", lambda _: {"../../x": (1, "")})
+    monkeypatch.setattr(bucket._object_store().Bucket, "look", lambda _: {"../../x": (1, "")})
     with pytest.raises(BadEvidence) as error:
         bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
     assert error.value.code is Code.BUCKET_UNSAFE
     assert [p.name for p in tmp_path.iterdir()] == ["evidence"]
 
 
-def test_what_is_unfinished_is_never_judged(folder: Path, place: str) -> None:
+def test_unfinished_evidence_is_never_judged(folder: Path, place: str) -> None:
     assert send(folder, place, "--partial").returncode == 0
     done = accept("judge", f"{place}/runs/a1")
     assert (done.code, done.error) == (6, Code.BUCKET_UNFINISHED)
 
 
-def test_what_was_changed_after_the_end_is_named(folder: Path, place: str, tmp_path: Path) -> None:
+def test_a_file_that_was_changed_later_is_named(folder: Path, place: str, tmp_path: Path) -> None:
     import obstore
     from obstore.store import from_url
 
@@ -209,7 +207,7 @@ def test_what_was_changed_after_the_end_is_named(folder: Path, place: str, tmp_p
     assert error.value.code is Code.EVIDENCE_CHANGED
 
 
-def test_without_the_extra_it_is_named(
+def test_a_missing_extra_is_named(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
@@ -219,21 +217,21 @@ def test_without_the_extra_it_is_named(
     assert "[storage]'" in raised.value.hint
 
 
-def test_the_key_of_a_stand_in_is_no_secret() -> None:
+def test_the_key_of_the_test_server_is_not_a_secret() -> None:
     key = json.loads(buckets.google("http://127.0.0.1:1")["GOOGLE_SERVICE_ACCOUNT_KEY"])
     assert key["private_key"] == ""
 
 
-class TestABucketIsReached:
-    def test_where_it_can_be_listed(self, place: str) -> None:
+class TestReach:
+    def test_if_it_can_be_listed(self, place: str) -> None:
         assert bucket.reach(place) == (True, "")
 
-    def test_not_where_there_is_none(self, place: str) -> None:
+    def test_not_if_it_does_not_exist(self, place: str) -> None:
         there, why = bucket.reach(f"{place.partition('://')[0]}://nobodys-bucket/x")
         assert there is False
         assert "nobodys-bucket" in why
 
-    def test_perhaps_where_nothing_answers(
+    def test_unknown_if_nothing_answers(
         self, place: str, server: Proxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(bucket, "_FIRST", 1.0)

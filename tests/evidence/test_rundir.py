@@ -14,7 +14,9 @@ from accept.evidence import rundir
 pytestmark = pytest.mark.usefixtures("runs")
 
 
-def test_they_are_in_the_users_state_folder_unless_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_in_the_users_state_folder_or_in_accept_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("ACCEPT_RUNS")
     monkeypatch.setenv("HOME", "/home/ada")
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -23,13 +25,13 @@ def test_they_are_in_the_users_state_folder_unless_named(monkeypatch: pytest.Mon
     assert rundir.runs() == Path("/state/accept/runs")
 
 
-def test_a_new_one_is_for_its_user_alone(runs: Path) -> None:
+def test_only_its_user_can_read_a_new_run(runs: Path) -> None:
     folder = rundir.create("one")
     assert folder == runs / "one"
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_name_is_given_once() -> None:
+def test_a_name_is_used_once() -> None:
     rundir.create("one")
     with pytest.raises(BadInput) as error:
         rundir.create("one")
@@ -37,13 +39,13 @@ def test_a_name_is_given_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "A", "-a", "a b", "a" * 64, "last", "a\n"])
-def test_a_name_is_one_that_a_cluster_would_take(name: str) -> None:
+def test_a_name_must_be_valid_on_a_cluster(name: str) -> None:
     with pytest.raises(BadInput) as error:
         rundir.create(name)
     assert error.value.code is Code.ATTEMPT_NAME
 
 
-def test_a_place_that_cannot_be_written_is_an_error_of_one_line(
+def test_an_unwritable_runs_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -60,14 +62,14 @@ def test_last_is_the_newest() -> None:
     assert [folder.name for folder in rundir.listed()] == ["c", "a", "b"]
 
 
-def test_last_without_runs_says_how_to_start_one() -> None:
+def test_last_without_runs_shows_how_to_start_one() -> None:
     with pytest.raises(BadInput) as error:
         rundir.find("last")
     assert error.value.code is Code.RUN_NONE
     assert "accept run" in error.value.hint
 
 
-def test_one_is_found_by_name_or_by_path(tmp_path: Path) -> None:
+def test_a_run_is_found_by_name_or_by_path(tmp_path: Path) -> None:
     folder = rundir.create("one")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -76,7 +78,7 @@ def test_one_is_found_by_name_or_by_path(tmp_path: Path) -> None:
     assert rundir.find(str(elsewhere)) == elsewhere
 
 
-def test_one_that_is_not_there_is_named_with_the_newest() -> None:
+def test_an_unknown_run_is_refused_with_the_newest() -> None:
     rundir.create("one")
     with pytest.raises(BadInput) as error:
         rundir.find("two")

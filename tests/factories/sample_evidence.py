@@ -13,6 +13,7 @@ from accept.core import evidence
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge import judge
 from accept.core.model import GroupKind, Plan, Record, Step, Verdict
+from accept.core.runner.coordinator import VERDICT_FOLLOWS
 from accept.core.serde import dump
 
 STEP = Step(id="10-script", checks=("script",), script="steps/10-script.sh", groups=GroupKind.ALL)
@@ -91,4 +92,4 @@ def console(*records: Record) -> str:
     """Return the log of a coordinator that ends with the packed evidence."""
     kept = (verdicts.hosts_record(("h0",)), *records)
     packed = evidence.pack(PLAN, kept, verdict_of(*records))
-    return f"some progress\nverdict of the coordinator:\n{packed}"
+    return f"some progress\n{VERDICT_FOLLOWS}\n{packed}"

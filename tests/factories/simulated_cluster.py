@@ -20,7 +20,7 @@ from accept.core.judge.pair_results import network_faults
 from accept.core.judge.pairs import Gpus, Measurement, Population, events
 from accept.core.judge.remeasure import next_wave
 from accept.core.judge.robust_stats import MOST_REPEATS, rounds_for
-from accept.core.judge.topology import find_blocks, near_and_far
+from accept.core.judge.topology import Blocks, find_blocks, near_and_far
 from accept.core.model import SuspectKind
 
 #: `normal`; `heavy`: Student's t with three degrees of freedom; `switch`: half of the variance is
@@ -32,6 +32,8 @@ _SWITCH = 32
 FLOOR = 0.01
 #: Pairs that a fault slows are below this.
 _NORMAL = 90.0
+#: Kinds that name no device.
+_WITHOUT_DEVICE = (SuspectKind.NODE, SuspectKind.BORDER, SuspectKind.SWITCH)
 
 
 class Meeting(NamedTuple):
@@ -167,7 +169,7 @@ class Fault:
         )
 
     def _needs_device(self, one: Blamed) -> bool:
-        return bool(self.devices) and one.kind is not SuspectKind.NODE
+        return bool(self.devices) and one.kind not in _WITHOUT_DEVICE
 
     def hidden(self, measured: Iterable[Measurement]) -> set[int]:
         """Return the hosts with fewer than two slow pairs through a device of this fault."""
@@ -284,11 +286,11 @@ class Outcome:
         return bool(self.blamed)
 
 
-def judged(measurements: Sequence[Measurement], noise: float = FLOOR) -> Attribution:
-    """Return what the measurements of a simulated cluster show."""
+def judged(measurements: Sequence[Measurement], noise: float = FLOOR) -> tuple[Attribution, Blocks]:
+    """Return what the measurements of a simulated cluster show, and the blocks of near hosts."""
     population = Population(measurements=tuple(measurements), noise=noise)
     blocks = find_blocks([population], {})
-    return attribute(events(near_and_far(population, blocks)))
+    return attribute(events(near_and_far(population, blocks))), blocks
 
 
 def accept(one: Cluster, rounds: int | None = None, *, seed: int = 1) -> Outcome:
@@ -300,18 +302,19 @@ def accept(one: Cluster, rounds: int | None = None, *, seed: int = 1) -> Outcome
     waves = pair_rounds(one.hosts, rounds=count, seed=seed)
     found = [m for number, wave in enumerate(waves) for m in one.measure(wave, number)]
     again = 0
-    attribution = judged(found)
+    attribution, blocks = judged(found)
     while wave := next_wave(
         attribution,
         one.hosts,
         {frozenset(m.hosts) for m in found},
+        blocks=blocks,
         done=again,
         limit=MOST_REPEATS,
         seed=seed,
     ):
         found += one.measure(wave, len(waves) + again, repeated=True)
         again += 1
-        attribution = judged(found)
+        attribution, blocks = judged(found)
     return Outcome(rounds=len(waves), again=again, attribution=attribution, measured=tuple(found))
 
 

@@ -95,10 +95,11 @@ def _group_fault(draw: Draw, group: frozenset[int]) -> Fault:
     return Fault(kinds=kinds, members=(group, rest))
 
 
-def _leaf(factor: float, gpus: int | None, *, size: int = 0) -> _Make:
+def _leaf(factor: float, gpus: int | None, *, size: int = 0, fixed: bool = False) -> _Make:
     """Return a world with a leaf, of 15 % of the hosts unless it has a size.
 
-    If all GPUs take part, it looks like a border.
+    If all GPUs take part, it looks like a border; if each host has the same GPUs in all pairs, like
+    a border around the hosts with this GPU.
     """
 
     def make(draw: Draw) -> Cluster:
@@ -106,10 +107,12 @@ def _leaf(factor: float, gpus: int | None, *, size: int = 0) -> _Make:
         fault = _group_fault(draw, group)
         if gpus is not None:
             fault = Fault(
-                kinds=frozenset((SuspectKind.LEAF,)), members=(group,), devices=_devices(_GPU)
+                kinds=frozenset((SuspectKind.LEAF, *(fault.kinds if fixed else ()))),
+                members=(group,),
+                devices=_devices(_GPU),
             )
         effects = (leaf(group, _GPU, factor),)
-        return Cluster(count=draw.count, effects=effects, gpus=gpus, faults=(fault,))
+        return Cluster(count=draw.count, effects=effects, gpus=gpus, fixed=fixed, faults=(fault,))
 
     return make
 
@@ -186,7 +189,7 @@ def _and(
             flaky=made.flaky or pairs is not None or bool(effects),
             law=law,
             gpus=gpus or made.gpus,
-            fixed=fixed,
+            fixed=fixed or made.fixed,
             noise=noise,
         )
 
@@ -320,7 +323,7 @@ _GROUPS = (
     World(
         "leaf-same",
         "a leaf at 30 %, 4 of 8 GPUs, each host the same",
-        _and(_leaf(0.3, 4), fixed=True),
+        _leaf(0.3, 4, fixed=True),
     ),
     World(
         "leaf-pairs",

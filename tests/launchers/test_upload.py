@@ -81,7 +81,7 @@ def test_a_temporary_folder_that_another_sender_removes_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bucket").mkdir()
-    place = bucket._places().Folder(tmp_path / "bucket" / "a1")
+    place = bucket._object_store().Folder(tmp_path / "bucket" / "a1")
     removed: list[Path] = []
     opened = Path.open
 

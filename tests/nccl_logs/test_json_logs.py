@@ -11,6 +11,8 @@ from benchmarks.nccl_text import SECRET, document, json_text, split, table_text
 from tests.factories.command_line import accept
 from tests.factories.nccl_logs import NODES, corpus, slow
 
+from accept.nccl_logs.tables import Duplicate
+
 TABLE = "# nccl-tests version"
 
 
@@ -38,21 +40,21 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "logs"
 
 
-def test_json_alone_names_the_slow_node(folder: Path) -> None:
+def test_the_slow_node_is_named_from_json_alone(folder: Path) -> None:
     add_json(corpus(folder, slow("node3")), keep=False)
     verdict = judged(folder)
     assert suspects(verdict) == {("node", "node3")}
     assert SECRET not in json.dumps(verdict)
 
 
-def test_a_run_that_left_both_counts_once(folder: Path) -> None:
+def test_a_run_with_text_and_json_counts_once(folder: Path) -> None:
     corpus(folder, slow("node3"))
     alone = judged(folder)
     add_json(folder, keep=True)
     both = judged(folder)
     assert both["suspects"] == alone["suspects"]
     assert both["state"] == alone["state"]
-    assert {one["reason"] for one in both["skipped"]} == {"the text says the same"}
+    assert {one["reason"] for one in both["skipped"]} == {Duplicate.TEXT}
     assert len(both["skipped"]) == len(list(folder.glob("*.json")))
 
 
@@ -100,7 +102,7 @@ def rounds(folder: Path, *, each: bool, text: bool) -> Path:
 def test_the_groups_of_a_split_run_are_pairs(folder: Path, *, text: bool) -> None:
     verdict = judged(rounds(folder, each=True, text=text))
     assert suspects(verdict) == {("node", "node3")}
-    assert len(verdict["skipped"]) == 5 * text
+    assert [one["reason"] for one in verdict["skipped"]] == [Duplicate.JSON] * (5 * text)
 
 
 def test_the_mean_over_groups_accuses_nobody_and_acquits_nobody(folder: Path) -> None:

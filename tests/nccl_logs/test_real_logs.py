@@ -111,17 +111,21 @@ def test_nobody_is_accused_on_the_healthy_cluster(logs: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["N1_", "N2_", "N2_G8", "N10"])
-def test_nor_on_a_part_of_it(tmp_path: Path, logs: Path, part: str) -> None:
+def test_nobody_is_accused_on_a_part_of_the_cluster(tmp_path: Path, logs: Path, part: str) -> None:
     assert named(judged(logs, tmp_path, only(part))) == []
 
 
 @pytest.mark.parametrize("part", ["N2_G4", "N2_G2", "N2_G1"])
-def test_nor_by_pairs_with_fewer_gpus(tmp_path: Path, more_logs: Path, part: str) -> None:
+def test_nobody_is_accused_by_pairs_with_fewer_gpus(
+    tmp_path: Path, more_logs: Path, part: str
+) -> None:
     assert named(judged(more_logs, tmp_path, only(part))) == []
 
 
 @pytest.mark.parametrize("third", range(3))
-def test_nor_if_two_logs_in_three_are_missing(tmp_path: Path, logs: Path, third: int) -> None:
+def test_nobody_is_accused_if_two_logs_in_three_are_missing(
+    tmp_path: Path, logs: Path, third: int
+) -> None:
     def keep(name: str, text: str) -> str | None:
         return text if sum(name.encode()) % 3 == third else None
 
@@ -130,9 +134,7 @@ def test_nor_if_two_logs_in_three_are_missing(tmp_path: Path, logs: Path, third:
 
 @pytest.mark.parametrize("share", [0.95, 0.9, 0.7])
 @pytest.mark.parametrize("number", [2, 6, 9])
-def test_a_slow_node_is_named_and_nobody_else(
-    tmp_path: Path, logs: Path, number: int, share: float
-) -> None:
+def test_only_the_slow_node_is_named(tmp_path: Path, logs: Path, number: int, share: float) -> None:
     """Of the three nodes, one is alone under its switch, one with one other, one with six."""
     verdict = judged(logs, tmp_path, node(NODE(number), share))
     assert named(verdict) == [("node", NODE(number))]
@@ -184,7 +186,7 @@ def test_a_dead_pair_accuses_nobody_outside_it(tmp_path: Path, logs: Path, lengt
 
 
 @pytest.mark.parametrize("length", [0, 600, 900, 2000, -300])
-def test_a_dead_pair(tmp_path: Path, more_logs: Path, length: int) -> None:
+def test_a_dead_pair_is_named(tmp_path: Path, more_logs: Path, length: int) -> None:
     verdict = judged(
         more_logs, tmp_path, lambda name, text: text[:length] if name == PAIR else text
     )

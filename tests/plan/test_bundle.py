@@ -27,7 +27,7 @@ from accept.core import checks, evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput
 from accept.core.model import Plan
-from accept.core.serde import read
+from accept.core.serde import dump, read
 from accept.plan.bundle import Bundle, load_bundle, render
 from accept.plan.helm_values import helm_values, values_of
 from accept.plan.resolve import Options, Resolved, resolve
@@ -245,9 +245,9 @@ class TestValues:
 
     def test_are_the_same_data_as_json(self) -> None:
         run, bundle = rendered()
-        assert yaml.safe_load(helm_values(run, bundle)) == values_of(run, bundle)
+        assert yaml.safe_load(helm_values(run, bundle)) == dump(values_of(run, bundle))
         done = accept("render", *CPU, "-s", "standard", "--json")
-        assert json.loads(done.out) == values_of(run, bundle)
+        assert json.loads(done.out) == dump(values_of(run, bundle))
 
     def test_fit_into_a_configmap_at_any_size(self) -> None:
         run, bundle = rendered("a4-highgpu-8g", suite="soak", nodes=4096)

@@ -94,7 +94,7 @@ class TestNodes:
     def test_a_list_of_nodes_gives_their_number(self, run: Resolve) -> None:
         found = run(nodes=None, hosts=("n1", "n2", "n3"), named=True)
         data = values_of(found, render(found))
-        assert (data["nodes"], data["site"]["includeNodes"]) == (3, ["n1", "n2", "n3"])
+        assert (data.nodes, data.site.include_nodes) == (3, ("n1", "n2", "n3"))
 
     def test_the_sites_own_list_is_their_number(self, run: Resolve) -> None:
         assert run("  includeNodes: [a, b, c]", nodes=None).plan.nodes == 3
@@ -178,7 +178,7 @@ class TestGpus:
     ) -> None:
         found = run(text, **options)
         assert (found.gpus_per_pod, found.plan.gpus_used) == (asked, tested)
-        limits = values_of(found, render(found))["pod"]["resources"]["limits"]
+        limits = values_of(found, render(found)).pod.resources["limits"]
         assert limits == {"nvidia.com/gpu": asked or 8}
         # Bounds of collectives are about whole nodes, those of single GPUs hold for a part too.
         kinds = {reference.metric == "busbw" for reference in found.plan.references}

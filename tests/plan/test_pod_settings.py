@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accept.config import load_machine
+from accept.config.fields import Plain
 from accept.config.kubernetes import Claim, Kubernetes, Network, PodSettings
 from accept.plan.placement import gpu_resource, pod_settings
 
@@ -31,8 +32,8 @@ class TestPlacement:
         assert pod.node_selector == {"kind": "b200", "pool": "mine", **flex_start}
 
     def test_tolerations_add_up_and_occur_once(self) -> None:
-        mine = ({"key": "mine", "operator": "Exists"},)
-        assert keys(pod_settings(MACHINE, Kubernetes(tolerations=mine))) == [GPU, "mine"]
+        mine: Plain = {"key": "mine", "operator": "Exists"}
+        assert keys(pod_settings(MACHINE, Kubernetes(tolerations=(mine,)))) == [GPU, "mine"]
         spot = keys(pod_settings(MACHINE, Kubernetes(spot=True)))
         assert "cloud.google.com/gke-spot" in spot
 
@@ -101,7 +102,7 @@ class TestContainer:
     def test_a_sidecar_of_the_machine_can_be_changed(self) -> None:
         """The version of the daemon belongs to that of the plugin, which is the cluster's."""
         machine = load_machine("a3-megagpu-8g").value.kubernetes
-        changes = {"name": "tcpxo-daemon", "image": "mine:2"}
-        beside = {"name": "beside", "image": "i"}
+        changes: Plain = {"name": "tcpxo-daemon", "image": "mine:2"}
+        beside: Plain = {"name": "beside", "image": "i"}
         pod = pod_settings(machine, Kubernetes(extra_sidecars=(changes, beside)))
         assert pod.sidecars == ({**machine.sidecars[0], **changes}, beside)

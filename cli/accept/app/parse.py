@@ -32,6 +32,8 @@ def parse_options(
 ) -> Options:
     """Return the options of a run as `accept.plan` takes them."""
     names, count = _parse_nodes(plan.nodes)
+    if launch and launch.attempt:
+        rundir.new_folder(launch.attempt)
     options = Options(
         machine=plan.machine or "",
         suite=plan.suite,
@@ -54,7 +56,7 @@ def parse_options(
         budget=_seconds("budget", plan.budget),
         keep=_seconds("keep", plan.keep),
         place=parse_place(cluster) if cluster else ClusterPlace(),
-        attempt=_attempt(launch) if launch else "",
+        attempt=(launch and launch.attempt) or "",
     )
     if isinstance(plan, PlanOptions):
         hold = _seconds("hold", plan.hold) or 0.0
@@ -84,24 +86,6 @@ def _check_name(option: str, name: str, pattern: str, more: str = "") -> None:
             code=Code.KUBE_NAME,
             hint=f"use a-z, 0-9 and '-'{more}, such as gpu-tests",
         )
-
-
-def _attempt(launch: LaunchOptions) -> str:
-    """Return the name of the launch; empty if none is given."""
-    name = launch.attempt or ""
-    if name and not rundir.is_name(name):
-        raise BadInput(
-            f"--attempt {escaped(name)!r} is not a valid name",
-            code=Code.ATTEMPT_NAME,
-            hint="use up to 63 of a-z, 0-9 and '-', such as rack3-a; not `last`",
-        )
-    if name and (rundir.runs() / name).exists():
-        raise BadInput(
-            f"the attempt {name} exists already",
-            code=Code.ATTEMPT_EXISTS,
-            hint="choose another --attempt",
-        )
-    return name
 
 
 def _parse_nodes(text: str | None) -> tuple[tuple[str, ...], int | None]:

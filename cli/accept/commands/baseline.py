@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import floor
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import yaml
 
@@ -29,6 +28,15 @@ from accept.core.model import BoundKind, Record
 from accept.core.serde import dump
 from accept.core.text import plain
 from accept.report.console import Terminal
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineFile:
+    """The machine file that `accept baseline --out` wrote."""
+
+    machine: str
+    #: Number of references that it added.
+    figures: int
 
 
 def do_baseline(
@@ -105,7 +113,7 @@ def do_baseline(
             code=Code.OUTPUT_WRITE,
             hint="choose another file",
         ) from None
-    terminal.result({"machine": str(out), "figures": len(figures)}, str(out))
+    terminal.result(BaselineFile(machine=str(out), figures=len(figures)), str(out))
     terminal.progress(f"wrote {len(figures)} references; use them with --machine {out}")
     return Exit.PASS
 
@@ -184,7 +192,7 @@ def _yaml(machine: Machine, path: str) -> str:
     return f"# References from {plain(path, 100)}, written by `accept baseline`.\n{body}"
 
 
-def _without_empty(value: Any) -> Any:
+def _without_empty(value: object) -> object:
     """Return `value` without keys that have an empty value, recursively."""
     if isinstance(value, dict):
         items = {key: _without_empty(item) for key, item in value.items()}

@@ -15,9 +15,10 @@ import yaml
 from accept import backends, config
 from accept.backends.job import Job
 from accept.backends.protocol import Phase
-from accept.commands import cluster, diff, doctor, drill, judge, plan, run
+from accept.commands import baseline, cluster, diff, doctor, drill, judge, plan, run
 from accept.commands.choices import Listing, Schema, Shown
 from accept.config import floors, resources
+from accept.config.chart_values import Values, chart_schema
 from accept.config.faults import Drill
 from accept.config.references import Figure
 from accept.core import causes, checks, evidence
@@ -25,7 +26,7 @@ from accept.core.catalog.metrics import Better
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.judge.bounds import bound_text
-from accept.core.model import GroupKind
+from accept.core.model import GroupKind, Plan, Record, Verdict
 from accept.core.serde import dump, fields_of, known, nearest, read, schema
 from accept.core.text import count, format_size, plain
 from accept.evidence import rundir
@@ -38,7 +39,7 @@ class Entry:
 
     name: str
     about: str
-    #: Of a run.
+    #: The folder of a run.
     folder: str | None = None
 
 
@@ -64,7 +65,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
+class MetricEntry:
     """A metric of a check; its unit is empty if it is a share or a count."""
 
     unit: str
@@ -80,10 +81,10 @@ class CheckPage:
     #: The first is the default.
     groups: tuple[GroupKind, ...]
     params: dict[str, Parameter]
-    metrics: dict[str, Metric]
-    #: Of each entry, one tool is enough.
+    metrics: dict[str, MetricEntry]
+    #: One tool of each entry is enough.
     tools: tuple[tuple[str, ...], ...]
-    #: Faults of a drill that it can show.
+    #: Faults of a drill that it can detect.
     faults: tuple[str, ...]
 
 
@@ -104,9 +105,17 @@ class ChartPath:
     chart: str
 
 
-#: The types of what commands print with --json. Those of files are in `config.SCHEMAS`.
-_RESULTS: Final[Mapping[Schema, type]] = {
-    Schema.DRY_RUN: plan.Planned,
+#: The types of files, and of what commands print with --json.
+_TYPES: Final[Mapping[Schema, type]] = {
+    Schema.MACHINE: config.Machine,
+    Schema.SITE: config.Site,
+    Schema.SUITE: config.Suite,
+    Schema.PLAN: Plan,
+    Schema.RECORD: Record,
+    Schema.VERDICT: Verdict,
+    Schema.DRILL: Drill,
+    Schema.VALUES: Values,
+    Schema.DRY_RUN: plan.PlannedRun,
     Schema.RENDER: plan.RenderedRun,
     Schema.SUBMIT: Job,
     Schema.WATCH: run.Watched,
@@ -116,7 +125,8 @@ _RESULTS: Final[Mapping[Schema, type]] = {
     Schema.JUDGE: judge.JudgedVerdict,
     Schema.REPORT: judge.Reports,
     Schema.DIFF: diff.Diff,
-    Schema.DRILL_DRY_RUN: drill.Planned,
+    Schema.BASELINE: baseline.BaselineFile,
+    Schema.DRILL_DRY_RUN: drill.PlannedDrill,
     Schema.DOCTOR: doctor.Requirements,
     Schema.RBAC: doctor.Role,
     Schema.NODES: cluster.FreeNodes,
@@ -262,7 +272,9 @@ def _check_page(name: str) -> CheckPage:
             key: Parameter(default=getattr(defaults, item.name), about=item.metadata["doc"])
             for item, key, _ in fields_of(check.params)
         },
-        metrics={spec.name: Metric(unit=spec.unit, better=spec.better) for spec in check.metrics},
+        metrics={
+            spec.name: MetricEntry(unit=spec.unit, better=spec.better) for spec in check.metrics
+        },
         tools=tuple(tuple(tool.name for tool in tools) for tools in check.needs),
         faults=tuple(check.faults),
     )
@@ -353,7 +365,7 @@ def _nodes(figure: Figure) -> str:
 
 def do_schema(what: Schema) -> int:
     """Print a JSON Schema, with and without --json."""
-    data = schema(_RESULTS[what]) if what in _RESULTS else config.schema_for(what)
+    data = chart_schema() if what is Schema.VALUES else schema(_TYPES[what])
     sys.stdout.write(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     return Exit.PASS
 

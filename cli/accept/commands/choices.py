@@ -46,6 +46,7 @@ class Schema(StrEnum):
     JUDGE = "judge"
     REPORT = "report"
     DIFF = "diff"
+    BASELINE = "baseline"
     CANCEL = "cancel"
     DELETE = "delete"
     DRILL_DRY_RUN = "drill-dry-run"

@@ -81,7 +81,7 @@ def do_init(out: Path, place: ClusterPlace, terminal: Terminal, *, answers: Answ
 def _answer(question: Question, given: str | None, *, ask: bool) -> str:
     """Return the option's value, else the only candidate, else what the user types with `ask`.
 
-    Raises BadInput if none of them is there.
+    Raises BadInput if there is none of them.
     """
     if given is not None:
         return "" if given == "none" else given

@@ -9,7 +9,7 @@ from statistics import median
 
 from accept.commands import judge
 from accept.commands.judge import Judged, Measurement, measurements
-from accept.core.catalog.metrics import Better
+from accept.core.catalog.metrics import BUSBW, Better
 from accept.core.checks import better
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
@@ -71,7 +71,7 @@ class Change(Kind):
 
     @property
     def slower(self) -> bool:
-        """Whether all groups or single hosts became slower."""
+        """True if all groups or single hosts became slower."""
         return bool(self.hosts) or (self.significant and self.change < 0)
 
 
@@ -268,7 +268,7 @@ def _side(path: str, judged: Judged) -> Side:
 def _name(kind: Kind) -> str:
     """Return the name of a kind: "alltoall at 16G on pairs, 4 GPUs of each"."""
     size = f" at {format_size(kind.size)}" if kind.size else ""
-    metric = "" if kind.metric == "busbw" else f" {kind.metric}"
+    metric = "" if kind.metric == BUSBW.name else f" {kind.metric}"
     where = {GroupKind.EACH: "each node", GroupKind.PAIRS: "pairs"}.get(kind.groups, "")
     where = where or f"{kind.groups} ({count(kind.nodes, 'node')})"
     gpus = f", {count(kind.gpus, 'GPU')} of each" if kind.gpus else ""

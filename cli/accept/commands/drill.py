@@ -14,7 +14,7 @@ from pathlib import Path
 from accept import backends
 from accept.commands import judge
 from accept.commands import run as commands_run
-from accept.commands.drill_faults import Choice, blamed, choose, outcome
+from accept.commands.drill_faults import Choice, choose, outcome
 from accept.commands.judge import Judged
 from accept.commands.plan import planned as planned_run
 from accept.commands.prepare import prepare
@@ -52,7 +52,7 @@ class PlannedFault:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class PlannedDrill:
     """The plan of a drill, as `accept drill --dry-run` shows it."""
 
     machine: str
@@ -67,7 +67,7 @@ class Planned:
     gpu_hours: float | None
 
 
-def planned(run: Resolved, choices: Sequence[Choice], *, only_needed: bool) -> Planned:
+def planned(run: Resolved, choices: Sequence[Choice], *, only_needed: bool) -> PlannedDrill:
     """Return the plan of a drill; all times are estimates in seconds."""
     clean = planned_run(run)
     faults = tuple(
@@ -83,7 +83,7 @@ def planned(run: Resolved, choices: Sequence[Choice], *, only_needed: bool) -> P
     )
     seconds = round(clean.seconds + sum(fault.seconds for fault in faults), 1)
     hours = clean.gpu_hours
-    return Planned(
+    return PlannedDrill(
         machine=clean.machine,
         suite=clean.suite,
         backend=clean.backend,
@@ -156,7 +156,7 @@ def with_fault_timeouts(
     return replace(run, plan=replace(plan, steps=steps, start_seconds=start))
 
 
-def plan_text(plan: Planned) -> str:
+def plan_text(plan: PlannedDrill) -> str:
     """Return the plan of a drill as lines of text."""
     nodes = "all free nodes" if plan.nodes is None else count(plan.nodes, "node")
     lines = [
@@ -212,7 +212,7 @@ def result_table(drill: Drill) -> Table:
         target = fault.injected.partition("@")[2] or "-"
         after = "-" if fault.after is None else duration(fault.after)
         rows.append((fault.fault, plain(target), fault.result, after, plain(fault.why)))
-    return Table(header=("FAULT", "ON", "RESULT", "AFTER", "WHAT WAS SEEN"), rows=rows)
+    return Table(header=("FAULT", "ON", "RESULT", "AFTER", "DETAILS"), rows=rows)
 
 
 @dataclass(kw_only=True)
@@ -442,7 +442,7 @@ def _drill_fault(
         drilled,
         result=result.result,
         why=result.why,
-        blamed=blamed(judged.verdict),
+        blamed=judged.verdict.suspects,
         after=result.after,
         seconds=round(time.monotonic() - began, 1),
         attempt=judged.verdict.attempt,

@@ -49,7 +49,7 @@ class Choice:
 
 
 def choose(plan: Plan, fault: Fault, hosts: Sequence[str], seed: int) -> Choice:
-    """Choose the target of `fault` among `hosts`, of which there is at least one.
+    """Choose the target of `fault` among `hosts`, at least one.
 
     The choice depends only on the fault and the seed. The first host leads the run, so it is never
     made unreachable.
@@ -179,13 +179,15 @@ def outcome(choice: Choice, plan: Plan, records: Sequence[Record], verdict: Verd
     targets = {fact.host for fact in injected if fact.host}
     if reason := _why_missed(choice, verdict, targets):
         return Outcome(result=Result.MISSED, why=reason)
-    why = ", ".join(blamed(verdict)) or ", ".join(sorted(_causes(verdict) & choice.fault.causes))
-    return Outcome(result=Result.CAUGHT, why=why, after=_after(choice, plan, records, targets))
+    seen = _with_causes(verdict.suspects) or ", ".join(
+        sorted(_causes(verdict) & choice.fault.causes)
+    )
+    return Outcome(result=Result.CAUGHT, why=seen, after=_after(choice, plan, records, targets))
 
 
-def blamed(verdict: Verdict) -> tuple[str, ...]:
-    """Return the suspects of a verdict, each with its cause."""
-    return tuple(f"{suspect.name}: {suspect.cause}" for suspect in verdict.suspects)
+def _with_causes(suspects: Sequence[Suspect]) -> str:
+    """Return the names of suspects, each with its cause."""
+    return ", ".join(f"{suspect.name}: {suspect.cause}" for suspect in suspects)
 
 
 def _causes(verdict: Verdict) -> set[Cause]:
@@ -204,7 +206,7 @@ def _why_missed(choice: Choice, verdict: Verdict, targets: set[str]) -> str:
     if choice.fault.scope is Scope.EVERYWHERE:
         # A fault that all hosts share must not be blamed on single hosts.
         if verdict.suspects:
-            return f"rejected, but blamed on {', '.join(blamed(verdict))}"
+            return f"rejected, but blamed on {_with_causes(verdict.suspects)}"
         return "" if _causes(verdict) & expected else _other_cause(_causes(verdict))
     if not verdict.suspects:
         return "rejected, but blamed on nobody"

@@ -16,6 +16,7 @@ from accept.config.expectations import parse_expectation
 from accept.config.floors import bounds
 from accept.config.machine import Machine
 from accept.core import checks, evidence
+from accept.core.catalog.metrics import BUSBW
 from accept.core.checks import REGISTRY, parse_log, with_problems_seen
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput, Exit
@@ -40,6 +41,7 @@ from accept.core.text import count, plain
 from accept.evidence import archive as evidence_archive
 from accept.evidence import bucket, rundir
 from accept.nccl_logs import to_run
+from accept.nccl_logs.tables import SkippedFile
 from accept.report.console import Terminal
 
 
@@ -89,10 +91,10 @@ def _of_check(record: Record, step: Step, check: str) -> Iterator[Measurement]:
             log=record.log,
         )
 
-    if any(metric.name == "busbw" for metric in metrics):
+    if any(metric.name == BUSBW.name for metric in metrics):
         bandwidth = read(metrics, check)
         if bandwidth.value is not None:
-            yield measurement("busbw", "GB/s", nominal(bandwidth.top, step), bandwidth.value)
+            yield measurement(BUSBW.name, BUSBW.unit, nominal(bandwidth.top, step), bandwidth.value)
         return
     for metric in metrics:
         if metric.rank is None and metric.size is None and abs(metric.value) < float("inf"):
@@ -100,7 +102,7 @@ def _of_check(record: Record, step: Step, check: str) -> Iterator[Measurement]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class LoadedEvidence:
     """The evidence of a run. Raw logs, if there are any, were parsed again for the records."""
 
     plan: Plan
@@ -111,7 +113,7 @@ class Evidence:
     folder: Path | None = None
 
 
-def load(path: str) -> Evidence:
+def load(path: str) -> LoadedEvidence:
     """Load the evidence that `path` names.
 
     Raises BadInput if `path` names nothing, and BadEvidence if it holds no complete evidence.
@@ -121,7 +123,7 @@ def load(path: str) -> Evidence:
             target = Path(scratch) / "evidence"
             bucket.fetch(path, target, partial=False)
             return replace(_of_folder(target), folder=None)
-    if path != "last" and rundir.kind(Path(path)) == "file":
+    if path != "last" and rundir.is_file(Path(path)):
         return _of_file(Path(path))
     folder = rundir.find(path)
     inner = folder / rundir.EVIDENCE
@@ -152,33 +154,26 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
     )
 
 
-def _of_file(path: Path) -> Evidence:
+def _of_file(path: Path) -> LoadedEvidence:
     if evidence_archive.is_tar(path):
         with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
-            unpack(path, Path(scratch))
-            return replace(_of_folder(Path(scratch) / "evidence"), folder=None)
+            evidence_archive.unpack(path, Path(scratch), source=str(path))
+            folder = Path(scratch) / "evidence"
+            if not folder.is_dir():
+                raise BadEvidence(
+                    f"{path} holds no evidence",
+                    code=Code.EVIDENCE_NONE,
+                    hint="it should hold a folder `evidence`",
+                )
+            return replace(_of_folder(folder), folder=None)
     with path.open("rb") as lines:
         plan, records, verdict = evidence.unpack(lines, str(path))
-    return Evidence(
+    return LoadedEvidence(
         plan=plan, records=records, attempt=verdict.attempt, interruption=verdict.interruption
     )
 
 
-def unpack(archive: Path, target: Path) -> None:
-    """Unpack an evidence archive into `target`.
-
-    Raises BadEvidence if it is damaged, or a member would be outside `target`.
-    """
-    evidence_archive.unpack(archive, target, source=str(archive))
-    if not (target / "evidence").is_dir():
-        raise BadEvidence(
-            f"{archive} holds no evidence",
-            code=Code.EVIDENCE_NONE,
-            hint="it should hold a folder `evidence`",
-        )
-
-
-def _of_folder(folder: Path) -> Evidence:
+def _of_folder(folder: Path) -> LoadedEvidence:
     console = folder / evidence.CONSOLE
     others = (evidence.PLAN, evidence.CHECKSUMS, evidence.RECORDS)
     if console.is_file() and not any((folder / name).exists() for name in others):
@@ -199,7 +194,7 @@ def _of_folder(folder: Path) -> Evidence:
         interruption = "the coordinator never finished: the evidence has no checksums"
     with _no_garbage_collection():
         records = tuple(_parse_log_again(folder, r) for r in evidence.read_records(folder))
-    return Evidence(
+    return LoadedEvidence(
         plan=plan, records=records, attempt=attempt, interruption=interruption, folder=folder
     )
 
@@ -263,8 +258,8 @@ class Judged:
     machine: Machine | None = None
     #: Remarks for people, one line each.
     notes: tuple[str, ...] = ()
-    #: Files that were left out, with reasons.
-    skipped: tuple[tuple[str, str], ...] = ()
+    #: Files that were left out.
+    skipped: tuple[SkippedFile, ...] = ()
     #: Collectives without a check, with the number of their tables.
     unjudged: dict[str, int] = field(default_factory=dict)
 
@@ -334,7 +329,7 @@ def text(judged: Judged, terminal: Terminal) -> str:
     if judged.skipped:
         skipped = len(judged.skipped)
         lines += ["", f"Left out: {count(skipped, 'file')} without results"]
-        lines += [f"  {plain(f)}: {why}" for f, why in judged.skipped[:_MAX_SKIPPED]]
+        lines += [f"  {plain(s.file)}: {s.reason}" for s in judged.skipped[:_MAX_SKIPPED]]
         if skipped > _MAX_SKIPPED:
             lines.append(f"  … and {skipped - _MAX_SKIPPED} more: see --json")
     return "\n".join(lines)
@@ -345,14 +340,6 @@ class NotTested:
     """A check that did not run or was not planned, or a collective without a check."""
 
     check: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SkippedFile:
-    """A file that was left out."""
-
-    file: str
     reason: str
 
 
@@ -379,7 +366,7 @@ def with_measurements(judged: Judged) -> JudgedVerdict:
         metrics=tuple(measurements(judged.plan, judged.records)),
         references=tuple(ref for ref in judged.plan.references if ref.check in judged_checks),
         not_tested=tuple(_not_tested(judged, judged_checks)),
-        skipped=tuple(SkippedFile(file=file, reason=why) for file, why in judged.skipped),
+        skipped=judged.skipped,
         notes=judged.notes,
     )
 

@@ -35,7 +35,7 @@ class PlannedStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class PlannedRun:
     """The plan of a run: `--dry-run`."""
 
     run: str
@@ -121,13 +121,13 @@ def write_run(run: Resolved, bundle: Bundle, folder: Path) -> None:
     bundle.write(rendered)
 
 
-def planned(run: Resolved) -> Planned:
+def planned(run: Resolved) -> PlannedRun:
     """Return the plan with its steps, estimated seconds and GPU-hours."""
     plan: Plan = run.plan
     seconds = sum(step.estimate for step in plan.steps)
     gpus = plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus
     hours = None if gpus is None else round(seconds * gpus * (plan.nodes or 1) / 3600, 2)
-    return Planned(
+    return PlannedRun(
         run=plan.hash,
         machine=plan.machine.name,
         suite=plan.suite,
@@ -153,7 +153,7 @@ def planned(run: Resolved) -> Planned:
     )
 
 
-def plan_text(plan: Planned) -> str:
+def plan_text(plan: PlannedRun) -> str:
     """Return the plan as lines of text."""
     nodes = "all free nodes" if plan.nodes is None else count(plan.nodes, "node")
     where = f"{nodes} over {plan.backend}"

@@ -22,17 +22,14 @@ from accept.commands.prepare import prepare
 from accept.config.expectations import parse_duration
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit, Interrupted, NoEvidence, NotStarted
-from accept.core.evidence import read_verdict, write
-from accept.core.runner.coordinator import CANCELLED
+from accept.core.evidence import PACKED_BEGIN, PACKED_END, read_verdict, write
+from accept.core.runner.coordinator import CANCELLED, VERDICT_FOLLOWS
 from accept.core.serde import dump, read
 from accept.core.text import duration, plain
 from accept.evidence import bucket, rundir
 from accept.plan.bundle import Bundle, load_bundle
 from accept.plan.resolve import Options, Resolved
 from accept.report.console import Terminal
-
-#: The coordinator prints this before its verdict, which the result of the command repeats.
-_VERDICT_FOLLOWS = "verdict of the coordinator:"
 
 
 class Cancellation(StrEnum):
@@ -148,11 +145,11 @@ def follow(job: Job, folder: Path, terminal: Terminal, *, whole: bool, detach: b
 
     def say(line: str) -> None:
         nonlocal muted
-        if line.startswith("-----BEGIN ACCEPT") or (_VERDICT_FOLLOWS in line and not whole):
+        if line.startswith(PACKED_BEGIN) or (VERDICT_FOLLOWS in line and not whole):
             muted = True
         if not muted:
             terminal.progress(line)
-        if line.startswith("-----END ACCEPT"):
+        if line.startswith(PACKED_END):
             muted = False
 
     backend = backends.load(job.backend)
@@ -487,7 +484,7 @@ def _delete(
 
 
 def _older(text: str) -> list[Path]:
-    """Return the folders of submitted runs that are at least as old as a text like 24h says."""
+    """Return the folders of submitted runs that are at least as old as `text`, such as 24h."""
     try:
         limit = datetime.now(UTC) - timedelta(seconds=parse_duration(text))
     except ValueError as error:

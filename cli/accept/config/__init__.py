@@ -10,23 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from accept.config import resources
-from accept.config.chart_values import Values, chart_schema
 from accept.config.expectations import parse_expectation
-from accept.config.faults import Drill
 from accept.config.machine import Machine
 from accept.config.site import Site
 from accept.config.suite import Suite
 from accept.config.yaml_file import Document, load, with_bases
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.model import Plan, Record, Reference, Verdict
-from accept.core.serde import Invalid, escaped, known, schema
+from accept.core.model import Reference
+from accept.core.serde import Invalid, escaped, known
 
 __all__ = [
-    "SCHEMAS",
     "Loaded",
     "Machine",
     "Site",
@@ -35,23 +32,10 @@ __all__ = [
     "load_site",
     "load_suite",
     "names",
-    "schema_for",
     "site_expectations",
 ]
 
 T = TypeVar("T")
-
-#: The types that `accept schema` can print, by name.
-SCHEMAS: dict[str, type[Any]] = {
-    "machine": Machine,
-    "site": Site,
-    "suite": Suite,
-    "plan": Plan,
-    "record": Record,
-    "verdict": Verdict,
-    "drill": Drill,
-    "values": Values,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +131,3 @@ def _path(kind: Literal["machines", "suites"], name_or_path: str) -> Path:
         code=Code.MACHINE_UNKNOWN if kind == "machines" else Code.SUITE_UNKNOWN,
         hint=hint,
     )
-
-
-def schema_for(what: str) -> dict[str, Any]:
-    """Return the JSON Schema of a name in `SCHEMAS`."""
-    return chart_schema() if what == "values" else schema(SCHEMAS[what])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from accept.config.kubernetes import ClusterSettings, PodSettings, Results
 from accept.core.serde import Bounds, Doc, Pattern, schema
@@ -72,10 +72,10 @@ class Values:
     ] = ""
 
 
-def chart_schema() -> dict[str, Any]:
+def chart_schema() -> dict[str, object]:
     """Return the schema of the values in draft-07, which every version of Helm supports."""
 
-    def renamed(data: Any) -> Any:
+    def renamed(data: object) -> object:
         if isinstance(data, list):
             return [renamed(item) for item in data]
         if not isinstance(data, dict):
@@ -87,6 +87,6 @@ def chart_schema() -> dict[str, Any]:
         return {key: renamed(value) for key, value in data.items()}
 
     result = schema(Values)
-    definitions = result.pop("$defs")
     result["$schema"] = "http://json-schema.org/draft-07/schema#"
-    return {**renamed(result), "definitions": renamed(definitions)}
+    result["definitions"] = result.pop("$defs")
+    return {key: renamed(value) for key, value in result.items()}

@@ -6,14 +6,13 @@ import math
 import re
 from typing import Annotated
 
+from accept.config.fields import check_exists
 from accept.core import checks
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.error_codes import Code
 from accept.core.model import BoundKind, Reference
 from accept.core.serde import Bounds, Invalid, Text, escaped, known
 from accept.core.text import parse_size
-
-__all__ = ["Bytes", "Seconds", "parse_duration", "parse_expectation", "parse_size"]
 
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _DURATION = re.compile(
@@ -114,9 +113,7 @@ def _refuse_always_met(check: str, sign: str, bound: float) -> None:
 
 def _metric(check: str, metric: str | None) -> MetricSpec:
     """Return a metric of a check; without a name, the default one of the check."""
-    if check not in checks.names():
-        message, hint = f"check {escaped(check)!r} does not exist", known(check, checks.names())
-        raise Invalid((), message, hint, code=Code.CHECK_UNKNOWN)
+    check_exists(check)
     if metric is not None:
         return _spec(check, metric)
     if not (specs := _bounded_metrics(check)):

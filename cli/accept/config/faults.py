@@ -10,6 +10,7 @@ from enum import StrEnum
 from accept.core.catalog.faults import FAULTS, Fault, Injector, Scope
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
+from accept.core.model import Suspect
 from accept.core.serde import escaped, known
 
 SCHEMA = 1
@@ -39,8 +40,8 @@ class Drilled:
     result: Result
     #: What the run detected, or why the fault was missed or left out, or its result is unknown.
     why: str
-    #: The parts that the verdict blames, as "NAME: CAUSE".
-    blamed: tuple[str, ...] = ()
+    #: The parts that the verdict blames.
+    blamed: tuple[Suspect, ...] = ()
     #: Seconds from the start of the run (all hosts found) to the end of the step that detected it.
     after: float | None = None
     #: Duration of the run in seconds.

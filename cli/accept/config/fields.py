@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from accept.core import checks
 from accept.core.error_codes import Code
-from accept.core.serde import Doc, Invalid, Pattern, known
+from accept.core.serde import Doc, Invalid, Pattern, escaped, known
 
 #: Largest number of GPUs in a node.
 MOST_GPUS = 64
@@ -20,7 +20,8 @@ Name = Annotated[
 Url = Annotated[str, Pattern(r"https?://\S+", "a URL"), Doc("Source of the figure or setting.")]
 #: Environment variables.
 Env = dict[str, str | int]
-Plain = dict[str, Any]
+#: A mapping whose content is checked elsewhere: by a check, or by Kubernetes.
+Plain = dict[str, object]
 
 
 def check_env(env: Env, path: tuple[str, ...]) -> None:
@@ -61,9 +62,8 @@ def check_containers(containers: tuple[Plain, ...], path: str) -> None:
             check_capabilities(context, (path, index, "securityContext"))
 
 
-def check_parameters(parameters: dict[str, Plain], path: tuple[str, ...]) -> None:
-    """Raise Invalid if `parameters` has a check that does not exist."""
-    for name in parameters:
-        if name not in checks.names():
-            hint = known(name, checks.names())
-            raise Invalid((*path, name), "there is no such check", hint, code=Code.CHECK_UNKNOWN)
+def check_exists(name: str, path: tuple[str, ...] = ()) -> None:
+    """Raise Invalid if there is no check called `name`."""
+    if name not in checks.names():
+        message, hint = f"check {escaped(name)!r} does not exist", known(name, checks.names())
+        raise Invalid(path, message, hint, code=Code.CHECK_UNKNOWN)

@@ -14,10 +14,11 @@ from typing import Annotated, Literal
 
 from accept.config import resources
 from accept.config.expectations import unit_of
-from accept.config.fields import Url, check_parameters
+from accept.config.fields import Url, check_exists
 from accept.config.machine import Machine, Nics
 from accept.config.references import Figure
 from accept.config.yaml_file import read_file
+from accept.core.catalog.metrics import BUSBW
 from accept.core.checks import load
 from accept.core.model import BoundKind, Reference
 from accept.core.serde import Bounds, Doc
@@ -41,7 +42,7 @@ class Floor:
     reach: Reach
     share: Annotated[float, Bounds(min=0.01, max=1)]
     #: The metric that it bounds; for collectives always busbw.
-    metric: str = "busbw"
+    metric: str = BUSBW.name
     #: True: for NICs that bypass the host's sockets, such as RDMA. False: for sockets.
     rdma: bool = True
     min_nodes: Annotated[int, Bounds(min=1)] = 1
@@ -54,7 +55,8 @@ class Floor:
 
     def __post_init__(self) -> None:
         """Raise Invalid for a check that does not exist."""
-        check_parameters({check: {} for check in self.checks}, ("checks",))
+        for check in self.checks:
+            check_exists(check, ("checks",))
 
 
 @dataclass(frozen=True, kw_only=True)

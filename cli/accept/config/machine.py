@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from accept.config.fields import MOST_GPUS, Name, Plain, Url, check_parameters
+from accept.config.fields import MOST_GPUS, Name, Plain, Url, check_exists
 from accept.config.kubernetes import PodSettings
 from accept.config.nccl import Nccl
 from accept.config.references import Figure
@@ -147,7 +147,7 @@ class Machine:
         Doc("Shell command that prints the node's place in the network in one line; empty: none."),
     ] = ""
     speed_promised: Annotated[
-        bool, Doc("False: no speed target; the verdict covers only correctness and says so.")
+        bool, Doc("False: no speed target; the verdict covers only correctness, and states that.")
     ] = True
     noise: Annotated[
         float,
@@ -167,8 +167,8 @@ class Machine:
 
     def __post_init__(self) -> None:
         """Raise Invalid for keys that contradict each other."""
-        check_parameters(self.parameters, ("parameters",))
         for check, given in self.parameters.items():
+            check_exists(check, ("parameters", check))
             for key in ("min", "max"):
                 try:
                     parse_size(str(given.get(key, "1")))

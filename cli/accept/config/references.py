@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from accept.config.expectations import Bytes, check_metric
-from accept.config.fields import Url, check_parameters
+from accept.config.fields import Url, check_exists
+from accept.core.catalog.metrics import BUSBW
 from accept.core.error_codes import Code
 from accept.core.model import BoundKind, Reference
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
@@ -20,8 +21,8 @@ class Figure:
     """
 
     check: Annotated[str, Doc("The check that measures it.")]
-    metric: Annotated[str, Doc("The metric of that check.")] = "busbw"
-    unit: Annotated[str, Doc("Unit of the metric.")] = "GB/s"
+    metric: Annotated[str, Doc("The metric of that check.")] = BUSBW.name
+    unit: Annotated[str, Doc("Unit of the metric.")] = BUSBW.unit
     kind: Annotated[
         BoundKind, Doc("measured, spec (a specification) or floor (a share of a specification).")
     ]
@@ -62,7 +63,7 @@ class Figure:
 
     def __post_init__(self) -> None:
         """Raise Invalid for a figure without a bound, and for keys that contradict each other."""
-        check_parameters({self.check: {}}, ())
+        check_exists(self.check, ("check",))
         check_metric(self.check, self.metric, self.unit)
         if self.kind is BoundKind.EXPECTATION:
             message = "expectations belong in a site file, not in a machine"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from accept.config.expectations import Seconds, parse_expectation
-from accept.config.fields import MOST_GPUS, Env, check_env, check_parameters
+from accept.config.fields import MOST_GPUS, Env, Plain, check_env, check_exists
 from accept.config.kubernetes import Kubernetes, Results
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
@@ -99,13 +99,14 @@ class Site:
         Doc("Your own thresholds, such as all-reduce@8G>=380; they replace the machine's."),
     ] = ()
     parameters: Annotated[
-        dict[str, dict[str, Any]], Doc("Parameters of checks on this cluster, by check.")
+        dict[str, Plain], Doc("Parameters of checks on this cluster, by check.")
     ] = field(default_factory=dict)
     nccl: SiteNccl = field(default_factory=SiteNccl)
 
     def __post_init__(self) -> None:
         """Raise Invalid for parameters of an unknown check and for invalid expectations."""
-        check_parameters(self.parameters, ("parameters",))
+        for check in self.parameters:
+            check_exists(check, ("parameters", check))
         for index, text in enumerate(self.expect):
             try:
                 parse_expectation(text, source="site")

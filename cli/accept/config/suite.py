@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from accept.config.expectations import Seconds
-from accept.config.fields import Name, Plain
+from accept.config.fields import Name, Plain, check_exists
 from accept.core import checks
 from accept.core.error_codes import Code
 from accept.core.model import GroupKind
-from accept.core.serde import Bounds, Doc, Invalid, Pattern, known
+from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
 #: Rounds of pairs. The limit is far above what `auto` plans, and finds typing errors.
 Rounds = Annotated[int, Bounds(min=1, max=64)]
@@ -49,13 +49,7 @@ class SuiteCheck:
 
     def __post_init__(self) -> None:
         """Raise Invalid for a check that does not exist, and for contradicting keys."""
-        if self.check not in checks.names():
-            raise Invalid(
-                ("check",),
-                f"check {self.check!r} does not exist",
-                known(self.check, checks.names()),
-                code=Code.CHECK_UNKNOWN,
-            )
+        check_exists(self.check, ("check",))
         if self.rounds != "auto" and self.rounds > 1 and self.groups is not GroupKind.PAIRS:
             message = "only `groups: pairs` has rounds"
             raise Invalid(("rounds",), message, code=Code.SUITE_CONTRADICTION)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import yaml
 
@@ -27,7 +27,10 @@ _WORDS = {
 }  # fmt: skip
 
 # The parser of libyaml is about ten times as fast, but not every PyYAML has it.
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Loader: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+#: Keys of mappings and indices of lists, from the outside in.
+Keys = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,36 +39,28 @@ class Document:
 
     #: The file as the user named it.
     name: str
-    data: dict[str, Any]
-    lines: dict[tuple[Any, ...], int]
+    data: dict[str, object]
+    lines: dict[Keys, int]
     #: The file of each path that comes from a base.
-    files: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    files: dict[Keys, str] = field(default_factory=dict)
 
-    def where(self, path: tuple[Any, ...] = ()) -> str:
+    def where(self, path: Keys = ()) -> str:
         """Return FILE:LINE of a path, or of the nearest enclosing path that the file has."""
         while path not in self.lines and path:
             path = path[:-1]
         return f"{self.files.get(path, self.name)}:{self.lines.get(path, 1)}"
 
     def bad(
-        self,
-        path: tuple[Any, ...],
-        message: str,
-        hint: str = "",
-        *,
-        code: Code = Code.VALUE_INVALID,
+        self, path: Keys, message: str, hint: str = "", *, code: Code = Code.VALUE_INVALID
     ) -> BadInput:
         """Return an error about one key: `FILE:LINE: KEYPATH: MESSAGE`."""
         keys = f"{show_path(path)}: " if path else ""
         return BadInput(f"{self.where(path)}: {keys}{message}", code=code, hint=hint)
 
-    def read(self, cls: type[T], path: tuple[Any, ...] = ()) -> T:
-        """Return the file, or the part under `path`, as an instance of `cls`. Raises BadInput."""
-        data: Any = self.data
-        for key in path:
-            data = data[key]
+    def read(self, cls: type[T]) -> T:
+        """Return the file as an instance of `cls`. Raises BadInput."""
         try:
-            return read(cls, data, path=path)
+            return read(cls, self.data)
         except Invalid as error:
             raise self.bad(error.path, error.message, error.hint, code=error.code) from None
 
@@ -117,8 +112,8 @@ class _Parser:
     def __init__(self, text: str, name: str) -> None:
         self.name = name
         self.text = text
-        self.events: Iterator[Any] = yaml.parse(text, Loader=_Loader)
-        self.lines: dict[tuple[Any, ...], int] = {}
+        self.events: Iterator[yaml.Event] = yaml.parse(text, Loader=_Loader)
+        self.lines: dict[Keys, int] = {}
         self.line = 1
 
     def document(self) -> Document:
@@ -131,7 +126,8 @@ class _Parser:
             if not isinstance(event, yaml.MappingStartEvent):
                 message = "the file must contain a mapping"
                 self._fail(message, "write `key: value` lines", code=Code.YAML_FORM)
-            data = self._value(event, ())
+            self.lines[()] = self.line
+            data = self._mapping(())
             self._next()  # the end of the document
             if not isinstance(self._next(), yaml.StreamEndEvent):
                 self._refuse("a second document", "put it into another file")
@@ -139,19 +135,20 @@ class _Parser:
             self._fail_syntax(error)
         return Document(name=self.name, data=data, lines=self.lines)
 
-    def _next(self) -> Any:
+    def _next(self) -> yaml.Event:
         event = next(self.events)
-        self.line = event.start_mark.line + 1
+        if event.start_mark:
+            self.line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             self._refuse(f"alias *{escaped(str(event.anchor))}", "repeat the value")
-        if getattr(event, "anchor", None):
-            self._refuse(f"anchor &{escaped(event.anchor)}", "remove it")
+        if anchor := getattr(event, "anchor", None):
+            self._refuse(f"anchor &{escaped(anchor)}", "remove it")
         tag = getattr(event, "tag", None)
         if isinstance(tag, str) and tag != "!":
             self._refuse(f"tag {escaped(tag)}", "remove it, and put text into quotes")
         return event
 
-    def _value(self, event: Any, path: tuple[Any, ...]) -> Any:
+    def _value(self, event: yaml.Event, path: Keys) -> object:
         self.lines.setdefault(path, self.line)
         if isinstance(event, yaml.ScalarEvent):
             return _scalar(event)
@@ -162,14 +159,14 @@ class _Parser:
             self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._list(path)
         )
 
-    def _list(self, path: tuple[Any, ...]) -> list[Any]:
-        items: list[Any] = []
+    def _list(self, path: Keys) -> list[object]:
+        items: list[object] = []
         while not isinstance(event := self._next(), yaml.SequenceEndEvent):
             items.append(self._value(event, (*path, len(items))))
         return items
 
-    def _mapping(self, path: tuple[Any, ...]) -> dict[str, Any]:
-        data: dict[str, Any] = {}
+    def _mapping(self, path: Keys) -> dict[str, object]:
+        data: dict[str, object] = {}
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             key = _scalar(event) if isinstance(event, yaml.ScalarEvent) else []
             if not isinstance(key, str):
@@ -208,9 +205,9 @@ class _Parser:
         self._fail(message, hint, code=Code.YAML_SYNTAX, line=line)
 
 
-def _scalar(event: Any) -> Any:
+def _scalar(event: yaml.ScalarEvent) -> object:
     """Return the value of a scalar; quoted scalars and block scalars are text."""
-    text: str = event.value
+    text = event.value
     if not event.implicit[0]:
         return text
     if text in _WORDS:
@@ -220,7 +217,6 @@ def _scalar(event: Any) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-Keys = tuple[Any, ...]
 #: The list that a file extends; it replaces all other lists of its bases.
 _EXTENDED = "references"
 #: Longest chain of bases.
@@ -280,7 +276,7 @@ def _merged(base: Document, own: Document) -> Document:
         if any(path[:n] in replaced for n in range(1, len(path) + 1)):
             continue
         moved = path
-        if shift and len(path) > 1 and path[0] == _EXTENDED:
+        if len(path) > 1 and path[0] == _EXTENDED and isinstance(path[1], int):
             moved = (_EXTENDED, path[1] + shift, *path[2:])
         if moved not in lines:
             lines[moved] = line
@@ -289,8 +285,8 @@ def _merged(base: Document, own: Document) -> Document:
 
 
 def _merged_data(
-    base: dict[str, Any], own: dict[str, Any], path: Keys, replaced: set[Keys]
-) -> dict[str, Any]:
+    base: dict[str, object], own: dict[str, object], path: Keys, replaced: set[Keys]
+) -> dict[str, object]:
     """Merge mappings recursively; add the paths that `own` sets to `replaced`."""
     data = dict(base)
     for key, value in own.items():

@@ -59,8 +59,9 @@ TAR_DAMAGE = (
     ValueError,
 )
 
-_BEGIN = "-----BEGIN ACCEPT EVIDENCE-----"
-_END = "-----END ACCEPT EVIDENCE-----"
+#: The first line of packed evidence, before a digest, and the last line.
+PACKED_BEGIN = "-----BEGIN ACCEPT EVIDENCE-----"
+PACKED_END = "-----END ACCEPT EVIDENCE-----"
 _LINE_LENGTH = 4096
 _BLOCK = 1 << 20
 #: Upper limit of unpacked evidence in bytes, because a small packed text can be huge when unpacked.
@@ -298,12 +299,13 @@ def _packed(raw: bytes) -> str:
     encoded = base64.b64encode(zlib.compress(raw, 9)).decode()
     starts = range(0, len(encoded), _LINE_LENGTH)
     lines = [encoded[start : start + _LINE_LENGTH] for start in starts]
-    return "\n".join([f"{_BEGIN} {hashlib.sha256(raw).hexdigest()}", *lines, _END]) + "\n"
+    begin = f"{PACKED_BEGIN} {hashlib.sha256(raw).hexdigest()}"
+    return "\n".join([begin, *lines, PACKED_END]) + "\n"
 
 
 def is_packed(path: Path) -> bool:
     """Return True if a file contains the beginning of packed evidence."""
-    marker, tail = _BEGIN.encode(), b""
+    marker, tail = PACKED_BEGIN.encode(), b""
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
             if marker in tail + block:
@@ -324,9 +326,9 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
         lines = iter(partial(readline, _BLOCK), b"")
     for raw in lines:
         line = raw.decode("ascii", errors="replace").rstrip()
-        if _BEGIN in line:
+        if PACKED_BEGIN in line:
             digest, parts, ended, size = line.rpartition(" ")[2], [], False, 0
-        elif _END in line:
+        elif PACKED_END in line:
             ended = True
         elif digest and not ended and size <= PACKED_LIMIT:
             parts.append(line.rpartition(" ")[2])

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from types import ModuleType
 
 from accept.config import resources
 from accept.config.extras import Extra, install_hint
@@ -60,24 +60,28 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
     only if `partial` is True, and without its checksums, so that it is judged as an interrupted
     run. Raises BadEvidence if there is no evidence, or if it cannot be read or was modified.
     """
-    places = _places()
+    store = _object_store()
     until = time.monotonic() + _SECONDS
     try:
-        place = places.place_of(url.rstrip("/"), _SECONDS)
-        objects = places.again(place.look, url, time.monotonic() + _FIRST)
-        manifest = places.again(lambda: places.manifest_in(place), url, until)
+        place = store.place_of(url.rstrip("/"), _SECONDS)
+        objects: dict[str, tuple[int, str]] = store.again(
+            place.look, url, time.monotonic() + _FIRST
+        )
+        manifest: dict[str, dict[str, object]] | None = store.again(
+            lambda: store.manifest_in(place), url, until
+        )
     except ImportError:
         raise NotStarted(
             f"{plain(url, 200)}: reading buckets needs obstore, which is not installed",
             code=Code.BUCKET_LIBRARY,
             hint=install_hint(Extra.STORAGE),
         ) from None
-    except (places.Refused, OSError) as error:
+    except (store.Refused, OSError) as error:
         raise BadEvidence(
             plain(str(error), 400), code=Code.BUCKET_UNREADABLE, hint="check the URL"
         ) from None
     _refuse_unsafe(url, objects)
-    names = set(objects) - {places.MANIFEST}
+    names = set(objects) - {store.MANIFEST}
     if evidence.PLAN not in names:
         raise BadEvidence(
             f"{plain(url, 200)} holds no evidence",
@@ -86,7 +90,7 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
         )
     if manifest is None and not partial:
         raise BadEvidence(
-            f"{plain(url, 200)} was never finished: it has no {places.MANIFEST}",
+            f"{plain(url, 200)} was never finished: it has no {store.MANIFEST}",
             code=Code.BUCKET_UNFINISHED,
             hint="accept collect fetches the part that was sent",
         )
@@ -103,19 +107,19 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
                 for block in place.read(name):
                     left -= len(block)
                     if left < 0:
-                        raise places.Refused("it grew while it was read; fetch it again")
+                        raise store.Refused("it grew while it was read; fetch it again")
                     file.write(block)
-            size, sha, _ = places.digests(places.blocks(path))
+            size, sha, _ = store.digests(store.blocks(path))
             return size, sha
 
         try:
-            size, sha = places.again(copy, url, until)
-        except (places.Refused, OSError) as error:
+            size, sha = store.again(copy, url, until)
+        except (store.Refused, OSError) as error:
             return f"{name}: {plain(str(error), 200)}"
         listed = (manifest or {}).get(name)
-        if listed is None or name in places.LATER or listed == {"size": size, "sha256": sha}:
+        if listed is None or name in store.LATER or listed == {"size": size, "sha256": sha}:
             return ""
-        return f"{name} was modified (differs from {places.MANIFEST})"
+        return f"{name} was modified (differs from {store.MANIFEST})"
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         errors = [error for error in pool.map(fetch_file, sorted(wanted)) if error]
@@ -134,16 +138,16 @@ def reach(url: str) -> tuple[bool | None, str]:
 
     The first value is None if that cannot be determined.
     """
-    program = _places()
+    store = _object_store()
     # List a name that does not exist: listing everything in a large bucket would take too long.
     try:
-        place = program.place_of(f"{url.rstrip('/')}/runs/accept-doctor", _FIRST)
-        program.again(place.look, url, time.monotonic() + _FIRST)
+        place = store.place_of(f"{url.rstrip('/')}/runs/accept-doctor", _FIRST)
+        store.again(place.look, url, time.monotonic() + _FIRST)
     except ImportError:
         return None, f"obstore is not installed: {install_hint(Extra.STORAGE)}"
     except FileNotFoundError as error:
         return False, plain(str(error), 400)
-    except (program.Refused, OSError) as error:
+    except (store.Refused, OSError) as error:
         return None, plain(str(error), 400)
     return True, ""
 
@@ -171,10 +175,10 @@ def _refuse_unsafe(url: str, objects: Mapping[str, tuple[int, str]]) -> None:
 
 
 @cache
-def _places() -> Any:
+def _object_store() -> ModuleType:
     """Load the module by which nodes read and write, which is not part of this package."""
     path = resources.launchers() / "programs" / "object_store.py"
-    spec = importlib.util.spec_from_file_location("accept_places", path)
+    spec = importlib.util.spec_from_file_location("accept_object_store", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
+from accept.core.serde import escaped
 from accept.core.text import plain
 
 RUN = "run.json"
@@ -54,13 +54,14 @@ def listed() -> tuple[Path, ...]:
     return tuple(sorted(folders, key=lambda p: (p.stat().st_mtime_ns, p.name)))
 
 
-def kind(path: Path) -> str:
-    """Return `file` or `folder`; empty for anything else, such as a name that is too long."""
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError):
-        return ""
-    return "file" if stat.S_ISREG(mode) else "folder" * stat.S_ISDIR(mode)
+def is_file(path: Path) -> bool:
+    """Return True for a regular file. A path that is too long is not an error here."""
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises OSError for such paths
+
+
+def is_folder(path: Path) -> bool:
+    """Return True for a folder. A path that is too long is not an error here."""
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises OSError for such paths
 
 
 @contextmanager
@@ -76,26 +77,38 @@ def is_name(attempt: str) -> bool:
     return _ATTEMPT.fullmatch(attempt) is not None and attempt != "last"
 
 
+def new_folder(attempt: str, *, within: Path | None = None) -> Path:
+    """Return the folder for a new attempt. Raises BadInput if the name is taken or invalid."""
+    if not is_name(attempt):
+        raise BadInput(
+            f"--attempt {escaped(attempt)!r} is not a valid name",
+            code=Code.ATTEMPT_NAME,
+            hint="use at most 63 of a-z, 0-9 and '-', such as monday-1; not `last`",
+        )
+    folder = (within or runs()) / attempt
+    if folder.exists():
+        raise _exists(attempt)
+    return folder
+
+
+def _exists(attempt: str) -> BadInput:
+    return BadInput(
+        f"the attempt {attempt} exists already",
+        code=Code.ATTEMPT_EXISTS,
+        hint="choose another --attempt",
+    )
+
+
 def create(attempt: str, *, within: Path | None = None) -> Path:
     """Make the folder of a new attempt, in the folder of the drill `within` if it is part of one.
 
     Raises BadInput if the name is taken or invalid.
     """
-    if not is_name(attempt):
-        raise BadInput(
-            f"invalid --attempt {attempt[:80]!r}",
-            code=Code.ATTEMPT_NAME,
-            hint="use at most 63 characters of a-z, 0-9 and '-', such as monday-1",
-        )
-    folder = (within or runs()) / attempt
+    folder = new_folder(attempt, within=within)
     try:
         folder.mkdir(mode=0o700, parents=True)
     except FileExistsError:
-        raise BadInput(
-            f"the attempt {attempt} exists already",
-            code=Code.ATTEMPT_EXISTS,
-            hint="choose another --attempt",
-        ) from None
+        raise _exists(attempt) from None
     except OSError as error:
         raise BadInput(
             f"cannot make {folder}: {error.strerror}",
@@ -119,7 +132,7 @@ def find(name: str) -> Path:
             )
         return _refuse_drill(folders[-1])
     for folder in (*_by_attempt(name), Path(name)):
-        if name and kind(folder) == "folder":
+        if name and is_folder(folder):
             return _refuse_drill(folder)
     raise _unknown(name)
 
@@ -132,7 +145,7 @@ def find_own(name: str) -> Path:
     """
     if name != "last" and os.sep not in name and not _by_attempt(name):
         # The working folder is not searched, but a folder there shows what the user meant.
-        if kind(Path(name)) == "folder":
+        if is_folder(Path(name)):
             raise _not_own(Path(name))
         raise _unknown(name)
     folder = find(name)
@@ -158,7 +171,7 @@ def _by_attempt(name: str) -> list[Path]:
     if not _ATTEMPT.fullmatch(name):
         return []
     in_drills = sorted(path.parent for path in runs().glob(f"*/{name}/{RUN}"))
-    return [folder for folder in (runs() / name, *in_drills) if kind(folder) == "folder"]
+    return [folder for folder in (runs() / name, *in_drills) if is_folder(folder)]
 
 
 def _not_own(folder: Path) -> BadInput:

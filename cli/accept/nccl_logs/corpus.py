@@ -18,7 +18,7 @@ from accept.core.nccl_tests.table import Table
 from accept.core.text import count, plain
 from accept.nccl_logs.files import walk
 from accept.nccl_logs.hosts import HostNames, natural
-from accept.nccl_logs.tables import Measured, NoLog, Read, deduplicate, read
+from accept.nccl_logs.tables import Measured, NoLog, Read, SkippedFile, deduplicate, read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,8 @@ class Logs:
     #: In natural order: node9 before node10.
     hosts: tuple[str, ...]
     names: HostNames
-    #: Files without results, with reasons.
-    skipped: tuple[tuple[str, str], ...]
+    #: Files without results of their own.
+    skipped: tuple[SkippedFile, ...]
 
     @property
     def devices(self) -> Iterator[Device]:
@@ -102,7 +102,7 @@ def gather(paths: Sequence[Path]) -> Logs:
                 hint="name a run, its evidence, or the output of all_reduce_perf or a similar test",
             )
         else:
-            skipped.append((log.file, str(log.no_log)))
+            skipped.append(SkippedFile(file=log.file, reason=str(log.no_log)))
     if not tables:
         raise _no_results(paths, logs, len(others))
     number = _numbering(tables)
@@ -192,7 +192,7 @@ def _execution(table: Measured, number: _Numbering) -> Execution:
     problems = tuple(
         Problem(
             cause=Cause.GPU_MISSING,
-            message=f"{len(gpus[host])} GPUs of {host} took part, {usual} of most hosts",
+            message=f"{count(len(gpus[host]), 'GPU')} of {host} took part, {usual} of most hosts",
             host=host,
             check=table.check,
         )

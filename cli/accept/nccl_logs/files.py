@@ -47,12 +47,12 @@ def walk(path: Path) -> Iterator[File]:
 
 def _files(path: Path) -> Iterator[Path]:
     """Yield a file, or all files in a folder except hidden ones."""
-    if rundir.kind(path) == "file":
+    if rundir.is_file(path):
         yield path
         return
     for folder, subfolders, names in os.walk(path):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         for name in sorted(names):
             file = Path(folder) / name
-            if not name.startswith(".") and rundir.kind(file) == "file":
+            if not name.startswith(".") and rundir.is_file(file):
                 yield file

@@ -20,10 +20,25 @@ from accept.core.text import count
 class NoLog(StrEnum):
     """A reason why a file is not a log of nccl-tests."""
 
-    EMPTY = "it is empty"
+    EMPTY = "the file is empty"
     NO_TABLE = "no nccl-tests results table in this file"
     NO_RESULTS = "JSON without results of nccl-tests"
-    BINARY = "it is no text"
+    BINARY = "not a text file"
+
+
+class Duplicate(StrEnum):
+    """A file in the other format that has the same results."""
+
+    TEXT = "same results as in a text log"
+    JSON = "same results as in JSON files, one for each group"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedFile:
+    """A file that was left out."""
+
+    file: str
+    reason: str
 
 
 #: A file is text if this many bytes at its start contain no NUL.
@@ -139,8 +154,8 @@ def _measured(
     )
 
 
-def deduplicate(files: Sequence[Read]) -> tuple[list[Read], list[tuple[str, str]]]:
-    """Drop duplicate tables. Return the other files, and those with only duplicates, with reasons.
+def deduplicate(files: Sequence[Read]) -> tuple[list[Read], list[SkippedFile]]:
+    """Drop duplicate tables. Return the other files, and those that have only duplicates.
 
     Of copies the first stays. Of a table in text and in JSON, the text stays because it contains
     more. Of a split run, the JSON tables stay: there is one for each group, but the text has only
@@ -160,12 +175,12 @@ def deduplicate(files: Sequence[Read]) -> tuple[list[Read], list[tuple[str, str]
         if tables or not file.tables:
             kept.append(replace(file, tables=tables))
         else:
-            reason = "the text says the same" if file.json else "the JSON says it of each group"
-            skipped.append((file.file, reason))
+            reason = Duplicate.TEXT if file.json else Duplicate.JSON
+            skipped.append(SkippedFile(file=file.file, reason=reason))
     return kept, skipped
 
 
-def _without_copies(files: Sequence[Read]) -> tuple[list[Read], list[tuple[str, str]]]:
+def _without_copies(files: Sequence[Read]) -> tuple[list[Read], list[SkippedFile]]:
     """Drop tables whose rows equal those of an earlier one; return files as `deduplicate` does."""
     first: dict[tuple[object, ...], str] = {}
     kept, skipped = [], []
@@ -183,7 +198,7 @@ def _without_copies(files: Sequence[Read]) -> tuple[list[Read], list[tuple[str, 
         if tables or not original:
             kept.append(replace(file, tables=tuple(tables)))
         else:
-            skipped.append((file.file, f"a copy of {original}"))
+            skipped.append(SkippedFile(file=file.file, reason=f"a copy of {original}"))
     return kept, skipped
 
 

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from accept import __version__, config
 from accept.config import floors
 from accept.config.machine import Machine
 from accept.core import checks, evidence, nccl_tests
+from accept.core.catalog.metrics import BUSBW, WRONG
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
@@ -36,6 +36,7 @@ from accept.core.text import count, format_size, plain
 from accept.evidence import archive, bucket, rundir
 from accept.nccl_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
 from accept.nccl_logs.fill_gaps import completed
+from accept.nccl_logs.tables import SkippedFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +49,8 @@ class RunFromLogs:
     machine: Machine
     #: Remarks for people, one line each.
     notes: tuple[str, ...]
-    #: Files without results, with reasons.
-    skipped: tuple[tuple[str, str], ...]
+    #: Files without results of their own.
+    skipped: tuple[SkippedFile, ...]
     #: Collectives without a check, with the number of their tables.
     unjudged: dict[str, int]
 
@@ -93,7 +94,7 @@ def load(paths: Sequence[str], machine: Machine | None) -> RunFromLogs:
 
 
 def _local_path(path: str) -> Path:
-    return Path(path) if rundir.kind(Path(path)) == "file" else rundir.find(path)
+    return Path(path) if rundir.is_file(Path(path)) else rundir.find(path)
 
 
 def _max_gpus(executions: Sequence[Execution]) -> int:
@@ -125,7 +126,7 @@ def is_foreign(path: str) -> bool:
     """Return True if `path` holds no evidence of `accept`. Raises BadInput if it is missing."""
     if bucket.is_url(path) or path == "last":
         return False
-    if rundir.kind(Path(path)) == "file":
+    if rundir.is_file(Path(path)):
         return not _is_own_file(Path(path))
     folder = rundir.find(path)
     if any((folder / name).exists() for name in _OWN_FILES):
@@ -379,7 +380,7 @@ def _step(
     tables = [execution.table for execution in executions if execution.table]
     top = _top_size(tables)
     low, factor = population.min, population.factor
-    params: dict[str, Any] = {}
+    params: dict[str, bool | int | float | str] = {}
     if low and factor and top and top >= low:
         params = {"min": format_size(low), "max": format_size(top), "factor": factor}
     if _is_unchecked(tables):
@@ -451,7 +452,7 @@ def _record(
 ) -> Record:
     """Return the record of an execution; `position` is its wave and its group in the wave."""
     table = execution.table
-    names = ("busbw", "wrong", *metric_names)
+    names = (BUSBW.name, WRONG.name, *metric_names)
     metrics = nccl_tests.table_metrics(table, names) if table else ()
     is_partial = bool(population.gpus) or population.kind in (GroupKind.RAILS, GroupKind.HALVES)
     facts = execution.measured.facts if execution.measured else ()

@@ -6,7 +6,6 @@ import base64
 import math
 import re
 from dataclasses import fields, replace
-from typing import Any
 
 from accept import __version__
 from accept.config.chart_values import Origin, Values
@@ -24,7 +23,7 @@ _CLUSTER_KEYS = tuple(item.name for item in fields(ClusterSettings))
 
 
 def helm_values(run: Resolved, bundle: Bundle) -> str:
-    """Return the Helm values of the run as YAML, with the keys in the order of `values_of`."""
+    """Return the Helm values of the run as YAML, with the bundle last."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -37,20 +36,19 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(str, text)
-    *other_items, (_, archive) = values_of(run, bundle).items()
-    head = yaml.dump(
-        dict(other_items), Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True
-    )
+    values = values_of(run, bundle)
+    others = {key: value for key, value in dump(values).items() if key != "bundle"}
+    head = yaml.dump(others, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
     # The dumper would write the same, but it examines half a million characters one by one.
-    return f"{head}bundle: |\n" + "".join(f"  {line}\n" for line in archive.splitlines())
+    return f"{head}bundle: |\n" + "".join(f"  {line}\n" for line in values.bundle.splitlines())
 
 
-def values_of(run: Resolved, bundle: Bundle) -> dict[str, Any]:
-    """Return the Helm values of the run as plain data; the longest value, `bundle`, comes last."""
+def values_of(run: Resolved, bundle: Bundle) -> Values:
+    """Return the Helm values of the run."""
     plan = bundle.plan
     archive = base64.b64encode(bundle.archive()).decode()
     pod = run.pod
-    values = Values(
+    return Values(
         accept=Origin(version=__version__, run=plan.hash, machine=plan.machine.name),
         nodes=plan.nodes or 0,
         gpus_per_node=plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus,
@@ -71,5 +69,3 @@ def values_of(run: Resolved, bundle: Bundle) -> dict[str, Any]:
         plan=bundle.files[PLAN_FILE].decode(),
         bundle="\n".join(archive[i : i + 120] for i in range(0, len(archive), 120)) + "\n",
     )
-    data: dict[str, Any] = dump(values)
-    return data

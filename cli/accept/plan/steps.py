@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from accept.config import Loaded, Machine, Site, Suite
+from accept.config.fields import Plain
 from accept.config.suite import Rounds, SuiteCheck
-from accept.config.yaml_file import Document, parse
+from accept.config.yaml_file import Document, Keys, parse
 from accept.core.catalog.tools import MPIRUN
 from accept.core.causes import Cause
 from accept.core.checks import load, names
@@ -30,6 +30,9 @@ from accept.core.serde import (
     show_path,
 )
 from accept.core.text import duration, format_size, parse_size
+
+#: Parameters of a check by their keys.
+Params = dict[str, bool | int | float | str]
 
 #: Time limit of one execution if the suite has none: this many times the estimate.
 _TIMEOUT_FACTOR = 5.0
@@ -133,7 +136,7 @@ class _Draft:
     check: Check
     checks: tuple[str, ...]
     groups: GroupKind
-    params: dict[str, Any]
+    params: Params
     rounds: int
     #: The time limit of the suite; 0: none.
     timeout: float
@@ -210,9 +213,9 @@ def missing_gates(entries: Sequence[SuiteCheck]) -> tuple[str, ...]:
 
 def _params(
     check: Check,
-    layers: Sequence[tuple[dict[str, Any], Document, tuple[Any, ...]]],
-    overrides: dict[str, Any],
-) -> dict[str, Any]:
+    layers: Sequence[tuple[Plain, Document, Keys]],
+    overrides: Plain,
+) -> Params:
     """Return the parameters of a check, merged in the documented order and validated.
 
     Each layer holds parameters, their file, and their path in it; `overrides` come from `--set`.
@@ -236,8 +239,7 @@ def _params(
         code = Code.PARAM_UNKNOWN if unknown else Code.PARAM_INVALID
         hint = _hint(error, check)
         raise BadInput(f"--set {where}: {error.message}", code=code, hint=hint) from None
-    data: dict[str, Any] = dump(params)
-    return data
+    return read(Params, dump(params))
 
 
 def _hint(error: Invalid, check: Check) -> str:
@@ -256,7 +258,7 @@ _MAX_TIME = {"seconds": 30 * 86400.0, "minutes": 30 * 1440.0}
 _SIZE_PARAMETERS = ("min", "max", "most")
 
 
-def _check_limits(params: Any, given: Mapping[str, Any]) -> None:
+def _check_limits(params: object, given: Plain) -> None:
     """Raise Invalid if a parameter in `given` is above the limit of its kind."""
     for item, key, _ in fields_of(type(params)):
         value = getattr(params, item.name)
@@ -273,9 +275,9 @@ def _check_limits(params: Any, given: Mapping[str, Any]) -> None:
             raise Invalid((key,), f"{describe_value(given[key])} is too large", f"at most {shown}")
 
 
-def _parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _parse_settings(texts: Sequence[str]) -> dict[str, Plain]:
     """Parse `--set CHECK.PARAM=VALUE`, with the value as YAML; return parameters by check."""
-    result: dict[str, dict[str, Any]] = {}
+    result: dict[str, Plain] = {}
     for text in texts:
         left, equals, value = text.partition("=")
         check, dot, param = left.strip().partition(".")
@@ -289,7 +291,7 @@ def _parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     return result
 
 
-def _refuse_unused(overrides: dict[str, dict[str, Any]], used: set[str]) -> None:
+def _refuse_unused(overrides: dict[str, Plain], used: set[str]) -> None:
     """Raise BadInput if `--set` names a check that no step runs."""
     for check in overrides:
         if check not in used:

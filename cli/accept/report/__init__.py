@@ -1,1 +1,1 @@
-"""What people see on the workstation."""
+"""Print results, tables and progress on the workstation."""

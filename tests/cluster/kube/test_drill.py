@@ -31,6 +31,6 @@ def test_every_fault_is_caught_and_blamed_on_its_node(
     # A pod that cannot be reached is told by its own name: which node it is on nobody could ask.
     for one in done.result["faults"]:
         host = one["injected"].partition("@")[2].partition(":")[0]
-        (named,) = {name.partition(":")[0] for name in one["blamed"]}
+        (named,) = {host for suspect in one["blamed"] for host in suspect["hosts"]}
         assert named == host or (host.startswith("#") and named.endswith(f"-{host[1:]}"))
     desk.leaves(before)

@@ -25,7 +25,9 @@ from accept.core.model import Strength, SuspectKind
 #: about half of them.
 _STEADY, _INTERMITTENT = (9.0, 1.0), (2.0, 2.0)
 #: The same of all other pairs: 1 % are bad, and it may be much more or less.
-_BACKGROUND = (0.5, 50.0)
+_BACKGROUND = (0.5, 60.0)
+#: The usual share of bad pairs of something bad.
+_USUAL_SHARE = 0.9
 #: The lowest rate of bad pairs. Large clusters would otherwise take two bad pairs as proof.
 _LOWEST_RATE = 1e-3
 #: Something that is always bad has more than this share of bad pairs.
@@ -386,8 +388,15 @@ class _Search:
     def _nodes(self) -> Iterator[_Hypothesis]:
         penalty = log(len(self.units_of))
         for host, own in self.units_of.items():
-            if host not in self.accused:
-                yield _Hypothesis(SuspectKind.NODE, (host,), (), None, frozenset(own), penalty)
+            if host in self.accused:
+                continue
+            gpus = {self._gpus(i, host) for i in own}
+            only = gpus.pop() if len(gpus) == 1 else None
+            # With one and the same GPU in all its units, nothing is known of the others.
+            single = only is not None and len(only) == 1
+            kind = SuspectKind.GPU if single else SuspectKind.NODE
+            device = str(min(only)) if only and single else None
+            yield _Hypothesis(kind, (host,), (), device, frozenset(own), penalty)
 
     def _single_gpus(self) -> Iterator[_Hypothesis]:
         by_gpu: dict[tuple[str, int], set[int]] = {}
@@ -444,34 +453,82 @@ class _Search:
         count = len(self.units_of)
         numbers = sorted({g for unit in self.units for gpus in unit.gpus for g in gpus or ()})
         for number in (None, *numbers):
-            group = self._mostly_bad(number)
-            if not 2 <= len(group) < count:
-                continue
-            # The data chose this group among all groups of this size.
-            chosen = _log_choose(count, len(group))
-            crossing, inside = self._crossing(group, number)
+            mostly_bad = self._mostly_bad(number)
             if number is None:
-                touching = frozenset(i for host in group for i in self.units_of[host])
-                penalty = len(group) * (log(count) + self.caution) - self.caution
-                # The pairs within the group tell whether each host is bad, or what they share.
-                if _MOST_BAD * len(group) <= count:
-                    yield _Hypothesis(
-                        SuspectKind.NODE, group, (), None, touching, penalty, each=True
-                    )
-            # Without pairs inside, the same GPU of several hosts still has one likely cause.
-            if self._is_fast(inside, crossing) and (inside or number is not None):
-                device = None if number is None else str(number)
-                yield from self._between(group, crossing, chosen, device)
-        for group in self._halves():
-            crossing, inside = self._crossing(group, None)
-            if inside and crossing and self._is_fast(inside, crossing):
-                yield from self._between(group, crossing, _log_choose(count, len(group)), None)
+                yield from self._bad_hosts(mostly_bad)
+            candidates = [mostly_bad, *(self._halves() if number is None else ())]
+            for group in {self._refined(group, number) for group in candidates}:
+                if not 2 <= len(group) < count:
+                    continue
+                crossing, inside = self._crossing(group, number)
+                # Without pairs inside, the same GPU of several hosts still has one likely cause.
+                if crossing and self._is_fast(inside, crossing) and (inside or number is not None):
+                    device = None if number is None else str(number)
+                    # The data chose this group among all groups of this size.
+                    chosen = _log_choose(count, len(group))
+                    yield from self._between(group, crossing, chosen, device)
+
+    def _bad_hosts(self, group: tuple[str, ...]) -> Iterator[_Hypothesis]:
+        """Yield the hypothesis that each host of a group is bad, so their own pairs are, too."""
+        members = set(group)
+        fast = {
+            host
+            for host in group
+            for i in self.units_of[host]
+            if self.units[i].good and members.issuperset(self.units[i].hosts)
+        }
+        group = tuple(host for host in group if host not in fast)
+        if len(group) >= 2 and _MOST_BAD * len(group) <= len(self.units_of):
+            touching = frozenset(i for host in group for i in self.units_of[host])
+            each = log(len(self.units_of)) + self.caution
+            penalty = len(group) * each - self.caution
+            yield _Hypothesis(SuspectKind.NODE, group, (), None, touching, penalty, each=True)
+
+    def _refined(self, group: tuple[str, ...], number: int | None) -> tuple[str, ...]:
+        """Return the group after moving single hosts in or out while the data fit better."""
+        if len(group) < 2:
+            return group
+        members = set(group)
+        outside = [i for i, u in enumerate(self.units) if members.isdisjoint(u.hosts)]
+        rate = self._rate(*self._counts(outside))
+        for _ in range(len(self.units_of)):
+            changes = {host: self._change(host, members, number, rate) for host in self.names}
+            largest = max(changes.values())
+            if largest <= 1e-9:
+                break
+            members ^= {host for host, change in changes.items() if change > largest - 1e-9}
+            if len(members) < 2:
+                return ()
+        return tuple(host for host in self.names if host in members)
+
+    def _change(self, host: str, members: set[str], number: int | None, rate: float) -> float:
+        """Return by how much the log likelihood grows if a host changes sides."""
+        total = 0.0
+        for index in self.units_of[host]:
+            unit = self.units[index]
+            if index in self.explained or not self._part(index, host, number):
+                continue
+            (other,) = (h for h in unit.hosts if h != host)
+            crosses = (host in members) is not (
+                other in members and self._part(index, other, number)
+            )
+            bad, good = unit.share * unit.weight, (1 - unit.share) * unit.weight
+            isolated = bad * log(_USUAL_SHARE / rate)
+            isolated += good * log((1 - _USUAL_SHARE) / (1 - rate))
+            total += -isolated if crosses else isolated
+        return total
+
+    def _part(self, index: int, host: str, number: int | None) -> bool:
+        gpus = self._gpus(index, host)
+        return number is None or gpus is None or number in gpus
 
     def _is_fast(self, inside: Collection[int], crossing: Collection[int]) -> bool:
-        """Return True if few pairs inside a group lost half of what those across its edge lost."""
+        """Return True if the pairs inside a group did not lose what those across its edge lost."""
         lost = median_of(e.deviation for i in crossing for e in self.units[i].events)
         medians = [median_of(e.deviation for e in self.units[i].events) for i in inside]
-        return 2 * sum(median <= lost / 2 for median in medians) < max(len(medians) / 4, 1)
+        slow = float(sum(median <= lost / 2 for median in medians))
+        counts = (slow, float(len(medians)))
+        return _evidence(counts, _BACKGROUND) > _evidence(counts, _STEADY) or not medians
 
     def _between(
         self, group: tuple[str, ...], crossing: frozenset[int], penalty: float, device: str | None

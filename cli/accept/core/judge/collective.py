@@ -22,6 +22,7 @@ from accept.core.judge.collective_metrics import (
 )
 from accept.core.judge.evidence import Evidence, Judged, Score
 from accept.core.judge.groups import Comparison, compare
+from accept.core.judge.outliers import is_uneven
 from accept.core.judge.pair_results import PairResults
 from accept.core.judge.robust_stats import FEWEST, Spread, detectable_deficit
 from accept.core.judge.summary import verdict_of
@@ -165,6 +166,7 @@ def _pair_comparison(
         spread=healthy,
         unknown=pairs.slow.unknown,
         detectable=detectable,
+        uneven=healthy is not None and is_uneven(healthy, evidence.plan.machine.noise),
     )
 
 
@@ -188,6 +190,11 @@ def _open_findings(
     if lost := pairs.distance(check, step):
         blocks = count(len(pairs.blocks), "block")
         text = f"{blocks} of near hosts: pairs of two blocks are {lost:.0%} slower, by distance"
+        yield finding(text, State.PASS)
+    for group in pairs.far_groups(check, step):
+        near = completeness.host_list(group.hosts)
+        lost = 1 - (group.share or 1.0)
+        text = f"pairs of {near} with other hosts are {lost:.0%} slower, by distance"
         yield finding(text, State.PASS)
     # NVLink domains are known to be near, so being slow elsewhere has no second reading.
     if hosts := [] if evidence.domains else pairs.ambiguous(check, step, accused):

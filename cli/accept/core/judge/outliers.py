@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import hypot
 from types import MappingProxyType
 from typing import NamedTuple
@@ -93,7 +93,9 @@ def outliers(
     peers = spread(list(best.values()), noise, fixed=fixed)
     limit, uneven = floor, False
     if peers:
-        uneven = _is_uneven(best.values(), peers, noise)
+        fast = sum(value > peers.median * (1 + SIGMAS * noise) for value in best.values())
+        # If most values are slow, the others look fast.
+        uneven = is_uneven(peers, noise) or 3 * fast >= len(best)
         # A bound within the noise of healthy values does not separate slow from normal ones.
         limit = max(min(floor, peers.median * (1 - SIGMAS * noise)), peers.limit)
     bad, rare = {}, {}
@@ -125,14 +127,12 @@ def is_frequent(slow: int, executions: int) -> bool:
     return slow > 1 and slow * 4 > executions
 
 
-def _is_uneven(best: Collection[float], peers: Spread, noise: float) -> bool:
+def is_uneven(peers: Spread, noise: float) -> bool:
     """Return True if values that should be equal differ by too much to tell which are slow.
 
-    Many slow values widen the limit that should detect them. If most values are slow, the others
-    look fast.
+    Many slow values widen the limit that should detect them.
     """
-    fast = sum(value > peers.median * (1 + SIGMAS * noise) for value in best)
-    return peers.sigma > _UNEVEN * noise * abs(peers.median) or 3 * fast >= len(best)
+    return peers.sigma > _UNEVEN * noise * abs(peers.median)
 
 
 def _slow_executions(

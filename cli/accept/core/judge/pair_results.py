@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from accept.core.causes import Cause
 from accept.core.judge.blame import Attribution, Blamed, Unit
-from accept.core.judge.pairs import Event, Population, healthy_spread
+from accept.core.judge.pairs import COLLAPSED, Event, Population, healthy_spread
 from accept.core.judge.robust_stats import Spread
-from accept.core.judge.topology import Blocks, ambiguous_hosts, distance
+from accept.core.judge.topology import Blocks, distance, lone_hosts
 from accept.core.model import Step, Strength, Suspect, SuspectKind
 from accept.core.text import count
 
@@ -55,8 +55,16 @@ class PairResults:
     def blamed(self) -> Iterator[Blamed]:
         """Yield what is blamed, wrong data first."""
         for found in (self.wrong, self.slow):
-            yield from found.blamed
+            yield from (one for one in found.blamed if not is_distance(one))
             yield from network_faults(found)
+
+    def far_groups(self, check: str, step: Step) -> list[Blamed]:
+        """Return the groups of hosts that are slower towards the others, by distance."""
+        return [
+            one
+            for one in self.slow.blamed
+            if is_distance(one) and any(check in e.checks and e.step == step.id for e in one.events)
+        ]
 
     def distance(self, check: str, step: Step) -> float:
         """Return the share of the speed that pairs of two blocks lose; 0 without blocks."""
@@ -64,7 +72,9 @@ class PairResults:
 
     def ambiguous(self, check: str, step: Step, accused: Iterable[str]) -> list[str]:
         """Return hosts that are slow, or alone under their switch."""
-        return ambiguous_hosts(self._joined(check, step), self.blocks, set(accused))
+        pairs = self._joined(check, step).measurements
+        hosts = dict.fromkeys(host for pair in pairs for host in pair.hosts)
+        return [host for host in lone_hosts(hosts, self.blocks) if host not in set(accused)]
 
     def unproven(self, check: str, step: Step) -> list[Unit]:
         """Return the pairs that collapsed, were not measured often enough, and have no reason."""
@@ -100,6 +110,13 @@ class PairResults:
         )
 
 
+def is_distance(blamed: Blamed) -> bool:
+    """Return True if two groups of hosts are apart by no more than distance costs."""
+    groups = (SuspectKind.BORDER, SuspectKind.SWITCH)
+    share = blamed.share if blamed.cause.row.relative else None
+    return blamed.kind in groups and share is not None and share >= COLLAPSED
+
+
 # Faults of the network
 
 
@@ -125,12 +142,8 @@ def network_faults(found: Attribution) -> Iterator[Blamed]:
 
 def _cause(blamed: Blamed) -> Cause:
     """Return the cause for people: slowness that no host explains is the network's."""
-    hosts = (SuspectKind.NODE, SuspectKind.GPU)
-    return (
-        Cause.SLOW_NETWORK
-        if blamed.cause.row.relative and blamed.kind not in hosts
-        else blamed.cause
-    )
+    of_host = blamed.kind in (SuspectKind.NODE, SuspectKind.GPU)
+    return blamed.cause if of_host or not blamed.cause.row.relative else Cause.SLOW_NETWORK
 
 
 def _network(

@@ -32,6 +32,8 @@ Gpus = frozenset[int] | None
 COLLAPSED = 0.85
 #: Pairs within this many sigma of the centre are the normal ones at first.
 _NEAR_SIGMAS = 2.5
+#: Hosts are few if they are at most one in this many.
+_HOSTS_PER_FEW = 3
 #: Number of values that the noise of the machine's file counts for.
 _NOISE_WEIGHT = 20
 
@@ -154,7 +156,12 @@ def healthy_spread(
     count = len(values)
     mixed = (_NOISE_WEIGHT * expected**2 + count * measured**2) / (_NOISE_WEIGHT + count)
     sigma = max(expected, sqrt(mixed))
-    slow = [value for value in values if value < normal.median - MIN_SIGMAS * sigma]
+    limit = normal.median - MIN_SIGMAS * sigma
+    # Few hosts without any fast pair are slow or far away; they do not show what is normal.
+    few = {host for host, value in best.items() if value < limit}
+    if _HOSTS_PER_FEW * len(few) <= len(best):
+        values = [pair.value or 0.0 for pair in live if few.isdisjoint(pair.hosts)]
+    slow = [value for value in values if value < limit]
     if 2 * len(slow) > len(values) and median_of(slow) >= COLLAPSED * normal.median:
         return spread(values, noise)
     return replace(normal, sigma=sigma)

@@ -14,6 +14,7 @@ from accept.core.judge.blame import Attribution, Unit
 from accept.core.judge.evidence import Checks, Evidence
 from accept.core.judge.groups import scored, slow_groups, slow_rails
 from accept.core.judge.robust_stats import FALSE_ALARMS
+from accept.core.judge.topology import Blocks, lone_hosts
 from accept.core.model import GroupKind, Plan, Record, Step, Strength, SuspectKind
 
 #: Rounds of pairs that follow a slow rail: three name one host without accusing another.
@@ -22,6 +23,8 @@ _RAIL_ROUNDS = 3
 _MOST_LINKS = 3
 #: Suspects meet each other only if there are at most this many.
 _MOST_MUTUAL = 16
+#: Up to this many meet each of the others.
+_FEW_MUTUAL = 6
 #: Number of bad repetitions after which a host that is bad at times needs no more.
 _CONFIRMED = 4
 
@@ -55,11 +58,20 @@ def waves_again(
     ]
     with_scores = list(scored(evidences, checks))
     if step.groups is GroupKind.PAIRS:
-        found = examine(with_scores, places, domains).slow
+        found = examine(with_scores, places, domains)
         met = {frozenset(record.hosts) for record in records}
         waves = max((record.wave for record in records), default=-1) + 1
         done = waves - round_count(len({h for r in records for h in r.hosts}), step.rounds)
-        wave = next_wave(found, hosts, met, done=max(0, done), limit=step.repeats, seed=plan.seed)
+        wave = next_wave(
+            found.slow,
+            hosts,
+            met,
+            # NVLink domains are known, so nothing needs to be measured to find them.
+            blocks=() if domains else found.blocks,
+            done=max(0, done),
+            limit=step.repeats,
+            seed=plan.seed,
+        )
         return (wave,) if wave else ()
     repeated = len({(r.hosts, r.local_ranks) for r in records}) < len(records)
     if step.groups is GroupKind.RAILS:
@@ -85,13 +97,14 @@ def next_wave(
     hosts: Sequence[str],
     met: Collection[frozenset[str]],
     *,
+    blocks: Blocks = (),
     done: int,
     limit: int,
     seed: int,
 ) -> Wave:
     """Return the next wave of pairs that confirms or clears suspects; empty if nothing is open.
 
-    First each suspect is paired with a good host, a new partner if possible, and suspects with each
+    Hosts in none of `blocks` are paired with each other and with a host of each block. Each suspect is paired with a good host, a new partner if possible, and suspects with each
     other: a pair clears its hosts only if both are good. Then each collapsed pair that no host
     explains is measured again, at last with nothing else running. The other good hosts are paired
     with each other, so that the network carries the same load as before. `met` holds the pairs
@@ -101,6 +114,7 @@ def next_wave(
         return ()
     chance = random.Random(f"{seed}:{done}")
     suspects, unmet = _suspects(found), _unmet(found, met)
+    unmet += _loner_pairs(hosts, blocks, met)
     suspects |= {host for pair in unmet for host in pair}
     collapsed = [u for u in found.open_pairs if any(e.collapsed for e in u.events)]
     again = [u for u in collapsed if suspects.isdisjoint(u.hosts) and _is_open(u)]
@@ -161,9 +175,24 @@ def _unmet(found: Attribution, met: Collection[frozenset[str]]) -> list[tuple[st
     hosts = list(dict.fromkeys((*nodes, *found.doubtful, *found.unknown)))
     if len(hosts) > _MOST_MUTUAL:
         return []
-    pairs = list(combinations(hosts, 2))
-    alone = [h for h in nodes if not any(frozenset((h, o)) in met for o in hosts if o != h)]
-    return [pair for pair in pairs if frozenset(pair) not in met and not {*alone}.isdisjoint(pair)]
+    unmet = [pair for pair in combinations(hosts, 2) if frozenset(pair) not in met]
+    if len(nodes) <= _FEW_MUTUAL:
+        return [pair for pair in unmet if set(nodes).issuperset(pair)]
+    alone = {h for h in nodes if not any(frozenset((h, o)) in met for o in hosts if o != h)}
+    return [pair for pair in unmet if not alone.isdisjoint(pair)]
+
+
+def _loner_pairs(
+    hosts: Sequence[str], blocks: Blocks, met: Collection[frozenset[str]]
+) -> list[tuple[str, str]]:
+    """Return pairs that separate hosts that are alone under their switch from slow ones."""
+    lone = lone_hosts(hosts, blocks)
+    pairs = [pair for pair in combinations(lone, 2) if frozenset(pair) not in met]
+    for host in lone:
+        for block in blocks:
+            if not any(frozenset((host, other)) in met for other in block):
+                pairs.append((host, min(block)))
+    return pairs
 
 
 def _is_open(unit: Unit) -> bool:

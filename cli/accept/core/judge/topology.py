@@ -23,6 +23,10 @@ _MIN_DISTANCE = 0.02
 DISTANCE = 0.15
 #: Number of the widest gaps between speeds that are tried as the border between near and far.
 _MAX_GAPS = 5
+#: If at least one host in this many is in no block, being in no block says nothing about a host.
+_HOSTS_PER_LONER = 4
+#: On larger clusters, a few rounds of pairs leave many hosts without a near partner.
+_MAX_HOSTS_FOR_LONERS = 64
 
 Blocks = tuple[frozenset[str], ...]
 
@@ -125,24 +129,16 @@ def distance(population: Population, blocks: Blocks) -> float:
     return 1 - median_of(far) / median_of(near) if near and far else 0.0
 
 
-def ambiguous_hosts(population: Population, blocks: Blocks, accused: Collection[str]) -> list[str]:
-    """Return hosts, not `accused`, that are slow in all their pairs.
+def lone_hosts(hosts: Collection[str], blocks: Blocks) -> list[str]:
+    """Return the hosts without any fast pair: slow, or alone under their switch.
 
-    Such a host is slow or alone under its switch; both look alike. It must have been paired with
-    every block and with every other host outside the blocks.
+    In large clusters, and if they are many, chance explains that they met no near host: then none
+    is returned.
     """
     in_blocks = frozenset[str]().union(*blocks)
-    partners: dict[str, set[str]] = {}
-    for pair in population.measurements if blocks else ():
-        for host in set(pair.hosts) - in_blocks:
-            partners.setdefault(host, set()).update(pair.hosts)
-    return [
-        host
-        for host, met in partners.items()
-        if host not in accused
-        and met.issuperset(partners)
-        and not any(block.isdisjoint(met) for block in blocks)
-    ]
+    lone = [host for host in hosts if blocks and host not in in_blocks]
+    few = _HOSTS_PER_LONER * len(lone) <= len(hosts) <= _MAX_HOSTS_FOR_LONERS
+    return lone if few else []
 
 
 def _joined(pairs: Iterable[tuple[str, ...]]) -> Blocks:

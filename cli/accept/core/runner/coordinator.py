@@ -41,6 +41,8 @@ HOSTS = "hosts.json"
 _EVENTS = "events"
 #: File in the run's folder that ends a hold early.
 _RELEASE = "release"
+#: The line before the verdict; commands that judge the evidence leave the rest out.
+VERDICT_FOLLOWS = "verdict of the coordinator:"
 #: The verdict's reason for an early end, if a user or a scheduler ended the run.
 CANCELLED = "the run was cancelled"
 #: Maximum time to copy the evidence after a step, and the same if the previous copy failed.
@@ -122,7 +124,7 @@ def _conclude(state: Run, abort_reason: str) -> int:
     )
     evidence.write_judgement(state.evidence, state.plan, verdict)
     evidence.write_checksums(state.evidence)
-    _say("verdict of the coordinator:")
+    _say(VERDICT_FOLLOWS)
     _say(report_text.table(verdict, width=100))
     _say(evidence.pack(state.plan, state.records, verdict).rstrip("\n"))
     return verdict.exit
