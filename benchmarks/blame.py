@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from tests.factories.simulated_cluster import Cluster, Outcome, accept, rate
-from tests.factories.simulated_worlds import BY_NAME, COMPARED, MIXED, WORLDS
+from tests.factories.simulated_worlds import BY_NAME, COMPARED, MIXED, WORLDS, score
 
-from accept.core.judge.blame import Blamed
-from accept.core.model import SuspectKind
 from benchmarks import Row
 from benchmarks.blame_methods import METHODS
 
@@ -29,9 +27,6 @@ QUICK, STANDARD = 4, 8
 TRIALS: Mapping[int, int] = {10: 20, 16: 20, 64: 80, 256: 20, 1024: 2, 4096: 1}
 #: Clusters of 64 nodes per method, of the mixed benchmark, and judged twice.
 _PER_METHOD, _MIXED, _TWICE = 200, 1000, 4
-_GROUPS = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH, SuspectKind.RAIL)
-_HOSTS = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
-_NETWORK = (SuspectKind.FABRIC, SuspectKind.LINK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,19 +34,15 @@ class Tally:
     """Sums over clusters."""
 
     clusters: int = 0
-    #: Faults; those named at all; those with the right kind and members.
+    #: As in `Score`; of the last four, the number of clusters.
     faults: int = 0
     found: int = 0
     right: int = 0
-    #: Findings, and those that name a fault.
     named: int = 0
-    named_right: int = 0
-    #: Clusters in which a node was accused that is neither bad nor a member of a faulty group;
-    #: in which a member was accused; in which a cause was named that is none.
+    true: int = 0
     innocent: int = 0
     member: int = 0
     other: int = 0
-    #: Clusters in which the fabric or a link was named.
     network: int = 0
     waves: int = 0
     #: Clusters whose second measurement gave other suspects.
@@ -67,51 +58,15 @@ _NAMES = tuple(Tally.__dataclass_fields__)
 
 
 def scored(cluster: Cluster, outcome: Outcome, seed: int) -> Tally:
-    """Compare an outcome with what an ideal judge names."""
-    blamed = outcome.blamed
-    nodes = outcome.named()
-    found, right = len(nodes & cluster.bad), len(outcome.named(SuspectKind.NODE) & cluster.bad)
-    true = [one for one in blamed if _is_true(one, cluster)]
-    members: set[int] = set()
-    owners: set[int] = set()
-    for fault in cluster.faults:
-        least = min(map(len, fault.members))
-        # A side of a border that is larger than the other one is not its group.
-        of_fault = {h for side in fault.members if len(side) == least for h in side}
-        hidden = fault.hidden(outcome.measured) if SuspectKind.LEAF in fault.kinds else ()
-        exact = [one for one in blamed if fault.is_named_by(one, hidden)]
-        true += [one for one in exact if one not in true]
-        right += bool(exact)
-        if fault.kinds.isdisjoint(_GROUPS):
-            owners |= of_fault
-            found += bool(nodes & of_fault)
-        else:
-            members |= of_fault
-            found += any(one.kind in _GROUPS for one in blamed)
-    faults = len(cluster.bad) + len(cluster.faults)
-    innocent = bool(nodes - cluster.bad - members - owners)
-    other = [b for b in blamed if b not in true and b.kind not in _HOSTS]
+    """Return the sums of one cluster."""
+    result = score(cluster, outcome)
+    wrong = result.innocent or result.other or result.right < result.faults
     return Tally(
         clusters=1,
-        faults=faults,
-        found=found,
-        right=right,
-        named=len(blamed),
-        named_right=len(true),
-        innocent=int(innocent),
-        member=int(bool(nodes & members - cluster.bad - owners)),
-        other=int(bool(other)),
-        network=int(any(one.kind in _NETWORK for one in blamed)),
+        **result._asdict(),
         waves=outcome.rounds + outcome.again,
-        failed=(seed,) if innocent or other or right < faults else (),
+        failed=(seed,) if wrong else (),
     )
-
-
-def _is_true(one: Blamed, cluster: Cluster) -> bool:
-    """Return True if a suspect is a bad node, or the network of a cluster with random bad pairs."""
-    if one.kind in _HOSTS:
-        return int(one.hosts[0][1:]) in cluster.bad
-    return one.kind in _NETWORK and cluster.flaky
 
 
 def ours(name: str, count: int, rounds: int, seeds: Iterable[int]) -> Tally:
@@ -297,7 +252,7 @@ def mixed(pool: Pool, trials: int, options: Options) -> dict[tuple[int, int], Ta
         for rounds in options.rounds:
             tally = total(pool.start(partial(ours, MIXED.name, count, rounds), trials))
             sums[count, rounds] = tally
-            cells = share(tally.named_right, tally.named), share(tally.right, tally.faults)
+            cells = share(tally.true, tally.named), share(tally.right, tally.faults)
             waves = f"{tally.waves / tally.clusters:.1f}"
             wrong = bound(tally.innocent, tally.clusters)
             print(_line(count, rounds, *cells, wrong, waves), flush=True)
@@ -340,7 +295,7 @@ def measured(options: Options) -> Iterator[Row]:
         if "mixed" in options.tables:
             sums = mixed(pool, options.trials or _MIXED, options)
             for (count, rounds), tally in sums.items():
-                precision = tally.named_right / max(tally.named, 1)
+                precision = tally.true / max(tally.named, 1)
                 recall = tally.right / max(tally.faults, 1)
                 yield Row(
                     what=f"any fault, {count:,} nodes, {rounds} rounds",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -286,11 +286,17 @@ class Outcome:
         return bool(self.blamed)
 
 
-def judged(measurements: Sequence[Measurement], noise: float = FLOOR) -> tuple[Attribution, Blocks]:
+def judged(
+    measurements: Sequence[Measurement],
+    noise: float = FLOOR,
+    *,
+    bound: float | None = None,
+    places: Mapping[str, str] | None = None,
+) -> tuple[Attribution, Blocks]:
     """Return what the measurements of a simulated cluster show, and the blocks of near hosts."""
-    population = Population(measurements=tuple(measurements), noise=noise)
-    blocks = find_blocks([population], {})
-    return attribute(events(near_and_far(population, blocks))), blocks
+    population = Population(measurements=tuple(measurements), noise=noise, bound=bound)
+    blocks = find_blocks([population], places or {})
+    return attribute(events(near_and_far(population, blocks)), places=places), blocks
 
 
 def accept(one: Cluster, rounds: int | None = None, *, seed: int = 1) -> Outcome:

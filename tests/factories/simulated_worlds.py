@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tests.factories.simulated_cluster import (
     Cluster,
     Effect,
     Fault,
     Law,
+    Outcome,
     bad_pairs,
     border,
     collisions,
@@ -22,12 +24,79 @@ from tests.factories.simulated_cluster import (
     slow_rail,
 )
 
+from accept.core.judge.blame import Blamed
 from accept.core.model import SuspectKind
 
 #: The local rank with a fault.
 _GPU = 3
 #: Three slow nodes of so few make more than half of the pairs slow.
 _SMALL = 20
+
+
+_GROUP_KINDS = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH, SuspectKind.RAIL)
+_HOST_KINDS = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
+_NETWORK_KINDS = (SuspectKind.FABRIC, SuspectKind.LINK)
+
+
+class Score(NamedTuple):
+    """The suspects of a cluster compared with those of an ideal judge."""
+
+    #: Faults; those found at all; those with the right kind and members.
+    faults: int
+    found: int
+    right: int
+    #: Suspects, and those that are faults.
+    named: int
+    true: int
+    #: A node is accused that is neither bad nor a member of a faulty group.
+    innocent: bool
+    #: A node is accused that is only a member of a faulty group.
+    member: bool
+    #: Something else is named that is not a fault.
+    other: bool
+    #: The fabric or a link is named.
+    network: bool
+
+
+def score(cluster: Cluster, outcome: Outcome) -> Score:
+    """Compare the suspects with those of an ideal judge."""
+    blamed, nodes, bad = outcome.blamed, outcome.named(), cluster.bad
+    found, right = len(nodes & bad), len(outcome.named(SuspectKind.NODE) & bad)
+    true = [one for one in blamed if _is_true(one, cluster)]
+    members: set[int] = set()
+    owners: set[int] = set()
+    for fault in cluster.faults:
+        # The larger side of a border is not its group.
+        least = min(map(len, fault.members))
+        own = {host for side in fault.members if len(side) == least for host in side}
+        hidden = fault.hidden(outcome.measured) if SuspectKind.LEAF in fault.kinds else ()
+        exact = [one for one in blamed if fault.is_named_by(one, hidden)]
+        true += [one for one in exact if one not in true]
+        right += bool(exact)
+        if fault.kinds.isdisjoint(_GROUP_KINDS):
+            owners |= own
+            found += bool(nodes & own)
+        else:
+            members |= own
+            found += any(one.kind in _GROUP_KINDS for one in blamed)
+    return Score(
+        faults=len(bad) + len(cluster.faults),
+        found=found,
+        right=right,
+        named=len(blamed),
+        true=len(true),
+        innocent=bool(nodes - bad - members - owners),
+        member=bool(nodes & members - bad - owners),
+        other=any(one not in true and one.kind not in _HOST_KINDS for one in blamed),
+        network=any(one.kind in _NETWORK_KINDS for one in blamed),
+    )
+
+
+def _is_true(one: Blamed, cluster: Cluster) -> bool:
+    """Return True for a bad node, and for the network of a cluster with random bad pairs."""
+    if one.kind in _HOST_KINDS:
+        return int(one.hosts[0][1:]) in cluster.bad
+    return one.kind in _NETWORK_KINDS and cluster.flaky
 
 
 @dataclass(frozen=True, kw_only=True)
