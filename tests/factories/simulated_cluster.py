@@ -145,6 +145,11 @@ def disturbed(waves: Collection[int], factor: float) -> Effect:
     return lambda meeting: factor if meeting.wave in waves else 1.0
 
 
+def fixed_gpus(host: int, number: int) -> frozenset[int]:
+    """Return the GPUs of a host that a scheduler gives to the whole run."""
+    return frozenset(random.Random(f"GPUs of {host}").sample(range(8), number))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """What an ideal judge names, apart from whole nodes: any of some kinds, and its members."""
@@ -240,8 +245,9 @@ class Cluster:
     def _gpus(self, host: int) -> Gpus:
         if self.gpus is None:
             return None
-        chance = random.Random(f"gpus of {host}") if self.fixed else self.chance
-        return frozenset(chance.sample(range(8), self.gpus))
+        if self.fixed:
+            return fixed_gpus(host, self.gpus)
+        return frozenset(self.chance.sample(range(8), self.gpus))
 
     def noise_of(self, hosts: tuple[int, int], shared: dict[int, float]) -> float:
         """Return the log of the noise of a pair; `shared` is that of the switches in this wave."""

@@ -1,6 +1,6 @@
 """Simulated clusters with faults: what the judge names, and that it never accuses innocent nodes.
 
-`make bench ARGS=blame` has the table of rates. Here are few clusters of each world, always the same.
+`make bench ARGS=blame` has the table of rates; here are few clusters of each world, with seeds.
 """
 
 from __future__ import annotations
