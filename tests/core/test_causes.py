@@ -66,6 +66,7 @@ def test_only_what_did_not_run_is_not_a_failure() -> None:
         Cause.OVER_BUDGET,
         Cause.EVIDENCE_MISSING,
         Cause.NO_REFERENCE,
+        Cause.UNPROVEN,
     }
 
 

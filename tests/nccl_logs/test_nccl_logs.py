@@ -44,6 +44,10 @@ def judged(*paths: Path, options: Sequence[str] = ()) -> dict[str, Any]:
     return found
 
 
+def causes(verdict: dict[str, Any]) -> set[str]:
+    return {f["cause"] for c in verdict["checks"] for f in c["findings"] if f.get("cause")}
+
+
 def suspects(verdict: dict[str, Any]) -> Suspects:
     return {(one["kind"], one["name"]) for one in verdict["suspects"]}
 
@@ -209,12 +213,13 @@ class TestDamage:
         return verdict
 
     @pytest.mark.parametrize("part", [0.97, 0.7, 0.3, 0.1])
-    def test_a_log_cut_anywhere_accuses_its_pair(self, folder: Path, part: float) -> None:
+    def test_a_log_cut_anywhere_accuses_nobody(self, folder: Path, part: float) -> None:
         corpus(folder)
         text = (folder / self.PAIR).read_text()
         verdict = self.cut(folder, self.PAIR, text[: int(len(text) * part)])
-        assert suspects(verdict) == {("link", "node2 - node5")}
-        assert verdict["suspects"][0]["cause"] == "incomplete-log"
+        assert suspects(verdict) == set()
+        assert verdict["state"] == "fail"
+        assert "incomplete-log" in causes(verdict)
         assert verdict["exit"] == 3
 
     def test_other_logs_show_the_missing_tables_of_a_cut_log(self, folder: Path) -> None:
@@ -222,7 +227,7 @@ class TestDamage:
         text = (folder / self.PAIR).read_text()
         end = text.index("# nccl-tests version", 100)
         verdict = self.cut(folder, self.PAIR, text[:end])
-        assert suspects(verdict) == {("link", "node2 - node5")}
+        assert suspects(verdict) == set()
         findings = [f for check in verdict["checks"] for f in check["findings"]]
         assert ("alltoall", "incomplete-log", ("node2", "node5")) in {
             (f["check"], f.get("cause"), tuple(f["hosts"])) for f in findings
@@ -234,7 +239,7 @@ class TestDamage:
     ) -> None:
         corpus(folder)
         verdict = self.cut(folder, self.PAIR, text)
-        assert suspects(verdict) == {("link", "node2 - node5")}
+        assert suspects(verdict) == set()
 
     @pytest.mark.parametrize(
         "name", ["{}.log", "{}-{other}.log", "{other}-{}.log", "{}/nccl.log", "7_{}_all_reduce.log"]
@@ -323,8 +328,8 @@ class TestDamage:
         for host in ("node2", "node5"):
             start += f"{host}: Test NCCL failure common.cu:1012 'unhandled system error'\n"
         verdict = self.cut(folder, self.PAIR, start)
-        assert suspects(verdict) == {("link", "node2 - node5")}
-        assert verdict["suspects"][0]["cause"] == "crashed"
+        assert suspects(verdict) == set()
+        assert "crashed" in causes(verdict)
 
     def test_a_node_with_only_dead_pairs(self, folder: Path) -> None:
         def speed(_: str, hosts: Sequence[str], __: Sequence[int]) -> float | None:

@@ -286,6 +286,14 @@ class Cause(TextEnum):
         slow=True,
         relative=True,
     )
+    UNPROVEN = Row(
+        text="unproven",
+        meaning="bad, but measured too rarely to tell which part is the reason",
+        action="measure the same pair again, at last with nothing else running, and both hosts "
+        "with other partners",
+        owner=Owner.USER,
+        not_judged=True,
+    )
     INTERMITTENT = Row(
         text="intermittent",
         meaning="slow in some of its executions and fine in others, in the same run",

@@ -17,7 +17,7 @@ from itertools import combinations
 from math import lgamma, log
 
 from accept.core.causes import Cause
-from accept.core.judge.pairs import Event, Gpus
+from accept.core.judge.pairs import COLLAPSED, Event, Gpus
 from accept.core.judge.robust_stats import FALSE_ALARMS, median_of
 from accept.core.model import Strength, SuspectKind
 
@@ -330,6 +330,8 @@ class _Search:
         bad = frozenset(
             i for i in hypothesis.units if self.units[i].share and i not in self.explained
         )
+        if hypothesis.kind in (SuspectKind.BORDER, SuspectKind.SWITCH):
+            bad = self._without_collapsed(bad)
         others = set(range(len(self.units))) - hypothesis.units - self.explained
         one = _Accepted(
             hypothesis,
@@ -342,6 +344,13 @@ class _Search:
             len(self._pairs(i for i in others if self.units[i].bad)),
         )
         return one if self._agrees(one) else None
+
+    def _without_collapsed(self, bad: frozenset[int]) -> frozenset[int]:
+        """Return the bad units that distance explains, if the others lost no more than that."""
+        shares = [e.share or 0.0 for i in bad for e in self.units[i].events if e.bad]
+        if median_of(shares) < COLLAPSED:
+            return bad
+        return frozenset(i for i in bad if not any(e.collapsed for e in self.units[i].events))
 
     def _agrees(self, one: _Accepted) -> bool:
         """Return True if the simple rule agrees: several bad pairs, with partners that are good."""
@@ -388,15 +397,8 @@ class _Search:
     def _nodes(self) -> Iterator[_Hypothesis]:
         penalty = log(len(self.units_of))
         for host, own in self.units_of.items():
-            if host in self.accused:
-                continue
-            gpus = {self._gpus(i, host) for i in own}
-            only = gpus.pop() if len(gpus) == 1 else None
-            # With one and the same GPU in all its units, nothing is known of the others.
-            single = only is not None and len(only) == 1
-            kind = SuspectKind.GPU if single else SuspectKind.NODE
-            device = str(min(only)) if only and single else None
-            yield _Hypothesis(kind, (host,), (), device, frozenset(own), penalty)
+            if host not in self.accused:
+                yield _Hypothesis(SuspectKind.NODE, (host,), (), None, frozenset(own), penalty)
 
     def _single_gpus(self) -> Iterator[_Hypothesis]:
         by_gpu: dict[tuple[str, int], set[int]] = {}

@@ -176,13 +176,17 @@ def _open_findings(
     """Yield what pairs leave open, and the distance between hosts as a note."""
     check = evidence.check
 
-    def finding(text: str, state: State, hosts: Sequence[str] = ()) -> Finding:
+    def finding(
+        text: str, state: State, hosts: Sequence[str] = (), logs: Sequence[str] = ()
+    ) -> Finding:
         return Finding(
             check=check,
             judgement=Judgement.POPULATION,
             state=state,
+            cause=Cause.UNPROVEN if state is State.INCONCLUSIVE else None,
             message=f"step {step.id}: {text}",
             hosts=tuple(hosts),
+            evidence=tuple(logs)[:8],
         )
 
     if step.groups is not GroupKind.PAIRS:
@@ -207,7 +211,8 @@ def _open_findings(
         verb = "collapsed" if len(units) == 1 else "each collapsed"
         text = f"{names} {verb}, and it is open whether the path or a host is the reason: "
         text += "measure again, once with nothing else running"
-        yield finding(text, State.INCONCLUSIVE)
+        logs = dict.fromkeys(e.log for unit in units for e in unit.events if e.log)
+        yield finding(text, State.INCONCLUSIVE, logs=[*logs])
 
 
 def _proven(suspects: Sequence[Suspect], *, promised: bool) -> list[Suspect]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from accept.core.causes import Cause
 from accept.core.judge.blame import Attribution, Blamed, Unit
 from accept.core.judge.pairs import COLLAPSED, Event, Population, healthy_spread
 from accept.core.judge.robust_stats import Spread
 from accept.core.judge.topology import Blocks, distance, lone_hosts
-from accept.core.model import Step, Strength, Suspect, SuspectKind
+from accept.core.model import GroupKind, Step, Strength, Suspect, SuspectKind
 from accept.core.text import count
 
 #: The smallest number of collapsed pairs, and their smallest share, that is a fault of the network.
@@ -48,7 +48,11 @@ class PairResults:
         """Return the suspects that this check accuses in this step."""
         found = []
         for blamed in self.blamed():
-            if any(check in e.checks and e.step == step.id for e in blamed.events):
+            events = [e for e in blamed.events if check in e.checks and e.step == step.id]
+            of_rail = step.groups is GroupKind.RAILS and blamed.kind is SuspectKind.NODE
+            if events and of_rail:
+                found.append(self._suspect(_its_gpu(blamed, events)))
+            elif events:
                 found.append(self._suspect(blamed))
         return found
 
@@ -80,6 +84,8 @@ class PairResults:
         """Return the pairs that collapsed, were not measured often enough, and have no reason."""
         if any(b.kind is SuspectKind.FABRIC for b in self.blamed()):
             return []
+        if 2 * len(self.slow.open_pairs) > self.slow.pairs:
+            return []  # a common cause: bounds and other findings tell it
         named = {b.hosts for b in self.blamed() if b.kind is SuspectKind.LINK}
         return [
             unit
@@ -108,6 +114,14 @@ class PairResults:
             why=_why(blamed),
             evidence=tuple(dict.fromkeys(e.log for e in blamed.events if e.log))[:_MAX_LOGS],
         )
+
+
+def _its_gpu(blamed: Blamed, events: Sequence[Event]) -> Blamed:
+    """Return a host as a GPU: pairs of a rail use one, and show nothing about the others."""
+    numbers = {number for event in events for gpus in event.gpus for number in gpus or ()}
+    if len(numbers) != 1:
+        return blamed
+    return replace(blamed, kind=SuspectKind.GPU, device=str(min(numbers)))
 
 
 def is_distance(blamed: Blamed) -> bool:

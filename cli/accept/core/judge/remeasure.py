@@ -104,11 +104,12 @@ def next_wave(
 ) -> Wave:
     """Return the next wave of pairs that confirms or clears suspects; empty if nothing is open.
 
-    Hosts in none of `blocks` are paired with each other and with a host of each block. Each suspect is paired with a good host, a new partner if possible, and suspects with each
-    other: a pair clears its hosts only if both are good. Then each collapsed pair that no host
-    explains is measured again, at last with nothing else running. The other good hosts are paired
-    with each other, so that the network carries the same load as before. `met` holds the pairs
-    that were measured already, `done` is the number of repeat waves so far, of at most `limit`.
+    Each suspect is paired with a good host, a new partner if possible, and suspects with each
+    other. Hosts in none of `blocks` are paired with each other and with a host of each block. Then
+    each collapsed pair that no host explains is measured again, at last with nothing else running.
+    The other good hosts are paired with each other, so that the network carries the same load as
+    before. `met` holds the pairs that were measured already, `done` is the number of repeat waves
+    so far, of at most `limit`.
     """
     if done >= limit:
         return ()
