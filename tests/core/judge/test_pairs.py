@@ -140,7 +140,7 @@ def test_bad_hosts_that_may_meet_are_both_named(count: int, bad: set[str], seed:
 
 def test_a_quarter_of_the_hosts_slow_makes_nearly_half_of_the_pairs_slow() -> None:
     bad = {f"h{i}" for i in range(4)}
-    measured = pairs(16, 4, bad, factor=0.5)
+    measured = pairs(16, 5, bad, factor=0.5)
     assert sum(one.value == 50 for one in measured) > len(measured) * 0.35
     assert named(measured) == bad
 
