@@ -201,6 +201,8 @@ class Cluster:
     gpus: int | None = None
     #: Each host has the same GPUs in all of its pairs.
     fixed: bool = False
+    #: Seed of the GPUs that a scheduler gives to each pair.
+    schedule: str = ""
     #: What an ideal judge names: nodes by index, and other faults.
     bad: frozenset[int] = frozenset()
     faults: tuple[Fault, ...] = ()
@@ -219,7 +221,7 @@ class Cluster:
         result = []
         for group in wave:
             one, other = (int(host[1:]) for host in group.hosts)
-            gpus = (self._gpus(one), self._gpus(other))
+            gpus = (self._gpus(one, number), self._gpus(other, number))
             meeting = Meeting((one, other), gpus, number, len(wave) == 1, self.chance)
             factor = self.factor(meeting)
             value = 100 * factor * math.exp(self.noise_of(meeting.hosts, shared))
@@ -242,12 +244,13 @@ class Cluster:
         """Return the share of the normal speed that a pair keeps."""
         return math.prod(effect(meeting) for effect in self.effects)
 
-    def _gpus(self, host: int) -> Gpus:
+    def _gpus(self, host: int, wave: int) -> Gpus:
         if self.gpus is None:
             return None
         if self.fixed:
             return fixed_gpus(host, self.gpus)
-        return frozenset(self.chance.sample(range(8), self.gpus))
+        chance = random.Random(f"{self.schedule}:{host}:{wave}")
+        return frozenset(chance.sample(range(8), self.gpus))
 
     def noise_of(self, hosts: tuple[int, int], shared: dict[int, float]) -> float:
         """Return the log of the noise of a pair; `shared` is that of the switches in this wave."""

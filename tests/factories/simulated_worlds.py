@@ -132,7 +132,7 @@ class World:
         """Return the cluster with a seed; `noise` gives the same one with other noise."""
         key = f"{self.name}:{count}:{seed}"
         made = self.make(Draw(count=count, rounds=rounds, chance=random.Random(key)))
-        return replace(made, chance=random.Random(f"{key}:{noise}"))
+        return replace(made, schedule=key, chance=random.Random(f"{key}:{noise}"))
 
 
 def _healthy(*effects: Effect) -> _Make:
