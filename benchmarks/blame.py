@@ -96,7 +96,7 @@ def theirs(method: str, name: str, count: int, seeds: Iterable[int]) -> Tally:
     """Run another method on clusters of a world; any node that is not bad is innocent."""
     total = Tally()
     for seed in seeds:
-        cluster = BY_NAME[name].cluster(count, STANDARD, SEED + seed)
+        cluster = BY_NAME[name].cluster(count, QUICK, SEED + seed)
         nodes, rounds = METHODS[method](cluster)
         found = len(nodes & cluster.bad)
         total += Tally(
