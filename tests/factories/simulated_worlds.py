@@ -71,10 +71,9 @@ def score(cluster: Cluster, outcome: Outcome) -> Score:
         # The larger side of a border is not its group.
         least = min(map(len, fault.members))
         own = {host for side in fault.members if len(side) == least for host in side}
-        is_leaf = SuspectKind.LEAF in fault.kinds
-        hidden = fault.hidden(outcome.measured) if is_leaf else set[int]()
-        if is_leaf and len(own - hidden) <= 1:
-            # Only one host can be seen to be slow, so it is right to name it.
+        hidden = fault.hidden(outcome.measured) if fault.devices else set[int]()
+        if own and len(own - hidden) <= (SuspectKind.LEAF in fault.kinds):
+            # Nothing is seen to be slow, or only one host of a leaf, so it is right to name it.
             owners |= own
             continue
         faults += 1
