@@ -152,7 +152,7 @@ def test_one_slow_pair_is_open_and_accuses_no_host() -> None:
     assert not found.blamed
     (unit,) = found.open_pairs
     assert set(unit.hosts) == set(measured[5].hosts)
-    assert (found.collapsed, found.pairs) == (1, len(measured))
+    assert (len(found.collapsed), found.pairs) == (1, len(measured))
 
 
 def test_a_single_round_accuses_no_host() -> None:
