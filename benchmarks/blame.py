@@ -25,6 +25,8 @@ SEED = 20_261_123
 QUICK, STANDARD = 4, 8
 #: Clusters per world and size.
 TRIALS: Mapping[int, int] = {10: 20, 16: 20, 64: 80, 256: 20, 1024: 2, 4096: 1}
+#: From this size on, only the worlds in which the methods are compared.
+_LARGE = 4096
 #: Clusters of 64 nodes per method, of the mixed benchmark, and judged twice.
 _PER_METHOD, _MIXED, _TWICE = 200, 1000, 4
 
@@ -187,6 +189,7 @@ def worlds(pool: Pool, options: Options) -> dict[tuple[int, int], Tally]:
             jobs = {
                 name: pool.start(partial(ours, name, count, rounds), trials)
                 for name in options.worlds
+                if count < _LARGE or BY_NAME[name] in COMPARED
             }
             for name, parts in jobs.items():
                 tally = total(parts)
