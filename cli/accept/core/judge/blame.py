@@ -34,6 +34,8 @@ _LOWEST_RATE = 1e-3
 _MOSTLY = 0.6
 #: Most moves of hosts in or out of a group. A group that needs more is none.
 _MOST_MOVES = 30
+#: Hosts move together if each gains more than this share of the largest gain.
+_LARGE = 0.7
 #: A host with one bad pair is cleared by this many good pairs with new partners.
 _ENOUGH_GOOD = 3
 #: Hosts are found bad all at once only if they are at most one in this many.
@@ -47,7 +49,7 @@ _FEWEST_COLLAPSED, _LOWEST_COLLAPSED = 4, 0.01
 #: Known places of hosts are compared two by two only if there are at most this many.
 _MOST_PLACES = 32
 #: Steps of the power iteration that divides the hosts into two groups.
-_ITERATIONS = 40
+_ITERATIONS = 100
 
 #: Two hosts, sorted.
 Pair = tuple[str, ...]
@@ -351,15 +353,22 @@ class _Search:
     def _is_no_chance(self, one: _Accepted) -> bool:
         """Return True if bad pairs spread at random would rarely gather like this (Fisher's test).
 
-        It needs no estimate of how often pairs are bad. It does not apply to a host if all other
-        pairs are good: then so few pairs are bad anywhere that each of them counts.
+        It needs no estimate of how often pairs are bad. It does not apply to a host if all pairs of
+        good hosts are good: then so few pairs are bad anywhere that each of them counts.
         """
         hypothesis = one.hypothesis
-        single = hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU) and not hypothesis.each
-        if single and not one.other_bad:
+        own = hypothesis.units - self.explained
+        others = [i for i in range(len(self.units)) if i not in own and i not in self.explained]
+        if hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU):
+            # Pairs of other hosts that look bad are no sign of bad luck.
+            suspected = set(self._mostly_bad(None))
+            others = [i for i in others if suspected.isdisjoint(self.units[i].hosts)]
+        pairs, other_pairs = len(self._pairs(own)), len(self._pairs(others))
+        bad = len(self._pairs(i for i in own if self.units[i].bad))
+        other_bad = len(self._pairs(i for i in others if self.units[i].bad))
+        if hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU) and not other_bad:
             return True
-        bad = len(self._pairs(i for i in hypothesis.units - self.explained if self.units[i].bad))
-        chance = _log_tail(bad, one.pairs, bad + one.other_bad, one.pairs + one.other_pairs)
+        chance = _log_tail(bad, pairs, bad + other_bad, pairs + other_pairs)
         return chance + hypothesis.penalty < -self.caution
 
     def _without_collapsed(self, bad: frozenset[int]) -> frozenset[int]:
@@ -508,7 +517,7 @@ class _Search:
 
     def _refined(self, group: tuple[str, ...], number: int | None) -> tuple[str, ...]:
         """Return the group after moving single hosts in or out while the data fit better."""
-        if len(group) < 2:
+        if len(group) < 2 or 2 * len(group) > len(self.units_of):
             return group
         members = set(group)
         outside = [i for i, u in enumerate(self.units) if members.isdisjoint(u.hosts)]
@@ -520,13 +529,25 @@ class _Search:
             largest = max(changes.values())
             if largest <= 1e-9:
                 break
-            moved = {host for host, change in changes.items() if change > largest - 1e-9}
+            moved = {host for host, change in changes.items() if change > largest * _LARGE}
             members ^= moved
             if len(members) < 2:
                 return ()
             units = (self.units[i] for host in moved for i in self.units_of[host])
             stale = moved.union(*(unit.hosts for unit in units))
-        return tuple(host for host in self.names if host in members)
+        # One bad pair may be the path's; two with different partners make a member.
+        crossing, _ = self._crossing(members, number)
+        proven = {
+            host
+            for host in members
+            if len(
+                self._pairs(i for i in self.units_of[host] if i in crossing and self.units[i].bad)
+            )
+            > 1
+        }
+        return tuple(
+            host for host in self.names if host in (proven if len(proven) > 1 else members)
+        )
 
     def _change(self, host: str, members: set[str], number: int | None, rate: float) -> float:
         """Return by how much the log likelihood grows if a host changes sides."""
@@ -581,7 +602,7 @@ class _Search:
             known = [group for group in sets if 2 <= len(group) < len(self.units_of)]
             for group in known:
                 crossing, inside = self._crossing(group, None)
-                if inside:
+                if crossing and self._is_fast(inside, crossing):
                     penalty = log(len(known))
                     yield _Hypothesis(SuspectKind.SWITCH, group, (), None, crossing, penalty)
             if 2 < len(sets) <= _MOST_PLACES:

@@ -16,6 +16,8 @@ from accept.core.text import count
 
 #: The smallest number of collapsed pairs, and their smallest share, that is a fault of the network.
 _FEWEST_COLLAPSED, _LOWEST_COLLAPSED = 4, 0.01
+#: Noise of a measured distance.
+_TOLERANCE = 0.01
 #: Highest number of logs of one suspect.
 _MAX_LOGS = 8
 
@@ -129,7 +131,7 @@ def is_distance(blamed: Blamed) -> bool:
     """Return True if two groups of hosts are apart by no more than distance costs."""
     groups = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
     share = blamed.share if blamed.cause.row.relative else None
-    return blamed.kind in groups and share is not None and share >= COLLAPSED
+    return blamed.kind in groups and share is not None and share >= COLLAPSED - _TOLERANCE
 
 
 # Faults of the network

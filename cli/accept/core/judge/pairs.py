@@ -169,7 +169,7 @@ def healthy_spread(
 
 def _deviations(population: Population) -> list[_Deviation]:
     """Return the deviation of each measurement from the healthy ones."""
-    pairs = [m for m in population.measurements if len(set(m.hosts)) == 2]
+    pairs = [m for m in population.measurements if len(m.hosts) == len(set(m.hosts)) == 2]
     healthy = healthy_spread(pairs, population.noise, population.bound)
     if healthy:
         centre, sigma = healthy.median, healthy.sigma

@@ -21,6 +21,8 @@ _MIN_DISTANCE = 0.02
 #: The largest loss of speed by distance, as a share: ten hosts under three switches lost 11 %
 #: (real logs: github.com/xxrjun/nccl-tests-cluster at 455de4f).
 DISTANCE = 0.15
+#: Noise of a measured distance.
+_TOLERANCE = 0.01
 #: Number of the widest gaps between speeds that are tried as the border between near and far.
 _MAX_GAPS = 5
 #: If at least one host in this many is in no block, being in no block says nothing about a host.
@@ -117,7 +119,7 @@ def _is_distance(near: Sequence[float], far: Sequence[float]) -> bool:
     """Return True if far pairs are slower than near ones, and by no more than distance costs."""
     if not near or not far:
         return False
-    return _MIN_DISTANCE <= 1 - median_of(far) / median_of(near) <= DISTANCE
+    return _MIN_DISTANCE <= 1 - median_of(far) / median_of(near) <= DISTANCE + _TOLERANCE
 
 
 def distance(population: Population, blocks: Blocks) -> float:
