@@ -94,7 +94,7 @@ def _measured(
     """Yield the records of a wave: each group is as slow as the slowest pair of its ring."""
     for index, group in enumerate(wave):
         local = frozenset(group.local_ranks) or None
-        used = {host: local for host in group.hosts}
+        used = dict.fromkeys(group.hosts, local)
         if name == "leaf" and of.groups is GroupKind.PAIRS:
             used = {host: frozenset(chance.sample(range(_RANKS), 4)) for host in group.hosts}
         ring = (*group.hosts, *group.hosts[:1])

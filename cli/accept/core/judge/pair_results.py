@@ -180,7 +180,7 @@ class PairResults:
         if blamed.kind in (SuspectKind.NODE, SuspectKind.GPU):
             return ""
         if blamed.kind is SuspectKind.LINK:
-            return "neither host: draining one of them hides the path and keeps it bad"
+            return "neither host: draining one of them keeps the fault"
         of_host = (SuspectKind.NODE, SuspectKind.GPU)
         named = [b.hosts[0] for b in self.blamed() if b.kind in of_host]
         hosts = "single hosts"
@@ -188,7 +188,7 @@ class PairResults:
             hosts = f"the {count(len(blamed.hosts), 'host')} behind it"
         elif named:
             hosts += f" other than {shortened(list(dict.fromkeys(named)), 3)}"
-        return f"{hosts}: do not drain them, because that keeps the fault"
+        return f"{hosts}: draining them keeps the fault"
 
 
 def _its_gpu(blamed: Blamed, events: Sequence[Event]) -> Blamed:

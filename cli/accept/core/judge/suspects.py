@@ -67,8 +67,9 @@ def from_problems(problems: Sequence[Problem], log: str, host_count: int) -> Ite
 def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, ...]:
     """Return each suspect once, with its gravest cause and all evidence.
 
-    Wrong data comes first, then the strongest evidence. A missing GPU is graver than its consequences, such as a value below its bound. A link or switch
-    that an accused node explains is left out, and a rail that a leaf explains.
+    Wrong data comes first, then the strongest evidence. A missing GPU is graver than its
+    consequences, such as a value below its bound. A link or switch that an accused node explains
+    is left out, and a rail that a leaf explains.
     """
     by_part: dict[Part, list[Suspect]] = {}
     for suspect in suspects:

@@ -220,7 +220,7 @@ def _wrapped(text: str, width: int, indent: str) -> list[str]:
 
 
 def _suspect_lines(suspect: Suspect, width: int, *, full: bool) -> list[str]:
-    """Return a suspect: what is bad, what is normal around it, who is not the reason, what to do."""
+    """Return what is bad, what is normal around it, who is not the reason, and what to do."""
     kind = "" if suspect.kind in (SuspectKind.RAIL, SuspectKind.FABRIC) else f"{suspect.kind} "
     name = f"{kind}{plain(suspect.name, 120)}: {plain(suspect.cause, 40)} ({suspect.strength})"
     parts = []
