@@ -1,4 +1,4 @@
-"""What someone on call reads first: the terminal text of four faults of 64 hosts."""
+"""Texts for someone on call: what a terminal shows of four faults of 64 hosts."""
 
 from __future__ import annotations
 

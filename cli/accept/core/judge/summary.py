@@ -178,7 +178,8 @@ def usable(verdict: Verdict) -> str:
     hosts = count(len(verdict.hosts), "host")
     if verdict.state not in (State.FAIL, State.DEGRADED):
         return f"do not hand out the {hosts} yet: too little is known"
-    if any(_is_wrong_everywhere(s) for s in verdict.suspects) or wrong_data(verdict):
+    wrong = any(s.of_network and s.cause is Cause.WRONG_DATA for s in verdict.suspects)
+    if wrong or wrong_data(verdict):
         return f"do not hand out any of the {hosts}: results are wrong, and no host explains it"
     bad = {host for s in verdict.suspects if not s.of_network for host in s.hosts}
     names = [host for host in (*verdict.hosts, *verdict.missing) if host in bad]

@@ -125,7 +125,7 @@ def _findings(verdict: Verdict) -> list[str]:
 
 
 def _is_of_suspects(finding: Finding, suspects: Sequence[Suspect]) -> bool:
-    """Return True if a finding only repeats what is said of a suspect.
+    """Return True if a finding only repeats a suspect.
 
     It lists the outliers among peers, or wrong data that all comes with an accused host.
     """
