@@ -211,8 +211,9 @@ def _open_findings(
         text += "A `topology` command in the machine's file would show which"
         yield finding(text, State.INCONCLUSIVE, hosts)
     if units := pairs.unproven(check, step):
-        text = f"{_collapsed(units)}. Bad so rarely, the path or either host may be the reason: "
-        text += "measure again, at last with nothing else running, and both hosts with others"
+        shown = "this pair shows it" if len(units) == 1 else "these pairs show it"
+        text = f"{_collapsed(units)}: the path or either host may be the reason. No part is named, "
+        text += f"because only {shown}"
         logs = dict.fromkeys(e.log for unit in units for e in unit.events if e.log)
         yield finding(text, State.INCONCLUSIVE, logs=[*logs])
 

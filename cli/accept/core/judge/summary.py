@@ -184,12 +184,15 @@ def usable(verdict: Verdict) -> str:
     bad = {host for s in verdict.suspects if not s.of_network for host in s.hosts}
     names = [host for host in (*verdict.hosts, *verdict.missing) if host in bad]
     listed = shortened(names, _MAX_LISTED)
+    verb = "is" if len(names) == 1 else "are"
     if any(s.of_network for s in verdict.suspects):
         if not bad:
             return (
                 f"do not hand out the {hosts}, and drain none: the network is bad, no single host"
             )
-        return f"do not hand out the {hosts}: {listed} is bad, and the network between the others"
+        return (
+            f"do not hand out the {hosts}: {listed} {verb} bad, and the network between the others"
+        )
     if verdict.state is State.DEGRADED:
         good = len(set(verdict.hosts) - bad)
         return f"{good} of {hosts} pass everything; do not hand out {listed}"

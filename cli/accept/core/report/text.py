@@ -72,8 +72,6 @@ def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
     for index, suspect in enumerate(verdict.suspects[:_SCREEN_LINES]):
         lines += _suspect_lines(suspect, width, full=index < _FULL_SUSPECTS)
     lines += _more(len(verdict.suspects))
-    lines.append("")
-    lines += _rows(verdict, width, color=color)
     sections = {
         "Findings": _findings(verdict),
         "Next": [f"- {plain(advice)}" for advice in _advice(verdict)],
@@ -84,6 +82,7 @@ def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
             for entry in entries[:_SCREEN_LINES]:
                 lines += _wrapped(entry, width, "  ")
             lines += _more(len(entries))
+    lines += ["", *_rows(verdict, width, color=color)]
     lines += ["", *_wrapped(_run(verdict), width, "")]
     return "\n".join(lines)
 
@@ -169,11 +168,11 @@ def _run(verdict: Verdict) -> str:
 
 
 def _rows(verdict: Verdict, width: int, *, color: bool) -> Iterator[str]:
-    """Yield the table of checks. If suspects are shown, the checks that passed share one line."""
+    """Yield the table of checks. Unless the verdict is a pass, those that passed share one line."""
     checks = verdict.checks
     passed = [check.check for check in checks if check.state is State.PASS]
     short = bool(verdict.suspects)
-    if short:
+    if verdict.state is not State.PASS:
         checks = tuple(check for check in checks if check.state is not State.PASS)
     names = [plain(check.check, 20) for check in checks]
     name_width = max([5, *map(len, names)])
@@ -198,7 +197,7 @@ def _rows(verdict: Verdict, width: int, *, color: bool) -> Iterator[str]:
                 required_line,
             )
             yield "  ".join(cells).rstrip()
-    if short and passed:
+    if passed and verdict.state is not State.PASS:
         yield from _wrapped(f"passed: {plain(', '.join(passed), 1000)}", width, "")
 
 
