@@ -68,6 +68,9 @@ def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
     """
     width = max(60, min(width, 240))
     lines = [_painted(plain(verdict.headline), verdict.state, color=color)]
+    run = _wrapped(_run(verdict), width, "")
+    # What logs of others are is part of the answer; a run's identity is a detail.
+    lines += run if verdict.origin else []
     lines += _wrapped(plain(usable(verdict)), width, "")
     for index, suspect in enumerate(verdict.suspects[:_SCREEN_LINES]):
         lines += _suspect_lines(suspect, width, full=index < _FULL_SUSPECTS)
@@ -83,7 +86,7 @@ def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
                 lines += _wrapped(entry, width, "  ")
             lines += _more(len(entries))
     lines += ["", *_rows(verdict, width, color=color)]
-    lines += ["", *_wrapped(_run(verdict), width, "")]
+    lines += [] if verdict.origin else ["", *run]
     return "\n".join(lines)
 
 
@@ -233,7 +236,7 @@ def _suspect_lines(suspect: Suspect, width: int, *, full: bool) -> list[str]:
         pairs = [_pair(pair) for pair in suspect.pairs]
         shown = plain(shortened(pairs, _SCREEN_PAIRS), 1000)
         more = ": see report.md" if len(pairs) > _SCREEN_PAIRS else ""
-        parts.append(("", f"{shown}{more}"))
+        parts.append(("PAIRS", f"{shown}{more}"))
     parts += [("NOT", plain(suspect.innocent)), ("DO", action(suspect))]
     more = f"accept show cause {suspect.cause}   (how to confirm it)"
     if suspect.evidence:
