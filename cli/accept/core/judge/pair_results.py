@@ -34,6 +34,10 @@ class PairResults:
     populations: Mapping[tuple[str, str], tuple[Population, ...]] = field(default_factory=dict)
     #: The hosts in the run's order.
     order: tuple[str, ...] = ()
+    #: The suspects that were described already: each check and step asks for them again.
+    _described: dict[tuple[object, ...], Suspect] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def spread(self, check: str, step: Step) -> Spread | None:
         """Return the spread of the healthy pairs of a step; None if there are too few."""
@@ -103,6 +107,12 @@ class PairResults:
         return Population(measurements=tuple(m for p in parts for m in p.measurements), noise=0.0)
 
     def _suspect(self, blamed: Blamed) -> Suspect:
+        key = (blamed.kind, blamed.hosts, blamed.others, blamed.device, blamed.cause)
+        if key not in self._described:
+            self._described[key] = self._describe(blamed)
+        return self._described[key]
+
+    def _describe(self, blamed: Blamed) -> Suspect:
         sort = self._sorted
         return Suspect(
             kind=blamed.kind,
