@@ -1,244 +1,343 @@
-"""Measure on simulated clusters how often bad nodes are found, and healthy nodes accused.
+"""Measure on simulated clusters what the judge names, and how often it accuses innocent nodes.
 
-`python -m benchmarks.blame` prints the full table with its seed, `python -m benchmarks.blame 4096`
-only the rows with 4,096 nodes. `rows()` measures the cells whose rates accept promises. For
-comparison, three other methods run on the same clusters: all pairs, judged by each node's mean;
-bisection of slow sets; and a random partner, which blames both nodes of a slow pair.
+`make bench ARGS=blame` prints all tables; `python -m benchmarks.blame --sizes 64 --trials 20
+--worlds w1 w6` a part. The same seed gives the same clusters.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from statistics import mean, median, stdev
+from functools import partial
 
-from tests.factories.simulated_cluster import LAWS, Cluster, Law, accept, cluster, rate
+from tests.factories.simulated_cluster import Cluster, Outcome, accept, rate
+from tests.factories.simulated_worlds import BY_NAME, COMPARED, MIXED, WORLDS, score
 
-from accept.core.groups import Group, pair_rounds
-from accept.core.judge.robust_stats import CANDIDATES
 from benchmarks import Row
+from benchmarks.blame_methods import METHODS
 
-SEED = 20_261_121
-#: Clusters per promised cell.
-PROMISED_TRIALS = 3000
-#: Methods that know the healthy speed, 100, call a group slow below this: half of 6 % is missing.
-_SLOW = 97.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One kind of cluster."""
-
-    count: int
-    bad: int = 0
-    deficit: float = 0.0
-    often: float = 1.0
-    noise: float = 0.01
-    law: Law = "normal"
-
-    def cluster(self, seed: int) -> Cluster:
-        """Return the cluster of this kind with a seed."""
-        return cluster(
-            self.count,
-            self.bad,
-            deficit=self.deficit,
-            often=self.often,
-            noise=self.noise,
-            law=self.law,
-            seed=seed,
-        )
-
-    def __str__(self) -> str:
-        fault = "dead" if self.deficit >= 1 else f"{self.deficit:.0%} slow"
-        fault += "" if self.often == 1 else f" at {self.often:.0%} of times"
-        bad = f"{self.bad} bad, {fault}" if self.bad else "healthy"
-        return f"{self.count:,} nodes, {bad}, noise {self.noise:.1%} {self.law}"
+SEED = 20_261_123
+#: Rounds of pairs of the suites `quick` and `standard`.
+QUICK, STANDARD = 4, 8
+#: Clusters per world and size.
+TRIALS: Mapping[int, int] = {10: 20, 16: 20, 64: 80, 256: 20, 1024: 2, 4096: 1}
+#: From this size on, only the worlds in which the methods are compared.
+_LARGE = 4096
+#: Clusters of 64 nodes per method, of the mixed benchmark, and judged twice.
+_PER_METHOD, _MIXED, _TWICE = 200, 1000, 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rates:
-    """Sums over the clusters of a cell."""
+class Tally:
+    """Sums over clusters."""
 
-    trials: int = 0
-    bad: int = 0
+    clusters: int = 0
+    #: As in `Score`; of the last four, the number of clusters.
+    faults: int = 0
     found: int = 0
-    accused: int = 0
-    #: Clusters in which a healthy node was accused.
-    wronged: int = 0
-    rejected: int = 0
-    rounds: int = 0
-    again: int = 0
+    right: int = 0
+    named: int = 0
+    true: int = 0
+    innocent: int = 0
+    member: int = 0
+    other: int = 0
+    network: int = 0
+    waves: int = 0
+    #: Clusters whose second measurement gave other suspects.
+    changed: int = 0
+    #: Clusters in which an innocent node was accused or a fault was missed.
+    failed: tuple[int, ...] = ()
 
-    def __add__(self, other: Rates) -> Rates:
-        return Rates(**{name: getattr(self, name) + getattr(other, name) for name in _NAMES})
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(**{name: getattr(self, name) + getattr(other, name) for name in _NAMES})
 
 
-_NAMES = ("trials", "bad", "found", "accused", "wronged", "rejected", "rounds", "again")
-Method = Callable[[Cluster], Rates]
+_NAMES = tuple(Tally.__dataclass_fields__)
 
 
-def ours(simulated: Cluster) -> Rates:
-    """Measure rounds of pairs, and one wave that confirms."""
-    outcome = accept(simulated)
-    return Rates(
-        trials=1,
-        bad=len(simulated.bad),
-        found=len(outcome.found),
-        accused=len(outcome.accused),
-        wronged=int(bool(outcome.accused)),
-        rejected=int(outcome.rejected),
-        rounds=outcome.rounds,
-        again=outcome.again,
+def scored(cluster: Cluster, outcome: Outcome, seed: int) -> Tally:
+    """Return the sums of one cluster."""
+    result = score(cluster, outcome)
+    wrong = result.innocent or result.other or result.right < result.faults
+    return Tally(
+        clusters=1,
+        **result._asdict(),
+        waves=outcome.rounds + outcome.again,
+        failed=(seed,) if wrong else (),
     )
 
 
-def all_pairs(simulated: Cluster) -> Rates:
-    """Measure N - 1 rounds; a node is bad if its mean is 3 standard deviations below the median."""
-    waves = pair_rounds(simulated.hosts, rounds=len(simulated.hosts), seed=1)
-    values_of: dict[str, list[float]] = {host: [] for host in simulated.hosts}
-    for wave in waves:
-        for sample in simulated.measure(wave):
-            for host in sample.hosts:
-                values_of[host].append(sample.value or 0.0)
-    means = {host: mean(values) for host, values in values_of.items()}
-    limit = median(means.values()) - 3 * stdev(means.values())
-    return _rates(simulated, {host for host, value in means.items() if value < limit}, len(waves))
+def ours(name: str, count: int, rounds: int, seeds: Iterable[int]) -> Tally:
+    """Judge clusters of a world."""
+    total = Tally()
+    for seed in seeds:
+        cluster = BY_NAME[name].cluster(count, rounds, SEED + seed)
+        total += scored(cluster, accept(cluster, rounds, seed=seed), seed)
+    return total
 
 
-def random_partner(simulated: Cluster) -> Rates:
-    """Measure two rounds with different partners; a node is bad if both its pairs are slow."""
-    suspects = set(simulated.hosts)
-    for seed in (1, 2):
-        (wave,) = pair_rounds(simulated.hosts, rounds=1, seed=seed)
-        slow = {h for s in simulated.measure(wave) if (s.value or 0.0) < _SLOW for h in s.hosts}
-        suspects &= slow
-    return _rates(simulated, suspects, 2)
+def twice(name: str, count: int, rounds: int, seeds: Iterable[int]) -> Tally:
+    """Measure each cluster of a world twice, with the same schedule and other noise."""
+    total = Tally()
+    for seed in seeds:
+        verdicts = []
+        for noise in (0, 1):
+            cluster = BY_NAME[name].cluster(count, rounds, SEED + seed, noise=noise)
+            found = accept(cluster, rounds, seed=seed).blamed
+            verdicts.append({(one.kind, one.hosts, one.device) for one in found})
+        changed = verdicts[0] != verdicts[1]
+        total += Tally(clusters=1, changed=int(changed), failed=(seed,) if changed else ())
+    return total
 
 
-def bisection(simulated: Cluster) -> Rates:
-    """Measure both halves of every slow set, all sets of a size at once, down to pairs."""
-    sets, rounds = [simulated.hosts], 0
-    while sets and len(sets[0]) > 2:
-        halves = [half for s in sets for half in (s[: len(s) // 2], s[len(s) // 2 :])]
-        values = simulated.measure(tuple(Group(hosts=half) for half in halves))
-        sets = [s.hosts for s in values if (s.value or 0.0) < _SLOW]
-        rounds += 1
-    return _rates(simulated, {host for pair in sets for host in pair}, rounds)
+def theirs(method: str, name: str, count: int, seeds: Iterable[int]) -> Tally:
+    """Run another method on clusters of a world; any node that is not bad is innocent."""
+    total = Tally()
+    for seed in seeds:
+        cluster = BY_NAME[name].cluster(count, QUICK, SEED + seed)
+        nodes, rounds = METHODS[method](cluster)
+        found = len(nodes & cluster.bad)
+        total += Tally(
+            clusters=1,
+            faults=len(cluster.bad),
+            found=found,
+            right=found,
+            innocent=int(bool(nodes - cluster.bad)),
+            waves=rounds,
+        )
+    return total
 
 
-def _rates(simulated: Cluster, named: set[str], rounds: int) -> Rates:
-    return Rates(
-        trials=1,
-        bad=len(simulated.bad),
-        found=len(named & simulated.bad),
-        accused=len(named - simulated.bad),
-        wronged=int(bool(named - simulated.bad)),
-        rejected=int(bool(named)),
-        rounds=rounds,
-    )
+class Pool:
+    """Run clusters on all cores, in chunks."""
+
+    def __init__(self, executor: ProcessPoolExecutor) -> None:
+        self._executor = executor
+
+    def start(self, run: Callable[[Iterable[int]], Tally], trials: int) -> list[Future[Tally]]:
+        """Start the clusters with seeds from 0 on."""
+        step = max(1, trials // 8)
+        firsts = range(0, trials, step)
+        return [self._executor.submit(run, range(f, min(f + step, trials))) for f in firsts]
 
 
-def _chunk(method: Method, cell: Cell, first: int, trials: int) -> Rates:
-    rates = (method(cell.cluster(SEED + seed)) for seed in range(first, first + trials))
-    return sum(rates, Rates())
+def total(parts: Iterable[Future[Tally]]) -> Tally:
+    """Return the sum of chunks when they are done."""
+    return sum((part.result() for part in parts), Tally())
 
 
-def tried(pool: ProcessPoolExecutor, cell: Cell, trials: int, method: Method = ours) -> Rates:
-    """Return the rates over `trials` clusters of a cell, in chunks on all cores."""
-    step = max(1, trials // 16)
-    firsts = range(0, trials, step)
-    parts = (pool.submit(_chunk, method, cell, f, min(step, trials - f)) for f in firsts)
-    return sum((part.result() for part in list(parts)), Rates())
+def share(events: int, trials: int) -> str:
+    """Return a rate with its 95 % bounds."""
+    if not trials:
+        return ""
+    low, high = rate(events, trials)
+    return f"{events / trials:.1%} ({low:.1%} to {high:.1%})"
 
 
-def promised() -> Iterator[Cell]:
-    """Yield the cells whose rates accept promises."""
-    for count in (256, 1024):
-        for law in LAWS:
-            yield Cell(count=count, law=law)
-            yield Cell(count=count, bad=round(0.02 * count), deficit=0.06, law=law)
+def bound(events: int, trials: int) -> str:
+    """Return a number of clusters with the upper 95 % bound of their rate."""
+    return f"{events} (≤ {1000 * rate(events, trials)[1]:.2f} in 1,000)"
 
 
-def others() -> Iterator[Cell]:
-    """Yield all other cells."""
-    for count in (16, 64, 256, 1024, 4096):
-        for noise in (0.005, 0.01, 0.03):
-            yield Cell(count=count, noise=noise)
-            few = sorted({1, max(1, round(0.02 * count)), max(1, round(0.1 * count))})
-            for bad in few:
-                for deficit in (0.03, 0.06, 0.15, 0.5, 1.0):
-                    yield Cell(count=count, bad=bad, deficit=deficit, noise=noise)
-            yield Cell(count=count, bad=few[0], deficit=0.5, often=0.5, noise=noise)
+def _line(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def described(rates: Rates) -> str:
-    """Return rates as text, with their 95 % bounds."""
-    low, _ = rate(rates.found, rates.bad)
-    _, high = rate(rates.wronged, rates.trials)
-    _, rejected_bound = rate(rates.rejected, rates.trials)
-    parts = []
-    if rates.bad:
-        parts += [f"found {rates.found:,} of {rates.bad:,} (>= {low:.2%})"]
-        parts += [f"healthy accused {rates.accused:,}, in <= {1000 * high:.2f} of 1,000 clusters"]
-    else:
-        parts += [f"rejected {rates.rejected:,} (<= {1000 * rejected_bound:.2f} in 1,000)"]
-    return ", ".join(parts)
+def _head(*cells: str) -> str:
+    return f"{_line(*cells)}\n{_line(*('---' for _ in cells))}"
 
 
-def rows(trials: int = PROMISED_TRIALS) -> list[Row]:
-    """Measure the promised cells, and the other methods on one kind of cluster."""
-    measured = []
-    with ProcessPoolExecutor() as pool:
-        for cell in promised():
-            rates = tried(pool, cell, trials)
-            met = (
-                rates.rejected < trials / 1000
-                if not rates.bad
-                else (rates.found >= 0.999 * rates.bad and rates.accused < trials / 1000)
-            )
-            measured.append(
-                Row(
-                    what=f"{trials:,} x {cell}",
-                    measured=described(rates),
-                    bar="found 99.9%, accused < 1 in 1,000" if rates.bad else "< 1 in 1,000",
-                    met=met,
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """A part of the tables."""
+
+    sizes: Collection[int] = tuple(TRIALS)
+    #: Clusters per world, for all sizes; 0: as in `TRIALS`.
+    trials: int = 0
+    worlds: Collection[str] = tuple(world.name for world in WORLDS)
+    rounds: Sequence[int] = (QUICK, STANDARD)
+    tables: Collection[str] = ("worlds", "methods", "mixed", "twice")
+
+    def per_world(self, count: int) -> int:
+        """Return the number of clusters of a size."""
+        return self.trials or TRIALS[count]
+
+
+def worlds(pool: Pool, options: Options) -> dict[tuple[int, int], Tally]:
+    """Print what is found in each world; return the sums for each size and number of rounds."""
+    sums: dict[tuple[int, int], Tally] = {}
+    for count in options.sizes:
+        for rounds in options.rounds:
+            trials = options.per_world(count)
+            print(f"\n{count:,} nodes, {rounds} rounds, {trials:,} clusters in each world:\n")
+            print(
+                _head(
+                    "world",
+                    "found",
+                    "right kind and members",
+                    "innocent accused",
+                    "member accused",
+                    "other cause named",
+                    "fabric or link named",
+                    "waves",
                 )
             )
-        cell = Cell(count=256, bad=5, deficit=0.06)
-        few = 50
-        for method in (all_pairs, bisection, random_partner, ours):
-            rates = tried(pool, cell, few, method)
-            name = method.__name__.replace("_", " ")
-            rounds = f"{(rates.rounds + rates.again) / few:.0f} rounds"
-            text = f"{rounds}, {described(rates)}"
-            measured.append(Row(what=f"{few} x {cell}: {name}", measured=text))
-    return measured
+            jobs = {
+                name: pool.start(partial(ours, name, count, rounds), trials)
+                for name in options.worlds
+                if count < _LARGE or BY_NAME[name] in COMPARED
+            }
+            for name, parts in jobs.items():
+                tally = total(parts)
+                sums[count, rounds] = sums.get((count, rounds), Tally()) + tally
+                print(
+                    _line(
+                        f"{name}: {BY_NAME[name].text}",
+                        share(tally.found, tally.faults),
+                        share(tally.right, tally.faults),
+                        tally.innocent,
+                        tally.member,
+                        tally.other,
+                        tally.network,
+                        f"{tally.waves / tally.clusters:.1f}",
+                    ),
+                    flush=True,
+                )
+                _report(name, count, rounds, tally)
+            tally = sums[count, rounds]
+            cells = (
+                bound(tally.innocent, tally.clusters),
+                tally.member,
+                tally.other,
+                tally.network,
+                "",
+            )
+            print(_line(f"all {tally.clusters:,} clusters", "", "", *cells), flush=True)
+    return sums
 
 
-def main(sizes: Collection[int] = (), trials: int = 200) -> None:
-    """Print the table for clusters of these sizes, or of all sizes."""
+def _report(name: str, count: int, rounds: int, tally: Tally) -> None:
+    if tally.failed:
+        seeds = " ".join(map(str, tally.failed[:12]))
+        sys.stderr.write(f"{name} n={count} rounds={rounds} to look at: {seeds}\n")
+
+
+def methods(pool: Pool, trials: int, count: int = 64) -> None:
+    """Print the table of methods: found, clusters with an innocent node accused, rounds."""
+    names = (*METHODS, "accept, 4 rounds", "accept, 8 rounds")
+    print(f"\n{count} nodes, {trials:,} clusters in each cell: found / innocent accused / rounds\n")
+    print(_head("world", *names))
+    for world in COMPARED:
+        jobs = [pool.start(partial(theirs, name, world.name, count), trials) for name in METHODS]
+        jobs += [
+            pool.start(partial(ours, world.name, count, rounds), trials)
+            for rounds in (QUICK, STANDARD)
+        ]
+        cells = []
+        for parts in jobs:
+            tally = total(parts)
+            found = f"{tally.right / tally.faults:.1%}" if tally.faults else "-"
+            wrong = (tally.innocent + tally.member) / tally.clusters
+            cells.append(f"{found} / {wrong:.1%} / {tally.waves / tally.clusters:.1f}")
+        print(_line(f"{world.name}: {world.text}", *cells), flush=True)
+
+
+def mixed(pool: Pool, trials: int, options: Options) -> dict[tuple[int, int], Tally]:
+    """Print precision and recall over clusters with any fault."""
+    print(f"\nAny fault, {trials:,} clusters in each line:\n")
+    print(_head("nodes", "rounds", "precision", "recall", "innocent accused", "waves"))
+    sums = {}
+    for count in (c for c in options.sizes if c in (64, 256)):
+        for rounds in options.rounds:
+            tally = total(pool.start(partial(ours, MIXED.name, count, rounds), trials))
+            sums[count, rounds] = tally
+            cells = share(tally.true, tally.named), share(tally.right, tally.faults)
+            waves = f"{tally.waves / tally.clusters:.1f}"
+            wrong = bound(tally.innocent, tally.clusters)
+            print(_line(count, rounds, *cells, wrong, waves), flush=True)
+            _report(MIXED.name, count, rounds, tally)
+    return sums
+
+
+def same(pool: Pool, trials: int, options: Options, count: int = 64) -> Tally:
+    """Print the share of clusters whose second measurement gives the same suspects."""
+    print(f"\n{count} nodes, {STANDARD} rounds, measured twice, {trials} clusters in each world:\n")
+    sums = Tally()
+    names = (*options.worlds, MIXED.name)
+    jobs = {n: pool.start(partial(twice, n, count, STANDARD), trials) for n in names}
+    print(_head("world", "same suspects"))
+    for name, parts in jobs.items():
+        tally = total(parts)
+        sums += tally
+        if tally.changed:
+            cells = share(tally.clusters - tally.changed, tally.clusters)
+            print(_line(f"{name}: {BY_NAME[name].text}", cells), flush=True)
+            _report(f"twice {name}", count, STANDARD, tally)
+    print(_line("all worlds", share(sums.clusters - sums.changed, sums.clusters)), flush=True)
+    return sums
+
+
+def measured(options: Options) -> Iterator[Row]:
+    """Print the tables, and yield the figures that have a bar."""
+    with ProcessPoolExecutor() as executor:
+        pool = Pool(executor)
+        if "worlds" in options.tables:
+            for (count, rounds), tally in worlds(pool, options).items():
+                yield Row(
+                    what=f"{tally.clusters:,} clusters of {count:,} nodes, {rounds} rounds",
+                    measured=f"innocent accused in {bound(tally.innocent, tally.clusters)}",
+                    bar="0",
+                    met=not tally.innocent,
+                )
+        if "methods" in options.tables:
+            methods(pool, options.trials or _PER_METHOD)
+        if "mixed" in options.tables:
+            sums = mixed(pool, options.trials or _MIXED, options)
+            for (count, rounds), tally in sums.items():
+                precision = tally.true / max(tally.named, 1)
+                recall = tally.right / max(tally.faults, 1)
+                yield Row(
+                    what=f"any fault, {count:,} nodes, {rounds} rounds",
+                    measured=f"precision {precision:.3f}, recall {recall:.3f}",
+                    bar="0.99, 0.95",
+                    met=precision >= 0.99 and recall >= 0.95,
+                )
+        if "twice" in options.tables:
+            tally = same(pool, options.trials or _TWICE, options)
+            unchanged = 1 - tally.changed / max(tally.clusters, 1)
+            yield Row(
+                what=f"{tally.clusters:,} clusters measured twice",
+                measured=f"the same suspects in {unchanged:.1%}",
+                bar="99%",
+                met=unchanged >= 0.99,
+            )
+
+
+def rows(options: Options = Options()) -> list[Row]:
+    """Print all tables, and return the figures that have a bar."""
     began = time.monotonic()
-    print(
-        f"seed {SEED}; candidates {CANDIDATES:g}; "
-        f"{PROMISED_TRIALS:,} clusters per promised cell, {trials:,} per other cell\n"
-    )
-    print("| cluster | trials | rounds | rates, with their 95 % bounds | rejected |")
-    print("| --- | --- | --- | --- | --- |")
-    with ProcessPoolExecutor() as pool:
-        plan = [(cell, PROMISED_TRIALS) for cell in promised()]
-        plan += [(cell, trials if cell.count < 4096 else 10) for cell in others()]
-        for cell, count in plan:
-            if sizes and cell.count not in sizes:
-                continue
-            rates = tried(pool, cell, count)
-            waves = (rates.rounds + rates.again) / rates.trials
-            cells = f"{cell} | {count:,} | {waves:.1f} | {described(rates)} | {rates.rejected:,}"
-            print(f"| {cells} |", flush=True)
-    print(f"\n{time.monotonic() - began:.0f} s", file=sys.stderr)
+    print(f"Seed {SEED}.")
+    result = list(measured(options))
+    print(f"\n{time.monotonic() - began:.0f} s\n")
+    return result
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print a part of the tables."""
+    every = Options()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sizes", type=int, nargs="+", default=every.sizes)
+    parser.add_argument("--trials", type=int, default=0)
+    parser.add_argument("--rounds", type=int, nargs="+", default=every.rounds)
+    parser.add_argument("--worlds", nargs="+", choices=BY_NAME, default=every.worlds)
+    parser.add_argument("--tables", nargs="+", choices=every.tables, default=every.tables)
+    for row in rows(Options(**vars(parser.parse_args(arguments)))):
+        print(_line(*row.cells()))
 
 
 if __name__ == "__main__":
-    main({int(size) for size in sys.argv[1:]})
+    main(sys.argv[1:])

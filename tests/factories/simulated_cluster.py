@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from accept.core.causes import Cause
 from accept.core.groups import Wave, pair_rounds
-from accept.core.judge.blame import Attribution, attribute
+from accept.core.judge.blame import Attribution, Blamed, attribute
+from accept.core.judge.pair_results import network_faults
 from accept.core.judge.pairs import Gpus, Measurement, Population, events
 from accept.core.judge.remeasure import next_wave
 from accept.core.judge.robust_stats import MOST_REPEATS, rounds_for
@@ -29,6 +30,10 @@ LAWS: tuple[Law, ...] = ("normal", "heavy", "switch")
 _SWITCH = 32
 #: The noise in the machine files of GPU nodes, as a share.
 FLOOR = 0.01
+#: Pairs that a fault slows are below this.
+_NORMAL = 90.0
+#: Kinds that name no device.
+_WITHOUT_DEVICE = (SuspectKind.NODE, SuspectKind.BORDER, SuspectKind.SWITCH)
 
 
 class Meeting(NamedTuple):
@@ -112,12 +117,12 @@ def slow_rail(gpu: int, factor: float) -> Effect:
     return effect
 
 
-def slow_gpu(host: int, gpu: int, factor: float) -> Effect:
-    """Slow the pairs of a host in which one of its GPUs, or its NIC, takes part."""
+def slow_gpus(host: int, numbers: Collection[int], factor: float) -> Effect:
+    """Slow the pairs of a host in which any of some GPUs takes part: a GPU, or a NIC of several."""
 
     def effect(meeting: Meeting) -> float:
         used = any(
-            h == host and (gpus is None or gpu in gpus)
+            h == host and (gpus is None or not gpus.isdisjoint(numbers))
             for h, gpus in zip(meeting.hosts, meeting.gpus, strict=True)
         )
         return factor if used else 1.0
@@ -140,6 +145,50 @@ def disturbed(waves: Collection[int], factor: float) -> Effect:
     return lambda meeting: factor if meeting.wave in waves else 1.0
 
 
+def fixed_gpus(host: int, number: int) -> frozenset[int]:
+    """Return the GPUs of a host that a scheduler gives to the whole run."""
+    return frozenset(random.Random(f"GPUs of {host}").sample(range(8), number))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What an ideal judge names, apart from whole nodes: any of some kinds, and its members."""
+
+    kinds: frozenset[SuspectKind]
+    #: Any of these sets of hosts: a border has two sides.
+    members: tuple[frozenset[int], ...]
+    #: Any of these local ranks; empty: none.
+    devices: frozenset[str] = frozenset()
+
+    def is_named_by(self, one: Blamed, hidden: Collection[int] = ()) -> bool:
+        """Return True if a suspect has the right kind, members and device.
+
+        `hidden`: members that may be missing, because the measurements do not show them.
+        """
+        hosts = {int(host[1:]) for host in one.hosts}
+        device = one.device in self.devices or (one.device is None and not self._needs_device(one))
+        return (
+            one.kind in self.kinds
+            and device
+            and any(hosts <= side <= hosts.union(hidden) for side in self.members)
+        )
+
+    def _needs_device(self, one: Blamed) -> bool:
+        return bool(self.devices) and one.kind not in _WITHOUT_DEVICE
+
+    def hidden(self, measured: Iterable[Measurement]) -> set[int]:
+        """Return the hosts with fewer than two slow pairs through a device of this fault."""
+        partners: dict[int, set[str]] = {}
+        for one in measured:
+            for index, gpus in enumerate(one.gpus):
+                uses = gpus is None or not self.devices.isdisjoint(map(str, gpus))
+                if uses and (one.value or 0.0) < _NORMAL:
+                    host = int(one.hosts[index][1:])
+                    partners.setdefault(host, set()).add(one.hosts[1 - index])
+        members = {host for side in self.members for host in side}
+        return {host for host in members if len(partners.get(host, ())) <= 1}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     """Hosts, the effects on their pairs, and the noise of a pair."""
@@ -150,8 +199,15 @@ class Cluster:
     law: Law = "normal"
     #: GPUs that take part on each host, different ones in each pair, of 8; None: all.
     gpus: int | None = None
-    #: What an ideal judge names: nodes by index; other kinds by their kind and members.
+    #: Each host has the same GPUs in all of its pairs.
+    fixed: bool = False
+    #: Seed of the GPUs that a scheduler gives to each pair.
+    schedule: str = ""
+    #: What an ideal judge names: nodes by index, and other faults.
     bad: frozenset[int] = frozenset()
+    faults: tuple[Fault, ...] = ()
+    #: Pairs are slow that no host or group explains.
+    flaky: bool = False
     chance: random.Random = field(default_factory=random.Random)
 
     @property
@@ -165,10 +221,10 @@ class Cluster:
         result = []
         for group in wave:
             one, other = (int(host[1:]) for host in group.hosts)
-            gpus = (self._gpus(), self._gpus())
+            gpus = (self._gpus(one, number), self._gpus(other, number))
             meeting = Meeting((one, other), gpus, number, len(wave) == 1, self.chance)
-            factor = math.prod(effect(meeting) for effect in self.effects)
-            value = 100 * factor * math.exp(self._noise(meeting.hosts, shared))
+            factor = self.factor(meeting)
+            value = 100 * factor * math.exp(self.noise_of(meeting.hosts, shared))
             result.append(
                 Measurement(
                     group.hosts,
@@ -184,10 +240,20 @@ class Cluster:
             )
         return result
 
-    def _gpus(self) -> Gpus:
-        return None if self.gpus is None else frozenset(self.chance.sample(range(8), self.gpus))
+    def factor(self, meeting: Meeting) -> float:
+        """Return the share of the normal speed that a pair keeps."""
+        return math.prod(effect(meeting) for effect in self.effects)
 
-    def _noise(self, hosts: tuple[int, int], shared: dict[int, float]) -> float:
+    def _gpus(self, host: int, wave: int) -> Gpus:
+        if self.gpus is None:
+            return None
+        if self.fixed:
+            return fixed_gpus(host, self.gpus)
+        chance = random.Random(f"{self.schedule}:{host}:{wave}")
+        return frozenset(chance.sample(range(8), self.gpus))
+
+    def noise_of(self, hosts: tuple[int, int], shared: dict[int, float]) -> float:
+        """Return the log of the noise of a pair; `shared` is that of the switches in this wave."""
         chance, sigma = self.chance, self.noise
         if self.law == "heavy":
             square = sum(chance.gauss(0, 1) ** 2 for _ in range(3))
@@ -210,6 +276,12 @@ class Outcome:
     rounds: int
     again: int
     attribution: Attribution
+    measured: tuple[Measurement, ...]
+
+    @property
+    def blamed(self) -> tuple[Blamed, ...]:
+        """Return everything that is blamed, also the fabric and links."""
+        return (*self.attribution.blamed, *network_faults(self.attribution))
 
     def named(self, *kinds: SuspectKind) -> set[int]:
         """Return the hosts that are accused as one of these kinds (none given: node or GPU)."""
@@ -220,19 +292,27 @@ class Outcome:
     @property
     def rejected(self) -> bool:
         """Return True if anything is blamed."""
-        return bool(self.attribution.blamed)
+        return bool(self.blamed)
 
 
-def judged(measurements: Sequence[Measurement], noise: float = FLOOR) -> tuple[Attribution, Blocks]:
+def judged(
+    measurements: Sequence[Measurement],
+    noise: float = FLOOR,
+    *,
+    bound: float | None = None,
+    places: Mapping[str, str] | None = None,
+) -> tuple[Attribution, Blocks]:
     """Return what the measurements of a simulated cluster show, and the blocks of near hosts."""
-    population = Population(measurements=tuple(measurements), noise=noise)
-    blocks = find_blocks([population], {})
-    return attribute(events(near_and_far(population, blocks))), blocks
+    population = Population(measurements=tuple(measurements), noise=noise, bound=bound)
+    blocks = find_blocks([population], places or {})
+    return attribute(events(near_and_far(population, blocks)), places=places), blocks
 
 
-def accept(one: Cluster, rounds: int | None = None) -> Outcome:
-    """Simulate rounds of pairs and the measurements that follow them in a run."""
-    seed = one.chance.randrange(1 << 30)
+def accept(one: Cluster, rounds: int | None = None, *, seed: int = 1) -> Outcome:
+    """Simulate rounds of pairs and the measurements that follow them in a run.
+
+    `seed` is that of the schedule.
+    """
     count = rounds or rounds_for(one.count, FLOOR)
     waves = pair_rounds(one.hosts, rounds=count, seed=seed)
     found = [m for number, wave in enumerate(waves) for m in one.measure(wave, number)]
@@ -250,7 +330,7 @@ def accept(one: Cluster, rounds: int | None = None) -> Outcome:
         found += one.measure(wave, len(waves) + again, repeated=True)
         again += 1
         attribution, blocks = judged(found)
-    return Outcome(rounds=len(waves), again=again, attribution=attribution)
+    return Outcome(rounds=len(waves), again=again, attribution=attribution, measured=tuple(found))
 
 
 def rate(events: int, trials: int) -> tuple[float, float]:

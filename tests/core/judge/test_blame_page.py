@@ -60,16 +60,16 @@ def test_the_example_has_the_figures_of_the_code() -> None:
     assert f"{likelier(2, 5, (9, 150), blame._INTERMITTENT):.1f} times likelier" in PAGE
     assert f"{len(fabric.pairs)} pairs ({len(fabric.pairs) / 155:.1%})".replace("%", " %") in PAGE
     late = case("node").verdict.suspects[0]
-    assert "slow in 13 of 13 pairs, and the others in 28 of 376" in PAGE
-    assert late.why.startswith("slow in 13 of 13 pairs (62% of normal); other pairs: 28 of 376")
+    assert "slow in 15 of 15 pairs, and the others in 30 of 439" in PAGE
+    assert late.why.startswith("slow in 15 of 15 pairs (62% of normal); other pairs: 30 of 439")
     shown = " ".join(" ".join(text.table(case("node").verdict).splitlines()[:4]).split())
     assert shown in PAGE
 
 
 def test_the_page_has_the_limits_of_the_code() -> None:
-    assert (MIN_SIGMAS, MOST_ROUNDS, MOST_REPEATS, FALSE_ALARMS) == (3.0, 5, 8, 1e-3)
+    assert (MIN_SIGMAS, MOST_ROUNDS, MOST_REPEATS, FALSE_ALARMS) == (3.0, 5, 10, 1e-3)
     assert "at most five rounds" in PAGE
-    assert "up to eight" in PAGE
+    assert "up to ten" in PAGE
     assert f"{detectable_deficit(0.01):.1%} at".replace("%", " %") in PAGE
     assert f"up to {DISTANCE:.0%} slower".replace("%", " %") in PAGE
     assert pytest.approx(1 - COLLAPSED) == DISTANCE

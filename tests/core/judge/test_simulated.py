@@ -1,87 +1,157 @@
-"""Pair rounds and their confirmation on simulated clusters: which hosts are named.
+"""Simulated clusters with faults: what the judge names, and that it never accuses innocent nodes.
 
-`make bench` has the table of rates; here are few clusters of each kind, always the same ones.
+`make bench ARGS=blame` has the table of rates; here are few clusters of each world, with seeds.
 """
 
 from __future__ import annotations
 
+import random
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.factories.simulated_cluster import LAWS, Law, Outcome, accept, cluster, rate
+from tests.factories.simulated_cluster import accept, judged, rate
+from tests.factories.simulated_worlds import BY_NAME, WORLDS, World, score
 
-from accept.core.judge.remeasure import confirming
-from accept.core.judge.robust_stats import MOST_ROUNDS
+from accept.core.groups import pair_rounds
+from accept.core.judge.blame import Attribution
+from accept.core.judge.pairs import Gpus, Measurement
+from accept.core.judge.remeasure import next_wave
+from accept.core.judge.robust_stats import MOST_REPEATS
 
-
-def outcomes(trials: int, count: int, bad: int = 0, **kind: object) -> list[Outcome]:
-    return [accept(cluster(count, bad, seed=seed, **kind)) for seed in range(trials)]  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("count", [4, 16, 64, 256])
-def test_healthy_clusters_are_not_rejected(count: int, law: Law) -> None:
-    assert not any(o.rejected for o in outcomes(40, count, law=law))
-
-
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize(("count", "bad"), [(16, 1), (64, 1), (256, 5)])
-def test_six_percent_less_is_found_and_nobody_else_accused(count: int, bad: int, law: Law) -> None:
-    for outcome in outcomes(20, count, bad, deficit=0.06, law=law):
-        assert len(outcome.found) == bad
-        assert not outcome.accused
-        assert outcome.rounds <= MOST_ROUNDS
+#: Nodes and clusters of each world; one cluster of 64 nodes takes as long as ten of 16.
+_SIZES = ((10, 2), (16, 2), (32, 1))
+_ROUNDS = 8
+#: Worlds in which a fault may remain unnamed, because too little differs or it shows too rarely, or
+#: in which distance is at its limit.
+_HARD = {"node-3", "often-pairs", "border-node", "leaf-pairs", "gpu-pairs", "rail-same", "apart-15"}
+#: With so few nodes, one in 100 clusters has a node with most of its pairs bad by chance.
+_BY_CHANCE = {("pairs-20-70", 10), ("pairs-20-6", 10)}
 
 
-def test_a_tenth_of_the_hosts_dead_is_found_whole() -> None:
-    for outcome in outcomes(20, 64, 6, deficit=1.0):
-        assert (len(outcome.found), outcome.accused) == (6, frozenset())
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_faults_are_named_and_no_innocent_node_is_accused(world: World) -> None:
+    for count, clusters in _SIZES:
+        for seed in range(clusters):
+            if (world.name, count) in _BY_CHANCE:
+                continue
+            cluster = world.cluster(count, _ROUNDS, seed)
+            result = score(cluster, accept(cluster, _ROUNDS, seed=seed))
+            assert not result.innocent, (count, seed)
+            if count > min(_SIZES)[0] and world.name not in _HARD:
+                assert result.right == result.faults, (count, seed)
+                assert not result.other, (count, seed)
 
 
-def test_who_is_slow_at_times_is_called_that_and_harms_no_partner() -> None:
-    found = outcomes(40, 64, 1, deficit=0.5, often=0.5)
-    assert sum(len(o.found) for o in found) > 20
-    assert not any(o.accused for o in found)
-    causes = {node.cause for o in found for node in o.decoded.nodes}
-    assert causes == {"intermittent", "slow-outlier"}
+def test_the_fabric_is_named_if_bad_pairs_follow_no_host() -> None:
+    for name in ("w3", "w4", "pairs-20-6", "pairs-dead"):
+        cluster = BY_NAME[name].cluster(64, _ROUNDS, 1)
+        outcome = accept(cluster, _ROUNDS)
+        assert [one.kind for one in outcome.blamed] == ["fabric"], name
 
 
-def test_noise_too_large_for_a_small_deficit_accuses_nobody_wrongly() -> None:
-    for outcome in outcomes(40, 64, 1, deficit=0.06, noise=0.03):
-        assert not outcome.accused
+def test_nothing_is_measured_again_if_nothing_is_an_outlier() -> None:
+    assert accept(BY_NAME["w0"].cluster(64, _ROUNDS, 1), _ROUNDS).again == 0
 
 
-def test_nothing_is_measured_again_where_nobody_stands_out() -> None:
-    assert sum(o.again for o in outcomes(40, 64)) == 0
+@pytest.mark.parametrize("name", ["w1", "w5", "w7", "leaf", "gpu"])
+def test_a_second_measurement_of_a_cluster_names_the_same_suspects(name: str) -> None:
+    named = [
+        {
+            (one.kind, one.hosts, one.device)
+            for one in accept(BY_NAME[name].cluster(64, _ROUNDS, 1, noise=noise), _ROUNDS).blamed
+        }
+        for noise in (0, 1)
+    ]
+    assert named[0] == named[1]
 
 
-# -- the wave that confirms ----------------------------------------------------------------------
+# -- names and order -----------------------------------------------------------------------------
 
 
-@given(st.integers(2, 40), st.data())
-def test_suspects_meet_good_hosts_each_host_once(count: int, data: st.DataObject) -> None:
-    hosts = [f"h{i}" for i in range(count)]
-    suspects = set(data.draw(st.lists(st.sampled_from(hosts), unique=True)))
-    links = [("h0", "h1")] if data.draw(st.booleans()) and suspects.isdisjoint({"h0", "h1"}) else []
-    wave = confirming(hosts, suspects, links, set(), seed=data.draw(st.integers(0, 9)))
+def _planned(world: World, count: int, seed: int) -> list[Measurement]:
+    cluster = world.cluster(count, _ROUNDS, seed)
+    waves = pair_rounds(cluster.hosts, rounds=_ROUNDS, seed=seed)
+    return [m for number, wave in enumerate(waves) for m in cluster.measure(wave, number)]
+
+
+def _shown(
+    found: Attribution, names: dict[str, str] | None = None, gpus: list[int] | None = None
+) -> object:
+    """Return an attribution without its order, with other names of hosts and GPUs."""
+    new = names or {}
+    numbers = gpus or list(range(8))
+
+    def sides(*groups: tuple[str, ...]) -> frozenset[frozenset[str]]:
+        return frozenset(frozenset(new.get(host, host) for host in group) for group in groups)
+
+    blamed = {
+        (
+            one.kind,
+            sides(one.hosts, one.others),
+            None if one.device is None else numbers[int(one.device)],
+            one.strength,
+            one.cause,
+            (one.bad, one.pairs, one.other_bad, one.other_pairs, one.cleared),
+        )
+        for one in found.blamed
+    }
+    return blamed, sides(found.unknown, found.doubtful), round(found.background, 9)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(WORLDS), st.sampled_from([6, 8, 16]), st.integers(0, 999), st.randoms())
+def test_names_and_order_of_hosts_and_gpus_do_not_matter(
+    world: World, count: int, seed: int, chance: random.Random
+) -> None:
+    measured = _planned(world, count, seed)
+    names = sorted({host for one in measured for host in one.hosts})
+    shuffled = chance.sample(names, len(names))
+    new = dict(zip(names, shuffled, strict=True))
+    numbers = chance.sample(range(8), 8)
+
+    def renumbered(gpus: Gpus) -> Gpus:
+        return None if gpus is None else frozenset(numbers[gpu] for gpu in gpus)
+
+    other = [
+        one._replace(
+            hosts=tuple(new[host] for host in one.hosts),
+            gpus=(renumbered(one.gpus[0]), renumbered(one.gpus[1])),
+        )
+        for one in measured
+    ]
+    chance.shuffle(other)
+    swapped = [
+        one._replace(hosts=one.hosts[::-1], gpus=one.gpus[::-1]) if chance.random() < 0.5 else one
+        for one in other
+    ]
+    assert _shown(judged(measured)[0], new, numbers) == _shown(judged(swapped)[0])
+
+
+# -- the waves that follow -----------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(WORLDS), st.sampled_from([4, 9, 16]), st.integers(0, 999))
+def test_each_host_is_in_one_pair_of_a_wave_that_follows(
+    world: World, count: int, seed: int
+) -> None:
+    cluster = world.cluster(count, _ROUNDS, seed)
+    measured = _planned(world, count, seed)
+    met = {frozenset(one.hosts) for one in measured}
+    found, blocks = judged(measured)
+    wave = next_wave(
+        found, cluster.hosts, met, blocks=blocks, done=0, limit=MOST_REPEATS, seed=seed
+    )
     busy = [host for group in wave for host in group.hosts]
     assert len(busy) == len(set(busy))
-    good = set(hosts) - suspects - {host for link in links for host in link}
-    for group in wave:
-        assert group.hosts in links or good.intersection(group.hosts)
-    met = suspects.intersection(busy)
-    assert len(met) == min(len(suspects), len(good))
-    assert bool(wave) == bool(links or (suspects and good))
+    assert set(busy) <= set(cluster.hosts)
+    assert not next_wave(
+        found, cluster.hosts, met, blocks=blocks, done=MOST_REPEATS, limit=MOST_REPEATS, seed=seed
+    )
 
 
-def test_a_suspect_meets_somebody_new_where_there_is_one() -> None:
-    hosts = ["a", "b", "c", "d"]
-    met = {frozenset(("a", "b")), frozenset(("a", "c"))}
-    wave = confirming(hosts, {"a"}, [], met, seed=1)
-    assert ("a", "d") in {group.hosts for group in wave}
-
-
-def test_bounds_of_a_rate_hold_what_was_seen() -> None:
+def test_bounds_of_a_rate_contain_the_measured_rate() -> None:
     low, high = rate(0, 3000)
     assert low == pytest.approx(0)
     assert high == pytest.approx(0.00128, abs=2e-5)
