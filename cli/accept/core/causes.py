@@ -279,8 +279,8 @@ class Cause(TextEnum):
     SLOW_NETWORK = Row(
         text="slow-network",
         meaning="pairs of hosts are slow or fail, and no single host explains it",
-        action="do not drain nodes; check leaf and spine ports: error counters, adaptive routing, "
-        "FEC, PFC pauses; then measure the same pairs again",
+        action="check leaf and spine ports: error counters, adaptive routing, FEC, PFC pauses; "
+        "then measure the same pairs again; do not drain nodes for it",
         owner=Owner.FABRIC,
         follows_no_gpu=True,
         slow=True,

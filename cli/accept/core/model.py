@@ -340,6 +340,16 @@ class Bound:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Executions:
+    """How many executions of a check have the same problem, and which hosts all of these share."""
+
+    bad: int
+    total: int
+    #: Hosts that took part in all bad ones; none: the problem follows no host.
+    common_hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One comparison: the measured value, the required value, and the resulting state."""
 
@@ -360,6 +370,8 @@ class Finding:
     peak: float | None = None
     peak_source: str = ""
     hosts: tuple[str, ...] = ()
+    #: Executions with wrong, missing or unchecked results; None for other findings.
+    executions: Executions | None = None
     evidence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -373,6 +385,16 @@ def _range(hosts: tuple[str, ...]) -> str:
 
 #: Kind, hosts and device of a suspect.
 Part = tuple[SuspectKind, tuple[str, ...], str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadPair:
+    """A pair of hosts that a suspect makes bad, with its worst result."""
+
+    hosts: tuple[str, ...]
+    #: The value as a share of normal; None: nothing was measured, or only the data is wrong.
+    share: float | None = None
+    log: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,7 +414,14 @@ class Suspect:
     name: str = field(init=False)
     cause: Cause
     strength: Strength
+    #: What is bad, with counts.
     why: str
+    #: What all bad results share, and what is normal around it; empty for hosts and their devices.
+    around: str = ""
+    #: Who looks bad and is not; empty for hosts and their devices.
+    innocent: str = ""
+    #: The bad pairs, worst first.
+    pairs: tuple[BadPair, ...] = ()
     evidence: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -409,6 +438,11 @@ class Suspect:
         else:
             name = " - ".join(self.hosts) + (f":{self.device}" if self.device else "")
         object.__setattr__(self, "name", name)
+
+    @property
+    def of_network(self) -> bool:
+        """Whether hosts share it, so that no host is bad itself."""
+        return self.kind not in (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
 
     @property
     def part(self) -> Part:

@@ -30,7 +30,20 @@ from tests.factories.verdicts import (
 )
 
 from accept.core.causes import Cause
-from accept.core.model import Fact, Problem, Record, Skipped, State, Step, Verdict
+from accept.core.judge.suspects import merged
+from accept.core.model import (
+    Executions,
+    Fact,
+    Problem,
+    Record,
+    Skipped,
+    State,
+    Step,
+    Strength,
+    Suspect,
+    SuspectKind,
+    Verdict,
+)
 
 # -- accepted -------------------------------------------------------------------------------------
 
@@ -174,3 +187,85 @@ def test_a_run_that_requests_gpus_and_detects_none_is_never_accepted(
 def test_a_machine_without_gpus_passes_without_any() -> None:
     verdict = judged(plan(SCRIPT), hosts_record(EIGHT), record(SCRIPT, EIGHT))
     assert (verdict.exit, verdict.gpu_tested) == (0, False)
+
+
+# -- wrong data first -----------------------------------------------------------------------------
+
+
+def wrong_in(of: Step, *bad: tuple[str, ...]) -> list[Record]:
+    """Return records of eight hosts; groups of the hosts `bad` have wrong data."""
+    return [
+        replace(made, metrics=table("all-reduce", 10, wrong=7)) if made.hosts in bad else made
+        for made in measured(of, EIGHT, slow())
+    ]
+
+
+def test_wrong_data_without_a_common_host_is_software() -> None:
+    ladder = step("all-reduce", "ladder")
+    pairs = (EIGHT[:2], EIGHT[2:4], EIGHT[4:6])
+    verdict = judged(plan(ladder), hosts_record(EIGHT), *wrong_in(ladder, *pairs, EIGHT))
+    (finding,) = (f for c in verdict.checks for f in c.findings if f.executions)
+    assert finding.executions == Executions(bad=4, total=7)
+    assert verdict.suspects == ()
+    assert "wrong data in 4 of 7 logs of all-reduce, follows no host: software" in verdict.headline
+
+
+def test_wrong_data_of_every_host_alone_is_software() -> None:
+    each = step("all-reduce", "each")
+    verdict = judged(plan(each), hosts_record(EIGHT), *wrong_in(each, *((host,) for host in EIGHT)))
+    assert verdict.headline.startswith(
+        "fail: wrong data in 8 of 8 logs of all-reduce, follows no host: software"
+    )
+
+
+def test_one_log_with_wrong_data_does_not_clear_the_hosts() -> None:
+    verdict = judged(plan(ALL), hosts_record(EIGHT), *wrong_in(ALL, EIGHT))
+    assert verdict.headline.startswith("fail: wrong data in 1 of 1 log")
+    assert "software" not in verdict.headline
+
+
+def test_wrong_data_without_a_suspect_comes_before_a_slow_host() -> None:
+    speed = slow("h5")
+    verdict = judged(
+        plan(ALL, PAIRS),
+        hosts_record(EIGHT),
+        *wrong_in(ALL, EIGHT),
+        *measured(PAIRS, EIGHT, speed),
+    )
+    assert verdict.headline.index("wrong data") < verdict.headline.index("h5")
+
+
+def test_wrong_data_comes_before_stronger_evidence_of_slowness() -> None:
+    def suspect(host: str, cause: Cause, strength: Strength) -> Suspect:
+        return Suspect(
+            kind=SuspectKind.NODE, hosts=(host,), cause=cause, strength=strength, why="counts"
+        )
+
+    found = merged(
+        [
+            suspect("h1", Cause.SLOW_OUTLIER, Strength.STRONG),
+            suspect("h2", Cause.SLOW_OUTLIER, Strength.STRONG),
+            suspect("h2", Cause.WRONG_DATA, Strength.WEAK),
+        ],
+        EIGHT,
+    )
+    assert [(s.hosts[0], s.cause) for s in found] == [
+        ("h2", Cause.WRONG_DATA),
+        ("h1", Cause.SLOW_OUTLIER),
+    ]
+
+
+def test_a_leaf_explains_its_rail() -> None:
+    def suspect(kind: SuspectKind, device: str) -> Suspect:
+        return Suspect(
+            kind=kind,
+            hosts=EIGHT[:2] if kind is SuspectKind.LEAF else (),
+            device=device,
+            cause=Cause.SLOW_NETWORK,
+            strength=Strength.STRONG,
+            why="counts",
+        )
+
+    leaf = suspect(SuspectKind.LEAF, "3")
+    other = suspect(SuspectKind.RAIL, "4")
+    assert set(merged([suspect(SuspectKind.RAIL, "3"), other, leaf], EIGHT)) == {leaf, other}

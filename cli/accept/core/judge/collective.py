@@ -11,6 +11,7 @@ from accept.core.causes import Cause, Judgement
 from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, FactKind
 from accept.core.judge import bounds, completeness
 from accept.core.judge.attribution import examine
+from accept.core.judge.blame import Unit
 from accept.core.judge.collective_metrics import (
     BANDWIDTH,
     Measure,
@@ -30,6 +31,7 @@ from accept.core.judge.suspects import from_problems
 from accept.core.model import (
     Bound,
     BoundKind,
+    Executions,
     Finding,
     GroupKind,
     PlannedMachine,
@@ -41,7 +43,7 @@ from accept.core.model import (
     Suspect,
     SuspectKind,
 )
-from accept.core.text import count, format_size
+from accept.core.text import count, format_size, shortened
 
 #: What a host did, for each path between GPUs that is slower than NVLink.
 _SLOW_PATHS = {
@@ -49,6 +51,8 @@ _SLOW_PATHS = {
     "P2P off": "says that P2P is disabled between its GPUs",
 }
 _NETWORK_PATH = "moved data between its GPUs over the network"
+#: Highest number of pairs, and of suspects, in one message.
+_MAX_UNPROVEN, _MAX_EXPLAINED = 5, 3
 #: Kind of the finding that results were not checked.
 _UNCHECKED = (Cause.NO_MEASUREMENT, Judgement.CORRECTNESS)
 
@@ -207,12 +211,21 @@ def _open_findings(
         text += "A `topology` command in the machine's file would show which"
         yield finding(text, State.INCONCLUSIVE, hosts)
     if units := pairs.unproven(check, step):
-        names = completeness.host_list([" - ".join(unit.hosts) for unit in units])
-        verb = "collapsed" if len(units) == 1 else "each collapsed"
-        text = f"{names} {verb}, and it is open whether the path or a host is the reason: "
-        text += "measure again, once with nothing else running"
+        shown = "this pair shows it" if len(units) == 1 else "these pairs show it"
+        text = f"{_collapsed(units)}: the path or either host may be the reason. No part is named, "
+        text += f"because only {shown}"
         logs = dict.fromkeys(e.log for unit in units for e in unit.events if e.log)
         yield finding(text, State.INCONCLUSIVE, logs=[*logs])
+
+
+def _collapsed(units: Sequence[Unit]) -> str:
+    """Return how slow some pairs are, such as "h1 - h2 reached 52% of normal"."""
+    texts = []
+    for unit in units:
+        shares = [event.share for event in unit.events if event.bad and event.share is not None]
+        result = f"reached {min(shares):.0%} of normal" if shares else "failed"
+        texts.append(f"{' - '.join(unit.hosts)} {result}")
+    return shortened(texts, _MAX_UNPROVEN)
 
 
 def _proven(suspects: Sequence[Suspect], *, promised: bool) -> list[Suspect]:
@@ -248,7 +261,7 @@ def _population_finding(
         s.strength is Strength.WEAK and s.kind in (SuspectKind.NODE, SuspectKind.GPU)
         for s in suspects
     )
-    names = completeness.host_list([suspect.name for suspect in suspects])
+    texts = shortened([f"{s.name}: {s.why}" for s in suspects], _MAX_EXPLAINED, " | ")
     side = "above" if measure.inverse else "below"
     limit = f"; slow is {side} {measure.text(peers.limit)}" if peers else ""
     return Finding(
@@ -256,7 +269,7 @@ def _population_finding(
         judgement=Judgement.POPULATION,
         state=State.INCONCLUSIVE if step.groups is GroupKind.PAIRS and weak_nodes else State.FAIL,
         cause=suspects[0].cause,
-        message=f"{what}: outliers: {names}{limit}",
+        message=f"{what}: {texts}{limit}",
         metric=measure.metric,
         unit=measure.unit,
         bound=_population_bound(peers, measure) if peers else None,
@@ -329,7 +342,7 @@ def _result_findings(
             text = f"the largest message measured is {format_size(reading.top)}"
             add(Cause.TOP_SIZE_MISSING, record, text)
     return [
-        _result_finding(evidence.check, *kind, records)
+        _result_finding(evidence, *kind, records)
         for kind, records in by_kind.items()
         if kind == _UNCHECKED or kind[0] not in known
     ]
@@ -356,18 +369,24 @@ def _rank_mismatches(
 
 
 def _result_finding(
-    check: str, cause: Cause, judgement: Judgement, records: Sequence[tuple[Record, str]]
+    evidence: Evidence, cause: Cause, judgement: Judgement, records: Sequence[tuple[Record, str]]
 ) -> Finding:
     first, text = records[0]
     others = len(records) - 1
     more = f" (and in {count(others, 'more group')})" if others else ""
+    common = set.intersection(*(set(record.hosts) for record, _ in records))
     return Finding(
-        check=check,
+        check=evidence.check,
         judgement=judgement,
         state=State.FAIL,
         cause=cause,
         message=f"{text} in step {first.step} on {completeness.host_list(first.hosts)}{more}",
         hosts=tuple(dict.fromkeys(host for record, _ in records for host in record.hosts)),
+        executions=Executions(
+            bad=len({id(record) for record, _ in records}),
+            total=len(evidence.records),
+            common_hosts=tuple(host for host in evidence.hosts if host in common),
+        ),
         evidence=tuple(dict.fromkeys(record.log for record, _ in records if record.log))[:8],
     )
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from accept.core.causes import Cause
 from accept.core.judge.blame import Attribution, Blamed, Unit
-from accept.core.judge.pairs import COLLAPSED, Event, Population, healthy_spread
+from accept.core.judge.pairs import COLLAPSED, Event, Gpus, Population, healthy_spread
 from accept.core.judge.robust_stats import Spread
 from accept.core.judge.topology import Blocks, distance, lone_hosts
-from accept.core.model import GroupKind, Step, Strength, Suspect, SuspectKind
-from accept.core.text import count
+from accept.core.model import BadPair, GroupKind, Step, Strength, Suspect, SuspectKind
+from accept.core.text import count, shortened
 
 #: The smallest number of collapsed pairs, and their smallest share, that is a fault of the network.
 _FEWEST_COLLAPSED, _LOWEST_COLLAPSED = 4, 0.01
@@ -20,6 +20,10 @@ _FEWEST_COLLAPSED, _LOWEST_COLLAPSED = 4, 0.01
 _TOLERANCE = 0.01
 #: Highest number of logs of one suspect.
 _MAX_LOGS = 8
+#: Highest number of hosts in a sentence.
+_MAX_HOSTS = 16
+#: Highest number of bad pairs of one suspect in the verdict.
+_MAX_PAIRS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,10 @@ class PairResults:
     populations: Mapping[tuple[str, str], tuple[Population, ...]] = field(default_factory=dict)
     #: The hosts in the run's order.
     order: tuple[str, ...] = ()
+    #: The suspects that were described already: each check and step asks for them again.
+    _described: dict[tuple[object, ...], Suspect] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def spread(self, check: str, step: Step) -> Spread | None:
         """Return the spread of the healthy pairs of a step; None if there are too few."""
@@ -102,11 +110,13 @@ class PairResults:
         return Population(measurements=tuple(m for p in parts for m in p.measurements), noise=0.0)
 
     def _suspect(self, blamed: Blamed) -> Suspect:
-        order = {host: index for index, host in enumerate(self.order)}
+        key = (blamed.kind, blamed.hosts, blamed.others, blamed.device, blamed.cause)
+        if key not in self._described:
+            self._described[key] = self._describe(blamed)
+        return self._described[key]
 
-        def sort(hosts: Sequence[str]) -> tuple[str, ...]:
-            return tuple(sorted(hosts, key=lambda host: (order.get(host, len(order)), host)))
-
+    def _describe(self, blamed: Blamed) -> Suspect:
+        sort = self._sorted
         return Suspect(
             kind=blamed.kind,
             hosts=sort(blamed.hosts),
@@ -115,8 +125,83 @@ class PairResults:
             cause=_cause(blamed),
             strength=blamed.strength,
             why=_why(blamed),
+            around=self._around(blamed),
+            innocent=self._innocent(blamed),
+            pairs=tuple(
+                replace(pair, hosts=sort(pair.hosts)) for pair in _bad_pairs(blamed)[:_MAX_PAIRS]
+            ),
             evidence=tuple(dict.fromkeys(e.log for e in blamed.events if e.log))[:_MAX_LOGS],
         )
+
+    def _sorted(self, hosts: Iterable[str]) -> tuple[str, ...]:
+        """Return hosts in the run's order."""
+        order = {host: index for index, host in enumerate(self.order)}
+        return tuple(sorted(hosts, key=lambda host: (order.get(host, len(order)), host)))
+
+    def _around(self, blamed: Blamed) -> str:
+        """Return what all bad pairs of a fault of the network share, and what is normal around."""
+        if blamed.kind in (SuspectKind.NODE, SuspectKind.GPU):
+            return ""
+        members, others = set(blamed.hosts), set(blamed.others)
+        times: dict[str, int] = {}
+        for pair in _bad_pairs(blamed):
+            for host in pair.hosts:
+                times[host] = times.get(host, 0) + 1
+        if blamed.kind is SuspectKind.FABRIC:
+            spread = f"spread over {len(times)} of {count(len(self.order), 'host')}"
+            return f"{spread}; no host is in more than {max(times.values(), default=0)} of them"
+        if blamed.kind is SuspectKind.RAIL:
+            hosts = count(len(times), "host")
+            return f"all of them use GPU {blamed.device} of a host; spread over {hosts}"
+        if blamed.kind is SuspectKind.LINK:
+            thirds = self._normal(blamed, lambda hosts, _: len(members & hosts) == 1)
+            return f"pairs of these two with third hosts: {thirds}"
+        if blamed.kind is SuspectKind.BORDER:
+            inside = self._normal(blamed, lambda hosts, _: hosts <= members or hosts <= others)
+            return f"pairs inside the two groups: {inside}"
+        text = f"all of them leave {shortened(self._sorted(blamed.hosts), _MAX_HOSTS)}"
+        text += f"; pairs inside: {self._normal(blamed, lambda hosts, _: hosts <= members)}"
+        if blamed.device is None:
+            return text
+        number = int(blamed.device)
+        elsewhere = self._normal(
+            blamed,
+            lambda hosts, gpus: (
+                len(hosts & members) == 1
+                and all(known is not None and number not in known for known in gpus)
+            ),
+        )
+        return f"{text}; pairs with other hosts through other GPUs: {elsewhere}"
+
+    def _normal(self, blamed: Blamed, chosen: Callable[[set[str], Sequence[Gpus]], bool]) -> str:
+        """Return how many of the chosen measurements are normal, such as "44 of 44 normal"."""
+        found = self.wrong if blamed.cause is Cause.WRONG_DATA else self.slow
+        events = [event for one in found.blamed for event in one.events]
+        events += [event for unit in found.open_pairs for event in unit.events if event.bad]
+        bad = {(frozenset(event.hosts), event.log) for event in events}
+        measured = {
+            (frozenset(m.hosts), m.log)
+            for parts in self.populations.values()
+            for part in parts
+            for m in part.measurements
+            if chosen(set(m.hosts), m.gpus)
+        }
+        return f"{len(measured - bad)} of {len(measured)} normal" if measured else "not measured"
+
+    def _innocent(self, blamed: Blamed) -> str:
+        """Return who is in bad pairs of a fault of the network, and is not the reason."""
+        if blamed.kind in (SuspectKind.NODE, SuspectKind.GPU):
+            return ""
+        if blamed.kind is SuspectKind.LINK:
+            return "neither host: draining one of them keeps the fault"
+        of_host = (SuspectKind.NODE, SuspectKind.GPU)
+        named = [b.hosts[0] for b in self.blamed() if b.kind in of_host]
+        hosts = "single hosts"
+        if blamed.kind in (SuspectKind.LEAF, SuspectKind.SWITCH):
+            hosts = f"the {count(len(blamed.hosts), 'host')} behind it"
+        elif named:
+            hosts += f" other than {shortened(list(dict.fromkeys(named)), 3)}"
+        return f"{hosts}: draining them keeps the fault"
 
 
 def _its_gpu(blamed: Blamed, events: Sequence[Event]) -> Blamed:
@@ -192,37 +277,33 @@ def _network(
 
 
 def _why(blamed: Blamed) -> str:
-    """Return the counts that show a fault, as one sentence."""
-    what = _what(blamed)
+    """Return what is bad, with the counts that show it."""
+    lost = f" ({blamed.share:.0%} of normal)" if blamed.share is not None else ""
     others = f"other pairs: {blamed.other_bad} of {blamed.other_pairs}"
-    counts = f"{blamed.bad} of {count(blamed.pairs, 'pair')}"
+    counts = f"{_what(blamed)} in {blamed.bad} of {count(blamed.pairs, 'pair')}"
     if blamed.kind is SuspectKind.FABRIC:
         share = blamed.bad / blamed.pairs
-        return (
-            f"{counts} ({share:.0%}) {_verb(blamed)}, and no host explains it: do not drain nodes"
-        )
+        return f"{counts}, {share:.0%} of all{lost}; no host explains it"
     if blamed.kind is SuspectKind.LINK:
         times = count(blamed.bad, "measurement")
-        return (
-            f"{what} in each of {times}, also with nothing else running; neither host explains it"
-        )
+        return f"{_what(blamed)} in each of {times}{lost}, also with nothing else running"
     if blamed.kind is SuspectKind.BORDER:
-        return f"{what} in {counts} between the two groups; {others}"
+        return f"{counts} between the two groups{lost}; {others}"
     if blamed.kind in (SuspectKind.SWITCH, SuspectKind.LEAF):
         through = f" through GPU {blamed.device}" if blamed.device is not None else ""
-        return f"{what} in {counts} with other hosts{through}; {others}"
+        return f"{counts} with other hosts{through}{lost}; {others}"
     if blamed.kind is SuspectKind.RAIL:
-        return f"{what} in {counts} through local rank {blamed.device}; {others}"
+        return f"{counts} through local rank {blamed.device}{lost}; {others}"
     gpus = ""
     if blamed.gpus is not None:
-        names = ", ".join(map(str, sorted(blamed.gpus)))
-        gpus = (
-            f" in which its GPU {names} took part"
-            if len(blamed.gpus) == 1
-            else (f" in which its GPUs {names} took part")
-        )
-    partners = "partner is" if blamed.cleared == 1 else "partners are"
-    return f"{what} in {counts}{gpus}; {others}; {blamed.cleared} {partners} good with third hosts"
+        noun = "GPU" if len(blamed.gpus) == 1 else "GPUs"
+        gpus = f" in which its {noun} {', '.join(map(str, sorted(blamed.gpus)))} took part"
+    partners = {host for event in blamed.events for host in event.hosts}.difference(blamed.hosts)
+    cleared = "partner is" if blamed.cleared == 1 else "partners are"
+    known = f"{blamed.cleared}"
+    if len(partners) > blamed.cleared:
+        known, cleared = f"{blamed.cleared} of {len(partners)}", "partners are"
+    return f"{counts}{gpus}{lost}; {others}; its {known} {cleared} good with third hosts"
 
 
 def _what(blamed: Blamed) -> str:
@@ -230,12 +311,15 @@ def _what(blamed: Blamed) -> str:
         return "wrong data"
     if not blamed.cause.row.relative:
         return str(blamed.cause)
-    return f"{blamed.share:.0%} of normal" if blamed.share is not None else "bad"
+    return "slow"
 
 
-def _verb(blamed: Blamed) -> str:
-    if blamed.cause is Cause.WRONG_DATA:
-        return "have wrong data"
-    if blamed.share is None:
-        return "fail"
-    return f"collapse to {blamed.share:.0%} of normal in the median"
+def _bad_pairs(blamed: Blamed) -> tuple[BadPair, ...]:
+    """Return the bad pairs with their worst results, worst first."""
+    wrong = blamed.cause is Cause.WRONG_DATA
+    worst: dict[tuple[str, ...], BadPair] = {}
+    for event in sorted(blamed.events, key=lambda event: (event.share or 0.0, event.hosts)):
+        hosts = tuple(sorted(event.hosts))
+        share = None if wrong else event.share
+        worst.setdefault(hosts, BadPair(hosts=hosts, share=share, log=event.log))
+    return tuple(worst.values())

@@ -7,13 +7,29 @@ from typing import TypeVar
 
 from accept.core.causes import Cause, Judgement
 from accept.core.judge.evidence import Evidence
-from accept.core.model import WORST_FIRST, CheckVerdict, Finding, State, SuspectKind, Verdict
+from accept.core.model import (
+    WORST_FIRST,
+    CheckVerdict,
+    Finding,
+    State,
+    Suspect,
+    SuspectKind,
+    Verdict,
+)
 from accept.core.serde import read
+from accept.core.text import count, shortened
 
 P = TypeVar("P")
 
 #: Highest numbers of suspects or checks in the headline, and of lines of advice.
 _MAX_NAMED, _MAX_ADVICE = 3, 20
+#: Highest number of hosts in the sentence on which hosts may be used.
+_MAX_LISTED = 8
+#: What to do about wrong data that follows no host.
+_SOFTWARE = (
+    "no host explains the wrong data: compare the versions of NCCL, network plugin, driver and "
+    "firmware, and run the step again with another NCCL"
+)
 
 
 # States
@@ -78,13 +94,9 @@ def headline(verdict: Verdict) -> str:
         text = f"{verdict.state.value}: the run was interrupted: {verdict.interruption}"
     elif verdict.state is State.PASS:
         text = "pass" if verdict.gpu_tested else "pass (no GPU tested)"
-    elif verdict.suspects and verdict.state in (State.FAIL, State.DEGRADED):
-        named = [f"{s.name} {s.cause} ({s.strength})" for s in verdict.suspects[:_MAX_NAMED]]
-        more = len(verdict.suspects) - _MAX_NAMED
-        text = f"{verdict.state.value}: {', '.join(named)}"
-        text += f" and {more} more" if more > 0 else ""
     else:
-        text = f"{verdict.state.value}: {', '.join(_reasons(verdict)) or 'no reason is recorded'}"
+        reasons = _suspect_reasons(verdict) or _reasons(verdict)
+        text = f"{verdict.state.value}: {', '.join(reasons) or 'no reason is recorded'}"
     if verdict.part:
         text += f" ({verdict.part})"
     if not verdict.injected:
@@ -93,17 +105,100 @@ def headline(verdict: Verdict) -> str:
     return f"drill: {text}{unseen}"
 
 
+def _suspect_reasons(verdict: Verdict) -> list[str]:
+    """Return wrong data and suspects, wrong data first; empty if nothing is blamed."""
+    if not verdict.suspects or verdict.state not in (State.FAIL, State.DEGRADED):
+        return []
+    wrong = wrong_data(verdict)
+    suspects = [s for s in verdict.suspects if not (wrong and _is_wrong_everywhere(s))]
+    named = [f"{s.name} {s.cause} ({s.strength})" for s in suspects]
+    return _few([*([wrong] if wrong else []), *named])
+
+
 def _reasons(verdict: Verdict) -> list[str]:
     checks = [check for check in verdict.checks if check.state is verdict.state]
     required = [check for check in checks if not check.optional] or checks
-    return [f"{check.check} {_why(check)}".strip() for check in required[:_MAX_NAMED]]
+    wrong = wrong_data(verdict)
+    reasons = [
+        f"{check.check} {why}".strip()
+        for check in required
+        if (why := _why(check)) != Cause.WRONG_DATA or not wrong
+    ]
+    return _few([*([wrong] if wrong else []), *reasons])
+
+
+def _few(reasons: Sequence[str]) -> list[str]:
+    more = len(reasons) - _MAX_NAMED
+    if more <= 0:
+        return [*reasons]
+    return [*reasons[: _MAX_NAMED - 1], f"{reasons[_MAX_NAMED - 1]} and {more} more"]
 
 
 def _why(check: CheckVerdict) -> str:
-    for finding in check.findings:
-        if finding.state is check.state:
-            return finding.cause or f"({finding.message})"
-    return ""
+    found = [finding for finding in check.findings if finding.state is check.state]
+    found.sort(key=lambda finding: finding.cause is not Cause.WRONG_DATA)
+    return next((finding.cause or f"({finding.message})" for finding in found), "")
+
+
+def wrong_data(verdict: Verdict) -> str:
+    """Return how much data is wrong if no host or link explains it; empty otherwise."""
+    found = [
+        finding
+        for check in verdict.checks
+        for finding in check.findings
+        if finding.cause is Cause.WRONG_DATA and finding.state is State.FAIL
+    ]
+    explained = any(
+        s.cause is Cause.WRONG_DATA and not _is_wrong_everywhere(s) for s in verdict.suspects
+    )
+    if not found or explained:
+        return ""
+    worst = max(found, key=lambda f: f.executions.bad if f.executions else 0)
+    executions = worst.executions
+    if executions is None:
+        return f"wrong data in {', '.join(dict.fromkeys(finding.check for finding in found))}"
+    text = f"wrong data in {executions.bad} of {count(executions.total, 'log')} of {worst.check}"
+    if others := len({finding.check for finding in found}) - 1:
+        text += f" and in {count(others, 'more check')}"
+    common = executions.common_hosts
+    if executions.bad > 1 and not common:
+        return f"{text}, follows no host: software"
+    return f"{text}, all with {', '.join(common)}" if 0 < len(common) <= _MAX_NAMED else text
+
+
+def _is_wrong_everywhere(suspect: Suspect) -> bool:
+    """Return True if wrong data follows no part of the network, so software is the likely cause."""
+    return suspect.kind is SuspectKind.FABRIC and suspect.cause is Cause.WRONG_DATA
+
+
+def usable(verdict: Verdict) -> str:
+    """Return which hosts may be used, as one sentence; empty if the verdict is a pass."""
+    if verdict.state is State.PASS or verdict.injected:
+        return ""
+    hosts = count(len(verdict.hosts), "host")
+    if verdict.state not in (State.FAIL, State.DEGRADED):
+        return f"do not hand out the {hosts} yet: too little is known"
+    wrong = any(s.of_network and s.cause is Cause.WRONG_DATA for s in verdict.suspects)
+    if wrong or wrong_data(verdict):
+        return f"do not hand out any of the {hosts}: results are wrong, and no host explains it"
+    bad = {host for s in verdict.suspects if not s.of_network for host in s.hosts}
+    names = [host for host in (*verdict.hosts, *verdict.missing) if host in bad]
+    listed = shortened(names, _MAX_LISTED)
+    verb = "is" if len(names) == 1 else "are"
+    if any(s.of_network for s in verdict.suspects):
+        if not bad:
+            return (
+                f"do not hand out the {hosts}, and drain none: the network is bad, no single host"
+            )
+        return (
+            f"do not hand out the {hosts}: {listed} {verb} bad, and the network between the others"
+        )
+    if verdict.state is State.DEGRADED:
+        good = len(set(verdict.hosts) - bad)
+        return f"{good} of {hosts} pass everything; do not hand out {listed}"
+    if bad:
+        return f"do not hand out the {hosts}: the rest is not shown to pass without {listed}"
+    return f"do not hand out the {hosts}"
 
 
 def advice(verdict: Verdict) -> tuple[str, ...]:
@@ -119,23 +214,48 @@ def _advice(verdict: Verdict) -> Iterator[str]:
         yield f"this was a drill ({', '.join(verdict.injected)}): it says nothing about the hosts"
     if verdict.interruption:
         yield f"the run was interrupted ({verdict.interruption}): run it again"
-    advised = set()
-    for suspect in verdict.suspects:
-        advised.add(suspect.cause)
-        kind = "" if suspect.kind is SuspectKind.RAIL else f"{suspect.kind} "
-        yield f"{kind}{suspect.name}: {_explained(suspect.cause)}"
+    yield from map(suspect_advice, verdict.suspects)
+    yield from _advice_on_findings(verdict)
+
+
+def suspect_advice(suspect: Suspect) -> str:
+    """Return the line of advice about a suspect."""
+    kind = "" if suspect.kind in (SuspectKind.RAIL, SuspectKind.FABRIC) else f"{suspect.kind} "
+    meaning = "" if _is_wrong_everywhere(suspect) else f"{suspect.cause.row.meaning}; "
+    return f"{kind}{suspect.name}: {meaning}{action(suspect)}"
+
+
+def action(suspect: Suspect) -> str:
+    """Return what to do about a suspect."""
+    if _is_wrong_everywhere(suspect):
+        return _SOFTWARE
+    of_network = suspect.of_network and suspect.cause.row.relative
+    return (Cause.SLOW_NETWORK if of_network else suspect.cause).row.action
+
+
+def _advice_on_findings(verdict: Verdict) -> Iterator[str]:
+    """Yield what to do about each cause that accuses no suspect, wrong data first."""
     if verdict.state is State.DEGRADED:
         return
+    advised = {suspect.cause for suspect in verdict.suspects}
     order = {state: index for index, state in enumerate(WORST_FIRST)}
-    for check in sorted(verdict.checks, key=lambda check: order[check.state]):
-        for finding in check.findings:
-            if finding.state is State.PASS or (check.optional and finding.state is not State.FAIL):
-                continue
-            cause = finding.cause
-            if cause is None or cause in advised or (verdict.suspects and cause.row.consequence):
-                continue
-            advised.add(cause)
-            yield f"{check.check}: {_explained(cause)}"
+    found = [
+        (check, finding)
+        for check in sorted(verdict.checks, key=lambda check: order[check.state])
+        for finding in check.findings
+        if finding.state is not State.PASS
+        and not (check.optional and finding.state is not State.FAIL)
+    ]
+    found.sort(key=lambda one: one[1].cause is not Cause.WRONG_DATA)
+    for check, finding in found:
+        cause = finding.cause
+        if cause is None or cause in advised or (verdict.suspects and cause.row.consequence):
+            continue
+        advised.add(cause)
+        executions = finding.executions
+        everywhere = executions is not None and executions.bad > 1 and not executions.common_hosts
+        software = cause is Cause.WRONG_DATA and everywhere
+        yield f"{check.check}: {_SOFTWARE if software else _explained(cause)}"
 
 
 def _explained(cause: Cause) -> str:

@@ -65,10 +65,11 @@ def from_problems(problems: Sequence[Problem], log: str, host_count: int) -> Ite
 
 
 def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, ...]:
-    """Return each suspect once, with its gravest cause and all evidence; strongest first.
+    """Return each suspect once, with its gravest cause and all evidence.
 
-    A missing GPU is graver than its consequences, such as a value below its bound. A link or switch
-    that an accused node explains is left out.
+    Wrong data comes first, then the strongest evidence. A missing GPU is graver than its
+    consequences, such as a value below its bound. A link or switch that an accused node explains
+    is left out, and a rail that a leaf explains.
     """
     by_part: dict[Part, list[Suspect]] = {}
     for suspect in suspects:
@@ -79,6 +80,7 @@ def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, 
         same.sort(
             key=lambda s: (
                 no_gpu and (s.cause.row.consequence or s.cause.row.follows_no_gpu),
+                s.cause is not Cause.WRONG_DATA,
                 _STRENGTHS.index(s.strength),
                 _CAUSES.index(s.cause),
             )
@@ -96,14 +98,18 @@ def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, 
     order = {host: index for index, host in enumerate(hosts)}
     blamed = (s for s in result if s.kind is SuspectKind.NODE and s.strength is not Strength.WEAK)
     nodes = {host for suspect in blamed for host in suspect.hosts}
+    leaves = {s.device for s in result if s.kind is SuspectKind.LEAF}
     kept = [
         s
         for s in result
-        if s.kind not in (SuspectKind.LINK, SuspectKind.SWITCH) or not _explained(s, nodes, order)
+        if not (s.kind in (SuspectKind.LINK, SuspectKind.SWITCH) and _explained(s, nodes, order))
+        and not (s.kind is SuspectKind.RAIL and s.device in leaves)
     ]
     kept.sort(
         key=lambda s: (
+            s.cause is not Cause.WRONG_DATA,
             _STRENGTHS.index(s.strength),
+            s.of_network,
             _KINDS.index(s.kind),
             [order.get(host, len(order)) for host in s.hosts],
             s.name,

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from accept.core.causes import Cause
 from accept.core.judge.collective_metrics import number
-from accept.core.model import GroupKind, Plan, State, Verdict
+from accept.core.model import GroupKind, Plan, State, SuspectKind, Verdict
 from accept.core.report.text import excused
 from accept.core.text import markdown as escaped
 
 #: Longest table.
-_MAX_ROWS = 500
+_MAX_ROWS = 1000
+#: Suspects that have many hosts.
+_GROUPS = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
 
 
 def render_markdown(verdict: Verdict, plan: Plan) -> str:
@@ -40,6 +42,12 @@ def _page(verdict: Verdict, plan: Plan) -> Iterator[str]:
     yield from _section(
         "Suspects", "suspect | cause | strength | reason | evidence", _suspects(verdict)
     )
+    yield from _section("Bad pairs", "suspect | pair | share of normal | log", _bad_pairs(verdict))
+    for suspect in verdict.suspects:
+        if suspect.kind in _GROUPS:
+            yield from ("", f"Hosts of {escaped(suspect.name, 120)}: {_hosts(suspect.hosts)}")
+            if suspect.others:
+                yield f"on one side, on the other: {_hosts(suspect.others)}"
     yield from _section(
         "Findings",
         "check | judgement | state | cause | finding | source | evidence",
@@ -84,9 +92,20 @@ def _suspects(verdict: Verdict) -> Iterator[tuple[str, ...]]:
             f"{suspect.kind} {escaped(suspect.name, 120)}",
             _cause(suspect.cause),
             suspect.strength,
-            escaped(suspect.why),
+            escaped("; ".join(filter(None, (suspect.why, suspect.around, suspect.innocent))), 1000),
             escaped(", ".join(suspect.evidence[:8])),
         )
+
+
+def _bad_pairs(verdict: Verdict) -> Iterator[tuple[str, ...]]:
+    for suspect in verdict.suspects:
+        for pair in suspect.pairs:
+            yield (
+                escaped(suspect.name, 120),
+                escaped(" - ".join(pair.hosts), 200),
+                f"{pair.share:.0%}" if pair.share is not None else "",
+                escaped(pair.log, 200),
+            )
 
 
 def _findings(verdict: Verdict) -> Iterator[tuple[str, ...]]:

@@ -1,0 +1,109 @@
+"""Texts for someone on call: what a terminal shows of four faults of 64 hosts."""
+
+from __future__ import annotations
+
+import pytest
+from tests.factories.blame_cases import BAD, BEHIND_LEAF, COUNT, SLOW, case
+
+from accept.core.causes import Cause
+from accept.core.model import State, Suspect, SuspectKind
+from accept.core.report import text
+from accept.core.report.markdown import render_markdown
+
+LEAF = tuple(f"h{index}" for index in BEHIND_LEAF)
+
+
+def screen(name: str, width: int = 100) -> list[str]:
+    return text.table(case(name).verdict, width).splitlines()
+
+
+def only_suspect(name: str) -> Suspect:
+    (suspect,) = case(name).verdict.suspects
+    return suspect
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("name", ["node", "leaf", "fabric", "wrong"])
+def test_a_fault_fits_on_a_screen(name: str, width: int) -> None:
+    lines = screen(name, width)
+    assert len(lines) <= 30
+    assert max(map(len, lines[1:])) <= width
+
+
+@pytest.mark.parametrize("name", ["node", "leaf", "border", "fabric", "wrong", "wrong-node"])
+def test_the_first_lines_have_the_name_and_the_counts_of_the_worst_suspect(name: str) -> None:
+    first = case(name).verdict.suspects[0]
+    top = " ".join(" ".join(screen(name)[:5]).split())
+    assert first.name in top
+    assert first.why[:60] in top
+
+
+def test_nobody_is_accused_on_the_healthy_cluster() -> None:
+    assert case("healthy").verdict.suspects == ()
+    assert screen("healthy")[0] == "pass"
+
+
+def test_bad_node_among_random_bad_pairs_comes_before_the_network() -> None:
+    node, fabric = case("node").verdict.suspects
+    assert (node.kind, node.hosts) == (SuspectKind.NODE, (f"h{BAD}",))
+    assert (node.around, node.innocent) == ("", "")
+    assert all(f"h{BAD}" in pair.hosts for pair in node.pairs)
+    assert f"slow in {len(node.pairs)} of {len(node.pairs)} pairs" in node.why
+    assert fabric.kind is SuspectKind.FABRIC
+    assert all(f"h{BAD}" not in pair.hosts for pair in fabric.pairs)
+    assert f"h{BAD}" in fabric.innocent
+    command = f"accept show cause {node.cause}"
+    assert any(command in line for line in screen("node")[:6])
+
+
+def test_leaf_reports_what_is_normal_around_it() -> None:
+    leaf = only_suspect("leaf")
+    assert (leaf.kind, leaf.hosts, leaf.device) == (SuspectKind.LEAF, LEAF, "3")
+    assert leaf.cause is Cause.SLOW_NETWORK
+    assert all(len(set(LEAF).intersection(pair.hosts)) == 1 for pair in leaf.pairs)
+    assert all(host in leaf.around for host in LEAF)
+    assert "through other GPUs: 10 of 10 normal" in leaf.around
+    assert "8 hosts" in leaf.innocent
+
+
+def test_flaky_fabric_lists_its_pairs_and_drains_nobody() -> None:
+    found = case("fabric")
+    fabric = only_suspect("fabric")
+    assert (fabric.kind, fabric.hosts, fabric.cause) == (SuspectKind.FABRIC, (), Cause.SLOW_NETWORK)
+    assert f"{len(fabric.pairs)} of 160 pairs" in fabric.why
+    assert [pair.share or 0 for pair in fabric.pairs] == sorted(
+        pair.share or 0 for pair in fabric.pairs
+    )
+    lines = screen("fabric")
+    assert "drain none" in lines[1]
+    page = render_markdown(found.verdict, found.plan)
+    flat = " ".join("\n".join(lines).split())
+    for index, pair in enumerate(fabric.pairs):
+        assert (" - ".join(pair.hosts) in flat) is (index < 5)
+        assert f"{pair.hosts[0]} \\- {pair.hosts[1]}" in page or " - ".join(pair.hosts) in page
+        assert pair.log
+
+
+def test_border_names_both_sides() -> None:
+    border = only_suspect("border")
+    assert (len(border.hosts), len(border.others)) == (COUNT // 2, COUNT // 2)
+    assert "88 of 88 normal" in border.around
+
+
+def test_wrong_data_that_follows_no_host_comes_first() -> None:
+    verdict = case("wrong").verdict
+    assert verdict.suspects[0].cause is Cause.WRONG_DATA
+    assert "wrong data in 15 of 233 logs" in verdict.headline
+    assert "follows no host: software" in verdict.headline
+    assert "take the host out of use" not in "\n".join(screen("wrong"))
+
+
+def test_wrong_data_of_a_host_comes_before_a_slow_host() -> None:
+    verdict = case("wrong-node").verdict
+    assert [(s.hosts, s.cause) for s in verdict.suspects] == [
+        ((f"h{BAD}",), Cause.WRONG_DATA),
+        ((f"h{SLOW}",), Cause.SLOW_OUTLIER),
+    ]
+    assert verdict.state is State.DEGRADED
+    assert verdict.headline.index(f"h{BAD}") < verdict.headline.index(f"h{SLOW}")
+    assert f"{COUNT - 2} of {COUNT} hosts" in screen("wrong-node")[1]
