@@ -21,6 +21,7 @@ ROW = re.compile(r" +\d+ +\d+ +[a-z]+ ")
 BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
 NODE = "cnode3-{:03d}".format
 
+Pair = tuple[str, str]
 #: Lines of a table's devices -> share of its speed.
 Speed = Callable[[Sequence[str]], float]
 #: (name of a log, its text) -> text; None: the log is left out.
@@ -103,7 +104,7 @@ class Draw:
     planted: frozenset[str] = frozenset()
 
 
-def bad_pairs(pairs: Iterable[tuple[str, ...]], share: float) -> Change:
+def bad_pairs(pairs: Iterable[Pair], share: float) -> Change:
     """Make all tables of some pairs of hosts slow."""
     slow = {frozenset(pair) for pair in pairs}
 
@@ -114,20 +115,21 @@ def bad_pairs(pairs: Iterable[tuple[str, ...]], share: float) -> Change:
     return change
 
 
-def _random_pairs(chance: random.Random, rate: float) -> list[tuple[str, ...]]:
-    return [pair for pair in combinations(HOSTS, 2) if chance.random() < rate]
+def _pairs(chance: random.Random, rate: float, hosts: Sequence[str] = HOSTS) -> list[Pair]:
+    pairs = list(combinations(hosts, 2))
+    return chance.sample(pairs, round(rate * len(pairs)))
 
 
 def _bad_pairs(rate: float, share: float) -> Callable[[random.Random], Draw]:
-    return lambda chance: Draw(changes=(bad_pairs(_random_pairs(chance, rate), share),))
+    return lambda chance: Draw(changes=(bad_pairs(_pairs(chance, rate), share),))
 
 
 def _bad_node(chance: random.Random) -> Draw:
-    """One node is bad in all its pairs, but not alone; a tenth of all pairs is bad, too."""
+    """One node is bad in all its pairs, but not alone; a tenth of all other pairs is bad, too."""
     host = chance.choice(HOSTS)
-    own = [pair for pair in combinations(HOSTS, 2) if host in pair]
-    others = [pair for pair in _random_pairs(chance, 0.1) if host not in pair]
-    return Draw(changes=(bad_pairs([*own, *others], 0.7),), planted=frozenset((host,)))
+    others = [name for name in HOSTS if name != host]
+    bad = [(host, other) for other in others] + _pairs(chance, 0.1, others)
+    return Draw(changes=(bad_pairs(bad, 0.7),), planted=frozenset((host,)))
 
 
 def _slow_gpu(share: float) -> Callable[[random.Random], Draw]:
