@@ -62,7 +62,9 @@ def judge(
             judged[evidence.check] = _with_findings(judged[evidence.check], findings)
     suspects = _suspects(plan, records, found, [s for one in judged.values() for s in one.suspects])
     if plan.origin:
-        suspects = without_explained(suspects, shares)
+        # A node that became a GPU may be a suspect already.
+        order = (*found.present, *found.missing)
+        suspects = merged(without_explained(suspects, shares), order)
     verdicts = [one.verdict for one in judged.values()]
     verdicts.insert(0, hosts.verdict(plan, found, records, _unreported(records, verdicts)))
     verdicts = hosts.with_skipped([*verdicts, *bounds.verdicts_without_step(plan)], plan.skipped)

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from math import lgamma, log
+from math import exp, lgamma, log, sqrt
 
 from accept.core.causes import Cause
 from accept.core.judge.pairs import COLLAPSED, Event, Gpus
-from accept.core.judge.robust_stats import FALSE_ALARMS, median_of
+from accept.core.judge.robust_stats import FALSE_ALARMS, SIGMAS, median_of
 from accept.core.model import Strength, SuspectKind
 
 #: Parameters of the Beta law of the share of bad pairs of something bad: nearly all of them, or
@@ -32,6 +32,10 @@ _USUAL_SHARE = 0.9
 _LOWEST_RATE = 1e-3
 #: Something that is always bad has more than this share of bad pairs.
 _MOSTLY = 0.6
+#: Most moves of hosts in or out of a group. A group that needs more is none.
+_MOST_MOVES = 30
+#: A host with one bad pair is cleared by this many good pairs with new partners.
+_ENOUGH_GOOD = 3
 #: Hosts are found bad all at once only if they are at most one in this many.
 _MOST_BAD = 3
 #: If at least this share of the pairs of a wave is bad, and there are that many, it is the time.
@@ -58,7 +62,7 @@ class Unit:
     events: tuple[Event, ...]
     #: Share of its events that are bad.
     share: float
-    #: So that each pair of hosts counts once, however many sets of GPUs were measured.
+    #: Measurements of one pair with several sets of GPUs share their path, so they count less.
     weight: float
 
     @property
@@ -108,12 +112,11 @@ class Attribution:
     doubtful: tuple[str, ...] = ()
     #: Bad pairs that no suspect explains, worst first.
     open_pairs: tuple[Unit, ...] = ()
-    #: Share of collapsed pairs that no suspect explains, in the planned rounds.
-    rate: float = 0.0
     #: Share of bad pairs outside of all suspects: the chance that one more is bad for no reason.
     background: float = 0.0
-    #: Number of these, and of all pairs in the planned rounds.
-    collapsed: int = 0
+    #: Events of the planned rounds that collapsed and that no suspect explains.
+    collapsed: tuple[Event, ...] = ()
+    #: Number of all events of the planned rounds that no suspect explains.
     pairs: int = 0
     hosts: tuple[str, ...] = ()
 
@@ -180,7 +183,7 @@ def _units(found: Iterable[Event]) -> tuple[Unit, ...]:
             gpus,
             tuple(own),
             sum(event.bad for event in own) / len(own),
-            1 / sets[hosts],
+            1 / sqrt(sets[hosts]),
         )
         for (hosts, gpus), own in by_key.items()
     )
@@ -322,7 +325,7 @@ class _Search:
         intermittent = False
         if hypothesis.kind is SuspectKind.NODE and not hypothesis.each:
             at_times = self._gain(inside, everything, _INTERMITTENT)
-            at_times -= hypothesis.penalty + self.caution + log(2)
+            at_times -= hypothesis.penalty + self.caution
             intermittent = at_times > gain
             gain = max(gain, at_times)
         if gain <= 0:
@@ -330,7 +333,7 @@ class _Search:
         bad = frozenset(
             i for i in hypothesis.units if self.units[i].share and i not in self.explained
         )
-        if hypothesis.kind in (SuspectKind.BORDER, SuspectKind.SWITCH):
+        if hypothesis.kind in (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH):
             bad = self._without_collapsed(bad)
         others = set(range(len(self.units))) - hypothesis.units - self.explained
         one = _Accepted(
@@ -343,7 +346,21 @@ class _Search:
             len(self._pairs(others)),
             len(self._pairs(i for i in others if self.units[i].bad)),
         )
-        return one if self._agrees(one) else None
+        return one if self._agrees(one) and self._is_no_chance(one) else None
+
+    def _is_no_chance(self, one: _Accepted) -> bool:
+        """Return True if bad pairs spread at random would rarely gather like this (Fisher's test).
+
+        It needs no estimate of how often pairs are bad. It does not apply to a host if all other
+        pairs are good: then so few pairs are bad anywhere that each of them counts.
+        """
+        hypothesis = one.hypothesis
+        single = hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU) and not hypothesis.each
+        if single and not one.other_bad:
+            return True
+        bad = len(self._pairs(i for i in hypothesis.units - self.explained if self.units[i].bad))
+        chance = _log_tail(bad, one.pairs, bad + one.other_bad, one.pairs + one.other_pairs)
+        return chance + hypothesis.penalty < -self.caution
 
     def _without_collapsed(self, bad: frozenset[int]) -> frozenset[int]:
         """Return the bad units that distance explains, if the others lost no more than that."""
@@ -453,7 +470,10 @@ class _Search:
     def _groups(self) -> Iterator[_Hypothesis]:
         """Yield groups of hosts that the data show: isolated, bad one by one, or two halves."""
         count = len(self.units_of)
-        numbers = sorted({g for unit in self.units for gpus in unit.gpus for g in gpus or ()})
+        sets = [gpus for unit in self.units for gpus in unit.gpus]
+        used = {number for gpus in sets for number in gpus or ()}
+        # A GPU that took part everywhere shows no more than all GPUs together.
+        numbers = [n for n in sorted(used) if any(gpus and n not in gpus for gpus in sets)]
         for number in (None, *numbers):
             mostly_bad = self._mostly_bad(number)
             if number is None:
@@ -493,14 +513,19 @@ class _Search:
         members = set(group)
         outside = [i for i, u in enumerate(self.units) if members.isdisjoint(u.hosts)]
         rate = self._rate(*self._counts(outside))
-        for _ in range(len(self.units_of)):
-            changes = {host: self._change(host, members, number, rate) for host in self.names}
+        changes: dict[str, float] = {}
+        stale: Iterable[str] = self.names
+        for _ in range(_MOST_MOVES):
+            changes |= {host: self._change(host, members, number, rate) for host in stale}
             largest = max(changes.values())
             if largest <= 1e-9:
                 break
-            members ^= {host for host, change in changes.items() if change > largest - 1e-9}
+            moved = {host for host, change in changes.items() if change > largest - 1e-9}
+            members ^= moved
             if len(members) < 2:
                 return ()
+            units = (self.units[i] for host in moved for i in self.units_of[host])
+            stale = moved.union(*(unit.hosts for unit in units))
         return tuple(host for host in self.names if host in members)
 
     def _change(self, host: str, members: set[str], number: int | None, rate: float) -> float:
@@ -655,9 +680,8 @@ class _Search:
             unknown=self._unknown(),
             doubtful=self._doubtful(),
             open_pairs=tuple(open_units),
-            rate=len(collapsed) / len(planned) if planned else 0.0,
             background=self._rate(*self._counts(left)),
-            collapsed=len(collapsed),
+            collapsed=tuple(collapsed),
             pairs=len(planned),
             hosts=tuple(self.names),
         )
@@ -679,7 +703,12 @@ class _Search:
             if host in self.accused or inside[0] <= 0:
                 continue
             bad = [e for i in own for e in self.units[i].events if e.bad]
-            if len(bad) == 1 and bad[0].deviation > -4.0:
+            if len(bad) == 1 and bad[0].deviation > -SIGMAS:
+                continue
+            good_again = [i for i in own if self.units[i].good and self.units[i].events[0].repeated]
+            if len(self._pairs(i for i in own if self.units[i].bad)) == 1 and (
+                len(good_again) >= _ENOUGH_GOOD
+            ):
                 continue
             laws = (_STEADY, _INTERMITTENT)
             if max(self._gain(inside, everything, law) for law in laws) > 0:
@@ -737,6 +766,18 @@ def _start(count: int, edges: Sequence[tuple[int, int, float]]) -> list[float]:
 
 def _uses(unit: Unit, number: int) -> bool:
     return any(gpus is None or number in gpus for gpus in unit.gpus)
+
+
+def _log_tail(bad: int, own: int, all_bad: int, total: int) -> float:
+    """Return the log chance that `own` of `total` pairs hold at least `bad` of `all_bad` ones."""
+    most = min(own, all_bad)
+    terms = [
+        _log_choose(own, k) + _log_choose(total - own, all_bad - k) - _log_choose(total, all_bad)
+        for k in range(bad, most + 1)
+        if all_bad - k <= total - own
+    ]
+    largest = max(terms, default=0.0)
+    return min(0.0, largest + log(sum(exp(term - largest) for term in terms) or 1.0))
 
 
 def _log_choose(count: int, chosen: int) -> float:

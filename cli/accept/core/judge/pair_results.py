@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -126,7 +127,7 @@ def _its_gpu(blamed: Blamed, events: Sequence[Event]) -> Blamed:
 
 def is_distance(blamed: Blamed) -> bool:
     """Return True if two groups of hosts are apart by no more than distance costs."""
-    groups = (SuspectKind.BORDER, SuspectKind.SWITCH)
+    groups = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
     share = blamed.share if blamed.cause.row.relative else None
     return blamed.kind in groups and share is not None and share >= COLLAPSED
 
@@ -135,23 +136,23 @@ def is_distance(blamed: Blamed) -> bool:
 
 
 def network_faults(found: Attribution) -> Iterator[Blamed]:
-    """Yield what no host explains: collapsed pairs all over the fabric, or single links.
+    """Yield what no host explains: single links, and pairs that collapse all over the fabric.
 
-    A link is named only after repeated bad measurements, one of them with nothing else running.
+    A link is named only after repeated bad measurements, one of them with nothing else running. The
+    fabric is named if pairs of several hosts collapse: those of one host may be the host's.
     """
-    collapsed = [event for unit in found.open_pairs for event in unit.events if event.collapsed]
-    if (
-        found.collapsed >= _FEWEST_COLLAPSED
-        and found.rate >= _LOWEST_COLLAPSED
-        and found.collapsed < found.pairs
-    ):
-        planned = [event for event in collapsed if not event.repeated] or collapsed
-        yield _network(SuspectKind.FABRIC, (), planned, found, found.collapsed, found.pairs)
-        return
+    links = []
     for unit in found.open_pairs:
         bad = [event for event in unit.events if event.collapsed]
         if len(bad) > 1 and unit.share == 1 and any(event.alone for event in bad):
-            yield _network(SuspectKind.LINK, unit.hosts, bad, found, len(bad), len(bad))
+            links.append(_network(SuspectKind.LINK, unit.hosts, bad, found, len(bad), len(bad)))
+    yield from links
+    named = {link.hosts for link in links}
+    rest = [event for event in found.collapsed if tuple(sorted(event.hosts)) not in named]
+    of_host = Counter(host for event in rest for host in event.hosts)
+    of_several = len(rest) - max(of_host.values(), default=0) >= _FEWEST_COLLAPSED
+    if of_several and _LOWEST_COLLAPSED * found.pairs <= len(rest) < found.pairs:
+        yield _network(SuspectKind.FABRIC, (), rest, found, len(rest), found.pairs)
 
 
 def _cause(blamed: Blamed) -> Cause:
@@ -179,7 +180,7 @@ def _network(
         pairs=total,
         bad=bad_count,
         other_pairs=found.pairs,
-        other_bad=found.collapsed,
+        other_bad=len(found.collapsed),
         share=shares[len(shares) // 2] if shares else None,
         events=tuple(bad),
     )

@@ -25,6 +25,10 @@ _MOST_LINKS = 3
 _MOST_MUTUAL = 16
 #: Up to this many meet each of the others.
 _FEW_MUTUAL = 6
+#: In each sixth wave, collapsed pairs are measured again although their hosts are in doubt.
+_PAIRS_EVERY = 6
+#: The last waves are for pairs alone, whoever is in doubt.
+_LAST = 2
 #: Number of bad repetitions after which a host that is bad at times needs no more.
 _CONFIRMED = 4
 
@@ -118,12 +122,18 @@ def next_wave(
     unmet += _loner_pairs(hosts, blocks, met)
     suspects |= {host for pair in unmet for host in pair}
     collapsed = [u for u in found.open_pairs if any(e.collapsed for e in u.events)]
-    again = [u for u in collapsed if suspects.isdisjoint(u.hosts) and _is_open(u)]
-    if not suspects and again and len(again) <= _MOST_LINKS:
-        ready = next((unit for unit in again if len(unit.events) > 1), None)
-        if ready is not None:
-            return (Group(hosts=ready.hosts),)
-    again = [unit for unit in again if len(unit.events) == 1]
+    twice = [u for u in collapsed if len(u.events) > 1 and u.share == 1 and not _was_alone(u)]
+    # New partners first: they decide about hosts. But a host may stay in doubt because of a pair.
+    last = done >= limit - _LAST
+    clear = [u for u in twice if last or suspects.isdisjoint(u.hosts)]
+    if clear and len(twice) <= _MOST_LINKS:
+        return (Group(hosts=clear[0].hosts),)
+    its_turn = done % _PAIRS_EVERY == _PAIRS_EVERY - 1
+    again = [
+        unit
+        for unit in collapsed
+        if len(unit.events) == 1 and (its_turn or suspects.isdisjoint(unit.hosts))
+    ]
     if not suspects and not again:
         return ()
     busy: set[str] = set()
@@ -196,9 +206,8 @@ def _loner_pairs(
     return pairs
 
 
-def _is_open(unit: Unit) -> bool:
-    """Return True if a bad pair was not yet bad a second time, or not yet alone."""
-    return len(unit.events) == 1 or not any(event.alone for event in unit.events)
+def _was_alone(unit: Unit) -> bool:
+    return any(event.alone for event in unit.events)
 
 
 def _pair_with_good(

@@ -108,7 +108,7 @@ _MISSED = 1e-3
 #: The one-sided quantile of the normal law for half of `_MISSED`.
 _POWER = 3.29
 #: Most waves of pairs that may follow the rounds of a step to measure suspects again.
-MOST_REPEATS = 8
+MOST_REPEATS = 10
 #: More rounds cost minutes each and detect little more.
 MOST_ROUNDS = 5
 
