@@ -1,4 +1,4 @@
-"""Plant faults in copies of real logs, 20 times each, and count false accusations.
+"""Inject faults into copies of real logs, 20 times each, and count false accusations.
 
 `ACCEPT_TEST_LOGS=DIR` names a folder with more logs than those of the repository; one GPU can be
 found only with logs of 1, 2 and 4 GPUs a host.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.factories.planted_faults import WORLDS, accused, draw, innocent, judged
+from tests.factories.injected_faults import WORLDS, accused, draw, innocent, judged
 from tests.factories.real_logs import FOLDERS, MORE, folder_name
 
 from benchmarks import Row
@@ -18,14 +18,14 @@ DRAWS = 20
 
 
 def measured(world: str, logs: Path, draws: int = DRAWS) -> tuple[int, list[tuple[int, str]]]:
-    """Return the draws in which all planted faults were found, and (seed, name) of the innocent."""
+    """Return how often all injected faults were found, and (seed, name) of innocent suspects."""
     found, wrong = 0, []
     for seed in range(draws):
         one = draw(world, seed)
         with tempfile.TemporaryDirectory() as folder:
             verdict = judged(logs, Path(folder), *one.changes)
-        found += {suspect.name for suspect in accused(verdict)} >= one.planted
-        wrong += [(seed, name) for name in sorted(innocent(verdict, one.planted))]
+        found += {suspect.name for suspect in accused(verdict)} >= one.injected
+        wrong += [(seed, name) for name in sorted(innocent(verdict, one.injected))]
     return found, wrong
 
 
@@ -35,9 +35,9 @@ def rows() -> list[Row]:
     for logs in FOLDERS:
         for world in WORLDS:
             found, wrong = measured(world, logs)
-            planted = bool(draw(world, 0).planted)
+            injected = bool(draw(world, 0).injected)
             draws = len({seed for seed, _ in wrong})
-            shown = f"found in {found} of {DRAWS}, " if planted else ""
+            shown = f"found in {found} of {DRAWS}, " if injected else ""
             result.append(
                 Row(
                     what=f"{world}; {'all' if logs is MORE else 'the'} logs ({folder_name(logs)})",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.factories.planted_faults import BUSES, NODE, gpu, judged, named, node, only, slowed
+from tests.factories.injected_faults import BUSES, NODE, gpu, judged, named, node, only, slowed
 from tests.factories.real_logs import FOLDERS, MORE, folder_name
 
 from accept.commands import judge

@@ -1,4 +1,4 @@
-"""Copies of the logs of healthy nodes, with faults planted at random.
+"""Copies of the logs of healthy nodes, with faults injected at random.
 
 `WORLDS` names the faults; `draw` returns one of its copies. Pairs are bad in all their logs,
 however many GPUs took part.
@@ -101,7 +101,7 @@ class Draw:
     """Changes to the healthy logs, and the names of the suspects that they should lead to."""
 
     changes: tuple[Change, ...]
-    planted: frozenset[str] = frozenset()
+    injected: frozenset[str] = frozenset()
 
 
 def bad_pairs(pairs: Iterable[Pair], share: float) -> Change:
@@ -129,20 +129,20 @@ def _bad_node(chance: random.Random) -> Draw:
     host = chance.choice(HOSTS)
     others = [name for name in HOSTS if name != host]
     bad = [(host, other) for other in others] + _pairs(chance, 0.1, others)
-    return Draw(changes=(bad_pairs(bad, 0.7),), planted=frozenset((host,)))
+    return Draw(changes=(bad_pairs(bad, 0.7),), injected=frozenset((host,)))
 
 
 def _slow_gpu(share: float) -> Callable[[random.Random], Draw]:
     def make(chance: random.Random) -> Draw:
         host, number = chance.choice(HOSTS), chance.randrange(len(BUSES))
-        return Draw(changes=(gpu(host, number, share),), planted=frozenset((f"{host}:{number}",)))
+        return Draw(changes=(gpu(host, number, share),), injected=frozenset((f"{host}:{number}",)))
 
     return make
 
 
 def _two_slow_nodes(chance: random.Random) -> Draw:
     hosts = chance.sample(HOSTS, 2)
-    return Draw(changes=tuple(node(host, 0.93) for host in hosts), planted=frozenset(hosts))
+    return Draw(changes=tuple(node(host, 0.93) for host in hosts), injected=frozenset(hosts))
 
 
 def _subset(chance: random.Random) -> Draw:
@@ -176,7 +176,7 @@ def accused(verdict: Verdict) -> list[Suspect]:
     return [suspect for suspect in verdict.suspects if suspect.kind not in other]
 
 
-def innocent(verdict: Verdict, planted: Collection[str]) -> set[str]:
+def innocent(verdict: Verdict, injected: Collection[str]) -> set[str]:
     """Return the names of suspects without a fault. Without enough logs, a GPU is its node."""
-    guilty = {name.partition(":")[0] for name in planted}
+    guilty = {name.partition(":")[0] for name in injected}
     return {s.name for s in accused(verdict) if not s.hosts or not guilty.issuperset(s.hosts)}
