@@ -49,7 +49,7 @@ bench: .venv/.stamp-dev ## measure the figures of benchmarks/README.md
 fuzz: .venv/.stamp-dev ## hostile input for all readers, 100,000 inputs of each kind (ARGS="--seed 1 --inputs 1000")
 	@.venv/bin/python -m tests.fuzz $(ARGS)
 
-repeat: setup-dev debian ## repeat a healthy run and one with a slow link 20 times each, and compare the verdicts (half an hour)
+repeat: setup-dev debian ## repeat a healthy run and runs with faults 20 times each, and compare the verdicts (ARGS="--case pauses --times 5")
 	@.venv/bin/python -m tests.cluster.repeat $(ARGS)
 
 cluster: setup-dev debian programs ## start a Kubernetes cluster on this machine; the first time builds it (ARGS="--nodes 5")

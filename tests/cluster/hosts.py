@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from tests.cluster import folders, observe
 from tests.cluster.machines import SSHD, Machines
-from tests.cluster.network import bits, execute, inside
+from tests.cluster.network import bits, execute, inside, small_segments
 
 TOOLS = ("ip", "tc", "nsenter", "unshare", "ssh", "ssh-keygen", "/usr/sbin/sshd")
 
@@ -127,6 +130,17 @@ class Hosts(Machines):
             raise ValueError("these links have no rate to halve")
         self.shape(name, f"{bits(self.rate) // 2000}kbit")
 
+    def slow_path(self, one: str, other: str, share: float) -> None:
+        """Slow TCP between two hosts to a share of the rate; their other paths stay as they are.
+
+        They send each other small segments, so that headers fill the rest. A queue that chooses
+        by destination would be simpler, but many kernels lack the classifiers.
+        """
+        size = str(small_segments(share))
+        for name, peer in ((one, other), (other, one)):
+            route = ["ip", "route", "add", f"{self.address(peer)}/32", "dev", "eth0"]
+            execute([*inside(self.init(name)), *route, "advmss", size])
+
     def cut(self, name: str) -> None:
         """Pull the cable of a host."""
         self.switch.link(self._index[name], up=False)
@@ -161,6 +175,16 @@ class Hosts(Machines):
         execute([*inside(self.init(name)), *command])
 
     # Faults of a host.
+
+    def pause(self, name: str, seconds: float) -> None:
+        """Stop all processes of a host for a time, like a machine that lost its clock."""
+        pids = observe.global_ids(self.init(name))
+        for signal_number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal_number)
+            if signal_number == signal.SIGSTOP:
+                time.sleep(seconds)
 
     def kill(self, name: str) -> None:
         """End a host like a power failure: it sends nothing any more."""

@@ -25,6 +25,8 @@ MOST = 240
 #: Above this many hosts, neighbours are written down instead of learned by ARP: the table of all
 #: namespaces together holds 1,024 learned ones by default.
 LEARNED = 16
+#: Bytes of the TCP options of each segment, and of all headers of one.
+_TCP_OPTIONS, _HEADERS = 12, 66
 UNITS = {"kbit": 1_000, "mbit": 1_000_000, "gbit": 1_000_000_000}
 
 
@@ -95,6 +97,16 @@ def _known() -> list[IPv4Network]:
         ip_network(route["dst"], strict=False) for route in routes if route["dst"] != "default"
     )
     return [network for network in named if isinstance(network, IPv4Network)]
+
+
+def small_segments(share: float) -> int:
+    """Return the TCP segment size to advertise so that a shaped link carries `share` of its speed.
+
+    The rest of the link is filled by the headers of Ethernet, IP and TCP.
+    """
+    usual = 1500 - _TCP_OPTIONS - 40
+    rate = share * usual / (usual + _HEADERS)
+    return round(rate * _HEADERS / (1 - rate)) + _TCP_OPTIONS
 
 
 class Switch:

@@ -54,6 +54,27 @@ def processes(init: int) -> tuple[Process, ...]:
     return tuple(sorted(each for each in found if each and each.pid != 1))
 
 
+def global_ids(init: int) -> tuple[int, ...]:
+    """Return the machine's ids of the host's processes, without its first."""
+    space = _space(Path(f"/proc/{init}"))
+    folders = (folder for folder in Path("/proc").iterdir() if folder.name.isdigit())
+    found = (int(folder.name) for folder in folders if _space(folder) == space)
+    return tuple(pid for pid in found if pid != init)
+
+
+def _space(folder: Path) -> str:
+    try:
+        return str((folder / "ns" / "pid").readlink())
+    except OSError:
+        return ""
+
+
+def sent(init: int) -> int:
+    """Return how many bytes the host has sent over its network, without itself."""
+    rows = (row.split() for row in Path(f"/proc/{init}/net/dev").read_text().splitlines()[2:])
+    return sum(int(row[9]) for row in rows if row[0] != "lo:")
+
+
 def _address(text: str) -> str:
     """Return "host:port" out of what /proc/net/tcp shows (words in the order of the machine)."""
     host, port = text.split(":")

@@ -470,6 +470,14 @@ def single(folder: Path, **of_node3: Any) -> Path:
 
 
 class TestGpusOfHosts:
+    def test_no_gpu_is_missing_on_a_host_with_logs_of_smaller_jobs_only(self, folder: Path) -> None:
+        single(folder, gpus=range(4))
+        for node in NODES[:2]:
+            (folder / f"{node}-4.log").write_text(
+                table("all_reduce", [node], gpus=range(4), busbw=480.0)
+            )
+        assert suspects(judged(folder)) == set()
+
     @pytest.mark.parametrize("busbw", [480.0, 280.0])
     def test_one_fewer_than_most_hosts_have(self, folder: Path, busbw: float) -> None:
         verdict = judged(single(folder, gpus=range(7), busbw=busbw))

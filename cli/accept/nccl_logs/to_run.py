@@ -254,14 +254,22 @@ def _device_names(logs: Logs) -> dict[str, set[str]]:
 
 
 def _missing_gpus(executions: Sequence[Execution]) -> Iterator[Problem]:
-    """Return a problem for each host that has fewer GPUs in all logs than most hosts."""
+    """Return a problem for each host that has fewer GPUs in all logs than most hosts.
+
+    Hosts with all GPUs take part in smaller jobs, too. If such a job had as many GPUs a host, the
+    logs with more of them are the ones that are missing.
+    """
     counts: dict[str, int] = {}
+    shown: dict[int, set[str]] = {}
     for execution in executions:
         for host, gpus in execution.gpus.items() if execution.measured else ():
             counts[host] = max(counts.get(host, 0), len(gpus))
+            shown.setdefault(len(gpus), set()).add(host)
     for usual, hosts in Counter(counts.values()).most_common(1):
+        full = {host for host, gpus_shown in counts.items() if gpus_shown == usual}
         for host, gpus_shown in counts.items():
-            if gpus_shown < usual and hosts * 2 > len(counts):
+            smaller_job = not full.isdisjoint(shown[gpus_shown])
+            if gpus_shown < usual and hosts * 2 > len(counts) and not smaller_job:
                 message = (
                     f"{host} has {count(gpus_shown, 'GPU')} in all logs, "
                     f"{hosts} of {len(counts)} hosts have {usual}"

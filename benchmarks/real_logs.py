@@ -1,0 +1,49 @@
+"""Inject faults into copies of real logs, 20 times each, and count false accusations.
+
+`ACCEPT_TEST_LOGS=DIR` names a folder with more logs than those of the repository; one GPU can be
+found only with logs of 1, 2 and 4 GPUs a host.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tests.factories.injected_faults import WORLDS, accused, draw, innocent, judged
+from tests.factories.real_logs import FOLDERS, MORE, folder_name
+
+from benchmarks import Row
+
+DRAWS = 20
+
+
+def measured(world: str, logs: Path, draws: int = DRAWS) -> tuple[int, list[tuple[int, str]]]:
+    """Return how often all injected faults were found, and (seed, name) of innocent suspects."""
+    found, wrong = 0, []
+    for seed in range(draws):
+        one = draw(world, seed)
+        with tempfile.TemporaryDirectory() as folder:
+            verdict = judged(logs, Path(folder), *one.changes)
+        found += {suspect.name for suspect in accused(verdict)} >= one.injected
+        wrong += [(seed, name) for name in sorted(innocent(verdict, one.injected))]
+    return found, wrong
+
+
+def rows() -> list[Row]:
+    """Return a row for each world and folder of logs."""
+    result = []
+    for logs in FOLDERS:
+        for world in WORLDS:
+            found, wrong = measured(world, logs)
+            injected = bool(draw(world, 0).injected)
+            draws = len({seed for seed, _ in wrong})
+            shown = f"found in {found} of {DRAWS}, " if injected else ""
+            result.append(
+                Row(
+                    what=f"{world}; {'all' if logs is MORE else 'the'} logs ({folder_name(logs)})",
+                    measured=f"{shown}innocent accused in {draws} of {DRAWS}",
+                    bar="none innocent",
+                    met=not wrong,
+                )
+            )
+    return result
