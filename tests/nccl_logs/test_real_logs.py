@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories.injected_faults import BUSES, NODE, gpu, judged, named, node, only, slowed
-from tests.factories.real_logs import FOLDERS, MORE, folder_name
+from tests.factories.real_logs import FOLDERS, MORE, REPOSITORY, folder_name
 
 from accept.commands import judge
 from accept.core.causes import Cause
@@ -123,7 +123,8 @@ def test_one_dead_pair_accuses_nobody_and_does_not_pass(
     verdict = judged(logs, tmp_path, lambda name, text: text[:length] if name == PAIR else text)
     assert named(verdict) == []
     assert verdict.state is State.FAIL
-    if length >= 0:  # otherwise one of its two tables is complete
+    # With -300, one of its two tables is complete. Few logs leave other pairs open as well.
+    if length >= 0 and logs != REPOSITORY:
         assert open_pairs(verdict) == {(str(tmp_path / PAIR),)}
 
 
@@ -147,7 +148,9 @@ def test_a_node_with_only_dead_pairs(tmp_path: Path, logs: Path) -> None:
     def cut(name: str, text: str) -> str:
         return text[:900] if "N2_" in name and NODE(5) in name else text
 
-    assert named(judged(logs, tmp_path, cut)) == [("node", NODE(5))]
+    verdict = judged(logs, tmp_path, cut)
+    assert named(verdict) == ([] if logs == REPOSITORY else [("node", NODE(5))])
+    assert verdict.state is State.FAIL
 
 
 def test_a_truncated_log_of_all_nodes_accuses_nobody_and_is_named(

@@ -309,8 +309,11 @@ def _passes_without(
 ) -> bool:
     """Return True if every check ran, and each failed check passes without the suspects.
 
-    A failed check without any other records has not shown that the rest passes.
+    A failed check without any other records has not shown that the rest passes. Without the fabric,
+    nothing is left.
     """
+    if any(suspect.kind is SuspectKind.FABRIC for suspect in suspects):
+        return False
     for verdict in verdicts:
         if verdict.state in (State.PASS, State.DEGRADED):
             continue
@@ -350,8 +353,6 @@ def _without_hosts_of(suspects: Sequence[Suspect], record: Record) -> Record:
 
 def _took_part(suspect: Suspect, record: Record) -> bool:
     """Return True if a suspect took part in an execution."""
-    if suspect.kind is SuspectKind.FABRIC:
-        return len(record.hosts) > 1
     if suspect.kind is SuspectKind.RAIL:
         return not record.local_ranks or suspect.device in {*map(str, record.local_ranks)}
     members = set(suspect.hosts).intersection(record.hosts)

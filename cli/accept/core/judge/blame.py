@@ -335,8 +335,9 @@ class _Search:
         bad = frozenset(
             i for i in hypothesis.units if self.units[i].share and i not in self.explained
         )
-        if hypothesis.kind in (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH):
-            bad = self._without_collapsed(bad)
+        is_distance = hypothesis.kind in _APART and self._is_distance(bad)
+        if is_distance:
+            bad = frozenset(i for i in bad if not any(e.collapsed for e in self.units[i].events))
         others = set(range(len(self.units))) - hypothesis.units - self.explained
         one = _Accepted(
             hypothesis,
@@ -348,7 +349,9 @@ class _Search:
             len(self._pairs(others)),
             len(self._pairs(i for i in others if self.units[i].bad)),
         )
-        return one if self._agrees(one) and self._is_no_chance(one) else None
+        # Distance accuses nobody, so chance does no harm there.
+        proven = self._agrees(one) and (is_distance or self._is_no_chance(one))
+        return one if proven else None
 
     def _is_no_chance(self, one: _Accepted) -> bool:
         """Return True if bad pairs spread at random would rarely gather like this (Fisher's test).
@@ -371,12 +374,10 @@ class _Search:
         chance = _log_tail(bad, pairs, bad + other_bad, pairs + other_pairs)
         return chance + hypothesis.penalty < -self.caution
 
-    def _without_collapsed(self, bad: frozenset[int]) -> frozenset[int]:
-        """Return the bad units that distance explains, if the others lost no more than that."""
+    def _is_distance(self, bad: Collection[int]) -> bool:
+        """Return True if bad units lost no more in the median than distance costs."""
         shares = [e.share or 0.0 for i in bad for e in self.units[i].events if e.bad]
-        if median_of(shares) < COLLAPSED:
-            return bad
-        return frozenset(i for i in bad if not any(e.collapsed for e in self.units[i].events))
+        return median_of(shares) >= COLLAPSED
 
     def _agrees(self, one: _Accepted) -> bool:
         """Return True if the simple rule agrees: several bad pairs, with partners that are good."""
@@ -416,7 +417,9 @@ class _Search:
             *self._single_gpus(),
         ):
             # Two faults that make the same units bad: the first is the more general one.
-            if hypothesis.units and (hypothesis.units not in seen or hypothesis.each):
+            if hypothesis.each:
+                yield hypothesis
+            elif hypothesis.units and hypothesis.units not in seen:
                 seen.add(hypothesis.units)
                 yield hypothesis
 
@@ -805,6 +808,8 @@ def _log_choose(count: int, chosen: int) -> float:
     return lgamma(count + 1) - lgamma(chosen + 1) - lgamma(count - chosen + 1)
 
 
+#: Groups that may just be far apart.
+_APART = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
 #: A more general cause comes first if it explains as much.
 _GENERAL_FIRST = (
     SuspectKind.BORDER,

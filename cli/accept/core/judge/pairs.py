@@ -34,6 +34,8 @@ COLLAPSED = 0.85
 _NEAR_SIGMAS = 2.5
 #: Hosts are few if they are at most one in this many.
 _HOSTS_PER_FEW = 3
+#: A population is wide if its sigma is this many times the noise of the machine.
+_WIDE = 3.0
 #: Number of values that the noise of the machine's file counts for.
 _NOISE_WEIGHT = 20
 
@@ -101,6 +103,8 @@ class _Deviation(NamedTuple):
     measurement: Measurement
     deviation: float
     share: float | None
+    #: The population is narrow enough to show a small loss.
+    narrow: bool
 
 
 def events(populations: Iterable[Population]) -> list[Event]:
@@ -176,7 +180,8 @@ def _deviations(population: Population) -> list[_Deviation]:
     else:
         centre = population.bound or 0.0
         sigma = population.noise * centre
-    return [_Deviation(m, *_deviation(m, centre, sigma)) for m in pairs]
+    narrow = sigma <= _WIDE * population.noise * centre
+    return [_Deviation(m, *_deviation(m, centre, sigma), narrow) for m in pairs]
 
 
 def _deviation(measurement: Measurement, centre: float, sigma: float) -> tuple[float, float | None]:
@@ -195,6 +200,8 @@ def _deviation(measurement: Measurement, centre: float, sigma: float) -> tuple[f
 
 
 def _event(own: Sequence[_Deviation]) -> Event:
+    # A value that looks normal in a wide population proves nothing.
+    own = [o for o in own if o.narrow or o.deviation <= -MIN_SIGMAS] or own
     bad = [one for one in own if one.deviation <= -MIN_SIGMAS]
     is_bad = 2 * len(bad) >= len(own)
     # Several values: the median of the bad ones is what the pair lost.
