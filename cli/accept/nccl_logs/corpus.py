@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,13 +13,13 @@ from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.model import GroupKind, Problem
-from accept.core.nccl_tests.json import UNKNOWN_BUS
-from accept.core.nccl_tests.lines import Device
+from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device
 from accept.core.nccl_tests.table import Table
 from accept.core.text import count, plain
-from accept.nccl_logs.files import walk
+from accept.evidence.untrusted import Limits
+from accept.nccl_logs.files import LogFile, read_all
 from accept.nccl_logs.hosts import HostNames, natural
-from accept.nccl_logs.tables import Measured, NoLog, Read, SkippedFile, deduplicate, read
+from accept.nccl_logs.tables import Measured, NoLog, Read, SkippedFile, deduplicate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,11 @@ class Execution:
         """The most common number of GPUs on a host."""
         return Counter(map(len, self.gpus.values())).most_common(1)[0][0] if self.gpus else 0
 
+    @property
+    def with_fewer_gpus(self) -> dict[str, int]:
+        """The number of GPUs of each host that took part with fewer than most hosts."""
+        return {host: len(gpus) for host, gpus in self.gpus.items() if len(gpus) < self.count}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Logs:
@@ -70,31 +76,29 @@ class Logs:
                 yield from table.devices
 
 
-def gather(paths: Sequence[Path]) -> Logs:
+def gather(paths: Sequence[Path], limits: Limits, *, collective: str | None = None) -> Logs:
     """Read all logs in `paths`, which are files, folders and archives.
 
+    `collective` is that of tables without a name; None: it is inferred.
     Raises BadEvidence if a named file is not a log, or if there is no log at all.
     """
     logs: list[Read] = []
-    others: list[tuple[Read, bool]] = []
+    others: list[LogFile] = []
     for path in paths:
-        for file in walk(path):
-            log = read(file.name, file.blocks)
-            if log.no_log:
-                others.append((log, file.named))
+        for file in read_all(path, limits, collective=collective):
+            if file.log.no_log or (file.log.launcher_only and not file.named):
+                others.append(file)
             else:
-                logs.append(log)
+                logs.append(file.log)
     logs, skipped = deduplicate(logs)
     tables = [table for log in logs for table in log.tables if table.hosts]
     hosts = {host for table in tables for host in table.hosts}
     names = HostNames(hosts, [log.file for log in logs if log.tables])
-    should_be_log = _should_be_log(logs, names)
-    for log, named in others:
-        if should_be_log(log):
-            message = f"the log is not usable: {log.no_log}"
-            problem = Problem(cause=Cause.INCOMPLETE_LOG, message=message)
-            logs.append(Read(file=log.file, problems=(problem,)))
-        elif named:
+    for file in others:
+        log = file.log
+        if names.fits(log.file) and not file.is_context and log.no_log is not NoLog.OTHER_KIND:
+            logs.append(_as_log(log))
+        elif file.named:
             raise BadEvidence(
                 f"{plain(log.file)} is not a log of nccl-tests and holds no packed evidence: "
                 f"{log.no_log}",
@@ -102,8 +106,10 @@ def gather(paths: Sequence[Path]) -> Logs:
                 hint="name a run, its evidence, or the output of all_reduce_perf or a similar test",
             )
         else:
-            skipped.append(SkippedFile(file=log.file, reason=str(log.no_log)))
-    if not tables:
+            skipped.append(SkippedFile(file=log.file, reason=str(log.no_log or NoLog.LAUNCHER)))
+    if not _show_anything(logs):
+        # Without any result, the errors of launchers are the best explanation.
+        logs += [file.log for file in others if not file.log.no_log]
         raise _no_results(paths, logs, len(others))
     number = _numbering(tables)
     return Logs(
@@ -114,32 +120,35 @@ def gather(paths: Sequence[Path]) -> Logs:
     )
 
 
-def _should_be_log(logs: Sequence[Read], names: HostNames) -> Callable[[Read], bool]:
-    """Return a function that tests if a file without results is named like the logs with results.
+def _as_log(log: Read) -> Read:
+    """Return a file without results that is named like the logs, as a log that ended early."""
+    if not log.no_log:
+        return log
+    message = f"the log is not usable: {log.no_log}"
+    return Read(file=log.file, problems=(Problem(cause=Cause.INCOMPLETE_LOG, message=message),))
 
-    Such a file is a log that ended early, and only its name shows what it was for.
-    """
-    suffixes = {Path(log.file).suffix for log in logs if log.tables}
 
-    def should_be_log(log: Read) -> bool:
-        if names.fits(log.file):
-            return True
-        is_text = log.no_log in (NoLog.EMPTY, NoLog.NO_TABLE)
-        return is_text and Path(log.file).suffix in suffixes and names.names_one(log.file)
-
-    return should_be_log
+def _show_anything(logs: Sequence[Read]) -> bool:
+    """Return True if a table has rows, or a log with a list of devices shows why it has none."""
+    tables = [table for log in logs for table in log.tables]
+    if any(table.table.rows for table in tables):
+        return True
+    causes = {problem.cause for table in tables for problem in table.problems}
+    return any(table.hosts for table in tables) and bool(causes - {Cause.INCOMPLETE_LOG})
 
 
 def _no_results(paths: Sequence[Path], logs: Sequence[Read], others: int) -> BadEvidence:
     """Return the error for `paths` without any result; `others` files are not logs."""
     names = ", ".join(plain(path, 200) for path in paths[:3])
     if logs:
-        problem = next((p.message for log in logs for p in log.problems), "no list of devices")
+        of_tables = (p for log in logs for t in log.tables for p in t.problems)
+        problems = chain((p for log in logs for p in log.problems), of_tables)
+        problem = next((p.message for p in problems), "no list of devices")
         return BadEvidence(
-            f"{names}: no log has a table with a list of devices; "
+            f"{names}: no log has a table with results; "
             f"the first problem is: {plain(problem, 200)}",
             code=Code.LOGS_NOTHING_MEASURED,
-            hint="find out why nothing was measured; the list starts with `# Using devices`",
+            hint="find out why nothing was measured",
         )
     return BadEvidence(
         f"{names} holds no evidence (plan.json is missing) and no log of nccl-tests; "
@@ -187,24 +196,12 @@ def _execution(table: Measured, number: _Numbering) -> Execution:
     for device in table.devices:
         by_host.setdefault(device.host, []).append(device)
     gpus = {host: number(host, devices) for host, devices in by_host.items()}
-    usual = Counter(map(len, gpus.values())).most_common(1)[0][0] if gpus else 0
-    fewer = [host for host, numbers in gpus.items() if len(numbers) < usual]
-    problems = tuple(
-        Problem(
-            cause=Cause.GPU_MISSING,
-            message=f"{count(len(gpus[host]), 'GPU')} of {host} took part, {usual} of most hosts",
-            host=host,
-            check=table.check,
-        )
-        for host in fewer
-        if len(fewer) * 2 < len(gpus)
-    )
     return Execution(
         file=table.file,
         check=table.check,
         hosts=table.hosts,
         gpus=gpus,
-        problems=(*table.problems, *problems),
+        problems=table.problems,
         measured=table,
     )
 
@@ -230,10 +227,12 @@ class Population(NamedTuple):
     type: str | None = None
     #: Names of the GPUs, each once.
     devices: tuple[str, ...] = ()
+    #: Settings in which they differ from other executions.
+    settings: str = ""
 
 
 def populations(
-    executions: Sequence[Execution], hosts: Sequence[str], all_gpus: int
+    executions: Sequence[Execution], hosts: Sequence[str], all_gpus: int, names: HostNames
 ) -> dict[Population, list[Execution]]:
     """Group comparable executions. `all_gpus` is the number of GPUs that a host has."""
     rails: dict[tuple[str | None, tuple[str, ...]], set[tuple[int, ...]]] = {}
@@ -269,6 +268,11 @@ def populations(
             devices=_devices(execution),
         )
         result.setdefault(key, []).append(execution)
+    result = {
+        key._replace(settings=settings): alike
+        for key, peers in result.items()
+        for settings, alike in _by_settings(peers, names).items()
+    }
     for key, table, execution in without_rows:
         # An execution that failed early belongs to those with the same hosts and sizes.
         sizes = (table.min_bytes, table.max_bytes) if table else (None, None)
@@ -276,6 +280,33 @@ def populations(
         candidates = [k for k in similar if (k.min, k.max) == sizes] or similar
         best = max(candidates, key=lambda k: len(result[k]), default=key)
         result.setdefault(best, []).append(execution)
+    return result
+
+
+def _by_settings(executions: Sequence[Execution], names: HostNames) -> dict[str, list[Execution]]:
+    """Divide executions by parameters, variables of NCCL, and the pattern of the file name.
+
+    Patterns differ in their settings only if the same GPUs were measured with several of them.
+    """
+    shown: list[dict[str, str]] = []
+    patterns: dict[tuple[tuple[str, tuple[int, ...]], ...], set[str]] = {}
+    for execution in executions:
+        table, pattern = execution.table, names.pattern(execution.file)
+        variables = (
+            " ".join(f"{name}={value}" for name, value in table.environment) if table else ""
+        )
+        parameters = table.parameters if table else ""
+        shown.append({"parameters": parameters, "variables": variables, "file": pattern})
+        patterns.setdefault(tuple(sorted(execution.gpus.items())), set()).add(pattern)
+    kinds = []
+    for kind in ("parameters", "variables", "file"):
+        # A log that shows no settings may have any.
+        values = {settings[kind] for settings in shown} - {""}
+        if len(values) > 1 and (kind != "file" or any(len(p) > 1 for p in patterns.values())):
+            kinds.append(kind)
+    result: dict[str, list[Execution]] = {}
+    for execution, settings in zip(executions, shown, strict=True):
+        result.setdefault("; ".join(settings[kind] for kind in kinds), []).append(execution)
     return result
 
 

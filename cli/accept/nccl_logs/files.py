@@ -1,58 +1,49 @@
-"""Find log files in folders and archives, and open them one after another."""
+"""Find the files in folders and archives that may be logs, and read each."""
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from accept.core.error_codes import Code
-from accept.core.errors import BadEvidence
-from accept.core.text import plain
-from accept.evidence import archive, rundir
+from accept.evidence.untrusted import Limits, walk
+from accept.nccl_logs.tables import NoLog, Read, read
 
-#: Limit against archives made to exhaust the reader; no collection of logs is that large.
-_MAX_FILES = 100_000
+#: Beginnings of the names of files and folders that describe a host, not a launch. Such a file is
+#: a log only if it contains results; without results it is not a log that ended early.
+_CONTEXT = re.compile(
+    r"(?:dcgmi|dmesg|dmidecode|env|ethtool|hostname|ibdev2netdev|ibstat|ibstatus|ibv_devinfo|"
+    r"ifconfig|journal|journalctl|kern|license|lscpu|lsmod|lspci|nvidia[-_]bug|nvidia[-_]smi|"
+    r"os-release|readme|sosreport|sysinfo|syslog|uname)(?![a-z])",
+    re.IGNORECASE,
+)
 
 
-class File(NamedTuple):
-    """An open file; a member of an archive is named ARCHIVE:MEMBER."""
+@dataclass(frozen=True, kw_only=True)
+class LogFile:
+    """The content of a file that may be a log."""
 
-    name: str
-    blocks: Iterator[bytes]
+    log: Read
     #: True if the user named this file, and not its folder or archive.
     named: bool
+    #: True if the name of the file or of its folder shows that it describes a host or a run.
+    is_context: bool
 
 
-def walk(path: Path) -> Iterator[File]:
-    """Return every regular file in `path`; read each before asking for the next.
+def read_all(path: Path, limits: Limits, *, collective: str | None = None) -> Iterator[LogFile]:
+    """Read every file in a file, folder or archive, one after another.
 
-    Nothing is unpacked to a disk. Raises BadEvidence for a damaged archive, and for too many files
-    or bytes.
+    Raises BadEvidence for a damaged archive, and if something exceeds the limits.
     """
-    count = 0
-    for file in _files(path):
-        for member, blocks in archive.contents(file):
-            count += 1
-            if count > _MAX_FILES:
-                raise BadEvidence(
-                    f"{plain(path)}: more than {_MAX_FILES} files",
-                    code=Code.LOGS_TOO_MANY,
-                    hint="name the folder of the logs",
-                )
-            name = f"{file}:{member}" if member else str(file)
-            yield File(name, blocks, named=file == path and not member)
-
-
-def _files(path: Path) -> Iterator[Path]:
-    """Yield a file, or all files in a folder except hidden ones."""
-    if rundir.is_file(path):
-        yield path
-        return
-    for folder, subfolders, names in os.walk(path):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        for name in sorted(names):
-            file = Path(folder) / name
-            if not name.startswith(".") and rundir.is_file(file):
-                yield file
+    for entry in walk(path, limits):
+        if entry.is_hidden and not entry.named:
+            continue
+        if entry.is_other_kind:
+            log = Read(file=entry.name, no_log=NoLog.OTHER_KIND)
+        elif entry.unread:
+            log = Read(file=entry.name, no_log=entry.unread)
+        else:
+            log = read(entry.name, entry.blocks, collective=collective)
+        is_context = any(_CONTEXT.match(part) for part in entry.parts[-2:])
+        yield LogFile(log=log, named=entry.named, is_context=is_context)

@@ -54,7 +54,32 @@ def completed(logs: Logs) -> tuple[Execution, ...]:
             checks_of_kind = checks.get(kind) or sum(checks.values(), Counter())
             failure = replace(log, problems=(*table_problems, *log.problems))
             result += _expected(failure, names, known, usual or _most_common(checks_of_kind))
-    return tuple(result)
+    return tuple(_excused(execution, names, result) for execution in result)
+
+
+def _excused(execution: Execution, names: HostNames, others: Sequence[Execution]) -> Execution:
+    """Return the execution; if it is part of an excerpt, its table is not a failed run.
+
+    A log that ends early is one if it shows no failure, and neither it nor a log of its kind has a
+    complete table of the same collective.
+    """
+    table = execution.table
+    if table is None or not table.rows or not {*execution.problems} <= {*table.problems}:
+        return execution
+    pattern = names.pattern(execution.file)
+    if any(
+        other.table
+        and other.table.complete
+        and (other.file == execution.file or other.check == execution.check)
+        and names.pattern(other.file) == pattern
+        for other in others
+    ):
+        return execution
+    problems = tuple(
+        replace(p, cause=Cause.PARTIAL_LOG) if p.cause is Cause.INCOMPLETE_LOG else p
+        for p in execution.problems
+    )
+    return replace(execution, problems=problems)
 
 
 def _is_without_results(executions: Sequence[Execution]) -> bool:

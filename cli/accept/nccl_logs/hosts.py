@@ -61,9 +61,9 @@ class HostNames:
         path = Path(file)
         return f"{path.parent}/{self._like.sub('*', path.name)}"
 
-    def names_one(self, file: str) -> bool:
-        """Return True if the name of a file contains a host that occurs in logs."""
-        return bool(self._known.search(Path(file).name))
+    def pattern(self, file: str) -> str:
+        """Return the name of a file with `*` for its hosts and `#` for all other numbers."""
+        return _shape(self._like, Path(file))
 
     def fits(self, file: str) -> bool:
         """Return True if a file is named like those with results, except for hosts and numbers."""

@@ -13,8 +13,9 @@ from accept.core.causes import Cause
 from accept.core.model import Fact, Problem
 from accept.core.nccl_tests import json as nccl_tests_json
 from accept.core.nccl_tests.lines import Device, Row
-from accept.core.nccl_tests.table import COLLECTIVES, Log, Table
+from accept.core.nccl_tests.table import Log, Table
 from accept.core.text import count
+from accept.nccl_logs.unwrap import plain_text
 
 
 class NoLog(StrEnum):
@@ -24,6 +25,8 @@ class NoLog(StrEnum):
     NO_TABLE = "no nccl-tests results table in this file"
     NO_RESULTS = "JSON without results of nccl-tests"
     BINARY = "not a text file"
+    OTHER_KIND = "not a log, by its name"
+    LAUNCHER = "errors of a launcher, but no output of nccl-tests"
 
 
 class Duplicate(StrEnum):
@@ -72,26 +75,38 @@ class Read:
     tables: tuple[Measured, ...] = ()
     #: Problems that belong to no table, such as launches that failed.
     problems: tuple[Problem, ...] = ()
-    #: None: it is a log.
-    no_log: NoLog | None = None
+    #: None: it is a log. A text for a file that cannot be read.
+    no_log: NoLog | str | None = None
     #: True if the file was written with `-J`.
     json: bool = False
+    #: True if the problems are errors of a launcher, and neither nccl-tests nor NCCL wrote a line.
+    #: Any text can quote such errors: sources, notes, logs of the system.
+    launcher_only: bool = False
 
 
-def read(name: str, blocks: Iterable[bytes]) -> Read:
-    """Read a file once, in bounded memory. No content raises an error."""
-    blocks = iter(blocks)
+def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -> Read:
+    """Read a file once, in bounded memory. No content raises an error.
+
+    `collective` ("all_reduce") is that of tables without a name; None: it is inferred.
+    """
+    blocks = plain_text(blocks)
     start = next(blocks, b"")
     if b"\0" in start[:_START]:
         return Read(file=name, no_log=NoLog.BINARY)
     launch: list[Problem] = []
     whole = chain((start,), blocks)
     if json := nccl_tests_json.is_json(start):
-        log = nccl_tests_json.parse(whole, collective=_named(name))
+        log = nccl_tests_json.parse(whole, collective=collective, excerpt=True)
         if not any(table.rows for table in log.tables):
             return Read(file=name, no_log=NoLog.NO_RESULTS)
     else:
-        log = nccl_tests.parse(launcher_errors.watch(whole, launch), collective=_named(name))
+        path = Path(name)
+        log = nccl_tests.parse(
+            launcher_errors.watch(whole, launch),
+            collective=collective,
+            excerpt=True,
+            names=(path.name, path.parent.name),
+        )
     if not log.tables:
         return _without_tables(name, log, launch, is_empty=not start.strip())
     problems = log.problems
@@ -108,14 +123,9 @@ def _without_tables(name: str, log: Log, launch: Sequence[Problem], *, is_empty:
         message = f"{count(log.nccl_lines, 'line')} of NCCL's own and no table"
         problems = (Problem(cause=Cause.NO_MEASUREMENT, message=message),)
     if problems:
-        return Read(file=name, problems=problems)
+        launcher_only = len(problems) == len(launch) and not log.nccl_lines
+        return Read(file=name, problems=problems, launcher_only=launcher_only)
     return Read(file=name, no_log=NoLog.EMPTY if is_empty else NoLog.NO_TABLE)
-
-
-def _named(file: str) -> str | None:
-    """Return the collective in the name of a file, because old builds do not print it."""
-    names = (name for name in COLLECTIVES if f"{name}_perf" in Path(file).name)
-    return max(names, key=len, default=None)
 
 
 def _tables(name: str, log: Log) -> Iterator[Measured]:
@@ -144,6 +154,9 @@ def _last(tables: list[Table], problem: Problem) -> Table:
 def _measured(
     name: str, table: Table, devices: tuple[Device, ...], problems: tuple[Problem, ...], log: Log
 ) -> Measured:
+    if table.complete and not table.alone and len(devices) != table.ranks:
+        # The list has gaps, so other hosts may have taken part.
+        devices = ()
     return Measured(
         file=name,
         check=table.check,

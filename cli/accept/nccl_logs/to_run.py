@@ -11,12 +11,12 @@ from pathlib import Path
 from accept import __version__, config
 from accept.config import floors
 from accept.config.machine import Machine
-from accept.core import checks, evidence, nccl_tests
+from accept.core import checks, nccl_tests
 from accept.core.catalog.metrics import BUSBW, WRONG
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
-from accept.core.facts import GPUS, INVENTORY
+from accept.core.facts import GPUS, INVENTORY, NCCL_NETWORKS
 from accept.core.judge.completeness import host_list
 from accept.core.judge.hosts import is_device
 from accept.core.judge.suspects import HOSTS_STEP
@@ -30,10 +30,10 @@ from accept.core.model import (
     Record,
     Step,
 )
+from accept.core.nccl_tests.inference import NamedBy
 from accept.core.nccl_tests.table import Table
-from accept.core.runner.coordinator import HOSTS
 from accept.core.text import count, format_size, plain
-from accept.evidence import archive, bucket, rundir
+from accept.evidence.untrusted import Limits
 from accept.nccl_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
 from accept.nccl_logs.fill_gaps import completed
 from accept.nccl_logs.tables import SkippedFile
@@ -55,13 +55,21 @@ class RunFromLogs:
     unjudged: dict[str, int]
 
 
-def load(paths: Sequence[str], machine: Machine | None) -> RunFromLogs:
-    """Read the logs that `paths` name.
+def load(
+    paths: Sequence[Path],
+    machine: Machine | None,
+    limits: Limits,
+    *,
+    collective: str | None = None,
+) -> RunFromLogs:
+    """Read the logs in `paths`, which are files, folders and archives.
+
+    `collective` is that of tables without a name; None: it is inferred.
 
     If `machine` is None, it is guessed from the GPU names in the logs. Raises BadEvidence if there
     are no usable logs, or a named file is not a log.
     """
-    logs = gather([_local_path(path) for path in paths])
+    logs = gather(paths, limits, collective=collective)
     executions = completed(logs)
     notes: list[str] = []
     if machine is None:
@@ -70,6 +78,7 @@ def load(paths: Sequence[str], machine: Machine | None) -> RunFromLogs:
         machine = guess.machine
         notes.append(f"machine {machine.name}: {guess.reason}")
     notes += filter(None, [_device_differences(logs)])
+    notes += _remarks(executions, machine)
     bounds = floors.bounds(machine)
     metric_names = {bound.metric for bound in bounds}
     plan, records, unjudged = _plan_and_records(logs, executions, machine.planned(), metric_names)
@@ -78,11 +87,7 @@ def load(paths: Sequence[str], machine: Machine | None) -> RunFromLogs:
         for name, tables in unjudged.items()
     ]
     if not plan.steps:
-        raise BadEvidence(
-            f"{plain(paths[0], 200)}: only {', '.join(unjudged)} was measured",
-            code=Code.LOGS_NOT_JUDGED,
-            hint="accept list checks shows the collectives that are judged",
-        )
+        raise _nothing_judged(paths[0], unjudged)
     return RunFromLogs(
         plan=replace(plan, references=bounds),
         records=records,
@@ -93,8 +98,53 @@ def load(paths: Sequence[str], machine: Machine | None) -> RunFromLogs:
     )
 
 
-def _local_path(path: str) -> Path:
-    return Path(path) if rundir.is_file(Path(path)) else rundir.find(path)
+def _nothing_judged(path: Path, unjudged: Collection[str]) -> BadEvidence:
+    """Return the error for logs of collectives that no check judges, or that are not known."""
+    if {*unjudged} == {UNKNOWN}:
+        return BadEvidence(
+            f"{plain(path, 200)}: neither the log nor its name shows the collective, "
+            "and its figures fit several",
+            code=Code.LOGS_UNKNOWN_COLLECTIVE,
+            hint="name it, such as --collective all-reduce",
+        )
+    return BadEvidence(
+        f"{plain(path, 200)}: only {', '.join(unjudged)} was measured",
+        code=Code.LOGS_NOT_JUDGED,
+        hint="accept list checks shows the collectives that are judged",
+    )
+
+
+def _remarks(executions: Sequence[Execution], machine: Machine) -> Iterator[str]:
+    """Yield what was inferred, and what the logs do not show."""
+    tables = [(execution, execution.table) for execution in executions if execution.table]
+    inferred = Counter(
+        (execution.check, str(table.named_by))
+        for execution, table in tables
+        if execution.check and table.named_by is not NamedBy.LOG
+    )
+    for (check, source), number in inferred.items():
+        yield f"{check}: inferred from {source} ({count(number, 'table')})"
+    unlisted = sum(not execution.hosts for execution, _ in tables)
+    if unlisted:
+        yield (
+            f"{count(unlisted, 'table')} without a complete list of devices: "
+            "the hosts are not known, so nothing is compared with peers"
+        )
+    for execution, _ in tables:
+        for host, gpus in execution.with_fewer_gpus.items():
+            yield (
+                f"{host} took part with {count(gpus, 'GPU')}, most hosts with {execution.count}; "
+                f"its other GPUs were not tested ({Path(execution.file).name})"
+            )
+    between = [e for e in executions if e.measured and len(e.hosts) > 1]
+    shown = any(
+        f.name == NCCL_NETWORKS.name for e in between if e.measured for f in e.measured.facts
+    )
+    if machine.nccl.transport and between and not shown:
+        yield (
+            f"the logs do not show which network NCCL used (expected {machine.nccl.transport}); "
+            "rerun with NCCL_DEBUG=INFO"
+        )
 
 
 def _max_gpus(executions: Sequence[Execution]) -> int:
@@ -105,51 +155,6 @@ def _max_gpus(executions: Sequence[Execution]) -> int:
 def machine_of(name: str | None) -> Machine | None:
     """Return the machine that the user names, if any. Raises BadInput."""
     return config.load_machine(name).value if name else None
-
-
-# Is a path evidence of a run, or are there logs?
-
-#: Files in an evidence folder or a run folder of `accept`.
-_OWN_FILES = (
-    evidence.PLAN,
-    evidence.RECORDS,
-    evidence.CHECKSUMS,
-    evidence.VERDICT,
-    HOSTS,
-    rundir.RUN,
-    rundir.JOB,
-    rundir.EVIDENCE,
-)
-
-
-def is_foreign(path: str) -> bool:
-    """Return True if `path` holds no evidence of `accept`. Raises BadInput if it is missing."""
-    if bucket.is_url(path) or path == "last":
-        return False
-    if rundir.is_file(Path(path)):
-        return not _is_own_file(Path(path))
-    folder = rundir.find(path)
-    if any((folder / name).exists() for name in _OWN_FILES):
-        return False
-    console = folder / evidence.CONSOLE
-    return not (console.is_file() and evidence.is_packed(console))
-
-
-def _is_own_file(path: Path) -> bool:
-    try:
-        if archive.is_tar(path):
-            first = archive.first_member(path)
-            return not first or Path(first).parts[:1] == ("evidence",)
-        return not archive.is_zip(path) and evidence.is_packed(path)
-    except EOFError:
-        return False
-    except OSError as error:
-        raise BadEvidence(
-            f"{plain(path)}: {error.strerror}", code=Code.LOGS_UNREADABLE, hint="name another file"
-        ) from None
-    except Exception:
-        # The reader of evidence archives reports what is wrong with it.
-        return True
 
 
 # The machine, as the names of its GPUs suggest
@@ -174,7 +179,7 @@ def _guess_machine(devices: Sequence[str], gpus: int) -> _Guess:
     """
     machines = [config.load_machine(name).value for name in config.names("machines")]
     names = ", ".join(plain(name, 60) for name in devices[:3]) or "no device"
-    if all(name == _CPU for name in devices):
+    if devices and all(name == _CPU for name in devices):
         without_gpus = next(m for m in machines if m.gpus.count == 0)
         return _Guess(machine=without_gpus, reason=f"the logs name {names}")
     fitting = [
@@ -197,7 +202,7 @@ def _guess_machine(devices: Sequence[str], gpus: int) -> _Guess:
         nccl = replace(machine.nccl, transport="", transport_aliases=(), gpu_direct=False)
         return _Guess(machine=replace(machine, references=inside_node, nccl=nccl), reason=reason)
     generic = next(m for m in machines if m.gpus.count == "detect" and not m.gpus.device)
-    candidates = ", ".join(m.name for m in fitting[:8])
+    candidates = ", ".join(m.name for m in fitting[:8] if devices)
     more = f"; it may be {candidates}: choose one with --machine" if candidates else ""
     return _Guess(machine=generic, reason=f"any node with GPUs{more}")
 
@@ -208,8 +213,8 @@ def _guess_machine(devices: Sequence[str], gpus: int) -> _Guess:
 _NO_BUS = "0x00"
 
 
-def _hosts_record(logs: Logs, executions: Sequence[Execution], machine: PlannedMachine) -> Record:
-    """Return the record of the hosts: their GPUs, and what is wrong with these."""
+def _hosts_record(logs: Logs, machine: PlannedMachine) -> Record:
+    """Return the record of the hosts: their GPUs, and which of these the machine does not have."""
     gpus: dict[str, dict[int, str]] = {}
     for device in logs.devices:
         if device.bus != _NO_BUS:
@@ -229,7 +234,7 @@ def _hosts_record(logs: Logs, executions: Sequence[Execution], machine: PlannedM
             )
             for host, names in gpus.items()
         ),
-        problems=(*_missing_gpus(executions), *_unexpected_devices(logs, machine)),
+        problems=tuple(_unexpected_devices(logs, machine)),
     )
 
 
@@ -251,30 +256,6 @@ def _device_names(logs: Logs) -> dict[str, set[str]]:
         if device.name:
             names[device.host].add(device.name)
     return {host: devices for host, devices in names.items() if devices}
-
-
-def _missing_gpus(executions: Sequence[Execution]) -> Iterator[Problem]:
-    """Return a problem for each host that has fewer GPUs in all logs than most hosts.
-
-    Hosts with all GPUs take part in smaller jobs, too. If such a job had as many GPUs a host, the
-    logs with more of them are the ones that are missing.
-    """
-    counts: dict[str, int] = {}
-    shown: dict[int, set[str]] = {}
-    for execution in executions:
-        for host, gpus in execution.gpus.items() if execution.measured else ():
-            counts[host] = max(counts.get(host, 0), len(gpus))
-            shown.setdefault(len(gpus), set()).add(host)
-    for usual, hosts in Counter(counts.values()).most_common(1):
-        full = {host for host, gpus_shown in counts.items() if gpus_shown == usual}
-        for host, gpus_shown in counts.items():
-            smaller_job = not full.isdisjoint(shown[gpus_shown])
-            if gpus_shown < usual and hosts * 2 > len(counts) and not smaller_job:
-                message = (
-                    f"{host} has {count(gpus_shown, 'GPU')} in all logs, "
-                    f"{hosts} of {len(counts)} hosts have {usual}"
-                )
-                yield Problem(cause=Cause.GPU_MISSING, message=message, host=host)
 
 
 def _unexpected_devices(logs: Logs, machine: PlannedMachine) -> Iterator[Problem]:
@@ -314,6 +295,7 @@ _WORDS: dict[GroupKind, str] = {
     GroupKind.EACH: "single-node",
     GroupKind.PAIRS: "pair",
     GroupKind.RAILS: "rail",
+    GroupKind.RAIL_PAIRS: "rail pair",
     GroupKind.LADDER: "block",
     GroupKind.ALL: "all-node",
     GroupKind.HALVES: "split",
@@ -332,14 +314,14 @@ def _plan_and_records(
     """
     most = _max_gpus(executions)
     all_gpus = machine.gpus or most
-    known = [e for e in executions if e.check in checks.names()]
-    unknown = [e for e in executions if e.check not in checks.names()]
+    known = [e for e in executions if e.check in checks.REGISTRY]
+    unknown = [e for e in executions if e.check not in checks.REGISTRY]
     # A collective without a check is only planned if it failed, so that the failure is reported.
     failed = {e.check for e in unknown if e.problems and (known or e.check)}
     reported = [_with_host(e) for e in unknown if e.check in failed]
-    by_population = populations([*known, *reported], logs.hosts, all_gpus)
+    by_population = populations([*known, *reported], logs.hosts, all_gpus, logs.names)
     steps: list[Step] = []
-    records = [_hosts_record(logs, executions, machine)]
+    records = [_hosts_record(logs, machine)]
     for number, (population, peers) in enumerate(sorted(by_population.items(), key=_order), 1):
         step, step_records = _step(number, population, peers, metric_names)
         steps.append(step)

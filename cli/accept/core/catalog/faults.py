@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from accept.core.causes import Cause
+from accept.core.model import Injection
 from accept.core.text import TextEnum
 
 #: Answers of `launchers/inject_fault.sh` after it injected, and after it undid, a fault.
@@ -161,12 +162,7 @@ _ROWS = (
 FAULTS = {fault.name: fault for fault in _ROWS}
 
 
-def fault_of(text: str) -> Fault:
-    """Return the fault in a text such as `wrong@node1:0`. Raise KeyError for an unknown one."""
-    return FAULTS[text.partition("@")[0]]
-
-
-def for_ranks(injected: Sequence[str]) -> str:
+def for_ranks(injected: Sequence[Injection]) -> str:
     """Return the faults that the launchers and programs of the ranks must know, as one text."""
-    faults = ((text, fault_of(text)) for text in injected)
+    faults = ((injection.text, FAULTS[injection.fault]) for injection in injected)
     return ",".join(text for text, f in faults if f.scope is Scope.RANK or f.for_ranks)

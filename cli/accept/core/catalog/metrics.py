@@ -37,6 +37,8 @@ class MetricSpec:
 # The metrics of nccl-tests.
 BUSBW = MetricSpec(name="busbw", unit="GB/s", better=Better.HIGHER, size="8G", baseline=True)
 TIME = MetricSpec(name="time", unit="us", better=Better.LOWER, size="8")
+TIME_P99 = MetricSpec(name="time-p99", unit="us", size="8G", bounds=False)
+TIME_LONGEST = MetricSpec(name="time-longest", unit="us", size="8G", bounds=False)
 WRONG = MetricSpec(name="wrong", unit="count")
 
 #: Direction of metrics that no check declares, by unit: those of the users' own scripts, and of

@@ -7,22 +7,23 @@ registration. Check modules do not import each other.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from importlib import import_module
+from typing import Final
 
 from accept.core import launcher_errors
 from accept.core.catalog.metrics import BETTER_BY_UNIT, Better, MetricSpec
 from accept.core.checks.check import Check
-from accept.core.model import Parsed, Problem, Record, Step
+from accept.core.facts import NCCL_WARNINGS
+from accept.core.model import Fact, Parsed, Problem, Record, Step
+from accept.core.nccl_tests import nccl_info
 
 #: The only module of this folder that declares no checks.
 _DEFINITION = "check"
 
 
-@lru_cache(maxsize=1)
-def _checks() -> dict[str, Check]:
+def _find() -> dict[str, Check]:
     """Import all check modules, and return their checks sorted by name."""
     checks: dict[str, Check] = {}
     for module in pkgutil.iter_modules(__path__):
@@ -35,30 +36,13 @@ def _checks() -> dict[str, Check]:
     return dict(sorted(checks.items()))
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of all checks, sorted."""
-    return tuple(_checks())
+#: All checks by name, sorted.
+REGISTRY: Final[Mapping[str, Check]] = _find()
 
 
 def load(name: str) -> Check:
     """Return the check called `name`. Raises KeyError if there is none."""
-    return _checks()[name]
-
-
-class _Registry(Mapping[str, Check]):
-    """All checks by name; the modules are imported at the first look-up."""
-
-    def __getitem__(self, name: str) -> Check:
-        return load(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(names())
-
-    def __len__(self) -> int:
-        return len(names())
-
-
-REGISTRY = _Registry()
+    return REGISTRY[name]
 
 
 def checks_of(step: Step) -> list[Check]:
@@ -100,12 +84,16 @@ def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, .
     launch failed, problems about missing results are left out.
     """
     launch_problems: list[Problem] = []
-    watched = launcher_errors.watch(lines, launch_problems)
+    nccl_warnings: list[str] = []
+    watched = nccl_info.watch(launcher_errors.watch(lines, launch_problems), nccl_warnings)
     # Checks of one launch share one parser, so that the lines are read only once.
     parsers = tuple(dict.fromkeys(REGISTRY[name].parse for name in checks if name in REGISTRY))
     source = watched if len(parsers) == 1 else tuple(watched)
     parts = [parse(source) for parse in parsers]
     facts = [fact for part in parts for fact in part.facts]
+    # The reader of nccl-tests reports them itself, also if they cut a line of a table.
+    if nccl_warnings and not any(fact.name == NCCL_WARNINGS.name for fact in facts):
+        facts.append(Fact(name=NCCL_WARNINGS.name, value=nccl_warnings))
     if len(hosts) == 1:
         facts = [fact if fact.host else replace(fact, host=hosts[0]) for fact in facts]
     metrics = tuple(metric for part in parts for metric in part.metrics)

@@ -43,8 +43,25 @@ class CheckParams(ABC):
     def estimate(self, hosts: int, ranks: int) -> float:
         """Return the seconds of work in one wave, for groups of `hosts` with `ranks` each.
 
-        `launch_seconds` comes on top, once per launch.
+        `launch_seconds` comes on top, once per launch. Time limits are a multiple of it, so it is
+        that of a slow machine.
         """
+
+    def healthy_seconds(self, hosts: int, ranks: int, _algbw: float | None) -> float:
+        """Return the seconds of work in one wave of a healthy machine.
+
+        `_algbw`: the algorithm bandwidth in GB/s that it requires of these groups; None: unknown.
+        """
+        return self.estimate(hosts, ranks)
+
+    def measures(self, _size: int) -> bool:
+        """Return True if messages of this size, in bytes, are measured."""
+        return True
+
+    @classmethod
+    def merged(cls, lower: Mapping[str, T], upper: Mapping[str, T]) -> dict[str, T]:
+        """Return parameters by key; those of `upper` replace those of `lower`."""
+        return {**lower, **upper}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +74,10 @@ class Check(CheckRules):
     template: str
     #: Name of the collective in nccl-tests, if it is not the check's name.
     runs: str = ""
+    #: Bus bandwidth of many ranks as a multiple of their algorithm bandwidth.
+    bus_factor: float = 1.0
+    #: True if each check of a shared step starts ranks of its own on GPUs.
+    starts_ranks: bool = False
     params: type[CheckParams]
     #: Supported group kinds; the first is the default.
     groups: tuple[GroupKind, ...]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from accept.core import facts, nccl_tests, record_protocol
-from accept.core.catalog.metrics import BUSBW, TIME, WRONG
+from accept.core.catalog.metrics import BUSBW, TIME, TIME_LONGEST, TIME_P99, WRONG
 from accept.core.catalog.tools import MPIRUN, NCCL_TESTS, TORCH
 from accept.core.causes import Cause
 from accept.core.checks.check import Check, CheckParams, param
@@ -18,11 +18,17 @@ from accept.core.judge.summary import params_of
 from accept.core.model import GroupKind, Parsed, Record, Step
 from accept.core.text import format_size, parse_size
 
+T = TypeVar("T")
+
 NEEDS = ((MPIRUN,), (NCCL_TESTS, TORCH))
 FACTS = (facts.NCCL_TESTS, facts.NCCL_NETWORKS, facts.NCCL_DETOURS, facts.PROGRAM)
 #: As `Check.faults`. Ranks that hang, die or are slow show only next to ranks that wait for them.
 FAULTS = {"wrong": 1, "nan": 1, "hang": 2, "die": 2, "slow": 2, "full-disk": 1}
 _MARK = b"ACCEPT {"
+#: Assumed time until all ranks have their GPU and NCCL has connected them, and more per rank.
+_START_SECONDS, _START_SECONDS_PER_RANK = 5.0, 0.01
+#: `sizes` never leads to smaller messages: one with many ranks would have no data for some.
+_LEAST_BYTES = 1024
 #: Records above this number are ignored: the program is out of control.
 _MAX_RECORDS = 100_000
 
@@ -34,18 +40,27 @@ class Params(CheckParams):
     min: str = param("1K", "smallest message, such as 1K")
     max: str = param("16M", "largest message, such as 8G; its bandwidth is judged")
     factor: int = param(2, "ratio of each size to the previous one, at least 2")
+    sizes: int = param(0, "only this many sizes, the largest; sets min. 0: all from min on")
     iters: int = param(20, "timed repetitions of each size")
     warmup: int = param(5, "untimed repetitions before these")
     dtype: Literal["float", "double", "half", "bfloat16", "int32"] = param(
         "float", "type of the elements"
     )
+    jitter: bool = param(
+        False,
+        "also time each repetition: the 99th percentile and the longest. Needs nccl-tests 2.19",
+    )
 
     def __post_init__(self) -> None:
-        """Raise ValueError, which names the parameter, for invalid values."""
-        if parse_size(self.max) < parse_size(self.min):
-            raise ValueError(f"max {self.max} is smaller than min {self.min}")
+        """Set `min` if `sizes` is given. Raise ValueError, which names the parameter."""
         if self.factor < 2:
             raise ValueError(f"factor must be at least 2, not {self.factor}")
+        if self.sizes < 0:
+            raise ValueError(f"sizes must be at least 0, not {self.sizes}")
+        if self.sizes:
+            object.__setattr__(self, "min", _smallest(self.max, self.factor, self.sizes))
+        if parse_size(self.max) < parse_size(self.min):
+            raise ValueError(f"max {self.max} is smaller than min {self.min}")
         if self.iters < 1 or self.warmup < 0:
             raise ValueError("iters must be at least 1 and warmup at least 0")
 
@@ -57,9 +72,47 @@ class Params(CheckParams):
         """
         calls = 2 * (self.iters + self.warmup)
         sizes = message_sizes(self.min, self.max, self.factor)
-        latency = 50e-6 + 5e-6 * hosts * ranks
         transfer = sum(size / (20e9 if size > 64 << 20 else 0.5e9) for size in sizes)
-        return 1.0 + calls * (latency * len(sizes) + transfer)
+        return 1.0 + calls * (_call_seconds(hosts * ranks) * len(sizes) + transfer)
+
+    def healthy_seconds(self, hosts: int, ranks: int, algbw: float | None) -> float:
+        """Return the seconds of one collective at the required bandwidth.
+
+        nccl-tests makes one more call of each size and placement to check the results.
+        """
+        if algbw is None:
+            return self.estimate(hosts, ranks)
+        calls = 2 * (self.iters + self.warmup + 1)
+        sizes = message_sizes(self.min, self.max, self.factor)
+        start = _START_SECONDS + _START_SECONDS_PER_RANK * hosts * ranks
+        return start + calls * (
+            _call_seconds(hosts * ranks) * len(sizes) + sum(sizes) / (algbw * 1e9)
+        )
+
+    def measures(self, size: int) -> bool:
+        """Return True if messages of this size, in bytes, are measured."""
+        return size in message_sizes(self.min, self.max, self.factor)
+
+    @classmethod
+    def merged(cls, lower: Mapping[str, T], upper: Mapping[str, T]) -> dict[str, T]:
+        """Return parameters by key; a `min` of `upper` also replaces `sizes`, which sets it."""
+        kept = {k: v for k, v in lower.items() if not (k == "sizes" and "min" in upper)}
+        return {**kept, **upper}
+
+
+def _smallest(largest: str, factor: int, count: int) -> str:
+    """Return the smallest of `count` sizes; fewer if messages would be too small for all ranks."""
+    size = parse_size(largest)
+    for _ in range(count - 1):
+        if size % factor or size // factor < _LEAST_BYTES:
+            break
+        size //= factor
+    return format_size(size)
+
+
+def _call_seconds(ranks: int) -> float:
+    """Return the assumed time of a small message: 50 us, and 5 us more per rank."""
+    return 50e-6 + 5e-6 * ranks
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:
@@ -103,20 +156,32 @@ def speed_lines(check: str, records: Sequence[Record]) -> Iterator[str]:
     if speeds := [reading.value for reading in readings if reading.value is not None]:
         top = max(reading.top for reading in readings)
         yield f"{check}: {value_range(speeds)} GB/s at {format_size(top)}"
+        for spec, name in ((TIME_P99, "99th percentile"), (TIME_LONGEST, "longest")):
+            times = [
+                metric.value / 1000
+                for record in records
+                for metric in record.metrics
+                if (metric.check, metric.name, metric.size) == (check, spec.name, top)
+            ]
+            if times:
+                yield f"{check}: repetitions at {format_size(top)}, {name}: {value_range(times)} ms"
 
 
-def make(name: str, title: str, worth: int) -> Check:
+def make(name: str, title: str, worth: int, *, bus_factor: float = 1.0) -> Check:
     """Return the check of one collective."""
     return Check(
         name=name,
         summary=f"{title}: bandwidth, and every element of every rank is checked",
         template="collectives.sh.j2",
+        bus_factor=bus_factor,
+        starts_ranks=True,
         params=Params,
         groups=tuple(GroupKind),
         needs=NEEDS,
-        metrics=(BUSBW, TIME, WRONG),
+        metrics=(BUSBW, TIME, TIME_P99, TIME_LONGEST, WRONG),
         facts=FACTS,
         launch="collectives",
+        loads_gpus=True,
         worth=worth,
         parse=parse,
         log_lines=speed_lines,
@@ -126,7 +191,8 @@ def make(name: str, title: str, worth: int) -> Check:
     )
 
 
-ALL_REDUCE = make("all-reduce", "all-reduce", worth=80)
+# https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+ALL_REDUCE = make("all-reduce", "all-reduce", worth=80, bus_factor=2.0)
 ALL_GATHER = make("all-gather", "all-gather", worth=45)
 REDUCE_SCATTER = make("reduce-scatter", "reduce-scatter", worth=44)
 ALLTOALL = make("alltoall", "all-to-all", worth=43)
@@ -185,6 +251,7 @@ LATENCY_CHECK = Check(
     worth=40,
     parse=parse_latency,
     log_lines=latency_lines,
+    loads_gpus=True,
     judge=judge_latency,
     faults={fault: ranks for fault, ranks in FAULTS.items() if fault != "slow"},
 )

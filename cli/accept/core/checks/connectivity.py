@@ -43,15 +43,30 @@ class Params(CheckParams):
         return 3.0 + 0.0005 * self.pings * max(0, hosts - 1)
 
 
-def _network(value: object) -> str | None:
-    """Return the choice of network and what chose it, as text."""
+#: What `programs/rank_identity.sh` prints if the settings name the RDMA devices.
+_BY_SETTINGS = "the settings"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The network of a host's ranks."""
+
+    #: The choice and what chose it, for people.
+    text: str
+    #: The RDMA devices that the host chose itself; None if the settings name them.
+    devices: tuple[str, ...] | None
+
+
+def _network(value: object) -> Network | None:
     if not isinstance(value, dict):
         return None
-    texts = {str(key): str(item)[:200] for key, item in value.items()}
-    choice = f"interface {texts.get('interface')} (by {texts.get('interfaceBy')})"
-    if rdma := texts.get("rdma"):
-        choice += f", RDMA {rdma.lstrip('=')} (by {texts.get('rdmaBy')})"
-    return choice
+    texts = {str(key): str(item)[:400] for key, item in value.items()}
+    text = f"interface {texts.get('interface')} (by {texts.get('interfaceBy')})"
+    rdma = texts.get("rdma", "").lstrip("=")
+    if rdma:
+        text += f", RDMA {rdma} (by {texts.get('rdmaBy')})"
+    chosen = rdma and texts.get("rdmaBy") != _BY_SETTINGS
+    return Network(text=text, devices=tuple(rdma.split(",")) if chosen else None)
 
 
 #: The network of a host's ranks.
@@ -90,6 +105,12 @@ def _problems(evidence: Evidence, record: Record) -> Iterator[Problem]:
         elif evidence.plan.machine.gpus != 0:
             message = f"rank {rank} on {host} has no GPU"
             yield Problem(cause=Cause.GPU_MISSING, message=message, host=host, rank=rank)
+    planned = evidence.plan.machine.rdma_devices
+    for fact, network in NETWORK.of(record):
+        if network.devices is not None and len(network.devices) < planned:
+            message = f"{fact.host} has {len(network.devices)} of {planned} RDMA devices for its "
+            message += f"GPUs: {', '.join(network.devices)}; others are down, slower or far away"
+            yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message, host=fact.host)
 
 
 def judge(evidence: Evidence) -> Judged:
@@ -117,9 +138,9 @@ def judge(evidence: Evidence) -> Judged:
 def _network_notes(evidence: Evidence) -> Iterator[Finding]:
     """Yield a note for each choice of network, with its hosts and with what chose it."""
     hosts_by_choice: dict[str, list[str]] = {}
-    for fact, choice in NETWORK.of(*evidence.records):
+    for fact, network in NETWORK.of(*evidence.records):
         if fact.host:
-            hosts_by_choice.setdefault(choice, []).append(fact.host)
+            hosts_by_choice.setdefault(network.text, []).append(fact.host)
     for choice, hosts in list(hosts_by_choice.items())[:20]:
         unique_hosts = tuple(dict.fromkeys(hosts))
         yield Finding(

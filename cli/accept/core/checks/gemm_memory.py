@@ -133,21 +133,24 @@ GEMM = Check(
     parse=record_protocol.parse,
     judge=judge_gemm,
     devices=True,
+    loads_gpus=True,
     faults=FAULTS,
 )
 
 
 WAYS = ("host-to-device", "device-to-host")
-#: Two kinds of rates are `uneven` on healthy GPUs. Copies to and from the host depend on the socket
-#: whose memory a rank uses, so half of the GPUs may be much slower. `p2p-least` is the slowest of
-#: several short measurements and varies more than their median.
+#: The same with memory that may belong to another NUMA node; without bounds and peers.
+_FAR_WAYS = tuple(f"{way}-far" for way in WAYS)
+#: Two kinds of rates are `uneven` on healthy GPUs. What all GPUs copy at once depends on shared
+#: switches and on the sockets, and on some hosts the copies of single GPUs do, too. `p2p-least` is
+#: the slowest of several short measurements and varies more than their median.
 MEASURED = Measured(
     unit="GB/s",
     rates=("copy", "triad"),
     wrong={"wrong": Cause.WRONG_DATA},
     others=("copy-p5", "copy-alone", "p2p-out", "p2p-in"),
     needed=("copy", "triad", "tested"),
-    uneven=(*WAYS, "p2p-least"),
+    uneven=(*WAYS, "host-both", "p2p-least"),
     by_first=("p2p-out", "p2p-in", "p2p-least"),
     shares=("p2p-least",),
 )
@@ -209,6 +212,7 @@ def _degraded_links(evidence: Evidence) -> Iterator[Problem]:
     A GPU whose copies were faster than such a link is not among them: the data took another path
     (NVLink-C2C), or the state of the link was read while it idled.
     """
+    ways = (*WAYS, *_FAR_WAYS)
     for record in evidence.records:
         gpus = {m.rank: m.gpu for m in record.metrics if m.check == "memory" and m.gpu}
         for fact, link in PCIE.of(record):
@@ -216,7 +220,7 @@ def _degraded_links(evidence: Evidence) -> Iterator[Problem]:
             if fact.check != evidence.check or not (link.width and link.generation and degraded):
                 continue
             capacity = link.width * _LANE_GBPS.get(link.generation, math.inf)
-            rates = [m.value for m in record.metrics if m.rank == fact.rank and m.name in WAYS]
+            rates = [m.value for m in record.metrics if m.rank == fact.rank and m.name in ways]
             if math.isinf(capacity) or max(rates, default=math.inf) > capacity:
                 continue
             gpu = gpus.get(fact.rank)
@@ -236,7 +240,9 @@ MEMORY = Check(
     groups=(GroupKind.EACH,),
     needs=((MPIRUN,), (TORCH,)),
     metrics=(
-        *_rates("GB/s", "copy", "triad", "copy-alone", *WAYS),
+        *_rates("GB/s", "copy", "triad", "copy-alone", *WAYS, *_FAR_WAYS, "host-both"),
+        # For information: a copy by the driver, whose speed differs between releases.
+        MetricSpec(name="memcpy", unit="GB/s", better=Better.HIGHER),
         MetricSpec(name="p2p-out", unit="GB/s", better=Better.HIGHER),
         MetricSpec(name="p2p-in", unit="GB/s", better=Better.HIGHER),
         MetricSpec(name="p2p-least", unit=""),
@@ -249,6 +255,7 @@ MEMORY = Check(
     parse=record_protocol.parse,
     judge=judge_memory,
     devices=True,
+    loads_gpus=True,
     faults=FAULTS,
 )
 

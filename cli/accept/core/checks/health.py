@@ -1,4 +1,4 @@
-"""Define the check `health`: new errors of GPUs, links, NICs and memory while the steps run.
+"""Define the check `health`: damage of GPUs, links, NICs and memory, and their new errors in steps.
 
 Its step takes one reading of every host: the facts `health` of `launchers/programs/health.py`. If a
 plan has this check, the coordinator repeats the reading before every step and after the last. It
@@ -20,12 +20,13 @@ from accept.core.health_readings import (
     HEALTH_CHANGE,
     HEALTH_READING,
     HEALTH_TOTAL,
+    DeviceKind,
     Gap,
     Reading,
     Unread,
     reading_of,
 )
-from accept.core.judge import completeness, health
+from accept.core.judge import completeness, health, health_at_start
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.health import Limits
 from accept.core.judge.summary import params_of, verdict_of
@@ -45,7 +46,9 @@ class Params(CheckParams, Limits):
     (DCGM_LIMIT_MAX_NVLINK_CRC_ERROR), no NVLink replay or recovery (DCGM_LIMIT_MAX_NVLINK_ERROR; so
     does facebookresearch/gcm, check-dcgmi nvlink), 8 PCIe replays per minute
     (DCGM_LIMIT_MAX_PCIREPLAY_RATE). The bit error ratio of ports, 1e-12, is the threshold of
-    ibdiagnet (user manual, --ber_thresh).
+    ibdiagnet (user manual, --ber_thresh). 10 repairs of memory: the limit of retired pages in
+    facebookresearch/gcm, check-nvidia-smi gpu_retired_pages; that for uncorrected errors is derived
+    from it, because each such error in a memory row leads to one repair.
     """
 
     nvlink_crc_per_second: float = param(100.0, "tolerated CRC errors of an NVLink, per second")
@@ -58,6 +61,17 @@ class Params(CheckParams, Limits):
     limited_share: float = param(
         0.01, "tolerated share of a step during which a GPU is slowed, except by its power limit"
     )
+    memory_repairs: int = param(
+        10, "rows remapped and pages retired for uncorrected errors in a GPU's life, tolerated"
+    )
+    uncorrected_errors: int = param(
+        10, "uncorrected memory errors in a GPU's life, tolerated before the run"
+    )
+    # Limits are rounded to whole watts.
+    power_limit_share: float = param(
+        0.99, "lowest enforced power limit, as a share of the GPU's default limit"
+    )
+    exclusive_ok: bool = param(False, "accept GPUs whose compute mode allows only one process")
 
     def __post_init__(self) -> None:
         """Raise ValueError for a negative limit."""
@@ -82,15 +96,23 @@ def readings_of(evidence: Evidence) -> dict[str, Reading]:
 
 
 def judge(evidence: Evidence) -> Judged:
-    """Pass if no device had new errors and all counters could be read."""
+    """Pass if no device was damaged or had new errors, and all counters could be read."""
     limits = params_of(evidence, Params)
     readings = readings_of(evidence)
-    changes = list(health.said(evidence.asked, evidence.plan.steps))
-    problems: list[Problem] = [p for change in changes for p in health.problems(change, limits)]
+    changes = list(health.changes_of(evidence.asked, evidence.plan.steps))
+    machine, one_kind = evidence.plan.machine, len(evidence.devices) <= 1
+    problems: list[Problem] = [
+        *health_at_start.problems(readings, machine, limits, one_kind=one_kind),
+        *(problem for change in changes for problem in health.problems(change, limits)),
+    ]
     findings = completeness.step_findings(evidence)
     findings += completeness.problem_findings(evidence, more=problems)
     findings += [*_unread(evidence, readings, changes), *_missing_sweeps(evidence)]
-    notes = [n for host, reading in readings.items() for n in health.before_the_run(host, reading)]
+    for host, titles in health_at_start.unclear_links(readings, machine, one_kind=one_kind):
+        text = f"before the run: no active NVLink on {titles} of {host}, but on other GPUs; add "
+        text += "nvlink.links to your machine file"
+        findings.append(_finding(State.INCONCLUSIVE, text, Cause.NVLINK_DOWN, (host,)))
+    notes = list(health_at_start.notes(readings, machine))
     notes += [note for change in changes for note in health.notes(change, limits)]
     findings += [_finding(State.PASS, note, None) for note in notes[:_MAX_NOTES]]
     if len(notes) > _MAX_NOTES:
@@ -99,7 +121,7 @@ def judge(evidence: Evidence) -> Judged:
         evidence,
         findings,
         measured=_measured(evidence, readings),
-        required="no new device errors during the run",
+        required="no damage, and no new device errors",
     )
     return Judged(verdict, tuple(from_problems(problems, "", len(evidence.hosts))))
 
@@ -128,8 +150,12 @@ def _unread(
         for reason in reasons:
             hosts_by_reason.setdefault(reason, []).append(host)
         has_gpu = any(device.kind == "gpu" for device in reading.devices)
-        if evidence.plan.machine.gpus != 0 and not has_gpu and not reasons:
-            hosts_by_reason.setdefault("GPUs (the driver shows none)", []).append(host)
+        if evidence.plan.machine.gpus != 0 and not reasons:
+            if not has_gpu:
+                hosts_by_reason.setdefault("GPUs (the driver shows none)", []).append(host)
+            elif reading.log is None and reading.watch is None:
+                why = "Xids (neither the kernel log nor NVML's events)"
+                hosts_by_reason.setdefault(why, []).append(host)
     for reason, hosts in hosts_by_reason.items():
         message = f"not read on {completeness.host_list(hosts)}: {reason}"
         yield _finding(State.NOT_TESTED, message, Cause.TOOL_MISSING, hosts)
@@ -146,7 +172,7 @@ def _unread(
 
 def _makes_blind(evidence: Evidence, gap: Gap) -> bool:
     """Return True if the check cannot judge a host with this gap."""
-    if gap.devices is Unread.GPUS:
+    if gap.devices in (Unread.GPUS, Unread.XIDS):
         return evidence.plan.machine.gpus != 0
     return gap.devices is Unread.ALL
 
@@ -166,8 +192,9 @@ def _missing_sweeps(evidence: Evidence) -> Iterator[Finding]:
 def _measured(evidence: Evidence, readings: dict[str, Reading]) -> str:
     """Return one line with the devices, the number of readings, and what was not readable."""
     kinds = Counter(device.kind for reading in readings.values() for device in reading.devices)
-    gpus = count(kinds["gpu"], "GPU") if kinds["gpu"] else "no GPU"
-    nics, hosts = count(kinds["rdma"] + kinds["net"], "NIC"), count(len(readings), "host")
+    gpus = count(kinds[DeviceKind.GPU], "GPU") if kinds[DeviceKind.GPU] else "no GPU"
+    nics = count(kinds[DeviceKind.RDMA] + kinds[DeviceKind.NET], "NIC")
+    hosts = count(len(readings), "host")
     sweeps = len({record.wave for record in evidence.asked} - {0})
     text = f"{gpus}, {nics} on {hosts}, {count(sweeps, 'reading')}"
     unread = Counter(gap.reason for reading in readings.values() for gap in reading.unread)
@@ -178,7 +205,7 @@ def _measured(evidence: Evidence, readings: dict[str, Reading]) -> str:
 
 HEALTH = Check(
     name="health",
-    summary="new errors of GPUs, links, NICs and memory while the steps run",
+    summary="damage of GPUs, links, NICs and memory, and their new errors while the steps run",
     template="health.sh.j2",
     params=Params,
     groups=(GroupKind.EACH,),

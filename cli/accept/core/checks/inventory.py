@@ -3,9 +3,10 @@
 Its program prints one fact `inventory` on every host. The value has these keys (null: not known):
 
     hostname, kernel   text
+    serial             serial number of the host
     cpus               number of CPUs available to the run
     memoryBytes        bytes
-    gpus               list of {index, uuid, name, memoryMiB, memoryUsedMiB, driver,
+    gpus               list of {index, uuid, serial, name, memoryMiB, memoryUsedMiB, driver,
                        eccUncorrected, pci, processes: list of "PID NAME"}; null: nvidia-smi did
                        not answer in time
     domain             name of the NVLink domain of its GPUs; null: no domain spans hosts; missing:
@@ -14,7 +15,8 @@ Its program prints one fact `inventory` on every host. The value has these keys 
     nics               list of {name, speed (Mbit/s), state, rdma: true for RDMA devices}
     memlock            "unlimited" or KiB
     ipcLock            true if the kernel ignores the limit of locked memory (CAP_IPC_LOCK)
-    versions           of python, mpi, torch, nccl, cuda, mpi4py, ncclTests, if installed
+    versions           of python, mpi, torch, nccl, cuda, mpi4py, ncclTests, if installed; null: the
+                       program did not answer in time
     env                effective settings of NCCL and MPI, through an allow-list
     chosen             names of the settings that the host chose itself
 
@@ -31,7 +33,7 @@ from accept.core import record_protocol
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams, param
-from accept.core.facts import INVENTORY, Inventory
+from accept.core.facts import INVENTORY, Inventory, inventories_of
 from accept.core.judge import bounds, completeness, consistency
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of, verdict_of
@@ -55,16 +57,6 @@ class Params(CheckParams):
     def estimate(self, _hosts: int, _ranks: int) -> float:
         """Return the time to read files and query nvidia-smi, in seconds."""
         return 3.0
-
-
-def inventories_of(evidence: Evidence) -> dict[str, Inventory]:
-    """Return the last inventory that each host reported."""
-    inventories: dict[str, Inventory] = {}
-    for record in evidence.records:
-        for fact, inventory in INVENTORY.of(record):
-            host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
-            inventories[host] = inventory
-    return {host: inventories[host] for host in evidence.hosts if host in inventories}
 
 
 def _problems(
@@ -96,7 +88,7 @@ def _problems(
 
 def judge(evidence: Evidence) -> Judged:
     """Pass if every host reported its inventory and nothing is missing, broken or different."""
-    inventories = inventories_of(evidence)
+    inventories = inventories_of(evidence.records, evidence.hosts)
     problems, notes = _problems(evidence, inventories)
     silent = [
         record.hosts

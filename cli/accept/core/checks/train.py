@@ -34,8 +34,8 @@ _MIN_STEPS, _MIN_BATCH = 20, 16
 #: Assumed seconds per step.
 _STEP_SECONDS = {"resnet18": 1.0, "resnet50": 3.0}
 _SMALL_STEP_SECONDS, _LARGE_STEP_SECONDS = 0.05, 3.0
-#: Seconds to start torch, and to load a large model after that.
-_START_SECONDS, _LARGE_START_SECONDS = 10.0, 60.0
+#: Seconds to start torch, and to build a large model after that: on slow and on healthy GPUs.
+_START_SECONDS, _LARGE_START_SECONDS, _HEALTHY_LARGE_START_SECONDS = 10.0, 60.0, 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,8 @@ class Params(CheckParams):
         "gpt-80",
         "gpt-141",
         "gpt-192",
-    ] = param("mlp", "model to train; gpt-N fills a GPU of N GB")
+        "gpt-fit",
+    ] = param("mlp", "model to train; gpt-N fills a GPU of N GB, gpt-fit loads any GPU")
     precision: Literal["fp32", "autocast", "bf16"] = param(
         "fp32", "precision of the arithmetic; bf16: also of the weights"
     )
@@ -118,10 +119,17 @@ class Params(CheckParams):
         The steps of large models are a guess, because nobody has measured them; suites can set
         `timeout`.
         """
+        return self._seconds(hosts, ranks, _LARGE_START_SECONDS)
+
+    def healthy_seconds(self, hosts: int, ranks: int, _algbw: float | None) -> float:
+        """Return the seconds on healthy GPUs, which build a large model themselves."""
+        return self._seconds(hosts, ranks, _HEALTHY_LARGE_START_SECONDS)
+
+    def _seconds(self, hosts: int, ranks: int, large_start: float) -> float:
         large = self.model.startswith("gpt") and self.model != "gpt-tiny"
         small_step = _STEP_SECONDS.get(self.model, _SMALL_STEP_SECONDS)
         step = _LARGE_STEP_SECONDS if large else small_step
-        start = _START_SECONDS + large * _LARGE_START_SECONDS
+        start = _START_SECONDS + large * large_start
         return start + (60 * self.minutes or self.steps * (step + 0.001 * hosts * ranks))
 
 
@@ -157,6 +165,8 @@ def _problems(record: Record, params: Params) -> Iterator[Problem]:
     required = [*_REQUIRED]
     if params.by:
         required.append("loss-by")
+    if params.model == "gpt-fit":
+        required.append(SUSTAINED.name)
     if params.checkpoint:
         required += ["checkpoint-write", "checkpoint-read"]
     has_reference = _last(TRAINING, record)
@@ -196,7 +206,7 @@ def judge(evidence: Evidence) -> Judged:
     findings = completeness.step_findings(evidence)
     findings += completeness.problem_findings(evidence, more=[*problems, *differing])
     findings += bounds.findings(evidence)
-    slow = stragglers.judge(evidence, "rank-own")
+    slow = stragglers.judge(evidence, "rank-own", SUSTAINED)
     ratios = ", ".join(f"{ratio:g}" for ratio in dict.fromkeys(p.ratio for p in params.values()))
     required = f"loss at most {ratios or Params().ratio} of the first"
     if any(_last(TRAINING, record) for record in evidence.records):
@@ -213,16 +223,23 @@ def judge(evidence: Evidence) -> Judged:
 
 
 def _measured(evidence: Evidence) -> str:
-    for record in evidence.records:
+    # A training that loads the GPU comes first: its speed is worth showing.
+    for record in sorted(evidence.records, key=lambda r: SUSTAINED.name not in _values(r)):
         values = _values(record)
         if "loss-first" in values and "loss-last" in values:
             text = f"loss {number(values['loss-first'])} to {number(values['loss-last'])}"
             if "throughput" in values:
                 text += f", {number(values['throughput'])} samples/s on {record.ranks} ranks"
+            if SUSTAINED.name in values:
+                text += f", {number(values[SUSTAINED.name])} {SUSTAINED.unit} per rank"
             return text + (f", MFU {values['mfu']:.1%}" if "mfu" in values else "")
     return ""
 
 
+#: `flops` of a training that loads the GPU; small models say nothing about its speed.
+SUSTAINED = MetricSpec(
+    name="sustained", unit="TFLOP/s", better=Better.HIGHER, baseline=True, in_log=True
+)
 #: Metrics of the whole run. `tokens`, `flops` and `mfu` are the throughput in other units.
 _METRICS = (
     MetricSpec(
@@ -231,6 +248,7 @@ _METRICS = (
     MetricSpec(name="tokens", unit="tokens/s"),
     MetricSpec(name="flops", unit="TFLOP/s"),
     MetricSpec(name="mfu", unit=""),
+    SUSTAINED,
     *(
         MetricSpec(name=name, unit="s", better=Better.LOWER)
         for name in ("step-p50", "time-input", "time-compute", "time-communication")
@@ -264,6 +282,7 @@ TRAIN = Check(
     worth=60,
     parse=partial(record_protocol.parse, check="train"),
     judge=judge,
+    loads_gpus=True,
     # Only a majority shows which rank's parameters are wrong.
     faults={"wrong": 3, "nan": 1, "hang": 2, "die": 2, "full-disk": 1},
 )

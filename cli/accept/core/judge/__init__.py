@@ -9,12 +9,16 @@ from operator import attrgetter
 
 from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
-from accept.core.judge import bounds, groups, hosts, summary
+from accept.core.facts import inventories_of
+from accept.core.judge import bounds, coverage, groups, hosts, summary
 from accept.core.judge.attribution import examine
 from accept.core.judge.completeness import problem_findings
 from accept.core.judge.crosscheck import shares_by_log, without_explained
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.groups import scored
+from accept.core.judge.pair_results import PairResults
+from accept.core.judge.ranges import ranges
+from accept.core.judge.scaling import scaling
 from accept.core.judge.summary import verdict_of, worst_state
 from accept.core.judge.suspects import HOSTS_STEP, from_records, merged
 from accept.core.model import (
@@ -22,10 +26,12 @@ from accept.core.model import (
     SCHEMA,
     CheckVerdict,
     Finding,
+    KeptSteps,
     Metric,
     Plan,
     Problem,
     Record,
+    Skipped,
     State,
     Step,
     Suspect,
@@ -34,6 +40,9 @@ from accept.core.model import (
     worst_exit,
 )
 from accept.core.text import count
+
+#: Times from here on, in the year 5138, are damage.
+_LATEST = 1e11
 
 
 def judge(
@@ -49,8 +58,8 @@ def judge(
     A check that is not in `checks` was not tested. `interruption` is the reason why the run
     ended early; empty if it did not.
     """
-    found = hosts.find(records)
-    evidences = _evidences(plan, records, found, interruption, checks, steps=plan.steps)
+    plan = _without_needless(_until_failure(plan, records, checks), records, checks)
+    found, evidences = gathered(plan, records, checks=checks, interruption=interruption)
     pairs = examine(scored(evidences.values(), checks), found.places, found.domains)
     evidences = {name: replace(e, pairs=pairs) for name, e in evidences.items()}
     shares = shares_by_log(scored(evidences.values(), checks)) if plan.origin else {}
@@ -60,11 +69,12 @@ def judge(
     for evidence, score in scored(evidences.values(), checks):
         if findings := tuple(groups.intermittent_findings(evidence, score)):
             judged[evidence.check] = _with_findings(judged[evidence.check], findings)
-    suspects = _suspects(plan, records, found, [s for one in judged.values() for s in one.suspects])
+    accused = [s for one in judged.values() for s in one.suspects]
+    suspects = _suspects(plan, records, found, accused, pairs)
     if plan.origin:
         # A node that became a GPU may be a suspect already.
         order = (*found.present, *found.missing)
-        suspects = merged(without_explained(suspects, shares), order)
+        suspects = merged(without_explained(suspects, shares), order, pairs.nics)
     verdicts = [one.verdict for one in judged.values()]
     verdicts.insert(0, hosts.verdict(plan, found, records, _unreported(records, verdicts)))
     verdicts = hosts.with_skipped([*verdicts, *bounds.verdicts_without_step(plan)], plan.skipped)
@@ -73,6 +83,9 @@ def judge(
     passed = State.PASS in (worst_state(v.state for v in verdicts), _overall(verdicts, ""))
     if plan.machine.gpus != 0 and not gpu_tested and passed:
         verdicts.append(hosts.no_gpu_seen())
+    covered = coverage.coverage(plan, records, found, checks)
+    if nics := coverage.nics_verdict(plan, covered, found, checks):
+        verdicts.append(nics)
     state = _overall(verdicts, interruption)
     if state is State.PASS and suspects:
         state = State.FAIL
@@ -106,10 +119,29 @@ def judge(
         checks=tuple(verdicts),
         suspects=suspects,
         exit=int(exit_code),
-        injected=plan.injected,
+        coverage=covered,
+        injected=tuple(fault.text for fault in plan.injected),
+        edited=plan.edited,
+        kept=_kept(plan, records),
+        not_run=tuple(skip for skip in plan.skipped if skip.cause is Cause.DESELECTED),
         interruption=interruption,
+        start=min((r.start for r in records if 0 < r.start < _LATEST), default=0.0),
+        end=max((r.end for r in records if 0 < r.end < _LATEST), default=0.0),
+        gpus=sum(len(i.gpus) for i in inventories_of(records, found.present).values()),
+        ranges=tuple(one for evidence in evidences.values() for one in ranges(evidence)),
+        scaling=tuple(one for evidence in evidences.values() for one in scaling(evidence)),
+        detectable=pairs.detectable(),
+        version=plan.version,
     )
     return replace(verdict, headline=summary.headline(verdict), advice=summary.advice(verdict))
+
+
+def gathered(
+    plan: Plan, records: Sequence[Record], *, checks: Checks, interruption: str = ""
+) -> tuple[hosts.Found, dict[str, Evidence]]:
+    """Return the hosts, and the evidence of each check in the order of the plan."""
+    found = hosts.find(records)
+    return found, _evidences(plan, records, found, interruption, checks, steps=plan.steps)
 
 
 def failures(
@@ -119,6 +151,88 @@ def failures(
     evidences = _evidences(plan, records, hosts.find(records), "", checks, steps=(step,))
     verdicts = [_judge_check(evidence, checks).verdict for evidence in evidences.values()]
     return tuple(f for verdict in verdicts for f in verdict.findings if f.state is State.FAIL)
+
+
+def is_open(plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks) -> bool:
+    """Return True if collectives of earlier steps failed or are inconclusive, or if there are none.
+
+    Never raises.
+    """
+    earlier = plan.steps[: plan.steps.index(step)]
+    scored_steps = [
+        one
+        for one in earlier
+        if any((rules := checks.get(name)) and rules.score for name in one.checks)
+    ]
+    if not scored_steps:
+        return True
+    known = {one.id for one in earlier}
+    own = [record for record in records if record.step in (*known, HOSTS_STEP)]
+    evidences = _evidences(plan, own, hosts.find(own), "", checks, steps=scored_steps)
+    verdicts = [_judge_check(evidence, checks).verdict for evidence in evidences.values()]
+    return any(f.state is not State.PASS for verdict in verdicts for f in verdict.findings)
+
+
+def has_final_failure(plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks) -> bool:
+    """Return True if the run is rejected by its records up to a step, whatever may follow.
+
+    A comparison with peers alone is not final, because later steps may explain it. Never raises.
+    """
+    steps = plan.steps[: plan.steps.index(step) + 1]
+    verdict = judge(replace(plan, steps=steps, fail_fast=False), records, checks=checks, attempt="")
+    return verdict.exit == Exit.REJECTED and any(
+        finding.state is State.FAIL and finding.judgement is not Judgement.POPULATION
+        for check in verdict.checks
+        for finding in check.findings
+    )
+
+
+def _until_failure(plan: Plan, records: Sequence[Record], checks: Checks) -> Plan:
+    """Return the plan of a `--fail-fast` run without the steps after a final failure.
+
+    They stay required, so that nothing passes without them.
+    """
+    ran = {record.step for record in records}
+    last = max((n for n, step in enumerate(plan.steps) if step.id in ran), default=len(plan.steps))
+    kept, later = plan.steps[: last + 1], plan.steps[last + 1 :]
+    if not (plan.fail_fast and later):
+        return plan
+    if not has_final_failure(plan, kept[-1], records, checks=checks):
+        return plan
+    known = {check for step in kept for check in step.checks}
+    skipped = dict.fromkeys(
+        Skipped(
+            check=check,
+            reason="--fail-fast",
+            cause=Cause.DESELECTED,
+            optional=step.optional,
+            step=step.id if check in known else "",
+        )
+        for step in later
+        for check in step.checks
+    )
+    return replace(plan, steps=kept, skipped=(*plan.skipped, *skipped))
+
+
+def _without_needless(plan: Plan, records: Sequence[Record], checks: Checks) -> Plan:
+    """Return the plan without the steps that did not run because there was no open question."""
+    ran = {record.step for record in records}
+    steps = tuple(
+        step
+        for step in plan.steps
+        if not step.if_open or step.id in ran or is_open(plan, step, records, checks=checks)
+    )
+    skipped = tuple(
+        Skipped(
+            check=check,
+            reason=f"step {step.id} did not run: earlier steps left no question",
+            optional=True,
+        )
+        for step in plan.steps
+        if step not in steps
+        for check in step.checks
+    )
+    return replace(plan, steps=steps, skipped=(*plan.skipped, *skipped))
 
 
 # Evidence of each check
@@ -263,13 +377,17 @@ def _unreported(records: Sequence[Record], verdicts: Sequence[CheckVerdict]) -> 
 
 
 def _suspects(
-    plan: Plan, records: Sequence[Record], found: hosts.Found, accused: Sequence[Suspect]
+    plan: Plan,
+    records: Sequence[Record],
+    found: hosts.Found,
+    accused: Sequence[Suspect],
+    pairs: PairResults,
 ) -> tuple[Suspect, ...]:
     """Merge the suspects that records name with those that checks accuse."""
     if plan.origin:
         records = [_without_consequences(record) for record in records]
     named = from_records(records, len(found.present))
-    return merged([*named, *accused], (*found.present, *found.missing))
+    return merged([*named, *accused], (*found.present, *found.missing), pairs.nics)
 
 
 def _without_consequences(record: Record) -> Record:
@@ -278,6 +396,19 @@ def _without_consequences(record: Record) -> Record:
         return record
     kept = tuple(p for p in record.problems if not p.cause.row.consequence)
     return replace(record, problems=kept)
+
+
+def _kept(plan: Plan, records: Sequence[Record]) -> tuple[KeptSteps, ...]:
+    """Return the steps that earlier attempts executed."""
+    by_attempt: dict[str, set[str]] = {}
+    for record in records:
+        if record.attempt:
+            by_attempt.setdefault(record.attempt, set()).add(record.step)
+    kept = {
+        attempt: tuple(step.id for step in plan.steps if step.id in steps)
+        for attempt, steps in by_attempt.items()
+    }
+    return tuple(KeptSteps(attempt=name, steps=steps) for name, steps in kept.items() if steps)
 
 
 def _part(plan: Plan) -> str:
@@ -363,4 +494,4 @@ def _took_part(suspect: Suspect, record: Record) -> bool:
     return {*suspect.hosts[:1], *suspect.hosts[-1:]} <= set(record.hosts)
 
 
-__all__ = ["HOSTS_STEP", "failures", "judge"]
+__all__ = ["HOSTS_STEP", "failures", "gathered", "has_final_failure", "is_open", "judge"]

@@ -10,15 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from accept.core.causes import Cause
-from accept.core.facts import GPUS
+from accept.core.facts import GPUS, NCCL_NICS
 from accept.core.groups import round_count
 from accept.core.judge import bounds
 from accept.core.judge.blame import attribute
 from accept.core.judge.collective_metrics import BANDWIDTH, Measure, planned_sizes
 from accept.core.judge.evidence import Evidence, Score
-from accept.core.judge.groups import to_sample
+from accept.core.judge.groups import is_full_rail, to_sample
 from accept.core.judge.pair_results import PairResults
 from accept.core.judge.pairs import Gpus, Measurement, Population, events
+from accept.core.judge.robust_stats import FEWEST, median_of
 from accept.core.judge.topology import Blocks, find_blocks, near_and_far
 from accept.core.model import GroupKind, Record, Step
 
@@ -36,11 +37,21 @@ def examine(
     `noise`: noise of healthy pairs, if it is larger than that of the machine.
     """
     populations: dict[tuple[str, str], Population] = {}
+    rails: dict[tuple[str, str], Mapping[int, float]] = {}
+    nics: dict[str, dict[int, frozenset[str]]] = {}
     evidences: dict[tuple[str, str], Evidence] = {}
     order: tuple[str, ...] = ()
     for evidence, score in scored:
         order = order or evidence.hosts
+        own_names = {name: host for host, name in (evidence.hostnames or {}).items()}
+        for _, by_host in NCCL_NICS.of(*evidence.records):
+            for host, by_gpu in by_host.items():
+                known = nics.setdefault(own_names.get(host, host), {})
+                for gpu, names in by_gpu.items():
+                    known[gpu] = known.get(gpu, frozenset()) | names
         for step in evidence.steps:
+            if shares := _rail_shares(evidence, score, step):
+                rails[evidence.check, step.id] = shares
             found = tuple(_measurements(evidence, score, step))
             if found:
                 key = (evidence.check, step.id)
@@ -63,22 +74,24 @@ def examine(
         wrong=attribute(events(_of_results(pool)), places=places),
         blocks=blocks,
         populations=parts,
+        rails=rails,
+        nics=nics,
         order=order,
     )
 
 
 def _measurements(evidence: Evidence, score: Score, step: Step) -> Iterator[Measurement]:
     """Yield the measurements of pairs of hosts in one step."""
-    if step.groups not in (GroupKind.PAIRS, GroupKind.RAILS):
+    if not step.groups.of_pairs and step.groups is not GroupKind.RAILS:
         return
     records = [r for r in evidence.of_step(step) if len(set(r.hosts)) == 2]
     if step.groups is GroupKind.RAILS:
         # In a run of two hosts, a pair is a full rail.
         records = records if len(evidence.hosts) > 2 else []
     planned = round_count(len({host for r in records for host in r.hosts}), step.rounds)
-    waves: dict[int, int] = {}
+    waves: dict[int, set[tuple[str, ...]]] = {}
     for record in records:
-        waves[record.wave] = waves.get(record.wave, 0) + 1
+        waves.setdefault(record.wave, set()).add(record.hosts)
     for record in records:
         sample = to_sample(evidence.check, score, record, step)
         if sample is not None:
@@ -91,9 +104,23 @@ def _measurements(evidence: Evidence, score: Score, step: Step) -> Iterator[Meas
                 step=step.id,
                 wave=record.wave,
                 check=evidence.check,
-                alone=waves[record.wave] == 1,
-                repeated=step.groups is GroupKind.PAIRS and record.wave >= planned,
+                alone=len(waves[record.wave]) == 1,
+                repeated=step.groups.of_pairs and record.wave >= planned,
             )
+
+
+def _rail_shares(evidence: Evidence, score: Score, step: Step) -> dict[int, float]:
+    """Return the values of the full rails of a step, as shares of their median."""
+    values: dict[int, list[float]] = {}
+    for record in evidence.of_step(step) if step.groups is GroupKind.RAILS else ():
+        if is_full_rail(record, evidence.hosts) and record.local_ranks:
+            sample = to_sample(evidence.check, score, record, step)
+            if sample is not None:
+                value = 0.0 if sample.cause else sample.value or 0.0
+                values.setdefault(record.local_ranks[0], []).append(value)
+    best = {rank: max(own) for rank, own in values.items()}
+    median = median_of(best.values()) if len(best) >= FEWEST else 0.0
+    return {rank: value / median for rank, value in best.items()} if median > 0 else {}
 
 
 def _gpus(record: Record) -> tuple[Gpus, ...]:
@@ -109,8 +136,8 @@ def _with_bound(population: Population, evidence: Evidence, measure: Measure) ->
     step = evidence.steps[0]
     pairs = {frozenset(m.hosts) for m in population.measurements}
     records = tuple(r for r in evidence.records if frozenset(r.hosts) in pairs)
-    # Bounds are for full nodes. Those of a latency are for single sizes, not for the median.
-    if measure.inverse or all(r.local_ranks or r.ranks == 1 for r in records):
+    # Bounds of a latency are for single sizes, not for the median.
+    if measure.inverse or all(not r.local_ranks and r.ranks == 1 for r in records):
         return population
     # Pairs are compared by the value at the largest size of their step.
     top = planned_sizes(step)[-1:]

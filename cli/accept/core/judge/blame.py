@@ -12,9 +12,9 @@ they are found before the hosts that they make look bad. `docs/blame.md` explain
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import exp, lgamma, log, sqrt
+from math import exp, lgamma, log
 
 from accept.core.causes import Cause
 from accept.core.judge.pairs import COLLAPSED, Event, Gpus
@@ -26,8 +26,6 @@ from accept.core.model import Strength, SuspectKind
 _STEADY, _INTERMITTENT = (9.0, 1.0), (2.0, 2.0)
 #: The same of all other pairs: 1 % are bad, and it may be much more or less.
 _BACKGROUND = (0.5, 60.0)
-#: The usual share of bad pairs of something bad.
-_USUAL_SHARE = 0.9
 #: The lowest rate of bad pairs. Large clusters would otherwise take two bad pairs as proof.
 _LOWEST_RATE = 1e-3
 #: Something that is always bad has more than this share of bad pairs.
@@ -36,16 +34,19 @@ _MOSTLY = 0.6
 _MOST_MOVES = 30
 #: Hosts move together if each gains more than this share of the largest gain.
 _LARGE = 0.7
+#: Log odds from which on a host belongs to a group: 100 to 1.
+_CERTAIN = log(100)
 #: A host with one bad pair is cleared by this many good pairs with new partners.
 _ENOUGH_GOOD = 3
+#: If all bad pairs are those of one host, and it is good in others, chance must gather them like
+#: this in less than this share of clusters.
+_RARE = 0.005
 #: Hosts are found bad all at once only if they are at most one in this many.
 _MOST_BAD = 3
 #: If at least this share of the pairs of a wave is bad, and there are that many, it is the time.
 _COMMON, _FEWEST_COMMON = 0.9, 4
 #: With a higher rate of bad pairs, an intermittent host is at most a weak suspect.
 _CALM = 0.01
-#: The smallest number of collapsed pairs, and their smallest share, that is a fault of the network.
-_FEWEST_COLLAPSED, _LOWEST_COLLAPSED = 4, 0.01
 #: Known places of hosts are compared two by two only if there are at most this many.
 _MOST_PLACES = 32
 #: Steps of the power iteration that divides the hosts into two groups.
@@ -64,7 +65,7 @@ class Unit:
     events: tuple[Event, ...]
     #: Share of its events that are bad.
     share: float
-    #: Measurements of one pair with several sets of GPUs share their path, so they count less.
+    #: Measurements of one pair with several sets of GPUs share their path: together they count 1.
     weight: float
 
     @property
@@ -110,7 +111,7 @@ class Attribution:
     blamed: tuple[Blamed, ...] = ()
     #: Hosts that had only bad pairs, so that nobody knows whether they are bad.
     unknown: tuple[str, ...] = ()
-    #: Hosts that look bad, without proof: they should be measured again.
+    #: Hosts that look bad, or like members of a bad group, without proof: to be measured again.
     doubtful: tuple[str, ...] = ()
     #: Bad pairs that no suspect explains, worst first.
     open_pairs: tuple[Unit, ...] = ()
@@ -138,6 +139,8 @@ class _Hypothesis:
     #: Each of the hosts is bad by itself.
     each: bool = False
     gpus: frozenset[int] | None = None
+    #: Hosts that may belong to the group, without being in it.
+    uncertain: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ def _units(found: Iterable[Event]) -> tuple[Unit, ...]:
             gpus,
             tuple(own),
             sum(event.bad for event in own) / len(own),
-            1 / sqrt(sets[hosts]),
+            1 / sets[hosts],
         )
         for (hosts, gpus), own in by_key.items()
     )
@@ -212,6 +215,10 @@ class _Search:
     explained: set[int] = field(default_factory=set)
     accepted: list[_Accepted] = field(default_factory=list)
     accused: set[str] = field(default_factory=set)
+    #: Accused host -> its bad GPUs, if only these are bad.
+    accused_gpus: dict[str, set[int]] = field(default_factory=dict)
+    #: Kind, device and host of what chance explains after all.
+    retracted: set[tuple[SuspectKind | None, str | None, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for index, unit in enumerate(self.units):
@@ -225,20 +232,37 @@ class _Search:
     # Counts and gains
 
     def _counts(self, units: Iterable[int]) -> tuple[float, float]:
-        """Return the weights of bad and of all units that nothing explains yet."""
+        """Return the number of bad and of all pairs among units that nothing explains yet."""
         bad = total = 0.0
+        several: dict[Pair, list[float]] = {}
         for index in units:
             if index not in self.explained:
                 unit = self.units[index]
-                total += unit.weight
-                bad += unit.weight * unit.share
+                if unit.weight == 1:
+                    total += 1
+                    bad += unit.share
+                else:
+                    several.setdefault(unit.hosts, []).append(unit.share)
+        bad += sum(sum(shares) / len(shares) for shares in several.values())
+        return bad, total + len(several)
+
+    def _outside(
+        self, units: Iterable[int], everything: tuple[float, float]
+    ) -> tuple[float, float]:
+        """Return the number of bad and of all pairs, without those of some units."""
+        bad, total = everything
+        for index in units:
+            if index not in self.explained:
+                unit = self.units[index]
+                bad -= unit.weight * unit.share
+                total -= unit.weight
         return bad, total
 
     def _gain(
-        self, inside: tuple[float, float], everything: tuple[float, float], law: tuple[float, float]
+        self, inside: tuple[float, float], outside: tuple[float, float], law: tuple[float, float]
     ) -> float:
         """Return the log Bayes factor for a fault: its own rate of bad pairs, and another one."""
-        outside = (everything[0] - inside[0], everything[1] - inside[1])
+        everything = (outside[0] + inside[0], outside[1] + inside[1])
         return (
             _evidence(inside, law)
             + _evidence(outside, _BACKGROUND)
@@ -253,6 +277,17 @@ class _Search:
     # Hypotheses
 
     def run(self) -> None:
+        """Accept hypotheses until none is likely enough and all that are accepted hold."""
+        while True:
+            self._select()
+            chance = [one.hypothesis for one in self.accepted if not self._holds(one)]
+            if not chance:
+                return
+            self.retracted |= {(one.kind, one.device, h) for one in chance for h in one.hosts}
+            self.explained, self.accepted, self.accused = set(), [], set()
+            self.accused_gpus = {}
+
+    def _select(self) -> None:
         """Accept hypotheses until none is likely enough."""
         while any(u.share for i, u in enumerate(self.units) if i not in self.explained):
             everything = self._counts(range(len(self.units)))
@@ -297,9 +332,11 @@ class _Search:
     def _accept(self, one: _Accepted) -> None:
         hypothesis = one.hypothesis
         if hypothesis.each:
+            # The penalty is that of all these hosts together.
+            penalty = hypothesis.penalty / len(hypothesis.hosts)
             for host in hypothesis.hosts:
                 own = frozenset(self.units_of[host]) & hypothesis.units
-                node = _Hypothesis(SuspectKind.NODE, (host,), (), None, own, hypothesis.penalty)
+                node = _Hypothesis(SuspectKind.NODE, (host,), (), None, own, penalty)
                 bad = frozenset(i for i in own if i in one.bad)
                 if self._cleared(node, bad, among=set(hypothesis.hosts)):
                     counts = (len(self._pairs(own)), one.other_pairs, one.other_bad)
@@ -309,6 +346,8 @@ class _Search:
             self.accepted.append(one)
             if hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU):
                 self.accused.update(hypothesis.hosts)
+            if hypothesis.gpus:
+                self.accused_gpus.setdefault(hypothesis.hosts[0], set()).update(hypothesis.gpus)
         self.explained |= one.bad
 
     def _pairs(self, units: Iterable[int]) -> set[Pair]:
@@ -316,17 +355,21 @@ class _Search:
 
     def _likely(self, hypothesis: _Hypothesis, everything: tuple[float, float]) -> _Accepted | None:
         """Return the hypothesis with its gain if it can be accepted."""
+        key = (hypothesis.kind, hypothesis.device)
+        if any((*key, host) in self.retracted for host in hypothesis.hosts):
+            return None
         inside = self._counts(hypothesis.units)
         if inside[0] <= 0:
             return None
-        rate = self._rate(everything[0] - inside[0], everything[1] - inside[1])
-        gain = self._gain(inside, everything, _STEADY)
+        outside = self._outside(hypothesis.units, everything)
+        rate = self._rate(*outside)
+        gain = self._gain(inside, outside, _STEADY)
         gain -= hypothesis.penalty + self.caution
         if inside[0] <= _MOSTLY * inside[1]:
             gain = 0.0
         intermittent = False
         if hypothesis.kind is SuspectKind.NODE and not hypothesis.each:
-            at_times = self._gain(inside, everything, _INTERMITTENT)
+            at_times = self._gain(inside, outside, _INTERMITTENT)
             at_times -= hypothesis.penalty + self.caution
             intermittent = at_times > gain
             gain = max(gain, at_times)
@@ -356,23 +399,49 @@ class _Search:
     def _is_no_chance(self, one: _Accepted) -> bool:
         """Return True if bad pairs spread at random would rarely gather like this (Fisher's test).
 
-        It needs no estimate of how often pairs are bad. It does not apply to a host if all pairs of
-        good hosts are good: then so few pairs are bad anywhere that each of them counts.
+        It needs no estimate of how often pairs are bad. If all pairs of good hosts are good, so few
+        are bad that each of them counts: then it does not apply to a host that is always bad.
         """
         hypothesis = one.hypothesis
         own = hypothesis.units - self.explained
+        if hypothesis.kind is SuspectKind.RAIL:
+            # The same pairs are measured on all rails, so what counts is each rail of a pair.
+            every = {i for i, unit in enumerate(self.units) if None not in unit.gpus}
+            every -= self.explained
+            bad = sum(self.units[i].bad for i in every & own)
+            all_bad = sum(self.units[i].bad for i in every)
+            chance = _log_tail(bad, len(every & own), all_bad, len(every))
+            return chance + hypothesis.penalty < -self.caution
         others = [i for i in range(len(self.units)) if i not in own and i not in self.explained]
         if hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU):
             # Pairs of other hosts that look bad are no sign of bad luck.
             suspected = set(self._mostly_bad(None))
             others = [i for i in others if suspected.isdisjoint(self.units[i].hosts)]
+        return self._is_rare(one, own, others)
+
+    def _holds(self, one: _Accepted) -> bool:
+        """Return True if no chance gathers the bad pairs of a host, next to those left at the end.
+
+        While other bad hosts are not known yet, their pairs do not count as bad luck. Now they do,
+        unless those hosts were accepted.
+        """
+        hypothesis = one.hypothesis
+        if hypothesis.kind not in (SuspectKind.NODE, SuspectKind.GPU):
+            return True
+        own = hypothesis.units - (self.explained - one.bad)
+        others = set(range(len(self.units))) - hypothesis.units - self.explained
+        return self._is_rare(one, own, others)
+
+    def _is_rare(self, one: _Accepted, own: Collection[int], others: Collection[int]) -> bool:
+        hypothesis = one.hypothesis
         pairs, other_pairs = len(self._pairs(own)), len(self._pairs(others))
         bad = len(self._pairs(i for i in own if self.units[i].bad))
         other_bad = len(self._pairs(i for i in others if self.units[i].bad))
-        if hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU) and not other_bad:
+        lone = hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU) and not other_bad
+        if lone and not one.intermittent:
             return True
         chance = _log_tail(bad, pairs, bad + other_bad, pairs + other_pairs)
-        return chance + hypothesis.penalty < -self.caution
+        return chance + hypothesis.penalty < (log(_RARE) if lone else -self.caution)
 
     def _is_distance(self, bad: Collection[int]) -> bool:
         """Return True if bad units lost no more in the median than distance costs."""
@@ -442,9 +511,14 @@ class _Search:
             together.setdefault((host, frozenset(own | everywhere)), set()).add(gpu)
         penalty = log(max(len(together), 1))
         for (host, units), numbers in together.items():
-            if host in self.accused or len(units) == len(self.units_of[host]):
+            known = self.accused_gpus.get(host, set())
+            bad_as_a_whole = host in self.accused and not known
+            if bad_as_a_whole or not known.isdisjoint(numbers):
                 continue
-            one = len(numbers) == 1
+            if len(units) == len(self.units_of[host]):
+                continue
+            gpus = None if self._is_slow_elsewhere(host, units) else frozenset(numbers)
+            one = gpus is not None and len(gpus) == 1
             yield _Hypothesis(
                 SuspectKind.GPU if one else SuspectKind.NODE,
                 (host,),
@@ -452,19 +526,33 @@ class _Search:
                 str(min(numbers)) if one else None,
                 units,
                 penalty,
-                gpus=frozenset(numbers),
+                gpus=gpus,
             )
+
+    def _is_slow_elsewhere(self, host: str, units: Collection[int]) -> bool:
+        """Return True if other pairs of a host lost at least half of what these lost."""
+
+        def lost(own: Iterable[int]) -> float:
+            return median_of(e.lost for i in own for e in self.units[i].events)
+
+        return 2 * lost(set(self.units_of[host]).difference(units)) >= lost(units)
 
     def _gpus(self, index: int, host: str) -> Gpus:
         unit = self.units[index]
         return unit.gpus[unit.hosts.index(host)]
 
     def _rails(self) -> Iterator[_Hypothesis]:
-        """Yield each rail: all units in which a GPU with this local rank took part."""
+        """Yield each rail: all units in which a GPU with this local rank took part.
+
+        A slow rail may explain bad pairs of full hosts. Good ones are left out: if all of them use
+        a slow rail, all look normal.
+        """
         numbers = {gpu for unit in self.units for gpus in unit.gpus for gpu in gpus or ()}
         for number in sorted(numbers):
-            units = frozenset(i for i, u in enumerate(self.units) if _uses(u, number))
-            if len(units) < len(self.units):
+            of_rail = {i for i, u in enumerate(self.units) if _uses(u, number)}
+            full = (i for i, u in enumerate(self.units) if u.bad and None in u.gpus)
+            units = frozenset(of_rail.union(full))
+            if of_rail and len(units) < len(self.units):
                 penalty = log(len(numbers))
                 yield _Hypothesis(SuspectKind.RAIL, (), (), str(number), units, penalty)
 
@@ -491,16 +579,20 @@ class _Search:
             if number is None:
                 yield from self._bad_hosts(mostly_bad)
             candidates = [mostly_bad, *(self._halves() if number is None else ())]
-            for group in {self._refined(group, number) for group in candidates}:
+            refined = dict.fromkeys(self._refined(group, number) for group in candidates)
+            for group, uncertain in refined:
                 if not 2 <= len(group) < count:
                     continue
                 crossing, inside = self._crossing(group, number)
-                # Without pairs inside, the same GPU of several hosts still has one likely cause.
-                if crossing and self._is_fast(inside, crossing) and (inside or number is not None):
+                # The same GPU of several hosts has one likely cause, even without pairs inside.
+                doubt = 0.0 if number is None else self.caution
+                if crossing and self._is_fast(inside, crossing, doubt) and (inside or doubt):
                     device = None if number is None else str(number)
-                    # The data chose this group among all groups of this size.
+                    # The data chose this group among all groups of this size, and the GPU.
                     chosen = _log_choose(count, len(group))
-                    yield from self._between(group, crossing, chosen, device)
+                    chosen += 0.0 if number is None else log(len(numbers))
+                    for one in self._between(group, crossing, chosen, device):
+                        yield replace(one, uncertain=uncertain)
 
     def _bad_hosts(self, group: tuple[str, ...]) -> Iterator[_Hypothesis]:
         """Yield the hypothesis that each host of a group is bad, so their own pairs are, too."""
@@ -511,50 +603,70 @@ class _Search:
             for i in self.units_of[host]
             if self.units[i].good and members.issuperset(self.units[i].hosts)
         }
-        group = tuple(host for host in group if host not in fast)
+        # A host that is bad only with others of the group does not need to be bad itself.
+        needed = {
+            host
+            for host in group
+            for i in self.units_of[host]
+            if self.units[i].bad and not members.issuperset(self.units[i].hosts)
+        }
+        group = tuple(host for host in group if host in needed - fast)
         if len(group) >= 2 and _MOST_BAD * len(group) <= len(self.units_of):
             touching = frozenset(i for host in group for i in self.units_of[host])
             each = log(len(self.units_of)) + self.caution
             penalty = len(group) * each - self.caution
             yield _Hypothesis(SuspectKind.NODE, group, (), None, touching, penalty, each=True)
 
-    def _refined(self, group: tuple[str, ...], number: int | None) -> tuple[str, ...]:
-        """Return the group after moving single hosts in or out while the data fit better."""
+    def _refined(
+        self, group: tuple[str, ...], number: int | None
+    ) -> tuple[tuple[str, ...], frozenset[str]]:
+        """Return the group after moving hosts in or out while the data fit better.
+
+        Hosts that may also be on the other side are not in it, but returned apart.
+        """
         if len(group) < 2 or 2 * len(group) > len(self.units_of):
-            return group
+            return group, frozenset()
         members = set(group)
-        outside = [i for i, u in enumerate(self.units) if members.isdisjoint(u.hosts)]
-        rate = self._rate(*self._counts(outside))
+        crossing, _ = self._crossing(members, number)
+        law = self._odds(self._counts(crossing), self._counts(self._apart_from(members)))
         changes: dict[str, float] = {}
+        gains: dict[str, float] = {}
         stale: Iterable[str] = self.names
         for _ in range(_MOST_MOVES):
-            changes |= {host: self._change(host, members, number, rate) for host in stale}
-            largest = max(changes.values())
+            changes |= {host: self._change(host, members, number, law) for host in stale}
+            # A group may be any of so many of its size: that counts like data.
+            size = log((len(self.units_of) - len(members)) / len(members))
+            gains = {h: c + size if h in members else c - size for h, c in changes.items()}
+            largest = max(gains.values())
             if largest <= 1e-9:
                 break
-            moved = {host for host, change in changes.items() if change > largest * _LARGE}
+            moved = {host for host, gain in gains.items() if gain > largest * _LARGE}
             members ^= moved
-            if len(members) < 2:
-                return ()
+            if not 2 <= len(members) < len(self.units_of):
+                return (), frozenset()
             units = (self.units[i] for host in moved for i in self.units_of[host])
             stale = moved.union(*(unit.hosts for unit in units))
-        # One bad pair may be the path's; two with different partners make a member.
-        crossing, _ = self._crossing(members, number)
-        proven = {
-            host
-            for host in members
-            if len(
-                self._pairs(i for i in self.units_of[host] if i in crossing and self.units[i].bad)
-            )
-            > 1
-        }
-        return tuple(
-            host for host in self.names if host in (proven if len(proven) > 1 else members)
-        )
+        uncertain = frozenset(host for host, gain in gains.items() if gain > -_CERTAIN)
+        return tuple(h for h in self.names if h in members - uncertain), uncertain
 
-    def _change(self, host: str, members: set[str], number: int | None, rate: float) -> float:
+    def _apart_from(self, members: Collection[str]) -> list[int]:
+        """Return the units without any of some hosts."""
+        own = set(members)
+        return [i for i, unit in enumerate(self.units) if own.isdisjoint(unit.hosts)]
+
+    def _odds(
+        self, crossing: tuple[float, float], outside: tuple[float, float]
+    ) -> tuple[float, float]:
+        """Return how much a bad and a good pair speak for a crossing one, as logs."""
+        share = (_STEADY[0] + crossing[0]) / (sum(_STEADY) + crossing[1])
+        rate = self._rate(*outside)
+        return log(share / rate), log((1 - share) / (1 - rate))
+
+    def _change(
+        self, host: str, members: set[str], number: int | None, odds: tuple[float, float]
+    ) -> float:
         """Return by how much the log likelihood grows if a host changes sides."""
-        total = 0.0
+        by_pair: dict[Pair, list[float]] = {}
         for index in self.units_of[host]:
             unit = self.units[index]
             if index in self.explained or not self._part(index, host, number):
@@ -563,23 +675,31 @@ class _Search:
             crosses = (host in members) is not (
                 other in members and self._part(index, other, number)
             )
-            bad, good = unit.share * unit.weight, (1 - unit.share) * unit.weight
-            isolated = bad * log(_USUAL_SHARE / rate)
-            isolated += good * log((1 - _USUAL_SHARE) / (1 - rate))
-            total += -isolated if crosses else isolated
-        return total
+            evidence = unit.share * odds[0] + (1 - unit.share) * odds[1]
+            by_pair.setdefault(unit.hosts, []).append(-evidence if crosses else evidence)
+        return sum(sum(own) / len(own) for own in by_pair.values())
 
     def _part(self, index: int, host: str, number: int | None) -> bool:
         gpus = self._gpus(index, host)
         return number is None or gpus is None or number in gpus
 
-    def _is_fast(self, inside: Collection[int], crossing: Collection[int]) -> bool:
-        """Return True if the pairs inside a group did not lose what those across its edge lost."""
+    def _is_fast(
+        self, inside: Collection[int], crossing: Collection[int], doubt: float = 0.0
+    ) -> bool:
+        """Return True if the pairs inside a group did not lose what those across its edge lost.
+
+        `doubt`: log odds that all of the hosts are bad one by one must be larger than this.
+        """
         lost = median_of(e.deviation for i in crossing for e in self.units[i].events)
-        medians = [median_of(e.deviation for e in self.units[i].events) for i in inside]
-        slow = float(sum(median <= lost / 2 for median in medians))
-        counts = (slow, float(len(medians)))
-        return _evidence(counts, _BACKGROUND) > _evidence(counts, _STEADY) or not medians
+        slow = [
+            i for i in inside if median_of(e.deviation for e in self.units[i].events) <= lost / 2
+        ]
+        if 2 * len(slow) > len(inside):
+            return False
+        both = frozenset((*inside, *crossing))
+        others = self._counts(i for i in range(len(self.units)) if i not in both)
+        bad, good = self._odds(self._counts(crossing), others)
+        return len(slow) * bad + (len(inside) - len(slow)) * good < doubt or not inside
 
     def _between(
         self, group: tuple[str, ...], crossing: frozenset[int], penalty: float, device: str | None
@@ -590,7 +710,9 @@ class _Search:
         elif 4 * len(group) < len(self.units_of):
             yield _Hypothesis(SuspectKind.SWITCH, group, (), None, crossing, penalty)
         else:
-            yield _Hypothesis(SuspectKind.BORDER, group, rest, None, crossing, penalty)
+            # Of two halves, the search may have found either.
+            one, other = sorted((group, rest), key=lambda side: (len(side), side))
+            yield _Hypothesis(SuspectKind.BORDER, one, other, None, crossing, penalty)
 
     def _known_switches(self) -> Iterator[_Hypothesis]:
         """Yield the switches, and the borders between two of them, that the places show."""
@@ -718,10 +840,19 @@ class _Search:
         )
 
     def _doubtful(self) -> tuple[str, ...]:
-        """Return the hosts whose bad pairs speak against them, if not enough to accuse them."""
+        """Return the hosts that may be bad, have a bad GPU or belong to a group, without proof."""
         everything = self._counts(range(len(self.units)))
+        maybe = set[str]().union(*(one.hypothesis.uncertain for one in self.accepted))
+        for gpu in self._single_gpus():
+            inside = self._counts(gpu.units)
+            gain = self._gain(inside, self._outside(gpu.units, everything), _STEADY)
+            if gain > gpu.penalty - log(len(self.units_of)) > 0:
+                maybe.update(gpu.hosts)
         result = []
         for host in self.names:
+            if host in maybe and host not in self.accused:
+                result.append(host)
+                continue
             own = [i for i in self.units_of[host] if i not in self.explained]
             inside = self._counts(own)
             if host in self.accused or inside[0] <= 0:
@@ -735,12 +866,14 @@ class _Search:
             ):
                 continue
             laws = (_STEADY, _INTERMITTENT)
-            if max(self._gain(inside, everything, law) for law in laws) > 0:
+            outside = self._outside(own, everything)
+            if max(self._gain(inside, outside, law) for law in laws) > 0:
                 result.append(host)
         return tuple(result)
 
     def _blamed(self, one: _Accepted, kind: SuspectKind) -> Blamed:
         hypothesis = one.hypothesis
+        hosts, others = map(self._without_accused, (hypothesis.hosts, hypothesis.others))
         bad_events = [e for i in sorted(one.bad) for e in self.units[i].events if e.bad]
         cleared = self._cleared(hypothesis, one.bad)
         causes = [e.cause for e in bad_events if e.cause]
@@ -753,8 +886,8 @@ class _Search:
         shares = [e.share for e in bad_events if e.share is not None]
         return Blamed(
             kind=kind,
-            hosts=hypothesis.hosts,
-            others=hypothesis.others,
+            hosts=hosts,
+            others=others,
             device=hypothesis.device,
             strength=self._strength(one, len(cleared), bad_pairs),
             cause=cause,
@@ -767,6 +900,11 @@ class _Search:
             gpus=hypothesis.gpus,
             events=tuple(bad_events),
         )
+
+    def _without_accused(self, group: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a group without bad hosts: their pairs are bad on either side of its edge."""
+        rest = tuple(host for host in group if host not in self.accused)
+        return rest if len(rest) > 1 else group
 
     def _strength(self, one: _Accepted, cleared: int, bad_pairs: int) -> Strength:
         if one.hypothesis.kind not in (SuspectKind.NODE, SuspectKind.GPU):
@@ -789,7 +927,7 @@ def _start(count: int, edges: Sequence[tuple[int, int, float]]) -> list[float]:
 
 
 def _uses(unit: Unit, number: int) -> bool:
-    return any(gpus is None or number in gpus for gpus in unit.gpus)
+    return any(gpus is not None and number in gpus for gpus in unit.gpus)
 
 
 def _log_tail(bad: int, own: int, all_bad: int, total: int) -> float:

@@ -1,7 +1,7 @@
 """Compare every measurement with its absolute bounds.
 
 A bound without a size applies to the largest message of an execution, never to an average over
-sizes. It applies to executions that span whole hosts; a rail is compared with its peers. If the
+sizes. It applies to executions that span whole hosts, or only to single rails. If the
 user has an expectation for one side of a measurement (lower or upper), it replaces that side of
 all references.
 """
@@ -63,12 +63,14 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
     for step in evidence.steps:
         measurements: dict[Reference, list[Measurement]] = {}
         for record in evidence.records if bounds else ():
-            if record.step == step.id and not record.local_ranks:
+            if record.step == step.id:
                 together = evidence.together(record.hosts)
                 applicable = [
                     bound
                     for bound in bounds
                     if covers_nodes(bound, len(record.hosts), together=together)
+                    and bound.profile == step.profile
+                    and _covers_ranks(bound, record)
                     and _same_program(bound, record)
                 ]
                 _collect(evidence.check, applicable, record, step, nominal, measurements)
@@ -132,16 +134,36 @@ def unmeasured_finding(check: str, bound: Reference) -> Finding:
 
 
 def bounds_of(evidence: Evidence) -> tuple[Reference, ...]:
-    """Return the bounds of the plan for this check on these devices."""
+    """Return the bounds of the plan for this check on these devices.
+
+    An expectation is for whole hosts. Its share of one GPU also limits the bound of a rail.
+    """
     machine = evidence.plan.machine
     devices = evidence.devices or ((machine.device,) if machine.device else ())
     return tuple(
-        bound
+        _expected_of_rail(evidence.plan, bound) if bound.per_rail else bound
         for bound in evidence.plan.references
         if bound.check == evidence.check
         and (bound.lower is not None or bound.upper is not None)
         and (not bound.device or _all_are(bound.device, devices))
     )
+
+
+def _expected_of_rail(plan: Plan, bound: Reference) -> Reference:
+    """Return the bound of a rail, lowered to a GPU's share of the user's expectations."""
+    gpus = plan.gpus_used or plan.machine.gpus or plan.machine.ranks or 1
+    shares = [
+        expected.lower / gpus
+        for expected in plan.references
+        if expected.kind is BoundKind.EXPECTATION
+        and (expected.check, expected.metric) == (bound.check, bound.metric)
+        and expected.lower is not None
+        and expected.size in (None, bound.size)
+        and (expected.max_nodes is None or expected.max_nodes > 1)
+    ]
+    if bound.lower is None or not shares:
+        return bound
+    return replace(bound, lower=min(bound.lower, *shares))
 
 
 def _all_are(wanted: str, devices: Sequence[str]) -> bool:
@@ -151,20 +173,34 @@ def _all_are(wanted: str, devices: Sequence[str]) -> bool:
 def highest_lower_bound(
     evidence: Evidence, nodes: int, metric: str, *, top: Collection[int] = ()
 ) -> float | None:
+    """Return the value of `tightest_bound`."""
+    bound = tightest_bound(evidence, nodes, metric, top=top)
+    return bound.lower if bound else None
+
+
+def tightest_bound(
+    evidence: Evidence, nodes: int, metric: str, *, top: Collection[int] = ()
+) -> Bound | None:
     """Return the highest lower bound of `metric` on `nodes` hosts; None if there is none.
 
     Bounds for one size count if that size is in `top`. Bounds for one NVLink domain count if every
-    record is of one domain.
+    record is of one domain, and those for rails if every record is of one rail.
     """
     together = all(evidence.together(record.hosts) for record in evidence.records)
+    ranks = {len(record.local_ranks) for record in evidence.records}
+    rails = ranks == {1}
+    profiles = {step.profile for step in evidence.steps}
     applicable = [
         bound
         for bound in bounds_of(evidence)
         if bound.metric == metric
         and covers_nodes(bound, nodes, together=together)
+        and bound.per_rail is rails
+        and bound.profile in profiles
         and (bound.size is None or bound.size in top)
     ]
-    return max((b.lower for b in _in_force(applicable) if b.lower is not None), default=None)
+    lower = [(b.lower, b) for b in _in_force(applicable) if b.lower is not None]
+    return _bound(max(lower, key=lambda one: one[0])[1]) if lower else None
 
 
 def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
@@ -181,6 +217,7 @@ def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
         replace(
             bound,
             lower=None if has_lower else bound.lower,
+            expected=None if has_lower else bound.expected,
             upper=None if has_upper else bound.upper,
         )
         for bound in bounds
@@ -190,12 +227,13 @@ def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
 
 
 def peak(
-    evidence: Evidence, hosts: Sequence[str], metric: str, size: int
+    evidence: Evidence, hosts: Sequence[str], metric: str, size: int, profile: str = ""
 ) -> tuple[float, str] | None:
     """Return the theoretical peak of `metric` on `hosts` and its source; None if none is known."""
     together = evidence.together(hosts)
     for bound in bounds_of(evidence):
         same = bound.metric == metric and bound.size in (None, size)
+        same = same and bound.profile == profile and not bound.per_rail
         if bound.peak and same and covers_nodes(bound, len(hosts), together=together):
             return bound.peak, bound.peak_source or bound.source
     return None
@@ -211,6 +249,11 @@ def covers_nodes(bound: Reference, nodes: int, *, together: bool = False) -> boo
         and (bound.min_nodes is None or nodes >= bound.min_nodes)
         and (bound.max_nodes is None or nodes <= bound.max_nodes)
     )
+
+
+def _covers_ranks(bound: Reference, record: Record) -> bool:
+    """Return True if a bound is for whole hosts and they took part, or for the rail of a record."""
+    return len(record.local_ranks) == 1 if bound.per_rail else not record.local_ranks
 
 
 def measured_by_another_program(evidence: Evidence) -> bool:
@@ -277,7 +320,13 @@ def _concerns(bound: Reference, metric: Metric, size: int | None, *, is_top: boo
 
 
 def _finding(check: str, bound: Reference, measurements: Sequence[Measurement]) -> Finding:
+    state, cause = State.FAIL, Cause.BELOW_REFERENCE
     bad = [m for m in measurements if not _holds(bound, m.value)]
+    if not bad and bound.expected is not None:
+        # The tier above the bound: not proven to be broken, but not good either.
+        state, cause = State.INCONCLUSIVE, Cause.BELOW_EXPECTED
+        bound = replace(bound, lower=bound.expected)
+        bad = [m for m in measurements if not _holds(bound, m.value)]
     only_too_high = bound.lower is None or any(m.value >= bound.lower for m in bad)
     pick = max if only_too_high and bound.upper is not None else min
     value, record, device = pick(bad or measurements, key=lambda m: m.value)
@@ -289,9 +338,9 @@ def _finding(check: str, bound: Reference, measurements: Sequence[Measurement]) 
     return Finding(
         check=check,
         judgement=Judgement.ABSOLUTE,
-        state=State.FAIL if bad else State.PASS,
+        state=state if bad else State.PASS,
         message=f"{bound.metric}{_at(bound.size)} of {text}",
-        cause=Cause.BELOW_REFERENCE if bad else None,
+        cause=cause if bad else None,
         metric=bound.metric,
         value=value,
         unit=bound.unit,

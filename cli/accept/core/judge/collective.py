@@ -22,10 +22,10 @@ from accept.core.judge.collective_metrics import (
     read,
 )
 from accept.core.judge.evidence import Evidence, Judged, Score
-from accept.core.judge.groups import Comparison, compare
+from accept.core.judge.groups import Comparison, compare, counts
 from accept.core.judge.outliers import is_uneven
 from accept.core.judge.pair_results import PairResults
-from accept.core.judge.robust_stats import FEWEST, Spread, detectable_deficit
+from accept.core.judge.robust_stats import FEWEST, Spread, slowdown_found
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import (
@@ -33,7 +33,6 @@ from accept.core.model import (
     BoundKind,
     Executions,
     Finding,
-    GroupKind,
     PlannedMachine,
     Problem,
     Record,
@@ -50,6 +49,7 @@ _SLOW_PATHS = {
     "SHM": "moved data between its GPUs through shared memory",
     "P2P off": "says that P2P is disabled between its GPUs",
 }
+_NVLS_OFF = "NVLS off"
 _NETWORK_PATH = "moved data between its GPUs over the network"
 #: Highest number of pairs, and of suspects, in one message.
 _MAX_UNPROVEN, _MAX_EXPLAINED = 5, 3
@@ -99,14 +99,17 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     for comparison in comparisons:
         own = _proven(comparison.suspects, promised=promised)
         if evidence.plan.origin and comparison.groups < FEWEST:
-            own = [suspect for suspect in own if not suspect.cause.row.relative]
+            # Without peers, a dead group shows no more than its log.
+            rows = ((suspect, suspect.cause.row) for suspect in own)
+            own = [suspect for suspect, row in rows if not (row.relative or row.consequence)]
         suspects += own
         findings.append(_population_finding(check, comparison, own, measure))
+        findings += _block_findings(evidence, comparison, measure, promised=promised)
         if promised and comparison.uneven and not own and not measure.inverse:
             findings.append(_uneven_finding(check, comparison, measure))
     accused = {host for s in suspects for host in (*s.hosts, *s.others)}
-    for step in evidence.steps if promised else ():
-        findings += _open_findings(evidence, step, pairs, accused)
+    for step in evidence.steps if promised or not measure.inverse else ():
+        findings += _open_findings(evidence, step, pairs, accused, promised=promised)
     single_rank = False
     needs_bound = promised and bool(evidence.records) and not evidence.partial
     if needs_bound and not _has_bound(evidence, bound_findings):
@@ -138,20 +141,22 @@ def _comparisons(
     evidence = replace(evidence, plan=replace(evidence.plan, machine=machine))
     comparisons = []
     for step in evidence.steps:
-        own = pairs.suspects(evidence.check, step)
-        if step.groups is GroupKind.PAIRS:
+        if step.groups.of_pairs:
             if evidence.of_step(step):
+                own = pairs.suspects(evidence.check, step)
                 comparisons.append(_pair_comparison(evidence, step, pairs, own))
             continue
-        # Bounds are for full nodes. Those of a latency are for single sizes, not for the median.
-        full_nodes = not all(r.local_ranks or r.ranks == 1 for r in evidence.of_step(step))
-        use_bound = full_nodes and not measure.inverse
+        # Bounds of a latency are for single sizes, not for the median.
+        has_peers = not all(not r.local_ranks and r.ranks == 1 for r in evidence.of_step(step))
+        use_bound = has_peers and not measure.inverse
         # Groups are compared by the value at the largest size of their step.
         top = planned_sizes(step)[-1:]
         part = replace(evidence, steps=(step,), records=tuple(evidence.of_step(step)))
         lower = partial(bounds.highest_lower_bound, part, metric=measure.metric, top=top)
         lowest = lower if use_bound else lambda _: None
-        comparisons += compare(part, record_score, lowest, own)
+        comparisons += compare(
+            part, record_score, lowest, pairs.suspects_of_rails(evidence.check, step)
+        )
     return comparisons
 
 
@@ -162,7 +167,7 @@ def _pair_comparison(
     check = evidence.check
     healthy, detectable = pairs.spread(check, step), None
     if healthy is not None and healthy.median > 0:
-        detectable = detectable_deficit(healthy.sigma / healthy.median)
+        detectable = slowdown_found(healthy.sigma / healthy.median, len(pairs.order))
     return Comparison(
         step=step,
         suspects=tuple(suspects),
@@ -175,9 +180,14 @@ def _pair_comparison(
 
 
 def _open_findings(
-    evidence: Evidence, step: Step, pairs: PairResults, accused: Collection[str]
+    evidence: Evidence,
+    step: Step,
+    pairs: PairResults,
+    accused: Collection[str],
+    *,
+    promised: bool,
 ) -> Iterator[Finding]:
-    """Yield what pairs leave open, and the distance between hosts as a note."""
+    """Yield what pairs leave open and, with a speed target, the distance of hosts as a note."""
     check = evidence.check
 
     def finding(
@@ -193,7 +203,15 @@ def _open_findings(
             evidence=tuple(logs)[:8],
         )
 
-    if step.groups is not GroupKind.PAIRS:
+    if not step.groups.of_pairs:
+        return
+    if units := pairs.unproven(check, step):
+        shown = "this pair shows it" if len(units) == 1 else "these pairs show it"
+        text = f"{_collapsed(units)}: the path or either host may be the reason. No part is named, "
+        text += f"because only {shown}"
+        logs = dict.fromkeys(e.log for unit in units for e in unit.events if e.log)
+        yield finding(text, State.INCONCLUSIVE, logs=[*logs])
+    if not promised:
         return
     if lost := pairs.distance(check, step):
         blocks = count(len(pairs.blocks), "block")
@@ -210,12 +228,6 @@ def _open_findings(
         text = f"{completeness.host_list(hosts)} {verb}: slow, or on another switch. "
         text += "A `topology` command in the machine's file would show which"
         yield finding(text, State.INCONCLUSIVE, hosts)
-    if units := pairs.unproven(check, step):
-        shown = "this pair shows it" if len(units) == 1 else "these pairs show it"
-        text = f"{_collapsed(units)}: the path or either host may be the reason. No part is named, "
-        text += f"because only {shown}"
-        logs = dict.fromkeys(e.log for unit in units for e in unit.events if e.log)
-        yield finding(text, State.INCONCLUSIVE, logs=[*logs])
 
 
 def _collapsed(units: Sequence[Unit]) -> str:
@@ -267,7 +279,7 @@ def _population_finding(
     return Finding(
         check=check,
         judgement=Judgement.POPULATION,
-        state=State.INCONCLUSIVE if step.groups is GroupKind.PAIRS and weak_nodes else State.FAIL,
+        state=State.INCONCLUSIVE if step.groups.of_pairs and weak_nodes else State.FAIL,
         cause=suspects[0].cause,
         message=f"{what}: {texts}{limit}",
         metric=measure.metric,
@@ -275,6 +287,39 @@ def _population_finding(
         bound=_population_bound(peers, measure) if peers else None,
         hosts=tuple(host for s in suspects if s.kind is SuspectKind.NODE for host in s.hosts),
         evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
+    )
+
+
+def _block_findings(
+    evidence: Evidence, comparison: Comparison, measure: Measure, *, promised: bool
+) -> Iterator[Finding]:
+    """Yield a finding on the bad blocks of a ladder; slow ones need a speed target."""
+    few = evidence.plan.origin and comparison.groups < FEWEST
+    blocks = [
+        block
+        for block in comparison.blocks
+        if (promised or block.cause is not Cause.SLOW_OUTLIER)
+        and not (few and block.cause.row.relative)
+    ]
+    if not blocks:
+        return
+    texts = [
+        f"{completeness.host_list(block.sample.hosts)}: "
+        + counts(block, f"blocks of {count(len(block.sample.hosts), 'host')}")
+        for block in blocks
+    ]
+    hosts = (host for block in blocks for host in block.sample.hosts)
+    yield Finding(
+        check=evidence.check,
+        judgement=Judgement.POPULATION,
+        state=State.FAIL,
+        cause=blocks[0].cause,
+        message=f"step {comparison.step.id}: {shortened(texts, _MAX_EXPLAINED, ' | ')}. No part is "
+        "named: pairs show whether a host or the network is the reason",
+        metric=measure.metric,
+        unit=measure.unit,
+        hosts=tuple(dict.fromkeys(hosts)),
+        evidence=tuple(dict.fromkeys(b.sample.log for b in blocks if b.sample.log))[:8],
     )
 
 
@@ -352,7 +397,7 @@ def _wrong_text(elements: float) -> str:
     # Evidence of others may contain a count that is not finite.
     if not math.isfinite(elements):
         return f"{elements} wrong elements"
-    return count(round(elements), "wrong element")
+    return count(math.ceil(elements), "wrong element")
 
 
 def _rank_mismatches(
@@ -396,16 +441,20 @@ def _result_finding(
 
 def transport_problems(evidence: Evidence) -> Iterator[Problem]:
     """Yield the hosts that used another network, or a slower path, than the machine promises."""
-    for text, host in dict.fromkeys(_fallbacks(evidence)):
+    for cause, text, host in dict.fromkeys(_fallbacks(evidence)):
         known = host if host in evidence.hosts else None
-        yield Problem(cause=Cause.TRANSPORT_FALLBACK, message=f"{host} {text}", host=known)
+        yield Problem(cause=cause, message=f"{host} {text}", host=known)
 
 
 def transport_unknown(evidence: Evidence) -> list[Finding]:
-    """Return a finding if a network is promised and no log shows which one was used."""
-    records = _between_hosts(evidence) if evidence.plan.machine.transport else []
+    """Return a finding if a network is promised and no log shows which one was used.
+
+    Logs of others often do not show it; that is reported once for all checks.
+    """
+    steps = {step.id for step in evidence.steps if evidence.plan.machine_in(step).transport}
+    records = [record for record in _between_hosts(evidence) if record.step in steps]
     shown = any(True for _ in NCCL_NETWORKS.of(*records))
-    if not records or shown or evidence.partial:
+    if not records or shown or evidence.partial or evidence.plan.origin:
         return []
     return [
         Finding(
@@ -424,22 +473,27 @@ def _between_hosts(evidence: Evidence) -> list[Record]:
     return [r for r in evidence.records if len(r.hosts) > 1 and r.exit == 0]
 
 
-def _fallbacks(evidence: Evidence) -> Iterator[tuple[str, str]]:
+def _fallbacks(evidence: Evidence) -> Iterator[tuple[Cause, str, str]]:
     """Yield what a host should not have used, as the predicate of a sentence, and the host."""
-    machine = evidence.plan.machine
-    promised = machine.transport
-    for record in _between_hosts(evidence) if promised else ():
-        for network, host in _users(record, NCCL_NETWORKS):
+    fallback = Cause.TRANSPORT_FALLBACK
+    machines = {step.id: evidence.plan.machine_in(step) for step in evidence.steps}
+    for record in _between_hosts(evidence):
+        machine = machines[record.step]
+        for network, host in _users(record, NCCL_NETWORKS) if machine.transport else ():
             if not _is_promised(machine, network):
-                yield f"used the network {network}; {promised} is promised", host
+                text = f"used the network {network}; {machine.transport} is promised"
+                yield fallback, text, host
     for record in evidence.records:
+        machine = machines[record.step]
         single_host = len(record.hosts) == 1
         for path, host in _users(record, NCCL_DETOURS):
             _, net, network = path.partition("NET/")
             if net and machine.gpu_direct and _is_promised(machine, network) and not single_host:
-                yield f"used {network} without GDRDMA: data go through host memory", host
+                yield fallback, f"used {network} without GDRDMA: data go through host memory", host
+            elif path == _NVLS_OFF and machine.nvls:
+                yield Cause.NVLS_OFF, "has no NVLS, although its switches can reduce", host
             elif machine.peer_to_peer and (path in _SLOW_PATHS or (path == "NET" and single_host)):
-                yield f"{_SLOW_PATHS.get(path, _NETWORK_PATH)}; NVLink is promised", host
+                yield fallback, f"{_SLOW_PATHS.get(path, _NETWORK_PATH)}; NVLink is promised", host
 
 
 def _is_promised(machine: PlannedMachine, network: str) -> bool:
@@ -465,7 +519,7 @@ def _has_bound(evidence: Evidence, bound_findings: Sequence[Finding]) -> bool:
     between = tuple(record for record in evidence.records if len(record.hosts) > 1)
     if 0 < len(between) < len(evidence.records):
         bound_findings = bounds.findings(replace(evidence, records=between), nominal)
-    return any(f.state is not State.INCONCLUSIVE for f in bound_findings)
+    return any(f.cause is not Cause.NO_MEASUREMENT for f in bound_findings)
 
 
 def _no_bound_finding(evidence: Evidence, readings: Iterable[Reading], measure: Measure) -> Finding:
@@ -509,9 +563,9 @@ def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure
         if len(values) > 1:
             groups = f"slowest of {len(values)} {step.groups}"
         else:
-            groups = count(len(hosts), "host")
+            groups = count(len(hosts), "host") if hosts else "hosts not known"
         at = f"up to {format_size(top)}" if measure.inverse else f"at {format_size(top)}"
-        peak = None if is_part else bounds.peak(evidence, hosts, measure.metric, top)
+        peak = None if is_part else bounds.peak(evidence, hosts, measure.metric, top, step.profile)
         share = f", {value / peak[0]:.0%} of the peak" if peak else ""
         parts.append(f"{measure.text(value)} {at} ({groups}{share})")
     return "; ".join(parts[:3])

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from accept.core.causes import Cause, Judgement
+from accept.core.facts import NCCL_WARNINGS
 from accept.core.groups import Wave, waves
 from accept.core.judge.evidence import Evidence, Score
 from accept.core.judge.summary import state_of
 from accept.core.model import Finding, GroupKind, Plan, Problem, Record, State, Step
-from accept.core.text import count
+from accept.core.text import count, plain
 
+#: Warnings of NCCL, those that explain most first: a device or its driver, then what follows.
+_EXPLAINING = (
+    re.compile(r"Got completion|async (?:fatal )?event|ibv_\w+ failed|Cuda failure|NVLS|cuMem"),
+    re.compile(r"fail|error|refused|unreachable|mismatch|cannot|could not", re.IGNORECASE),
+    re.compile(r"time[d ]*out|abort|closed", re.IGNORECASE),
+)
+_MAX_QUOTE = 240
 #: Group kinds that need two hosts.
-_NEED_TWO = (GroupKind.PAIRS, GroupKind.RAILS, GroupKind.LADDER, GroupKind.HALVES)
+_NEED_TWO = (
+    GroupKind.PAIRS,
+    GroupKind.RAILS,
+    GroupKind.RAIL_PAIRS,
+    GroupKind.LADDER,
+    GroupKind.HALVES,
+)
 
 
 # Planned executions
@@ -55,13 +71,16 @@ def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[
         )
     unrecorded = [host for host in absent if host not in evidence.lost]
     # With an odd number of hosts, one host sits out each round of pairs.
-    odd = step.groups is GroupKind.PAIRS and (len(evidence.hosts) - len(lost)) % 2
+    odd = step.groups.of_pairs and (len(evidence.hosts) - len(lost)) % 2
     if unrecorded and not (odd and len(unrecorded) == 1):
         message = f"step {step.id} has no record of {host_list(unrecorded)}"
         return [*findings, _not_run(evidence.check, message, evidence.interruption)]
     present = tuple(host for host in evidence.hosts if host in seen or host in unrecorded)
-    # Each host that was lost during the step may be missing in one group of each later wave.
+    # Each host that was lost during the step may be missing in one group of each later wave, and in
+    # one of each rail if each pair has a group for each rail.
     lost_count = sum(host in evidence.lost for host in present)
+    if step.groups is GroupKind.RAIL_PAIRS:
+        lost_count *= _rails(evidence, records)
     counts = Counter(record.wave for record in records)
     for number, wave in enumerate(_planned_waves(evidence, step, present, records)):
         if counts[number] < len(wave) - lost_count:
@@ -84,11 +103,17 @@ def _not_run(check: str, message: str, interruption: str) -> Finding:
 def _planned_waves(
     evidence: Evidence, step: Step, hosts: tuple[str, ...], records: Sequence[Record]
 ) -> tuple[Wave, ...]:
-    ranks = 1
-    if step.groups is GroupKind.RAILS:
-        seen = max((rank for record in records for rank in record.local_ranks), default=0) + 1
-        ranks = _planned_ranks(evidence.plan) or seen
-    return waves(step.groups, hosts, rounds=step.rounds, seed=evidence.plan.seed, ranks=ranks)
+    ranks = _rails(evidence, records) if step.groups.of_rails else 1
+    plan = evidence.plan
+    return waves(
+        step.groups, hosts, rounds=step.rounds, seed=plan.seed, ranks=ranks, pairs=plan.pairs
+    )
+
+
+def _rails(evidence: Evidence, records: Sequence[Record]) -> int:
+    """Return the number of rails: the planned one, else that of the records."""
+    seen = max((rank for record in records for rank in record.local_ranks), default=0) + 1
+    return _planned_ranks(evidence.plan) or seen
 
 
 def _planned_ranks(plan: Plan) -> int | None:
@@ -183,7 +208,10 @@ def problem_findings(
     steps = {step.id: step for step in evidence.steps}
     by_cause: dict[Cause, list[tuple[Problem, str, tuple[str, ...]]]] = {}
 
-    def add(problem: Problem, log: str, hosts: tuple[str, ...]) -> None:
+    def add(problem: Problem, log: str, hosts: tuple[str, ...], nccl: str = "") -> None:
+        if nccl and problem.cause.row.ends_launch:
+            message = f"{problem.message or problem.cause}; NCCL on {nccl}"
+            problem = replace(problem, message=message)
         by_cause.setdefault(problem.cause, []).append((problem, log, hosts))
 
     for record in evidence.records:
@@ -193,15 +221,30 @@ def problem_findings(
         problems = [p for p in record.problems if p.check in (None, evidence.check)]
         wrong = bad is Cause.WRONG_DATA or any(p.cause is Cause.WRONG_DATA for p in problems)
         done = value is not None and len(record.checks) > 1
+        nccl = decisive_warning(record) if record.exit != 0 else ""
         for problem in problems:
             ended = problem.check is None and problem.cause.row.ends_launch
             if not ended or not (done or (wrong and problem.cause is Cause.CRASHED)):
-                add(problem, record.log, record.hosts)
+                add(problem, record.log, record.hosts, nccl)
         if record.exit != 0 and not problems and not done and not wrong:
-            add(Problem(cause=Cause.CRASHED, message=_exit_text(record)), record.log, record.hosts)
+            problem = Problem(cause=Cause.CRASHED, message=_exit_text(record))
+            add(problem, record.log, record.hosts, nccl)
     for problem in more:
         add(problem, "", ())
     return [merge_findings(evidence.check, cause, found) for cause, found in by_cause.items()]
+
+
+def decisive_warning(record: Record) -> str:
+    """Return the warning of NCCL that explains a failure best, as "HOST: TEXT"; "" without any.
+
+    A warning of the network or of CUDA explains the timeouts and closed connections that follow.
+    """
+    warnings = [text for _, texts in NCCL_WARNINGS.of(record) for text in texts]
+    for signs in _EXPLAINING:
+        for warning in warnings:
+            if signs.search(warning):
+                return plain(warning, _MAX_QUOTE)
+    return plain(warnings[-1], _MAX_QUOTE) if warnings else ""
 
 
 def merge_findings(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from accept.core.causes import Cause
@@ -113,6 +114,42 @@ def differences(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
             if value != usual:
                 message = f"{name} is {value}, on {count} of {len(known)} hosts it is {usual}"
                 yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message, host=host)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Property:
+    """One property that should be equal on all hosts, and the hosts that differ."""
+
+    name: str
+    #: The value of most hosts, and their number.
+    usual: str
+    nodes: int
+    #: Other value -> its hosts, the rarest last.
+    others: tuple[tuple[str, tuple[str, ...]], ...]
+    #: Number of hosts that did not report it.
+    unknown: int
+
+
+def compared(inventories: Mapping[str, Inventory]) -> tuple[Property, ...]:
+    """Return the properties that hosts reported, those with differences first."""
+    properties = []
+    for name, known in _known_values(inventories):
+        if not known:
+            continue
+        hosts_of: dict[str, list[str]] = {}
+        for host, value in known.items():
+            hosts_of.setdefault(value, []).append(host)
+        (usual, nodes), *others = sorted(hosts_of.items(), key=lambda item: (-len(item[1]), item))
+        properties.append(
+            Property(
+                name=name,
+                usual=usual,
+                nodes=len(nodes),
+                others=tuple((value, tuple(hosts)) for value, hosts in others),
+                unknown=len(inventories) - len(known),
+            )
+        )
+    return tuple(sorted(properties, key=lambda one: not one.others))
 
 
 def unknown_properties(inventories: Mapping[str, Inventory]) -> list[str]:

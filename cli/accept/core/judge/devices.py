@@ -185,8 +185,15 @@ def _incomplete(
             without_first.add(id(record))
     for device in devices:
         wanted = own if id(device.record) in without_first else required
-        if lacking := sorted(set(wanted) - device.values.keys()):
-            yield device, lacking
+        excused = {
+            name
+            for fact, reasons in LEFT_OUT.of(device.record)
+            if (fact.check, fact.rank) == (evidence.check, device.rank)
+            for name in reasons
+        }
+        lacking = set(wanted) - device.values.keys() - excused.intersection(measured.uneven)
+        if lacking:
+            yield device, sorted(lacking)
 
 
 def _unexplained(
@@ -211,7 +218,7 @@ def _without_measurement(
     if evidence.partial or not evidence.records:
         return
     excused = {name for record in evidence.records for name, _ in _reasons(evidence, record)}
-    if not any(f.state is not State.INCONCLUSIVE for f in bound_findings):
+    if not any(f.cause is not Cause.NO_MEASUREMENT for f in bound_findings):
         rate = measured.needed[0]
         check = evidence.check
         yield bounds.no_bound_finding(check, f"{check}.{rate}>={measured.unit}")

@@ -89,6 +89,8 @@ class CheckRules:
     judge: Callable[[Evidence], Judged]
     #: Set for checks that compare groups of the same kind.
     score: Score | None = None
+    #: True if its ranks work on GPUs.
+    loads_gpus: bool = False
 
 
 #: The checks that the judge knows, by name.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from accept.core.causes import Cause, Judgement
@@ -10,6 +10,7 @@ from accept.core.groups import Group
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Checks, Evidence, Score
 from accept.core.judge.outliers import Outlier, Outliers, Sample, is_frequent, outliers
+from accept.core.judge.pair_results import fault_of
 from accept.core.judge.robust_stats import Spread, spread
 from accept.core.judge.summary import state_of
 from accept.core.judge.suspects import root_problems
@@ -23,8 +24,9 @@ from accept.core.model import (
     Suspect,
     SuspectKind,
 )
+from accept.core.text import count
 
-#: Strength of the evidence if only the comparison of groups shows the suspect; weak for others.
+#: Strength of the evidence if only the comparison of groups shows the suspect.
 _STRENGTHS = {SuspectKind.NODE: Strength.STRONG, SuspectKind.RAIL: Strength.MODERATE}
 #: Number of nodes in a group -> the lowest score that the group may have, or None.
 LowestScore = Callable[[int], float | None]
@@ -43,6 +45,8 @@ class Comparison(NamedTuple):
     unknown: tuple[str, ...] = ()
     #: Deficit, as a share, at which a slow host is nearly always detected.
     detectable: float | None = None
+    #: Blocks of a ladder that are slow or failed; they accuse nobody.
+    blocks: tuple[Outlier, ...] = ()
     #: Peers differ by so much that the slow ones cannot be told from the normal ones.
     uneven: bool = False
 
@@ -59,7 +63,10 @@ def scored(evidences: Iterable[Evidence], checks: Checks) -> Iterator[tuple[Evid
 
 
 def to_sample(check: str, score: Score, record: Record, step: Step) -> Sample | None:
-    """Return the result of one execution; None if it did not run because a tool was missing."""
+    """Return the result of one execution; None if it shows nothing about its hosts.
+
+    That is so if a tool was missing, or if its log just ends: completeness judges these.
+    """
     problems = [p for p in record.problems if p.check in (None, check)]
     if any(state_of(problem.cause) is State.NOT_TESTED for problem in problems):
         return None
@@ -67,7 +74,10 @@ def to_sample(check: str, score: Score, record: Record, step: Step) -> Sample | 
     if any(problem.cause is Cause.WRONG_DATA for problem in problems):
         cause = Cause.WRONG_DATA
     if not cause and value is None:
-        cause = next((p.cause for p in (*root_problems(problems), *problems)), None)
+        causes = [p.cause for p in (*root_problems(problems), *problems)]
+        cause = next((c for c in causes if c is not Cause.INCOMPLETE_LOG), None)
+        if cause is None and causes:
+            return None
         cause = cause or (Cause.NO_MEASUREMENT if record.exit == 0 else Cause.CRASHED)
     return Sample(record.hosts, value, cause, record.log, record.local_ranks)
 
@@ -95,11 +105,14 @@ def group_by_kind(evidence: Evidence, records: Iterable[Record]) -> list[list[Re
 
 
 def compare(
-    evidence: Evidence, score: Score, lowest: LowestScore, gpus: Sequence[Suspect]
+    evidence: Evidence,
+    score: Score,
+    lowest: LowestScore,
+    of_rails: Mapping[int, Sequence[Suspect]],
 ) -> list[Comparison]:
     """Compare the groups of each step of a check whose group kind allows it, besides pairs.
 
-    `gpus`: the suspects among GPUs that pairs of one local rank show.
+    `of_rails`: local rank -> the suspects that explain its slow rail.
     """
     comparisons = []
     for step in evidence.steps:
@@ -109,17 +122,28 @@ def compare(
         if step.groups is GroupKind.EACH:
             comparisons.append(_compare_hosts(evidence, score, step, records, lowest(1)))
         elif step.groups is GroupKind.RAILS:
-            comparisons.append(_compare_rails(evidence, score, step, records, gpus))
+            bound = lowest(max(len(record.hosts) for record in records))
+            comparisons.append(_compare_rails(evidence, score, step, records, of_rails, bound))
         elif step.groups is GroupKind.LADDER:
             comparisons.append(_compare_blocks(evidence, score, step, records))
     return comparisons
 
 
-def slow_rails(evidence: Evidence, score: Score, step: Step) -> tuple[int, ...]:
-    """Return the local ranks whose rail is slow or failed."""
-    rails = [record for record in evidence.of_step(step) if _is_rail(record, evidence.hosts)]
-    _, found = _rail_outliers(evidence, score, step, rails)
-    return tuple(sorted({rails[index].local_ranks[0] for index in found.bad}))
+def slow_rails(
+    evidence: Evidence, score: Score, step: Step, bound: float | None
+) -> tuple[int, ...]:
+    """Return the local ranks whose rail failed or is slow, also if most of them are below `bound`.
+
+    If rails differ by so much that nothing shows which of them are normal, all are returned.
+    """
+    rails = [record for record in evidence.of_step(step) if is_full_rail(record, evidence.hosts)]
+    samples, found = _rail_outliers(evidence, score, step, rails, bound)
+    slow = {outlier.sample.ranks[0] for outlier in found.bad.values()}
+    for sample in samples:
+        low = bound is not None and sample.value is not None and sample.value < bound
+        if low or (found.uneven and not found.bad):
+            slow.add(sample.ranks[0])
+    return tuple(sorted(slow))
 
 
 def slow_groups(evidence: Evidence, score: Score, step: Step) -> list[Group]:
@@ -153,46 +177,42 @@ def _compare_rails(
     score: Score,
     step: Step,
     records: Sequence[Record],
-    gpus: Sequence[Suspect],
+    of_rails: Mapping[int, Sequence[Suspect]],
+    bound: float | None,
 ) -> Comparison:
-    """Compare the rails; `gpus` are the GPUs that make a rail slow, by pairs of its local rank."""
-    rails = [r for r in records if _is_rail(r, evidence.hosts)]
-    samples, found = _rail_outliers(evidence, score, step, rails)
+    """Compare the rails; a slow one is a suspect unless its pairs show the reason."""
+    rails = [r for r in records if is_full_rail(r, evidence.hosts)]
+    samples, found = _rail_outliers(evidence, score, step, rails, bound)
     suspects: list[Suspect] = []
-    for index, outlier in found.bad.items():
-        rank = str(rails[index].local_ranks[0])
-        own = [gpu for gpu in gpus if gpu.device == rank]
-        rail = _outlying(SuspectKind.RAIL, (), evidence.check, outlier, device=rank)
-        suspects += own or [rail]
-    return Comparison(step, tuple(suspects), len(samples), found.spread)
+    for outlier in found.bad.values():
+        (rank,) = outlier.sample.ranks
+        rail = _outlying(SuspectKind.RAIL, (), evidence.check, outlier, device=str(rank))
+        suspects += of_rails.get(rank) or [rail]
+    if not found.bad:
+        # Most rails are slow, so none of them is an outlier; their pairs may show the reason.
+        suspects = list(dict.fromkeys(s for own in of_rails.values() for s in own))
+    return Comparison(step, tuple(suspects), len(samples), found.spread, uneven=found.uneven)
 
 
-def _is_rail(record: Record, hosts: Sequence[str]) -> bool:
+def is_full_rail(record: Record, hosts: Sequence[str]) -> bool:
     """Return True if a record covers a full rail, not one of the pairs that follow a slow rail."""
     return len(record.local_ranks) == 1 and (len(record.hosts) > 2 or len(hosts) <= 2)
 
 
 def _rail_outliers(
-    evidence: Evidence, score: Score, step: Step, rails: Sequence[Record]
+    evidence: Evidence, score: Score, step: Step, rails: Sequence[Record], bound: float | None
 ) -> tuple[list[Sample], Outliers]:
-    """Return the samples of the rails, and the outliers by index of the rail."""
+    """Return the samples of the rails, and the outliers among them."""
     samples = to_samples(evidence, score, step, rails)
-    found = outliers(samples, evidence.plan.machine.noise)
-    # With fewer samples than rails, the indices of the outliers would name the wrong rails.
-    return samples, found if len(samples) == len(rails) else found._replace(bad={})
+    return samples, outliers(samples, evidence.plan.machine.noise, bound)
 
 
 def _compare_blocks(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
 ) -> Comparison:
-    """Compare the blocks of a ladder. A slow block accuses a link or a switch."""
-    blocks, first_spread, count = _slow_blocks(evidence, score, step, records)
-    suspects = []
-    for block in blocks:
-        hosts = block.sample.hosts
-        kind = {1: SuspectKind.NODE, 2: SuspectKind.LINK}.get(len(hosts), SuspectKind.SWITCH)
-        suspects.append(_outlying(kind, hosts, evidence.check, block))
-    return Comparison(step, tuple(suspects), count, first_spread)
+    """Compare the blocks of a ladder. A slow block shows no part: many are between its hosts."""
+    blocks, first_spread, total = _slow_blocks(evidence, score, step, records)
+    return Comparison(step, (), total, first_spread, blocks=tuple(blocks))
 
 
 def _slow_blocks(
@@ -200,18 +220,18 @@ def _slow_blocks(
 ) -> tuple[list[Outlier], Spread | None, int]:
     """Return the smallest slow blocks, the spread of their first kind, and the number of blocks."""
     slow: list[Outlier] = []
-    first_spread, count = None, 0
+    first_spread, total = None, 0
     for records_of_kind in group_by_kind(evidence, records):
         samples = to_samples(evidence, score, step, records_of_kind)
         found = outliers(samples, evidence.plan.machine.noise)
-        count += len(samples)
+        total += len(samples)
         first_spread = first_spread or found.spread
         if len({sample.hosts for sample in samples}) < 2:
             continue
         for block in found.bad.values():
             if not any(set(part.sample.hosts).issubset(block.sample.hosts) for part in slow):
                 slow.append(block)
-    return slow, first_spread, count
+    return slow, first_spread, total
 
 
 def _outlying(
@@ -223,17 +243,28 @@ def _outlying(
     device: str | None = None,
 ) -> Suspect:
     """Return a suspect that an outlier among its peers accuses."""
-    share = f": {outlier.share}" if outlier.share else ""
     log = outlier.sample.log
     return Suspect(
         kind=kind,
         hosts=tuple(hosts),
         device=device,
         cause=outlier.cause,
-        strength=_STRENGTHS.get(kind, Strength.WEAK),
-        why=f"{check}: {outlier.cause.row.meaning}{share}",
+        strength=_STRENGTHS[kind],
+        why=f"{check}: {counts(outlier, 'rails' if kind is SuspectKind.RAIL else 'hosts')}",
         evidence=(log,) if log else (),
     )
+
+
+def counts(outlier: Outlier, others: str) -> str:
+    """Return how often a group and the `others` of its kind were bad."""
+    bad, total = outlier.executions
+    value, peers = outlier.sample.value, outlier.peers
+    lost = ""
+    if value is not None and peers and peers.median and not outlier.sample.cause:
+        lost = f" ({value / peers.median:.0%} of normal)"
+    other_bad, other_total = outlier.others
+    text = f"{fault_of(outlier.cause)} in {bad} of {count(total, 'execution')}{lost}"
+    return f"{text}; other {others}: {other_bad} of {other_total}"
 
 
 # Intermittently slow groups
@@ -245,7 +276,7 @@ def intermittent_findings(evidence: Evidence, score: Score) -> Iterator[Finding]
     Pairs are left out: `decode` judges all their executions together.
     """
     for step in evidence.steps if evidence.plan.machine.speed_promised else ():
-        if step.groups is GroupKind.PAIRS:
+        if step.groups.of_pairs:
             continue
         # Logs without host names may be of different hosts.
         named = [record for record in evidence.of_step(step) if record.hosts]
@@ -260,9 +291,9 @@ def _intermittent(evidence: Evidence, step: Step, samples: Sequence[Sample]) -> 
     noise = evidence.plan.machine.noise
     found = outliers(samples, noise)
     if found.spread is not None:
-        for index, (slow_count, count) in found.rare.items():
+        for index, (slow_count, total) in found.rare.items():
             slow = [samples[index]]
-            text = _slow_text(slow, found.spread, slow_count, count)
+            text = _slow_text(slow, found.spread, slow_count, total)
             yield _finding(evidence, step, slow, text, State.PASS)
         return
     # Too few groups to compare with each other: compare each group with its own repetitions.
@@ -280,10 +311,10 @@ def _intermittent(evidence: Evidence, step: Step, samples: Sequence[Sample]) -> 
             yield _finding(evidence, step, slow, text, state)
 
 
-def _slow_text(slow: Sequence[Sample], peers: Spread, slow_count: int, count: int) -> str:
+def _slow_text(slow: Sequence[Sample], peers: Spread, slow_count: int, total: int) -> str:
     lowest = min(sample.value or 0.0 for sample in slow)
     share = f"{lowest / peers.median:.0%} of the median" if peers.median else "less"
-    return f"{share} in {slow_count} of {count} executions; the others were normal"
+    return f"{share} in {slow_count} of {total} executions; the others were normal"
 
 
 def _finding(

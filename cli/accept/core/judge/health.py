@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from accept.core.causes import Cause
-from accept.core.health_readings import HEALTH_CHANGE, HEALTH_TOTAL, STATE, Change, Reading
+from accept.core.health_readings import (
+    HEALTH_CHANGE,
+    HEALTH_TOTAL,
+    STATE,
+    Change,
+    DeviceId,
+    DeviceKind,
+    fabric_faults,
+)
 from accept.core.model import Problem, Record, Step
 from accept.core.text import decimal
 
@@ -27,6 +35,13 @@ class Limits:
     few: int
     #: Share of the time of a step, 0 to 1.
     limited_share: float
+    #: Before the run: rows remapped and pages retired for uncorrected errors, and such errors.
+    memory_repairs: int
+    uncorrected_errors: int
+    #: Enforced power limit as a share of the default one.
+    power_limit_share: float
+    #: True if GPUs may allow only one process.
+    exclusive_ok: bool
 
 
 class Rule(NamedTuple):
@@ -38,15 +53,15 @@ class Rule(NamedTuple):
 
 
 #: Counter -> its rule. Other counters are only reported after the run: corrected errors, packets
-#: that were dropped or resent because buffers were full, a GPU at its power limit.
+#: that were dropped or resent because buffers were full, a GPU at its power limit. So are counters
+#: that healthy GPUs may have, until hardware shows more: errors of an NVLink 5 that its own error
+#: correction repairs, and limits by board or reliability (false positives: NVIDIA/DCGM 270, 285).
 RULES = {
     "ecc-uncorrected": Rule(Cause.GPU_ECC),
     "ecc-uncorrected-aggregate": Rule(Cause.GPU_ECC),
     "rows-remapped-uncorrected": Rule(Cause.GPU_ROW_REMAP),
     "pages-retired-double": Rule(Cause.GPU_ROW_REMAP),
     "limited-thermal": Rule(Cause.GPU_THROTTLED, "time"),
-    "limited-board": Rule(Cause.GPU_THROTTLED, "time"),
-    "limited-reliability": Rule(Cause.GPU_THROTTLED, "time"),
     "nvlink-replay": Rule(Cause.NVLINK_ERRORS),
     "nvlink-recovery": Rule(Cause.NVLINK_ERRORS),
     "nvlink-recovery-failed": Rule(Cause.NVLINK_ERRORS),
@@ -77,11 +92,18 @@ LEVELS = {
     "pcie-width": Cause.PCIE_DEGRADED,
     "pcie-speed": Cause.PCIE_DEGRADED,
     "pcie-generation": Cause.PCIE_DEGRADED,
-    "nvlinks": Cause.NVLINK_ERRORS,
+    "nvlinks": Cause.NVLINK_DOWN,
+    "fabric-state": Cause.FABRIC_MANAGER,
+    "fabric-health": Cause.FABRIC_MANAGER,
     "remap-pending": Cause.GPU_ROW_REMAP,
-    "remap-failure": Cause.GPU_ROW_REMAP,
+    "remap-failure": Cause.GPU_REMAP_FAILED,
+    "pages-pending": Cause.GPU_ROW_REMAP,
+    "recovery-action": Cause.GPU_RESET_REQUIRED,
+    "sram-threshold": Cause.GPU_ECC,
     "reasons": Cause.GPU_THROTTLED,
 }
+#: Kind of a device -> the cause that its disappearance means.
+_GONE = {DeviceKind.GPU: Cause.GPU_MISSING, DeviceKind.RDMA: Cause.LINK_DOWN}
 #: Xids that faulty programs cause on healthy GPUs: the list of NVIDIA's device plugin
 #: for Kubernetes (NVIDIA/k8s-device-plugin, "Application errors: the GPU should still be healthy").
 #: A killed step causes Xid 45.
@@ -102,7 +124,7 @@ class Said(NamedTuple):
     total: bool
 
 
-def said(asked: Sequence[Record], steps: Sequence[Step]) -> Iterator[Said]:
+def changes_of(asked: Sequence[Record], steps: Sequence[Step]) -> Iterator[Said]:
     """Yield the recorded changes, oldest first. An invalid one is reported as unread."""
     for record in asked:
         for kind in (HEALTH_CHANGE, HEALTH_TOTAL):
@@ -132,11 +154,10 @@ def problems(sweep: Said, limits: Limits) -> Iterator[Problem]:
     if change.rebooted:
         yield Problem(cause=Cause.HOST_DIED, message=f"{sweep.when}: {host} rebooted", host=host)
     for title in change.gone:
-        kind, _, name = title.partition(" ")
-        cause = {"gpu": Cause.GPU_MISSING, "rdma": Cause.LINK_DOWN}.get(kind)
-        if cause:
+        kind = DeviceId.of(title).kind
+        if kind in _GONE:
             message = f"{sweep.when}: {title} of {host} disappeared"
-            yield _problem(cause, sweep, title, message)
+            yield device_problem(_GONE[kind], host, title, message)
     for title in {**change.counters, **change.levels}:
         by_cause: dict[Cause, list[str]] = {}
         for name, grown in change.counters.get(title, {}).items():
@@ -146,7 +167,7 @@ def problems(sweep: Said, limits: Limits) -> Iterator[Problem]:
             if len(values) == 2 and level in LEVELS and _is_judged(change, title):
                 by_cause.setdefault(LEVELS[level], []).append(_level_text(level, *values))
         for cause, texts in by_cause.items():
-            yield _problem(cause, sweep, title, _sentence(sweep, title, texts))
+            yield device_problem(cause, sweep.host, title, _sentence(sweep, title, texts))
     for event in change.events:
         yield from _event_problems(sweep, event)
 
@@ -174,20 +195,6 @@ def notes(sweep: Said, limits: Limits) -> Iterator[str]:
             yield f"{sweep.when}: {text} on {title or pci or sweep.host} of {sweep.host}"
     if change.cut:
         yield f"{sweep.when}: {change.cut} more changes of {sweep.host} are not listed"
-
-
-def before_the_run(host: str, reading: Reading) -> Iterator[str]:
-    """Yield a text for each fault before the run. The run itself is judged by the changes."""
-    for device in reading.devices:
-        bad = [f"{n} {v:g}" for n, v in device.levels.items() if n.startswith("remap-") and v]
-        names = ("ecc-uncorrected-aggregate", "pages-retired-double", "rows-remapped-uncorrected")
-        bad += [f"{n} {device.counters[n]}" for n in names if device.counters.get(n)]
-        if bad:
-            yield f"before the run: {', '.join(bad)} on {device.title} of {host}"
-    events = reading.log.events if reading.log else ()
-    texts = sorted({f"{e.kind.title()} {e.code} at {e.pci}" for e in events if e.kind != "mce"})
-    if texts:
-        yield f"before the run, in the kernel log of {host}: {', '.join(texts[:_MAX_NAMED])}"
 
 
 # Rules
@@ -222,7 +229,7 @@ def blamed(change: Change, title: str, counter: str, grown: int, limits: Limits)
 
 def _is_judged(change: Change, title: str) -> bool:
     """Return True if a device is judged: of network interfaces, only those that the run uses."""
-    return not title.startswith("net ") or title in change.run
+    return DeviceId.of(title).kind is not DeviceKind.NET or title in change.run
 
 
 # Texts
@@ -235,22 +242,22 @@ def _sentence(sweep: Said, title: str, texts: Sequence[str]) -> str:
     return f"{sweep.when}: {', '.join(texts)} {verb} seen on {title} of {sweep.host}{state}"
 
 
-def _problem(cause: Cause, sweep: Said, title: str, message: str) -> Problem:
-    kind, _, name = title.partition(" ")
+def device_problem(cause: Cause, host: str, title: str, message: str) -> Problem:
+    """Return a problem of the device with a title of `Device.title`."""
+    kind, name = DeviceId.of(title)
     return Problem(
         cause=cause,
         message=message,
-        host=sweep.host,
-        gpu=name if kind == "gpu" else None,
-        nic=name if kind in ("rdma", "net") else None,
+        host=host,
+        gpu=name if kind is DeviceKind.GPU else None,
+        nic=name if kind in (DeviceKind.RDMA, DeviceKind.NET) else None,
     )
 
 
 def _state_text(change: Change, title: str) -> str:
     """Return the state of a GPU after the step, or ""."""
-    units = dict(zip(STATE, ("C", "W", "MHz"), strict=True))
     known = change.states.get(title, {})
-    values = [f"{known[name]:.4g} {unit}" for name, unit in units.items() if name in known]
+    values = [f"{known[name]:.4g} {unit}" for name, unit in STATE.items() if name in known]
     return f" (after it {', '.join(values)})" if values else ""
 
 
@@ -258,12 +265,12 @@ def _event_problems(sweep: Said, event: tuple[str, ...]) -> Iterator[Problem]:
     title, kind, code, fatal, pci = event if len(event) == 5 else ("", "", "", "", "")
     if kind == "xid" and decimal(code) not in APPLICATION_XIDS:
         where = title or f"the GPU at {pci}"
-        yield _problem(Cause.GPU_XID, sweep, where, _sentence(sweep, where, [f"Xid {code}"]))
+        message = _sentence(sweep, where, [f"Xid {code}"])
+        yield device_problem(Cause.GPU_XID, sweep.host, where, message)
     elif kind == "sxid" and fatal:
         switch = f"the NVSwitch at {pci}"
-        yield _problem(
-            Cause.GPU_XID, sweep, switch, _sentence(sweep, switch, [f"SXid {code} (fatal)"])
-        )
+        message = _sentence(sweep, switch, [f"SXid {code} (fatal)"])
+        yield device_problem(Cause.GPU_XID, sweep.host, switch, message)
 
 
 def _growth_text(counter: str, grown: int, seconds: float) -> str:
@@ -279,4 +286,6 @@ def _level_text(level: str, was: float, now: float) -> str:
         return "a link that is no longer active"
     if level == "reasons":
         return f"a clock limited by heat or power supply (clock event reasons 0x{int(now):x})"
+    if level == "fabric-health":
+        return f"an NVLink fabric with a fault ({', '.join(fabric_faults(now))})"
     return f"{level} {now:g} instead of {was:g}"

@@ -25,8 +25,6 @@ from accept.core.model import (
 
 #: Words that name a card instead of a module of a chip: NVIDIA H200 NVL, NVIDIA H100 PCIe.
 _CARDS = ("nvl", "pcie")
-#: Group kinds whose groups are compared with each other.
-_COMPARED_GROUPS = frozenset({GroupKind.EACH, GroupKind.PAIRS, GroupKind.LADDER})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +76,7 @@ def _hostnames(first: Record | None) -> dict[str, str] | None:
 
 
 def places(records: Iterable[Record]) -> dict[str, str]:
-    """Return the place of each host, as the machine's `topology` reported it: `row/rack/host`."""
+    """Return the place of each host in the network: `row/rack/host`."""
     asked = [record for record in records if record.step == HOSTS_STEP]
     return {fact.host: place for fact, place in PLACE.of(*asked) if fact.host}
 
@@ -120,7 +118,8 @@ def verdict(
         _finding(cause, _lost_text(host, cause), (host,)) for host, cause in found.lost.items()
     ]
     untested = "" if found.recorded or plan.origin else "no record shows which hosts were found"
-    untested = "no host took part" if not known else untested
+    if not known:
+        untested = "the logs do not list their hosts" if plan.origin else "no host took part"
     if untested:
         findings.append(_finding(Cause.EVIDENCE_MISSING, untested, (), State.NOT_TESTED))
     if plan.origin:
@@ -130,6 +129,7 @@ def verdict(
         requested = max(plan.nodes or 0, known)
         more = f", {host_list(found.missing)} did not" if found.missing else ""
         measured = f"{len(found.present)} of {requested} hosts took part{more}"
+        measured += _unknown_positions(plan, found)
         required = "all requested hosts"
     return CheckVerdict(
         check="hosts",
@@ -140,6 +140,14 @@ def verdict(
     )
 
 
+def _unknown_positions(plan: Plan, found: Found) -> str:
+    """Return a remark if positions in the network should be known and are not."""
+    unknown = [host for host in found.present if host not in found.places]
+    if len(found.present) < 2 or not unknown or not (plan.machine.topology or found.places):
+        return ""
+    return f"; positions {f'of {len(unknown)} ' if found.places else ''}unknown"
+
+
 def _lost_text(host: str, cause: Cause) -> str:
     if cause.row.loses_host:
         return f"{host} was lost during the run"
@@ -148,7 +156,8 @@ def _lost_text(host: str, cause: Cause) -> str:
 
 def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
     """Yield a finding on hosts that were not compared, while others were. Only for logs."""
-    steps = {step.id for step in plan.steps if step.groups in _COMPARED_GROUPS}
+    compared_kinds = (GroupKind.EACH, GroupKind.LADDER)
+    steps = {s.id for s in plan.steps if s.groups.of_pairs or s.groups in compared_kinds}
     groups: dict[str, list[Record]] = {}
     for record in records:
         if record.metrics and record.exit == 0:
@@ -216,7 +225,9 @@ def _skipped(step: Skipped) -> CheckVerdict:
         judgement=Judgement.COMPLETENESS,
         state=State.NOT_TESTED,
         cause=step.cause,
-        message=step.reason,
+        message=f"{step.subject} was left out by {step.reason}"
+        if step.cause is Cause.DESELECTED
+        else step.reason,
     )
     return CheckVerdict(
         check=step.check, state=State.NOT_TESTED, optional=step.optional, findings=(finding,)

@@ -37,8 +37,10 @@ class Outlier(NamedTuple):
     sample: Sample
     cause: Cause
     peers: Spread | None
-    #: For an intermittent outlier: the number of slow executions, and of all its executions.
-    slow_of: tuple[int, int] | None = None
+    #: The number of its bad executions, and of all its executions.
+    executions: tuple[int, int] = (1, 1)
+    #: The number of bad groups among the others, and of all others.
+    others: tuple[int, int] = (0, 0)
 
     @property
     def share(self) -> str:
@@ -50,8 +52,8 @@ class Outlier(NamedTuple):
         if self.sample.cause or value is None or not peers or not peers.median:
             return ""
         often = ""
-        if self.slow_of:
-            slow, count = self.slow_of
+        if self.cause is Cause.INTERMITTENT:
+            slow, count = self.executions
             often = f"; slow in {slow} of {count} executions"
         return f"{value / peers.median:.0%} of the median of {peers.count}{often}"
 
@@ -98,13 +100,19 @@ def outliers(
         uneven = is_uneven(peers, noise) or 3 * fast >= len(best)
         # A bound within the noise of healthy values does not separate slow from normal ones.
         limit = max(min(floor, peers.median * (1 - SIGMAS * noise)), peers.limit)
+    executions: dict[_Group, tuple[int, int]] = {}
+    for sample in samples:
+        group = (sample.hosts, sample.ranks)
+        failed = sample.value is None or bool(sample.cause) or sample.value < limit
+        count, total = executions.get(group, (0, 0))
+        executions[group] = count + failed, total + 1
     bad, rare = {}, {}
     for group, index in shown.items():
         if group in wrong or group not in best or best[group] < limit:
             sample = samples[index]
             below = sample.value is not None and sample.value < floor
             cause = sample.cause or (Cause.BELOW_REFERENCE if below else Cause.SLOW_OUTLIER)
-            bad[index] = Outlier(sample, cause, peers)
+            bad[index] = Outlier(sample, cause, peers, executions[group])
     for group, slow in _slow_executions(values, peers) if peers else ():
         slowest = min(slow, key=values[group].__getitem__)
         slow_of = len(slow), len(values[group])
@@ -116,7 +124,9 @@ def outliers(
             rare[slowest] = slow_of
     if len(shown) > 1 and len(bad) * 2 > len(shown):
         return Outliers({}, peers, uneven=uneven)
-    return Outliers(dict(sorted(bad.items())), peers, rare, uneven)
+    others = len(bad) - 1, len(shown) - 1
+    bad = {index: bad[index]._replace(others=others) for index in sorted(bad)}
+    return Outliers(bad, peers, rare, uneven)
 
 
 def is_frequent(slow: int, executions: int) -> bool:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from accept.core.causes import Cause
 from accept.core.judge.blame import Attribution, Blamed, Unit
 from accept.core.judge.pairs import COLLAPSED, Event, Gpus, Population, healthy_spread
-from accept.core.judge.robust_stats import Spread
+from accept.core.judge.robust_stats import FOUND, Spread, rounds_for, slowdown_found
 from accept.core.judge.topology import Blocks, distance, lone_hosts
-from accept.core.model import BadPair, GroupKind, Step, Strength, Suspect, SuspectKind
+from accept.core.model import BadPair, Detectable, Step, Strength, Suspect, SuspectKind
 from accept.core.text import count, shortened
 
 #: The smallest number of collapsed pairs, and their smallest share, that is a fault of the network.
 _FEWEST_COLLAPSED, _LOWEST_COLLAPSED = 4, 0.01
+#: The kinds of hosts that are bad themselves, and of groups of hosts.
+_OF_HOST = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
+_OF_GROUP = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
 #: Noise of a measured distance.
 _TOLERANCE = 0.01
 #: Highest number of logs of one suspect.
@@ -35,6 +38,10 @@ class PairResults:
     blocks: Blocks = ()
     #: (check, step) -> the populations of the step: all pairs, or the near and the far ones.
     populations: Mapping[tuple[str, str], tuple[Population, ...]] = field(default_factory=dict)
+    #: (check, step) -> local rank -> the value of its full rail, as a share of their median.
+    rails: Mapping[tuple[str, str], Mapping[int, float]] = field(default_factory=dict)
+    #: Host -> number of its GPU -> the NICs that NCCL used for it.
+    nics: Mapping[str, Mapping[int, frozenset[str]]] = field(default_factory=dict)
     #: The hosts in the run's order.
     order: tuple[str, ...] = ()
     #: The suspects that were described already: each check and step asks for them again.
@@ -55,16 +62,40 @@ class PairResults:
         parts = self.populations.get((check, step.id), ())
         return sum(len(part.measurements) for part in parts)
 
+    def detectable(self) -> Detectable | None:
+        """Return the smallest slowdown of a node that all checks of pairs would have shown.
+
+        Return None if there were fewer rounds than a node needs, or too few hosts.
+        """
+        slowdowns = []
+        hosts = len(self.order)
+        for parts in self.populations.values():
+            planned = sum(not m.repeated for part in parts for m in part.measurements)
+            noise = max((part.noise for part in parts), default=0.0)
+            spreads = [healthy_spread(p.measurements, p.noise, p.bound) for p in parts]
+            shares = [s.sigma / s.median for s in spreads if s is not None and s.median > 0]
+            enough = hosts > 1 and noise > 0 and 2 * planned >= hosts * rounds_for(hosts, noise)
+            found = slowdown_found(max(shares), hosts) if shares and enough else None
+            if found is None:
+                return None
+            slowdowns.append(found)
+        return Detectable(slowdown=max(slowdowns), probability=FOUND) if slowdowns else None
+
     def suspects(self, check: str, step: Step) -> list[Suspect]:
         """Return the suspects that this check accuses in this step."""
-        found = []
+        return [
+            self._suspect(self._narrowed(blamed))
+            for blamed in self.blamed()
+            if any(check in e.checks and e.step == step.id for e in blamed.events)
+        ]
+
+    def suspects_of_rails(self, check: str, step: Step) -> dict[int, list[Suspect]]:
+        """Return what explains slow rails of a step: local rank -> suspects by the rail's pairs."""
+        found: dict[int, list[Suspect]] = {}
         for blamed in self.blamed():
-            events = [e for e in blamed.events if check in e.checks and e.step == step.id]
-            of_rail = step.groups is GroupKind.RAILS and blamed.kind is SuspectKind.NODE
-            if events and of_rail:
-                found.append(self._suspect(_its_gpu(blamed, events)))
-            elif events:
-                found.append(self._suspect(blamed))
+            own = [e for e in blamed.events if check in e.checks and e.step == step.id]
+            for rank in _numbers(own) if blamed.kind in (*_OF_HOST, *_OF_GROUP) else ():
+                found.setdefault(rank, []).append(self._suspect(self._narrowed(blamed)))
         return found
 
     def blamed(self) -> Iterator[Blamed]:
@@ -115,6 +146,72 @@ class PairResults:
             self._described[key] = self._describe(blamed)
         return self._described[key]
 
+    def _narrowed(self, blamed: Blamed) -> Blamed:
+        """Return a host or group with the GPUs that the rails show to be the reason.
+
+        Pairs of a rail are measured if the rail is slow and most others are not, although these
+        have the same hosts. So a host is bad by that GPU, and a group is bad by that GPU's leaf.
+        """
+        ranks = self._ranks(blamed)
+        of_group = blamed.kind in (SuspectKind.BORDER, SuspectKind.SWITCH)
+        if of_group and any(ranks & self._ranks(b) for b in self.blamed() if b.kind in _OF_HOST):
+            return blamed  # the host may be what made the rail slow
+        if not ranks or not (of_group or blamed.kind is SuspectKind.NODE):
+            return blamed
+        by_gpu = self.nics.get(blamed.hosts[0], {}) if not of_group else {}
+        if len(ranks) > 1 and (nic := nic_of(by_gpu, ranks)):
+            return replace(blamed, kind=SuspectKind.NIC, device=nic, gpus=ranks)
+        # A border between two of several groups is not a leaf.
+        if len(ranks) > 1 or (blamed.others and len(self._hosts(blamed)) < len(self.slow.hosts)):
+            return replace(blamed, gpus=ranks)
+        kind = SuspectKind.LEAF if of_group else SuspectKind.GPU
+        group = min((side for side in (blamed.hosts, blamed.others) if side), key=len)
+        return replace(
+            blamed, kind=kind, hosts=group, others=(), device=str(min(ranks)), gpus=ranks
+        )
+
+    def _ranks(self, blamed: Blamed) -> frozenset[int]:
+        """Return the local ranks whose rails lost what the pairs of a host or group lost."""
+        steps = {step for _, step in self.rails}
+        own = [event for event in blamed.events if event.step in steps]
+        if len(own) == len(blamed.events):
+            return _numbers(own)
+        lost = 1 - (blamed.share or 0.0)
+        shares = [shares for (_, step), shares in self.rails.items() for e in own if e.step == step]
+        return frozenset(
+            rank
+            for rank in _numbers(own)
+            if any(2 * (1 - of_rank.get(rank, 1.0)) >= lost for of_rank in shares)
+        )
+
+    def _device(self, blamed: Blamed) -> str:
+        """Return what is known about the device of a host that is blamed."""
+        text = self._other_rails(blamed)
+        if blamed.kind is SuspectKind.NIC:
+            return f"{text}; no other GPU uses {blamed.device}"
+        if blamed.kind is not SuspectKind.GPU or blamed.device is None:
+            return text
+        # Pairs of hosts use both.
+        nics = self.nics.get(blamed.hosts[0], {}).get(int(blamed.device), frozenset())
+        return f"{text}; GPU {blamed.device} or its NIC {', '.join(sorted(nics))}".rstrip()
+
+    def _other_rails(self, blamed: Blamed) -> str:
+        """Return how fast the rails of the GPUs are that are not blamed; empty if unknown."""
+        ranks = self._ranks(blamed)
+        steps = {event.step for event in blamed.events}
+        shares = [
+            share
+            for (_, step), of_rank in self.rails.items()
+            for rank, share in of_rank.items()
+            if step in steps and rank not in ranks
+        ]
+        if not ranks or not shares:
+            return ""
+        return f"; rails of other GPUs reach at least {min(shares):.0%} of normal"
+
+    def _hosts(self, blamed: Blamed) -> set[str]:
+        return {*blamed.hosts, *blamed.others}
+
     def _describe(self, blamed: Blamed) -> Suspect:
         sort = self._sorted
         return Suspect(
@@ -124,7 +221,7 @@ class PairResults:
             device=blamed.device,
             cause=_cause(blamed),
             strength=blamed.strength,
-            why=_why(blamed),
+            why=_why(blamed) + (self._device(blamed) if blamed.kind in _OF_HOST else ""),
             around=self._around(blamed),
             innocent=self._innocent(blamed),
             pairs=tuple(
@@ -140,7 +237,7 @@ class PairResults:
 
     def _around(self, blamed: Blamed) -> str:
         """Return what all bad pairs of a fault of the network share, and what is normal around."""
-        if blamed.kind in (SuspectKind.NODE, SuspectKind.GPU):
+        if blamed.kind in _OF_HOST:
             return ""
         members, others = set(blamed.hosts), set(blamed.others)
         times: dict[str, int] = {}
@@ -171,7 +268,8 @@ class PairResults:
                 and all(known is not None and number not in known for known in gpus)
             ),
         )
-        return f"{text}; pairs with other hosts through other GPUs: {elsewhere}"
+        rails = self._other_rails(blamed)
+        return f"{text}{rails or f'; pairs with other hosts through other GPUs: {elsewhere}'}"
 
     def _normal(self, blamed: Blamed, chosen: Callable[[set[str], Sequence[Gpus]], bool]) -> str:
         """Return how many of the chosen measurements are normal, such as "44 of 44 normal"."""
@@ -190,12 +288,11 @@ class PairResults:
 
     def _innocent(self, blamed: Blamed) -> str:
         """Return who is in bad pairs of a fault of the network, and is not the reason."""
-        if blamed.kind in (SuspectKind.NODE, SuspectKind.GPU):
+        if blamed.kind in _OF_HOST:
             return ""
         if blamed.kind is SuspectKind.LINK:
             return "neither host: draining one of them keeps the fault"
-        of_host = (SuspectKind.NODE, SuspectKind.GPU)
-        named = [b.hosts[0] for b in self.blamed() if b.kind in of_host]
+        named = [b.hosts[0] for b in self.blamed() if b.kind in _OF_HOST]
         hosts = "single hosts"
         if blamed.kind in (SuspectKind.LEAF, SuspectKind.SWITCH):
             hosts = f"the {count(len(blamed.hosts), 'host')} behind it"
@@ -204,19 +301,27 @@ class PairResults:
         return f"{hosts}: draining them keeps the fault"
 
 
-def _its_gpu(blamed: Blamed, events: Sequence[Event]) -> Blamed:
-    """Return a host as a GPU: pairs of a rail use one, and show nothing about the others."""
-    numbers = {number for event in events for gpus in event.gpus for number in gpus or ()}
-    if len(numbers) != 1:
-        return blamed
-    return replace(blamed, kind=SuspectKind.GPU, device=str(min(numbers)))
+def nic_of(by_gpu: Mapping[int, Collection[str]], gpus: Collection[int]) -> str:
+    """Return the NIC that these GPUs of a host use, and no other GPU; empty: there is none.
+
+    `by_gpu`: number of a GPU of the host -> the NICs that NCCL used for it.
+    """
+    used = {frozenset(by_gpu.get(gpu, ())) for gpu in gpus}
+    shared = next(iter(used), frozenset())
+    others = (names for gpu, names in by_gpu.items() if gpu not in gpus)
+    is_one = len(used) == len(shared) == 1 and all(shared.isdisjoint(o) for o in others)
+    return min(shared) if is_one else ""
+
+
+def _numbers(events: Iterable[Event]) -> frozenset[int]:
+    """Return the GPUs of events; none for events with all GPUs."""
+    return frozenset(number for e in events for gpus in e.gpus for number in gpus or ())
 
 
 def is_distance(blamed: Blamed) -> bool:
     """Return True if two groups of hosts are apart by no more than distance costs."""
-    groups = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
     share = blamed.share if blamed.cause.row.relative else None
-    return blamed.kind in groups and share is not None and share >= COLLAPSED - _TOLERANCE
+    return blamed.kind in _OF_GROUP and share is not None and share >= COLLAPSED - _TOLERANCE
 
 
 # Faults of the network
@@ -244,7 +349,7 @@ def network_faults(found: Attribution) -> Iterator[Blamed]:
 
 def _cause(blamed: Blamed) -> Cause:
     """Return the cause for people: slowness that no host explains is the network's."""
-    of_host = blamed.kind in (SuspectKind.NODE, SuspectKind.GPU)
+    of_host = blamed.kind in _OF_HOST
     return blamed.cause if of_host or not blamed.cause.row.relative else Cause.SLOW_NETWORK
 
 
@@ -280,38 +385,43 @@ def _why(blamed: Blamed) -> str:
     """Return what is bad, with the counts that show it."""
     lost = f" ({blamed.share:.0%} of normal)" if blamed.share is not None else ""
     others = f"other pairs: {blamed.other_bad} of {blamed.other_pairs}"
-    counts = f"{_what(blamed)} in {blamed.bad} of {count(blamed.pairs, 'pair')}"
+    counts = f"{fault_of(blamed.cause)} in {blamed.bad} of {count(blamed.pairs, 'pair')}"
     if blamed.kind is SuspectKind.FABRIC:
         share = blamed.bad / blamed.pairs
         return f"{counts}, {share:.0%} of all{lost}; no host explains it"
     if blamed.kind is SuspectKind.LINK:
         times = count(blamed.bad, "measurement")
-        return f"{_what(blamed)} in each of {times}{lost}, also with nothing else running"
+        return f"{fault_of(blamed.cause)} in each of {times}{lost}, also with nothing else running"
     if blamed.kind is SuspectKind.BORDER:
         return f"{counts} between the two groups{lost}; {others}"
     if blamed.kind in (SuspectKind.SWITCH, SuspectKind.LEAF):
-        through = f" through GPU {blamed.device}" if blamed.device is not None else ""
+        numbers = blamed.gpus or ([] if blamed.device is None else [int(blamed.device)])
+        through = f" through {_gpus(numbers)}" if numbers else ""
         return f"{counts} with other hosts{through}{lost}; {others}"
     if blamed.kind is SuspectKind.RAIL:
         return f"{counts} through local rank {blamed.device}{lost}; {others}"
     gpus = ""
     if blamed.gpus is not None:
-        noun = "GPU" if len(blamed.gpus) == 1 else "GPUs"
-        gpus = f" in which its {noun} {', '.join(map(str, sorted(blamed.gpus)))} took part"
+        gpus = f" in which its {_gpus(blamed.gpus)} took part"
     partners = {host for event in blamed.events for host in event.hosts}.difference(blamed.hosts)
-    cleared = "partner is" if blamed.cleared == 1 else "partners are"
-    known = f"{blamed.cleared}"
     if len(partners) > blamed.cleared:
-        known, cleared = f"{blamed.cleared} of {len(partners)}", "partners are"
-    return f"{counts}{gpus}{lost}; {others}; its {known} {cleared} good with third hosts"
+        cleared = f"{blamed.cleared} of its {len(partners)} partners are"
+    else:
+        verb = "is" if blamed.cleared == 1 else "are"
+        cleared = f"its {count(blamed.cleared, 'partner')} {verb}"
+    return f"{counts}{gpus}{lost}; {others}; {cleared} good with third hosts"
 
 
-def _what(blamed: Blamed) -> str:
-    if blamed.cause is Cause.WRONG_DATA:
+def _gpus(numbers: Iterable[int]) -> str:
+    names = [str(number) for number in sorted(numbers)]
+    return f"{'GPU' if len(names) == 1 else 'GPUs'} {', '.join(names)}"
+
+
+def fault_of(cause: Cause) -> str:
+    """Return what is wrong with a measurement: "slow", "wrong data", or the cause."""
+    if cause is Cause.WRONG_DATA:
         return "wrong data"
-    if not blamed.cause.row.relative:
-        return str(blamed.cause)
-    return "slow"
+    return "slow" if cause.row.slow else str(cause)
 
 
 def _bad_pairs(blamed: Blamed) -> tuple[BadPair, ...]:

@@ -93,6 +93,13 @@ class Event(NamedTuple):
     repeated: bool
 
     @property
+    def lost(self) -> float:
+        """Return the share of its normal value that is missing: 1 if it failed."""
+        if self.cause is not None:
+            return 1.0
+        return 0.0 if self.share is None else 1 - self.share
+
+    @property
     def collapsed(self) -> bool:
         """Return True if it failed, or was far slower than noise or distance explains."""
         failed = self.cause is not None

@@ -8,25 +8,29 @@ from dataclasses import replace
 from itertools import combinations
 from math import log
 
-from accept.core.groups import Group, Wave, pair_rounds, round_count
+from accept.core.groups import Group, Wave, on_each_rail, pair_rounds, round_count
 from accept.core.judge.attribution import examine
-from accept.core.judge.blame import Attribution, Unit
+from accept.core.judge.blame import Attribution
+from accept.core.judge.bounds import highest_lower_bound
+from accept.core.judge.collective_metrics import BANDWIDTH, planned_sizes
 from accept.core.judge.evidence import Checks, Evidence
-from accept.core.judge.groups import scored, slow_groups, slow_rails
+from accept.core.judge.groups import is_full_rail, scored, slow_groups, slow_rails
+from accept.core.judge.pair_results import network_faults
+from accept.core.judge.pairs import Event
 from accept.core.judge.robust_stats import FALSE_ALARMS
 from accept.core.judge.topology import Blocks, lone_hosts
 from accept.core.model import GroupKind, Plan, Record, Step, Strength, SuspectKind
 
 #: Rounds of pairs that follow a slow rail: three name one host without accusing another.
 _RAIL_ROUNDS = 3
-#: Collapsed pairs are measured alone only if there are at most this many.
-_MOST_LINKS = 3
 #: Suspects meet each other only if there are at most this many.
 _MOST_MUTUAL = 16
 #: Up to this many meet each of the others.
 _FEW_MUTUAL = 6
 #: In each sixth wave, collapsed pairs are measured again although their hosts are in doubt.
 _PAIRS_EVERY = 6
+#: The kinds of groups of hosts that are good with each other.
+_OF_GROUP = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
 #: The last waves are for pairs alone, whoever is in doubt.
 _LAST = 2
 #: Number of bad repetitions after which a host that is bad at times needs no more.
@@ -45,9 +49,9 @@ def waves_again(
 ) -> tuple[Wave, ...]:
     """Return the waves that should follow those of a step, and belong to it; empty: none.
 
-    Pairs: the next wave that confirms or clears suspects; ask again after it. Single hosts and
-    blocks of a ladder: one wave of the outliers. A slow rail: rounds of pairs of its local rank,
-    which name the host.
+    Pairs, of full hosts or on each rail: the next wave that confirms or clears suspects; ask again
+    after it. Single hosts and blocks of a ladder: one wave of the outliers. Slow rails: rounds of
+    pairs of their local ranks, which name the host.
     """
     evidences = [
         Evidence(
@@ -61,7 +65,7 @@ def waves_again(
         for name in step.checks
     ]
     with_scores = list(scored(evidences, checks))
-    if step.groups is GroupKind.PAIRS:
+    if step.groups.of_pairs:
         found = examine(with_scores, places, domains)
         met = {frozenset(record.hosts) for record in records}
         waves = max((record.wave for record in records), default=-1) + 1
@@ -76,24 +80,34 @@ def waves_again(
             limit=step.repeats,
             seed=plan.seed,
         )
+        if wave and step.groups is GroupKind.RAIL_PAIRS:
+            wave = on_each_rail(wave, sorted({r for record in records for r in record.local_ranks}))
         return (wave,) if wave else ()
     repeated = len({(r.hosts, r.local_ranks) for r in records}) < len(records)
     if step.groups is GroupKind.RAILS:
         slow = {
-            rank for evidence, score in with_scores for rank in slow_rails(evidence, score, step)
+            rank
+            for evidence, score in with_scores
+            for rank in slow_rails(evidence, score, step, _rail_bound(evidence, step))
         }
         if any(len(record.hosts) == 2 for record in records):
             return ()
         rounds = pair_rounds(hosts, rounds=_RAIL_ROUNDS, seed=plan.seed)
-        return tuple(
-            tuple(replace(group, local_ranks=(rank,)) for group in wave)
-            for rank in sorted(slow)
-            for wave in rounds
-        )
+        return tuple(on_each_rail(wave, sorted(slow)) for wave in rounds) if slow else ()
     if repeated:
         return ()
     groups = [g for evidence, score in with_scores for g in slow_groups(evidence, score, step)]
     return (tuple(dict.fromkeys(groups)),) if groups else ()
+
+
+def _rail_bound(evidence: Evidence, step: Step) -> float | None:
+    """Return the bandwidth that the full rails of a step must reach; None: unknown."""
+    rails = [r for r in evidence.of_step(step) if is_full_rail(r, evidence.hosts)]
+    if not rails:
+        return None
+    part = replace(evidence, records=tuple(rails))
+    nodes = max(len(record.hosts) for record in rails)
+    return highest_lower_bound(part, nodes, BANDWIDTH.metric, top=planned_sizes(step)[-1:])
 
 
 def next_wave(
@@ -109,11 +123,13 @@ def next_wave(
     """Return the next wave of pairs that confirms or clears suspects; empty if nothing is open.
 
     Each suspect is paired with a good host, a new partner if possible, and suspects with each
-    other. Hosts in none of `blocks` are paired with each other and with a host of each block. Then
-    each collapsed pair that no host explains is measured again, at last with nothing else running.
-    The other good hosts are paired with each other, so that the network carries the same load as
-    before. `met` holds the pairs that were measured already, `done` is the number of repeat waves
-    so far, of at most `limit`.
+    other. Hosts in doubt meet hosts on their own side of a faulty group, because pairs across its
+    edge are bad anyway. Hosts in none of `blocks` are paired with each other and with a host of
+    each block. Then each collapsed pair that no host explains is measured again, at last with
+    nothing else running, unless they are so many that the fabric is the reason. The other good
+    hosts are paired with each other, so that the network carries the same load as before. `met`
+    holds the pairs that were measured already, `done` is the number of repeat waves so far, of at
+    most `limit`.
     """
     if done >= limit:
         return ()
@@ -121,18 +137,29 @@ def next_wave(
     suspects, unmet = _suspects(found), _unmet(found, met)
     unmet += _loner_pairs(hosts, blocks, met)
     suspects |= {host for pair in unmet for host in pair}
-    collapsed = [u for u in found.open_pairs if any(e.collapsed for e in u.events)]
-    twice = [u for u in collapsed if len(u.events) > 1 and u.share == 1 and not _was_alone(u)]
+    by_pair: dict[tuple[str, ...], list[Event]] = {}
+    for unit in found.open_pairs:
+        by_pair.setdefault(unit.hosts, []).extend(unit.events)
+    collapsed = {pair: own for pair, own in by_pair.items() if any(e.collapsed for e in own)}
+    # Which pairs the waves that follow add is chance; those of the planned rounds always recur.
+    planned = {p: own for p, own in collapsed.items() if not all(e.repeated for e in own)}
+    twice = [
+        pair
+        for pair, own in planned.items()
+        if len(own) > 1 and all(e.bad for e in own) and not any(e.alone for e in own)
+    ]
     # New partners first: they decide about hosts. But a host may stay in doubt because of a pair.
     last = done >= limit - _LAST
-    clear = [u for u in twice if last or suspects.isdisjoint(u.hosts)]
-    if clear and len(twice) <= _MOST_LINKS:
-        return (Group(hosts=clear[0].hosts),)
+    clear = [pair for pair in twice if last or suspects.isdisjoint(pair)]
+    # So many bad pairs are the fabric's, whatever each of them does alone.
+    flaky = any(one.kind is SuspectKind.FABRIC for one in network_faults(found))
+    if clear and not flaky:
+        return (Group(hosts=clear[0]),)
     its_turn = done % _PAIRS_EVERY == _PAIRS_EVERY - 1
     again = [
-        unit
-        for unit in collapsed
-        if len(unit.events) == 1 and (its_turn or suspects.isdisjoint(unit.hosts))
+        pair
+        for pair, own in planned.items()
+        if len(own) == 1 and (its_turn or suspects.isdisjoint(pair))
     ]
     if not suspects and not again:
         return ()
@@ -143,20 +170,20 @@ def next_wave(
         pairs.append(pair)
         busy.update(pair)
 
-    for unit in again:
-        if busy.isdisjoint(unit.hosts):
-            add(unit.hosts)
-    for two in unmet:
+    for two in (*again, *unmet):
         if busy.isdisjoint(two):
             add(two)
-    doubted = suspects.union(*(unit.hosts for unit in collapsed))
+    doubted = suspects.union(*collapsed)
     good = [host for host in hosts if host not in doubted and host not in busy]
     chance.shuffle(good)
+    groups = [{*one.hosts} for one in found.blamed if len(one.hosts) > 1]
     for host in (h for h in hosts if h in suspects):
         if host not in busy:
             # If no good host is left, a doubtful one is better than none.
             others = [h for h in hosts if h not in busy and h != host and h in doubted]
-            for pair in _pair_with_good(host, good or others, met):
+            # Across the edge of a faulty group, a pair is bad whatever the host is.
+            across = groups if host in found.doubtful else []
+            for pair in _pair_with_good(host, good or others, met, across):
                 add(pair)
     rest = good + [h for h in hosts if h in doubted and h not in busy and h not in suspects]
     while len(rest) > 1:
@@ -188,7 +215,12 @@ def _unmet(found: Attribution, met: Collection[frozenset[str]]) -> list[tuple[st
         return []
     unmet = [pair for pair in combinations(hosts, 2) if frozenset(pair) not in met]
     if len(nodes) <= _FEW_MUTUAL:
-        return [pair for pair in unmet if set(nodes).issuperset(pair)]
+        unmet = [pair for pair in unmet if set(nodes).issuperset(pair)]
+        # A host that is good with a member of a bad group is a member, too.
+        for group in (set(b.hosts).difference(nodes) for b in found.blamed if b.kind in _OF_GROUP):
+            strange = (h for h in nodes if not any(frozenset((h, o)) in met for o in group))
+            unmet += zip(strange, sorted(group), strict=False)
+        return unmet
     alone = {h for h in nodes if not any(frozenset((h, o)) in met for o in hosts if o != h)}
     return [pair for pair in unmet if not alone.isdisjoint(pair)]
 
@@ -206,15 +238,18 @@ def _loner_pairs(
     return pairs
 
 
-def _was_alone(unit: Unit) -> bool:
-    return any(event.alone for event in unit.events)
-
-
 def _pair_with_good(
-    host: str, good: list[str], met: Collection[frozenset[str]]
+    host: str,
+    good: list[str],
+    met: Collection[frozenset[str]],
+    groups: Sequence[Collection[str]] = (),
 ) -> list[tuple[str, ...]]:
-    """Return a pair of `host` and a good host, which is removed from `good`; [] if none is left."""
+    """Return a pair of `host` and a good host, which is removed from `good`; [] if none is left.
+
+    A host on the same side of the groups comes first, and a new partner.
+    """
     if not good:
         return []
-    new = (i for i, other in enumerate(good) if frozenset((host, other)) not in met)
-    return [(host, good.pop(next(new, 0)))]
+    new = [i for i, other in enumerate(good) if frozenset((host, other)) not in met]
+    near = (i for i in new if all((host in g) is (good[i] in g) for g in groups))
+    return [(host, good.pop(next(near, new[0] if new else 0)))]

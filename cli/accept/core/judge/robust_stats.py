@@ -141,10 +141,20 @@ def _bad_partners(rounds: int) -> int:
     return bad
 
 
-def detectable_deficit(sigma: float) -> float:
-    """Return the deficit, as a share, at which a host is accused nearly always.
+#: Probability for which `slowdown_found` is stated.
+FOUND = 0.99
+#: Number of hosts from which on a slowdown of this many sigma is found with that probability. It is
+#: simulated: hundreds of clusters with one slow host, the schedule and the repetitions of a run,
+#: and 1 % of noise (tests/core/judge/test_simulated.py). On few hosts few pairs show what is
+#: normal, so more is needed; below 8 hosts nothing is promised.
+_SIGMAS_FOUND = ((64, 4.3), (16, 5.0), (8, 7.0))
 
-    Then nine in ten of its pairs are `MIN_SIGMAS` below normal. `sigma`: sigma of healthy pairs, as
-    a share.
+
+def slowdown_found(sigma: float, hosts: int) -> float | None:
+    """Return the slowdown of one host, as a share, that is found with the probability `FOUND`.
+
+    `sigma`: sigma of healthy pairs, as a share, after at least `rounds_for` rounds. Return None for
+    too few hosts.
     """
-    return -expm1(-(MIN_SIGMAS + 1.28) * sigma)
+    sigmas = next((sigmas for fewest, sigmas in _SIGMAS_FOUND if hosts >= fewest), None)
+    return None if sigmas is None else -expm1(-sigmas * sigma)

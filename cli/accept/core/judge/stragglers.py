@@ -2,16 +2,19 @@
 
 It compares the time that each rank needs before it waits for others, so a waiting rank never counts
 as slow. The suspect is a GPU if the program names it, else its host. It is the host, too, if at
-least half of its ranks are slow.
+least half of its ranks are slow. Hosts that train alone are compared by their speed.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
+from accept.core.judge.collective_metrics import number
 from accept.core.judge.completeness import device_label, host_list
 from accept.core.judge.evidence import Evidence
+from accept.core.judge.outliers import Sample, outliers
 from accept.core.judge.robust_stats import FEWEST, GROSS, spread
 from accept.core.model import (
     Bound,
@@ -31,6 +34,9 @@ _SCHEDULING_SECONDS = 0.02
 #: Smallest difference, in seconds, that counts otherwise: with small models, starting the kernels
 #: on the CPU takes most of the time, and that differs between healthy hosts.
 _KERNEL_START_SECONDS = 0.005
+#: Noise of the speed of a training, as a share of the median: GPUs of one kind differ by a few
+#: percent if their power limits them.
+_TRAINING_NOISE = 0.02
 #: Longer times, and shorter ones than the inverse, are damage.
 _MAX_SECONDS = 1e6
 
@@ -42,11 +48,13 @@ class Stragglers(NamedTuple):
     suspects: tuple[Suspect, ...]
 
 
-def judge(evidence: Evidence, metric: str) -> Stragglers:
+def judge(evidence: Evidence, metric: str, speed: MetricSpec) -> Stragglers:
     """Compare each rank's `metric`, in seconds, with the other ranks of its execution.
 
-    If more than half of the ranks are slow, none counts as slow.
+    If there is a speed target, compare `speed` between the hosts that ran alone, too. If more than
+    half of the ranks or hosts are slow, none counts as slow.
     """
+    promised = evidence.plan.machine.speed_promised
     findings: list[Finding] = []
     suspects: list[Suspect] = []
     for record in evidence.records:
@@ -56,7 +64,7 @@ def judge(evidence: Evidence, metric: str) -> Stragglers:
         if peers is None:
             continue
         median, limit = 1 / peers.median, peers.limit
-        if evidence.plan.machine.speed_promised:
+        if promised:
             limit = min(limit, 1 / (median + _KERNEL_START_SECONDS))
         else:
             limit = min(limit, peers.median * (1 - GROSS), 1 / (median + _SCHEDULING_SECONDS))
@@ -65,7 +73,54 @@ def judge(evidence: Evidence, metric: str) -> Stragglers:
             slow = []
         suspects += _suspects(slow, ranks, median, record)
         findings.append(_finding(evidence.check, metric, slow, len(ranks), median, limit, record))
-    return Stragglers(findings, tuple(suspects))
+    hosts = _slow_hosts(evidence, speed) if promised else Stragglers([], ())
+    return Stragglers([*findings, *hosts.findings], (*suspects, *hosts.suspects))
+
+
+def _slow_hosts(evidence: Evidence, speed: MetricSpec) -> Stragglers:
+    """Compare a speed between the hosts that ran alone."""
+    metric, unit = speed.name, speed.unit
+    samples = [
+        Sample(record.hosts, values[-1], log=record.log)
+        for record in evidence.records
+        if len(record.hosts) == 1
+        and (
+            values := [
+                m.value
+                for m in record.metrics
+                if (m.check, m.name, m.rank) == (evidence.check, metric, None)
+                and 1 / _MAX_SECONDS <= m.value <= _MAX_SECONDS
+            ]
+        )
+    ]
+    noise = max(evidence.plan.machine.noise, _TRAINING_NOISE)
+    found = outliers(samples, noise)
+    if not found.spread:
+        return Stragglers([], ())
+    suspects = tuple(
+        Suspect(
+            kind=SuspectKind.NODE,
+            hosts=outlier.sample.hosts,
+            cause=outlier.cause,
+            strength=Strength.MODERATE,
+            why=f"{evidence.check}: {number(outlier.sample.value or 0.0)} {unit}, {outlier.share}",
+            evidence=(outlier.sample.log,) if outlier.sample.log else (),
+        )
+        for outlier in found.bad.values()
+    )
+    names = tuple(host for suspect in suspects for host in suspect.hosts)
+    text = f"{metric} of {found.spread.count} hosts, median {number(found.spread.median)} {unit}"
+    finding = Finding(
+        check=evidence.check,
+        judgement=Judgement.POPULATION,
+        state=State.FAIL if suspects else State.PASS,
+        message=f"{text}: {host_list(names)} slow" if suspects else f"{text}: none is slow",
+        cause=suspects[0].cause if suspects else None,
+        metric=metric,
+        unit=unit,
+        hosts=names,
+    )
+    return Stragglers([finding], suspects)
 
 
 def _ranks(record: Record, check: str, metric: str) -> list[Metric]:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from accept.core.causes import Cause, Judgement
+from accept.core.errors import Exit
 from accept.core.judge.evidence import Evidence
 from accept.core.model import (
     WORST_FIRST,
     CheckVerdict,
     Finding,
+    Skipped,
     State,
     Suspect,
     SuspectKind,
     Verdict,
 )
 from accept.core.serde import read
-from accept.core.text import count, shortened
+from accept.core.text import count, plain, shortened
 
 P = TypeVar("P")
 
@@ -25,11 +28,23 @@ P = TypeVar("P")
 _MAX_NAMED, _MAX_ADVICE = 3, 20
 #: Highest number of hosts in the sentence on which hosts may be used.
 _MAX_LISTED = 8
+#: Highest number of checks in the list of those that a user left out.
+_MAX_NOT_RUN = 12
 #: What to do about wrong data that follows no host.
 _SOFTWARE = (
     "no host explains the wrong data: compare the versions of NCCL, network plugin, driver and "
     "firmware, and run the step again with another NCCL"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeLists:
+    """The nodes of a run by what the verdict shows about them."""
+
+    good: tuple[str, ...]
+    bad: tuple[str, ...]
+    #: Requested nodes that did not take part, and those that are not shown to be good.
+    untested: tuple[str, ...]
 
 
 # States
@@ -97,8 +112,12 @@ def headline(verdict: Verdict) -> str:
     else:
         reasons = _suspect_reasons(verdict) or _reasons(verdict)
         text = f"{verdict.state.value}: {', '.join(reasons) or 'no reason is recorded'}"
+    if verdict.not_run:
+        text += f" (not run: {shortened([skip.subject for skip in verdict.not_run], _MAX_NAMED)})"
     if verdict.part:
         text += f" ({verdict.part})"
+    if verdict.edited:
+        text += " (edited values)"
     if not verdict.injected:
         return text
     unseen = "; the injected fault was not detected" if verdict.state is State.PASS else ""
@@ -169,6 +188,41 @@ def wrong_data(verdict: Verdict) -> str:
 def _is_wrong_everywhere(suspect: Suspect) -> bool:
     """Return True if wrong data follows no part of the network, so software is the likely cause."""
     return suspect.kind is SuspectKind.FABRIC and suspect.cause is Cause.WRONG_DATA
+
+
+def node_lists(verdict: Verdict) -> NodeLists:
+    """Return which nodes are good, bad and not tested, in the run's order.
+
+    Nodes are good if the run is a pass, or if it passes without the bad ones and the network is not
+    blamed. A requested node that never took part was not tested. A drill shows nothing about nodes.
+    """
+    if verdict.injected:
+        return NodeLists(good=(), bad=(), untested=(*verdict.hosts, *verdict.missing))
+    accused = {host for s in verdict.suspects if not s.of_network for host in s.hosts}
+    bad = tuple(host for host in verdict.hosts if host in accused)
+    without_bad = (
+        verdict.state is State.DEGRADED
+        and not any(s.of_network for s in verdict.suspects)
+        and not wrong_data(verdict)
+    )
+    is_good = (verdict.state is State.PASS or without_bad) and not verdict.interruption
+    rest = tuple(host for host in verdict.hosts if host not in accused)
+    return NodeLists(
+        good=rest if is_good else (),
+        bad=bad,
+        untested=(*(() if is_good else rest), *verdict.missing),
+    )
+
+
+def tolerated(verdict: Verdict, most: int) -> Verdict:
+    """Return the verdict if the user accepts a run with at most `most` bad nodes.
+
+    Only a run that passes without its bad nodes can be accepted, and never a drill.
+    """
+    lists = node_lists(verdict)
+    if not (verdict.state is State.DEGRADED and lists.good and 0 < len(lists.bad) <= most):
+        return verdict
+    return replace(verdict, accepted=True, exit=int(Exit.PASS), max_bad=most)
 
 
 def usable(verdict: Verdict) -> str:
@@ -260,3 +314,15 @@ def _advice_on_findings(verdict: Verdict) -> Iterator[str]:
 
 def _explained(cause: Cause) -> str:
     return f"{cause.row.meaning}; {cause.row.action}"
+
+
+def not_run(skipped: Iterable[Skipped]) -> str:
+    """Return what the user left out, with the option: "gemm, memory (--skip)"; empty: nothing."""
+    by_option: dict[str, list[str]] = {}
+    for skip in (skip for skip in skipped if skip.cause is Cause.DESELECTED):
+        by_option.setdefault(skip.reason, []).append(skip.subject)
+    return plain(
+        "; ".join(
+            f"{shortened(names, _MAX_NOT_RUN)} ({option})" for option, names in by_option.items()
+        )
+    )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from accept.core.causes import Cause
+from accept.core.judge.pair_results import nic_of
 from accept.core.judge.summary import state_of
 from accept.core.model import Part, Problem, Record, State, Strength, Suspect, SuspectKind
 
@@ -14,6 +16,9 @@ _CAUSES, _STRENGTHS, _KINDS = tuple(Cause), tuple(Strength), tuple(SuspectKind)
 #: The step that finds the hosts and checks which of them are still alive.
 HOSTS_STEP = "00-hosts"
 
+#: Host -> number of a GPU -> the NICs that NCCL used for it.
+NicsOfGpus = Mapping[str, Mapping[int, Collection[str]]]
+_OF_HOST = (SuspectKind.NODE, SuspectKind.GPU)
 #: Highest number of logs of one suspect.
 _MAX_LOGS = 8
 
@@ -64,15 +69,26 @@ def from_problems(problems: Sequence[Problem], log: str, host_count: int) -> Ite
         )
 
 
-def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, ...]:
+def merged(
+    suspects: Iterable[Suspect], hosts: Sequence[str], nics: NicsOfGpus = MappingProxyType({})
+) -> tuple[Suspect, ...]:
     """Return each suspect once, with its gravest cause and all evidence.
 
     Wrong data comes first, then the strongest evidence. A missing GPU is graver than its
-    consequences, such as a value below its bound. A link or switch that an accused node explains
-    is left out, and a rail that a leaf explains.
+    consequences, such as a value below its bound. A link that an accused node explains is left out,
+    and a rail that a leaf explains.
     """
+    suspects = list(suspects)
     by_part: dict[Part, list[Suspect]] = {}
-    for suspect in suspects:
+    # A GPU or host that is slow by itself has no fault of its NIC.
+    slow_alone = {
+        host
+        for suspect in suspects
+        if suspect.kind in _OF_HOST and suspect.cause.row.slow and not suspect.pairs
+        for host in suspect.hosts
+    }
+    for named in suspects:
+        suspect = _of_nic(named, nics) if slow_alone.isdisjoint(named.hosts) else named
         by_part.setdefault(suspect.part, []).append(suspect)
     result = []
     for same in by_part.values():
@@ -88,10 +104,13 @@ def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, 
         first = same[0]
         evidence = dict.fromkeys(log for suspect in same for log in suspect.evidence)
         others = tuple(dict.fromkeys(s.cause for s in same if s.cause != first.cause))
+        in_pairs = next((s for s in same if s.pairs), first)
+        counts = f"; {in_pairs.why}" if in_pairs.why != first.why else ""
         result.append(
             replace(
                 first,
-                why=first.why + (f" (also {', '.join(others[:4])})" if others else ""),
+                why=first.why + counts + (f" (also {', '.join(others[:4])})" if others else ""),
+                pairs=in_pairs.pairs,
                 evidence=tuple(evidence)[:_MAX_LOGS],
             )
         )
@@ -101,8 +120,8 @@ def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, 
     leaves = {s.device for s in result if s.kind is SuspectKind.LEAF}
     kept = [
         s
-        for s in result
-        if not (s.kind in (SuspectKind.LINK, SuspectKind.SWITCH) and _explained(s, nodes, order))
+        for s in _merged_parts(result, slow_alone, nics)
+        if not (s.kind is SuspectKind.LINK and not nodes.isdisjoint(s.hosts))
         and not (s.kind is SuspectKind.RAIL and s.device in leaves)
     ]
     kept.sort(
@@ -118,9 +137,58 @@ def merged(suspects: Iterable[Suspect], hosts: Sequence[str]) -> tuple[Suspect, 
     return tuple(kept)
 
 
-def _explained(suspect: Suspect, nodes: set[str], order: dict[str, int]) -> bool:
-    """Return True if an accused node explains a bad link, or a bad block of neighbours."""
-    if suspect.kind is SuspectKind.LINK:
-        return not nodes.isdisjoint(suspect.hosts)
-    places = range(order.get(suspect.hosts[0], 0), order.get(suspect.hosts[-1], -1) + 1)
-    return any(order.get(node) in places for node in nodes)
+def _of_nic(suspect: Suspect, nics: NicsOfGpus) -> Suspect:
+    """Return a GPU that is slow only in pairs of hosts as its NIC, if no other GPU uses that."""
+    slow_gpu = suspect.kind is SuspectKind.GPU and suspect.cause.row.slow and suspect.pairs
+    if not slow_gpu or suspect.device is None:
+        return suspect
+    nic = nic_of(nics.get(suspect.hosts[0], {}), (int(suspect.device),))
+    return replace(suspect, kind=SuspectKind.NIC, device=nic) if nic else suspect
+
+
+def _merged_parts(
+    suspects: Sequence[Suspect], slow_alone: set[str], nics_of: NicsOfGpus
+) -> list[Suspect]:
+    """Merge the suspects of one host that have one likely reason: the most specific part is named.
+
+    A NIC with errors explains a host, or a GPU, that is slow only together with other hosts. A GPU
+    explains its node if both have a fault of one sort. Several NICs or GPUs explain nothing.
+    """
+    result = list(suspects)
+    for host in dict.fromkeys(s.hosts for s in suspects if len(s.hosts) == 1):
+        own = [s for s in suspects if s.hosts == host]
+        nics = [s for s in own if s.kind is SuspectKind.NIC and s.strength is not Strength.WEAK]
+        slow = [s for s in own if s.kind in _OF_HOST and _sort(s.cause) == "slow"]
+        if len(nics) == 1 and slow and host[0] not in slow_alone:
+            used = {str(gpu): names for gpu, names in nics_of.get(host[0], {}).items()}
+            name = nics[0].device
+            if all(name in used.get(s.device or "", (name,)) for s in slow):
+                _fold(result, nics[0], slow)
+                continue
+        gpus = [s for s in own if s.kind is SuspectKind.GPU]
+        if len(gpus) == 1 and (sort := _sort(gpus[0].cause)):
+            weak = gpus[0].strength is Strength.WEAK
+            nodes = [s for s in own if s.kind is SuspectKind.NODE and _sort(s.cause) == sort]
+            _fold(result, gpus[0], [s for s in nodes if s.strength is Strength.WEAK or not weak])
+    return result
+
+
+def _fold(suspects: list[Suspect], part: Suspect, others: Sequence[Suspect]) -> None:
+    """Replace a part, and others that it explains, by the part with all evidence."""
+    why = [f"; {'its host' if o.kind is SuspectKind.NODE else o.name}: {o.why}" for o in others]
+    evidence = dict.fromkeys(log for s in (part, *others) for log in s.evidence)
+    suspects[suspects.index(part)] = replace(
+        part,
+        why="".join((part.why, *why)),
+        pairs=part.pairs or next((o.pairs for o in others if o.pairs), ()),
+        evidence=tuple(evidence)[:_MAX_LOGS],
+    )
+    for other in others:
+        suspects.remove(other)
+
+
+def _sort(cause: Cause) -> str | None:
+    """Return the sort of a fault, if a GPU and its host can have the same one."""
+    if cause.row.slow:
+        return "slow"
+    return "wrong" if cause is Cause.WRONG_DATA else None

@@ -1,36 +1,55 @@
 """Parse the output of nccl-tests, and of our own program that prints the same.
 
 `parse` takes any bytes and never raises. It accepts the columns of every version, prefixes of
-launchers and log collectors, colors, CRLF, and NCCL's own messages between and inside lines.
+launchers and log collectors, lost `#` signs, colors, CRLF, and NCCL's own messages between and
+inside lines. RCCL's tests print the same.
 Missing or damaged output becomes a problem with a cause, never a number. The log is read in pieces,
 so fixed limits bound the memory, not the length of the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import BinaryIO
 
-from accept.core.catalog.metrics import BUSBW, TIME, WRONG
-from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, NCCL_WARNINGS
+from accept.core.catalog.metrics import BUSBW, TIME, TIME_LONGEST, TIME_P99, WRONG, MetricSpec
+from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_NICS, NCCL_TESTS, NCCL_WARNINGS
 from accept.core.model import Fact, Metric, Parsed, Placement
+from accept.core.nccl_tests.inference import named_in
+from accept.core.nccl_tests.lines import Side
 from accept.core.nccl_tests.reader import Reader
-from accept.core.nccl_tests.table import Log, Table
+from accept.core.nccl_tests.table import Hints, Log, Table
 
-#: Names of the metrics. `algbw` is left out because it is size / time.
-NAMES = (BUSBW.name, TIME.name, WRONG.name)
+#: The metrics of a size, and where a row has them. `algbw` is left out because it is size / time.
+_BY_SIZE: tuple[tuple[MetricSpec, Callable[[Side], float | None]], ...] = (
+    (BUSBW, lambda side: side.busbw),
+    (TIME, lambda side: side.time),
+    (TIME_P99, lambda side: side.p99),
+    (TIME_LONGEST, lambda side: side.longest),
+)
+NAMES = (*(spec.name for spec, _ in _BY_SIZE), WRONG.name)
 _PIECE = 1 << 20
 #: A table that lists more hosts is damaged.
 _MAX_HOSTS = 1 << 14
 
 
-def parse(source: bytes | Iterable[bytes] | BinaryIO, *, collective: str | None = None) -> Log:
+def parse(
+    source: bytes | Iterable[bytes] | BinaryIO,
+    *,
+    collective: str | None = None,
+    excerpt: bool = False,
+    names: Sequence[str] = (),
+) -> Log:
     """Parse a log from bytes, from pieces of any size, or from an open binary file.
 
     `collective` ("all_reduce") is the default for tables without a name, as those of old builds.
+    With `excerpt`, the log may be a part of the output: lines above a complete table may be
+    missing, and a collective without a name is inferred from the `names` of the file and its
+    folder, from command lines, and from the figures.
     """
-    reader = Reader(collective=collective)
+    named = tuple(map(named_in, names))
+    reader = Reader(Hints(excerpt=excerpt, collective=collective, names=named))
     for piece in pieces(source):
         reader.feed(piece)
     return reader.close()
@@ -69,7 +88,8 @@ def metrics(log: Log, *, names: Collection[str] = NAMES) -> tuple[Metric, ...]:
 def table_metrics(table: Table, names: Collection[str] = NAMES) -> Iterator[Metric]:
     """Yield the metrics of a table with the given names.
 
-    `busbw` (GB/s) and `time` (us) exist per row and placement; with `-N` a size repeats. `wrong`
+    `busbw` (GB/s) and `time` (us) exist per row and placement; with `-N` a size repeats.
+    `time-p99` and `time-longest` (us) do if the table has the times of each repetition. `wrong`
     exists per placement, without a size, and only if every row was checked; if it is missing, the
     table has a problem. Tables of a process that ran alone, or of several groups at once, give no
     metrics.
@@ -81,14 +101,15 @@ def table_metrics(table: Table, names: Collection[str] = NAMES) -> Iterator[Metr
         (Placement.OUT, [row.out_of_place for row in table.rows]),
         (Placement.IN, [row.in_place for row in table.rows]),
     ):
-        for spec in (BUSBW, TIME):
+        for spec, value_of in _BY_SIZE:
             if spec.name in names:
                 for row, side in zip(table.rows, sides, strict=True):
-                    if side:
+                    value = value_of(side) if side else None
+                    if value is not None:
                         yield Metric(
                             check=check,
                             name=spec.name,
-                            value=side.time if spec is TIME else side.busbw,
+                            value=value,
                             unit=spec.unit,
                             size=row.size,
                             placement=placement,
@@ -127,10 +148,13 @@ def table_fact(table: Table) -> Fact:
 
 
 def nccl_facts(log: Log) -> Iterator[Fact]:
-    """Yield the networks, slow paths and warnings that NCCL reports."""
+    """Yield the networks, NICs, slow paths and warnings that NCCL reports."""
     for name, paths in ((NCCL_NETWORKS.name, log.networks), (NCCL_DETOURS.name, log.detours)):
         if paths:
             value = {path: list(hosts) for path, hosts in paths.items()}
             yield Fact(name=name, value=value)
+    if log.nics:
+        nics = {host: {str(g): list(n) for g, n in own.items()} for host, own in log.nics.items()}
+        yield Fact(name=NCCL_NICS.name, value=nics)
     if log.warnings:
         yield Fact(name=NCCL_WARNINGS.name, value=list(log.warnings))

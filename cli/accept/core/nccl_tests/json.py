@@ -19,10 +19,11 @@ from typing import BinaryIO, NamedTuple
 
 from accept.core.facts import mapping
 from accept.core.nccl_tests import pieces
-from accept.core.nccl_tests.lines import Device, Row, Side, word
+from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device, Row, Side, word
 from accept.core.nccl_tests.table import (
     MAX_DEVICES,
     MAX_ROWS,
+    Hints,
     Log,
     TableBuilder,
     Tables,
@@ -35,15 +36,17 @@ from accept.core.nccl_tests.table import (
 MAX_VALUE = 16 << 20
 #: Fewest characters to read at once.
 _BLOCK = 1 << 16
-#: Replaces the PCI address of a GPU that the JSON does not list.
-UNKNOWN_BUS = "x"
 
 _NAN = float("nan")
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
 #: nccl-tests quotes NaN, but it writes infinities as no other JSON: `inf`.
 _BARE = re.compile(r"(?<![\w-])-?(?:(inf)|nan)(?=[,\]}])")
+#: The first member of each document.
+_DOCUMENT = re.compile(r'\{\s{0,16}"version"\s{0,16}:')
 _RESULTS = "results"
+#: Members before the configuration that show that a document is one of nccl-tests.
+_MEMBERS = ("args", "nccl_version")
 _PLACES = ("out_of_place", "in_place")
 _PROGRAM = re.compile(r"(\w{1,32}?)_perf", re.ASCII)
 _BUS = re.compile(r"[0-9a-fx:.]{1,20}")
@@ -56,26 +59,32 @@ def is_json(start: bytes) -> bool:
     return re.match(rb'\s*\{\s*"', start) is not None
 
 
-def parse(source: bytes | Iterable[bytes] | BinaryIO, *, collective: str | None = None) -> Log:
+def parse(
+    source: bytes | Iterable[bytes] | BinaryIO,
+    *,
+    collective: str | None = None,
+    excerpt: bool = False,
+) -> Log:
     """Parse documents that follow each other; see `accept.core.nccl_tests.parse`.
 
     A run of several groups at once (NCCL_TESTS_SPLIT) with the times of every process (`-I 1`)
     gives a table for each group, as if it had run alone; any other gives one table.
     """
-    tables = Tables()
+    tables = Tables(Hints(excerpt=excerpt, collective=collective))
     text = _Text(pieces(source))
-    is_whole = True
-    while is_whole and text.skip_to("{"):
-        document = _Document()
+    found = text.skip_to("{")
+    while found:
+        document, is_whole = _Document(), True
         try:
             for name, value in text.members():
                 document.take(name, value)
         except ValueError:
             # Nothing after damage can be trusted to be a member.
             is_whole = False
-        document.add_to(tables, collective, is_whole=is_whole)
-    found, problems = tables.finish(quiet=False)
-    return Log(tables=found, problems=problems, networks={}, detours={}, nccl_lines=0, warnings=())
+        document.add_to(tables, is_whole=is_whole)
+        found = text.skip_to("{") if is_whole else text.skip_to_document()
+    read, problems = tables.finish(quiet=False)
+    return Log(tables=read, problems=problems, networks={}, detours={}, nccl_lines=0, warnings=())
 
 
 class _Text:
@@ -126,6 +135,16 @@ class _Text:
             if not self._read_more():
                 return False
         self._at = found
+        return True
+
+    def skip_to_document(self) -> bool:
+        """Skip damage before the next document; return False if none follows."""
+        while not (found := _DOCUMENT.search(self._text, self._at)):
+            # The beginning of a document may be cut.
+            self._at = max(self._at, len(self._text) - 64)
+            if not self._read_more():
+                return False
+        self._at = found.start()
         return True
 
     def _value(self) -> object:
@@ -199,12 +218,14 @@ class _Document:
         self._cells = 0
         self._cpu_time = False
         self._is_damaged = False
+        self._is_known = False
         self._bounds: int | None = None
         self._mean: float | None = None
 
     def take(self, name: str, value: object) -> None:
         """Add one member, or one result; of two configurations the first counts."""
         data = mapping(value)
+        self._is_known |= name in _MEMBERS
         if name == _RESULTS:
             result = self._result(data)
             if result and self._cells < MAX_ROWS:
@@ -257,7 +278,7 @@ class _Document:
             for side in sides
         )
         times = self._times([mapping(data.get(f"{place}_per_iter")) for place in _PLACES])
-        return _Result(Row(size, kind, redop, int(root), out, inp), times)
+        return _Result(Row(size, kind, redop, int(root), out, inp, count), times)
 
     def _times(self, reports: Sequence[Mapping[str, object]]) -> tuple[tuple[float, ...], ...]:
         """Return the times of each group, or () for a single group or if times are missing."""
@@ -280,19 +301,21 @@ class _Document:
             for processes in self._groups.values()
         )
 
-    def add_to(self, tables: Tables, collective: str | None, *, is_whole: bool) -> None:
-        """Add the tables of the document; `collective` is the one if the document names none."""
+    def add_to(self, tables: Tables, *, is_whole: bool) -> None:
+        """Add the tables of the document."""
         results = self._results
         # Without a formula for the bandwidth, a group has no result of its own.
         each = bool(results) and all(r.times for r in results) and self._factor(1) is not None
         counts = {side.wrong for r in results for _, side in r.row.sides() if side}
-        if self._config and not (each and counts <= {0, None} and not self._bounds):
+        if (self._config or (self._is_known and not is_whole)) and not (
+            each and counts <= {0, None} and not self._bounds
+        ):
             # Wrong elements are counted over all groups, so they need the common table.
-            table = self._begin(tables, collective, range(len(self._devices)), is_whole=is_whole)
+            table = self._begin(tables, range(len(self._devices)), is_whole=is_whole)
             table.begin_rows(cpu_time=self._cpu_time)
             self._add_results(tables, table, [r.row for r in results], self._bounds, self._mean)
         for place, processes in enumerate(self._groups.values() if each else ()):
-            table = self._begin(tables, collective, processes, is_whole=is_whole, alone=True)
+            table = self._begin(tables, processes, is_whole=is_whole, alone=True)
             # Even with the CPU's time (`-C`), the times of single groups are the GPU's.
             table.begin_rows()
             rows = [self._row_of_group(r, place, len(processes)) for r in results]
@@ -304,14 +327,13 @@ class _Document:
     def _begin(
         self,
         tables: Tables,
-        collective: str | None,
         processes: Sequence[int],
         *,
         is_whole: bool,
         alone: bool = False,
     ) -> TableBuilder:
         """Begin the table of these processes; with `alone`, as if no others existed."""
-        table = TableBuilder(self._collective or collective)
+        table = TableBuilder(self._collective)
         tables.begin(table)
         table.cut_off = not is_whole
         least, most, factor, step = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isfinite
 from typing import NamedTuple
@@ -19,23 +19,38 @@ LINE_LIMIT = 64 * 1024
 
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 
+#: The tag of Open MPI 4 ([1,0]<stdout>:) and of Open MPI 5 ([job@1,0]<stdout>: ).
+_TAG = re.compile(
+    rb"\[[^][\s]{1,200}@[^][\s]{1,40}\]<std(?:out|err|diag)>: ?"
+    rb"|\[[^][\s]{1,200}\](?:\[[^][\s]{1,200}\])?<std(?:out|err|diag)>:"
+)
 #: Prefixes of launchers and log collectors: Open MPI 4 and 5 (`--tag-output`), srun (`-l`),
-#: `kubectl logs --prefix`, stern, compose, pdsh, container runtimes, timestamps.
+#: `kubectl logs --prefix`, stern, compose, pdsh, Ray, journald, syslog, container runtimes, grep,
+#: timestamps; and the marks of Markdown for lists, quotations and tables.
 _PREFIX = re.compile(
     rb"(?:"
     rb"\[[^][\s]{1,200}\](?:\[[^][\s]{1,200}\])?<std(?:out|err|diag)>: ?"  # [1,0]<stdout>:
     rb"|\[\d{4}-\d\d-\d\d[T ][^]\s]{5,30}\] ?"  # [2026-01-31 10:00:00]
-    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[^\s]{0,24} (?:std(?:out|err) [FP] )?"
+    rb"|\[ *\d{1,10}\.\d{1,9}\] "  # [   12.345678]
+    rb"|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d[^\s]{0,24}\s(?:std(?:out|err) [FP] )?"
+    rb"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d[.\d]{0,10} "  # Jan 31 10:00:00
     rb"|\[[^][\s]{1,200}\](?:: ?| )"  # [host:rank]: [pod]
+    rb"|\([^()\n]{1,200}\) "  # (RayTrainWorker pid=7, ip=10.0.0.1)
     rb"| {0,5}\d{1,6}: "  # 12:
-    rb"|[\w.-]{1,255}(?:: | +\| | [\w.-]{1,255} \xe2\x80\xba )"  # node1:   pod |
-    rb"){1,4}"
+    rb"|(?!nThread:)[\w./-]{1,255}:(?=[# \[(]|[-*>|] |[A-Z][a-z]{2} [ \d]\d |\d{4}[-/]) ?"
+    rb"|[\w.-]{1,255}(?: +\| | [\w.-]{1,255} \xe2\x80\xba )"  # pod |
+    rb"|[\w.-]{1,255} [\w./@:-]{1,255}\[\d{1,10}\]: "  # host unit[pid]:
+    rb"| {0,8}[-*>|] "  # Markdown
+    rb"){1,6}"
 )
+
+#: The prefixes that begin with spaces, as rows do.
+_INDENTED = re.compile(rb" {1,8}(?:\d{1,6}: |[-*>|] )")
 
 _NCCL = re.compile(rb" NCCL (?:INFO|WARN|TRACE|ERROR|ABORT|VERSION) ?")
 _NCCL_HEAD = re.compile(
     rb"(?:\[[^][\s]{1,200}\]<std(?:out|err)>: ?)?(?:\[\d{4}-\d\d-\d\d[T ][^]\s]{5,30}\] )?"
-    rb"([\w.-]{1,255}):\d{1,10}:\d{1,10} \[-?\d{1,4}\](?: \S{1,200}:\d{1,6})?$"
+    rb"([\w.-]{1,255}):\d{1,10}:\d{1,10} \[(-?\d{1,4})\](?: \S{1,200}:\d{1,6})?$"
 )
 #: Longest head of a message before the word NCCL, in bytes.
 _HEAD_LIMIT = 720
@@ -45,15 +60,35 @@ def clean(line: bytes) -> bytes:
     """Return the line without terminal colors, launcher prefixes and the carriage return."""
     if b"\x1b" in line:
         line = _ANSI.sub(b"", line)
-    if not line.startswith(b"#") and (prefix := _PREFIX.match(line)):
+    first = line[:1]
+    # Most lines are comments, and rows that begin with spaces.
+    has_prefix = first != b"#" and (first != b" " or _INDENTED.match(line))
+    if has_prefix and (prefix := _PREFIX.match(line)):
         line = line[prefix.end() :]
-    return line.rstrip(b"\r")
+    # A cell of a Markdown table ends with a bar.
+    return line.rstrip(b"\r |" if b"|" in line else b"\r")
+
+
+def without_tags(text: bytes) -> bytes:
+    """Return the text without tags of Open MPI, which tags every part of a line that it gets."""
+    return _TAG.sub(b"", text)
+
+
+def plain_nccl(line: bytes) -> tuple[str, int, bytes] | None:
+    """Return the host, the GPU and the text of a line that is only a message of NCCL."""
+    word = _NCCL.search(line)
+    if word is None or b"\x1b" in line:
+        return None
+    head = _NCCL_HEAD.match(line, 0, word.start())
+    if head is None:
+        return None
+    return head[1].decode(), int(head[2]), line[word.start() + 1 :].rstrip(b"\r")
 
 
 def split_nccl(
     text: bytes, hosts: Container[str], *, inside: bool
-) -> tuple[bytes, str, bytes] | None:
-    """Split a cleaned line at a message of NCCL: (text before it, its host, the message).
+) -> tuple[bytes, str, int, bytes] | None:
+    """Split a cleaned line at a message of NCCL: (text before it, its host and GPU, the message).
 
     Return None if the line has no such message. The message of another rank can interrupt a row at
     any byte, so its host name may follow a number without a gap ("23.8node2:11:12 [0] NCCL INFO").
@@ -71,7 +106,7 @@ def split_nccl(
         name = known_name(host, hosts)
         if name != host:
             start, host = head.end(1) - len(name), name
-    return text[:start], host, text[word.start() + 1 :]
+    return text[:start], host, int(head[2]), text[word.start() + 1 :]
 
 
 def known_name(glued: str, hosts: Container[str]) -> str:
@@ -82,6 +117,10 @@ def known_name(glued: str, hosts: Container[str]) -> str:
 def text_of(raw: bytes) -> str:
     """Decode any bytes."""
     return raw.decode("utf-8", "replace")
+
+
+#: Replaces the PCI address of a GPU that a log does not list.
+UNKNOWN_BUS = "x"
 
 
 class Device(NamedTuple):
@@ -95,9 +134,9 @@ class Device(NamedTuple):
     name: str
 
 
-#: Old builds print no group, and only the middle of the bus id.
+#: Old builds print no group, no process, and only the middle of the bus id.
 _DEVICE = re.compile(
-    r"Rank +(\d{1,7}) (?:Group +(\d{1,7}) )?Pid +\d+ on +(\S{1,255}) device +(\d{1,4}) "
+    r"Rank +(\d{1,7}) (?:Group +(\d{1,7}) )?(?:Pid +\d+ )?on +(\S{1,255}) device +(\d{1,4}) "
     r"\[([0-9a-fx:.]{1,20})\] ?([^\n]{0,128})",
     re.ASCII,
 )
@@ -119,16 +158,22 @@ def parse_device(raw: bytes) -> Device | None:
 class Side(NamedTuple):
     """One placement of a row: time in us, bus bandwidth in GB/s, wrong elements (None: unchecked).
 
-    The printed algbw is left out because it is size / time with fewer digits.
+    The printed algbw is left out because it is size / time with fewer digits. `p99` and `longest`
+    are the 99th percentile and the maximum of the repetitions in us; None: not printed.
     """
 
     time: float
     busbw: float
     wrong: int | None
+    p99: float | None = None
+    longest: float | None = None
 
 
 class Row(NamedTuple):
-    """One row, with its size in bytes. A side is None if one of its numbers is not finite."""
+    """One row, with its size in bytes.
+
+    A side is None if one of its numbers is not finite, or if the build does not print it.
+    """
 
     size: int
     type: str
@@ -136,6 +181,8 @@ class Row(NamedTuple):
     root: int
     out_of_place: Side | None
     in_place: Side | None
+    #: Number of elements of one rank; None: not known.
+    elements: int | None = None
 
     def sides(self) -> tuple[tuple[Placement, Side | None], tuple[Placement, Side | None]]:
         """Return both placements."""
@@ -151,14 +198,23 @@ class Layout:
     #: Positions of the operation and of the root; None in tables of old builds that lack them.
     redop: int | None
     root: int | None
-    #: Positions of time, busbw and wrong, first out of place, then in place.
-    sides: tuple[tuple[int, int, int], tuple[int, int, int]]
+    #: Positions of time, busbw and wrong, first out of place, then in place. With times of each
+    #: repetition (`-I 1`), four columns follow: minimum, maximum, 99th percentile, variation.
+    sides: tuple[tuple[int, int, int], ...]
+    #: True with the times of each repetition.
+    repetitions: bool = False
     #: One expression per token, to distinguish a cut row from foreign text.
     kinds: tuple[re.Pattern[bytes], ...]
     #: True if `wrong` is the largest deviation ("error"), as in old builds, and not a count.
     deviation: bool = False
     #: True with `-C`: the time is the CPU's and does not match the bandwidth.
     cpu_time: bool = False
+    #: Microseconds per unit of the time; builds before 2019 print milliseconds.
+    unit: float = 1.0
+    #: Where the columns of time end in the line of column names.
+    ends: tuple[int, ...] = ()
+    #: The same columns with blank cells: without the operation, the root, or both.
+    blank: tuple[Layout, ...] = ()
 
 
 _WORD = re.compile(rb"[a-z]\w*")
@@ -180,36 +236,62 @@ _KINDS = {
     b"redop": _WORD,
     b"root": _WHOLE,
 }
+#: Names of columns before 2019.
+_OLD_NAMES = {b"bytes": b"size", b"N": b"count", b"op": b"redop", b"res": b"error"}
+_TOKEN = re.compile(rb"\S+")
 _TOKEN_START = re.compile(rb"[\w.+/:-]*")
+
+
+#: Columns of a side with the times of each repetition.
+_REPETITIONS = (b"i_min", b"i_max", b"i_p99", b"i_cv%")
 
 
 @lru_cache(maxsize=64)
 def layout_of(header: bytes) -> Layout | None:
     """Return the layout that a table's line of column names describes, or None if it has none."""
     names = header.replace(b"#wrong", b"wrong").strip(b"# \t").split()
+    is_old = names[:2] == [b"bytes", b"N"]
+    names = [_OLD_NAMES.get(name, name) for name in names] if is_old else names
     stamped = names[-1:] == [b"timestamp"]
-    columns = names[:-1] if stamped else names
-    if columns[:3] != [b"size", b"count", b"type"]:
+    columns = tuple(names[:-1] if stamped else names)
+    if columns[:3] != (b"size", b"count", b"type"):
         return None
-    sides = []
+    ends = tuple(found.end() for found in re.finditer(rb"\b(?:cpu)?time\b", header))
+    layouts = []
+    for left_out in ((), (b"redop",), (b"root",), (b"redop", b"root")):
+        if set(left_out) <= {*columns}:
+            kept = tuple(name for name in columns if name not in left_out)
+            layout = _layout(kept, stamped=stamped, unit=1000.0 if is_old else 1.0)
+            if layout is None:
+                return None
+            layouts.append(layout)
+    return replace(layouts[0], ends=ends, blank=tuple(layouts[1:]))
+
+
+def _layout(columns: tuple[bytes, ...], *, stamped: bool, unit: float) -> Layout | None:
+    """Return the layout of these columns, or None if they are not those of nccl-tests."""
+    sides, timed = [], []
     for time in (i for i, name in enumerate(columns) if name in (b"time", b"cputime")):
-        if columns[time + 1 : time + 3] != [b"algbw", b"busbw"]:
+        if columns[time + 1 : time + 3] != (b"algbw", b"busbw"):
             return None
         # Versions of 2025 have this column if they copy meanwhile (`side_work`).
-        wrong = time + 3 + (columns[time + 3 : time + 4] == [b"copybw"])
-        if columns[wrong : wrong + 1] not in ([b"wrong"], [b"error"]):
+        wrong = time + 3 + (columns[time + 3 : time + 4] == (b"copybw",))
+        if columns[wrong : wrong + 1] not in ((b"wrong",), (b"error",)):
             return None
         sides.append((time, time + 2, wrong))
-    if len(sides) != 2:
+        timed.append(columns[wrong + 1 : wrong + 1 + len(_REPETITIONS)] == _REPETITIONS)
+    if len(sides) not in (1, 2):
         return None
     return Layout(
         width=len(columns) + 2 * stamped,
         redop=columns.index(b"redop") if b"redop" in columns else None,
         root=columns.index(b"root") if b"root" in columns else None,
-        sides=(sides[0], sides[1]),
+        sides=tuple(sides),
+        repetitions=all(timed),
         kinds=tuple(_KINDS.get(name, _REAL) for name in columns) + (_STAMP,) * (2 * stamped),
         deviation=b"error" in columns,
         cpu_time=b"cputime" in columns,
+        unit=unit,
     )
 
 
@@ -225,7 +307,7 @@ _BY_WIDTH = {
     layout.width: layout
     for layout in (
         _standard(more, stamp)
-        for more in (b"", b" i_min i_max i_p99 i_cv%")
+        for more in (b"", b" " + b" ".join(_REPETITIONS))
         for stamp in (b"", b" timestamp")
     )
 }
@@ -233,32 +315,102 @@ _STANDARD = _BY_WIDTH[13]
 
 
 def parse_row(line: bytes, layout: Layout | None) -> Row | None:
-    """Parse a line as a row, or return None if it is not a complete row.
+    """Parse a line as a row with all its sides, or return None if it is not one.
 
     Without a layout, the number of tokens determines the columns. Numbers may be infinite or NaN.
     """
     tokens = line.split()
     layout = layout or _BY_WIDTH.get(len(tokens))
-    if layout is None or len(tokens) != layout.width:
+    if layout is None:
         return None
+    if len(tokens) != layout.width:
+        layout = next((same for same in layout.blank if _fits(tokens, same)), None)
+        if layout is None:
+            return None
+    return _row(line, tokens, layout)
+
+
+def parse_half_row(line: bytes, layout: Layout | None) -> Row | None:
+    """Parse a line that has only one side of a row, as some builds print, or return None.
+
+    The column in which its time ends shows which side that is.
+    """
+    if layout is None or len(layout.sides) != 2:
+        return None
+    tokens = line.split()
+    half = next((half for half in _halves(layout) if _fits(tokens, half)), None)
+    row = _row(line, tokens, half) if half else None
+    if row is None or half is None or len(layout.ends) != 2:
+        return row
+    end = [found.end() for found in _TOKEN.finditer(line)][half.sides[0][0]]
+    is_in_place = abs(end - layout.ends[1]) < abs(end - layout.ends[0])
+    return row._replace(out_of_place=None, in_place=row.out_of_place) if is_in_place else row
+
+
+@lru_cache(maxsize=64)
+def _halves(layout: Layout) -> tuple[Layout, ...]:
+    """Return the layouts of the rows that have one side and the same other columns."""
+    halves = []
+    for full in (layout, *layout.blank):
+        end = full.sides[1][0]
+        halves.append(
+            replace(full, width=end, sides=full.sides[:1], kinds=full.kinds[:end], blank=())
+        )
+    return tuple(halves)
+
+
+def _fits(tokens: Sequence[bytes], layout: Layout) -> bool:
+    """Return True if each column has a valid token, and algbw is size / time.
+
+    So a cut row is not taken for one with blank cells.
+    """
+    kinds = layout.kinds
+    if len(tokens) != len(kinds) or not all(map(_matches, kinds, tokens)):
+        return False
+    for time, _, _ in layout.sides:
+        try:
+            duration, algbw = float(tokens[time]) * layout.unit, float(tokens[time + 1])
+        except ValueError:
+            return False
+        moved = int(tokens[0]) * 1e-3
+        slack = 0.55 * algbw if layout.unit > 1 else 0.0055 * algbw
+        if not (
+            duration > 0
+            and abs(moved - algbw * duration) <= slack + 0.0055 * duration + 1e-3 * moved
+        ):
+            return False
+    return True
+
+
+def _matches(kind: re.Pattern[bytes], token: bytes) -> bool:
+    return kind.fullmatch(token) is not None
+
+
+def _row(line: bytes, tokens: Sequence[bytes], layout: Layout) -> Row | None:
+    """Return the row of these tokens, or None if one of them is not valid."""
     kind = word(tokens[2])
     redop = "none" if layout.redop is None else word(tokens[layout.redop])
     # Python reads 1_000 as a number.
     if kind is None or redop is None or (b"_" in line and _has_underscore(tokens, layout)):
         return None
     try:
-        size = int(tokens[0])
+        size, elements = int(tokens[0]), int(tokens[1])
         root = -1 if layout.root is None else int(tokens[layout.root])
-        out, inp = (_side(tokens, places, layout) for places in layout.sides)
+        sides = [_side(tokens, places, layout) for places in layout.sides]
     except ValueError:
         return None
-    return Row(size, kind, redop, root, out, inp) if 0 <= size < 1 << 63 else None
+    out, inp = sides if len(sides) == 2 else (sides[0], None)
+    return Row(size, kind, redop, root, out, inp, elements) if 0 <= size < 1 << 63 else None
 
 
 def _side(tokens: Sequence[bytes], places: tuple[int, int, int], layout: Layout) -> Side:
     time, busbw, wrong = places
     count = _deviation(tokens[wrong]) if layout.deviation else _wrong(tokens[wrong])
-    return Side(float(tokens[time]), float(tokens[busbw]), count)
+    side = Side(float(tokens[time]) * layout.unit, float(tokens[busbw]), count)
+    if not layout.repetitions:
+        return side
+    longest, p99 = float(tokens[wrong + 2]), float(tokens[wrong + 3])
+    return side._replace(longest=longest, p99=p99) if isfinite(longest + p99) else side
 
 
 def _has_underscore(tokens: Sequence[bytes], layout: Layout) -> bool:
@@ -292,9 +444,14 @@ def is_cut_row(text: bytes, layout: Layout | None, least: int) -> bool:
     """
     layout = layout or _STANDARD
     tokens = text.split(None, layout.width + 1)
-    if not least <= len(tokens) <= layout.width:
+    if len(tokens) < least:
         return False
-    kinds = layout.kinds
+    return any(_is_beginning(tokens, same.kinds) for same in (layout, *layout.blank))
+
+
+def _is_beginning(tokens: Sequence[bytes], kinds: Sequence[re.Pattern[bytes]]) -> bool:
+    if not len(tokens) <= len(kinds):
+        return False
     if not all(kind.fullmatch(t) for kind, t in zip(kinds, tokens[:-1], strict=False)):
         return False
     last = kinds[len(tokens) - 1] if len(tokens) < 4 else _TOKEN_START

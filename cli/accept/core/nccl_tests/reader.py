@@ -8,24 +8,30 @@ from contextlib import suppress
 
 from accept.core.causes import Cause
 from accept.core.model import Problem
+from accept.core.nccl_tests.inference import named_in
 from accept.core.nccl_tests.lines import (
     LINE_LIMIT,
     Layout,
+    Row,
     clean,
     is_cut_row,
     known_name,
     layout_of,
     parse_device,
+    parse_half_row,
     parse_row,
+    plain_nccl,
     split_nccl,
     text_of,
+    without_tags,
 )
 from accept.core.nccl_tests.nccl_info import Info
-from accept.core.nccl_tests.table import Log, TableBuilder, Tables, check_of
+from accept.core.nccl_tests.table import Hints, Log, TableBuilder, Tables, check_of
 
+#: RCCL's tests print colons.
 _PARAMETERS = re.compile(
-    rb"nThread \d+ nGpus \d+ minBytes (\d{1,18}) maxBytes (\d{1,18}) "
-    rb"step: (\d{1,18})\((factor|bytes)\)"
+    rb"(nThreads?:? \d+ nGpus:? \d+) minBytes:? (\d{1,18}) maxBytes:? (\d{1,18}) "
+    rb"step:? (\d{1,18})\((factor|bytes)\)([^\n]{0,500})"
 )
 _STARTING = re.compile(rb"Collective test starting: (?:\S*/)?(\w{1,32}?)_perf")
 _VERSION = re.compile(rb"nccl-tests version ([\w.-]{1,32})")
@@ -34,6 +40,21 @@ _AVERAGE = re.compile(rb"Avg bus bandwidth *: *(\S{1,32})")
 _LEFT_OUT = re.compile(rb"Size (\d{1,18}) left out")
 _REDUCING = re.compile(rb"Reducing maxBytes to (-?\d{1,18}) ")
 
+#: A comment without its # sign, as Markdown leaves it.
+_BARE = re.compile(
+    rb"nccl-tests version \S+ (?:\(\S+\) )?nccl-|Collective test starting: "
+    rb"|nThreads?:? \d+ nGpus:? \d+ minBytes|Using devices\s*$|Rank +\d+ .* device +\d+ \["
+    rb"|Reducing maxBytes to |(?:size +count|bytes +N) +type .* busbw"
+    rb"|Out of bounds values *: *\d|Avg bus bandwidth *: *\S"
+)
+#: A comment that needs no cleaning.
+_PLAIN_COMMENT = re.compile(rb"#[^\x1b\r|<]*\Z")
+#: A comment after a prefix that `clean` does not know.
+_AFTER_PREFIX = re.compile(rb"#[ \t]*(?=" + _BARE.pattern + rb")")
+#: A command line that starts a test, and a variable of NCCL in a command line.
+_COMMAND = re.compile(rb"(\w{3,32})_perf\b")
+_VARIABLE = re.compile(rb"\b(NCCL_[A-Z0-9_]{1,60})=(\"[^\"]*\"|'[^']*'|[^\s,'\"]*)")
+
 #: The lines of a table from top to bottom.
 VERSION, STARTING, PARAMETERS, DEVICES, ROWS, BOUNDS, AVERAGE = range(1, 8)
 
@@ -41,14 +62,22 @@ VERSION, STARTING, PARAMETERS, DEVICES, ROWS, BOUNDS, AVERAGE = range(1, 8)
 class _TableLines:
     """Sorts the lines of tables into tables: a line of an earlier kind begins the next table."""
 
-    def __init__(self, collective: str | None) -> None:
+    def __init__(self, hints: Hints) -> None:
         #: Host names of the devices.
         self.hosts: set[str] = set()
-        self.tables = Tables()
+        self.tables = Tables(hints)
         #: The columns of the current table, if it names them.
         self.layout: Layout | None = None
-        self._collective = collective
+        #: True if an unknown prefix is before the lines of the current table.
+        self.is_prefixed = False
+        #: Variables of NCCL that the log showed until now.
+        self.environment: dict[str, str] = {}
+        #: Collectives in the last command lines; True if a table began after them.
+        self._commands: tuple[str, ...] = ()
+        self._is_started = False
         self._table: TableBuilder | None = None
+        #: The current comment, unmodified.
+        self._text = b""
         #: Kind of the last line of the table.
         self._stage = 0
 
@@ -66,8 +95,9 @@ class _TableLines:
         """Begin a table with a line of this kind."""
         if self._table and self._table.average is None:
             self._table.overtaken = True
-        self._table, self._stage = TableBuilder(self._collective), stage
-        self.layout = None
+        self._table, self._stage = TableBuilder(), stage
+        self._table.commands, self._is_started = self._commands, True
+        self.layout, self.is_prefixed = None, False
         self.tables.begin(self._table)
         return self._table
 
@@ -81,9 +111,33 @@ class _TableLines:
         self._stage = stage
         return self._table
 
+    def _note_environment(self, table: TableBuilder) -> None:
+        """Note the variables that a table is measured with."""
+        table.environment = tuple(sorted(self.environment.items()))
+
+    def command(self, line: bytes) -> None:
+        """Take the collectives and the variables of a command line."""
+        names = [name for found in _COMMAND.findall(line) for name in named_in(text_of(found))]
+        if names:
+            before = () if self._is_started else self._commands
+            self._commands = tuple(dict.fromkeys((*before, *names)))[:64]
+            self._is_started = False
+
     def row(self, line: bytes) -> bool:
         """Add a line that is a complete row; return False for any other line."""
-        row = parse_row(line, self.layout if self._stage == ROWS else None)
+        return self._add_row(parse_row(line, self.layout if self._stage == ROWS else None))
+
+    def row_after_prefix(self, line: bytes) -> bool:
+        """Add a line that ends with a complete row of a table with an unknown prefix."""
+        width = self.layout.width if self.is_prefixed and self.layout else 0
+        tokens = line.split()
+        return 0 < width < len(tokens) and self.row(b" ".join(tokens[-width:]))
+
+    def half_row(self, line: bytes) -> bool:
+        """Add a line that is one side of a row; return False for any other line."""
+        return self._add_row(parse_half_row(line, self.layout if self._stage == ROWS else None))
+
+    def _add_row(self, row: Row | None) -> bool:
         if row is None:
             return False
         table = self._table
@@ -101,7 +155,19 @@ class _TableLines:
         body = line.lstrip(b"# \t")
         take = _COMMENTS.get(body[:4])
         if take:
+            self._text = line
             take(self, body)
+
+    def bare_comment(self, line: bytes) -> bool:
+        """Parse a comment that lost its # sign, or follows a prefix; return False if it is none."""
+        if line.lstrip()[:4] in _COMMENTS and _BARE.match(line.lstrip()):
+            self.comment(line)
+            return True
+        found = _AFTER_PREFIX.search(line) if b"#" in line else None
+        if found:
+            self.comment(line[found.start() :])
+            self.is_prefixed = True
+        return found is not None
 
     def _version(self, body: bytes) -> None:
         if found := _VERSION.match(body):
@@ -114,15 +180,21 @@ class _TableLines:
     def _parameters(self, body: bytes) -> None:
         table = self._at(PARAMETERS)
         if found := _PARAMETERS.match(body):
-            least, most, step = int(found[1]), int(found[2]), int(found[3])
-            table.sizes = least, most, step, found[4] == b"factor"
+            least, most, step = int(found[2]), int(found[3]), int(found[4])
+            table.sizes = least, most, step, found[5] == b"factor"
+            table.parameters = " ".join(text_of(found[1] + b" " + found[6]).split())
 
     def _devices(self, _: bytes) -> None:
         self._at(DEVICES)
 
     def _device(self, body: bytes) -> None:
         device = parse_device(body)
-        self.tables.add_device(self._at(DEVICES, again=True), device)
+        table = self._table
+        is_late = self._stage == ROWS and table and table.devices and not table.rows
+        if table is None or not is_late or (device and device.rank == 0):
+            table = self._at(DEVICES, again=True)
+        # Otherwise the line of another rank comes after the line of column names.
+        self.tables.add_device(table, device)
         if device:
             self.hosts.add(device.host)
 
@@ -135,15 +207,19 @@ class _TableLines:
         if (found := _LEFT_OUT.match(body)) and self._table and len(self._table.left_out) < 64:
             self._table.left_out.add(int(found[1]))
 
-    def _names(self, body: bytes) -> None:
+    def _names(self, _: bytes) -> None:
         table = self._at(ROWS)
-        self.layout = layout_of(body)
-        cpu_time = self.layout is not None and self.layout.cpu_time
-        table.begin_rows(has_names=self.layout is not None, cpu_time=cpu_time)
+        self._note_environment(table)
+        self.layout = layout = layout_of(self._text)
+        if layout is None:
+            table.begin_rows(has_names=False)
+        else:
+            table.begin_rows(cpu_time=layout.cpu_time, unit=layout.unit)
 
     def _bounds(self, body: bytes) -> None:
         if (found := _BOUNDS.match(body)) and self._table and self._stage < BOUNDS:
             self._stage = BOUNDS
+            self._note_environment(self._table)
             self._table.bounds = int(found[1])
 
     def _average(self, body: bytes) -> None:
@@ -162,6 +238,7 @@ _COMMENTS: dict[bytes, Callable[[_TableLines, bytes], None]] = {
     b"Redu": _TableLines._reducing,
     b"Size": _TableLines._size_left_out,
     b"size": _TableLines._names,
+    b"byte": _TableLines._names,
     b"Out ": _TableLines._bounds,
     b"Avg ": _TableLines._average,
 }
@@ -177,9 +254,12 @@ _FAILURE = re.compile(
     rb"|noticed that process rank \d+ with PID \d+ on node ([\w.-]{1,255}) exited on"
     rb"|srun: error: ([\w.-]{1,255}): tasks? [\d,-]+: (?!Exited|Terminated)"
     rb"|Exit(?: code: +|ed with exit code )(?!0\b|7\b)(\d{1,3})\b"
-    rb"|Invalid number of GPUs: \d+ requested).{0,300}"
+    rb"|Invalid number of GPUs: \d+ requested"
+    rb"|((?:NCCL|C[Uu][Dd][Aa]) failure) [\w./-]{1,255}:\d{1,6} ').{0,300}"
 )
-_SIGN = re.compile(rb"Test |Invalid number|noticed that|srun: error|Exit code:")
+_SIGN = re.compile(
+    rb"Test |Invalid number|noticed that|srun: error|Exit(?: code:|ed with exit code )| failure \w"
+)
 #: The bytes with which `int` accepts a size to begin.
 _ROW_BEGINS = b"+0123456789"
 _CAUSES = (
@@ -190,9 +270,19 @@ _CAUSES = (
     Cause.CRASHED,
     Cause.CRASHED,
     Cause.CRASHED,
+    Cause.CRASHED,
 )
-#: Groups of `_FAILURE` from this one on are messages of launchers: Open MPI 4 and 5, Slurm.
-_LAUNCHER, _EXIT = 4, 6
+#: Errors of CUDA with a cause of their own: cudaErrorMemoryAllocation, cudaErrorInsufficientDriver
+#: and cudaErrorSystemNotReady.
+_CUDA_CAUSES = {
+    "out of memory": Cause.OUT_OF_MEMORY,
+    "driver version is insufficient": Cause.DRIVER_TOO_OLD,
+    "system not yet initialized": Cause.FABRIC_MANAGER,
+}
+#: Groups of `_FAILURE` that are messages of launchers: Open MPI 4 and 5, Slurm.
+_LAUNCHER, _EXIT = (4, 5, 6), 6
+#: The group of a failure that old builds report without a host.
+_NO_HOST = 7
 #: Exit codes of nccl-tests, src/common.h; 7 (wrong data, or a mean below NCCL_TESTS_MIN_BW) is no
 #: news beside the table.
 _EXITS = {
@@ -209,15 +299,18 @@ _EXITS = {
 class Reader:
     """Reads one log piece by piece."""
 
-    def __init__(self, *, collective: str | None = None) -> None:
-        self._lines = _TableLines(collective)
+    def __init__(self, hints: Hints) -> None:
+        self._lines = _TableLines(hints)
         #: The beginning of a line whose end is in the next piece.
         self._rest = b""
         self._overlong = False
         #: A line that was cut by a message of NCCL and waits for its rest.
         self._pending = b""
         self._info = Info()
+        self._lines.environment = self._info.environment
         self._failures: dict[tuple[str, str], Problem] = {}
+        #: The failure that only an exit code shows.
+        self._exit: Problem | None = None
 
     def feed(self, piece: bytes) -> None:
         """Take the next piece of the log."""
@@ -235,10 +328,20 @@ class Reader:
 
     def _line(self, line: bytes) -> None:
         """Read one line."""
+        lines, cut = self._lines, self._pending
+        # Plain messages and plain comments are most lines of a log, so they are tried first.
+        if not cut and b" NCCL " in line:
+            if plain := plain_nccl(line):
+                self._info.add(*plain)
+                return
+        elif not cut and _PLAIN_COMMENT.match(line):
+            lines.comment(line)
+            return
         text = clean(line)
         if text.startswith(b"ACCEPT {") or (b" NCCL " in text and self._message(text)):
             return
-        lines, cut = self._lines, self._pending
+        if b"]<std" in text:
+            text = without_tags(text)
         first = text.lstrip()[:1]
         if not first:
             return
@@ -247,7 +350,7 @@ class Reader:
             lines.comment(text)
         elif cut and lines.row(cut + text):
             self._pending = b""
-        elif first in _ROW_BEGINS and lines.row(text):
+        elif (first in _ROW_BEGINS and lines.row(text)) or lines.bare_comment(text):
             self._flush()
         elif (sign := _SIGN.search(line)) and self._failure(line, sign.start()):
             return
@@ -259,16 +362,28 @@ class Reader:
         elif first in _ROW_BEGINS and is_cut_row(text, lines.layout, 3):
             self._flush()
             self._pending = text[:_MAX_PENDING]
+        elif lines.is_prefixed and lines.row_after_prefix(text):
+            self._flush()
+        else:
+            self._other(text)
+
+    def _other(self, text: bytes) -> None:
+        """Take the command in a line that belongs to no table."""
+        if b"_perf" in text:
+            self._lines.command(text)
+        if b"NCCL_" in text:
+            for name, value in _VARIABLE.findall(text):
+                self._info.set(name, value)
 
     def _message(self, text: bytes) -> bool:
         """Read a line with a message of NCCL; return False if it has none."""
         split = split_nccl(text, self._lines.hosts, inside=bool(self._pending))
         if split is None:
             return False
-        before, host, message = split
-        self._info.add(host, message)
+        before, host, gpu, message = split
+        self._info.add(host, gpu, message)
         if before.strip():
-            self._cut(before)
+            self._cut(without_tags(before))
         return True
 
     def _cut(self, before: bytes) -> None:
@@ -283,14 +398,14 @@ class Reader:
             self._flush()
             self._pending = before
 
-    def _flush(self) -> None:
-        """Give up waiting for the rest of a cut line."""
+    def _flush(self, *, at_end: bool = False) -> None:
+        """Give up waiting for the rest of a cut line; some builds print only one side of a row."""
         if not self._pending:
             return
         pending, self._pending = self._pending, b""
         if pending.lstrip().startswith(b"#"):
             self._lines.comment(pending)
-        else:
+        elif at_end or not self._lines.half_row(pending):
             self._lines.damage("a row was cut")
 
     def _failure(self, line: bytes, at: int) -> bool:
@@ -303,38 +418,50 @@ class Reader:
         if found is None:
             return False
         kind = found.lastindex or 0
-        if kind >= _LAUNCHER and self._failures:
+        if kind in _LAUNCHER and (self._failures or self._exit):
             return True
         cause, host, message = _CAUSES[kind], "", text_of(found[0])
+        if kind not in _LAUNCHER:
+            cause = next((c for sign, c in _CUDA_CAUSES.items() if sign in message), cause)
         if kind == _EXIT:
             cause = Cause.TIMED_OUT if found[kind] == b"4" else cause
             message = f"a rank ended with {text_of(found[kind])}"
             message += f" (nccl-tests: {_EXITS[found[kind]]})" if found[kind] in _EXITS else ""
+        elif kind == _NO_HOST:
+            message = f"a rank reported: {message}"
         elif kind:
             host = known_name(text_of(found[kind]), self._lines.hosts)
             rest = message[found.end(kind) - found.start() :].lstrip(": ")
-            signal = kind == _LAUNCHER
+            signal = kind == _LAUNCHER[0]
             message = (
                 f"{host}: a rank was ended by a signal" if signal else f"{host} reported: {rest}"
             )
-        if (cause, host) not in self._failures and len(self._failures) < MAX_FAILURES:
-            self._failures[cause, host] = Problem(
-                cause=cause,
-                message=message.rstrip("\r"),
-                host=host or None,
-                check=self._lines.check,
-            )
+        problem = Problem(
+            cause=cause,
+            message=message.rstrip("\r"),
+            host=host or None,
+            check=self._lines.check,
+        )
+        if kind == _EXIT:
+            self._exit = problem
+        elif (cause, host) not in self._failures and len(self._failures) < MAX_FAILURES:
+            self._failures[cause, host] = problem
         return True
 
     def close(self) -> Log:
         """Return the contents of the log."""
         self._line(self._rest)
-        self._flush()
-        tables, problems = self._lines.tables.finish(quiet=bool(self._failures))
+        self._flush(at_end=True)
+        quiet = bool(self._failures or self._exit)
+        tables, problems = self._lines.tables.finish(quiet=quiet)
+        # Programs also end with an error if the results were wrong, which the table shows.
+        if self._exit and not any(table.out_of_bounds for table in tables):
+            self._failures.setdefault((self._exit.cause, ""), self._exit)
         return Log(
             tables=tables,
             problems=(*self._failures.values(), *problems),
             networks=self._info.networks(),
+            nics=self._info.nics(),
             detours=self._info.detours(),
             nccl_lines=self._info.lines,
             warnings=tuple(self._info.warnings),

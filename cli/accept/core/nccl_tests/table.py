@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isfinite
 
 from accept.core.causes import Cause
 from accept.core.model import Placement, Problem
-from accept.core.nccl_tests.lines import Device, Row, Side
+from accept.core.nccl_tests.inference import NamedBy, infer
+from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device, Row, Side
 
 #: The programs of nccl-tests, `NAME_perf`.
 COLLECTIVES = frozenset(
@@ -39,8 +40,10 @@ MAX_TABLES, MAX_ROWS, MAX_DEVICES = 4096, 100_000, 262_144
 class Table:
     """The table of one collective. Values that the log does not contain are None."""
 
-    #: Name of the program without `_perf`: "all_reduce". None in logs of old builds.
+    #: Name of the program without `_perf`: "all_reduce". None if it is not known.
     collective: str | None
+    #: Where that name comes from.
+    named_by: NamedBy = NamedBy.LOG
     version: str | None
     #: Number of ranks; None if the list of devices has gaps.
     ranks: int | None
@@ -62,6 +65,10 @@ class Table:
     alone: bool = False
     #: True if several groups ran at once (NCCL_TESTS_SPLIT); the numbers are only their mean.
     split: bool = False
+    #: The parameters of the program apart from sizes; "" if they are not known.
+    parameters: str = ""
+    #: The variables of NCCL that the log shows, by name.
+    environment: tuple[tuple[str, str], ...] = ()
     #: Those of the log's `problems` that concern this table.
     problems: tuple[Problem, ...] = ()
 
@@ -94,6 +101,8 @@ class Log:
     #: Number of NCCL's own lines, and its first warnings.
     nccl_lines: int
     warnings: tuple[str, ...]
+    #: Host -> number of its GPU -> the NICs that NCCL uses for it.
+    nics: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
 
 
 def check_of(collective: str | None) -> str | None:
@@ -128,15 +137,30 @@ def expected_sizes(least: int, most: int, step: int, *, factor: bool) -> list[in
     return sizes
 
 
-def _contradicts(size: int, side: Side, factor: float) -> bool:
+def _contradicts(size: int, side: Side, factor: float, unit: float) -> bool:
     """Return True if a row's numbers disagree by more than their printed digits allow.
 
     busbw = factor * size / time. Times have two decimals, or at least four digits (two in the
-    form 1.0e+07); bandwidths two decimals, or at least five digits.
+    form 1.0e+07), or three decimals in milliseconds; bandwidths two decimals, or at least five
+    digits. `unit`: microseconds per unit of the printed times.
     """
     moved = factor * size * 1e-3
-    slack = 0.0055 * (side.time + side.busbw) + (7e-4 if side.time < 9.5e6 else 0.06) * moved
+    decimals = 0.55 if unit > 1 else 0.0055
+    slack = 0.0055 * side.time + decimals * side.busbw
+    slack += (7e-4 if side.time < 9.5e6 else 0.06) * moved
     return abs(moved - side.busbw * side.time) > slack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hints:
+    """Facts about a log that are not in its text."""
+
+    #: True if it may be an excerpt: then lines above a complete table may be missing.
+    excerpt: bool = False
+    #: The collective of tables that do not name it; None: not known.
+    collective: str | None = None
+    #: Collectives that the name of the file contains, and its folder's name.
+    names: tuple[tuple[str, ...], ...] = ()
 
 
 class TableBuilder:
@@ -144,6 +168,10 @@ class TableBuilder:
 
     def __init__(self, collective: str | None = None) -> None:
         self.collective = collective
+        #: Collectives in the command lines above.
+        self.commands: tuple[str, ...] = ()
+        self.parameters = ""
+        self.environment: tuple[tuple[str, str], ...] = ()
         self.version: str | None = None
         #: Smallest and largest size, step, and True if the step is a factor.
         self.sizes: tuple[int, int, int, bool] | None = None
@@ -164,7 +192,9 @@ class TableBuilder:
         self.overtaken = False
         #: True if the source of the table ends before its last byte.
         self.cut_off = False
-        self._factor: float | None = None
+        self._cpu_time = False
+        #: Microseconds per unit of the printed times.
+        self._unit = 1.0
 
     def ranks(self) -> int | None:
         """Return the number of ranks, or None if the list of devices is incomplete."""
@@ -177,36 +207,89 @@ class TableBuilder:
         """Return True if several groups of ranks ran at once."""
         return len({device.group for device in self.devices}) > 1
 
-    def begin_rows(self, *, has_names: bool = True, cpu_time: bool = False) -> None:
-        """Prepare for the rows; all devices must be known.
+    def begin_rows(
+        self, *, has_names: bool = True, cpu_time: bool = False, unit: float = 1.0
+    ) -> None:
+        """Prepare for the rows.
 
-        With `cpu_time`, the times are those of the CPU and do not match the bandwidth.
+        With `cpu_time`, the times are those of the CPU and do not match the bandwidth. `unit`:
+        microseconds per unit of the printed times.
         """
-        self.has_names = has_names
-        ranks = self.ranks()
-        if ranks and self._is_split():
-            first = self.devices[0].group
-            ranks = sum(device.group == first for device in self.devices)
-        self._factor = None if cpu_time else bus_factor(self.collective, ranks)
+        self.has_names, self._cpu_time, self._unit = has_names, cpu_time, unit
 
     def add_row(self, row: Row) -> None:
-        """Add a row without its infinite or NaN numbers, or its damage if it contradicts itself."""
-        sides: list[Side | None] = []
+        """Add a row without its infinite or NaN numbers."""
         for place, side in row.sides():
-            if side is None or not (isfinite(side.time) and isfinite(side.busbw)):
-                sides.append(None)
-                if side:
-                    self.not_finite.append(
-                        f"the time at {_at(row.size, place)} is {side.time} us "
-                        f"and busbw is {side.busbw} GB/s"
-                    )
-            elif self._factor is not None and _contradicts(row.size, side, self._factor):
-                self.damaged.append(f"the row of {row.size} B contradicts itself")
-                return
-            else:
-                sides.append(side)
-        out, inp = sides
-        self.rows.append(row if None not in sides else row._replace(out_of_place=out, in_place=inp))
+            if side and not (isfinite(side.time) and isfinite(side.busbw)):
+                self.not_finite.append(
+                    f"the time at {_at(row.size, place)} is {side.time} us "
+                    f"and busbw is {side.busbw} GB/s"
+                )
+                is_out = place is Placement.OUT
+                row = row._replace(out_of_place=None) if is_out else row._replace(in_place=None)
+        self.rows.append(row)
+
+    def _ranks_of_group(self, ranks: int | None, *, is_split: bool) -> int | None:
+        """Return the number of ranks whose bandwidth the rows have; `ranks` took part."""
+        if ranks and is_split:
+            first = self.devices[0].group
+            return sum(device.group == first for device in self.devices)
+        return ranks
+
+    def _identify(self, hints: Hints, ranks: int | None) -> NamedBy:
+        """Find the collective of a table that does not name it; return where the name is from.
+
+        `ranks`: the number of ranks whose bandwidth the rows have, if it is known.
+        """
+        if self.collective is not None:
+            return NamedBy.LOG
+        shown = None
+        if hints.excerpt and not self._cpu_time:
+            shown = infer(self.rows, ranks, unit=self._unit)
+        option = (hints.collective,) if hints.collective else ()
+        sources: list[tuple[NamedBy, tuple[str, ...]]] = [(NamedBy.OPTION, option)]
+        sources += [(NamedBy.FILE, names) for names in hints.names]
+        for source, names in (*sources, (NamedBy.COMMAND, self.commands)):
+            fitting = names
+            if shown and source is not NamedBy.OPTION:
+                fitting = tuple(name for name in names if name in shown.collectives)
+            if len(fitting) == 1:
+                self.collective = fitting[0]
+                return source
+        if shown and len(shown.collectives) == 1 and self.rows:
+            self.collective = shown.collectives[0]
+        return NamedBy.TABLE
+
+    def _remove_contradictions(self, ranks: int | None) -> None:
+        """Remove rows whose numbers disagree, and add them to the damage."""
+        factor = None if self._cpu_time else bus_factor(self.collective, ranks)
+        if factor is None:
+            return
+        unit = self._unit
+        wrong = {
+            id(row)
+            for row in self.rows
+            if (row.out_of_place and _contradicts(row.size, row.out_of_place, factor, unit))
+            or (row.in_place and _contradicts(row.size, row.in_place, factor, unit))
+        }
+        if wrong:
+            for row in self.rows:
+                if id(row) in wrong:
+                    self.damage(f"the row of {row.size} B contradicts itself")
+            self.rows = [row for row in self.rows if id(row) not in wrong]
+
+    def _fill_devices(self) -> None:
+        """Complete a shortened list of devices, as "…" between two GPUs of one host."""
+        devices = sorted(self.devices)
+        for first, last in pairwise(sorted(self.devices)):
+            gap = last.rank - first.rank
+            if gap == last.device - first.device and last.host == first.host:
+                devices += [
+                    first._replace(rank=first.rank + i, device=first.device + i, bus=UNKNOWN_BUS)
+                    for i in range(1, min(gap, MAX_DEVICES))
+                ]
+        if {device.rank for device in devices} == {*range(len(devices))}:
+            self.devices, self.devices_cut = sorted(devices), False
 
     def take_average(self, value: float) -> None:
         """Add the mean bus bandwidth of the footer."""
@@ -220,12 +303,19 @@ class TableBuilder:
         if len(self.damaged) < 1000:
             self.damaged.append(what)
 
-    def _missing(self, ranks: int | None) -> Iterator[str]:
-        """Yield a sentence for each missing part of the table."""
-        if self.collective is None:
-            yield "the log does not show which collective it is about"
-        elif self.collective not in COLLECTIVES:
-            yield f"{self.collective} is not a known collective"
+    def _missing(self, ranks: int | None, *, excerpt: bool) -> list[str]:
+        """Return a sentence for each missing part of the table.
+
+        In an excerpt, lines above the table may be missing if the rows and the footer agree.
+        """
+        above, below = [*self._missing_above(ranks)], [*self._missing_below(excerpt=excerpt)]
+        if self.collective not in COLLECTIVES and self.collective is not None:
+            below.insert(0, f"{self.collective} is not a known collective")
+        elif self.collective is None and not excerpt:
+            above.insert(0, "the log does not show which collective it is about")
+        return below if excerpt and not below else [*above, *below]
+
+    def _missing_above(self, ranks: int | None) -> Iterator[str]:
         if self.sizes is None:
             yield "the line of parameters (nThread) is missing"
         if not self.devices:
@@ -234,19 +324,27 @@ class TableBuilder:
             yield "the list of devices has gaps"
         if not self.has_names:
             yield "the line of column names is missing or unknown"
+
+    def _missing_below(self, *, excerpt: bool) -> Iterator[str]:
         if self.damaged:
             yield f"{_count(len(self.damaged), 'row')} damaged ({_some(self.damaged)})"
         if self.sizes is not None:
             least, most, step, factor = self.sizes
             yield from self._missing_rows(least, most, step, factor=factor)
+        elif not self.rows and excerpt:
+            yield "it has no rows"
         if self.cut_off:
             yield "the document is cut off or damaged"
-        if self.bounds is None or self.average is None:
+        if self.bounds is None or (self.average is None and not (excerpt and self.sizes)):
             yield "the footer is missing or incomplete"
+        elif self.average is None:
+            pass
         elif self.rows and not self.damaged and not self.not_finite:
             sides = [side for row in self.rows for side in (row.out_of_place, row.in_place) if side]
             mean = sum([side.busbw for side in sides]) / len(sides)
-            if abs(mean - self.average) > 0.0055 + 2e-4 * abs(mean):
+            # A build that prints only one side may divide by the number of both.
+            halves = excerpt and len(sides) == len(self.rows)
+            if not any(_is_mean(mean / n, self.average) for n in ((1, 2) if halves else (1,))):
                 yield f"the mean busbw of the rows is {mean:g}, and the footer has {self.average:g}"
 
     def _missing_rows(self, least: int, most: int, step: int, *, factor: bool) -> Iterator[str]:
@@ -271,7 +369,7 @@ class TableBuilder:
         ):
             yield "its sizes are not the requested ones"
 
-    def _correctness(self) -> Iterator[tuple[Cause, str]]:
+    def _correctness(self, *, is_split: bool) -> Iterator[tuple[Cause, str]]:
         """Yield (cause, message) for wrong, unchecked and non-finite results."""
         wrong, unchecked = [], []
         by_design = self.collective in UNCHECKED_IN_PLACE
@@ -283,7 +381,7 @@ class TableBuilder:
                     wrong.append(f"{_count(side.wrong, 'element')} wrong at {_at(row.size, where)}")
                 elif not (by_design and where is Placement.IN):
                     unchecked.append(_at(row.size, where))
-        if self._is_split():
+        if is_split:
             message = "several groups ran at once and the table has only their mean; "
             message += "the results of each group are in the file of -I 1 -J FILE"
             yield Cause.NO_MEASUREMENT, message
@@ -301,17 +399,32 @@ class TableBuilder:
         """Return True if rank 0 is the only rank in the list of devices."""
         return not any(device.rank for device in self.devices)
 
-    def finish(self, *, alone: bool = False) -> Table:
+    def finish(self, hints: Hints, *, alone: bool = False) -> Table:
         """Return the table with its problems; the table of a process that ran `alone` has none."""
-        ranks = self.ranks()
-        missing = "; ".join(self._missing(ranks))
+        listed = self.ranks()
+        if hints.excerpt and listed is None:
+            self._fill_devices()
+            listed = self.ranks()
+        is_split = self._is_split()
+        named_by = self._identify(hints, self._ranks_of_group(listed, is_split=is_split))
+        # The figures show how many ranks took part if their list does not.
+        ranks = listed
+        if hints.excerpt and listed is None and not self._cpu_time:
+            shown = infer(self.rows, None, unit=self._unit)
+            is_clear = shown is not None and shown.collectives == (self.collective,)
+            ranks = shown.ranks if shown and is_clear else None
+        self._remove_contradictions(self._ranks_of_group(ranks, is_split=is_split))
+        missing = "; ".join(self._missing(listed, excerpt=hints.excerpt))
         name, check = self.collective or "nccl-tests", check_of(self.collective)
-        causes = [] if alone else [(c, f"{name}: {m}") for c, m in self._correctness()]
+        causes = (
+            [] if alone else [(c, f"{name}: {m}") for c, m in self._correctness(is_split=is_split)]
+        )
         if missing and not alone:
             causes.append((Cause.INCOMPLETE_LOG, f"a table of {name} is incomplete: {missing}"))
         problems = tuple(Problem(cause=c, message=m, check=check) for c, m in causes)
         return Table(
             collective=self.collective,
+            named_by=named_by,
             version=self.version,
             ranks=ranks,
             devices=tuple(self.devices),
@@ -324,9 +437,15 @@ class TableBuilder:
             average=self.average,
             complete=not missing,
             alone=alone,
-            split=self._is_split(),
+            split=is_split,
+            parameters=self.parameters,
+            environment=self.environment,
             problems=problems,
         )
+
+
+def _is_mean(mean: float, printed: float) -> bool:
+    return abs(mean - printed) <= 0.0055 + 2e-4 * abs(mean)
 
 
 def _count_alone(tables: Sequence[TableBuilder]) -> int:
@@ -348,7 +467,8 @@ def _count_alone(tables: Sequence[TableBuilder]) -> int:
 class Tables:
     """Collects the tables of one log, within the limits."""
 
-    def __init__(self) -> None:
+    def __init__(self, hints: Hints) -> None:
+        self._hints = hints
         self._tables: list[TableBuilder] = []
         self._rows_left, self._devices_left = MAX_ROWS, MAX_DEVICES
         self._left_out: dict[str, None] = {}
@@ -382,7 +502,10 @@ class Tables:
     def finish(self, *, quiet: bool) -> tuple[tuple[Table, ...], tuple[Problem, ...]]:
         """Return all tables and their problems; with `quiet`, a log without tables is none."""
         alone = _count_alone(self._tables)
-        tables = tuple(table.finish(alone=bool(alone) and table.lonely()) for table in self._tables)
+        tables = tuple(
+            table.finish(self._hints, alone=bool(alone) and table.lonely())
+            for table in self._tables
+        )
         problems = [problem for table in tables for problem in table.problems]
         if alone:
             problems.append(

@@ -1,0 +1,279 @@
+"""Judge the first reading of each host: damage and settings that were there before the run.
+
+A value that a GPU or NIC does not report is neither good nor bad.
+The reading lists what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from accept.core.causes import Cause
+from accept.core.health_readings import (
+    Device,
+    DeviceKind,
+    Event,
+    Reading,
+    fabric_faults,
+)
+from accept.core.judge.health import Limits, device_problem
+from accept.core.model import PlannedMachine, Problem
+from accept.core.text import count, duration
+
+#: Xids after which NVIDIA's catalog asks for a reset, a reboot or support
+#: (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Not among them: errors
+#: that end one application (94), and repairs of memory (63), which have a state of their own.
+_FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
+#: Xids of NVLink 5, which are fatal only if the driver calls them so.
+_NVLINK_XIDS = range(144, 151)
+#: Levels of a GPU -> the cause if they are not 0, and a text. The first two are NVIDIA's criteria
+#: for a replacement (https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/).
+_FLAGS = {
+    "remap-failure": (Cause.GPU_REMAP_FAILED, "remapping of a memory row failed"),
+    "sram-threshold": (Cause.GPU_ECC, "too many uncorrected errors of its caches"),
+    "remap-pending": (Cause.GPU_RESET_REQUIRED, "a remapped memory row waits for a reset"),
+    "pages-pending": (Cause.GPU_RESET_REQUIRED, "a retired memory page waits for a reset"),
+}
+#: Values of NVML's GPU recovery action (nvml.h, nvmlDeviceGpuRecoveryAction_t).
+_RECOVERY = {
+    1: "a reset of the GPU",
+    2: "a reboot",
+    3: "an end of its peer-to-peer traffic",
+    4: "an end of its work and then a reset",
+    5: "a recovery of the IMEX domain",
+    6: "a reset of the bus",
+    7: "a reboot of the system",
+}
+#: Values of NVML's compute mode (nvml.h, nvmlComputeMode_t), except 0 for any number of processes.
+_PROHIBITED, _EXCLUSIVE = 2, (1, 3)
+#: Values of `fabric-state` (nvml.h, NVML_GPU_FABRIC_STATE_...).
+_FABRIC_STATES = {1: "did not start to join", 2: "has not yet joined", 3: "has joined"}
+_JOINED = 3
+#: PCIe generation from which an idle link may have fewer lanes (L0p of PCIe 6.0).
+_FEWER_LANES_AT_REST = 6
+#: Share of the raw rate of PCIe that carries data, by the encoding of generations 3 to 5.
+_PCIE_ENCODING = 128 / 130
+#: Temperature of a GPU's memory that is worth a note, in degrees Celsius; from practice.
+_HOT_MEMORY = 95
+#: A kernel log that begins later has lost lines, in seconds since boot.
+_LOG_BEGINS = 600
+_MAX_NAMED = 6
+
+_Fault = tuple[Cause, str]
+
+
+def problems(
+    readings: Mapping[str, Reading], machine: PlannedMachine, limits: Limits, *, one_kind: bool
+) -> Iterator[Problem]:
+    """Yield the problems of GPUs and NICs from before the run, one for each device and cause.
+
+    `one_kind`: all GPUs of the run have the same name, so they must have equal numbers of links.
+    """
+    links = _required_links(readings, machine, one_kind=one_kind)
+    for host, reading in readings.items():
+        for device in reading.devices:
+            faults = list(_nic_faults(device))
+            if device.kind is DeviceKind.GPU and machine.gpus != 0:
+                faults += _gpu_faults(device, limits)
+                faults += _missing_links(device, links, unsure=not machine.nvlinks)
+            texts: dict[Cause, list[str]] = {}
+            for cause, text in faults:
+                texts.setdefault(cause, []).append(text)
+            for cause, found in texts.items():
+                message = f"before the run: {', '.join(found)}: {device.title} of {host}"
+                yield device_problem(cause, host, device.title, message)
+        if machine.gpus != 0:
+            yield from _xid_problems(host, reading)
+
+
+def unclear_links(
+    readings: Mapping[str, Reading], machine: PlannedMachine, *, one_kind: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield each host with GPUs without any link, and their titles, if others have links.
+
+    Without a number from the machine, these GPUs may simply have no bridge.
+    """
+    links = _required_links(readings, machine, one_kind=one_kind)
+    if machine.nvlinks or machine.gpus == 0 or not links:
+        return
+    for host, reading in readings.items():
+        titles = [d.title for d in reading.devices if d.levels.get("nvlinks") == 0]
+        if titles:
+            yield host, ", ".join(titles)
+
+
+def notes(readings: Mapping[str, Reading], machine: PlannedMachine) -> Iterator[str]:
+    """Yield a text for each peculiarity before the run that accuses nothing."""
+    for host, reading in readings.items():
+        for device in reading.devices:
+            if texts := list(_note_texts(device)):
+                yield f"before the run: {', '.join(texts)} on {device.title} of {host}"
+        if reading.log is None:
+            continue
+        if reading.log.first > _LOG_BEGINS:
+            begin = duration(reading.log.first)
+            yield f"the kernel log of {host} begins {begin} after the boot: no earlier Xid is known"
+        blamed = set() if machine.gpus == 0 else set(_fatal_events(reading))
+        others = [e for e in reading.log.events if e.kind in ("xid", "sxid") and e not in blamed]
+        texts = sorted({f"{event.kind.title()} {event.code} at {event.pci}" for event in others})
+        if texts:
+            yield f"before the run, in the kernel log of {host}: {', '.join(texts[:_MAX_NAMED])}"
+
+
+# GPUs
+
+
+def _gpu_faults(gpu: Device, limits: Limits) -> Iterator[_Fault]:
+    """Yield what is wrong with a GPU, except its links."""
+    levels = gpu.levels
+    for name, (cause, text) in _FLAGS.items():
+        if levels.get(name):
+            yield cause, text
+    if action := int(levels.get("recovery-action", 0)):
+        text = _RECOVERY.get(action, f"recovery action {action}")
+        yield Cause.GPU_RESET_REQUIRED, f"the driver requires {text}"
+    errors = gpu.counters.get("ecc-uncorrected-aggregate", 0)
+    if errors > limits.uncorrected_errors:
+        yield Cause.GPU_ECC, f"{errors} uncorrected memory errors in its life"
+    repairs = _repairs(gpu)
+    if repairs > limits.memory_repairs:
+        yield Cause.GPU_ECC, f"{repairs} memory rows or pages replaced for uncorrected errors"
+    yield from _fabric_faults(levels)
+    yield from _wrong_settings(levels, limits)
+    width, most = levels.get("pcie-width", 0), levels.get("pcie-width-max", 0)
+    if 0 < width < most and not _may_rest(gpu):
+        yield Cause.PCIE_DEGRADED, f"{width:g} PCIe lanes instead of {most:g}"
+
+
+def _repairs(gpu: Device) -> int:
+    names = ("rows-remapped-uncorrected", "pages-retired-double")
+    return sum(gpu.counters.get(name, 0) for name in names)
+
+
+def _may_rest(gpu: Device) -> bool:
+    """Return True if fewer lanes may only mean that the GPU is idle."""
+    return gpu.levels.get("pcie-generation-max", 0) >= _FEWER_LANES_AT_REST
+
+
+def _fabric_faults(levels: Mapping[str, float]) -> Iterator[_Fault]:
+    state = levels.get("fabric-state")
+    if state is None:
+        return
+    if state != _JOINED:
+        text = _FABRIC_STATES.get(int(state), f"has the state {state:g} in")
+        yield Cause.FABRIC_MANAGER, f"it {text} the NVLink fabric"
+    elif status := int(levels.get("fabric-status", 0)):
+        yield Cause.FABRIC_MANAGER, f"it could not join the NVLink fabric (NVML error {status})"
+    for text in fabric_faults(levels.get("fabric-health", 0.0)):
+        yield Cause.FABRIC_MANAGER, f"NVLink fabric: {text}"
+
+
+def _wrong_settings(levels: Mapping[str, float], limits: Limits) -> Iterator[_Fault]:
+    # Some workstation GPUs are delivered without ECC.
+    if levels.get("ecc") == 0 and levels.get("ecc-default") != 0:
+        yield Cause.GPU_SETTINGS, "ECC is off"
+    if levels.get("mig"):
+        yield Cause.GPU_SETTINGS, "MIG is on"
+    mode = levels.get("compute-mode", 0)
+    if mode == _PROHIBITED:
+        yield Cause.GPU_SETTINGS, "its compute mode prohibits any process"
+    elif mode in _EXCLUSIVE and not limits.exclusive_ok:
+        yield Cause.GPU_SETTINGS, "its compute mode allows only one process"
+    limit, default = levels.get("power-limit", 0), levels.get("power-limit-default", 0)
+    if 0 < limit < limits.power_limit_share * default:
+        yield Cause.GPU_SETTINGS, f"its power limit is {limit:g} W, the default is {default:g} W"
+
+
+def _required_links(
+    readings: Mapping[str, Reading], machine: PlannedMachine, *, one_kind: bool
+) -> int:
+    """Return the number of active NVLinks that each GPU must have; 0: unknown."""
+    if machine.nvlinks or not one_kind:
+        return machine.nvlinks
+    seen = (d.levels.get("nvlinks", 0) for reading in readings.values() for d in reading.devices)
+    return int(max(seen, default=0))
+
+
+def _missing_links(gpu: Device, required: int, *, unsure: bool) -> Iterator[_Fault]:
+    active = gpu.levels.get("nvlinks")
+    if active is None or active >= required or (unsure and not active):
+        return
+    expected = f"others have {required}" if unsure else f"the machine has {required}"
+    yield Cause.NVLINK_DOWN, f"{count(int(active), 'active NVLink')}, and {expected}"
+
+
+# NICs
+
+
+def _nic_faults(nic: Device) -> Iterator[_Fault]:
+    """Yield what is wrong with the PCIe link of an active RDMA port."""
+    if nic.kind is not DeviceKind.RDMA or not nic.levels.get("active"):
+        return
+    width, most = nic.levels.get("pcie-width", 0), nic.levels.get("pcie-width-max", 0)
+    if 0 < width < most:
+        yield Cause.PCIE_DEGRADED, f"{width:g} PCIe lanes instead of {most:g}"
+    if (slow := _slow_link(nic)) and not _fast_enough(nic):
+        yield Cause.PCIE_DEGRADED, slow
+
+
+def _slow_link(nic: Device) -> str:
+    speed, most = nic.levels.get("pcie-speed", 0), nic.levels.get("pcie-speed-max", 0)
+    return f"a PCIe link of {speed:g} GT/s instead of {most:g}" if 0 < speed < most else ""
+
+
+def _fast_enough(nic: Device) -> bool:
+    """Return True if the PCIe link carries the port's full rate, as firmware may have set it."""
+    levels = nic.levels
+    carried = levels.get("pcie-width", 0) * levels.get("pcie-speed", 0) * _PCIE_ENCODING
+    return 0 < levels.get("rate", 0) <= carried
+
+
+# Xids
+
+
+def _fatal_events(reading: Reading) -> Iterator[Event]:
+    """Yield the fatal events since boot, except Xids of GPUs that were reset afterwards."""
+    events = reading.log.events if reading.log else ()
+    resets = {event.pci: event.at for event in events if event.kind == "reset"}
+    for event in events:
+        if event.kind == "sxid":
+            fatal = event.fatal
+        else:
+            fatal = event.kind == "xid" and (
+                event.code in _FATAL_XIDS or (event.fatal and event.code in _NVLINK_XIDS)
+            )
+        if fatal and resets.get(event.pci, 0.0) <= event.at:
+            yield event
+
+
+def _xid_problems(host: str, reading: Reading) -> Iterator[Problem]:
+    """Yield a problem for each GPU or NVSwitch with fatal events since boot."""
+    titles = {device.pci: device.title for device in reading.devices if device.pci}
+    by_device: dict[str, list[Event]] = {}
+    for event in _fatal_events(reading):
+        other = "GPU" if event.kind == "xid" else "NVSwitch"
+        title = titles.get(event.pci, f"the {other} at {event.pci}")
+        by_device.setdefault(title, []).append(event)
+    for title, events in by_device.items():
+        texts = [
+            f"{event.kind.title()} {event.code} {duration(event.at)} after the boot"
+            for event in events[-_MAX_NAMED:]
+        ]
+        message = f"before the run: {', '.join(texts)}, and no reset since: {title} of {host}"
+        yield device_problem(Cause.GPU_XID, host, title, message)
+
+
+# Notes
+
+
+def _note_texts(device: Device) -> Iterator[str]:
+    for name in ("ecc-uncorrected-aggregate", "pages-retired-double", "rows-remapped-uncorrected"):
+        if number := device.counters.get(name):
+            yield f"{name} {number}"
+    if (temperature := device.levels.get("memory-temperature", 0)) >= _HOT_MEMORY:
+        yield f"memory at {temperature:g} C"
+    width, most = device.levels.get("pcie-width", 0), device.levels.get("pcie-width-max", 0)
+    if device.kind is DeviceKind.GPU and 0 < width < most and _may_rest(device):
+        yield f"{width:g} PCIe lanes instead of {most:g} at rest"
+    if device.kind is DeviceKind.RDMA and _fast_enough(device) and (slow := _slow_link(device)):
+        yield slow

@@ -1,0 +1,103 @@
+"""Turn other encodings and the exports of log collectors into the plain text of a log."""
+
+from __future__ import annotations
+
+import json
+import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+#: Bytes that show the encoding, and those that show the export.
+_ENCODED, _START = 64, 1 << 16
+#: The member of a record that has the line: docker and Kubernetes, Cloud Logging, journald,
+#: CloudWatch, Loki, OpenTelemetry, and programs that log JSON.
+_LINE = re.compile(
+    rb'"(log|textPayload|message|MESSAGE|@message|msg|line|body)"\s*:\s*("(?:[^"\\]|\\.)*")'
+)
+_RECORD = re.compile(rb"[\s\[]*\{\s*\"")
+_TIME = re.compile(rb'"timestamp"\s*:\s*"?([\d:TZ.+-]{10,40})')
+#: docker divides longer lines.
+_DOCKER_PART = 16_000
+#: Upper limits: of a record, and of an export whose newest record comes first.
+_MAX_RECORD, _MAX_REVERSED = 4 << 20, 256 << 20
+
+
+def plain_text(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the text of a log in UTF-8, without the records of a log collector around its lines.
+
+    The JSON of nccl-tests and all other content is unmodified.
+    """
+    blocks = _utf8(iter(blocks))
+    start, blocks = _first(blocks, _START)
+    whole = chain((start,), blocks)
+    if not _RECORD.match(start) or not _LINE.search(start):
+        return whole
+    times = _TIME.findall(start)
+    # Cloud Logging exports the newest record first.
+    return _newest_last(_lines(whole)) if times and times[0] > times[-1] else _lines(whole)
+
+
+def _first(blocks: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
+    """Return the first bytes, at least `size` if there are as many, and the other blocks."""
+    parts = []
+    while size > 0 and (block := next(blocks, b"")):
+        parts.append(block)
+        size -= len(block)
+    return b"".join(parts), blocks
+
+
+def _utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield text in UTF-8, without a byte order mark. Windows PowerShell writes UTF-16."""
+    start, blocks = _first(blocks, _ENCODED)
+    encoding = ""
+    if start.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif len(start) > 1 and not any(start[1:_ENCODED:2]) and all(start[:_ENCODED:2]):
+        encoding = "utf-16-le"
+    elif len(start) > 1 and not any(start[:_ENCODED:2]) and all(start[1:_ENCODED:2]):
+        encoding = "utf-16-be"
+    if not encoding:
+        yield start.removeprefix(BOM_UTF8)
+        yield from blocks
+        return
+    decoder = getincrementaldecoder(encoding)("replace")
+    for block in chain((start,), blocks):
+        yield decoder.decode(block).encode()
+    yield decoder.decode(b"", final=True).encode()
+
+
+def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines that the records contain."""
+    rest = b""
+    for block in blocks:
+        rest += block
+        end = 0
+        lines = []
+        for found in _LINE.finditer(rest):
+            lines.append(_line(found[1], found[2]))
+            end = found.end()
+        # An unfinished record stays for the next block.
+        rest = rest[end:][-_MAX_RECORD:]
+        yield b"".join(lines)
+
+
+def _line(name: bytes, value: bytes) -> bytes:
+    try:
+        text = str(json.loads(value)).encode("utf-8", "replace")
+    except ValueError:
+        return b""
+    is_part = name == b"log" and len(text) >= _DOCKER_PART
+    return text if text.endswith(b"\n") or is_part else text + b"\n"
+
+
+def _newest_last(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines in reverse order; of an export that is too long, only the newest."""
+    lines: list[bytes] = []
+    size = 0
+    for block in blocks:
+        size += len(block)
+        if size > _MAX_REVERSED:
+            break
+        lines += block.splitlines(keepends=True)
+    return reversed(lines)
