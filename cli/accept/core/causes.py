@@ -129,6 +129,14 @@ class Cause(TextEnum):
         owner=Owner.NODE,
         unreachable=True,
     )
+    NOT_REGISTERED = Row(
+        text="not-registered",
+        meaning="the pod did not register with the coordinator before the run started",
+        action="`kubectl describe pod` and `kubectl logs` show whether it started, and why not",
+        owner=Owner.NODE,
+        unreachable=True,
+        no_login=True,
+    )
     KEY_REFUSED = Row(
         text="key-refused",
         meaning="the host refused the ssh key",
@@ -177,6 +185,14 @@ class Cause(TextEnum):
         action="read the end of the step's log",
         owner=Owner.USER,
         consequence=True,
+        ends_launch=True,
+    )
+    OUT_OF_MEMORY = Row(
+        text="out-of-memory",
+        meaning="a program needed more memory than the GPU or host had free",
+        action="end other programs that use the GPU, or give the check a smaller size, batch or "
+        "model",
+        owner=Owner.USER,
         ends_launch=True,
     )
     LAUNCH_FAILED = Row(
@@ -267,6 +283,23 @@ class Cause(TextEnum):
         follows_no_gpu=True,
         slow=True,
     )
+    BELOW_EXPECTED = Row(
+        text="below-expected",
+        meaning="a measurement is not bad enough to fail, but healthy machines with good settings "
+        "reach more",
+        action="check power limits and the settings of NCCL and the network, and repeat; if your "
+        "site cannot reach more, state that with `--expect`",
+        owner=Owner.USER,
+        follows_no_gpu=True,
+        slow=True,
+    )
+    NVLS_OFF = Row(
+        text="nvls-off",
+        meaning="NCCL could not use NVLS, the reductions in NVSwitch, which this machine has",
+        action="check the fabric manager, nvidia-imex and the driver on the host",
+        owner=Owner.NODE,
+        judgement=Judgement.CORRECTNESS,
+    )
     SLOW_OUTLIER = Row(
         text="slow-outlier",
         meaning="clearly slower than its peers in the same run",
@@ -320,6 +353,15 @@ class Cause(TextEnum):
         owner=Owner.USER,
         consequence=True,
         no_result=True,
+    )
+    PARTIAL_LOG = Row(
+        text="partial-log",
+        meaning="only a part of the output is there",
+        action="judge the complete log",
+        owner=Owner.USER,
+        consequence=True,
+        no_result=True,
+        not_judged=True,
     )
     NO_MEASUREMENT = Row(
         text="no-measurement",
@@ -375,6 +417,39 @@ class Cause(TextEnum):
         owner=Owner.NODE,
         no_gpu=True,
     )
+    DRIVER_TOO_OLD = Row(
+        text="driver-too-old",
+        meaning="the host's driver is too old for the CUDA that the programs were built with",
+        action="update the driver, or use an image or Python whose CUDA fits it: "
+        "`nvidia-smi` shows the newest CUDA that the driver supports",
+        owner=Owner.NODE,
+        permanent=True,
+        not_tested=True,
+    )
+    FABRIC_MANAGER = Row(
+        text="fabric-manager",
+        meaning="the GPU has not joined its NVLink fabric, or the fabric is degraded",
+        action="check nvidia-fabricmanager (and nvidia-imex between hosts) and its log, restart "
+        "it, then reset the GPUs",
+        owner=Owner.NODE,
+        no_gpu=True,
+    )
+    GPU_SETTINGS = Row(
+        text="gpu-settings",
+        meaning="a setting of the GPU reduces what it can do: ECC, MIG, compute mode, power limit",
+        action="correct the named setting: `nvidia-smi -e 1`, `-mig 0`, `-c 0`, `-pl WATTS`; then "
+        "reset the GPU",
+        owner=Owner.NODE,
+        judgement=Judgement.CONSISTENCY,
+    )
+    GPU_RESET_REQUIRED = Row(
+        text="gpu-reset-required",
+        meaning="the GPU needs a reset before it can be used, to repair its memory or after an "
+        "error",
+        action="reset the GPU (`nvidia-smi --gpu-reset`) or reboot the host, then run again",
+        owner=Owner.NODE,
+        judgement=Judgement.ABSOLUTE,
+    )
     GPU_BUSY = Row(
         text="gpu-busy",
         meaning="other processes use a GPU, so it is not measured",
@@ -394,10 +469,18 @@ class Cause(TextEnum):
         action="have the GPU reset or replaced; it may return wrong data",
         owner=Owner.PROVIDER,
     )
-    # Errors of devices during a step.
+    GPU_REMAP_FAILED = Row(
+        text="gpu-remap-failed",
+        meaning="the GPU has no spare memory row left for a damaged one",
+        action="have the GPU replaced",
+        owner=Owner.PROVIDER,
+        judgement=Judgement.ABSOLUTE,
+    )
+    # Errors of devices, most of them during a step.
     GPU_XID = Row(
         text="gpu-xid",
-        meaning="the driver reported an error of the GPU or of an NVSwitch (Xid) while a step ran",
+        meaning="the driver reported an error of the GPU or of an NVSwitch (Xid) while a step ran, "
+        "or before, without a reset since",
         action="look up the number in NVIDIA's Xid catalog; have the GPU reset or replaced",
         owner=Owner.PROVIDER,
         judgement=Judgement.ABSOLUTE,
@@ -416,9 +499,16 @@ class Cause(TextEnum):
         owner=Owner.NODE,
         judgement=Judgement.ABSOLUTE,
     )
+    NVLINK_DOWN = Row(
+        text="nvlink-down",
+        meaning="fewer NVLinks of the GPU are active than it has",
+        action="reset the GPUs; if it stays, have the GPU, its baseboard or cable replaced",
+        owner=Owner.PROVIDER,
+        judgement=Judgement.ABSOLUTE,
+    )
     NVLINK_ERRORS = Row(
         text="nvlink-errors",
-        meaning="an NVLink replayed data, had to recover, or was lost",
+        meaning="an NVLink replayed data, or had to recover",
         action="reset the GPUs; if it happens again, have the GPU, its baseboard or cable replaced",
         owner=Owner.PROVIDER,
         judgement=Judgement.ABSOLUTE,
@@ -495,11 +585,26 @@ class Cause(TextEnum):
         owner=Owner.USER,
         not_tested=True,
     )
+    DESELECTED = Row(
+        text="deselected",
+        meaning="an option left it out of the run",
+        action="run it without `--only`, `--skip` or `--fail-fast`",
+        owner=Owner.USER,
+        not_tested=True,
+    )
     NO_REFERENCE = Row(
         text="no-reference",
         meaning="no expected value is known for the measurement",
         action="state what it should be: `--expect 'CHECK@SIZE>=VALUE'`, or `expect:` in the "
         "site file",
+        owner=Owner.USER,
+        not_judged=True,
+    )
+    NICS_NOT_TESTED = Row(
+        text="nics-not-tested",
+        meaning="the suite measures the network, but no step sent data over the NICs of a host",
+        action="run a suite with a `profile` that forces traffic over NICs, such as `standard`; "
+        "check that NCCL_DEBUG is INFO, because only NCCL's log shows it",
         owner=Owner.USER,
         not_judged=True,
     )

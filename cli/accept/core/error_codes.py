@@ -1,4 +1,4 @@
-"""Define the stable codes of errors and warnings, one row each.
+"""Define stable codes with an explanation, and those of errors and warnings, one row each.
 
 Scripts, tests and support tickets refer to a code; the wording of a message may change at any
 time. `accept show error CODE` prints the row.
@@ -9,24 +9,35 @@ from __future__ import annotations
 from accept.core.text import TextEnum
 
 
-class Code(TextEnum):
-    """A stable code: `E-` for an error that ends a command, `W-` for a warning.
+class ExplainedCode(TextEnum):
+    """A stable code with an explanation.
 
-    Codes have the form E-AREA-PROBLEM. A code keeps its meaning for ever: a new problem gets a new
-    code.
+    A code keeps its meaning for ever: a new problem gets a new code.
     """
 
     #: The problem and the next step, in one to three sentences.
     explanation: str
 
-    def __new__(cls, code: str, explanation: str) -> Code:
+    def __new__(cls, code: str, explanation: str) -> ExplainedCode:
         """Create the member `code`, a plain string with an explanation."""
         member = str.__new__(cls, code)
         member._value_ = code
         member.explanation = explanation
         return member
 
+
+class Code(ExplainedCode):
+    """The code of an error that ends a command (`E-`), or of a warning (`W-`): E-AREA-PROBLEM."""
+
     # Command line: options, host lists, expectations, faults, output files.
+    BASELINE_DIVIDED = (
+        "E-BASELINE-DIVIDED",
+        (
+            "The results are not of one population: some hosts, pairs or groups differ, so the "
+            "median is neither theirs nor that of the others. Remove or repair what the message "
+            "names, or use another run; --force does not change this."
+        ),
+    )
     BASELINE_EMPTY = (
         "E-BASELINE-EMPTY",
         (
@@ -41,11 +52,18 @@ class Code(TextEnum):
             "and end it with .yaml."
         ),
     )
+    BASELINE_LOW = (
+        "W-BASELINE-LOW",
+        (
+            "A reference requires less than 80 % of the median, because the results vary widely or "
+            "--share is low. Slow nodes may pass with it. Use a steadier run, or a higher --share."
+        ),
+    )
     BASELINE_NOT_ACCEPTED = (
         "E-BASELINE-NOT-ACCEPTED",
         (
-            "The run was not accepted, and only an accepted run is a good reference. Use another "
-            "run, or give --force."
+            "The run was not accepted, and only an accepted run is a good reference, or one that "
+            "lacks nothing but references. Use another run, or give --force."
         ),
     )
     CAUSE_UNKNOWN = (
@@ -143,6 +161,18 @@ class Code(TextEnum):
         "E-METRIC-UNKNOWN",
         "The check does not have this metric, or has no default metric. Name one of its metrics.",
     )
+    NODE_UNKNOWN = (
+        "E-NODE-UNKNOWN",
+        "The run has no node of this name. `accept show nodes RUN` lists its nodes.",
+    )
+    NODE_NOT_BAD = (
+        "E-NODE-NOT-BAD",
+        (
+            "The verdict does not accuse this node, so there is nothing to report about it. "
+            "`accept show nodes RUN --bad` lists the bad nodes; `accept explain RUN NODE` shows "
+            "what was measured on this one."
+        ),
+    )
     NODES_ALL = (
         "E-NODES-ALL",
         (
@@ -216,6 +246,34 @@ class Code(TextEnum):
         (
             "Every step of the suite takes longer than --budget. Give a longer budget, or use a "
             "shorter suite."
+        ),
+    )
+    OPTION_CHECK = (
+        "E-OPTION-CHECK",
+        (
+            "--only or --skip names a check or step that the suite does not have, or --skip one "
+            "that every run needs. Use the names of the plan: accept run --dry-run."
+        ),
+    )
+    OPTION_CHECK_NONE = (
+        "E-OPTION-CHECK-NONE",
+        (
+            "--only and --skip leave no check to run. Name fewer checks after --skip, or others "
+            "after --only."
+        ),
+    )
+    OPTION_DEADLINE = (
+        "E-OPTION-DEADLINE",
+        (
+            "By its estimate the run takes longer than the deadline that you set, so it would be "
+            "ended before its verdict. Give a longer --deadline, --budget, or a shorter suite."
+        ),
+    )
+    OPTION_HOLD = (
+        "E-OPTION-HOLD",
+        (
+            "A hold needs a time above zero: 30m keeps the hosts after a failed run, always:30m "
+            "after every run."
         ),
     )
     OPTION_DURATION = (
@@ -294,6 +352,20 @@ class Code(TextEnum):
         ),
     )
 
+    PUBLIC_KEY = (
+        "E-PUBLIC-KEY",
+        (
+            "The file of --public-key cannot be read or contains no public key of OpenSSH. Such a "
+            "file has one key per line, as ~/.ssh/id_ed25519.pub has."
+        ),
+    )
+    SIGNING_FAILED = (
+        "E-SIGNING-FAILED",
+        (
+            "The evidence could not be signed. It must be a folder on this machine, ssh-keygen "
+            "must be version 8.1 or newer, and the key must have no password or be in ssh-agent."
+        ),
+    )
     # Configuration files: machines, suites, sites.
     CHECK_UNKNOWN = (
         "E-CHECK-UNKNOWN",
@@ -388,6 +460,22 @@ class Code(TextEnum):
         "W-NCCL-SETTING-UNKNOWN",
         "NCCL and the known plugins read no setting with this name. Check the spelling.",
     )
+    SETTING_SECRET = (
+        "E-SETTING-SECRET",
+        (
+            "A setting looks like a secret, but the run folder, hosts, evidence and the records of "
+            "clusters contain settings in plain text. On Kubernetes, take a variable from a Secret "
+            "by kubernetes.extraEnvFrom; elsewhere, set it on the hosts. For a bucket, use an "
+            "identity."
+        ),
+    )
+    SITE_COLLECTOR = (
+        "E-SITE-COLLECTOR",
+        (
+            "A collector of the site file has an invalid name, no command, or limits that are too "
+            "high. values/collectors.yaml has the known collectors, which need no command."
+        ),
+    )
     SITE_GPUS_PER_POD = (
         "E-SITE-GPUS-PER-POD",
         (
@@ -398,7 +486,7 @@ class Code(TextEnum):
     SITE_NO_IMAGE = (
         "E-SITE-NO-IMAGE",
         (
-            "The run needs a container image, and the site file or the values name none. Set "
+            "The run needs a container image, and nothing names one. Give --image, set "
             "kubernetes.image in the site file, or site.image in the values."
         ),
     )
@@ -535,13 +623,51 @@ class Code(TextEnum):
             "over. If it was not collected before, run again."
         ),
     )
+    RESUME_BACKEND = (
+        "E-RESUME-BACKEND",
+        (
+            "Only runs on this machine and over ssh can be resumed. Start the run again without "
+            "--resume."
+        ),
+    )
+    RESUME_DIFFERENT = (
+        "E-RESUME-DIFFERENT",
+        (
+            "The options do not give the run that --resume names, so its finished steps "
+            "prove nothing about this one. Give no other options, or start without --resume."
+        ),
+    )
+    RESUME_NOT_SENT = (
+        "E-RESUME-NOT-SENT",
+        (
+            "The evidence of the finished steps could not be copied to the first host. Check its "
+            "free space, or start the run again without --resume."
+        ),
+    )
+    RESUME_NOTHING = (
+        "E-RESUME-NOTHING",
+        (
+            "The run that --resume names has finished all steps or none. Judge it, or start it "
+            "again without --resume."
+        ),
+    )
     RUN_IS_DRILL = (
         "E-RUN-IS-DRILL",
-        "The folder is a drill, which consists of several runs. Name one of its runs.",
+        (
+            "The folder is a drill or a repeated run, which consists of several runs. Name one of "
+            "its runs."
+        ),
     )
     RUN_NONE = (
         "E-RUN-NONE",
         "No run exists yet, so `last` names none. Start one with `accept run`, or name a folder.",
+    )
+    RUN_NO_SUSPECT = (
+        "E-RUN-NO-SUSPECT",
+        (
+            "The verdict of the run accuses nothing of this kind, so there is nothing to report or "
+            "to measure again. `accept judge RUN` shows its verdict."
+        ),
     )
     RUN_NOT_OWN = (
         "E-RUN-NOT-OWN",
@@ -574,6 +700,13 @@ class Code(TextEnum):
             "Install a Python with libbz2."
         ),
     )
+    RUN_NVML_BINDINGS = (
+        "E-RUN-NVML-BINDINGS",
+        (
+            "The Python of accept lacks the package nvidia-ml-py in the required version. Chart, "
+            "values and nodes must have the same code. Install the version that the error names."
+        ),
+    )
     RUN_OTHER_VERSION = (
         "E-RUN-OTHER-VERSION",
         "Another version of accept rendered the run. Render it again with this version.",
@@ -604,6 +737,54 @@ class Code(TextEnum):
         ),
     )
 
+    # Containers on hosts, in jobs of Slurm, and here.
+    CONTAINER_FOLDER = (
+        "E-CONTAINER-FOLDER",
+        (
+            "The folder of the run cannot be mounted into a container, because its path has a "
+            "colon, comma or blank. Set ACCEPT_RUNS to another folder."
+        ),
+    )
+    CONTAINER_IMAGE = (
+        "E-CONTAINER-IMAGE",
+        (
+            "The container does not start: the image cannot be pulled, or the runtime refuses an "
+            "option. Run the same image by hand."
+        ),
+    )
+    CONTAINER_IMAGE_LACKS = (
+        "E-CONTAINER-IMAGE-LACKS",
+        (
+            "The image lacks a program that every run needs. docker/README.md lists what an image "
+            "needs, and builds one."
+        ),
+    )
+    CONTAINER_IMAGE_NAME = (
+        "E-CONTAINER-IMAGE-NAME",
+        "--image is not the name of an image. Give one such as registry.example/accept:1.0.",
+    )
+    CONTAINER_NO_IMAGE = (
+        "E-CONTAINER-NO-IMAGE",
+        (
+            "The site file names a container runtime, and there is no image. Give --image, or set "
+            "container.image."
+        ),
+    )
+    CONTAINER_RUNTIME = (
+        "E-CONTAINER-RUNTIME",
+        (
+            "The back end does not have this container runtime. Set container.runtime in the site "
+            "file to another one."
+        ),
+    )
+    CONTAINER_RUNTIME_MISSING = (
+        "E-CONTAINER-RUNTIME-MISSING",
+        (
+            "The container runtime is missing, or this user may not use it. Install it, or set "
+            "container.runtime in the site file to another one."
+        ),
+    )
+
     # This machine.
     LOCAL_HOSTS = (
         "E-LOCAL-HOSTS",
@@ -631,6 +812,190 @@ class Code(TextEnum):
         "Listing the tools and GPUs of this machine took too long. Check whether nvidia-smi hangs.",
     )
 
+    # Slurm.
+    SLURM_ACCOUNT = (
+        "E-SLURM-ACCOUNT",
+        (
+            "Slurm does not know the account, or you may not use it in this partition. `sacctmgr "
+            "show assoc user=$USER` lists yours."
+        ),
+    )
+    SLURM_CANCELLED = (
+        "E-SLURM-CANCELLED",
+        (
+            "Somebody ended the job of the run with scancel. `accept collect` fetches what was "
+            "measured."
+        ),
+    )
+    SLURM_CONSTRAINT = (
+        "E-SLURM-CONSTRAINT",
+        (
+            "No node has the features, or no set of nodes meets all requests together. `sinfo -o "
+            '"%N %f %G"` lists features and GPUs.'
+        ),
+    )
+    SLURM_CONTROLLER = (
+        "E-SLURM-CONTROLLER",
+        (
+            "The controller of Slurm (slurmctld) does not answer. Try `scontrol ping`; a job that"
+            " was submitted goes on."
+        ),
+    )
+    SLURM_GRES = (
+        "E-SLURM-GRES",
+        (
+            'Slurm does not know the GPUs that the job requests. `sinfo -o "%N %G"` lists them; '
+            "set slurm.gres in the site file, or none."
+        ),
+    )
+    SLURM_JOB_ENDED = (
+        "E-SLURM-JOB-ENDED",
+        (
+            "Slurm ended the job of the run for the reason in the message. Ask the administrator "
+            "of the cluster, or run again."
+        ),
+    )
+    SLURM_JOB_FAILED = (
+        "E-SLURM-JOB-FAILED",
+        (
+            "The job of the run ended before the coordinator could start, for the reason in the "
+            "message."
+        ),
+    )
+    SLURM_LAUNCHER = (
+        "E-SLURM-LAUNCHER",
+        (
+            "srun cannot start MPI ranks as slurm.launcher of the site file requests, or the run is"
+            " in a container, which srun-pmix and srun-pmi2 do not enter. `srun --mpi=list` shows "
+            "what the cluster has; without slurm.launcher, mpirun starts the ranks."
+        ),
+    )
+    SLURM_MISSING = (
+        "E-SLURM-MISSING",
+        (
+            "This machine has no sbatch, srun, sinfo, squeue or scontrol. Run accept on a login "
+            "node of the cluster."
+        ),
+    )
+    SLURM_MUNGE = (
+        "E-SLURM-MUNGE",
+        (
+            "Slurm cannot authenticate you here, because munge does not work on this machine. Try"
+            " `munge -n | unmunge`, and ask the administrator."
+        ),
+    )
+    SLURM_NEVER_STARTS = (
+        "E-SLURM-NEVER-STARTS",
+        (
+            "The job waits for something that only a person can change, so it was removed. "
+            "Correct the request, or ask the administrator of the cluster."
+        ),
+    )
+    SLURM_NODE_LOST = (
+        "E-SLURM-NODE-LOST",
+        (
+            "Slurm lost the first node of the job, on which the coordinator was. The finished "
+            "steps were kept if the nodes see the folder of the run. `accept run` starts again "
+            "once without this node; otherwise run again with --exclude."
+        ),
+    )
+    SLURM_NODE_UNKNOWN = (
+        "E-SLURM-NODE-UNKNOWN",
+        (
+            "Slurm has no node with this name in the partition. `sinfo -N` lists the names; they "
+            "may differ from hostnames."
+        ),
+    )
+    SLURM_NODE_UNUSABLE = (
+        "E-SLURM-NODE-UNUSABLE",
+        ("A node that you named is drained, down or reserved. Leave it out, or have it resumed."),
+    )
+    SLURM_NONE_IDLE = (
+        "E-SLURM-NONE-IDLE",
+        (
+            "No node of the partition is idle. `sinfo` shows their states; give --nodes NUMBER to"
+            " wait for nodes."
+        ),
+    )
+    SLURM_NO_JOB_ID = (
+        "E-SLURM-NO-JOB-ID",
+        (
+            "sbatch did not print the number of a job, so nothing can follow it. Any job that it "
+            "made was cancelled. Look for a wrapper around sbatch."
+        ),
+    )
+    SLURM_OPTION = (
+        "E-SLURM-OPTION",
+        ("A setting for Slurm is not in the form that the message describes."),
+    )
+    SLURM_OUT_OF_MEMORY = (
+        "E-SLURM-OUT-OF-MEMORY",
+        (
+            "Slurm ended the job because a program used more memory than a node has. End other "
+            "programs there, or give the checks smaller sizes. `accept collect` fetches what was "
+            "measured."
+        ),
+    )
+    SLURM_PARTITION = (
+        "E-SLURM-PARTITION",
+        (
+            "Slurm has no partition with this name, or you may not use it. `sinfo -s` lists the "
+            "partitions."
+        ),
+    )
+    SLURM_PREEMPTED = (
+        "E-SLURM-PREEMPTED",
+        (
+            "Slurm ended the job in favor of one with a higher priority. Run again, or use "
+            "another --qos or --partition."
+        ),
+    )
+    SLURM_QOS = (
+        "E-SLURM-QOS",
+        ("Slurm does not know the quality of service, or you may not use it."),
+    )
+    SLURM_RANKS = (
+        "E-SLURM-RANKS",
+        (
+            "srun started two ranks, and the MPI library did not see them as ranks 0 and 1 of 2. "
+            "Usually every rank believes that it is rank 0 of 1, because the library was built "
+            "without the interface that srun offers: Open MPI 5 has only PMIx. Use the other "
+            "slurm.launcher, or remove it: then mpirun starts the ranks."
+        ),
+    )
+    SLURM_REFUSED = (
+        "E-SLURM-REFUSED",
+        ("sbatch refused the job, for the reason in the message. Correct the options for Slurm."),
+    )
+    SLURM_RESERVATION = (
+        "E-SLURM-RESERVATION",
+        (
+            "Slurm has no reservation with this name, or you may not use it. `scontrol show "
+            "reservation` lists them."
+        ),
+    )
+    SLURM_RESULTS = (
+        "E-SLURM-RESULTS",
+        (
+            "The results location of the site file cannot be written to on this machine. Create "
+            "it, or correct results.location."
+        ),
+    )
+    SLURM_TIME_LIMIT = (
+        "E-SLURM-TIME-LIMIT",
+        (
+            "The job reached its time limit before the run had ended. Give a longer --time, or a "
+            "shorter suite."
+        ),
+    )
+    SLURM_TOO_MANY_NODES = (
+        "E-SLURM-TOO-MANY-NODES",
+        (
+            "The run needs more nodes than the partition or the allocation has. Request fewer "
+            "--nodes."
+        ),
+    )
+
     # Hosts over ssh.
     SSH_END_UNCONFIRMED = (
         "E-SSH-END-UNCONFIRMED",
@@ -644,6 +1009,14 @@ class Code(TextEnum):
         (
             "The first host could not send the evidence. Check that the host can be reached, and "
             "collect again."
+        ),
+    )
+    SSH_FIRST_HOST_LOST = (
+        "E-SSH-FIRST-HOST-LOST",
+        (
+            "The first host has not answered for minutes, or it was restarted, and the other hosts "
+            "have lost the coordinator on it. `accept run` starts again once without it; if that "
+            "run loses its first host, too, run again without both."
         ),
     )
     SSH_FOREIGN_FOLDER = (
@@ -663,8 +1036,8 @@ class Code(TextEnum):
     SSH_KEYGEN = (
         "E-SSH-KEYGEN",
         (
-            "`ssh-keygen` could not make the keys of the run. Install the OpenSSH client on this "
-            "machine."
+            "`ssh-keygen` could not make the keys of the run, or could not check a signature. "
+            "Install the OpenSSH client on this machine."
         ),
     )
     SSH_MISSING = ("E-SSH-MISSING", "This machine has no ssh. Install the OpenSSH client.")
@@ -716,6 +1089,13 @@ class Code(TextEnum):
             "--out, then start them with `accept submit FOLDER`."
         ),
     )
+    HELM_ENV = (
+        "E-HELM-ENV",
+        (
+            "The values set the same variable differently in `pod.env` and in `launcher.env`. Set "
+            "it in `launcher.env`, whose values are final."
+        ),
+    )
     HELM_FAILED = (
         "E-HELM-FAILED",
         (
@@ -731,9 +1111,23 @@ class Code(TextEnum):
             "Kubernetes 1.34 or newer."
         ),
     )
+    HELM_NO_CODE = (
+        "E-HELM-NO-CODE",
+        (
+            "The chart is the source in a checkout, which lacks the code for the nodes. Use the "
+            "chart that `accept chart` names."
+        ),
+    )
     HELM_NO_PLAN = (
         "E-HELM-NO-PLAN",
         "The chart was installed without a plan. Install the values that `accept render` prints.",
+    )
+    HELM_PLAN = (
+        "E-HELM-PLAN",
+        (
+            "The values contradict the plan in them, because it, or a number of nodes, GPUs or "
+            "seconds was changed. Change the options of `accept render`, and render again."
+        ),
     )
     HELM_RELEASE_EXISTS = (
         "E-HELM-RELEASE-EXISTS",
@@ -746,9 +1140,37 @@ class Code(TextEnum):
             "or uninstall the release before an upgrade."
         ),
     )
+    HELM_SCRIPTS = (
+        "E-HELM-SCRIPTS",
+        (
+            "The values lack a script that the plan needs, or have one that no step runs. You may "
+            "change scripts, but not add, rename or remove them."
+        ),
+    )
+    HELM_SECRET_FOREIGN = (
+        "E-HELM-SECRET-FOREIGN",
+        (
+            "A Secret in the namespace looks like the key of this release, but the release did not "
+            "create it. Remove that Secret, or name your own with ssh.existingSecret."
+        ),
+    )
+    HELM_SECRET_KEY = (
+        "E-HELM-SECRET-KEY",
+        (
+            "A variable in the values looks like a secret, and everybody who may read the release "
+            "could read it. Take it from a Secret, with site.extraEnvFrom."
+        ),
+    )
     HELM_TIMEOUT = (
         "E-HELM-TIMEOUT",
         "helm did not end in time. Check the connection to the cluster.",
+    )
+    HELM_TOO_LARGE = (
+        "E-HELM-TOO-LARGE",
+        (
+            "The values are too large for Helm or for kubectl apply, mostly because of a script. "
+            "Put large scripts and their data into the image, or on a volume of the pods."
+        ),
     )
     HELM_VERSION = (
         "E-HELM-VERSION",
@@ -790,6 +1212,13 @@ class Code(TextEnum):
     KUBE_CONTEXT = (
         "E-KUBE-CONTEXT",
         "The kubeconfig has no context of this name. `kubectl config get-contexts` lists them.",
+    )
+    KUBE_COORDINATOR = (
+        "E-KUBE-COORDINATOR",
+        (
+            "A coordinator with a pod of its own needs a JobSet. `coordinatorPod` needs "
+            "`coordinator: separate`."
+        ),
     )
     KUBE_EVIDENCE_ELSEWHERE = (
         "E-KUBE-EVIDENCE-ELSEWHERE",
@@ -894,6 +1323,10 @@ class Code(TextEnum):
             "The pod of index 0 did not start in time, for the reason in the message. `accept "
             "doctor` shows what the cluster lacks; --start-timeout waits longer."
         ),
+    )
+    KUBE_PLUGIN = (
+        "E-KUBE-PLUGIN",
+        "The machine does not support this source of NCCL's plugin. Leave `kubernetes.plugin` out.",
     )
     KUBE_QUEUE_UNSET = (
         "E-KUBE-QUEUE-UNSET",
@@ -1071,6 +1504,21 @@ class Code(TextEnum):
             "the run again, or find out who changed the plan."
         ),
     )
+    EVIDENCE_SEVERAL = (
+        "E-EVIDENCE-SEVERAL",
+        (
+            "The folder or archive contains the evidence of several runs, and the command takes "
+            "one. Name one of them; `accept judge` judges all."
+        ),
+    )
+    EVIDENCE_SIGNATURE = (
+        "E-EVIDENCE-SIGNATURE",
+        (
+            "The evidence is not signed by the key of its run, or by none of the keys that "
+            "--public-key gives. It was changed after it was signed, or somebody else signed it. "
+            "Do not trust it before you know which."
+        ),
+    )
     EVIDENCE_TOO_LARGE_FOR_LOG = (
         "E-EVIDENCE-TOO-LARGE-FOR-LOG",
         "The log has no records, because they were too many. Judge the evidence folder instead.",
@@ -1082,9 +1530,8 @@ class Code(TextEnum):
     LOGS_NOTHING_MEASURED = (
         "E-LOGS-NOTHING-MEASURED",
         (
-            "No log shows which hosts and GPUs took part, so nothing was measured. Find out why "
-            "from the first problem in the message. A complete log has a list after `# Using "
-            "devices`."
+            "No log has a table with results, so nothing was measured. Find out why from the first "
+            "problem in the message."
         ),
     )
     LOGS_NOT_A_LOG = (
@@ -1099,6 +1546,14 @@ class Code(TextEnum):
         (
             "The logs are of collectives that no check judges. `accept list checks` shows the "
             "collectives that are judged."
+        ),
+    )
+    LOGS_UNKNOWN_COLLECTIVE = (
+        "E-LOGS-UNKNOWN-COLLECTIVE",
+        (
+            "Builds before June 2025 do not print the collective. Neither the name of the file "
+            "nor a command line shows it, and the figures fit several. Name it with "
+            "`--collective`."
         ),
     )
     LOGS_TOO_MANY = (

@@ -19,22 +19,27 @@ class Exit(IntEnum):
     INCONCLUSIVE = 7
     INTERNAL = 70
     CTRL_C = 130
+    TERMINATED = 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: everything ends as after Ctrl-C, but nobody can be asked."""
 
 
 class AcceptError(Exception):
     """A failure with a stable code, an exit code and advice.
 
     `message` names the problem, with the value and what was expected; `hint` is the next step. Each
-    is one line.
+    is one line: names of files may contain line ends, and must not look like another message.
     """
 
     exit: Exit = Exit.USAGE
 
     def __init__(self, message: str, *, code: Code, hint: str = "") -> None:
         super().__init__(message)
-        self.message = message
+        self.message = " ".join(message.splitlines())
         self.code = code
-        self.hint = hint
+        self.hint = " ".join(hint.splitlines())
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message

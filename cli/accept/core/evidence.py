@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
-import struct
+import os
+import re
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from datetime import datetime, timezone
 from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -18,26 +21,38 @@ from typing import TypeVar
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.model import SCHEMA, Plan, Record, Verdict
-from accept.core.report import text as report_text
-from accept.core.report.markdown import render_markdown
+from accept.core.safe_read import BLOCK, DAMAGE, Tar, open_regular
 from accept.core.serde import dump, read, renamed, to_json
+from accept.core.text import markdown, plain, shortened
 
 T = TypeVar("T")
 
 PLAN = "plan.json"
+#: The input of the run besides its plan: the attempt and the requested hosts.
+HOSTS = "hosts.json"
 RECORDS = "records.jsonl"
+STEP = "step.json"
 RUN_END = "run-end.json"
 VERDICT = "verdict.json"
 REPORT = "report.md"
 JUNIT = "junit.xml"
+README = "README.txt"
 CONSOLE = "console.log"
 CHECKSUMS = "SHA256SUMS"
+#: Signatures of SHA256SUMS: with the key of the run, and with that of a user.
+RUN_SIGNATURE = "SHA256SUMS.sig"
+USER_SIGNATURE = "SHA256SUMS.user.sig"
 LOGS = "logs"
+#: In the folder of the logs: a table of them.
+LOG_INDEX = "INDEX.md"
 PODS = "pods"
+#: Output of the site's collectors: `collectors/HOST/NAME.txt`.
+COLLECTORS = "collectors"
 
 #: Files that SHA256SUMS does not cover, because they change later: another judgement replaces the
 #: verdict and the reports, and the console log still grows. No judgement may depend on them.
-_NOT_COVERED = (CHECKSUMS, VERDICT, REPORT, JUNIT, CONSOLE, "report.html")
+_REPORTS = (VERDICT, REPORT, JUNIT, CONSOLE, "report.html")
+_NOT_COVERED = (CHECKSUMS, RUN_SIGNATURE, USER_SIGNATURE, *_REPORTS)
 #: Suffix of a file that is being written.
 _UNFINISHED = ".new"
 
@@ -46,28 +61,22 @@ LOOSE_LOGS = 64
 #: Upper limit of the packed evidence at the end of a console or pod log, in bytes.
 PACKED_LIMIT = 1 << 20
 
-#: Errors that tarfile and gzip raise for damaged archives. Errors of our own code, such as
-#: TypeError, are not among them.
-TAR_DAMAGE = (
-    tarfile.TarError,
-    zlib.error,
-    struct.error,
-    EOFError,
-    OSError,
-    OverflowError,
-    RecursionError,
-    ValueError,
-)
-
 #: The first line of packed evidence, before a digest, and the last line.
 PACKED_BEGIN = "-----BEGIN ACCEPT EVIDENCE-----"
 PACKED_END = "-----END ACCEPT EVIDENCE-----"
 _LINE_LENGTH = 4096
-_BLOCK = 1 << 20
 #: Upper limit of unpacked evidence in bytes, because a small packed text can be huge when unpacked.
 _UNPACKED_LIMIT = 32 << 20
-#: Upper limit of a file that is read at once, in bytes.
-_FILE_LIMIT = 1 << 30
+#: Upper limits of a file that is read at once, and of the line of one record, in bytes.
+_FILE_LIMIT, _RECORD_LIMIT = 16 << 20, 32 << 20
+#: Upper limit of all records. Those of 1,000 hosts and 100 waves have about 100 MB.
+_RECORDS_LIMIT = 1 << 30
+#: Evidence has no deeper folders. Deeper ones are reported like a file that nobody listed.
+_MAX_DEPTH = 16
+#: Characters of host names that names of logs do not have, and most characters of one host.
+_NOT_IN_NAMES, _LONGEST_NAME = re.compile(r"[^A-Za-z0-9.-]"), 60
+#: Files that desktops add to any folder; those of macOS also start with `._`.
+_OF_DESKTOPS = (".DS_Store", "Thumbs.db", "desktop.ini")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,19 +89,34 @@ class RunEnd:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CurrentStep:
+    """The step that the run executes now, or executed last."""
+
+    #: Counted from 1.
+    number: int
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoredVerdict:
-    """The part of a stored verdict that is used again; verdicts of all versions have these keys."""
+    """The part of a stored verdict that is used again. All versions have the first three keys."""
 
     headline: str
     attempt: str
     interruption: str
+    machine: str = ""
+    suite: str = ""
+    hosts: tuple[str, ...] = ()
+    #: Seconds since 1970 of the first and last measurement; 0: unknown.
+    start: float = 0.0
+    end: float = 0.0
 
     @staticmethod
     def adapt(data: dict[str, object]) -> dict[str, object]:
         """Return the keys that are used, from a verdict of any version; 0.1 wrote `brokenOff`."""
         kept = renamed(data, "brokenOff", "interruption")
-        used = ("headline", "attempt", "interruption")
-        return {key: kept[key] for key in used if key in kept}
+        used = {field.name for field in fields(StoredVerdict)}
+        return {key: value for key, value in kept.items() if key in used}
 
 
 def write(path: Path, text: str) -> None:
@@ -117,17 +141,51 @@ def plan_hash(plan: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def write_judgement(folder: Path, plan: Plan, verdict: Verdict) -> None:
-    """Write the verdict, and the reports for people and for CI systems."""
-    write(folder / VERDICT, to_json(verdict) + "\n")
-    write(folder / REPORT, render_markdown(verdict, plan))
-    write(folder / JUNIT, report_text.junit(verdict))
-
-
 def write_run_end(folder: Path, interruption: str) -> None:
     """Write the reason for an interruption; empty: the run was not interrupted."""
     end = RunEnd(schema=SCHEMA, interruption=interruption)
     write(folder / RUN_END, to_json(end) + "\n")
+
+
+def write_step(folder: Path, number: int, steps: int) -> None:
+    """Write which of all steps begins; the steps before it have ended."""
+    write(folder / STEP, to_json(CurrentStep(number=number, steps=steps)) + "\n")
+
+
+def read_step(folder: Path) -> CurrentStep | None:
+    """Return the step that began last; None if there is none, or if the file is damaged."""
+    try:
+        return _parse(CurrentStep, read_text(folder / STEP), str(folder / STEP))
+    except BadEvidence:
+        return None
+
+
+def write_readme(folder: Path, plan: Plan, attempt: str) -> None:
+    """Write what the folder is, and how to verify and judge it; before the checksums."""
+    text = f"""\
+Evidence of an acceptance test of GPU nodes, written by accept {plan.version}.
+
+Run: {plain(attempt, 80)}, machine {plain(plan.machine.name, 80)}, suite {plain(plan.suite, 80)}
+
+Verify that no file was changed:   sha256sum --check {CHECKSUMS}
+Judge it again, on any machine:    accept judge FOLDER
+Write the report as a page:        accept report FOLDER
+
+The verdict follows from these files alone. Judging reads every figure from the raw logs anew.
+
+{PLAN:<16} the plan: machine, steps, parameters, references
+{RECORDS:<16} one line for each execution of a step on a group of nodes
+{LOGS + "/":<16} the raw output of each execution: a list is in {LOGS}/{LOG_INDEX}
+{COLLECTORS + "/":<16} output of the site's collectors on suspects, if it has any
+{STEP:<16} the step that began last
+{RUN_END:<16} why the run was interrupted; empty if it was not
+{CONSOLE:<16} the output of the coordinator
+{CHECKSUMS:<16} the checksums of all files except those of the next lines and the console
+{VERDICT:<16} the verdict, for programs
+{REPORT:<16} the verdict, for people
+{JUNIT:<16} the verdict, for CI systems
+"""
+    write(folder / README, text)
 
 
 def append_record(folder: Path, record: Record) -> None:
@@ -162,6 +220,18 @@ def _refuse_changed_plan(plan: Plan, data: Mapping[str, object], source: str) ->
         )
 
 
+def read_attempt(folder: Path) -> str:
+    """Return the attempt that left the evidence. Raise BadEvidence if that cannot be read."""
+    try:
+        return str(json.loads(read_text(folder / HOSTS))["attempt"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadEvidence(
+            f"{folder / HOSTS} is damaged: {error}",
+            code=Code.EVIDENCE_DAMAGED,
+            hint="collect the run again",
+        ) from None
+
+
 def read_verdict(folder: Path) -> StoredVerdict:
     """Read the verdict of any version. Raise BadEvidence if it is missing or unreadable."""
     path = folder / VERDICT
@@ -181,16 +251,67 @@ def read_interruption(folder: Path) -> str:
     return read_verdict(folder).interruption
 
 
-def read_records(folder: Path) -> tuple[Record, ...]:
+def read_records(folder: Path) -> Iterator[Record]:
     """Read the records in the order of writing. Raise BadEvidence with the first bad line."""
     path = folder / RECORDS
-    lines = read_text(path).splitlines()
-    return tuple(_parse(Record, line, f"{path}:{n}") for n, line in enumerate(lines, 1))
+    try:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > _RECORDS_LIMIT:
+                raise OSError(errno.EFBIG, "too large for evidence")
+            number = 0
+            while line := file.readline(_RECORD_LIMIT):
+                number += 1
+                yield _parse(Record, line.decode("utf-8"), f"{path}:{number}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from error
 
 
-def log_path(step: str, wave: int, group: int) -> str:
-    """Return the path of the raw log of one execution, relative to the folder."""
-    return f"{LOGS}/{step}/{wave}-{group}.log"
+def log_path(
+    step: str,
+    wave: int,
+    group: int,
+    *,
+    hosts: Sequence[str] = (),
+    ranks: Sequence[int] = (),
+    checks: Sequence[str] = (),
+) -> str:
+    """Return the path of the raw log of one execution, relative to the folder.
+
+    Its name has the hosts, or their number, the only local rank, and the checks, or their number:
+    `0-4-node17-node26-all-reduce.log`.
+    """
+    parts = [f"{wave}-{group}"]
+    if hosts:
+        named = [_NOT_IN_NAMES.sub("_", host)[:_LONGEST_NAME] for host in hosts]
+        parts += named if len(hosts) <= 2 else [f"{len(hosts)}-hosts"]
+    parts += [f"rank{ranks[0]}"] if len(ranks) == 1 else []
+    parts += checks if len(checks) <= 2 else [f"{len(checks)}-checks"]
+    return f"{LOGS}/{step}/{'-'.join(parts)}.log"
+
+
+def write_log_index(folder: Path, records: Iterable[Record]) -> None:
+    """Write a table of all raw logs for people; before the checksums."""
+    lines = ["# Logs", "", "| log | checks | nodes | start (UTC) | exit | problems |"]
+    lines.append("|---|---|---|---|---|---|")
+    for record in records:
+        if not record.log:
+            continue
+        path = PurePosixPath(record.log)
+        name = f"{path.parent.name}/{path.name}"
+        if not (folder / record.log).is_file():
+            name = f"{path.parent.name}.tar: {path.name}"
+        start = datetime.fromtimestamp(record.start, timezone.utc) if record.start else None
+        cells = (
+            markdown(name),
+            ", ".join(record.checks),
+            markdown(shortened(record.hosts, 4)),
+            start.strftime("%Y-%m-%d %H:%M:%S") if start else "",
+            "killed" if record.exit is None else str(record.exit),
+            ", ".join(dict.fromkeys(problem.cause for problem in record.problems)),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    (folder / LOGS).mkdir(exist_ok=True)
+    write(folder / LOGS / LOG_INDEX, "\n".join(lines) + "\n")
 
 
 def archive_logs(folder: Path, step: str) -> None:
@@ -229,17 +350,17 @@ def open_log(folder: Path, log: str) -> Iterable[bytes] | None:
 def _members(archive: Path, _changed: int, _size: int) -> dict[str, tuple[int, int]]:
     """Return offset and length of each log in an archive, up to the first damaged one."""
     members: dict[str, tuple[int, int]] = {}
-    with suppress(*TAR_DAMAGE), tarfile.open(archive, "r:") as tar:
-        for member in tar:
-            if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse():
-                members[member.name] = (member.offset_data, member.size)
+    with suppress(*DAMAGE), open_regular(archive) as file:
+        for member in Tar(file, seek=file.seek):
+            if member.is_file:
+                members[member.name] = (member.start, member.size)
     return members
 
 
 def _blocks(path: Path, start: int = 0, size: int = 1 << 62) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(start)
-        while block := file.read(min(_BLOCK, start + size - file.tell())):
+        while block := file.read(min(BLOCK, start + size - file.tell())):
             if not block.endswith(b"\n"):
                 block += file.readline(min(1 << 16, start + size - file.tell()))
             yield block
@@ -247,38 +368,67 @@ def _blocks(path: Path, start: int = 0, size: int = 1 << 62) -> Iterator[bytes]:
 
 def write_checksums(folder: Path) -> None:
     """Write SHA256SUMS for all files that a judgement uses, as `sha256sum --check` reads it."""
-    write(folder / CHECKSUMS, "".join(f"{digest}  {name}\n" for name, digest in _digests(folder)))
+    lines = (f"{_sha256(path)}  {name}\n" for name, path in _covered(folder))
+    write(folder / CHECKSUMS, "".join(lines))
+
+
+def root_hash(folder: Path) -> str:
+    """Return the SHA-256 of SHA256SUMS, which identifies the evidence; "" if it has none."""
+    path = folder / CHECKSUMS
+    return _sha256(path) if path.is_file() and not path.is_symlink() else ""
 
 
 def check_checksums(folder: Path) -> tuple[str, ...]:
     """Return one sentence per missing, modified or additional file; all is well if it is empty."""
-    path = folder / CHECKSUMS
-    if not path.is_file():
+    if not (folder / CHECKSUMS).is_file():
         return (f"{CHECKSUMS} is missing: the evidence was never finished",)
-    actual = dict(_digests(folder))
-    lines = (line.partition("  ") for line in read_text(path).splitlines())
+    lines = (line.partition("  ") for line in read_text(folder / CHECKSUMS).splitlines())
     listed = {name: digest for digest, _, name in lines}
-    errors = [f"{name} is missing" for name in listed if name not in actual]
-    modified = [name for name, digest in listed.items() if actual.get(name, digest) != digest]
-    errors += [f"{name} was modified (SHA-256 differs)" for name in modified]
-    errors += [f"{name} is not in {CHECKSUMS}" for name in actual if name not in listed]
-    return tuple(errors)
+    errors, present = [], set()
+    for name, path in _covered(folder):
+        present.add(name)
+        try:
+            if name not in listed:
+                errors.append(f"{name} is not in {CHECKSUMS}")
+            elif _sha256(path) != listed[name]:
+                errors.append(f"{name} was modified (SHA-256 differs)")
+        except OSError as error:
+            errors.append(f"{name} cannot be read: {error.strerror}")
+    return (*(f"{name} is missing" for name in listed if name not in present), *errors)
 
 
-def _digests(folder: Path) -> Iterator[tuple[str, str]]:
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink()):
-        name = path.relative_to(folder).as_posix()
+def _covered(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of each file that SHA256SUMS covers, in order."""
+    for name, path in sorted(_files(folder)):
+        is_of_desktop = path.name in _OF_DESKTOPS or path.name.startswith("._")
         # An unfinished file remains if its writer was killed.
-        if name in _NOT_COVERED or name.removesuffix(_UNFINISHED) in _NOT_COVERED:
-            continue
+        is_excluded = name in _NOT_COVERED or name.removesuffix(_UNFINISHED) in _NOT_COVERED
         # Pods add their own logs after the coordinator wrote SHA256SUMS.
-        if name.startswith(f"{PODS}/"):
-            continue
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-        yield name, digest.hexdigest()
+        if not is_of_desktop and not is_excluded and not name.startswith(f"{PODS}/"):
+            yield name, path
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of each regular file, and of each folder that is too deep."""
+    folders = [(folder, 0)]
+    while folders:
+        current, depth = folders.pop()
+        with os.scandir(current) as entries:
+            for entry in entries:
+                path = Path(entry.path)
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_folder and depth < _MAX_DEPTH:
+                    folders.append((path, depth + 1))
+                elif is_folder or entry.is_file(follow_symlinks=False):
+                    yield path.relative_to(folder).as_posix(), path
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def pack(plan: Plan, records: Sequence[Record], verdict: Verdict) -> str:
@@ -286,13 +436,20 @@ def pack(plan: Plan, records: Sequence[Record], verdict: Verdict) -> str:
 
     If that exceeds PACKED_LIMIT, the text has the number of records instead of the records.
     """
-    data = {"plan": dump(plan), "records": [dump(r) for r in records], "verdict": dump(verdict)}
-    raw = json.dumps(data, separators=(",", ":")).encode()
-    text = _packed(raw)
-    if len(text) > PACKED_LIMIT or len(raw) > _UNPACKED_LIMIT:
-        short = {"plan": data["plan"], "verdict": data["verdict"], "recordsLeftOut": len(records)}
-        text = _packed(json.dumps(short, separators=(",", ":")).encode())
-    return text
+    compact = partial(json.dumps, separators=(",", ":"))
+    ends = f'{{"plan":{compact(dump(plan))},', f'"verdict":{compact(dump(verdict))}}}'
+    texts, size = [], 0
+    for record in records:
+        texts.append(compact(dump(record)))
+        size += len(texts[-1])
+        # The records of a large run take much memory and time.
+        if size > _UNPACKED_LIMIT:
+            break
+    else:
+        text = _packed(f'"records":[{",".join(texts)}],'.join(ends).encode())
+        if len(text) <= PACKED_LIMIT:
+            return text
+    return _packed(f'"recordsLeftOut":{len(records)},'.join(ends).encode())
 
 
 def _packed(raw: bytes) -> str:
@@ -306,12 +463,24 @@ def _packed(raw: bytes) -> str:
 def is_packed(path: Path) -> bool:
     """Return True if a file contains the beginning of packed evidence."""
     marker, tail = PACKED_BEGIN.encode(), b""
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
+    with open_regular(path, follow=True) as file:
+        while block := file.read(BLOCK):
             if marker in tail + block:
                 return True
             tail = block[-len(marker) :]
     return False
+
+
+def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file; an endless one in pieces."""
+    rest = b""
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+        if len(rest) > BLOCK:
+            yield rest
+            rest = b""
+    yield rest
 
 
 def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...], StoredVerdict]:
@@ -323,7 +492,7 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
     parts: list[str] = []
     if readline := getattr(lines, "readline", None):
         # A file that is not a log may be one endless line.
-        lines = iter(partial(readline, _BLOCK), b"")
+        lines = iter(partial(readline, BLOCK), b"")
     for raw in lines:
         line = raw.decode("ascii", errors="replace").rstrip()
         if PACKED_BEGIN in line:
@@ -377,17 +546,22 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
 def read_text(path: Path) -> str:
     """Read a file of an evidence folder. Raise BadEvidence if it is missing or unreadable."""
     try:
-        # Reading a pipe or a device would never end.
-        if path.exists() and (not path.is_file() or path.stat().st_size > _FILE_LIMIT):
-            raise OSError(0, "not a regular file, or too large for evidence")
-        return path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            content = file.read(_FILE_LIMIT + 1)
+        if len(content) > _FILE_LIMIT:
+            raise OSError(errno.EFBIG, "too large for evidence")
+        return content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise BadEvidence(
-            f"{path}: {reason}",
-            code=Code.EVIDENCE_UNREADABLE,
-            hint="collect the run again, or name another folder",
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError | UnicodeDecodeError) -> BadEvidence:
+    reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+    return BadEvidence(
+        f"{path}: {reason}",
+        code=Code.EVIDENCE_UNREADABLE,
+        hint="collect the run again, or name another folder",
+    )
 
 
 def _parse(cls: type[T], text: str, source: str) -> T:

@@ -6,7 +6,8 @@ checks and bounds it. A fact that only one check uses is declared in the module 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -91,7 +92,8 @@ def _hostnames(value: object) -> dict[str, str] | None:
 ORDER = FactKind("order", shown)
 #: Host -> its own hostname, for hosts with another name in the run.
 HOSTNAMES = FactKind("hostnames", _hostnames)
-#: The place of a host in the network, as the machine's `topology` reported it: `row/rack/host`.
+#: The place of a host in the network: `row/rack/host`. The machine's `topology` or labels of its
+#: node show it.
 PLACE = FactKind("place", text)
 #: A host that takes no further part, with the cause.
 LEFT_OUT_HOST = FactKind("left-out-host", lambda value: causes.reported(str(value), "")[0])
@@ -99,6 +101,15 @@ LEFT_OUT_HOST = FactKind("left-out-host", lambda value: causes.reported(str(valu
 INJECTED = FactKind("injected", shown)
 NOT_INJECTED = FactKind("not-injected", shown)
 NOT_UNDONE = FactKind("not-undone", shown)
+#: A place that a host or a label may report.
+POSITION = re.compile(r"[\w./:@+=-]{1,200}")
+
+
+def position_of(labels: Mapping[str, str], names: Sequence[str]) -> str:
+    """Return the place of a node from its labels `names`; empty if it lacks one of them."""
+    position = "/".join(labels.get(name, "") for name in names)
+    is_known = bool(names) and all(labels.get(name) for name in names)
+    return position if is_known and POSITION.fullmatch(position) else ""
 
 
 # Ranks and launches
@@ -135,6 +146,9 @@ class Gpu:
     uuid: str
     #: Its product name; None if missing.
     name: str | None
+    #: Its serial number and PCI address; empty if unknown.
+    serial: str = ""
+    pci: str = ""
     driver: str | None
     memory_mib: str | None
     memory_used_mib: int
@@ -159,6 +173,8 @@ class Nic:
 class Inventory:
     """The inventory of one host. Texts that are only compared are None if unknown."""
 
+    #: Serial number of the host; empty: unknown.
+    serial: str = ""
     gpus: tuple[Gpu, ...] = ()
     #: False: the driver did not answer in time, so the GPUs are unknown.
     driver_answered: bool = True
@@ -177,8 +193,8 @@ class Inventory:
     memlock: str | None = None
     #: True if that limit does not apply.
     ipc_lock: bool = False
-    #: Versions of installed software.
-    versions: Mapping[str, str] = field(default_factory=dict)
+    #: Versions of installed software; None: unknown.
+    versions: Mapping[str, str | None] = field(default_factory=dict)
     #: Settings of NCCL that the host did not choose itself.
     nccl_settings: Mapping[str, str | None] = field(default_factory=dict)
 
@@ -193,6 +209,8 @@ def _gpu(gpu: Mapping[str, object]) -> Gpu:
         index=str(gpu.get("index", "?"))[:20],
         uuid=text(gpu.get("uuid")) or "",
         name=text(gpu.get("name")),
+        serial=(text(gpu.get("serial")) or "")[:80],
+        pci=(text(gpu.get("pci")) or "")[:40],
         driver=_short(gpu.get("driver")),
         memory_mib=_short(gpu.get("memoryMiB")),
         memory_used_mib=whole(gpu.get("memoryUsedMiB")),
@@ -220,6 +238,7 @@ def _inventory(value: object) -> Inventory | None:
     settings = mapping(value.get("env")).items()
     domain, versions = value.get("domain", False), mapping(value.get("versions"))
     return Inventory(
+        serial=(text(value.get("serial")) or "")[:80],
         gpus=tuple(_gpu(gpu) for gpu in items(value.get("gpus")) if isinstance(gpu, dict)),
         driver_answered=value.get("gpus", ()) is not None,
         gpus_listed=isinstance(value.get("gpus"), list),
@@ -231,7 +250,7 @@ def _inventory(value: object) -> Inventory | None:
         kernel=_short(value.get("kernel")),
         memlock=_short(value.get("memlock")),
         ipc_lock=value.get("ipcLock") is True,
-        versions={k: v[:80] for k, v in versions.items() if isinstance(v, str)},
+        versions={k: v[:80] if isinstance(v, str) else None for k, v in versions.items()},
         nccl_settings={
             name: _short(setting)
             for name, setting in settings
@@ -241,6 +260,15 @@ def _inventory(value: object) -> Inventory | None:
 
 
 INVENTORY = FactKind("inventory", _inventory)
+
+
+def inventories_of(records: Iterable[Record], hosts: Iterable[str]) -> dict[str, Inventory]:
+    """Return the last inventory that each of `hosts` reported, in their order."""
+    found: dict[str, Inventory] = {}
+    for record in records:
+        for fact, inventory in INVENTORY.of(record):
+            found[fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")] = inventory
+    return {host: found[host] for host in hosts if host in found}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,6 +358,17 @@ def _users(value: object) -> dict[str, tuple[str, ...]]:
     return {str(name)[:80]: tuple(map(str, items(h))) for name, h in mapping(value).items()}
 
 
+def _nics_of_gpus(value: object) -> dict[str, dict[int, frozenset[str]]]:
+    return {
+        str(host): {
+            int(gpu): frozenset(str(nic)[:64] for nic in items(nics))
+            for gpu, nics in mapping(gpus).items()
+            if re.fullmatch("[0-9]{1,3}", str(gpu))
+        }
+        for host, gpus in mapping(value).items()
+    }
+
+
 def _indices(value: object) -> frozenset[int] | None:
     if not isinstance(value, list):
         return None
@@ -340,6 +379,11 @@ NCCL_TESTS = FactKind("nccl-tests", _nccl_tests)
 #: Network, or path between GPUs that is slower than NVLink -> the hosts that used it.
 NCCL_NETWORKS = FactKind("nccl-networks", _users)
 NCCL_DETOURS = FactKind("nccl-detours", _users)
-NCCL_WARNINGS = FactKind("nccl-warnings", shown)
+#: Host -> number of its GPU -> the NICs that NCCL used for it.
+NCCL_NICS = FactKind("nccl-nics", _nics_of_gpus)
+#: Warnings of NCCL, as "HOST: TEXT".
+NCCL_WARNINGS = FactKind(
+    "nccl-warnings", lambda value: tuple(shown(text) for text in items(value)[:64])
+)
 #: The GPUs of a host that took part; without it, all of them did. Only in records made from logs.
 GPUS = FactKind("gpus", _indices)

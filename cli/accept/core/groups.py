@@ -7,7 +7,7 @@ functions depend only on the ordered hosts and the seed.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from accept.core.model import GroupKind
@@ -25,12 +25,19 @@ Wave = tuple[Group, ...]
 
 
 def waves(
-    kind: GroupKind, hosts: Sequence[str], *, rounds: int = 1, seed: int = 1, ranks: int = 1
+    kind: GroupKind,
+    hosts: Sequence[str],
+    *,
+    rounds: int = 1,
+    seed: int = 1,
+    ranks: int = 1,
+    pairs: Sequence[tuple[str, ...]] = (),
 ) -> tuple[Wave, ...]:
     """Return the waves of a group kind over `hosts` (in rank order).
 
-    `rounds` applies only to pairs, `ranks` (local ranks per host) only to rails. Kinds that need
-    two hosts return no waves for one host.
+    `rounds` applies only to kinds of pairs, `ranks` (local ranks per host) only to kinds of rails.
+    If `pairs` are given, kinds of pairs measure these instead of rounds. Kinds that need two hosts
+    return no waves for one host.
     """
     hosts = tuple(hosts)
     if kind is GroupKind.ALL:
@@ -39,8 +46,13 @@ def waves(
         return (tuple(Group(hosts=(h,)) for h in hosts),) if hosts else ()
     if len(hosts) < 2:
         return ()
-    if kind is GroupKind.PAIRS:
-        return pair_rounds(hosts, rounds=rounds, seed=seed)
+    if kind.of_pairs:
+        rounds_of_pairs = (
+            disjoint(pairs, hosts) if pairs else pair_rounds(hosts, rounds=rounds, seed=seed)
+        )
+        if kind is GroupKind.PAIRS:
+            return rounds_of_pairs
+        return tuple(on_each_rail(wave, range(ranks)) for wave in rounds_of_pairs)
     if kind is GroupKind.RAILS:
         return (tuple(Group(hosts=hosts, local_ranks=(r,)) for r in range(ranks)),)
     if kind is GroupKind.LADDER:
@@ -52,23 +64,53 @@ def waves(
 def pair_rounds(hosts: Sequence[str], *, rounds: int, seed: int) -> tuple[Wave, ...]:
     """Return up to `rounds` rounds of disjoint pairs in which no pair meets twice.
 
-    Circle method over a seeded permutation: one seat is fixed, the others rotate by one per round.
-    With an odd number of hosts, each round leaves out a different host. At most N - 1 rounds exist
-    for an even N, and N for an odd one.
+    Circle method over a seeded permutation: one seat is fixed, the others turn around it. The
+    turns are taken in random order: after successive ones, a host would have met only hosts that
+    met the same few others, and few rounds of a large cluster would not show which hosts belong
+    together. With an odd number of hosts, each round leaves out a different host. At most N - 1
+    rounds exist for an even N, and N for an odd one.
     """
+    chance = random.Random(seed)
     seats: list[str | None] = list(hosts)
-    random.Random(seed).shuffle(seats)
+    chance.shuffle(seats)
     if len(seats) % 2:
         seats.append(None)
     half = len(seats) // 2
+    turns = list(range(len(seats) - 1))
+    chance.shuffle(turns)
     result = []
-    for _ in range(round_count(len(hosts), rounds)):
-        pairs = ((seats[i], seats[-1 - i]) for i in range(half))
+    for turn in turns[: round_count(len(hosts), rounds)]:
+        turned = [*seats[:1], *seats[1 + turn :], *seats[1 : 1 + turn]]
+        pairs = ((turned[i], turned[-1 - i]) for i in range(half))
         result.append(
             tuple(Group(hosts=(a, b)) for a, b in pairs if a is not None and b is not None)
         )
-        seats.insert(1, seats.pop())
     return tuple(result)
+
+
+def disjoint(pairs: Iterable[tuple[str, ...]], hosts: Collection[str]) -> tuple[Wave, ...]:
+    """Return waves of disjoint pairs that have each of `pairs` once, without those of other hosts.
+
+    A pair is in the first wave that has none of its hosts.
+    """
+    result: list[list[Group]] = []
+    known = set(hosts)
+    busy: list[set[str]] = []
+    for pair in dict.fromkeys(pairs):
+        if not known.issuperset(pair):
+            continue
+        free = next((i for i, one in enumerate(busy) if one.isdisjoint(pair)), len(busy))
+        if free == len(busy):
+            busy.append(set())
+            result.append([])
+        busy[free].update(pair)
+        result[free].append(Group(hosts=pair))
+    return tuple(map(tuple, result))
+
+
+def on_each_rail(wave: Wave, ranks: Iterable[int]) -> Wave:
+    """Return the groups of a wave once for each local rank: all rails at the same time."""
+    return tuple(Group(hosts=group.hosts, local_ranks=(r,)) for r in ranks for group in wave)
 
 
 def round_count(hosts: int, rounds: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from accept.core.facts import FactKind
 from accept.core.model import Fact
@@ -24,17 +24,64 @@ SLOWED = 0x20 | 0x40 | 0x80
 #: Upper limit of the devices, and of the events, that are kept per host and sweep.
 MOST = 32
 #: Levels that are a loss when they fall, and levels that are a loss when they rise.
-_LOST_WHEN_LOWER = ("active", "rate", "pcie-width", "pcie-speed", "nvlinks")
-_LOST_WHEN_HIGHER = ("remap-pending", "remap-failure")
-#: Levels that describe a GPU when something happened to it. They are no reason for blame.
-STATE = ("temperature", "power", "sm-clock")
+_LOST_WHEN_LOWER = ("active", "rate", "pcie-width", "pcie-speed", "nvlinks", "fabric-state")
+_LOST_WHEN_HIGHER = (
+    "remap-pending",
+    "remap-failure",
+    "pages-pending",
+    "recovery-action",
+    "sram-threshold",
+)
+#: Levels that describe a GPU when something happened to it, with their units. Nothing is blamed
+#: for them.
+STATE = {
+    "temperature": "C",
+    "memory-temperature": "C in its memory",
+    "power": "W",
+    "sm-clock": "MHz",
+}
+#: Fields of the level `fabric-health`: what is wrong, the lowest bit, the mask, and the values that
+#: mean it. 0 means that the GPU does not report it (nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_...).
+_FABRIC_FAULTS = (
+    ("the bandwidth is degraded", 0, 0x3, range(1, 2)),
+    ("a route is being recovered", 2, 0x3, range(1, 2)),
+    ("a route is unhealthy", 4, 0x3, range(1, 2)),
+    ("it recovers from access timeouts", 6, 0x3, range(1, 2)),
+    ("the configuration is incorrect", 8, 0xF, range(2, 16)),
+)
+
+
+class DeviceKind(TextEnum):
+    """The kinds of devices with counters."""
+
+    GPU = "gpu"
+    #: A port of an RDMA device.
+    RDMA = "rdma"
+    #: A network interface.
+    NET = "net"
+    MEMORY = "memory"
+    HOST = "host"
+
+
+class DeviceId(NamedTuple):
+    """The device that a key of `Change` means."""
+
+    #: None if the key has another form, as in damaged evidence.
+    kind: DeviceKind | None
+    name: str
+
+    @classmethod
+    def of(cls, title: str) -> DeviceId:
+        """Return the device with a title of `Device.title`."""
+        kind, _, name = title.partition(" ")
+        return cls(DeviceKind(kind), name) if kind in set(DeviceKind) else cls(None, title)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
     """A GPU, port, interface or memory controller. Counters that are zero are left out."""
 
-    kind: Literal["gpu", "rdma", "net", "memory", "host"]
+    kind: DeviceKind
     name: str
     pci: str = ""
     counters: dict[str, int] = field(default_factory=dict)
@@ -49,17 +96,20 @@ class Device:
 
     @property
     def title(self) -> str:
-        """Return the name used in findings."""
+        """Return the name used in findings and as a key of `Change`; `DeviceId.of` reads it."""
         return f"{self.kind} {self.name}".strip()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """A line of the kernel log: an Xid of a GPU, an SXid of an NVSwitch, a machine check."""
+    """A line of the kernel log: an Xid of a GPU, an SXid of an NVSwitch, a machine check.
+
+    "reset": the driver reported that a GPU no longer needs a reset.
+    """
 
     #: Seconds since boot.
     at: float
-    kind: Literal["xid", "sxid", "mce"]
+    kind: Literal["xid", "sxid", "mce", "reset"]
     pci: str = ""
     code: int = 0
     fatal: bool = False
@@ -67,8 +117,13 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """The kernel log: the time of its last line, in seconds since boot, and its events."""
+    """The kernel log, or what the watcher of Xids saw: its events, and the times that it covers.
 
+    Times are in seconds since boot.
+    """
+
+    #: Time of its first line; later than the boot if older lines were overwritten.
+    first: float = 0.0
     last: float = 0.0
     events: tuple[Event, ...] = ()
 
@@ -78,6 +133,8 @@ class Unread(TextEnum):
 
     ALL = "all"
     GPUS = "gpus"
+    #: Xids of the GPUs: neither the kernel log nor the watcher could be read.
+    XIDS = "xids"
     #: Only single counters, or the kernel log, could not be read.
     NONE = "none"
 
@@ -121,6 +178,9 @@ class Reading:
     devices: tuple[Device, ...] = ()
     #: None if it could not be read.
     log: Log | None = None
+    #: The Xids that a watcher got from the driver (`launchers/programs/xid_watch.py`); None if none
+    #: works.
+    watch: Log | None = None
     unread: tuple[Gap, ...] = ()
     #: True if the program finished.
     whole: bool = False
@@ -203,6 +263,7 @@ def reading_of(facts: Iterable[Fact]) -> Reading:
             read={**reading.read, **part.read},
             devices=(*reading.devices, *part.devices),
             log=part.log or reading.log,
+            watch=part.watch or reading.watch,
             unread=(*reading.unread, *part.unread),
             whole=reading.whole or part.whole,
         )
@@ -253,6 +314,8 @@ def change(
         return Change(since=since, seconds=seconds, counters=counters, cut=cut)
     events = tuple(_events(before, after))
     unread = tuple(gap for gap in after.unread if gap not in before.unread)
+    if (before.log or before.watch) and not _xid_sources(before, after):
+        unread = (Gap(reason="Xids", devices=Unread.XIDS), *unread)
     changed = {**counters, **levels}
     affected = {*changed, *(event[0] for event in events)}
     return Change(
@@ -282,7 +345,7 @@ def _states(
     states = {}
     for old in before.devices:
         new = new_devices.get(old.key)
-        if new is None or old.kind != "gpu" or old.title not in affected:
+        if new is None or old.kind is not DeviceKind.GPU or old.title not in affected:
             continue
         if state := {name: new.levels[name] for name in STATE if name in new.levels}:
             states[old.title] = state
@@ -291,21 +354,24 @@ def _states(
 
 def _covers(reading: Reading, device: Device) -> bool:
     """Return True if the reading got as far as the device, so that its absence means something."""
-    return reading.whole if device.kind == "gpu" else bool(reading.uptime)
+    return reading.whole if device.kind is DeviceKind.GPU else bool(reading.uptime)
 
 
 def _losses(old: Device, new: Device, after: Reading) -> Iterator[tuple[str, tuple[float, ...]]]:
     """Yield the levels that got worse, or that are certainly bad, with old and new value."""
     for level in (*_LOST_WHEN_LOWER, *_LOST_WHEN_HIGHER):
         # The PCIe link of a GPU is narrow and slow while the GPU idles.
-        if new.kind == "gpu" and level.startswith("pcie"):
+        if new.kind is DeviceKind.GPU and level.startswith("pcie"):
             continue
         if level not in old.levels or level not in new.levels:
             continue
         old_value, new_value = old.levels[level], new.levels[level]
         if new_value > old_value if level in _LOST_WHEN_HIGHER else new_value < old_value:
             yield level, (old_value, new_value)
-    if new.kind != "gpu" or not new.levels.get("utilization"):
+    old_health, new_health = (d.levels.get("fabric-health", 0.0) for d in (old, new))
+    if set(fabric_faults(new_health)) - set(fabric_faults(old_health)):
+        yield "fabric-health", (old_health, new_health)
+    if new.kind is not DeviceKind.GPU or not new.levels.get("utilization"):
         return
     for level in ("pcie-width", "pcie-generation"):
         maximum = new.levels.get(f"{level}-max", 0.0)
@@ -316,12 +382,26 @@ def _losses(old: Device, new: Device, after: Reading) -> Iterator[tuple[str, tup
         yield "reasons", (0.0, float(slowed))
 
 
+def fabric_faults(health: float) -> list[str]:
+    """Return what is wrong with the NVLink fabric of a GPU, from its level `fabric-health`."""
+    mask = int(health)
+    return [text for text, low, width, bad in _FABRIC_FAULTS if mask >> low & width in bad]
+
+
+def _xid_sources(before: Reading, after: Reading) -> list[tuple[Log, Log]]:
+    """Return the sources of Xids that cover the whole time between two readings."""
+    sources = ((before.log, after.log), (before.watch, after.watch))
+    return [(old, new) for old, new in sources if old is not None and new is not None]
+
+
 def _events(before: Reading, after: Reading) -> Iterator[tuple[str, ...]]:
-    """Yield the new events of the kernel log in the form of `Change.events`."""
-    if before.log is None or after.log is None:
-        return
+    """Yield the new events in the form of `Change.events`, each once if two sources have it."""
     titles = {d.pci: d.title for d in (*after.devices, *before.devices) if d.pci}
-    for event in after.log.events:
-        if event.at > before.log.last:
-            fatal = "fatal" if event.fatal else ""
-            yield titles.get(event.pci, ""), event.kind, str(event.code), fatal, event.pci
+    seen: dict[tuple[str, ...], str] = {}
+    for old, new in _xid_sources(before, after):
+        for event in new.events:
+            if event.at > old.last and event.kind != "reset":
+                key = (titles.get(event.pci, ""), event.kind, str(event.code), event.pci)
+                seen[key] = "fatal" if event.fatal else seen.get(key, "")
+    for (title, kind, code, pci), fatal in seen.items():
+        yield title, kind, code, fatal, pci

@@ -13,7 +13,7 @@ from accept.core import causes
 from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
 from accept.core.serde import renamed
-from accept.core.text import TextEnum
+from accept.core.text import TextEnum, decimal
 
 SCHEMA = 1
 
@@ -28,8 +28,19 @@ class GroupKind(TextEnum):
     EACH = "each"
     PAIRS = "pairs"
     RAILS = "rails"
+    RAIL_PAIRS = "rail-pairs"
     LADDER = "ladder"
     HALVES = "halves"
+
+    @property
+    def of_pairs(self) -> bool:
+        """Return True for rounds of disjoint pairs of hosts."""
+        return self in (GroupKind.PAIRS, GroupKind.RAIL_PAIRS)
+
+    @property
+    def of_rails(self) -> bool:
+        """Return True if one GPU of each host takes part in a group."""
+        return self in (GroupKind.RAILS, GroupKind.RAIL_PAIRS)
 
 
 class BoundKind(TextEnum):
@@ -109,8 +120,8 @@ class Reference:
     """The expected value of a metric on a machine, and its source.
 
     It applies to metrics with the same check and name, and with the same size and algorithm unless
-    these are None, on min_nodes to max_nodes nodes (None: no limit). A metric passes if
-    lower <= value <= upper (None: no limit).
+    these are None, on min_nodes to max_nodes nodes (None: no limit). A metric fails unless
+    lower <= value <= upper (None: no limit). Below `expected` it is inconclusive.
     """
 
     check: str
@@ -121,6 +132,8 @@ class Reference:
     value: float | None = None
     lower: float | None = None
     upper: float | None = None
+    #: What healthy machines reach with good settings; at least `lower`.
+    expected: float | None = None
     size: int | None = None
     min_nodes: int | None = None
     max_nodes: int | None = None
@@ -128,6 +141,10 @@ class Reference:
     device: str | None = None
     #: True if it applies only to groups whose GPUs are all in one NVLink domain.
     one_domain: bool = False
+    #: True if it applies to groups with one GPU of each host, False for whole hosts.
+    per_rail: bool = False
+    #: NCCL profile of the steps that it applies to; empty: that of the run.
+    profile: str = ""
     #: Theoretical peak of the metric, for "share of the peak".
     peak: float | None = None
     peak_source: str = ""
@@ -143,11 +160,15 @@ class Step:
     groups: GroupKind
     params: dict[str, ParamValue] = field(default_factory=dict)
     rounds: int = 1
+    #: NCCL profile of its ranks; empty: that of the run.
+    profile: str = ""
     #: Most waves of pairs that may follow the rounds to measure suspects again.
     repeats: int = 0
     timeout: float = 300.0
     estimate: float = 0.0
     optional: bool = False
+    #: True if it runs only after a step that left a question.
+    if_open: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +180,35 @@ class Skipped:
     #: A cause that a user can act on; None if the check does not apply, or in plans of 0.1.
     cause: Cause | None = None
     optional: bool = False
+    #: The step that was left out; empty if no step runs the check.
+    step: str = ""
+
+    @property
+    def subject(self) -> str:
+        """Return the check, and the step if only that was left out."""
+        return f"{self.check} in {self.step}" if self.step else self.check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Injection:
+    """A fault of a drill, and the part of the run that it affects."""
+
+    #: Its name in the catalog of faults.
+    fault: str
+    #: Name of the host, `#N` for its number from 0, or `*` for all hosts.
+    host: str
+    #: Local rank; None: the fault affects no single rank.
+    rank: int | None = None
+
+    @property
+    def target(self) -> str:
+        """Return HOST or HOST:LOCALRANK."""
+        return self.host if self.rank is None else f"{self.host}:{self.rank}"
+
+    @property
+    def text(self) -> str:
+        """Return FAULT@HOST or FAULT@HOST:LOCALRANK, as ranks and people read it."""
+        return f"{self.fault}@{self.target}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,9 +238,26 @@ class PlannedMachine:
     gpu_direct: bool = False
     #: True if the GPUs of a node are connected directly, by NVLink.
     peer_to_peer: bool = False
+    #: True if the switches between them reduce: NCCL must be able to use NVLS.
+    nvls: bool = False
+    #: Active NVLinks that each GPU must have; 0: unknown.
+    nvlinks: int = 0
     #: RDMA devices per node that must be up, and the rate of each in 10^9 bits per second.
     rdma_devices: int = 0
     rdma_gbps: float = 0.0
+    #: NICs per node that carry data between GPUs; 0: unknown or none.
+    nics: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collector:
+    """A command whose output the run keeps from its suspects."""
+
+    name: str
+    #: Commands of plain sh.
+    command: str
+    timeout: float
+    max_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +269,8 @@ class Plan:
     #: Identity of the run: `accept.core.evidence.plan_hash` of this plan.
     hash: str
     machine: PlannedMachine
+    #: The machine under the NCCL profiles that single steps use.
+    profiles: dict[str, PlannedMachine] = field(default_factory=dict)
     suite: str
     #: Number of requested nodes; None: all hosts of the back end's list.
     nodes: int | None
@@ -209,6 +278,10 @@ class Plan:
     skipped: tuple[Skipped, ...] = ()
     references: tuple[Reference, ...] = ()
     seed: int = 1
+    #: Pairs of hosts that steps of pairs measure instead of rounds; empty: rounds.
+    pairs: tuple[tuple[str, ...], ...] = ()
+    #: Name of the run whose suspects this run measures again; empty: none.
+    retest_of: str = ""
     require_all_nodes: bool = False
     #: GPUs per node that take part; None: all.
     gpus_used: int | None = None
@@ -219,10 +292,22 @@ class Plan:
     start_seconds: float = 300.0
     #: Time limit of the run after discovery.
     deadline_seconds: float = 3600.0
+    #: True if the run ends after the first step with a bad result that no later step can excuse.
+    fail_fast: bool = False
+    #: How long the hosts stay for debugging after the verdict.
     hold_seconds: float = 0.0
+    #: True if they also stay after a run that was accepted.
+    hold_always: bool = False
     keep_seconds: float = 86400.0
-    #: Injected faults ("wrong@host"); such a run is a drill and never an acceptance.
-    injected: tuple[str, ...] = ()
+    #: Commands for suspects after the steps, and their longest time together.
+    collectors: tuple[Collector, ...] = ()
+    collect_seconds: float = 0.0
+    #: Injected faults; such a run is a drill and never an acceptance.
+    injected: tuple[Injection, ...] = ()
+    #: Environment variables of all ranks as rendered, most of them settings of NCCL.
+    env: dict[str, str] = field(default_factory=dict)
+    #: What a user changed in the Helm values after they were rendered, one text each.
+    edited: tuple[str, ...] = ()
     #: Description of the logs that the plan was derived from; then exactly their contents count as
     #: requested. Empty for a run of `accept`.
     origin: str = ""
@@ -230,10 +315,24 @@ class Plan:
     #: version rendered the plan: its hash cannot be verified from the plan alone.
     files_hash: str = ""
 
+    def machine_in(self, step: Step) -> PlannedMachine:
+        """Return the machine under the NCCL profile of a step."""
+        return self.profiles.get(step.profile, self.machine)
+
     @staticmethod
     def adapt(data: dict[str, object]) -> dict[str, object]:
-        """Return the data of any version; 0.1 wrote `planted`."""
-        return renamed(data, "planted", "injected")
+        """Return the data of any version; 0.1 wrote `planted`, a list of FAULT@HOST:LOCALRANK."""
+        data = renamed(data, "planted", "injected")
+        faults = data.get("injected")
+        if not isinstance(faults, list):
+            return data
+        return {**data, "injected": [_of_text(f) if isinstance(f, str) else f for f in faults]}
+
+
+def _of_text(injected: str) -> dict[str, object]:
+    fault, _, target = injected.partition("@")
+    host, _, rank = target.partition(":")
+    return {"fault": fault, "host": host, "rank": decimal(rank)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,6 +406,8 @@ class Parsed:
 class Record:
     """One execution of a step on one group."""
 
+    #: The earlier attempt that it was copied from; empty: it was executed by this one.
+    attempt: str = ""
     step: str
     checks: tuple[str, ...]
     wave: int
@@ -465,6 +566,108 @@ class CheckVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasuredRange:
+    """The worst and the median of one figure over comparable executions or devices."""
+
+    check: str
+    metric: str
+    unit: str
+    #: Requested message size in bytes; None: the metric has none.
+    size: int | None = None
+    #: Nodes of each execution; 1 for devices.
+    nodes: int
+    #: Number of values.
+    values: int
+    worst: float
+    #: Hosts, or host and device, of the worst value.
+    worst_at: str
+    median: float
+    #: The highest lower bound that applies; None: there is none.
+    bound: Bound | None = None
+
+    @property
+    def margin(self) -> float | None:
+        """Return the distance of the worst value from its bound, as a share of the bound."""
+        lower = self.bound.lower if self.bound else None
+        return self.worst / lower - 1 if lower else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingPoint:
+    """The bus bandwidth of groups of one number of hosts."""
+
+    nodes: int
+    #: The median of all groups.
+    value: float
+    #: The value as a share of that of the fewest hosts.
+    efficiency: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """The efficiency of one collective over growing numbers of hosts, at one message size."""
+
+    check: str
+    step: str
+    unit: str
+    size: int
+    #: The fewest hosts first.
+    points: tuple[ScalingPoint, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detectable:
+    """The smallest slowdown of one node that the run would have found."""
+
+    #: Share of the normal speed that is lost.
+    slowdown: float
+    #: Probability that the node would have been named.
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCoverage:
+    """The parts of the cluster that one step exercised: numbers over all hosts."""
+
+    step: str
+    checks: tuple[str, ...]
+    groups: GroupKind
+    hosts: int
+    gpus: int
+    #: NICs with traffic, according to NCCL's log.
+    nics: int
+    #: Local ranks that communicated with other hosts.
+    rails: tuple[int, ...] = ()
+    #: Pairs of hosts that were measured alone.
+    links: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """The parts of the cluster that each step exercised, and those that no step did."""
+
+    steps: tuple[StepCoverage, ...] = ()
+    #: GPUs and NICs that some step exercised, and the number that the hosts should have.
+    gpus: int = 0
+    gpus_of: int = 0
+    #: GPUs that no step exercised, as HOST:LOCALRANK.
+    gpus_untested: tuple[str, ...] = ()
+    nics: int = 0
+    nics_of: int = 0
+    #: Hosts whose NICs no step used.
+    nics_untested: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptSteps:
+    """The steps whose records were copied from an earlier attempt."""
+
+    attempt: str
+    #: Their ids, in the order of the plan.
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The result of a run."""
 
@@ -485,12 +688,34 @@ class Verdict:
     suspects: tuple[Suspect, ...]
     #: The exit code: 0, 3, 5, 6 or 7.
     exit: int
+    #: The parts that were exercised; in verdicts of older versions empty.
+    coverage: Coverage = Coverage()
     #: Next actions, one line each.
     advice: tuple[str, ...] = ()
     injected: tuple[str, ...] = ()
+    #: What a user changed in the Helm values after they were rendered, one text each.
+    edited: tuple[str, ...] = ()
     #: Reason why the run was interrupted; empty if it was not.
     interruption: str = ""
     #: Tested part of each node, such as "4 of the 8 GPUs of each node"; empty: all.
     part: str = ""
+    #: What the user left out (`--only`, `--skip`, `--fail-fast`); the reason is the option.
+    not_run: tuple[Skipped, ...] = ()
+    #: Steps of earlier attempts (`--resume`).
+    kept: tuple[KeptSteps, ...] = ()
     #: Description of the judged logs, if they are not from a run of `accept`.
     origin: str = ""
+    #: Start and end of the run, from its records; 0: unknown.
+    start: float = 0.0
+    end: float = 0.0
+    #: GPUs that the nodes reported.
+    gpus: int = 0
+    ranges: tuple[MeasuredRange, ...] = ()
+    #: Only if the suite has a ladder.
+    scaling: tuple[Scaling, ...] = ()
+    #: None: pairs were not measured, or too few.
+    detectable: Detectable | None = None
+    #: Number of bad nodes with which the user accepts the run (`--max-bad`).
+    max_bad: int = 0
+    #: The version of `accept` that judged; older verdicts do not have it.
+    version: str = ""

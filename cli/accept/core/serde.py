@@ -212,7 +212,7 @@ def dump(value: object) -> Plain:
     kind = type(value)
     if dataclasses.is_dataclass(kind):
         data = {}
-        for item, key, _ in fields_of(kind):
+        for item, key in keys_of(kind):
             field_value = getattr(value, item.name)
             if field_value is not None or item.default is not None:
                 data[key] = dump(field_value)
@@ -322,10 +322,15 @@ def _cached(make: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 @_cached
+def keys_of(cls: Any) -> tuple[tuple[dataclasses.Field[Any], str], ...]:
+    """Return (field, key in files) for each field of a dataclass."""
+    return tuple((item, camel(item.name)) for item in dataclasses.fields(cls))
+
+
 def fields_of(cls: Any) -> tuple[tuple[dataclasses.Field[Any], str, Any], ...]:
     """Return (field, key in files, type with markers) for each field of a dataclass."""
     hints = get_type_hints(cls, include_extras=True)
-    return tuple((item, camel(item.name), hints[item.name]) for item in dataclasses.fields(cls))
+    return tuple((item, key, hints[item.name]) for item, key in keys_of(cls))
 
 
 def split(hint: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -541,8 +546,8 @@ def _is_intended(member: Any, data: object) -> bool:
 
 def _dataclass(cls: type[Any]) -> _Kind:
     readers = {key: (item.name, _kind(hint).read) for item, key, hint in fields_of(cls)}
-    required_keys = {key: item.name for item, key, _ in fields_of(cls) if _is_required(item)}
-    derived = {item.name for item, _, _ in fields_of(cls) if not item.init}
+    required_keys = {key: item.name for item, key in keys_of(cls) if _is_required(item)}
+    derived = {item.name for item, _ in keys_of(cls) if not item.init}
     adapt = getattr(cls, "adapt", None)
 
     def read_dataclass(data: object) -> Any:
@@ -602,7 +607,7 @@ def _schema_of_fields(cls: type[Any], defs: _Schema) -> _Schema:
         "properties": properties,
         "additionalProperties": False,
     }
-    required = [key for item, key, _ in fields_of(cls) if _is_required(item)]
+    required = [key for item, key in keys_of(cls) if _is_required(item)]
     return {**result, "required": required} if required else result
 
 

@@ -1,4 +1,4 @@
-"""Make untrusted text safe to show; format and parse counts, durations and sizes; text enums."""
+"""Make untrusted text safe to show; format counts, durations, sizes and host lists; text enums."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,12})([^0-9]*)")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$])")
 
 
@@ -97,3 +98,44 @@ def format_size(size: int) -> str:
         if size and size % _UNITS[unit] == 0:
             return f"{size // _UNITS[unit]}{unit}"
     return str(size)
+
+
+def folded(names: Sequence[str]) -> str:
+    """Return names of hosts as a short list: "node[01-03,07],login".
+
+    Only the last number of a name is folded. Leading zeros are kept.
+    """
+    matches = {name: _LAST_NUMBER.fullmatch(name) for name in names}
+    parts = {name: match.groups() for name, match in matches.items() if match}
+    padded = {
+        (before, after, len(digits))
+        for before, digits, after in parts.values()
+        if digits.startswith("0") and digits != "0"
+    }
+    numbers: dict[tuple[str, str, int], list[int]] = {}
+    for name in matches:
+        if name not in parts:
+            numbers[name, "", 0] = []
+            continue
+        before, digits, after = parts[name]
+        width = len(digits) if (before, after, len(digits)) in padded else 0
+        numbers.setdefault((before, after, width), []).append(int(digits))
+    return ",".join(
+        f"{before}{_ranges(own, width)}{after}" for (before, after, width), own in numbers.items()
+    )
+
+
+def _ranges(numbers: Sequence[int], width: int) -> str:
+    """Return numbers as "[1-3,7]", a single one as it is, and none as ""."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    texts = [
+        f"{low:0{width}}" if low == high else f"{low:0{width}}-{high:0{width}}"
+        for low, high in ranges
+    ]
+    is_one = len(ranges) == 1 and ranges[0][0] == ranges[0][1]
+    return "".join(texts) if is_one or not texts else f"[{','.join(texts)}]"

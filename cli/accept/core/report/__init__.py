@@ -1,1 +1,21 @@
-"""A verdict as plain text and as Markdown; nodes print both."""
+"""Write a verdict and its reports: plain text, Markdown and JUnit; nodes write and print them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from accept.core import evidence
+from accept.core.model import Plan, Record, Verdict
+from accept.core.report.junit import junit
+from accept.core.report.markdown import render_markdown
+from accept.core.serde import to_json
+
+
+def write_judgement(
+    folder: Path, plan: Plan, verdict: Verdict, records: Sequence[Record] = ()
+) -> None:
+    """Write the verdict, and the reports for people and for CI systems."""
+    evidence.write(folder / evidence.VERDICT, to_json(verdict) + "\n")
+    evidence.write(folder / evidence.REPORT, render_markdown(verdict, plan, records))
+    evidence.write(folder / evidence.JUNIT, junit(verdict, records))

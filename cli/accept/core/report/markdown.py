@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 
 from accept.core.causes import Cause
+from accept.core.facts import Inventory, inventories_of
 from accept.core.judge.collective_metrics import number
-from accept.core.model import GroupKind, Plan, State, SuspectKind, Verdict
-from accept.core.report.text import excused
+from accept.core.judge.consistency import compared
+from accept.core.judge.summary import node_lists, not_run, usable
+from accept.core.model import Plan, Record, State, SuspectKind, Verdict
+from accept.core.report.text import excused, kept, number3, of_total
+from accept.core.text import duration, format_size, shortened
 from accept.core.text import markdown as escaped
 
 #: Longest table.
@@ -16,29 +21,23 @@ _MAX_ROWS = 1000
 _GROUPS = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
 
 
-def render_markdown(verdict: Verdict, plan: Plan) -> str:
-    """Return the verdict as a self-contained Markdown page."""
-    return "\n".join(_page(verdict, plan)) + "\n"
+def render_markdown(verdict: Verdict, plan: Plan, records: Sequence[Record] = ()) -> str:
+    """Return the verdict as a self-contained Markdown page: answer, actions, reasons, details."""
+    return "\n".join(_page(verdict, plan, records)) + "\n"
 
 
-def _page(verdict: Verdict, plan: Plan) -> Iterator[str]:
+def _page(verdict: Verdict, plan: Plan, records: Sequence[Record]) -> Iterator[str]:
+    inventories = inventories_of(records, verdict.hosts)
     yield f"# {escaped(verdict.headline)}"
     yield ""
     yield f"- accepted: **{'yes' if verdict.accepted else 'no'}** (exit {verdict.exit})"
-    if verdict.origin:
-        yield f"- judged: {escaped(verdict.origin)}"
-    yield f"- machine: {escaped(verdict.machine)}, suite: {escaped(verdict.suite)}"
-    yield f"- run {escaped(verdict.run)}, attempt {escaped(verdict.attempt)}"
-    yield f"- hosts that took part ({len(verdict.hosts)}): {_hosts(verdict.hosts)}"
-    if verdict.missing:
-        yield f"- hosts that did not ({len(verdict.missing)}): {_hosts(verdict.missing)}"
-    if not plan.machine.speed_promised:
-        yield "- no speed target: judged by correctness and by comparison with peers"
-    if verdict.injected:
-        yield f"- DRILL: injected faults: {escaped(', '.join(verdict.injected))}"
-    if verdict.interruption:
-        yield f"- interrupted: {escaped(verdict.interruption)}"
-    yield from _section("Checks", "check | state | measured | required", _check_rows(verdict))
+    if text := usable(verdict):
+        yield f"- {escaped(text)}"
+    yield from _facts(verdict, plan)
+    if verdict.advice:
+        yield from ("", "## What to do next", "")
+        for line in verdict.advice:
+            yield f"- {escaped(line)}"
     yield from _section(
         "Suspects", "suspect | cause | strength | reason | evidence", _suspects(verdict)
     )
@@ -48,20 +47,109 @@ def _page(verdict: Verdict, plan: Plan) -> Iterator[str]:
             yield from ("", f"Hosts of {escaped(suspect.name, 120)}: {_hosts(suspect.hosts)}")
             if suspect.others:
                 yield f"on one side, on the other: {_hosts(suspect.others)}"
+    yield from _section("Checks", "check | state | measured | required", _check_rows(verdict))
+    yield from _section(
+        "Scaling", "collective | nodes | GB/s | share of the fewest nodes", _scaling(verdict)
+    )
     yield from _section(
         "Findings",
         "check | judgement | state | cause | finding | source | evidence",
         _findings(verdict),
     )
-    if verdict.advice:
-        yield from ("", "## What to do next", "")
-        for line in verdict.advice:
-            yield f"- {escaped(line)}"
+    yield from _section("Not tested", "check | reason", _not_tested(verdict, plan))
+    yield from _section(
+        "Versions and settings", "property | most nodes | nodes | others", _drift(inventories)
+    )
+    yield from _section("Nodes", "node | state | GPUs (UUID)", _nodes(verdict, inventories))
     if causes := [cause for cause in Cause if cause in _causes(verdict)]:
-        yield from ("", "How to confirm each by hand, and what to tell the provider:", "")
+        heading = "Who has to act, how to confirm each by hand, and what to tell the provider:"
+        yield from ("", heading, "")
         for cause in causes:
-            yield f"- docs/causes.md#{cause}, or `accept show cause {cause}`"
+            page = f"docs/causes.md#{cause}, or `accept show cause {cause}`"
+            yield f"- {cause} (owner: {cause.row.owner}): {page}"
+    yield from _section(
+        "Coverage",
+        "step | checks | groups | hosts | GPUs | NICs | rails | links",
+        _covered(verdict),
+    )
+    covered = verdict.coverage
+    if covered.gpus_untested:
+        yield from ("", f"GPUs that no step exercised: {_hosts(covered.gpus_untested)}")
+    if covered.nics_untested:
+        yield from ("", f"Hosts whose NICs no step used: {_hosts(covered.nics_untested)}")
     yield from _section("Plan", "step | checks | groups | time limit in s", _steps(plan))
+
+
+def _facts(verdict: Verdict, plan: Plan) -> Iterator[str]:
+    if verdict.origin:
+        yield f"- judged: {escaped(verdict.origin)}"
+    yield f"- machine: {escaped(verdict.machine)}, suite: {escaped(verdict.suite)}"
+    yield f"- run {escaped(verdict.run)}, attempt {escaped(verdict.attempt)}"
+    if 0 < verdict.start < verdict.end < 1e11:
+        start = datetime.fromtimestamp(verdict.start, timezone.utc).strftime("%Y-%m-%d %H:%M")
+        yield f"- time: {start} UTC, {duration(verdict.end - verdict.start)}"
+    if plan.retest_of:
+        yield f"- retest of: {escaped(plan.retest_of, 80)}"
+    if text := kept(verdict):
+        yield f"- kept: {escaped(text)}"
+    if text := not_run(verdict.not_run):
+        yield f"- not run: {escaped(text)}"
+    yield f"- version: accept {escaped(plan.version)}, judged by {escaped(verdict.version)}"
+    yield f"- hosts that took part ({len(verdict.hosts)}): {_hosts(verdict.hosts)}"
+    if verdict.missing:
+        yield f"- hosts that did not ({len(verdict.missing)}): {_hosts(verdict.missing)}"
+    if not plan.machine.speed_promised:
+        yield "- no speed target: judged by correctness and by comparison with peers"
+    if found := verdict.detectable:
+        slowdown = f"{found.slowdown * 100:.2g}%"
+        yield (
+            f"- a node more than {slowdown} slower in its pairs would have been found with "
+            f"{found.probability:.0%} probability"
+        )
+    if verdict.injected:
+        yield f"- DRILL: injected faults: {escaped(', '.join(verdict.injected))}"
+    for change in verdict.edited:
+        yield f"- edited after rendering: {escaped(change)}"
+    if verdict.interruption:
+        yield f"- interrupted: {escaped(verdict.interruption)}"
+
+
+def _scaling(verdict: Verdict) -> Iterator[tuple[str, ...]]:
+    for one in verdict.scaling:
+        for point in one.points:
+            yield (
+                escaped(f"{one.check} {format_size(one.size)}"),
+                str(point.nodes),
+                number3(point.value),
+                f"{point.efficiency:.0%}",
+            )
+
+
+def _not_tested(verdict: Verdict, plan: Plan) -> Iterator[tuple[str, ...]]:
+    if verdict.part:
+        yield "all", f"only {escaped(verdict.part)} took part"
+    for check in verdict.checks:
+        for finding in check.findings:
+            if finding.state is State.NOT_TESTED:
+                yield escaped(check.check), escaped(finding.message)
+    known = {check.check for check in verdict.checks}
+    for skipped in plan.skipped:
+        if skipped.check not in known or skipped.step:
+            yield escaped(skipped.subject), escaped(skipped.reason)
+
+
+def _drift(inventories: Mapping[str, Inventory]) -> Iterator[tuple[str, ...]]:
+    for row in compared(inventories):
+        others = "; ".join(f"{value}: {shortened(hosts, 8)}" for value, hosts in row.others)
+        yield escaped(row.name), escaped(row.usual), str(row.nodes), escaped(others) or "none"
+
+
+def _nodes(verdict: Verdict, inventories: Mapping[str, Inventory]) -> Iterator[tuple[str, ...]]:
+    for state, hosts in vars(node_lists(verdict)).items():
+        for host in hosts:
+            gpus = inventories[host].gpus if host in inventories else ()
+            uuids = " ".join(gpu.uuid for gpu in gpus)
+            yield escaped(host, 120), state, escaped(uuids, 2000) or "not reported"
 
 
 def _section(title: str, header: str, rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
@@ -137,9 +225,27 @@ def _cause(cause: str) -> str:
     return escaped(cause, 40)
 
 
+def _covered(verdict: Verdict) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the coverage table: each step, and all of them together."""
+    covered = verdict.coverage
+    for row in covered.steps:
+        yield (
+            escaped(row.step),
+            escaped(", ".join(row.checks)),
+            str(row.groups),
+            *map(str, (row.hosts, row.gpus, row.nics, len(row.rails), row.links)),
+        )
+    if covered.steps:
+        gpus, nics = (
+            of_total(covered.gpus, covered.gpus_of),
+            of_total(covered.nics, covered.nics_of),
+        )
+        yield "all steps", "", "", str(len(verdict.hosts)), gpus, nics, "", ""
+
+
 def _steps(plan: Plan) -> Iterator[tuple[str, ...]]:
     for step in plan.steps:
-        rounds = f" x {step.rounds}" if step.groups is GroupKind.PAIRS else ""
+        rounds = f" x {step.rounds}" if step.groups.of_pairs else ""
         yield (
             escaped(step.id),
             escaped(", ".join(step.checks)),

@@ -1,4 +1,4 @@
-"""Write a verdict as text for the terminal and as JUnit XML.
+"""Write a verdict as one screen for the terminal.
 
 Everything that came from hosts and logs is untrusted: it is bounded and escaped.
 """
@@ -7,13 +7,474 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
-from xml.etree import ElementTree
+from dataclasses import dataclass
 
+from accept.core.catalog.metrics import BUSBW
 from accept.core.causes import Cause, Judgement
-from accept.core.judge.summary import action, suspect_advice, usable, worst_state
-from accept.core.model import BadPair, CheckVerdict, Finding, State, Suspect, SuspectKind, Verdict
-from accept.core.text import count, plain, shortened
+from accept.core.judge.collective_metrics import number
+from accept.core.judge.summary import (
+    action,
+    node_lists,
+    not_run,
+    suspect_advice,
+    usable,
+    worst_state,
+)
+from accept.core.model import (
+    BadPair,
+    BoundKind,
+    CheckVerdict,
+    Finding,
+    MeasuredRange,
+    Scaling,
+    State,
+    Strength,
+    Suspect,
+    SuspectKind,
+    Verdict,
+)
+from accept.core.text import count, duration, format_size, plain, shortened
+
+#: Highest number of lines for any verdict.
+MOST_LINES = 30
+#: Suspects with their reason, and suspects that are only named.
+_FULL_SUSPECTS, _NAMED_SUSPECTS = 2, 12
+#: Rows of figures, findings, advice and notes.
+_MOST_ROWS, _MOST_FINDINGS, _MOST_ADVICE, _MOST_NOTES = 8, 5, 2, 4
+#: Bad pairs of a fault of the network, and names in the last line.
+_SCREEN_PAIRS, _MOST_NAMES = 5, 16
+#: How the last line of every screen begins.
+VERDICT_LINE = "VERDICT "
+#: Suspects in the summary.
+_SUMMARY_SUSPECTS = 20
+#: Lines of one text.
+_TEXT_LINES = 3
+#: Collectives whose efficiency over the number of nodes is shown.
+_MOST_SCALING = 2
+#: Steps that were kept from an earlier attempt.
+_MAX_KEPT = 12
+
+_RED, _GREEN, _YELLOW, _BLUE, _CYAN = "31", "32", "33", "34", "36"
+_BOLD, _DIM = "1", "2"
+_COLORS = {
+    State.PASS: _GREEN,
+    State.DEGRADED: _YELLOW,
+    State.FAIL: _RED,
+    State.INCONCLUSIVE: _BLUE,
+    State.NOT_TESTED: _BLUE,
+}
+_TAGS = {Strength.STRONG: "37;41", Strength.MODERATE: _YELLOW, Strength.WEAK: _DIM}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The additions of the workstation to a screen: the report's path, and commands."""
+
+    report: str = ""
+    #: Command and purpose, in order.
+    commands: tuple[tuple[str, str], ...] = ()
+    #: Remarks, one sentence each.
+    notes: tuple[str, ...] = ()
+
+
+def table(
+    verdict: Verdict, width: int = 80, *, color: bool = False, place: Place | None = None
+) -> str:
+    """Return the verdict for a terminal of `width` columns, in at most MOST_LINES lines.
+
+    The first lines answer which nodes may be used, which not and why; the last one is for grep. No
+    word is cut: a name that is longer than the line stays whole.
+    """
+    screen = _Screen(verdict, max(60, min(width, 100)), color, place or Place())
+    return "\n".join(screen.lines())
+
+
+@dataclass(frozen=True)
+class _Screen:
+    verdict: Verdict
+    width: int
+    color: bool
+    place: Place
+
+    def lines(self) -> list[str]:
+        """Return head, body and tail; the body gives way if there are too many lines."""
+        do_now = [*self._do_now()]
+        head, tail = [*self._head()], [*([""] * bool(do_now)), *do_now, "", *self._tail()]
+        body: list[str] = []
+        for part in self._parts():
+            if lines := [*part]:
+                body += ["", *lines]
+        room = MOST_LINES - len(head) - len(tail)
+        if len(body) > room:
+            more = f"  … more in {'report.html' if self.place.report else 'report.md'}"
+            body = [*body[: room - 1], self._painted(more, _DIM)]
+        return [*head, *body, *tail]
+
+    # The first lines
+
+    def _head(self) -> Iterator[str]:
+        verdict, lists = self.verdict, node_lists(self.verdict)
+        answer, color = answer_of(verdict), _COLORS[verdict.state]
+        hosts = len(verdict.hosts) + len(verdict.missing)
+        nodes = count(hosts, "node")
+        facts = [f"{len(lists.good)} of {nodes} good" if lists.good else nodes]
+        facts += [count(verdict.gpus, "GPU")] if verdict.gpus else []
+        facts += [
+            plain(verdict.machine, 60),
+            *([plain(verdict.suite, 60)] if verdict.suite else []),
+        ]
+        if verdict.end > verdict.start > 0:
+            facts.append(duration(verdict.end - verdict.start))
+        first, *rest = self._wrapped(f"{answer}   {' · '.join(facts)}", "", "  ")
+        yield self._painted(first, f"{_BOLD};{color}")
+        yield from rest
+        if verdict.origin:
+            yield from self._wrapped(plain(verdict.origin), "  ", "  ")
+        if verdict.injected or verdict.interruption:
+            yield from self._wrapped(plain(verdict.headline), "  ", "  ")
+        elif text := usable(verdict):
+            yield from self._wrapped(plain(text), "  ", "  ")
+
+    def _parts(self) -> Iterator[Iterator[str]]:
+        suspects = self.verdict.suspects
+        for suspect in suspects[:_FULL_SUSPECTS]:
+            yield self._suspect(suspect)
+        if more := suspects[_FULL_SUSPECTS:]:
+            yield self._more_suspects(more)
+        yield self._findings()
+        yield self._figures()
+        yield self._remarks()
+
+    # Suspects
+
+    def _suspect(self, suspect: Suspect) -> Iterator[str]:
+        label = "BAD" if not suspect.of_network else "NETWORK"
+        kind = "" if suspect.kind in _NO_KIND else f"{suspect.kind} "
+        name = f"{kind}{plain(suspect.name, 120)}"
+        title = f"{label}   {name}: {plain(suspect.cause, 40)} [{suspect.strength}]"
+        for line in self._wrapped(title, "  ", "    "):
+            shown = line.replace(label, self._painted(label, _RED), 1)
+            shown = shown.replace(name, self._painted(name, _BOLD), 1)
+            tag = f"[{suspect.strength}]"
+            yield shown.replace(tag, self._painted(tag, _TAGS[suspect.strength]), 1)
+        for text in (suspect.why, suspect.around):
+            if text:
+                yield from self._wrapped(plain(text), "      ", "      ")
+        if suspect.of_network and suspect.pairs:
+            pairs = shortened([_pair(pair) for pair in suspect.pairs], _SCREEN_PAIRS)
+            yield from self._wrapped(f"pairs: {plain(pairs)}", "      ", "      ")
+        if suspect.innocent:
+            yield from self._wrapped(f"NOT {plain(suspect.innocent)}", "      ", "      ")
+        yield from self._wrapped(f"→ {action(suspect)}", "      ", "        ")
+
+    def _more_suspects(self, suspects: Sequence[Suspect]) -> Iterator[str]:
+        names = [f"{plain(s.name, 60)} {s.cause} [{s.strength}]" for s in suspects]
+        label = "ALSO   " + shortened(names, _NAMED_SUSPECTS)
+        yield from self._wrapped(label, "  ", "         ")
+
+    # Findings and figures
+
+    def _findings(self) -> Iterator[str]:
+        findings = findings_of(self.verdict)
+        for text in findings[:_MOST_FINDINGS]:
+            yield from self._wrapped(text, "  ", "    ")
+        if len(findings) > _MOST_FINDINGS:
+            yield f"  … and {len(findings) - _MOST_FINDINGS} more"
+
+    def _figures(self) -> Iterator[str]:
+        """Yield the figures of an accepted run; of others, only which checks passed."""
+        verdict = self.verdict
+        passed = [check for check in verdict.checks if check.state is State.PASS]
+        if verdict.state is not State.PASS:
+            return
+        rows = [range_row(one) for one in tightest_ranges(verdict)[:_MOST_ROWS]]
+        lines = _aligned(rows)
+        if max(map(len, lines), default=0) > self.width:
+            rows = [(name, measured, "", *rest) for name, measured, _, *rest in rows]
+            lines = _aligned(rows)
+        for index, line in enumerate(lines):
+            yield self._painted(line, _DIM) if index == 0 else line
+        shown = {one.check for one in verdict.ranges}
+        others = [check for check in passed if check.check not in shown]
+        texts = [check for check in others if check.measured and check.check not in _QUIET]
+        for check in texts[:3]:
+            yield self._cut(f"  {plain(check.check, 20)}: {plain(check.measured, 300)}")
+        if quiet := [check.check for check in others if check not in texts[:3]]:
+            yield from self._wrapped(f"also passed: {', '.join(map(plain, quiet))}", "  ", "    ")
+
+    def _remarks(self) -> Iterator[str]:
+        verdict = self.verdict
+        passed = [plain(check.check, 40) for check in verdict.checks if check.state is State.PASS]
+        for label, text in (
+            ("passed", "" if verdict.state is State.PASS else ", ".join(passed)),
+            ("coverage", coverage(verdict)),
+            ("kept", kept(verdict)),
+            ("not run", not_run(verdict.not_run)),
+            ("not tested", not_tested(verdict)),
+            ("drift", drift(verdict)),
+            *(("scaling", scaling_text(one)) for one in verdict.scaling[:_MOST_SCALING]),
+        ):
+            if text:
+                yield from self._wrapped(f"{label}: {text}", "  ", "    ")
+        edited = [f"edited after rendering: {plain(change, 300)}" for change in verdict.edited]
+        for note in (*edited, *self.place.notes)[:_MOST_NOTES]:
+            yield from self._wrapped(plain(note), "  ", "    ")
+        if not node_lists(verdict).good:
+            return
+        if found := verdict.detectable:
+            text = f"A node more than {found.slowdown * 100:.2g}% slower in its pairs would have "
+            text += f"been found with {found.probability:.0%} probability."
+            yield from self._wrapped(text, "  ", "  ")
+        kinds = {one.bound.kind for one in tightest_ranges(verdict) if one.bound}
+        if verdict.state is State.PASS and BoundKind.FLOOR in kinds:
+            text = "¹ from the specification, not measured: accept show machine "
+            yield from self._wrapped(f"{text}{plain(verdict.machine, 60)}", "  ", "    ")
+
+    def _do_now(self) -> Iterator[str]:
+        shown = {suspect_advice(s) for s in self.verdict.suspects}
+        advice = [line for line in self.verdict.advice if line not in shown][:_MOST_ADVICE]
+        commands = [*self.place.commands]
+        for suspect in self.verdict.suspects[:1]:
+            commands.append((f"accept show cause {suspect.cause}", "how to confirm it by hand"))
+        if not advice and not commands:
+            return
+        yield f"  {self._painted('DO NOW', _BOLD)}"
+        for command, purpose in commands:
+            yield f"    {self._painted(plain(command), _CYAN)}   {self._painted(purpose, _DIM)}"
+        for line in advice:
+            yield from self._wrapped(plain(line), "    ", "      ")
+
+    # The last lines
+
+    def _tail(self) -> Iterator[str]:
+        verdict = self.verdict
+        if self.place.report:
+            yield self._painted(f"report {plain(self.place.report)}", _DIM)
+        if not verdict.origin:
+            parts = [f"run {plain(verdict.attempt, 80)}", f"plan {plain(verdict.run, 80)[:12]}"]
+            yield self._painted(f"{' · '.join(parts)} · exit {verdict.exit}", _DIM)
+        yield verdict_line(verdict)
+
+    # Lines
+
+    def _wrapped(self, text: str, first: str, later: str) -> list[str]:
+        lines = textwrap.wrap(
+            text,
+            self.width,
+            initial_indent=first,
+            subsequent_indent=later,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+        if len(lines) > _TEXT_LINES:
+            lines = [*lines[: _TEXT_LINES - 1], self._cut(f"{lines[_TEXT_LINES - 1]} …")]
+        return lines or [first]
+
+    def _cut(self, text: str) -> str:
+        """Return one line that ends at a word, with an ellipsis if words are left out."""
+        indent = text[: len(text) - len(text.lstrip())]
+        if len(text) <= self.width:
+            return text
+        return indent + textwrap.shorten(text, self.width - len(indent), placeholder=" …")
+
+    def _painted(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
+
+
+#: Kinds that their names show.
+_NO_KIND = (SuspectKind.RAIL, SuspectKind.FABRIC)
+#: Checks whose pass needs no figures.
+_QUIET = ("hosts", "inventory", "connectivity")
+
+
+def answer_of(verdict: Verdict) -> str:
+    """Return whether the nodes are accepted, such as "✔ ACCEPTED"."""
+    if verdict.injected:
+        return "■ DRILL"
+    if verdict.state is State.PASS:
+        limits = [] if verdict.gpu_tested else ["no GPU tested"]
+        limits += ["not all checks ran"] if verdict.not_run else []
+        return "✔ ACCEPTED" + (f" ({', '.join(limits)})" if limits else "")
+    lists = node_lists(verdict)
+    if verdict.state is State.DEGRADED and lists.good:
+        # A node is left out with all of its GPUs and NICs.
+        allowed = f" (--max-bad {verdict.max_bad})" if verdict.max_bad else ""
+        return accepted_without(lists.bad) + allowed
+    if verdict.state in (State.FAIL, State.DEGRADED):
+        return "✖ REJECTED"
+    if verdict.interruption:
+        return "? INTERRUPTED"
+    return "? NOT DECIDED" if verdict.state is State.INCONCLUSIVE else "? NOT TESTED"
+
+
+def accepted_without(bad: Sequence[str]) -> str:
+    """Return the answer if only these nodes are bad."""
+    return f"▲ ACCEPTED WITHOUT {count(len(bad), 'NODE', 'NODES')}"
+
+
+def summary(verdict: Verdict) -> str:
+    """Return headline, identity and suspects in a few lines of at most 4,000 bytes."""
+    lines = [f"verdict: {plain(verdict.headline, 400)}", plain(usable(verdict), 400), _run(verdict)]
+    suspects = verdict.suspects[:_SUMMARY_SUSPECTS]
+    lines += [plain(f"{s.kind} {s.name}: {s.cause} ({s.strength}): {s.why}", 200) for s in suspects]
+    if more := len(verdict.suspects) - len(suspects):
+        lines.append(f"  … and {more} more: see report.md")
+    text = "".join(f"{line}\n" for line in lines if line)
+    # Kubernetes keeps 4,096 bytes of a pod's last message.
+    return text.encode()[:4000].decode(errors="ignore")
+
+
+def _run(verdict: Verdict) -> str:
+    parts = [
+        f"machine {plain(verdict.machine, 80)}",
+        f"suite {plain(verdict.suite, 80)}",
+        count(len(verdict.hosts), "host"),
+        f"run {plain(verdict.run, 80)[:12]}",
+        f"attempt {plain(verdict.attempt, 80)}",
+        f"exit {verdict.exit}",
+    ]
+    if verdict.missing:
+        parts.insert(3, f"missing: {plain(', '.join(verdict.missing[:8]), 200)}")
+    return ", ".join(parts)
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """Return the last line of every screen, for grep: fields without blanks."""
+    lists = node_lists(verdict)
+    network = [s.name for s in verdict.suspects if s.of_network]
+    left_out = [*dict.fromkeys(skip.check for skip in verdict.not_run)]
+    fields = [
+        f"{VERDICT_LINE}{verdict.state}",
+        f"good={len(lists.good)}",
+        f"bad={_names(lists.bad)}",
+        f"untested={len(lists.untested)}",
+        *([f"notrun={_names(left_out)}"] if left_out else []),
+        *(["drill=yes"] if verdict.injected else []),
+        *([f"network={_names(network)}"] if network else []),
+        f"run={_name(verdict.attempt)}",
+    ]
+    return " ".join(fields)
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f",+{len(names) - _MOST_NAMES}" if len(names) > _MOST_NAMES else ""
+    return (",".join(map(_name, names[:_MOST_NAMES])) or "none") + more
+
+
+def _name(name: str) -> str:
+    return plain(name, 80).replace(" ", "_") or "none"
+
+
+def tightest_ranges(verdict: Verdict) -> list[MeasuredRange]:
+    """Return one figure of each check: that with the smallest margin, else of the most nodes."""
+    best: dict[str, MeasuredRange] = {}
+    for one in verdict.ranges:
+        known = best.get(one.check)
+        if known is None or _tightness(one) < _tightness(known):
+            best[one.check] = one
+    return [*best.values()]
+
+
+def _tightness(one: MeasuredRange) -> tuple[bool, float, int]:
+    return one.margin is None, one.margin or 0.0, -one.nodes
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return a header and rows as lines, without columns that are empty."""
+    if not rows:
+        return []
+    header = ("check", "worst / median", "at", "required", "margin")
+    columns = [
+        [title, *cells]
+        for title, cells in zip(header, zip(*rows, strict=True), strict=True)
+        if any(cells)
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    return [
+        f"  {'  '.join(c.ljust(w) for c, w in zip(cells, widths, strict=True))}".rstrip()
+        for cells in zip(*columns, strict=True)
+    ]
+
+
+def range_row(one: MeasuredRange) -> tuple[str, ...]:
+    """Return a figure as cells: check, worst and median, place, required, margin."""
+    name = plain(one.check, 30)
+    if one.metric not in (BUSBW.name, one.check):
+        name += f".{plain(one.metric, 30)}"
+    if one.size:
+        name += f" {format_size(one.size)}"
+    if one.nodes > 1:
+        name += f", {one.nodes} nodes"
+    measured = f"{number3(one.worst)} / {number3(one.median)} {one.unit}"
+    if one.values == 1:
+        measured = f"{number3(one.worst)} {one.unit}"
+    at = plain(one.worst_at, 40) if one.values > 1 else ""
+    if one.bound is None or one.bound.lower is None:
+        return name, measured, at, "", ""
+    mark = {BoundKind.FLOOR: " ¹", BoundKind.EXPECTATION: " (yours)"}.get(one.bound.kind, "")
+    margin = f"{one.margin:+.0%}" if one.margin is not None else ""
+    return name, measured, at, f"≥ {number3(one.bound.lower)} {one.unit}{mark}", margin
+
+
+def number3(value: float) -> str:
+    """Return a number with three significant digits, without an exponent if possible."""
+    return number(float(f"{value:.3g}"))
+
+
+def not_tested(verdict: Verdict) -> str:
+    """Return what the run did not test, as one line; empty if it tested everything."""
+    parts = [f"only {plain(verdict.part)}"] if verdict.part else []
+    if verdict.missing:
+        parts.append(f"{count(len(verdict.missing), 'node')} did not take part")
+    left_out = {skip.check for skip in verdict.not_run}
+    checks = [check for check in verdict.checks if check.state is State.NOT_TESTED]
+    checks = [check for check in checks if check.check not in left_out]
+    names = [plain(check.check, 40) + (" (optional)" if check.optional else "") for check in checks]
+    return "; ".join([*parts, *([", ".join(names)] if names else [])])
+
+
+def scaling_text(scaling: Scaling) -> str:
+    """Return the efficiency over the number of nodes: "…, 2 nodes 92 GB/s, 4 nodes 99%"."""
+    first, *others = scaling.points
+    points = [f"{count(point.nodes, 'node')} {point.efficiency:.0%}" for point in others]
+    base = f"{count(first.nodes, 'node')} {number3(first.value)} {scaling.unit}"
+    return plain(f"{scaling.check} {format_size(scaling.size)}, {', '.join([base, *points])}")
+
+
+def kept(verdict: Verdict) -> str:
+    """Return which steps earlier attempts executed, as one line; empty: none."""
+    texts = [
+        f"{shortened(one.steps, _MAX_KEPT)} from attempt {one.attempt}" for one in verdict.kept
+    ]
+    return plain("; ".join(texts))
+
+
+def of_total(exercised: int, total: int) -> str:
+    """Return how many of all parts were exercised: "512 of 512"; "0" if none are expected."""
+    return f"{exercised} of {total}" if total else str(exercised)
+
+
+def coverage(verdict: Verdict) -> str:
+    """Return the GPUs and NICs that some step exercised, as one line; empty if nothing ran."""
+    covered = verdict.coverage
+    if not covered.steps:
+        return ""
+    gpus, nics = of_total(covered.gpus, covered.gpus_of), of_total(covered.nics, covered.nics_of)
+    parts = (("not exercised", covered.gpus_untested), ("NICs not used", covered.nics_untested))
+    untested = [f"; {label}: {shortened(names, 4)}" for label, names in parts if names]
+    return plain(f"{gpus} GPUs, {nics} NICs{''.join(untested)}")
+
+
+def drift(verdict: Verdict) -> str:
+    """Return whether hardware, versions and settings are equal; empty if nothing was compared."""
+    check = next((check for check in verdict.checks if check.check == "inventory"), None)
+    if check is None or len(verdict.hosts) < 2 or check.state is State.NOT_TESTED:
+        return ""
+    differences = [f for f in check.findings if f.cause is Cause.INVENTORY_MISMATCH]
+    notes = [f for f in check.findings if f.judgement is Judgement.CONSISTENCY]
+    if not differences and not notes:
+        return f"hardware, versions and settings are equal on {len(verdict.hosts)} nodes"
+    return plain((differences or notes)[0].message, 200)
 
 
 def excused(check: CheckVerdict) -> bool:
@@ -42,77 +503,14 @@ def finding_text(finding: Finding, checks: Sequence[str] = (), logs: int = 3) ->
     return text
 
 
-_COLOURS = {
-    State.PASS: "32",
-    State.DEGRADED: "33",
-    State.FAIL: "31",
-    State.INCONCLUSIVE: "35",
-    State.NOT_TESTED: "33",
-}
-#: Longest list of findings, suspects or advice on a terminal.
-_SCREEN_LINES = 20
-#: Suspects with all their details on a terminal; the others have one line each.
-_FULL_SUSPECTS = 3
-#: Bad pairs of a fault of the network on a terminal.
-_SCREEN_PAIRS = 5
-#: Lines of one row of the table of checks, if suspects are shown above it.
-_ROW_LINES = 2
-#: Largest number of findings per check in the JUnit file.
-_JUNIT_FINDINGS = 500
-
-
-def table(verdict: Verdict, width: int = 100, *, color: bool = False) -> str:
-    """Return the verdict for a terminal of `width` columns, with enough detail for a ticket.
-
-    The first lines show which hosts may be used, what is bad, by which counts, and what to do.
-    """
-    width = max(60, min(width, 240))
-    lines = [_painted(plain(verdict.headline), verdict.state, color=color)]
-    run = _wrapped(_run(verdict), width, "")
-    # What logs of others are is part of the answer; a run's identity is a detail.
-    lines += run if verdict.origin else []
-    lines += _wrapped(plain(usable(verdict)), width, "")
-    for index, suspect in enumerate(verdict.suspects[:_SCREEN_LINES]):
-        lines += _suspect_lines(suspect, width, full=index < _FULL_SUSPECTS)
-    lines += _more(len(verdict.suspects))
-    sections = {
-        "Findings": _findings(verdict),
-        "Next": [f"- {plain(advice)}" for advice in _advice(verdict)],
-    }
-    for title, entries in sections.items():
-        if entries:
-            lines += ["", title]
-            for entry in entries[:_SCREEN_LINES]:
-                lines += _wrapped(entry, width, "  ")
-            lines += _more(len(entries))
-    lines += ["", *_rows(verdict, width, color=color)]
-    lines += [] if verdict.origin else ["", *run]
-    return "\n".join(lines)
-
-
-def _more(entries: int) -> list[str]:
-    more = entries - _SCREEN_LINES
-    return [f"  … and {more} more: see report.md"] if more > 0 else []
-
-
-def _advice(verdict: Verdict) -> list[str]:
-    """Return the advice that is not shown beside a suspect."""
-    beside = {suspect_advice(suspect) for suspect in verdict.suspects[:_FULL_SUSPECTS]}
-    return [line for line in verdict.advice if line not in beside]
-
-
-def _painted(text: str, state: State, *, color: bool) -> str:
-    return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m" if color else text
-
-
-def _findings(verdict: Verdict) -> list[str]:
+def findings_of(verdict: Verdict) -> list[str]:
     """Return the notable findings as lines, without consequences of other findings.
 
     Findings of several checks with the same cause and message share one line.
     """
     grouped: dict[tuple[str, str], list[Finding]] = {}
     for check in verdict.checks:
-        bad = notable(check)
+        bad = [finding for finding in notable(check) if finding.cause is not Cause.DESELECTED]
         roots = [finding for finding in bad if not _is_consequence(finding)]
         # A finding that is milder than the check's state does not explain that state.
         gravest = worst_state(finding.state for finding in bad)
@@ -153,153 +551,6 @@ def _is_consequence(finding: Finding) -> bool:
     return is_completeness and finding.cause is not None and finding.cause.row.consequence
 
 
-def _run(verdict: Verdict) -> str:
-    hosts = count(len(verdict.hosts), "host")
-    if verdict.origin:
-        return f"{plain(verdict.origin)}; machine {plain(verdict.machine, 80)}, exit {verdict.exit}"
-    parts = [
-        f"machine {plain(verdict.machine, 80)}",
-        f"suite {plain(verdict.suite, 80)}",
-        hosts,
-        f"run {plain(verdict.run, 80)[:12]}",
-        f"attempt {plain(verdict.attempt, 80)}",
-        f"exit {verdict.exit}",
-    ]
-    if verdict.missing:
-        parts.insert(3, f"missing: {plain(', '.join(verdict.missing[:8]), 200)}")
-    return ", ".join(parts)
-
-
-def _rows(verdict: Verdict, width: int, *, color: bool) -> Iterator[str]:
-    """Yield the table of checks. Unless the verdict is a pass, those that passed share one line."""
-    checks = verdict.checks
-    passed = [check.check for check in checks if check.state is State.PASS]
-    short = bool(verdict.suspects)
-    if verdict.state is not State.PASS:
-        checks = tuple(check for check in checks if check.state is not State.PASS)
-    names = [plain(check.check, 20) for check in checks]
-    name_width = max([5, *map(len, names)])
-    states = [check.state.value + " (opt.)" * excused(check) for check in checks]
-    state_width = max([5, *map(len, states)])
-    rest = width - name_width - state_width - 6
-    measured_width, required_width = rest * 11 // 20, rest - rest * 11 // 20
-    header = f"{'CHECK':<{name_width}}  {'STATE':<{state_width}}"
-    if checks:
-        yield f"{header}  {'MEASURED':<{measured_width}}  REQUIRED"
-    for name, check, state in zip(names, checks, states, strict=True):
-        measured_lines = _cell(check.measured, measured_width, short=short)
-        required_lines = _cell(check.required, required_width, short=short)
-        lines = zip_longest(measured_lines, required_lines, fillvalue="")
-        for index, (measured_line, required_line) in enumerate(lines):
-            is_first = index == 0
-            state_cell = f"{state if is_first else '':<{state_width}}"
-            cells = (
-                f"{name if is_first else '':<{name_width}}",
-                _painted(state_cell, check.state, color=color and is_first),
-                f"{measured_line:<{measured_width}}",
-                required_line,
-            )
-            yield "  ".join(cells).rstrip()
-    if passed and verdict.state is not State.PASS:
-        yield from _wrapped(f"passed: {plain(', '.join(passed), 1000)}", width, "")
-
-
-def _cell(text: str, width: int, *, short: bool) -> list[str]:
-    lines = textwrap.wrap(plain(text, 300) or "-", width) or ["-"]
-    if short and len(lines) > _ROW_LINES:
-        lines = [*lines[: _ROW_LINES - 1], lines[_ROW_LINES - 1][: width - 2] + " …"]
-    return lines
-
-
-def _wrapped(text: str, width: int, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent + "    ",
-        break_on_hyphens=False,
-    )
-
-
-def _suspect_lines(suspect: Suspect, width: int, *, full: bool) -> list[str]:
-    """Return what is bad, what is normal around it, who is not the reason, and what to do."""
-    kind = "" if suspect.kind in (SuspectKind.RAIL, SuspectKind.FABRIC) else f"{suspect.kind} "
-    name = f"{kind}{plain(suspect.name, 120)}: {plain(suspect.cause, 40)} ({suspect.strength})"
-    parts = []
-    if suspect.around and full:
-        parts = [("WHAT", plain(suspect.why)), ("WHERE", plain(suspect.around))]
-    else:
-        name += f": {plain(suspect.why)}"
-    if not full:
-        return _wrapped(name, width, "  ")
-    if suspect.of_network and suspect.pairs:
-        pairs = [_pair(pair) for pair in suspect.pairs]
-        shown = plain(shortened(pairs, _SCREEN_PAIRS), 1000)
-        more = ": see report.md" if len(pairs) > _SCREEN_PAIRS else ""
-        parts.append(("PAIRS", f"{shown}{more}"))
-    parts += [("NOT", plain(suspect.innocent)), ("DO", action(suspect))]
-    more = f"accept show cause {suspect.cause}   (how to confirm it)"
-    if suspect.evidence:
-        more += f"; {plain(suspect.evidence[0], 200)}"
-    parts.append(("", more))
-    lines = _wrapped(name, width, "  ")
-    for label, text in parts:
-        if text:
-            lines += textwrap.wrap(
-                text,
-                width,
-                initial_indent=f"    {label:<5} ",
-                subsequent_indent=" " * 10,
-                break_on_hyphens=False,
-            )
-    return lines
-
-
 def _pair(pair: BadPair) -> str:
     share = f" ({pair.share:.0%})" if pair.share is not None else ""
     return f"{' - '.join(pair.hosts)}{share}"
-
-
-def junit(verdict: Verdict) -> str:
-    """Return the verdict as JUnit XML: a test case per check, and one for the verdict itself.
-
-    Only an accepted run has neither a failure nor an error.
-    """
-    suite = ElementTree.Element("testsuite", name=f"accept {plain(verdict.machine, 80)}")
-    overall = ElementTree.SubElement(suite, "testcase", classname="accept", name="verdict")
-    failures = errors = skipped = 0
-    if not verdict.accepted:
-        failures += 1
-        failure = ElementTree.SubElement(overall, "failure", message=plain(verdict.headline))
-        failure.text = "\n".join(plain(line) for line in verdict.advice)
-    for check in verdict.checks:
-        case = ElementTree.SubElement(
-            suite, "testcase", classname="accept", name=plain(check.check, 80)
-        )
-        bad = notable(check)
-        text = "\n".join(finding_text(finding) for finding in bad[:_JUNIT_FINDINGS])
-        message = plain(bad[0].message) if bad else check.state.value
-        if check.state in (State.FAIL, State.DEGRADED):
-            failures += 1
-            cause = plain(bad[0].cause or check.state.value, 40) if bad else ""
-            failure = ElementTree.SubElement(case, "failure", message=message, type=cause)
-            failure.text = text
-        elif excused(check):
-            skipped += 1
-            ElementTree.SubElement(case, "skipped", message=message)
-        elif check.state is not State.PASS:
-            errors += 1
-            error = ElementTree.SubElement(case, "error", message=message, type=check.state.value)
-            error.text = text
-        if check.measured:
-            output = ElementTree.SubElement(case, "system-out")
-            output.text = f"{plain(check.measured)} (required: {plain(check.required)})"
-    suite.set("tests", str(len(verdict.checks) + 1))
-    suite.set("failures", str(failures))
-    suite.set("errors", str(errors))
-    suite.set("skipped", str(skipped))
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    body = ElementTree.tostring(root, encoding="unicode")
-    return f"<?xml version='1.0' encoding='utf-8'?>\n{body}\n"

@@ -3,50 +3,77 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import re
 import resource
 import shlex
+import shutil
 import signal
+import subprocess
 import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, checks_of, log_lines
-from accept.core.errors import Exit
+from accept.core.errors import AcceptError, Exit
 from accept.core.facts import LEFT_OUT_HOST, NOT_INJECTED, PLACE, RANK
 from accept.core.groups import Wave, waves
-from accept.core.judge import failures, judge
+from accept.core.judge import failures, has_final_failure, is_open, judge
 from accept.core.judge.hosts import domains, places, without_gpus
 from accept.core.judge.remeasure import waves_again
+from accept.core.judge.summary import not_run
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Fact, Finding, Plan, Problem, Record, Step
 from accept.core.report import text as report_text
-from accept.core.runner import fault_injection
+from accept.core.report import write_judgement
+from accept.core.runner import collectors, events, fault_injection, resume
 from accept.core.runner.discovery import Candidate, discover
+from accept.core.runner.events import Event, EventKind
 from accept.core.runner.execute import execute_wave
 from accept.core.runner.health_sweep import Watch, sweep
-from accept.core.runner.ssh import Host, run
-from accept.core.runner.state import Run
-from accept.core.serde import read
+from accept.core.runner.log import largest_table, say, show
+from accept.core.runner.positions import read_positions
+from accept.core.runner.ssh import KEY, Host, run
+from accept.core.runner.state import MAX_CONCURRENT, Run
+from accept.core.serde import dump, read, to_json
+from accept.core.signatures import sign
 from accept.core.text import count, duration, plain
 
-HOSTS = "hosts.json"
 #: Named pipe in a host's folder from which its guard reads events.
 _EVENTS = "events"
+#: Files in the run's folder for `pod_entrypoint.sh`: the verdict in a few lines, and the evidence
+#: as text.
+_SUMMARY, _PACKED = "summary", "packed"
+#: File in the folder of another pod with the records so far, as text. The pod prints it if the
+#: coordinator is gone.
+RECORDS_COPY = "packed-so-far"
+#: Larger records are not copied, because they would not fit when packed, and packing takes long.
+_COPY_LIMIT = 16 << 20
+#: The reason for an early end in that copy.
+LOST = "the pod of the coordinator was lost"
+#: File in the folder of a host whose pod is to stay after the run.
+_STAY = "stay"
 #: File in the run's folder that ends a hold early.
 _RELEASE = "release"
-#: The line before the verdict; commands that judge the evidence leave the rest out.
-VERDICT_FOLLOWS = "verdict of the coordinator:"
+#: File in the run's folder with the reason for a signal that ends the run; none: it was cancelled.
+INTERRUPTION = "interruption"
 #: The verdict's reason for an early end, if a user or a scheduler ended the run.
-CANCELLED = "the run was cancelled"
+CANCELLED, PREEMPTED = "the run was cancelled", "Slurm preempted the job"
+#: What `scontrol` shows of a job that Slurm preempts, with and without a grace time.
+_PREEMPTED = re.compile(r" PreemptTime=\d| JobState=PREEMPTED ")
+#: Longest time for it, because Slurm kills the job soon after the signal.
+_SHOW_SECONDS = 5.0
 #: Maximum time to copy the evidence after a step, and the same if the previous copy failed.
 _PUBLISH_SECONDS, _PUBLISH_AGAIN_SECONDS = 60.0, 10.0
+#: Maximum time to copy the finished evidence before a hold, and to wait for the log before that.
+_SEND_SECONDS, _LOG_SECONDS = 300.0, 5.0
 #: A dying host may still answer for this long after a step failed: pods have a grace period.
 _DYING_SECONDS = 5.0
 #: Maximum time after the run's deadline to find the host or rank that delayed the run.
@@ -63,8 +90,28 @@ class Launch:
     hosts: tuple[Candidate, ...]
     #: Time that is left to find hosts.
     start_seconds: float
+    #: True if hosts without an address register with the coordinator.
+    register: bool = False
     #: Bucket or folder to which the evidence is copied after each step; empty: none.
     results: str = ""
+    #: Copy of the evidence of an earlier attempt, whose finished steps count; empty: none.
+    earlier: str = ""
+    #: Number of the job of Slurm in which the coordinator runs; empty: in none.
+    job: str = ""
+    #: Maximum number of executions that start at the same time.
+    starts: int = MAX_CONCURRENT
+    #: What a user changed in the Helm values after they were rendered, one text each.
+    edited: tuple[str, ...] = ()
+
+    @property
+    def is_separate(self) -> bool:
+        """Return True if the coordinator runs in a pod of its own, which is not tested."""
+        return self.register and not any(host.local for host in self.hosts)
+
+    @property
+    def has_bucket(self) -> bool:
+        """Return True if the evidence goes to a place that the workstation may also reach."""
+        return bool(self.results) and not self.results.startswith(("/", "file://"))
 
 
 class _Aborted(Exception):
@@ -73,18 +120,26 @@ class _Aborted(Exception):
 
 async def coordinate(folder: Path) -> int:
     """Run the plan in `folder` to its end and return the exit status."""
-    plan = read(Plan, json.loads((folder / evidence.PLAN).read_text(encoding="utf-8")))
-    launch = read(Launch, json.loads((folder / HOSTS).read_text(encoding="utf-8")))
+    launch = read(Launch, json.loads((folder / evidence.HOSTS).read_text(encoding="utf-8")))
+    plan = _plan_with_edits(folder / evidence.PLAN, launch.edited)
     seconds = launch.start_seconds + plan.deadline_seconds
-    state = Run(folder=folder, attempt=launch.attempt, plan=plan, seconds=seconds)
+    state = Run(
+        folder=folder,
+        attempt=launch.attempt,
+        plan=plan,
+        seconds=seconds,
+        starts=asyncio.Semaphore(launch.starts),
+    )
     _prepare(state)
     abort_reason = ""
     cancelled = asyncio.Event()
     work = asyncio.create_task(_work(state, launch))
 
     def cancel() -> None:
-        cancelled.set()
-        work.cancel()
+        # A second signal must not interrupt what the first one started.
+        if not cancelled.is_set():
+            cancelled.set()
+            work.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, cancel)
@@ -94,7 +149,7 @@ async def coordinate(folder: Path) -> int:
     except asyncio.TimeoutError:
         abort_reason = _over_deadline(state)
     except asyncio.CancelledError:
-        abort_reason = CANCELLED
+        abort_reason = _cancel_reason(folder, launch.job)
     except _Aborted as aborted:
         abort_reason = str(aborted)
     except Exception as error:
@@ -103,56 +158,166 @@ async def coordinate(folder: Path) -> int:
         abort_reason = f"the coordinator failed: {type(error).__name__}: {error}"
     try:
         for message in await fault_injection.undo(state):
-            _say(f"NOT UNDONE: {message}")
-        code = _conclude(state, abort_reason)
-        if plan.hold_seconds and code != 0:
-            await _hold(state, cancelled)
+            say(f"NOT UNDONE: {message}")
+        await _collect(state, abort_reason, cancelled)
+        code = _conclude(state, launch, abort_reason)
+        if plan.hold_seconds and (code != 0 or plan.hold_always) and not cancelled.is_set():
+            hold = asyncio.create_task(_hold(state, launch))
+            stop = asyncio.create_task(cancelled.wait())
+            await asyncio.wait((hold, stop), return_when=asyncio.FIRST_COMPLETED)
+            hold.cancel()
+            stop.cancel()
     except OSError as error:
         # The disk may be full. Without a written verdict the cluster is not accepted.
         sys.stderr.write(f"cannot write the verdict: {error}\n")
         code = Exit.INTERRUPTED
     finally:
-        await _release_hosts(state)
+        await _release_hosts(state, launch)
     return code
 
 
-def _conclude(state: Run, abort_reason: str) -> int:
-    """Judge the run, write and print the verdict, and return the exit status."""
+def _cancel_reason(folder: Path, job: str) -> str:
+    """Return why the run was cancelled, if what sent the signal has written it, or Slurm shows it.
+
+    To preempt a job, Slurm sends TERM to the coordinator, but not to the batch script.
+    """
+    try:
+        reason = (folder / INTERRUPTION).read_text(encoding="utf-8").strip()
+    except OSError:
+        reason = ""
+    if reason or not job:
+        return reason or CANCELLED
+    words = ["scontrol", "show", "job", "--oneliner", job]
+    try:
+        shown = subprocess.run(
+            words, capture_output=True, timeout=_SHOW_SECONDS, check=False, text=True
+        ).stdout
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return CANCELLED
+    return PREEMPTED if _PREEMPTED.search(shown) else CANCELLED
+
+
+def _plan_with_edits(path: Path, edited: tuple[str, ...]) -> Plan:
+    """Return the plan. If a user edited what it runs, write that into it: it is another run."""
+    plan = read(Plan, json.loads(path.read_text(encoding="utf-8")))
+    if edited:
+        plan = replace(plan, edited=edited)
+        plan = replace(plan, hash=evidence.plan_hash(dump(plan)))
+        evidence.write(path, to_json(plan) + "\n")
+    return plan
+
+
+async def _collect(state: Run, abort_reason: str, cancelled: asyncio.Event) -> None:
+    """Run the site's collectors on the suspects, unless the run is a drill or is cancelled."""
+    if not state.plan.collectors or state.plan.injected or cancelled.is_set():
+        return
+    verdict = judge(
+        state.plan, state.records, checks=REGISTRY, attempt=state.attempt, interruption=abort_reason
+    )
+    work = asyncio.create_task(collectors.collect(state, verdict.suspects))
+    stop = asyncio.create_task(cancelled.wait())
+    await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if not work.done():
+        work.cancel()
+    try:
+        await work
+    except (asyncio.CancelledError, OSError) as error:
+        say(f"  the collectors were interrupted: {plain(str(error), 300)}")
+
+
+def _conclude(state: Run, launch: Launch, abort_reason: str) -> int:
+    """Judge the run, write and print the verdict, and return the exit status.
+
+    The packed evidence follows the verdict. If there is a bucket, it only goes to a file, which is
+    printed if the bucket does not take the evidence.
+    """
     evidence.write_run_end(state.evidence, abort_reason)
     verdict = judge(
         state.plan, state.records, checks=REGISTRY, attempt=state.attempt, interruption=abort_reason
     )
-    evidence.write_judgement(state.evidence, state.plan, verdict)
+    write_judgement(state.evidence, state.plan, verdict, state.records)
+    evidence.write_log_index(state.evidence, state.records)
+    evidence.write_readme(state.evidence, state.plan, state.attempt)
     evidence.write_checksums(state.evidence)
-    _say(VERDICT_FOLLOWS)
-    _say(report_text.table(verdict, width=100))
-    _say(evidence.pack(state.plan, state.records, verdict).rstrip("\n"))
+    _sign(state)
+    evidence.write(state.folder / _SUMMARY, report_text.summary(verdict))
+    packed = evidence.pack(state.plan, state.records, verdict)
+    if launch.has_bucket:
+        evidence.write(state.folder / _PACKED, packed)
+    events.report(Event(event=EventKind.VERDICT))
+    say("verdict of the coordinator:")
+    show(report_text.table(verdict))
+    if not launch.has_bucket:
+        show(packed.rstrip("\n"))
     return verdict.exit
 
 
-async def _hold(state: Run, cancelled: asyncio.Event) -> None:
-    """Keep the hosts for inspection until the hold is over, or the file `release` ends it."""
-    if cancelled.is_set():
-        return
-    until = time.monotonic() + state.plan.hold_seconds
-    _say(f"held for {duration(state.plan.hold_seconds)}. To log in, on this host:")
+def _sign(state: Run) -> None:
+    """Print the hash of the evidence, and sign it with the key of the run."""
+    say(f"evidence: SHA-256 {evidence.root_hash(state.evidence)}")
+    try:
+        sign(state.evidence, state.folder / KEY, evidence.RUN_SIGNATURE)
+    except AcceptError as error:
+        say(f"the evidence is not signed: {error.message}")
+
+
+async def _hold(state: Run, launch: Launch) -> None:
+    """Keep the hosts for inspection until the hold is over, or the file `release` ends it.
+
+    The evidence is sent first, because a host may be lost during the hold.
+    """
+    seconds = state.plan.hold_seconds
+    until = time.monotonic() + seconds
+    if launch.results:
+        await _send_all(state, launch.results, min(seconds, _SEND_SECONDS))
+    say((state.folder / _SUMMARY).read_text(encoding="utf-8").partition("\n")[0])
+    say(f"held for {duration(seconds)}. To log in, on this host:")
     for host in state.alive():
         options = f"-F {shlex.quote(str(state.folder / 'ssh_config'))} -o HostName={host.address}"
-        _say(
+        say(
             f"  ssh -t {options} -p {host.port} {host.name}"
             if not host.local
             else f"  {host.name}: here"
         )
     released = state.folder / _RELEASE
-    _say(f"to end it now: touch {shlex.quote(str(released))}")
-    while time.monotonic() < until and not released.exists() and not cancelled.is_set():
+    say(f"to end it now: touch {shlex.quote(str(released))}")
+    while time.monotonic() < until and not released.exists():
         await asyncio.sleep(1.0)
 
 
-async def _release_hosts(state: Run) -> None:
-    """Tell every other host that the run is over, and wait until their sshds have ended."""
+async def _send_all(state: Run, results: str, seconds: float) -> None:
+    """Copy the finished evidence, with the log up to here. If that fails, it is sent at the end."""
+    line = "the evidence is copied before the hold"
+    say(line)
+    log, copy = state.folder / evidence.CONSOLE, state.evidence / evidence.CONSOLE
+    until = time.monotonic() + _LOG_SECONDS
+    try:
+        # Another process may write the log.
+        while line.encode() not in log.read_bytes():
+            if time.monotonic() > until:
+                return
+            await asyncio.sleep(0.05)
+        shutil.copyfile(log, copy)
+    except OSError as error:
+        copy.unlink(missing_ok=True)
+        say(f"  the log could not be copied: {plain(str(error), 300)}")
+        return
+    if await _publish(state, results, seconds, partial=False):
+        say(f"evidence: {results.rstrip('/')}/runs/{state.attempt}")
+
+
+async def _release_hosts(state: Run, launch: Launch) -> None:
+    """Tell every other host that the run is over, and wait until their sshds have ended.
+
+    If the coordinator has a pod of its own and a host is missing, one of the others stays. Without
+    it their Job would fail, which ends the coordinator's pod before it has sent the evidence.
+    """
     others = [h for h in state.hosts if not h.local]
     folder = shlex.quote(str(state.folder))
+    alive = state.alive()
+    if launch.is_separate and 0 < len(alive) < len(launch.hosts):
+        await state.ask(alive[0], f": > {folder}/{_STAY}")
     await asyncio.gather(*(state.ask(h, f"echo over 1<>{folder}/{_EVENTS}") for h in others))
     until = time.monotonic() + _RELEASE_SECONDS
     await asyncio.gather(
@@ -183,7 +348,7 @@ def _prepare(state: Run) -> None:
         (state.folder / name).mkdir(mode=0o700, exist_ok=True)
     text = (state.folder / "ssh_config.in").read_text(encoding="utf-8")
     evidence.write(state.folder / "ssh_config", text.replace("@FOLDER@", str(state.folder)))
-    for name in (evidence.PLAN, HOSTS, "env.sh"):
+    for name in (evidence.PLAN, evidence.HOSTS, "env.sh", "settings.sh"):
         evidence.write(state.evidence / name, (state.folder / name).read_text(encoding="utf-8"))
     (state.evidence / evidence.RECORDS).touch()
     scripts = state.evidence / "steps"
@@ -193,20 +358,45 @@ def _prepare(state: Run) -> None:
 
 
 async def _work(state: Run, launch: Launch) -> None:
-    """Execute the plan, with a health sweep before each step and after the last one."""
+    """Find the hosts, then execute the plan within its deadline, which begins now."""
+    earlier = Path(launch.earlier)
+    kept = resume.finished(earlier, state.plan) if launch.earlier else ()
+    resume.keep(state, kept, earlier)
     await _find_hosts(state, launch)
-    publish_seconds = _PUBLISH_SECONDS
+    state.restart_clock(state.plan.deadline_seconds)
+    await asyncio.wait_for(_execute_plan(state, launch), state.seconds + _LATE_SECONDS)
+
+
+async def _execute_plan(state: Run, launch: Launch) -> None:
+    """Execute the steps, with a health sweep before each one and after the last one."""
+    copies = _Copies(state, launch)
     watch = Watch.of(state)
+    kept = {record.step: record.attempt for record in state.records}
     for number, step in enumerate(state.plan.steps, 1):
+        position = f"{number}/{len(state.plan.steps)}"
+        if step.id in kept:
+            say(f"[{position}] {step.id} was finished by attempt {plain(kept[step.id], 80)}")
+            events.report(Event(event=EventKind.STEP_KEPT, step=step.id))
+            continue
+        evidence.write_step(state.evidence, number, len(state.plan.steps))
         await sweep(state, watch, number, final=False)
-        await _execute(state, step, f"{number}/{len(state.plan.steps)}")
-        if launch.results:
-            published = await _publish(state, launch.results, publish_seconds)
-            publish_seconds = _PUBLISH_SECONDS if published else _PUBLISH_AGAIN_SECONDS
+        await copies.send()
+        if step.if_open and not is_open(state.plan, step, state.records, checks=REGISTRY):
+            say(f"[{position}] {step.id} is left out: earlier steps left no question")
+            events.report(Event(event=EventKind.STEP_LEFT_OUT, step=step.id))
+            continue
+        await _execute(state, step, position)
+        copies.due = True
+        if state.plan.fail_fast and has_final_failure(
+            state.plan, step, state.records, checks=REGISTRY
+        ):
+            say(f"[{position}] {step.id} failed: the run ends here (--fail-fast)")
+            break
     # A dying host can make the last step fail and still answer right afterwards.
     if _last_step_failed_unexplained(state):
         await asyncio.sleep(_DYING_SECONDS)
     await sweep(state, watch, len(state.plan.steps) + 1, final=True)
+    await copies.send()
 
 
 def _last_step_failed_unexplained(state: Run) -> bool:
@@ -221,7 +411,15 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
     """Find the hosts and inject the faults of a drill. Raises _Aborted if the run cannot start."""
     plan = state.plan
     began = time.time()
+    kept = tuple(state.records)
     candidates, unreachable = fault_injection.cut_off(plan.injected, launch.hosts)
+
+    def positions() -> dict[str, str]:
+        known, reason = read_positions(state.folder)
+        if reason:
+            say(f"  positions unknown: {plain(reason, 300)}")
+        return known
+
     found = await discover(
         candidates,
         folder=state.folder,
@@ -229,26 +427,33 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         ranks=plan.gpus_used or plan.machine.ranks,
         topology=plan.machine.topology,
         seconds=launch.start_seconds,
+        positions=positions,
+        register=launch.register,
+        require_all=plan.require_all_nodes,
     )
     state.hosts = found.hosts
     faults = (*unreachable, *await fault_injection.inject(state))
     facts = (*found.facts, *faults)
-    state.keep_asked(0, began, facts=facts, metrics=found.metrics, problems=found.problems)
+    problems = resume.as_lost(found.problems, kept)
+    state.keep_asked(0, began, facts=facts, metrics=found.metrics, problems=problems)
     group = "".join(h.group_line() for h in found.hosts)
     evidence.write(state.folder / "group", group)
     evidence.write(state.evidence / "group", group)
-    _say(
+    events.report(Event(event=EventKind.HOSTS, done=len(found.hosts), total=len(launch.hosts)))
+    say(
         f"hosts: {len(found.hosts)} of {len(launch.hosts)} answered in "
         f"{duration(time.time() - began)}"
     )
     placed = sum(1 for _ in PLACE.among(found.facts))
-    if plan.machine.topology and placed < len(found.hosts):
-        _say(
-            f"  {placed} of {len(found.hosts)} reported their place (`topology`); "
+    if (plan.machine.topology or placed) and placed < len(found.hosts):
+        say(
+            f"  the positions of {placed} of {len(found.hosts)} in the network are known; "
             "the hosts stay in the given order"
         )
+    for refused in found.refused:
+        say(f"  {plain(refused, 400)}")
     for problem in found.problems:
-        _say(f"  missing: {plain(problem.message, 300)} ({problem.cause})")
+        say(f"  missing: {plain(problem.message, 300)} ({problem.cause})")
     if not found.hosts:
         raise _Aborted("no host answered")
     if found.problems and plan.require_all_nodes:
@@ -257,19 +462,62 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         raise _Aborted(f"a fault could not be injected: {reason}")
 
 
-async def _publish(state: Run, results: str, seconds: float) -> bool:
-    """Copy the evidence so far, so that the loss of this host costs at most one step.
+class _Copies:
+    """Copies of the evidence so far, so that the loss of this host costs at most one step.
+
+    Each is made between two steps, after the sweep that shows what the last step did to the hosts.
+    """
+
+    def __init__(self, state: Run, launch: Launch) -> None:
+        self._state = state
+        self._launch = launch
+        self._seconds = _PUBLISH_SECONDS
+        #: True if a step has ended since the last copy.
+        self.due = False
+
+    async def send(self) -> None:
+        """Send a copy if one is due, and if there is a place for it: the site's, or another pod."""
+        if self.due and self._launch.results:
+            sent = await _publish(self._state, self._launch.results, self._seconds)
+            self._seconds = _PUBLISH_SECONDS if sent else _PUBLISH_AGAIN_SECONDS
+        elif self.due and self._launch.register:
+            await _copy_records(self._state)
+        self.due = False
+
+
+async def _publish(state: Run, results: str, seconds: float, *, partial: bool = True) -> bool:
+    """Copy the evidence so far.
 
     Return whether that worked. If not, the run continues, because everything is sent at its end.
+    Without `partial` the evidence is complete, and nothing may change it afterwards.
     """
     program = state.folder / "programs" / "upload.py"
     argv = [sys.executable, str(program), str(state.evidence), results]
-    argv += ["--attempt", state.attempt, "--partial"]
+    argv += ["--attempt", state.attempt, *(["--partial"] if partial else [])]
     answer = await run(argv, timeout=seconds)
     if answer.exit != 0:
         reason = answer.err.strip().splitlines()[-1:] or [f"exit {answer.exit}"]
-        _say(f"  the evidence so far could not be copied: {plain(reason[0], 300)}")
+        say(f"  the evidence so far could not be copied: {plain(reason[0], 300)}")
     return answer.exit == 0
+
+
+async def _copy_records(state: Run) -> None:
+    """Copy plan and records so far to another pod: that on the node whose name comes first."""
+    others = [host for host in state.alive() if not host.local]
+    if not others or (state.evidence / evidence.RECORDS).stat().st_size > _COPY_LIMIT:
+        return
+    holder = min(others, key=lambda host: host.name)
+    verdict = judge(
+        state.plan, state.records, checks=REGISTRY, attempt=state.attempt, interruption=LOST
+    )
+    file = state.folder / RECORDS_COPY
+    evidence.write(file, evidence.pack(state.plan, state.records, verdict))
+    command = f"cd {shlex.quote(str(state.folder))} && cat >{file.name}.new && "
+    command += f"mv {file.name}.new {file.name}"
+    answer = await state.ask(holder, command, stdin=file)
+    if answer.exit != 0:
+        reason = answer.err.strip().splitlines()[-1:] or [f"exit {answer.exit}"]
+        say(f"  the records so far could not be copied to another pod: {plain(reason[0], 300)}")
 
 
 async def _execute(state: Run, step: Step, position: str) -> None:
@@ -286,8 +534,14 @@ async def _execute(state: Run, step: Step, position: str) -> None:
         rounds=step.rounds,
         seed=state.plan.seed,
         ranks=alive[0].slots,
+        pairs=state.plan.pairs,
     )
     began = time.time()
+    say(
+        f"step {position} starts: {step.id}: {', '.join(step.checks)} on {step.groups}, "
+        f"{count(len(plan_waves), 'wave')}, about {duration(step.estimate)}"
+    )
+    events.report(Event(event=EventKind.STEP_BEGAN, step=step.id, waves=len(plan_waves)))
     records: list[Record] = []
     await _execute_waves(state, step, plan_waves, records)
     while repeated_waves := waves_again(
@@ -301,29 +555,41 @@ async def _execute(state: Run, step: Step, position: str) -> None:
     ):
         measured = len(records)
         groups = count(sum(map(len, repeated_waves)), "group")
-        _say(f"  {step.id}: outliers; measuring {groups} again")
-        await _execute_waves(state, step, repeated_waves, records)
+        say(f"  {step.id}: outliers; measuring {groups} again")
+        await _execute_waves(state, step, repeated_waves, records, again=True)
         if len(records) == measured:
             break  # no host of these groups is alive
     if len(records) > evidence.LOOSE_LOGS:
         evidence.archive_logs(state.evidence, step.id)
     findings = failures(state.plan, step, state.records, checks=REGISTRY)
-    failed = [r for r in records if r.exit != 0 or r.problems or _is_accused(r, findings)]
+    failed = [r for r in records if events.is_bad(r) or _is_accused(r, findings)]
     groups = count(len(records), "group")
-    _say(
+    events.report(
+        Event(
+            event=EventKind.STEP_ENDED,
+            step=step.id,
+            done=len(records),
+            total=len(records),
+            bad=len(failed),
+            suspects=events.few([host for finding in findings for host in finding.hosts]),
+        )
+    )
+    say(
         f"[{position}] {step.id} ({', '.join(step.checks)}) {step.groups}, {groups}: "
         f"{len(records) - len(failed)} good, {len(failed)} with problems, "
         f"{duration(time.time() - began)}"
     )
-    with_problems = [record for record in failed if record.exit != 0 or record.problems]
+    with_problems = [record for record in failed if events.is_bad(record)]
     for record in with_problems[:20]:
-        _say(f"  {_shown_hosts(record.hosts)}: {_reason(record)}")
+        say(f"  {_shown_hosts(record.hosts)}: {_reason(record)}")
     reported = {problem.cause for record in with_problems for problem in record.problems}
     for finding in [f for f in findings if f.cause not in reported][:20]:
         subject = _shown_hosts(finding.hosts) or finding.check
-        _say(f"  {subject}: {plain(finding.message, 300)} ({finding.cause})")
+        say(f"  {subject}: {plain(finding.message, 300)} ({finding.cause})")
     for line in log_lines(records):
-        _say(f"  {line}")
+        say(f"  {line}")
+    for line in largest_table(state.evidence, records):
+        show(line)
     checks = checks_of(step)
     if any(check.shows_gpus for check in checks):
         _leave_out_hosts_without_gpus(state, began)
@@ -359,7 +625,7 @@ def _leave_out_hosts_without_gpus(state: Run, began: float) -> None:
     if left and not state.plan.require_all_nodes:
         for name in missing:
             message = f"{name} shows no GPU and takes no further part"
-            _say(f"  left out: {message} (gpu-missing)")
+            say(f"  left out: {message} (gpu-missing)")
             state.lost[name] = Problem(
                 cause=Cause.GPU_MISSING, message=message, check="hosts", host=name
             )
@@ -377,15 +643,37 @@ def _leave_out_hosts_without_gpus(state: Run, began: float) -> None:
 
 
 async def _execute_waves(
-    state: Run, step: Step, plan_waves: Sequence[Wave], records: list[Record]
+    state: Run,
+    step: Step,
+    plan_waves: Sequence[Wave],
+    records: list[Record],
+    *,
+    again: bool = False,
 ) -> None:
     """Run waves one after the other and add to `records`, from whose waves the numbers continue."""
     first = 1 + max((r.wave for r in records), default=-1)
     for number, wave in enumerate(plan_waves, first):
         _stop_when_over(state)
+        began = time.time()
         # Skip groups with a host that was lost in an earlier wave.
         kept = tuple(g for g in wave if not any(name in state.lost for name in g.hosts))
-        records += await execute_wave(state, step, number, kept)
+        title = f"  wave {number - first + 1} of {len(plan_waves)}"
+        if len(plan_waves) > 1:
+            say(f"{title} starts: {count(len(kept), 'group')}")
+        ended = events.wave_reporter(
+            step.id,
+            wave=number - first + 1,
+            waves=len(plan_waves),
+            total=len(kept),
+            bad=sum(map(events.is_bad, records)),
+            again=again,
+        )
+        done = await execute_wave(state, step, number, kept, ended)
+        records += done
+        if len(plan_waves) > 1:
+            good = len(done) - sum(map(events.is_bad, done))
+            took = duration(time.time() - began)
+            say(f"{title} ended: {good} of {len(done)} without problems, {took}")
     _stop_when_over(state)
 
 
@@ -422,20 +710,26 @@ def _reason(record: Record) -> str:
 
 def _print_plan(plan: Plan, launch: Launch) -> None:
     hosts = count(len(launch.hosts), "host")
-    _say(f"accept {plan.version}: run {plan.hash[:12]}, attempt {launch.attempt}")
-    _say(f"machine {plan.machine.name}, suite {plan.suite}, {hosts}")
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    say(f"{date} UTC, accept {plan.version}: run {plan.hash[:12]}, attempt {launch.attempt}")
+    say(f"machine {plan.machine.name}, suite {plan.suite}, {hosts}")
+    for change in plan.edited:
+        say(f"EDITED after rendering: {plain(change, 300)}")
     for step in plan.steps:
         estimate = duration(step.estimate)
-        _say(f"  {step.id}: {', '.join(step.checks)} on {step.groups}, about {estimate}")
+        condition = ", if earlier steps leave a question" if step.if_open else ""
+        checks = ", ".join(step.checks)
+        say(f"  {step.id}: {checks} on {step.groups}, about {estimate}{condition}")
     for skipped in plan.skipped:
-        _say(f"  not planned: {skipped.check}: {skipped.reason}")
+        if skipped.cause is not Cause.DESELECTED:
+            say(f"  not planned: {skipped.check}: {skipped.reason}")
+    if left_out := not_run(plan.skipped):
+        say(f"  not run: {left_out}")
+    if plan.fail_fast:
+        say("the run ends after the first failure (--fail-fast)")
     if plan.injected:
-        _say(f"DRILL: faults are injected on purpose: {', '.join(plan.injected)}")
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+        faults = ", ".join(fault.text for fault in plan.injected)
+        say(f"DRILL: faults are injected on purpose: {faults}")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -443,6 +737,9 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) != 2:
         sys.stderr.write("usage: python3 -m accept.core.runner.coordinator FOLDER\n")
         return Exit.USAGE
+    # The verdict has characters that a host's character set may lack.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     # Each group and each connection needs several files, more than the usual soft limit allows.
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))

@@ -8,14 +8,15 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from accept.core.causes import Cause
 from accept.core.checks.inventory import CLOCK_OFFSET, INVENTORY_CHECK
-from accept.core.facts import HOSTNAMES, ORDER, PLACE
+from accept.core.facts import HOSTNAMES, ORDER, PLACE, POSITION
 from accept.core.model import Fact, Metric, Problem
+from accept.core.runner.registration import Registrations
 from accept.core.runner.ssh import Answer, Host, environment, marked_arguments, run
 
 #: Maximum number of ssh handshakes at the same time: they load the coordinator's host.
@@ -25,12 +26,17 @@ _PROBE_SECONDS = 20.0
 #: Extra time for a host that has printed something: without persistence mode, nvidia-smi first
 #: starts all GPUs.
 _SMI_SECONDS = 90.0
-_NAME = re.compile(r"[\w.:-]{1,253}")
+#: The run starts before the deadline if at most this share of the hosts, or one host, is missing
+#: and no other host has come for this time. A run of fewer hosts waits for all: without one of
+#: them, too little of it is left.
+_QUORUM_MISSING, _QUORUM_SECONDS, _QUORUM_HOSTS = 0.01, 60.0, 16
+#: Time between two looks for new registrations.
+_LOOK_SECONDS = 0.1
+_NAME = re.compile(r"(?![-.])[\w.:-]{1,253}")
 #: Hostnames that ssh and mpirun accept. They contain no spaces, which separate words in `group`.
 _HOSTNAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 #: Up to 999; empty if nvidia-smi is missing.
 _GPU_COUNT = re.compile(r"\d{0,3}", re.ASCII)
-_TOPOLOGY = re.compile(r"[\w./:@+=-]{1,200}\Z")
 
 #: Folder in which GKE mounts nvidia-smi, as in launchers/env.sh.
 _DRIVER_FOLDER = "/usr/local/nvidia/bin"
@@ -54,11 +60,13 @@ class Candidate:
     """
 
     name: str
-    #: Addresses or names, tried in this order.
+    #: Addresses or names, tried in this order. A pod announces its addresses when it registers.
     addresses: tuple[str, ...] = ()
     port: int = 22
     #: True if the coordinator runs on it, so that no ssh is needed.
     local: bool = False
+    #: Its place in the network if the back end knows it: `row/rack`.
+    place: str = ""
     #: The reason why the back end could not prepare the host; None if it did.
     problem: Problem | None = None
 
@@ -71,6 +79,8 @@ class Found:
     problems: tuple[Problem, ...]
     facts: tuple[Fact, ...]
     metrics: tuple[Metric, ...]
+    #: Why registrations of pods were refused.
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +110,53 @@ def ssh_cause(text: str) -> Cause:
     return next(causes, Cause.UNREACHABLE_TIMEOUT)
 
 
+@dataclass(kw_only=True)
+class _Search:
+    """The search for all hosts: what it is for, and whether it still waits for hosts."""
+
+    folder: Path
+    attempt: str
+    topology: str
+    handshakes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_HANDSHAKES))
+    #: What pods announced; None if the back end knows all addresses.
+    registrations: Registrations | None = None
+    #: Set when the run starts with the hosts that were found.
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    last_arrival: float = field(default_factory=time.monotonic)
+    #: By index; set when the pod registers, or the search is over.
+    _arrivals: dict[int, asyncio.Event] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Read new registrations."""
+        if self.registrations is not None and self.registrations.read():
+            self.last_arrival = time.monotonic()
+            for index in self.registrations.by_index.keys() & self._arrivals.keys():
+                self._arrivals.pop(index).set()
+
+    def end(self) -> None:
+        """Start the run with the hosts that were found."""
+        self.over.set()
+        for arrival in self._arrivals.values():
+            arrival.set()
+
+    async def arrival(self, index: int) -> None:
+        """Wait until a pod registers, or the search is over."""
+        if not self.over.is_set():
+            await self._arrivals.setdefault(index, asyncio.Event()).wait()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for a time, or until the search is over."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.over.wait(), seconds)
+
+    def is_outdated(self, index: int, result: _Reachable | Problem) -> bool:
+        """Return True if a pod registered again, with another address, after it was found."""
+        if self.registrations is None or isinstance(result, Problem):
+            return False
+        registration = self.registrations.by_index.get(index)
+        return registration is not None and result.host.address not in registration.addresses
+
+
 async def discover(
     candidates: Sequence[Candidate],
     *,
@@ -108,28 +165,45 @@ async def discover(
     ranks: int | None,
     topology: str,
     seconds: float,
+    positions: Callable[[], Mapping[str, str]] = dict,
+    register: bool = False,
+    require_all: bool = False,
 ) -> Found:
     """Find the hosts within `seconds`, and report the last failure of each that never answered.
+
+    If nearly all of many hosts answer, do not wait until the deadline for the rest, unless
+    `require_all`.
+    If `register`, hosts without an address announce themselves. `positions` returns the places of
+    hosts in the network by name. They count if `topology` reports no more of them. It is called
+    last, because new nodes may join the cluster until then.
 
     If `ranks` is None, the number of ranks per host is the lowest GPU count of all hosts. Hosts
     without GPUs are not counted for that, because a run on GPUs continues without them.
     """
-    handshakes = asyncio.Semaphore(_HANDSHAKES)
-    until = time.monotonic() + seconds
+    search = _Search(folder=folder, attempt=attempt, topology=topology)
+    if register:
+        first = int(any(candidate.local for candidate in candidates))
+        indexes = range(first, len(candidates))
+        search.registrations = Registrations(folder, attempt=attempt, indexes=indexes)
     tasks = [
-        _find_host(
-            candidate,
-            folder=folder,
-            attempt=attempt,
-            topology=topology,
-            until=until,
-            handshakes=handshakes,
-        )
-        for candidate in candidates
+        asyncio.create_task(_find_host(index, candidate, search))
+        for index, candidate in enumerate(candidates)
     ]
-    results = await asyncio.gather(*tasks)
+    try:
+        await _wait_for_hosts(search, tasks, seconds, require_all=require_all)
+        results = await asyncio.gather(*tasks)
+        for index, candidate in enumerate(candidates):
+            if search.is_outdated(index, results[index]):
+                results[index] = await _find_host(index, candidate, search)
+    finally:
+        for task in tasks:
+            task.cancel()
     reachable, problems = _split(candidates, results)
     slots = ranks or max(1, min((r.gpus for r in reachable if r.gpus), default=1))
+    known = await asyncio.to_thread(positions)
+    placed = [replace(r, place=known.get(r.host.name, "")) for r in reachable]
+    if sum(bool(r.place) for r in placed) >= sum(bool(r.place) for r in reachable):
+        reachable = placed
     ordered, order = _in_order(reachable)
     other_addresses = [r.host.address for r in ordered if not r.host.local]
     has_duplicates = len({r.host.mpi_name for r in ordered}) < len(ordered)
@@ -163,7 +237,41 @@ async def discover(
         )
         for r in ordered
     )
-    return Found(hosts=hosts, problems=problems, facts=tuple(facts), metrics=metrics)
+    return Found(
+        hosts=hosts,
+        problems=problems,
+        facts=tuple(facts),
+        metrics=metrics,
+        refused=tuple(search.registrations.refused) if search.registrations else (),
+    )
+
+
+async def _wait_for_hosts(
+    search: _Search,
+    tasks: Collection[asyncio.Task[_Reachable | Problem]],
+    seconds: float,
+    *,
+    require_all: bool,
+) -> None:
+    """Wait until all hosts are found, the time is over, or a quorum of them has been waiting."""
+    until = time.monotonic() + seconds
+    has_quorum = len(tasks) >= _QUORUM_HOSTS and not require_all
+    most_missing = max(1, int(len(tasks) * _QUORUM_MISSING))
+    pending, missing = set(tasks), len(tasks)
+    while pending:
+        search.look()
+        done, pending = await asyncio.wait(
+            pending, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        found = sum(isinstance(task.result(), _Reachable) for task in done)
+        missing -= found
+        now = time.monotonic()
+        if found:
+            search.last_arrival = now
+        is_quiet = now - search.last_arrival >= _QUORUM_SECONDS
+        if now >= until or (has_quorum and is_quiet and missing <= most_missing):
+            break
+    search.end()
 
 
 def _split(
@@ -210,32 +318,30 @@ def _in_order(reachable: Sequence[_Reachable]) -> tuple[list[_Reachable], str]:
     return sorted(ordered, key=lambda r: not r.host.local), order
 
 
-async def _find_host(
-    candidate: Candidate,
-    *,
-    folder: Path,
-    attempt: str,
-    topology: str,
-    until: float,
-    handshakes: asyncio.Semaphore,
-) -> _Reachable | Problem:
-    """Try all addresses in turn, each at least once, until one answers or the time is over."""
+async def _find_host(index: int, candidate: Candidate, search: _Search) -> _Reachable | Problem:
+    """Try all addresses in turn, each at least once, until one answers or the search is over."""
     if candidate.problem is not None:
         return candidate.problem
-    if not candidate.local and not candidate.addresses:
+    registers = search.registrations is not None and not candidate.addresses
+    if not candidate.local and not candidate.addresses and not registers:
         message = f"{candidate.name} has no address"
         return Problem(
             cause=Cause.UNREACHABLE_DNS, message=message, check="hosts", host=candidate.name
         )
-    pause = 0.25
+    pause, has_tried = 0.25, False
     failure: _Failure | None = None
-    while failure is None or time.monotonic() < until:
-        for address in ("localhost",) if candidate.local else candidate.addresses:
+    while failure is None or not search.over.is_set():
+        addresses = _addresses_of(index, candidate, search)
+        if isinstance(addresses, _Failure):
+            failure = addresses
+            await search.arrival(index)
+            continue
+        for address in addresses:
             # A knock costs the host half as much as a login, so only retries start with one.
-            find_ip = _resolve if failure is None else _knock
+            find_ip = _knock if has_tried else _resolve
             ip = "127.0.0.1" if candidate.local else await find_ip(address, candidate.port)
             if isinstance(ip, _Failure):
-                failure = ip
+                has_tried, failure = True, ip
                 continue
             host = Host(
                 name=candidate.name,
@@ -245,24 +351,35 @@ async def _find_host(
                 slots=1,
                 local=candidate.local,
             )
-            await handshakes.acquire()
+            await search.handshakes.acquire()
             with contextlib.ExitStack() as held:
-                held.callback(handshakes.release)
+                held.callback(search.handshakes.release)
                 # The first output ends the handshake: hosts that start their GPUs block no others.
-                result = await _probe(
-                    host, folder=folder, attempt=attempt, topology=topology, heard=held.close
-                )
+                result = await _probe(host, search, heard=held.close)
             if isinstance(result, _Reachable):
-                return result
-            if failure is None and not candidate.local and result.cause.row.unreachable:
+                return replace(result, place=result.place or candidate.place)
+            if not has_tried and not candidate.local and result.cause.row.unreachable:
                 # A knock shows the reason more precisely than the messages of ssh.
                 knocked = await _knock(ip, candidate.port)
                 result = result if isinstance(knocked, str) else knocked
-            failure = result
-        await asyncio.sleep(min(pause, max(0.0, until - time.monotonic())))
+            has_tried, failure = True, result
+        await search.pause(pause)
         pause = min(2.0, pause * 2)
     message = f"{candidate.name}: {failure.reason}"
     return Problem(cause=failure.cause, message=message, check="hosts", host=candidate.name)
+
+
+def _addresses_of(index: int, candidate: Candidate, search: _Search) -> tuple[str, ...] | _Failure:
+    """Return the addresses to try: those of a pod are in its registration."""
+    if candidate.local:
+        return ("localhost",)
+    if candidate.addresses or search.registrations is None:
+        return candidate.addresses
+    registration = search.registrations.by_index.get(index)
+    if registration is not None:
+        return registration.addresses
+    refused = search.registrations.refused_by_index.get(index)
+    return _Failure(Cause.NOT_REGISTERED, refused or "did not register with the coordinator")
 
 
 async def _addresses(address: str, port: int) -> list[str] | _Failure:
@@ -319,12 +436,13 @@ async def _knock(address: str, port: int) -> str | _Failure:
 
 
 async def _probe(
-    host: Host, *, folder: Path, attempt: str, topology: str, heard: Callable[[], None]
+    host: Host, search: _Search, *, heard: Callable[[], None]
 ) -> _Reachable | _Failure:
     """Log in, check that it is the requested host, and query what starting ranks requires.
 
     `heard` is called at the first output.
     """
+    topology, folder = search.topology, search.folder
     print_place = f'echo "$({{ {topology} ; }} 2>/dev/null | head -n 1)"' if topology else "echo"
     # Start as few processes as possible: hundreds of hosts may share one machine.
     command = (
@@ -340,7 +458,7 @@ async def _probe(
         # A host that does not answer must not delay the others.
         argv[1:1] = ["-o", f"ConnectTimeout={_CONNECT_SECONDS:.0f}"]
     began = time.time()
-    env = environment(folder, attempt)
+    env = environment(folder, search.attempt)
     answer = await run(argv, env=env, timeout=_PROBE_SECONDS, more=_SMI_SECONDS, heard=heard)
     ended = time.time()
     lines = answer.out.split("\n")
@@ -361,7 +479,7 @@ async def _probe(
         host=replace(host, name=name[0], mpi_name=hostname[0] if hostname else host.name),
         gpus=int(lines[4] or 0),
         clock_offset=clock_offset,
-        place=lines[3] if _TOPOLOGY.match(lines[3]) else "",
+        place=lines[3] if POSITION.fullmatch(lines[3]) else "",
     )
 
 

@@ -7,7 +7,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from accept.core.checks import parse_log, with_problems_seen
 from accept.core.facts import BEGAN
 from accept.core.groups import Group, Wave
 from accept.core.model import Problem, Record, Step
+from accept.core.runner.nccl_output import keep_logs
 from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run, lose_silent_hosts
 from accept.core.runner.supervise import Outcome, supervise
@@ -115,15 +116,23 @@ def stopped(ranks: Sequence[Place], cause: Cause) -> tuple[Problem, ...]:
     )
 
 
-async def execute_wave(state: Run, step: Step, number: int, wave: Wave) -> tuple[Record, ...]:
+async def execute_wave(
+    state: Run, step: Step, number: int, wave: Wave, ended: Callable[[Record | None], None]
+) -> tuple[Record, ...]:
     """Run the groups of a wave at the same time, and write the record of each when it ends.
+
+    `ended` is called with each record, or with None for a group that gets none.
 
     A group that the run's deadline ends gets a record only if a host or rank is known to have
     delayed it: to be late is not a failure of the group.
     """
-    records = await asyncio.gather(
-        *(_execute(state, step, number, index, group) for index, group in enumerate(wave))
-    )
+
+    async def execute(index: int, group: Group) -> Record | None:
+        record = await _execute(state, step, number, index, group)
+        ended(record)
+        return record
+
+    records = await asyncio.gather(*(execute(index, group) for index, group in enumerate(wave)))
     return tuple(record for record in records if record is not None)
 
 
@@ -131,15 +140,19 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
     """Run a group and keep its record; None if only the run's deadline ended it."""
     hosts = [state.host(name) for name in group.hosts]
     mark = f"{state.attempt}/{step.id}/{wave}-{index}"
-    log = evidence.log_path(step.id, wave, index)
+    log = evidence.log_path(
+        step.id, wave, index, hosts=group.hosts, ranks=group.local_ranks, checks=step.checks
+    )
     path = state.evidence / log
     path.parent.mkdir(parents=True, exist_ok=True)
     start = time.time()
     outcome = await supervise(state, step, mark, group, path)
+    if outcome.exit != 0:
+        await lose_silent_hosts(state, hosts)
+        await keep_logs(state, mark, hosts, path)
     parsed = parse_log(step.checks, evidence.open_log(state.evidence, log) or (), group.hosts)
     problems = outcome.problems
     if outcome.exit != 0:
-        await lose_silent_hosts(state, hosts)
         if outcome.exit is None or not any(problem.host for problem in parsed.problems):
             problems = await _locate_hang(state, mark, hosts, outcome)
         # This includes hosts that were lost earlier: their loss was the reason to end the group.
@@ -156,7 +169,7 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
         hosts=group.hosts,
         local_ranks=group.local_ranks,
         ranks=len(hosts) * per_host,
-        command=_mpirun_line(path),
+        command=_command_line(path),
         exit=outcome.exit,
         start=start,
         began=next((began for _, began in BEGAN.among(parsed.facts)), None),
@@ -210,11 +223,11 @@ async def _full_disks(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
     )
 
 
-def _mpirun_line(path: Path) -> str:
-    """Return the mpirun command line, which the step prints at the beginning of its log."""
+def _command_line(path: Path) -> str:
+    """Return the command line of a launch, which the step prints at the beginning of its log."""
     with path.open("rb") as file:
         for _ in range(50):
             line = file.readline(1 << 14)
-            if line.startswith(b"# Open MPI "):
+            if line.startswith((b"# Open MPI ", b"# srun:")):
                 return line.decode(errors="replace").partition(": ")[2].strip()[:8000]
     return ""

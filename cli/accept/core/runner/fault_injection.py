@@ -19,10 +19,9 @@ from accept.core.catalog.faults import (
     FAULTS,
     Fault,
     Injector,
-    fault_of,
 )
 from accept.core.facts import INJECTED, NOT_INJECTED, NOT_UNDONE, FactKind
-from accept.core.model import Fact
+from accept.core.model import Fact, Injection
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run
@@ -34,13 +33,12 @@ _SCRIPT_SECONDS = 20.0
 
 def _targets(state: Run, faults: Iterable[Fault]) -> list[tuple[Fault, Host]]:
     """Return the faults of the plan that are among `faults`, each with its host."""
-    planned = [text.partition("@") for text in state.plan.injected]
     return [
         (fault, host)
         for fault in faults
-        for name, _, target in planned
+        for planned in state.plan.injected
         for host in state.hosts
-        if (name, target) == (fault.name, host.name)
+        if (planned.fault, planned.host) == (fault.name, host.name)
     ]
 
 
@@ -49,7 +47,7 @@ def _fact(kind: FactKind[str], text: str, host: str | None = None) -> Fact:
 
 
 def cut_off(
-    injected: Sequence[str], candidates: Sequence[Candidate]
+    injected: Sequence[Injection], candidates: Sequence[Candidate]
 ) -> tuple[tuple[Candidate, ...], tuple[Fact, ...]]:
     """Make candidates unreachable through a closed port; return all candidates, and facts.
 
@@ -60,9 +58,9 @@ def cut_off(
     for number, candidate in enumerate(candidates):
         names = (candidate.name, f"#{number}")
         faults = [
-            text
-            for text in injected
-            if fault_of(text).injector is Injector.PORT and text.partition("@")[2] in names
+            planned.text
+            for planned in injected
+            if FAULTS[planned.fault].injector is Injector.PORT and planned.host in names
         ]
         kind, reason = (
             (NOT_INJECTED, ": the coordinator runs on it") if candidate.local else (INJECTED, "")
@@ -78,9 +76,9 @@ async def inject(state: Run) -> tuple[Fact, ...]:
     by_script = [fault for fault in FAULTS.values() if fault.injector is Injector.SCRIPT]
     injections = [_inject(state, fault, host) for fault, host in _targets(state, by_script)]
     in_settings = [
-        _fact(INJECTED, text)
-        for text in state.plan.injected
-        if fault_of(text).injector is Injector.SETTINGS
+        _fact(INJECTED, planned.text)
+        for planned in state.plan.injected
+        if FAULTS[planned.fault].injector is Injector.SETTINGS
     ]
     return (*in_settings, *await asyncio.gather(*injections))
 
@@ -90,7 +88,7 @@ async def _inject(state: Run, fault: Fault, host: Host) -> Fact:
     seconds = int(state.plan.deadline_seconds)
     peer = next((h.address for h in state.hosts if h.name != host.name), "")
     answer = await _run_script(state, host, f"{fault.name} {ranks} {seconds} {peer}")
-    text = f"{fault.name}@{host.name}"
+    text = Injection(fault=fault.name, host=host.name).text
     if answer == ANSWER_INJECTED:
         return _fact(INJECTED, text, host.name)
     return _fact(NOT_INJECTED, f"{text}: {answer}", host.name)

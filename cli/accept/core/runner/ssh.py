@@ -10,13 +10,18 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 #: Name under which known_hosts lists the one host key of the run, for all addresses. It is also in
 #: launchers/ssh_config.in.
 HOST_KEY_ALIAS = "accept-run"
+#: The private key of the run, in its folder: for logins, as host key, and to sign the evidence.
+KEY = "key"
+#: Every OpenSSH reads it, also in FIPS mode.
+KEY_TYPE = "ecdsa"
 
 #: Remote commands print this before their own output. Text before it comes from the login shell:
 #: sshd starts one for every command, and its `.bashrc` may print a greeting.
@@ -54,6 +59,54 @@ class Answer:
     err: str
 
 
+class Session(asyncio.subprocess.Process):
+    """A process that leads its own session, and whose output is read."""
+
+    def __init__(
+        self,
+        transport: asyncio.SubprocessTransport,
+        protocol: asyncio.subprocess.SubprocessStreamProtocol,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(transport, protocol, loop)
+        self._pipes = transport
+
+    @classmethod
+    async def start(
+        cls, argv: Sequence[str], *, stdin: int, stderr: int, env: Mapping[str, str] | None
+    ) -> Session:
+        """Start a process; `stdin` and `stderr` are as for `asyncio.create_subprocess_exec`."""
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.subprocess_exec(
+            lambda: asyncio.subprocess.SubprocessStreamProtocol(limit=1 << 16, loop=loop),
+            *argv,
+            stdin=stdin,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            env=env,
+            start_new_session=True,
+        )
+        return cls(transport, protocol, loop)
+
+    def kill_session(self) -> None:
+        """Kill the process and all others in its process group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """Kill what has not ended, and close the pipes, which other sessions may keep open.
+
+        asyncio prints errors for processes and pipes that outlive the event loop.
+        """
+        if self.returncode is None:
+            self.kill_session()
+            # Do not wait for processes that cannot be killed.
+            until = time.monotonic() + 1.0
+            while self._pipes.get_returncode() is None and time.monotonic() < until:
+                await asyncio.sleep(0.01)
+        self._pipes.close()
+
+
 def arguments(folder: Path, host: Host, command: str) -> list[str]:
     """Return the argument vector that runs the sh `command` on `host`."""
     if host.local:
@@ -71,10 +124,22 @@ def marked_arguments(folder: Path, host: Host, command: str) -> list[str]:
     return arguments(folder, host, command if host.local else PRINT_MARKER + command)
 
 
+def outer_environment() -> dict[str, str]:
+    """Return this process's environment, without what would change how mpirun starts ranks.
+
+    In a job of Slurm, mpirun would start its daemons as steps of the job.
+    """
+    left_out = ("ACCEPT_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "SLURMD_")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == "SLURM_CONF" or not name.startswith(left_out)
+    }
+
+
 def environment(folder: Path, attempt: str) -> dict[str, str]:
     """Return the environment for commands on the coordinator's own host."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCEPT_", "OMPI_", "PMIX_"))}
-    return {**kept, "ACCEPT_DIR": str(folder), "ACCEPT_RUN": attempt}
+    return {**outer_environment(), "ACCEPT_DIR": str(folder), "ACCEPT_RUN": attempt}
 
 
 async def run(
@@ -84,20 +149,18 @@ async def run(
     timeout: float,
     more: float = 0.0,
     heard: Callable[[], None] = lambda: None,
+    stdin: Path | None = None,
 ) -> Answer:
     """Run `argv`, keep at most 1 MiB of its output, and kill it after `timeout` seconds.
 
-    A command that has printed something by then gets `more` seconds; `heard` is called at its first
-    output. The output of a killed command is kept. See `marked_arguments` for greetings.
+    The file `stdin` is its standard input. A command that has printed something by then gets `more`
+    seconds; `heard` is called at its first output. The output of a killed command is kept. See
+    `marked_arguments` for greetings.
     """
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=env,
-        start_new_session=True,
-    )
+    with (stdin or Path(os.devnull)).open("rb") as file:
+        process = await Session.start(
+            argv, stdin=file.fileno(), stderr=asyncio.subprocess.PIPE, env=env
+        )
     assert process.stdout is not None
     assert process.stderr is not None
     out, err = bytearray(), bytearray()
@@ -113,19 +176,17 @@ async def run(
             timeout += more
             _, pending = await asyncio.wait(work, timeout=more)
         if pending:
-            kill_session(process)
+            process.kill_session()
             # Do not wait for processes that cannot be killed.
             await asyncio.wait(work, timeout=1.0)
             err[:] = f"no answer within {timeout:.0f} s".encode()
         for task in work:
             if task.done():
                 task.result()
-    except asyncio.CancelledError:
-        kill_session(process)
-        raise
     finally:
         for task in work:
             task.cancel()
+        await process.close()
     return Answer(
         exit=None if pending else process.returncode,
         out=out.decode(errors="replace"),
@@ -154,12 +215,6 @@ async def _keep(
         if not kept:
             heard()
         kept += block[: (1 << 20) - len(kept)]
-
-
-def kill_session(process: asyncio.subprocess.Process) -> None:
-    """Kill a process that leads its own session, and all processes in its process group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def has_connection(folder: Path, host: Host) -> bool:

@@ -16,7 +16,7 @@ from accept.core.model import Fact, Metric, Plan, Problem, Record
 from accept.core.runner.ssh import Answer, Host, environment, marked_arguments, run
 
 #: Maximum number of starts at the same time over all groups, and of calls over all hosts.
-_MAX_CONCURRENT = 128
+MAX_CONCURRENT = 128
 #: Maximum time for a host to answer, or for a start to print something.
 ASK_SECONDS = 10.0
 
@@ -28,7 +28,8 @@ class Run:
     folder: Path
     attempt: str
     plan: Plan
-    #: Maximum duration, from `began` on the monotonic clock.
+    #: Maximum duration, from `began` on the monotonic clock: first of the search for hosts and the
+    #: steps together, then of the steps.
     seconds: float = math.inf
     began: float = field(default_factory=time.monotonic)
     hosts: tuple[Host, ...] = ()
@@ -36,8 +37,8 @@ class Run:
     records: list[Record] = field(default_factory=list)
     #: Host -> why it was lost; a lost host takes no further part.
     lost: dict[str, Problem] = field(default_factory=dict)
-    starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT))
-    asks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT))
+    starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
+    asks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
 
     @property
     def evidence(self) -> Path:
@@ -48,6 +49,10 @@ class Run:
     def until(self) -> float:
         """Return the deadline, on the monotonic clock."""
         return self.began + self.seconds
+
+    def restart_clock(self, seconds: float) -> None:
+        """Let the run take at most `seconds` from now on."""
+        self.began, self.seconds = time.monotonic(), seconds
 
     def is_over(self) -> bool:
         """Return True if the deadline has passed."""
@@ -93,13 +98,18 @@ class Run:
         return tuple(h for h in self.hosts if h.name not in self.lost)
 
     async def ask(
-        self, host: Host, command: str, timeout: float = ASK_SECONDS, more: float = 0.0
+        self,
+        host: Host,
+        command: str,
+        timeout: float = ASK_SECONDS,
+        more: float = 0.0,
+        stdin: Path | None = None,
     ) -> Answer:
-        """Run an sh command on a host; `timeout` and `more` are those of `ssh.run`."""
+        """Run an sh command on a host; `timeout`, `more` and `stdin` are those of `ssh.run`."""
         argv = marked_arguments(self.folder, host, command)
         env = environment(self.folder, self.attempt)
         async with self.asks:
-            return await run(argv, env=env, timeout=timeout, more=more)
+            return await run(argv, env=env, timeout=timeout, more=more, stdin=stdin)
 
 
 #: Command that checks whether a host is alive. Other commands may follow it.

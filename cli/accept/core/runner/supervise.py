@@ -17,7 +17,7 @@ from accept.core.checks import checks_of
 from accept.core.groups import Group
 from accept.core.launcher_errors import is_over
 from accept.core.model import Problem, Step
-from accept.core.runner.ssh import Host, arguments, environment, has_connection, kill_session
+from accept.core.runner.ssh import Host, Session, arguments, environment, has_connection
 from accept.core.runner.state import ASK_SECONDS, Run, lose_silent_hosts
 from accept.core.text import duration
 
@@ -51,6 +51,7 @@ def _command(state: Run, step: Step, mark: str, group: Group) -> str:
         "ACCEPT_GROUP": "-",
         "ACCEPT_EXEC": mark,
         "ACCEPT_LOCAL_RANKS": ",".join(map(str, group.local_ranks)),
+        "ACCEPT_PROFILE": step.profile,
         "ACCEPT_INJECT": for_ranks(state.plan.injected),
     }
     assigned = " ".join(f"{k}={shlex.quote(v)}" for k, v in variables.items() if v)
@@ -65,7 +66,7 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
     """
     hosts = [state.host(name) for name in group.hosts]
     command = _command(state, step, mark, group)
-    process = None
+    process, copying = None, None
     try:
         started, failed = asyncio.Event(), asyncio.Event()
         async with state.starts:
@@ -83,13 +84,16 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
     except asyncio.CancelledError:
         if process is not None:
             await _kill(state, mark, hosts)
-            kill_session(process)
+            await process.close()
+        if copying is not None:
+            # The log must not change after the evidence was sealed.
+            copying.cancel()
         raise
     end = time.time()
     if status == 0:
         return Outcome(exit=0, end=end)
     survivors = await _kill(state, mark, hosts)
-    kill_session(process)
+    process.kill_session()
     if reason is None:
         return Outcome(exit=status, end=end, problems=survivors)
     # A process that cannot be killed may keep the pipe open forever.
@@ -97,19 +101,18 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
     await asyncio.wait({copying, ending}, timeout=_LOOK)
     copying.cancel()
     ending.cancel()
+    await process.close()
     problems = survivors if late else (reason, *survivors)
     return Outcome(exit=None, end=end, problems=problems, late=late)
 
 
-async def _start(state: Run, hosts: list[Host], command: str) -> asyncio.subprocess.Process:
+async def _start(state: Run, hosts: list[Host], command: str) -> Session:
     """Start `command` on the first host, with the group's description on its standard input."""
-    process = await asyncio.create_subprocess_exec(
-        *arguments(state.folder, hosts[0], command),
+    process = await Session.start(
+        arguments(state.folder, hosts[0], command),
         stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=environment(state.folder, state.attempt),
-        start_new_session=True,
     )
     assert process.stdin is not None
     process.stdin.write("".join(h.group_line() for h in hosts).encode())

@@ -1,0 +1,109 @@
+"""Prepare a host for a run, over ssh or in a job of Slurm, and understand what it prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from shlex import quote
+
+from accept.core import causes
+from accept.core.model import Problem
+
+#: A port, or a part of a version.
+_NUMBER = re.compile(r"\d{1,5}", re.ASCII)
+_PLACE = re.compile(r"[\w./:@+=-]{1,200}")
+#: Seconds that a watchdog waits after all planned times, while the coordinator judges and packs.
+SLACK = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A host on which the run's own sshd listens."""
+
+    name: str
+    port: int
+    addresses: tuple[str, ...]
+    #: Version of Python; empty if there is none.
+    python: tuple[int, ...]
+    #: Programs that use GPUs.
+    busy: tuple[str, ...]
+    #: The switches above it, from the outermost; empty if unknown.
+    place: str = ""
+
+
+def set_up(
+    folder: str, life: int, keep: int, *, gpus: bool = False, script: str = "bootstrap_host.sh"
+) -> str:
+    """Return the sh line that unpacks its stdin and prepares the host with `script`.
+
+    With `gpus`, a host that shows no NVIDIA GPU is refused. The caller replaces @HOST@ with the
+    host's name.
+
+    If the folder exists and is this host's, it is from an earlier try whose connection failed, and
+    is removed. If it is another host's, the two share a file system and would overwrite each other.
+    If it is another user's, it is left alone.
+    """
+    d = quote(folder)
+    return (
+        f"umask 077; if [ -e {d} ] || [ -L {d} ]; then if ! {{ {is_own(folder)}; }}; then "
+        f"echo problem launch-failed {d} belongs to another user: give another --attempt; "
+        f'exit 1; elif [ "$(cat {d}/host 2>/dev/null)" = @HOST@ ]; then '
+        f"{remove(folder)}; else "
+        f"echo problem launch-failed {d} exists already: do hosts share it'?' "
+        "Set tools.scratch to a local disk; "
+        f"exit 1; fi; fi; mkdir {d} && cd {d} || exit 1; "
+        f"tar xf - || {{ cd /; rm -rf {d}; exit 1; }}; "
+        f"exec /bin/sh ./{script} {life} {keep}{' gpus' * gpus}"
+    )
+
+
+def max_logins(hosts: int) -> int:
+    """Return how many clients may log in to the sshd of a run of `hosts` at the same time."""
+    return hosts + 16
+
+
+def remove(folder: str) -> str:
+    """Return the sh commands that end the run in `folder`, for at most 20 s, and remove it.
+
+    The folder of another user is left alone.
+    """
+    d = quote(folder)
+    return (
+        f"if {is_own(folder)}; then [ ! -p {d}/events ] || echo remove 1<>{d}/events; n=200; "
+        f"while [ -p {d}/events ] && [ $n -gt 0 ]; do n=$((n - 1)); sleep 0.1; done; rm -rf {d}; fi"
+    )
+
+
+def is_own(folder: str) -> str:
+    """Return the sh condition that `folder` is a folder of this user, and not a link."""
+    d = quote(folder)
+    return f"[ -O {d} ] && [ -d {d} ] && [ ! -L {d} ]"
+
+
+def understood(host: str, lines: Iterable[str]) -> Ready | Problem | None:
+    """Parse the lines that `set_up` printed, which are untrusted.
+
+    Return None if they show neither that the host is ready nor why it is not.
+    """
+    values: dict[str, list[str]] = {}
+    for line in lines:
+        key, _, value = line.partition(" ")
+        values.setdefault(key, []).append(value)
+    port = _NUMBER.fullmatch(values.get("port", [""])[0])
+    place = _PLACE.fullmatch(values.get("place", [""])[0])
+    if "ready" in values and port and 0 < int(port[0]) < 1 << 16:
+        python = values.get("python", [""])[0].split(".")
+        return Ready(
+            name=host,
+            port=int(port[0]),
+            addresses=tuple(dict.fromkeys(values.get("address", ()))),
+            python=tuple(int(p) for p in python if _NUMBER.fullmatch(p)),
+            busy=tuple(values.get("busy", ())),
+            place=place[0] if place else "",
+        )
+    if "problem" in values:
+        text, _, message = values["problem"][0].partition(" ")
+        cause, message = causes.reported(text, message)
+        return Problem(cause=cause, message=f"{host}: {message}", check="hosts", host=host)
+    return None

@@ -1,0 +1,707 @@
+"""Run the plan in a job of Slurm: one step prepares all nodes, then the coordinator runs here.
+
+The batch script starts this program on the first node. The step starts the run's own sshd on every
+node, so the coordinator needs Slurm no more. At the end the evidence goes to the folder of the run
+on the login node if the nodes see it; otherwise the job stays until the evidence was fetched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+from accept.core import evidence
+from accept.core.causes import Cause
+from accept.core.error_codes import Code
+from accept.core.errors import Exit
+from accept.core.model import Problem
+from accept.core.runner.coordinator import CANCELLED, INTERRUPTION, Launch
+from accept.core.runner.discovery import Candidate
+from accept.core.runner.host_setup import Ready, max_logins, remove, set_up, understood
+from accept.core.runner.ssh import HOST_KEY_ALIAS, KEY_TYPE, environment, outer_environment
+from accept.core.runner.state import MAX_CONCURRENT
+from accept.core.serde import dump, read
+from accept.core.text import count, decimal, folded, plain
+
+#: Files beside this program: its input, what every node gets, and errors of the step.
+RUN, PAYLOAD = "slurm.json", "payload.tar"
+_STEP_LOG = "step.log"
+#: Files in the shared folder. `ATTEMPT` is written on the login node. `NODE` shows there that the
+#: nodes see the folder, and `STATUS` that the evidence is complete.
+ATTEMPT, NODE, ARCHIVE, STATUS, JOB_LOG = "attempt", "node", "evidence.tar", "status", "job.log"
+#: The image of the run there, while the nodes import it.
+IMAGE = "image.sqsh"
+#: A name of a node, as it becomes part of command lines.
+_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
+#: What a task prints before each line of its own: other lines come from the site's scripts.
+_MARK = "accept-node"
+_LINE = re.compile(rf"{_MARK} (\S+) (.*)")
+#: Maximum number of lines of one node, and of characters in a line.
+_MAX_LINES, _MAX_LINE = 200, 1000
+#: Seconds for the coordinator to connect: the nodes are ready by then.
+_CONNECT_SECONDS = 30.0
+#: Seconds for the watchdog to pack the evidence, and to remove the run's folder.
+_PACK_SECONDS, _REMOVE_SECONDS = 60.0, 30.0
+#: Twice the time between two looks of `manage.sh follow`.
+_FOLLOW_SECONDS = 1.0
+#: The first one shows launchers/bootstrap_host.sh that it is in the container. By the others,
+#: Enroot adds the devices and the driver of the node.
+_PYXIS_ENV = {
+    "ACCEPT_IN_CONTAINER": "yes",
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+    "MELLANOX_VISIBLE_DEVICES": "all",
+}
+#: For the coordinator. Outside of a container, the batch script has checked it.
+_OLDEST_PYTHON = (3, 10)
+#: Longest time to import an image.
+_IMPORT_SECONDS = 1800.0
+#: Codes of failures that only a job can detect.
+_OWN_CODES = (Code.SLURM_LAUNCHER, Code.SLURM_RANKS)
+#: Longest time of the probe of srun as the launcher.
+_PROBE_SECONDS = 120.0
+#: Maximum number of steps that are created at the same time: each one costs the controller work.
+_STEP_STARTS = 32
+#: The probe of srun as the launcher; its group is its standard input.
+_PROBE = """\
+ACCEPT_GROUP=-
+. ./lib.sh
+read_group
+launch "$1" "$ACCEPT_PYTHON" "$ACCEPT_DIR/programs/mpi_ranks.py"
+"""
+#: A line of launchers/programs/mpi_ranks.py, and its exit status if it finds no MPI.
+_RANK, _NO_LIBRARY = re.compile(r"rank (\d+) of (\d+)", re.ASCII), 3
+#: What srun prints if it cannot reach the daemon of a node.
+_NOT_LAUNCHED = re.compile(r"Task launch for \S+ failed on node ([\w.-]+): ([^\n]*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pyxis:
+    """The container of a step, by the plugin Pyxis of Slurm."""
+
+    #: In the notation of Enroot, or the path of a file that nodes see.
+    image: str
+    #: As SOURCE:TARGET or SOURCE:TARGET:ro.
+    mounts: tuple[str, ...]
+    #: Other options of srun, which not every version of Pyxis has.
+    options: tuple[str, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return the options of srun."""
+        mounts = f"--container-mounts={','.join(self.mounts)}"
+        return (f"--container-image={self.image}", mounts, *self.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmRun:
+    """The input of a run in a job of Slurm, besides its plan."""
+
+    attempt: str
+    #: The run's folder on each node.
+    folder: str
+    #: Folder on the login node for the evidence; used if the nodes see it.
+    shared: str
+    #: The nodes of the job to use; empty: all.
+    nodes: tuple[str, ...] = ()
+    #: Why other nodes were lost in an earlier attempt.
+    lost: tuple[Problem, ...] = ()
+    #: Folder on the login node with the evidence of that attempt; the nodes see it.
+    earlier: str = ""
+    #: Longest time for the nodes to become ready.
+    start_seconds: float
+    #: Longest life of the watchdogs, and how long they keep evidence.
+    life_seconds: float
+    keep_seconds: float
+    #: How long the job stays for `accept collect` if the nodes do not see `shared`.
+    hold_seconds: float
+    #: True if a node without an NVIDIA GPU cannot take part.
+    gpus: bool
+    #: True if other processes may use the GPUs.
+    busy_ok: bool
+    #: True if the coordinator and its ranks are in a container, which the step starts.
+    in_container: bool = False
+    #: Set if that is a container of Pyxis.
+    pyxis: Pyxis | None = None
+    #: What starts the ranks if it is not mpirun, such as `srun-pmix`.
+    launcher: str = ""
+
+
+def _problem(name: str, text: str) -> Problem:
+    message = f"{name}: {text}"
+    return Problem(cause=Cause.UNREACHABLE_TIMEOUT, message=message, check="hosts", host=name)
+
+
+class _Failed(Exception):
+    """The run cannot start; the text is the reason."""
+
+    def __init__(self, message: str, code: Code = Code.SLURM_JOB_FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why the job could not start the run, as it reports that to the login node."""
+
+    code: Code
+    message: str
+
+    @property
+    def line(self) -> str:
+        """Return the failure as one line: the code, unless it is the usual one, and the message."""
+        usual = self.code is Code.SLURM_JOB_FAILED
+        return self.message if usual else f"{self.code} {self.message}"
+
+    @staticmethod
+    def parse(line: str) -> Failure:
+        """Return the failure of a line, which a job wrote and is not trusted."""
+        first, _, rest = line.partition(" ")
+        code = next((code for code in _OWN_CODES if first == code), None)
+        if code:
+            return Failure(code=code, message=plain(rest, 400))
+        return Failure(code=Code.SLURM_JOB_FAILED, message=plain(line, 400))
+
+
+class Step:
+    """The step of the job that prepares the nodes, and holds their sshds until the run's end."""
+
+    def __init__(self, run: SlurmRun, nodes: Sequence[str], *, job: str, folder: Path) -> None:
+        command = set_up(
+            run.folder,
+            int(run.life_seconds),
+            int(run.keep_seconds),
+            gpus=run.gpus,
+            script="slurm_host.sh",
+        ).replace("@HOST@", '"$SLURMD_NODENAME"')
+        # The loop marks the lines and ends with the task; the trap lets it wait for its end.
+        marked = (
+            f"trap : TERM; ( {command} ) 2>&1 | while IFS= read -r line; do "
+            f'printf \'{_MARK} %s %s\\n\' "$SLURMD_NODENAME" "$line"; done'
+        )
+        self._nodes = tuple(nodes)
+        self._log = folder / _STEP_LOG
+        self._lines: dict[str, list[str]] = {}
+        self.results: dict[str, Ready | Problem] = {}
+        self.changed = threading.Condition()
+        with (folder / PAYLOAD).open("rb") as payload, self._log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                _srun(
+                    nodes,
+                    job=job,
+                    name=f"accept-{run.attempt}",
+                    command=marked,
+                    options=run.pyxis.words if run.pyxis else (),
+                ),
+                # srun sends it to all tasks.
+                stdin=payload,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=outer_environment() | (_PYXIS_ENV if run.pyxis else {}),
+                text=True,
+                errors="replace",
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as output:
+            for text in output:
+                match = _LINE.search(text.rstrip("\n"))
+                if match and match[1] in self._nodes:
+                    self._add(match[1], match[2])
+        with self.changed:
+            self.changed.notify()
+
+    def _add(self, name: str, text: str) -> None:
+        """Add a line that a node has printed."""
+        lines = self._lines.setdefault(name, [])
+        if len(lines) < _MAX_LINES:
+            lines.append(text[:_MAX_LINE])
+        result = understood(name, lines)
+        if result is not None and name not in self.results:
+            with self.changed:
+                self.results[name] = result
+                self.changed.notify()
+
+    def wait(self, seconds: float, is_over: Callable[[], bool]) -> None:
+        """Wait until all nodes have reported, the step has ended, or the time is over."""
+        until = time.monotonic() + seconds
+        with self.changed:
+            while (
+                len(self.results) < len(self._nodes)
+                and self._reader.is_alive()
+                and not is_over()
+                and time.monotonic() < until
+            ):
+                self.changed.wait(0.5)
+
+    def unreachable(self) -> dict[str, Ready | Problem]:
+        """Return the nodes on which the step could not start, so that it failed on all of them."""
+        if not self._ended():
+            return {}
+        found = _NOT_LAUNCHED.findall(self._errors())
+        return {
+            name: _problem(name, f"Slurm cannot start a step on it: {plain(reason, 200)}")
+            for name, reason in found
+            if name in self._nodes
+        }
+
+    def outcome(self) -> dict[str, Ready | Problem]:
+        """Return what is known of each node now."""
+        errors = self._errors().splitlines()
+        late = "the job's step did not start on it in time"
+        if errors:
+            # What srun prints after an error of Pyxis has less to say.
+            shown = next((line for line in reversed(errors) if " pyxis: " in line), errors[-1])
+            late += f"; {plain(shown, 200)}"
+        return {name: self.results.get(name) or _problem(name, late) for name in self._nodes}
+
+    def _ended(self) -> bool:
+        """Return True if the step has ended, or ends because a launch failed."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return not self._reader.is_alive() and self.process.wait(_REMOVE_SECONDS) != 0
+        return False
+
+    def _errors(self) -> str:
+        return _text(self._log)
+
+    def end(self) -> None:
+        """Wait for the end of all tasks, which clean up by themselves; then end the step."""
+        try:
+            self.process.wait(_REMOVE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.terminate()
+            try:
+                self.process.wait(_REMOVE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+
+
+def node_list(names: Sequence[str]) -> str:
+    """Return names of nodes as Slurm reads them: it knows ranges only at the end of a name.
+
+    The names of thousands of nodes would be longer than an argument may be.
+    """
+    ending_in_number = [name for name in names if name[-1:].isdigit()]
+    others = [name for name in names if not name[-1:].isdigit()]
+    return ",".join(filter(None, (folded(ending_in_number), *others)))
+
+
+def _srun(
+    nodes: Sequence[str], *, job: str, name: str, command: str, options: Sequence[str] = ()
+) -> list[str]:
+    """Return the arguments of a step with one task on each node, that survives lost nodes."""
+    return [
+        *("srun", f"--jobid={job}", f"--nodelist={node_list(nodes)}"),
+        *(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"),
+        *("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--overlap", "--mem=0"),
+        *("--mpi=none", "--cpu-bind=none", "--chdir=/", f"--job-name={name}"),
+        *(*options, "/bin/sh", "-c", command),
+    ]
+
+
+class _Driver:
+    """A run in its job: the signals that Slurm sends, and the coordinator that they end."""
+
+    def __init__(self, run: SlurmRun) -> None:
+        self.folder = Path(run.folder)
+        self.reason = ""
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM):
+            signal.signal(number, self._signalled)
+
+    def is_over(self) -> bool:
+        """Return True if Slurm or a user wants the run to end."""
+        return bool(self.reason)
+
+    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+        if number != signal.SIGALRM:
+            limit = "the job's time limit is over"
+            self.reason = self.reason or (limit if number == signal.SIGUSR1 else CANCELLED)
+        if (self.folder / "status").exists():
+            return
+        try:
+            pid = int((self.folder / "coordinator.pid").read_text(encoding="utf-8"))
+            (self.folder / INTERRUPTION).write_text(self.reason, encoding="utf-8")
+            os.kill(pid, signal.SIGTERM)
+        except FileNotFoundError:
+            # It may be about to start.
+            signal.alarm(1)
+        except (OSError, ValueError):
+            pass
+
+    def coordinate(self, *, in_container: bool) -> int:
+        """Run the coordinator on the prepared nodes, and return its exit status."""
+        if in_container:
+            self._coordinate_in_container()
+        else:
+            self._coordinate_here()
+        signal.alarm(0)
+        status = decimal(_text(self.folder / "status"))
+        # Any other status means that the coordinator was killed or has failed.
+        allowed = (Exit.PASS, Exit.REJECTED, Exit.INTERRUPTED, Exit.INCOMPLETE, Exit.INCONCLUSIVE)
+        return status if status is not None and status in allowed else Exit.INTERRUPTED
+
+    def _coordinate_in_container(self) -> None:
+        """Make the watchdog, which is in the container, run the coordinator; wait for its end."""
+        _send(self.folder, "coordinate")
+        while not (self.folder / "status").exists() and _watchdog_lives(self.folder):
+            time.sleep(0.5)
+
+    def _coordinate_here(self) -> None:
+        # Slurm sends TERM to all processes of a job. The shell must not end by it, because it
+        # waits for the coordinator, which handles the signal.
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", 'trap "" TERM; exec /bin/sh ./coordinate.sh "$0"', sys.executable],
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            env=outer_environment(),
+        )
+        process.wait()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def drive(work: Path) -> int:
+    """Run what the folder `work` describes to its end, and return the exit status of the job."""
+    run = read(SlurmRun, json.loads((work / RUN).read_text(encoding="utf-8")))
+    driver = _Driver(run)
+    shared = _visible(run)
+    job, own = os.environ["SLURM_JOB_ID"], os.environ["SLURMD_NODENAME"]
+    step: Step | None = None
+    nodes: Sequence[str] = ()
+    try:
+        nodes = run.nodes or _nodes_of_job()
+        if restarts := decimal(os.environ.get("SLURM_RESTART_COUNT", "0")):
+            _clean(run, nodes, job)
+            raise _Failed(f"Slurm has requeued the job ({count(restarts, 'restart')})")
+        _add_keys(run, work, shared, logins=max_logins(len(nodes)))
+        if run.pyxis:
+            run = replace(run, pyxis=_imported(run, run.pyxis, nodes, own, job, shared))
+        results: dict[str, Ready | Problem] = {}
+        until = time.monotonic() + run.start_seconds
+        while remaining := [name for name in nodes if name not in results]:
+            print(f"preparing {count(len(remaining), 'node')}", flush=True)
+            step = Step(run, remaining, job=job, folder=work)
+            step.wait(until - time.monotonic(), driver.is_over)
+            unreachable = step.unreachable()
+            # Slurm has ended such a step on all nodes.
+            results |= unreachable or step.outcome()
+            if unreachable:
+                step.end()
+                _clean(run, [name for name in nodes if name not in results], job)
+        in_order = {name: results[name] for name in nodes}
+        in_order |= {problem.host: problem for problem in run.lost if problem.host}
+        _write_hosts(run, in_order, own=own, shared=shared)
+        if driver.reason:
+            raise _Failed(driver.reason)
+        if run.launcher:
+            _probe_launcher(run, in_order, own)
+        status = driver.coordinate(in_container=run.in_container)
+        _deliver(run, driver, shared, status)
+    except _Failed as failure:
+        status = Exit.INTERRUPTED if driver.reason else Exit.NOT_STARTED
+        line = Failure(code=failure.code, message=str(failure)).line
+        print(f"problem {line}", flush=True)
+        _comment(job, line)
+        if shared:
+            evidence.write(shared / STATUS, f"{status}\n")
+        if step:
+            step.process.terminate()
+            step.end()
+            _clean(run, nodes, job)
+    finally:
+        _remove(run)
+        if shared:
+            (shared / IMAGE).unlink(missing_ok=True)
+        if step:
+            step.end()
+        os.chdir("/")
+        shutil.rmtree(work, ignore_errors=True)
+    return status
+
+
+def _imported(
+    run: SlurmRun, pyxis: Pyxis, nodes: Sequence[str], own: str, job: str, shared: Path | None
+) -> Pyxis:
+    """Return the container with all that it mounts, and with an image that was imported once.
+
+    Without a shared folder, or if that fails, each node imports the image itself.
+    """
+    if shared is None:
+        return pyxis
+    pyxis = replace(pyxis, mounts=(*pyxis.mounts, f"{shared}:{shared}"))
+    if len(nodes) == 1 or pyxis.image.startswith("/"):
+        return pyxis
+    file = shared / IMAGE
+    print(f"importing {pyxis.image}", flush=True)
+    words = _srun(
+        [own],
+        job=job,
+        name=f"accept-{run.attempt}",
+        command="exit",
+        options=(*pyxis.words, f"--container-save={file}"),
+    )
+    try:
+        done = subprocess.run(
+            words,
+            env=outer_environment() | _PYXIS_ENV,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=_IMPORT_SECONDS,
+            check=False,
+            text=True,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired:
+        failure = "it took too long"
+    else:
+        if done.returncode == 0 and file.exists():
+            return replace(pyxis, image=str(file))
+        failure = plain(done.stderr[-300:] or f"exit {done.returncode}", 300)
+    file.unlink(missing_ok=True)
+    print(f"every node imports the image itself: {failure}", flush=True)
+    return pyxis
+
+
+def _visible(run: SlurmRun) -> Path | None:
+    """Return the shared folder if this node sees it and can write to it."""
+    shared = Path(run.shared)
+    if _text(shared / ATTEMPT) != run.attempt:
+        return None
+    try:
+        evidence.write(shared / NODE, os.environ["SLURMD_NODENAME"] + "\n")
+    except OSError:
+        return None
+    return shared
+
+
+def _nodes_of_job() -> tuple[str, ...]:
+    """Return the names of the job's nodes, in Slurm's order."""
+    words = ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    names = tuple(dict.fromkeys(done.stdout.split()))
+    if done.returncode or not names or not all(map(_NODE.fullmatch, names)):
+        raise _Failed(f"{' '.join(words)}: {plain(done.stderr or done.stdout, 200)}")
+    return names
+
+
+def _add_keys(run: SlurmRun, work: Path, shared: Path | None, *, logins: int) -> None:
+    """Make the key pair of the run, and add it to the archive that every node gets."""
+    words = ["ssh-keygen", "-q", "-t", KEY_TYPE, "-N", "", "-C", HOST_KEY_ALIAS, "-f", "key"]
+    try:
+        done = subprocess.run(words, cwd=work, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise _Failed(f"ssh-keygen failed: {error}") from None
+    if done.returncode:
+        raise _Failed(f"ssh-keygen failed: {plain(done.stderr, 200)}")
+    public = (work / "key.pub").read_text(encoding="utf-8")
+    files = {
+        "authorized_keys": f"restrict,pty {public}",
+        "known_hosts": f"{HOST_KEY_ALIAS} {public}",
+        "run": f"{run.attempt}\n",
+        "logins": f"{logins}\n",
+        # Containers mount it.
+        "shared": f"{shared or ''}\n",
+    }
+    for name, text in files.items():
+        (work / name).write_text(text, encoding="utf-8")
+        (work / name).chmod(0o600)
+    with tarfile.open(work / PAYLOAD, "a") as archive:
+        for name in ("key", *files):
+            archive.add(work / name, name, filter=_without_owner)
+
+
+def _without_owner(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    return info
+
+
+def _write_hosts(
+    run: SlurmRun, results: Mapping[str, Ready | Problem], *, own: str, shared: Path | None
+) -> None:
+    """Write what the coordinator needs to find the nodes. Raises _Failed if it cannot run here."""
+    first = results.get(own)
+    if isinstance(first, Problem) or first is None:
+        raise _Failed(first.message if first else f"{own} is not one of the run's nodes")
+    if run.in_container and first.python < _OLDEST_PYTHON:
+        raise _Failed("the image has no Python 3.10 or newer, which the coordinator needs")
+    busy = [
+        f"{name}: {text}"
+        for name, result in results.items()
+        if isinstance(result, Ready)
+        for text in result.busy
+    ]
+    if busy and not run.busy_ok:
+        raise _Failed(f"GPUs are in use: {plain('; '.join(busy[:4]), 400)}")
+    launch = Launch(
+        attempt=run.attempt,
+        hosts=tuple(_candidate(name, result, own) for name, result in results.items()),
+        start_seconds=min(_CONNECT_SECONDS, run.start_seconds),
+        results=str(shared or ""),
+        earlier=run.earlier,
+        job=os.environ["SLURM_JOB_ID"],
+        starts=_STEP_STARTS if run.launcher else MAX_CONCURRENT,
+    )
+    folder = Path(run.folder)
+    try:
+        (folder / "first").touch()
+        evidence.write(folder / evidence.HOSTS, json.dumps(dump(launch)) + "\n")
+    except OSError as error:
+        raise _Failed(f"{own}: cannot write to {folder}: {error.strerror}") from None
+
+
+def _candidate(name: str, result: Ready | Problem, own: str) -> Candidate:
+    """Return a node as the coordinator on the node `own` looks for it."""
+    if isinstance(result, Problem):
+        return Candidate(name=name, problem=result)
+    return Candidate(
+        name=name,
+        addresses=tuple(dict.fromkeys((name, *result.addresses))),
+        port=result.port,
+        local=name == own,
+        place=result.place,
+    )
+
+
+def _probe_launcher(run: SlurmRun, results: Mapping[str, Ready | Problem], own: str) -> None:
+    """Start two ranks by srun. Raises _Failed unless MPI sees them as ranks 0 and 1 of 2."""
+    names = [own, *(name for name in results if name != own)]
+    ready = [result for name in names if isinstance(result := results[name], Ready)][:2]
+    group = "".join(f"{r.name} {r.name} {(*r.addresses, r.name)[0]} {r.port} 1\n" for r in ready)
+    folder = Path(run.folder)
+    try:
+        done = subprocess.run(
+            ["/bin/sh", "-c", _PROBE, "probe", str(2 // len(ready))],
+            cwd=folder,
+            env=environment(folder, run.attempt) | {"ACCEPT_EXEC": f"{run.attempt}/probe"},
+            input=group,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_PROBE_SECONDS,
+            check=False,
+            text=True,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired:
+        raise _Failed(
+            f"{run.launcher}: two ranks did not end within {_PROBE_SECONDS:.0f} s",
+            Code.SLURM_LAUNCHER,
+        ) from None
+    ranks = sorted((int(rank), int(size)) for rank, size in _RANK.findall(done.stdout))
+    if ranks == [(0, 2), (1, 2)]:
+        return
+    if ranks:
+        seen = ", ".join(f"rank {rank} of {size}" for rank, size in ranks[:4])
+        raise _Failed(f"{run.launcher}: MPI sees two ranks as {seen}", Code.SLURM_RANKS)
+    lines = [line for line in done.stdout.splitlines() if line.strip() and line[:1] != "#"]
+    errors = [line for line in lines if "srun: error" in line]
+    reason = (*errors, *lines, f"exit {done.returncode}")[0]
+    if done.returncode == _NO_LIBRARY:
+        reason = "no MPI library: libmpi.so is neither beside mpirun nor on LD_LIBRARY_PATH"
+    raise _Failed(f"{run.launcher}: {plain(reason, 300)}", Code.SLURM_LAUNCHER)
+
+
+def _deliver(run: SlurmRun, driver: _Driver, shared: Path | None, status: int) -> None:
+    """Copy the evidence to the shared folder; without one, wait until it was fetched."""
+    folder = driver.folder
+    archive = _packed(folder)
+    if archive and shared:
+        try:
+            shutil.copy(folder / evidence.CONSOLE, shared / evidence.CONSOLE)
+            shutil.copy(archive, shared / f"{ARCHIVE}.new")
+            (shared / f"{ARCHIVE}.new").replace(shared / ARCHIVE)
+            evidence.write(shared / STATUS, f"{status}\n")
+        except OSError as error:
+            print(f"problem cannot copy the evidence to {shared}: {error}", flush=True)
+        else:
+            # Whoever follows the run reads its exit status in the folder before it is removed.
+            time.sleep(_FOLLOW_SECONDS)
+            return
+    print(f"the evidence is kept for {run.hold_seconds:.0f} s: accept collect", flush=True)
+    driver.reason = ""
+    until = time.monotonic() + run.hold_seconds
+    while folder.exists() and time.monotonic() < until and not driver.is_over():
+        time.sleep(0.5)
+
+
+def _packed(folder: Path) -> Path | None:
+    """Return the archive of the evidence after the watchdog has packed it, or pack it here."""
+    until = time.monotonic() + _PACK_SECONDS
+    archive = folder / ARCHIVE
+    while not archive.exists() and time.monotonic() < until and _watchdog_lives(folder):
+        time.sleep(0.1)
+    if archive.exists():
+        return archive
+    try:
+        with tarfile.open(folder / f"{ARCHIVE}.own", "w") as packed:
+            packed.add(folder / "evidence", "evidence")
+        return (folder / f"{ARCHIVE}.own").replace(archive)
+    except OSError as error:
+        print(f"problem cannot pack the evidence: {error}", flush=True)
+        return None
+
+
+def _watchdog_lives(folder: Path) -> bool:
+    pid = decimal(_text(folder / "guard.pid").partition(" ")[0])
+    return pid is not None and Path(f"/proc/{pid}").exists()
+
+
+def _remove(run: SlurmRun) -> None:
+    """Make the watchdogs remove the run; those of other nodes do so at the run's end."""
+    folder = Path(run.folder)
+    _send(folder, "remove")
+    until = time.monotonic() + _REMOVE_SECONDS
+    while folder.exists() and time.monotonic() < until and _watchdog_lives(folder):
+        time.sleep(0.1)
+    if _text(folder / "run") == run.attempt:
+        words = ("/bin/sh", "./kill.sh", f"ACCEPT_RUN={run.attempt}", f"ACCEPT_DIR={folder}")
+        subprocess.run(words, cwd=folder, stdout=subprocess.DEVNULL, check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _send(folder: Path, event: str) -> None:
+    """Send an event to the watchdog of this node, if there is one."""
+    with contextlib.suppress(OSError):
+        pipe = os.open(folder / "events", os.O_RDWR | os.O_NONBLOCK)
+        os.write(pipe, f"{event}\n".encode())
+        os.close(pipe)
+
+
+def _clean(run: SlurmRun, nodes: Sequence[str], job: str) -> None:
+    """Remove what an earlier start of the job left on the nodes: Slurm killed it."""
+    words = _srun(nodes, job=job, name=f"accept-{run.attempt}", command=remove(run.folder))
+    subprocess.run(words, env=outer_environment(), stdin=subprocess.DEVNULL, check=False)
+
+
+def _comment(job: str, text: str) -> None:
+    """Show the reason in the job's description, which the login node reads without a shared folder.
+
+    A user may always change the comment of an own job.
+    """
+    words = ["scontrol", "update", f"JobId={job}", f"Comment=accept: {plain(text, 300)}"]
+    subprocess.run(words, capture_output=True, check=False)
+
+
+if __name__ == "__main__":
+    sys.exit(drive(Path(sys.argv[1])))
