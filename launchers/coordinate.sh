@@ -7,7 +7,7 @@ export ACCEPT_DIR ACCEPT_RUN
 cd "$ACCEPT_DIR" || exit 5
 (
     # A local run starts with all files unpacked.
-    if [ ! -d core ]; then
+    if [ ! -e core/accept/__init__.py ]; then
         ACCEPT_PYTHON=$1
         # shellcheck source=unpack.sh
         . ./unpack.sh

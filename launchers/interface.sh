@@ -12,15 +12,48 @@ route_interface() {
     done
 }
 
-# rdma_devices: prints the active RDMA ports of this host with the highest rate, in the format of NCCL_IB_HCA
-# ("=mlx5_0:1,mlx5_1:1"). Slower ports are left out, because they serve storage or control traffic.
+# root_ports DEVICE...: prints the PCI root port above each device; nothing for devices without one.
+root_ports() {
+    readlink -f "$@" 2>/dev/null | sed -n 's|.*/\(pci[^/]*/[^/]*\)/.*|\1|p'
+}
+
+# gpu_root_ports: prints the root ports above the NVIDIA GPUs of this host.
+gpu_root_ports() {
+    for device in "${ACCEPT_SYS:-/sys}"/bus/pci/devices/*; do
+        vendor='' class=''
+        { read -r vendor < "$device/vendor" && read -r class < "$device/class"; } 2>/dev/null
+        case $vendor$class in 0x10de0x03*) root_ports "$device" ;; esac
+    done
+}
+
+# rdma_devices: prints the active RDMA ports of this host for traffic between GPUs, in the format of NCCL_IB_HCA
+# ("=mlx5_0:1,mlx5_1:1"). Left out, because they serve storage or control traffic:
+# - slower ports;
+# - ports of the other link layer, because NCCL cannot connect InfiniBand with Ethernet: that with fewer ports near GPUs,
+#   then with fewer ports;
+# - ports that share no PCI root port with a GPU, if more than half of the machine's ACCEPT_RDMA_DEVICES do. On other
+#   hosts NICs are not below the GPUs' switches, or a virtual machine hides them.
 rdma_devices() {
+    near_gpus=" $(gpu_root_ports | tr '\n' ' ')"
     for port in "${ACCEPT_SYS:-/sys}"/class/infiniband/*/ports/*; do
-        state='' rate=''
+        state='' rate='' layer=''
         { read -r state < "$port/state" && read -r rate < "$port/rate"; } 2>/dev/null
         case $state in *ACTIVE*) ;; *) continue ;; esac
-        device=${port%/ports/*}
-        printf '%s %s:%s\n' "${rate%%[!0-9]*}" "${device##*/}" "${port##*/}"
-    done | sort -k1,1nr -k2,2 |
-        awk 'NR == 1 { most = $1 } $1 == most { printf "%s%s", NR == 1 ? "=" : ",", $2 }'
+        { read -r layer < "$port/link_layer"; } 2>/dev/null
+        device=${port%/ports/*} near=0
+        root=$(root_ports "$device/device")
+        case $near_gpus in *" ${root:-none} "*) near=1 ;; esac
+        printf '%s %s %s:%s %s\n' "${rate%%[!0-9]*}" "$near" "${device##*/}" "${port##*/}" "${layer:-unknown}"
+    done | sort -k1,1nr -k3,3 | awk -v planned="${ACCEPT_RDMA_DEVICES:-1}" '
+        NR == 1 { most = $1 }
+        $1 == most { near[NR] = $2; name[NR] = $3; layer[NR] = $4; all[$4]++; close_by[$4] += $2; last = NR }
+        END {
+            for (l in all)
+                if (best == "" || close_by[l] > close_by[best] ||
+                    (close_by[l] == close_by[best] && (all[l] > all[best] || (all[l] == all[best] && l > best))))
+                    best = l
+            for (n = 1; n <= last; n++)
+                if (layer[n] == best && (near[n] || 2 * close_by[best] <= planned))
+                    printf "%s%s", shown++ ? "," : "=", name[n]
+        }'
 }

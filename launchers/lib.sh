@@ -8,9 +8,11 @@
 ACCEPT_EXEC=${ACCEPT_EXEC:-by-hand}
 ACCEPT_LOCAL_RANKS=${ACCEPT_LOCAL_RANKS:-}
 ACCEPT_INJECT=${ACCEPT_INJECT:-}
+# Channels of NCCL to each rank on another node; a step sets it for one launch.
+ACCEPT_NET_CHANNELS=''
 ACCEPT_PROGRESS=$ACCEPT_DIR/progress/$ACCEPT_EXEC
 ACCEPT_WORK=$ACCEPT_DIR/exec/$ACCEPT_EXEC
-export ACCEPT_DIR ACCEPT_EXEC ACCEPT_LOCAL_RANKS ACCEPT_INJECT ACCEPT_PROGRESS
+export ACCEPT_DIR ACCEPT_EXEC ACCEPT_LOCAL_RANKS ACCEPT_INJECT ACCEPT_PROGRESS ACCEPT_NET_CHANNELS
 
 # shellcheck source=/dev/null
 . "$ACCEPT_DIR/env.sh"
@@ -54,7 +56,28 @@ read_group() {
         ranks_per_host=$(IFS=,; set -- $ACCEPT_LOCAL_RANKS; echo $#)
     fi
     [ "$hosts" -gt 1 ] || master_address=127.0.0.1 ACCEPT_PEERS=''
-    export ACCEPT_PEERS ACCEPT_WORK
+    # A script of the user may read the group again.
+    ACCEPT_GROUP=$group
+    export ACCEPT_PEERS ACCEPT_WORK ACCEPT_GROUP
+}
+
+# export_group: exports the group to a script of the user, and settings with which any mpirun of Open MPI starts ranks
+# on all its hosts, without options.
+export_group() {
+    ACCEPT_HOSTFILE=$hostfile ACCEPT_HOSTS=$hosts ACCEPT_RANKS_PER_HOST=$ranks_per_host
+    ACCEPT_MASTER_ADDR=$master_address
+    export ACCEPT_HOSTFILE ACCEPT_HOSTS ACCEPT_RANKS_PER_HOST ACCEPT_MASTER_ADDR
+    find_mpi || return 0
+    export OMPI_MCA_orte_default_hostfile="$hostfile" PRTE_MCA_prte_default_hostfile="$hostfile"
+    if [ "$(id -u)" = 0 ]; then
+        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+        export PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    fi
+    while read -r layer name value; do
+        export "${layer}_MCA_$name=$value"
+    done <<SETTINGS
+$(mpi_settings)
+SETTINGS
 }
 
 # pick_master: picks a free port on this host, the first of the group, for torch's rendezvous. torch binds it only
@@ -73,41 +96,117 @@ for port in random.sample(range(20000, 32768), 1000):
     export ACCEPT_MASTER_ADDR ACCEPT_MASTER_PORT
 }
 
-# launch PER_HOST COMMAND...: starts COMMAND as PER_HOST ranks on each host of the group, and prints the mpirun line.
-# Supports Open MPI 4.1 and 5.0 (PRRTE), whose parameters have different names.
-launch() {
-    per_host=$1
-    shift
+# find_mpi: sets `version` to the major version of Open MPI, and the interfaces; fails if there is no Open MPI.
+find_mpi() {
     version=$(mpirun --version 2>/dev/null | sed -n '1s/.*) \([0-9]*\)\..*/\1/p')
-    [ -n "$version" ] || stop tool-missing "no Open MPI mpirun on PATH ($PATH)"
+    [ -n "$version" ] || return 1
     pick_interface
-    set -- "$ACCEPT_SHELL" "$ACCEPT_DIR/rank.sh" "$@"
-    for name in DIR EXEC RUN PEERS INJECT PROGRESS LOCAL_RANKS MASTER_ADDR MASTER_PORT; do
-        eval "value=\${ACCEPT_$name:-}"
-        # shellcheck disable=SC2154 # set by the eval
-        [ -z "$value" ] || set -- -x "ACCEPT_$name" "$@"
-    done
+}
+
+# mpi_settings: prints the settings of Open MPI for the group, one in each line: LAYER NAME VALUE. The layer that starts
+# the ranks is PRTE in Open MPI 5.0; 4.1 has other names.
+mpi_settings() {
     # The agent runs through sh, because the run's folder may be mounted noexec. mpirun splits this value at blanks and
     # colons; the site file does not allow them in tools.scratch.
     agent="/bin/sh $ACCEPT_DIR/rsh_agent.sh"
     if [ "$version" -ge 5 ]; then
-        [ -z "$control" ] || set -- --prtemca prte_if_include "$control" "$@"
-        [ "$hosts" -le 64 ] || set -- --prtemca plm_ssh_no_tree_spawn 1 "$@"
-        set -- --prtemca plm_ssh_agent "$agent" --prtemca plm_ssh_num_concurrent 128 "$@"
+        layer=PRTE plm=plm_ssh control_include=prte_if_include
     else
-        [ -z "$control" ] || set -- --mca oob_tcp_if_include "$control" "$@"
-        [ "$hosts" -le 64 ] || set -- --mca plm_rsh_no_tree_spawn 1 "$@"
-        set -- --mca plm_rsh_agent "$agent" --mca plm_rsh_num_concurrent 128 \
-            --mca orte_keep_fqdn_hostnames 1 "$@"
+        layer=OMPI plm=plm_rsh control_include=oob_tcp_if_include
+        echo 'OMPI orte_keep_fqdn_hostnames 1'
+        # Open MPI 4 resolves the name of each host once for each other host. The names are the hosts' own, so it
+        # recognizes its own host without that.
+        echo 'OMPI if_base_do_not_resolve 1'
     fi
-    [ -z "$interface" ] || set -- --mca btl_tcp_if_include "$interface" "$@"
+    echo "$layer ${plm}_agent $agent"
+    echo "$layer ${plm}_num_concurrent 128"
+    [ "$hosts" -le 64 ] || echo "$layer ${plm}_no_tree_spawn 1"
+    [ -z "$control" ] || echo "$layer $control_include $control"
+    rank_settings
+}
+
+# rank_settings: prints those of them that the ranks need, whatever starts them.
+rank_settings() {
+    [ -z "$interface" ] || echo "OMPI btl_tcp_if_include $interface"
+    echo 'OMPI pml ob1'
+    echo 'OMPI btl tcp,self'
+    echo 'OMPI coll ^hcoll,ucc'
+}
+
+# launch PER_HOST COMMAND...: starts COMMAND as PER_HOST ranks on each host of the group, and prints the command line.
+launch() {
+    per_host=$1
+    shift
+    set -- "$ACCEPT_SHELL" "$ACCEPT_DIR/rank.sh" "$@"
+    passed='DIR EXEC RUN PEERS PROFILE INJECT PROGRESS LOCAL_RANKS MASTER_ADDR MASTER_PORT NET_CHANNELS'
+    case $ACCEPT_LAUNCHER in
+        srun-*) launch_by_srun "$@" ;;
+        *) launch_by_mpirun "$@" ;;
+    esac
+}
+
+launch_by_mpirun() {
+    find_mpi || stop tool-missing "no Open MPI mpirun on PATH ($PATH)"
+    for name in $passed; do
+        eval "value=\${ACCEPT_$name:-}"
+        # shellcheck disable=SC2154 # set by the eval
+        [ -z "$value" ] || set -- -x "ACCEPT_$name" "$@"
+    done
+    while read -r layer name value; do
+        case $layer in
+            PRTE) set -- --prtemca "$name" "$value" "$@" ;;
+            *) set -- --mca "$name" "$value" "$@" ;;
+        esac
+    done <<SETTINGS
+$(mpi_settings)
+SETTINGS
     [ "$(id -u)" != 0 ] || set -- --allow-run-as-root "$@"
-    set -- mpirun -np "$((hosts * per_host))" --hostfile "$hostfile" --map-by "ppr:$per_host:node" \
-        --bind-to none --mca pml ob1 --mca btl tcp,self --mca coll ^hcoll,ucc "$@"
-    printf '# Open MPI %s:' "$version"
-    printf " '%s'" "$@"
-    printf '\n'
+    set -- mpirun -np "$((hosts * per_host))" --hostfile "$hostfile" --map-by "ppr:$per_host:node" --bind-to none "$@"
+    print_command "Open MPI $version" "$@"
     "$@"
+}
+
+# launch_by_srun: starts the ranks as a step of the run's job of Slurm. The file of tasks gives rank 0 to the first host
+# of the group; by itself Slurm sorts the nodes.
+launch_by_srun() {
+    command -v srun >/dev/null || stop tool-missing "no srun on PATH ($PATH)"
+    pick_interface
+    # As over ssh, ranks do not inherit the environment of this node.
+    exported=HOME,USER,LOGNAME,SHELL,LANG
+    for name in $passed; do
+        eval "value=\${ACCEPT_$name:-}"
+        [ -z "$value" ] || exported=$exported,ACCEPT_$name
+        export "ACCEPT_$name"
+    done
+    while read -r layer name value; do
+        export "${layer}_MCA_$name=$value"
+        exported=$exported,${layer}_MCA_$name
+    done <<SETTINGS
+$(rank_settings)
+SETTINGS
+    while read -r name _; do
+        each=0
+        while [ "$each" -lt "$per_host" ]; do
+            echo "$name"
+            each=$((each + 1))
+        done
+    done < "$group" > "$ACCEPT_WORK/tasks"
+    set -- "--job-name=accept-$ACCEPT_EXEC" "--export=$exported" "$@"
+    set -- --overlap --mem=0 --cpu-bind=none --kill-on-bad-exit=1 --input=none --chdir=/ "$@"
+    set -- "--ntasks=$((hosts * per_host))" --distribution=arbitrary "$@"
+    set -- srun "--jobid=$ACCEPT_SLURM_JOB" "--mpi=${ACCEPT_LAUNCHER#srun-}" "$@"
+    print_command srun "$@"
+    SLURM_HOSTFILE=$ACCEPT_WORK/tasks "$@"
+}
+
+# print_command LAUNCHER COMMAND...: prints the command line of a launch.
+print_command() {
+    {
+        printf '# %s:' "$1"
+        shift
+        printf " '%s'" "$@"
+        printf '\n'
+    } >&"${commands_to:-1}"
 }
 
 # pick_interface: sets the interfaces of MPI's data and control traffic: the machine's, else that of the route to

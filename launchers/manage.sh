@@ -1,9 +1,11 @@
 #!/bin/sh
 # manage.sh VERB FOLDER [BYTE]: work on a run's folder on a host after the start, for the workstation:
 #   follow   print console.log from BYTE on until the run has ended, then a line "ended HOW": its exit
-#            status, "gone", "dead", or "foreign" if the folder belongs to another user
+#            status, "gone", "dead", or "foreign" if the folder belongs to another user. A line with
+#            only the byte 036 every 5 s shows that the host still answers
 #   offer    print size and SHA-256 of the evidence archive
 #   send     print the evidence archive from BYTE on
+#   abandoned  succeed if nothing is connected to the run's sshd: the host has lost the coordinator
 #   stop     end the run and keep its evidence
 #   remove   end every process of the run, and remove the folder
 # The workstation sends this script over stdin, so it depends neither on files of a run nor on the login
@@ -48,6 +50,7 @@ follow() {
         fi
         [ -z "$status" ] || ended "$status"
         [ -e run ] || ended gone
+        [ "$((polls % 10))" != 9 ] || printf '\036\n'
         # Every 10 s is enough, because only a reboot or a kill ends both without a status.
         polls=$((polls + 1))
         if [ "$((polls % 20))" = 0 ] && ! watchdog_lives && ! coordinator_lives; then
@@ -117,6 +120,10 @@ end_all() {
     done
 }
 
+abandoned() {
+    same_process sshd.pid && sessions=$(cat "/proc/$pid/task/$pid/children") && [ -z "$sessions" ]
+}
+
 stop() {
     [ -e status ] || [ ! -p events ] || echo stop 1<>events
     tries=450
@@ -175,6 +182,7 @@ main() {
         follow) follow "$3" ;;
         offer) offer ;;
         send) archive | tail -c "+$(($3 + 1))" ;;
+        abandoned) abandoned || code=3 ;;
         stop) stop ;;
         remove) remove ;;
         *) exit 2 ;;

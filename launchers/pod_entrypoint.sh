@@ -1,15 +1,17 @@
 #!/bin/sh
 # pod_entrypoint.sh: the command of every pod of a run, in the folder to which the archive was unpacked. It starts
-# the run's own sshd, and the coordinator on index 0. Then it waits for a word on the pipe `events`:
+# the run's own sshd, and the coordinator in the pod of index 0, or in a pod of its own (ACCEPT_ROLE=coordinator; then
+# the others have ACCEPT_ROLE=host). Then it waits for a word on the pipe `events`:
 #   over       the run has ended
 #   stop       end the run now, as a cancel does, but keep its evidence
 #   ending     the pod is being deleted
 #   expired    the pod's time is up
 #   unwanted   the coordinator never connected, or has been gone for minutes
-# The exit status on index 0 is that of the verdict. On other pods it is 0 after `over`, 20 if the image lacks
-# something, 21 if the coordinator never connected, 22 if it is gone, and 23 if the time is up.
-# The chart sets ACCEPT_ATTEMPT, _NODES, _HOST_PREFIX, _SUBDOMAIN, _NAMESPACE, _NODE, _SSH_PORT,
-# _START_SECONDS, _LIFE_SECONDS, _HOLD_SECONDS, _RESULTS and _IMAGE; Kubernetes JOB_COMPLETION_INDEX.
+# The exit status of the coordinator's pod is that of the verdict. On other pods it is 0 after `over`, 20 if the image
+# lacks something, 21 if the coordinator never connected, 22 if it is gone, and 23 if the time is up.
+# The chart sets ACCEPT_ATTEMPT, _NODES, _HOST_PREFIX, _ADDRESSES, _NODE, _SSH_PORT, _START_SECONDS,
+# _LIFE_SECONDS, _HOLD_SECONDS, _RESULTS, _IMAGE, _EDITED (JSON), and _ROLE if the coordinator has a pod
+# of its own; Kubernetes JOB_COMPLETION_INDEX.
 # The first process of a pod becomes the parent of all orphans. A shell reaps dead children only while it waits.
 # So the first process only waits, forwards signals, and passes on the exit status.
 if [ "$$" = 1 ]; then
@@ -32,6 +34,11 @@ chmod 700 . 2>/dev/null
 # shellcheck source=unpack.sh
 . ./unpack.sh
 index=${JOB_COMPLETION_INDEX:?is set for pods of an Indexed Job}
+role=${ACCEPT_ROLE:-}
+case $role$index in
+    0 | coordinator*) coordinates=yes ;;
+    *) coordinates='' ;;
+esac
 pod=$ACCEPT_HOST_PREFIX$index
 
 # say WORDS: prints a line for `kubectl logs`, and keeps it for the evidence.
@@ -39,29 +46,36 @@ say() {
     printf '%s\n' "$*"
     printf '%s\n' "$*" >> pod.log
 }
-# leave CODE WORDS: ends the pod with CODE; on index 0 with 5, because the run was interrupted.
+# report FILE: shows a file as the last message of this pod, as in `kubectl describe pod`.
+report() {
+    log=${ACCEPT_TERMINATION_LOG:-/dev/termination-log}
+    [ ! -w "$log" ] || cat "$1" > "$log"
+}
+# leave CODE WORDS: ends the pod with CODE; that of the coordinator with 5, because the run was interrupted.
 leave() {
     code=$1
     shift
-    [ "$index" != 0 ] || code=5
+    [ -z "$coordinates" ] || code=5
     say "$*"
+    printf '%s\n' "$*" > reason_to_leave
+    report reason_to_leave
     exit "$code"
 }
 
-say "accept: $pod on node ${ACCEPT_NODE:-unknown}, index $index of $ACCEPT_NODES"
-# sshd starts commands with an empty environment, so the container's is saved for them.
-(
-    for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z_0-9]*\)=.*/\1/p'); do
-        case $name in
-            ACCEPT_* | KUBERNETES_* | JOB_COMPLETION_INDEX | HOME | PWD | OLDPWD | SHLVL | TERM | _) unset "$name" ;;
-        esac
-    done
-    export -p
-) > host.env
+if [ "$role" = coordinator ]; then
+    pod=coordinator index=coordinator
+    say "accept: coordinator of $ACCEPT_NODES hosts, on node ${ACCEPT_NODE:-unknown}"
+else
+    say "accept: $pod on node ${ACCEPT_NODE:-unknown}, index $index of $ACCEPT_NODES"
+fi
+save_environment
 mkdir -p tmp || leave 20 "cannot write to $ACCEPT_DIR: is its disk full?"
 # shellcheck source=/dev/null
 . ./env.sh
 python=$(command -v "$ACCEPT_PYTHON")
+if [ "$role" != coordinator ] && [ -n "$ACCEPT_NCCL_SCRIPT" ] && [ ! -r "$ACCEPT_NCCL_SCRIPT" ]; then
+    leave 20 "node ${ACCEPT_NODE:-unknown} lacks $ACCEPT_NCCL_SCRIPT of NCCL's plugin: does the DaemonSet that installs it run there? Without the plugin: nccl.profile sockets in the site file"
+fi
 
 missing=''
 sshd=$(find_sshd) || missing="$missing sshd"
@@ -75,7 +89,7 @@ case $? in
     *) leave 20 "cannot unpack the programs into $ACCEPT_DIR: is its disk full?" ;;
 esac
 # Some images have a Python without most of the standard library.
-[ "$index" != 0 ] || "${python:-false}" -c 'import asyncio, json, tarfile, zlib' 2>/dev/null ||
+[ -z "$coordinates" ] || "${python:-false}" -c 'import asyncio, json, tarfile, zlib' 2>/dev/null ||
     missing="$missing a-whole-$ACCEPT_PYTHON"
 image="the image${ACCEPT_IMAGE:+ $ACCEPT_IMAGE}"
 [ -z "$missing" ] || say "$image lacks:$missing"
@@ -84,46 +98,19 @@ case " $missing " in
         leave 20 "without these no run is possible: build them into the image (docs/kubernetes.md, under Image), or name another one" ;;
 esac
 
-# Optional tools that are missing are reported in one line, with the consequence. Python looks up its packages in one
-# process and does not import them, because importing torch takes seconds.
-absent=" $("${python:-false}" -c 'from importlib.util import find_spec
-print(*(name for name in ("torch", "mpi4py", "obstore") if not find_spec(name)))' 2>/dev/null) "
-without=''
-lacking() { without="$without${without:+; }$1 ($2)"; }
-case $absent in *" torch "*) lacking torch 'checks that need it fail' ;; esac
-case $absent in *" mpi4py "*) lacking mpi4py 'the latency between hosts is not measured' ;; esac
-# nccl-tests measures GPUs only; the collectives step looks for it in the same folders.
-if [ -e "${ACCEPT_DEV:-/dev}/nvidiactl" ]; then
-    (
-        PATH=$PATH${ACCEPT_NCCL_TESTS:+:$ACCEPT_NCCL_TESTS}:/third_party/nccl-tests/build:/opt/nccl-tests/build
-        command -v all_reduce_perf || command -v all_reduce_perf_mpi
-    ) >/dev/null || lacking nccl-tests 'torch measures collectives in their place'
-fi
-case "$absent $ACCEPT_RESULTS" in
-    *" obstore "*" gs://"*) command -v gcloud >/dev/null || lacking obstore 'nor gcloud: no evidence is sent' ;;
-    *" obstore "*" s3://"*) command -v aws >/dev/null || lacking obstore 'nor aws: no evidence is sent' ;;
-    *" obstore "*" az://"*) lacking obstore 'no evidence is sent' ;;
-esac
-for tool in ip getent; do
-    command -v "$tool" >/dev/null || lacking "$tool" 'MPI chooses the interface between nodes by itself'
-done
-[ -z "$without" ] || say "$image has no: $without"
-
 secret=${ACCEPT_KEY:-/accept/key/ssh-privatekey}
 if ! cp "$secret" key || ! chmod 600 key; then
     leave 20 "the run's key cannot be read: $secret"
 fi
-id -un >/dev/null 2>&1 || leave 20 "the user id $(id -u) has no name in the image (/etc/passwd), and ssh needs one"
+! reason=$(login_problem) || leave 20 "the image: $reason"
 public=$(ssh-keygen -y -f key) || leave 20 "the run's key is none that ssh-keygen reads"
-case $(sed -n "s/^$(id -un):\([^:]*\):.*/\1/p" /etc/shadow 2>/dev/null) in
-    '!'*) leave 20 "the account $(id -un) is locked in the image (/etc/shadow), so sshd lets nobody in: usermod -p '*' $(id -un)" ;;
-esac
 printf 'restrict,pty %s\n' "$public" > authorized_keys
 printf 'accept-run %s\n' "$public" > known_hosts
 printf '%s\n' "$ACCEPT_ATTEMPT" > run
 # Reports use the name of the node. By the pod's own name the coordinator checks that it reached the right pod.
 printf '%s\n' "${ACCEPT_NODE:-$pod}" > host
 printf '%s\n' "$pod" > pod
+echo "$((ACCEPT_NODES + 16))" > logins
 write_sshd_config "$sshd" || leave 20 "cannot write to $ACCEPT_DIR: is its disk full?"
 # sshd needs this folder for privilege separation; the package's start script, which does not run here, makes it.
 [ "$(id -u)" != 0 ] || mkdir -p /run/sshd
@@ -137,6 +124,15 @@ start_timer "$ACCEPT_LIFE_SECONDS"
 # visited: succeeds if a connection to the run's sshd is open; the coordinator keeps one to each host.
 visited() {
     grep -lqs "^PPid:[[:space:]]*$daemon\$" /proc/[0-9]*/status
+}
+
+# stay: waits until the pod is deleted. The coordinator asks for that in the file `stay`: see chart/templates/_job.tpl.
+stay() {
+    n=$ACCEPT_LIFE_SECONDS
+    until [ -e ending ] || [ "$n" -le 0 ]; do
+        n=$((n - 1))
+        sleep 1
+    done
 }
 
 # watch_coordinator: reports a coordinator that never connected, or is gone. It sends nothing over the network,
@@ -160,6 +156,55 @@ watch_coordinator() {
     done
 }
 
+# register: announces this pod to the coordinator's, which appends the line to `registrations`; tries again until that
+# works. The coordinator's Service has the name of the attempt and an address of its own. It exists before all pods, so
+# that the cluster's DNS never caches that it is unknown. At most 100 pods log in per second: a thousand at once would
+# keep each other from completing their logins in time.
+register() {
+    line="$ACCEPT_ATTEMPT $index ${ACCEPT_NODE:-unknown} $ACCEPT_ADDRESSES"
+    sed "s|@FOLDER@|$ACCEPT_DIR|" ssh_config.in > ssh_config
+    turn=$((index / 100)).$(printf '%02d' "$((index % 100))")
+    pause=0.5 tries=10
+    sleep "$turn"
+    # shellcheck disable=SC2016 # expanded in the coordinator's pod
+    until printf '%s\n' "$line" | ssh -F ssh_config -o ControlPath=none -p "$ACCEPT_SSH_PORT" \
+        "$ACCEPT_ATTEMPT" 'read -r line && printf "%s\n" "$line ${SSH_CONNECTION%% *}" >> "$ACCEPT_DIR/registrations"'; do
+        sleep "$pause"
+        sleep "$turn"
+        # Index 0 mostly starts within seconds of the others.
+        [ "$((tries -= 1))" -gt 0 ] || pause=2
+    done
+}
+
+# say_absent: reports the optional tools that the image lacks in one line, with the consequence; on index 0 and the
+# coordinator only, because the others have the same image. Python looks up its packages in one process and does not
+# import them, because importing torch takes seconds.
+say_absent() {
+    case $index in 0 | coordinator) ;; *) return ;; esac
+    absent=" $("${python:-false}" -c 'from importlib.util import find_spec
+print(*(name for name in ("torch", "mpi4py", "obstore") if not find_spec(name)))' 2>/dev/null) "
+    without=''
+    lacking() { without="$without${without:+; }$1 ($2)"; }
+    case $absent in *" torch "*) lacking torch 'checks that need it fail' ;; esac
+    case $absent in *" mpi4py "*) lacking mpi4py 'the latency between hosts is not measured' ;; esac
+    # nccl-tests measures GPUs only; the collectives step looks for it in the same folders.
+    if [ -e "${ACCEPT_DEV:-/dev}/nvidiactl" ]; then
+        (
+            PATH=$PATH${ACCEPT_NCCL_TESTS:+:$ACCEPT_NCCL_TESTS}:/third_party/nccl-tests/build:/opt/nccl-tests/build
+            command -v all_reduce_perf || command -v all_reduce_perf_mpi
+        ) >/dev/null || lacking nccl-tests 'torch measures collectives in their place'
+    fi
+    case "$absent $ACCEPT_RESULTS" in
+        *" obstore "*" gs://"*) command -v gcloud >/dev/null || lacking obstore 'nor gcloud: no evidence is sent' ;;
+        *" obstore "*" s3://"*) command -v aws >/dev/null || lacking obstore 'nor aws: no evidence is sent' ;;
+        *" obstore "*" az://"*) lacking obstore 'no evidence is sent' ;;
+    esac
+    for tool in ip getent; do
+        command -v "$tool" >/dev/null || lacking "$tool" 'MPI chooses the interface between nodes by itself'
+    done
+    [ -z "$without" ] || say "$image has no: $without"
+}
+
 # upload FOLDER OPTIONS...: uploads to the run's place in the results bucket or folder; fails if none is set.
 upload() {
     [ -n "$ACCEPT_RESULTS" ] && [ -n "$python" ] || return 1
@@ -168,13 +213,20 @@ upload() {
     "$python" programs/upload.py "$folder" "$ACCEPT_RESULTS" --attempt "$ACCEPT_ATTEMPT" "$@"
 }
 
-if [ "$index" != 0 ]; then
+if [ -z "$coordinates" ]; then
     # The braces matter: a function that is redirected by itself would keep the old output open.
+    { register; } >/dev/null 2>register.log &
+    registrar=$!
+fi
+
+say_absent
+
+if [ -z "$coordinates" ]; then
     { watch_coordinator; } >/dev/null 2>&1 &
     watcher=$!
     next
     # KILL, because TERM may be lost: a new child still has the traps of its parent.
-    kill -KILL "$watcher" 2>/dev/null
+    kill -KILL "$watcher" "$registrar" 2>/dev/null
     end_timer
     case $event in
         over) code=0 words='the run is over' ;;
@@ -184,35 +236,39 @@ if [ "$index" != 0 ]; then
             [ "$code" != 21 ] || words="no coordinator came within $((2 * ACCEPT_START_SECONDS)) s" ;;
         *) code=23 words="ended before the run was over ($event)" ;;
     esac
+    tail -n 1 register.log | sed 's/^/register: /' >> pod.log
     sed 's/^/sshd: /' sshd.log | tail -n 20 >> pod.log
     /bin/sh ./kill.sh "ACCEPT_RUN=$ACCEPT_ATTEMPT" >/dev/null
     say "$words"
+    # Without a bucket, the coordinator copies the records of each finished step to one of the other pods.
+    [ "$code" != 22 ] || cat packed-so-far 2>/dev/null
     mkdir -p pods && cp pod.log "pods/$index.log" &&
         upload "pods/$index.log" --partial --under pods --seconds 30
-    # This comes last: index 0 waits until this sshd is gone, and when index 0 ends, this pod may end too.
+    # This comes last: the coordinator waits until this sshd is gone, and when it ends, this pod may end too.
     kill "$daemon" 2>/dev/null
+    [ ! -e stay ] || stay
     exit "$code"
 fi
 
-# From here on: index 0. DNS records appear a moment after the pods. A name that is looked up before its record exists
-# stays unknown while the cluster's DNS caches that answer, by default for half a minute. Hence the sleep below.
-domain=$(sed -n "s/^search.*[[:space:]]\($ACCEPT_NAMESPACE\.svc\.[^[:space:]]*\).*/\1/p" /etc/resolv.conf | head -n 1)
-domain=$ACCEPT_SUBDOMAIN.${domain:-$ACCEPT_NAMESPACE.svc}
+# From here on: the coordinator's pod.
 {
-    printf '{"attempt":"%s","startSeconds":%s,' "$ACCEPT_ATTEMPT" "$ACCEPT_START_SECONDS"
-    printf '"results":"%s","hosts":[' "$(printf '%s' "$ACCEPT_RESULTS" | sed 's/[\\"]/\\&/g')"
+    printf '{"attempt":"%s","startSeconds":%s,"register":true,' "$ACCEPT_ATTEMPT" "$ACCEPT_START_SECONDS"
+    printf '"results":"%s",' "$(printf '%s' "$ACCEPT_RESULTS" | sed 's/[\\"]/\\&/g')"
+    printf '"edited":%s,"hosts":[' "${ACCEPT_EDITED:-[]}"
     n=0
     while [ "$n" -lt "$ACCEPT_NODES" ]; do
         [ "$n" = 0 ] || printf ','
         name=$ACCEPT_HOST_PREFIX$n local=false
-        [ "$n" != "$index" ] || local=true
-        printf '{"name":"%s","addresses":["%s.%s"],"port":%s,"local":%s}' \
-            "$name" "$name" "$domain" "$ACCEPT_SSH_PORT" "$local"
+        [ -n "$role" ] || [ "$n" != 0 ] || local=true
+        printf '{"name":"%s","port":%s,"local":%s}' "$name" "$ACCEPT_SSH_PORT" "$local"
         n=$((n + 1))
     done
     printf ']}\n'
 } > hosts.json
-sleep 3
+# `helm rollback`, and a GitOps controller that restores a removed run, start an attempt again.
+if upload . --has-ended --seconds 30; then
+    leave 5 "$ACCEPT_ATTEMPT has already run, and its evidence is in ${ACCEPT_RESULTS%/}/runs/$ACCEPT_ATTEMPT: give another attempt"
+fi
 mkfifo console.pipe
 tee console.log < console.pipe &
 console=$!
@@ -229,22 +285,33 @@ kill "$daemon" 2>/dev/null
 code=$(cat status 2>/dev/null)
 # Any other status means that the coordinator was interrupted.
 case $code in 0 | 3 | 5 | 6 | 7) ;; *) code=5 ;; esac
-cp console.log evidence/ 2>/dev/null
+# Before a hold the coordinator has sent the evidence, with the log up to there.
+[ -e evidence/console.log ] || cp console.log evidence/ 2>/dev/null
+[ ! -s summary ] || report summary
 mkdir -p evidence/pods && cp pod.log "evidence/pods/$index.log"
+# finish: repeats the verdict as the last line, for those who read only the end of the log, and ends the pod.
+finish() {
+    head -n 1 summary 2>/dev/null
+    exit "$code"
+}
 if upload evidence --seconds "${ACCEPT_SEND_SECONDS:-300}"; then
     say "evidence: ${ACCEPT_RESULTS%/}/runs/$ACCEPT_ATTEMPT"
     # The workstation often cannot reach a folder of the pods and has only this log, which holds the records if they
     # are less than 1 MiB when packed. A bucket it can reach.
     case $ACCEPT_RESULTS in /* | file://*) folder=yes ;; *) folder='' ;; esac
     if [ -z "$folder" ] || [ "$(wc -c < evidence/records.jsonl)" -le 1048576 ]; then
-        exit "$code"
+        finish
     fi
+else
+    # The coordinator has left this to print if there is a bucket.
+    cat packed 2>/dev/null
 fi
 if ! tar -cf evidence.tar.new evidence || ! mv evidence.tar.new evidence.tar; then
     say "the evidence cannot be packed: is the disk full? Plan, records and verdict are in this log"
-    exit "$code"
+    finish
 fi
 say "evidence is kept here for $ACCEPT_HOLD_SECONDS s: accept collect fetches it, and ends the wait"
+head -n 1 summary 2>/dev/null
 n=${ACCEPT_HOLD_SECONDS%.*}
 until [ -e collected ] || [ -e ending ] || [ "$n" -le 0 ]; do
     n=$((n - 1))

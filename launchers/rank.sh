@@ -9,6 +9,13 @@ ACCEPT_DIR=${ACCEPT_DIR:-$(cd "$(dirname "$0")" && pwd)}
 ACCEPT_HOST=$(cat "$ACCEPT_DIR/host" 2>/dev/null || hostname)
 export ACCEPT_DIR ACCEPT_HOST
 [ -z "${ACCEPT_PROGRESS:-}" ] || mkdir -p "$ACCEPT_PROGRESS"
+case $ACCEPT_LAUNCHER in
+    srun-*)
+        # The programs read where they are from the variables of Open MPI's mpirun.
+        export OMPI_COMM_WORLD_RANK="$SLURM_PROCID" OMPI_COMM_WORLD_SIZE="$SLURM_STEP_NUM_TASKS"
+        export OMPI_COMM_WORLD_LOCAL_RANK="$SLURM_LOCALID" OMPI_COMM_WORLD_LOCAL_SIZE="${SLURM_STEP_TASKS_PER_NODE%%[(,]*}"
+        ;;
+esac
 
 # Names of the settings that this node chooses for itself; other nodes may choose other values.
 ACCEPT_CHOSEN=''
@@ -26,7 +33,8 @@ if [ -n "$interface" ]; then
     [ -z "${OMPI_MCA_btl_tcp_if_include:-}" ] || export OMPI_MCA_btl_tcp_if_include="$interface"
     export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-$interface}"
     [ -n "${NCCL_SOCKET_IFNAME:-}" ] || ACCEPT_CHOSEN=NCCL_SOCKET_IFNAME
-    export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-$interface}"
+    # NCCL takes a name without "=" as a prefix: eth1 would also mean eth10.
+    export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-=$interface}"
 fi
 if [ -n "${ACCEPT_FIND_DEVICES:-}" ] && [ -z "${NCCL_IB_HCA:-}" ]; then
     devices=$(rdma_devices)
@@ -38,6 +46,9 @@ fi
 ACCEPT_INTERFACE_BY=$interface_by
 export ACCEPT_CHOSEN ACCEPT_INTERFACE_BY
 
+if [ -n "${ACCEPT_NET_CHANNELS:-}" ]; then
+    export NCCL_NCHANNELS_PER_NET_PEER="${NCCL_NCHANNELS_PER_NET_PEER:-$ACCEPT_NET_CHANNELS}"
+fi
 if [ -n "${ACCEPT_LOCAL_RANKS:-}" ]; then
     # In a rail group the n-th rank of a host uses the n-th GPU of the list.
     n=${OMPI_COMM_WORLD_LOCAL_RANK:-0}
@@ -48,18 +59,35 @@ if [ -n "${ACCEPT_LOCAL_RANKS:-}" ]; then
 else
     export ACCEPT_LOCAL_RANK="${OMPI_COMM_WORLD_LOCAL_RANK:-0}"
 fi
+# Google's TCPX gives the other cores to the threads of its NICs. A container may have only some of these cores.
+if [ -n "${ACCEPT_PEERS:-}" ] && [ -n "${ACCEPT_CPUS:-}" ] && taskset -c "$ACCEPT_CPUS" true 2>/dev/null; then
+    set -- taskset -c "$ACCEPT_CPUS" "$@"
+fi
 if [ -z "${NCCL_DEBUG:-}" ] || [ -z "${ACCEPT_PROGRESS:-}" ]; then
     exec "$@"
 fi
 
-# NCCL writes its log to one file per rank, where it cannot break the lines of a table. Afterwards the transports
-# that it chose are copied into the step's log, each kind once per host.
-export NCCL_DEBUG_FILE="$ACCEPT_PROGRESS/nccl.%h.%p.log"
+# NCCL writes its log to one file per process, where it cannot break the lines of a table. Afterwards each rank copies
+# its warnings into the step's log. The first rank of a host copies the transports that NCCL chose there, each NIC and
+# kind once per GPU, with the names of the NICs.
+# shellcheck source=nccl_log.sh
+. "$ACCEPT_DIR/nccl_log.sh"
+export NCCL_DEBUG_FILE="$ACCEPT_PROGRESS/nccl.$ACCEPT_LOCAL_RANK.%h.%p.log"
 "$@"
 status=$?
 if [ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" = 0 ]; then
-    grep -hE 'Using network|via (NET|SHM)/|P2P is disabled' "$ACCEPT_PROGRESS"/nccl.*.log 2>/dev/null |
-        awk '{ kind = $0; sub(/^.*(Using |via )/, "", kind); gsub(/[0-9]+/, "", kind) }
-            !seen[kind]++ { print; if (++lines == 16) exit }'
+    grep -hE 'Using network|NET/[^/]* : Using \[0\]|via (NET|SHM)/|P2P is disabled|NVLS multicast support is' \
+        "$ACCEPT_PROGRESS"/nccl.*.log 2>/dev/null |
+        awk '{ gpu = ""; kind = $0; sub(/^.*(Using |via )/, "", kind) }
+            / via NET\// { gpu = $0; sub(/ NCCL .*$/, "", gpu); sub(/^.* /, "", gpu) }
+            !/ via NET\// { gsub(/[0-9]+/, "", kind) }
+            !seen[gpu kind]++ { print; if (++lines == 80) exit }'
 fi
+for log in "$ACCEPT_PROGRESS/nccl.$ACCEPT_LOCAL_RANK."*.log; do
+    # A launch before this one may have printed its warnings already.
+    if [ -e "$log" ] && [ ! -e "$log.printed" ]; then
+        : > "$log.printed"
+        print_nccl_warnings "$log"
+    fi
+done
 exit "$status"

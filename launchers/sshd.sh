@@ -6,7 +6,33 @@ find_sshd() {
     command -v sshd || command -v /usr/sbin/sshd || command -v /usr/local/sbin/sshd
 }
 
-# write_sshd_config SSHD: writes sshd_config. Only the run's own key is accepted; it is the host key, too.
+# save_environment: saves the environment of a container, because sshd starts commands with an empty one. In a job of
+# Slurm, mpirun would use Slurm, so it leaves out those variables, too.
+save_environment() (
+    for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z_0-9]*\)=.*/\1/p'); do
+        case $name in
+            ACCEPT_* | KUBERNETES_* | SLURM* | JOB_COMPLETION_INDEX) unset "$name" ;;
+            HOME | PWD | OLDPWD | SHLVL | TERM | _) unset "$name" ;;
+        esac
+    done
+    export -p
+) > host.env
+
+# login_problem: prints why nobody could log in to this container; fails if there is no such reason.
+login_problem() {
+    if ! id -un >/dev/null 2>&1; then
+        echo "the user id $(id -u) has no name (/etc/passwd), and ssh needs one"
+        return
+    fi
+    case $(sed -n "s/^$(id -un):\([^:]*\):.*/\1/p" /etc/shadow 2>/dev/null) in
+        '!'*) echo "the account $(id -un) is locked (/etc/shadow), so sshd lets nobody in: usermod -p '*' $(id -un)" ;;
+        *) return 1 ;;
+    esac
+}
+
+# write_sshd_config SSHD: writes sshd_config. Only the run's own key is accepted; it is the host key, too. The file
+# `logins` limits how many clients may log in at the same time. No algorithm is named, so a host in FIPS mode uses
+# those that it allows.
 write_sshd_config() {
     cat > sshd_config <<CONFIG || return
 HostKey $ACCEPT_DIR/key
@@ -26,11 +52,10 @@ PermitUserRC no
 PrintMotd no
 UseDNS no
 LoginGraceTime 20
-MaxStartups 1000
+MaxStartups $(cat logins 2>/dev/null || echo 1000)
 MaxSessions 1000
 ClientAliveInterval 15
 ClientAliveCountMax 3
-KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org
 LogLevel INFO
 CONFIG
     # OpenSSH 9.8 and later penalize a host that opens many connections; older versions reject the keyword.

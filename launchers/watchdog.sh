@@ -1,10 +1,11 @@
 #!/bin/sh
 # watchdog.sh SECONDS KEEP SSHD: start the run's sshd, wait for the end of the run on this host, and clean up.
 # It blocks on the pipe `events`, so it uses no CPU during measurements. Events:
-#   over     the run has ended on this host
-#   stop     end the run now, as a cancel does, but keep its evidence
-#   expired  SECONDS have passed
-#   remove   remove everything, also the evidence
+#   coordinate  start the coordinator: this is the first host
+#   over        the run has ended on this host
+#   stop        end the run now, as a cancel does, but keep its evidence
+#   expired     SECONDS have passed
+#   remove      remove everything, also the evidence
 # After the end the first host keeps the evidence, without sshd, until `remove` or for KEEP seconds.
 seconds=$1 keep=$2 sshd=$3
 ACCEPT_DIR=$(pwd)
@@ -33,6 +34,17 @@ echo "$port" > port.new && mv port.new port
 start_timer "$seconds"
 
 next
+if [ "$event" = coordinate ]; then
+    # The coordinator handles TERM, which Slurm sends to all processes of a job. The shell waits for it.
+    (
+        unset ACCEPT_GUARD
+        # shellcheck source=/dev/null
+        . ./env.sh
+        trap '' TERM
+        setsid /bin/sh ./coordinate.sh "$ACCEPT_PYTHON" </dev/null >/dev/null 2>&1 3>&-
+    ) &
+    next
+fi
 if [ "$event" != over ] && [ -s coordinator.pid ] && [ ! -e status ]; then
     # The coordinator writes its results so far and ends the run on the other hosts.
     stop_coordinator

@@ -9,12 +9,13 @@ driver that hangs affects only the second. The keys:
     devices    list of {kind, name, pci, counters, levels, missing}: counters that are zero are left
                out, and of those its kind has `missing` names the ones that it lacks; a counter of
                one link of a device is called NAME.LINK
-    log        {last, events} of the kernel log, if it can be read
+    log        {first, last, events} of the kernel log, if it can be read
+    watch      {last, events} of the watcher of Xids (`xid_watch`), if it works
     unread     list of {reason, devices}: a thing that could not be read, with the reason, and the
                devices without any reading because of it: "all", "gpus" or "none"
     whole      true in the last fact
 
-Uses the standard library, and pynvml (package nvidia-ml-py) if it is installed.
+Uses the standard library, and pynvml (package nvidia-ml-py): see `nvml`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import rank_io
-from health_gpus import gpus
+import xid_watch
+from health_gpus import gpus, has_driver
 from health_host import Device, gap, host, interfaces, kernel_log, memory, rdma_ports
 
 #: Seconds after which this program ends itself; longer than the time limit of nvidia-smi
@@ -82,10 +84,17 @@ def read_host(root: Path, of_the_run: tuple[str, ...], *, words: bool) -> None:
     say(devices, words=words, boot=boot, uptime=time.monotonic(), log=log, unread=unread)
 
 
-def read_gpus(root: Path, *, words: bool) -> None:
-    """Print the counters of the GPUs."""
+def read_gpus(root: Path, watch: Path | None, *, words: bool) -> None:
+    """Print the counters of the GPUs, and the Xids that the watcher has seen so far."""
+    watched = None
+    watching = watch is not None and has_driver(root)
+    started = xid_watch.start(watch) if watch is not None and watching else None
     devices, unread = gpus(root)
-    say(devices, words=words, unread=unread, whole=True)
+    if watch is not None and watching:
+        watched, why = xid_watch.state(watch, started)
+        if watched is None:
+            unread.append(gap(f"Xids by NVML ({why})"))
+    say(devices, words=words, unread=unread, watch=watched, whole=True)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -104,10 +113,16 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--interface", default="", help="interfaces that carry the run, separated by commas"
     )
+    parser.add_argument(
+        "--watch",
+        type=Path,
+        help="start a watcher that writes Xids to this new file until it is removed; "
+        "if the file exists, read it",
+    )
     parser.add_argument("--quiet", action="store_true", help="print only the records")
     options = parser.parse_args(arguments)
     read_host(options.root, tuple(options.interface.split(",")), words=not options.quiet)
-    read_gpus(options.root, words=not options.quiet)
+    read_gpus(options.root, options.watch, words=not options.quiet)
     sys.stdout.flush()
     # Exit without unloading the driver's library, which takes time.
     os._exit(0)

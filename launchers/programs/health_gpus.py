@@ -7,10 +7,13 @@ reports by itself if a GPU does not support it. Sources: NVML API Reference Guid
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import nvml
 from health_host import Device, Gap, gap, known, pci_name
 
 #: Counter -> (type of error, counter type) of nvmlDeviceGetTotalEccErrors.
@@ -35,12 +38,38 @@ _LINKS = {
     "nvlink-crc-data": "NVML_NVLINK_ERROR_DL_CRC_DATA",
 }
 #: Counter -> field of nvmlDeviceGetFieldValues, on each link: those of NVLink 5.
-_FIELDS = {
-    "nvlink-recovery-failed": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS",
+_LINK_FIELDS = {"nvlink-recovery-failed": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS"}
+#: The same, summed over the links, because they are only noted and many links have some.
+_SUMMED_FIELDS = {
     "nvlink-recovered": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS",
     "nvlink-receive-errors": "NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS",
     "nvlink-symbol-errors": "NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS",
+    "nvlink-effective-errors": "NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS",
+    "nvlink-integrity-errors": "NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS",
+    "nvlink-malformed": "NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS",
+    "nvlink-overruns": "NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS",
 }
+#: Level -> field of the whole GPU. The times for each clock event reason are not among them: their
+#: numbers have another meaning in other drivers (269 to 271 in bindings 13.615, else 251 to 253).
+_LEVEL_FIELDS = {
+    "memory-temperature": "NVML_FI_DEV_MEMORY_TEMP",
+    "recovery-action": "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
+}
+#: What is unreadable without it, the function, its structure, and level -> member.
+_STRUCTURES = (
+    (
+        "fabric",
+        "nvmlDeviceGetGpuFabricInfoV",
+        "c_nvmlGpuFabricInfoV_t",
+        {"fabric-state": "state", "fabric-status": "status", "fabric-health": "healthMask"},
+    ),
+    (
+        "SRAM threshold",
+        "nvmlDeviceGetSramEccErrorStatus",
+        "c_nvmlEccSramErrorStatus_v1_t",
+        {"sram-threshold": "bThresholdExceeded"},
+    ),
+)
 #: The member that holds a field's value, by the field's type.
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal")
 #: Column of `nvidia-smi --query-gpu` -> counter or level.
@@ -67,36 +96,50 @@ _SMI_LEVELS = {
     "pcie.link.width.max": "pcie-width-max",
     "remapped_rows.pending": "remap-pending",
     "remapped_rows.failure": "remap-failure",
+    "retired_pages.pending": "pages-pending",
+    "temperature.memory": "memory-temperature",
+    "ecc.mode.current": "ecc",
+    "mig.mode.current": "mig",
+    "compute_mode": "compute-mode",
+    "enforced.power.limit": "power-limit",
+    "power.default_limit": "power-limit-default",
 }
 #: The name of the throttle reasons in drivers before 535, in NVML and in nvidia-smi; a newer pynvml
 #: has the new name with those drivers, too.
 _REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
 _OLD_REASONS = "nvmlDeviceGetCurrentClocksThrottleReasons"
 _OLD_COLUMNS = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
-_WORDS = {"Yes": 1.0, "No": 0.0}
+#: Words of nvidia-smi -> the number that NVML has for them.
+_MODES = {"Default": 0.0, "Exclusive_Thread": 1.0, "Prohibited": 2.0, "Exclusive_Process": 3.0}
+_WORDS = {"Yes": 1.0, "No": 0.0, "Enabled": 1.0, "Disabled": 0.0, **_MODES}
+
+
+def has_driver(root: Path) -> bool:
+    """Return True if NVIDIA's driver is loaded, or its device is in this container."""
+    return any((root / sign).exists() for sign in ("proc/driver/nvidia", "dev/nvidiactl"))
 
 
 def gpus(root: Path) -> tuple[list[Device], list[Gap]]:
     """Return the driver's GPUs, and what could not be read; no GPUs without a driver."""
-    if not any((root / sign).exists() for sign in ("proc/driver/nvidia", "dev/nvidiactl")):
+    if not has_driver(root):
         return [], []
     try:
-        import pynvml as nvml
+        bindings = nvml.load()
     except ImportError:
         return _by_smi("no pynvml")
     try:
-        nvml.nvmlInit()
-        count = nvml.nvmlDeviceGetCount()
-    except nvml.NVMLError as error:
+        bindings.nvmlInit()
+        count = bindings.nvmlDeviceGetCount()
+    except bindings.NVMLError as error:
         return _by_smi(f"NVML: {error}")
     lost: dict[str, set[str]] = {}
     unsupported: dict[str, set[str]] = {}
     devices = []
     for index in range(count):
         try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            devices.append(_gpu(nvml, index, handle, unsupported))
-        except nvml.NVMLError as error:
+            handle = bindings.nvmlDeviceGetHandleByIndex(index)
+            devices.append(_gpu(bindings, index, handle, unsupported))
+        except bindings.NVMLError as error:
             # A lost GPU keeps its index, and NVML reports the error.
             lost.setdefault(str(error), set()).add(f"GPU {index}")
     unread = [
@@ -107,23 +150,25 @@ def gpus(root: Path) -> tuple[list[Device], list[Gap]]:
     return devices, unread
 
 
-def _gpu(nvml: Any, index: int, handle: Any, unsupported: dict[str, set[str]]) -> Device:
+def _gpu(bindings: Any, index: int, handle: Any, unsupported: dict[str, set[str]]) -> Device:
     """Return the counters of a GPU; add those it lacks to `unsupported`, by error message."""
 
     def query(name: str, function: str, *arguments: Any, older: str = "") -> Any:
         """Return the result of an NVML function, or None if the GPU does not support it."""
         try:
-            return getattr(nvml, function)(handle, *arguments)
-        except (nvml.NVMLError, AttributeError) as error:
+            return getattr(bindings, function)(handle, *arguments)
+        except (bindings.NVMLError, AttributeError) as error:
             if older:
                 return query(name, older, *arguments)
             unsupported.setdefault(str(error)[:80], set()).add(name)
             return None
 
     # Without an address the GPU cannot be identified, so this error is not caught here.
-    pci = nvml.nvmlDeviceGetPciInfo(handle).busId
+    pci = bindings.nvmlDeviceGetPciInfo(handle).busId
     rows = query("row remaps", "nvmlDeviceGetRemappedRows") or (None,) * 4
-    links, active = _links(nvml, handle)
+    links, active = _links(bindings, handle)
+    if active is None:
+        unsupported.setdefault("Not Supported", set()).add("NVLink")
     counters = {
         **{name: query(name, "nvmlDeviceGetTotalEccErrors", *kind) for name, kind in _ECC.items()},
         "rows-remapped-corrected": rows[0],
@@ -135,15 +180,25 @@ def _gpu(nvml: Any, index: int, handle: Any, unsupported: dict[str, set[str]]) -
         pages = query("retired pages", "nvmlDeviceGetRetiredPages", cause)
         counters[name] = None if pages is None else len(pages)
     for name, policy in _VIOLATIONS.items():
-        spent = query(name, "nvmlDeviceGetViolationStatus", getattr(nvml, policy))
+        spent = query(name, "nvmlDeviceGetViolationStatus", getattr(bindings, policy))
         counters[name] = None if spent is None else spent.violationTime
+    fields = _field_values(bindings, handle, [(name, f, 0) for name, f in _LEVEL_FIELDS.items()])
+    values = {name: value for (name, _), value in fields.items()}
+    for name in sorted(_LEVEL_FIELDS.keys() - values.keys()):
+        unsupported.setdefault("Not Supported", set()).add(name)
     used = query("utilization", "nvmlDeviceGetUtilizationRates")
     power = query("power", "nvmlDeviceGetPowerUsage")
+    limit = query("power limit", "nvmlDeviceGetEnforcedPowerLimit")
+    usual_limit = query("power limit", "nvmlDeviceGetPowerManagementDefaultLimit")
+    ecc = query("ECC mode", "nvmlDeviceGetEccMode") or (None,)
+    mig = query("MIG mode", "nvmlDeviceGetMigMode") or (None,)
     levels = {
-        "temperature": query("temperature", "nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        "temperature": query(
+            "temperature", "nvmlDeviceGetTemperature", bindings.NVML_TEMPERATURE_GPU
+        ),
         "power": None if power is None else power / 1000,
-        "sm-clock": query("clocks", "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-        "memory-clock": query("clocks", "nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+        "sm-clock": query("clocks", "nvmlDeviceGetClockInfo", bindings.NVML_CLOCK_SM),
+        "memory-clock": query("clocks", "nvmlDeviceGetClockInfo", bindings.NVML_CLOCK_MEM),
         "utilization": None if used is None else used.gpu,
         "reasons": query("clock reasons", _REASONS, older=_OLD_REASONS),
         "pcie-generation": query("PCIe link", "nvmlDeviceGetCurrPcieLinkGeneration"),
@@ -152,47 +207,93 @@ def _gpu(nvml: Any, index: int, handle: Any, unsupported: dict[str, set[str]]) -
         "pcie-width-max": query("PCIe link", "nvmlDeviceGetMaxPcieLinkWidth"),
         "remap-pending": rows[2],
         "remap-failure": rows[3],
+        "pages-pending": query("retired pages", "nvmlDeviceGetRetiredPagesPendingStatus"),
         "nvlinks": active,
+        "ecc": ecc[0],
+        "ecc-default": query("default ECC mode", "nvmlDeviceGetDefaultEccMode"),
+        "mig": mig[0],
+        "compute-mode": query("compute mode", "nvmlDeviceGetComputeMode"),
+        "power-limit": None if limit is None else limit / 1000,
+        "power-limit-default": None if usual_limit is None else usual_limit / 1000,
+        **{name: values.get(name) for name in _LEVEL_FIELDS},
+        **_structures(bindings, handle, unsupported),
     }
     return {
         "kind": "gpu",
         "name": str(index),
-        "pci": pci_name(pci.decode() if isinstance(pci, bytes) else pci),
+        "pci": pci_name(nvml.text(pci)),
         "counters": counters,
         "levels": known(levels),
     }
 
 
-def _links(nvml: Any, handle: Any) -> tuple[dict[str, int], int | None]:
+def _links(bindings: Any, handle: Any) -> tuple[dict[str, int], int | None]:
     """Return error counters as "NAME.LINK", and the number of active links; None without NVLink."""
     counters: dict[str, int] = {}
     active, links = [], 0
-    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+    for link in range(bindings.NVML_NVLINK_MAX_LINKS):
         try:
-            state = nvml.nvmlDeviceGetNvLinkState(handle, link)
-        except nvml.NVMLError:
-            break
+            state = bindings.nvmlDeviceGetNvLinkState(handle, link)
+        except bindings.NVMLError:
+            continue
         links += 1
         if not state:
             continue
         active.append(link)
         for name, constant in _LINKS.items():
             try:
-                value = nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, getattr(nvml, constant))
-            except nvml.NVMLError:
+                value = bindings.nvmlDeviceGetNvLinkErrorCounter(
+                    handle, link, getattr(bindings, constant)
+                )
+            except bindings.NVMLError:
                 continue
             counters[f"{name}.{link}"] = int(value)
-    fields = {name: getattr(nvml, constant, None) for name, constant in _FIELDS.items()}
-    queries = [(name, field, link) for name, field in fields.items() if field for link in active]
-    try:
-        pairs = [(field, link) for _, field, link in queries]
-        values = nvml.nvmlDeviceGetFieldValues(handle, pairs) if pairs else ()
-    except nvml.NVMLError:
-        values = ()
-    for (name, _, link), value in zip(queries, values, strict=False):
-        if value.nvmlReturn == 0 and value.valueType < len(_MEMBERS):
-            counters[f"{name}.{link}"] = int(getattr(value.value, _MEMBERS[value.valueType]))
+    both = {**_LINK_FIELDS, **_SUMMED_FIELDS}
+    fields = [(name, field, link) for name, field in both.items() for link in active]
+    for (name, link), value in _field_values(bindings, handle, fields).items():
+        key = name if name in _SUMMED_FIELDS else f"{name}.{link}"
+        counters[key] = counters.get(key, 0) + value
     return counters, len(active) if links else None
+
+
+def _field_values(
+    bindings: Any, handle: Any, fields: Sequence[tuple[str, str, int]]
+) -> dict[tuple[str, int], int]:
+    """Return the values of fields that the GPU supports, from (name, NVML's name, link)."""
+    numbers = [(name, getattr(bindings, constant, None), link) for name, constant, link in fields]
+    queries = [(name, number, link) for name, number, link in numbers if number is not None]
+    try:
+        pairs = [(number, link) for _, number, link in queries]
+        values = bindings.nvmlDeviceGetFieldValues(handle, pairs) if pairs else ()
+    except bindings.NVMLError:
+        values = ()
+    return {
+        (name, link): int(getattr(value.value, _MEMBERS[value.valueType]))
+        for (name, _, link), value in zip(queries, values, strict=False)
+        if value.nvmlReturn == 0 and value.valueType < len(_MEMBERS)
+    }
+
+
+def _structures(
+    bindings: Any, handle: Any, unsupported: dict[str, set[str]]
+) -> dict[str, float | None]:
+    """Return the levels that NVML writes into a structure.
+
+    The fabric is that of NVLink with NVSwitches. A GPU without one has the state 0.
+    """
+    levels: dict[str, float | None] = {}
+    for name, function, structure, members in _STRUCTURES:
+        try:
+            filled = getattr(bindings, structure)()
+            getattr(bindings, function)(handle, ctypes.byref(filled))
+        except (bindings.NVMLError, AttributeError) as error:
+            unsupported.setdefault(str(error)[:80], set()).add(name)
+            continue
+        levels |= {level: getattr(filled, member) for level, member in members.items()}
+    if levels.get("fabric-state") == 0:
+        unsupported.setdefault("Not Supported", set()).add("fabric")
+        levels = {name: value for name, value in levels.items() if not name.startswith("fabric")}
+    return levels
 
 
 def _by_smi(why: str) -> tuple[list[Device], list[Gap]]:
@@ -209,7 +310,7 @@ def _by_smi(why: str) -> tuple[list[Device], list[Gap]]:
     if not rows:
         return [], [gap(f"GPUs ({why}; nvidia-smi printed no GPU)", "gpus")]
     found = [_row(dict(zip(columns, row, strict=True))) for row in rows]
-    return found, [gap(f"NVLink, PCIe replays, time spent limited ({why})")]
+    return found, [gap(f"NVLink, fabric, PCIe replays, time spent limited ({why})")]
 
 
 def _row(row: dict[str, str]) -> Device:

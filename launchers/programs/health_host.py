@@ -51,13 +51,22 @@ _INTERFACE = (
     "rx_dropped",
     "tx_dropped",
 )
-#: Kernel messages about a GPU, an NVSwitch, and an error that the hardware reported.
+#: Kernel messages about a GPU, an NVSwitch, and an error that the hardware reported. Xids of NVLink
+#: have the word "Fatal" or "Nonfatal" after their name. Xid 154 reports what a GPU needs: after a
+#: reset that is "None" (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html).
 _SIGNS = {
-    "xid": re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,6})"),
+    "reset": re.compile(
+        rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})\): (154), GPU recovery action changed "
+        rb"from 0x\d+ \([^)]{1,60}\) to 0x0 \(None\)"
+    ),
+    "xid": re.compile(
+        rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,6})(?:, [A-Z_]{3,40} +(Fatal)\b)?"
+    ),
     "sxid": re.compile(rb"SXid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,6}), (Fatal)?"),
     "mce": re.compile(rb"\[Hardware Error\]: Machine check"),
 }
-#: Maximum number of events that are reported, the newest ones.
+#: Maximum number of events that are reported, the newest ones. Of equal events only the newest is,
+#: so that a flood of one cannot hide another.
 _EVENTS = 64
 #: A line of `/dev/kmsg`: priority, number, microseconds since the boot; of `dmesg`: seconds.
 _LINE = re.compile(rb"(?:\d+,\d+,(\d+),[^;]*;|\[ *(\d+\.\d+)\])(.*)")
@@ -85,6 +94,20 @@ def known(levels: dict[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in levels.items() if value is not None}
 
 
+def pcie_link(device: Path) -> dict[str, float | None]:
+    """Return lanes and speed (GT/s) of a device's PCIe link, and the highest that it can have.
+
+    The card and the port above it limit the link. Virtual functions report 0 lanes: not known.
+    """
+    levels: dict[str, float | None] = {}
+    ports = (device, device.resolve().parent)
+    for name, what in (("pcie-width", "link_width"), ("pcie-speed", "link_speed")):
+        levels[name] = leading(read(device / f"current_{what}")) or None
+        limits = [leading(read(port / f"max_{what}")) for port in ports]
+        levels[f"{name}-max"] = min((limit for limit in limits if limit), default=None)
+    return levels
+
+
 def rdma_ports(root: Path) -> Iterator[Device]:
     """Yield the ports of InfiniBand and RoCE devices."""
     for port in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
@@ -95,8 +118,7 @@ def rdma_ports(root: Path) -> Iterator[Device]:
         levels = {
             "active": float("ACTIVE" in read(port / "state")),
             "rate": leading(read(port / "rate")),
-            "pcie-width": leading(read(link / "current_link_width")),
-            "pcie-speed": leading(read(link / "current_link_speed")),
+            **pcie_link(link),
         }
         name = f"{device.name}/{port.name}"
         yield {"kind": "rdma", "name": name, "counters": counters, "levels": known(levels)}
@@ -133,9 +155,10 @@ def host(root: Path) -> Device:
 
 
 def kernel_log(root: Path) -> tuple[dict[str, Any] | None, list[Gap]]:
-    """Return the kernel log's last time (s since boot) and its events; or None, and the reason.
+    """Return the kernel log's first and last time (s since boot) and its events.
 
-    An event is {"at": s, "kind": "xid" | "sxid" | "mce", "pci", "code", "fatal"}.
+    An event is {"at": s, "kind": "xid" | "reset" | "sxid" | "mce", "pci", "code", "fatal"}. Returns
+    None and the reason if the log cannot be read.
     """
     try:
         text = _messages(root / "dev/kmsg")
@@ -143,24 +166,30 @@ def kernel_log(root: Path) -> tuple[dict[str, Any] | None, list[Gap]]:
         text = _dmesg() if root == Path("/") else b""
         if not text:
             return None, [gap(f"Xid in the kernel log ({error.strerror or error})")]
-    last, events = 0.0, []
+    first, last = None, 0.0
+    events: dict[tuple[Any, ...], dict[str, Any]] = {}
     for line in text.split(b"\n"):
         entry = _LINE.match(line)
         if entry is None:
             continue
         at = int(entry[1]) / 1e6 if entry[1] else float(entry[2])
+        first = at if first is None else first
         last = max(last, at)
         for kind, sign in _SIGNS.items():
             if found := sign.search(entry[3]):
-                events.append(_event(at, kind, found))
-    return {"last": last, "events": events[-_EVENTS:]}, []
+                event = _event(at, kind, found)
+                key = tuple(event.get(name) for name in ("kind", "pci", "code", "fatal"))
+                events.pop(key, None)
+                events[key] = event
+                break
+    return {"first": first or 0.0, "last": last, "events": list(events.values())[-_EVENTS:]}, []
 
 
 def _event(at: float, kind: str, found: re.Match[bytes]) -> dict[str, Any]:
     event: dict[str, Any] = {"at": at, "kind": kind}
     if kind != "mce":
         event |= {"pci": pci_name(found[1].decode()), "code": int(found[2])}
-    if kind == "sxid":
+    if kind == "sxid" or (kind == "xid" and found[3]):
         event["fatal"] = found[3] is not None
     return event
 

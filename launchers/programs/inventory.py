@@ -16,7 +16,6 @@ import resource
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ _GPU_FIELDS = {
     "driver_version": "driver",
     "ecc.errors.uncorrected.volatile.total": "eccUncorrected",
     "pci.bus_id": "pci",
+    "serial": "serial",
 }
 #: Time limit of a command in seconds. Without persistence mode nvidia-smi first starts all GPUs of
 #: the host, which takes half a minute or more.
@@ -139,9 +139,15 @@ def nics() -> list[dict[str, Any]]:
     return found
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of the software that checks use, without those that are missing."""
-    found = {"python": platform.python_version(), "libc": " ".join(platform.libc_ver())}
+def versions() -> dict[str, str | None]:
+    """Return the versions of the software that checks use, without those that are missing.
+
+    None: the program did not answer in time.
+    """
+    found: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "libc": " ".join(platform.libc_ver()),
+    }
     for dist in metadata.distributions():
         name = (dist.metadata["Name"] or "").lower()
         if name in ("torch", "mpi4py", "numpy"):
@@ -153,9 +159,11 @@ def versions() -> dict[str, str]:
         "cuda": (r"CUDA Version: *(\S+)", "nvidia-smi"),
     }
     for name, (pattern, *command) in commands.items():
-        with suppress(subprocess.TimeoutExpired):
+        try:
             if match := re.search(pattern, output(*command)):
                 found[name] = match.group(1)
+        except subprocess.TimeoutExpired:
+            found[name] = None
     return found
 
 
@@ -204,6 +212,8 @@ def main() -> None:
         shown, linked, used = pool.submit(gpus), pool.submit(domain), pool.submit(versions)
     value = {
         "hostname": socket.gethostname(),
+        # Only root may read it.
+        "serial": read(Path("/sys/class/dmi/id/product_serial")) or None,
         "cpus": len(os.sched_getaffinity(0)),
         "memoryBytes": int(memory.group(1)) * 1024 if memory else None,
         "gpus": shown.result(),

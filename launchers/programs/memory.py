@@ -6,13 +6,16 @@ of the memory that the host and the cgroup have left.
 
 Printed by each rank, check `memory`:
 
-* metric `copy` (a = b) and `triad` (a = b + s * c), GB/s read and written, as a distribution over
-  time, all devices at once (median; `-p5`, `-least`, `-most`), and `copy-alone`;
+* metric `copy` (a = b) and `triad` (a = b + s * c), GB/s read and written by kernels, as a
+  distribution over time, all devices at once (median; `-p5`, `-least`, `-most`), `copy-alone`, and
+  on GPUs `memcpy`: a copy by the driver, whose speed differs between releases;
 * metric `tested`: share of the device's memory that held a pattern, and `wrong`: words that were
   read back wrong, over all patterns (see patterns.py); each pattern is written everywhere before it
   is read anywhere;
-* metric `host-to-device`, `device-to-host` (GB/s, GPUs, in turn): pinned memory, data compared,
-  and fact `pcie`: lanes and generation of the link during that, and their maximum;
+* metric `host-to-device`, `device-to-host` (GB/s, GPUs, in turn): pinned memory of the GPU's NUMA
+  node, data compared, and fact `pcie`: lanes and generation of the link during that, and their
+  maximum. If this process may not run near the GPU, the names end with `-far`, and `left-out`
+  reports that. `host-both`: both directions together, all GPUs at once;
 * metric `p2p-out`, `p2p-in` (GB/s, several GPUs): medians over the other GPUs of the host, and fact
   `p2p`, the full matrix, row by row from GPU to GPU, data compared; metric and fact `p2p-least`:
   its slowest path (see p2p_matrix.py). Rank 0's process measures this, so it must see and use all
@@ -27,8 +30,10 @@ copies; slow loses 50 ms before each copy.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import near_cpus
 import p2p_matrix
 import patterns
 import rank_io
@@ -71,6 +76,7 @@ class Memory:
         bench.at_once(CHECK, "patterns", self._test)
         if not self.cpu:
             bench.in_turn(CHECK, "host ways", self._host)
+            bench.at_once(CHECK, "host ways at once", self._host_both)
             bench.at_once(CHECK, "peers", self._peers)
 
     def _look(self) -> None:
@@ -101,7 +107,7 @@ class Memory:
 
         def copy() -> None:
             injected.drag()
-            a.copy_(b)
+            torch.mul(b, 1.0, out=a)
 
         def triad() -> None:
             injected.drag()
@@ -114,6 +120,8 @@ class Memory:
             strike = injected.strike if name == "triad" else _nothing
             taken = self.watch.windows(work, calls, self.seconds, middle=strike)
             self._print_rates(name, taken, moved * b.numel() * 4 * calls)
+        if not self.cpu:
+            self._memcpy(c, b)
         # b is 1 and c is 2 everywhere, so a must be 7.
         wrong = sum(int((part != 7.0).sum()) for part in a.split(PART))
         if wrong:
@@ -123,12 +131,23 @@ class Memory:
             self.bench.wrong(CHECK, "not-finite" if strange else "wrong-data", message)
         self.wrong = wrong
 
+    def _memcpy(self, target: Any, source: Any) -> None:
+        """Measure the driver's own copy, for information."""
+
+        def copy() -> None:
+            target.copy_(source)
+
+        calls = self.watch.calls(copy, 0.01)
+        taken = self.watch.windows(copy, calls, min(self.seconds, MOVING))
+        rate = rank_io.median([2 * source.numel() * 4 * calls / 1e9 / t for t in taken])
+        self.bench.metric(CHECK, "memcpy", float(format(rate, ".6g")), "GB/s")
+
     def _copy_alone(self) -> None:
         a, b, _ = self._three()
 
         def copy() -> None:
             self.bench.injected.drag()
-            a.copy_(b)
+            self.torch.mul(b, 1.0, out=a)
 
         calls = self.watch.calls(copy, 0.01)
         taken = self.watch.windows(copy, calls, self.alone)
@@ -182,18 +201,52 @@ class Memory:
         """Measure pinned memory to the GPU and back, one direction at a time."""
         torch, device = self.torch, self.bench.device
         torch.cuda.empty_cache()
+        link = Link(device)
         there = patterns.pattern(torch, "random", MOVED // WORD, self.seed, device).first
-        sent, back = (torch.zeros(len(there), dtype=there.dtype, pin_memory=True) for _ in range(2))
+        cpus = near_cpus.near(link.address())
+        # Without a list there is one NUMA node, or nobody knows better.
+        with near_cpus.on(cpus or os.sched_getaffinity(0)) as is_near:
+            sent, back = (
+                torch.zeros(len(there), dtype=there.dtype, pin_memory=True) for _ in range(2)
+            )
         sent.copy_(there)
         there.zero_()
         ways = (("host-to-device", there, sent), ("device-to-host", back, there))
-        link = Link(device)
+        tail = "" if is_near else "-far"
+        if tail:
+            why = f"this process may not run on CPUs {min(cpus)}-{max(cpus)} near the GPU"
+            self.bench.fact(CHECK, "left-out", {name: why for name, _, _ in ways})
         for name, target, source in ways:
-            self._print_rates(name, self._moves(target, source, link), MOVED * self.moves)
+            self._print_rates(name + tail, self._moves(target, source, link), MOVED * self.moves)
+        self.pinned = sent, back, there
         self.bench.fact(CHECK, "pcie", link.seen)
         wrong = int((sent != back).sum())
         if wrong:
             message = f"{wrong} of {len(sent)} words changed on the way to the GPU and back"
+            self.bench.wrong(CHECK, "wrong-data", message)
+
+    def _host_both(self) -> None:
+        """Measure both directions at the same time, while the other GPUs do the same."""
+        torch = self.torch
+        sent, back, there = self.pinned
+        arriving, leaving = torch.empty_like(there), torch.cuda.Stream(self.bench.device)
+
+        def move() -> None:
+            self.bench.injected.drag()
+            # The timer's events are on the current stream, so that waits for the other one.
+            here = torch.cuda.current_stream(self.bench.device)
+            leaving.wait_stream(here)
+            with torch.cuda.stream(leaving):
+                back.copy_(there, non_blocking=True)
+            arriving.copy_(sent, non_blocking=True)
+            here.wait_stream(leaving)
+
+        calls = self.watch.calls(move, 0.05)
+        taken = self.watch.windows(move, calls, min(self.seconds, MOVING))
+        self._print_rates("host-both", taken, 2 * MOVED * calls)
+        wrong = int((arriving != there).sum())
+        if wrong:
+            message = f"{wrong} of {len(there)} words changed on the way to the GPU"
             self.bench.wrong(CHECK, "wrong-data", message)
 
     def _moves(self, target: Any, source: Any, link: Link) -> list[float]:

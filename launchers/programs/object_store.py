@@ -7,6 +7,7 @@ because the workstation loads this file to read what nodes have sent.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -27,6 +28,18 @@ MANIFEST = "MANIFEST.json"
 PODS = "pods/"
 #: Files that may change later: a new judgement rewrites them, and the console ends last.
 LATER = ("verdict.json", "report.md", "report.html", "junit.xml", "console.log")
+#: The report that the workstation adds to finished evidence. No manifest lists it.
+REPORT = "report.html"
+#: Types of objects that a browser shows instead of saving them; others are plain text or binary.
+TYPES = {".html": "text/html; charset=utf-8", ".json": "application/json", ".xml": "text/xml"}
+BINARY = (".tar", ".gz", ".bz2", ".zip")
+#: Depth of folders in evidence.
+DEEPEST = 16
+#: Maximum size of the manifest in bytes; that of 100,000 files has about 20 MB.
+MANIFEST_BYTES = 64 << 20
+#: Errors that another try does not change: of the disk here, of a name, or of our own code.
+PERMANENT = (RecursionError, MemoryError, IsADirectoryError)
+PERMANENT_NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 #: Number of tries if access is denied, because new permissions take time to apply.
 DENIED = 3
 
@@ -90,6 +103,12 @@ class Folder:
                 return scratch.open("xb")
         raise FileNotFoundError(f"{self.scratch} was removed 100 times while it was created")
 
+    def runs(self) -> list[str]:
+        """Return the names of the runs in it."""
+        folder = self.root / "runs"
+        found = folder.iterdir() if folder.is_dir() else ()
+        return sorted(p.name for p in found if p.is_dir() and not p.name.startswith("."))
+
     def close(self) -> None:
         """Remove the folder of temporary files."""
         with contextlib.suppress(OSError):  # Another sender uses it.
@@ -133,13 +152,28 @@ class Bucket:
         """Write an object. Raises FileExistsError if `new` is set and the object exists."""
         parts = isinstance(content, Path)
         mode: Any = "create" if new and not parts else "overwrite"
+        types: Any = {"Content-Type": content_type(name)}
         try:
-            self.api.put(self.store, name, content, mode=mode, use_multipart=parts)
+            self.api.put(
+                self.store, name, content, attributes=types, mode=mode, use_multipart=parts
+            )
         except self.api.exceptions.AlreadyExistsError:
             raise FileExistsError(name) from None
 
+    def runs(self) -> list[str]:
+        """Return the names of the runs in it, without listing their objects."""
+        listed: Any = self.api.list_with_delimiter(self.store, "runs/")
+        return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"])
+
     def close(self) -> None:
         """Do nothing: no connection is kept open."""
+
+
+def content_type(name: str) -> str:
+    """Return the type of an object, so that a browser opens logs, records and reports."""
+    suffix = Path(name).suffix
+    text = "application/octet-stream" if suffix in BINARY else "text/plain; charset=utf-8"
+    return TYPES.get(suffix, text)
 
 
 def blocks(content: bytes | Path) -> Iterator[bytes]:
@@ -163,11 +197,29 @@ def digests(parts: Iterable[bytes]) -> tuple[int, str, str]:
 
 
 def files_of(source: Path) -> dict[str, Path]:
-    """Return the files to send, by name, without those that are being written."""
+    """Return the files to send, by name, without those that are being written.
+
+    Raises Refused if folders are deeper than those of evidence ever are.
+    """
     if source.is_file():
         return {source.name: source}
-    found = sorted(p for p in source.rglob("*") if p.is_file() and not p.is_symlink())
-    return {p.relative_to(source).as_posix(): p for p in found if p.suffix != ".new"}
+    found: dict[str, Path] = {}
+    folders = [(source, 0)]
+    while folders:
+        folder, depth = folders.pop()
+        if depth > DEEPEST:
+            raise Refused(f"{tidy(source)} has more than {DEEPEST} folders in each other")
+        try:
+            entries = list(os.scandir(folder))
+        except FileNotFoundError:
+            continue
+        for entry in entries:
+            path = Path(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                folders.append((path, depth + 1))
+            elif entry.is_file(follow_symlinks=False) and path.suffix != ".new":
+                found[path.relative_to(source).as_posix()] = path
+    return dict(sorted(found.items()))
 
 
 def place_of(url: str, seconds: float) -> Folder | Bucket:
@@ -189,7 +241,7 @@ def tidy(text: object) -> str:
 def again(work: Callable[[], T], url: str, until: float) -> T:
     """Retry `work` until it succeeds or the time is over.
 
-    Raises Unreachable. FileExistsError and FileNotFoundError are not retried.
+    Raises Unreachable. FileExistsError, FileNotFoundError and permanent errors are not retried.
     """
     wait, tries = 0.2, 0
     while True:
@@ -202,6 +254,8 @@ def again(work: Callable[[], T], url: str, until: float) -> T:
             kind = type(error).__name__
             if re.search("404 Not Found|NoSuchBucket", str(error)):
                 raise FileNotFoundError(f"{tidy(url)} is missing") from None
+            if isinstance(error, PERMANENT) or getattr(error, "errno", 0) in PERMANENT_NUMBERS:
+                raise Refused(f"{tidy(url)}: {tidy(error) or kind}") from None
             denied = kind in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError")
             if time.monotonic() + wait > until or (denied and tries == DENIED):
                 why = "access is denied" if denied else tidy(error) or kind
@@ -214,9 +268,15 @@ def again(work: Callable[[], T], url: str, until: float) -> T:
 def manifest_in(place: Any) -> Files | None:
     """Return the files of the manifest; None if it is missing or incomplete."""
     try:
-        files = json.loads(b"".join(place.read(MANIFEST)))["files"]
+        content, size = [], 0
+        for block in place.read(MANIFEST):
+            content.append(block)
+            size += len(block)
+            if size > MANIFEST_BYTES:
+                raise Refused(f"{MANIFEST} has more than {MANIFEST_BYTES >> 20} MiB")
+        files = json.loads(b"".join(content))["files"]
         return {str(name): {"size": e["size"], "sha256": e["sha256"]} for name, e in files.items()}
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -248,4 +308,5 @@ def manifest(files: Files, left: list[str]) -> bytes:
 
 def is_open(name: str, done: Files | None) -> bool:
     """Return True if a file may be written, given the finished files."""
-    return done is None or (name.startswith(PODS) and name not in done)
+    later = name.startswith(PODS) or name == REPORT
+    return done is None or (later and name not in done)

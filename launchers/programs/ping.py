@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -32,6 +33,10 @@ import rank_io
 ALIVE = 1.2
 #: Time limit of nvidia-smi in seconds; it is slow if the driver has to start first.
 SMI_SECONDS = 90
+#: Seconds before the first message of ranks that srun started. Open MPI 5.0 crashes if a message
+#: reaches a rank that has not left MPI_Init, and Slurm lets ranks leave it one after another
+#: (open-mpi/ompi issue 12495).
+INIT = 0.5
 #: Untimed round trips of a pair; the first waits until the peer has finished its previous pair.
 WARMUP = 3
 #: Maximum number of hosts for which every pair is printed.
@@ -55,12 +60,14 @@ def gpus_of_host(host: str) -> list[str]:
 
     If nvidia-smi fails, a problem is printed, because its GPUs are not missing.
     """
+    # A folder of PATH that this user may not search does not mean that nvidia-smi fails.
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
     try:
         ran = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=SMI_SECONDS, check=True
+            [program, "-L"], capture_output=True, text=True, timeout=SMI_SECONDS, check=True
         )
-    except FileNotFoundError:
-        return []
     except (OSError, subprocess.SubprocessError) as error:
         rank_io.problem("gpu-unusable", f"nvidia-smi -L: {rank_io.one_line(error)}", host=host)
         return []
@@ -151,6 +158,8 @@ def main() -> None:
         rank_io.problem("tool-missing", f"{host}: {rank_io.one_line(error)}", host=host)
         sys.exit(rank_io.EXIT_CRASHED)
 
+    if "SLURM_PROCID" in os.environ:
+        time.sleep(INIT)
     comm = MPI.COMM_WORLD
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     host = rank_io.host_name()

@@ -1,10 +1,13 @@
 # shellcheck shell=sh
 # shellcheck disable=SC2034 # used by the scripts that source this
-# Sourced: sets `python` to the first Python that can run the programs, or to nothing.
+# Sourced: sets `python` to the first Python that can run the programs, or to nothing. In a run, the file `python`
+# keeps the answer, because each look starts a Python.
 python=''
-for candidate in "${ACCEPT_PYTHON:-}" python3 python; do
+[ -z "${ACCEPT_RUN:-}" ] || read -r python 2>/dev/null < "$ACCEPT_DIR/python"
+[ -n "$python" ] || for candidate in "${ACCEPT_PYTHON:-}" python3 python; do
     if [ -n "$candidate" ] && "$candidate" -ISc 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
         python=$candidate
+        [ -z "${ACCEPT_RUN:-}" ] || echo "$python" 2>/dev/null > "$ACCEPT_DIR/python"
         break
     fi
 done

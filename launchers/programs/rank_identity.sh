@@ -18,7 +18,7 @@ if [ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" = 0 ]; then
     case " ${ACCEPT_CHOSEN:-} " in *' NCCL_IB_HCA '*) rdma_by='the fastest that are up' ;; esac
     case " ${ACCEPT_CHOSEN:-} " in *' NCCL_SOCKET_IFNAME '*) by=${ACCEPT_INTERFACE_BY:-} ;; *) by='the settings' ;; esac
     printf 'ACCEPT {"fact":"network","check":"connectivity","host":"%s","value":{"interface":"%s","interfaceBy":"%s","rdma":"%s","rdmaBy":"%s"}}\n' \
-        "$ACCEPT_HOST" "${NCCL_SOCKET_IFNAME:-}" "$by" "${NCCL_IB_HCA:-}" "${NCCL_IB_HCA:+$rdma_by}"
+        "$ACCEPT_HOST" "${NCCL_SOCKET_IFNAME#=}" "$by" "${NCCL_IB_HCA:-}" "${NCCL_IB_HCA:+$rdma_by}"
 fi
 # Open MPI 5.0 sometimes hangs at the end of runs whose ranks live for less than 0.1 s.
 sleep 0.3

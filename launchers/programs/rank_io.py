@@ -267,6 +267,20 @@ def heard_of(error: BaseException) -> bool:
     return bool(kinds & {"DistError", "ConnectionError", "TimeoutError"}) or "gloo" in str(error)
 
 
+def cause_of(error: BaseException) -> str:
+    """Return the cause of a failure: `out-of-memory`, of a GPU or of the host, or `crashed`.
+
+    torch has a class for the memory of its own allocator. The libraries of CUDA report it in their
+    texts, and Python by MemoryError.
+    """
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    text = str(error)
+    signs = ("out of memory", "STATUS_ALLOC_FAILED", "DefaultCPUAllocator: can't allocate memory")
+    if kinds & {"OutOfMemoryError", "MemoryError"} or any(sign in text for sign in signs):
+        return "out-of-memory"
+    return "crashed"
+
+
 def end(status: int) -> None:
     """Flush the output and exit immediately: a broken process group would block a normal exit."""
     sys.stdout.flush()
@@ -296,7 +310,7 @@ def guarded(me: Identity, progress: Progress, work: Callable[[], int]) -> None:
         status = EXIT_CRASHED
     except Exception as error:
         seen = f"rank {me.rank} on {me.host} failed in {progress}: {one_line(error)}"
-        problem("crashed", seen, **({} if heard_of(error) else labels))
+        problem(cause_of(error), seen, **({} if heard_of(error) else labels))
         status = EXIT_CRASHED
     end(status)
 

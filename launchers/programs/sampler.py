@@ -6,6 +6,7 @@ import os
 import threading
 from typing import Any
 
+import nvml
 import rank_io
 
 #: Seconds between two samples; long enough not to affect the measurement.
@@ -72,21 +73,21 @@ class Sampler:
 
     def _watch(self) -> None:
         try:
-            nvml, handle = _open(self.device)
+            bindings, handle = _open(self.device)
             while not self._over.wait(EVERY):
-                self._look(nvml, handle)
+                self._look(bindings, handle)
         except Exception as error:
             self.unread = rank_io.one_line(error)
 
-    def _look(self, nvml: Any, handle: Any) -> None:
-        clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+    def _look(self, bindings: Any, handle: Any) -> None:
+        clock = bindings.nvmlDeviceGetClockInfo(handle, bindings.NVML_CLOCK_SM)
         self.seen["MHz"].append(clock)
-        self.seen["W"].append(round(nvml.nvmlDeviceGetPowerUsage(handle) / 1000, 1))
+        self.seen["W"].append(round(bindings.nvmlDeviceGetPowerUsage(handle) / 1000, 1))
         # Every release has this name; newer ones also have the name with EventReasons.
-        mask = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        mask = bindings.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         for bit, name in REASONS.items():
             self.held[name] = self.held.get(name, 0) + bool(mask & bit)
-        celsius = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+        celsius = bindings.nvmlDeviceGetTemperature(handle, bindings.NVML_TEMPERATURE_GPU)
         self.seen["C"].append(celsius)
 
 
@@ -101,9 +102,17 @@ class Link:
     def __init__(self, device: str) -> None:
         self.seen: dict[str, Any] = {}
         try:
-            self._nvml, self._handle = _open(device)
+            self._bindings, self._handle = _open(device)
         except Exception as error:
             self.seen["unread"] = rank_io.one_line(error)
+
+    def address(self) -> str:
+        """Return the GPU's place on the PCI bus, or "" if it cannot be read."""
+        try:
+            place = self._bindings.nvmlDeviceGetPciInfo(self._handle).busId
+        except Exception:
+            return ""
+        return place.decode() if isinstance(place, bytes) else str(place)
 
     def look(self) -> None:
         """Take one sample."""
@@ -111,7 +120,7 @@ class Link:
             return
         try:
             for name, function in LINK.items():
-                now = int(getattr(self._nvml, function)(self._handle))
+                now = int(getattr(self._bindings, function)(self._handle))
                 self.seen[name] = max(now, self.seen.get(name, 0))
         except Exception as error:
             self.seen = {"unread": rank_io.one_line(error)}
@@ -119,14 +128,14 @@ class Link:
 
 def _open(device: str) -> tuple[Any, Any]:
     """Return NVML and its handle of torch's device, by UUID, because the numbers may differ."""
-    import pynvml
     import torch
 
-    pynvml.nvmlInit()
+    bindings = nvml.load()
+    bindings.nvmlInit()
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if uuid is not None:
-        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
+        return bindings, bindings.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
     if os.environ.get("CUDA_VISIBLE_DEVICES"):
         raise LookupError(f"torch {torch.__version__} does not report the UUIDs of its GPUs")
     # Without that variable both count the GPUs in bus order; see torch_io.pick_device.
-    return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(device.partition(":")[2]))
+    return bindings, bindings.nvmlDeviceGetHandleByIndex(int(device.partition(":")[2]))

@@ -22,6 +22,7 @@ from rank_io import (
     Injected,
     Progress,
     Unusable,
+    cause_of,
     injected_faults,
     one_line,
     problem,
@@ -29,6 +30,17 @@ from rank_io import (
 
 #: CUDA's message (cudaErrorNoKernelImageForDevice) if a build has no kernels for a GPU.
 _NO_KERNELS = "no kernel image"
+#: Seconds that each rank adds to the timeout, because connecting takes longer with many.
+_SECONDS_PER_RANK = 0.5
+#: Messages of torch and CUDA -> what they mean: cudaErrorInsufficientDriver, 35, and
+#: cudaErrorSystemNotReady, 802, which GPUs with NVSwitches report until their fabric works
+#: (https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html).
+REASONS = {
+    "driver on your system is too old": "driver-too-old",
+    "driver version is insufficient": "driver-too-old",
+    "system not yet initialized": "fabric-manager",
+    "Error 802": "fabric-manager",
+}
 #: Longer than the time limit of any step.
 _PATIENCE = datetime.timedelta(days=7)
 
@@ -88,7 +100,8 @@ def pick_device(me: Identity, wanted: str) -> str:
         return "cpu"
     labels = {"host": me.host, "rank": me.rank}
     if not torch.cuda.is_available():
-        problem("gpu-unusable", "torch cannot use the GPU of this host", **labels)
+        cause, message = _why_unavailable()
+        problem(cause, f"torch {torch.__version__} on {me.host}: {message}", **labels)
         raise Ended
     count = torch.cuda.device_count()
     # A launcher may show each process only its own GPU, which then has number 0.
@@ -109,9 +122,35 @@ def pick_device(me: Identity, wanted: str) -> str:
         else:
             gpu = gpu_number(own, me.local_rank)
             message = f"GPU {gpu} of {me.host} cannot be used: {one_line(error)}"
-            problem("gpu-unusable", message, gpu=gpu, **labels)
+            problem(_unusable_cause(error), message, gpu=gpu, **labels)
         raise Ended from error
     return device
+
+
+def _why_unavailable() -> tuple[str, str]:
+    """Return the cause, and the reason, why torch cannot use any GPU of this host."""
+    import torch
+
+    if torch.version.cuda is None:
+        return "tool-missing", "it was built without CUDA: install a build for CUDA"
+    try:
+        # It repeats the failed start of CUDA, with an error instead of a warning.
+        torch.cuda.init()
+        reason = "torch.cuda.is_available() is false, without a reason"
+        cause = "gpu-unusable"
+    except Exception as error:
+        reason, cause = one_line(error), _unusable_cause(error)
+    if cause == "gpu-unusable" and not Path("/dev/nvidia-uvm").exists():
+        reason += "; /dev/nvidia-uvm is missing: load the kernel module nvidia-uvm, and start the "
+        reason += "container with NVIDIA's runtime"
+    return cause, reason
+
+
+def _unusable_cause(error: BaseException) -> str:
+    """Return the cause of a failure to start a GPU."""
+    text = str(error)
+    cause = next((cause for sign, cause in REASONS.items() if sign in text), "")
+    return cause or ("out-of-memory" if cause_of(error) == "out-of-memory" else "gpu-unusable")
 
 
 def gpu_number(index: int, otherwise: int) -> str:
@@ -128,11 +167,15 @@ def gpu_number(index: int, otherwise: int) -> str:
 def join(me: Identity, device: str, timeout: float) -> None:
     """Create the process group of all ranks: gloo, and also NCCL if `device` is a GPU.
 
-    Every wait in it fails after `timeout` seconds.
+    Every wait in it fails after `timeout` seconds, and half a second more for each rank. The first
+    one, until all ranks have connected, takes up to five times as long.
     """
     import torch
     import torch.distributed
 
+    # Otherwise gloo connects every rank with every other one, which fails with about a thousand.
+    # This connects only ranks that exchange data. Releases without it ignore the variable.
+    os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     # One thread per rank: more would compete for the cores with the other ranks of this host.
     torch.set_num_threads(1)
     make = partial(
@@ -141,7 +184,7 @@ def join(me: Identity, device: str, timeout: float) -> None:
         init_method=rendezvous(me),
         rank=me.rank,
         world_size=me.size,
-        timeout=datetime.timedelta(seconds=timeout),
+        timeout=datetime.timedelta(seconds=timeout + _SECONDS_PER_RANK * me.size),
     )
     try:
         make()
@@ -151,6 +194,8 @@ def join(me: Identity, device: str, timeout: float) -> None:
             raise
         os.environ["USE_LIBUV"] = "0"
         make()
+    # Only now do ranks connect to each other.
+    wait_for_all()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

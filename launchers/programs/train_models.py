@@ -16,7 +16,7 @@ The sizes are chosen to fill 70 to 90 % of the GPU; NCCL, CUDA and fragmentation
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -64,7 +64,14 @@ class Gpt:
         return max(1, micro * without // (without + attention))
 
 
-#: The number in a name is the memory of the GPU that the model fills, in 10^9 bytes.
+#: A model that loads a GPU: wide layers, because large matrices are fast everywhere. `load_gpu`
+#: chooses the number of layers, at most MAX_LAYERS, for a share of the memory.
+FIT = "gpt-fit"
+LOADING = Gpt(layers=1, width=4096, heads=32, sequence=2048, micro=4)
+MAX_LAYERS, LOADED_SHARE = 16, 0.65
+
+#: The number in a name is the memory of the GPU that the model fills, in 10^9 bytes. The dimensions
+#: of FIT are those for a CPU, until `load_gpu` replaces them.
 GPT = {
     "gpt-tiny": Gpt(layers=2, width=64, heads=4, sequence=32, vocabulary=256, micro=16),
     "gpt-16": Gpt(layers=18, width=1536, heads=12, micro=2),
@@ -72,12 +79,27 @@ GPT = {
     "gpt-80": Gpt(layers=32, width=2560, heads=20, micro=4),
     "gpt-141": Gpt(layers=32, width=4096, heads=32, micro=1),
     "gpt-192": Gpt(layers=32, width=4096, heads=32, micro=8),
+    FIT: Gpt(layers=2, width=64, heads=4, sequence=32, vocabulary=256, micro=16),
 }
 #: True for deep blocks, then blocks per stage (He et al. 2015, arXiv:1512.03385, table 1).
 RESNETS = {"resnet18": (False, (2, 2, 2, 2)), "resnet50": (True, (3, 4, 6, 3))}
 MODELS = ("mlp", *RESNETS, *GPT)
 #: Models with more parameters are built on the device, with its own random numbers.
 _MAX_PARAMETERS_ON_CPU = 10**8
+
+
+def load_gpu(gigabytes: float) -> None:
+    """Choose the dimensions of FIT for a GPU with this much memory in total.
+
+    All GPUs of a kind get the same ones. Raises Unusable if not even a small one fits.
+    """
+    room = LOADED_SHARE * gigabytes
+    for micro in (LOADING.micro, 2, 1):
+        models = [replace(LOADING, layers=n, micro=micro) for n in range(1, MAX_LAYERS + 1)]
+        if fitting := [gpt for gpt in models if gpt.gigabytes <= room]:
+            GPT[FIT] = fitting[-1]
+            return
+    raise Unusable(f"{FIT} needs a GPU with more memory than {gigabytes:.0f} GB")
 
 
 class Block(nn.Module):  # type: ignore[misc]

@@ -10,7 +10,7 @@ import torch_io
 
 MODELS = (
     "mlp", "resnet18", "resnet50",
-    "gpt-tiny", "gpt-16", "gpt-40", "gpt-80", "gpt-141", "gpt-192",
+    "gpt-tiny", "gpt-16", "gpt-40", "gpt-80", "gpt-141", "gpt-192", "gpt-fit",
 )  # fmt: skip
 DATASETS = ("synthetic", "fashion-mnist", "cifar-10", "cifar-100", "image-folder")
 PRECISIONS = ("fp32", "autocast", "bf16")
@@ -18,8 +18,8 @@ PRECISIONS = ("fp32", "autocast", "bf16")
 #: the first loss for each of the seeds 1 to 5 (mlp, default rate and width).
 LEAST_STEPS, LEAST_BATCH = 20, 16
 #: Learning rates at which the loss falls smoothly from the start. Untried: transformers above
-#: gpt-tiny.
-RATES = {"mlp": 0.05, "resnet18": 0.02, "resnet50": 0.02, "gpt-tiny": 0.05}
+#: gpt-tiny. That of gpt-fit follows from its width: train.py.
+RATES = {"mlp": 0.05, "resnet18": 0.02, "resnet50": 0.02, "gpt-tiny": 0.05, "gpt-fit": 0.0}
 RATE = 0.01
 
 
@@ -35,7 +35,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         shown = f" (default {default})" if default != "" else ""
         parser.add_argument(name, default=default, help=text + shown, **kind, **more)
 
-    add("--model", "mlp", "gpt-N fills a GPU of N GB", choices=MODELS)
+    add("--model", "mlp", "gpt-N fills a GPU of N GB, gpt-fit loads any", choices=MODELS)
     add("--precision", "fp32", "autocast: bf16 except weights", choices=PRECISIONS)
     add(
         "--parallel",

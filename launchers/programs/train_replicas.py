@@ -168,6 +168,7 @@ class Replicas:
         if not repeats or options.dataset != "synthetic":
             return None
         what = "outputs" if self.training.kind == "fsdp" else "gradient"
-        kind = f"{what} of {options.model}, {options.precision}, {options.norm}"
+        model = f"{options.model} with {self.training.size} parameters"
+        kind = f"{what} of {model}, {options.precision}, {options.norm}"
         digest &= (1 << 64) - 1
         return {"type": kind, "size": count, "random": f"{digest:016x}", "device": device}

@@ -168,6 +168,8 @@ class Report:
             self._metric("tokens", samples * training.tokens, "tokens/s")
         flops = samples * training.flops / self.me.size / 1e12
         self._metric("flops", flops, "TFLOP/s")
+        if training.loads:
+            self._metric("sustained", flops, "TFLOP/s")
         if options.peak:
             self._metric("mfu", flops / options.peak, "")
         self._metric("step-p50", self.windows.p50, "s")

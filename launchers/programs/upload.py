@@ -3,6 +3,7 @@
     python upload.py FOLDER URL --attempt NAME                          everything, and finish
     python upload.py FOLDER URL --attempt NAME --partial                the files so far
     python upload.py 3.log  URL --attempt NAME --partial --under pods   one pod's own log
+    python upload.py FOLDER URL --attempt NAME --has-ended              nothing: only look
 
 URL is gs://, s3://, az://, file:// or an absolute path that exists. Everything goes below
 URL/runs/NAME, or below URL itself without --attempt. Buckets are written with obstore if it can be
@@ -12,18 +13,22 @@ MANIFEST.json is written last: {"schema": 1, "files": {PATH: {"size", "sha256"}}
 [PATH]}. `leftOver` lists files that an earlier --partial sent and that are gone since. Evidence is
 finished when the manifest exists. From then on its files are not written again: sending the same
 evidence succeeds and sends nothing, and different evidence is refused. Exceptions are the files
-that a new judgement rewrites, and pods/, where every pod leaves its log when it ends.
+that a new judgement rewrites, pods/, where every pod leaves its log when it ends, and report.html,
+which the workstation adds.
 
 A file that exists is compared by size and by MD5 if the bucket's ETag is an MD5, else by reading it
 back. Objects that appear while this program runs come from another sender: equal ones are accepted,
 others are refused.
 
 Exit status 0: sent, or already there; 1: not sent, with the reason and the remedy on stderr.
+With --has-ended 0: the finished evidence of a run that was not interrupted is there; 1: it is not,
+or that is unknown.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -56,6 +61,8 @@ from object_store import (
     tidy,
 )
 
+#: The file of the evidence that has the reason of an interruption.
+RUN_END = "run-end.json"
 #: Files above this size in bytes are sent in parts; then their ETag is not an MD5.
 IN_ONE = 32 << 20
 AT_ONCE = 32
@@ -117,38 +124,49 @@ def upload(files: dict[str, Path], place: Any, url: str, *, whole: bool, until: 
     return f"sent {len(sent)} of {len(files)} files, {sum(sent)} bytes, to {tidy(url)}"
 
 
-def with_tool(files: dict[str, Path], url: str, *, whole: bool, until: float) -> str:
-    """Send files with a command line tool, for images without obstore; return a summary."""
-    scheme = url.partition(":")[0]
-    tool = {"gs": "gcloud", "s3": "aws"}.get(scheme, "")
-    if not tool or not shutil.which(tool):
-        raise Refused(
-            f"{scheme}:// needs the Python package obstore, which {sys.executable} lacks: "
-            "pip install obstore" + f", or install {tool}" * bool(tool)
-        )
-    cloud = tool == "gcloud"
+class Tool:
+    """A bucket, through a command line tool. Raises Refused if there is none for it."""
 
-    def call(*arguments: str) -> bytes:
+    def __init__(self, url: str, until: float) -> None:
+        scheme = url.partition(":")[0]
+        self.name = {"gs": "gcloud", "s3": "aws"}.get(scheme, "")
+        if not self.name or not shutil.which(self.name):
+            raise Refused(
+                f"{scheme}:// needs the Python package obstore, which {sys.executable} lacks: "
+                "pip install obstore" + f", or install {self.name}" * bool(self.name)
+            )
+        self.url, self.until = url, until
+        self.is_gcloud = self.name == "gcloud"
+
+    def call(self, *arguments: str) -> bytes:
+        """Run a command of the tool. Raises FileNotFoundError and OSError."""
         ran = subprocess.run(
-            [tool, "storage" if cloud else "s3", *arguments],
+            [self.name, "storage" if self.is_gcloud else "s3", *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            timeout=max(1.0, until - time.monotonic()),
+            timeout=max(1.0, self.until - time.monotonic()),
         )
         if ran.returncode:
             message = ran.stderr.decode(errors="replace").strip()
             if re.search("404|[Nn]ot [Ff]ound|matched no|does not exist|NoSuchKey", message):
                 raise FileNotFoundError(message)
-            raise OSError(f"{tool}: {(message or 'failed').splitlines()[-1]}")
+            raise OSError(f"{self.name}: {(message or 'failed').splitlines()[-1]}")
         return ran.stdout
 
-    class There:
-        @staticmethod
-        def read(name: str) -> list[bytes]:
-            return [call("cat", f"{url}/{name}") if cloud else call("cp", f"{url}/{name}", "-")]
+    def read(self, name: str) -> list[bytes]:
+        """Return the content of an object. Raises FileNotFoundError."""
+        source = f"{self.url}/{name}"
+        return [self.call("cat", source) if self.is_gcloud else self.call("cp", source, "-")]
 
-    done = again(lambda: manifest_in(There), url, until)
+    def close(self) -> None:
+        """Do nothing: no connection is kept open."""
+
+
+def with_tool(files: dict[str, Path], url: str, *, whole: bool, until: float) -> str:
+    """Send files with a command line tool, for images without obstore; return a summary."""
+    tool = Tool(url, until)
+    done = again(lambda: manifest_in(tool), url, until)
     with tempfile.TemporaryDirectory(prefix="accept-upload-") as scratch:
         # Send a copy: files may grow, and the manifest must match what was sent.
         ours: Files = {}
@@ -162,16 +180,33 @@ def with_tool(files: dict[str, Path], url: str, *, whole: bool, until: float) ->
                 copy.unlink()
         check(ours, done, url, whole=whole)
         sending = [f"{scratch}/files", url]
-        if cloud:
+        if tool.is_gcloud:
             sending = ["rsync", "--recursive", "--checksums-only", *sending]
         else:
             sending = ["cp", "--recursive", "--only-show-errors", *sending]
-        again(lambda: call(*sending), url, until)
+        again(lambda: tool.call(*sending), url, until)
         if whole and done is None:
             last = Path(scratch) / MANIFEST
             last.write_bytes(manifest(ours, []))
-            again(lambda: call("cp", str(last), f"{url}/{MANIFEST}"), url, until)
-    return f"sent {len(files)} files with {tool} to {tidy(url)}"
+            again(lambda: tool.call("cp", str(last), f"{url}/{MANIFEST}"), url, until)
+    return f"sent {len(files)} files with {tool.name} to {tidy(url)}"
+
+
+def has_ended(arguments: argparse.Namespace, until: float) -> bool:
+    """Return True if there is finished evidence of a run that was not interrupted."""
+    url = f"{arguments.url.rstrip('/')}/runs/{arguments.attempt}"
+    try:
+        place: Any = place_of(url, arguments.seconds)
+    except ImportError:
+        place = Tool(url, until)
+    if again(lambda: manifest_in(place), url, until) is None:
+        return False
+    try:
+        end = json.loads(b"".join(again(lambda: list(place.read(RUN_END)), url, until)))
+    except (FileNotFoundError, ValueError):
+        return True
+    # A queue that takes an evicted run back starts the same attempt again.
+    return not (isinstance(end, dict) and end.get("interruption"))
 
 
 def send(arguments: argparse.Namespace, until: float) -> str:
@@ -216,6 +251,11 @@ def main() -> int:
         "--under", default="", metavar="SUB", help="send to the folder SUB of it, as with --partial"
     )
     parser.add_argument(
+        "--has-ended",
+        action="store_true",
+        help="send nothing: succeed if this attempt has run to its end and its evidence is there",
+    )
+    parser.add_argument(
         "--seconds", type=float, default=300.0, help="time limit in seconds (%(default)s)"
     )
     arguments = parser.parse_args()
@@ -226,7 +266,10 @@ def main() -> int:
     last.daemon = True
     last.start()
     try:
-        message = send(arguments, time.monotonic() + arguments.seconds)
+        until = time.monotonic() + arguments.seconds
+        if arguments.has_ended:
+            return 0 if has_ended(arguments, until) else 1
+        message = send(arguments, until)
     except Unreachable as error:
         end(1, f"{error}, then send again: the rest will be sent")
     except Refused as error:

@@ -74,7 +74,7 @@ class Bench:
         except Exception as error:
             self.lost, self.status = True, max(self.status, rank_io.EXIT_CRASHED)
             message = f"{self.who} failed in {name}: {rank_io.one_line(error)}"
-            rank_io.problem("crashed", message, check=check, **self.labels)
+            rank_io.problem(rank_io.cause_of(error), message, check=check, **self.labels)
 
     def wrong(self, check: str, cause: str, message: str) -> None:
         """Print a problem: this device computed or kept wrong data."""
