@@ -13,18 +13,78 @@ true
 {{- end -}}
 
 {{/*
-Name of this launch: as given, otherwise five random characters. It is stored in the values, so that all
-templates of a rendering use the same one.
+Name of this launch: as given, otherwise the time (UTC) and four random characters, or five random ones if that is too
+long. It is stored in the values, so that all templates of a rendering use the same one.
 */}}
 {{- define "accept.attempt" -}}
 {{- if not (hasKey .Values "_attempt") -}}
-{{- $_ := set .Values "_attempt" (.Values.attempt | default (randAlphaNum 5 | lower)) -}}
+{{- $dated := printf "%s-%s" (dateInZone "20060102-1504" now "UTC") (randAlphaNum 4 | lower) -}}
+{{- $fits := le (len (printf "%s-%s" .Release.Name $dated)) (int .Values.longestName) -}}
+{{- $_ := set .Values "_attempt" (.Values.attempt | default (ternary $dated (randAlphaNum 5 | lower) $fits)) -}}
 {{- end -}}
 {{- get .Values "_attempt" -}}
 {{- end -}}
 
 {{- define "accept.fullname" -}}
 {{ .Release.Name }}-{{ include "accept.attempt" . }}
+{{- end -}}
+
+{{/* Whether the coordinator has a pod of its own ("true" or ""). Otherwise index 0 is the coordinator. */}}
+{{- define "accept.separate" -}}
+{{- if eq .Values.site.coordinator "separate" -}}true{{- end -}}
+{{- end -}}
+
+{{/* The labels by which the coordinator's pod differs from the other pods of the run. */}}
+{{- define "accept.coordinatorLabels" -}}
+{{- if include "accept.separate" . -}}
+accept-role: coordinator
+{{- else -}}
+batch.kubernetes.io/job-completion-index: "0"
+{{- end -}}
+{{- end -}}
+
+{{/*
+Changes the context `.` of templates to that of the coordinator's own pod. It needs no GPU, and nothing of the machine's
+devices and plugins. It keeps away from the nodes with GPUs, which are tested.
+*/}}
+{{- define "accept.becomeCoordinator" -}}
+{{- $own := .Values.site.coordinatorPod -}}
+{{- $resources := $own.resources -}}
+{{- if not (or $resources .Values.site.queue) -}}
+{{- $resources = dict "requests" (dict "cpu" "1" "memory" "2Gi") -}}
+{{- end -}}
+{{- $rules := list -}}
+{{- /* Of GKE, and of NVIDIA's GPU feature discovery. */ -}}
+{{- range list "cloud.google.com/gke-accelerator" "nvidia.com/gpu.present" -}}
+{{- $rules = append $rules (dict "key" . "operator" "DoesNotExist") -}}
+{{- end -}}
+{{- $terms := dict "nodeSelectorTerms" (list (dict "matchExpressions" $rules)) -}}
+{{- $away := dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" $terms) -}}
+{{- $security := omit .Values.pod.securityContext "privileged" -}}
+{{- with $security.capabilities -}}
+{{- $_ := set $security "capabilities" (omit . "add") -}}
+{{- end -}}
+{{- $pod := merge (pick .Values.pod "labels" "annotations" "hostNetwork" "env") (dict
+      "nodeSelector" $own.nodeSelector
+      "tolerations" $own.tolerations
+      "resources" $resources
+      "securityContext" $security
+      "sharedMemory" ""
+      "networks" list
+      "resourceClaims" list
+      "computeDomain" false
+      "volumes" $own.volumes
+      "volumeMounts" $own.volumeMounts
+      "initContainers" list
+      "sidecars" list) -}}
+{{- $site := omit .Values.site "runtimeClassName" "includeNodes" "excludeNodes" "topology" -}}
+{{- $site = mergeOverwrite $site (dict
+      "runtimeClassName" "" "includeNodes" list "excludeNodes" list "topology" dict) -}}
+{{- $_ := set $site "affinity" $away -}}
+{{- $values := merge (dict "pod" $pod "site" $site) (omit .Values "pod" "site") -}}
+{{- $_ := set . "edited" (include "accept.edited" .) -}}
+{{- $_ := set $values "onePodPerNode" false -}}
+{{- $_ := set . "Values" $values -}}
 {{- end -}}
 
 {{/* The host name of a pod without its index. */}}
@@ -61,12 +121,26 @@ The longest life of a pod after its start: wait for index 0, which may start lat
 then waits as long for the others; run; wait for `accept collect`.
 */}}
 {{- define "accept.life" -}}
-{{- add (mul 2 (int64 .Values.startSeconds)) (int64 .Values.deadlineSeconds) (int64 (ceil .Values.results.holdSeconds)) (int64 .Values.debugHoldSeconds) -}}
+{{- $collect := dig "collectSeconds" 0.0 (fromJson (.Values.plan | default "{}")) -}}
+{{- add (int64 (ceil $collect)) (mul 2 (int64 .Values.startSeconds)) (int64 .Values.deadlineSeconds) (int64 (ceil .Values.results.holdSeconds)) (int64 .Values.debugHoldSeconds) -}}
 {{- end -}}
 
 {{/* The Secret with the key of the run: the user's, otherwise the chart's. */}}
 {{- define "accept.secret" -}}
 {{- .Values.ssh.existingSecret | default (printf "%s-ssh" (include "accept.fullname" .)) -}}
+{{- end -}}
+
+{{/* What index 0 knows about the positions of nodes, as JSON; empty: nothing. */}}
+{{- define "accept.positions" -}}
+{{- $site := .Values.site -}}
+{{- if or $site.positions $site.readNodes -}}
+{{- toJson (dict "labels" $site.positionLabels "positions" $site.positions) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The service account of the pods; empty: the default one. */}}
+{{- define "accept.serviceAccount" -}}
+{{- .Values.site.serviceAccount | default (.Values.site.readNodes | ternary (include "accept.fullname" .) "") -}}
 {{- end -}}
 
 {{/* The place for the evidence, as pods see it; empty if there is none. */}}
@@ -75,6 +149,17 @@ then waits as long for the others; run; wait for `accept collect`.
 {{ .Values.results.location }}
 {{- else if .Values.results.volume -}}
 /accept/results
+{{- end -}}
+{{- end -}}
+
+{{/* The URL of the results if they are in a bucket that is mounted with Cloud Storage FUSE; otherwise empty. */}}
+{{- define "accept.mountedBucket" -}}
+{{- $csi := dig "csi" dict .Values.results.volume -}}
+{{- $name := dig "volumeAttributes" "bucketName" "" $csi -}}
+{{- if and (eq (dig "driver" "" $csi) "gcsfuse.csi.storage.gke.io") $name (ne $name "_") -}}
+{{- $below := trimPrefix "/accept/results" (trimPrefix "file://" (include "accept.results" .)) -}}
+{{- $only := regexFind "only-dir=[^,]+" (dig "volumeAttributes" "mountOptions" "" $csi) | trimPrefix "only-dir=" | trimAll "/" -}}
+gs://{{ $name }}{{ with $only }}/{{ . }}{{ end }}{{ $below }}
 {{- end -}}
 {{- end -}}
 
@@ -106,4 +191,45 @@ provreq.kueue.x-k8s.io/maxRunDurationSeconds: {{ include "accept.activeDeadline"
 {{- else -}}
 {{ toString . }}
 {{- end -}}
+{{- end -}}
+
+{{/* The environment of all ranks, with text as values. null, as in --set launcher.env.NAME=null, removes one. */}}
+{{- define "accept.launcherEnv" -}}
+{{- $found := dict -}}
+{{- range $name, $value := .Values.launcher.env -}}
+{{- if not (kindIs "invalid" $value) -}}{{- $_ := set $found $name (include "accept.text" $value) -}}{{- end -}}
+{{- end -}}
+{{- toYaml $found -}}
+{{- end -}}
+
+{{/* What was changed since `accept render`, as a JSON list of texts, for the log, the plan and the verdict. */}}
+{{- define "accept.edited" -}}
+{{- $found := list -}}
+{{- $given := include "accept.launcherEnv" . | fromYaml -}}
+{{- $rendered := (fromJson .Values.plan).env | default dict -}}
+{{- range $name := keys $given $rendered | uniq | sortAlpha -}}
+{{- $value := get $given $name | trunc 100 -}}
+{{- $was := get $rendered $name | trunc 100 -}}
+{{- if not (hasKey $given $name) -}}
+{{- $found = append $found (printf "launcher.env.%s: removed, was %s" $name $was) -}}
+{{- else if not (hasKey $rendered $name) -}}
+{{- $found = append $found (printf "launcher.env.%s: added, is %s" $name $value) -}}
+{{- else if ne (get $given $name) (get $rendered $name) -}}
+{{- $found = append $found (printf "launcher.env.%s: %s instead of %s" $name $value $was) -}}
+{{- end -}}
+{{- end -}}
+{{- range $path, $script := .Values.launcher.scripts -}}
+{{- if ne (sha256sum $script) (get $.Values.accept.scripts $path) -}}
+{{- $found = append $found (printf "launcher.scripts.%s: changed" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- if ne (omit .Values.pod "source" | toRawJson | sha256sum) .Values.accept.pod -}}
+{{- $found = append $found "pod: changed" -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{/* A text as one word of a shell. */}}
+{{- define "accept.quoted" -}}
+'{{ replace "'" "'\\''" . }}'
 {{- end -}}

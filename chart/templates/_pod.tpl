@@ -1,10 +1,12 @@
 {{/* The pod template, the same for a JobSet and a Job. */}}
 {{- define "accept.pod" -}}
 {{- $v := .Values -}}
-{{- $full := include "accept.fullname" . -}}
 metadata:
   labels:
     {{- $ours := include "accept.labels" . | fromYaml }}
+    {{- with get . "role" }}
+    {{- $_ := set $ours "accept-role" . }}
+    {{- end }}
     {{- toYaml (mergeOverwrite (deepCopy $v.pod.labels) $ours) | nindent 4 }}
   annotations:
     {{- toYaml (include "accept.podAnnotations" . | fromYaml) | nindent 4 }}
@@ -13,17 +15,14 @@ spec:
   {{- /* When it is terminated, index 0 needs time to write its results and to notify the others. */}}
   terminationGracePeriodSeconds: 120
   schedulerName: default-scheduler
-  {{- with $v.site.serviceAccount }}
+  {{- with include "accept.serviceAccount" . }}
   serviceAccountName: {{ . | quote }}
   {{- end }}
-  {{- /* The pods do not use the API server; identities for buckets do not need this token. */}}
+  {{- /* Only site.readNodes uses the API server, with its own token. Identities for buckets do not need this one. */}}
   automountServiceAccountToken: false
   enableServiceLinks: false
   hostNetwork: {{ $v.pod.hostNetwork }}
   dnsPolicy: {{ ternary "ClusterFirstWithHostNet" "ClusterFirst" $v.pod.hostNetwork }}
-  {{- if not (include "accept.jobset" .) }}
-  subdomain: {{ $full | quote }}
-  {{- end }}
   {{- with $v.site.priorityClassName }}
   priorityClassName: {{ . | quote }}
   {{- end }}
@@ -93,18 +92,23 @@ spec:
 {{- end -}}
 
 {{/*
-Unpacks the rendered files and executes them. If that fails on index 0, exit code 5 (interrupted) ends the
-run immediately; on other pods, exit code 20 means that the image lacks something.
+Copies the rendered files and executes them. If that fails in the coordinator's pod, exit code 5 (interrupted) ends
+the run immediately; on other pods, exit code 20 means that the image lacks something.
 */}}
 {{- define "accept.command" -}}
 umask 077
 leave() {
-  echo "accept: $1" >&2
-  [ "$JOB_COMPLETION_INDEX" = 0 ] && exit 5
+  echo "accept: $1" | tee /dev/termination-log >&2
+  [ "${ACCEPT_ROLE:-$JOB_COMPLETION_INDEX}" = {{ ne (include "accept.separate" .) "" | ternary "coordinator" "0" }} ] && exit 5
   exit 20
 }
 command -v tar >/dev/null || leave "the image $ACCEPT_IMAGE lacks tar: build it into the image, or name another image"
-tar -xf /accept/bundle/bundle.tar -C /opt/accept || leave "cannot unpack the run into /opt/accept"
+{{- if eq .Values.site.code "image" }}
+code=/usr/local/share/accept/code
+[ "$(cat "$code/sha256" 2>/dev/null)" = {{ .Values.accept.code }} ] || leave "the image $ACCEPT_IMAGE does not contain the code of accept {{ .Values.accept.version }} ({{ trunc 8 .Values.accept.code }}) in $code: add it (docker/README.md), or take it from the chart with site.code=chart"
+cp -RL "$code"/* /opt/accept || leave "cannot copy the code into /opt/accept"
+{{- end }}
+cp -RL /accept/bundle/* /opt/accept || leave "cannot copy the run into /opt/accept"
 exec /bin/sh /opt/accept/pod_entrypoint.sh
 {{- end -}}
 
@@ -126,7 +130,7 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
 {{- if eq (dig "csi" "driver" "" $v.results.volume) "gcsfuse.csi.storage.gke.io" -}}
 {{- $_ := set $found "gke-gcsfuse/volumes" "true" -}}
 {{- end -}}
-{{- with $v.site.topology -}}
+{{- with and $v.site.queue $v.site.topology -}}
 {{- with .required -}}{{- $_ := set $found "kueue.x-k8s.io/podset-required-topology" . -}}{{- end -}}
 {{- with .preferred -}}{{- $_ := set $found "kueue.x-k8s.io/podset-preferred-topology" . -}}{{- end -}}
 {{- with .slice -}}{{- $_ := set $found "kueue.x-k8s.io/podset-slice-required-topology" . -}}{{- end -}}
@@ -141,15 +145,17 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
         "ACCEPT_ATTEMPT" (include "accept.fullname" .)
         "ACCEPT_NODES" (.Values.nodes | int64 | toString)
         "ACCEPT_HOST_PREFIX" (include "accept.hostPrefix" .)
-        "ACCEPT_SUBDOMAIN" (include "accept.fullname" .)
-        "ACCEPT_NAMESPACE" .Release.Namespace
         "ACCEPT_SSH_PORT" (.Values.ssh.port | int64 | toString)
         "ACCEPT_START_SECONDS" (.Values.startSeconds | int64 | toString)
         "ACCEPT_LIFE_SECONDS" (include "accept.life" .)
         "ACCEPT_HOLD_SECONDS" (.Values.results.holdSeconds | ceil | int64 | toString)
         "ACCEPT_RESULTS" (include "accept.results" .)
-        "ACCEPT_IMAGE" (.Values.site.image | default "")) -}}
-{{- range $name, $value := omit $all "ACCEPT_NODE" "ACCEPT_POD" }}
+        "ACCEPT_IMAGE" (.Values.site.image | default "")
+        "ACCEPT_EDITED" (get . "edited" | default (include "accept.edited" .) | replace "$(" "$$(")) -}}
+{{- with get . "role" -}}
+{{- $_ := set $all "ACCEPT_ROLE" . -}}
+{{- end -}}
+{{- range $name, $value := omit $all "ACCEPT_NODE" "ACCEPT_POD" "ACCEPT_ADDRESSES" }}
 - name: {{ $name | quote }}
   value: {{ include "accept.text" $value | quote }}
 {{- end }}
@@ -159,6 +165,9 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
 - name: ACCEPT_POD
   valueFrom:
     fieldRef: {apiVersion: v1, fieldPath: metadata.name}
+- name: ACCEPT_ADDRESSES
+  valueFrom:
+    fieldRef: {apiVersion: v1, fieldPath: status.podIPs}
 {{- end -}}
 
 {{/* The resources, with the claims of DRA devices. */}}
@@ -190,15 +199,16 @@ The API version of ResourceClaimTemplates: the newest one that the cluster serve
 of Kubernetes, because Helm without a cluster assumes that all known versions are served.
 */}}
 {{- define "accept.claimsVersion" -}}
-{{- $since := dict "v1" "1.34" "v1beta2" "1.33" "v1beta1" "1.32" -}}
 {{- $found := "" -}}
-{{- range list "v1" "v1beta2" "v1beta1" -}}
-{{- $api := printf "resource.k8s.io/%s" . -}}
-{{- $old := semverCompare (printf "<%s.0-0" (get $since .)) $.Capabilities.KubeVersion.Version -}}
+{{- $known := list -}}
+{{- range (.Files.Get "rules.yaml" | fromYaml).claimVersions -}}
+{{- $known = append $known .version -}}
+{{- $api := printf "resource.k8s.io/%s" .version -}}
+{{- $old := semverCompare (printf "<%s.0-0" .since) $.Capabilities.KubeVersion.Version -}}
 {{- if and (not $found) (not $old) ($.Capabilities.APIVersions.Has $api) -}}{{- $found = $api -}}{{- end -}}
 {{- end -}}
 {{- if not $found -}}
-{{- fail "[E-HELM-NO-CLAIMS] this machine claims devices (DRA), but the cluster serves no ResourceClaimTemplate of resource.k8s.io/v1, v1beta2 or v1beta1: Kubernetes 1.34 or newer does, older ones where that API is switched on" -}}
+{{- fail (printf "[E-HELM-NO-CLAIMS] this machine claims devices (DRA), but the cluster serves no ResourceClaimTemplate of resource.k8s.io/%s: Kubernetes 1.34 or newer does, older ones where that API is switched on" (join " or " $known)) -}}
 {{- end -}}
 {{- $found -}}
 {{- end -}}

@@ -13,6 +13,9 @@
 - {name: accept-bundle, mountPath: /accept/bundle, readOnly: true}
 - {name: accept-key, mountPath: /accept/key, readOnly: true}
 - {name: accept-run, mountPath: /opt/accept}
+{{- if .Values.site.readNodes }}
+- {name: accept-node-reader, mountPath: /accept/node-reader, readOnly: true}
+{{- end }}
 {{- if include "accept.ownShm" . }}
 - {name: accept-shm, mountPath: /dev/shm}
 {{- end }}
@@ -26,9 +29,26 @@
 
 {{- define "accept.volumes" -}}
 - name: accept-bundle
-  configMap:
-    name: {{ include "accept.fullname" . | quote }}
+  projected:
     defaultMode: 292 # r--r--r--
+    sources:
+      - configMap:
+          name: {{ include "accept.fullname" . | quote }}
+          items:
+            - {key: plan.json, path: plan.json}
+            - {key: settings.sh, path: settings.sh}
+            {{- if include "accept.positions" . }}
+            - {key: positions.json, path: positions.json}
+            {{- end }}
+            {{- range $path, $_ := .Values.launcher.scripts }}
+            - {key: {{ base $path | quote }}, path: {{ $path | quote }}, mode: 365} # r-xr-xr-x
+            {{- end }}
+      {{- if eq .Values.site.code "chart" }}
+      - configMap:
+          name: {{ printf "%s-programs" (include "accept.fullname" .) | quote }}
+      - configMap:
+          name: {{ printf "%s-coordinator" (include "accept.fullname" .) | quote }}
+      {{- end }}
 - name: accept-key
   secret:
     secretName: {{ include "accept.secret" . | quote }}
@@ -37,6 +57,17 @@
       - {key: ssh-privatekey, path: ssh-privatekey}
 - name: accept-run
   emptyDir: {}
+{{- if .Values.site.readNodes }}
+- name: accept-node-reader
+  projected:
+    defaultMode: 292 # r--r--r--
+    sources:
+      - serviceAccountToken: {path: token, expirationSeconds: 3600}
+      - configMap:
+          name: kube-root-ca.crt
+          items:
+            - {key: ca.crt, path: ca.crt}
+{{- end }}
 {{- if include "accept.ownShm" . }}
 - name: accept-shm
   emptyDir:

@@ -11,7 +11,8 @@ from accept.backends import local
 from accept.backends.job import Job
 from accept.backends.kubernetes import backend as kubernetes_backend
 from accept.backends.kubernetes import cluster as kubernetes_cluster
-from accept.backends.protocol import Backend, Cluster, Phase, Progress
+from accept.backends.protocol import Backend, Cluster, NodeList, Phase, Progress
+from accept.backends.slurm import backend as slurm_backend
 from accept.backends.ssh import backend as ssh_backend
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
@@ -21,10 +22,17 @@ from accept.evidence import rundir
 BACKENDS: Final[Mapping[str, Backend]] = {
     "kubernetes": kubernetes_backend,
     "local": local,
+    "slurm": slurm_backend,
     "ssh": ssh_backend,
 }
 
-#: The back ends that can also list nodes, print permissions and write a site file.
+#: The back ends that can list nodes: for `--nodes all`, and the user's own allocation.
+NODE_LISTS: Final[Mapping[str, NodeList]] = {
+    "kubernetes": kubernetes_cluster,
+    "slurm": slurm_backend,
+}
+
+#: The back ends that can also print permissions and write a site file.
 CLUSTERS: Final[Mapping[str, Cluster]] = {"kubernetes": kubernetes_cluster}
 _DEFAULT_CLUSTER = "kubernetes"
 
@@ -73,10 +81,17 @@ def load_job(folder: Path) -> Job:
     return job
 
 
+def known_job(folder: Path) -> Job | None:
+    """Return the job of a run folder; None if the folder has none that can be used."""
+    try:
+        return load_job(folder)
+    except BadInput:
+        return None
+
+
 def progress_of(folder: Path) -> Progress:
     """Return how far the run of a run folder is, without asking another machine."""
-    try:
-        job = load_job(folder)
-    except BadInput:
+    job = known_job(folder)
+    if job is None:
         return Progress(phase=Phase.SUBMITTED)
     return load(job.backend).progress(job, folder=folder)

@@ -11,12 +11,23 @@ from accept.config.hostlist import is_host_name
 from accept.core.serde import Bounds, Invalid, Pattern, dump, escaped, fields_of, read
 from accept.evidence.rundir import runs
 
-#: Options of every ssh call.
+#: Options of every ssh call; version 0.1 stored them.
 _ALWAYS = (
     *("-o", "BatchMode=yes"),
     *("-o", "ConnectTimeout=10"),
     *("-o", "ServerAliveInterval=10"),
     *("-o", "ServerAliveCountMax=3"),
+)
+#: Hosts that are tested are not trusted. So they get no agent and no connections to this machine,
+#: and nothing from the user's own configuration comes between a command and its output.
+_RESTRICTED = (
+    *("-o", "ForwardAgent=no"),
+    *("-o", "ForwardX11=no"),
+    *("-o", "ClearAllForwardings=yes"),
+    *("-o", "Tunnel=no"),
+    *("-o", "PermitLocalCommand=no"),
+    *("-o", "RemoteCommand=none"),
+    *("-o", "RequestTTY=no"),
 )
 
 _HOST = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?\])"
@@ -59,7 +70,11 @@ class SshAccess:
             )
 
     def options(self) -> tuple[str, ...]:
-        """Return the ssh options for these fields."""
+        """Return the ssh options for these fields, and for hosts that are not trusted."""
+        return (*self.stored_options(), *_RESTRICTED)
+
+    def stored_options(self) -> tuple[str, ...]:
+        """Return the options that version 0.1 stored for these fields."""
         options: list[str] = []
         if self.config_file:
             options += ["-F", self.config_file]
@@ -80,7 +95,7 @@ def _is_below(path: Path, folder: Path) -> bool:
 def access_from_options(options: tuple[str, ...]) -> SshAccess:
     """Return the fields from which `options` were made, as version 0.1 stored them.
 
-    Raises Invalid if they contain anything that `SshAccess.options` does not write.
+    Raises Invalid if they contain anything that version 0.1 did not write.
     """
     keys = {"-F": "config_file", "-l": "user", "-p": "port", "-J": "jump_host"}
     values: dict[str, str] = {}
@@ -96,7 +111,7 @@ def access_from_options(options: tuple[str, ...]) -> SshAccess:
         port=int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else None,
         jump_host=values.get("jump_host"),
     )
-    if access.options() != options:
+    if access.stored_options() != options:
         raise Invalid(
             (),
             "these ssh options were not written by accept",
@@ -125,6 +140,15 @@ class RunPlace(Place):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SlurmJob:
+    """The job of Slurm in which a run is."""
+
+    id: Annotated[int, Bounds(min=1, max=1 << 31)]
+    #: True if the job is the user's own allocation, which the run never ends.
+    allocation: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """A submitted run, as `job.json` describes it: enough to find it again from anywhere."""
 
@@ -140,8 +164,14 @@ class Job:
     #: How ssh reaches the hosts; used by the ssh back end only.
     ssh_access: SshAccess = field(default_factory=SshAccess)
     submitted: str = ""
+    #: The public half of the key that signs the evidence; empty: this workstation does not know it.
+    signer: str = ""
+    #: `evidence.root_hash` of the evidence when it was fetched; empty: it was not.
+    evidence: str = ""
     #: Where the run is in a cluster; unset for other back ends.
     place: RunPlace | None = None
+    #: Unset for other back ends.
+    slurm: SlurmJob | None = None
 
     @staticmethod
     def adapt(data: dict[str, object]) -> dict[str, object]:
@@ -167,14 +197,16 @@ class Job:
         """
         if (self.backend == "kubernetes") != self.on_cluster:
             raise Invalid(("place",), "a run on Kubernetes has a place, and no other run")
-        if self.backend != "ssh":
+        if (self.backend == "slurm") != (self.slurm is not None):
+            raise Invalid(("slurm",), "a run on Slurm has a job, and no other run")
+        if self.backend not in ("ssh", "slurm"):
             return
         for host in (*self.hosts, *filter(None, [self.first])):
             if not is_host_name(host):
                 raise Invalid(("hosts",), f'invalid host name "{escaped(host)}"')
         if self.first and self.first not in self.hosts:
             raise Invalid(("first",), f"{escaped(self.first)} is not one of the run's hosts")
-        if not _SSH_FOLDER.fullmatch(self.folder) or "/../" in self.folder:
+        if not _FOLDER.fullmatch(self.folder) or "/../" in self.folder:
             raise Invalid(("folder",), f'"{escaped(self.folder)}" is not a folder of a run')
         if not self.folder.endswith(f"/accept-{self.attempt}"):
             raise Invalid(("folder",), f"{escaped(self.folder)} belongs to another run")
@@ -186,4 +218,4 @@ class Job:
 
 
 #: A folder that `tools.scratch` allows, and the run's own folder in it.
-_SSH_FOLDER = re.compile(r"(?:/[A-Za-z0-9._/+@-]*)?/accept-[a-z0-9][a-z0-9-]{0,62}")
+_FOLDER = re.compile(r"(?:/[A-Za-z0-9._/+@-]*)?/accept-[a-z0-9][a-z0-9-]{0,62}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
+from accept.core.runner.ssh import KEY_TYPE
 from accept.core.text import plain
 
 
@@ -20,14 +21,14 @@ class KeyPair:
     public: str
 
 
-def new_keys(kind: str, comment: str) -> KeyPair:
-    """Return a new key pair of a kind such as `ed25519`.
+def new_keys(comment: str) -> KeyPair:
+    """Return a new key pair.
 
     No file of it is left. Raises NotStarted if ssh-keygen is missing or fails.
     """
     with tempfile.TemporaryDirectory(prefix="accept-key-") as scratch:
         file = Path(scratch) / "key"
-        words = ["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", comment, "-f", str(file)]
+        words = ["ssh-keygen", "-q", "-t", KEY_TYPE, "-N", "", "-C", comment, "-f", str(file)]
         try:
             subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:

@@ -13,38 +13,49 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from accept.backends import containers
 from accept.backends.job import Job
+from accept.backends.keys import new_keys
 from accept.backends.protocol import Phase, Progress, Say
 from accept.backends.requirements import (
     WITHOUT_GPUS,
     Need,
+    Requirement,
     lacks_gpus,
     machine_of,
     needs_of,
+    survey_script,
     tool_lines,
     tools_here,
 )
 from accept.config import Site
 from accept.config.extras import Extra, install_hint
 from accept.core import evidence
+from accept.core.catalog.tools import MPIRUN
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Interrupted, NoEvidence, NotStarted
-from accept.core.runner.coordinator import HOSTS, Launch
+from accept.core.runner.coordinator import Launch
 from accept.core.runner.discovery import Candidate
+from accept.core.runner.resume import EARLIER, copy_finished
+from accept.core.runner.ssh import KEY
 from accept.core.serde import dump
-from accept.core.text import plain
+from accept.core.text import decimal, plain
 from accept.evidence.rundir import JOB
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Resolved
 
 _NODE = "node"
+#: Shell commands that start the coordinator in the folder $0, with the Python $1, and return.
+_HERE = '/bin/sh "$0/coordinate.sh" "$1" &'
+_IN_CONTAINER = """
+. "$0/container.env" && . "$0/container.sh" && find_runtime &&
+    { in_container "$0" /bin/sh "$0/coordinate.sh" "$1" > "$0/container.log" 2>&1 & }
+"""
 _PID = "coordinator.pid"
-#: The coordinator prints a line like this when a step has ended.
-_STEP = re.compile(r"^\[(\d{1,4})/(\d{1,4})\] ", re.MULTILINE)
 #: Seconds between two looks at the files of a run.
 _LOOK = 0.1
 #: Seconds from the end of the coordinator to its file `status`, or from its start to its pid file.
@@ -58,12 +69,22 @@ _ADVICE = f"{install_hint(Extra.RUN)}; or name your own under tools: in the site
 
 def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
     """Return the machine that this host is."""
-    return machine_of(tools_here(""))
+    return machine_of(tools_here(survey_script()))
 
 
 def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
     """Return the name unmodified."""
     return attempt
+
+
+def rehearse(run: Resolved) -> str:
+    """Return nothing: only a start shows more than the plan."""
+    return ""
+
+
+def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:
+    """Return no command."""
+    return ()
 
 
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
@@ -74,7 +95,9 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
             code=Code.LOCAL_HOSTS,
             hint="give all hosts: --hosts a,b,c",
         )
-    tools = _tools(run)
+    tools = _tools(run, pull=True)
+    if run.site.container.image:
+        _check_container(run, tools, folder)
     if not run.plan.busy_ok and (busy := tools.get("busy")):
         raise NotStarted(
             f"GPUs here are in use: {'; '.join(busy[:4])}",
@@ -96,21 +119,19 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     (node / "run").write_text(f"{attempt}\n", encoding="utf-8")
     (node / "host").write_text(f"{name}\n", encoding="utf-8")
     (node / "host.env").write_text(_host_env(run), encoding="utf-8")
+    if run.earlier:
+        copy_finished(Path(run.earlier), node / EARLIER, run.plan)
     launch = Launch(
         attempt=attempt,
         hosts=(Candidate(name=name, local=True),),
         start_seconds=run.plan.start_seconds,
+        earlier=str(node / EARLIER) if run.earlier else "",
     )
-    evidence.write(node / HOSTS, json.dumps(dump(launch)) + "\n")
+    signer = _add_key(node)
+    evidence.write(node / evidence.HOSTS, json.dumps(dump(launch)) + "\n")
     # The shell ends at once, so this process is not the parent and need not reap the coordinator.
     subprocess.run(
-        [
-            "/bin/sh",
-            "-c",
-            '/bin/sh "$0" "$1" &',
-            str(node / "coordinate.sh"),
-            run.site.tools.python or sys.executable,
-        ],
+        ["/bin/sh", "-c", _IN_CONTAINER if run.site.container.image else _HERE, node, _python(run)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -125,11 +146,61 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         first="",
         folder=str(node),
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
+        signer=signer,
     )
 
 
-def _tools(run: Resolved) -> dict[str, list[str]]:
-    return tools_here(_host_env(run) + tool_lines(run.site.tools))
+def _add_key(node: Path) -> str:
+    """Make the key that signs the evidence, and return its public half; "" without ssh-keygen."""
+    try:
+        keys = new_keys("accept")
+    except NotStarted:
+        # Nothing else needs it here.
+        return ""
+    (node / KEY).touch(mode=0o600)
+    (node / KEY).write_bytes(keys.private)
+    return keys.public.strip()
+
+
+def _tools(run: Resolved, *, pull: bool = False) -> dict[str, list[str]]:
+    """Return the values of the survey, in the run's container if it has one."""
+    if run.site.container.image:
+        seconds = run.plan.start_seconds if pull else None
+        return tools_here(containers.survey(run, pull=pull), seconds)
+    return tools_here(_host_env(run) + tool_lines(run.site.tools) + survey_script())
+
+
+def _python(run: Resolved) -> str:
+    """Return the Python that runs the coordinator."""
+    tools = run.site.tools
+    if not run.site.container.image:
+        return tools.python or sys.executable
+    return tools.python or (f"{tools.venv}/bin/python" if tools.venv else "python3")
+
+
+def _check_container(run: Resolved, tools: Mapping[str, list[str]], folder: Path) -> None:
+    """Raise an AcceptError if the run cannot be in its container."""
+    if re.search(r"[\s:,]", str(folder)):
+        raise BadInput(
+            f"{plain(str(folder), 200)} cannot be mounted into a container",
+            code=Code.CONTAINER_FOLDER,
+            hint="set ACCEPT_RUNS to a folder without colon, comma and blank in its path",
+        )
+    for need in containers.needs("here", tools, run):
+        if not need.good:
+            is_runtime = need.code is Requirement.CONTAINER_RUNTIME
+            raise NotStarted(
+                f"{need.what}: {need.found}",
+                code=Code.CONTAINER_RUNTIME_MISSING if is_runtime else Code.CONTAINER_IMAGE,
+                hint=need.advice,
+            )
+    python = (tools.get("python") or [""])[0].split(".")
+    if [decimal(part) or 0 for part in python[:2]] < [3, 10]:
+        raise NotStarted(
+            "the image has no Python 3.10 or newer, which the coordinator needs",
+            code=Code.CONTAINER_IMAGE_LACKS,
+            hint="docker/README.md builds an image with everything; or set tools.python",
+        )
 
 
 def _report_missing(needs: Sequence[Need], say: Say) -> None:
@@ -138,7 +209,7 @@ def _report_missing(needs: Sequence[Need], say: Say) -> None:
         if need.good or not need.checks:
             continue
         checks = ", ".join(need.checks)
-        if need.what == "mpirun":
+        if need.what == MPIRUN.name:
             raise NotStarted(
                 f"no mpirun of Open MPI here; required by {checks}",
                 code=Code.LOCAL_NO_MPIRUN,
@@ -149,7 +220,7 @@ def _report_missing(needs: Sequence[Need], say: Say) -> None:
 
 def _host_env(run: Resolved) -> str:
     """Return sh lines that select the tools of this Python's environment, unless the site does."""
-    if run.site.tools.python or run.site.tools.venv:
+    if run.site.tools.python or run.site.tools.venv or run.site.container.image:
         return ""
     scripts = shlex.quote(sysconfig.get_path("scripts"))
     return f"PATH={scripts}:$PATH\nACCEPT_PYTHON={shlex.quote(sys.executable)}\n"
@@ -162,7 +233,12 @@ def check_job(job: Job, folder: Path) -> None:
     `submit` made. A folder that no longer exists is harmless.
     """
     node = Path(job.folder)
-    if node.exists() and node.resolve() != folder.resolve() / _NODE:
+    try:
+        is_foreign = node.exists() and node.resolve() != folder.resolve() / _NODE
+    except (OSError, RuntimeError):
+        # Too long, or a link to itself.
+        is_foreign = True
+    if is_foreign:
         raise BadInput(
             f"{folder / JOB} contains another folder than {folder / _NODE}: "
             f"{plain(job.folder, 200)}",
@@ -183,16 +259,11 @@ def progress(job: Job, *, folder: Path) -> Progress:
 
 def _step_text(node: Path) -> str:
     """Return the step of a running run, such as `step 3 of 6`; empty if it is not known."""
-    try:
-        console = (node / evidence.CONSOLE).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    ended_steps = _STEP.findall(console)
-    done, steps = map(int, ended_steps[-1]) if ended_steps else (0, 0)
-    return f"step {done + 1} of {steps}" if done < steps else ""
+    current = evidence.read_step(node / "evidence")
+    return f"step {current.number} of {current.steps}" if current else ""
 
 
-def watch(job: Job, *, folder: Path, say: Say) -> int:
+def watch(job: Job, *, folder: Path, say: Say, log: Say) -> int:
     """Print console.log until the coordinator has ended, and return its exit status."""
     node = Path(job.folder)
     console, status = node / evidence.CONSOLE, node / "status"
@@ -206,7 +277,7 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
                 position = file.tell()
             *lines, rest = text.split("\n")
             for line in lines:
-                say(line)
+                log(line)
         if ended:
             return int(status.read_text(encoding="utf-8") or 5)
         if _is_gone(node):
@@ -325,4 +396,8 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     """Return what this machine has for the run's checks."""
-    return needs_of(os.uname().nodename, _tools(run), run, advice=_ADVICE)
+    host, tools = os.uname().nodename, _tools(run)
+    if not run.site.container.image:
+        return needs_of(host, tools, run, advice=_ADVICE)
+    rows = containers.needs(host, tools, run)
+    return (*rows, *needs_of(host, tools, run)) if containers.is_surveyed(tools) else rows

@@ -6,15 +6,17 @@ A back end is a module with these functions. mypy compares it with the protocol 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from accept.backends.job import Job
 from accept.backends.requirements import Need
 from accept.config import Site
+from accept.core.error_codes import Code
+from accept.core.errors import Interrupted
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Options, Resolved
 
@@ -48,6 +50,29 @@ class Progress:
         return ", ".join(filter(None, (self.phase, self.step)))
 
 
+class FirstHostLost(Interrupted):
+    """The host of the coordinator is gone; the run can start again on the others."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: Code,
+        lost: tuple[str, ...],
+        others: tuple[str, ...],
+        resumes: bool = False,
+        hint: str,
+    ) -> None:
+        """`lost`: the host of the coordinator, then others that are known to be gone, too.
+
+        With `resumes`, the other hosts see the evidence that `collect` fetches.
+        """
+        super().__init__(message, code=code, hint=hint)
+        self.lost = lost
+        self.others = others
+        self.resumes = resumes
+
+
 class Backend(Protocol):
     """A back end: obtains the hosts, starts the coordinator on the first, fetches the evidence."""
 
@@ -63,11 +88,18 @@ class Backend(Protocol):
     def progress(self, job: Job, *, folder: Path) -> Progress:
         """Return how far a run is, without asking another machine."""
 
+    def rehearse(self, run: Resolved) -> str:
+        """Return when the run would start, if that can be known without starting it, else ""."""
+
     def submit(self, run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
         """Start the run. Raises NotStarted if nothing could be started; then nothing is left."""
 
-    def watch(self, job: Job, *, folder: Path, say: Say) -> int:
-        """Follow the run to its end, repeat its console, and return the coordinator's status."""
+    def watch(self, job: Job, *, folder: Path, say: Say, log: Say) -> int:
+        """Follow the run to its end and return the coordinator's status.
+
+        `log` gets each line of the run's console, `say` what the back end itself reports.
+        Raises FirstHostLost if the host of the coordinator is gone, but others are not.
+        """
 
     def collect(self, job: Job, *, folder: Path, say: Say) -> Path:
         """Fetch the evidence into the run folder, release it there, and return its place.
@@ -85,6 +117,9 @@ class Backend(Protocol):
     def doctor(self, run: Resolved, *, say: Say) -> tuple[Need, ...]:
         """Return what the hosts have for this run, and what they lack."""
 
+    def drain(self, hosts: Sequence[str], reason: str) -> tuple[str, ...]:
+        """Return the command that takes hosts out of use, and the one that undoes it, if any."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
@@ -100,6 +135,31 @@ class Question:
     default: str = ""
 
 
+class Remark(StrEnum):
+    """The subject of a note about a cluster."""
+
+    #: What the cluster has.
+    NODES = "nodes"
+    NETWORKS = "networks"
+    #: The namespace of the site file does not exist.
+    NAMESPACE_MISSING = "namespace-missing"
+    #: Something may not be listed.
+    NOT_LISTED = "not-listed"
+    #: Other namespaces have queues.
+    QUEUES_ELSEWHERE = "queues-elsewhere"
+    #: Names of parameters of networks, which pods cannot use.
+    NETWORK_PARAMETERS = "network-parameters"
+    #: The user must write the networks of the machine into the site file.
+    NETWORKS_UNKNOWN = "networks-unknown"
+
+
+class Note(NamedTuple):
+    """A note about a cluster, one line for people."""
+
+    remark: Remark
+    text: str
+
+
 class Survey(Protocol):
     """The properties of a cluster that a site file needs."""
 
@@ -108,18 +168,25 @@ class Survey(Protocol):
         """Return what the user has to decide."""
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Return what was seen, for people, one line each."""
+    def notes(self) -> tuple[Note, ...]:
+        """Return what was seen."""
 
     def site_text(self, answers: Mapping[str, str]) -> str:
         """Return the site file as YAML, with what is still open as comments."""
 
 
-class Cluster(Protocol):
-    """The functions of a cluster back end for commands that start nothing."""
+class NodeList(Protocol):
+    """The functions of a back end that knows the nodes of a cluster."""
 
     def free_nodes(self, options: Options) -> tuple[str, ...]:
         """Return every node that matches the run and has all its GPUs free. Raises NotStarted."""
+
+    def allocated_nodes(self) -> tuple[str, ...]:
+        """Return the nodes that this process's environment already holds; empty if none."""
+
+
+class Cluster(NodeList, Protocol):
+    """The functions of a cluster back end for commands that start nothing."""
 
     def role(self, place: ClusterPlace, site: Site) -> str:
         """Return the permissions that a run needs, in the cluster's own format."""

@@ -15,7 +15,7 @@ from accept.config import resources
 from accept.config.site import Tools
 from accept.core.catalog.tools import Tool
 from accept.core.checks import REGISTRY, checks_of
-from accept.core.error_codes import Code
+from accept.core.error_codes import Code, ExplainedCode
 from accept.core.errors import NotStarted
 from accept.core.text import decimal
 from accept.plan.resolve import Resolved
@@ -57,13 +57,265 @@ def survey_script() -> str:
 SECONDS = 110.0
 
 
+class Requirement(ExplainedCode):
+    """Subject of a row of `accept doctor`: something that a run needs, or that users must know.
+
+    A row has the same code whether the requirement is met or not.
+    """
+
+    #: The name in rows; empty if each row has its own.
+    label: str
+
+    def __new__(cls, code: str, label: str, explanation: str) -> Requirement:
+        """Create the member `code`, a plain string with a label and an explanation."""
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.label = label
+        member.explanation = explanation
+        return member
+
+    API = (
+        "R-API",
+        "API",
+        (
+            "The API server of the cluster must answer, and be Kubernetes 1.31 or newer. Check "
+            "the context, and try kubectl get pods."
+        ),
+    )
+    TOOL = (
+        "R-TOOL",
+        "",
+        (
+            "A program must be installed. The row names it, and the checks that do not run "
+            "without it."
+        ),
+    )
+    NAMESPACE = (
+        "R-NAMESPACE",
+        "namespace",
+        "The namespace of the run must exist. Create it, or name another one with --namespace.",
+    )
+    RBAC = (
+        "R-RBAC",
+        "RBAC",
+        (
+            "This user must be allowed to create and read the objects of a run. Ask an "
+            "administrator for the Role that accept doctor --rbac prints."
+        ),
+    )
+    JOBSET = (
+        "R-JOBSET",
+        "JobSet",
+        (
+            "A JobSet of version 0.7 or newer runs the pods, or a plain Job does. Install or "
+            "update JobSet, or set kubernetes.controller: job."
+        ),
+    )
+    QUEUE = (
+        "R-QUEUE",
+        "queue",
+        (
+            "The LocalQueue that the site file names must exist and be active. Correct "
+            "kubernetes.queue, or ask the administrator of Kueue."
+        ),
+    )
+    NETWORKS = (
+        "R-NETWORKS",
+        "networks",
+        (
+            "The cluster must have each Network that a pod names. Correct kubernetes.networks "
+            "in the site file."
+        ),
+    )
+    SERVICE_ACCOUNT = (
+        "R-SERVICE-ACCOUNT",
+        "service account",
+        (
+            "The service account that the site file names must exist in the namespace. Create "
+            "it, or correct the site file."
+        ),
+    )
+    PULL_SECRET = (
+        "R-PULL-SECRET",
+        "pull secret",
+        (
+            "Each pull secret that the site file names must exist in the namespace. Create it, "
+            "or correct the site file."
+        ),
+    )
+    IMAGE = (
+        "R-IMAGE",
+        "image",
+        "The site file must name an image with a tag or a digest. Set kubernetes.image.",
+    )
+    NODES = (
+        "R-NODES",
+        "nodes",
+        (
+            "The cluster must have nodes with the labels that the machine requires. Check "
+            "--machine, and nodeSelector and includeNodes in the site file."
+        ),
+    )
+    AFFINITY = (
+        "R-AFFINITY",
+        "affinity",
+        (
+            "Only the scheduler evaluates kubernetes.affinity, so fewer nodes may match than "
+            "doctor counts."
+        ),
+    )
+    TAINTS = (
+        "R-TAINTS",
+        "taints",
+        (
+            "The pods must tolerate the taints of the nodes. If you may use these nodes, add "
+            "kubernetes.tolerations to the site file."
+        ),
+    )
+    NODES_FREE = (
+        "R-NODES-FREE",
+        "",
+        "As many nodes must be free as the run requests. Wait for them, or request fewer --nodes.",
+    )
+    NODE_LEFT_OUT = (
+        "R-NODE-LEFT-OUT",
+        "",
+        (
+            "A node matches the run, but no pod can go there now, for the reason in the row. "
+            "The run does not need this node."
+        ),
+    )
+    DEVICE_CLAIMS = (
+        "R-DEVICE-CLAIMS",
+        "claims of devices",
+        (
+            "The cluster must serve ResourceClaimTemplates, because the machine claims devices. "
+            "Kubernetes 1.34 or newer does."
+        ),
+    )
+    DEVICE_CLASS = (
+        "R-DEVICE-CLASS",
+        "device class",
+        (
+            "The cluster must have the DeviceClass of each claim. A cluster without it may provide "
+            "its NICs as networks: set kubernetes.networks."
+        ),
+    )
+    PLUGIN = (
+        "R-PLUGIN",
+        "NCCL plugin",
+        (
+            "DaemonSets prepare the nodes for NCCL's plugin. Doctor searches their usual names. "
+            "Install the one that is missing, or set kubernetes.plugin."
+        ),
+    )
+    ADMISSION = (
+        "R-ADMISSION",
+        "admission",
+        (
+            "The cluster must admit a pod of the run. Doctor sends one as a server-side dry run: "
+            "this checks Pod Security, policies and quotas, and creates nothing."
+        ),
+    )
+    CLAIM_TEMPLATE = (
+        "R-CLAIM-TEMPLATE",
+        "claim template",
+        (
+            "Each ResourceClaimTemplate that the site file or the machine names must exist in "
+            "the namespace. Create it, or set kubernetes.resourceClaims."
+        ),
+    )
+    COMPUTE_DOMAIN = (
+        "R-COMPUTE-DOMAIN",
+        "ComputeDomain",
+        (
+            "The cluster must have NVIDIA's kind ComputeDomain, because the machine shares "
+            "NVLink between nodes. Install NVIDIA's DRA driver."
+        ),
+    )
+    RESULTS = (
+        "R-RESULTS",
+        "results",
+        (
+            "The place for the evidence must exist, and pods must be able to write there. "
+            "Create it, or correct results in the site file."
+        ),
+    )
+    CONTAINER_RUNTIME = (
+        "R-CONTAINER-RUNTIME",
+        "container runtime",
+        (
+            "Each host must have a container runtime that this user may use. Install one, or set "
+            "container.runtime in the site file."
+        ),
+    )
+    CONTAINER_IMAGE = (
+        "R-CONTAINER-IMAGE",
+        "container image",
+        (
+            "Each host must have the image of the run, or be able to pull it, and a container of "
+            "it must start. Correct container.image, or log in to its registry."
+        ),
+    )
+    SLURM_CONTROLLER = (
+        "R-SLURM-CONTROLLER",
+        "controller",
+        "The controller of Slurm must answer. Try: scontrol ping.",
+    )
+    SLURM_PARTITION = (
+        "R-SLURM-PARTITION",
+        "partition",
+        "The partition must exist and have nodes. Name another one with --partition.",
+    )
+    SLURM_JOB = (
+        "R-SLURM-JOB",
+        "sbatch --test-only",
+        "Slurm must accept the job. Correct the options that the row names.",
+    )
+    SSH = (
+        "R-SSH",
+        "ssh",
+        "Each host must accept ssh logins without a password. Try: ssh HOST.",
+    )
+    LOGIN_SHELL = (
+        "R-LOGIN-SHELL",
+        "login shell",
+        (
+            "The login shell prints text before each command, which breaks scp and rsync. In "
+            ".bashrc or .cshrc, print only if the shell is interactive."
+        ),
+    )
+    SCRATCH = (
+        "R-SCRATCH",
+        "scratch folder",
+        (
+            "The scratch folder of each host must be writable. Make it writable, or set "
+            "tools.scratch to a writable local folder."
+        ),
+    )
+    GPUS = (
+        "R-GPUS",
+        "NVIDIA GPUs",
+        "The driver must show all GPUs of the machine. Read nvidia-smi and the kernel log.",
+    )
+    GPUS_IDLE = (
+        "R-GPUS-IDLE",
+        "idle GPUs",
+        "No other process may use the GPUs. Wait until they are idle, or give --busy-ok.",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Need:
     """One line of `accept doctor`: a requirement, whether a host meets it, and how to meet it."""
 
+    code: Requirement
     host: str
+    #: The name of the requirement in text.
     what: str
     good: bool
+    #: False if nobody could check it from here; it is then `good`, because the run may start.
+    checked: bool = True
     found: str
     #: Checks that do not run without it.
     checks: tuple[str, ...] = ()
@@ -73,6 +325,7 @@ class Need:
 def tool_need(host: str, what: str, found: str, advice: str, checks: tuple[str, ...] = ()) -> Need:
     """Return the line about a tool; `found` is its place, or empty."""
     return Need(
+        code=Requirement.TOOL,
         host=host,
         what=what,
         good=bool(found),
@@ -113,13 +366,14 @@ def answers(text: str) -> dict[str, list[str]]:
     return values
 
 
-def tools_here(environment: str) -> dict[str, list[str]]:
-    """Run the survey here after the sh lines `environment`, and return its values by key.
+def tools_here(script: str, seconds: float | None = None) -> dict[str, list[str]]:
+    """Run a script with the survey here, and return its values by key.
 
-    Raises NotStarted after SECONDS.
+    Raises NotStarted after `seconds`; the default is SECONDS.
     """
+    seconds = SECONDS if seconds is None else seconds
     # All processes of its session are killed: one that hangs would keep the output open.
-    argv = ["/bin/sh", "-c", environment + survey_script()]
+    argv = ["/bin/sh", "-c", script]
     try:
         with subprocess.Popen(
             argv,
@@ -129,13 +383,13 @@ def tools_here(environment: str) -> dict[str, list[str]]:
             start_new_session=True,
         ) as process:
             try:
-                return answers(process.communicate(timeout=SECONDS)[0])
+                return answers(process.communicate(timeout=seconds)[0])
             except BaseException:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
     except subprocess.TimeoutExpired:
         raise NotStarted(
-            f"listing the tools and GPUs of this machine did not end within {SECONDS:g} s",
+            f"listing the tools and GPUs of this machine did not end within {seconds:g} s",
             code=Code.LOCAL_SURVEY_TIMEOUT,
             hint="check whether nvidia-smi hangs: time nvidia-smi; dmesg -T | grep -i nvrm",
         ) from None
@@ -203,7 +457,14 @@ def needs_of(
     if scratch := found.get("scratch"):
         needs.append(_scratch_need(host, scratch[0]))
     needs += [
-        Need(host=host, what="idle GPUs", good=False, found=line, advice="wait, or give --busy-ok")
+        Need(
+            code=Requirement.GPUS_IDLE,
+            host=host,
+            what=Requirement.GPUS_IDLE.label,
+            good=False,
+            found=line,
+            advice="wait, or give --busy-ok",
+        )
         for line in found.get("busy", ())[:4]
     ]
     return tuple(needs)
@@ -216,8 +477,9 @@ def _gpu_need(host: str, found: Mapping[str, list[str]], run: Resolved) -> Need:
     all_checks = tuple(dict.fromkeys(name for step in run.plan.steps for name in step.checks))
     advice = "" if shown >= on_bus else "the driver does not show all GPUs: see nvidia-smi, dmesg"
     return Need(
+        code=Requirement.GPUS,
         host=host,
-        what="NVIDIA GPUs",
+        what=Requirement.GPUS.label,
         good=shown >= max(on_bus, run.plan.machine.gpus or 1),
         found=f"{shown} shown by the driver, {on_bus} on the PCI bus",
         # A host with too few GPUs is tested and gets a verdict; without any, no check can run.
@@ -235,8 +497,9 @@ def _scratch_need(host: str, answer: str) -> Need:
     }
     good = state in shown
     return Need(
+        code=Requirement.SCRATCH,
         host=host,
-        what="scratch folder",
+        what=Requirement.SCRATCH.label,
         good=good,
         found=shown.get(state, f"cannot write to {folder}"),
         advice="" if good else "make it writable, or set tools.scratch to a writable local folder",

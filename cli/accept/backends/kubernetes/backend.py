@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,15 +13,23 @@ from accept.backends.kubernetes.client import Api, ApiError, before_start, resol
 from accept.backends.kubernetes.collect import collect
 from accept.backends.kubernetes.delete import cancel, delete
 from accept.backends.kubernetes.doctor import doctor
+from accept.backends.kubernetes.nodes import Fit, Misfit, PodRequest
+from accept.backends.kubernetes.objects import NODE, Node
 from accept.backends.kubernetes.submit import check_run_name, install_release, run_name
 from accept.backends.kubernetes.watch import FOLDER, watch
 from accept.backends.protocol import Phase, Progress, Say
 from accept.config import Site
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
+from accept.core.evidence import write
+from accept.core.facts import position_of
 from accept.evidence.rundir import VALUES
 from accept.plan.bundle import Bundle
+from accept.plan.helm_values import positions_that_fit
 from accept.plan.resolve import ClusterPlace, Resolved
+
+#: Helm values with the positions of the nodes in the network, in the run's folder.
+_POSITIONS = "positions.json"
 
 __all__ = [
     "attempt_name",
@@ -29,7 +39,9 @@ __all__ = [
     "delete",
     "detect",
     "doctor",
+    "drain",
     "progress",
+    "rehearse",
     "submit",
     "watch",
 ]
@@ -46,6 +58,17 @@ def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
     name = run_name(attempt, place.release or "")
     check_run_name(name, nodes)
     return name.full
+
+
+def rehearse(run: Resolved) -> str:
+    """Return nothing: only a start shows more than the plan."""
+    return ""
+
+
+def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:
+    """Return the command that keeps new pods away from nodes, and the one that undoes it."""
+    names = " ".join(hosts)
+    return (f"kubectl cordon {names}", f"kubectl uncordon {names}")
 
 
 def check_job(job: Job, folder: Path) -> None:
@@ -66,13 +89,22 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     with before_start():
         api = Api(resolve_place(run.place, run.site))
         api.version()
-        if short := _shortage(api, run, say):
+        nodes = _list_nodes(api, say)
+        found = _fits(api, run, nodes, say)
+        if found is not None and (short := _shortage(found, run, say)):
             raise NotStarted(
                 short,
                 code=Code.KUBE_NODES_TOO_FEW,
                 hint="accept doctor shows every node; accept nodes lists the free ones",
             )
-        controller = install_release(api, name, folder / VALUES, say=say)
+        due = [fit for fit in found or () if fit.misfit is Misfit.MAINTENANCE]
+        for fit in due[:_DUE_SHOWN]:
+            say(f"{fit.node} is left out: {fit.why}")
+        exclude = [*run.site.kubernetes.exclude_nodes, *(fit.node for fit in due)] if due else []
+        positions = _write_positions(run, bundle, nodes, folder, say)
+        controller, signer = install_release(
+            api, name, folder / VALUES, *positions, exclude=exclude, say=say
+        )
     place = api.place
     return Job(
         schema=1,
@@ -83,6 +115,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         first=f"{controller.environment.get('ACCEPT_HOST_PREFIX', '')}0",
         folder=FOLDER,
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
+        signer=signer,
         place=RunPlace(
             kubeconfig=place.kubeconfig,
             context=place.context,
@@ -93,20 +126,75 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     )
 
 
-def _shortage(api: Api, run: Resolved, say: Say) -> str:
+#: Lines about nodes with scheduled maintenance at most.
+_DUE_SHOWN = 8
+
+
+def _list_nodes(api: Api, say: Say) -> Sequence[Node] | None:
+    """Return the nodes of the cluster; None if this user may not list them."""
+    try:
+        return api.find_all(NODE)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+    say("free nodes are not counted: this user may not list nodes of the cluster")
+    return None
+
+
+def _write_positions(
+    run: Resolved, bundle: Bundle, nodes: Sequence[Node] | None, folder: Path, say: Say
+) -> tuple[Path, ...]:
+    """Write the positions of the nodes as Helm values, from their labels; return the file, if any.
+
+    Positions in the site file count. Only nodes with the labels that the pods require can take
+    part.
+    """
+    of_site = run.site.kubernetes
+    if of_site.positions or nodes is None:
+        return ()
+    required = run.pod.node_selector.items()
+    found = {
+        node.name: position_of(node.labels, of_site.position_labels)
+        for node in nodes
+        if required <= node.labels.items()
+    }
+    known = {name: position for name, position in sorted(found.items()) if position}
+    positions = positions_that_fit(run, bundle, known)
+    if known and not positions:
+        say(f"the positions of {len(known)} nodes are too many for a ConfigMap: set readNodes")
+    if not positions:
+        return ()
+    file = folder / _POSITIONS
+    write(file, json.dumps({"site": {"positions": positions}}, indent=1) + "\n")
+    return (file,)
+
+
+def _wanted(run: Resolved) -> PodRequest:
+    seconds = run.plan.start_seconds + run.plan.deadline_seconds
+    return cluster_nodes.pod_request(run.pod, run.site.kubernetes, seconds=seconds)
+
+
+def _fits(
+    api: Api, run: Resolved, nodes: Sequence[Node] | None, say: Say
+) -> tuple[Fit, ...] | None:
+    """Return which nodes fit; None if this user may not list nodes and pods of the cluster."""
+    if nodes is None:
+        return None
+    try:
+        return cluster_nodes.query_fits(api, _wanted(run), nodes)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        say("free nodes are not counted: this user may not list pods of the cluster")
+        return None
+
+
+def _shortage(found: Sequence[Fit], run: Resolved, say: Say) -> str:
     """Return why too few nodes are free for the run.
 
     Return an empty text if enough are free, or if that is not certain.
     """
-    wanted = cluster_nodes.pod_request(run.pod, run.site.kubernetes)
-    try:
-        found = cluster_nodes.query_fits(api, wanted)
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        say("free nodes are not counted: this user may not list nodes and pods of the cluster")
-        return ""
-    short = cluster_nodes.shortage(found, run.plan.nodes or 1, wanted)
+    short = cluster_nodes.shortage(found, run.plan.nodes or 1, _wanted(run))
     if short and (why := cluster_nodes.expected_nodes(run.site)):
         say(f"{short}; {why}")
         return ""

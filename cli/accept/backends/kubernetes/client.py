@@ -254,6 +254,26 @@ class Api:
             return answer
         raise AssertionError("unreachable")
 
+    def _at_path(self, method: str, path: str, **options: object) -> Document:
+        """Return the answer of a path, requested by the dynamic client.
+
+        It is used without the discovery of all kinds that it usually begins with.
+        """
+        import urllib3
+        from kubernetes.dynamic import DynamicClient
+
+        connected = self.connected()
+        client = DynamicClient(connected, discoverer=lambda *_: None)
+        try:
+            answer = client.request(
+                method, path, serialize=False, _request_timeout=_READ_SECONDS, **options
+            )
+            return _document(answer)
+        except library().ApiException as error:
+            raise _refused(error, connected.configuration.host) from None
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise _unreachable(connected.configuration.host, error) from None
+
     def _of_kind(
         self,
         verb: str,
@@ -332,10 +352,19 @@ class Api:
         """Create a Secret with a private key for ssh."""
         secret = library().V1Secret(
             type="kubernetes.io/ssh-auth",
+            immutable=True,
             metadata=library().V1ObjectMeta(name=name, labels=dict(labels)),
             string_data={"ssh-privatekey": key.decode()},
         )
         self._request("CoreV1Api", "create_namespaced_secret", self.place.namespace, secret)
+
+    def try_pod(self, pod: Document) -> Document:
+        """Send a pod that is not stored (server-side dry run); return it with its defaults.
+
+        The client's own call validates every field of the pod, and refuses numbers as amounts.
+        """
+        path = f"/api/v1/namespaces/{self.place.namespace}/pods"
+        return self._at_path("post", path, body=pod, query_params=[("dryRun", "All")])
 
     def may(self, verb: str, resource: str, *, group: str, namespace: str) -> bool:
         """Return whether this user may use a verb on a resource such as `pods/log`.
@@ -386,22 +415,10 @@ class Api:
         """Return whether the cluster's kind has a field such as `spec.suspend`.
 
         The client has no call for the schemas that every user may read, only one for definitions,
-        which needs rights on the cluster. So this sends a path through its dynamic client, without
-        the discovery of all kinds that this usually begins with.
+        which needs rights on the cluster.
         """
-        import urllib3
-        from kubernetes.dynamic import DynamicClient
-
-        connected = self.connected()
-        client = DynamicClient(connected, discoverer=lambda *_: None)
         path = f"/openapi/v3/apis/{kind.group}/{kind.version}"
-        try:
-            answer = client.request("get", path, serialize=False, _request_timeout=_READ_SECONDS)
-            document = _document(answer)
-        except library().ApiException as error:
-            raise _refused(error, connected.configuration.host) from None
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise _unreachable(connected.configuration.host, error) from None
+        document = self._at_path("get", path)
         schemas = value_at(document, "components", "schemas")
         names = schemas if isinstance(schemas, Mapping) else {}
         schema = next((s for name, s in names.items() if name.endswith(f".{kind.name}")), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from accept.backends.kubernetes import nodes, rbac
 from accept.backends.kubernetes import survey as cluster_survey
 from accept.backends.kubernetes.client import Api, before_start, resolve_place
-from accept.config import Site, load_machine, load_site
+from accept.config import Site, load_machine, load_site, load_suite
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.plan.placement import gpu_resource, pod_settings
@@ -37,7 +37,9 @@ def free_nodes(options: Options) -> tuple[str, ...]:
         if detects and not gpu_resource(pod.resources):
             # A node without any GPU is not of this machine type.
             pod = pod_settings(machine.kubernetes, site.kubernetes, 1)
-        names = nodes.free_nodes(api, nodes.pod_request(pod, site.kubernetes))
+        deadline = options.deadline or site.deadline or load_suite(options.suite).value.deadline
+        wanted = nodes.pod_request(pod, site.kubernetes, seconds=deadline)
+        names = nodes.free_nodes(api, wanted)
     if not names:
         raise NotStarted(
             f"no {name} node of this cluster is free",
@@ -45,6 +47,11 @@ def free_nodes(options: Options) -> tuple[str, ...]:
             hint=f"accept doctor --backend kubernetes --machine {name} --nodes 1 shows why",
         )
     return names
+
+
+def allocated_nodes() -> tuple[str, ...]:
+    """Return no node: a run on Kubernetes gets its nodes when it starts."""
+    return ()
 
 
 def role(place: ClusterPlace, site: Site) -> str:

@@ -20,7 +20,7 @@ from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadEvidence, Exit, Interrupted, NoEvidence
-from accept.core.runner.coordinator import HOSTS, Launch
+from accept.core.runner.coordinator import RECORDS_COPY, Launch
 from accept.core.serde import dump
 from accept.core.text import decimal
 from accept.evidence import archive as evidence_archive
@@ -72,7 +72,7 @@ def take_archive(
         if location and not reported:
             say(f"waiting until index 0 has written to {location}")
             reported = True
-        time.sleep(1.0)
+        time.sleep(1.0 if location else 0.2)
         state = query_state(api, job.attempt)
     digest = words[1]
     say(f"fetching {size / 1e6:.1f} MB of evidence from {first.name}")
@@ -130,6 +130,9 @@ def release_coordinator(api: Api, pod: str) -> None:
 
 
 CLUSTER_FOLDER = "cluster"
+#: Pods whose records are read, in the order of their nodes' names: the coordinator copies them
+#: to the first that is alive.
+_COPIES = 3
 #: Exit codes of a coordinator that reached a verdict on a complete run.
 _VERDICTS = (Exit.PASS, Exit.REJECTED, Exit.INCOMPLETE, Exit.INCONCLUSIVE)
 
@@ -298,9 +301,38 @@ def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
         missing = ["the log of index 0"]
     if state.first is not None and state.first.code in _VERDICTS:
         raise _evidence_elsewhere(job, state.first.code, missing[0], saved)
+    if kept := _kept_for_coordinator(job, state, folder):
+        with console.open("ab") as log:
+            log.write(kept)
+        return ["the raw logs: they were lost with the coordinator's pod"]
     # The plan without records is judged as a run that was interrupted.
     shutil.copyfile(folder / rundir.RENDERED / evidence.PLAN, target / evidence.PLAN)
     evidence.write(target / evidence.RECORDS, "")
     launch = Launch(attempt=job.attempt, hosts=(), start_seconds=0.0)
-    evidence.write(target / HOSTS, json.dumps(dump(launch)) + "\n")
+    evidence.write(target / evidence.HOSTS, json.dumps(dump(launch)) + "\n")
     return [*missing, "records and raw logs: nothing holds them any more"]
+
+
+def _kept_for_coordinator(job: Job, state: State, folder: Path) -> bytes:
+    """Return the packed records that another pod keeps in case the coordinator is lost, if any.
+
+    A running pod keeps them in a file; one that has ended printed them. If several have some, those
+    with the most records count.
+    """
+    api = Api(place_of(job))
+    kept, most = b"", -1
+    others = sorted((p for p in state.pods if not p.coordinates and p.ran), key=lambda p: p.node)
+    for pod in others[:_COPIES]:
+        try:
+            if pod.phase == PodPhase.RUNNING:
+                command = ["cat", f"{FOLDER}/{RECORDS_COPY}"]
+                text = execute(api, pod.name, command, timeout=20.0).out.encode()
+            else:
+                name = f"{pod.name}.{MAIN_CONTAINER}.log"
+                text = (folder / CLUSTER_FOLDER / "logs" / name).read_bytes()
+            _, records, _ = evidence.unpack(text.splitlines(), f"the log of {pod.name}")
+        except (ApiError, BadEvidence, OSError):
+            continue
+        if len(records) > most:
+            kept, most = text, len(records)
+    return kept

@@ -229,8 +229,6 @@ def _list(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
                 raise
             continue
         listed.add(kind.name)
-        if kind is SERVICE:
-            objects = (*objects, *_jobset_service(api, job))
         for item in objects:
             grace = item.grace if isinstance(item, Pod) else 0
             object_ = _Found(kind=kind, name=item.name, leaving=bool(item.deleted), grace=grace)
@@ -241,14 +239,3 @@ def _list(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
 def _made_jobset(job: Job) -> bool:
     """Return whether the run is a JobSet; the name of its first pod's host shows it."""
     return job.first == f"{job.attempt}-w-0-0"
-
-
-def _jobset_service(api: Api, job: Job) -> tuple[Object, ...]:
-    """Return the Service that the JobSet's controller made, which lacks the run's label.
-
-    Somebody else's Service may have the same name.
-    """
-    service = api.find(SERVICE, job.attempt)
-    owners = service.owners if service else ()
-    made_by_run = any(o.kind == JOBSET.name and o.name == job.attempt for o in owners)
-    return (service,) if service and made_by_run else ()

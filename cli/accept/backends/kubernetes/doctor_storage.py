@@ -3,43 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.objects import (
     CLAIM_TEMPLATES,
     COMPUTE_DOMAIN,
+    DAEMON_SET,
+    DEVICE_CLASSES,
     STORAGE_CLASS,
     VOLUME_CLAIM,
     Kind,
     Object,
     text_at,
 )
-from accept.backends.requirements import Need
-from accept.core.text import duration, plain
+from accept.backends.requirements import Need, Requirement
+from accept.core.text import count, duration, plain
 from accept.evidence import bucket
 from accept.plan.placement import volumes_at
 from accept.plan.resolve import Resolved
 
 
-def lack(what: str, found: str, advice: str = "", *, good: bool = False) -> Need:
+def lack(
+    code: Requirement, found: str, advice: str = "", *, good: bool = False, what: str = ""
+) -> Need:
     """Return a need that the cluster does not meet; `good`: the run starts anyway."""
-    return Need(host="cluster", what=what, good=good, found=found, advice=advice)
+    what = what or code.label
+    return Need(code=code, host="cluster", what=what, good=good, found=found, advice=advice)
 
 
-def fine(what: str, found: str, advice: str = "") -> Need:
+def fine(code: Requirement, found: str, *, what: str = "") -> Need:
     """Return a need that the cluster meets."""
-    return lack(what, found, advice, good=True)
+    return lack(code, found, good=True, what=what)
 
 
-def check_object(api: Api, kind: Kind[Object], what: str, name: str, advice: str) -> Need:
+def unchecked(code: Requirement, found: str, advice: str = "") -> Need:
+    """Return a need that cannot be checked from here."""
+    return replace(lack(code, found, advice, good=True), checked=False)
+
+
+def check_object(api: Api, kind: Kind[Object], code: Requirement, name: str, advice: str) -> Need:
     """Check that an object exists in the namespace; without it there are no pods."""
     try:
         found = api.find(kind, name)
     except ApiError as error:
-        return fine(what, f"{name} cannot be checked: {error.message}")
+        return unchecked(code, f"{name} cannot be checked: {error.message}")
     if found is None:
-        return lack(what, f"{plain(name, 253)} is not in namespace {api.place.namespace}", advice)
-    return fine(what, name)
+        return lack(code, f"{plain(name, 253)} is not in namespace {api.place.namespace}", advice)
+    return fine(code, name)
 
 
 def check_devices(api: Api, run: Resolved) -> Iterator[Need]:
@@ -51,25 +62,71 @@ def check_devices(api: Api, run: Resolved) -> Iterator[Need]:
     served = api.versions(group)
     kind = next((kind for kind in CLAIM_TEMPLATES if kind.version in served), None)
     if kind is not None:
-        yield fine("claims of devices", f"{group}/{kind.version}")
+        yield fine(Requirement.DEVICE_CLAIMS, f"{group}/{kind.version}")
         for name in sorted({c.template for c in claims if c.template}):
             advice = "create it there, or set kubernetes.resourceClaims in the site file"
-            yield check_object(api, kind, "claim template", name, advice)
+            yield check_object(api, kind, Requirement.CLAIM_TEMPLATE, name, advice)
     else:
         found = f"the cluster serves no {group}/{', '.join(versions[:-1])} or {versions[-1]}"
         advice = "Kubernetes 1.34 or newer does, older ones where that API is switched on"
-        yield lack("claims of devices", found, advice)
+        yield lack(Requirement.DEVICE_CLAIMS, found, advice)
+    if kind is not None:
+        yield from _device_classes(api, run, kind.version)
     if domain:
         yield _domains(api)
+
+
+def _device_classes(api: Api, run: Resolved, version: str) -> Iterator[Need]:
+    """Check the classes of the claims that the run makes; without them, pods stay pending."""
+    kind = next(kind for kind in DEVICE_CLASSES if kind.version == version)
+    for name in sorted({name for claim in run.pod.resource_claims for name in claim.classes}):
+        try:
+            found = api.find(kind, name)
+        except ApiError as error:
+            yield unchecked(Requirement.DEVICE_CLASS, f"{name} cannot be checked: {error.message}")
+            continue
+        if found is None:
+            advice = (
+                "install its DRA driver; if the cluster provides its NICs as networks, set "
+                "kubernetes.networks in the site file"
+            )
+            yield lack(Requirement.DEVICE_CLASS, f"{name} does not exist", advice)
+        else:
+            yield fine(Requirement.DEVICE_CLASS, name)
+
+
+def check_plugin(api: Api, run: Resolved) -> Iterator[Need]:
+    """Look for the DaemonSets that prepare the nodes; they may have other names, so only inform."""
+    wanted = run.machine.kubernetes.plugin.daemon_sets
+    if not wanted or run.site.kubernetes.plugin != "daemonset":
+        return
+    try:
+        sets = api.find_all(DAEMON_SET, everywhere=True)
+    except ApiError as error:
+        found = f"{', '.join(wanted)} cannot be checked: {error.message}"
+        yield unchecked(Requirement.PLUGIN, found)
+        return
+    for name in wanted:
+        # Google's manifests for several kinds of nodes have the same name, or add to it.
+        matching = [s for s in sets if s.name.startswith(name)]
+        ready, nodes = sum(s.ready for s in matching), sum(s.wanted for s in matching)
+        found = f"DaemonSet {name}: {ready} of {count(nodes, 'node')} ready"
+        if not matching:
+            found = f"there is no DaemonSet {name}"
+        if matching and ready >= nodes:
+            yield fine(Requirement.PLUGIN, found)
+        else:
+            advice = "without it, NCCL uses another network; install it (docs/machines.md)"
+            yield lack(Requirement.PLUGIN, found, advice, good=True)
 
 
 def _domains(api: Api) -> Need:
     """Check that the cluster has ComputeDomain, NVIDIA's kind for nodes that share NVLink."""
     group = f"{COMPUTE_DOMAIN.group}/{COMPUTE_DOMAIN.version}"
     if api.serves(COMPUTE_DOMAIN):
-        return fine("ComputeDomain", group)
+        return fine(Requirement.COMPUTE_DOMAIN, group)
     advice = "install NVIDIA's DRA driver: https://github.com/NVIDIA/k8s-dra-driver-gpu"
-    return lack("ComputeDomain", f"the cluster has no such kind in {group}", advice)
+    return lack(Requirement.COMPUTE_DOMAIN, f"the cluster has no such kind in {group}", advice)
 
 
 _SHARED_MODE = "ReadWriteMany"
@@ -83,15 +140,17 @@ def check_results(api: Api, run: Resolved) -> Iterator[Need]:
     if claim := text_at(volume, "persistentVolumeClaim", "claimName"):
         yield _claim(api, claim, run.plan.nodes or 1)
     elif volume or (location or "").startswith(("/", "file://")):
-        yield fine(
-            "results",
+        yield unchecked(
+            Requirement.RESULTS,
             f"{location or 'a volume'}: only the pods mount it, so it is not checked here",
         )
     elif location:
         yield _bucket(location, run.site.kubernetes.service_account)
     else:
         hold = run.site.results.hold_seconds
-        yield fine("results", f"no location: index 0 holds them {duration(hold)} for collect")
+        yield fine(
+            Requirement.RESULTS, f"no location: index 0 holds them {duration(hold)} for collect"
+        )
 
 
 def _results_volume(run: Resolved) -> Mapping[str, object]:
@@ -107,11 +166,11 @@ def _bucket(location: str, account: str | None) -> Need:
     exists, why = bucket.reach(location)
     who = f"service account {account}" if account else "the pods' own identity"
     if exists:
-        return fine("results", f"{location} can be listed from here; {who} writes there")
+        return fine(Requirement.RESULTS, f"{location} can be listed from here; {who} writes there")
     if exists is None:
         found = f"{location} cannot be listed from here: {why}"
-        return fine("results", found, f"{who} must be allowed to write there")
-    return lack("results", f"{location}: {why}", "create it, or correct results.location")
+        return unchecked(Requirement.RESULTS, found, f"{who} must be allowed to write there")
+    return lack(Requirement.RESULTS, f"{location}: {why}", "create it, or correct results.location")
 
 
 def _claim(api: Api, name: str, nodes: int) -> Need:
@@ -119,18 +178,20 @@ def _claim(api: Api, name: str, nodes: int) -> Need:
     try:
         claim = api.find(VOLUME_CLAIM, name)
     except ApiError as error:
-        return fine("results", f"claim {name} cannot be checked: {error.message}")
+        return unchecked(Requirement.RESULTS, f"claim {name} cannot be checked: {error.message}")
     if claim is None:
         found = f"claim {name} is not in namespace {api.place.namespace}"
-        return lack("results", found, "create it, or correct results.volume")
+        return lack(Requirement.RESULTS, found, "create it, or correct results.volume")
     if nodes > 1 and _SHARED_MODE not in claim.modes:
         found = f"claim {name} is {', '.join(claim.modes) or 'of no mode'}; {nodes} nodes mount it"
-        return lack("results", found, f"name a claim that is {_SHARED_MODE}, or a bucket")
+        return lack(Requirement.RESULTS, found, f"name a claim that is {_SHARED_MODE}, or a bucket")
     if claim.phase == "Bound":
-        return fine("results", f"claim {name} is bound")
+        return fine(Requirement.RESULTS, f"claim {name} is bound")
     if claim.phase == "Pending":
         return _pending(api, name, claim.storage_class)
-    return lack("results", f"claim {name} is {claim.phase or 'in no phase'}", _describe(name))
+    return lack(
+        Requirement.RESULTS, f"claim {name} is {claim.phase or 'in no phase'}", _describe(name)
+    )
 
 
 def _describe(claim: str) -> str:
@@ -140,16 +201,20 @@ def _describe(claim: str) -> str:
 def _pending(api: Api, name: str, class_name: str) -> Need:
     if not class_name:
         return lack(
-            "results", f"claim {name} is not bound, and names no storage class", _describe(name)
+            Requirement.RESULTS,
+            f"claim {name} is not bound, and names no storage class",
+            _describe(name),
         )
     try:
         storage_class = api.find(STORAGE_CLASS, class_name)
     except ApiError as error:
         found = f"claim {name} is not bound yet; storage class {class_name}: {error.message}"
-        return fine("results", found, _describe(name))
+        return unchecked(Requirement.RESULTS, found, _describe(name))
     if storage_class is None:
         found = f"claim {name} is not bound: storage class {class_name} does not exist"
-        return lack("results", found, _describe(name))
+        return lack(Requirement.RESULTS, found, _describe(name))
     if storage_class.binding_mode == _BOUND_LATER:
-        return fine("results", f"claim {name} is bound when the first pod comes ({_BOUND_LATER})")
-    return lack("results", f"claim {name} is not bound", _describe(name))
+        return fine(
+            Requirement.RESULTS, f"claim {name} is bound when the first pod comes ({_BOUND_LATER})"
+        )
+    return lack(Requirement.RESULTS, f"claim {name} is not bound", _describe(name))

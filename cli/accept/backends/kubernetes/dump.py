@@ -108,6 +108,7 @@ def _node(api: Api, name: str, missing: list[str]) -> dict[str, object] | None:
     return {
         "name": name,
         "labels": node.labels,
+        "providerID": node.provider_id,
         "taints": value_at(node.document, "spec", "taints") or [],
         "unschedulable": node.cordoned,
         **{key: value_at(node.document, "status", key) for key in status},

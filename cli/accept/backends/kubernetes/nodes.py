@@ -6,9 +6,12 @@ not read the site's `affinity`, so it can be too high.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
 
 from accept import config
 from accept.backends.kubernetes.client import Api
@@ -51,20 +54,42 @@ class PodRequest:
     #: The extended resource and its amount, such as nvidia.com/gpu and 8; empty: none.
     resource: str = ""
     amount: int = 0
+    #: When the run may end, in seconds since 1970. Nodes whose maintenance begins before that are
+    #: left out, unless the user names the nodes.
+    end: float = 0.0
+
+
+class Misfit(StrEnum):
+    """The reason why a pod of the run cannot go to a node."""
+
+    NOT_INCLUDED = "not-included"
+    EXCLUDED = "excluded"
+    LABEL = "label"
+    NOT_READY = "not-ready"
+    CORDONED = "cordoned"
+    TAINT = "taint"
+    GPUS_IN_USE = "gpus-in-use"
+    MAINTENANCE = "maintenance"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """One node, and why a pod of the run cannot go there; `why` is empty if it can go there now."""
+    """One node, and why a pod of the run cannot go there."""
 
     node: str
-    why: str
-    #: Whether name and labels are those that the run requires.
-    matches: bool = True
+    #: None if a pod can go there now.
+    misfit: Misfit | None = None
+    #: The reason for people; empty if there is none.
+    why: str = ""
     #: Whether no other pod holds any of its GPUs.
     whole: bool = False
     #: Taints that the pods do not tolerate.
     taints: tuple[str, ...] = ()
+
+    @property
+    def matches(self) -> bool:
+        """Return whether name and labels are those that the run requires."""
+        return self.misfit not in (Misfit.NOT_INCLUDED, Misfit.EXCLUDED, Misfit.LABEL)
 
 
 def node_fits(nodes: Iterable[Node], pods: Iterable[Pod], wanted: PodRequest) -> tuple[Fit, ...]:
@@ -80,34 +105,40 @@ def node_fits(nodes: Iterable[Node], pods: Iterable[Pod], wanted: PodRequest) ->
 
 def _fit(node: Node, used: int, wanted: PodRequest) -> Fit:
     if mismatch := _mismatch(node, wanted):
-        return Fit(node=node.name, why=mismatch, matches=False)
+        return mismatch
     total = whole_number(node.allocatable.get(wanted.resource, 0))
     free = max(0, total - used)
     taints = tuple(plain(t, 120) for t in node.taints if _blocks(t, wanted.tolerations))
-    why = ""
+    misfit, why = None, ""
     if not node.ready:
-        why = "it is not Ready"
+        misfit, why = Misfit.NOT_READY, "it is not Ready"
     elif node.cordoned:
-        why = "it is cordoned"
+        misfit, why = Misfit.CORDONED, "it is cordoned"
     elif taints:
-        why = f"taint {', '.join(taints)} is not tolerated"
+        misfit, why = Misfit.TAINT, f"taint {', '.join(taints)} is not tolerated"
     elif free < wanted.amount:
         why = f"{free} of its {total} {wanted.resource} are free, {wanted.amount} requested"
-    return Fit(node=node.name, why=why, whole=used == 0, taints=taints)
+        misfit = Misfit.GPUS_IN_USE
+    elif node.maintenance is not None and node.maintenance < wanted.end and not wanted.include:
+        when = datetime.fromtimestamp(node.maintenance, UTC).isoformat(timespec="minutes")
+        misfit, why = Misfit.MAINTENANCE, f"maintenance of its host is scheduled for {when}"
+    return Fit(node=node.name, misfit=misfit, why=why, whole=used == 0, taints=taints)
 
 
-def _mismatch(node: Node, wanted: PodRequest) -> str:
-    """Return why a node is not one that the run requests; empty if it is."""
+def _mismatch(node: Node, wanted: PodRequest) -> Fit | None:
+    """Return why a node is not one that the run requests; None if it is."""
     if wanted.include and node.name not in wanted.include:
-        return "not among the requested nodes"
+        why = "not among the requested nodes"
+        return Fit(node=node.name, misfit=Misfit.NOT_INCLUDED, why=why)
     if node.name in wanted.exclude:
-        return "among the excluded nodes"
+        return Fit(node=node.name, misfit=Misfit.EXCLUDED, why="among the excluded nodes")
     for key, value in wanted.selector.items():
         label = node.labels.get(key)
         if label != value:
             has = "is missing" if label is None else f"is {plain(label, 80)}"
-            return f"label {key} {has}, {value} is required"
-    return ""
+            why = f"label {key} {has}, {value} is required"
+            return Fit(node=node.name, misfit=Misfit.LABEL, why=why)
+    return None
 
 
 def _blocks(taint: Taint, tolerations: Iterable[Mapping[str, object]]) -> bool:
@@ -128,12 +159,12 @@ def tolerates(toleration: Mapping[str, object], taint: Taint) -> bool:
 
 def shortage(found: Sequence[Fit], nodes: int, wanted: PodRequest) -> str:
     """Return why the run cannot start, for people; empty if enough nodes are free."""
-    good = sum(1 for fit in found if not fit.why)
+    good = sum(1 for fit in found if fit.misfit is None)
     if good >= nodes:
         return ""
     reasons: dict[str, list[str]] = {}
     for fit in [f for f in found if f.matches] or found:
-        if fit.why:
+        if fit.misfit is not None:
             reasons.setdefault(fit.why, []).append(fit.node)
     shown = []
     for why, names in list(reasons.items())[:6]:
@@ -143,8 +174,8 @@ def shortage(found: Sequence[Fit], nodes: int, wanted: PodRequest) -> str:
     return f"{count(nodes, 'node')} requested, {good} free{gpus}{rest}"
 
 
-def pod_request(pod: PodSettings, site: Kubernetes) -> PodRequest:
-    """Return what a pod with these settings requires of its node."""
+def pod_request(pod: PodSettings, site: Kubernetes, *, seconds: float = 0) -> PodRequest:
+    """Return what a pod with these settings, which lasts `seconds`, requires of its node."""
     resource = gpu_resource(pod.resources)
     amounts = (value_at(pod.resources, kind, resource) for kind in ("limits", "requests"))
     return PodRequest(
@@ -152,6 +183,7 @@ def pod_request(pod: PodSettings, site: Kubernetes) -> PodRequest:
         tolerations=pod.tolerations,
         include=site.include_nodes,
         exclude=site.exclude_nodes,
+        end=time.time() + seconds,
         resource=resource,
         amount=whole_number(next(filter(None, amounts), 0)),
     )
@@ -182,15 +214,17 @@ def requires_affinity(site: Site) -> bool:
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-def query_fits(api: Api, wanted: PodRequest) -> tuple[Fit, ...]:
+def query_fits(
+    api: Api, wanted: PodRequest, nodes: Iterable[Node] | None = None
+) -> tuple[Fit, ...]:
     """Return every node of the cluster, with the reason why a pod of the run cannot go there."""
     pods = api.find_all(POD, everywhere=True, fields=_LIVE)
-    return node_fits(api.find_all(NODE), pods, wanted)
+    return node_fits(api.find_all(NODE) if nodes is None else nodes, pods, wanted)
 
 
 def free_nodes(api: Api, wanted: PodRequest) -> tuple[str, ...]:
     """Return the names of the matching nodes with all their GPUs free."""
-    return tuple(fit.node for fit in query_fits(api, wanted) if not fit.why and fit.whole)
+    return tuple(fit.node for fit in query_fits(api, wanted) if fit.misfit is None and fit.whole)
 
 
 def count_machines(nodes: Iterable[Node]) -> dict[str, int]:

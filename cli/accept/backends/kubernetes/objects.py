@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Generic, Self, TypeVar
 
+from accept.config.chart_rules import chart_rules
 from accept.core.text import decimal
 
 Value = TypeVar("Value")
@@ -21,6 +22,7 @@ Document = Mapping[str, object]
 #: The container that runs the suite.
 MAIN_CONTAINER = "accept"
 _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+_ROLE_LABEL = "accept-role"
 #: Kubernetes' default for `terminationGracePeriodSeconds`.
 _GRACE_SECONDS = 30
 
@@ -152,10 +154,20 @@ class Node(Object):
     """A node of the cluster."""
 
     cordoned: bool = _holds(True, "spec", "unschedulable")
+    #: The cloud's name of the machine, such as gce://project/zone/instance.
+    provider_id: str = _text("spec", "providerID")
     taints: tuple[Taint, ...] = _many(Taint, "spec", "taints")
     #: Amounts by resource: those that the node has, and those that pods may use.
     capacity: Mapping[str, str] = _texts("status", "capacity")
     allocatable: Mapping[str, str] = _texts("status", "allocatable")
+
+    @property
+    def maintenance(self) -> int | None:
+        """Return when GKE begins to maintain its host, in seconds since 1970; None: not planned.
+
+        https://cloud.google.com/kubernetes-engine/docs/how-to/view-maintenance-events
+        """
+        return decimal(self.labels.get("cloud.google.com/scheduled-maintenance-time", ""))
 
     @property
     def ready(self) -> bool:
@@ -195,6 +207,12 @@ def _index(document: Document) -> int:
     return -1 if index is None else index
 
 
+def _coordinates(document: Document) -> bool:
+    # Only a run whose coordinator has a pod of its own has this label.
+    role = text_at(document, "metadata", "labels", _ROLE_LABEL)
+    return role == "coordinator" or (not role and _index(document) == 0)
+
+
 def _grace(document: Document) -> int:
     seconds = value_at(document, "spec", "terminationGracePeriodSeconds")
     return seconds if isinstance(seconds, int) else _GRACE_SECONDS
@@ -226,6 +244,8 @@ class Pod(Object):
     node: str = _text("spec", "nodeName")
     #: Its index in an Indexed Job; -1 if unknown.
     index: int = _read_by(_index)
+    #: Whether it is the pod of the coordinator.
+    coordinates: bool = _read_by(_coordinates)
     phase: str = _text("status", "phase")
     reason: str = _text("status", "reason")
     message: str = _text("status", "message")
@@ -273,6 +293,10 @@ class Controller(Object):
     """A JobSet, its Job or a plain Job, which runs the pods of a run."""
 
     suspended: bool = _holds(True, "spec", "suspend")
+    #: Whether it runs the pod of the coordinator.
+    coordinates: bool = _read_by(
+        lambda document: text_at(document, "metadata", "labels", _ROLE_LABEL) != "host"
+    )
     #: Number of pods.
     pods: int = _read_by(_pod_count)
     #: Environment variables of the main container that have literal values.
@@ -317,6 +341,19 @@ class StorageClass(Object):
     """A class of volumes."""
 
     binding_mode: str = _text("volumeBindingMode")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonSet(Object):
+    """A set of pods, one on each node of some kind."""
+
+    #: Number of nodes that need its pod, and of those with a ready one.
+    wanted: int = _read_by(
+        lambda document: whole_number(value_at(document, "status", "desiredNumberScheduled"))
+    )
+    ready: int = _read_by(
+        lambda document: whole_number(value_at(document, "status", "numberReady"))
+    )
 
 
 AnyObject_co = TypeVar("AnyObject_co", bound=Object, covariant=True)
@@ -393,9 +430,14 @@ LOCAL_QUEUES, WORKLOADS = (
     for name, plural in (("LocalQueue", "localqueues"), ("Workload", "workloads"))
 )
 CLAIM_TEMPLATES = tuple(
-    _custom("ResourceClaimTemplate", f"resource.k8s.io/{version}", "resourceclaimtemplates")
-    for version in ("v1", "v1beta2", "v1beta1")
+    _custom("ResourceClaimTemplate", f"resource.k8s.io/{claim.version}", "resourceclaimtemplates")
+    for claim in chart_rules().claim_versions
 )
+DEVICE_CLASSES = tuple(
+    _custom("DeviceClass", f"resource.k8s.io/{claim.version}", "deviceclasses", namespaced=False)
+    for claim in chart_rules().claim_versions
+)
+DAEMON_SET = Kind(name="DaemonSet", read=DaemonSet.read, client="AppsV1Api", noun="daemon_set")
 COMPUTE_DOMAIN = _custom("ComputeDomain", "resource.nvidia.com/v1beta1", "computedomains")
 NETWORK = _custom("Network", "networking.gke.io/v1", "networks", namespaced=False)
 NETWORK_PARAMETERS = _custom(

@@ -23,6 +23,13 @@ RULES = (
     Rule(group="jobset.x-k8s.io", resources=("jobsets",), verbs=_ALL, why="to run the pods"),
     Rule(group="batch", resources=("jobs",), verbs=_ALL, why="to run and follow the pods"),
     Rule(group="", resources=("pods",), verbs=("get", "list", "delete"), why="to follow them"),
+    Rule(
+        group="",
+        resources=("pods",),
+        verbs=("create",),
+        why="to test with a dry run whether the cluster admits the pods",
+        optional=True,
+    ),
     Rule(group="", resources=("pods/log",), verbs=("get",), why="to show and collect logs"),
     # A websocket is opened with GET; newer API servers check `create` as well.
     Rule(group="", resources=("pods/exec",), verbs=("create", "get"), why="to collect and cancel"),
@@ -89,6 +96,20 @@ CLUSTER_RULES = (
         resources=("storageclasses",),
         verbs=("get",),
         why="to check where results go",
+        optional=True,
+    ),
+    Rule(
+        group="resource.k8s.io",
+        resources=("deviceclasses",),
+        verbs=("get", "list"),
+        why="to check the claims of devices",
+        optional=True,
+    ),
+    Rule(
+        group="apps",
+        resources=("daemonsets",),
+        verbs=("list",),
+        why="to look for what installs NCCL's plugin",
         optional=True,
     ),
     Rule(

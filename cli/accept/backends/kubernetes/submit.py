@@ -10,7 +10,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +20,12 @@ from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.objects import SECRET, Controller, value_at
 from accept.backends.kubernetes.status import RUN_LABEL
 from accept.backends.protocol import Say
-from accept.config import resources
-from accept.config.kubernetes import RELEASE_NAME, longest_name
+from accept.config.chart_rules import chart_rules
+from accept.config.kubernetes import longest_name
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.core.text import duration, plain
+from accept.plan.chart import chart_folder
 
 _HELM_SECONDS = 120.0
 #: How helm 3 and 4 report that there is no such release. Other errors contain "not found" as well,
@@ -67,7 +68,7 @@ def check_run_name(name: RunName, nodes: int) -> None:
             code=Code.KUBE_NAME_LONG,
             hint="give a shorter --release or --attempt",
         )
-    if not re.fullmatch(RELEASE_NAME, name.full):
+    if not re.fullmatch(chart_rules().name_pattern, name.full):
         raise BadInput(
             f"invalid name {plain(name.full, 100)!r}: it must begin with a letter and contain only "
             "a-z, 0-9 and '-'",
@@ -115,7 +116,7 @@ def helm(
         ) from None
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
     """Return the last line of helm's output, which is its error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return plain(lines[-1], 600).removeprefix("Error: ") if lines else "it printed no error"
@@ -131,7 +132,7 @@ def release_values(place: Place, release: str) -> dict[str, object] | None:
         if _NO_RELEASE in done.stderr:
             return None
         raise NotStarted(
-            f"helm get values: {_last_line(done.stderr)}",
+            f"helm get values: {last_line(done.stderr)}",
             code=Code.HELM_FAILED,
             hint=f"try: helm status {release} --namespace {place.namespace}",
         )
@@ -147,12 +148,15 @@ def installed_attempt(place: Place, release: str) -> str:
     return str((release_values(place, release) or {}).get("attempt", ""))
 
 
-def install_release(api: Api, name: RunName, values: Path, *, say: Say) -> Controller:
-    """Make the Secret, and install the chart with `values` byte for byte.
+def install_release(
+    api: Api, name: RunName, *values: Path, exclude: Sequence[str] = (), say: Say
+) -> tuple[Controller, str]:
+    """Make the Secret, and install the chart with `values` byte for byte; later files count.
 
-    Returns the JobSet or Job that the chart made. Raises NotStarted with helm's last line. Then
-    nothing of this attempt is left behind, or the message says what is. A release that this call
-    did not make is never removed.
+    `exclude` replaces the list of nodes not to use, unless it is empty.
+    Returns the JobSet or Job that the chart made, and the public half of the run's key. Raises
+    NotStarted with helm's last line. Then nothing of this attempt is left behind, or the message
+    names what is. A release that this call did not make is never removed.
     """
     if release_values(api.place, name.release) is not None:
         raise NotStarted(
@@ -161,30 +165,30 @@ def install_release(api: Api, name: RunName, values: Path, *, say: Say) -> Contr
             hint="choose another --release, or remove that one: accept delete",
         )
     secret = f"{name.full}-ssh"
-    _make_secret(api, name, secret)
+    signer = _make_secret(api, name, secret)
     try:
         say(f"helm install {name.release} in namespace {api.place.namespace}")
         done = helm(
             api.place,
             "install",
             name.release,
-            str(resources.chart()),
-            "--values",
-            str(values),
+            str(chart_folder()),
+            *(word for file in values for word in ("--values", str(file))),
             "--set-string",
             f"attempt={name.attempt}",
             "--set-string",
             f"ssh.existingSecret={secret}",
+            *(("--set-json", f"site.excludeNodes={json.dumps(exclude)}") if exclude else ()),
             "--output",
             "json",
         )
         if done.returncode != 0:
             raise NotStarted(
-                f"helm install: {_last_line(done.stderr)}",
+                f"helm install: {last_line(done.stderr)}",
                 code=Code.HELM_FAILED,
                 hint="accept doctor shows what the cluster lacks",
             )
-        return _controller(done.stdout)
+        return _controller(done.stdout), signer
     except BaseException as error:
         left = _undo(api, name, secret)
         if left is None:
@@ -270,17 +274,17 @@ def uninstall(place: Place, release: str) -> None:
     done = helm(place, "uninstall", release)
     if done.returncode != 0 and _NO_RELEASE not in done.stderr:
         raise NotStarted(
-            f"helm uninstall: {_last_line(done.stderr)}",
+            f"helm uninstall: {last_line(done.stderr)}",
             code=Code.HELM_FAILED,
             hint=f"try it again: helm uninstall {release} --namespace {place.namespace}",
         )
 
 
-def _make_secret(api: Api, name: RunName, secret: str) -> None:
-    # ecdsa: every OpenSSH reads it.
-    key = new_keys("ecdsa", name.full).private
+def _make_secret(api: Api, name: RunName, secret: str) -> str:
+    """Make the Secret with the key of the run, and return its public half."""
+    keys = new_keys(name.full)
     try:
-        api.create_ssh_secret(secret, key, {RUN_LABEL: name.full})
+        api.create_ssh_secret(secret, keys.private, {RUN_LABEL: name.full})
     except ApiError as error:
         if error.gone:
             raise NotStarted(
@@ -292,3 +296,4 @@ def _make_secret(api: Api, name: RunName, secret: str) -> None:
         raise NotStarted(
             f"the run's Secret: {error.message}", code=error.code, hint=error.hint
         ) from None
+    return keys.public.strip()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.nodes import count_gpus, count_machines
 from accept.backends.kubernetes.objects import (
+    DEVICE_CLASSES,
     JOBSET,
     LOCAL_QUEUES,
     NAMESPACE,
@@ -19,8 +21,10 @@ from accept.backends.kubernetes.objects import (
     Object,
 )
 from accept.backends.kubernetes.status import has_namespace
-from accept.backends.protocol import Question
+from accept.backends.protocol import Note, Question, Remark
 from accept.config import load_machine
+from accept.config.kubernetes import Claim
+from accept.core.serde import dump
 from accept.core.text import count, plain
 
 Item = TypeVar("Item")
@@ -35,9 +39,10 @@ class Survey:
     questions: tuple[Question, ...]
     #: Interfaces and networks by machine, for machines whose networks have other names here.
     networks: Mapping[str, tuple[tuple[str, str], ...]]
+    #: Claims of NICs by machine, for machines whose networks do not exist here.
+    claims: Mapping[str, tuple[Claim, ...]]
     jobsets: bool
-    #: Lines for people.
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     def site_text(self, answers: Mapping[str, str]) -> str:
         """Return the site file as YAML, with comments on what is still open."""
@@ -55,6 +60,10 @@ class Survey:
         networks = self.networks.get(answers.get("machine", ""))
         if networks:
             kubernetes["networks"] = [{"interface": i, "network": n} for i, n in networks]
+        if claims := self.claims.get(answers.get("machine", "")):
+            kubernetes["resourceClaims"] = [
+                {"name": claim.name, "devices": dump(claim.devices)} for claim in claims
+            ]
         site: dict[str, object] = {"name": plain(self.context, 100), "backend": "kubernetes"}
         site["kubernetes"] = kubernetes
         if answers.get("results"):
@@ -78,20 +87,21 @@ class Survey:
 def survey_cluster(api: Api) -> Survey:
     """Ask the cluster for everything that a site file names. Raises ApiError without an answer."""
     api.version()
-    notes: list[str] = []
+    notes: list[Note] = []
     _namespace(api, notes)
     nodes = _list_or_note(notes, "nodes", lambda: api.find_all(NODE))
     machines = count_machines(nodes)
     gpus = count_gpus(nodes)
     counted = ", ".join(f"{name}: {count(number, 'node')}" for name, number in machines.items())
     totals = f"{count(len(nodes), 'node')}, {count(gpus, 'GPU')}"
-    notes.append(f"{totals}; {counted or 'no known machine'}")
+    notes.append(Note(Remark.NODES, f"{totals}; {counted or 'no known machine'}"))
     candidates = tuple(machines) or (("gpu",) if gpus else ("cpu",))
     queues = _queues(api, notes)
     accounts = _names(
         _list_or_note(notes, "service accounts", lambda: api.find_all(SERVICE_ACCOUNT))
     )
-    networks = _networks(api, candidates, notes)
+    claims = _claims(api, candidates, notes)
+    networks = _networks(api, [name for name in candidates if name not in claims], notes)
     jobsets = _list_or_note(notes, "JobSet", lambda: api.versions(JOBSET.group))
     return Survey(
         context=api.place.context,
@@ -109,19 +119,21 @@ def survey_cluster(api: Api) -> Survey:
             ),
         ),
         networks=networks,
+        claims=claims,
         jobsets=bool(jobsets),
         notes=tuple(notes),
     )
 
 
-def _namespace(api: Api, notes: list[str]) -> None:
+def _namespace(api: Api, notes: list[Note]) -> None:
     """Add a note if the namespace does not exist, with those that do."""
     if (name := api.place.namespace) and has_namespace(api) is False:
         # No note if this user may not list them: the advice is the same.
         others = _names(_list_or_note([], "", lambda: api.find_all(NAMESPACE)))[:12]
         available = f"; available: {', '.join(others)}" if others else ""
         do = f"kubectl create namespace {name}, or --namespace"
-        notes.append(f"namespace {name} does not exist: {do}{available}")
+        text = f"namespace {name} does not exist: {do}{available}"
+        notes.append(Note(Remark.NAMESPACE_MISSING, text))
 
 
 def _queue_question(queues: tuple[str, ...]) -> tuple[Question, ...]:
@@ -148,7 +160,7 @@ def _account_question(accounts: tuple[str, ...]) -> tuple[Question, ...]:
     return (question,) if accounts else ()
 
 
-def _list_or_note(notes: list[str], what: str, ask: Callable[[], Iterable[Item]]) -> list[Item]:
+def _list_or_note(notes: list[Note], what: str, ask: Callable[[], Iterable[Item]]) -> list[Item]:
     """Return a list; if this user may not read it, return none and add a note."""
     try:
         return list(ask())
@@ -156,7 +168,7 @@ def _list_or_note(notes: list[str], what: str, ask: Callable[[], Iterable[Item]]
         if error.passing:
             raise
         if not error.gone:
-            notes.append(f"{what} cannot be listed: {error.message}")
+            notes.append(Note(Remark.NOT_LISTED, f"{what} cannot be listed: {error.message}"))
         return []
 
 
@@ -164,7 +176,7 @@ def _names(objects: Iterable[Object]) -> tuple[str, ...]:
     return tuple(sorted(plain(o.name, 253) for o in objects))
 
 
-def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
+def _queues(api: Api, notes: list[Note]) -> tuple[str, ...]:
     """Return the queues of the namespace; add a note about those of other namespaces."""
     for kind in LOCAL_QUEUES:
         try:
@@ -182,26 +194,50 @@ def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
                     raise
                 if own.gone:
                     continue
-                notes.append(f"queues cannot be listed: {own.message}")
+                notes.append(Note(Remark.NOT_LISTED, f"queues cannot be listed: {own.message}"))
                 return ()
         here = [q for q in found if q.namespace == api.place.namespace]
         elsewhere = sorted({q.namespace for q in found} - {api.place.namespace})
         if elsewhere:
-            notes.append(f"queues are in namespaces {', '.join(elsewhere)}, too: --namespace")
+            text = f"queues are in namespaces {', '.join(elsewhere)}, too: --namespace"
+            notes.append(Note(Remark.QUEUES_ELSEWHERE, text))
         return _names(here)
     return ()
 
 
+def _claims(api: Api, machines: Sequence[str], notes: list[Note]) -> dict[str, tuple[Claim, ...]]:
+    """Return the claims of machines whose NICs this cluster provides by DRA."""
+    by_name = {name: load_machine(name).value.kubernetes for name in machines}
+    if not any(pods.nic_claims for pods in by_name.values()):
+        return {}
+    if any(n.name != "default" for n in _list_or_note([], "", lambda: api.find_all(NETWORK))):
+        return {}
+    classes = {
+        found.name
+        for kind in DEVICE_CLASSES
+        for found in _list_or_note([], "", partial(api.find_all, kind))
+    }
+    result = {}
+    for name, pods in by_name.items():
+        wanted = {class_name for claim in pods.nic_claims for class_name in claim.classes}
+        if wanted and wanted <= classes:
+            result[name] = pods.nic_claims
+            text = f"NICs of {name} come from the device class {', '.join(sorted(wanted))}"
+            notes.append(Note(Remark.NETWORKS, text))
+    return result
+
+
 def _networks(
-    api: Api, machines: Sequence[str], notes: list[str]
+    api: Api, machines: Sequence[str], notes: list[Note]
 ) -> dict[str, tuple[tuple[str, str], ...]]:
     """Return interfaces and networks for the machines whose networks have other names here."""
     available = _names(_list_or_note(notes, "networks", lambda: api.find_all(NETWORK)))
     if available:
-        notes.append(f"networks: {', '.join(available)}")
+        notes.append(Note(Remark.NETWORKS, f"networks: {', '.join(available)}"))
     elif sets := _names(_list_or_note([], "", lambda: api.find_all(NETWORK_PARAMETERS))):
         # Pods name Networks, which may have other names: these are only a hint for people.
-        notes.append(f"network parameters (not networks that pods can name): {', '.join(sets)}")
+        text = f"network parameters (not networks that pods can name): {', '.join(sets)}"
+        notes.append(Note(Remark.NETWORK_PARAMETERS, text))
     result = {}
     for name in machines:
         wanted = load_machine(name).value.kubernetes.networks
@@ -210,7 +246,8 @@ def _networks(
         matched = match_networks(tuple((n.interface, n.network) for n in wanted), available)
         if matched is None:
             shown = ", ".join(n.network for n in wanted)
-            notes.append(f"{name} wants the networks {shown}: write kubernetes.networks by hand")
+            text = f"{name} wants the networks {shown}: write kubernetes.networks by hand"
+            notes.append(Note(Remark.NETWORKS_UNKNOWN, text))
         else:
             result[name] = matched
     return result

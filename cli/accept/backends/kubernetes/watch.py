@@ -32,7 +32,8 @@ from accept.evidence import rundir
 #: The run's folder in every pod.
 FOLDER = "/opt/accept"
 #: Seconds between two looks at the cluster; more if there are more pods than this for a second.
-_LOOK = 2.0
+#: After the verdict, index 0 ends soon.
+_LOOK, _LAST_LOOK = 2.0, 0.25
 _PODS_A_SECOND = 50
 #: Seconds without an answer of the API after which the command gives up; the run goes on.
 _PATIENCE = 300.0
@@ -85,13 +86,13 @@ class _Console(threading.Thread):
         self.over.set()
 
 
-def watch(job: Job, *, folder: Path, say: Say) -> int:
+def watch(job: Job, *, folder: Path, say: Say, log: Say) -> int:
     """Report the state and the log of a run until it ends; return the coordinator's exit code."""
     with ExitStack() as readers:
-        return _follow(job, readers, folder=folder, say=say)
+        return _follow(job, readers, folder=folder, say=say, log=log)
 
 
-def _follow(job: Job, readers: ExitStack, *, folder: Path, say: Say) -> int:
+def _follow(job: Job, readers: ExitStack, *, folder: Path, say: Say, log: Say) -> int:
     """Follow a run; `readers` ends the threads that read logs."""
     api = Api(place_of(job))
     seconds = _start_seconds(folder)
@@ -118,7 +119,7 @@ def _follow(job: Job, readers: ExitStack, *, folder: Path, say: Say) -> int:
             if not silence_reported and time.monotonic() - answered > 2 * _LOOK:
                 say(f"no answer from the API; the run goes on; retrying: {error}")
                 silence_reported = True
-            verdict |= _drain(console, say, _LOOK)
+            verdict |= _drain(console, log, _LOOK)
             continue
         lines = state_lines(state)
         for line in lines:
@@ -127,7 +128,7 @@ def _follow(job: Job, readers: ExitStack, *, folder: Path, say: Say) -> int:
         reported = lines
         seen |= state.exists
         if not state.exists and (seen or time.monotonic() - begun > _GRACE):
-            _drain(console, say, 0.0)
+            _drain(console, log, 0.0)
             raise Interrupted(
                 f"{job.attempt} is not in namespace {api.place.namespace}",
                 code=Code.RUN_GONE,
@@ -140,7 +141,7 @@ def _follow(job: Job, readers: ExitStack, *, folder: Path, say: Say) -> int:
             and (console is None or console.pod != first.name)
         ):
             # A queue may evict the run and admit it again, with a new pod and a new log.
-            verdict |= _drain(console, say, 0.0)
+            verdict |= _drain(console, log, 0.0)
             readers.close()
             console = _Console(api, first.name)
             console.start()
@@ -150,12 +151,12 @@ def _follow(job: Job, readers: ExitStack, *, folder: Path, say: Say) -> int:
             # It stays only to let its evidence be collected; the verdict is final.
             code = written_exit_code(api, state)
         if code is not None:
-            _finish(console, say, whole=not verdict)
+            _finish(console, log, whole=not verdict)
             return code
         if state.ended:
             ended = ended or time.monotonic()
             if time.monotonic() - ended > _GRACE or state.first is None:
-                _finish(console, say, whole=True)
+                _finish(console, log, whole=True)
                 return Exit.INTERRUPTED
         leaving = first is not None and first.phase == PodPhase.LEAVING
         # A queue that evicts the run suspends it. The time for a start begins when it is admitted.
@@ -167,9 +168,10 @@ def _follow(job: Job, readers: ExitStack, *, folder: Path, say: Say) -> int:
                 raise _not_started(state, seconds)
             limit = first.grace + _LEAVING if first is not None and leaving else seconds
             if console is not None and waited > limit:
-                _drain(console, say, 0.0)
+                _drain(console, log, 0.0)
                 raise _lost(job, state)
-        verdict |= _drain(console, say, max(_LOOK, len(state.pods) / _PODS_A_SECOND))
+        pause = _LAST_LOOK if verdict else _LOOK
+        verdict |= _drain(console, log, max(pause, len(state.pods) / _PODS_A_SECOND))
 
 
 def _code(state: State) -> int | None:
@@ -223,7 +225,7 @@ def _not_started(state: State, seconds: float) -> NotStarted:
     )
 
 
-def _drain(console: _Console | None, say: Say, seconds: float) -> bool:
+def _drain(console: _Console | None, log: Say, seconds: float) -> bool:
     """Report lines of the log for some seconds; return whether a run's last line was among them."""
     until = time.monotonic() + seconds
     while True:
@@ -238,13 +240,13 @@ def _drain(console: _Console | None, say: Say, seconds: float) -> bool:
             if console is None and left > 0:
                 time.sleep(left)
             return False
-        say(_CONTROL.sub("", line.decode(errors="replace").rstrip("\n")))
+        log(_CONTROL.sub("", line.decode(errors="replace").rstrip("\n")))
         if line.startswith(_LAST_LINE):
             # Only packed evidence ends here; check now whether the coordinator has ended.
             return True
 
 
-def _finish(console: _Console | None, say: Say, *, whole: bool) -> None:
+def _finish(console: _Console | None, log: Say, *, whole: bool) -> None:
     """Report the rest of the log."""
     if console is None:
         return
@@ -252,8 +254,8 @@ def _finish(console: _Console | None, say: Say, *, whole: bool) -> None:
         console.over.set()
         until = time.monotonic() + _GRACE
         while console.is_alive() and time.monotonic() < until:
-            _drain(console, say, 0.2)
-    _drain(console, say, 0.0)
+            _drain(console, log, 0.2)
+    _drain(console, log, 0.0)
 
 
 def _start_seconds(folder: Path) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,11 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
+from accept.backends import containers, manage
 from accept.backends.job import Job
+from accept.backends.keys import new_keys
 from accept.backends.protocol import Phase, Progress, Say
+from accept.backends.remote import Reach, call, last_line, on_all
 from accept.backends.requirements import (
     SECONDS,
     Need,
+    Requirement,
     answers,
     machine_of,
     needs_of,
@@ -23,17 +30,20 @@ from accept.backends.requirements import (
     tool_lines,
     tool_need,
 )
-from accept.backends.ssh import manage
-from accept.backends.ssh.client import access_of, call, last_line, on_all, ssh_options
+from accept.backends.ssh.client import access_of, reach_of
 from accept.backends.ssh.collect import collect
 from accept.backends.ssh.delete import cancel, delete
-from accept.backends.ssh.prepare import Absent, Ready, make_ready
+from accept.backends.ssh.prepare import Absent, make_ready
 from accept.backends.ssh.watch import watch
 from accept.config import Site
+from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
-from accept.core.runner.coordinator import HOSTS, Launch
+from accept.core.runner.coordinator import Launch
 from accept.core.runner.discovery import Candidate
+from accept.core.runner.host_setup import Ready, is_own
+from accept.core.runner.resume import EARLIER, copy_finished
+from accept.core.runner.ssh import HOST_KEY_ALIAS
 from accept.core.serde import dump
 from accept.core.text import count, plain, shortened
 from accept.plan.bundle import Bundle
@@ -47,7 +57,9 @@ __all__ = [
     "delete",
     "detect",
     "doctor",
+    "drain",
     "progress",
+    "rehearse",
     "submit",
     "watch",
 ]
@@ -59,12 +71,21 @@ _NEEDED_ON_HOSTS = (
     ("unpacker", "bzip2 or Python", "install bzip2, or a Python with the module bz2"),
 )
 
+#: Shell commands that start the coordinator in the run's folder, and return. Only the watchdog can
+#: start it in a container.
+_BY_LOGIN = """ACCEPT_DIR=$PWD && . ./env.sh &&
+    { setsid /bin/sh ./coordinate.sh "$ACCEPT_PYTHON" </dev/null >/dev/null 2>&1 & }"""
+_BY_WATCHDOG = "echo coordinate 1<>events"
+
+#: Longest time to send the finished steps of an earlier attempt.
+_SEND_SECONDS = 300.0
+
 
 def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
     """Return the machine of the hosts: `gpu` if any reachable host has an NVIDIA GPU."""
     _refuse_no_hosts(hosts)
-    options = ssh_options(site)
-    replies = on_all(hosts, lambda h: call(options, h, survey_script(), timeout=SECONDS))
+    reach = reach_of(access_of(site))
+    replies = on_all(hosts, lambda h: call(reach, h, survey_script(), timeout=SECONDS))
     tools = [answers(r.out.decode(errors="replace")) for r in replies.values() if r.exit == 0]
     if not tools:
         host, reply = next(iter(replies.items()))
@@ -99,11 +120,21 @@ def progress(job: Job, *, folder: Path) -> Progress:
     return Progress(phase=Phase.SUBMITTED)
 
 
+def rehearse(run: Resolved) -> str:
+    """Return nothing: only a start shows more than the plan."""
+    return ""
+
+
+def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:
+    """Return no command."""
+    return ()
+
+
 def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
     """Prepare all hosts at the same time, then start the coordinator on the first usable one."""
     _refuse_no_hosts(run.hosts)
     access = access_of(run.site)
-    options = access.options()
+    reach = reach_of(access)
     run_folder = f"{run.site.tools.scratch.rstrip('/')}/accept-{attempt}"
     job = Job(
         schema=1,
@@ -117,7 +148,8 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     )
     until = time.monotonic() + run.plan.start_seconds
     try:
-        results = make_ready(run, bundle, job, until=until, say=say)
+        keys = new_keys(HOST_KEY_ALIAS)
+        results = make_ready(run, bundle, job, keys, until=until, say=say)
         ready = [r for r in results.values() if isinstance(r, Ready)]
         _refuse_unusable(run, results, ready)
         first = next((r for r in ready if r.python >= _OLDEST_PYTHON), None)
@@ -128,16 +160,22 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
                 hint="set tools.python in the site file",
             )
         candidates = tuple(_candidate(name, r, first) for name, r in results.items())
+        candidates += tuple(
+            Candidate(name=problem.host, problem=problem) for problem in run.lost if problem.host
+        )
         # The sshds are up, so the coordinator only has to connect to them.
         launch = Launch(
-            attempt=attempt, hosts=candidates, start_seconds=min(30.0, run.plan.start_seconds)
+            attempt=attempt,
+            hosts=candidates,
+            start_seconds=min(30.0, run.plan.start_seconds),
+            earlier=_send_earlier(run, reach, first.name, run_folder) if run.earlier else "",
         )
         started = call(
-            options,
+            reach,
             first.name,
-            f"cd {quote(run_folder)} && cat > {HOSTS} && . ./env.sh && "
-            '{ setsid /bin/sh ./coordinate.sh "$ACCEPT_PYTHON" </dev/null >/dev/null 2>&1 & } && '
-            "echo started",
+            f"{is_own(run_folder)} && cd {quote(run_folder)} && cat > {evidence.HOSTS} && "
+            + (_BY_WATCHDOG if run.site.container.image else _BY_LOGIN)
+            + " && echo started",
             stdin=(json.dumps(dump(launch)) + "\n").encode(),
             timeout=SECONDS,
         )
@@ -148,13 +186,38 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
                 hint=f"accept doctor --hosts {first.name} shows what the host lacks",
             )
     except BaseException:
-        for host, leftovers in manage.end(options, run.hosts, run_folder).items():
+        for host, leftovers in manage.end(reach, run.hosts, run_folder).items():
             if leftovers.startswith("left"):
                 say(f"  {host}: {leftovers}")
         raise
     # Later commands ask every host of the job, and report those that do not answer.
     hosts = tuple(h for h, r in results.items() if isinstance(r, Ready) or r.has_files)
-    return replace(job, first=first.name, hosts=hosts)
+    return replace(job, first=first.name, hosts=hosts, signer=keys.public.strip())
+
+
+def _send_earlier(run: Resolved, reach: Reach, host: str, run_folder: str) -> str:
+    """Send the finished steps of an earlier attempt to a host, and return their folder there."""
+    target = f"{run_folder}/{EARLIER}"
+    content = io.BytesIO()
+    with tempfile.TemporaryDirectory(prefix="accept-resume-") as scratch:
+        copy_finished(Path(run.earlier), Path(scratch) / EARLIER, run.plan)
+        with tarfile.open(fileobj=content, mode="w") as archive:
+            archive.add(Path(scratch) / EARLIER, arcname=".")
+    sent = call(
+        reach,
+        host,
+        f"{is_own(run_folder)} && mkdir -m 700 {quote(target)} && cd {quote(target)} && "
+        "tar -xf - && echo sent",
+        stdin=content.getvalue(),
+        timeout=_SEND_SECONDS,
+    )
+    if not sent.out.endswith(b"sent\n"):
+        raise NotStarted(
+            f"{host}: the finished steps were not received: {last_line(sent.err)}",
+            code=Code.RESUME_NOT_SENT,
+            hint="check the free space on that host, or start again without --resume",
+        )
+    return target
 
 
 def _refuse_unusable(
@@ -188,26 +251,41 @@ def _candidate(name: str, result: Ready | Absent, first: Ready) -> Candidate:
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     """Return what each host has for the run's checks."""
     _refuse_no_hosts(run.hosts)
-    options = ssh_options(run.site)
-    command = tool_lines(run.site.tools) + survey_script() + scratch_lines(run.site.tools.scratch)
-    replies = on_all(run.hosts, lambda h: call(options, h, command, timeout=SECONDS))
+    reach = reach_of(access_of(run.site))
+    if run.site.container.image:
+        command = containers.survey(run, pull=False)
+    else:
+        command = tool_lines(run.site.tools) + survey_script()
+    command += scratch_lines(run.site.tools.scratch)
+    replies = on_all(run.hosts, lambda h: call(reach, h, command, timeout=SECONDS))
     needs: list[Need] = []
     for host, reply in replies.items():
         if reply.exit not in (0, 1):
             advice = f"try: ssh {host}"
             needs.append(
-                Need(host=host, what="ssh", good=False, found=last_line(reply.err), advice=advice)
+                Need(
+                    code=Requirement.SSH,
+                    host=host,
+                    what=Requirement.SSH.label,
+                    good=False,
+                    found=last_line(reply.err),
+                    advice=advice,
+                )
             )
             continue
         tools = answers(reply.out.decode(errors="replace"))
-        for key, what, advice in _NEEDED_ON_HOSTS:
-            needs.append(tool_need(host, what, (tools.get(key) or [""])[0], advice))
-        needs += needs_of(host, tools, run)
+        if run.site.container.image:
+            needs += containers.needs(host, tools, run)
+        if not run.site.container.image or containers.is_surveyed(tools):
+            for key, what, advice in _NEEDED_ON_HOSTS:
+                needs.append(tool_need(host, what, (tools.get(key) or [""])[0], advice))
+            needs += needs_of(host, tools, run)
         if greeting := plain(reply.greeting.decode(errors="replace"), 60):
             needs.append(
                 Need(
+                    code=Requirement.LOGIN_SHELL,
                     host=host,
-                    what="login shell",
+                    what=Requirement.LOGIN_SHELL.label,
                     good=True,
                     found=f'prints text before each command: "{greeting}"',
                     advice="a run skips this text, but scp and rsync do not: in .bashrc or "

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 
+from accept.backends import manage
 from accept.backends.job import Job
 from accept.backends.protocol import Say
+from accept.backends.remote import call, on_all
 from accept.backends.requirements import SECONDS
-from accept.backends.ssh import manage
-from accept.backends.ssh.client import call, on_all
+from accept.backends.ssh.client import reach_of
 from accept.core.error_codes import Code
 from accept.core.errors import Interrupted
 from accept.core.text import count, shortened
@@ -22,16 +23,16 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     Raises Interrupted if a host did not confirm it. If that is the first host, the others are not
     changed: a coordinator that still runs would record that they died.
     """
-    options = job.ssh_access.options()
+    reach = reach_of(job.ssh_access)
     say("cancel: the coordinator ends what it started")
-    for host, leftover in manage.end(options, (job.first,), job.folder, keep_evidence=True).items():
+    for host, leftover in manage.end(reach, (job.first,), job.folder, keep_evidence=True).items():
         raise Interrupted(
             f"{host} did not confirm that {job.attempt} ended: {leftover}",
             code=Code.SSH_END_UNCONFIRMED,
             hint="the other hosts were not changed, and clean up by themselves; "
             f"to remove everything: accept delete {job.attempt}",
         )
-    leftovers = manage.end(options, (h for h in job.hosts if h != job.first), job.folder)
+    leftovers = manage.end(reach, (h for h in job.hosts if h != job.first), job.folder)
     _refuse_leftovers(
         job,
         leftovers,
@@ -44,17 +45,17 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
 
     Raises Interrupted after that if a host did not confirm it.
     """
-    options = job.ssh_access.options()
+    reach = reach_of(job.ssh_access)
     d = quote(job.folder)
     replies = on_all(
-        job.hosts, lambda h: call(options, h, f"[ -e {d} ] || [ -L {d} ]", timeout=SECONDS)
+        job.hosts, lambda h: call(reach, h, f"[ -e {d} ] || [ -L {d} ]", timeout=SECONDS)
     )
     # A host that does not answer may have the folder.
     hosts = [host for host, reply in replies.items() if reply.exit != 1]
     if silent := [host for host, reply in replies.items() if reply.exit not in (0, 1)]:
         say(f"no answer from {', '.join(silent)}; the watchdogs there remove the run later")
     if not dry_run:
-        leftovers = manage.end(options, hosts, job.folder)
+        leftovers = manage.end(reach, hosts, job.folder)
         for host in hosts:
             if leftovers and host not in leftovers:
                 say(f"removed {host}:{job.folder}")

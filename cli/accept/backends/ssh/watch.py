@@ -3,46 +3,49 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
+from accept.backends import manage
 from accept.backends.job import Job
-from accept.backends.protocol import Say
-from accept.backends.ssh import manage
+from accept.backends.protocol import FirstHostLost, Say
+from accept.backends.remote import Reach, call
+from accept.backends.requirements import SECONDS
+from accept.backends.ssh.client import reach_of
 from accept.core.error_codes import Code
 from accept.core.errors import Interrupted
 from accept.core.text import decimal
 
-_ENDED = b"\x1eended "
 #: Maximum number of successive connections without output.
 _MAX_FAILURES = 60
+#: Prints the age of the host's first process, which a container has, too: the seconds since the
+#: machine was started, when the process was started after that, in ticks, and ticks per second.
+_AGE = """sed 's/ .*//' /proc/uptime; sed 's/.*) //' /proc/1/stat | cut -d ' ' -f 20
+getconf CLK_TCK"""
 
 
-def watch(job: Job, *, folder: Path, say: Say) -> int:
+def watch(job: Job, *, folder: Path, say: Say, log: Say) -> int:
     """Print the console until the run has ended, and return its exit status.
 
-    Raises Interrupted if the run was removed, or if its host has not answered for minutes.
+    Raises FirstHostLost if the first host has not answered for minutes or was restarted, and the
+    others have lost the coordinator; Interrupted if it may run on, or if the run was removed.
     """
-    options = job.ssh_access.options()
-    seen, failures = 0, 0
+    reach = reach_of(job.ssh_access)
+    console, failures = manage.Console(log), 0
     while True:
-        rest = b""
-        with (
-            suppress(ConnectionError),
-            closing(manage.follow(options, job.first, job.folder, seen)) as chunks,
-        ):
-            for chunk in chunks:
-                failures = 0
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    text, ended, how = line.partition(_ENDED)
-                    if text or not ended:
-                        say(text.decode(errors="replace"))
-                    if ended:
-                        return _status(job, how.decode(errors="replace"))
-                    seen += len(line) + 1
-        failures += 1
+        seen = console.seen
+        how = console.follow(reach, job.first, job.folder)
+        if how is not None:
+            if how in ("dead", "gone") and _has_restarted(reach, job):
+                _raise_if_lost(reach, job, f"{job.first}, on which the coordinator was, restarted")
+            return _status(job, how)
+        failures = 1 if console.seen > seen else failures + 1
         if failures > _MAX_FAILURES:
+            _raise_if_lost(
+                reach,
+                job,
+                f"{job.first}, on which the coordinator was, has not answered for minutes",
+            )
             raise Interrupted(
                 f"{job.first} has not answered for several minutes; the run goes on there",
                 code=Code.SSH_NO_ANSWER,
@@ -51,6 +54,30 @@ def watch(job: Job, *, folder: Path, say: Say) -> int:
         if failures == 2:
             say(f"no connection to {job.first}; the run goes on there; reconnecting")
         time.sleep(min(5.0, failures))
+
+
+def _has_restarted(reach: Reach, job: Job) -> bool:
+    """Return True if the first host was started after the run was submitted."""
+    reply = call(reach, job.first, _AGE, timeout=SECONDS)
+    try:
+        uptime, ticks, per_second = map(float, reply.out.split())
+        since = datetime.now(UTC) - datetime.fromisoformat(job.submitted)
+    except (ValueError, TypeError):
+        return False
+    return per_second > 0 and uptime - ticks / per_second < since.total_seconds()
+
+
+def _raise_if_lost(reach: Reach, job: Job, message: str) -> None:
+    """Raise FirstHostLost if the other hosts have lost the coordinator, too."""
+    hosts = [host for host in job.hosts if host != job.first]
+    if others := manage.without_coordinator(reach, hosts, job.folder):
+        raise FirstHostLost(
+            message,
+            code=Code.SSH_FIRST_HOST_LOST,
+            lost=(job.first,),
+            others=others,
+            hint="run again without it",
+        )
 
 
 def _status(job: Job, how: str) -> int:

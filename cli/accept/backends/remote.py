@@ -1,0 +1,179 @@
+"""Run commands on the hosts of a run from this machine, over ssh or as steps of Slurm."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import selectors
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from accept.core.error_codes import Code
+from accept.core.errors import NotStarted
+from accept.core.runner.ssh import MARKER, PRINT_MARKER
+from accept.core.text import duration
+
+T = TypeVar("T")
+
+#: Connections at the same time.
+_AT_ONCE = 128
+#: Number of tries if an sshd refuses a connection because too many arrive at once.
+_TRIES = 4
+#: What ssh prints when a connection ends before a login was possible, so that nothing ran.
+_REFUSED_EARLY = "exchange_identification"
+#: Most text that a host may print before the marker, in bytes.
+_MAX_GREETING = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """The program that runs commands on hosts: ssh, or srun."""
+
+    #: Return the arguments of the program that runs an sh command on a host.
+    arguments: Callable[[str, str], Sequence[str]]
+    #: The error if this machine does not have that program.
+    missing: Code
+    hint: str
+    #: A connection without output for this many seconds may be to a host that is gone, and is made
+    #: again; None: the program notices that itself.
+    silent_seconds: float | None = None
+
+    def argv(self, host: str, command: str) -> list[str]:
+        """Return the arguments for `command`, which first prints the marker."""
+        return [*self.arguments(host, PRINT_MARKER + command)]
+
+    def not_installed(self, host: str) -> NotStarted:
+        """Return the error that the program is missing here."""
+        program = self.argv(host, "")[0]
+        return NotStarted(f"{program} is not installed here", code=self.missing, hint=self.hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """The result of a command on a host."""
+
+    #: Exit status; 255 if ssh itself failed, None if its timeout ended it.
+    exit: int | None
+    out: bytes
+    err: str
+    #: True if it is certain that the command began.
+    began: bool = False
+    #: What the login shell printed before the command ran, such as the output of a `.bashrc`.
+    greeting: bytes = b""
+
+
+def call(reach: Reach, host: str, command: str, *, stdin: bytes = b"", timeout: float) -> Reply:
+    """Run an sh command on a host, with any login shell."""
+    argv = reach.argv(host, command)
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            done = subprocess.run(
+                argv, input=stdin, capture_output=True, timeout=timeout, check=False
+            )
+        except FileNotFoundError:
+            raise reach.not_installed(host) from None
+        except subprocess.TimeoutExpired:
+            return Reply(exit=None, out=b"", err=f"no answer within {duration(timeout)}")
+        err = done.stderr.decode(errors="replace")
+        is_refused = done.returncode == 255 and not done.stdout and _REFUSED_EARLY in err
+        if not is_refused or not tries_left:
+            break
+        # sshd drops connections at random when many arrive at once (MaxStartups).
+        time.sleep(random.uniform(0.2, 1.5))
+    greeting, found, out = done.stdout.partition(MARKER)
+    return Reply(
+        exit=done.returncode,
+        out=out if found else b"",
+        err=err,
+        began=bool(found),
+        greeting=greeting,
+    )
+
+
+def stream(
+    reach: Reach,
+    host: str,
+    command: str,
+    *,
+    stdin: bytes = b"",
+    stall_seconds: float | None = None,
+) -> Generator[bytes, None, None]:
+    """Run an sh command on a host and yield its output as it comes.
+
+    `stdin` must fit into a pipe's buffer. Raises ConnectionError if the command or the connection
+    fails, or if nothing comes for `stall_seconds`. Closing the generator ends the command's ssh.
+    """
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                reach.argv(host, command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        except FileNotFoundError:
+            raise reach.not_installed(host) from None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            # An ssh that has ended already breaks the pipe; its exit status is read below.
+            with contextlib.suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(stdin)
+            yield from _without_greeting(_chunks(process.stdout.fileno(), stall_seconds))
+            code = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        if code != 0:
+            errors.seek(0)
+            text = errors.read()[-4096:].decode(errors="replace")
+            raise ConnectionError(last_line(text))
+
+
+def _chunks(descriptor: int, stall_seconds: float | None) -> Iterator[bytes]:
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while True:
+            if not selector.select(stall_seconds):
+                raise ConnectionError(f"no data for {stall_seconds:.0f} s")
+            chunk = os.read(descriptor, 1 << 16)
+            if not chunk:
+                return
+            yield chunk
+
+
+def _without_greeting(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield what follows the marker."""
+    before = b""
+    for chunk in chunks:
+        before += chunk
+        _, found, after = before.partition(MARKER)
+        if found:
+            if after:
+                yield after
+            break
+        if len(before) > _MAX_GREETING:
+            raise ConnectionError(f"the login shell prints more than {_MAX_GREETING} bytes")
+    yield from chunks
+
+
+def on_all(hosts: Iterable[str], action: Callable[[str], T]) -> Mapping[str, T]:
+    """Call `action` for all hosts in parallel; return the results by host, in the same order."""
+    names = list(hosts)
+    if not names:
+        return {}
+    with ThreadPoolExecutor(min(_AT_ONCE, len(names))) as pool:
+        return dict(zip(names, pool.map(action, names), strict=True))
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a command's output for a message, at most 300 characters."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "no answer"

@@ -1,0 +1,70 @@
+"""Run in a job of Slurm: each node gets the run's own sshd, the first also the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+
+from accept.backends.job import Job
+from accept.backends.protocol import Phase, Progress
+from accept.backends.slurm import nodes
+from accept.backends.slurm.doctor import doctor
+from accept.backends.slurm.follow import cancel, collect, delete, watch
+from accept.backends.slurm.submit import rehearse, submit
+from accept.config import Site
+from accept.plan.resolve import ClusterPlace, Options, site_of
+
+__all__ = [
+    "allocated_nodes",
+    "attempt_name",
+    "cancel",
+    "check_job",
+    "collect",
+    "delete",
+    "detect",
+    "doctor",
+    "drain",
+    "free_nodes",
+    "progress",
+    "rehearse",
+    "submit",
+    "watch",
+]
+
+#: Longest reason of a drained node: `sinfo -R` shows little more.
+_REASON = 64
+
+allocated_nodes = nodes.allocated_nodes
+
+
+def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
+    """Return the machine: `gpu` if Slurm knows GPUs of the hosts, or else of the partition."""
+    known = nodes.nodes_of(nodes.partition_of(site.slurm))
+    return "gpu" if any(n.gpus for n in known if not hosts or n.name in hosts) else "cpu"
+
+
+def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
+    """Return the name unmodified."""
+    return attempt
+
+
+def check_job(job: Job, folder: Path) -> None:
+    """Accept any job: `Job` itself refuses values that `submit` would not have written."""
+
+
+def progress(job: Job, *, folder: Path) -> Progress:
+    """Return that the run was submitted: only Slurm knows more."""
+    return Progress(phase=Phase.SUBMITTED)
+
+
+def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:
+    """Return the commands that drain and resume nodes; `accept` runs neither."""
+    update = f"scontrol update nodename={quote(','.join(hosts))}"
+    text = quote(f"accept: {reason}"[:_REASON])
+    return (f"{update} state=drain reason={text}", f"{update} state=resume")
+
+
+def free_nodes(options: Options) -> tuple[str, ...]:
+    """Return the nodes of this shell's allocation, or else every idle node of the partition."""
+    return nodes.allocated_nodes() or nodes.idle_nodes(site_of(options))

@@ -1,0 +1,183 @@
+"""Call the commands of Slurm, and read what they print as text.
+
+The text formats have not changed from Slurm 22.05 on; JSON and accounting are often missing.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from accept.backends.job import Job
+from accept.backends.remote import Reach
+from accept.core.error_codes import Code
+from accept.core.errors import NotStarted
+from accept.core.runner.ssh import outer_environment
+from accept.core.text import decimal, plain
+
+_HINT = "run accept on a login node of the cluster"
+_SECONDS = 60.0
+#: srun never notices that the node of its step is gone. `manage.sh follow` prints every 5 s.
+_SILENT_SECONDS = 20.0
+#: Number of tries if the controller does not answer, and seconds between them.
+_TRIES, _PAUSE = 3, 2.0
+#: What Slurm prints if the controller is busy or restarts.
+_TRANSIENT = re.compile(
+    r"Socket timed out|Unable to contact slurm controller|Connection refused|"
+    r"Communication connection failure|temporarily unable|Connection timed out",
+    re.IGNORECASE,
+)
+_MUNGE = re.compile(r"munge|authentication|Invalid auth", re.IGNORECASE)
+_FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z:/]*)=")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The result of a command of Slurm."""
+
+    exit: int
+    out: str
+    err: str
+
+    @property
+    def reason(self) -> str:
+        """Return the last line of errors, without the name of the program."""
+        lines = [line.strip() for line in self.err.splitlines() if line.strip()]
+        text = lines[-1] if lines else f"exit status {self.exit}"
+        return plain(re.sub(r"^\w+: (error: )?", "", text), 300)
+
+
+def call(*words: str, stdin: str = "", tries: int = _TRIES) -> Answer:
+    """Run a command of Slurm, and try again if the controller does not answer.
+
+    Raises NotStarted if the command is missing, the controller never answers, or munge fails.
+    """
+    for tries_left in reversed(range(tries)):
+        try:
+            done = subprocess.run(
+                words,
+                input=stdin,
+                env=outer_environment(),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_SECONDS,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise NotStarted(
+                f"{words[0]} is not installed here", code=Code.SLURM_MISSING, hint=_HINT
+            ) from None
+        except subprocess.TimeoutExpired:
+            answer = Answer(exit=1, out="", err=f"{words[0]}: Socket timed out")
+        else:
+            answer = Answer(exit=done.returncode, out=done.stdout, err=done.stderr)
+        is_transient = answer.exit != 0 and _TRANSIENT.search(answer.err)
+        if not is_transient:
+            break
+        if tries_left:
+            time.sleep(_PAUSE)
+    if answer.exit != 0 and _MUNGE.search(answer.err):
+        raise NotStarted(
+            f"Slurm cannot authenticate here: {answer.reason}",
+            code=Code.SLURM_MUNGE,
+            hint="try: munge -n | unmunge",
+        )
+    if is_transient:
+        raise NotStarted(
+            f"the controller of Slurm does not answer: {answer.reason}",
+            code=Code.SLURM_CONTROLLER,
+            hint="try: scontrol ping",
+        )
+    return answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    """A job as `scontrol show job` describes it; empty texts if Slurm has forgotten it."""
+
+    #: Such as `PENDING`.
+    state: str = ""
+    reason: str = ""
+    #: The node of the coordinator; empty before the start.
+    first: str = ""
+    #: The nodes, in Slurm's notation.
+    nodes: str = ""
+    #: Exit status of the batch script.
+    exit: int | None = None
+    #: Estimated start of a job that waits.
+    start: str = ""
+    restarts: int = 0
+    comment: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Return True if the job has no nodes yet."""
+        return self.state in ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+
+    @property
+    def runs(self) -> bool:
+        """Return True if the job has nodes, or is giving them back."""
+        return self.state in ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING")
+
+    @property
+    def ended(self) -> bool:
+        """Return True if no process of the job is left."""
+        return not self.waits and not self.runs
+
+
+def job_state(job: int) -> JobState:
+    """Return the state of a job. Raises NotStarted if the controller does not answer."""
+    answer = call("scontrol", "show", "job", "--oneliner", str(job))
+    if answer.exit != 0:
+        # Slurm forgets jobs that ended MinJobAge ago, by default 5 minutes.
+        return JobState()
+    return parse_job(answer.out)
+
+
+def parse_job(text: str) -> JobState:
+    """Parse the line that `scontrol show job --oneliner` prints."""
+    parts = _FIELD.split(text.strip().splitlines()[-1] if text.strip() else "")
+    values = {key: value.strip() for key, value in zip(parts[1::2], parts[2::2], strict=True)}
+
+    def given(key: str) -> str:
+        value = plain(values.get(key, ""), 300)
+        return "" if value in ("(null)", "Unknown", "None", "N/A") else value
+
+    return JobState(
+        state=given("JobState"),
+        reason=given("Reason"),
+        first=given("BatchHost"),
+        nodes=given("NodeList"),
+        exit=decimal(given("ExitCode").partition(":")[0]),
+        start=given("StartTime"),
+        restarts=decimal(given("Restarts")) or 0,
+        comment=given("Comment"),
+    )
+
+
+def expand_nodes(pattern: str) -> tuple[str, ...]:
+    """Return the names in a list in Slurm's notation, such as n[1-4]."""
+    answer = call("scontrol", "show", "hostnames", pattern) if pattern else None
+    return tuple(answer.out.split()) if answer and answer.exit == 0 else ()
+
+
+def reach_of(job: Job) -> Reach:
+    """Return how commands get to the nodes of a running job: as further steps of it."""
+    assert job.slurm is not None
+    number = job.slurm.id
+
+    def arguments(host: str, command: str) -> Sequence[str]:
+        where = (f"--jobid={number}", f"--nodelist={host}", "--nodes=1", "--ntasks=1")
+        how = ("--overlap", "--mem=0", "--mpi=none", "--cpu-bind=none", "--chdir=/", "--quiet")
+        return ["srun", *where, *how, "/bin/sh", "-c", command]
+
+    return Reach(
+        arguments=arguments,
+        missing=Code.SLURM_MISSING,
+        hint=_HINT,
+        silent_seconds=_SILENT_SECONDS,
+    )

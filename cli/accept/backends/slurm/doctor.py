@@ -1,0 +1,114 @@
+"""Report what a cluster of Slurm has and lacks for a run, without a job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from accept.backends.protocol import Say
+from accept.backends.requirements import Need, Requirement
+from accept.backends.slurm import nodes
+from accept.backends.slurm.client import call
+from accept.backends.slurm.submit import find_pyxis, rehearse
+from accept.core.errors import AcceptError
+from accept.core.text import count
+from accept.plan.resolve import Resolved
+
+
+def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
+    """Return what the controller shows: the partition, its nodes, their GPUs, the launch."""
+    wanted = run.plan.nodes or 1
+    partition = nodes.partition_of(run.site.slurm)
+    known = nodes.nodes_of(partition)
+    chosen = [node for node in known if not run.hosts or node.name in run.hosts]
+    idle = [node for node in chosen if node.idle]
+    needs = [
+        _need(Requirement.SLURM_CONTROLLER, good=True, found=_first_line("scontrol", "ping")),
+        _need(
+            Requirement.SLURM_PARTITION,
+            good=bool(known),
+            found=f"{partition or 'the default one'}: {count(len(known), 'node')}",
+        ),
+        Need(
+            code=Requirement.NODES_FREE,
+            host="slurm",
+            what="idle nodes",
+            good=len(idle) >= wanted,
+            found=f"{len(idle)} of {len(chosen)}, and the run needs {wanted}",
+            advice="" if len(idle) >= wanted else "the job will wait for nodes",
+        ),
+    ]
+    needs += [
+        Need(
+            code=Requirement.NODE_LEFT_OUT,
+            host=node.name,
+            what="state",
+            good=True,
+            found=f"{node.state}{f': {node.reason}' if node.reason else ''}",
+            advice="Slurm gives it to no job, so it is not tested",
+        )
+        for node in known
+        if not node.usable
+    ]
+    gpus = run.plan.machine.gpus
+    if gpus != 0:
+        fewest = min((node.gpus for node in chosen), default=0)
+        needs.append(
+            _need(
+                Requirement.GPUS,
+                good=fewest >= (gpus or 1),
+                found=f"Slurm lists {count(fewest, 'GPU')} on the node with the fewest",
+                advice="ask for GresTypes=gpu in slurm.conf, or set slurm.gres: none",
+            )
+        )
+    if run.site.container.image:
+        needs.append(_container(run))
+    needs.append(_results(run))
+    needs.append(_start(run))
+    return tuple(needs)
+
+
+def _need(code: Requirement, *, good: bool, found: str, advice: str = "") -> Need:
+    return Need(
+        code=code,
+        host="slurm",
+        what=code.label,
+        good=good,
+        found=found,
+        advice="" if good else advice,
+    )
+
+
+def _first_line(*words: str) -> str:
+    lines = call(*words).out.splitlines()
+    return lines[0].strip() if lines else "no answer"
+
+
+def _container(run: Resolved) -> Need:
+    """Return what runs the container; only a job could show the runtimes of the nodes."""
+    row = Requirement.CONTAINER_RUNTIME
+    try:
+        pyxis = find_pyxis(run)
+    except AcceptError as error:
+        return _need(row, good=False, found=error.message, advice=error.hint)
+    if pyxis:
+        return _need(row, good=True, found=f"Pyxis, with the image {pyxis.image}")
+    names = " or ".join(run.site.container.runtimes(in_job=True))
+    found = f"not checked: every node needs {names}, and {run.site.container.image}"
+    return replace(_need(row, good=True, found=found), checked=False)
+
+
+def _results(run: Resolved) -> Need:
+    try:
+        nodes.check_results(run.site)
+    except AcceptError as error:
+        return _need(Requirement.RESULTS, good=False, found=error.message, advice=error.hint)
+    found = run.site.results.location or "only the folder of the run"
+    return _need(Requirement.RESULTS, good=True, found=found)
+
+
+def _start(run: Resolved) -> Need:
+    """Return whether Slurm would accept the job."""
+    try:
+        return _need(Requirement.SLURM_JOB, good=True, found=rehearse(run))
+    except AcceptError as error:
+        return _need(Requirement.SLURM_JOB, good=False, found=error.message, advice=error.hint)

@@ -1,0 +1,156 @@
+"""Look at the partition and the nodes of a cluster of Slurm, and at the user's own allocation."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from accept.backends.slurm.client import call, expand_nodes
+from accept.config import Site
+from accept.config.slurm import Slurm
+from accept.core.error_codes import Code
+from accept.core.errors import BadInput, NotStarted
+from accept.core.text import count, decimal, plain, shortened
+
+#: States of nodes that Slurm gives to no job, by the first word that `sinfo` prints.
+_UNUSABLE = re.compile(r"down|drain|fail|err|unk|inval|maint|resv|planned|power|no_respond|reboot")
+_IDLE = re.compile(r"idle~?")
+_GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node of a partition."""
+
+    name: str
+    #: Such as `idle`, `allocated`, `drained` or `down*`.
+    state: str
+    #: The reason that the administrator gave; empty if there is none.
+    reason: str
+    gres: str
+
+    @property
+    def usable(self) -> bool:
+        """Return True if Slurm can give the node to a job, now or later."""
+        return not _UNUSABLE.match(self.state) and "*" not in self.state
+
+    @property
+    def idle(self) -> bool:
+        """Return True if Slurm can give the node to a job now."""
+        return _IDLE.fullmatch(self.state) is not None
+
+    @property
+    def gpus(self) -> int:
+        """Return the number of GPUs that Slurm knows."""
+        return sum(int(number) for number in _GPUS.findall(self.gres))
+
+    @property
+    def text(self) -> str:
+        """Return the name, the state and the reason for people."""
+        return f"{self.name} ({self.state}{f': {self.reason}' if self.reason else ''})"
+
+
+def partition_of(slurm: Slurm) -> str:
+    """Return the partition of the settings, or else the default one. Raises BadInput."""
+    names = call("sinfo", "--noheader", "--format=%P").out.split()
+    known = {name.rstrip("*") for name in names}
+    if slurm.partition is None:
+        # A job without a partition is the controller's decision if there is no default one.
+        return next((name.rstrip("*") for name in names if name.endswith("*")), "")
+    for name in slurm.partition.split(","):
+        if name not in known:
+            raise BadInput(
+                f"Slurm has no partition {plain(name, 80)!r}",
+                code=Code.SLURM_PARTITION,
+                hint=f"partitions: {shortened(sorted(known), 12)}",
+            )
+    return slurm.partition
+
+
+def nodes_of(partition: str) -> tuple[Node, ...]:
+    """Return the nodes of a partition, in Slurm's order."""
+    words = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%G|%E"]
+    if partition:
+        words.append(f"--partition={partition}")
+    nodes = {}
+    for line in call(*words).out.splitlines():
+        name, _, rest = line.partition("|")
+        state, _, rest = rest.partition("|")
+        gres, _, reason = rest.partition("|")
+        reason = "" if reason.strip() in ("none", "None", "(null)") else plain(reason.strip(), 120)
+        nodes[name] = Node(name=name, state=state.strip().lower(), reason=reason, gres=gres.strip())
+    return tuple(nodes.values())
+
+
+def allocated_nodes() -> tuple[str, ...]:
+    """Return the nodes of the allocation in which this process runs (salloc); empty: in none."""
+    if not decimal(os.environ.get("SLURM_JOB_ID", "")):
+        return ()
+    return expand_nodes(os.environ.get("SLURM_JOB_NODELIST", ""))
+
+
+def check_request(site: Site, hosts: Sequence[str], nodes: int) -> tuple[Node, ...]:
+    """Return the nodes of the partition that the run may use.
+
+    Raises BadInput or NotStarted if the nodes cannot be had now or later.
+    """
+    check_results(site)
+    partition = partition_of(site.slurm)
+    shown = f"partition {partition or '(default)'}"
+    known = {node.name: node for node in nodes_of(partition)}
+    if unknown := [name for name in hosts if name not in known]:
+        raise BadInput(
+            f"{shown} has no node {plain(', '.join(unknown[:4]), 200)}",
+            code=Code.SLURM_NODE_UNKNOWN,
+            hint=f"its nodes: {shortened(list(known), 8)}; names may differ from hostnames",
+        )
+    if unusable := [known[name].text for name in hosts if not known[name].usable]:
+        raise NotStarted(
+            f"Slurm gives {count(len(unusable), 'requested node')} to no job: "
+            f"{shortened(unusable, 4)}",
+            code=Code.SLURM_NODE_UNUSABLE,
+            hint="leave them out, or have them resumed",
+        )
+    if nodes > len(known):
+        raise BadInput(
+            f"{count(nodes, 'node')} requested, and {shown} has {len(known)}",
+            code=Code.SLURM_TOO_MANY_NODES,
+            hint=f"give --nodes {len(known)} or fewer",
+        )
+    return tuple(known[name] for name in hosts) if hosts else tuple(known.values())
+
+
+def check_results(site: Site) -> None:
+    """Raise BadInput if the site's results go to a folder here that cannot be written to."""
+    location = site.results.location or ""
+    folder = Path(location.removeprefix("file://"))
+    if folder.is_absolute() and not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInput(
+            f"results.location {plain(folder, 200)} cannot be written to here",
+            code=Code.SLURM_RESULTS,
+            hint="create it, or correct results.location in the site file",
+        )
+
+
+def idle_nodes(site: Site) -> tuple[str, ...]:
+    """Return the idle nodes of the partition. Raises NotStarted if there are none."""
+    partition = partition_of(site.slurm)
+    excluded = {name for pattern in site.slurm.exclude for name in expand_nodes(pattern)}
+    nodes = nodes_of(partition)
+    idle = tuple(node.name for node in nodes if node.idle and node.name not in excluded)
+    if not idle:
+        raise NotStarted(
+            f"no node of partition {partition or '(default)'} is idle: "
+            f"{shortened([node.text for node in nodes], 4)}",
+            code=Code.SLURM_NONE_IDLE,
+            hint="give --nodes NUMBER to wait for nodes",
+        )
+    return idle
+
+
+def left_out(site: Site) -> tuple[str, ...]:
+    """Return the nodes that Slurm gives to no job, with the reasons of others."""
+    return tuple(node.text for node in nodes_of(partition_of(site.slurm)) if not node.usable)

@@ -1,0 +1,318 @@
+"""Start a run as a job of Slurm, or in the allocation of this shell."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from accept.backends.job import Job, SlurmJob
+from accept.backends.protocol import Say
+from accept.backends.slurm.client import Answer, call
+from accept.backends.slurm.nodes import (
+    Node,
+    allocated_nodes,
+    check_request,
+    check_results,
+    left_out,
+)
+from accept.backends.slurm.script import batch_script
+from accept.config.container import Runtime
+from accept.config.slurm import Launcher
+from accept.core import evidence
+from accept.core.error_codes import Code
+from accept.core.errors import AcceptError, BadInput, NotStarted
+from accept.core.model import Plan
+from accept.core.runner.host_setup import SLACK
+from accept.core.runner.slurm import ATTEMPT, Pyxis, SlurmRun, node_list
+from accept.core.runner.ssh import outer_environment
+from accept.core.serde import escaped
+from accept.core.text import count, decimal, plain
+from accept.plan.bundle import Bundle
+from accept.plan.resolve import Resolved
+
+#: Folder in the run folder that the job writes to if the nodes see it.
+SHARED = "shared"
+#: Slurm warns the job this many seconds before its time limit; it may do so a minute earlier.
+_WARNING_SECONDS = 120
+#: `sbatch --parsable` prints the number, and the cluster if there are several.
+_JOB_ID = re.compile(r"(\d{1,10})(?:;[\w.-]+)?", re.ASCII)
+#: Seconds to wait for the step in an allocation to appear, or to fail.
+_STEP_SECONDS = 1.0
+#: Options of Pyxis that a step uses if they exist.
+_PYXIS_OPTIONS = (
+    "--no-container-mount-home",
+    "--no-container-remap-root",
+    "--no-container-entrypoint",
+    "--container-writable",
+)
+#: Highest number of nodes that are listed because Slurm gives them to no job.
+_MAX_LEFT_OUT = 8
+#: What sbatch prints for a bad request, in lower case; the first match counts.
+_REFUSALS: tuple[tuple[str, Code], ...] = (
+    ("invalid account", Code.SLURM_ACCOUNT),
+    ("account/partition", Code.SLURM_ACCOUNT),
+    ("invalid partition", Code.SLURM_PARTITION),
+    ("invalid qos", Code.SLURM_QOS),
+    ("reservation", Code.SLURM_RESERVATION),
+    ("invalid generic resource", Code.SLURM_GRES),
+    ("invalid gres", Code.SLURM_GRES),
+    ("invalid node name", Code.SLURM_NODE_UNKNOWN),
+    ("invalid feature", Code.SLURM_CONSTRAINT),
+    ("node configuration is not available", Code.SLURM_CONSTRAINT),
+    ("more processors requested", Code.SLURM_TOO_MANY_NODES),
+    ("node count specification invalid", Code.SLURM_TOO_MANY_NODES),
+)
+
+
+def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
+    """Submit the job, or start the run in the allocation of this shell."""
+    _check_launcher(run)
+    shared = folder.resolve() / SHARED
+    shared.mkdir(mode=0o700)
+    evidence.write(shared / ATTEMPT, attempt + "\n")
+    where = f"{run.site.tools.scratch.rstrip('/')}/accept-{attempt}"
+    allocated = allocated_nodes()
+    nodes = _in_allocation(run, allocated) if allocated else run.hosts
+    slurm_run = _slurm_run(run, attempt, where, shared, nodes if allocated else ())
+    script = batch_script(slurm_run, bundle)
+    if allocated:
+        check_results(run.site)
+        slurm_job = _start_step(script, attempt, nodes)
+        say(f"running in the allocation of job {slurm_job.id}")
+    else:
+        known = check_request(run.site, run.hosts, run.nodes)
+        for text in left_out(run.site)[:_MAX_LEFT_OUT]:
+            say(f"  not tested: {text}")
+        words = [*_sbatch(run, attempt, known), "--parsable"]
+        slurm_job = SlurmJob(id=_submitted(call(*words, stdin=script, tries=1), attempt))
+        say(f"submitted job {slurm_job.id}")
+    return Job(
+        schema=1,
+        backend="slurm",
+        attempt=attempt,
+        hosts=nodes,
+        first="",
+        folder=where,
+        submitted=datetime.now(UTC).isoformat(timespec="seconds"),
+        slurm=slurm_job,
+    )
+
+
+def rehearse(run: Resolved) -> str:
+    """Return when Slurm would start the job; nothing is submitted. Raises like `submit`."""
+    _check_launcher(run)
+    if allocated := allocated_nodes():
+        _in_allocation(run, allocated)
+        return f"the run would start now, in the allocation of job {os.environ['SLURM_JOB_ID']}"
+    known = check_request(run.site, run.hosts, run.nodes)
+    script = "#!/bin/sh\nexit\n"
+    answer = call(*_sbatch(run, "test", known), "--test-only", stdin=script, tries=1)
+    if answer.exit != 0:
+        raise _refusal(answer)
+    return answer.reason
+
+
+def _longest(plan: Plan) -> float:
+    """Return the longest time of the coordinator's work, and of a hold after it, in seconds."""
+    work = plan.start_seconds + plan.deadline_seconds + plan.collect_seconds
+    return work + plan.hold_seconds
+
+
+def _slurm_run(
+    run: Resolved, attempt: str, where: str, shared: Path, nodes: tuple[str, ...]
+) -> SlurmRun:
+    plan, launcher = run.plan, run.site.slurm.launcher
+    return SlurmRun(
+        attempt=attempt,
+        folder=where,
+        shared=str(shared),
+        nodes=nodes,
+        lost=run.lost,
+        earlier=run.earlier,
+        start_seconds=plan.start_seconds,
+        life_seconds=_longest(plan) + SLACK,
+        keep_seconds=plan.keep_seconds,
+        hold_seconds=run.site.results.hold_seconds,
+        gpus=plan.machine.gpus != 0,
+        busy_ok=plan.busy_ok,
+        in_container=bool(run.site.container.image),
+        pyxis=find_pyxis(run),
+        launcher="" if launcher in (None, Launcher.MPIRUN) else launcher,
+    )
+
+
+def _check_launcher(run: Resolved) -> None:
+    """Raise BadInput if srun is to start ranks in a container, which has no commands of Slurm."""
+    launcher = run.site.slurm.launcher
+    if launcher not in (None, Launcher.MPIRUN) and run.site.container.image:
+        raise BadInput(
+            f"slurm.launcher {launcher} cannot start ranks in a container",
+            code=Code.SLURM_LAUNCHER,
+            hint="remove slurm.launcher, so that mpirun starts them; or run without an image",
+        )
+
+
+def find_pyxis(run: Resolved) -> Pyxis | None:
+    """Return the container of the run if Pyxis runs it; None: another runtime does, or none.
+
+    Raises NotStarted if the site file names Pyxis and the cluster does not have it.
+    """
+    container = run.site.container
+    if not container.image or container.runtime not in (None, Runtime.PYXIS):
+        return None
+    known = call("srun", "--help").out
+    if "--container-image" not in known:
+        if container.runtime is None:
+            return None
+        raise NotStarted(
+            "this cluster has no Pyxis: srun has no option --container-image",
+            code=Code.CONTAINER_RUNTIME_MISSING,
+            hint="set container.runtime to apptainer or podman",
+        )
+    scratch = run.site.tools.scratch
+    return Pyxis(
+        image=enroot_image(container.image),
+        mounts=(f"{scratch}:{scratch}", *container.full_mounts),
+        options=tuple(option for option in _PYXIS_OPTIONS if option in known),
+    )
+
+
+def enroot_image(image: str) -> str:
+    """Return an image in the notation of Enroot, which writes `#` after the registry."""
+    name = image.removeprefix("docker://")
+    registry, slash, rest = name.partition("/")
+    is_registry = slash and registry and re.search(r"[.:]|^localhost$", registry)
+    return f"{registry}#{rest}" if is_registry and "#" not in name else name
+
+
+def _sbatch(run: Resolved, attempt: str, known: Sequence[Node]) -> list[str]:
+    """Return the sbatch command of a run, without how to print the result."""
+    slurm, plan = run.site.slurm, run.plan
+    longest = _longest(plan) + 2 * SLACK
+    longest += run.site.results.hold_seconds
+    options = {
+        "job-name": f"accept-{attempt}",
+        "nodes": run.nodes,
+        "nodelist": node_list(run.hosts),
+        "exclude": ",".join(slurm.exclude),
+        "partition": slurm.partition,
+        "reservation": slurm.reservation,
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "constraint": slurm.constraint,
+        "time": math.ceil((slurm.time or longest) / 60),
+        "gres": _gres(run, known),
+        # The nodes may not see the folder of this run, and the script prints to it if they do.
+        "output": "/dev/null",
+        "chdir": "/",
+        "signal": f"B:USR1@{_WARNING_SECONDS}",
+    }
+    words = [f"--{name}={value}" for name, value in options.items() if value]
+    fixed = ("--ntasks-per-node=1", "--exclusive", "--mem=0", "--no-kill", "--no-requeue")
+    return ["sbatch", *fixed, *words, *slurm.sbatch_args]
+
+
+def _gres(run: Resolved, known: Sequence[Node]) -> str:
+    """Return the GPUs to request: those of the site file, or else all that every node has."""
+    given = run.site.slurm.gres
+    if given is not None:
+        return "" if given == "none" else given
+    fewest = min((node.gpus for node in known if node.gpus), default=0)
+    return f"gpu:{fewest}" if fewest and run.plan.machine.gpus != 0 else ""
+
+
+def _submitted(answer: Answer, attempt: str) -> int:
+    """Return the number of the job. Raises an AcceptError if there is none."""
+    if answer.exit != 0:
+        raise _refusal(answer)
+    # Wrappers print before it.
+    for line in reversed(answer.out.splitlines()):
+        if match := _JOB_ID.fullmatch(line.strip()):
+            return int(match[1])
+    with contextlib.suppress(AcceptError):
+        call("scancel", f"--name=accept-{attempt}")
+    raise NotStarted(
+        f"sbatch printed no number of a job, but {plain(answer.out or 'nothing', 200)!r}",
+        code=Code.SLURM_NO_JOB_ID,
+        hint="is sbatch a wrapper here? type: type -a sbatch",
+    )
+
+
+def _refusal(answer: Answer) -> AcceptError:
+    """Return the error for a job that sbatch refused."""
+    lowered = answer.err.lower()
+    code = next((code for text, code in _REFUSALS if text in lowered), Code.SLURM_REFUSED)
+    return BadInput(
+        f"sbatch refused the job: {answer.reason}",
+        code=code,
+        hint=f"accept show error {code}",
+    )
+
+
+def _in_allocation(run: Resolved, allocated: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the nodes of this shell's allocation that the run uses. Raises BadInput."""
+    if unknown := [name for name in run.hosts if name not in allocated]:
+        raise BadInput(
+            f"this shell's allocation has no node {escaped(', '.join(unknown[:4]))}",
+            code=Code.SLURM_NODE_UNKNOWN,
+            hint=f"its nodes: {', '.join(allocated[:8])}",
+        )
+    wanted = len(run.hosts) or run.plan.nodes or len(allocated)
+    if wanted > len(allocated):
+        raise BadInput(
+            f"{count(wanted, 'node')} requested, and this shell's allocation has {len(allocated)}",
+            code=Code.SLURM_TOO_MANY_NODES,
+            hint=f"give --nodes {len(allocated)} or fewer",
+        )
+    return run.hosts or allocated[:wanted]
+
+
+def _start_step(script: str, attempt: str, nodes: Sequence[str]) -> SlurmJob:
+    """Run the script as a step on the first node of this shell's allocation."""
+    number = decimal(os.environ["SLURM_JOB_ID"])
+    assert number is not None
+    words = (
+        *("srun", f"--jobid={number}", f"--nodelist={nodes[0]}", "--nodes=1", "--ntasks=1"),
+        *("--overlap", "--mem=0", "--mpi=none", "--cpu-bind=none", "--chdir=/", "--quiet"),
+        *(f"--job-name={step_name(attempt)}", "/bin/sh"),
+    )
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=outer_environment(),
+            start_new_session=True,
+            text=True,
+        )
+    except FileNotFoundError:
+        raise NotStarted(
+            "srun is not installed here", code=Code.SLURM_MISSING, hint="load Slurm's commands"
+        ) from None
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(script)
+        process.stdin.close()
+    time.sleep(_STEP_SECONDS)
+    if process.poll():
+        assert process.stderr is not None
+        answer = Answer(exit=process.returncode, out="", err=process.stderr.read())
+        raise NotStarted(
+            f"srun could not start in job {number}: {answer.reason}",
+            code=Code.SLURM_REFUSED,
+            hint="does the allocation still exist? squeue --me",
+        )
+    return SlurmJob(id=number, allocation=True)
+
+
+def step_name(attempt: str) -> str:
+    """Return the name of the step that is the batch script of a run in an allocation."""
+    return f"accept-{attempt}-first"
