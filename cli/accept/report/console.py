@@ -7,14 +7,53 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TextIO
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from accept.core.serde import dump
 from accept.core.text import visible
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+#: The sequence for a color.
+_COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+class Style(StrEnum):
+    """The style of a part of a line, as rich names it."""
+
+    NORMAL = ""
+    TITLE = "bold"
+    DIM = "dim"
+    GOOD = "green"
+    BAD = "yellow"
+    RUNNING = "cyan"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a line."""
+
+    text: str
+    style: Style = Style.NORMAL
+
+
+Line = tuple[Part, ...]
+
+
+class View(Protocol):
+    """Something that stays in place on a terminal."""
+
+    def lines(self, now: float, width: int, height: int) -> Sequence[Line]:
+        """Return what it shows at a Unix time, in at most `height` lines of `width` columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +105,14 @@ class Terminal:
     quiet: bool = False
     verbose: bool = False
     _began: float = field(default_factory=time.monotonic)
+    #: Prints a line above the progress of a run, while that is on the terminal.
+    _print_above: Callable[[Text], None] | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Return True if the progress of a run can stay in place on stderr."""
+        is_utf8 = (sys.stderr.encoding or "").lower().replace("-", "") == "utf8"
+        return not self.quiet and is_utf8 and _is_styled(sys.stderr)
 
     @property
     def color(self) -> bool:
@@ -84,12 +131,61 @@ class Terminal:
         """Print one line of progress on stderr, with the seconds since the start."""
         if self.quiet:
             return
-        seconds = f"{time.monotonic() - self._began:7.1f} s"
-        if _is_styled(sys.stderr):
-            _print_dimmed(seconds, visible(text))
-        else:
-            sys.stderr.write(f"{seconds}  {visible(text)}\n")
+        self._print_progress(f"{time.monotonic() - self._began:7.1f} s", f"  {visible(text)}")
+
+    def log(self, line: str) -> None:
+        """Print a line of a run's log on stderr, which has a time of its own."""
+        if not self.quiet:
+            self._print_progress("", f"  {visible(line)}")
+
+    def _print_progress(self, dimmed: str, text: str) -> None:
+        if not _is_styled(sys.stderr):
+            sys.stderr.write(f"{dimmed}{text}\n")
             sys.stderr.flush()
+            return
+        from rich.console import Console
+        from rich.text import Text
+
+        # Long lines are not wrapped here.
+        line = Text.assemble((dimmed, "dim"), text)
+        if self._print_above:
+            self._print_above(line)
+        else:
+            Console(file=sys.stderr, highlight=False).print(line, soft_wrap=True)
+
+    @contextmanager
+    def showing(self, view: View | None) -> Iterator[Callable[[], None]]:
+        """Keep a view on the terminal, with other lines above it; yield what ends it early.
+
+        None: nothing is shown.
+        """
+        if view is None:
+            yield lambda: None
+            return
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        console = Console(file=sys.stderr, highlight=False)
+
+        def render() -> Text:
+            lines = view.lines(time.time(), console.width, console.height)
+            parts = [[(part.text, part.style.value) for part in line] for line in lines]
+            return Text("\n", no_wrap=True).join(
+                [Text.assemble(*line, no_wrap=True) for line in parts]
+            )
+
+        with Live(get_renderable=render, console=console, redirect_stdout=False) as live:
+            self._print_above = partial(console.print, soft_wrap=True)
+
+            def end() -> None:
+                self._print_above = None
+                live.stop()
+
+            try:
+                yield end
+            finally:
+                self._print_above = None
 
     def detail(self, text: str) -> None:
         """Print a line of progress with -v only."""
@@ -99,7 +195,7 @@ class Terminal:
     def result(self, value: object, *parts: str | Table) -> None:
         """Print the result: `value` as JSON with --json, else the texts and tables."""
         if self.json:
-            parts = (json.dumps(dump(value), indent=1, ensure_ascii=False),)
+            parts = (_json(value),)
         for part in parts:
             if isinstance(part, Table) and self.color:
                 # Rich writes to the same stream.
@@ -107,14 +203,33 @@ class Terminal:
                 part.print_styled()
             else:
                 text = part.plain() if isinstance(part, Table) else part
+                text = _without_controls(text, keeps_colors=self.color)
                 sys.stdout.write(text.rstrip("\n") + "\n")
         sys.stdout.flush()
 
 
-def _print_dimmed(first: str, text: str) -> None:
-    """Print a line on stderr, its first part dimmed; long lines are not wrapped here."""
-    from rich.console import Console
-    from rich.text import Text
+def _without_controls(text: str, *, keeps_colors: bool) -> str:
+    """Return a text with nothing that controls a terminal, except colors if they are kept."""
+    return "\n".join(
+        line if line.isprintable() else _printable(line, keeps_colors=keeps_colors)
+        for line in text.split("\n")
+    )
 
-    line = Text.assemble((first, "dim"), f"  {text}")
-    Console(file=sys.stderr, highlight=False).print(line, soft_wrap=True)
+
+def _printable(line: str, *, keeps_colors: bool) -> str:
+    parts = _COLOR.split(line) if keeps_colors else [line]
+    return "".join(
+        # Scripts in the values of the chart may contain tabs.
+        part if index % 2 else "\t".join(map(visible, part.split("\t")))
+        for index, part in enumerate(parts)
+    )
+
+
+def _json(value: object) -> str:
+    """Return a value as JSON; characters that control a terminal or are invisible are escaped."""
+    text = json.dumps(dump(value), indent=1, ensure_ascii=False)
+    return re.sub(
+        r"[^\x20-\x7e\n]",
+        lambda match: match[0] if visible(match[0]) else json.dumps(match[0])[1:-1],
+        text,
+    )

@@ -1,0 +1,189 @@
+"""Prepare what several pictures of a report need: populations, inventories and times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from accept.core.checks import REGISTRY
+from accept.core.facts import Inventory, inventories_of
+from accept.core.judge import bounds, gathered
+from accept.core.judge.collective_metrics import BANDWIDTH, LATENCY, Measure, planned_sizes
+from accept.core.judge.evidence import Evidence
+from accept.core.judge.groups import scored, to_samples
+from accept.core.judge.hosts import Found
+from accept.core.judge.outliers import Sample
+from accept.core.judge.pairs import Measurement, healthy_spread
+from accept.core.judge.robust_stats import Spread, spread
+from accept.core.model import GroupKind, Plan, Record, Step, Verdict
+from accept.core.text import format_size
+
+#: Suffixes of metrics that repeat another one under other conditions.
+_TAILS = ("-p5", "-least", "-most", "-alone", "-wrong")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population:
+    """Executions of one check that healthy hosts finish equally fast."""
+
+    check: str
+    step: Step
+    #: Number of hosts of each execution.
+    nodes: int
+    measure: Measure
+    #: Message size in bytes; None: the metric has none.
+    size: int | None
+    samples: tuple[Sample, ...]
+    #: The spread of the healthy ones; None: too few.
+    normal: Spread | None
+    #: The value that each must reach; None: no bound.
+    bound: float | None
+
+    @property
+    def title(self) -> str:
+        """Return check and size."""
+        return f"{self.check} {format_size(self.size)}" if self.size else self.check
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceValues:
+    """One metric that each GPU measured by itself."""
+
+    check: str
+    metric: str
+    unit: str
+    #: Host -> local rank -> value.
+    values: Mapping[str, Mapping[int, float]]
+    median: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Everything that a report shows: plan, verdict and records of a run."""
+
+    plan: Plan
+    verdict: Verdict
+    records: tuple[Record, ...]
+    #: SHA-256 of the evidence's list of checksums; empty: it has none.
+    evidence_hash: str = ""
+    #: What to type now, in order: command and purpose.
+    commands: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def _gathered(self) -> tuple[Found, dict[str, Evidence]]:
+        return gathered(
+            self.plan, self.records, checks=REGISTRY, interruption=self.verdict.interruption
+        )
+
+    @property
+    def found(self) -> Found:
+        """Return the hosts of the run."""
+        return self._gathered[0]
+
+    @property
+    def evidences(self) -> Mapping[str, Evidence]:
+        """Return the evidence of each check."""
+        return self._gathered[1]
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """Return all hosts by their places in the network, then in the run's order."""
+        places = self.found.places
+        hosts = (*self.verdict.hosts, *self.verdict.missing)
+        position = {host: index for index, host in enumerate(hosts)}
+        return tuple(sorted(position, key=lambda host: (places.get(host, "~"), position[host])))
+
+    @cached_property
+    def suspects(self) -> frozenset[str]:
+        """Return the hosts that are bad themselves."""
+        return frozenset(h for s in self.verdict.suspects if not s.of_network for h in s.hosts)
+
+    @cached_property
+    def inventories(self) -> Mapping[str, Inventory]:
+        """Return the last inventory of each host, in the run's order."""
+        return inventories_of(self.records, self.verdict.hosts)
+
+    @cached_property
+    def populations(self) -> tuple[Population, ...]:
+        """Return the populations of single hosts and of pairs, in the order of the plan."""
+        return tuple(self._populations())
+
+    def _populations(self) -> Iterator[Population]:
+        for evidence, score in scored(self.evidences.values(), REGISTRY):
+            inverse = evidence.check == "latency"
+            measure = LATENCY if inverse else BANDWIDTH
+            for step in evidence.steps:
+                nodes = {GroupKind.EACH: 1, GroupKind.PAIRS: 2}.get(step.groups)
+                if nodes is None:
+                    continue
+                samples = to_samples(evidence, score, step, evidence.of_step(step))
+                samples = [s for s in samples if len(set(s.hosts)) == nodes and not s.ranks]
+                sizes = planned_sizes(step)
+                if samples:
+                    lower = bounds.highest_lower_bound(
+                        evidence, nodes, measure.metric, top=sizes[-1:]
+                    )
+                    yield Population(
+                        check=evidence.check,
+                        step=step,
+                        nodes=nodes,
+                        measure=measure,
+                        size=sizes[-1] if sizes and not inverse else None,
+                        samples=tuple(samples),
+                        normal=_normal(samples, nodes, self.plan.machine.noise, lower),
+                        bound=None if inverse else lower,
+                    )
+
+    @cached_property
+    def devices(self) -> tuple[DeviceValues, ...]:
+        """Return the rates that each GPU measured by itself."""
+        found: dict[tuple[str, str, str], dict[str, dict[int, float]]] = {}
+        for record in self.records:
+            for metric in record.metrics:
+                check = REGISTRY.get(metric.check)
+                if check is None or not check.devices or metric.rank is None:
+                    continue
+                spec = check.metric(metric.name)
+                if spec is None or spec.unit == "count" or spec.name.endswith(_TAILS):
+                    continue
+                host = metric.host or (record.hosts[0] if len(record.hosts) == 1 else "")
+                by_host = found.setdefault((metric.check, metric.name, metric.unit), {})
+                by_host.setdefault(host, {})[metric.rank] = metric.value
+        return tuple(
+            DeviceValues(
+                check=check, metric=metric, unit=unit, values=by_host, median=_median(by_host)
+            )
+            for (check, metric, unit), by_host in found.items()
+        )
+
+
+def is_bad(population: Population, sample: Sample) -> bool:
+    """Return True if an execution failed, is below its bound, or slower than all normal ones."""
+    if sample.cause or sample.value is None:
+        return True
+    limits = [population.bound] if population.bound is not None else []
+    limits += [population.normal.limit] if population.normal is not None else []
+    return bool(limits) and sample.value < max(limits)
+
+
+def _normal(
+    samples: Sequence[Sample], nodes: int, noise: float, bound: float | None
+) -> Spread | None:
+    """Return the spread of healthy values, by the same rules as the judge."""
+    if nodes == 2:
+        pairs = (Measurement(sample.hosts, sample.value, sample.cause) for sample in samples)
+        return healthy_spread(pairs, noise, bound)
+    return spread([s.value for s in samples if s.value is not None and not s.cause], noise)
+
+
+def _median(by_host: Mapping[str, Mapping[int, float]]) -> float:
+    values = sorted(value for own in by_host.values() for value in own.values())
+    return values[len(values) // 2] if values else 0.0
+
+
+def share_of(sample: Sample, normal: Spread | None) -> float | None:
+    """Return a value as a share of normal; None if it failed or normal is unknown."""
+    if sample.value is None or sample.cause or normal is None or normal.median <= 0:
+        return None
+    return sample.value / normal.median

@@ -1,0 +1,159 @@
+"""Write a run as one HTML page: no other files, no network, no time of writing.
+
+The same run gives the same bytes. Every text from hosts and logs loses its control characters and
+is escaped; the content security policy allows only the page's own style and script.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from accept.core.judge.collective_metrics import number
+from accept.core.judge.consistency import compared
+from accept.core.judge.summary import action, node_lists, not_run, suspect_advice, usable
+from accept.core.model import Verdict
+from accept.core.report.text import answer_of, kept, number3
+from accept.core.text import count, duration, folded, format_size, plain
+from accept.report.certificate import certificate
+from accept.report.coverage_table import coverage_rows
+from accept.report.data import Run
+from accept.report.gpu_grid import gpu_grid
+from accept.report.health_table import health_rows
+from accept.report.not_tested import gaps
+from accept.report.pair_matrix import pair_matrix
+from accept.report.rail_matrix import rail_matrices
+from accept.report.repeated import Repeated, headline, node_rows, percent
+from accept.report.size_curves import size_curves
+from accept.report.strip_plot import strip_plots
+from accept.report.svg import LEGEND, short
+from accept.report.timeline import timeline
+
+_TEMPLATES = Path(__file__).parent / "templates"
+#: Longest text of a host or log in one place.
+_LONGEST = 2000
+
+
+def render_html(run: Run) -> str:
+    """Return the page."""
+    style, script = _asset("report.css"), _asset("report.js")
+    plots, more_populations = strip_plots(run)
+    page = _environment().get_template("report.html.j2")
+    return page.render(
+        run=run,
+        verdict=run.verdict,
+        plan=run.plan,
+        nodes=node_lists(run.verdict),
+        answer=answer_of(run.verdict),
+        usable=usable(run.verdict),
+        not_run=not_run(run.verdict.not_run),
+        kept=kept(run.verdict),
+        advice=_advice(run.verdict),
+        style=style,
+        script=script,
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        strip_plots=plots,
+        more_populations=more_populations,
+        pair_matrix=pair_matrix(run),
+        rail_matrices=rail_matrices(run),
+        gpu_grid=gpu_grid(run),
+        curves=size_curves(run),
+        timeline=timeline(run),
+        health=health_rows(run),
+        drift=compared(run.inventories),
+        coverage=coverage_rows(run),
+        gaps=gaps(run),
+        certificate=certificate(run),
+        legend=LEGEND,
+    )
+
+
+def render_repeated(result: Repeated) -> str:
+    """Return the page of a repeated run."""
+    style = _asset("report.css")
+    return (
+        _environment()
+        .get_template("repeated.html.j2")
+        .render(
+            result=result,
+            headline=headline(result),
+            nodes=node_rows(result),
+            good=folded(result.good),
+            bad=folded(result.bad),
+            untested=folded(result.untested),
+            style=style,
+            style_hash=_hash(style),
+        )
+    )
+
+
+def _advice(verdict: Verdict) -> list[str]:
+    """Return the advice that is not shown beside a suspect."""
+    beside = {suspect_advice(suspect) for suspect in verdict.suspects}
+    return [line for line in verdict.advice if line not in beside]
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        short=short,
+        number=number,
+        number3=number3,
+        percent=percent,
+        duration=duration,
+        size=format_size,
+        date=_date,
+        clock=_clock,
+        plain=plain,
+        action=action,
+    )
+    environment.globals["count"] = count
+    return environment
+
+
+def _shown(value: object) -> object:
+    """Return a value for the page: text from hosts loses what controls or hides text."""
+    return (
+        plain(value, _LONGEST)
+        if isinstance(value, str) and not hasattr(value, "__html__")
+        else value
+    )
+
+
+def _asset(name: str) -> Markup:
+    return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+def _hash(text: str) -> str:
+    """Return the source that a content security policy names for an inline style or script."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _time(seconds: float, form: str) -> str:
+    """Return a time in UTC; "unknown" for times that no run has."""
+    if not 0 < seconds < 1e11:
+        return "unknown"
+    return datetime.fromtimestamp(seconds, UTC).strftime(form)
+
+
+def _date(seconds: float) -> str:
+    return _time(seconds, "%Y-%m-%d %H:%M UTC")
+
+
+def _clock(seconds: float) -> str:
+    return _time(seconds, "%H:%M:%S")

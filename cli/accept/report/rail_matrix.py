@@ -1,0 +1,102 @@
+"""Draw the rails: a column for each local rank, a row for each node that rails were repeated on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from accept.core.checks import REGISTRY
+from accept.core.judge.evidence import Evidence, Score
+from accept.core.judge.groups import is_full_rail, scored, to_sample
+from accept.core.judge.robust_stats import median_of
+from accept.core.model import GroupKind, Step
+from accept.report.data import Run
+from accept.report.svg import Tone, cells, tone
+
+_MOST_ROWS = 60
+_LEFT, _TOP, _WIDTH, _HEIGHT = 150, 18, 46, 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class RailMatrix:
+    """The rails of one check: a row for all nodes together, then nodes in pairs of one rail."""
+
+    check: str
+    ranks: tuple[int, ...]
+    rows: tuple[str, ...]
+    cells: Mapping[Tone, Markup]
+    #: Text, column, for the full rails.
+    values: tuple[tuple[str, int], ...]
+    left: int
+    top: int
+    cell_width: int
+    cell_height: int
+
+
+def rail_matrices(run: Run) -> tuple[RailMatrix, ...]:
+    """Return a matrix for each check and step that measured rails."""
+    matrices = (
+        _matrix(run, evidence, score, step)
+        for evidence, score in scored(run.evidences.values(), REGISTRY)
+        for step in evidence.steps
+        if step.groups is GroupKind.RAILS
+    )
+    return tuple(matrix for matrix in matrices if matrix is not None)
+
+
+def _matrix(run: Run, evidence: Evidence, score: Score, step: Step) -> RailMatrix | None:
+    full: dict[int, float | None] = {}
+    pairs: dict[tuple[str, int], list[float]] = {}
+    for record in evidence.of_step(step):
+        sample = to_sample(evidence.check, score, record, step)
+        if sample is None or len(record.local_ranks) != 1:
+            continue
+        (rank,) = record.local_ranks
+        value = None if sample.cause else sample.value
+        if is_full_rail(record, evidence.hosts):
+            full[rank] = value
+        else:
+            for host in record.hosts:
+                pairs.setdefault((host, rank), []).append(value or 0.0)
+    known = [value for value in full.values() if value]
+    if not known:
+        return None
+    ranks = tuple(sorted({*full, *(rank for _, rank in pairs)}))
+    column = {rank: index for index, rank in enumerate(ranks)}
+    usual = median_of(known)
+    usual_pair = median_of(map(max, pairs.values())) if pairs else 0.0
+    in_pairs = {host for host, _ in pairs}
+    rows = [host for host in run.order if host in in_pairs][:_MOST_ROWS]
+    corners: dict[Tone, list[tuple[float, float]]] = {}
+
+    def add(kind: Tone, rank: int, row: int) -> None:
+        corner = (_LEFT + column[rank] * _WIDTH, _TOP + (row + 0.5) * _HEIGHT)
+        corners.setdefault(kind, []).append(corner)
+
+    for rank in ranks:
+        value = full.get(rank)
+        missing = Tone.FAILED if rank in full else Tone.MISSING
+        add(tone(value / usual) if value else missing, rank, 0)
+        for number, host in enumerate(rows, 1):
+            own = pairs.get((host, rank))
+            if own is None:
+                add(Tone.MISSING, rank, number)
+            else:
+                # A node is as good as its best pair.
+                best = max(own)
+                add(tone(best / usual_pair) if best and usual_pair else Tone.FAILED, rank, number)
+    return RailMatrix(
+        check=evidence.check,
+        ranks=ranks,
+        rows=("all nodes", *rows),
+        cells={kind: cells(own, _WIDTH - 2) for kind, own in sorted(corners.items())},
+        values=tuple(
+            (f"{value:.0f}" if value else "failed", column[rank]) for rank, value in full.items()
+        ),
+        left=_LEFT,
+        top=_TOP,
+        cell_width=_WIDTH,
+        cell_height=_HEIGHT,
+    )

@@ -1,0 +1,122 @@
+"""Write a script that repeats the measurement of a ticket with Open MPI and nccl-tests alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from accept.config import resources
+from accept.core.catalog.tools import NCCL_TESTS_FOLDERS
+from accept.core.checks import REGISTRY
+from accept.core.checks.check import CheckParams
+from accept.core.judge.outliers import Sample
+from accept.core.model import Record, Step
+from accept.core.serde import Invalid, read
+from accept.core.text import plain
+from accept.report.data import Population, Run
+
+#: `collective.py` and the modules that it imports.
+_PROGRAMS = (
+    "collective.py",
+    "corruption_source.py",
+    "nccl_table_writer.py",
+    "rank_io.py",
+    "reference_data.py",
+    "torch_collectives.py",
+    "torch_io.py",
+)
+#: Their output would hide the table.
+_LEFT_OUT = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings of the ranks that only the workstation that rendered the run knows."""
+
+    #: The environment script of NCCL's plugin; empty: none, or unknown.
+    script: str = ""
+    #: NCCL profile of a step -> the variables that it sets and removes.
+    changed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    removed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Channels of NCCL to each peer of sendrecv; 0: NCCL's choice.
+    net_channels: int = 0
+
+
+def script_of(run: Run, population: Population, sample: Sample, settings: Settings) -> str:
+    """Return the script for one execution of a collective on one or two nodes; "" for others."""
+    check, step = REGISTRY[population.check], population.step
+    record = _record_of(run, population, sample)
+    if check.template != "collectives.sh.j2" or record is None or len(record.hosts) > 2:
+        return ""
+    collective = check.runs or population.check.replace("-", "_")
+    removed = (*_LEFT_OUT, *settings.removed.get(step.profile, ()))
+    env = {**run.plan.env, **settings.changed.get(step.profile, {})}
+    env = {name: value for name, value in env.items() if name not in removed}
+    if collective == "sendrecv" and settings.net_channels:
+        env.setdefault("NCCL_NCHANNELS_PER_NET_PEER", str(settings.net_channels))
+    pair = len(record.hosts) == 2
+    of_gpus = run.plan.machine.gpus != 0
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["sh"] = lambda value: shlex.quote(str(value))
+    return environment.get_template("repro.sh.j2").render(
+        collective=collective.replace("_", "-"),
+        program=f"{collective}_perf",
+        where="between two nodes" if pair else "on one node",
+        pair=pair,
+        hosts=record.hosts,
+        ranks=max(1, record.ranks // len(record.hosts)),
+        devices=record.local_ranks if of_gpus else (),
+        interface=run.plan.machine_in(step).interface,
+        folders=NCCL_TESTS_FOLDERS,
+        env=env,
+        others=sorted(n for n in env if not n.startswith(("NCCL_", "GLOO_", "CUDA_"))),
+        script=settings.script,
+        params=_params(check.params, step),
+        result=_result(population, sample),
+    )
+
+
+def _params(kind: type[CheckParams], step: Step) -> dict[str, object]:
+    """Return the parameters of a step; the defaults if they are invalid."""
+    try:
+        return vars(read(kind, step.params))
+    except Invalid:
+        return vars(kind())
+
+
+def _result(population: Population, sample: Sample) -> tuple[str, ...]:
+    """Return what the run measured, for comparison, as lines of plain text."""
+    size = f" at {population.size} bytes" if population.size else ""
+    show = population.measure.text
+    value = show(sample.value) if sample.value is not None else "nothing"
+    lines = [f"# the run measured {value}{size}"]
+    if sample.cause:
+        lines[0] += f" ({sample.cause})"
+    if population.normal is not None:
+        others = f"the median of {population.normal.count} normal ones"
+        lines.append(f"# normal: {show(population.normal.median)}, {others}")
+    return tuple(plain(line) for line in lines)
+
+
+def _record_of(run: Run, population: Population, sample: Sample) -> Record | None:
+    """Return the record of an execution."""
+    wanted = (population.step.id, sample.hosts, sample.ranks, sample.log)
+    for record in run.records:
+        if (record.step, record.hosts, record.local_ranks, record.log) == wanted:
+            return record
+    return None
+
+
+def programs() -> dict[str, str]:
+    """Return the programs that replace nccl-tests, by their paths beside the script."""
+    folder = resources.launchers() / "programs"
+    return {f"programs/{name}": (folder / name).read_text(encoding="utf-8") for name in _PROGRAMS}
