@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
+import signal
 import sys
 import traceback
 from pathlib import Path
 
 from accept.app.commands import call
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadInput, Exit
-from accept.core.text import visible
+from accept.core.errors import AcceptError, BadInput, Exit, Terminated
+from accept.core.text import plain, visible
 
 #: Both script names; shell completion needs the one that was called.
 _NAMES = ("accept", "gpu-accept")
@@ -21,6 +23,16 @@ _NAMES = ("accept", "gpu-accept")
 
 def main() -> None:
     """Run a command, and turn every failure into one message and a documented exit code."""
+    is_terminated = False
+
+    def terminate(*_: object) -> None:
+        # Later signals would interrupt the clean-up.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        nonlocal is_terminated
+        is_terminated = True
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         code = _call()
     except AcceptError as error:
@@ -41,7 +53,10 @@ def main() -> None:
         code = _failed(text, Code.MEMORY, Exit.INTERRUPTED)
     except Exception as error:
         code = _crashed(error)
-    sys.exit(int(code))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    # Typer turns every KeyboardInterrupt into 130.
+    sys.exit(int(Exit.TERMINATED if is_terminated and code == Exit.CTRL_C else code))
 
 
 def _call() -> int:
@@ -66,6 +81,10 @@ def _check_streams() -> None:
         sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - open until exit
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        # A character set that lacks a character of a message must not end the command.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     if sys.stdout is None:
         raise BadInput(
             "standard output is closed",
@@ -97,7 +116,7 @@ def _is_verbose() -> bool:
 
 
 def _system_error(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else ""
+    where = f"{plain(error.filename)}: " if error.filename else ""
     room = "make room on the disk of the output, of ACCEPT_RUNS (runs) and of TMPDIR"
     rights = "check owner and mode of that file or folder, or name another one"
     advice = {

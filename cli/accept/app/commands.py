@@ -22,6 +22,7 @@ from accept.app.options import (
     EvidenceArgument,
     GpusOption,
     LaunchOptions,
+    MaxBadOption,
     OutputOptions,
     PlanOptions,
     ReleaseOptions,
@@ -32,6 +33,19 @@ from accept.app.options import (
 from accept.commands.choices import Listing, Schema, Shown
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
+from accept.core.text import plain
+
+Collective = Literal[
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "alltoall",
+    "sendrecv",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+]
 
 _HELP = """Acceptance tests for GPU nodes: is the machine good, and if not, which part is bad?
 
@@ -44,27 +58,36 @@ Commands in their order (`run` does submit to judge; `last` names the newest run
   accept watch   last                    follow the run; can be repeated after a disconnect
   accept collect last                    fetch the evidence
   accept judge   last                    judge the evidence; can be repeated anywhere
-  accept report  last                    write report.md and junit.xml
+  accept explain last node17             the evidence for and against a node
+  accept retest  last                    measure its suspects again, with good nodes
+  accept ticket  last node17             text and logs about a bad node for its provider
+  accept report  last                    write report.html, report.md, junit.xml, node lists
+  accept verify  last                    is the evidence unmodified, and who signed it?
   accept judge   my-logs/                judge nccl-tests logs from runs without accept
   accept diff    monday last             what got slower
   accept baseline last --out my-a4.yaml  your own references, for --machine
   accept run                             a full run on this machine
   accept run     --hosts node[01-16]     a full run on hosts over ssh
+  accept run     --partition gpu -n 16   a full run in a job of Slurm
   accept drill   --hosts node[01-16]     does the suite catch faults? inject them one by one
   accept cancel  last                    end the run; keep what it measured
   accept delete  last                    remove the rest of the run from a cluster
+  accept prune   --older-than 30d        remove the folders of old runs on this machine
   accept init    site.yaml               write a site file for a cluster
   accept nodes   --machine a4-highgpu-8g list the free nodes of a cluster
   accept list    machines                list machines, suites, checks, backends, runs or errors
   accept show    machine gpu             what results are compared with, and the sources
   accept show    error E-USAGE           what an error code means, and what to do
   accept schema  site                    the JSON Schema of a file or result
+
 \b
 Exit codes: 0 pass, 2 usage or bad input, 3 fail or degraded, 4 could not start,
 5 failed during the run or timed out, 6 evidence incomplete, 7 inconclusive, 70 internal error,
-130 Ctrl-C.
+130 Ctrl-C, 143 SIGTERM.
 """
 
+#: The states of nodes that `accept show nodes` takes as options.
+_STATES = ("good", "bad", "untested")
 #: The functions of all commands, by name.
 _COMMANDS: dict[str, Callable[..., int]] = {}
 
@@ -118,7 +141,7 @@ def _refuse_blank_words(script: str, words: Sequence[str]) -> None:
         is_long_option = option.startswith("--") and bool(equals)
         if not (value if is_long_option else word).strip():
             raise BadInput(
-                f"the value after {option if is_long_option else before} is empty",
+                f"the value after {plain(option if is_long_option else before, 100)} is empty",
                 code=Code.OPTION_EMPTY,
                 hint="give a value or leave it out; is a shell variable unset?",
             )
@@ -214,9 +237,10 @@ def _refuse_plan_options(parsed: typer.Context) -> None:
     planning = {option.name for option in fields(PlanOptions)}
     given = []
     for param in parsed.command.params:
-        source = parsed.get_parameter_source(param.name)
-        if param.name in planning and source is not None and source.name == "COMMANDLINE":
-            given.append(param.opts[0])
+        if param.name in planning:
+            source = parsed.get_parameter_source(param.name)
+            if source is not None and source.name == "COMMANDLINE":
+                given.append(param.opts[0])
     if given:
         raise BadInput(
             f"a rendered run takes no {', '.join(given)}: its plan was fixed by accept render",
@@ -258,13 +282,23 @@ def judge(
     expect: Annotated[
         list[str] | None, typer.Option(help="Threshold: 'all-reduce@8G>=380'.")
     ] = None,
+    collective: Annotated[
+        Collective | None,
+        typer.Option(metavar="NAME", help="Collective of logs that do not name theirs."),
+    ] = None,
+    max_bad: MaxBadOption = 0,
     output: OutputOptions,
 ) -> int:
     """Judge evidence or nccl-tests logs: accept judge last, accept judge my-logs/"""
     from accept.commands import judge as judges
 
     return judges.do_judge(
-        tuple(paths or ()), output.terminal(), expect=tuple(expect or ()), machine=machine
+        tuple(paths or ()),
+        output.terminal(),
+        expect=tuple(expect or ()),
+        machine=machine,
+        collective=collective,
+        max_bad=max_bad,
     )
 
 
@@ -273,12 +307,12 @@ def report(
     *,
     run: EvidenceArgument = "last",
     form: Annotated[
-        Literal["files", "md", "junit"],
-        typer.Option("--format", help="Write both files, or print one report."),
+        Literal["files", "html", "md", "junit"],
+        typer.Option("--format", help="Write all files, or print one report."),
     ] = "files",
     output: OutputOptions,
 ) -> int:
-    """Write report.md and junit.xml, or print one: accept report last --format md"""
+    """Write report.html, report.md and junit.xml, or print one: accept report last"""
     from accept.commands import judge as judges
 
     return judges.do_report(run, output.terminal(), form=form)
@@ -326,14 +360,41 @@ def baseline(
 
 @_command
 def run(
-    *, plan: PlanOptions, launch: LaunchOptions, place: ReleaseOptions, output: OutputOptions
+    *,
+    max_bad: MaxBadOption = 0,
+    repeat: Annotated[
+        int,
+        typer.Option(min=1, max=100, help="Repetitions; shows the spread and the worst verdict."),
+    ] = 1,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Go on after the finished steps of an interrupted run."),
+    ] = None,
+    plan: PlanOptions,
+    launch: LaunchOptions,
+    place: ReleaseOptions,
+    output: OutputOptions,
 ) -> int:
     """Run a suite and judge it: accept run; accept run --hosts a,b,c"""
     from accept.app.parse import parse_options
     from accept.commands import run as runs
 
     options = parse_options(plan, launch=launch, cluster=place)
-    return runs.do_run(options, output.terminal(), dry_run=launch.dry_run)
+    if repeat > 1 and resume:
+        raise BadInput(
+            "--resume and --repeat exclude each other",
+            code=Code.USAGE,
+            hint="leave one out",
+        )
+    if repeat > 1:
+        from accept.commands import repeat as repeats
+
+        return repeats.do_repeat(
+            options, output.terminal(), times=repeat, dry_run=launch.dry_run, max_bad=max_bad
+        )
+    return runs.do_run(
+        options, output.terminal(), dry_run=launch.dry_run, max_bad=max_bad, resumed=resume
+    )
 
 
 @_command
@@ -390,15 +451,35 @@ def delete(
     output: OutputOptions,
 ) -> int:
     """Collect a run, then remove it from the cluster: accept delete last --dry-run"""
+    from accept.app.parse import seconds
     from accept.commands import run as runs
 
     return runs.do_delete(
         tuple(names or ()),
         output.terminal(),
-        older_than=older_than,
+        older_than=seconds("older-than", older_than),
         dry_run=dry_run,
         collects=not no_collect,
     )
+
+
+@_command
+def prune(
+    *,
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="Runs that are older: 30d, 24h.", show_default=False)
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be removed.")
+    ] = False,
+    output: OutputOptions,
+) -> int:
+    """Remove folders of old runs on this machine: accept prune --older-than 30d --dry-run"""
+    from accept.app.parse import seconds
+    from accept.commands import prune as pruning
+
+    age = seconds("older-than", older_than)
+    return pruning.do_prune(output.terminal(), older_than=age or 0.0, dry_run=dry_run)
 
 
 @_command
@@ -438,16 +519,23 @@ def nodes(
     ] = None,
     site: SiteOption = None,
     gpus_per_node: GpusOption = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", help="Slurm: list the idle nodes of a partition.")
+    ] = None,
     place: ClusterOptions,
     output: OutputOptions,
 ) -> int:
     """List matching nodes with all GPUs free: accept nodes -m a4-highgpu-8g > nodes.txt"""
-    from accept.app.parse import parse_place
+    from accept.app.parse import parse_place, parse_slurm
     from accept.commands import cluster
     from accept.plan.resolve import Options
 
     options = Options(
-        machine=machine or "", site=site, gpus_per_node=gpus_per_node, place=parse_place(place)
+        machine=machine or "",
+        site=site,
+        gpus_per_node=gpus_per_node,
+        place=parse_place(place),
+        slurm=parse_slurm(DrillOptions(partition=partition)),
     )
     return cluster.do_nodes(options, output.terminal())
 
@@ -456,25 +544,138 @@ def nodes(
 def list_(
     *,
     what: Annotated[Listing, typer.Argument(help="What to list.")],
+    url: Annotated[
+        str | None, typer.Argument(metavar="[URL]", help="runs: those in a bucket or folder.")
+    ] = None,
     output: OutputOptions,
 ) -> int:
     """List machines, suites, checks, back ends, runs or errors: accept list machines"""
     from accept.commands import catalog
 
-    return catalog.do_list(what, output.terminal())
+    return catalog.do_list(what, output.terminal(), url=url)
 
 
 @_command
 def show(
     *,
     what: Annotated[Shown, typer.Argument(help="What to show.")],
-    name: Annotated[str, typer.Argument(help="Its name, its file, or the code of an error.")],
+    name: Annotated[
+        str, typer.Argument(help="Its name, its file, the code of an error, or a run.")
+    ],
+    good: Annotated[bool, typer.Option("--good", help="nodes: those that are good.")] = False,
+    bad: Annotated[bool, typer.Option("--bad", help="nodes: those that are bad.")] = False,
+    untested: Annotated[
+        bool, typer.Option("--untested", help="nodes: those that are not shown to be good or bad.")
+    ] = False,
+    folded: Annotated[
+        bool, typer.Option("--folded", help="nodes: as one host list, such as node[01-16].")
+    ] = False,
+    commands: Annotated[
+        bool,
+        typer.Option(
+            "--commands", help="nodes: commands that label and report bad ones; they are not run."
+        ),
+    ] = False,
+    machine: Annotated[
+        str, typer.Option(metavar="NAME", help="Machine of a suite's estimated times.")
+    ] = "a4-highgpu-8g",
+    nodes: Annotated[
+        int, typer.Option(metavar="NUMBER", min=1, help="Nodes of a suite's estimated times.")
+    ] = 64,
     output: OutputOptions,
 ) -> int:
-    """Show a machine, suite, site, check, cause or error: accept show check gemm"""
+    """Show a machine, suite, check, cause, error or a run's nodes: accept show check gemm"""
     from accept.commands import catalog
+    from accept.commands import nodes as node_commands
 
-    return catalog.do_show(what, name, output.terminal())
+    states = [state for state, chosen in zip(_STATES, (good, bad, untested), strict=True) if chosen]
+    if what is Shown.NODES and commands:
+        return node_commands.do_show_commands(name, output.terminal())
+    if what is Shown.NODES:
+        return node_commands.do_show_nodes(name, output.terminal(), states=states, fold=folded)
+    if states or folded or commands:
+        raise BadInput(
+            "--good, --bad, --untested, --folded and --commands are for the nodes of a run",
+            code=Code.USAGE,
+            hint="accept show nodes last --good",
+        )
+    return catalog.do_show(what, name, output.terminal(), machine=machine, nodes=nodes)
+
+
+@_command
+def explain(
+    *,
+    run: EvidenceArgument,
+    node: Annotated[str, typer.Argument(help="Name of a node of the run.")],
+    output: OutputOptions,
+) -> int:
+    """Show the evidence for and against a node: accept explain last node17"""
+    from accept.commands import explain as explanations
+
+    return explanations.do_explain(run, node, output.terminal())
+
+
+@_command
+def retest(
+    *,
+    run: RunArgument = "last",
+    nodes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NODE]...", help="Suspects to measure; default: all."),
+    ] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Measure the bad pairs again, and as many good ones.")
+    ] = False,
+    output: OutputOptions,
+) -> int:
+    """Measure the suspects of a run again, with good nodes: accept retest last"""
+    from accept.commands import retest as retests
+
+    return retests.do_retest(run, tuple(nodes or ()), output.terminal(), pairs=pairs)
+
+
+@_command
+def ticket(
+    *,
+    run: EvidenceArgument,
+    node: Annotated[
+        str | None, typer.Argument(metavar="[NODE]", help="A bad node of the run.")
+    ] = None,
+    fabric: Annotated[
+        bool, typer.Option("--fabric", help="The network between nodes instead of a node.")
+    ] = False,
+    redact: Annotated[
+        bool,
+        typer.Option(
+            "--redact", help="Replace names and addresses; serials, UUIDs and PCI addresses stay."
+        ),
+    ] = False,
+    output: OutputOptions,
+) -> int:
+    """Write text and logs about a bad node for its provider: accept ticket last node17"""
+    from accept.commands import ticket as tickets
+
+    return tickets.do_ticket(run, node, output.terminal(), fabric=fabric, redact=redact)
+
+
+@_command
+def verify(
+    *,
+    run: EvidenceArgument = "last",
+    public_key: Annotated[
+        list[Path] | None,
+        typer.Option("--public-key", metavar="FILE", help="Public keys; one must have signed it."),
+    ] = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option("--sign", metavar="KEY", help="Then sign it with your own private key."),
+    ] = None,
+    output: OutputOptions,
+) -> int:
+    """Show whether evidence is unmodified, and who signed it: accept verify last"""
+    from accept.commands import verify as verifying
+
+    return verifying.do_verify(run, output.terminal(), keys=tuple(public_key or ()), own_key=sign)
 
 
 @_command

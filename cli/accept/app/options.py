@@ -25,6 +25,10 @@ GpusOption = Annotated[
     int | None,
     typer.Option("--gpus-per-node", help="GPUs to use on each node; default: all."),
 ]
+MaxBadOption = Annotated[
+    int,
+    typer.Option("--max-bad", min=0, help="Accept a run that passes without N bad nodes at most."),
+]
 SiteOption = Annotated[
     str | None, typer.Option("--site", help="Site file: describes your cluster.")
 ]
@@ -152,7 +156,8 @@ class DrillOptions:
     backend: Annotated[
         str | None,
         typer.Option(
-            help="Back end: local, ssh or kubernetes; default: chosen by --hosts and --site."
+            help="Back end: local, ssh, slurm or kubernetes; "
+            "default: chosen by --hosts, --partition and --site."
         ),
     ] = None
     settings: Annotated[
@@ -186,15 +191,48 @@ class DrillOptions:
         str | None,
         typer.Option(help="How long the first host keeps evidence that was not fetched."),
     ] = None
+    image: Annotated[
+        str | None,
+        typer.Option(help="Container image of the run; replaces the site's."),
+    ] = None
+    partition: Annotated[
+        str | None, typer.Option(help="Slurm: partition; runs the checks in a job of Slurm.")
+    ] = None
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Slurm: nodes not to use: n7, n[01-16].")
+    ] = None
+    reservation: Annotated[str | None, typer.Option(help="Slurm: reservation.")] = None
+    account: Annotated[str | None, typer.Option(help="Slurm: account.")] = None
+    qos: Annotated[str | None, typer.Option(help="Slurm: quality of service.")] = None
+    constraint: Annotated[str | None, typer.Option(help="Slurm: features of the nodes.")] = None
+    time: Annotated[
+        str | None, typer.Option(help="Slurm: time limit of the job; default: the run's longest.")
+    ] = None
+    sbatch_arg: Annotated[
+        list[str] | None, typer.Option(help="Slurm: another option of sbatch: --switches=1.")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(DrillOptions):
     """The options of a drill, and those that a drill sets itself for each of its runs."""
 
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run only these checks or steps: gemm,memory.")
+    ] = None
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Run all but these checks or steps: train.")
+    ] = None
+    fail_fast: Annotated[
+        bool,
+        typer.Option("--fail-fast", help="End the run after the first step that fails for good."),
+    ] = False
     hold: Annotated[
         str | None,
-        typer.Option(help="Keep the hosts this long after a failed run, for debugging."),
+        typer.Option(
+            help="Keep the hosts this long after a failed run, for debugging: 30m; "
+            "after every run: always:30m."
+        ),
     ] = None
     inject: Annotated[
         list[str] | None,

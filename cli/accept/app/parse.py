@@ -12,13 +12,16 @@ from accept.app.options import (
     PlanOptions,
     ReleaseOptions,
 )
+from accept.config.chart_rules import chart_rules
 from accept.config.expectations import parse_duration
-from accept.config.kubernetes import NAME, RELEASE_NAME
+from accept.config.kubernetes import NAME
+from accept.config.slurm import Slurm
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.serde import escaped
+from accept.core.serde import Invalid, escaped, read
 from accept.evidence import rundir
 from accept.plan.resolve import ClusterPlace, Options
+from accept.plan.selection import Selection
 
 #: A --nodes value with names: @FILE, or a text with a digit, dot, dash, comma or range in it.
 _NODE_LIST = r"@.+|[A-Za-z][A-Za-z]*[0-9.,\[-].*"
@@ -51,17 +54,68 @@ def parse_options(
         seed=plan.seed,
         require_all_nodes=plan.require_all_nodes,
         busy_ok=plan.busy_ok,
-        start_timeout=_seconds("start-timeout", plan.start_timeout),
-        deadline=_seconds("deadline", plan.deadline),
-        budget=_seconds("budget", plan.budget),
-        keep=_seconds("keep", plan.keep),
+        start_timeout=seconds("start-timeout", plan.start_timeout),
+        deadline=seconds("deadline", plan.deadline),
+        budget=seconds("budget", plan.budget),
+        keep=seconds("keep", plan.keep),
         place=parse_place(cluster) if cluster else ClusterPlace(),
+        slurm=parse_slurm(plan),
+        image=plan.image,
         attempt=(launch and launch.attempt) or "",
     )
     if isinstance(plan, PlanOptions):
-        hold = _seconds("hold", plan.hold) or 0.0
-        options = replace(options, hold=hold, inject=tuple(plan.inject or ()))
+        hold, always = _parse_hold(plan.hold)
+        inject = tuple(plan.inject or ())
+        options = replace(
+            options,
+            hold=hold,
+            hold_always=always,
+            inject=inject,
+            selection=Selection(only=_parse_names(plan.only), skip=_parse_names(plan.skip)),
+            fail_fast=plan.fail_fast,
+        )
     return options
+
+
+def _parse_names(texts: list[str] | None) -> tuple[str, ...]:
+    """Return the names that an option lists, separated by commas."""
+    return tuple(name.strip() for text in texts or () for name in text.split(",") if name.strip())
+
+
+def _parse_hold(text: str | None) -> tuple[float, bool]:
+    """Return the seconds of a hold, and whether it also follows a run that was accepted."""
+    if text is None:
+        return 0.0, False
+    when, _, time = text.rpartition(":")
+    try:
+        if when not in ("", "failed", "always"):
+            raise Invalid((), f"{escaped(text)!r} is not a hold", "")
+        return parse_duration(time), when == "always"
+    except Invalid as error:
+        hint = "after a failed run: --hold 30m; after every run: --hold always:30m"
+        raise BadInput(f"--hold: {error.message}", code=Code.OPTION_HOLD, hint=hint) from None
+
+
+def parse_slurm(plan: DrillOptions) -> Slurm:
+    """Return the settings of a job of Slurm. Raises BadInput."""
+    given = {
+        "partition": plan.partition,
+        "exclude": list(plan.exclude or ()),
+        "reservation": plan.reservation,
+        "account": plan.account,
+        "qos": plan.qos,
+        "constraint": plan.constraint,
+        "time": seconds("time", plan.time),
+        "sbatchArgs": list(plan.sbatch_arg or ()),
+    }
+    try:
+        return read(Slurm, given)
+    except Invalid as error:
+        option = str(error.path[0]) if error.path else ""
+        option = "sbatch-arg" if option == "sbatchArgs" else option
+        raise BadInput(
+            f"--{option}: {error.message}", code=Code.SLURM_OPTION, hint=error.hint
+        ) from None
 
 
 def parse_place(cluster: ClusterOptions) -> ClusterPlace:
@@ -70,7 +124,7 @@ def parse_place(cluster: ClusterOptions) -> ClusterPlace:
     if cluster.namespace is not None:
         _check_name("namespace", cluster.namespace, NAME)
     if release is not None:
-        _check_name("release", release, RELEASE_NAME, ", a letter first")
+        _check_name("release", release, chart_rules().name_pattern, ", a letter first")
     return ClusterPlace(
         kubeconfig=cluster.kubeconfig,
         context=cluster.context,
@@ -103,10 +157,10 @@ def _parse_nodes(text: str | None) -> tuple[tuple[str, ...], int | None]:
     )
 
 
-def _seconds(option: str, text: str | None) -> float | None:
+def seconds(option: str, text: str | None) -> float | None:
     """Parse the duration that an option gives."""
     try:
         return None if text is None else parse_duration(text)
-    except ValueError as error:
-        message, _, forms = str(error).partition("; ")
-        raise BadInput(f"--{option}: {message}", code=Code.OPTION_DURATION, hint=forms) from None
+    except Invalid as error:
+        message = f"--{option}: {error.message}"
+        raise BadInput(message, code=Code.OPTION_DURATION, hint=error.hint) from None

@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from math import floor
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 
 import yaml
 
 from accept import config
 from accept.commands import judge
+from accept.commands.diff import failures, started
 from accept.commands.judge import Judged, measurements
+from accept.commands.population import summarize
 from accept.config.fields import NAME
-from accept.config.machine import Baseline, Machine
+from accept.config.machine import Baseline, Confidence, Machine
 from accept.config.references import Figure
 from accept.core import checks
+from accept.core.causes import Cause, Judgement
 from accept.core.error_codes import Code
-from accept.core.errors import BadInput, Exit
+from accept.core.errors import BadInput, Exit, warning
 from accept.core.facts import INVENTORY, NCCL_TESTS
-from accept.core.judge.robust_stats import spread
-from accept.core.model import BoundKind, Record
+from accept.core.judge.completeness import host_list
+from accept.core.judge.pairs import Measurement
+from accept.core.model import BoundKind, Record, State, Verdict
 from accept.core.serde import dump
-from accept.core.text import plain
+from accept.core.text import count, format_size, plain, visible
 from accept.report.console import Terminal
+
+#: A bound below this share of the median lets slow nodes pass, so the user is warned.
+LOWEST_SHARE = 0.8
+#: Most divided figures that an error names.
+_MAX_DIVISIONS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredKind:
+    """The properties that all measurements of a figure share."""
+
+    check: str
+    metric: str
+    unit: str
+    nodes: int
+    size: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +81,24 @@ def do_baseline(
             hint="name a .yaml file, such as my-a4.yaml",
         )
     judged = judge.judge_path(path, expect=(), machine=machine)
-    if not judged.verdict.accepted and not force:
+    kinds = measured_kinds(judged)
+    if divided := tuple(divisions(judged, kinds)):
+        more = len(divided) - _MAX_DIVISIONS
+        raise BadInput(
+            f"{plain(path, 100)} is not one population: "
+            f"{plain('; '.join(divided[:_MAX_DIVISIONS]), 400)}"
+            + (f"; and {more} more" if more > 0 else ""),
+            code=Code.BASELINE_DIVIDED,
+            hint=f"--force does not change this; see what is bad: accept judge {plain(path, 100)}",
+        )
+    if not (judged.verdict.accepted or _lacks_only_references(judged.verdict)) and not force:
         raise BadInput(
             f"{plain(path, 100)} was not accepted: {plain(judged.verdict.headline, 200)}",
             code=Code.BASELINE_NOT_ACCEPTED,
             hint="--force uses it as a reference anyway",
         )
     base = _base(judged, machine)
-    figures = tuple(_figures(judged, share))
+    figures = tuple(_figures(judged, kinds, share))
     if not figures:
         raise BadInput(
             f"{plain(path, 100)} measured nothing that could be a reference",
@@ -81,10 +110,13 @@ def do_baseline(
         base,
         name=name,
         description=f"{base.description.rstrip('.')}; with references of our own.",
+        confidence=Confidence.MEASURED,
         references=(*base.references, *figures),
         baseline=_provenance(judged),
     )
     text = _yaml(extended, path)
+    for line in _low_bounds(figures):
+        print(visible(line), file=sys.stderr)
     if out is None:
         terminal.result(extended, text)
         return Exit.PASS
@@ -131,45 +163,119 @@ def _base(judged: Judged, machine: str | None) -> Machine:
         raise BadInput(error.message, code=error.code, hint=hint) from None
 
 
-def _figures(judged: Judged, share: float) -> Iterator[Figure]:
-    """Return a reference for each check, size and number of nodes measured on whole nodes."""
-    source = judged.verdict.attempt
-    source = source if source and source.isprintable() and " " not in source else judged.plan.hash
-    by_kind: dict[tuple[str, str, str, int, int | None], list[float]] = {}
+def measured_kinds(judged: Judged) -> dict[MeasuredKind, list[Measurement]]:
+    """Return what can be a reference, by check, metric, unit, number of nodes and size."""
+    waves = {record.log: (record.step, record.wave) for record in judged.records}
+    by_kind: dict[MeasuredKind, list[Measurement]] = {}
     for measurement in measurements(judged.plan, judged.records):
         spec = checks.metric_spec(measurement.check, measurement.metric)
         is_usable = not measurement.ranks and measurement.value > 0
         if spec is not None and spec.baseline and is_usable:
-            nodes = len(measurement.hosts)
-            kind = (measurement.check, spec.name, spec.unit, nodes, measurement.size)
-            by_kind.setdefault(kind, []).append(measurement.value)
-    for (check, metric, unit, nodes, size), values in sorted(by_kind.items(), key=str):
-        among = spread(values, judged.plan.machine.noise)
-        required = min(share, max(among.share, 0.01)) if among else share
+            kind = MeasuredKind(
+                check=measurement.check,
+                metric=spec.name,
+                unit=spec.unit,
+                nodes=len(measurement.hosts),
+                size=measurement.size,
+            )
+            step, wave = waves[measurement.log]
+            own = by_kind.setdefault(kind, [])
+            # A log may have several results, and each needs a log of its own.
+            own.append(
+                Measurement(
+                    measurement.hosts,
+                    measurement.value,
+                    log=f"{measurement.log} {len(own)}",
+                    step=step,
+                    wave=wave,
+                    check=measurement.check,
+                )
+            )
+    return by_kind
+
+
+def divisions(judged: Judged, kinds: Mapping[MeasuredKind, Sequence[Measurement]]) -> Iterator[str]:
+    """Yield the reasons why the results of a run are not those of equal, healthy parts."""
+    yield from (f"{suspect.name} is {suspect.cause}" for suspect in judged.verdict.suspects)
+    for kind, measured in kinds.items():
+        if divided := summarize(measured, judged.plan.machine.noise).divided:
+            size = f" at {format_size(kind.size)}" if kind.size else ""
+            yield f"{kind.check}{size} on {count(kind.nodes, 'node')}: {divided}"
+    referenced = {kind.check for kind in kinds}
+    for failure in failures(judged.plan, judged.records):
+        if failure.check in referenced:
+            yield f"{failure.check} failed on {host_list(failure.hosts) or 'unknown hosts'}"
+
+
+def _lacks_only_references(verdict: Verdict) -> bool:
+    """Return True if a verdict is inconclusive only because nothing was expected.
+
+    Groups that the judge cannot tell apart do not count: `summarize` decides about these.
+    """
+    findings = [
+        finding
+        for check in verdict.checks
+        for finding in check.findings
+        if finding.state is not State.PASS and not check.optional
+    ]
+    return (
+        verdict.state is State.INCONCLUSIVE
+        and not verdict.injected
+        and all(
+            finding.cause is Cause.NO_REFERENCE
+            or (
+                finding.state is State.INCONCLUSIVE
+                and finding.judgement is Judgement.POPULATION
+                and finding.cause in (None, Cause.UNPROVEN)
+            )
+            for finding in findings
+        )
+    )
+
+
+def _figures(
+    judged: Judged, kinds: Mapping[MeasuredKind, Sequence[Measurement]], share: float
+) -> Iterator[Figure]:
+    """Return a reference for each check, size and number of nodes measured on whole nodes."""
+    source = judged.verdict.attempt
+    source = source if source and source.isprintable() and " " not in source else judged.plan.hash
+    for kind, measured in sorted(kinds.items(), key=str):
+        summary = summarize(measured, judged.plan.machine.noise)
+        required = share if summary.share is None else min(share, max(summary.share, 0.01))
         wider = " lower share, because the groups differ by more;" if required < share else ""
         yield Figure(
-            check=check,
-            metric=metric,
-            unit=unit,
+            check=kind.check,
+            metric=kind.metric,
+            unit=kind.unit,
             kind=BoundKind.MEASURED,
             source=f"run:{source}",
-            value=float(f"{median(values):.6g}"),
+            value=float(f"{summary.median:.6g}"),
             share=max(0.01, floor(required * 1000) / 1000),
-            size=size,
-            min_nodes=nodes,
-            max_nodes=nodes,
-            why=f"Median of {len(values)};{wider} only for this number of nodes.",
+            size=kind.size,
+            min_nodes=kind.nodes,
+            max_nodes=kind.nodes,
+            why=f"Median of {summary.count};{wider} only for this number of nodes.",
+        )
+
+
+def _low_bounds(figures: Sequence[Figure]) -> Iterator[str]:
+    """Yield a warning if bounds are so low that nodes which are clearly slow would pass."""
+    low = [figure for figure in figures if (figure.share or 0.0) < LOWEST_SHARE]
+    if low:
+        lowest = min(low, key=lambda figure: figure.share or 0.0)
+        yield warning(
+            Code.BASELINE_LOW,
+            f"{count(len(low), 'bound')} below {LOWEST_SHARE:.0%} of the median; the lowest is "
+            f"{lowest.share:.1%} ({lowest.check} on {count(lowest.min_nodes or 1, 'node')})",
         )
 
 
 def _provenance(judged: Judged) -> Baseline:
-    starts = [record.start for record in judged.records if record.start > 0]
-    date = f"{datetime.fromtimestamp(min(starts), UTC):%Y-%m-%d %H:%M} UTC" if starts else None
     return Baseline(
         run=judged.plan.hash,
         attempt=judged.verdict.attempt,
         state=judged.verdict.state.value,
-        date=date,
+        date=started(judged.records),
         hosts=judged.verdict.hosts,
         versions={"accept": judged.plan.version, **_versions(judged.records)},
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -15,22 +15,42 @@ import yaml
 from accept import backends, config
 from accept.backends.job import Job
 from accept.backends.protocol import Phase
-from accept.commands import baseline, cluster, diff, doctor, drill, judge, plan, run
+from accept.backends.requirements import Requirement
+from accept.commands import (
+    baseline,
+    cluster,
+    diff,
+    doctor,
+    drill,
+    explain,
+    judge,
+    plan,
+    prune,
+    retest,
+    run,
+    ticket,
+    verify,
+)
 from accept.commands.choices import Listing, Schema, Shown
+from accept.commands.drill_result import Drill, DrillReason
 from accept.config import floors, resources
 from accept.config.chart_values import Values, chart_schema
-from accept.config.faults import Drill
+from accept.config.machine import Confidence
 from accept.config.references import Figure
 from accept.core import causes, checks, evidence
 from accept.core.catalog.metrics import Better
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.judge.bounds import bound_text
+from accept.core.judge.summary import NodeLists
 from accept.core.model import GroupKind, Plan, Record, Verdict
-from accept.core.serde import dump, fields_of, known, nearest, read, schema
-from accept.core.text import count, format_size, plain
-from accept.evidence import rundir
+from accept.core.serde import dump, keys_of, known, nearest, read, schema
+from accept.core.text import count, duration, format_size, plain
+from accept.evidence import bucket, rundir
+from accept.plan.chart import chart_folder
+from accept.plan.steps import steps_of
 from accept.report.console import Table, Terminal
+from accept.report.repeated import Repeated, headline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +59,26 @@ class Entry:
 
     name: str
     about: str
-    #: The folder of a run.
-    folder: str | None = None
+    #: How sure a machine's file is.
+    confidence: Confidence | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEntry:
+    """A run on this workstation."""
+
+    name: str
+    #: Its verdict or state, in one line.
+    about: str
+    folder: str
+    machine: str = ""
+    suite: str = ""
+    #: Number of its hosts.
+    hosts: int = 0
+    #: Seconds since 1970 at which it started; 0: unknown, or not started.
+    start: float = 0.0
+    #: Seconds that it measured; 0: unknown, or not ended.
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +89,14 @@ class Listed:
     suites: tuple[Entry, ...] | None = None
     checks: tuple[Entry, ...] | None = None
     backends: tuple[Entry, ...] | None = None
-    #: Newest first.
-    runs: tuple[Entry, ...] | None = None
     errors: tuple[Entry, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedRuns:
+    """The runs on this workstation, newest first: `accept list runs`."""
+
+    runs: tuple[RunEntry, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +138,8 @@ class CausePage:
     cause: causes.Cause
     meaning: str
     action: str
+    #: The party that has to act.
+    owner: causes.Owner
     section: str
 
 
@@ -114,6 +159,7 @@ _TYPES: Final[Mapping[Schema, type]] = {
     Schema.RECORD: Record,
     Schema.VERDICT: Verdict,
     Schema.DRILL: Drill,
+    Schema.REPEAT: Repeated,
     Schema.VALUES: Values,
     Schema.DRY_RUN: plan.PlannedRun,
     Schema.RENDER: plan.RenderedRun,
@@ -122,6 +168,7 @@ _TYPES: Final[Mapping[Schema, type]] = {
     Schema.COLLECT: run.Collected,
     Schema.CANCEL: run.Cancelled,
     Schema.DELETE: run.Deleted,
+    Schema.PRUNE: prune.Pruned,
     Schema.JUDGE: judge.JudgedVerdict,
     Schema.REPORT: judge.Reports,
     Schema.DIFF: diff.Diff,
@@ -129,9 +176,15 @@ _TYPES: Final[Mapping[Schema, type]] = {
     Schema.DRILL_DRY_RUN: drill.PlannedDrill,
     Schema.DOCTOR: doctor.Requirements,
     Schema.RBAC: doctor.Role,
+    Schema.NODE_LISTS: NodeLists,
+    Schema.EXPLAIN: explain.Explanation,
+    Schema.TICKET: ticket.TicketFiles,
+    Schema.RETEST: retest.RetestResult,
+    Schema.VERIFY: verify.Verified,
     Schema.NODES: cluster.FreeNodes,
     Schema.INIT: cluster.SiteFile,
     Schema.LIST: Listed,
+    Schema.RUNS: ListedRuns,
     Schema.CHECK: CheckPage,
     Schema.CAUSE: CausePage,
     Schema.ERROR: Entry,
@@ -139,18 +192,32 @@ _TYPES: Final[Mapping[Schema, type]] = {
 }
 
 
-def do_list(what: Listing, terminal: Terminal) -> int:
-    """Print one line for each entry, its name first."""
+def do_list(what: Listing, terminal: Terminal, *, url: str | None = None) -> int:
+    """Print one line for each entry, its name first; of the runs in a bucket if `url` names one."""
+    if url is not None and (what is not Listing.RUNS or not _is_place(url)):
+        raise BadInput(
+            f"{plain(url, 200)} is not a bucket or folder with runs",
+            code=Code.USAGE,
+            hint="accept list runs gs://BUCKET/PATH, or the absolute path of a shared folder",
+        )
+    if what is Listing.RUNS:
+        runs = _runs() if url is None else _runs_at(url)
+        terminal.result(ListedRuns(runs=runs), _table_of_runs(runs) if runs else "no runs")
+        return Exit.PASS
     entries = _LISTS[what]()
-    result = Listed(**{what.value: entries})
-    table = Table(rows=[(entry.name, entry.about) for entry in entries])
-    terminal.result(result, table if entries else f"no {what}")
+    table = Table(
+        rows=[
+            (entry.name, *((entry.confidence,) if entry.confidence else ()), entry.about)
+            for entry in entries
+        ]
+    )
+    terminal.result(Listed(**{what.value: entries}), table)
     return Exit.PASS
 
 
 def _machines() -> tuple[Entry, ...]:
     machines = (config.load_machine(name).value for name in config.names("machines"))
-    return tuple(Entry(name=m.name, about=m.description) for m in machines)
+    return tuple(Entry(name=m.name, about=m.description, confidence=m.confidence) for m in machines)
 
 
 def _suites() -> tuple[Entry, ...]:
@@ -170,29 +237,98 @@ def _backends() -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _runs() -> tuple[Entry, ...]:
-    return tuple(
-        Entry(name=folder.name, about=_state(folder), folder=str(folder))
-        for folder in rundir.listed()[::-1]
+def _runs() -> tuple[RunEntry, ...]:
+    return tuple(_run_entry(folder) for folder in rundir.listed()[::-1])
+
+
+def _is_place(url: str) -> bool:
+    return bucket.is_url(url) or Path(url).is_absolute()
+
+
+def _runs_at(url: str) -> tuple[RunEntry, ...]:
+    """Return the runs in a bucket or shared folder, newest first."""
+    entries = [_stored_entry(run, url) for run in bucket.runs_at(url)]
+    return tuple(sorted(entries, key=lambda entry: (entry.start, entry.name), reverse=True))
+
+
+def _stored_entry(run: bucket.StoredRun, url: str) -> RunEntry:
+    entry = RunEntry(
+        name=plain(run.name, 80), about="", folder=f"{url.rstrip('/')}/runs/{run.name}"
+    )
+    if run.verdict is None:
+        about = "no verdict" if run.finished else "not finished"
+        return replace(entry, about=about)
+    return _with_verdict(entry, run.verdict, "" if run.finished else "not finished: ")
+
+
+def _with_verdict(entry: RunEntry, verdict: evidence.StoredVerdict, before: str = "") -> RunEntry:
+    """Add what a stored verdict shows of a run to its entry."""
+    return replace(
+        entry,
+        about=f"{before}{plain(verdict.headline)}",
+        machine=plain(verdict.machine, 40),
+        suite=plain(verdict.suite, 40),
+        hosts=len(verdict.hosts),
+        start=verdict.start,
+        seconds=max(0.0, verdict.end - verdict.start),
     )
 
 
-def _state(folder: Path) -> str:
-    """Return the state of a run or drill in one line, as far as this machine knows it."""
+def _table_of_runs(runs: Sequence[RunEntry]) -> Table:
+    rows = [
+        (
+            run.name,
+            run.machine or "-",
+            run.suite or "-",
+            str(run.hosts) if run.hosts else "-",
+            f"{datetime.fromtimestamp(run.start, UTC):%Y-%m-%d %H:%M}" if run.start else "-",
+            duration(run.seconds) if run.seconds else "-",
+            run.about,
+        )
+        for run in runs
+    ]
+    return Table(
+        header=("RUN", "MACHINE", "SUITE", "HOSTS", "START (UTC)", "TOOK", "STATE"), rows=rows
+    )
+
+
+def _run_entry(folder: Path) -> RunEntry:
+    """Return what this machine knows of a run, drill or repeated run."""
+    entry = RunEntry(name=folder.name, about="", folder=str(folder))
     if (folder / rundir.DRILL).is_file():
-        return _drill_headline(folder / rundir.DRILL)
+        return replace(entry, about=_drill_headline(folder / rundir.DRILL))
+    if (folder / rundir.REPEAT).is_file():
+        return replace(entry, about=_repeat_headline(folder / rundir.REPEAT))
     if (folder / rundir.EVIDENCE).is_dir():
         try:
-            return evidence.read_verdict(folder / rundir.EVIDENCE).headline
+            verdict = evidence.read_verdict(folder / rundir.EVIDENCE)
         except AcceptError:
-            return "collected, no verdict"
-    if not (folder / rundir.JOB).is_file():
-        return "rendered"
+            return replace(_planned(entry, folder), about="collected, no verdict")
+        return _with_verdict(entry, verdict)
+    entry = _planned(entry, folder)
+    job = folder / rundir.JOB
+    if not job.is_file():
+        return replace(entry, about="rendered")
     progress = backends.progress_of(folder)
-    return {
+    about = {
         Phase.ENDED: "ended, not collected",
         Phase.GONE: "ended, and nothing is left to collect",
     }.get(progress.phase, progress.text)
+    return replace(entry, about=about, start=job.stat().st_mtime)
+
+
+def _planned(entry: RunEntry, folder: Path) -> RunEntry:
+    """Add the plan of a run to its entry, if the plan can be read."""
+    try:
+        plan = evidence.read_plan(folder / rundir.RENDERED)
+    except AcceptError:
+        return entry
+    return replace(
+        entry,
+        machine=plain(plan.machine.name, 40),
+        suite=plain(plan.suite, 40),
+        hosts=plan.nodes or 0,
+    )
 
 
 def _drill_headline(path: Path) -> str:
@@ -202,8 +338,16 @@ def _drill_headline(path: Path) -> str:
         return "drill: the result cannot be read"
 
 
+def _repeat_headline(path: Path) -> str:
+    try:
+        return headline(read(Repeated, json.loads(path.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, RecursionError):
+        return "repeated run: the result cannot be read"
+
+
 def _errors() -> tuple[Entry, ...]:
-    errors = (Entry(name=code.value, about=code.explanation) for code in Code)
+    codes = (*Code, *Requirement, *DrillReason)
+    errors = (Entry(name=code.value, about=code.explanation) for code in codes)
     findings = (Entry(name=cause.code, about=_explanation(cause)) for cause in causes.Cause)
     return (*errors, *findings)
 
@@ -221,20 +365,23 @@ _LISTS: Final[Mapping[Listing, Callable[[], tuple[Entry, ...]]]] = {
     Listing.SUITES: _suites,
     Listing.CHECKS: _checks,
     Listing.BACKENDS: _backends,
-    Listing.RUNS: _runs,
     Listing.ERRORS: _errors,
 }
 
 
-def do_show(what: Shown, name: str, terminal: Terminal) -> int:
-    """Print a file with all defaults filled in, a check, a cause, or an error code."""
+def do_show(what: Shown, name: str, terminal: Terminal, *, machine: str, nodes: int) -> int:
+    """Print a file with all defaults filled in, a check, a cause, or an error code.
+
+    `machine` and `nodes` are those of the estimated times of a suite.
+    """
     if what is Shown.MACHINE:
         # The values of its bases are merged into it.
-        machine = dataclasses.replace(config.load_machine(name).value, base=())
-        terminal.result(machine, _yaml(machine) + _derived_bounds(machine))
+        shown = replace(config.load_machine(name).value, base=())
+        terminal.result(shown, _yaml(shown) + _derived_bounds(shown))
     elif what is Shown.SUITE:
-        suite = config.load_suite(name).value
-        terminal.result(suite, _yaml(suite))
+        suite = config.load_suite(name)
+        times = _step_times(config.load_machine(machine), suite, nodes)
+        terminal.result(suite.value, _yaml(suite.value) + times)
     elif what is Shown.SITE:
         site = config.load_site(name).value
         terminal.result(site, _yaml(site))
@@ -243,7 +390,7 @@ def do_show(what: Shown, name: str, terminal: Terminal) -> int:
         terminal.result(check, *_check_text(check))
     elif what is Shown.CAUSE:
         page = _cause_page(name)
-        terminal.result(page, f"{page.cause}\n{page.section}")
+        terminal.result(page, f"{page.cause} (owner: {page.owner})\n{page.section}")
     else:
         error = _error(name)
         terminal.result(error, f"{error.name}\n{error.about}")
@@ -260,9 +407,9 @@ def _check_page(name: str) -> CheckPage:
         raise BadInput(
             f"there is no check {plain(name, 60)!r}",
             code=Code.CHECK_UNKNOWN,
-            hint=known(name, checks.names()),
+            hint=known(name, checks.REGISTRY),
         )
-    check = checks.load(name)
+    check = checks.REGISTRY[name]
     defaults = check.params()
     return CheckPage(
         check=name,
@@ -270,7 +417,7 @@ def _check_page(name: str) -> CheckPage:
         groups=check.groups,
         params={
             key: Parameter(default=getattr(defaults, item.name), about=item.metadata["doc"])
-            for item, key, _ in fields_of(check.params)
+            for item, key in keys_of(check.params)
         },
         metrics={
             spec.name: MetricEntry(unit=spec.unit, better=spec.better) for spec in check.metrics
@@ -318,10 +465,14 @@ def _cause_page(name: str) -> CausePage:
             code=Code.CAUSE_UNKNOWN,
             hint=known(name, causes.Cause),
         )
-    page = resources.causes().read_text(encoding="utf-8")
-    section = page.partition(f"\n### {name}\n")[2].partition("\n##")[0].strip()
     row = cause.row
-    return CausePage(cause=cause, meaning=row.meaning, action=row.action, section=section)
+    return CausePage(
+        cause=cause,
+        meaning=row.meaning,
+        action=row.action,
+        owner=row.owner,
+        section=resources.cause_section(name),
+    )
 
 
 def _error(name: str) -> Entry:
@@ -342,10 +493,44 @@ def _derived_bounds(machine: config.Machine) -> str:
     """Return the bounds that follow from the hardware, as YAML comments."""
     lines = [
         f"# - {f.check} {_subject(f)}: {bound_text(f.reference())}, "
-        f"{f.share:g} of {f.value:g}; {f.source}"
+        f"{f.share:g} of {f.value:g}{f', {f.expected:g} expected' if f.expected else ''}; "
+        f"{f.source}"
         for f in floors.figures(machine)[len(machine.references) :]
     ]
     return "\n".join(("# Bounds that follow from its hardware:", *lines)) if lines else ""
+
+
+def _step_times(
+    machine: config.Loaded[config.Machine], suite: config.Loaded[config.Suite], nodes: int
+) -> str:
+    """Return the estimated time of each step, and what only it finds, as YAML comments."""
+    steps, _, _ = steps_of(
+        machine,
+        suite,
+        None,
+        nodes=nodes,
+        profile="default",
+        gpus=None,
+        settings=(),
+        rounds="",
+        seed=1,
+    )
+    lines = [f"# Estimated times on {count(nodes, 'node')} of {machine.value.name}:"]
+    for step in steps:
+        finds = (
+            entry.finds
+            for entry in suite.value.checks
+            if entry.check in step.checks
+            and (entry.groups or checks.REGISTRY[entry.check].groups[0]) is step.groups
+            and entry.profile == step.profile
+            and entry.params.items() <= step.params.items()
+        )
+        found = "; ".join(dict.fromkeys(filter(None, finds)))
+        condition = ", only if a step before it leaves a question" if step.if_open else ""
+        lines.append(f"# - {step.id}: {duration(step.estimate)}{condition}")
+        lines += [f"#   finds {found}"] if found else []
+    total = duration(sum(step.estimate for step in steps if not step.if_open))
+    return "\n".join([*lines, f"# Together, if nothing is found: {total}"])
 
 
 def _subject(figure: Figure) -> str:
@@ -372,6 +557,6 @@ def do_schema(what: Schema) -> int:
 
 def do_chart(terminal: Terminal) -> int:
     """Print the path of the Helm chart."""
-    path = str(resources.chart())
+    path = str(chart_folder())
     terminal.result(ChartPath(chart=path), path)
     return Exit.PASS

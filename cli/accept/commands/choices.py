@@ -25,6 +25,8 @@ class Shown(StrEnum):
     CHECK = "check"
     CAUSE = "cause"
     ERROR = "error"
+    #: The nodes of a run.
+    NODES = "nodes"
 
 
 class Schema(StrEnum):
@@ -37,6 +39,7 @@ class Schema(StrEnum):
     RECORD = "record"
     VERDICT = "verdict"
     DRILL = "drill"
+    REPEAT = "repeat"
     VALUES = "values"
     DRY_RUN = "dry-run"
     RENDER = "render"
@@ -49,12 +52,19 @@ class Schema(StrEnum):
     BASELINE = "baseline"
     CANCEL = "cancel"
     DELETE = "delete"
+    PRUNE = "prune"
     DRILL_DRY_RUN = "drill-dry-run"
     DOCTOR = "doctor"
     RBAC = "rbac"
     NODES = "nodes"
+    NODE_LISTS = "node-lists"
+    EXPLAIN = "explain"
+    TICKET = "ticket"
+    RETEST = "retest"
+    VERIFY = "verify"
     INIT = "init"
     LIST = "list"
+    RUNS = "runs"
     CHECK = "check"
     CAUSE = "cause"
     ERROR = "error"

@@ -10,8 +10,10 @@ from accept import backends
 from accept.backends.protocol import Question
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
+from accept.core.evidence import write
 from accept.core.serde import camel, read
-from accept.plan.resolve import ClusterPlace, Options
+from accept.core.text import visible
+from accept.plan.resolve import ClusterPlace, Options, named_backend, site_of
 from accept.report.console import Terminal
 
 
@@ -42,7 +44,9 @@ class SiteFile(Answers):
 
 def do_nodes(options: Options, terminal: Terminal) -> int:
     """Print the names of the free nodes, one a line, as `--nodes @FILE` takes them."""
-    names = backends.load_cluster().free_nodes(options)
+    name = named_backend(options, site_of(options))
+    nodes = backends.NODE_LISTS.get(name or "") or backends.load_cluster()
+    names = nodes.free_nodes(options)
     terminal.result(FreeNodes(nodes=names), "\n".join(names))
     return Exit.PASS
 
@@ -56,14 +60,14 @@ def do_init(out: Path, place: ClusterPlace, terminal: Terminal, *, answers: Answ
             hint="name another file, or remove that one",
         )
     survey = backends.load_cluster().survey(place)
-    for line in survey.notes:
-        terminal.progress(line)
+    for note in survey.notes:
+        terminal.progress(note.text)
     interactive = sys.stdin.isatty() and sys.stderr.isatty()
     given = {camel(name): answer for name, answer in vars(answers).items()}
     chosen = {q.key: _answer(q, given.get(q.key), ask=interactive) for q in survey.questions}
     text = survey.site_text(chosen)
     try:
-        out.write_text(text, encoding="utf-8")
+        write(out, text)
     except OSError as error:
         raise BadInput(
             f"{out} cannot be written: {error.strerror}",
@@ -71,9 +75,9 @@ def do_init(out: Path, place: ClusterPlace, terminal: Terminal, *, answers: Answ
             hint="choose another file",
         ) from None
     machine = chosen.get("machine") or "NAME"
-    terminal.progress(
-        f"next: accept doctor --backend kubernetes --machine {machine} --nodes 2 --site {out}"
-    )
+    image = "" if chosen.get("image") else " --image IMAGE"
+    options = f"--machine {machine} --nodes 2 --site {out}{image}"
+    terminal.progress(f"next: accept doctor --backend kubernetes {options}")
     terminal.result(read(SiteFile, {"site": str(out), **chosen}), str(out))
     return Exit.PASS
 
@@ -99,7 +103,7 @@ def _answer(question: Question, given: str | None, *, ask: bool) -> str:
     choices = f" ({', '.join(question.candidates)})" if question.candidates else ""
     default = f" [{question.default or 'none'}]" if question.optional else ""
     while True:
-        sys.stderr.write(f"{question.text}{choices}{default}: ")
+        sys.stderr.write(visible(f"{question.text}{choices}{default}: "))
         sys.stderr.flush()
         line = sys.stdin.readline()
         if not line:

@@ -1,29 +1,36 @@
-"""Compare two runs or two folders of logs, and report what became slower by more than noise."""
+"""Compare two runs or two folders of logs: what became slower, failed, or was not measured."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from math import sqrt
 from statistics import median
 
 from accept.commands import judge
+from accept.commands.host_changes import (
+    MEDIAN_ERROR,
+    NOISE,
+    ChangedHost,
+    ChangedPair,
+    Figure,
+    careful_sigma,
+    changed_hosts,
+    changed_pairs,
+)
 from accept.commands.judge import Judged, Measurement, measurements
 from accept.core.catalog.metrics import BUSBW, Better
 from accept.core.checks import better
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
-from accept.core.judge import completeness
 from accept.core.judge.collective_metrics import number
-from accept.core.judge.robust_stats import SIGMAS, spread
+from accept.core.judge.completeness import host_list
+from accept.core.judge.robust_stats import FEWEST, SIGMAS
 from accept.core.model import GroupKind, Plan, Record, State, Suspect
-from accept.core.text import count, format_size, plain
+from accept.core.text import count, format_size, plain, shortened
 from accept.report.console import Terminal
 
-#: Least noise of one measurement, as a share. Smaller changes are never significant.
-NOISE = 0.01
-#: Standard error of a median divided by that of a mean, for normal noise: sqrt(pi / 2).
-_MEDIAN_ERROR = 1.2533
 #: Exponent of a ratio, so that above 1 is better.
 _DIRECTION = {Better.HIGHER: 1, Better.LOWER: -1}
 
@@ -44,15 +51,6 @@ class Kind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlowerHost:
-    """A host that became slower than the others did."""
-
-    host: str
-    #: Its change compared with the others, as a share.
-    change: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Change(Kind):
     """The change of one kind of measurement from A to B, as shares of A; above 0 is better."""
 
@@ -67,12 +65,22 @@ class Change(Kind):
     groups_a: int
     groups_b: int
     paired: int
-    hosts: tuple[SlowerHost, ...] = ()
 
     @property
     def slower(self) -> bool:
-        """True if all groups or single hosts became slower."""
-        return bool(self.hosts) or (self.significant and self.change < 0)
+        """True if the groups became slower."""
+        return self.significant and self.change < 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotMeasured(Kind):
+    """Groups that A measured and B did not."""
+
+    #: The hosts of each missing group.
+    missing: tuple[tuple[str, ...], ...]
+    groups_a: int
+    #: False if the check is optional.
+    required: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +96,9 @@ class Side:
     """One of the two runs."""
 
     path: str
+    attempt: str
+    #: Start of the run, such as "2026-11-22 10:04 UTC"; None for logs.
+    date: str | None
     state: State
     headline: str
     hosts: int
@@ -99,14 +110,21 @@ class Diff:
 
     #: True if B is worse than A: slower, rejected, or with new failures or suspects.
     regression: bool
+    #: True if B measured everything that A did, apart from optional checks.
+    complete: bool
     a: Side
     b: Side
+    #: Hosts that became slower than the others did, slowest first.
+    hosts: tuple[ChangedHost, ...]
+    #: Pairs that collapsed, and that no host in `hosts` explains, slowest first.
+    pairs: tuple[ChangedPair, ...]
     changes: tuple[Change, ...]
     #: Failures in B only.
     failed: tuple[Failure, ...]
     #: Suspects of B that A does not accuse of the same cause. Slow ones are left out, because
     #: `changes` has these.
     accused: tuple[Suspect, ...]
+    not_measured: tuple[NotMeasured, ...]
     hosts_only_in_a: tuple[str, ...]
     only_in_a: tuple[Kind, ...]
     only_in_b: tuple[Kind, ...]
@@ -147,18 +165,16 @@ def changes(a: Mapping[Kind, _Groups], b: Mapping[Kind, _Groups]) -> tuple[Chang
 def _change(kind: Kind, a: _Groups, b: _Groups) -> Change:
     """Compare each group with itself, or all groups if less than half of them are in both."""
     sign = _DIRECTION[better(kind.check, kind.metric, kind.unit)]
-    ratios = {group: (b[group] / a[group]) ** sign for group in a if group in b}
-    hosts: tuple[SlowerHost, ...] = ()
+    ratios = [(b[group] / a[group]) ** sign for group in a if group in b]
     if len(ratios) * 2 >= min(len(a), len(b)):
-        ratio, sigma = _median_and_sigma(list(ratios.values()))
+        ratio, sigma = _median_and_sigma(ratios)
         error = sigma / sqrt(len(ratios))
-        hosts = tuple(_slower_hosts(ratios, ratio, sigma)) if kind.nodes < 3 else ()
     else:
         median_a, sigma_a = _median_and_sigma(list(a.values()))
         median_b, sigma_b = _median_and_sigma(list(b.values()))
         ratio = (median_b / median_a) ** sign
         error = sqrt((sigma_a / median_a) ** 2 / len(a) + (sigma_b / median_b) ** 2 / len(b))
-    noise = max(NOISE, SIGMAS * _MEDIAN_ERROR * error)
+    noise = max(NOISE, SIGMAS * MEDIAN_ERROR * error)
     return Change(
         **vars(kind),
         a=median(a.values()),
@@ -169,7 +185,6 @@ def _change(kind: Kind, a: _Groups, b: _Groups) -> Change:
         groups_a=len(a),
         groups_b=len(b),
         paired=len(ratios),
-        hosts=hosts,
     )
 
 
@@ -178,24 +193,23 @@ def _median_and_sigma(values: Sequence[float]) -> tuple[float, float]:
 
     Too few values have no sigma of their own; that of a ratio of two measurements is assumed.
     """
-    among = spread(values, NOISE)
     center = median(values)
-    return center, among.sigma if among else sqrt(2) * NOISE * abs(center)
+    lowest = NOISE if len(values) >= FEWEST else sqrt(2) * NOISE
+    return center, max(lowest * abs(center), careful_sigma(values))
 
 
-def _slower_hosts(
-    ratios: Mapping[_Group, float], median_ratio: float, sigma: float
-) -> Iterator[SlowerHost]:
-    """Yield the hosts that became slower than the median group did, with their change."""
-    ratios_of: dict[str, list[float]] = {}
-    for (hosts, _), ratio in ratios.items():
-        for host in hosts:
-            ratios_of.setdefault(host, []).append(ratio)
-    for host, own in ratios_of.items():
-        change = median(own) / median_ratio - 1
-        noise = max(2 * NOISE, SIGMAS * _MEDIAN_ERROR * sigma / sqrt(len(own)))
-        if len(ratios_of) > 2 and change < -noise:
-            yield SlowerHost(host=host, change=round(change, 6))
+def figures(a: Mapping[Kind, _Groups], b: Mapping[Kind, _Groups]) -> list[Figure]:
+    """Return the values of A and B of each kind on single nodes or pairs; higher is better."""
+
+    def directed(kind: Kind, groups: _Groups) -> dict[_Group, float]:
+        sign = _DIRECTION[better(kind.check, kind.metric, kind.unit)]
+        return {group: value**sign for group, value in groups.items()}
+
+    return [
+        Figure(a=directed(kind, a[kind]), b=directed(kind, b[kind]))
+        for kind in a
+        if kind in b and kind.nodes < 3
+    ]
 
 
 def failures(plan: Plan, records: Sequence[Record]) -> tuple[Failure, ...]:
@@ -210,59 +224,133 @@ def failures(plan: Plan, records: Sequence[Record]) -> tuple[Failure, ...]:
     return tuple(Failure(check=check, hosts=hosts) for check, hosts in sorted(failed))
 
 
+def _not_measured(
+    a: Mapping[Kind, _Groups],
+    b: Mapping[Kind, _Groups],
+    failed: Sequence[Failure],
+    judged_a: Judged,
+    judged_b: Judged,
+) -> Iterator[NotMeasured]:
+    """Yield what A measured and B did not, without what failed in B.
+
+    Two clusters with less than half of the hosts in common are compared by their figures only. In
+    runs, pairs are a sample: other pairs of the same hosts are as good.
+    """
+    hosts_a, hosts_b = set(judged_a.verdict.hosts), set(judged_b.verdict.hosts)
+    is_same_cluster = 2 * len(hosts_a & hosts_b) >= len(hosts_a)
+    optional = {
+        check
+        for check in {kind.check for kind in a}
+        if all(step.optional for step in judged_a.plan.steps if check in step.checks)
+    }
+    tried = {(failure.check, failure.hosts) for failure in failed}
+    sizeless = {replace(kind, nodes=0) for kind in b}
+    for kind, groups in a.items():
+        measured = b.get(kind, {})
+        of_all = kind.groups is not GroupKind.EACH and not kind.groups.of_pairs
+        if not measured and of_all and replace(kind, nodes=0) in sizeless:
+            continue  # another number of hosts
+        seen = {host for hosts, _ in measured for host in hosts}
+        is_sample = kind.groups is not GroupKind.EACH and not judged_b.plan.origin
+        missing = [
+            hosts
+            for hosts, ranks in groups
+            if (hosts, ranks) not in measured
+            and (kind.check, hosts) not in tried
+            and (not measured or (is_same_cluster and not (is_sample and seen.issuperset(hosts))))
+        ]
+        if missing:
+            yield NotMeasured(
+                **vars(kind),
+                missing=tuple(sorted(missing)),
+                groups_a=len(groups),
+                required=kind.check not in optional,
+            )
+
+
 _BAD = (State.FAIL, State.DEGRADED)
 #: Most lines of each kind on a terminal.
 _MAX_LINES = 20
+#: Most hosts or pairs in the first line.
+_MAX_NAMED = 3
 
 
 def do_diff(a: str, b: str, terminal: Terminal) -> int:
     """Compare B with A. Raises BadInput if they have no measurement in common."""
     judged_a, judged_b = (judge.judge_path(path, expect=()) for path in (a, b))
-    kinds_a, kinds_b = (kinds(measurements(j.plan, j.records)) for j in (judged_a, judged_b))
+    result = compare(a, judged_a, b, judged_b)
+    terminal.result(result, _text(result))
+    if result.regression:
+        return Exit.REJECTED
+    return Exit.PASS if result.complete else Exit.INCOMPLETE
+
+
+def compare(path_a: str, a: Judged, path_b: str, b: Judged) -> Diff:
+    """Return what changed from A to B. Raises BadInput if they have no measurement in common."""
+    kinds_a, kinds_b = (kinds(measurements(judged.plan, judged.records)) for judged in (a, b))
     common = changes(kinds_a, kinds_b)
     if not common:
         raise BadInput(
-            f"{plain(a, 100)} and {plain(b, 100)} measured nothing in common: "
+            f"{plain(path_a, 100)} and {plain(path_b, 100)} measured nothing in common: "
             f"{_first_names(kinds_a)}, and {_first_names(kinds_b)}",
             code=Code.DIFF_NOTHING_IN_COMMON,
             hint="compare runs of the same checks, sizes and numbers of nodes",
         )
-    known_failures = failures(judged_a.plan, judged_a.records)
-    new_failures = failures(judged_b.plan, judged_b.records)
-    known_suspects = {(s.part, s.cause) for s in judged_a.verdict.suspects}
-    hosts_b = judged_b.verdict.hosts
-    failed = tuple(failure for failure in new_failures if failure not in known_failures)
+    known_failures, all_failures = (failures(judged.plan, judged.records) for judged in (a, b))
+    known_suspects = {(s.part, s.cause) for s in a.verdict.suspects}
+    hosts_b = b.verdict.hosts
+    failed = tuple(failure for failure in all_failures if failure not in known_failures)
     accused = tuple(
         suspect
-        for suspect in judged_b.verdict.suspects
+        for suspect in b.verdict.suspects
         if not suspect.cause.row.slow and (suspect.part, suspect.cause) not in known_suspects
     )
-    newly_rejected = judged_b.verdict.state in _BAD and judged_a.verdict.state not in _BAD
+    compared = figures(kinds_a, kinds_b)
+    hosts = changed_hosts(compared)
+    pairs = changed_pairs(compared, hosts)
+    not_measured = tuple(_not_measured(kinds_a, kinds_b, all_failures, a, b))
+    newly_rejected = b.verdict.state in _BAD and a.verdict.state not in _BAD
     slower = any(change.slower for change in common)
-    result = Diff(
-        regression=bool(failed or accused) or newly_rejected or slower,
-        a=_side(a, judged_a),
-        b=_side(b, judged_b),
+    return Diff(
+        regression=bool(hosts or pairs or failed or accused) or newly_rejected or slower,
+        complete=not any(one.required for one in not_measured),
+        a=_side(path_a, a),
+        b=_side(path_b, b),
+        hosts=hosts,
+        pairs=pairs,
         changes=common,
         failed=failed,
         accused=accused,
-        hosts_only_in_a=tuple(host for host in judged_a.verdict.hosts if host not in hosts_b),
+        not_measured=not_measured,
+        hosts_only_in_a=tuple(host for host in a.verdict.hosts if host not in hosts_b),
         only_in_a=tuple(kind for kind in kinds_a if kind not in kinds_b),
         only_in_b=tuple(kind for kind in kinds_b if kind not in kinds_a),
     )
-    terminal.result(result, _text(result))
-    return Exit.REJECTED if result.regression else Exit.PASS
 
 
 def _first_names(measured: Iterable[Kind]) -> str:
-    names = [_name(kind) for kind in measured]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ("; ".join(names[:3]) or "nothing") + more
+    return shortened([_name(kind) for kind in measured], _MAX_NAMED, "; ") or "nothing"
 
 
 def _side(path: str, judged: Judged) -> Side:
     verdict = judged.verdict
-    return Side(path=path, state=verdict.state, headline=verdict.headline, hosts=len(verdict.hosts))
+    return Side(
+        path=path,
+        attempt=verdict.attempt,
+        date=started(judged.records),
+        state=verdict.state,
+        headline=verdict.headline,
+        hosts=len(verdict.hosts),
+    )
+
+
+def started(records: Sequence[Record]) -> str | None:
+    """Return the date and the time of the first record; None for logs, which have no times."""
+    starts = [record.start for record in records if record.start > 0]
+    return f"{datetime.fromtimestamp(min(starts), UTC):%Y-%m-%d %H:%M} UTC" if starts else None
+
+
+# Text
 
 
 def _name(kind: Kind) -> str:
@@ -277,46 +365,90 @@ def _name(kind: Kind) -> str:
 
 def _text(diff: Diff) -> str:
     slower = [change for change in diff.changes if change.slower]
-    faster = [c for c in diff.changes if c.significant and c.change > 0 and not c.hosts]
-    if slower:
-        headline = f"slower: {len(slower)} of {len(diff.changes)} figures"
-    else:
-        headline = "no figure is slower" + ("; something failed" if diff.regression else "")
-    lines = [headline, f"A: {_side_text(diff.a)}", f"B: {_side_text(diff.b)}", ""]
-    for title, group in (("Slower", slower), ("Faster", faster)):
-        lines += [title] if group else []
-        lines += [line for change in group[:_MAX_LINES] for line in _lines(change)]
-        more = len(group) - _MAX_LINES
-        lines += [f"  … and {more} more: see --json"] if more > 0 else []
+    faster = [c for c in diff.changes if c.significant and c.change > 0]
+    lines = [_headline(diff, slower), *_side_lines("A", diff.a), *_side_lines("B", diff.b), ""]
     unchanged = len(diff.changes) - len(slower) - len(faster)
-    lines.append(f"Unchanged within noise: {unchanged} of {len(diff.changes)} figures")
-    for failure in diff.failed[:_MAX_LINES]:
-        hosts = plain(", ".join(failure.hosts), 120) or "unknown hosts"
-        lines.append(f"Failed only in B: {failure.check} on {hosts}")
-    for suspect in diff.accused[:_MAX_LINES]:
-        lines.append(f"Accused only in B: {plain(suspect.name, 120)} ({suspect.cause})")
+    for title, found in (
+        ("Hosts that became slower than the others", [_host_line(one) for one in diff.hosts]),
+        ("Pairs that collapsed", [_pair_line(one) for one in diff.pairs]),
+        ("Failed only in B", [_failure_line(one) for one in diff.failed]),
+        ("Accused only in B", [f"{plain(s.name, 120)} ({s.cause})" for s in diff.accused]),
+        ("Slower", [_change_line(change) for change in slower]),
+        ("Faster", [_change_line(change) for change in faster]),
+        ("Not measured in B", [_missing_line(one) for one in diff.not_measured]),
+        ("Measured only in B", [_name(kind) for kind in diff.only_in_b]),
+    ):
+        lines += [title] if found else []
+        lines += [f"  {line}" for line in found[:_MAX_LINES]]
+        more = len(found) - _MAX_LINES
+        lines += [f"  … and {more} more: see --json"] if more > 0 else []
+    lines.append(f"Unchanged within noise: {unchanged} of {count(len(diff.changes), 'figure')}")
     if diff.hosts_only_in_a:
-        hosts = completeness.host_list(diff.hosts_only_in_a)
-        lines.append(f"Hosts only in A: {plain(hosts, 300)}")
-    for side, only in (("A", diff.only_in_a), ("B", diff.only_in_b)):
-        if only:
-            names = "; ".join(_name(kind) for kind in only[:6])
-            lines.append(f"Measured only in {side}: {plain(names, 300)}")
+        lines.append(f"Hosts only in A: {plain(host_list(diff.hosts_only_in_a), 300)}")
     return "\n".join(lines)
 
 
-def _side_text(side: Side) -> str:
-    return f"{plain(side.path, 120)}, {count(side.hosts, 'host')}, {plain(side.headline, 120)}"
+def _headline(diff: Diff, slower: Sequence[Change]) -> str:
+    """Return what changed most: a host, a pair, what failed, a figure; then what is unknown."""
+    parts = []
+    if diff.hosts:
+        parts.append(shortened([_host_line(one) for one in diff.hosts], _MAX_NAMED, "; "))
+    if diff.pairs:
+        worst = diff.pairs[0]
+        parts.append(f"{count(len(diff.pairs), 'pair')} collapsed: {_pair_line(worst)}")
+        parts[-1] += " (the worst)" if len(diff.pairs) > 1 else ""
+    if diff.failed:
+        parts.append(f"{count(len(diff.failed), 'group')} failed: {_failure_line(diff.failed[0])}")
+    if diff.accused:
+        parts.append(f"{plain(diff.accused[0].name, 120)} {diff.accused[0].cause}")
+    if slower and not diff.hosts:
+        worst_change = min(slower, key=lambda change: change.change)
+        parts.append(f"{len(slower)} of {count(len(diff.changes), 'figure')} slower: ")
+        parts[-1] += f"{_name(worst_change)} by {-worst_change.change:.1%}"
+    if not parts and diff.regression:
+        parts.append(f"B is rejected: {plain(diff.b.headline, 120)}")
+    if len(parts) == 1 and diff.hosts:
+        # Groups of all hosts are as slow as the slowest host.
+        lowest = diff.hosts[0].change
+        rest = [c for c in slower if c.nodes < 3 or c.change < lowest - c.noise]
+        parts += [] if rest else ["nothing else changed"]
+    parts = parts or ["nothing became slower"]
+    if not diff.complete:
+        parts.append("B did not measure everything")
+    return "; ".join(parts)
 
 
-def _lines(change: Change) -> list[str]:
+def _side_lines(name: str, side: Side) -> list[str]:
+    attempt = "" if side.attempt in ("", side.path) else f" ({plain(side.attempt, 80)})"
+    date = f", {side.date}" if side.date else ""
+    hosts = count(side.hosts, "host")
+    return [f"{name}: {plain(side.path, 120)}{attempt}{date}, {hosts}, {plain(side.headline, 120)}"]
+
+
+def _host_line(one: ChangedHost) -> str:
+    where = f"{one.figures} of {count(one.of_figures, 'figure')}"
+    return f"{plain(one.host, 80)} is {-one.change:.1%} slower in {where}"
+
+
+def _pair_line(one: ChangedPair) -> str:
+    where = f"{one.figures} of {count(one.of_figures, 'figure')}"
+    return f"{plain(' - '.join(one.hosts), 160)} reaches {one.share:.0%} of A in {where}"
+
+
+def _failure_line(failure: Failure) -> str:
+    return f"{failure.check} on {plain(host_list(failure.hosts), 120) or 'unknown hosts'}"
+
+
+def _missing_line(one: NotMeasured) -> str:
+    names = shortened([" - ".join(hosts) or "unknown hosts" for hosts in one.missing], _MAX_NAMED)
+    optional = "" if one.required else ", optional"
+    groups = f"{len(one.missing)} of {count(one.groups_a, 'group')}"
+    return f"{_name(one)}: {groups}{optional}: {plain(names, 200)}"
+
+
+def _change_line(change: Change) -> str:
     values = f"{number(change.a)} -> {number(change.b)} {change.unit}"
-    mark = "" if change.significant else ", within noise"
+    word = "slower" if change.change < 0 else "faster"
     both = f"{count(change.paired, 'group')} in both"
-    noise = f"(noise {change.noise:.1%}{mark}, {both})"
-    lines = [f"  {_name(change)}: {values}, {change.change:+.1%} {noise}"]
-    lines += [
-        f"    {plain(slower.host, 80)}: {slower.change:+.1%} compared with the others"
-        for slower in change.hosts[:_MAX_LINES]
-    ]
-    return lines
+    noise = f"(noise {change.noise:.1%}, {both})"
+    return f"{_name(change)}: {values}, {abs(change.change):.1%} {word} {noise}"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from accept import backends
 from accept.backends.requirements import Need
-from accept.commands.prepare import prepare, site_of
+from accept.commands.prepare import prepare
 from accept.core.errors import Exit
-from accept.plan.resolve import Options
+from accept.plan.resolve import Options, site_of
 from accept.report.console import Terminal
 
 

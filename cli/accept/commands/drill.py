@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -11,18 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from accept import backends
 from accept.commands import judge
 from accept.commands import run as commands_run
 from accept.commands.drill_faults import Choice, choose, outcome
+from accept.commands.drill_result import SCHEMA, Drill, Drilled, DrillReason, Result
 from accept.commands.judge import Judged
 from accept.commands.plan import planned as planned_run
-from accept.commands.prepare import prepare
-from accept.config.faults import SCHEMA, Drill, Drilled, Result
+from accept.commands.prepare import prepare, prepare_on
 from accept.core.catalog.faults import FAULTS, Detection
 from accept.core.checks import checks_of
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadInput, Exit
+from accept.core.errors import AcceptError, BadInput, Exit, Terminated
 from accept.core.evidence import write
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Record, Step
@@ -41,13 +39,14 @@ _MIN_TIMEOUT = 45.0
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFault:
-    """One fault of a drill's plan; it is left out if it has a `reason`."""
+    """One fault of a drill's plan; it is left out if it has a `code` and a `reason`."""
 
     fault: str
     about: str
     injected: str
     steps: tuple[str, ...]
     reason: str
+    code: DrillReason | None
     seconds: float
 
 
@@ -76,7 +75,8 @@ def planned(run: Resolved, choices: Sequence[Choice], *, only_needed: bool) -> P
             about=choice.fault.about,
             injected=choice.injected,
             steps=choice.steps,
-            reason=choice.reason,
+            reason=choice.reason.text if choice.reason else "",
+            code=choice.reason.code if choice.reason else None,
             seconds=round(_estimate(run, choice, only_needed=only_needed), 1),
         )
         for choice in choices
@@ -124,7 +124,8 @@ def _steps(run: Resolved, choice: Choice, *, only_needed: bool) -> tuple[Step, .
     steps = run.plan.steps
     if not only_needed:
         return steps
-    detecting = [step for step in steps if step.id in choice.steps]
+    # A step that waits for a question of another one would never run alone.
+    detecting = [step for step in steps if step.id in choice.steps and not step.if_open]
     # Estimates are not accurate to a second, so equal ones keep their order.
     cheapest = min(detecting, key=lambda step: round(step.estimate), default=None)
     return tuple(s for s in steps if s is cheapest or any(c.shows_gpus for c in checks_of(s)))
@@ -209,9 +210,9 @@ def result_table(drill: Drill) -> Table:
     """Return the result of each fault of a drill."""
     rows = []
     for fault in drill.faults:
-        target = fault.injected.partition("@")[2] or "-"
         after = "-" if fault.after is None else duration(fault.after)
-        rows.append((fault.fault, plain(target), fault.result, after, plain(fault.why)))
+        target = plain(fault.target or "-")
+        rows.append((fault.fault, target, fault.result, after, plain(fault.why)))
     return Table(header=("FAULT", "ON", "RESULT", "AFTER", "DETAILS"), rows=rows)
 
 
@@ -302,8 +303,9 @@ def do_drill(
     )  # fmt: skip
     try:
         return _drill(drilling, only_needed=only_needed)
-    except KeyboardInterrupt:
-        result = drilling.result("interrupted", Exit.CTRL_C)
+    except KeyboardInterrupt as interrupt:
+        code = Exit.TERMINATED if isinstance(interrupt, Terminated) else Exit.CTRL_C
+        result = drilling.result("interrupted", code)
         terminal.progress("the drill was interrupted; results so far:")
         for line in (*summary(result).splitlines(), *result_table(result).plain().splitlines()):
             terminal.progress(line)
@@ -330,8 +332,14 @@ def _drill(drilling: _Drilling, *, only_needed: bool) -> int:
     choices = _choices(drilling.run, drilling.options, drilling.named, drilling.hosts)
     for number, choice in enumerate(choices, 1):
         if choice.reason:
-            left_out = Drilled(fault=choice.fault.name, result=Result.LEFT_OUT, why=choice.reason)
-            drilling.drilled.append(left_out)
+            drilling.drilled.append(
+                Drilled(
+                    fault=choice.fault.name,
+                    result=Result.LEFT_OUT,
+                    why=choice.reason.text,
+                    code=choice.reason.code,
+                )
+            )
             continue
         label = f"[{number}/{len(choices)}] {choice.injected}"
         terminal.progress(f"{label}: {choice.fault.about}")
@@ -391,33 +399,20 @@ def _choices(
 
 def _pin_hosts(drilling: _Drilling, clean: Judged) -> None:
     """Plan the next runs on a cluster for the nodes of the clean run, by name."""
-    if drilling.run.backend != "kubernetes":
-        return
-    drilling.hosts = drilling.run.hosts or tuple(sorted(clean.verdict.hosts))
-    machine = drilling.options.machine or drilling.run.plan.machine.name
-    options = replace(
-        drilling.options, machine=machine, backend="kubernetes", hosts=drilling.hosts, named=True,
-        nodes=None, all_nodes=False,
-    )  # fmt: skip
-    drilling.run, _ = prepare(options, drilling.terminal)
+    if drilling.run.backend == "kubernetes":
+        drilling.hosts = drilling.run.hosts or tuple(sorted(clean.verdict.hosts))
+        drilling.run, _ = prepare_on(
+            drilling.hosts, drilling.run, drilling.options, drilling.terminal
+        )
 
 
 def _run_to_verdict(drilling: _Drilling, run: Resolved, suffix: str) -> Judged:
     """Do one run of the drill, judge it, and remove it from the hosts or the cluster."""
     bundle = render(run)
     run = replace(run, plan=bundle.plan)
-    job, folder = commands_run.start(
+    return commands_run.run_to_verdict(
         run, bundle, drilling.terminal, name=f"{drilling.name}-{suffix}", within=drilling.folder
     )
-    try:
-        judged = commands_run.finish(job, folder, drilling.terminal, detach=False)
-    except AcceptError:
-        with contextlib.suppress(AcceptError):
-            commands_run.cancel(job, folder, drilling.terminal)
-        raise
-    if job.on_cluster:
-        backends.load(job.backend).delete(job, dry_run=False, say=drilling.terminal.progress)
-    return judged
 
 
 def _drill_fault(
@@ -425,23 +420,26 @@ def _drill_fault(
 ) -> Drilled:
     """Run the suite with one fault, and report whether the fault was caught."""
     began = time.monotonic()
+    assert choice.injection is not None
     run = with_fault_timeouts(drilling.run, choice, clean.records, only_needed=only_needed)
     drilled = Drilled(
         fault=choice.fault.name,
-        injected=choice.injected,
+        injected=choice.injection.text,
+        target=choice.injection.target,
         steps=choice.steps,
         result=Result.UNKNOWN,
         why="",
     )
     try:
-        judged = _run_to_verdict(drilling, with_faults(run, (choice.injected,)), choice.fault.name)
+        judged = _run_to_verdict(drilling, with_faults(run, (choice.injection,)), choice.fault.name)
     except AcceptError as error:
-        return replace(drilled, why=f"no verdict: {error.message}")
+        return replace(drilled, why=f"no verdict: {error.message}", code=DrillReason.NO_VERDICT)
     result = outcome(choice, judged.plan, judged.records, judged.verdict)
     return replace(
         drilled,
         result=result.result,
         why=result.why,
+        code=result.code,
         blamed=judged.verdict.suspects,
         after=result.after,
         seconds=round(time.monotonic() - began, 1),

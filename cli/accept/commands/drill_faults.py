@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from accept.config.faults import Result
+from accept.commands.drill_result import DrillReason, Result
 from accept.core import checks
 from accept.core.catalog.faults import (
+    FAULTS,
     Detection,
     Fault,
     Scope,
-    fault_of,
 )
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
@@ -21,6 +22,7 @@ from accept.core.judge import judge
 from accept.core.judge.robust_stats import FEWEST
 from accept.core.model import (
     GroupKind,
+    Injection,
     Plan,
     Record,
     State,
@@ -29,10 +31,17 @@ from accept.core.model import (
     SuspectKind,
     Verdict,
 )
-from accept.core.text import count
+from accept.core.text import count, decimal
 
 #: Fewest hosts among which a slow one can be found in pairs, if a bound defines slow.
 _FEWEST_WITH_BOUND = 3
+
+
+class Reason(NamedTuple):
+    """Why a fault is left out, or was missed."""
+
+    code: DrillReason
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +49,17 @@ class Choice:
     """A fault, its target, and the steps that should detect it."""
 
     fault: Fault
-    #: FAULT@HOST[:LOCALRANK], for the plan of the run; empty if the fault is left out.
-    injected: str = ""
+    #: For the plan of the run; None if the fault is left out.
+    injection: Injection | None = None
     #: Steps that should detect it; empty: the search for hosts does.
     steps: tuple[str, ...] = ()
-    #: Why it is left out; empty: it is not.
-    reason: str = ""
+    #: Why it is left out; None: it is not.
+    reason: Reason | None = None
+
+    @property
+    def injected(self) -> str:
+        """Return the injected fault as text; empty if it is left out."""
+        return self.injection.text if self.injection else ""
 
 
 def choose(plan: Plan, fault: Fault, hosts: Sequence[str], seed: int) -> Choice:
@@ -54,15 +68,17 @@ def choose(plan: Plan, fault: Fault, hosts: Sequence[str], seed: int) -> Choice:
     The choice depends only on the fault and the seed. The first host leads the run, so it is never
     made unreachable.
     """
-    steps, reason = _detecting_steps(plan, fault, len(hosts))
-    if reason:
-        return Choice(fault=fault, reason=reason)
+    steps = _detecting_steps(plan, fault, len(hosts))
+    if isinstance(steps, Reason):
+        return Choice(fault=fault, reason=steps)
     generator = random.Random(f"{seed} {fault.name}")
     host = generator.choice(hosts[1:] if fault.detection is Detection.START else hosts)
-    injected = f"{fault.name}@{'*' if fault.scope is Scope.EVERYWHERE else host}"
-    if fault.scope is Scope.RANK:
-        injected += f":{generator.randrange(_ranks(plan))}"
-    return Choice(fault=fault, injected=injected, steps=tuple(step.id for step in steps))
+    injection = Injection(
+        fault=fault.name,
+        host="*" if fault.scope is Scope.EVERYWHERE else host,
+        rank=generator.randrange(_ranks(plan)) if fault.scope is Scope.RANK else None,
+    )
+    return Choice(fault=fault, injection=injection, steps=tuple(step.id for step in steps))
 
 
 def _ranks(plan: Plan) -> int:
@@ -70,41 +86,54 @@ def _ranks(plan: Plan) -> int:
     return plan.gpus_used or plan.machine.ranks or plan.machine.gpus or 1
 
 
-def _detecting_steps(plan: Plan, fault: Fault, hosts: int) -> tuple[tuple[Step, ...], str]:
+def _detecting_steps(plan: Plan, fault: Fault, hosts: int) -> tuple[Step, ...] | Reason:
     """Return the steps that can find the fault and its target, or the reason why none can."""
     if fault.detection is Detection.START:
-        return (), "" if hosts > 1 else "needs at least 2 hosts: the first leads the run"
+        first = "needs at least 2 hosts: the first leads the run"
+        return () if hosts > 1 else Reason(DrillReason.TWO_HOSTS, first)
     if fault.detection is Detection.NETWORK:
         if not plan.machine.transport:
-            return (), f"does not apply: {plan.machine.name} specifies no network transport"
-        steps = tuple(s for s in plan.steps if _is_compared(s) and _largest_group(s, hosts) > 1)
-        too_few = "needs at least 2 hosts: a single host uses no network"
-        return steps, "" if steps else too_few if hosts < 2 else _NOT_IN_SUITE
+            text = f"does not apply: {plan.machine.name} specifies no network transport"
+            return Reason(DrillReason.NO_NETWORK, text)
+        if hosts < 2:
+            text = "needs at least 2 hosts: a single host uses no network"
+            return Reason(DrillReason.TWO_HOSTS, text)
+        compared = (s for s in plan.steps if _is_compared(s) and _largest_group(s, hosts) > 1)
+        return tuple(compared) or _NOT_IN_SUITE
     if fault.kernel_traffic and plan.machine.gpus != 0:
-        return (), "does not apply: traffic between GPUs bypasses the kernel, and so tc"
+        text = "does not apply: traffic between GPUs bypasses the kernel, and so tc"
+        return Reason(DrillReason.BYPASSES_KERNEL, text)
     declared = fault.seen_as or fault.name
     affected = [s for s in plan.steps if any(declared in c.faults for c in checks.checks_of(s))]
     if not affected:
-        return (), _NOT_IN_SUITE
+        return _NOT_IN_SUITE
     if fault.detection is Detection.PEERS:
         alone = fault.scope is Scope.RANK
-        steps = tuple(s for s in affected if _finds_slow_host(plan, s, hosts, alone=alone))
-        return steps, "" if steps else _too_few_to_compare(hosts)
-    steps = tuple(s for s in affected if _has_enough_ranks(plan, s, fault, hosts))
-    return steps, "" if steps else "no step has enough ranks to tell one from the others"
+        finding = (s for s in affected if _finds_slow_host(plan, s, hosts, alone=alone))
+        return tuple(finding) or _too_few_to_compare(hosts)
+    enough = (s for s in affected if _has_enough_ranks(plan, s, fault, hosts))
+    return tuple(enough) or _TOO_FEW_RANKS
 
 
-_NOT_IN_SUITE = "not in this suite: none of its checks can detect this fault"
+_NOT_IN_SUITE = Reason(
+    DrillReason.NOT_IN_SUITE, "not in this suite: none of its checks can detect this fault"
+)
+_TOO_FEW_RANKS = Reason(
+    DrillReason.TOO_FEW_RANKS, "no step has enough ranks to tell one from the others"
+)
 
 
-def _too_few_to_compare(hosts: int) -> str:
+def _too_few_to_compare(hosts: int) -> Reason:
     if hosts < _FEWEST_WITH_BOUND:
         where = count(hosts, "host")
-        return f"cannot be found on {where}: needs {_FEWEST_WITH_BOUND} with a bound, or {FEWEST}"
+        text = f"cannot be found on {where}: needs {_FEWEST_WITH_BOUND} with a bound, or {FEWEST}"
+        return Reason(DrillReason.TOO_FEW_HOSTS, text)
     if hosts < FEWEST:
         advice = f"give --expect 'all-reduce@SIZE>=GB/s', or {FEWEST} hosts"
-        return f"cannot be found on {hosts} hosts without a bound: {advice}"
-    return "not in this suite: needs a collective on pairs or on each host to find the slow one"
+        text = f"cannot be found on {hosts} hosts without a bound: {advice}"
+        return Reason(DrillReason.NO_BOUND, text)
+    text = "not in this suite: needs a collective on pairs or on each host to find the slow one"
+    return Reason(DrillReason.NO_PAIRS, text)
 
 
 def _largest_group(step: Step, hosts: int) -> int:
@@ -112,6 +141,7 @@ def _largest_group(step: Step, hosts: int) -> int:
     largest = {
         GroupKind.EACH: 1,
         GroupKind.PAIRS: min(2, hosts),
+        GroupKind.RAIL_PAIRS: min(2, hosts),
         GroupKind.HALVES: (hosts + 1) // 2,
     }
     return largest.get(step.groups, hosts)
@@ -119,7 +149,7 @@ def _largest_group(step: Step, hosts: int) -> int:
 
 def _has_enough_ranks(plan: Plan, step: Step, fault: Fault, hosts: int) -> bool:
     """Return True if a group of the step has enough ranks to find the faulty one."""
-    ranks = _largest_group(step, hosts) * (1 if step.groups is GroupKind.RAILS else _ranks(plan))
+    ranks = _largest_group(step, hosts) * (1 if step.groups.of_rails else _ranks(plan))
     needed = (check.faults.get(fault.seen_as or fault.name) for check in checks.checks_of(step))
     return any(count is not None and ranks >= count for count in needed)
 
@@ -127,7 +157,7 @@ def _has_enough_ranks(plan: Plan, step: Step, fault: Fault, hosts: int) -> bool:
 def _is_compared(step: Step) -> bool:
     """Return True if the groups of the step are compared by their bandwidth."""
     return any(
-        fault_of(name).detection is Detection.PEERS
+        FAULTS[name].detection is Detection.PEERS
         for check in checks.checks_of(step)
         for name in check.faults
     )
@@ -139,12 +169,14 @@ def _finds_slow_host(plan: Plan, step: Step, hosts: int, *, alone: bool) -> bool
     See `judge.compare`. With `alone`, a step that measures each host alone counts, too; such a step
     uses no link between hosts.
     """
-    nodes = {GroupKind.PAIRS: 2, GroupKind.EACH: 1}.get(step.groups, 0)
+    nodes = 1 if step.groups is GroupKind.EACH else 2 * step.groups.of_pairs
     if not nodes or (nodes == 1 and not alone):
         return False
     has_bound = any(
         bound.check in step.checks
         and bound.lower is not None
+        and bound.per_rail is step.groups.of_rails
+        and bound.profile == step.profile
         and (bound.min_nodes or 1) <= nodes <= (bound.max_nodes or nodes)
         for bound in plan.references
     )
@@ -158,6 +190,8 @@ class Outcome:
 
     result: Result
     why: str
+    #: Code of that reason; None if the fault was caught.
+    code: DrillReason | None = None
     #: Seconds until the end of the first step that showed the fault; None: not caught.
     after: float | None = None
 
@@ -168,21 +202,25 @@ def outcome(choice: Choice, plan: Plan, records: Sequence[Record], verdict: Verd
     A caught fault is rejected for one of its causes, and only its target is blamed.
     """
     if refused := [text for _, text in NOT_INJECTED.of(*records)]:
-        return Outcome(result=Result.LEFT_OUT, why=f"could not be injected: {refused[0]}")
+        reason = Reason(DrillReason.NOT_INJECTED, f"could not be injected: {refused[0]}")
+        return _not_caught(reason, Result.LEFT_OUT)
     if not_undone := [text for _, text in NOT_UNDONE.of(*records)]:
-        return Outcome(
-            result=Result.MISSED, why=f"not undone, so nothing else counts: {not_undone[0]}"
-        )
+        text = f"not undone, so nothing else counts: {not_undone[0]}"
+        return _not_caught(Reason(DrillReason.NOT_UNDONE, text))
     injected = [fact for fact, text in INJECTED.of(*records) if text == choice.injected]
     if not injected:
-        return Outcome(result=Result.MISSED, why="the fault was never injected")
+        return _not_caught(Reason(DrillReason.NEVER_INJECTED, "the fault was never injected"))
     targets = {fact.host for fact in injected if fact.host}
-    if reason := _why_missed(choice, verdict, targets):
-        return Outcome(result=Result.MISSED, why=reason)
+    if missed := _why_missed(choice, verdict, targets):
+        return _not_caught(missed)
     seen = _with_causes(verdict.suspects) or ", ".join(
         sorted(_causes(verdict) & choice.fault.causes)
     )
     return Outcome(result=Result.CAUGHT, why=seen, after=_after(choice, plan, records, targets))
+
+
+def _not_caught(reason: Reason, result: Result = Result.MISSED) -> Outcome:
+    return Outcome(result=result, why=reason.text, code=reason.code)
 
 
 def _with_causes(suspects: Sequence[Suspect]) -> str:
@@ -195,34 +233,38 @@ def _causes(verdict: Verdict) -> set[Cause]:
     return {f.cause for f in findings if f.cause and f.state in (State.FAIL, State.DEGRADED)}
 
 
-def _why_missed(choice: Choice, verdict: Verdict, targets: set[str]) -> str:
+def _why_missed(choice: Choice, verdict: Verdict, targets: set[str]) -> Reason | None:
     """Return why the verdict missed the fault.
 
-    Empty if it rejects the run for an expected cause and blames only the hosts `targets`.
+    None if it rejects the run for an expected cause and blames only the hosts `targets`.
     """
     if verdict.state not in (State.FAIL, State.DEGRADED):
-        return f"not rejected: {verdict.state.value}"
+        return Reason(DrillReason.NOT_REJECTED, f"not rejected: {verdict.state.value}")
     expected = choice.fault.causes
     if choice.fault.scope is Scope.EVERYWHERE:
         # A fault that all hosts share must not be blamed on single hosts.
         if verdict.suspects:
-            return f"rejected, but blamed on {_with_causes(verdict.suspects)}"
-        return "" if _causes(verdict) & expected else _other_cause(_causes(verdict))
+            return _blames_others(_with_causes(verdict.suspects))
+        return None if _causes(verdict) & expected else _other_cause(_causes(verdict))
     if not verdict.suspects:
-        return "rejected, but blamed on nobody"
+        return Reason(DrillReason.BLAMES_NOBODY, "rejected, but blamed on nobody")
     others = [s for s in verdict.suspects if not _is_on(s, targets)] or _other_gpus(verdict, choice)
-    if len(others) == len(verdict.suspects):
-        return f"rejected, but blamed on {', '.join(s.name for s in others)}"
     if others:
-        return f"rejected, but blamed on {', '.join(s.name for s in others)} too"
+        too = "" if len(others) == len(verdict.suspects) else " too"
+        return _blames_others(", ".join(s.name for s in others) + too)
     causes = {suspect.cause for suspect in verdict.suspects}
     if causes & expected and all(cause.row.consequence for cause in causes - expected):
-        return ""
+        return None
     return _other_cause(causes - expected)
 
 
-def _other_cause(causes: set[Cause]) -> str:
-    return f"rejected, but for another cause: {', '.join(sorted(causes)) or 'none'}"
+def _blames_others(suspects: str) -> Reason:
+    return Reason(DrillReason.BLAMES_OTHERS, f"rejected, but blamed on {suspects}")
+
+
+def _other_cause(causes: set[Cause]) -> Reason:
+    text = f"rejected, but for another cause: {', '.join(sorted(causes)) or 'none'}"
+    return Reason(DrillReason.OTHER_CAUSE, text)
 
 
 def _is_on(suspect: Suspect, hosts: set[str]) -> bool:
@@ -232,10 +274,12 @@ def _is_on(suspect: Suspect, hosts: set[str]) -> bool:
 
 def _other_gpus(verdict: Verdict, choice: Choice) -> list[Suspect]:
     """Return all suspects if each is a numbered GPU and none is the faulty one, else none."""
-    numbers = {(s.device or "") if s.kind is SuspectKind.GPU else "" for s in verdict.suspects}
-    faulty = choice.injected.rpartition(":")[2]
-    comparable = choice.fault.scope is Scope.RANK and all(number.isdigit() for number in numbers)
-    return list(verdict.suspects) if comparable and faulty not in numbers else []
+    numbers = {decimal(s.device or "") for s in verdict.suspects if s.kind is SuspectKind.GPU}
+    rank = choice.injection.rank if choice.injection else None
+    comparable = rank is not None and all(s.kind is SuspectKind.GPU for s in verdict.suspects)
+    if not comparable or None in numbers or rank in numbers:
+        return []
+    return list(verdict.suspects)
 
 
 def _after(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import json
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from accept import backends
+from accept import __version__, backends
 from accept.backends.protocol import Phase
 from accept.config.expectations import parse_expectation
 from accept.config.floors import bounds
@@ -22,6 +20,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput, Exit
 from accept.core.judge import judge
 from accept.core.judge.collective_metrics import nominal, read
+from accept.core.judge.summary import node_lists, tolerated
 from accept.core.model import (
     BoundKind,
     GroupKind,
@@ -34,15 +33,21 @@ from accept.core.model import (
     worst_exit,
 )
 from accept.core.report import text as reports
+from accept.core.report import write_judgement
+from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
-from accept.core.runner.coordinator import HOSTS
+from accept.core.report.text import Place
+from accept.core.safe_read import BLOCK, open_regular
 from accept.core.serde import Invalid
-from accept.core.text import count, plain
-from accept.evidence import archive as evidence_archive
-from accept.evidence import bucket, rundir
+from accept.core.text import count, plain, shortened
+from accept.evidence import bucket, rundir, search
+from accept.evidence.untrusted import Limits
 from accept.nccl_logs import to_run
 from accept.nccl_logs.tables import SkippedFile
 from accept.report.console import Terminal
+from accept.report.data import Run as ReportedRun
+from accept.report.html import render_html
+from accept.report.node_commands import node_commands, saved_provider_ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,25 +116,83 @@ class LoadedEvidence:
     #: Why the run ended early; empty: it did not.
     interruption: str
     folder: Path | None = None
+    #: Name of the evidence for people: PATH, or ARCHIVE:FOLDER.
+    source: str = ""
+    #: Number of other files beside it that may be logs.
+    others: int = 0
 
 
-def load(path: str) -> LoadedEvidence:
-    """Load the evidence that `path` names.
+def load(path: str, limits: Limits, say: Callable[[str], None]) -> Iterator[LoadedEvidence]:
+    """Load the evidence of each run that `path` contains, one after another; none: only logs.
 
-    Raises BadInput if `path` names nothing, and BadEvidence if it holds no complete evidence.
+    Raises BadInput if `path` names nothing, and BadEvidence if evidence is incomplete or modified.
     """
     if bucket.is_url(path):
         with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
             target = Path(scratch) / "evidence"
             bucket.fetch(path, target, partial=False)
-            return replace(_of_folder(target), folder=None)
-    if path != "last" and rundir.is_file(Path(path)):
-        return _of_file(Path(path))
-    folder = rundir.find(path)
+            yield replace(_of_folder(target), folder=None, source=path)
+        return
+    place = Path(path)
+    if path == "last" or not rundir.is_file(place):
+        place = rundir.find(path)
+        if path == "last" or _is_run(place):
+            yield replace(_of_run(place, "last" if path == "last" else place.name), source=path)
+            return
+    contents = search.search(place, limits)
+    if not contents.runs and contents.others > _MANY_FILES:
+        say(
+            f"{place}: {contents.may_be_logs} of {contents.others} files look like logs by their "
+            "names; reading them"
+        )
+    others = contents.may_be_logs
+    loaded: set[tuple[str, str]] = set()
+    for found in contents.runs:
+        run = _of_found(found, limits)
+        loaded.add((run.plan.hash, run.attempt))
+        yield replace(run, others=others)
+    for found in search.packed_logs(place, limits, contents.runs):
+        try:
+            run = _of_log(search.content(found, limits), found.name)
+        except BadEvidence as error:
+            # It contains only the number of its records. Evidence beside it contains them.
+            if loaded and error.code is Code.EVIDENCE_TOO_LARGE_FOR_LOG:
+                continue
+            raise
+        # A saved log of a run whose evidence is there too.
+        if (run.plan.hash, run.attempt) not in loaded:
+            loaded.add((run.plan.hash, run.attempt))
+            yield replace(run, source=found.name, others=others - 1)
+
+
+def _is_run(folder: Path) -> bool:
+    """Return True if this is a run folder or evidence, and not a folder that contains some."""
+    names = (
+        *(evidence.PLAN, evidence.RECORDS, evidence.CHECKSUMS, evidence.VERDICT, evidence.HOSTS),
+        *(rundir.RUN, rundir.JOB),
+    )
+    console = folder / evidence.CONSOLE
+    return any((folder / name).exists() for name in names) or (
+        rundir.is_file(console) and not console.is_symlink() and evidence.is_packed(console)
+    )
+
+
+def _of_run(folder: Path, name: str) -> LoadedEvidence:
     inner = folder / rundir.EVIDENCE
     if not inner.is_dir() and (folder / rundir.JOB).is_file():
-        raise _not_collected(folder, "last" if path == "last" else folder.name)
+        raise _not_collected(folder, name)
     return _of_folder(inner if inner.is_dir() else folder)
+
+
+def _of_found(found: search.Found, limits: Limits) -> LoadedEvidence:
+    if found.path is not None:
+        return replace(_of_folder(found.path), source=found.name)
+    with search.unpacked(found, limits) as folder:
+        try:
+            return replace(_of_folder(folder), folder=None, source=found.name)
+        except BadEvidence as error:
+            message = error.message.replace(str(folder), found.name)
+            raise BadEvidence(message, code=error.code, hint=error.hint) from None
 
 
 def _not_collected(folder: Path, name: str) -> BadEvidence:
@@ -154,20 +217,8 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
     )
 
 
-def _of_file(path: Path) -> LoadedEvidence:
-    if evidence_archive.is_tar(path):
-        with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
-            evidence_archive.unpack(path, Path(scratch), source=str(path))
-            folder = Path(scratch) / "evidence"
-            if not folder.is_dir():
-                raise BadEvidence(
-                    f"{path} holds no evidence",
-                    code=Code.EVIDENCE_NONE,
-                    hint="it should hold a folder `evidence`",
-                )
-            return replace(_of_folder(folder), folder=None)
-    with path.open("rb") as lines:
-        plan, records, verdict = evidence.unpack(lines, str(path))
+def _of_log(blocks: Iterable[bytes], source: str) -> LoadedEvidence:
+    plan, records, verdict = evidence.unpack(evidence.lines_of(blocks), source)
     return LoadedEvidence(
         plan=plan, records=records, attempt=verdict.attempt, interruption=verdict.interruption
     )
@@ -178,46 +229,42 @@ def _of_folder(folder: Path) -> LoadedEvidence:
     others = (evidence.PLAN, evidence.CHECKSUMS, evidence.RECORDS)
     if console.is_file() and not any((folder / name).exists() for name in others):
         # Only the log of the first pod was left of the run. It holds plan and records.
-        return replace(_of_file(console), folder=folder)
+        with open_regular(console) as file:
+            blocks = iter(partial(file.read, BLOCK), b"")
+            return replace(_of_log(blocks, str(console)), folder=folder)
     plan = evidence.read_plan(folder)
-    attempt = _attempt(folder)
+    attempt = attempt_of(folder)
     if (folder / evidence.CHECKSUMS).is_file():
-        if wrong := evidence.check_checksums(folder):
-            more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-            raise BadEvidence(
-                f"{folder}: {'; '.join(wrong[:3])}{more}",
-                code=Code.EVIDENCE_CHANGED,
-                hint="collect the run again, or ask who changed it",
-            )
+        refuse_changed(folder)
         interruption = evidence.read_interruption(folder)
     else:
         interruption = "the coordinator never finished: the evidence has no checksums"
-    with _no_garbage_collection():
-        records = tuple(_parse_log_again(folder, r) for r in evidence.read_records(folder))
+    records = tuple(_parse_log_again(folder, r) for r in evidence.read_records(folder))
     return LoadedEvidence(
         plan=plan, records=records, attempt=attempt, interruption=interruption, folder=folder
     )
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Disable the garbage collector, because the objects of thousands of logs are all kept.
+def refuse_changed(folder: Path) -> None:
+    """Raise BadEvidence if evidence differs from its checksums, or from what was fetched."""
+    wrong = evidence.check_checksums(folder)
+    job = backends.known_job(folder.parent) if is_own(folder) else None
+    if not wrong and job and job.evidence not in ("", evidence.root_hash(folder)):
+        wrong = (f"{evidence.CHECKSUMS} is not the one that was fetched",)
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise BadEvidence(
+            f"{folder}: {'; '.join(wrong[:3])}{more}",
+            code=Code.EVIDENCE_CHANGED,
+            hint="collect the run again, or ask who changed it",
+        )
 
-    Searching them for cycles takes a quarter of the time.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
+
+def attempt_of(folder: Path) -> str:
+    """Return the attempt that evidence names as its own, else the name of the folder."""
     try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _attempt(folder: Path) -> str:
-    try:
-        return str(json.loads(evidence.read_text(folder / HOSTS))["attempt"])
-    except (BadEvidence, ValueError, KeyError, TypeError, RecursionError):
+        return evidence.read_attempt(folder)
+    except BadEvidence:
         return folder.name
 
 
@@ -241,8 +288,10 @@ def _parse_log_again(folder: Path, record: Record) -> Record:
     return replace(record, metrics=parsed.metrics, facts=parsed.facts, problems=problems)
 
 
-#: Most files without results that a terminal shows.
-_MAX_SKIPPED = 20
+#: A path with more files than this is announced before it is read.
+_MANY_FILES = 1000
+#: Most files without results that a terminal shows; --json has all.
+_MAX_SKIPPED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,43 +311,82 @@ class Judged:
     skipped: tuple[SkippedFile, ...] = ()
     #: Collectives without a check, with the number of their tables.
     unjudged: dict[str, int] = field(default_factory=dict)
+    #: Name of the evidence or logs for people.
+    source: str = ""
 
 
 def judge_paths(
-    paths: Sequence[str], *, expect: Sequence[str], machine: str | None = None
+    paths: Sequence[str],
+    *,
+    expect: Sequence[str],
+    machine: str | None = None,
+    collective: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[Judged]:
-    """Judge each run or evidence in `paths`, and all nccl-tests logs among them together."""
-    logs = list(dict.fromkeys(path for path in paths if to_run.is_foreign(path)))
-    result = [
-        judge_path(path, expect=expect, machine=machine) for path in paths if path not in logs
-    ]
-    return [*result, _judge_logs(logs, expect, machine)] if logs else result
+    """Judge each run in `paths` alone, and all nccl-tests logs together.
+
+    Paths with evidence of runs are not searched for logs. The references are those of `machine` if
+    it is given; a run's own expectations apply in any case. `collective` is that of logs that do
+    not name theirs, such as "all-reduce". Raises BadInput if a path names nothing, and BadEvidence
+    if it holds neither complete evidence nor a log.
+    """
+    limits = Limits()
+    other_machine = to_run.machine_of(machine)
+    results: list[Judged] = []
+    logs: list[Path] = []
+    for path in dict.fromkeys(paths):
+        before = len(results)
+        for loaded in load(path, limits, say):
+            results.append(_judge_run(loaded, expect, other_machine))
+        if len(results) == before:
+            logs.append(Path(path) if rundir.is_file(Path(path)) else rundir.find(path))
+    if logs:
+        results.append(_judge_logs(logs, expect, other_machine, limits, collective))
+    return results
 
 
 def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) -> Judged:
-    """Judge the evidence or logs at `path`, with the references of `machine` if it is given.
+    """Judge the run or the logs at `path`. Raises BadInput if it contains several runs."""
+    results = judge_paths((path,), expect=expect, machine=machine)
+    if len(results) > 1:
+        raise BadInput(
+            f"{plain(path)} contains {len(results)} runs: "
+            f"{shortened([plain(judged.source) for judged in results], 3)}",
+            code=Code.EVIDENCE_SEVERAL,
+            hint="name one of them",
+        )
+    return results[0]
 
-    The run's own expectations apply in any case. Raises BadInput if `path` names nothing, and
-    BadEvidence if it holds neither complete evidence nor a log.
-    """
-    if to_run.is_foreign(path):
-        return _judge_logs([path], expect, machine)
-    other_machine = to_run.machine_of(machine)
-    loaded = load(path)
+
+def _judge_run(loaded: LoadedEvidence, expect: Sequence[str], machine: Machine | None) -> Judged:
     plan = loaded.plan
-    if other_machine is not None:
+    if machine is not None:
         expectations = (bound for bound in plan.references if bound.kind is BoundKind.EXPECTATION)
-        references = (*expectations, *bounds(other_machine, gpus_per_node=plan.gpus_used))
-        plan = replace(plan, machine=other_machine.planned(), references=references)
+        references = (*expectations, *bounds(machine, gpus_per_node=plan.gpus_used))
+        plan = replace(plan, machine=machine.planned(), references=references)
     plan, verdict = _judged(plan, loaded.records, expect, loaded.attempt, loaded.interruption)
-    return Judged(verdict=verdict, plan=plan, records=loaded.records, folder=loaded.folder)
+    others = f"{count(loaded.others, 'other file')} beside the evidence: not judged"
+    return Judged(
+        verdict=verdict,
+        plan=plan,
+        records=loaded.records,
+        folder=loaded.folder,
+        notes=(others,) if loaded.others else (),
+        source=loaded.source,
+    )
 
 
-def _judge_logs(paths: Sequence[str], expect: Sequence[str], machine: str | None) -> Judged:
-    with _no_garbage_collection():
-        logs = to_run.load(paths, to_run.machine_of(machine))
-        attempt = Path(paths[0]).name if len(paths) == 1 else f"{len(paths)} paths"
-        plan, verdict = _judged(logs.plan, logs.records, expect, attempt, "")
+def _judge_logs(
+    paths: Sequence[Path],
+    expect: Sequence[str],
+    machine: Machine | None,
+    limits: Limits,
+    collective: str | None,
+) -> Judged:
+    name = collective.replace("-", "_") if collective else None
+    logs = to_run.load(paths, machine, limits, collective=name)
+    attempt = paths[0].name if len(paths) == 1 else f"{len(paths)} paths"
+    plan, verdict = _judged(logs.plan, logs.records, expect, attempt, "")
     return Judged(
         verdict=verdict,
         plan=plan,
@@ -307,6 +395,7 @@ def _judge_logs(paths: Sequence[str], expect: Sequence[str], machine: str | None
         notes=logs.notes,
         skipped=logs.skipped,
         unjudged=logs.unjudged,
+        source=", ".join(map(str, paths[:3])),
     )
 
 
@@ -318,21 +407,29 @@ def _judged(
     except Invalid as error:
         raise BadInput(f"--expect: {error.message}", code=error.code, hint=error.hint) from None
     plan = replace(plan, references=(*expectations, *plan.references))
-    return plan, judge(plan, records, checks=REGISTRY, attempt=attempt, interruption=interruption)
+    verdict = judge(plan, records, checks=REGISTRY, attempt=attempt, interruption=interruption)
+    return plan, replace(verdict, version=__version__)
+
+
+def with_max_bad(judged: Judged, most: int) -> Judged:
+    """Return the judgement if the user accepts a run with at most `most` bad nodes."""
+    return replace(judged, verdict=tolerated(judged.verdict, most))
 
 
 def text(judged: Judged, terminal: Terminal) -> str:
     """Return the verdict as text for the terminal."""
-    lines = [reports.table(judged.verdict, width=terminal.width, color=terminal.color)]
-    if judged.notes:
-        lines += ["", "Notes", *(f"  {plain(note)}" for note in judged.notes)]
+    place = _place(judged)
+    notes = [*judged.notes]
     if judged.skipped:
-        skipped = len(judged.skipped)
-        lines += ["", f"Left out: {count(skipped, 'file')} without results"]
-        lines += [f"  {plain(s.file)}: {s.reason}" for s in judged.skipped[:_MAX_SKIPPED]]
-        if skipped > _MAX_SKIPPED:
-            lines.append(f"  … and {skipped - _MAX_SKIPPED} more: see --json")
-    return "\n".join(lines)
+        files = [f"{skipped.file} ({skipped.reason})" for skipped in judged.skipped]
+        left_out = f"Left out: {count(len(files), 'file')} without results: "
+        notes.append(left_out + shortened(files, _MAX_SKIPPED))
+    return reports.table(
+        judged.verdict,
+        width=min(terminal.width, 80),
+        color=terminal.color,
+        place=replace(place, notes=tuple(notes)),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,7 +475,7 @@ def _not_tested(judged: Judged, judged_checks: set[str]) -> Iterator[NotTested]:
             yield NotTested(check=check.check, reason=reason)
     not_planned = "the logs do not show it" if judged.plan.origin else "not part of the run"
     planned = judged_checks | {check.check for check in judged.verdict.checks}
-    for name in dict.fromkeys((*checks.names(), *judged.unjudged)):
+    for name in dict.fromkeys((*checks.REGISTRY, *judged.unjudged)):
         has_own = name in REGISTRY and REGISTRY[name].user_script
         if name not in planned and not has_own:
             reason = "no check judges that" if name in judged.unjudged else not_planned
@@ -390,6 +487,7 @@ class Reports:
     """The output of `accept report --json`: the files that it wrote, or the one that it printed."""
 
     files: tuple[str, ...] | None = None
+    html: str | None = None
     md: str | None = None
     junit: str | None = None
 
@@ -403,11 +501,104 @@ def write_reports(judged: Judged) -> tuple[str, ...]:
         raise BadInput(
             "there is no folder to write to",
             code=Code.EVIDENCE_NO_FOLDER,
-            hint="give --format md or --format junit",
+            hint="give --format html, md or junit",
         )
-    evidence.write_judgement(judged.folder, judged.plan, judged.verdict)
+    write_judgement(judged.folder, judged.plan, judged.verdict, judged.records)
     names = (evidence.VERDICT, evidence.REPORT, evidence.JUNIT)
-    return tuple(str(judged.folder / name) for name in names)
+    return (*(str(judged.folder / name) for name in names), *_write_beside(judged, judged.folder))
+
+
+def _write_beside(judged: Judged, folder: Path) -> tuple[str, ...]:
+    """Write report.html and the lists of nodes beside the evidence, and return the paths.
+
+    They are never inside it, because its checksums cover all files.
+    """
+    target = rundir.beside(folder)
+    lists = node_lists(judged.verdict)
+    with rundir.same_age(target):
+        (target / rundir.NODES).mkdir(parents=True, exist_ok=True)
+        evidence.write(target / rundir.REPORT, html_page(judged))
+        paths = [target / rundir.REPORT]
+        for name, hosts in vars(lists).items():
+            paths.append(target / rundir.NODES / f"{name}.txt")
+            evidence.write(paths[-1], "".join(f"{plain(host)}\n" for host in hosts))
+    return tuple(map(str, paths))
+
+
+def html_page(judged: Judged) -> str:
+    """Return the report as a page."""
+    return render_html(reported(judged))
+
+
+def reported(judged: Judged) -> ReportedRun:
+    """Return what a report shows of a judgement."""
+    return ReportedRun(
+        plan=judged.plan,
+        verdict=judged.verdict,
+        records=judged.records,
+        evidence_hash=evidence.root_hash(judged.folder) if judged.folder else "",
+        commands=_place(judged).commands,
+    )
+
+
+#: Hosts in one command; the list in `nodes/bad.txt` has all.
+_MOST_EXCLUDED = 8
+
+
+def _place(judged: Judged) -> Place:
+    """Return where the report is, and what to type next with the back end of the run."""
+    folder = judged.folder
+    if folder is None or not is_own(folder):
+        return Place()
+    run = folder.parent
+    report = run / rundir.REPORT
+    commands: list[tuple[str, str]] = []
+    bad = node_lists(judged.verdict).bad
+    if bad and not judged.verdict.injected:
+        backend = backends.load_job(run).backend if (run / rundir.JOB).is_file() else ""
+        left = len(bad) - _MOST_EXCLUDED
+        purpose = f"and {left} more: nodes/bad.txt" if left > 0 else "keep new work away"
+        reason = _reason(judged.verdict, bad[0])
+        drain = backends.load(backend).drain(bad[:_MOST_EXCLUDED], reason) if backend else ()
+        commands += zip(drain, (purpose, "after the repair"), strict=False)
+        commands.append((f"accept retest {run.name}", "measure it again, with good nodes"))
+        commands.append((f"accept explain {run.name} {bad[0]}", "evidence for and against"))
+        commands.append((f"accept ticket {run.name} {bad[0]}", "text and logs for the provider"))
+        commands.append((f"accept show nodes {run.name} --bad", "the list, one per line"))
+        if node_commands(judged.verdict, saved_provider_ids(folder)):
+            purpose = "label them, report their hosts"
+            commands.append((f"accept show nodes {run.name} --commands", purpose))
+    if any(s.of_network for s in judged.verdict.suspects) and not judged.verdict.injected:
+        commands.append((f"accept retest {run.name} --pairs", "measure its bad pairs again"))
+        commands.append((f"accept ticket {run.name} --fabric", "pairs and logs for the network"))
+    if judged.verdict.state is State.PASS:
+        commands.append((f"accept baseline {run.name} --out my.yaml", "tighter bounds next time"))
+    return Place(report=str(report) if report.is_file() else "", commands=tuple(commands))
+
+
+def _reason(verdict: Verdict, host: str) -> str:
+    """Return why a bad host is taken out of use, for the records of a cluster."""
+    suspects = (f"{s.cause} {{}} ({s.strength})" for s in verdict.suspects if host in s.hosts)
+    return next(suspects, "{}").format(verdict.attempt)
+
+
+def is_own(folder: Path) -> bool:
+    """Return True for the evidence of a run in the runs folder of this workstation."""
+    return folder.name == rundir.EVIDENCE and rundir.is_own(folder.parent)
+
+
+def write_page(judged: Judged, terminal: Terminal) -> None:
+    """Write report.html and the lists of nodes of a run of this workstation.
+
+    The verdict matters more than its report: if the report cannot be written, progress shows why.
+    """
+    folder = judged.folder
+    if folder is None or not is_own(folder):
+        return
+    try:
+        _write_beside(judged, folder)
+    except OSError as error:
+        terminal.progress(f"report.html was not written: {error.strerror}")
 
 
 def do_judge(
@@ -416,28 +607,46 @@ def do_judge(
     *,
     expect: tuple[str, ...],
     machine: str | None = None,
+    collective: str | None = None,
+    max_bad: int = 0,
 ) -> int:
     """Judge evidence or nccl-tests logs, and return the worst exit code."""
-    results = judge_paths(paths or ("last",), expect=expect, machine=machine)
+    results = judge_paths(
+        paths or ("last",),
+        expect=expect,
+        machine=machine,
+        collective=collective,
+        say=terminal.progress,
+    )
+    results = [with_max_bad(judged, max_bad) for judged in results]
+    for judged in results if not (expect or machine) else ():
+        write_page(judged, terminal)
     if terminal.json:
         values = [with_measurements(judged) for judged in results]
         terminal.result(values if len(values) > 1 else values[0], "")
     else:
+        if len(results) > 1:
+            sources = (f"  {plain(judged.source)}" for judged in results)
+            terminal.progress("\n".join([f"{len(results)} verdicts:", *sources]))
         for judged in results:
-            terminal.result(judged.verdict, text(judged, terminal))
+            heading = f"{plain(judged.source)}:\n" if len(results) > 1 else ""
+            terminal.result(judged.verdict, heading + text(judged, terminal))
     return worst_exit(judged.verdict.exit for judged in results)
 
 
 def do_report(name: str, terminal: Terminal, *, form: str) -> int:
-    """Write report.md and junit.xml beside the evidence, or print one of them."""
+    """Write the reports, or print one of them."""
     judged = judge_path(name, expect=())
     if form == "files":
         files = write_reports(judged)
         terminal.result(Reports(files=files), "\n".join(files))
+    elif form == "html":
+        html = html_page(judged)
+        terminal.result(Reports(html=html), html)
     elif form == "md":
-        page = render_markdown(judged.verdict, judged.plan)
+        page = render_markdown(judged.verdict, judged.plan, judged.records)
         terminal.result(Reports(md=page), page)
     else:
-        xml = reports.junit(judged.verdict)
+        xml = junit(judged.verdict, judged.records)
         terminal.result(Reports(junit=xml), xml)
     return Exit.PASS

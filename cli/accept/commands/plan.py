@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accept.config.hostlist import expand
+from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.evidence import write
+from accept.core.judge.summary import not_run
 from accept.core.model import GroupKind, Plan, Skipped
 from accept.core.serde import dump
 from accept.core.text import count, duration
@@ -17,6 +21,7 @@ from accept.evidence import rundir
 from accept.plan.bundle import Bundle, render
 from accept.plan.helm_values import helm_values, values_of
 from accept.plan.resolve import Options, Resolved, resolve
+from accept.plan.sizes import Sizes, sizes
 from accept.report.console import Terminal
 
 
@@ -32,6 +37,10 @@ class PlannedStep:
     seconds: float
     timeout: float
     optional: bool
+    #: True if it runs only after a step that left a question.
+    if_open: bool
+    #: True if an earlier attempt has finished it.
+    kept: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +55,16 @@ class PlannedRun:
     hosts: tuple[str, ...]
     steps: tuple[PlannedStep, ...]
     not_planned: tuple[Skipped, ...]
+    #: True if the run ends after the first step with a bad result that no later step can excuse.
+    fail_fast: bool
     notes: tuple[str, ...]
+    #: The estimate if every step passes.
     seconds: float
+    #: The longest estimate if something is found: all steps, and all repetitions of pairs.
+    seconds_at_most: float
     gpu_hours: float | None
+    #: Estimated sizes if every step passes; None if the number of nodes is unknown.
+    sizes: Sizes | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +99,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
             code=Code.HELM_BACKEND,
             hint="give --out FOLDER, then accept submit FOLDER",
         )
-    for note in run.notes:
+    for note in (*run.notes, *_size_notes(run)):
         terminal.progress(note)
     if out is None:
         if terminal.json:
@@ -92,6 +108,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
             terminal.result(None, helm_values(run, bundle))
         return Exit.PASS
     try:
+        is_new = not out.exists()
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
             raise BadInput(
@@ -99,7 +116,15 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
                 code=Code.OUTPUT_EXISTS,
                 hint="name a folder that does not exist yet",
             )
-        write_run(run, bundle, out)
+        try:
+            write_run(run, bundle, out)
+        except BaseException:
+            # Leave no part of a run.
+            for path in out.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if is_new:
+                out.rmdir()
+            raise
     except OSError as error:
         raise BadInput(
             f"{out} cannot be written: {error.strerror}",
@@ -121,10 +146,15 @@ def write_run(run: Resolved, bundle: Bundle, folder: Path) -> None:
     bundle.write(rendered)
 
 
-def planned(run: Resolved) -> PlannedRun:
-    """Return the plan with its steps, estimated seconds and GPU-hours."""
+def planned(run: Resolved, kept: Collection[str] = ()) -> PlannedRun:
+    """Return the plan with its steps, estimated seconds and GPU-hours.
+
+    `kept` are the ids of steps that an earlier attempt has finished.
+    """
     plan: Plan = run.plan
-    seconds = sum(step.estimate for step in plan.steps)
+    left = [step for step in plan.steps if step.id not in kept]
+    seconds = sum(step.estimate for step in left if not step.if_open)
+    at_most = sum(step.estimate * (1 + step.repeats / max(1, step.rounds)) for step in left)
     gpus = plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus
     hours = None if gpus is None else round(seconds * gpus * (plan.nodes or 1) / 3600, 2)
     return PlannedRun(
@@ -143,13 +173,18 @@ def planned(run: Resolved) -> PlannedRun:
                 seconds=round(step.estimate, 1),
                 timeout=step.timeout,
                 optional=step.optional,
+                if_open=step.if_open,
+                kept=step.id in kept,
             )
             for step in plan.steps
         ),
         not_planned=plan.skipped,
-        notes=run.notes,
+        fail_fast=plan.fail_fast,
+        notes=(*run.notes, *_size_notes(run)),
         seconds=round(seconds, 1),
+        seconds_at_most=round(at_most, 1),
         gpu_hours=hours,
+        sizes=sizes(plan),
     )
 
 
@@ -165,10 +200,41 @@ def plan_text(plan: PlannedRun) -> str:
         rounds = f" x {step.rounds}" if step.rounds != 1 else ""
         lines.append(
             f"  {step.id}: {', '.join(step.checks)} on {step.groups}{rounds}, "
-            f"about {duration(step.seconds)}"
+            + ("kept" if step.kept else f"about {duration(step.seconds)}")
+            + (", if earlier steps leave a question" if step.if_open else "")
         )
-    lines += [f"  not planned: {skip.check}: {skip.reason}" for skip in plan.not_planned]
+    lines += [
+        f"  not planned: {skip.check}: {skip.reason}"
+        for skip in plan.not_planned
+        if skip.cause is not Cause.DESELECTED
+    ]
+    lines += [f"  not run: {left_out}" for left_out in [not_run(plan.not_planned)] if left_out]
+    lines += ["  ends after the first failure (--fail-fast)"] * plan.fail_fast
     lines += [f"  {note}" for note in plan.notes]
     hours = "" if not plan.gpu_hours else f", {plan.gpu_hours} GPU-hours"
-    lines.append(f"estimated: {duration(plan.seconds)}{hours}")
+    more = duration(plan.seconds_at_most)
+    if_found = f"; at most {more} if something is found" if more != duration(plan.seconds) else ""
+    lines.append(f"estimated: {duration(plan.seconds)}{hours}{if_found}")
     return "\n".join(lines)
+
+
+def _size_notes(run: Resolved) -> Iterator[str]:
+    """Yield the expected sizes, and a note if the log of the run is not enough to judge it."""
+    expected = sizes(run.plan)
+    if expected is None:
+        return
+    yield (
+        f"expected evidence: about {_rounded(expected.evidence)} from "
+        f"{count(expected.executions, 'execution')}; log: about {_rounded(expected.log)}"
+    )
+    results = run.site.results
+    has_place = results.location or results.volume
+    if run.backend == "kubernetes" and not has_place and not expected.fits_log:
+        yield "the records are too large for the log: set results.location to keep them"
+
+
+def _rounded(size: int) -> str:
+    """Return a size with two significant digits."""
+    unit, scale = ("MB", 1e6) if size >= 1e6 else ("kB", 1e3)
+    value = float(f"{size / scale:.2g}")
+    return f"{value:g} {unit}"

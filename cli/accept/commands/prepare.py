@@ -6,20 +6,14 @@ import os
 from dataclasses import replace
 
 from accept import backends
-from accept.config import Site, load_site
 from accept.config.faults import parse_faults
 from accept.config.hostlist import expand
 from accept.plan.bundle import Bundle, render
-from accept.plan.resolve import Options, Resolved, choose_target, resolve
+from accept.plan.resolve import Options, Resolved, choose_target, named_backend, resolve, site_of
 from accept.report.console import Terminal
 
 #: As long as a generated name.
 _SAMPLE_NAME = "20261121-045334-1a2b"
-
-
-def site_of(options: Options) -> Site:
-    """Return the site that the options name, else one without settings. Raises BadInput."""
-    return load_site(options.site).value if options.site else Site()
 
 
 def prepare(options: Options, terminal: Terminal) -> tuple[Resolved, Bundle]:
@@ -28,7 +22,7 @@ def prepare(options: Options, terminal: Terminal) -> tuple[Resolved, Bundle]:
     Raises BadInput for invalid options before any host is contacted, and NotStarted if no host or
     cluster shows the machine.
     """
-    options = replace(options, hosts=expand(options.hosts))
+    options = _with_allocation(replace(options, hosts=expand(options.hosts)))
     if not options.machine:
         site = site_of(options)
         target = choose_target(options, site)
@@ -38,13 +32,37 @@ def prepare(options: Options, terminal: Terminal) -> tuple[Resolved, Bundle]:
     if options.all_nodes:
         # Refuse contradictory options before the cluster is contacted.
         cluster = choose_target(options, site_of(options)).backend
-        names = backends.load_cluster(cluster).free_nodes(options)
+        names = backends.NODE_LISTS[cluster].free_nodes(options)
         options = replace(options, hosts=names, all_nodes=False, backend=cluster)
         terminal.progress(f"nodes: all {len(names)} that are free and match")
     run = resolve(options)
     _check_start(run, options)
     bundle = render(run)
     return replace(run, plan=bundle.plan), bundle
+
+
+def prepare_on(
+    hosts: tuple[str, ...], run: Resolved, options: Options, terminal: Terminal
+) -> tuple[Resolved, Bundle]:
+    """Prepare a run on a cluster again, for the nodes of an earlier one by name."""
+    options = replace(
+        options,
+        machine=options.machine or run.plan.machine.name,
+        backend=run.backend,
+        hosts=hosts,
+        named=True,
+        nodes=None,
+        all_nodes=False,
+    )
+    return prepare(options, terminal)
+
+
+def _with_allocation(options: Options) -> Options:
+    """Return the options with the nodes that this process's allocation has, if they name none."""
+    if options.hosts or options.nodes is not None or options.all_nodes:
+        return options
+    nodes = backends.NODE_LISTS.get(named_backend(options, site_of(options)) or "")
+    return replace(options, hosts=nodes.allocated_nodes()) if nodes else options
 
 
 def _check_start(run: Resolved, options: Options) -> None:

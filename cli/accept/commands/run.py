@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -14,22 +16,46 @@ from pathlib import Path
 
 from accept import backends
 from accept.backends.job import Job
-from accept.backends.protocol import Phase
+from accept.backends.protocol import FirstHostLost, Phase
 from accept.commands import judge
 from accept.commands.judge import Judged
 from accept.commands.plan import plan_text, planned, write_run
 from accept.commands.prepare import prepare
-from accept.config.expectations import parse_duration
+from accept.commands.resume import prepare_resumed
+from accept.commands.verify import verify
+from accept.core.causes import Cause
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadInput, Exit, Interrupted, NoEvidence, NotStarted
-from accept.core.evidence import PACKED_BEGIN, PACKED_END, read_verdict, write
-from accept.core.runner.coordinator import CANCELLED, VERDICT_FOLLOWS
+from accept.core.errors import (
+    AcceptError,
+    BadEvidence,
+    BadInput,
+    Exit,
+    Interrupted,
+    NoEvidence,
+    NotStarted,
+    Terminated,
+)
+from accept.core.evidence import (
+    PACKED_BEGIN,
+    PACKED_END,
+    read_verdict,
+    root_hash,
+    write,
+)
+from accept.core.judge.suspects import HOSTS_STEP
+from accept.core.model import Problem
+from accept.core.report import text as reports
+from accept.core.report import write_judgement
+from accept.core.runner import resume
+from accept.core.runner.coordinator import CANCELLED
+from accept.core.runner.events import EventKind, parse_event
 from accept.core.serde import dump, read
-from accept.core.text import duration, plain
+from accept.core.text import count, duration, plain
 from accept.evidence import bucket, rundir
 from accept.plan.bundle import Bundle, load_bundle
 from accept.plan.resolve import Options, Resolved
 from accept.report.console import Terminal
+from accept.report.live import RunView
 
 
 class Cancellation(StrEnum):
@@ -100,7 +126,7 @@ def start(
         shutil.rmtree(target, ignore_errors=True)
         raise
     try:
-        write(target / rundir.JOB, json.dumps(dump(job), indent=1) + "\n")
+        _write_job(job, target)
     except OSError as error:
         # Without job.json no later command would find the run.
         failure: type[AcceptError] = NotStarted
@@ -118,52 +144,193 @@ def start(
     return job, target
 
 
-def finish(job: Job, folder: Path, terminal: Terminal, *, detach: bool = True) -> Judged:
+def _write_job(job: Job, folder: Path) -> None:
+    write(folder / rundir.JOB, json.dumps(dump(job), indent=1) + "\n")
+
+
+def finish(
+    job: Job,
+    folder: Path,
+    terminal: Terminal,
+    *,
+    detach: bool = True,
+    max_bad: int = 0,
+    restart: bool = False,
+) -> Judged:
     """Follow a started run to its end, fetch its evidence, judge it and write the reports.
 
-    With `detach`, the user may let the run continue after Ctrl-C.
+    With `detach`, the user may let the run continue after Ctrl-C. `max_bad` is the number of bad
+    nodes with which the user accepts the run. With `restart`, a run that loses the host of its
+    coordinator starts again once on the others.
     """
+    interrupted: Interrupted | None = None
     try:
         follow(job, folder, terminal, whole=False, detach=detach)
+    except FirstHostLost as error:
+        interrupted = error
+        terminal.progress(str(error))
+        if restart and error.others and not (run := read_run(folder)).plan.require_all_nodes:
+            job, folder = _start_again(run, job, folder, error, terminal)
+            return finish(job, folder, terminal, detach=detach, max_bad=max_bad)
     except Interrupted as error:
         terminal.progress(str(error))
+        interrupted = error
     except NotStarted:
         cancel(job, folder, terminal)
         raise
-    collect(folder, terminal)
-    judged = judge.judge_path(str(folder), expect=())
-    judge.write_reports(judged)
+    try:
+        collect(folder, terminal)
+    except NoEvidence as error:
+        raise interrupted or error from None
+    judged = judge.with_max_bad(judge.judge_path(str(folder), expect=()), max_bad)
+    if judged.folder is not None:
+        write_judgement(judged.folder, judged.plan, judged.verdict, judged.records)
+    judge.write_page(judged, terminal)
+    _send_report(job, folder, terminal)
     return judged
 
 
-def follow(job: Job, folder: Path, terminal: Terminal, *, whole: bool, detach: bool = True) -> int:
-    """Print the coordinator's console until the run ends, and return its exit status.
+def _send_report(job: Job, folder: Path, terminal: Terminal) -> None:
+    """Send report.html to the evidence in the site's results, if it is there."""
+    report = folder / rundir.REPORT
+    location = _results(folder, job, terminal)
+    if not location or not report.is_file() or (folder / rundir.FROM_LOG).is_file():
+        return
+    if error := bucket.send(report, location, attempt=job.attempt, partial=True):
+        terminal.progress(f"report.html was not sent to {location}: {error}")
 
-    Without `whole`, the verdict is left out. Ctrl-C cancels the run, or asks to with `detach`.
+
+def run_to_verdict(
+    run: Resolved,
+    bundle: Bundle,
+    terminal: Terminal,
+    *,
+    name: str,
+    within: Path,
+    max_bad: int = 0,
+) -> Judged:
+    """Do one run of several in the folder `within`, judge it, and remove it from the cluster."""
+    job, folder = start(run, bundle, terminal, name=name, within=within)
+    try:
+        judged = finish(job, folder, terminal, detach=False, max_bad=max_bad)
+    except AcceptError:
+        with suppress(AcceptError):
+            cancel(job, folder, terminal)
+        raise
+    if job.on_cluster:
+        backends.load(job.backend).delete(job, dry_run=False, say=terminal.progress)
+    return judged
+
+
+def _start_again(
+    run: Resolved, job: Job, folder: Path, lost: FirstHostLost, terminal: Terminal
+) -> tuple[Job, Path]:
+    """Start a run again on the hosts that are left; return as `start`.
+
+    It continues after the finished steps if the hosts see their evidence, else from the first step.
     """
-    muted = False
+    earlier = ""
+    finished = 0
+    try:
+        evidence = collect(folder, terminal)
+        records = resume.finished(evidence, run.plan)
+        finished = len({record.step for record in records} - {HOSTS_STEP})
+        earlier = str(evidence.resolve()) if finished and lost.resumes else ""
+    except AcceptError as error:
+        terminal.progress(f"nothing of {job.attempt} was kept: {error.message}")
+    try:
+        backends.load(job.backend).delete(job, dry_run=False, say=terminal.progress)
+    except AcceptError as error:
+        # Hosts that do not answer, such as the lost one.
+        terminal.progress(error.message)
+    first, *more = lost.lost
+    if earlier:
+        where = f"and kept {count(finished, 'finished step')} of {len(run.plan.steps)}"
+    else:
+        repeated = f"; {count(finished, 'finished step')} repeated" if finished else ""
+        where = f"from step 1 of {len(run.plan.steps)}{repeated}"
+    message = (
+        f"{first} was lost while it ran the coordinator of {job.attempt}, so the run started "
+        f"again without it, {where}"
+    )
+    terminal.progress(message)
+    messages = {first: message, **{host: f"{host} was lost in {job.attempt}" for host in more}}
+    problems = tuple(
+        Problem(cause=Cause.UNREACHABLE_TIMEOUT, message=text, check="hosts", host=host)
+        for host, text in messages.items()
+    )
+    hosts = tuple(host for host in run.hosts or lost.others if host not in messages)
+    run = replace(run, hosts=hosts, lost=problems, earlier=earlier)
+    bundle = load_bundle(folder / rundir.RENDERED, run.plan)
+    return start(run, bundle, terminal, name=new_name())
 
-    def say(line: str) -> None:
-        nonlocal muted
-        if line.startswith(PACKED_BEGIN) or (VERDICT_FOLLOWS in line and not whole):
-            muted = True
-        if not muted:
-            terminal.progress(line)
-        if line.startswith(PACKED_END):
-            muted = False
 
+def follow(job: Job, folder: Path, terminal: Terminal, *, whole: bool, detach: bool = True) -> int:
+    """Show the progress of a run until it ends, and return the coordinator's exit status.
+
+    On a terminal that is a view that stays in place, elsewhere or with -v the run's log. Without
+    `whole`, the verdict is left out. Ctrl-C cancels the run, or asks to with `detach`.
+    SIGTERM cancels it.
+    """
+    view = _view(folder, detach=detach) if terminal.is_live else None
+    shows_log = view is None or terminal.verbose
+    hidden = False
     backend = backends.load(job.backend)
     try:
-        return backend.watch(job, folder=folder, say=say)
-    except KeyboardInterrupt:
-        if detach and _wants_to_detach():
+        with terminal.showing(view) as end_view:
+
+            def log(line: str) -> None:
+                nonlocal hidden, shows_log
+                if event := parse_event(line):
+                    if view is not None:
+                        view.update(event)
+                    if event.event is EventKind.VERDICT:
+                        end_view()
+                        hidden, shows_log = not whole, True
+                    return
+                hidden = hidden or line.startswith(PACKED_BEGIN)
+                if shows_log and not hidden:
+                    terminal.log(line)
+                if line.startswith((PACKED_END, reports.VERDICT_LINE)):
+                    hidden = False
+
+            return backend.watch(job, folder=folder, say=terminal.progress, log=log)
+    except KeyboardInterrupt as interrupt:
+        if detach and not isinstance(interrupt, Terminated) and _wants_to_detach():
             terminal.progress(
                 f"detached; the run continues: accept watch {job.attempt}, "
                 f"or accept cancel {job.attempt}"
             )
             raise
-        cancel(job, folder, terminal)
+        _cancel_interrupted(job, folder, terminal)
         raise
+
+
+def _cancel_interrupted(job: Job, folder: Path, terminal: Terminal) -> None:
+    """Cancel a run after Ctrl-C or SIGTERM. Only another Ctrl-C stops that."""
+    # CI systems send SIGTERM a few seconds after SIGINT.
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        cancel(job, folder, terminal)
+    except KeyboardInterrupt:
+        terminal.progress(f"the run may go on; to end it: accept cancel {job.attempt}")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _view(folder: Path, *, detach: bool) -> RunView | None:
+    """Return the view of a run; None if its folder has no plan."""
+    try:
+        run = read_run(folder)
+    except BadInput:
+        return None
+    plan = planned(run)
+    nodes = [] if plan.nodes is None else [count(plan.nodes, "node")]
+    hours = f", {plan.gpu_hours:.3g} GPU-h" if plan.gpu_hours else ""
+    title = ["accept", plan.machine, plan.suite, *nodes, f"about {duration(plan.seconds)}{hours}"]
+    title += ["Ctrl-C detaches or cancels"] if detach else []
+    return RunView(title=[plain(part, 60) for part in title], steps=run.plan.steps)
 
 
 def _wants_to_detach() -> bool:
@@ -204,6 +371,7 @@ def collect(folder: Path, terminal: Terminal) -> Path:
     with rundir.held(folder):
         if not target.is_dir() or (folder / rundir.FROM_LOG).is_file():
             backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
+            _keep_hash(job, folder, terminal)
     location = _results(folder, job, terminal)
     if location and (folder / rundir.FROM_LOG).is_file():
         # The pods have written more than this there.
@@ -221,12 +389,31 @@ def collect(folder: Path, terminal: Terminal) -> Path:
     return target
 
 
+def _keep_hash(job: Job, folder: Path, terminal: Terminal) -> None:
+    """Write the hash of the fetched evidence into job.json, so that later changes are seen.
+
+    Raises BadEvidence if another key than the run's signed the evidence on its way here.
+    """
+    evidence = folder / rundir.EVIDENCE
+    if (folder / rundir.FROM_LOG).is_file() or not (root := root_hash(evidence)):
+        return
+    try:
+        verify(evidence, ())
+    except BadEvidence:
+        refused = folder / f"{rundir.EVIDENCE}-refused"
+        shutil.rmtree(refused, ignore_errors=True)
+        evidence.rename(refused)
+        terminal.progress(f"the evidence is not used: {refused}")
+        raise
+    _write_job(replace(job, evidence=root), folder)
+
+
 def _results(folder: Path, job: Job, terminal: Terminal) -> str:
     """Return the results location of the run's site if this machine can write to it, else ""."""
     if not (folder / rundir.RUN).is_file():
         return ""
     try:
-        location = _read_run(folder).site.results.location or ""
+        location = read_run(folder).site.results.location or ""
     except BadInput as error:
         terminal.progress(f"not sent to the site's results location: {error.message}")
         return ""
@@ -298,7 +485,7 @@ def _ended_by_itself(evidence: Path) -> bool:
         return False
 
 
-def _read_run(folder: Path) -> Resolved:
+def read_run(folder: Path) -> Resolved:
     """Return the run of a run folder. Raises BadInput."""
     path = folder / rundir.RUN
     try:
@@ -321,20 +508,34 @@ def do_submit(options: Options, terminal: Terminal, *, folder: str | None, dry_r
 
 
 def _submit(
-    options: Options, terminal: Terminal, *, folder: str | None, dry_run: bool
+    options: Options,
+    terminal: Terminal,
+    *,
+    folder: str | None,
+    dry_run: bool,
+    resumed: str | None = None,
 ) -> Job | None:
-    if folder is not None:
+    kept: tuple[str, ...] = ()
+    if resumed is not None:
+        earlier = rundir.find_own(resumed)
+        collect(earlier, terminal)
+        run, bundle, kept = prepare_resumed(
+            options, terminal, folder=earlier, before=read_run(earlier)
+        )
+    elif folder is not None:
         rendered = rundir.find(folder)
-        run = _read_run(rendered)
+        run = read_run(rendered)
         bundle = load_bundle(rendered / rundir.RENDERED, run.plan)
         run = replace(run, place=run.place.override(options.place))
     else:
         run, bundle = prepare(options, terminal)
-    plan = planned(run)
+    plan = planned(run, kept)
     for step in run.plan.steps:
         shown = ", ".join(f"{key} {value}" for key, value in step.params.items())
         terminal.detail(f"{step.id}: {shown or 'no parameters'}; at most {duration(step.timeout)}")
     if dry_run:
+        if rehearsal := backends.load(run.backend).rehearse(run):
+            terminal.progress(rehearsal)
         terminal.result(plan, plan_text(plan))
         return None
     for line in plan_text(plan).splitlines():
@@ -411,17 +612,27 @@ _CANCELLATIONS = {
 }
 
 
-def do_run(options: Options, terminal: Terminal, *, dry_run: bool) -> int:
-    """Render, start, follow, collect and judge a run; return the verdict's exit code."""
-    job = _submit(options, terminal, folder=None, dry_run=dry_run)
+def do_run(
+    options: Options,
+    terminal: Terminal,
+    *,
+    dry_run: bool,
+    max_bad: int = 0,
+    resumed: str | None = None,
+) -> int:
+    """Render, start, follow, collect and judge a run; return the verdict's exit code.
+
+    `resumed` names an earlier run whose finished steps count.
+    """
+    job = _submit(options, terminal, folder=None, dry_run=dry_run, resumed=resumed)
     if job is None:
         return Exit.PASS
     folder = rundir.find(job.attempt)
-    judged = finish(job, folder, terminal)
+    judged = finish(job, folder, terminal, max_bad=max_bad, restart=True)
     terminal.result(judged.verdict, judge.text(judged, terminal))
-    terminal.progress(f"evidence: {folder / rundir.EVIDENCE}")
+    terminal.progress(f"evidence: {judged.folder}")
     if job.on_cluster:
-        terminal.progress(f"to remove it from the cluster: accept delete {job.attempt}")
+        terminal.progress(f"to remove it from the cluster: accept delete {judged.verdict.attempt}")
     return judged.verdict.exit
 
 
@@ -429,21 +640,22 @@ def do_delete(
     names: Sequence[str],
     terminal: Terminal,
     *,
-    older_than: str | None,
+    older_than: float | None,
     dry_run: bool,
     collects: bool,
 ) -> int:
     """Collect runs, then remove what is left of them.
 
-    With `collects`, a run whose evidence exists but cannot be fetched is not removed.
+    `older_than` is an age in seconds. With `collects`, a run whose evidence exists but cannot be
+    fetched is not removed.
     """
-    if bool(names) == bool(older_than):
+    if bool(names) == (older_than is not None):
         raise BadInput(
             "name the runs to delete, or give their age, but not both",
             code=Code.RUN_WHICH,
             hint="accept delete NAME …, or accept delete --older-than 24h",
         )
-    folders = [rundir.find_own(name) for name in names] or _older(older_than or "")
+    folders = [rundir.find_own(name) for name in names] or _older(older_than or 0.0)
     removed: dict[str, tuple[str, ...]] = {}
     last_error: AcceptError | None = None
     for folder in folders:
@@ -483,15 +695,9 @@ def _delete(
     return backend.delete(job, dry_run=False, say=terminal.progress)
 
 
-def _older(text: str) -> list[Path]:
-    """Return the folders of submitted runs that are at least as old as `text`, such as 24h."""
-    try:
-        limit = datetime.now(UTC) - timedelta(seconds=parse_duration(text))
-    except ValueError as error:
-        message = str(error).partition(";")[0]
-        raise BadInput(
-            f"--older-than: {message}", code=Code.OPTION_DURATION, hint="such as 24h, 90m"
-        ) from None
+def _older(seconds: float) -> list[Path]:
+    """Return the folders of submitted runs that are at least `seconds` old."""
+    limit = datetime.now(UTC) - timedelta(seconds=seconds)
     folders = []
     for folder in filter(rundir.is_own, rundir.listed()):
         try:

@@ -1,7 +1,5 @@
 """Define the values of the Helm chart, which `accept render` prints."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -16,6 +14,35 @@ class Origin:
     version: Annotated[str, Doc("Version of accept that rendered them.")] = ""
     run: Annotated[str, Doc("Hash of the run, which identifies its content.")] = ""
     machine: Annotated[str, Doc("Name of the machine.")] = ""
+    code: Annotated[
+        str, Doc("SHA-256 of the code for the nodes, which must be that of the chart.")
+    ] = ""
+    plan: Annotated[str, Doc("SHA-256 of `plan`, which must be unmodified.")] = ""
+    pod: Annotated[str, Doc("SHA-256 of `pod` as JSON; changes of it are reported.")] = ""
+    scripts: Annotated[
+        dict[str, str],
+        Doc("SHA-256 of each script in `launcher.scripts`; changes of them are reported."),
+    ] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """The part of the run's files that differs between runs, for you to read and to change."""
+
+    env: Annotated[
+        dict[str, str | int | None],
+        Doc(
+            "Environment variables of all ranks, most of them settings of NCCL. These are final: "
+            "nothing replaces them."
+        ),
+    ] = field(default_factory=dict)
+    scripts: Annotated[
+        dict[str, str],
+        Doc(
+            "Shell scripts by their path in the run's folder: `env.sh` prepares every process, and "
+            "`steps/` has one for each step."
+        ),
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +67,7 @@ class Values:
         Pattern(r"(?:[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?)?", "at most 40 of a-z, 0-9 and '-'"),
         Doc(
             "Name of this launch: objects are called RELEASE-ATTEMPT. "
-            "Empty: five random characters."
+            "Empty: the time and four random characters."
         ),
     ] = ""
     longest_name: Annotated[
@@ -66,9 +93,12 @@ class Values:
     debug_hold_seconds: Annotated[
         int, Bounds(min=0), Doc("How long pods stay for debugging after a failed run, in seconds.")
     ] = 0
-    plan: Annotated[str, Doc("The plan as JSON, to read with kubectl get configmap.")] = ""
-    bundle: Annotated[
-        str, Doc("The files that the pods run, including the plan: a tar archive in base64.")
+    debug_hold_always: Annotated[
+        bool, Doc("Whether pods also stay for debugging after a run that was accepted.")
+    ] = False
+    launcher: Launcher = field(default_factory=Launcher)
+    plan: Annotated[
+        str, Doc("The plan as JSON: steps, references, and what was rendered. It is not editable.")
     ] = ""
 
 

@@ -23,7 +23,7 @@ _DURATION = re.compile(
 def parse_duration(text: str) -> float:
     """Return the seconds of "90s", "15m", "1h30m", "7d", or a plain number of seconds.
 
-    Raises ValueError with the valid forms for any other text and for zero.
+    Raises Invalid, whose hint is the valid forms, for any other text and for zero.
     """
     stripped = text.strip().lower()
     match = _DURATION.fullmatch(f"{stripped}s" if stripped[-1:].isdigit() else stripped)
@@ -32,9 +32,10 @@ def parse_duration(text: str) -> float:
         float(part or 0) * _SECONDS[unit] for part, unit in zip(parts, "dhms", strict=False)
     )
     if not seconds:
-        raise ValueError(
-            f"{escaped(text)!r} is not a valid duration; write seconds above 0, or numbers with "
-            "d, h, m, s, such as 90s, 15m or 1h30m"
+        raise Invalid(
+            (),
+            f"{escaped(text)!r} is not a valid duration",
+            "write seconds above 0, or numbers with d, h, m, s, such as 90s, 15m or 1h30m",
         )
     return seconds
 
@@ -100,7 +101,7 @@ def _refuse_always_met(check: str, sign: str, bound: float) -> None:
 
     Such a bound would disable the machine's own one. The metrics of a script may have any range.
     """
-    if checks.load(check).user_script:
+    if checks.REGISTRY[check].user_script:
         return
     if sign == ">=" and bound <= 0:
         message = f"{check}>={bound:g} is always met"
@@ -117,7 +118,7 @@ def _metric(check: str, metric: str | None) -> MetricSpec:
     if metric is not None:
         return _spec(check, metric)
     if not (specs := _bounded_metrics(check)):
-        own = checks.load(check).user_script
+        own = checks.REGISTRY[check].user_script
         message = f"{check} has no {'default metric' if own else 'metric that can have a bound'}"
         hint = f"name one: {check}.METRIC" if own else "remove it, or name another check"
         raise Invalid((), message, hint, code=Code.METRIC_UNKNOWN)
@@ -129,7 +130,7 @@ def check_metric(check: str, metric: str, unit: str) -> None:
 
     A user's script has metrics of its own.
     """
-    if checks.load(check).user_script:
+    if checks.REGISTRY[check].user_script:
         return
     try:
         spec = _spec(check, metric)
@@ -146,11 +147,11 @@ def unit_of(check: str, metric: str) -> str:
 
 def _bounded_metrics(check: str) -> dict[str, MetricSpec]:
     """Return the metrics of a check that can have a bound, by name; the first is the default."""
-    return {spec.name: spec for spec in checks.load(check).metrics if spec.bounds}
+    return {spec.name: spec for spec in checks.REGISTRY[check].metrics if spec.bounds}
 
 
 def _spec(check: str, metric: str) -> MetricSpec:
-    if checks.load(check).user_script:
+    if checks.REGISTRY[check].user_script:
         return MetricSpec(name=metric, unit="")
     specs = _bounded_metrics(check)
     if metric not in specs:

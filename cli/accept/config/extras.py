@@ -10,6 +10,7 @@ from accept import __version__
 class Extra(StrEnum):
     """The extras of the package, as pyproject.toml names them."""
 
+    DATA = "data"
     RUN = "run"
     KUBERNETES = "kubernetes"
     STORAGE = "storage"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
+from accept.config.chart_rules import chart_rules
 from accept.core import checks
 from accept.core.error_codes import Code
 from accept.core.serde import Doc, Invalid, Pattern, escaped, known
@@ -25,7 +27,7 @@ Plain = dict[str, object]
 
 
 def check_env(env: Env, path: tuple[str, ...]) -> None:
-    """Raise Invalid for a name that no shell accepts, or a value that is not one line."""
+    """Raise Invalid for a name that no shell accepts, a value that is not one line, or a secret."""
     for name, value in env.items():
         if not (name.isascii() and name.isidentifier()):
             message = "this is not a valid name of an environment variable"
@@ -33,6 +35,15 @@ def check_env(env: Env, path: tuple[str, ...]) -> None:
         if not str(value).isprintable():
             message = "the value must be one line of printable text"
             raise Invalid((*path, name), message, code=Code.ENV_INVALID)
+        rules = chart_rules()
+        if re.search(rules.secret_names, name) and not re.search(rules.secret_files, name):
+            raise Invalid(
+                (*path, name),
+                "it looks like a secret, and settings are not secret",
+                "on Kubernetes, take it from a Secret: kubernetes.extraEnvFrom; elsewhere, set it "
+                "on the hosts",
+                code=Code.SETTING_SECRET,
+            )
 
 
 def check_capabilities(context: Plain, path: tuple[str | int, ...]) -> None:
@@ -64,6 +75,6 @@ def check_containers(containers: tuple[Plain, ...], path: str) -> None:
 
 def check_exists(name: str, path: tuple[str, ...] = ()) -> None:
     """Raise Invalid if there is no check called `name`."""
-    if name not in checks.names():
-        message, hint = f"check {escaped(name)!r} does not exist", known(name, checks.names())
+    if name not in checks.REGISTRY:
+        message, hint = f"check {escaped(name)!r} does not exist", known(name, checks.REGISTRY)
         raise Invalid(path, message, hint, code=Code.CHECK_UNKNOWN)

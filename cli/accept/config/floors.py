@@ -5,10 +5,8 @@ at any scale. A machine that states its NVLink and NICs therefore has bounds eve
 its own. If it has its own figures, both apply.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -16,21 +14,25 @@ from accept.config import resources
 from accept.config.expectations import unit_of
 from accept.config.fields import Url, check_exists
 from accept.config.machine import Machine, Nics
+from accept.config.nccl import Profile
 from accept.config.references import Figure
 from accept.config.yaml_file import read_file
 from accept.core.catalog.metrics import BUSBW
-from accept.core.checks import load
+from accept.core.checks import REGISTRY
 from accept.core.model import BoundKind, Reference
 from accept.core.serde import Bounds, Doc
 from accept.core.text import parse_size
 
 #: The rate that limits a collective: NVLink of a GPU, PCI Express of a GPU, all NICs of a node, one
-#: NIC, or a GPU's share of the NICs. The rate that limits a single GPU: its memory, or its
-#: arithmetic in a data type.
-Rate = Literal["nvlink", "pcie", "nics", "nic", "gpu", "memory", "bf16", "fp8", "tf32", "fp32"]
+#: NIC, a GPU's share of the NICs, or that share up to one NIC. The rate that limits a single GPU:
+#: its memory, or its arithmetic in a data type.
+Rate = Literal[
+    "nvlink", "pcie", "nics", "nic", "gpu", "rail", "memory", "bf16", "fp8", "tf32", "fp32"
+]
 #: Where a floor applies: inside a node, between nodes that report the same NVLink domain, between
-#: any nodes, with profiles that force the network inside a node too, or to single GPUs.
-Reach = Literal["node", "domain", "fabric", "loopback", "device"]
+#: any nodes, between one GPU of each of any nodes, with profiles that force the network inside a
+#: node too, or to single GPUs.
+Reach = Literal["node", "domain", "fabric", "rail", "loopback", "device"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class Floor:
     of: Rate
     reach: Reach
     share: Annotated[float, Bounds(min=0.01, max=1)]
+    #: The share that well configured machines reach. Less is inconclusive. None: no such figure.
+    expected: Annotated[float, Bounds(min=0.01, max=2)] | None = None
     #: The metric that it bounds; for collectives always busbw.
     metric: str = BUSBW.name
     #: True: for NICs that bypass the host's sockets, such as RDMA. False: for sockets.
@@ -79,18 +83,22 @@ def figures(machine: Machine, profile: str = "default") -> tuple[Figure, ...]:
 
 
 def bounds(
-    machine: Machine, profile: str = "default", gpus_per_node: int | None = None
+    machine: Machine,
+    profile: str = "default",
+    gpus_per_node: int | None = None,
+    *,
+    of_steps: bool = False,
 ) -> tuple[Reference, ...]:
     """Return the figures as references for the judge.
 
     If only some GPUs of each node are used, only figures of single GPUs apply: the others are for
-    whole nodes.
+    whole nodes. `of_steps`: the references apply only to steps with that profile.
     """
     some_gpus = gpus_per_node not in (None, machine.gpus.count)
     return tuple(
-        figure.reference()
+        replace(figure.reference(), profile=profile if of_steps else "")
         for figure in figures(machine, profile)
-        if not some_gpus or load(figure.check).devices
+        if not some_gpus or REGISTRY[figure.check].devices
     )
 
 
@@ -102,13 +110,14 @@ def _figures_of(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure
     uses = machine.nccl.profiles[profile].uses
     nvlink_used = "nvlink" in uses
     domain = machine.nvlink.nodes if machine.nvlink and "domain" in uses and nvlink_used else 1
-    rate = _rate(floor, machine, uses)
+    rate = _rate(floor, machine, machine.nccl.profiles[profile])
     ranges = {
         # A single rank has no peer.
         "node": (1, 1) if nvlink_used and machine.gpus.count != 1 else None,
         "domain": (2, domain) if domain > 1 else None,
         # Any two nodes can be in two domains.
         "fabric": (2, None) if nvlink_used else None,
+        "rail": (2, None),
         "loopback": (1, None) if not nvlink_used else None,
     }
     node_range = ranges[floor.reach]
@@ -134,11 +143,13 @@ def _figures_of(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure
             kind=BoundKind.FLOOR,
             value=value,
             share=floor.share,
+            expected=floor.expected,
             peak=peak,
             size=parse_size(str(largest)),
             min_nodes=min_nodes,
             max_nodes=max_nodes,
             one_domain=floor.reach == "domain",
+            per_rail=floor.reach == "rail",
             source=source,
             why=f"{floor.why} ({floor.source})" if floor.source else floor.why,
         )
@@ -146,13 +157,15 @@ def _figures_of(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure
 
 def _device_figures(floor: Floor, machine: Machine) -> Iterator[Figure]:
     """Yield the figures of single GPUs from a floor."""
-    peaks = machine.gpus.peaks
+    peaks, share, expected = machine.gpus.peaks, floor.share, floor.expected
     if floor.of == "nvlink":
         link = machine.nvlink if machine.gpus.count != 1 else None
         rate, source = (link.gbytes_per_second, link.source) if link else (None, "")
     elif floor.of == "pcie":
         bus = machine.pcie
         rate, source = (bus.gbytes_per_second, bus.source) if bus else (None, "")
+        if bus and bus.share:
+            share, expected = bus.share, None
     elif peaks is None:
         return
     elif floor.of == "memory":
@@ -166,7 +179,8 @@ def _device_figures(floor: Floor, machine: Machine) -> Iterator[Figure]:
             unit=unit_of(check, floor.metric),
             kind=BoundKind.FLOOR,
             value=rate,
-            share=floor.share,
+            share=share,
+            expected=expected,
             peak=rate,
             min_nodes=1,
             max_nodes=1,
@@ -175,23 +189,31 @@ def _device_figures(floor: Floor, machine: Machine) -> Iterator[Figure]:
         )
 
 
-def _rate(floor: Floor, machine: Machine, uses: tuple[str, ...]) -> tuple[float, float, str] | None:
+def _rate(floor: Floor, machine: Machine, profile: Profile) -> tuple[float, float, str] | None:
     """Return the reachable rate and the line rate, both in GB/s, and their source.
 
     None if the machine lacks the link, its rate is unknown, or the profile does not use it.
     """
     if floor.of == "nvlink":
-        link = machine.nvlink
-        return (link.gbytes_per_second, link.gbytes_per_second, link.source) if link else None
+        if machine.nvlink is None:
+            return None
+        rate = machine.nvlink.gbytes_per_second
+        return rate * profile.nvlink_share, rate, machine.nvlink.source
     if floor.of == "pcie":
         bus = None if machine.nvlink else machine.pcie
         return (bus.gbytes_per_second, bus.gbytes_per_second, bus.source) if bus else None
     nics, gpus = machine.nics, machine.gpus.count
-    if nics is None or nics.rdma != floor.rdma or "nics" not in uses or gpus in (0, "detect"):
+    if (
+        nics is None
+        or nics.rdma != floor.rdma
+        or "nics" not in profile.uses
+        or gpus in (0, "detect")
+    ):
         return None
     assert isinstance(gpus, int)
-    share = {"nics": nics.count, "nic": 1, "gpu": nics.count / gpus}[floor.of]
-    return _gbytes(nics, share)
+    per_gpu = nics.count / gpus
+    shares = {"nics": nics.count, "nic": 1, "gpu": per_gpu, "rail": min(1.0, per_gpu)}
+    return _gbytes(nics, shares[floor.of])
 
 
 def _gbytes(nics: Nics, share: float) -> tuple[float, float, str]:

@@ -1,9 +1,8 @@
 """Define what site and machine files say about pods: image, placement, resources, results."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from accept.config.fields import (
     MOST_GPUS,
@@ -15,13 +14,12 @@ from accept.config.fields import (
     check_env,
 )
 from accept.core.error_codes import Code
+from accept.core.facts import POSITION
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
 #: A Kubernetes object name: DNS-1123.
 NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 Label = Annotated[str, Pattern(NAME, "a name of a-z, 0-9, '.' and '-'")]
-#: Name of a Helm release and so of the run's objects; it must be valid for a Service: DNS-1035.
-RELEASE_NAME = r"[a-z]([a-z0-9-]*[a-z0-9])?"
 
 
 def longest_name(nodes: int) -> int:
@@ -70,6 +68,15 @@ class Claim:
                 "name an existing ResourceClaimTemplate, or describe the devices",
                 code=Code.KUBE_CLAIM,
             )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Return the names of the device classes in `devices`."""
+        requests = self.devices.get("requests")
+        listed = requests if isinstance(requests, list) else []
+        exact = [r.get("exactly") for r in listed if isinstance(r, dict)]
+        names = [one.get("deviceClassName") for one in exact if isinstance(one, dict)]
+        return tuple(str(name) for name in names if name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +129,55 @@ class PodSettings:
         check_containers(self.sidecars, "sidecars")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
+    """The plugin of NCCL that a DaemonSet puts on the nodes, and other ways to get it."""
+
+    daemon_sets: Annotated[
+        tuple[str, ...], Doc("Names of the DaemonSets that prepare the nodes.")
+    ] = ()
+    volumes: Annotated[
+        tuple[Plain, ...], Doc("Volumes with folders of the node, which only the plugin needs.")
+    ] = ()
+    volume_mounts: Annotated[
+        tuple[Plain, ...], Doc("Mounts of these volumes in the main container.")
+    ] = ()
+    installer: Annotated[
+        Plain,
+        Doc(
+            "Init container that installs the plugin for one pod. The volumes that it mounts are "
+            "then empty folders, and the others are left out."
+        ),
+    ] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachinePods(PodSettings):
+    """Settings of a machine's pods, with those that depend on the cluster."""
+
+    plugin: Annotated[Plugin, Doc("The plugin of NCCL, unless the image contains it.")] = field(
+        default_factory=Plugin
+    )
+    nic_claims: Annotated[
+        tuple[Claim, ...],
+        Doc(
+            "Claims that `accept init` writes for clusters which provide NICs by DRA, not by "
+            "`networks`."
+        ),
+    ] = ()
+    reserve: Annotated[
+        Plain,
+        Doc("Requests of CPU and memory; left out with a queue, whose quota may not cover them."),
+    ] = field(default_factory=dict)
+
+
 #: Mount path of the results volume in every pod.
 RESULTS = "/accept/results"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Placement of the pods by Kueue. The values are names of node labels."""
+    """Placement of the pods by Kueue, or by affinity. The values are names of node labels."""
 
     required: Annotated[
         str | None, Doc("All pods must be on nodes with the same value of this label.")
@@ -163,6 +212,21 @@ class Topology:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CoordinatorPod:
+    """The coordinator's own pod, which runs on a node without GPUs (`coordinator: separate`)."""
+
+    node_selector: Annotated[dict[str, str], Doc("Required node labels.")] = field(
+        default_factory=dict
+    )
+    tolerations: Annotated[tuple[Plain, ...], Doc("Taints to tolerate.")] = ()
+    resources: Annotated[
+        Plain, Doc("Resources of its main container; unset: a request of 1 CPU and 2 GiB.")
+    ] = field(default_factory=dict)
+    volumes: Annotated[tuple[Plain, ...], Doc("Volumes; it has none of the other pods'.")] = ()
+    volume_mounts: Annotated[tuple[Plain, ...], Doc("Mounts of its main container.")] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
     """Settings of a cluster that a machine file does not have."""
 
@@ -181,7 +245,32 @@ class ClusterSettings:
     workload_priority_class: Annotated[
         str | None, Doc("Kueue WorkloadPriorityClass: the priority in the queue.")
     ] = None
-    topology: Annotated[Topology | None, Doc("Placement of the pods by Kueue.")] = None
+    topology: Annotated[
+        Topology | None,
+        Doc("Placement of the pods: by Kueue, or without a queue by a rule of affinity."),
+    ] = None
+    position_labels: Annotated[
+        tuple[str, ...],
+        Doc(
+            "Node labels that show where a node is in the network, from the largest part to the "
+            "node. `accept run` reads them."
+        ),
+    ] = (
+        "cloud.google.com/gce-topology-block",
+        "cloud.google.com/gce-topology-subblock",
+        "cloud.google.com/gce-topology-host",
+    )
+    positions: Annotated[
+        dict[str, Annotated[str, Pattern(POSITION.pattern, "a position such as block/rack/host")]],
+        Doc("Positions of nodes in the network by name, in the place of `positionLabels`."),
+    ] = field(default_factory=dict)
+    read_nodes: Annotated[
+        bool,
+        Doc(
+            "Whether the pods get an identity that may list nodes, so that index 0 reads "
+            "`positionLabels` itself. It needs a ClusterRole. `accept run` needs none of this."
+        ),
+    ] = False
     flex_start: Annotated[
         bool, Doc("Whether to use flex-start nodes of GKE, which exist only for the run.")
     ] = False
@@ -189,6 +278,13 @@ class ClusterSettings:
         bool, Doc("Whether an autoscaler of the cluster creates nodes for pending pods.")
     ] = False
     image: Annotated[str | None, Doc("Container image of the run.")] = None
+    code: Annotated[
+        Literal["chart", "image"],
+        Doc(
+            "Source of the code for the nodes: ConfigMaps of the chart, or the image, which must "
+            "contain the same version in /usr/local/share/accept/code."
+        ),
+    ] = "chart"
     image_pull_policy: Annotated[
         Literal["IfNotPresent", "Always", "Never"], Doc("When nodes pull the image.")
     ] = "IfNotPresent"
@@ -197,6 +293,16 @@ class ClusterSettings:
         Literal["auto", "jobset", "job"],
         Doc("Kind of the object that runs the pods; auto: a JobSet if the cluster supports it."),
     ] = "auto"
+    coordinator: Annotated[
+        Literal["first", "separate"],
+        Doc(
+            "Place of the coordinator: the first of the tested nodes, or a small pod of its own on "
+            "a node without GPUs, which needs a JobSet."
+        ),
+    ] = "first"
+    coordinator_pod: Annotated[
+        CoordinatorPod, Doc("Settings of that pod, for `coordinator: separate`.")
+    ] = field(default_factory=CoordinatorPod)
     service_account: Annotated[str | None, Doc("Service account of the pods.")] = None
     priority_class_name: Annotated[str | None, Doc("PriorityClass of the pods.")] = None
     runtime_class_name: Annotated[str | None, Doc("RuntimeClass of the pods.")] = None
@@ -222,15 +328,32 @@ class ClusterSettings:
 
     def __post_init__(self) -> None:
         """Raise Invalid for keys without effect."""
-        for name in ("workload_priority_class", "topology"):
-            if getattr(self, name) is not None and self.queue is None:
-                key = "topology" if name == "topology" else "workloadPriorityClass"
+        slices = self.topology is not None and self.topology.slice is not None
+        for key, given in (
+            (("workloadPriorityClass",), self.workload_priority_class is not None),
+            (("topology", "slice"), slices),
+        ):
+            if given and self.queue is None:
                 raise Invalid(
-                    (key,),
+                    key,
                     "has no effect without a queue",
                     "name a LocalQueue: queue",
                     code=Code.KUBE_QUEUE_UNSET,
                 )
+        if self.coordinator == "separate" and self.controller == "job":
+            raise Invalid(
+                ("coordinator",),
+                "a plain Job has one kind of pods, so none of them can be the coordinator's own",
+                "leave out `controller: job`, or use `coordinator: first`",
+                code=Code.KUBE_COORDINATOR,
+            )
+        if self.coordinator == "first" and self.coordinator_pod != CoordinatorPod():
+            raise Invalid(
+                ("coordinatorPod",),
+                "has no effect, because the coordinator has no pod of its own",
+                "add `coordinator: separate`",
+                code=Code.KUBE_COORDINATOR,
+            )
         for node in self.include_nodes:
             if node in self.exclude_nodes:
                 raise Invalid(
@@ -257,15 +380,26 @@ class Kubernetes(ClusterSettings):
         default_factory=dict
     )
     networks: Annotated[
-        tuple[Network, ...] | None, Doc("Interfaces and networks instead of the machine's.")
+        tuple[Network, ...] | None,
+        Doc(
+            "Interfaces and networks; unset: the machine's, or none if `resourceClaims` are given."
+        ),
     ] = None
     resource_claims: Annotated[
         tuple[Claim, ...] | None,
         Doc(
-            "Devices by dynamic resource allocation, instead of the machine's; unset: the "
-            "machine's, or no claims if `networks` are given, because they replace such NICs."
+            "Devices by dynamic resource allocation, instead of the machine's claims and networks; "
+            "unset: the machine's, or no claims if `networks` are given, because they replace such "
+            "NICs."
         ),
     ] = None
+    plugin: Annotated[
+        Literal["daemonset", "init", "image"],
+        Doc(
+            "Source of NCCL's plugin, for machines that support it: folders of the node, filled by "
+            "a DaemonSet; an init container of each pod; or the image."
+        ),
+    ] = "daemonset"
     host_network: Annotated[
         bool | None, Doc("Whether the pod uses the node's own network; unset: as in the machine.")
     ] = None
@@ -344,7 +478,15 @@ class Results:
         return path if path.startswith("/") else ""
 
     def __post_init__(self) -> None:
-        """Raise Invalid if the location is outside the volume."""
+        """Raise Invalid if the location is outside the volume, or contains a secret."""
+        url = urlsplit("" if self.folder else self.location or "")
+        if url.query or "@" in url.netloc:
+            raise Invalid(
+                ("location",),
+                "a location with a user, a password or a query may contain a secret",
+                "name only bucket and path, and give pods and workstation an identity",
+                code=Code.SETTING_SECRET,
+            )
         inside = self.location is None or f"{self.location}/".startswith(f"{RESULTS}/")
         if self.volume and not inside:
             raise Invalid(

@@ -1,12 +1,11 @@
 """Define the content of a machine file: GPUs, NICs, NVLink, pod settings, NCCL profiles."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from accept.config.fields import MOST_GPUS, Name, Plain, Url, check_exists
-from accept.config.kubernetes import PodSettings
+from accept.config.kubernetes import MachinePods
 from accept.config.nccl import Nccl
 from accept.config.references import Figure
 from accept.core.checks.gemm_memory import TYPES
@@ -16,6 +15,17 @@ from accept.core.serde import Bounds, Doc, Invalid, known
 from accept.core.text import count, parse_size
 
 Rate = Annotated[float, Bounds(min=0.1), Doc("One direction of each GPU, in 10^9 bytes a second.")]
+
+
+class Confidence(StrEnum):
+    """The origin of a machine file, surest first."""
+
+    #: `accept` ran on such nodes.
+    MEASURED = "measured"
+    #: From the maker's own manifest and published figures for this kind of node.
+    MANIFEST = "manifest"
+    #: Partly inferred from similar machines.
+    DERIVED = "derived"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +80,26 @@ class Nvlink:
     nodes: Annotated[
         int, Bounds(min=1, max=1024), Doc("Maximum number of nodes in one NVLink domain.")
     ] = 1
+    nvls: Annotated[
+        bool,
+        Doc("Whether its switches reduce, so that NCCL's log must not report NVLS as missing."),
+    ] = False
+    links: Annotated[
+        Annotated[int, Bounds(min=1, max=72)] | None,
+        Doc("Links of each GPU, which must all be active; unset: as many as most GPUs of a run."),
+    ] = None
     source: Url
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pcie:
-    """PCI Express, for machines whose GPUs have no NVLink."""
+    """The link between each GPU and its host: PCI Express or NVLink-C2C."""
 
     gbytes_per_second: Rate
+    share: Annotated[
+        Annotated[float, Bounds(min=0.01, max=1)] | None,
+        Doc("Share of it that copies must reach; unset: that of values/floors.yaml."),
+    ] = None
     source: Url
 
 
@@ -126,6 +148,13 @@ class Machine:
 
     name: Name
     description: Annotated[str, Doc("One line for people.")]
+    confidence: Annotated[
+        Confidence,
+        Doc(
+            "Origin of the file. measured: `accept` ran on such nodes; manifest: the maker's own "
+            "manifest and published figures; derived: partly inferred from similar machines."
+        ),
+    ] = Confidence.DERIVED
     note: Annotated[
         str, Doc("Preparation that runs in pods need; printed before each such run.")
     ] = ""
@@ -158,7 +187,7 @@ class Machine:
     pcie: Pcie | None = None
     nics: Nics | None = None
     nccl: Nccl = field(default_factory=Nccl)
-    kubernetes: PodSettings = field(default_factory=PodSettings)
+    kubernetes: MachinePods = field(default_factory=MachinePods)
     parameters: Annotated[
         dict[str, Plain], Doc("Parameters of checks on this machine, by check.")
     ] = field(default_factory=dict)
@@ -212,8 +241,14 @@ class Machine:
             transport_aliases=self.nccl.transport_aliases if default_transport else (),
             gpu_direct=self.nccl.gpu_direct and default_transport,
             peer_to_peer=self.nvlink is not None and "nvlink" in chosen.uses,
+            nvls=self.nvlink is not None
+            and self.nvlink.nvls
+            and "nvlink" in chosen.uses
+            and chosen.nvlink_share == 1,
+            nvlinks=(self.nvlink.links or 0) if self.nvlink else 0,
             rdma_devices=detected_nics.count if detected_nics else 0,
             rdma_gbps=detected_nics.gbps if detected_nics else 0.0,
+            nics=self.nics.count if self.nics and "nics" in chosen.uses else 0,
         )
 
 

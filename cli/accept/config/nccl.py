@@ -1,13 +1,11 @@
 """Define the NCCL setup of a machine: the plugin's script and named profiles of settings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from accept.config.fields import Env, Url, check_env
 from accept.core.error_codes import Code
-from accept.core.serde import Doc, Invalid
+from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
 #: Paths between GPUs: NVLink inside a node, NVLink between nodes of one domain, the NICs.
 Path = Literal["nvlink", "domain", "nics"]
@@ -25,10 +23,19 @@ class Profile:
         str | None,
         Doc("Name of the network that NCCL's log must show; unset: the machine's."),
     ] = None
+    cpus: Annotated[
+        Annotated[str, Pattern(r"(?:\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)?", "CPUs such as 0-7,52-59")],
+        Doc("CPUs of ranks that talk to other nodes; empty: all. A node without them uses all."),
+    ] = ""
     uses: Annotated[
         tuple[Path, ...],
         Doc("Paths that NCCL uses with it; bounds for other paths do not apply."),
     ] = ("nvlink", "domain", "nics")
+    nvlink_share: Annotated[
+        float,
+        Bounds(min=0.01, max=1),
+        Doc("Share of NVLink that collectives can use with it; below 1, NVLS is not required."),
+    ] = 1.0
     description: Annotated[str, Doc("When to use the profile.")] = ""
     source: Url | None = None
 

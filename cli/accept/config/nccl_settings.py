@@ -20,10 +20,12 @@ from accept.core.errors import warning
 from accept.core.serde import escaped, nearest
 from accept.core.text import decimal
 
-_PREFIX = "NCCL_"
+#: Names of all settings of NCCL begin with this.
+NCCL_PREFIX = "NCCL_"
 #: The effect of turning a path off.
 _EFFECTS = {
     "nvlink": "the GPUs of a node no longer reach each other over NVLink",
+    "nvls": "the switches between the GPUs of a node no longer reduce",
     "domain": "NVLink between nodes is no longer used",
     "nics": "plain sockets replace its network",
     "gpuDirect": "data goes through host memory, although the NICs can access GPU memory",
@@ -44,7 +46,7 @@ class Off:
 
     name: str
     values: tuple[str, ...]
-    path: Literal["nvlink", "domain", "nics", "gpuDirect"]
+    path: Literal["nvlink", "nvls", "domain", "nics", "gpuDirect"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,8 @@ def remarks(given: Mapping[str, str], machine: Machine, profile: str) -> tuple[s
 
     `given` holds only the user's settings, because the settings of the profile are intended.
     """
+    if not given:
+        return ()
     lines = [*_unknown(given), *_turned_off(given, machine, profile), *_channels(given, machine)]
     transport = machine.planned(profile).transport
     network = given.get("NCCL_NET", "")
@@ -93,7 +97,11 @@ def _unknown(given: Mapping[str, str]) -> Iterator[str]:
     prefixes = tuple(name[:-1] for name in plugin_names if name.endswith("*"))
     known_names = (*data.names, *(name for name in plugin_names if not name.endswith("*")))
     for name in given:
-        if not name.upper().startswith(_PREFIX) or name in known_names or name.startswith(prefixes):
+        if (
+            not name.upper().startswith(NCCL_PREFIX)
+            or name in known_names
+            or name.startswith(prefixes)
+        ):
             continue
         close = nearest(name.upper(), known_names)
         hint = f"did you mean {close}?" if close else "does a plugin read it?"
@@ -105,6 +113,7 @@ def _turned_off(given: Mapping[str, str], machine: Machine, profile: str) -> Ite
     planned, uses = machine.planned(profile), machine.nccl.profiles[profile].uses
     has = {
         "nvlink": planned.peer_to_peer,
+        "nvls": planned.nvls,
         "domain": machine.nvlink is not None and machine.nvlink.nodes > 1 and "domain" in uses,
         "nics": bool(planned.transport) and planned.transport == machine.nccl.transport,
         "gpuDirect": planned.gpu_direct,
@@ -117,14 +126,12 @@ def _turned_off(given: Mapping[str, str], machine: Machine, profile: str) -> Ite
 
 
 def _channels(given: Mapping[str, str], machine: Machine) -> Iterator[str]:
-    """Yield a line if the number of channels does not fit the number of NICs."""
-    nics = machine.nics
-    for name, sign in (("NCCL_MIN_NCHANNELS", 1), ("NCCL_MAX_NCHANNELS", -1)):
-        channels = decimal(given.get(name, ""))
-        if nics is None or channels is None:
-            continue
-        if sign * (channels - nics.count) > 0:
-            side = "more than" if sign > 0 else "fewer than"
-            effect = "several share a NIC" if sign > 0 else "some NICs carry nothing"
-            message = f"{name}={channels}: {side} the {nics.count} NICs of {machine.name}, {effect}"
-            yield warning(Code.NCCL_CHANNELS, message)
+    """Yield a line if there are too few channels for the NICs.
+
+    More channels than NICs are usual: two for each NIC keep it busy, and NVLink needs even more.
+    """
+    nics, name = machine.nics, "NCCL_MAX_NCHANNELS"
+    channels = decimal(given.get(name, ""))
+    if nics is not None and channels is not None and channels < nics.count:
+        message = f"{name}={channels}: fewer than the {nics.count} NICs of {machine.name}, "
+        yield warning(Code.NCCL_CHANNELS, f"{message}some NICs carry nothing")

@@ -1,7 +1,5 @@
 """Define a reference figure: the expected value of a metric, its conditions and its source."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -36,6 +34,10 @@ class Figure:
         Annotated[float, Bounds(min=0.01, max=1)] | None,
         Doc("Share of `value` that must be reached."),
     ] = None
+    expected: Annotated[
+        Annotated[float, Bounds(min=0.01, max=2)] | None,
+        Doc("Share of `value` below which the verdict is inconclusive; at least `share`."),
+    ] = None
     lower: Annotated[float | None, Doc("Smallest accepted value.")] = None
     upper: Annotated[float | None, Doc("Largest accepted value.")] = None
     peak: Annotated[
@@ -59,6 +61,9 @@ class Figure:
     one_domain: Annotated[
         bool, Doc("Whether it applies only to nodes of one NVLink domain, such as a rack.")
     ] = False
+    per_rail: Annotated[
+        bool, Doc("Whether it applies to groups with one GPU of each node, not to whole nodes.")
+    ] = False
     why: Annotated[str, Doc("Reasons for the figure, the share and the range of nodes.")] = ""
 
     def __post_init__(self) -> None:
@@ -70,6 +75,8 @@ class Figure:
             raise _contradiction("kind", message, "use `expect:`")
         if self.share is not None and (self.value is None or self.lower is not None):
             raise _contradiction("share", "a share needs `value` and no `lower`")
+        if self.expected is not None and self.expected < (self.share or self.expected + 1):
+            raise _contradiction("expected", "it needs a `share`, and cannot be below it")
         if self.share is None and self.lower is None and self.upper is None:
             hint = "add `share`, `lower` or `upper`"
             raise Invalid((), "the figure has no bound", hint, code=Code.MACHINE_NO_BOUND)
@@ -91,12 +98,16 @@ class Figure:
             value=self.value,
             lower=round(required, 6) if required is not None else self.lower,
             upper=self.upper,
+            expected=round(self.value * self.expected, 6)
+            if self.value is not None and self.expected is not None
+            else None,
             size=self.size,
             min_nodes=self.min_nodes,
             max_nodes=self.max_nodes,
             algorithm=self.algorithm,
             device=self.device,
             one_domain=self.one_domain,
+            per_rail=self.per_rail,
             peak=self.peak,
             peak_source=self.peak_source or (self.source if self.peak else ""),
         )

@@ -29,6 +29,17 @@ def causes() -> Path:
     return _ROOT / "docs" / "causes.md"
 
 
+def cause_section(cause: str) -> str:
+    """Return the section of that page about one cause, without its heading."""
+    page = causes().read_text(encoding="utf-8")
+    return page.partition(f"\n### {cause}\n")[2].partition("\n##")[0].strip()
+
+
 def chart() -> Path:
-    """Return the folder of the Helm chart."""
+    """Return the folder of the Helm chart; in a checkout it lacks the code for the nodes."""
     return _ROOT / "chart"
+
+
+def build() -> Path:
+    """Return the folder of what is built in a checkout."""
+    return _ROOT / "build"

@@ -1,13 +1,14 @@
 """Define the content of a site file, in which the user describes a cluster; no key is required."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from accept.config.collectors import SiteCollector, check_collectors
+from accept.config.container import Container
 from accept.config.expectations import Seconds, parse_expectation
 from accept.config.fields import MOST_GPUS, Env, Plain, check_env, check_exists
 from accept.config.kubernetes import Kubernetes, Results
+from accept.config.slurm import Slurm
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
 Absolute = Annotated[str, Pattern(r"/[^\0\n]*", "an absolute path")]
@@ -68,11 +69,13 @@ class Site:
 
     name: Annotated[str, Doc("Name of the cluster in reports.")] = ""
     backend: Annotated[
-        Literal["local", "ssh", "kubernetes"] | None,
+        Literal["local", "ssh", "slurm", "kubernetes"] | None,
         Doc("How to reach the hosts; unset: chosen from the other keys and the options."),
     ] = None
     ssh: Ssh = field(default_factory=Ssh)
+    slurm: Slurm = field(default_factory=Slurm)
     kubernetes: Kubernetes = field(default_factory=Kubernetes)
+    container: Container = field(default_factory=Container)
     results: Results = field(default_factory=Results)
     tools: Tools = field(default_factory=Tools)
     interface: Annotated[
@@ -88,7 +91,10 @@ class Site:
     ] = False
     start_timeout: Annotated[
         Seconds | None,
-        Doc("Longest wait for hosts to answer; unset: 15m on Kubernetes, otherwise 60s."),
+        Doc(
+            "Longest wait for hosts to answer; unset: 15m on Kubernetes or with a container image, "
+            "2m on Slurm, else 60s."
+        ),
     ] = None
     deadline: Annotated[Seconds | None, Doc("Longest run; unset: as in the suite.")] = None
     keep: Annotated[
@@ -102,9 +108,17 @@ class Site:
         dict[str, Plain], Doc("Parameters of checks on this cluster, by check.")
     ] = field(default_factory=dict)
     nccl: SiteNccl = field(default_factory=SiteNccl)
+    collectors: Annotated[
+        dict[str, SiteCollector],
+        Doc("Commands whose output the run keeps from its suspects, by name."),
+    ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise Invalid for parameters of an unknown check and for invalid expectations."""
+        """Raise Invalid for parameters of an unknown check, expectations and collectors."""
+        try:
+            check_collectors(self.collectors)
+        except Invalid as error:
+            raise error.under("collectors") from None
         for check in self.parameters:
             check_exists(check, ("parameters", check))
         for index, text in enumerate(self.expect):

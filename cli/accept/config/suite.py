@@ -1,7 +1,5 @@
 """Define the content of a suite file: an ordered list of checks with parameters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -30,11 +28,35 @@ class SuiteCheck:
     ] = None
     rounds: Annotated[
         Rounds | Literal["auto"],
-        Doc("For `pairs`: rounds of disjoint pairs; auto: enough for the number of nodes."),
+        Doc(
+            "For `pairs` and `rail-pairs`: rounds of disjoint pairs; "
+            "auto: enough for the number of nodes."
+        ),
     ] = "auto"
+    profile: Annotated[
+        str,
+        Doc(
+            "NCCL profile of the machine for these ranks; empty: that of the run. "
+            "A machine without this profile skips the check."
+        ),
+    ] = ""
+    max_nodes: Annotated[
+        Annotated[int, Bounds(min=1)] | None,
+        Doc("A run on more nodes skips the check; unset: no limit."),
+    ] = None
     optional: Annotated[
         bool, Doc("Whether a run can be accepted even if this check could not be tested.")
     ] = False
+    if_open: Annotated[
+        bool,
+        Doc(
+            "Whether it runs only if a collective before it failed or is inconclusive, "
+            "because it only narrows down what others find."
+        ),
+    ] = False
+    finds: Annotated[
+        str, Doc("What it finds that no other check of the suite does; for `accept show suite`.")
+    ] = ""
     timeout: Annotated[Seconds | None, Doc("Longest time of one execution.")] = None
     params: Annotated[Plain, Doc("Its parameters; `accept show check NAME` lists them.")] = field(
         default_factory=dict
@@ -50,10 +72,11 @@ class SuiteCheck:
     def __post_init__(self) -> None:
         """Raise Invalid for a check that does not exist, and for contradicting keys."""
         check_exists(self.check, ("check",))
-        if self.rounds != "auto" and self.rounds > 1 and self.groups is not GroupKind.PAIRS:
-            message = "only `groups: pairs` has rounds"
+        of_pairs = self.groups is not None and self.groups.of_pairs
+        if self.rounds != "auto" and self.rounds > 1 and not of_pairs:
+            message = "only `groups: pairs` and `groups: rail-pairs` have rounds"
             raise Invalid(("rounds",), message, code=Code.SUITE_CONTRADICTION)
-        runs_script = checks.load(self.check).user_script
+        runs_script = checks.REGISTRY[self.check].user_script
         if runs_script and not self.script:
             message = f"the check `{self.check}` needs a script"
             raise Invalid((), message, "add `script: PATH`", code=Code.SUITE_CONTRADICTION)

@@ -1,9 +1,4 @@
-"""Fetch, unpack and read archives, which are untrusted: limit their size and verify them.
-
-Evidence is unpacked into a folder; logs in archives are read without writing them to a disk. Only
-`accept.core.evidence` reads archives as well: nodes have no other code, and it keeps the logs of
-large steps in tar archives inside the evidence, and text-encoded evidence inside console logs.
-"""
+"""Fetch and unpack archives of evidence, which are untrusted: limit their size and verify them."""
 
 from __future__ import annotations
 
@@ -13,19 +8,18 @@ import hashlib
 import io
 import os
 import shutil
-import tarfile
 import tempfile
 import time
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
-from accept.core.evidence import TAR_DAMAGE
+from accept.core.safe_read import BLOCK, DAMAGE, Member, Tar
 from accept.core.text import plain
 
 #: Maximum size of evidence; larger archives are neither fetched nor unpacked.
@@ -33,118 +27,9 @@ MOST_FILES, MOST_BYTES = 100_000, 16 << 30
 #: Maximum compression ratio of archives that unpack to more than `_FREE_RATIO_BYTES`. Logs reach a
 #: ratio of about 100, decompression bombs one of 1000.
 _MAX_RATIO, _FREE_RATIO_BYTES = 400, 64 << 20
-#: Maximum size of one read by tarfile, for names of members and blocks of files.
-_MAX_READ = 4 << 20
-_BLOCK = 1 << 20
-#: Maximum size of one file in an archive of logs, in bytes.
-_MAX_LOG = 64 << 30
 _GZIP = b"\x1f\x8b"
 #: Errors of the target disk, for which the archive is not to blame.
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-
-
-def is_tar(path: Path) -> bool:
-    """Return True if a file is a tar archive, damaged or not.
-
-    Raises OSError and EOFError if the file cannot be read.
-    """
-    try:
-        return tarfile.is_tarfile(path)
-    except (OSError, EOFError):
-        raise
-    # The file begins like an archive, but its headers are damaged.
-    except TAR_DAMAGE:
-        return True
-
-
-def is_zip(path: Path) -> bool:
-    """Return True if a file is a zip archive."""
-    return zipfile.is_zipfile(path)
-
-
-class _Readable(Protocol):
-    """An open file, or a file in an archive."""
-
-    def read(self, size: int, /) -> bytes: ...
-
-
-class _Seekable(_Readable, Protocol):
-    """An open file, compressed or not."""
-
-    def seek(self, at: int, /) -> int: ...
-
-    def tell(self) -> int: ...
-
-
-def first_member(path: Path) -> str:
-    """Return the name of the first member of a tar archive; "" if it is empty.
-
-    Raises the errors in `TAR_DAMAGE` if its beginning is damaged.
-    """
-    with tarfile.open(path) as tar:
-        first = tar.next()
-        return first.name if first else ""
-
-
-def contents(path: Path) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield name and content of each file in a tar or zip archive.
-
-    Any other file is yielded itself, without a name, and uncompressed if it is compressed with
-    gzip. Read each content before the next one. Raises BadEvidence if an archive is damaged, or has
-    too large a file.
-    """
-    try:
-        if is_tar(path):
-            with tarfile.open(path) as tar:
-                for member in tar:
-                    content = tar.extractfile(member) if member.isreg() else None
-                    if content is not None:
-                        yield member.name, _blocks(content, path)
-        elif is_zip(path):
-            with zipfile.ZipFile(path) as packed:
-                for info in packed.infolist():
-                    if not info.is_dir():
-                        with packed.open(info) as content:
-                            yield info.filename, _blocks(content, path)
-        else:
-            with path.open("rb") as file:
-                is_gzip = file.read(2) == _GZIP
-                file.seek(0)
-                yield "", _blocks(gzip.GzipFile(fileobj=file) if is_gzip else file, path)
-    except BadEvidence:
-        raise
-    # Parsing a damaged header raises more than the libraries' own errors.
-    except Exception as error:
-        raise _damaged(path, error) from None
-
-
-def _blocks(file: _Readable, path: Path) -> Iterator[bytes]:
-    """Yield the content of a file. Raises BadEvidence if it is damaged or too large.
-
-    The caller of `contents` consumes this, so `contents` cannot handle its errors.
-    """
-    left = _MAX_LOG
-    while left > 0:
-        try:
-            block = file.read(_BLOCK)
-        except Exception as error:
-            raise _damaged(path, error) from None
-        if not block:
-            return
-        left -= len(block)
-        yield block
-    raise BadEvidence(
-        f"{plain(path)} has more than {_MAX_LOG >> 30} GiB",
-        code=Code.ARCHIVE_TOO_LARGE,
-        hint="name only the logs",
-    )
-
-
-def _damaged(path: Path, error: Exception) -> BadEvidence:
-    reason = plain(error, 200) or type(error).__name__
-    return BadEvidence(
-        f"{plain(path)} cannot be read: {reason}", code=Code.ARCHIVE_DAMAGED, hint="copy it again"
-    )
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
@@ -161,8 +46,8 @@ def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
             _unpack(archive, target)
     except BadEvidence as error:
         raise BadEvidence(f"{source}: {error.message}", code=error.code, hint=error.hint) from None
-    except TAR_DAMAGE as error:
-        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+    except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             raise BadEvidence(
                 f"{source} cannot be unpacked into {target}: {error.strerror}",
                 code=Code.ARCHIVE_DISK,
@@ -205,59 +90,60 @@ def _unpack(file: BinaryIO, target: Path) -> None:
     is_gzip = file.read(2) == _GZIP
     file.seek(0)
     limit = max(_FREE_RATIO_BYTES, size * _MAX_RATIO) if is_gzip else MOST_BYTES
-    source = _Bounded(gzip.GzipFile(fileobj=file) if is_gzip else file, 2 * limit)
     target.mkdir(parents=True, exist_ok=True)
     limit = min(limit, MOST_BYTES, shutil.disk_usage(target).free)
     count = total = 0
-    with tarfile.open(fileobj=source, mode="r:") as tar:  # type: ignore[call-overload]
-        for member in tar:
-            count, total = count + 1, total + member.size
-            _refuse(member)
-            if count > MOST_FILES or total > limit:
-                raise BadEvidence(
-                    f"it unpacks to more than {limit >> 20} MiB or {MOST_FILES} files",
-                    code=Code.ARCHIVE_TOO_LARGE,
-                    hint="evidence is never that large; check that it is the right archive",
-                )
-            _extract(tar, member, target)
-    # For tarfile, a truncated or damaged header after the first one is the end of the archive.
-    if source.last != bytes(tarfile.BLOCKSIZE):
-        raise tarfile.ReadError("its end is missing")
+    tar = Tar(gzip.GzipFile(fileobj=file) if is_gzip else file)
+    for member in tar:
+        count, total = count + 1, total + member.size
+        _refuse(member)
+        if count > MOST_FILES or total > limit:
+            raise BadEvidence(
+                f"it unpacks to more than {limit >> 20} MiB or {MOST_FILES} files",
+                code=Code.ARCHIVE_TOO_LARGE,
+                hint="evidence is never that large; check that it is the right archive",
+            )
+        parts = PurePosixPath(member.name).parts
+        if member.is_folder:
+            make_folders(target, parts)
+        else:
+            write_new(target, parts, iter(partial(tar.read, BLOCK), b""))
 
 
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Write one file or folder below `target`, readable only by this user.
+def make_folders(target: Path, parts: Sequence[str]) -> Path:
+    """Make a folder below `target`, readable only by this user, unless it exists; return it."""
+    for part in parts:
+        target /= part
+        target.mkdir(mode=0o700, exist_ok=True)
+    return target
 
-    Only new files are written, and no links are made. So existing files in `target` stay unchanged,
-    and the extraction filters of newer Pythons are not needed.
+
+def write_new(target: Path, parts: Sequence[str], blocks: Iterable[bytes]) -> None:
+    """Write a new file below `target`, readable only by this user. Raises BadEvidence if it exists.
+
+    Only new files are written, and no links are made, so existing files stay unchanged.
     """
-    folder, parts = target, PurePosixPath(member.name).parts
-    for part in parts if member.isdir() else parts[:-1]:
-        folder /= part
-        folder.mkdir(mode=0o700, exist_ok=True)
-    content = None if member.isdir() else tar.extractfile(member)
-    if content is None:
-        return
+    folder = make_folders(target, parts[:-1])
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
-        descriptor = os.open(target.joinpath(*parts), flags, 0o600)
+        descriptor = os.open(folder / parts[-1], flags, 0o600)
     except FileExistsError:
         raise BadEvidence(
-            f"it contains {plain(member.name, 100)} twice",
+            f"it contains {plain('/'.join(parts), 100)} twice",
             code=Code.ARCHIVE_UNSAFE,
             hint="check that it is the right archive",
         ) from None
-    with content, os.fdopen(descriptor, "wb") as file:
-        shutil.copyfileobj(content, file, _BLOCK)
+    with os.fdopen(descriptor, "wb") as file:
+        file.writelines(blocks)
 
 
-def _refuse(member: tarfile.TarInfo) -> None:
+def _refuse(member: Member) -> None:
     """Raise BadEvidence for members that evidence never contains."""
     path = PurePosixPath(member.name)
     defect = ""
-    if not (member.isreg() or member.isdir()) or member.issparse():
+    if not (member.is_file or member.is_folder):
         defect = "which is neither file nor folder"
-    elif path.is_absolute() or ".." in path.parts:
+    elif path.is_absolute() or ".." in path.parts or (member.is_file and not path.parts):
         defect = "which is a path outside of the archive"
     if defect:
         raise BadEvidence(
@@ -265,31 +151,6 @@ def _refuse(member: tarfile.TarInfo) -> None:
             code=Code.ARCHIVE_UNSAFE,
             hint="check that it is the right archive",
         )
-
-
-class _Bounded:
-    """A file for tarfile that limits the size of each read and of all reads."""
-
-    def __init__(self, file: _Seekable, limit: int) -> None:
-        self._file, self._left = file, limit
-        #: The bytes of the last read.
-        self.last = b""
-
-    def read(self, size: int) -> bytes:
-        """Read bytes. Raises ValueError beyond the limits."""
-        self._left -= size
-        if not 0 <= size <= _MAX_READ or self._left < 0:
-            raise ValueError(f"a header of {size} bytes")
-        self.last = self._file.read(size)
-        return self.last
-
-    def seek(self, at: int) -> int:
-        """Change the position."""
-        return self._file.seek(at)
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._file.tell()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,21 +6,26 @@ The code is the same as on nodes: `launchers/programs/upload.py` sends, `object_
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 from types import ModuleType
+from typing import Protocol
 
 from accept.config import resources
 from accept.config.extras import Extra, install_hint
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, NotStarted
+from accept.core.serde import read
 from accept.core.text import plain
 from accept.evidence.archive import MOST_BYTES, MOST_FILES
 
@@ -28,6 +33,10 @@ from accept.evidence.archive import MOST_BYTES, MOST_FILES
 _SECONDS = 300.0
 #: Timeout of the first answer, for which the user waits.
 _FIRST = 30.0
+#: Longest name of a file in bytes.
+_MAX_NAME = 255
+#: Longest verdict in bytes that a list of runs reads.
+_VERDICT_BYTES = 16 << 20
 #: Number of files that are fetched at the same time.
 _AT_ONCE = 16
 
@@ -37,11 +46,17 @@ def is_url(text: str) -> bool:
     return re.match(r"(?:gs|s3|az|file)://", text) is not None
 
 
-def send(folder: Path, url: str, *, attempt: str) -> str:
-    """Send evidence to URL/runs/ATTEMPT. Return the error message; empty if it worked."""
+def send(path: Path, url: str, *, attempt: str, partial: bool = False) -> str:
+    """Send evidence, or one file of it, to URL/runs/ATTEMPT. Return the error message, or "".
+
+    With `partial`, the evidence is not finished by this.
+    """
     program = resources.launchers() / "programs" / "upload.py"
     done = subprocess.run(
-        [sys.executable, str(program), str(folder), url, "--attempt", attempt],
+        [
+            *(sys.executable, str(program), str(path), url, "--attempt", attempt),
+            *(["--partial"] if partial else []),
+        ],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -71,11 +86,7 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
             lambda: store.manifest_in(place), url, until
         )
     except ImportError:
-        raise NotStarted(
-            f"{plain(url, 200)}: reading buckets needs obstore, which is not installed",
-            code=Code.BUCKET_LIBRARY,
-            hint=install_hint(Extra.STORAGE),
-        ) from None
+        raise _no_library(url) from None
     except (store.Refused, OSError) as error:
         raise BadEvidence(
             plain(str(error), 400), code=Code.BUCKET_UNREADABLE, hint="check the URL"
@@ -133,6 +144,73 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
     return manifest is not None
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """A run in a bucket or a shared folder."""
+
+    name: str
+    #: None: it has none that can be read.
+    verdict: evidence.StoredVerdict | None
+    #: True if the upload was finished.
+    finished: bool
+
+
+def runs_at(url: str) -> tuple[StoredRun, ...]:
+    """Return the runs below URL/runs, in the order of their names.
+
+    Reads only the verdict of each. Raises NotStarted without obstore, and BadEvidence if the bucket
+    cannot be read.
+    """
+    store = _object_store()
+    until = time.monotonic() + _SECONDS
+    try:
+        place = store.place_of(url.rstrip("/"), _SECONDS)
+        names: list[str] = store.again(place.runs, url, time.monotonic() + _FIRST)
+        if len(names) > MOST_FILES:
+            raise store.Refused(f"{len(names)} runs are too many to list")
+
+        def run(name: str) -> StoredRun:
+            inner = store.place_of(f"{url.rstrip('/')}/runs/{name}", _SECONDS)
+            listed = store.again(lambda: store.manifest_in(inner), url, until)
+            verdict = store.again(lambda: _verdict_in(inner), url, until)
+            return StoredRun(name=name, verdict=verdict, finished=listed is not None)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return tuple(pool.map(run, names))
+    except ImportError:
+        raise _no_library(url) from None
+    except (store.Refused, OSError) as error:
+        raise BadEvidence(
+            plain(str(error), 400), code=Code.BUCKET_UNREADABLE, hint="check the URL"
+        ) from None
+
+
+class _Place(Protocol):
+    def read(self, name: str) -> Iterator[bytes]:
+        """Yield the content of an object in blocks. Raises FileNotFoundError."""
+
+
+def _verdict_in(place: _Place) -> evidence.StoredVerdict | None:
+    """Return the verdict of a run; None if it is missing, too large or unreadable."""
+    content = b""
+    try:
+        for block in place.read(evidence.VERDICT):
+            content += block
+            if len(content) > _VERDICT_BYTES:
+                return None
+        return read(evidence.StoredVerdict, json.loads(content))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+
+
+def _no_library(url: str) -> NotStarted:
+    return NotStarted(
+        f"{plain(url, 200)}: reading buckets needs obstore, which is not installed",
+        code=Code.BUCKET_LIBRARY,
+        hint=install_hint(Extra.STORAGE),
+    )
+
+
 def reach(url: str) -> tuple[bool | None, str]:
     """Return whether a bucket exists and can be listed from here, and the error.
 
@@ -153,13 +231,17 @@ def reach(url: str) -> tuple[bool | None, str]:
 
 
 def _refuse_unsafe(url: str, objects: Mapping[str, tuple[int, str]]) -> None:
-    """Raise BadEvidence for names that are paths outside of a folder, and for too much data.
+    """Raise BadEvidence for names that no folder can have, and for too much data.
 
     `objects` contains the size and the MD5 or ETag of each name.
     """
+    folders = {parent for name in objects for parent in PurePosixPath(name).parents}
+    folders.add(PurePosixPath())
     for name in objects:
-        parts = PurePosixPath(name).parts
-        if name.startswith("/") or ".." in parts or "\0" in name or not parts:
+        path = PurePosixPath(name)
+        is_outside = name.startswith("/") or ".." in path.parts
+        is_too_long = any(len(os.fsencode(part)) > _MAX_NAME for part in path.parts)
+        if is_outside or is_too_long or "\0" in name or path in folders:
             raise BadEvidence(
                 f"{plain(url, 200)} holds an object named {plain(name, 100)!r}",
                 code=Code.BUCKET_UNSAFE,

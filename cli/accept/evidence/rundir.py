@@ -19,10 +19,20 @@ JOB = "job.json"
 RENDERED = "rendered"
 VALUES = "values.yaml"
 EVIDENCE = "evidence"
+#: Beside the evidence: the report, and the folder with the lists of nodes.
+REPORT = "report.html"
+NODES = "nodes"
+#: Beside the evidence: texts and archives for the provider.
+TICKETS = "tickets"
+#: Of a retest: what it shows about the suspects of the earlier run.
+RETEST = "retest.json"
 #: Marks evidence that was made from a log only: it is not sent, and `collect` fetches it again.
 FROM_LOG = "evidence-from-log"
 #: Results of a drill; the folders of its runs are beside this file.
 DRILL = "drill.json"
+#: Results of a repeated run; the folders of its repetitions are beside this file.
+REPEAT = "repeat.json"
+_SERIES = {DRILL: "a drill", REPEAT: "a repeated run"}
 
 _ATTEMPT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -52,6 +62,24 @@ def listed() -> tuple[Path, ...]:
     folder = runs()
     folders = (p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else ()
     return tuple(sorted(folders, key=lambda p: (p.stat().st_mtime_ns, p.name)))
+
+
+def beside(evidence: Path) -> Path:
+    """Return the folder for what is written beside evidence.
+
+    That is the run folder; for evidence with a name of its own, a folder that has it in its name.
+    """
+    is_in_run = evidence.name == EVIDENCE
+    return evidence.parent if is_in_run else evidence.with_name(f"{evidence.name}-report")
+
+
+@contextmanager
+def same_age(folder: Path) -> Iterator[None]:
+    """Keep the time of a run folder: a new report must not make an old run the last one."""
+    before = folder.stat() if folder.is_dir() else None
+    yield
+    if before is not None:
+        os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def is_file(path: Path) -> bool:
@@ -100,7 +128,7 @@ def _exists(attempt: str) -> BadInput:
 
 
 def create(attempt: str, *, within: Path | None = None) -> Path:
-    """Make the folder of a new attempt, in the folder of the drill `within` if it is part of one.
+    """Make the folder of a new attempt, in the folder `within` if it is part of a series.
 
     Raises BadInput if the name is taken or invalid.
     """
@@ -122,7 +150,7 @@ def find(name: str) -> Path:
     """Return the folder of a run by attempt, by path, or the newest for `last`.
 
     The folder may be anywhere, so only read it. Raises BadInput if there is none, or if it is a
-    drill, which consists of several runs.
+    drill or a repeated run, which consist of several runs.
     """
     if name == "last":
         folders = listed()
@@ -130,10 +158,10 @@ def find(name: str) -> Path:
             raise BadInput(
                 f"there are no runs in {runs()}", code=Code.RUN_NONE, hint="start one: accept run"
             )
-        return _refuse_drill(folders[-1])
+        return _refuse_series(folders[-1])
     for folder in (*_by_attempt(name), Path(name)):
         if name and is_folder(folder):
-            return _refuse_drill(folder)
+            return _refuse_series(folder)
     raise _unknown(name)
 
 
@@ -155,7 +183,7 @@ def find_own(name: str) -> Path:
 
 
 def is_own(folder: Path) -> bool:
-    """Return True if `folder` is the folder of a run in `runs()`, itself or in one of its drills.
+    """Return True if `folder` is the folder of a run in `runs()`, itself or in one of its series.
 
     Folders inside a run do not count: evidence from a bucket can contain any file.
     """
@@ -163,15 +191,15 @@ def is_own(folder: Path) -> bool:
         parts = folder.resolve().relative_to(runs()).parts
     except (ValueError, BadInput):
         return False
-    return len(parts) == 1 or (len(parts) == 2 and (runs() / parts[0] / DRILL).is_file())
+    return len(parts) == 1 or (len(parts) == 2 and bool(_series(runs() / parts[0])))
 
 
 def _by_attempt(name: str) -> list[Path]:
-    """Return the folders of an attempt: of a run, then of runs in drills."""
+    """Return the folders of an attempt: of a run, then of runs in series."""
     if not _ATTEMPT.fullmatch(name):
         return []
-    in_drills = sorted(path.parent for path in runs().glob(f"*/{name}/{RUN}"))
-    return [folder for folder in (runs() / name, *in_drills) if is_folder(folder)]
+    in_series = sorted(path.parent for path in runs().glob(f"*/{name}/{RUN}"))
+    return [folder for folder in (runs() / name, *in_series) if is_folder(folder)]
 
 
 def _not_own(folder: Path) -> BadInput:
@@ -199,11 +227,18 @@ def _unknown(name: str) -> BadInput:
     )
 
 
-def _refuse_drill(folder: Path) -> Path:
-    """Return the folder of a run. Raises BadInput for that of a drill."""
-    if not (folder / DRILL).is_file():
+def _series(folder: Path) -> str:
+    """Return which series of runs a folder has, such as "a drill"; empty: none."""
+    return next((about for name, about in _SERIES.items() if (folder / name).is_file()), "")
+
+
+def _refuse_series(folder: Path) -> Path:
+    """Return the folder of a run. Raises BadInput for that of a series of runs."""
+    if not (series := _series(folder)):
         return folder
     names = ", ".join(sorted(p.parent.name for p in folder.glob(f"*/{RUN}"))) or "none"
     raise BadInput(
-        f"{folder.name} is a drill, not a run", code=Code.RUN_IS_DRILL, hint=f"its runs: {names}"
+        f"{folder.name} is {series}, not a run",
+        code=Code.RUN_IS_DRILL,
+        hint=f"its runs: {names}",
     )

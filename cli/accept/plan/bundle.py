@@ -5,12 +5,10 @@ The same run gives the same bytes on every machine.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
+import math
 import shlex
-import tarfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 
 from accept import __version__
 from accept.config import resources
+from accept.config.machine import Machine
 from accept.core.catalog.tools import NCCL_TESTS_FOLDERS
 from accept.core.checks import load
 from accept.core.error_codes import Code
@@ -26,33 +25,17 @@ from accept.core.evidence import plan_hash
 from accept.core.model import Plan, Step
 from accept.core.serde import dump
 from accept.core.text import parse_size
+from accept.plan import node_code
 from accept.plan.resolve import Resolved
 
-PLAN_FILE = "plan.json"
-#: The archives of the code for nodes: what only the coordinator needs, and what every host needs.
-COORDINATOR, PROGRAMS = "coordinator.tar.bz2", "programs.tar.bz2"
-#: Scripts that a node needs before it has unpacked `PROGRAMS`.
-_PLAIN_SCRIPTS = (
-    "bootstrap_host.sh",
-    "gpus.sh",
-    "pod_entrypoint.sh",
-    "sshd.sh",
-    "unpack.sh",
-)
-#: The other scripts that are the same in every run.
-_PACKED_SCRIPTS = (
-    "check_writable.sh",
-    "coordinate.sh",
-    "force_command.sh",
-    "inject_fault.sh",
-    "interface.sh",
-    "kill.sh",
-    "lib.sh",
-    "rank.sh",
-    "rsh_agent.sh",
-    "ssh_config.in",
-    "watchdog.sh",
-)
+PLAN_FILE, ENV_FILE = "plan.json", "env.sh"
+#: The settings of all ranks as shell commands. The chart writes the same from `launcher.env`.
+SETTINGS_FILE = "settings.sh"
+#: The container of the run, for launchers/container.sh; a run without a container has no such file.
+CONTAINER_FILE = "container.env"
+#: GB/s of one channel to a peer on another node, as NCCL assumes, and its choice for 400 Gbit/s:
+#: https://github.com/NVIDIA/nccl/blob/04cdb808a1072d24b1b87b1f712d072aff2e9bf2/src/graph/paths.cc
+_CHANNEL_GBYTES, _NET_CHANNELS = 14, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,35 +45,27 @@ class Bundle:
     plan: Plan
     files: Mapping[str, bytes]
 
-    @cached_property
-    def code_archives(self) -> Mapping[str, bytes]:
-        """Return the archives of the code for nodes, by name; they unpack to paths in `files`.
+    @property
+    def scripts(self) -> Mapping[str, str]:
+        """Return the scripts of this run: `env.sh`, those of its steps, and the user's own."""
+        return {
+            name: content.decode()
+            for name, content in self.files.items()
+            if name == ENV_FILE or name.startswith("steps/")
+        }
 
-        bzip2 gives the same bytes everywhere: it has one stable implementation, while deflate has
-        several. Raises BadInput if this Python was built without bzip2.
-        """
-        try:
-            import bz2
-        except ImportError as error:
-            raise BadInput(
-                "this Python has no module bz2, which packs the code for the nodes",
-                code=Code.RUN_NO_BZ2,
-                hint="install a Python with libbz2, such as your distribution's",
-            ) from error
-        contents: dict[str, dict[str, bytes]] = {COORDINATOR: {}, PROGRAMS: {}}
-        for name, content in self.files.items():
-            if archive := _archive_of(name):
-                contents[archive][name] = content
-        return {name: bz2.compress(_tar(files)) for name, files in contents.items()}
+    @cached_property
+    def _packed(self) -> Mapping[str, bytes]:
+        """Return what every node gets; cached, because many nodes get it."""
+        return node_code.pack(self.files)
 
     def archive(self, private: Mapping[str, bytes] | None = None) -> bytes:
         """Return what a node gets, as one tar archive: plain files and the archives of the code.
 
         The files in `private` are added, readable only by their owner.
         """
-        plain = {name: content for name, content in self.files.items() if not _archive_of(name)}
         private = private or {}
-        return _tar({**plain, **self.code_archives, **private}, private=private)
+        return node_code.tar({**self._packed, **private}, private=private)
 
     def write(self, folder: Path) -> None:
         """Write the files into `folder`, which must exist."""
@@ -98,14 +73,7 @@ class Bundle:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-            path.chmod(_mode(name))
-
-
-def _archive_of(name: str) -> str:
-    """Return the archive that a file travels in; empty if it travels unpacked."""
-    if name.startswith("core/"):
-        return COORDINATOR
-    return PROGRAMS if name.startswith("programs/") or name in _PACKED_SCRIPTS else ""
+            path.chmod(node_code.mode(name))
 
 
 def render(run: Resolved) -> Bundle:
@@ -113,15 +81,20 @@ def render(run: Resolved) -> Bundle:
 
     Raises jinja2.TemplateError only if a template itself is broken, never because of data.
     """
-    files = dict(_static())
-    files["env.sh"] = _env(run)
+    files = dict(code())
+    env = {name: run.env[name].value for name in sorted(run.env)}
+    files[ENV_FILE] = _env(run)
+    files[SETTINGS_FILE] = "".join(_export(name, env[name]) for name in env).encode()
+    if run.backend != "kubernetes" and run.site.container.image:
+        files[CONTAINER_FILE] = container_env(run).encode()
     for step in run.plan.steps:
         files[step.script] = _step(run, step)
         if step.id in run.user_scripts:
             files[f"steps/{step.id}.user"] = run.user_scripts[step.id].encode()
-    plan = replace(run.plan, version=__version__, files_hash=_digest(files))
-    plan = replace(plan, hash=plan_hash(dump(plan)))
-    files[PLAN_FILE] = _json(dump(plan))
+    plan = replace(run.plan, version=__version__, env=env, files_hash=node_code.digest(files))
+    data = dump(plan)
+    plan = replace(plan, hash=plan_hash(data))
+    files[PLAN_FILE] = _json({**data, "hash": plan.hash})
     return Bundle(plan=plan, files=files)
 
 
@@ -144,50 +117,22 @@ def load_bundle(folder: Path, plan: Plan) -> Bundle:
     )
     if plan.version != __version__:
         raise other_version
-    if _digest(files) != plan.files_hash or plan_hash(dump(plan)) != plan.hash:
+    if node_code.digest(files) != plan.files_hash or plan_hash(dump(plan)) != plan.hash:
         raise BadInput(
             f"{folder} was changed after it was rendered",
             code=Code.RUN_CHANGED,
             hint="a run uses the files unmodified: render again",
         )
-    if not files.keys() >= {*_PLAIN_SCRIPTS, *_PACKED_SCRIPTS}:
+    if not files.keys() >= set(node_code.SCRIPTS):
         raise other_version
     files[PLAN_FILE] = _json(dump(plan))
     return Bundle(plan=plan, files=files)
 
 
-def _digest(files: Mapping[str, bytes]) -> str:
-    """Return the SHA-256 over the names, sizes and contents of files."""
-    digest = hashlib.sha256()
-    for name in sorted(files):
-        digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
-    return digest.hexdigest()
-
-
 @lru_cache(maxsize=1)
-def _static() -> Mapping[str, bytes]:
-    """Return the files that are the same in every run; cached, because a drill renders many."""
-    launchers, core = resources.launchers(), resources.core()
-    paths = {name: launchers / name for name in (*_PLAIN_SCRIPTS, *_PACKED_SCRIPTS)}
-    paths["core/accept/__init__.py"] = core.parent / "__init__.py"
-    for path in sorted((launchers / "programs").iterdir()):
-        if path.suffix in (".py", ".sh", ".json"):
-            paths[f"programs/{path.name}"] = path
-    for path in sorted(core.rglob("*.py")):
-        paths[f"core/accept/core/{path.relative_to(core).as_posix()}"] = path
-    return {name: path.read_bytes() for name, path in paths.items()}
-
-
-def _tar(files: Mapping[str, bytes], *, private: Collection[str] = ()) -> bytes:
-    """Return an archive with the same bytes for the same files, without times and owners."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name in sorted(files):
-            info = tarfile.TarInfo(name)
-            info.size = len(files[name])
-            info.mode = 0o600 if name in private else _mode(name)
-            tar.addfile(info, io.BytesIO(files[name]))
-    return buffer.getvalue()
+def code() -> Mapping[str, bytes]:
+    """Return the code for the nodes, by its paths there; cached, because a drill renders many."""
+    return node_code.read_code(launchers=resources.launchers(), core=resources.core())
 
 
 @lru_cache(maxsize=1)
@@ -219,14 +164,35 @@ def _env(run: Resolved) -> bytes:
         .render(
             path=folders[::-1],
             python=tools.python or (f"{tools.venv}/bin/python" if tools.venv else ""),
+            launcher=(run.site.slurm.launcher or "") if run.backend == "slurm" else "",
             interface=run.plan.machine.interface,
             ncclTests=tools.nccl_tests or "",
             findDevices=run.machine.nccl.find_devices,
+            rdmaDevices=run.plan.machine.rdma_devices or "",
             script=run.script,
-            env=run.env,
+            cpus=run.machine.nccl.profiles[run.site.nccl.profile].cpus,
+            profiles=run.profiles,
         )
     )
     return str(text).encode()
+
+
+def container_env(run: Resolved) -> str:
+    """Return the shell variables that launchers/container.sh reads."""
+    container = run.site.container
+    values = {
+        "runtimes": " ".join(container.runtimes(in_job=run.backend == "slurm")),
+        "image": container.image or "",
+        "mounts": "\n".join(container.full_mounts),
+        "gpus": "yes" if run.plan.machine.gpus != 0 else "",
+    }
+    return "".join(f"container_{name}={shlex.quote(text)}\n" for name, text in values.items())
+
+
+def _export(name: str, value: str) -> str:
+    """Return a line of shell that sets an environment variable."""
+    quoted = value.replace("'", r"'\''")
+    return f"export {name}='{quoted}'\n"
 
 
 def _step(run: Resolved, step: Step) -> bytes:
@@ -242,15 +208,28 @@ def _step(run: Resolved, step: Step) -> bytes:
             # Specified dense TFLOP/s of one GPU by data type; {} if the machine file has none.
             peaks=run.machine.gpus.peaks.tflops if run.machine.gpus.peaks else {},
             ncclTestsFolders=NCCL_TESTS_FOLDERS,
+            netChannels=net_channels(run.machine),
         )
     )
-    return str(text).encode()
+    # Branches of a template may leave empty lines at its end.
+    return f"{str(text).rstrip()}\n".encode()
 
 
-def _mode(name: str) -> int:
-    """Return the permissions of a file: scripts are executable."""
-    return 0o755 if name.endswith((".sh", ".user")) else 0o644
+def net_channels(machine: Machine) -> int:
+    """Return the channels of NCCL that use the NICs of one GPU fully; a power of two."""
+    gpus = machine.gpus.count
+    if machine.nics is None or not isinstance(gpus, int) or gpus < 1:
+        return _NET_CHANNELS
+    nics_per_gpu = max(1.0, machine.nics.count / gpus)
+    needed = math.ceil(machine.nics.gbps * nics_per_gpu / 8 / _CHANNEL_GBYTES)
+    return int(2 ** math.ceil(math.log2(needed)))
 
 
-def _json(data: Any) -> bytes:
-    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
+def _json(plan: Any) -> bytes:
+    """Return the plan as JSON, with each reference on a line of its own, as there are many."""
+    references = [json.dumps(one, ensure_ascii=False) for one in plan["references"]]
+    text = json.dumps({**plan, "references": []}, indent=1, ensure_ascii=False)
+    if references:
+        lines = ",\n  ".join(references)
+        text = text.replace('"references": []', f'"references": [\n  {lines}\n ]', 1)
+    return f"{text}\n".encode()

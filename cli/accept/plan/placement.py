@@ -6,8 +6,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from accept.config.container import Container, Runtime
 from accept.config.fields import Plain
-from accept.config.kubernetes import NAME, RESULTS, Kubernetes, PodSettings, Results
+from accept.config.kubernetes import (
+    NAME,
+    RESULTS,
+    Kubernetes,
+    MachinePods,
+    Plugin,
+    PodSettings,
+    Results,
+)
 from accept.config.machine import Machine
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
@@ -17,14 +26,30 @@ from accept.core.serde import escaped
 _MAX_NAMED_NODES = 256
 
 
-def check_image(site: Kubernetes) -> None:
-    """Raise BadInput if the site names no container image."""
-    if not site.image:
+def check_image(image: str | None) -> None:
+    """Raise BadInput if neither the options nor the site name a container image."""
+    if not image:
         raise BadInput(
             "a run on Kubernetes needs a container image",
             code=Code.SITE_NO_IMAGE,
-            hint="name it in the site file, kubernetes: {image: …}, and give --site; "
+            hint="give --image IMAGE, or name it in the site file, kubernetes: {image: …}; "
             "hosts over ssh need none: --hosts a,b,c",
+        )
+
+
+def check_container(container: Container, backend: str) -> None:
+    """Raise BadInput for a runtime without an image, or one that the back end does not have."""
+    if container.runtime and not container.image:
+        raise BadInput(
+            f"container.runtime is {container.runtime}, but there is no image",
+            code=Code.CONTAINER_NO_IMAGE,
+            hint="give --image IMAGE, or set container.image in the site file",
+        )
+    if container.runtime is Runtime.PYXIS and backend != "slurm":
+        raise BadInput(
+            f"container.runtime is pyxis, a plugin of Slurm, but the back end is {backend}",
+            code=Code.CONTAINER_RUNTIME,
+            hint="set container.runtime to apptainer, docker or podman",
         )
 
 
@@ -122,16 +147,20 @@ def gpu_resource(resources: Mapping[str, object]) -> str:
     return ""
 
 
-def pod_settings(machine: PodSettings, site: Kubernetes, gpus: int | None = None) -> PodSettings:
+def pod_settings(machine: MachinePods, site: Kubernetes, gpus: int | None = None) -> PodSettings:
     """Return the settings of the pods: the machine's with the site's, and what these imply.
 
-    `gpus` is the number of GPUs that a pod requests; None: as in the resources.
+    `gpus` is the number of GPUs that a pod requests; None: as in the resources. Raises BadInput if
+    the machine does not support the site's way to get NCCL's plugin.
     """
     resources = _pod_resources(machine, site, gpus)
-    claims = site.resource_claims
+    # A cluster provides NICs by networks or by claims: those of the site replace the machine's.
+    claims, networks = site.resource_claims, site.networks
     if claims is None:
-        # The machine's claims are for the NICs that networks of the site replace.
-        claims = () if site.networks else machine.resource_claims
+        claims = () if networks else machine.resource_claims
+    if networks is None:
+        networks = () if site.resource_claims else machine.networks
+    plugin = _plugin(machine, site)
     tolerations = (
         *machine.tolerations,
         *site.tolerations,
@@ -148,7 +177,7 @@ def pod_settings(machine: PodSettings, site: Kubernetes, gpus: int | None = None
         tolerations=tuple(t for i, t in enumerate(tolerations) if t not in tolerations[:i]),
         labels={**machine.labels, **site.labels},
         annotations={**machine.annotations, **site.annotations},
-        networks=machine.networks if site.networks is None else site.networks,
+        networks=networks,
         host_network=machine.host_network if site.host_network is None else site.host_network,
         resources=resources,
         resource_claims=claims,
@@ -156,16 +185,42 @@ def pod_settings(machine: PodSettings, site: Kubernetes, gpus: int | None = None
         shared_memory=site.shared_memory or machine.shared_memory,
         security_context=_security_context(machine, site),
         env={**machine.env, **site.extra_env},
-        volumes=(*machine.volumes, *site.extra_volumes),
-        volume_mounts=(*machine.volume_mounts, *site.extra_volume_mounts),
-        init_containers=(*machine.init_containers, *site.extra_init_containers),
-        sidecars=_sidecars(machine, site),
+        volumes=(*machine.volumes, *plugin.volumes, *site.extra_volumes),
+        volume_mounts=(*machine.volume_mounts, *plugin.volume_mounts, *site.extra_volume_mounts),
+        init_containers=_containers(
+            (*machine.init_containers, *filter(None, (plugin.installer,))),
+            site.extra_init_containers,
+        ),
+        sidecars=_containers(machine.sidecars, site.extra_sidecars),
         source=machine.source,
     )
 
 
-def _pod_resources(machine: PodSettings, site: Kubernetes, gpus: int | None) -> Plain:
-    resources = _merged(machine.resources, site.resources)
+def _plugin(machine: MachinePods, site: Kubernetes) -> Plugin:
+    """Return what pods need to get NCCL's plugin in the way that the site names."""
+    plugin = machine.plugin
+    if site.plugin == "daemonset":
+        return replace(plugin, installer={})
+    if site.plugin == "image" and plugin.volumes:
+        return Plugin()
+    if not plugin.installer:
+        raise BadInput(
+            f"kubernetes.plugin: {site.plugin} is not possible on this machine",
+            code=Code.KUBE_PLUGIN,
+            hint="leave it out; accept show machine NAME shows the plugin and its installer",
+        )
+    mounts = plugin.installer.get("volumeMounts")
+    names = [m["name"] for m in mounts if isinstance(m, dict)] if isinstance(mounts, list) else []
+    return replace(
+        plugin,
+        volumes=tuple({"name": name, "emptyDir": {}} for name in names),
+        volume_mounts=tuple(m for m in plugin.volume_mounts if m.get("name") in names),
+    )
+
+
+def _pod_resources(machine: MachinePods, site: Kubernetes, gpus: int | None) -> Plain:
+    reserved: Plain = {} if site.queue or not machine.reserve else {"requests": machine.reserve}
+    resources = _merged(_merged(reserved, machine.resources), site.resources)
     if gpus is None:
         return resources
     name = gpu_resource(resources) or GPU
@@ -187,11 +242,11 @@ def _security_context(machine: PodSettings, site: Kubernetes) -> Plain:
     return context
 
 
-def _sidecars(machine: PodSettings, site: Kubernetes) -> tuple[Plain, ...]:
-    """Return the sidecars; the site's are merged into those of the machine with the same name."""
-    of_site = {str(sidecar.get("name")): sidecar for sidecar in site.extra_sidecars}
-    changed = [_merged(s, of_site.pop(str(s.get("name")), {})) for s in machine.sidecars]
-    return (*changed, *of_site.values())
+def _containers(of_machine: Sequence[Plain], of_site: Sequence[Plain]) -> tuple[Plain, ...]:
+    """Return the containers; the site's are merged into the machine's with the same name."""
+    by_name = {str(container.get("name")): container for container in of_site}
+    changed = [_merged(c, by_name.pop(str(c.get("name")), {})) for c in of_machine]
+    return (*changed, *by_name.values())
 
 
 def _merged(base: Plain, changes: Plain) -> Plain:

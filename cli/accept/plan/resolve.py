@@ -6,8 +6,9 @@ give the same run everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 from accept.config import (
     Loaded,
@@ -19,6 +20,8 @@ from accept.config import (
     load_suite,
     site_expectations,
 )
+from accept.config.collectors import planned_collectors
+from accept.config.container import Container
 from accept.config.expectations import parse_expectation
 from accept.config.faults import parse_faults
 from accept.config.fields import check_env
@@ -26,24 +29,31 @@ from accept.config.floors import bounds
 from accept.config.hostlist import MOST_HOSTS, expand
 from accept.config.kubernetes import PodSettings
 from accept.config.machine import check_gpus_per_node
-from accept.config.nccl_settings import remarks, without
-from accept.core.catalog.faults import Injector, fault_of
+from accept.config.nccl_settings import NCCL_PREFIX, remarks, without
+from accept.config.slurm import Slurm
+from accept.core.catalog.faults import FAULTS, Injector
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.model import Plan, Reference
-from accept.core.serde import Invalid, escaped, known
+from accept.core.model import Injection, Plan, Problem, Reference, Step
+from accept.core.serde import Invalid, escaped, known, read
 from accept.core.text import count, duration
 from accept.plan.placement import (
+    check_container,
     check_image,
     check_results,
     gpus_of_pod,
     include_nodes,
     pod_settings,
 )
+from accept.plan.selection import EVERYTHING, Selection
 from accept.plan.steps import fit_budget, missing_gates, steps_of
 
-#: Longest wait for hosts, in seconds, by back end. Nodes of a cluster first pull an image.
-_START_SECONDS = {"local": 60.0, "ssh": 60.0, "kubernetes": 900.0}
+#: A suite's deadline grows with the estimate of the run: room for slow nodes, and for outliers that
+#: are measured again.
+_DEADLINE_FACTOR = 1.5
+#: Longest wait for hosts, in seconds, by back end, and with an image, which hosts may first pull.
+_START_SECONDS = {"local": 60.0, "ssh": 60.0, "slurm": 120.0, "kubernetes": 900.0}
+_START_SECONDS_IMAGE = 900.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,16 +97,51 @@ class Options:
     start_timeout: float | None = None
     deadline: float | None = None
     budget: float | None = None
+    #: The checks or steps that run, and those that do not.
+    selection: Selection = EVERYTHING
+    #: True if the run ends after the first step with a bad result that no later step can excuse.
+    fail_fast: bool = False
+    #: Seconds for which the hosts stay after a failed run.
     hold: float = 0.0
+    #: True if they stay after every run.
+    hold_always: bool = False
     keep: float | None = None
     inject: tuple[str, ...] = ()
     #: Location of the run in a cluster. It does not change what runs.
     place: ClusterPlace = ClusterPlace()
+    #: Settings of the job of Slurm, which replace those of the site file.
+    slurm: Slurm = field(default_factory=Slurm)
+    #: Image of the run, on any back end; None: as in the site file.
+    image: str | None = None
     #: Use every node that matches and is free; the back end of the cluster finds their names.
     all_nodes: bool = False
     #: Name of the launch; empty: made from the time and a random number. It does not change what
     #: runs.
     attempt: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileChanges:
+    """The changes that the NCCL profile of a step makes to the environment variables of a run."""
+
+    env: dict[str, str]
+    removed: tuple[str, ...]
+
+    def keeping(self, names: Collection[str]) -> ProfileChanges:
+        """Return the changes without those of some variables."""
+        return ProfileChanges(
+            env={name: value for name, value in self.env.items() if name not in names},
+            removed=tuple(name for name in self.removed if name not in names),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The value of an environment variable of all ranks, and who set it."""
+
+    value: str
+    #: Such as `--nccl`, for people.
+    origin: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +153,12 @@ class Resolved:
     site: Site
     backend: str
     hosts: tuple[str, ...]
-    #: NCCL settings of all ranks.
-    env: dict[str, str]
+    #: Environment variables of all ranks by name, most of them settings of NCCL.
+    env: dict[str, Setting]
     #: The environment script of the NCCL plugin, sourced before the settings.
     script: str
+    #: The NCCL profiles that single steps use.
+    profiles: dict[str, ProfileChanges]
     #: The plan without version and hash, which rendering fills in.
     plan: Plan
     user_scripts: dict[str, str]
@@ -121,6 +168,15 @@ class Resolved:
     notes: tuple[str, ...] = ()
     #: Location of the run in a cluster, as in `Options`.
     place: ClusterPlace = ClusterPlace()
+    #: Why hosts were lost in an earlier attempt. The plan counts them, and `hosts` are the others.
+    lost: tuple[Problem, ...] = ()
+    #: Folder with the evidence of that attempt, whose finished steps count; empty: none.
+    earlier: str = ""
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of nodes that the run can use."""
+        return len(self.hosts) or self.plan.nodes or 1
 
     @property
     def pod(self) -> PodSettings:
@@ -139,20 +195,25 @@ class Target:
     nodes: int | None
 
 
+def named_backend(options: Options, site: Site) -> str | None:
+    """Return the back end that the options or the site file name; a partition is one of Slurm."""
+    return options.backend or site.backend or ("slurm" if site.slurm.partition else None)
+
+
 def choose_target(options: Options, site: Site) -> Target:
     """Choose back end, hosts and number of nodes from the options, then from the site file.
 
     Contacts nothing. Raises BadInput if the back end does not exist, if options contradict it, or
     if a cluster has no image.
     """
-    named = options.backend or site.backend
+    named = named_backend(options, site)
     if named is not None and named not in _START_SECONDS:
         raise BadInput(
             f"back end {escaped(named)!r} does not exist",
             code=Code.OPTION_BACKEND,
             hint=known(named, _START_SECONDS),
         )
-    if options.all_nodes and named not in (None, "kubernetes"):
+    if options.all_nodes and named not in (None, "kubernetes", "slurm"):
         raise BadInput(
             f"--nodes all and back end {named}: only a cluster can list its free nodes",
             code=Code.NODES_ALL,
@@ -184,7 +245,9 @@ def choose_target(options: Options, site: Site) -> Target:
         )
     nodes = _count_nodes(options, site, hosts, backend)
     if backend == "kubernetes":
-        check_image(site.kubernetes)
+        check_image(options.image or site.kubernetes.image)
+    else:
+        check_container(site.container, backend)
     return Target(backend=backend, hosts=tuple(hosts), nodes=nodes)
 
 
@@ -235,12 +298,30 @@ def _count_nodes(options: Options, site: Site, hosts: Sequence[str], backend: st
     return nodes
 
 
+def site_of(options: Options) -> Site:
+    """Return the site that the options name, with what they replace. Raises BadInput."""
+    return _with_options(load_site(options.site).value if options.site else Site(), options)
+
+
+def _with_options(site: Site, options: Options) -> Site:
+    site = replace(site, slurm=site.slurm.override(options.slurm))
+    if not options.image:
+        return site
+    try:
+        container = replace(site.container, image=read(Container, {"image": options.image}).image)
+    except Invalid as error:
+        raise BadInput(
+            f"--image: {error.message}", code=Code.CONTAINER_IMAGE_NAME, hint=error.hint
+        ) from None
+    return replace(site, container=container)
+
+
 def resolve(options: Options) -> Resolved:
     """Read the files that the options name and plan the run. Raises BadInput."""
     machine = load_machine(options.machine)
     suite = load_suite(options.suite)
     site = load_site(options.site) if options.site else None
-    settings = site.value if site else Site()
+    settings = _with_options(site.value if site else Site(), options)
     target = choose_target(options, settings)
     backend, hosts, count = target.backend, target.hosts, target.nodes
     if count is None:
@@ -252,6 +333,9 @@ def resolve(options: Options) -> Resolved:
     on_pods = backend == "kubernetes"
     per_pod = None
     if on_pods:
+        if options.image:
+            on_site = replace(settings.kubernetes, image=options.image)
+            settings = replace(settings, kubernetes=on_site)
         pod = pod_settings(machine.value.kubernetes, settings.kubernetes)
         check_results(settings.results, pod)
         pods = include_nodes(settings.kubernetes, names=hosts, nodes=count)
@@ -261,43 +345,69 @@ def resolve(options: Options) -> Resolved:
         _check_gpus(machine.value, settings.kubernetes.gpus_per_pod)
         per_pod, gpus = gpus_of_pod(machine.value, settings.kubernetes, nodes=count, used=gpus)
     profile = _profile(machine.value, settings)
-    env, script = _nccl(machine.value, settings, options)
+    user_env = _user_env(settings, options, on_pods=on_pods)
+    env, script = _nccl(machine.value, user_env, profile)
+    if on_pods:
+        settings = _without_ranks_env(settings, machine.value, env)
+    expectations, ignored_notes = _expectations(options, site, suite.value)
     steps, skipped, scripts = steps_of(
         machine,
         suite,
         site,
         nodes=count,
+        profile=profile,
         gpus=gpus,
         settings=options.settings,
         rounds=options.rounds,
         seed=options.seed,
+        expectations=expectations,
+        selection=options.selection,
     )
-    deadline = options.deadline or settings.deadline or suite.value.deadline
+    _refuse_unmeasured(options, steps)
     if options.budget is not None:
         steps, dropped = fit_budget(options.budget, steps)
         skipped += dropped
-        deadline = min(deadline, options.budget)
+    collectors = planned_collectors(settings.collectors)
+    deadline, deadline_notes = _deadline(options, settings, suite.value, steps)
     planned = machine.value.planned(profile)
-    expectations, ignored_notes = _expectations(options, site, suite.value)
+    of_steps = tuple(dict.fromkeys(step.profile for step in steps if step.profile))
     plan = Plan(
         schema=1,
         version="",
         hash="",
         machine=replace(planned, interface=settings.interface or planned.interface),
+        profiles={name: machine.value.planned(name) for name in of_steps},
         suite=suite.value.name,
         nodes=count,
         steps=steps,
         skipped=skipped,
-        references=(*expectations, *bounds(machine.value, profile, gpus)),
+        references=(
+            *expectations,
+            *bounds(machine.value, profile, gpus),
+            *(
+                bound
+                for name in of_steps
+                for bound in bounds(machine.value, name, gpus, of_steps=True)
+                if any(bound.check in s.checks and s.profile == name for s in steps)
+            ),
+        ),
         seed=options.seed,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
         gpus_given=per_pod,
         busy_ok=options.busy_ok,
-        start_seconds=(options.start_timeout or settings.start_timeout or _START_SECONDS[backend]),
+        start_seconds=(
+            options.start_timeout
+            or settings.start_timeout
+            or (_START_SECONDS_IMAGE if settings.container.image else _START_SECONDS[backend])
+        ),
         deadline_seconds=deadline,
+        fail_fast=options.fail_fast,
         hold_seconds=options.hold,
+        hold_always=options.hold_always,
         keep_seconds=options.keep or settings.keep,
+        collectors=collectors,
+        collect_seconds=float(sum(one.timeout for one in collectors)),
     )
     run = Resolved(
         machine=machine.value,
@@ -307,13 +417,19 @@ def resolve(options: Options) -> Resolved:
         hosts=hosts,
         env=env,
         script=script,
+        profiles={
+            name: _changes(env, _nccl(machine.value, user_env, name)[0]) for name in of_steps
+        },
         plan=plan,
         user_scripts=scripts,
         gpus_per_pod=per_pod,
         notes=(
             *_gate_notes(suite.value),
+            *deadline_notes,
             *ignored_notes,
-            *remarks(_user_env(settings, options), machine.value, profile),
+            *remarks(
+                {name: setting.value for name, setting in user_env.items()}, machine.value, profile
+            ),
             *(_results_note(settings) if on_pods else ()),
             *(_domain_note(machine.value, settings, count) if on_pods else ()),
             *((machine.value.note,) if on_pods and machine.value.note else ()),
@@ -323,12 +439,42 @@ def resolve(options: Options) -> Resolved:
     return with_faults(run, parse_faults(options.inject, hosts))
 
 
-def with_faults(run: Resolved, injected: tuple[str, ...]) -> Resolved:
+def _deadline(
+    options: Options, site: Site, suite: Suite, steps: Sequence[Step]
+) -> tuple[float, tuple[str, ...]]:
+    """Return the longest run in seconds, and a note if it is longer than the suite's.
+
+    Raises BadInput if the user's own deadline is shorter than the estimate.
+    """
+    estimate = sum(step.estimate for step in steps)
+    given = options.deadline or site.deadline
+    deadline = given or suite.deadline
+    if given is not None and given < estimate:
+        raise BadInput(
+            f"the run takes about {duration(estimate)}, and the deadline is {duration(given)}",
+            code=Code.OPTION_DEADLINE,
+            hint="give a longer --deadline (deadline in the site file), or --budget "
+            f"{math.ceil(given)}s to leave steps out",
+        )
+    longest = options.budget or math.inf
+    needed = min(math.ceil(estimate * _DEADLINE_FACTOR / 60) * 60.0, longest)
+    if given is not None or needed <= deadline:
+        return min(deadline, longest), ()
+    note = (
+        f"the run takes about {duration(estimate)}, so its deadline is {duration(needed)} "
+        f"instead of {duration(deadline)} of suite {suite.name}"
+    )
+    return needed, (note,)
+
+
+def with_faults(run: Resolved, injected: tuple[Injection, ...]) -> Resolved:
     """Return the run with faults to inject: in its plan, and if they need it in its settings."""
-    env = run.env
-    if any(fault_of(text).injector is Injector.SETTINGS for text in injected):
-        env = {**env, **without("nics")}
-    return replace(run, env=env, plan=replace(run.plan, injected=injected))
+    env, profiles = run.env, run.profiles
+    if any(FAULTS[planned.fault].injector is Injector.SETTINGS for planned in injected):
+        fault = without("nics")
+        env = {**env, **_settings(fault, "an injected fault")}
+        profiles = {name: profile.keeping(fault) for name, profile in profiles.items()}
+    return replace(run, env=env, profiles=profiles, plan=replace(run.plan, injected=injected))
 
 
 def gpus_to_use(machine: Machine, site: Site, options: Options) -> int | None:
@@ -385,10 +531,36 @@ def _profile(machine: Machine, site: Site) -> str:
     return name
 
 
-def _user_env(site: Site, options: Options) -> dict[str, str]:
-    """Return the user's NCCL settings: those of the site file, replaced by those of --nccl."""
-    site_env = {key: str(value) for key, value in site.nccl.env.items()}
-    return {**site_env, **_parse_nccl(options.nccl)}
+def _settings(env: Mapping[str, str | int], origin: str) -> dict[str, Setting]:
+    return {name: Setting(value=str(value), origin=origin) for name, value in env.items()}
+
+
+def _user_env(site: Site, options: Options, *, on_pods: bool) -> dict[str, Setting]:
+    """Return what the user sets for all ranks: later ones of these replace earlier ones.
+
+    In `kubernetes.extraEnv` these are the settings of NCCL; the others are for the whole pod.
+    """
+    extra = site.kubernetes.extra_env if on_pods else {}
+    of_nccl = {name: value for name, value in extra.items() if name.startswith(NCCL_PREFIX)}
+    return {
+        **_settings(of_nccl, "site file, kubernetes.extraEnv"),
+        **_settings(site.nccl.env, "site file, nccl.env"),
+        **_settings(_parse_nccl(options.nccl), "--nccl"),
+    }
+
+
+def _without_ranks_env(site: Site, machine: Machine, env: Mapping[str, Setting]) -> Site:
+    """Return the site without variables of `extraEnv` that all ranks get in another way.
+
+    Those that replace one of the machine's pods stay, because the script of the NCCL plugin may
+    read them.
+    """
+    kept = {
+        name: value
+        for name, value in site.kubernetes.extra_env.items()
+        if name not in env or name in machine.kubernetes.env
+    }
+    return replace(site, kubernetes=replace(site.kubernetes, extra_env=kept))
 
 
 def _parse_nccl(texts: Sequence[str]) -> dict[str, str]:
@@ -406,22 +578,36 @@ def _parse_nccl(texts: Sequence[str]) -> dict[str, str]:
     try:
         check_env(env, ())
     except Invalid as error:
-        raise BadInput(f"--nccl {error}", code=error.code, hint="write --nccl KEY=VALUE") from None
+        hint = error.hint or "write --nccl KEY=VALUE"
+        message = f"--nccl {escaped(str(error.path[0]))}: {error.message}"
+        raise BadInput(message, code=error.code, hint=hint) from None
     return {key: str(value) for key, value in env.items()}
 
 
-def _nccl(machine: Machine, site: Site, options: Options) -> tuple[dict[str, str], str]:
-    """Return NCCL settings and script. Settings of the site and --nccl replace the profile's."""
-    profile = machine.nccl.profiles[site.nccl.profile]
+def _nccl(
+    machine: Machine, user_env: Mapping[str, Setting], name: str
+) -> tuple[dict[str, Setting], str]:
+    """Return the settings of an NCCL profile and its plugin's script. The user's replace them."""
+    profile = machine.nccl.profiles[name]
     # The verdict needs the network that NCCL chose; NCCL logs it only at this level.
     debug_env = (
         {}
         if machine.gpus.count == 0
         else {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV"}
     )
-    merged = {**profile.env, **debug_env, **_user_env(site, options)}
-    script = machine.nccl.script if profile.script is None else profile.script
-    return {key: str(value) for key, value in merged.items()}, script
+    env = {
+        **_settings(profile.env, f"profile {name} of {machine.name}"),
+        **_settings(debug_env, "accept: the verdict needs NCCL's log"),
+        **user_env,
+    }
+    return env, machine.nccl.script if profile.script is None else profile.script
+
+
+def _changes(run: Mapping[str, Setting], profile: Mapping[str, Setting]) -> ProfileChanges:
+    """Return what a profile changes in the settings of a run."""
+    values = {name: setting.value for name, setting in run.items()}
+    changed = {name: s.value for name, s in profile.items() if values.get(name) != s.value}
+    return ProfileChanges(env=changed, removed=tuple(sorted(values.keys() - profile.keys())))
 
 
 def _expectations(
@@ -457,6 +643,19 @@ def _expectations(
             raise BadInput(note, code=Code.EXPECT_CHECK, hint=hint)
         notes.append(note)
     return tuple(kept), tuple(notes)
+
+
+def _refuse_unmeasured(options: Options, steps: Sequence[Step]) -> None:
+    """Raise BadInput if `--expect` names a check that `--only` or `--skip` leaves out."""
+    running = {check for step in steps for check in step.checks}
+    for text in options.expect if options.selection != EVERYTHING else ():
+        check = parse_expectation(text, source="--expect").check
+        if check not in running:
+            raise BadInput(
+                f"--expect names {check}, and --only or --skip leaves it out",
+                code=Code.EXPECT_CHECK,
+                hint=f"let {check} run, or leave the expectation out",
+            )
 
 
 def _subject(

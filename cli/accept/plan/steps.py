@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from accept.config import Loaded, Machine, Site, Suite
 from accept.config.fields import Plain
+from accept.config.floors import bounds
 from accept.config.suite import Rounds, SuiteCheck
 from accept.config.yaml_file import Document, Keys, parse
+from accept.core.catalog.metrics import BUSBW
 from accept.core.catalog.tools import MPIRUN
 from accept.core.causes import Cause
-from accept.core.checks import load, names
-from accept.core.checks.check import Check, launch_seconds
+from accept.core.checks import REGISTRY
+from accept.core.checks.check import Check, CheckParams, launch_seconds
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.groups import waves
+from accept.core.groups import round_count, waves
+from accept.core.judge.bounds import covers_nodes
 from accept.core.judge.robust_stats import DEFICIT, GROSS, MOST_REPEATS, rounds_for
-from accept.core.model import GroupKind, PlannedMachine, Skipped, Step
+from accept.core.model import GroupKind, PlannedMachine, Reference, Skipped, Step
+from accept.core.safe_read import open_regular
 from accept.core.serde import (
     Invalid,
     describe_value,
     dump,
     escaped,
-    fields_of,
+    keys_of,
     known,
     read,
     show_path,
 )
-from accept.core.text import duration, format_size, parse_size
+from accept.core.text import count, duration, format_size, parse_size
+from accept.plan.selection import EVERYTHING, Part, Selection, select
 
 #: Parameters of a check by their keys.
 Params = dict[str, bool | int | float | str]
 
-#: Time limit of one execution if the suite has none: this many times the estimate.
-_TIMEOUT_FACTOR = 5.0
+#: Time limit of one execution if the suite has none: a multiple of a slow machine's estimate.
+#: A network that fell back to plain sockets must not hit it before the logs show the reason.
+_TIMEOUT_FACTOR = 10.0
 #: Shortest such limit, in seconds.
 _SHORTEST_TIMEOUT = 120.0
 
@@ -46,25 +53,29 @@ def steps_of(
     site: Loaded[Site] | None,
     *,
     nodes: int,
+    profile: str,
     gpus: int | None,
     settings: Sequence[str],
     rounds: str,
     seed: int,
+    expectations: Sequence[Reference] = (),
+    selection: Selection = EVERYTHING,
 ) -> tuple[tuple[Step, ...], tuple[Skipped, ...], dict[str, str]]:
     """Return the steps of a suite, the checks that are skipped, and the user's scripts by step id.
 
-    Consecutive entries with the same launch, groups and parameters become one step. `gpus` is the
-    number of GPUs to use on each node (None: all). `settings` (`--set`) and `rounds` come from the
-    command line. Raises BadInput.
+    Consecutive entries with the same launch, groups and parameters become one step. `profile` is
+    the NCCL profile of the run, and `gpus` the number of GPUs to use on each node (None: all).
+    `settings` (`--set`), `rounds` and `selection` come from the command line, and `expectations`
+    from the user. Raises BadInput.
     """
     overrides = _parse_settings(settings)
     planned = machine.value.planned()
     ranks = gpus or planned.ranks or planned.gpus or 8
-    drafts: list[_Draft] = []
+    launches: list[list[_Draft]] = []
     skipped: list[Skipped] = []
     used = set()
     for index, entry in _ordered(suite.value.checks):
-        check = load(entry.check)
+        check = REGISTRY[entry.check]
         layers = [
             (
                 machine.value.parameters.get(check.name, {}),
@@ -76,7 +87,13 @@ def steps_of(
         if site:
             site_params = site.value.parameters.get(check.name, {})
             layers.append((site_params, site.document, ("parameters", check.name)))
-        params = _params(check, layers, overrides.get(check.name, {}))
+        typed = _params(check, layers, overrides.get(check.name, {}))
+        sizes = [e.size for e in expectations if e.check == check.name and e.size]
+        if not all(typed.measures(size) for size in sizes):
+            # The suite leaves out sizes for which the user has expectations.
+            layers[1] = (_with_all_sizes(entry.params), *layers[1][1:])
+            typed = _params(check, layers, overrides.get(check.name, {}))
+        params = read(Params, dump(typed))
         used.add(check.name)
         if entry.script:
             params["name"] = entry.name or params["name"] or Path(entry.script).name
@@ -89,98 +106,196 @@ def steps_of(
                 code=Code.SUITE_CONTRADICTION,
             )
         hosts = [f"n{i}" for i in range(nodes)]
-        round_count = (
-            _rounds(rounds or entry.rounds, planned, nodes) if groups is GroupKind.PAIRS else 1
-        )
-        planned_waves = waves(groups, hosts, rounds=round_count, seed=seed, ranks=ranks)
-        if not planned_waves or (groups is GroupKind.RAILS and ranks == 1):
+        pair_round_count = _rounds(rounds or entry.rounds, planned, nodes) if groups.of_pairs else 1
+        if reason := _unsuited(entry, machine.value, nodes):
+            reason = f"{groups}: {reason}"
+            skipped.append(Skipped(check=check.name, reason=reason, optional=True))
+            continue
+        planned_waves = waves(groups, hosts, rounds=pair_round_count, seed=seed, ranks=ranks)
+        if not planned_waves or (groups.of_rails and ranks == 1):
             reason = "one node" if nodes == 1 else "one rank a node"
             skipped.append(Skipped(check=check.name, reason=f"{groups}: {reason}", optional=True))
             continue
-        typed = read(check.params, params)
         largest = max(len(group.hosts) for wave in planned_waves for group in wave)
-        work = typed.estimate(largest, ranks) * len(planned_waves)
-        wave_start = launch_seconds(largest) if (MPIRUN,) in check.needs else 0.0
+        of_rails = groups.of_rails
+        own_profile = entry.profile or profile
+        busbw = _required_busbw(
+            machine.value, check, params, own_profile, gpus, nodes=largest, of_rails=of_rails
+        )
+        algbw = busbw and busbw / check.bus_factor
+        count_of_waves = len(planned_waves)
+        per_host = 1 if of_rails else ranks
+        limit = typed.estimate(largest, per_host) * count_of_waves
+        work = typed.healthy_seconds(largest, per_host, algbw) * count_of_waves
+        launch = launch_seconds(largest) if (MPIRUN,) in check.needs else 0.0
+        wave_start = launch * count_of_waves
         draft = _Draft(
             check=check,
-            checks=(check.name,),
             groups=groups,
             params=params,
-            rounds=round_count,
+            rounds=pair_round_count,
+            profile="" if entry.profile == profile else entry.profile,
             timeout=entry.timeout or 0.0,
-            estimate=work + wave_start * len(planned_waves),
+            work=work,
+            limit=limit,
+            start=wave_start,
+            restart=wave_start if check.starts_ranks and planned.gpus != 0 else 0.0,
             optional=entry.optional,
+            if_open=entry.if_open,
             user_script=_user_script(suite.document, index, entry.script) if entry.script else "",
         )
-        if drafts and drafts[-1].can_also_run(draft):
-            last = drafts[-1]
-            drafts[-1] = replace(
-                last, checks=(*last.checks, check.name), estimate=last.estimate + work
-            )
+        if launches and _can_share(launches[-1], draft):
+            launches[-1].append(draft)
         else:
-            drafts.append(draft)
+            launches.append([draft])
     _refuse_unused(overrides, used)
     # All numbers have the same width, so that sorting step ids gives their order.
-    width = len(str(10 * len(drafts)))
-    steps = tuple(draft.step(f"{10 * n:0{width}d}") for n, draft in enumerate(drafts, 1))
-    pairs = zip(steps, drafts, strict=True)
-    scripts = {step.id: draft.user_script for step, draft in pairs if draft.user_script}
-    return steps, tuple(skipped), scripts
+    width = len(str(10 * len(launches)))
+    numbered = [(f"{10 * n:0{width}d}", drafts) for n, drafts in enumerate(launches, 1)]
+    parts = [
+        Part(
+            step=f"{number}-{draft.name}",
+            names=(draft.name, *([str(draft.params["name"])] if draft.user_script else [])),
+            check=draft.check.name,
+            required=draft.check.gate,
+        )
+        for number, drafts in numbered
+        for draft in drafts
+    ]
+    suite_checks = dict.fromkeys(entry.check for entry in suite.value.checks)
+    kept, left_out = select(parts, selection, suite_checks)
+    steps, scripts = [], {}
+    for number, drafts in numbered:
+        step_id = f"{number}-{drafts[0].name}"
+        kept_drafts = [draft for draft in drafts if (step_id, draft.check.name) in kept]
+        if kept_drafts:
+            steps.append(_step(number, kept_drafts))
+            if drafts[0].user_script:
+                scripts[step_id] = drafts[0].user_script
+    # A check that the user left out needs no other reason.
+    gone = {skip.check for skip in left_out if not skip.step}
+    others = [skip for skip in skipped if skip.check not in gone]
+    return tuple(steps), (*others, *left_out), scripts
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Draft:
-    """A step that has no number yet."""
+    """A check in a launch, which it may share with others."""
 
-    #: The first of its checks.
     check: Check
-    checks: tuple[str, ...]
     groups: GroupKind
     params: Params
     rounds: int
+    profile: str
     #: The time limit of the suite; 0: none.
     timeout: float
-    estimate: float
+    #: Seconds of its work on a healthy machine, and on a slow one.
+    work: float
+    limit: float
+    #: Seconds to start its ranks as the first check of a launch, and as a later one.
+    start: float
+    restart: float
     optional: bool
+    if_open: bool
     #: Text of the user's script; empty for other checks.
     user_script: str
 
-    def can_also_run(self, other: _Draft) -> bool:
-        """Return True if the launch of this step can also run the check of `other`."""
-        settings = (self.groups, self.params, self.rounds, self.timeout, self.optional)
-        return (
-            bool(self.check.launch)
-            and self.check.launch == other.check.launch
-            and settings
-            == (other.groups, other.params, other.rounds, other.timeout, other.optional)
-            and other.check.name not in self.checks
-        )
-
-    def step(self, number: str) -> Step:
-        """Return the step with its id, script and time limit."""
+    @property
+    def name(self) -> str:
+        """Return the name of its step: the launch, groups and profile."""
         name = self.check.launch or self.check.name
         groups = "" if self.groups is GroupKind.ALL or self.check.read_only else f"-{self.groups}"
-        per_wave = self.estimate / max(1, self.rounds)
-        timeout = self.timeout or max(_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR * per_wave)
-        return Step(
-            id=f"{number}-{name}{groups}",
-            checks=self.checks,
-            script=f"steps/{number}-{name}{groups}.sh",
-            groups=self.groups,
-            params=self.params,
-            rounds=self.rounds,
-            repeats=MOST_REPEATS if self.groups is GroupKind.PAIRS else 0,
-            timeout=round(timeout, 1),
-            estimate=self.estimate,
-            optional=self.optional,
-        )
+        return name + groups + (f"-{self.profile}" if self.profile else "")
+
+
+def _can_share(launch: Sequence[_Draft], other: _Draft) -> bool:
+    """Return True if a launch can also run the check of `other`."""
+    first = launch[0]
+    return (
+        bool(first.check.launch)
+        and first.check.launch == other.check.launch
+        and _launch_settings(first) == _launch_settings(other)
+        and all(other.check.name != draft.check.name for draft in launch)
+    )
+
+
+def _step(number: str, launch: Sequence[_Draft]) -> Step:
+    """Return the step of a launch with its id, script and time limit."""
+    first, *others = launch
+    start = first.start + sum(draft.restart for draft in others)
+    per_wave = (sum(draft.limit for draft in launch) + start) / max(1, first.rounds)
+    timeout = first.timeout or max(_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR * per_wave)
+    return Step(
+        id=f"{number}-{first.name}",
+        checks=tuple(draft.check.name for draft in launch),
+        script=f"steps/{number}-{first.name}.sh",
+        groups=first.groups,
+        params=first.params,
+        rounds=first.rounds,
+        profile=first.profile,
+        repeats=MOST_REPEATS if first.groups.of_pairs and first.check.score else 0,
+        timeout=round(timeout, 1),
+        estimate=sum(draft.work for draft in launch) + start,
+        optional=first.optional,
+        if_open=first.if_open,
+    )
+
+
+def _launch_settings(draft: _Draft) -> tuple[object, ...]:
+    """Return the settings that checks of one launch have in common."""
+    return (
+        draft.groups,
+        draft.params,
+        draft.rounds,
+        draft.profile,
+        draft.timeout,
+        draft.optional,
+        draft.if_open,
+    )
+
+
+def _required_busbw(
+    machine: Machine,
+    check: Check,
+    params: Params,
+    profile: str,
+    gpus: int | None,
+    *,
+    nodes: int,
+    of_rails: bool,
+) -> float | None:
+    """Return the bus bandwidth that a healthy machine reaches at least; None: it is unknown."""
+    largest = str(params.get("max", ""))
+    required = [
+        bound.lower
+        for bound in bounds(machine, profile, gpus)
+        if bound.check in (check.name, check.runs.replace("_", "-"))
+        and bound.metric == BUSBW.name
+        and bound.lower is not None
+        and covers_nodes(bound, nodes)
+        and bound.per_rail is of_rails
+        and (check.runs or bound.size in (None, parse_size(largest)))
+    ]
+    return max(required, default=None)
+
+
+def _unsuited(entry: SuiteCheck, machine: Machine, nodes: int) -> str:
+    """Return why an entry of a suite does not apply to this run; empty: it does."""
+    if entry.profile and entry.profile not in machine.nccl.profiles:
+        return f"{machine.name} has no NCCL profile {entry.profile}"
+    if entry.max_nodes is not None and nodes > entry.max_nodes:
+        return f"{count(nodes, 'node')}: only for {entry.max_nodes} or fewer"
+    return ""
 
 
 def _rounds(requested: str | int, machine: PlannedMachine, nodes: int) -> int:
-    """Return the number of rounds of pairs; for "auto", from the noise and the number of nodes."""
+    """Return the number of rounds of pairs; for "auto", from the noise and the number of nodes.
+
+    Few nodes have fewer rounds than requested, because no pair meets twice.
+    """
     if requested != "auto":
         try:
-            return read(Rounds, int(requested))
+            return round_count(nodes, read(Rounds, int(requested)))
         except (ValueError, Invalid):
             raise BadInput(
                 f"--rounds {escaped(str(requested))!r} is not a valid number of rounds",
@@ -199,23 +314,25 @@ def _ordered(entries: Sequence[SuiteCheck]) -> list[tuple[int, SuiteCheck]]:
     """
     added = [(0, SuiteCheck(check=name)) for name in missing_gates(entries)]
     numbered = list(enumerate(entries))
-    read_only = [(i, e) for i, e in numbered if load(e.check).read_only]
-    gates = [(i, e) for i, e in numbered if load(e.check).gate]
-    rest = [(i, e) for i, e in numbered if not (load(e.check).read_only or load(e.check).gate)]
+    read_only = [(i, e) for i, e in numbered if REGISTRY[e.check].read_only]
+    gates = [(i, e) for i, e in numbered if REGISTRY[e.check].gate]
+    rest = [
+        (i, e) for i, e in numbered if not (REGISTRY[e.check].read_only or REGISTRY[e.check].gate)
+    ]
     return [*read_only, *added, *gates, *rest]
 
 
 def missing_gates(entries: Sequence[SuiteCheck]) -> tuple[str, ...]:
     """Return the checks that every run has and that the suite lacks."""
     listed = {entry.check for entry in entries}
-    return tuple(name for name in names() if load(name).gate and name not in listed)
+    return tuple(name for name in REGISTRY if REGISTRY[name].gate and name not in listed)
 
 
 def _params(
     check: Check,
     layers: Sequence[tuple[Plain, Document, Keys]],
     overrides: Plain,
-) -> Params:
+) -> CheckParams:
     """Return the parameters of a check, merged in the documented order and validated.
 
     Each layer holds parameters, their file, and their path in it; `overrides` come from `--set`.
@@ -227,9 +344,12 @@ def _params(
             raise document.bad(
                 (*path, *error.path), error.message, _hint(error, check), code=error.code
             ) from None
-    merged = {key: value for values, _, _ in layers for key, value in values.items()}
+    merged: Plain = {}
+    for values, _, _ in layers:
+        merged = check.params.merged(merged, values)
+    merged = check.params.merged(merged, overrides)
     try:
-        params = read(check.params, {**merged, **overrides})
+        params = read(check.params, merged)
         _check_limits(params, overrides)
     except Invalid as error:
         # An error about several parameters has no path: one of the overrides caused it.
@@ -239,7 +359,11 @@ def _params(
         code = Code.PARAM_UNKNOWN if unknown else Code.PARAM_INVALID
         hint = _hint(error, check)
         raise BadInput(f"--set {where}: {error.message}", code=code, hint=hint) from None
-    return read(Params, dump(params))
+    return params
+
+
+def _with_all_sizes(params: Plain) -> Plain:
+    return {key: value for key, value in params.items() if key not in ("sizes", "factor")}
 
 
 def _hint(error: Invalid, check: Check) -> str:
@@ -260,7 +384,7 @@ _SIZE_PARAMETERS = ("min", "max", "most")
 
 def _check_limits(params: object, given: Plain) -> None:
     """Raise Invalid if a parameter in `given` is above the limit of its kind."""
-    for item, key, _ in fields_of(type(params)):
+    for item, key in keys_of(type(params)):
         value = getattr(params, item.name)
         limit, shown = 0.0, ""
         if key not in given or isinstance(value, bool):
@@ -302,11 +426,19 @@ def _refuse_unused(overrides: dict[str, Plain], used: set[str]) -> None:
             )
 
 
+#: Maximum size of a user's script in bytes: it travels to every host.
+_MAX_SCRIPT = 256 << 10
+
+
 def _user_script(document: Document, index: int, name: str) -> str:
     """Return the text of a user's script. Raises BadInput if it is unreadable or lacks `#!`."""
     path, key = Path(document.name).parent / name, ("checks", index, "script")
     try:
-        text = path.read_text(encoding="utf-8")
+        with open_regular(path, follow=True) as file:
+            content = file.read(_MAX_SCRIPT + 1)
+        if len(content) > _MAX_SCRIPT:
+            raise OSError(errno.EFBIG, f"it has more than {_MAX_SCRIPT >> 10} KiB")
+        text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise document.bad(key, f"{path} cannot be read: {error}", code=Code.SUITE_SCRIPT) from None
     if not text.startswith("#!"):
@@ -326,7 +458,9 @@ def fit_budget(
     kept = list(steps)
     dropped: list[Skipped] = []
     while kept and sum(step.estimate for step in kept) > budget:
-        step = min(kept, key=lambda step: (max(load(c).worth for c in step.checks), -step.estimate))
+        step = min(
+            kept, key=lambda step: (max(REGISTRY[c].worth for c in step.checks), -step.estimate)
+        )
         kept.remove(step)
         total = sum(step.estimate for step in kept)
         rest = duration(total)

@@ -1,0 +1,245 @@
+"""Show why the verdict blames a node of a run, or does not: counts first, then the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from accept.commands.judge import Judged, judge_path
+from accept.core.checks import REGISTRY
+from accept.core.error_codes import Code
+from accept.core.errors import BadInput, Exit
+from accept.core.judge import gathered
+from accept.core.judge.attribution import examine
+from accept.core.judge.blame import Attribution, Blamed
+from accept.core.judge.groups import scored
+from accept.core.judge.summary import action, node_lists
+from accept.core.model import Suspect
+from accept.core.serde import nearest
+from accept.core.text import count, plain
+from accept.report.console import Table, Terminal
+from accept.report.data import Run, is_bad, share_of
+
+_MOST_PARTNERS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCount:
+    """The executions of one step that the node took part in."""
+
+    check: str
+    step: str
+    #: `each` or `pairs`.
+    groups: str
+    executions: int
+    #: Slower than all normal values, or below the required value.
+    slow: int
+    failed: int
+    #: Lowest and highest value as a share of normal; None: normal is unknown.
+    lowest: float | None
+    highest: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partner:
+    """A node that it was paired with."""
+
+    host: str
+    #: Executions with this partner, and bad ones among them.
+    executions: int
+    bad: int
+    #: The partner's executions with third nodes, and bad ones among them.
+    others: int
+    others_bad: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFigures:
+    """The counts of the model of pairs for a suspect that the node is part of."""
+
+    suspect: str
+    strength: str
+    pairs: int
+    bad: int
+    other_pairs: int
+    other_bad: int
+    #: Share of pairs that are bad for no reason, as estimated from the run.
+    background: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """The evidence on one node: `accept explain`."""
+
+    node: str
+    #: good, bad or untested.
+    state: str
+    suspects: tuple[Suspect, ...]
+    #: Evidence against the node, and evidence that it is good, as sentences.
+    evidence_against: tuple[str, ...]
+    evidence_for: tuple[str, ...]
+    steps: tuple[StepCount, ...]
+    partners: tuple[Partner, ...]
+    model: tuple[ModelFigures, ...]
+
+
+def do_explain(name: str, node: str, terminal: Terminal) -> int:
+    """Print the evidence for and against a node."""
+    judged = judge_path(name, expect=())
+    check_node(judged, node, name)
+    explanation = explain(judged, node)
+    terminal.result(explanation, *_text(explanation))
+    return Exit.PASS
+
+
+def check_node(judged: Judged, node: str, name: str) -> None:
+    """Raise BadInput if the run called `name` has no such node."""
+    hosts = (*judged.verdict.hosts, *judged.verdict.missing)
+    if node not in hosts:
+        near = nearest(node, hosts)
+        raise BadInput(
+            f"the run has no node {plain(node, 80)!r}",
+            code=Code.NODE_UNKNOWN,
+            hint=(f"did you mean {plain(near, 80)}? " if near else "")
+            + f"all nodes: accept show nodes {plain(name, 200)}",
+        )
+
+
+def explain(judged: Judged, node: str) -> Explanation:
+    """Return the evidence on one node of a run."""
+    run = Run(plan=judged.plan, verdict=judged.verdict, records=judged.records)
+    lists = vars(node_lists(judged.verdict))
+    suspects = tuple(s for s in judged.verdict.suspects if node in (*s.hosts, *s.others))
+    steps = tuple(_steps(run, node))
+    partners = tuple(sorted(_partners(run, node), key=lambda partner: -partner.bad))
+    problems = dict.fromkeys(
+        f"{problem.cause} in {record.step}: {problem.message}"
+        for record in judged.records
+        for problem in record.problems
+        if problem.host == node
+    )
+    return Explanation(
+        node=node,
+        state=next((state for state, own in lists.items() if node in own), "untested"),
+        suspects=suspects,
+        evidence_against=(*_against(steps, partners), *problems),
+        evidence_for=tuple(_for(steps, partners)),
+        steps=steps,
+        partners=partners[:_MOST_PARTNERS],
+        model=tuple(_model(judged, node)),
+    )
+
+
+def _steps(run: Run, node: str) -> Iterator[StepCount]:
+    for population in run.populations:
+        own = [sample for sample in population.samples if node in sample.hosts]
+        if not own:
+            continue
+        shares = [share_of(sample, population.normal) for sample in own]
+        known = [share for share in shares if share is not None]
+        failed = sum(sample.value is None or bool(sample.cause) for sample in own)
+        bad = sum(is_bad(population, sample) for sample in own)
+        yield StepCount(
+            check=population.check,
+            step=population.step.id,
+            groups=population.step.groups,
+            executions=len(own),
+            slow=bad - failed,
+            failed=failed,
+            lowest=min(known, default=None),
+            highest=max(known, default=None),
+        )
+
+
+def _partners(run: Run, node: str) -> Iterator[Partner]:
+    """Yield the partners of a node in the order of its pairs."""
+    pairs = [
+        (sample.hosts, is_bad(population, sample))
+        for population in run.populations
+        if population.nodes == 2
+        for sample in population.samples
+    ]
+    partners = dict.fromkeys(
+        host for hosts, _ in pairs if node in hosts for host in hosts if host != node
+    )
+    for partner in partners:
+        shared = [bad for hosts, bad in pairs if node in hosts and partner in hosts]
+        others = [bad for hosts, bad in pairs if partner in hosts and node not in hosts]
+        yield Partner(
+            host=partner,
+            executions=len(shared),
+            bad=sum(shared),
+            others=len(others),
+            others_bad=sum(others),
+        )
+
+
+def _against(steps: tuple[StepCount, ...], partners: tuple[Partner, ...]) -> Iterator[str]:
+    for one in steps:
+        if bad := one.slow + one.failed:
+            share = f", down to {one.lowest:.0%} of normal" if one.lowest is not None else ""
+            yield f"{one.check} ({one.groups}): bad in {bad} of {one.executions}{share}"
+    bad_with = [partner for partner in partners if partner.bad]
+    good = [partner for partner in bad_with if partner.others > partner.others_bad]
+    if bad_with:
+        noun = count(len(bad_with), "partner")
+        yield f"{len(good)} of {noun} in bad pairs are good with third nodes"
+
+
+def _for(steps: tuple[StepCount, ...], partners: tuple[Partner, ...]) -> Iterator[str]:
+    for one in steps:
+        good = one.executions - one.slow - one.failed
+        if good:
+            share = f", up to {one.highest:.0%} of normal" if one.highest is not None else ""
+            yield f"{one.check} ({one.groups}): good in {good} of {one.executions}{share}"
+    suspicious = [p for p in partners if p.bad and p.others and p.others_bad == p.others]
+    if suspicious:
+        yield f"{count(len(suspicious), 'partner')} in its bad pairs are bad with all others, too"
+
+
+def _model(judged: Judged, node: str) -> Iterator[ModelFigures]:
+    found, evidences = gathered(judged.plan, judged.records, checks=REGISTRY)
+    pairs = examine(scored(evidences.values(), REGISTRY), found.places, found.domains)
+
+    def figures(attribution: Attribution, one: Blamed) -> ModelFigures:
+        device = f":{one.device}" if one.device else ""
+        return ModelFigures(
+            suspect=f"{one.kind} {', '.join(one.hosts[:4])}{device}".strip(),
+            strength=one.strength,
+            pairs=one.pairs,
+            bad=one.bad,
+            other_pairs=one.other_pairs,
+            other_bad=one.other_bad,
+            background=attribution.background,
+        )
+
+    for attribution in (pairs.wrong, pairs.slow):
+        for one in attribution.blamed:
+            if node in (*one.hosts, *one.others):
+                yield figures(attribution, one)
+
+
+def _text(one: Explanation) -> Iterator[str | Table]:
+    causes = ", ".join(f"{s.name} {s.cause} [{s.strength}]" for s in one.suspects)
+    yield plain(f"{one.node}: {one.state}{f' ({causes})' if causes else ''}")
+    for title, lines in (("AGAINST", one.evidence_against), ("FOR", one.evidence_for)):
+        yield f"\n{title}"
+        for line in lines or ("nothing",):
+            yield f"  {plain(line)}"
+    if one.partners:
+        rows = [
+            (f"  {p.host}", f"{p.bad} of {p.executions}", f"{p.others_bad} of {p.others}")
+            for p in one.partners
+        ]
+        yield ""
+        yield Table(header=("  partner", "bad with it", "bad with others"), rows=rows)
+    if one.model:
+        yield "\nMODEL"
+        for figures in one.model:
+            yield plain(
+                f"  {figures.suspect} [{figures.strength}]: {figures.bad} of {figures.pairs} pairs "
+                f"bad; others {figures.other_bad} of {figures.other_pairs}; "
+                f"bad for no reason: {figures.background:.1%}"
+            )
+    for suspect in one.suspects:
+        yield f"\nDO  {action(suspect)}"

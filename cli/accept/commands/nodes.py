@@ -1,0 +1,52 @@
+"""Show which nodes of a run are good, bad or not tested."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from accept.commands.judge import judge_path
+from accept.core.errors import Exit
+from accept.core.judge.summary import node_lists
+from accept.core.text import folded, plain
+from accept.report.console import Table, Terminal
+from accept.report.node_commands import node_commands, saved_provider_ids
+
+
+def do_show_nodes(name: str, terminal: Terminal, *, states: Sequence[str], fold: bool) -> int:
+    """Print the nodes of a run: those in `states`, one per line, or all with their states.
+
+    With `fold`, the nodes of a state are one host list, such as node[01-16].
+    """
+    lists = node_lists(judge_path(name, expect=()).verdict)
+    by_state: dict[str, tuple[str, ...]] = vars(lists)
+    if states:
+        nodes = [host for state in states for host in by_state[state]]
+        text = folded(nodes) if fold else "\n".join(nodes)
+        terminal.result(lists, *([plain(text, 1 << 20)] if fold and text else map(plain, nodes)))
+        return Exit.PASS
+    if fold:
+        rows = [(state, str(len(own)), folded(own) or "-") for state, own in by_state.items()]
+        terminal.result(lists, Table(rows=rows))
+    else:
+        pairs = [(host, state) for state, own in by_state.items() for host in own]
+        terminal.result(lists, Table(rows=pairs) if pairs else "no nodes")
+    return Exit.PASS
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeCommands:
+    """Commands that a user may run for the bad nodes of a run."""
+
+    commands: tuple[str, ...]
+
+
+def do_show_commands(name: str, terminal: Terminal) -> int:
+    """Print commands that take the bad nodes of a run out of service. They are not executed."""
+    judged = judge_path(name, expect=())
+    ids = saved_provider_ids(judged.folder) if judged.folder else {}
+    commands = node_commands(judged.verdict, ids)
+    if not commands:
+        terminal.progress("no commands: no node is accused, or no node of a cluster was saved")
+    terminal.result(NodeCommands(commands=commands), *commands)
+    return Exit.PASS

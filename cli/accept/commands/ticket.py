@@ -1,0 +1,118 @@
+"""Write a ticket about a bad node, or about the network: a text, and an archive to send."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from accept.commands.explain import check_node
+from accept.commands.judge import Judged, judge_path, reported
+from accept.commands.run import read_run
+from accept.core.error_codes import Code
+from accept.core.errors import BadInput, Exit
+from accept.core.judge.summary import node_lists
+from accept.core.model import Suspect
+from accept.core.text import plain
+from accept.evidence import rundir
+from accept.plan.bundle import net_channels
+from accept.report.console import Terminal
+from accept.report.node_commands import saved_nodes
+from accept.report.repro import Settings
+from accept.report.ticket import ticket
+
+
+@dataclass(frozen=True, kw_only=True)
+class TicketFiles:
+    """The files of a ticket: `accept ticket`."""
+
+    text: str
+    archive: str
+    redacted: bool
+
+
+def do_ticket(
+    name: str, node: str | None, terminal: Terminal, *, fabric: bool, redact: bool
+) -> int:
+    """Write the ticket beside the evidence. `fabric`: about the network instead of a node."""
+    if fabric == (node is not None):
+        raise BadInput(
+            "a ticket is about one node or about the network",
+            code=Code.USAGE,
+            hint="accept ticket last NODE, or accept ticket last --fabric",
+        )
+    judged = judge_path(name, expect=())
+    suspects = _suspects(judged, node, name)
+    if judged.folder is None:
+        raise BadInput(
+            "there is no folder for the ticket, and no logs for it",
+            code=Code.EVIDENCE_NO_FOLDER,
+            hint="fetch or unpack the evidence first: accept collect URL",
+        )
+    made = ticket(
+        reported(judged),
+        judged.folder,
+        suspects,
+        node=node,
+        nodes=saved_nodes(judged.folder),
+        settings=_settings(judged.folder),
+        redact=redact,
+    )
+    target = rundir.beside(judged.folder)
+    stem = target / rundir.TICKETS / (f"{made.name}-redacted" if redact else made.name)
+    files = TicketFiles(text=f"{stem}.md", archive=f"{stem}.zip", redacted=redact)
+    try:
+        with rundir.same_age(target):
+            stem.parent.mkdir(parents=True, exist_ok=True)
+            Path(files.text).write_text(made.text, encoding="utf-8")
+            Path(files.archive).write_bytes(made.archive())
+    except OSError as error:
+        raise BadInput(
+            f"{files.archive} cannot be written: {error.strerror}",
+            code=Code.OUTPUT_WRITE,
+            hint="free space there, or copy the evidence to another folder",
+        ) from None
+    terminal.result(files, files.text, files.archive)
+    return Exit.PASS
+
+
+def _suspects(judged: Judged, node: str | None, name: str) -> tuple[Suspect, ...]:
+    """Return the suspects that the ticket is about. Raises BadInput if there are none."""
+    verdict = judged.verdict
+    shown = plain(name, 200)
+    if node is not None:
+        check_node(judged, node, name)
+    of_network = tuple(s for s in verdict.suspects if s.of_network)
+    if verdict.injected or not verdict.suspects or (node is None and not of_network):
+        what = "no part of the network" if node is None and verdict.suspects else "no suspect"
+        raise BadInput(
+            f"{shown} has {what}"
+            + (": it was a drill, which shows nothing about nodes" if verdict.injected else ""),
+            code=Code.RUN_NO_SUSPECT,
+            hint=f"accept show nodes {shown} lists its nodes",
+        )
+    if node is None:
+        return of_network
+    suspects = tuple(s for s in verdict.suspects if node in s.hosts and not s.of_network)
+    if not suspects:
+        state = "good" if node in node_lists(verdict).good else "not shown to be bad"
+        fabric = f"; the network: accept ticket {shown} --fabric" if of_network else ""
+        raise BadInput(
+            f"{plain(node, 80)} is {state} in {shown}",
+            code=Code.NODE_NOT_BAD,
+            hint=f"bad nodes: accept show nodes {shown} --bad{fabric}",
+        )
+    return suspects
+
+
+def _settings(evidence: Path) -> Settings:
+    """Return what the run folder beside the evidence knows about the ranks, if it is there."""
+    try:
+        run = read_run(evidence.parent)
+    except BadInput:
+        return Settings()
+    return Settings(
+        script=run.script,
+        changed={name: changes.env for name, changes in run.profiles.items()},
+        removed={name: changes.removed for name, changes in run.profiles.items()},
+        net_channels=net_channels(run.machine),
+    )
