@@ -23,16 +23,18 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 CLUSTER = Path(__file__).parent / "cluster"
-#: Groups of tests that share one Kubernetes cluster, or the memory for many hosts, by the start of
-#: their names; the first match counts. Kubernetes has several groups, because a single one would
-#: take longer than everything else.
+#: Groups of tests that share one Kubernetes cluster, the memory for many hosts, or a built wheel,
+#: by the start of their names; the first match counts. Kubernetes has several groups, because a
+#: single one would take longer than everything else.
 _GROUPS = {
     "tests/cluster/kube/test_drill.py": "pods-2",
     "tests/cluster/kube/test_broken_pods.py": "pods-2",
     "tests/cluster/kube/": "pods",
+    "tests/cluster/slurm/": "slurm",
     "tests/cluster/test_bare.py": "bare",
     "tests/cluster/test_kube_leaves_nothing.py": "pods-3",
     "tests/cluster/": "hosts",
+    "tests/repository/test_wheel.py": "wheel",
 }
 #: Maximum number of names listed for one reason.
 _NAMES_SHOWN = 5
@@ -49,6 +51,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile(
     "here", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=STRICT
 )
+# For other versions of Python (`--hypothesis-profile few`), after all examples ran on this one.
+settings.register_profile("few", settings.get_profile("here"), max_examples=4)
 settings.load_profile("here")
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -25,15 +26,25 @@ from tests.factories.paths import TESTS
 from accept import __version__, backends, config
 from accept.backends.job import Job
 from accept.backends.protocol import Say
+from accept.backends.requirements import Requirement
 from accept.commands import run
 from accept.commands import run as commands_run
 from accept.commands.choices import Listing, Schema
+from accept.commands.drill_result import DrillReason
 from accept.config import resources
 from accept.config.yaml_file import load
-from accept.core import checks
+from accept.core import checks, evidence
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadEvidence, BadInput, Exit, Interrupted, NotStarted
+from accept.core.errors import (
+    AcceptError,
+    BadEvidence,
+    BadInput,
+    Exit,
+    Interrupted,
+    NotStarted,
+    Terminated,
+)
 from accept.core.serde import dump
 from accept.evidence import rundir
 from accept.report.console import Terminal
@@ -43,8 +54,8 @@ pytestmark = pytest.mark.usefixtures("runs")
 #: In the order of the flow.
 COMMANDS = (
     "doctor", "render", "submit", "watch", "collect", "judge", "report", "diff",
-    "baseline", "run", "drill", "cancel", "delete", "init", "nodes", "list", "show", "schema",
-    "chart",
+    "baseline", "run", "drill", "cancel", "delete", "prune", "init", "nodes", "list", "show",
+    "explain", "retest", "ticket", "verify", "schema", "chart",
 )  # fmt: skip
 
 
@@ -285,9 +296,14 @@ class TestOutput:
         sample_evidence.write(runs / "one" / "evidence", status=1)
         assert "\x1b" not in program("judge", "one").out
 
-    def test_the_first_line_of_a_verdict_is_its_headline(self, runs: Path) -> None:
+    def test_the_first_line_of_a_verdict_is_the_answer(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")
-        assert accept("judge", "last").out.splitlines()[0] == "pass (no GPU tested)"
+        assert accept("judge", "last").out.startswith("✔ ACCEPTED (no GPU tested)   1 of 1 node")
+
+    def test_a_character_set_without_the_marks_does_not_matter(self, runs: Path) -> None:
+        sample_evidence.write(runs / "one" / "evidence")
+        done = program("judge", "one", PYTHONIOENCODING="ascii")
+        assert (done.code, done.out[:10]) == (0, "? ACCEPTED")
 
     def test_a_reader_that_ends_early_causes_no_traceback(self) -> None:
         command = f"{shlex.quote(sys.executable)} -m accept schema plan; echo $? >&2"
@@ -323,7 +339,7 @@ class TestList:
 
     def test_names_every_check(self) -> None:
         listed = json.loads(accept("list", "checks", "--json").out)["checks"]
-        assert [check["name"] for check in listed] == list(checks.names())
+        assert [check["name"] for check in listed] == list(checks.REGISTRY)
 
     def test_names_the_back_ends_that_work(self) -> None:
         assert {"local", "ssh"} <= {
@@ -337,18 +353,26 @@ class TestList:
         (runs / "begun").mkdir()
         (runs / "begun" / rundir.JOB).write_text("{}")
         os.utime(runs / "begun", ns=(9, 9))
-        lines = [line.split(maxsplit=1) for line in accept("list", "runs").out.splitlines()]
-        assert [name for name, _ in lines] == ["begun", "new", "old"]
-        assert lines[0][1] == "submitted"
-        assert lines[1][1].startswith("fail")
-        assert lines[2][1].startswith("pass")
+        listed = json.loads(accept("list", "runs", "--json").out)["runs"]
+        assert [run["name"] for run in listed] == ["begun", "new", "old"]
+        assert listed[0]["about"] == "submitted"
+        assert listed[1]["about"].startswith("fail")
+        assert listed[2]["about"].startswith("pass")
+
+    def test_shows_machine_suite_hosts_and_time_of_each_run(self, runs: Path) -> None:
+        sample_evidence.write(runs / "old" / "evidence")
+        verdict = json.loads((runs / "old" / "evidence" / evidence.VERDICT).read_text())
+        (run,) = json.loads(accept("list", "runs", "--json").out)["runs"]
+        assert (run["machine"], run["suite"]) == (verdict["machine"], verdict["suite"])
+        assert (run["hosts"], run["start"]) == (len(verdict["hosts"]), verdict["start"])
+        assert run["seconds"] == verdict["end"] - verdict["start"]
 
 
 class TestShow:
-    @pytest.mark.parametrize("name", checks.names())
+    @pytest.mark.parametrize("name", checks.REGISTRY)
     def test_a_check_with_everything_that_it_declares(self, name: str) -> None:
         page = json.loads(accept("show", "check", name, "--json").out)
-        check = checks.load(name)
+        check = checks.REGISTRY[name]
         assert page["check"] == name
         assert page["groups"] == [str(kind) for kind in check.groups]
         assert set(page["metrics"]) == {spec.name for spec in check.metrics}
@@ -372,7 +396,8 @@ class TestShow:
 
     def test_a_machine_with_the_bounds_of_its_hardware(self) -> None:
         shown = accept("show", "machine", "a4-highgpu-8g").out
-        assert "# - all-gather at 8G on 2 to 128 nodes: >= 240 GB/s (floor), 0.6 of 400;" in shown
+        floor = ">= 280 GB/s (floor), 0.7 of 400, 0.8 expected;"
+        assert f"# - all-gather at 8G on 2 to 8 nodes: {floor}" in shown
 
     @pytest.mark.parametrize("name", config.names("suites"))
     def test_a_suite(self, name: str) -> None:
@@ -393,8 +418,9 @@ class TestShow:
     def test_every_error_that_is_listed(self) -> None:
         listed = json.loads(accept("list", "errors", "--json").out)["errors"]
         about = {one["name"]: one["about"] for one in listed}
-        assert [about[code.value] for code in Code] == [code.explanation for code in Code]
-        assert {cause.code for cause in Cause} == set(about) - {code.value for code in Code}
+        explained = {code.value: code.explanation for code in (*Code, *Requirement, *DrillReason)}
+        assert {code: about[code] for code in explained} == explained
+        assert {cause.code for cause in Cause} == set(about) - set(explained)
 
     def test_the_code_of_a_cause(self) -> None:
         assert "accept show cause rank-hung" in accept("show", "error", "W-RANK-HUNG").out
@@ -462,7 +488,10 @@ class TestSchema:
     @pytest.mark.parametrize(
         ("what", "words"),
         [
-            *(("list", ["list", listing.value]) for listing in Listing),
+            *(
+                ("runs" if listing is Listing.RUNS else "list", ["list", listing.value])
+                for listing in Listing
+            ),
             ("cause", ["show", "cause", "rank-hung"]),
             ("error", ["show", "error", "E-USAGE"]),
             ("chart", ["chart"]),
@@ -528,10 +557,10 @@ class TestHosts:
         assert rundir.listed() == ()
 
     def test_that_are_missing_are_lines_of_doctor(self) -> None:
-        done = accept("doctor", "--hosts", "a.invalid,b.invalid", "-m", "cpu")
+        done = accept("doctor", "--hosts", "a.invalid,b.invalid", "-m", "cpu", "--json")
         assert done.code == 4
-        for host in ("a.invalid", "b.invalid"):
-            assert f"missing  {host}: ssh" in done.out
+        rows = [(one["host"], one["code"], one["good"]) for one in json.loads(done.out)["needs"]]
+        assert rows == [("a.invalid", "R-SSH", False), ("b.invalid", "R-SSH", False)]
 
     def test_are_not_needed_to_see_the_plan(self) -> None:
         done = accept("run", "--hosts", "n[1-64]", "-m", "a4-highgpu-8g", "--dry-run")
@@ -546,7 +575,7 @@ class TestHosts:
         assert json.loads(accept(*args, "--json").out)["notes"]
 
     def test_a_back_end_that_does_not_exist_is_refused(self, runs: Path) -> None:
-        words = ("run", "-m", "cpu", "-n", "2", "--backend", "slurm", "-q")
+        words = ("run", "-m", "cpu", "-n", "2", "--backend", "pbs", "-q")
         assert "kubernetes" in refused(*words, error="E-OPTION-BACKEND")
         assert rundir.listed() == ()
 
@@ -589,6 +618,33 @@ class TestCtrlC:
         assert run._wants_to_detach() is False
 
 
+class TestSigterm:
+    """It cannot ask, so it cancels the run, and a later SIGTERM does not stop that."""
+
+    @pytest.mark.parametrize("interrupt", [Terminated, KeyboardInterrupt])
+    def test_does_not_stop_a_cancellation(
+        self, interrupt: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cancelled = []
+
+        def cancel(*_: object) -> None:
+            signal.raise_signal(signal.SIGTERM)
+            cancelled.append(True)
+
+        job = Job(schema=1, backend="local", attempt="one", hosts=("a",), first="", folder="")
+        monkeypatch.setattr("accept.backends.local.watch", mock.Mock(side_effect=interrupt))
+        monkeypatch.setattr(run, "cancel", cancel)
+        # Terminated asks nobody, even on a terminal.
+        answer = "d\n" if interrupt is Terminated else "c\n"
+        monkeypatch.setattr("sys.stdin", _Terminal(answer))
+        monkeypatch.setattr("sys.stderr", _Terminal())
+        before = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(interrupt):
+            run.follow(job, tmp_path, Terminal(), whole=False)
+        assert cancelled == [True]
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -602,7 +658,7 @@ class TestDoctor:
         assert "will run: inventory" in done.out
 
     def test_names_the_extra_of_a_missing_tool(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("accept.backends.local.tools_here", lambda lines: {})
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda *_: {})
         done = accept("doctor", "-m", "cpu")
         assert done.code == 4
         assert "missing" in done.out
@@ -612,12 +668,14 @@ class TestDoctor:
     def test_as_json_has_an_entry_for_each_need(self) -> None:
         needs = json.loads(accept("doctor", "-m", "cpu", "--json").out)["needs"]
         assert {"mpirun", "torch"} <= {need["what"] for need in needs}
+        for code in {need["code"] for need in needs}:
+            assert accept("show", "error", code).out.startswith(f"{code}\n")
 
 
 def test_a_run_here_without_mpirun_names_the_extra_and_leaves_no_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("accept.backends.local.tools_here", lambda lines: {})
+    monkeypatch.setattr("accept.backends.local.tools_here", lambda *_: {})
     shown = refused("run", "-m", "cpu", "-q", code=4, error="E-LOCAL-NO-MPIRUN")
     assert "[run]'" in shown
     assert rundir.listed() == ()
@@ -625,7 +683,7 @@ def test_a_run_here_without_mpirun_names_the_extra_and_leaves_no_folder(
 
 def test_gpus_in_use_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "accept.backends.local.tools_here", lambda lines: {"busy": ["GPU-1, 77, python"]}
+        "accept.backends.local.tools_here", lambda *_: {"busy": ["GPU-1, 77, python"]}
     )
     shown = refused("run", "-m", "gpu", "-q", code=4, error="E-GPUS-IN-USE")
     assert "GPU-1, 77, python" in shown
@@ -672,3 +730,14 @@ def test_two_commands_that_collect_one_run_fetch_it_once(
     with ThreadPoolExecutor() as pool:
         ends = list(pool.map(lambda name: commands_run.do_collect(name, terminal), ["one", "one"]))
     assert (ends, fetched) == ([0, 0], ["one"])
+
+
+def test_the_list_of_machines_shows_how_sure_each_one_is() -> None:
+    listed = json.loads(accept("list", "machines", "--json").out)["machines"]
+    confidence = {machine["name"]: machine["confidence"] for machine in listed}
+    assert (confidence["p5.48xlarge"], confidence["p5e.48xlarge"]) == ("manifest", "derived")
+    lines = accept("list", "machines").out.splitlines()
+    assert all(
+        line.split()[:2] == [name, confidence[name]]
+        for name, line in zip(confidence, lines, strict=True)
+    )

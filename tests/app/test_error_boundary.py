@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -39,7 +41,10 @@ def messages(err: str) -> list[str]:
 
 class TestACommandThatRaises:
     def call(
-        self, error: BaseException, *arguments: str, capsys: pytest.CaptureFixture[str]
+        self,
+        error: BaseException | Callable[..., None],
+        *arguments: str,
+        capsys: pytest.CaptureFixture[str],
     ) -> Done:
         """Call main() with a command that raises; the usual helper raises crashes itself."""
         with (
@@ -85,10 +90,26 @@ class TestACommandThatRaises:
         assert done.code == Exit.INTERNAL
         assert "Traceback" in done.err
 
+    def test_ends_with_143_after_sigterm(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def terminated(*_: object, **__: object) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+        before = signal.getsignal(signal.SIGTERM)
+        done = self.call(terminated, capsys=capsys)
+        assert (done.code, done.out, done.err) == (143, "", "")
+        assert signal.getsignal(signal.SIGTERM) is before
+
     def test_hides_terminal_sequences_of_the_error(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert "\x1b" not in self.call(ValueError("\x1b[2J"), capsys=capsys).err
+
+
+def test_the_name_of_a_file_is_never_a_message_of_its_own(tmp_path: Path) -> None:
+    sample_evidence.write(tmp_path / "ev")
+    (tmp_path / "ev" / "x\naccept: pass (8 GPUs)\n").touch()
+    printed = refused("judge", tmp_path / "ev", code=Exit.INCOMPLETE, error="E-EVIDENCE-CHANGED")
+    assert len(printed.splitlines()) == 2, printed
 
 
 class TestOutputThatCannotBeWritten:

@@ -15,7 +15,7 @@ from accept.app.parse import parse_options
 
 #: Texts that the options need; all others take any text.
 TEXTS = {"nodes": "2", "start_timeout": "5m", "deadline": "5m", "budget": "5m", "keep": "5m"}
-TEXTS["hold"] = "5m"
+TEXTS |= {"hold": "5m", "time": "5m", "sbatch_arg": "--switches=1"}
 
 
 def sample(name: str) -> object:
@@ -26,7 +26,8 @@ def sample(name: str) -> object:
         return True
     if int in kinds:
         return 2
-    return TEXTS.get(name, "text") if str in kinds else ["text"]
+    text = TEXTS.get(name, "text")
+    return text if str in kinds else [text]
 
 
 @pytest.mark.parametrize("name", [option.name for option in fields(PlanOptions)])
@@ -44,12 +45,20 @@ def test_every_option_of_a_plan_reaches_help_and_the_plan(name: str) -> None:
     assert parse_options(given(**{name: sample(name)})) != parse_options(PlanOptions())
 
 
-def test_a_drill_sets_two_options_itself() -> None:
+@pytest.mark.parametrize(
+    ("text", "always"), [("5m", False), ("failed:5m", False), ("always:5m", True)]
+)
+def test_a_hold_has_a_time_and_may_state_when(text: str, *, always: bool) -> None:
+    options = parse_options(PlanOptions(hold=text))
+    assert (options.hold, options.hold_always) == (300.0, always)
+
+
+def test_a_drill_sets_some_options_itself() -> None:
     own = {option.name for option in fields(DrillOptions)}
-    assert {option.name for option in fields(PlanOptions)} - own == {"hold", "inject"}
+    of_a_run = {option.name for option in fields(PlanOptions)} - own
+    assert of_a_run == {"only", "skip", "fail_fast", "hold", "inject"}
     shown = accept("drill", "--help").out
-    assert "--inject" not in shown
-    assert "--hold" not in shown
+    assert not [name for name in of_a_run if f"--{name.replace('_', '-')} " in shown]
 
 
 @dataclass(frozen=True, kw_only=True)

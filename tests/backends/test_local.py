@@ -58,7 +58,7 @@ class TestPass:
     def test_ends_with_a_verdict_and_whole_evidence(self, suite: Path, runs: Path) -> None:
         done = run(suite, "--attempt", "one")
         assert done.code == 0, done.err
-        assert done.out.splitlines()[0] == "pass (no GPU tested)"
+        assert done.out.startswith("✔ ACCEPTED (no GPU tested)")
         folder = runs / "one" / "evidence"
         assert evidence.check_checksums(folder) == ()
         names = {
@@ -67,7 +67,7 @@ class TestPass:
         assert names >= {
             "plan.json", "hosts.json", "env.sh", "records.jsonl", "console.log", "SHA256SUMS",
             "verdict.json", "report.md", "junit.xml", "steps/20-connectivity.sh",
-            "logs/20-connectivity/0-0.log",
+            "logs/INDEX.md",
         }  # fmt: skip
         assert processes(runs / "one") == []
         assert not (runs / "one" / "node").exists(), "nothing but the evidence stays"
@@ -82,16 +82,8 @@ class TestPass:
         assert first == second
         assert first["state"] == "pass"
         assert accept("watch", folder).code == 0
-        assert accept("list", "runs").out.split()[1] == "pass"
-
-    def test_hosts_that_do_not_report_their_place_are_mentioned_once(
-        self, suite: Path, tmp_path: Path
-    ) -> None:
-        suite.write_text(SMALL[: SMALL.index("- check: connectivity")])
-        machine = tmp_path / "placed.yaml"
-        machine.write_text("name: placed\ndescription: No place.\nbase: [cpu]\ntopology: 'false'\n")
-        done = accept("run", "-m", machine, "-s", suite)
-        assert done.err.count("reported their place") == 1
+        (run,) = json.loads(accept("list", "runs", "--json").out)["runs"]
+        assert run["about"].startswith("pass")
 
     def test_health_is_read_before_every_step_and_after_the_last(
         self, suite: Path, runs: Path
@@ -99,7 +91,7 @@ class TestPass:
         suite.write_text(SMALL[: SMALL.index("- check: connectivity")] + "- check: health\n")
         done = run(suite, "--attempt", "one", "--json")
         assert (done.code, json.loads(done.out)["state"]) == (0, "pass")
-        records = evidence.read_records(runs / "one" / "evidence")
+        records = tuple(evidence.read_records(runs / "one" / "evidence"))
         readings = [r for r in records if r.step == "00-hosts" and r.wave]
         order = [f"{r.step} {r.wave}" if r in readings else r.step for r in records]
         assert order == [
@@ -110,11 +102,6 @@ class TestPass:
         assert float(str(mapping(whole.value)["uptime"])) > 0
         unread = [f.value for r in readings for f in r.facts if "unread" in mapping(f.value)]
         assert unread == []
-
-    def test_with_json_stdout_is_the_verdict_and_nothing_else(self, suite: Path) -> None:
-        done = run(suite, "--json")
-        assert json.loads(done.out)["accepted"] is True
-        assert "10-inventory" in done.err
 
     def test_in_its_stages(self, suite: Path, runs: Path, tmp_path: Path) -> None:
         folder = tmp_path / "rendered"
@@ -128,7 +115,7 @@ class TestPass:
         assert json.loads(accept("watch", "one", "--json").out) == {"attempt": "one", "exit": 0}
         assert accept("collect", "last").out == f"{runs}/one/evidence\n"
         assert accept("judge").code == 0
-        assert accept("report").out.count("\n") == 3
+        assert accept("report").out.count("\n") == 7
 
 
 class TestDryRun:
@@ -147,13 +134,6 @@ class TestDryRun:
 
 
 class TestDrills:
-    def test_wrong_data_of_one_rank_is_found_and_named(self, suite: Path) -> None:
-        done = run(suite, "--inject", f"wrong@{HOST}:1", "--json")
-        verdict = json.loads(done.out)
-        assert (done.code, verdict["state"]) == (3, "fail")
-        assert {one["cause"] for one in verdict["suspects"]} == {"wrong-data"}
-        assert [HOST in one["name"] for one in verdict["suspects"]] == [True]
-
     def test_a_hung_rank_is_named_and_nothing_stays(self, suite: Path, runs: Path) -> None:
         suite.write_text(SMALL.replace("all-reduce,", "all-reduce, timeout: 45s,"))
         done = run(suite, "--attempt", "one", "--inject", f"hang@{HOST}:1", "--json")
@@ -250,7 +230,7 @@ class TestEnd:
         process.stderr.close()
         assert accept("watch", "last").code == 0
         assert accept("collect", "last").code == 0
-        assert accept("judge", "last").out.startswith("pass (no GPU tested)\n")
+        assert accept("judge", "last").out.startswith("✔ ACCEPTED (no GPU tested)")
 
 
 def follow(command: list[str], *, out: int) -> subprocess.Popen[str]:
@@ -294,14 +274,13 @@ class TestScript:
 def test_an_attempt_that_exists_is_not_written_over(suite: Path, runs: Path) -> None:
     rundir.create("one")
     done = run(suite, "--attempt", "one")
-    assert (done.code, done.out) == (2, "")
-    assert "exists already" in done.err
+    assert (done.code, done.out, done.error) == (2, "", "E-ATTEMPT-EXISTS")
 
 
 def test_doctor_is_content_with_this_machine() -> None:
-    done = accept("doctor", "-m", "cpu")
+    done = accept("doctor", "-m", "cpu", "--json")
     assert done.code == 0, done.out
-    assert "will not" not in done.out
+    assert all(need["good"] for need in json.loads(done.out)["needs"])
 
 
 def test_the_questions_of_doctor_are_plain_sh() -> None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import json
 import re
-from collections.abc import Iterator
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from tests.factories import chart_values_table
-from tests.factories.chart_runs import IMAGE, KINDS, MACHINES, SITES, Write
+from tests.factories.chart_runs import IMAGE, KINDS, MACHINES, SITES, Write, resolved
 from tests.factories.helm import (
     CHART,
+    KUBERNETES,
     call,
     container,
     environment,
@@ -27,13 +31,25 @@ from tests.factories.helm import (
     values_in,
 )
 
-from accept import __version__
+from accept import __version__, config
 from accept.config.chart_values import Values, chart_schema
 from accept.core.error_codes import Code
 from accept.core.serde import fields_of, read, split
+from accept.plan.bundle import render
+from accept.plan.helm_values import positions_that_fit
 
+#: `kubectl apply` copies a ConfigMap into an annotation of at most 262,144 bytes.
+CONFIGMAP_LIMIT = 240_000
+#: Kubernetes refuses Secrets above 1 MiB, and Helm keeps a release in one.
+RECORD_LIMIT = 1008 * 1024
 SAME = ("--set", "attempt=a1,ssh.existingSecret=mine")
 KNOWN = "a4-highgpu-8g"
+#: Machines that need a privileged container.
+PRIVILEGED = [
+    name
+    for name in MACHINES
+    if config.load_machine(name).value.kubernetes.security_context.get("privileged")
+]
 
 
 def texts(data: Any) -> Iterator[str]:
@@ -83,13 +99,13 @@ class TestChart:
         assert set(codes) <= {code.value for code in Code}
         assert len(codes) == templates.count("fail ")
 
-    def test_nothing_in_it_depends_on_the_time(self) -> None:
+    def test_only_the_name_of_a_run_depends_on_the_time(self) -> None:
         for path in sorted(CHART.rglob("templates/*")):
             found = re.findall(
                 r"\b(now|date|uuidv4|rand[A-Z]\w+|gen[A-Z]\w+|lookup)\b", path.read_text()
             )
             allowed = {
-                "_helpers.tpl": {"randAlphaNum"},
+                "_helpers.tpl": {"randAlphaNum", "now"},
                 "secret.yaml": {"genPrivateKey", "lookup"},
                 "validate.yaml": {"lookup"},
             }.get(path.name, set())
@@ -114,39 +130,73 @@ def _fields(cls: Any, prefix: str = "") -> set[str]:
     return found
 
 
+def gke_positions(nodes: int) -> dict[str, str]:
+    """Return positions of nodes with names and labels as long as those of GKE."""
+
+    def label(text: str) -> str:
+        return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+    return {
+        f"gke-cluster-of-mine-a4-highgpu-pool-{label(f'{n}')[:8]}-{label(f'{n}')[8:12]}": "/".join(
+            (label(f"block {n // 256}"), label(f"subblock {n // 16}"), label(f"host {n}"))
+        )
+        for n in range(nodes)
+    }
+
+
+def test_positions_of_many_nodes_are_cut_to_what_differs(tmp_path: Path) -> None:
+    """Above what fits, none are passed: with some of them, the order would be wrong."""
+    run = resolved(tmp_path, KNOWN)
+    few, many, too_many = (gke_positions(nodes) for nodes in (500, 2000, 5000))
+    assert positions_that_fit(run, render(run), few) == few
+    cut = positions_that_fit(run, render(run), many)
+    assert list(cut) == list(many)
+    assert all(many[node].startswith(cut[node][:8]) for node in many)
+    for levels in (1, 2, 3):
+        before, after = (
+            {tuple(one.split("/")[:levels]) for one in found.values()} for found in (many, cut)
+        )
+        assert len(before) == len(after)
+    assert positions_that_fit(run, render(run), too_many) == {}
+
+
 @pytest.mark.real
 class TestEveryRun:
     @pytest.mark.parametrize(
-        ("machine", "suite"),
-        [*((one, "quick") for one in (*KINDS, "domain")), ("cpu", "standard"), ("cpu", "soak")],
+        ("machine", "suite", "name"),
+        [
+            *((one, "quick", "plain") for one in (*KINDS, "domain")),
+            *(("cpu", suite, "plain") for suite in ("standard", "soak")),
+            *((KNOWN, "quick", one) for one in SITES if one != "plain"),
+        ],
     )
     def test_is_one_indexed_job_whose_first_pod_decides(
-        self, machine: str, suite: str, write: Write
+        self, machine: str, suite: str, name: str, write: Write
     ) -> None:
-        for name, site in SITES.items():
-            file = write(machine, suite=suite, nodes=3, site=site)
-            found = objects(4, file)
-            spec = job(found)
-            assert (spec["parallelism"], spec["completions"], spec["maxFailedIndexes"]) == (3,) * 3
-            assert (spec["completionMode"], spec["backoffLimitPerIndex"]) == ("Indexed", 0)
-            assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
-            (rule,) = spec["podFailurePolicy"]["rules"]
-            assert rule["action"] == "FailJob"
-            assert rule["onExitCodes"] == {
-                "containerName": "accept",
-                "operator": "In",
-                "values": [3, 5, 6, 7],
-            }
-            given = values_in(file)
-            life = 2 * 900 + given["deadlineSeconds"] + 600
-            more = 660 if environment(found)["ACCEPT_RESULTS"] else 300
-            assert spec["activeDeadlineSeconds"] == life + more
-            assert environment(found)["ACCEPT_LIFE_SECONDS"] == str(life)
-            assert pod(found)["restartPolicy"] == "Never"
-            assert pod(found)["automountServiceAccountToken"] is False
-            main = container(found)
-            assert main["image"] == IMAGE
-            assert main["securityContext"]["privileged"] is (name == "strong and suspended")
+        file = write(machine, suite=suite, nodes=3, site=SITES[name])
+        found = objects(4, file)
+        spec = job(found)
+        assert (spec["parallelism"], spec["completions"], spec["maxFailedIndexes"]) == (3,) * 3
+        assert (spec["completionMode"], spec["backoffLimitPerIndex"]) == ("Indexed", 0)
+        assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
+        (rule,) = spec["podFailurePolicy"]["rules"]
+        assert rule["action"] == "FailJob"
+        assert rule["onExitCodes"] == {
+            "containerName": "accept",
+            "operator": "In",
+            "values": [3, 5, 6, 7],
+        }
+        given = values_in(file)
+        life = 2 * 900 + given["deadlineSeconds"] + 600
+        more = 660 if environment(found)["ACCEPT_RESULTS"] else 300
+        assert spec["activeDeadlineSeconds"] == life + more
+        assert environment(found)["ACCEPT_LIFE_SECONDS"] == str(life)
+        assert pod(found)["restartPolicy"] == "Never"
+        assert pod(found)["automountServiceAccountToken"] is False
+        main = container(found)
+        assert main["image"] == IMAGE
+        privileged = name == "strong and suspended" or machine in PRIVILEGED
+        assert main["securityContext"]["privileged"] is privileged
 
     @pytest.mark.parametrize("machine", [*KINDS, "domain"])
     def test_is_the_same_pod_in_a_jobset_and_in_a_plain_job(
@@ -158,10 +208,8 @@ class TestEveryRun:
             objects(4, file, *SAME, jobset=False),
         )
         assert "JobSet" not in plain
-        assert not {"Job", "Service"} & set(jobset)
+        assert "Job" not in jobset
         first, second = pod(jobset), pod(plain)
-        # The controller of JobSets gives its pods a subdomain by itself.
-        assert second.pop("subdomain") == "mytest-a1"
         prefixes = [
             one["value"]
             for container in (first["containers"][0], second["containers"][0])
@@ -187,14 +235,29 @@ class TestEveryRun:
         three, four = (objects(major, file, *SAME, jobset=kind == "JobSet") for major in (3, 4))
         assert kind in three
         assert three == four
+        assert environment(three)["ACCEPT_EDITED"] == "[]"
 
     def test_is_what_was_rendered(self, major: int, write: Write) -> None:
         file = write(KNOWN)
         given = values_in(file)
-        found = objects(major, file)["ConfigMap"]
-        assert found["data"]["plan.json"] == given["plan"]
-        packed = base64.b64decode(found["binaryData"]["bundle.tar"], validate=True)
-        assert packed == base64.b64decode(given["bundle"])
+        found = objects(major, file)
+        scripts = given["launcher"]["scripts"]
+        exports = [f"export {k}='{v}'\n" for k, v in sorted(given["launcher"]["env"].items())]
+        assert found["ConfigMap"]["data"] == {
+            "plan.json": given["plan"],
+            "settings.sh": "".join(exports),
+            **{Path(path).name: text for path, text in scripts.items()},
+        }
+        code = dict[str, bytes]()
+        for one in (found["ConfigMap programs"], found["ConfigMap coordinator"]):
+            code |= {name: text.encode() for name, text in one.get("data", {}).items()}
+            code |= {
+                name: base64.b64decode(text, validate=True)
+                for name, text in one["binaryData"].items()
+            }
+        shipped = {path.name: path.read_bytes() for path in (CHART / "code").iterdir()}
+        del shipped["sha256"]
+        assert code == shipped
 
     def test_has_one_name_for_everything(self, major: int, write: Write) -> None:
         file = write()
@@ -202,6 +265,8 @@ class TestEveryRun:
             found = objects(major, file, "--set", "attempt=a1", jobset=jobset)
             names = {kind: one["metadata"]["name"] for kind, one in found.items()}
             assert names.pop("Secret") == "mytest-a1-ssh"
+            assert names.pop("ConfigMap programs") == "mytest-a1-programs"
+            assert names.pop("ConfigMap coordinator") == "mytest-a1-coordinator"
             assert set(names.values()) == {"mytest-a1"}
             for one in found.values():
                 labels = one["metadata"]["labels"]
@@ -220,38 +285,105 @@ class TestEveryRun:
             "ACCEPT_ATTEMPT": "mytest-a1",
             "ACCEPT_NODES": "3",
             "ACCEPT_HOST_PREFIX": "mytest-a1-w-0-",
-            "ACCEPT_SUBDOMAIN": "mytest-a1",
-            "ACCEPT_NAMESPACE": "team",
             "ACCEPT_SSH_PORT": "2222",
             "ACCEPT_START_SECONDS": "900",
             "ACCEPT_LIFE_SECONDS": "3600",
             "ACCEPT_HOLD_SECONDS": "600",
             "ACCEPT_RESULTS": "",
             "ACCEPT_IMAGE": IMAGE,
+            "ACCEPT_EDITED": "[]",
         }
         fields = {
             one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"]
             for one in container(found)["env"]
             if "valueFrom" in one
         }
-        assert fields == {"ACCEPT_NODE": "spec.nodeName", "ACCEPT_POD": "metadata.name"}
+        assert fields == {
+            "ACCEPT_NODE": "spec.nodeName",
+            "ACCEPT_POD": "metadata.name",
+            "ACCEPT_ADDRESSES": "status.podIPs",
+        }
 
     def test_needs_nothing_filled_in_by_a_webhook(self, major: int, write: Write) -> None:
         spec = objects(major, write())["JobSet"]["spec"]
         assert spec["successPolicy"] == {"operator": "All"}
         assert spec["startupPolicy"] == {"startupPolicyOrder": "AnyOrder"}
         assert spec["suspend"] is False
-        network = spec["network"]
-        assert network["publishNotReadyAddresses"]
-        assert network["enableDNSHostnames"]
+        assert spec["network"] == {"enableDNSHostnames": False}
         assert "ttlSecondsAfterFinished" not in spec
 
-    def test_of_a_plain_job_finds_its_pods_before_they_are_ready(
+    def test_can_have_a_coordinator_on_a_node_without_gpus(self, major: int, write: Write) -> None:
+        own = "{nodeSelector: {pool: cpu}, resources: {requests: {cpu: 3}}}"
+        others = (
+            "  runtimeClassName: nvidia\n  includeNodes: [a, b, c]\n"
+            "  tolerations: [{operator: Exists}]\n"
+            "  securityContext: {capabilities: {add: [IPC_LOCK]}}\n"
+        )
+        site = f"  coordinator: separate\n  coordinatorPod: {own}\n{others}"
+        found = objects(major, write("a3-megagpu-8g", nodes=3, site=site), "--set", "attempt=a1")
+        spec = found["JobSet"]["spec"]
+        coordinator, hosts = (one["template"]["spec"] for one in spec["replicatedJobs"])
+        # Only the end of the coordinator ends the run.
+        assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["c"]}
+        assert (coordinator["completions"], hosts["completions"]) == (1, 3)
+        assert "podFailurePolicy" in coordinator
+        assert not {"podFailurePolicy", "successPolicy"} & set(hosts)
+        assert found["Service"]["spec"]["selector"] == {
+            "accept-run": "mytest-a1",
+            "accept-role": "coordinator",
+        }
+        one = coordinator["template"]["spec"]
+        assert one["nodeSelector"] == {"pool": "cpu"}
+        assert one["affinity"] == {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {
+                            "matchExpressions": [
+                                {
+                                    "key": "cloud.google.com/gke-accelerator",
+                                    "operator": "DoesNotExist",
+                                },
+                                {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"},
+                            ]
+                        }
+                    ]
+                }
+            }
+        }
+        assert not {"initContainers", "tolerations", "runtimeClassName"} & set(one)
+        (main,) = one["containers"]
+        assert main["resources"] == {"requests": {"cpu": 3}}
+        assert main["securityContext"]["capabilities"] == {}
+        (tested,) = hosts["template"]["spec"]["containers"]
+        assert tested["resources"]["limits"] == {"nvidia.com/gpu": 8}
+        roles = [
+            {e["name"]: e.get("value") for e in container["env"]}["ACCEPT_ROLE"]
+            for container in (main, tested)
+        ]
+        assert roles == ["coordinator", "host"]
+
+    def test_refuses_a_separate_coordinator_without_a_jobset(
         self, major: int, write: Write
     ) -> None:
-        service = objects(major, write(), "--set", "attempt=a1", jobset=False)["Service"]["spec"]
-        assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
-        assert service["selector"] == {"accept-run": "mytest-a1"}
+        file = write(site="  coordinator: separate\n")
+        assert Code.KUBE_COORDINATOR in refusal(major, "--values", file)
+
+    @pytest.mark.parametrize("jobset", [True, False])
+    def test_has_an_address_for_index_0_alone(
+        self, major: int, write: Write, *, jobset: bool
+    ) -> None:
+        found = objects(major, write(), "--set", "attempt=a1", jobset=jobset)
+        service = found["Service"]["spec"]
+        # The name of a headless Service is unknown until index 0 runs, and DNS caches that.
+        assert "clusterIP" not in service
+        assert service["publishNotReadyAddresses"] is True
+        assert service["selector"] == {
+            "accept-run": "mytest-a1",
+            "batch.kubernetes.io/job-completion-index": "0",
+        }
+        (port,) = service["ports"]
+        assert (port["port"], port["targetPort"]) == (2222, 2222)
 
     def test_keeps_other_pods_away(self, major: int, write: Write) -> None:
         policy = objects(major, write(), "--set", "attempt=a1")["NetworkPolicy"]["spec"]
@@ -275,16 +407,23 @@ class TestEveryRun:
         assert one.pop("Secret")["data"] != two.pop("Secret")["data"]
         assert one == two
 
-    def test_of_a_thousand_nodes_fits_where_kubernetes_and_helm_keep_it(
-        self, major: int, write: Write
+    def test_of_8_or_1000_nodes_fits_where_kubernetes_and_helm_keep_it(
+        self, major: int, write: Write, tmp_path: Path
     ) -> None:
         names = "".join(f"    - gke-node-pool-name-{i:08d}-abcd\n" for i in range(256))
-        file = write(KNOWN, suite="soak", nodes=256, site=f"  includeNodes:\n{names}")
-        wide = write(KNOWN, suite="soak", nodes=1000)
-        for path in (file, wide):
+        run = resolved(tmp_path, KNOWN, suite="soak")
+        positions = positions_that_fit(run, render(run), gke_positions(1000))
+        for options in (
+            {"nodes": 8},
+            {"nodes": 256, "site": f"  includeNodes:\n{names}"},
+            {"nodes": 1000, "site": f"  positions: {json.dumps(positions)}\n"},
+        ):
+            path = write(KNOWN, suite="soak", **options)
             shown = text(major, path)
-            (config,) = [o for o in yaml.safe_load_all(shown) if o and o["kind"] == "ConfigMap"]
-            assert len(json.dumps(config)) < 700_000
+            configs = [o for o in yaml.safe_load_all(shown) if o and o["kind"] == "ConfigMap"]
+            assert len(configs) == 3
+            assert all(config["immutable"] for config in configs)
+            assert all(len(json.dumps(config)) < CONFIGMAP_LIMIT for config in configs)
             release = {
                 "config": yaml.safe_load(path.read_text()),
                 "manifest": shown,
@@ -294,7 +433,8 @@ class TestEveryRun:
                     if p.is_file()
                 },
             }
-            assert len(base64.b64encode(gzip.compress(json.dumps(release).encode()))) < 700_000
+            record = base64.b64encode(gzip.compress(json.dumps(release).encode()))
+            assert len(record) < RECORD_LIMIT
 
 
 @pytest.mark.real
@@ -302,7 +442,7 @@ class TestKey:
     def test_is_in_its_secret_and_nowhere_else(self, major: int, write: Write) -> None:
         found = objects(major, write())
         secret = found.pop("Secret")
-        assert secret["type"] == "kubernetes.io/ssh-auth"
+        assert (secret["type"], secret["immutable"]) == ("kubernetes.io/ssh-auth", True)
         key = base64.b64decode(secret["data"]["ssh-privatekey"])
         assert key.startswith(b"-----BEGIN EC PRIVATE KEY-----")
         body = b"".join(key.splitlines()[1:-1])
@@ -320,6 +460,33 @@ class TestKey:
     def test_can_be_read_by_its_owner_alone(self, major: int, write: Write) -> None:
         (key,) = [v for v in pod(objects(major, write()))["volumes"] if v["name"] == "accept-key"]
         assert key["secret"]["defaultMode"] == 0o400
+
+
+@pytest.mark.real
+class TestEdited:
+    @pytest.mark.parametrize(
+        ("change", "reported"),
+        [
+            ("launcher.env.NCCL_DEBUG=WARN", "launcher.env.NCCL_DEBUG: WARN instead of INFO"),
+            ("launcher.env.NCCL_IB_TC=7", "launcher.env.NCCL_IB_TC: added, is 7"),
+            ("launcher.env.NCCL_DEBUG=null", "launcher.env.NCCL_DEBUG: removed, was INFO"),
+            (r"launcher.scripts.env\.sh=:", "launcher.scripts.env.sh: changed"),
+            ("pod.hostNetwork=true", "pod: changed"),
+        ],
+    )
+    def test_values_are_used_and_reported(self, change: str, reported: str, write: Write) -> None:
+        found = objects(4, write(KNOWN), "--set", change)
+        assert json.loads(environment(found)["ACCEPT_EDITED"]) == [reported]
+
+    def test_settings_are_quoted_for_the_shell(self, write: Write) -> None:
+        value = "a b'c\"$(x)\\"
+        found = objects(4, write(KNOWN), "--set-literal", f"launcher.env.NCCL_X={value}")
+        script = found["ConfigMap"]["data"]["settings.sh"] + 'printf %s "$NCCL_X"'
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+        assert done.stdout == value
+        # Kubernetes replaces $(NAME) in the environment of a container.
+        (edited,) = json.loads(environment(found)["ACCEPT_EDITED"])
+        assert edited.endswith(value.replace("$(", "$$("))
 
 
 @pytest.mark.real
@@ -356,10 +523,76 @@ class TestRefused:
     ) -> None:
         assert said in refusal(major, "--values", write(), "--set", given)
 
-    def test_values_of_another_version(self, major: int, write: Write) -> None:
-        said = refusal(major, "--values", write(), "--set", "accept.version=9.9.9")
-        assert Code.HELM_VERSION in said
-        assert "9.9.9" in said
+    @pytest.mark.parametrize("given", ["accept.version=9.9.9", "accept.code=other"])
+    def test_values_of_another_version(self, major: int, given: str, write: Write) -> None:
+        printed = refusal(major, "--values", write(), "--set", given)
+        assert Code.HELM_VERSION in printed
+        assert given.partition("=")[2] in printed
+
+    @pytest.mark.parametrize(
+        ("change", "code", "named"),
+        [
+            ("nodes=3", Code.HELM_PLAN, "--nodes"),
+            ("gpusPerNode=4", Code.HELM_PLAN, "--gpus-per-node"),
+            ("deadlineSeconds=10", Code.HELM_PLAN, "--deadline"),
+            ("startSeconds=10", Code.HELM_PLAN, "--start-timeout"),
+            ("debugHoldSeconds=10", Code.HELM_PLAN, "--hold"),
+            ("debugHoldAlways=true", Code.HELM_PLAN, "--hold"),
+            (r"pod.resources.limits.nvidia\.com/gpu=4", Code.HELM_PLAN, "--gpus-per-node"),
+            (r"launcher.scripts.steps/new\.sh=x", Code.HELM_SCRIPTS, "steps/new.sh"),
+            (r"launcher.scripts.env\.sh=", Code.HELM_SCRIPTS, "env.sh"),
+            ("launcher.env.HF_TOKEN=x", Code.HELM_SECRET_KEY, "launcher.env.HF_TOKEN"),
+            ("pod.env.AWS_SECRET_ACCESS_KEY=x", Code.HELM_SECRET_KEY, "pod.env.AWS_SECRET"),
+            ("launcher.env.NCCL-ALGO=Ring", Code.ENV_INVALID, "NCCL-ALGO"),
+            ("launcher.env.NCCL_ALGO=a\nb", Code.ENV_INVALID, "NCCL_ALGO"),
+            ("pod.env.NCCL_DEBUG=WARN", Code.HELM_ENV, "launcher.env.NCCL_DEBUG"),
+        ],
+    )
+    def test_an_edit_that_makes_no_sense_is_named(
+        self, change: str, code: Code, named: str, write: Write
+    ) -> None:
+        printed = refusal(4, "--values", write(KNOWN), "--set", change)
+        assert code in printed
+        assert named in printed
+
+    @pytest.mark.parametrize(
+        ("edit", "code"),
+        [
+            (lambda values: values["plan"].replace('"seed": 1', '"seed": 2'), Code.HELM_PLAN),
+            (lambda values: values["plan"][:-9], Code.HELM_PLAN),
+            (
+                lambda values: values["plan"].replace(
+                    f'"version": "{__version__}"', '"version": "9"'
+                ),
+                Code.HELM_VERSION,
+            ),
+        ],
+    )
+    def test_a_plan_that_was_edited_or_is_of_another_version(
+        self, edit: Callable[[dict[str, Any]], str], code: Code, write: Write
+    ) -> None:
+        file = write()
+        values = values_in(file)
+        file.write_text(yaml.safe_dump({**values, "plan": edit(values)}))
+        assert code in refusal(4, "--values", file)
+
+    def test_a_script_that_is_too_large(self, write: Write, tmp_path: Path) -> None:
+        (tmp_path / "own.sh").write_text("#\n" * 100_000)
+        change = rf"launcher.scripts.env\.sh={tmp_path}/own.sh"
+        assert Code.HELM_TOO_LARGE in refusal(4, "-f", write(), "--set-file", change)
+
+    def test_broken_yaml_by_its_line(self, write: Write) -> None:
+        file = write()
+        text = file.read_text()
+        file.write_text(text.replace("\nnodes: ", "\nnodes: 1: ", 1))
+        assert "yaml: line" in refusal(4, "--values", file)
+
+    def test_the_chart_of_a_checkout_without_the_code(
+        self, major: int, write: Write, tmp_path: Path
+    ) -> None:
+        chart = shutil.copytree(CHART, tmp_path / "chart", ignore=shutil.ignore_patterns("code"))
+        done = call(major, "template", "x", chart, "-f", write(), "--kube-version", KUBERNETES)
+        assert Code.HELM_NO_CODE in done.stderr
 
     @pytest.mark.parametrize("nodes", [1, 10, 11, 100, 1000])
     def test_a_name_that_is_too_long_with_the_longest_that_is_not(
@@ -404,20 +637,41 @@ class TestNotes:
             assert part in said
         assert "600 s" in said
 
+    def test_name_what_was_edited(self, write: Write) -> None:
+        notes = self.notes(write(), "--set", "launcher.env.NCCL_X=7")
+        assert "launcher.env.NCCL_X: added, is 7" in notes
+
     def test_name_the_place_of_the_evidence(self, write: Write) -> None:
         site = "results: {location: gs://bucket/p}\n"
         assert "gs://bucket/p/runs/mytest-" in self.notes(write(site=site))
+
+    def test_name_the_bucket_that_is_mounted(self, write: Write) -> None:
+        csi = "driver: gcsfuse.csi.storage.gke.io, volumeAttributes: {bucketName: ours%s}"
+        for more, path in (("", ""), (', mountOptions: "implicit-dirs,only-dir=a/b"', "/a/b")):
+            notes = self.notes(write(site=f"results: {{volume: {{csi: {{{csi % more}}}}}}}\n"))
+            assert re.search(rf"accept judge gs://ours{path}/runs/mytest-", notes)
+
+    def test_name_the_run_after_its_time_unless_that_is_too_long(self, write: Write) -> None:
+        assert re.search(r"mytest-20\d{6}-\d{4}-[a-z0-9]{4}: ", self.notes(write()))
+        long = self.notes(write(), release="r" * 44)
+        assert re.search(r"r{44}-[a-z0-9]{5}: ", long)
 
     def test_say_what_a_suspended_run_waits_for(self, write: Write) -> None:
         assert "until the queue a4 admits it" in self.notes(write(site="  queue: a4\n"))
         assert '"suspend":false' in self.notes(write(site="  suspend: true\n"))
 
+    @pytest.mark.parametrize(("always", "after"), [(True, "the run"), (False, "a failed run")])
+    def test_show_a_hold_and_how_to_use_it(self, *, always: bool, after: str, write: Write) -> None:
+        notes = self.notes(write(hold=600.0, hold_always=always))
+        assert f"After {after}, all pods stay for 600 s" in notes
+        assert "Hold " not in self.notes(write())
+
     @staticmethod
-    def notes(file: Path, *words: str) -> str:
+    def notes(file: Path, *words: str, release: str = "mytest") -> str:
         # Helm 3 asks a cluster even for this.
         kinds = ("--set", "site.controller=job")
         done = call(
-            4, "install", "mytest", CHART, "-n", "team", "-f", file, "--dry-run=client",
+            4, "install", release, CHART, "-n", "team", "-f", file, "--dry-run=client",
             *kinds, *words,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.factories.chart_runs import Write
 from tests.factories.helm import (
     Objects,
@@ -17,6 +19,7 @@ from tests.factories.helm import (
     pod,
     refusal,
     text,
+    values_in,
 )
 
 from accept.core.error_codes import Code
@@ -24,7 +27,15 @@ from accept.core.error_codes import Code
 pytestmark = pytest.mark.real
 
 KNOWN = "a4-highgpu-8g"
+KUEUE_SEPARATE = Path(__file__).parent / "golden" / "kueue-separate-coordinator.yaml"
+both = pytest.mark.parametrize("major", [3, 4], ids=["helm3", "helm4"])
 HARD = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@pytest.fixture
+def major() -> int:
+    """Return helm 4; test_chart.py shows that helm 3 renders the same."""
+    return 4
 
 
 def volumes(found: Any) -> dict[str, dict[str, Any]]:
@@ -44,9 +55,58 @@ def mounts(found: Any) -> dict[str, str]:
     return by_place
 
 
+def pod_templates(jobset: Any) -> list[dict[str, Any]]:
+    """Return the templates of the pods of a JobSet, in its order."""
+    return [one["template"]["spec"]["template"] for one in jobset["spec"]["replicatedJobs"]]
+
+
+def read_by_kueue(jobset: Any) -> dict[str, Any]:
+    """Return what Kueue reads of a JobSet: queue, topology, counts, placement and resources."""
+    placement = ("nodeSelector", "tolerations", "affinity", "priorityClassName")
+    return {
+        "labels": {k: v for k, v in jobset["metadata"]["labels"].items() if "kueue" in k},
+        "suspend": jobset["spec"]["suspend"],
+        "podSets": [
+            {
+                "name": job["name"],
+                "replicas": job["replicas"],
+                "parallelism": job["template"]["spec"]["parallelism"],
+                "completions": job["template"]["spec"]["completions"],
+                "annotations": {
+                    k: v for k, v in template["metadata"]["annotations"].items() if "kueue" in k
+                },
+                **{k: template["spec"][k] for k in placement if k in template["spec"]},
+                "resources": {
+                    one["name"]: one["resources"]
+                    for one in (
+                        *template["spec"].get("initContainers", []),
+                        *template["spec"]["containers"],
+                    )
+                },
+            }
+            for job, template in zip(
+                jobset["spec"]["replicatedJobs"], pod_templates(jobset), strict=True
+            )
+        ],
+    }
+
+
 def named(operator: str, node: str) -> dict[str, Any]:
     """Return a rule on the name of a node, as in a term of nodeAffinity."""
     return {"key": "metadata.name", "operator": operator, "values": [node]}
+
+
+class TestCode:
+    def test_comes_from_the_image_if_the_site_file_names_it(self, major: int, write: Write) -> None:
+        file = write(site="  code: image\n")
+        found = objects(major, file)
+        assert [kind for kind in found if kind.startswith("ConfigMap")] == ["ConfigMap"]
+        bundle = volumes(found)["accept-bundle"]["projected"]["sources"]
+        assert [source["configMap"]["name"] for source in bundle] == [
+            found["ConfigMap"]["metadata"]["name"]
+        ]
+        # A pod whose image contains another version ends before it starts anything.
+        assert f"= {values_in(file)['accept']['code']} ] || leave" in container(found)["command"][2]
 
 
 class TestNetwork:
@@ -87,6 +147,34 @@ class TestNetwork:
 
     def test_policy_can_be_left_out(self, major: int, write: Write) -> None:
         assert "NetworkPolicy" not in objects(major, write(site="  networkPolicy: false\n"))
+
+
+class TestPositions:
+    def test_of_the_site_file_come_with_the_plan(self, major: int, write: Write) -> None:
+        found = objects(major, write(KNOWN, site="  positions: {n1: b1/r1/h1}\n"))
+        given = json.loads(found["ConfigMap"]["data"]["positions.json"])
+        assert given["positions"] == {"n1": "b1/r1/h1"}
+        assert not {"ServiceAccount", "ClusterRole"} & set(found)
+
+    @pytest.mark.parametrize("account", ["", "mine"])
+    def test_are_read_by_an_identity_that_may_only_list_nodes(
+        self, major: int, write: Write, account: str
+    ) -> None:
+        site = f"  readNodes: true\n{f'  serviceAccount: {account}' if account else ''}\n"
+        found = objects(major, write(KNOWN, site=site), "--set", "attempt=a1")
+        name = account or "mytest-a1"
+        assert found["ClusterRole"]["rules"] == [
+            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
+        ]
+        (subject,) = found["ClusterRoleBinding"]["subjects"]
+        assert (subject["name"], pod(found)["serviceAccountName"]) == (name, name)
+        assert ("ServiceAccount" in found) is (not account)
+        assert pod(found)["automountServiceAccountToken"] is False
+
+    def test_of_a_run_are_not_read_by_default(self, major: int, write: Write) -> None:
+        found = objects(major, write(KNOWN))
+        assert "positions.json" not in found["ConfigMap"]["data"]
+        assert not {"ServiceAccount", "ClusterRole"} & set(found)
 
 
 class TestPlacement:
@@ -142,6 +230,28 @@ class TestPlacement:
             "topologyKey": "kubernetes.io/hostname",
         }
 
+    def test_one_rack_without_a_queue(self, major: int, write: Write) -> None:
+        mine = (
+            "  affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: "
+            "[{weight: 1, podAffinityTerm: {topologyKey: mine}}]}}\n"
+        )
+        ours = {"labelSelector": {"matchLabels": {"accept-run": "mytest-a1"}}}
+        required = objects(
+            major, write(KNOWN, site="  topology: {required: rack}\n"), "--set", "attempt=a1"
+        )
+        assert pod(required)["affinity"]["podAffinity"] == {HARD: [{**ours, "topologyKey": "rack"}]}
+        preferred = objects(
+            major, write(KNOWN, site=f"  topology: {{preferred: rack}}\n{mine}"), "--set",
+            "attempt=a1",
+        )  # fmt: skip
+        wishes = pod(preferred)["affinity"]["podAffinity"][
+            "preferredDuringSchedulingIgnoredDuringExecution"
+        ]
+        assert [wish["podAffinityTerm"]["topologyKey"] for wish in wishes] == ["mine", "rack"]
+        assert wishes[1]["podAffinityTerm"] == {**ours, "topologyKey": "rack"}
+        assert not [key for found in (required, preferred) for key in notes_of(found)
+                    if "kueue" in key]  # fmt: skip
+
     def test_spot_and_flex_start(self, major: int, write: Write) -> None:
         found = objects(major, write(KNOWN, site="  spot: true\n  flexStart: true\n  queue: q\n"))
         keys = {one["key"] for one in pod(found)["tolerations"]}
@@ -164,6 +274,7 @@ class TestPlacement:
         labels = queued["metadata"]["labels"]
         assert labels["kueue.x-k8s.io/queue-name"] == "a4"
         assert labels["kueue.x-k8s.io/priority-class"] == "high"
+        assert "affinity" not in pod(found)
         said = {key: value for key, value in notes_of(found).items() if "kueue" in key}
         assert said == {
             "kueue.x-k8s.io/podset-required-topology": "block",
@@ -172,6 +283,28 @@ class TestPlacement:
         }
         assert not [k for k in job(found)["template"]["metadata"]["labels"] if "kueue" in k]
         assert pod(found)["priorityClassName"] == "urgent"
+
+    def test_queue_gets_the_pod_sets_of_the_golden_file(self, major: int, write: Write) -> None:
+        site = (
+            "  queue: a4\n  topology: {required: cloud.google.com/gce-topology-block}\n"
+            "  coordinator: separate\n  coordinatorPod:\n    nodeSelector: {pool: cpu}\n"
+            "    resources: {requests: {cpu: 4, memory: 8Gi}}\n"
+        )
+        found = objects(major, write(KNOWN, nodes=4, site=site))["JobSet"]
+        assert read_by_kueue(found) == yaml.safe_load(KUEUE_SEPARATE.read_text())
+
+    def test_one_rack_does_not_contain_a_coordinator_of_its_own(
+        self, major: int, write: Write
+    ) -> None:
+        site = "  coordinator: separate\n  topology: {required: rack}\n"
+        found = objects(major, write(KNOWN, site=site), "--set", "attempt=a1")["JobSet"]
+        coordinator, hosts = pod_templates(found)
+        assert "podAffinity" not in coordinator["spec"]["affinity"]
+        (rule,) = hosts["spec"]["affinity"]["podAffinity"][HARD]
+        assert rule["labelSelector"]["matchLabels"] == {
+            "accept-run": "mytest-a1",
+            "accept-role": "host",
+        }
 
     @pytest.mark.parametrize(
         ("site", "suspended"),
@@ -276,16 +409,16 @@ class TestContainers:
         assert (env["BIG"], env["LD_LIBRARY_PATH"], env["Q"]) == ("8388608", "/mine", 'a "b" $(C)')
         assert container(found)["envFrom"] == [{"secretRef": {"name": "s"}}]
 
-    @pytest.mark.parametrize(
-        "value", ["y", "N", "on", "~", "null", "1e3", "0o17", "0x1f", "1_000", "12:30", "=", "- a",
-                  "2026-11-21", ".5", "+1", "'", "#", "{a", "é", " ", ""],
-    )  # fmt: skip
-    def test_text_stays_text_on_its_way_through_helm(
-        self, major: int, value: str, write: Write
-    ) -> None:
-        site = f"  extraEnv: {{TEXT: {json.dumps(value, ensure_ascii=False)}}}\n"
-        assert environment(objects(major, write(site=site)))["TEXT"] == value
+    @both
+    def test_text_stays_text_on_its_way_through_helm(self, major: int, write: Write) -> None:
+        values = ["y", "N", "on", "~", "null", "1e3", "0o17", "0x1f", "1_000", "12:30", "=", "- a",
+                  "2026-11-21", ".5", "+1", "'", "#", "{a", "é", " ", ""]  # fmt: skip
+        given = {f"TEXT{number}": value for number, value in enumerate(values)}
+        site = f"  extraEnv: {json.dumps(given, ensure_ascii=False)}\n"
+        found = environment(objects(major, write(site=site)))
+        assert {name: found[name] for name in given} == given
 
+    @both
     def test_numbers_given_to_helm_keep_their_form(self, major: int, write: Write) -> None:
         found = objects(major, write(), "--set", "pod.env.BIG=8388608,site.ttlSeconds=8388608")
         assert environment(found)["BIG"] == "8388608"

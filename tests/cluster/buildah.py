@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from tests.factories import cloudbuild
@@ -26,10 +27,12 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        # podman refuses more than 50 characters.
+        self.state = Path(tempfile.mkdtemp(prefix="accept-images-"))
 
     def __call__(self, *words: str | Path) -> str:
         """Call buildah in the checkout; return its stdout."""
-        where = [f"--root={self.folder}/root", f"--runroot={self.folder}/run"]
+        where = [f"--root={self.folder}/root", f"--runroot={self.state}"]
         buildah = ["unshare", "--mount", "buildah", *where, "--storage-driver=overlay"]
         done = subprocess.run(
             [*buildah, *map(str, words)],
@@ -60,9 +63,11 @@ class Store:
         """Remove all images and containers."""
         self("rm", "--all")
         shutil.rmtree(self.folder)
+        shutil.rmtree(self.state)
 
 
 def step() -> list[str]:
     """Return the words of the build step; the last one is the context folder."""
-    words = cloudbuild.steps(_NAME=NAME, _TARGET="cpu", _BASE=BARE, _TAG="test")["build"].args
+    given = {"_NAME": NAME, "_TARGET": "cpu", "_BASE": BARE, "_RUNTIME_BASE": BARE, "_TAG": "test"}
+    words = cloudbuild.steps(**given)["build"].args
     return [word for word in words if not word.startswith("--cache-from=")]

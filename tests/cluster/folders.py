@@ -54,12 +54,15 @@ def environment_of(python: Path) -> list[Path]:
     return needed
 
 
-def shares(folders: Iterable[Path]) -> list[str]:
-    """Return SOURCE TARGET... of what is to be seen in spite of the hidden places, widest first."""
+def shares(folders: Iterable[Path], *, all_of_them: bool = False) -> list[str]:
+    """Return SOURCE TARGET... of what is to be seen in spite of the hidden places, widest first.
+
+    `all_of_them`: also of folders in other places.
+    """
     hidden = {
         folder
         for folder in folders
-        if any(place in folder.parents for place in HIDDEN) and folder.is_dir()
+        if (all_of_them or any(place in folder.parents for place in HIDDEN)) and folder.is_dir()
     }
     widest = [folder for folder in hidden if not hidden.intersection(folder.parents)]
     return [part for folder in sorted(widest) for part in (str(folder.resolve()), str(folder))]

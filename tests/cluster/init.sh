@@ -1,19 +1,20 @@
 #!/bin/bash
 # The first process of a test host (tests/cluster/hosts.py starts it in new mount, PID, network,
-# UTS and IPC namespaces): init.sh STATE NAME TMPFS_SIZE [SOURCE TARGET]...
+# UTS and IPC namespaces): init.sh STATE NAME TMPFS_SIZE BASE [SOURCE TARGET]...
 #
-# Everything but the places hidden below is the machine's own, read-write. SOURCE is shown at
+# Everything but the places hidden below is that of BASE (/: the machine's own), read-write. SOURCE is shown at
 # TARGET although TARGET lies in a hidden place. Says its process id as the machine sees it, then
 # waits for "go", with a command where one is to run first; when standard input ends the host ends,
 # with every process in it.
 set -euo pipefail
 
-state=$1 name=$2 size=$3
-shift 3
+state=$1 name=$2 size=$3 base=$4
+shift 4
 read -r pid _ </proc/self/stat
 root=$state/root
 
-mount --rbind / "$root"
+mount --rbind "$base" "$root"
+[ "$base" = / ] || mount --rbind /dev "$root/dev"
 mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
 mount -t sysfs -o nosuid,nodev,noexec sysfs "$root/sys"
 [ ! -d /sys/fs/cgroup ] || mount --rbind /sys/fs/cgroup "$root/sys/fs/cgroup"
@@ -28,7 +29,7 @@ done
 
 # A link in these places leads into /run or elsewhere, and is the machine's business.
 for file in hosts hostname resolv.conf shadow; do
-    [ -L "/etc/$file" ] || [ ! -e "/etc/$file" ] || mount --bind "$state/$name/$file" "$root/etc/$file"
+    [ -L "$root/etc/$file" ] || [ ! -e "$root/etc/$file" ] || mount --bind "$state/$name/$file" "$root/etc/$file"
 done
 mount --bind "$state/$name/ssh" "$root/etc/ssh"
 mkdir -m 700 "$root/root/.ssh"

@@ -31,6 +31,9 @@ install=(apt-get install --yes --quiet --no-install-recommends "${missing[@]}")
 "${install[@]}" >/dev/null || { apt-get update --quiet >/dev/null && "${install[@]}" >/dev/null; }
 
 # Nor at the next boot.
-case " ${missing[*]} " in
-*' openssh-server '*) systemctl disable ssh.service ssh.socket >/dev/null 2>&1 || true ;;
-esac
+for unit in openssh-server:ssh.service openssh-server:ssh.socket munge:munge slurmctld:slurmctld slurmd:slurmd \
+    podman:podman.service podman:podman.socket podman:podman-restart.service podman:podman-auto-update.timer; do
+    case " ${missing[*]} " in
+    *" ${unit%:*} "*) systemctl disable "${unit#*:}" >/dev/null 2>&1 || true ;;
+    esac
+done

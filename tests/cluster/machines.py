@@ -51,7 +51,8 @@ class Machines:
     `rate` shapes every host's link (None: not at all). `late` names hosts whose sshd isn't started.
     `share` names folders (virtual environments, say) to be seen on the hosts although they lie
     under /tmp, /root or another hidden place; this repository and this Python always are. `size` is
-    that of each private place. With `domain` the names are h1.DOMAIN and the hostnames h1.
+    that of each private place. With `domain` the names are h1.DOMAIN and the hostnames h1. `base`
+    is the folder of their system: this machine's own, or one of `tests.cluster.debian`.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Machines:
         share: Iterable[Path] = (),
         size: str = "1g",
         domain: str = "",
+        base: Path = Path("/"),
     ) -> None:
         if not 1 <= count <= MOST:
             raise ValueError(f"{count} hosts: 1 to {MOST} can be made")
@@ -74,7 +76,8 @@ class Machines:
         used = [HERE.parent.parent, *folders.environment_of(Path(sys.executable))]
         for folder in share:
             used += [folder, *folders.environment_of(folder / "bin" / "python")]
-        self._shared = folders.shares(used)
+        self._base = base
+        self._shared = folders.shares(used, all_of_them=base != Path("/"))
         self._index = {name: index for index, name in enumerate(self.names)}
         self._host_keys: dict[str, str] = {}
         self._holders: dict[str, subprocess.Popen[str]] = {}
@@ -150,7 +153,8 @@ class Machines:
     def _boot(self, name: str) -> None:
         """Start the first process of a host and wait for its file systems."""
         spaces = ["--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
-        command = ["bash", str(HERE / "init.sh"), str(self.state), name, self.size, *self._shared]
+        command = ["bash", str(HERE / "init.sh"), str(self.state), name, self.size]
+        command += [str(self._base), *self._shared]
         with (self.state / name / "init.log").open("a") as log:
             self._holders[name] = subprocess.Popen(
                 ["unshare", *spaces, *command],

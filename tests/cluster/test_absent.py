@@ -25,7 +25,7 @@ ABSENCES: dict[str, tuple[Callable[[Hosts], None], str, str]] = {
 @pytest.mark.parametrize("what", ABSENCES)
 def test_an_absent_host_is_named_with_its_reason(make_lab: Make, what: str) -> None:
     absent, cause, wait = ABSENCES[what]
-    lab = make_lab(8, before=absent)
+    lab = make_lab(4, before=absent)
     done = lab.run("--start-timeout", wait, checks=CONNECT)
     assert done.ending == ("fail", 3), done.err
     assert done.suspects == {("h3", cause)}
@@ -58,14 +58,14 @@ def test_no_host_at_all_means_that_nothing_starts(make_lab: Make) -> None:
 
 
 def test_a_host_whose_sshd_comes_late_is_waited_for(make_lab: Make) -> None:
-    lab = make_lab(8, late=["h5"])
+    lab = make_lab(4, late=["h2"])
     run = lab.start("--start-timeout", "120s", checks=CONNECT)
-    run.says("waiting for h5")
-    lab.hosts.start_sshd("h5")
+    run.says("waiting for h2")
+    lab.hosts.start_sshd("h2")
     done = run.wait()
     assert done.ending == ("pass", 0), done.err
     assert done.result["hosts"] == list(lab.hosts.names)
     # That sshd of its own, which was not there before, stays.
-    lab.nothing_is_left([name for name in lab.hosts.names if name != "h5"])
-    assert not [each for each in lab.differs(["h5"]) if "accept-" in each]
+    lab.nothing_is_left([name for name in lab.hosts.names if name != "h2"])
+    assert not [each for each in lab.differs(["h2"]) if "accept-" in each]
     lab.evidence_holds(done)

@@ -12,10 +12,10 @@ Make = Callable[..., Lab]
 
 
 @pytest.mark.parametrize(
-    ("venv", "version"), [(VENV, 5), (VENV_MPI4, 4)], ids=["mpi-5.0", "mpi-4.1"]
+    ("venv", "version", "hosts"), [(VENV, 5, 6), (VENV_MPI4, 4, 4)], ids=["mpi-5.0", "mpi-4.1"]
 )
-def test_eight_good_hosts_are_accepted(make_lab: Make, venv: Path, version: int) -> None:
-    lab = make_lab(8, venv=venv)
+def test_good_hosts_are_accepted(make_lab: Make, venv: Path, version: int, hosts: int) -> None:
+    lab = make_lab(hosts, venv=venv)
     done = lab.run(checks=EVERYTHING)
     assert done.ending == ("pass", 0), done.err
     assert done.suspects == set()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
@@ -11,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cluster import debian
 from tests.factories.paths import ROOT
 
 SUITE = "bookworm"
 PACKAGES = ("ca-certificates", "git", "make", "python3", "python3-venv")
-CACHE = Path.home() / ".cache" / "accept-tests"
 #: What a person has set so that package indexes are reached at all.
 CARRIED = ("PIP_", "UV_", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 #: What only fits this machine.
@@ -41,28 +39,10 @@ def carried() -> list[str]:
 
 @pytest.fixture(scope="module")
 def base() -> Path:
-    """Return a minimal Debian, built once outside the checkout; its name encodes its contents."""
-    if os.geteuid() != 0:
-        pytest.skip("a bare machine is made as root")
-    debootstrap = shutil.which("debootstrap", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-    if debootstrap is None:
-        pytest.skip("a bare machine is made with debootstrap, which is not here")
-    key = hashlib.sha256(" ".join((SUITE, *PACKAGES)).encode()).hexdigest()[:12]
-    made = CACHE / f"bare-{key}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"{made.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
-            half = made.with_suffix(".half")
-            shutil.rmtree(half, ignore_errors=True)
-            subprocess.run(
-                [debootstrap, "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, half],
-                check=True,
-                timeout=900,
-            )
-            shutil.rmtree(half / "var" / "cache" / "apt")
-            half.rename(made)
-    return made
+    """Return a minimal Debian."""
+    if reason := debian.why_not():
+        pytest.skip(reason)
+    return debian.make(SUITE, PACKAGES)
 
 
 @pytest.fixture
@@ -114,7 +94,7 @@ def test_make_run_accepts_a_bare_machine(base: Path, scratch: Path) -> None:
     )
     done = on_bare(base, scratch, "cd accept && make run")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "pass (no GPU tested)" in done.stdout.splitlines(), done.stdout
+    assert "✔ ACCEPTED (no GPU tested)" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from tests.cluster.network import execute, inside
 from tests.cluster.runs import ALL_REDUCE, CONNECT, FAULTS, ONE_ROUND, Lab, drilled
 
+from accept.commands.drill_result import DrillReason
+
 Make = Callable[..., Lab]
 
 #: What each is named for, of several causes that `accept drill` lets pass.
@@ -40,7 +42,8 @@ def queues(lab: Lab, host: str) -> str:
 
 
 def test_every_fault_is_caught_and_blamed_on_its_host(make_lab: Make) -> None:
-    lab = make_lab(8)
+    # Among four hosts, a slow one would not be an outlier after one round.
+    lab = make_lab(6)
     for name in lab.hosts.names:
         # What they receive stays shaped by the switch, so that equal pairs are equally fast.
         lab.hosts.run(name, "tc qdisc del dev eth0 root")
@@ -51,7 +54,7 @@ def test_every_fault_is_caught_and_blamed_on_its_host(make_lab: Make) -> None:
     assert {result for result, _ in shown.values()} == {"caught"}, shown
     assert done.exit == 0
     for one in done.result["faults"]:
-        host = one["injected"].partition("@")[2].partition(":")[0]
+        host = one["target"].partition(":")[0]
         assert {host for suspect in one["blamed"] for host in suspect["hosts"]} == {host}
         assert one["after"] is not None
         again = lab.do("judge", one["attempt"], "--json")
@@ -73,7 +76,8 @@ def test_a_link_that_somebody_shapes_is_left_alone_and_a_sick_cluster_ends_the_d
     done = lab.do(*drill(lab, faults=("slow-link",), checks=FEW))
     (one,) = done.result["faults"]
     assert (one["result"], done.exit) == ("left-out", 6), one
-    assert "somebody shapes eth0 already: qdisc tbf" in one["why"]
+    assert one["code"] == DrillReason.NOT_INJECTED
+    assert "qdisc tbf" in one["why"]
     assert {name: queues(lab, name) for name in lab.hosts.names} == before
     lab.hosts.stop_sshd("h3")
     sick = lab.do(

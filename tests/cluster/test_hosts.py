@@ -151,8 +151,8 @@ class TestApart:
             hosts.run("h1", "sleep 1000 & sleep 1000; true", timeout=0.5)
         until(lambda: {each.command for each in hosts.processes("h1")} == before)
 
-    def test_128_hosts_hear_each_other(self, make_hosts: Make) -> None:
-        hosts = make_hosts(128)
+    def test_many_hosts_hear_each_other(self, make_hosts: Make) -> None:
+        hosts = make_hosts(32)
         code = (
             "import socket, sys\n"
             "for name in sys.argv[1:]:\n"
@@ -160,8 +160,8 @@ class TestApart:
             "        assert link.recv(4) == b'SSH-'\n"
             "print(len(sys.argv) - 1)"
         )
-        for name in ("h1", "h128"):
-            assert hosts.run(name, [PYTHON, "-c", code, *hosts.names]).stdout == "128\n"
+        for name in ("h1", "h32"):
+            assert hosts.run(name, [PYTHON, "-c", code, *hosts.names]).stdout == "32\n"
 
 
 class TestFaultsOfSsh:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +18,11 @@ import pytest
 from tests.cluster.buildah import NAME, Store, why_not
 from tests.cluster.kube import image
 from tests.cluster.kube.build import NotBuilt
+from tests.cluster.runs import CONNECT, Workstation, until
 from tests.factories import cloudbuild, dockerfile
 from tests.factories.paths import ROOT
 from tests.factories.ports import free_port
+from tests.factories.standin_ssh import standin_ssh
 
 from accept.backends import requirements
 from accept.core.catalog.tools import python_package
@@ -40,6 +44,15 @@ listen "$(find_sshd)" PORT || { cat sshd.log; exit 1; }
 ssh -i key -p PORT -o StrictHostKeyChecking=no -o BatchMode=yes 127.0.0.1 'echo uid $(id -u)' ||
     cat sshd.log
 kill "$daemon"
+"""
+
+
+#: Uses the images of buildah. Its mounts end with each call. Debian's podman would prefer crun.
+PODMAN = """\
+#!/bin/sh
+export CONTAINERS_CONF={conf}
+exec unshare --mount /usr/bin/podman --root={folder}/root --runroot={state} \
+    --storage-driver=overlay --runtime=runc --cgroup-manager=cgroupfs --events-backend=file "$@"
 """
 
 
@@ -65,7 +78,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
     container = made("from", image.BASE)
     # So that installing it makes host keys, as on a base that has no sshd.
     made("run", container, "--", "dpkg", "--purge", "--force-depends", "openssh-server")
-    built = made.build(container, f"--build-arg=PIP_PACKAGES={' '.join(PACKAGES)}")
+    built = made.build(
+        container,
+        f"--build-arg=PIP_PACKAGES={' '.join(PACKAGES)}",
+        "--build-arg=TORCH_PACKAGES=",
+    )
     made("from", "--name", "tried", built)
     yield made
     made.close()
@@ -120,6 +137,45 @@ def test_ranks_find_each_other(store: Tried) -> None:
 def test_takes_a_login_with_the_runs_key_and_has_no_password(store: Tried) -> None:
     assert "uid 0" in store.run(LOGIN.replace("PORT", str(free_port())))
     assert store.run("grep ^root: /etc/shadow").startswith("root:*:")
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """Make a folder with a path that is short enough for the sockets of ssh."""
+    with tempfile.TemporaryDirectory(prefix="accept-scratch-") as folder:
+        yield Path(folder)
+
+
+def test_podman_runs_a_host_over_ssh_in_it(
+    store: Tried, scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standin_ssh(tmp_path / "ssh", monkeypatch)
+    podman = tmp_path / "ssh" / "bin" / "podman"
+    conf = tmp_path / "containers.conf"
+    podman.write_text(PODMAN.format(folder=store.folder, state=store.state, conf=conf))
+    podman.chmod(0o755)
+    # This machine may not raise the limits that podman sets by default.
+    conf.write_text("[containers]\ndefault_ulimits = []\n")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    # Only the container has this Python.
+    (tools / "python").write_text('#!/bin/sh\nexec /usr/bin/python3 "$@"\n')
+    (tools / "python").chmod(0o755)
+    site = (
+        f"container: {{runtime: podman, mounts: ['{tools}:/inside:ro']}}\n"
+        f"tools: {{scratch: {scratch}, python: /inside/python}}\n"
+    )
+    workstation = Workstation(tmp_path, site=site, environment={})
+    done = workstation.command(
+        *("run", "--hosts", "h1", "--machine", "cpu", "--image", f"{NAME}:test", "--json"),
+        *("--site", str(workstation.site), "--suite", str(workstation.suite(CONNECT))),
+    ).wait()
+    workstation.close()
+    assert done.ending == ("pass", 0), done.err
+    workstation.evidence_holds(done)
+    # The container ends a moment after its last file.
+    until(lambda: not list(scratch.iterdir()))
+    until(lambda: not subprocess.check_output([podman, "ps", "--all", "--quiet"]))
 
 
 def test_says_what_it_is_and_starts_nothing_of_its_own(store: Tried) -> None:

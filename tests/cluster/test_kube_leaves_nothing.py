@@ -57,8 +57,7 @@ def swept(state: str, link: str) -> bool:
     return not left(state, link)
 
 
-@pytest.mark.parametrize("moment", ["a node starts", "a pod may run"])
-def test_what_a_killed_cluster_leaves_is_swept(moment: str) -> None:
+def test_what_a_killed_cluster_leaves_is_swept() -> None:
     if reason := why_not():
         pytest.skip(reason)
     with subprocess.Popen(
@@ -67,8 +66,8 @@ def test_what_a_killed_cluster_leaves_is_swept(moment: str) -> None:
         try:
             assert child.stdout
             state, link = child.stdout.readline().split()
-            # The kubelet makes the second kind once it takes pods.
-            group = f"{state}-h2" if moment == "a node starts" else f"{state}-h2/kubepods"
+            # The kubelet makes it when it is ready for pods.
+            group = f"{state}-h2/kubepods"
             until(lambda: list(GROUPS.glob(f"*/{group}")) or (GROUPS / group).exists())
             assert left(state, link)
         finally:

@@ -36,7 +36,7 @@ def test_doctor_reports_a_noexec_scratch_folder_and_passes(make_lab: Make) -> No
         *("--suite", str(lab.suite(CONNECT))),
     )
     assert done.exit == 0, done.out
-    (need,) = (each for each in done.result["needs"] if each["what"] == "scratch folder")
+    (need,) = (each for each in done.result["needs"] if each["code"] == "R-SCRATCH")
     assert need["good"]
     assert "noexec" in need["found"]
 

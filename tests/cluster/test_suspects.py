@@ -5,21 +5,43 @@ Ranks that hang, die or send wrong data are injected by a drill: test_drill.py.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.cluster.runs import ALL_REDUCE, CONNECT, ENDLESS, PAIRS, Lab, until
 
 Make = Callable[..., Lab]
 
 
-def test_a_slow_link_is_named_by_the_pairs(make_lab: Make) -> None:
-    lab = make_lab(8)
+def digest(folder: Path) -> str:
+    """Return a digest of all files of a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return hashlib.sha256(b"".join(bytes(f) + f.read_bytes() for f in files)).hexdigest()
+
+
+def test_a_slow_link_is_named_by_the_pairs_and_bad_until_it_is_repaired(make_lab: Make) -> None:
+    lab = make_lab(6)
     lab.hosts.slow("h5")
     done = lab.run(checks=[*CONNECT, *PAIRS])
     assert done.ending == ("degraded", 3), done.err
     assert done.suspects == {("h5", "slow-outlier")}
     lab.nothing_is_left()
     lab.evidence_holds(done)
+    run = done.result["attempt"]
+    before = digest(lab.evidence(run))
+    again = lab.do("retest", run, "--json")
+    assert (again.exit, again.result["accepted"]) == (3, False), again.err
+    assert [s["outcome"] for s in again.result["suspects"]] == ["still-bad"], again.err
+    lab.hosts.shape("h5")
+    repaired = lab.do("retest", run, "h5", "--json")
+    assert [s["outcome"] for s in repaired.result["suspects"]] == ["closed"], repaired.err
+    assert (repaired.exit, repaired.result["accepted"]) == (0, True)
+    assert digest(lab.evidence(run)) == before
+    lab.nothing_is_left()
+    lab.hosts.stop("h5")
+    gone = lab.do("retest", run)
+    assert (gone.exit, "E-SSH-HOSTS-UNUSABLE" in gone.err) == (4, True), gone.err
 
 
 def measuring(lab: Lab, host: str) -> bool:
@@ -28,7 +50,7 @@ def measuring(lab: Lab, host: str) -> bool:
 
 
 def test_a_host_that_dies_in_the_middle_of_a_step_is_named(make_lab: Make) -> None:
-    lab = make_lab(8)
+    lab = make_lab(5)
     checks = [*ENDLESS, ALL_REDUCE[0].replace("all,", "halves,")]
     started = lab.start(checks=checks)
     started.says("connectivity: ping")

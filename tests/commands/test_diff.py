@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from tests.factories import sample_evidence
 from tests.factories.command_line import accept, refused
+from tests.factories.judging import EIGHT, gpu_plan, judged
 from tests.factories.nccl_logs import NODES, corpus, fine, slow, table
+from tests.factories.simulated_runs import run_of
+from tests.factories.simulated_worlds import BY_NAME
+from tests.factories.verdicts import hosts_record, measured, step
 
-from accept.commands.diff import Diff
+from accept.commands.diff import Diff, compare
+from accept.commands.judge import Judged
 from accept.core.serde import dump, read
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -27,7 +33,7 @@ def compared(a: Path, b: Path) -> dict[str, Any]:
     done = accept("diff", a, b, "--json")
     assert dump(read(Diff, json.loads(done.out))) == json.loads(done.out)
     found: dict[str, Any] = json.loads(done.out)
-    assert done.code == (3 if found["regression"] else 0)
+    assert done.code == (3 if found["regression"] else 0 if found["complete"] else 6)
     return found
 
 
@@ -54,10 +60,43 @@ class TestNoise:
         assert compared(log("c", 100, 8), log("d", 97, 8))["regression"]
         assert compared(log("a", 100, 1), log("e", 90, 1))["regression"]
 
-    def test_a_missing_host_is_reported(self, before: Path, tmp_path: Path) -> None:
+
+class TestNotMeasured:
+    """A comparison without everything that A measured is incomplete."""
+
+    def test_a_host(self, before: Path, tmp_path: Path) -> None:
         after = corpus(tmp_path / "after", nodes=NODES[:-1])
-        assert compared(before, after)["hostsOnlyInA"] == [NODES[-1]]
+        found = compared(before, after)
+        assert found["hostsOnlyInA"] == [NODES[-1]]
+        assert not found["complete"]
+        assert {len(one["missing"]) for one in found["notMeasured"]} == {1, 7}
         assert f"Hosts only in A: {NODES[-1]}" in accept("diff", before, after).out
+
+    def test_half_of_the_pairs(self, before: Path, tmp_path: Path) -> None:
+        after = corpus(tmp_path / "after", seed=2)
+        pairs = sorted(path for path in after.iterdir() if path.name.count("node") == 2)
+        for path in pairs[::2]:
+            path.unlink()
+        found = compared(before, after)
+        assert (found["regression"], found["complete"]) == (False, False)
+        assert {(len(one["missing"]), one["groupsA"]) for one in found["notMeasured"]} == {(14, 28)}
+
+    def test_more_in_b_is_complete(self, before: Path, tmp_path: Path) -> None:
+        after = corpus(tmp_path / "after", nodes=NODES[:-1])
+        assert compared(after, before)["complete"]
+
+    def test_other_pairs_of_a_run_are_as_good(self) -> None:
+        def run(seed: int) -> Judged:
+            pairs = step("all-reduce", "pairs", rounds=3)
+            chance = Random(seed)
+            records = measured(pairs, EIGHT, lambda _: 100 + chance.gauss(0, 0.2), seed=seed)
+            plan = gpu_plan(pairs, seed=seed)
+            verdict = judged(plan, hosts_record(EIGHT), *records)
+            return Judged(verdict=verdict, plan=plan, records=tuple(records))
+
+        found = compare("a", run(1), "b", run(2))
+        assert (found.regression, found.complete) == (False, True)
+        assert found.changes[0].paired < 12
 
 
 class TestSlower:
@@ -70,12 +109,36 @@ class TestSlower:
 
     def test_one_slow_node_is_named(self, before: Path, tmp_path: Path) -> None:
         found = compared(before, corpus(tmp_path / "after", slow("node3"), seed=2))
-        lost = {host["host"] for one in found["changes"] for host in one["hosts"]}
-        assert lost == {"node3"}
+        assert [one["host"] for one in found["hosts"]] == ["node3"]
+        assert found["hosts"][0]["change"] == pytest.approx(-0.1, abs=0.005)
         assert found["b"]["state"] == "degraded"
+        assert found["pairs"] == []
         text = accept("diff", before, tmp_path / "after").out
-        assert text.startswith("slower: ")
-        assert "node3: -10" in text
+        assert text.startswith("node3 is 1")
+        assert "nothing else changed" in text.splitlines()[0]
+
+    def test_a_node_two_percent_slower_is_seen_in_all_figures_together(
+        self, before: Path, tmp_path: Path
+    ) -> None:
+        found = compared(before, corpus(tmp_path / "after", slow("node3", share=0.98), seed=2))
+        assert [(h["host"], h["figures"], h["ofFigures"]) for h in found["hosts"]] == [
+            ("node3", 4, 4)
+        ]
+        assert not any(one["significant"] for one in found["changes"])
+
+    def test_a_pair_that_collapsed_is_named_and_its_hosts_are_not(
+        self, before: Path, tmp_path: Path
+    ) -> None:
+        def speed(_: str, hosts: Sequence[str], __: Sequence[int]) -> float:
+            return 0.5 if tuple(hosts) == ("node1", "node2") else 1.0
+
+        found = compared(before, corpus(tmp_path / "after", speed, seed=2))
+        assert [(one["hosts"], one["figures"]) for one in found["pairs"]] == [
+            (["node1", "node2"], 2)
+        ]
+        assert found["pairs"][0]["share"] == pytest.approx(0.5, rel=0.02)
+        assert found["hosts"] == []
+        assert accept("diff", before, tmp_path / "after").out.startswith("1 pair collapsed")
 
     def test_a_node_that_was_always_slow_is_not_a_change(self, tmp_path: Path) -> None:
         a = corpus(tmp_path / "a", slow("node3"), seed=1)
@@ -109,7 +172,7 @@ class TestComparedKinds:
             (["node5"], "wrong-data")
         ]
         assert not compared(after, before)["regression"]
-        assert "Accused only in B: node5 (wrong-data)" in accept("diff", before, after).out
+        assert accept("diff", before, after).out.startswith("node5 wrong-data")
 
     def test_kinds_that_one_side_lacks_are_listed(self, before: Path, tmp_path: Path) -> None:
         after = corpus(tmp_path / "after", gpus=(range(8), range(4)), seed=2)
@@ -120,6 +183,22 @@ class TestComparedKinds:
     def test_evidence_of_runs(self, tmp_path: Path) -> None:
         one, two = (sample_evidence.write(tmp_path / name) for name in ("one", "two"))
         assert accept("diff", one, two).error == "E-DIFF-NOTHING-IN-COMMON"
+
+
+class TestSimulatedClusters:
+    """Seventeen hosts in a few rounds of pairs, once healthy and once with a fault."""
+
+    @pytest.mark.parametrize("world", ["w0", "w9", "apart-10", "by-switch", "some-gpus"])
+    def test_two_healthy_runs_do_not_differ(self, world: str) -> None:
+        a, b = (run_of(BY_NAME[world].cluster(17, 4, 1, noise=noise), 4) for noise in (1, 2))
+        found = compare("a", a, "b", b)
+        assert (found.regression, found.complete) == (False, True)
+
+    def test_random_pairs_that_collapse_accuse_no_host(self) -> None:
+        a, b = (run_of(BY_NAME[world].cluster(17, 8, 1), 8) for world in ("w0", "pairs-10-6"))
+        found = compare("a", a, "b", b)
+        assert found.pairs
+        assert not found.hosts
 
 
 class TestRefused:

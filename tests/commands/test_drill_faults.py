@@ -22,12 +22,13 @@ from tests.factories.verdicts import (
 )
 
 from accept.commands.drill_faults import Choice, Outcome, choose, outcome
+from accept.commands.drill_result import DrillReason
 from accept.config.faults import parse_faults
 from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
-from accept.core.model import Fact, Plan, Problem, Record, State
+from accept.core.model import Fact, Injection, Plan, Problem, Record, State
 
 ALL = step("all-reduce", "all")
 PAIRS = step("all-reduce", "pairs", rounds=3, number=20)
@@ -46,7 +47,7 @@ class TestChoice:
         assert chosen == choose(SUITE, FAULTS[fault], hosts(count), seed)
         assert bool(chosen.injected) is not bool(chosen.reason)
         if chosen.injected:
-            assert parse_faults([chosen.injected], hosts(count)) == (chosen.injected,)
+            assert parse_faults([chosen.injected], hosts(count)) == (chosen.injection,)
             assert set(chosen.steps) <= {one.id for one in SUITE.steps}
 
     @given(st.integers(2, 70), st.integers())
@@ -56,40 +57,42 @@ class TestChoice:
     @given(st.integers())
     def test_takes_an_existing_rank(self, seed: int) -> None:
         chosen = choose(plan(ALL, machine=GPU), FAULTS["wrong"], hosts(4), seed)
-        assert int(chosen.injected.rpartition(":")[2]) in range(8)
+        assert chosen.injection is not None
+        assert chosen.injection.rank in range(8)
 
     def test_differs_between_seeds_and_faults(self) -> None:
         chosen = {
-            choose(SUITE, FAULTS[fault], hosts(64), seed).injected.partition("@")[2]
+            choose(SUITE, FAULTS[fault], hosts(64), seed).injection
             for fault in ("wrong", "hang")
             for seed in range(8)
         }
         assert len(chosen) > 8
 
 
-#: Fault, plan, number of hosts, and a part of the reason.
+#: Fault, plan, number of hosts, and the reason.
 LEFT_OUT = [
-    ("slow", SUITE, 1, "cannot be found on 1 host"),
-    ("slow", SUITE, 3, "without a bound"),
-    ("slow", plan(ALL, TRAIN), 8, "needs a collective on pairs"),
-    ("slow-link", plan(step(groups="each")), 8, "needs a collective on pairs"),
-    ("slow-link", plan(PAIRS, machine=GPU), 8, "bypasses the kernel"),
-    ("wrong", plan(step("inventory", "each")), 8, "not in this suite"),
-    ("wrong", plan(TRAIN), 1, "no step has enough ranks"),
-    ("flip", SUITE, 8, "not in this suite"),
-    ("sockets", SUITE, 8, "cpu specifies no network"),
-    ("sockets", plan(ALL, machine=FABRIC), 1, "at least 2 hosts"),
-    ("unreachable", SUITE, 1, "at least 2 hosts"),
+    ("slow", SUITE, 1, DrillReason.TOO_FEW_HOSTS),
+    ("slow", SUITE, 3, DrillReason.NO_BOUND),
+    ("slow", plan(ALL, TRAIN), 8, DrillReason.NO_PAIRS),
+    ("slow-link", plan(step(groups="each")), 8, DrillReason.NO_PAIRS),
+    ("slow-link", plan(PAIRS, machine=GPU), 8, DrillReason.BYPASSES_KERNEL),
+    ("wrong", plan(step("inventory", "each")), 8, DrillReason.NOT_IN_SUITE),
+    ("wrong", plan(TRAIN), 1, DrillReason.TOO_FEW_RANKS),
+    ("flip", SUITE, 8, DrillReason.NOT_IN_SUITE),
+    ("sockets", SUITE, 8, DrillReason.NO_NETWORK),
+    ("sockets", plan(ALL, machine=FABRIC), 1, DrillReason.TWO_HOSTS),
+    ("unreachable", SUITE, 1, DrillReason.TWO_HOSTS),
 ]
 
 
-@pytest.mark.parametrize(("fault", "of", "count", "reason"), LEFT_OUT)
+@pytest.mark.parametrize(("fault", "of", "count", "code"), LEFT_OUT)
 def test_faults_that_cannot_be_found_are_left_out_with_a_reason(
-    fault: str, of: Plan, count: int, reason: str
+    fault: str, of: Plan, count: int, code: DrillReason
 ) -> None:
     chosen = choose(of, FAULTS[fault], hosts(count), 1)
-    assert reason in chosen.reason
-    assert (chosen.injected, chosen.steps) == ("", ())
+    assert chosen.reason is not None
+    assert chosen.reason.code is code
+    assert (chosen.injection, chosen.steps) == (None, ())
 
 
 SEEN_BY = [
@@ -111,13 +114,20 @@ def test_the_steps_that_detect_a_fault_are_listed(
 
 
 def drilled(
-    fault: str, injected: str, of: Plan, records: Sequence[Record], *, name: str = "injected"
+    fault: str,
+    injected: str,
+    of: Plan,
+    records: Sequence[Record],
+    *,
+    name: str = "injected",
+    value: str = "",
 ) -> Outcome:
     """Return the outcome of a run with these records, in which the fault struck as planned."""
-    where = injected.partition("@")[2].partition(":")[0]
-    mark = Fact(name=name, value=injected, check="hosts", host=where if where != "*" else None)
+    (injection,) = parse_faults([injected], ())
+    where = injection.host if injection.host != "*" else None
+    mark = Fact(name=name, value=value or injected, check="hosts", host=where)
     marked = replace(records[0], facts=(*records[0].facts, mark))
-    choice = Choice(fault=FAULTS[fault], injected=injected)
+    choice = Choice(fault=FAULTS[fault], injection=injection)
     kept = (marked, *records[1:])
     return outcome(choice, of, kept, judge(of, kept, checks=REGISTRY, attempt="a"))
 
@@ -145,17 +155,19 @@ class TestCaught:
         done = drilled("slow", f"slow@{injected}:0", PAIRED, records)
         assert done.result == ("caught" if bad == injected else "missed")
         if bad != injected:
-            assert bad in done.why
+            assert done.code is DrillReason.BLAMES_OTHERS
 
     @given(st.sampled_from(ON_RANKS), st.sampled_from(EIGHT))
     def test_never_if_the_run_passed(self, fault: str, host: str) -> None:
         records = [hosts_record(EIGHT), *measured(PAIRS, EIGHT, slow())]
         done = drilled(fault, f"{fault}@{host}:0", PAIRED, records)
-        assert done.result == "missed"
+        assert (done.result, done.code) == ("missed", DrillReason.NOT_REJECTED)
 
     def test_not_if_another_host_is_blamed_too(self) -> None:
         done = drilled("hang", "hang@h3:0", plan(ALL), rejected(Cause.RANK_HUNG, "h3", "h4"))
-        assert (done.result, "h3" in done.why, "h4" in done.why) == ("missed", False, True)
+        assert (done.result, done.code) == ("missed", DrillReason.BLAMES_OTHERS)
+        assert "h4" in done.why
+        assert "h3" not in done.why
 
     @pytest.mark.parametrize(
         ("gpus", "result"),
@@ -184,19 +196,19 @@ class TestCaught:
 
     def test_not_if_nothing_is_blamed(self) -> None:
         done = drilled("hang", "hang@h3:0", plan(ALL), rejected(Cause.TIMED_OUT))
-        assert done.result == "missed"
+        assert (done.result, done.code) == ("missed", DrillReason.BLAMES_NOBODY)
 
     def test_not_for_another_cause(self) -> None:
         done = drilled("wrong", "wrong@h3:0", plan(ALL), rejected(Cause.RANK_HUNG, "h3"))
-        assert (done.result, "rank-hung" in done.why) == ("missed", True)
+        assert (done.result, done.code) == ("missed", DrillReason.OTHER_CAUSE)
+        assert Cause.RANK_HUNG in done.why
 
     def test_not_if_the_fault_was_never_injected(self) -> None:
         records = rejected(Cause.RANK_HUNG, "h3")
         verdict = judge(plan(ALL), records, checks=REGISTRY, attempt="a")
-        done = outcome(
-            Choice(fault=FAULTS["hang"], injected="hang@h3:0"), plan(ALL), records, verdict
-        )
-        assert done.result == "missed"
+        choice = Choice(fault=FAULTS["hang"], injection=Injection(fault="hang", host="h3", rank=0))
+        done = outcome(choice, plan(ALL), records, verdict)
+        assert (done.result, done.code) == ("missed", DrillReason.NEVER_INJECTED)
 
     def test_a_fault_of_all_hosts_blames_no_single_host(self) -> None:
         of = plan(ALL, machine=FABRIC, references=(FLOOR,))
@@ -209,19 +221,24 @@ class TestCaught:
         away = Problem(cause=Cause.UNREACHABLE_REFUSED, message="m", check="hosts", host="pod-1")
         mark = Fact(name="injected", value="unreachable@#1", host="pod-1")
         records = [replace(hosts_record(["h0"], away), facts=(mark,)), record(ALL, ["h0"])]
-        choice = Choice(fault=FAULTS["unreachable"], injected="unreachable@#1")
+        injection = Injection(fault="unreachable", host="#1")
+        choice = Choice(fault=FAULTS["unreachable"], injection=injection)
         done = outcome(
             choice, plan(ALL), records, judge(plan(ALL), records, checks=REGISTRY, attempt="a")
         )
         assert done.result == "caught"
 
     def test_a_refused_fault_is_left_out_and_one_that_stays_is_missed(self) -> None:
-        refused = drilled(
-            "slow-link", "x: no tc", PAIRED, [hosts_record(EIGHT)], name="not-injected"
-        )
-        assert (refused.result, "x: no tc" in refused.why) == ("left-out", True)
-        left = drilled("slow-link", "h1: eth0", PAIRED, [hosts_record(EIGHT)], name="not-undone")
-        assert (left.result, "h1: eth0" in left.why) == ("missed", True)
+        def reported(name: str, value: str) -> Outcome:
+            found = [hosts_record(EIGHT)]
+            return drilled("slow-link", "slow-link@h1", PAIRED, found, name=name, value=value)
+
+        refused = reported("not-injected", "h1: no tc")
+        assert (refused.result, refused.code) == ("left-out", DrillReason.NOT_INJECTED)
+        assert "h1: no tc" in refused.why
+        left = reported("not-undone", "h1: eth0")
+        assert (left.result, left.code) == ("missed", DrillReason.NOT_UNDONE)
+        assert "h1: eth0" in left.why
 
     def test_reports_the_time_until_the_fault_is_known(self) -> None:
         """It was known when the pairs were done, and not before."""
@@ -235,7 +252,8 @@ class TestCaught:
 
 def test_a_run_with_a_caught_fault_is_never_accepted() -> None:
     records = [hosts_record(EIGHT), *measured(PAIRS, EIGHT, slow("h1"))]
-    verdict = judge(replace(PAIRED, injected=("slow@h1:0",)), records, checks=REGISTRY, attempt="a")
+    injected = parse_faults(["slow@h1"], ())
+    verdict = judge(replace(PAIRED, injected=injected), records, checks=REGISTRY, attempt="a")
     assert not verdict.accepted
     assert verdict.headline.startswith("drill: ")
     assert verdict.state is not State.PASS
@@ -243,4 +261,6 @@ def test_a_run_with_a_caught_fault_is_never_accepted() -> None:
 
 def test_one_rank_per_host_is_enough() -> None:
     machine = replace(CPU, ranks=1)
-    assert choose(plan(PAIRS, machine=machine), FAULTS["slow"], EIGHT, 3).injected.endswith(":0")
+    injection = choose(plan(PAIRS, machine=machine), FAULTS["slow"], EIGHT, 3).injection
+    assert injection is not None
+    assert injection.rank == 0

@@ -5,17 +5,22 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 import tarfile
+import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.factories import sample_evidence, verdicts
+from tests.factories import nccl_logs, sample_evidence, verdicts
 from tests.factories.command_line import accept, program, refused
 
+from accept.commands import judge
 from accept.commands.judge import JudgedVerdict
 from accept.core import evidence
+from accept.core.model import Injection
 from accept.core.serde import dump, read
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -45,7 +50,7 @@ class TestTheSameVerdict:
 
     def test_without_a_path_it_is_the_last_run(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")
-        assert accept("judge").out.splitlines()[0] == "pass (no GPU tested)"
+        assert accept("judge").out.startswith("✔ ACCEPTED (no GPU tested)")
 
     def test_whatever_the_old_verdict_was(self, folder: Path) -> None:
         verdict = folder / evidence.VERDICT
@@ -446,10 +451,48 @@ class TestReport:
         for name in (evidence.REPORT, evidence.JUNIT):
             (folder / name).unlink()
         done = accept("report", folder)
+        lists = [f"nodes/{name}.txt" for name in ("good", "bad", "untested")]
         assert done.out.splitlines() == [
-            f"{folder}/{name}" for name in ("verdict.json", "report.md", "junit.xml")
+            *(f"{folder}/{name}" for name in ("verdict.json", "report.md", "junit.xml")),
+            *(f"{folder.parent}/{name}" for name in ("report.html", *lists)),
         ]
         assert (folder / evidence.REPORT).read_text().startswith("# pass")
+        assert evidence.check_checksums(folder) == ()
+
+    def test_a_run_folder_has_report_and_lists_beside_its_evidence(self, runs: Path) -> None:
+        folder = sample_evidence.write(runs / "one" / "evidence")
+        assert accept("judge", "one").code == 0
+        first = (runs / "one" / "report.html").read_bytes()
+        assert (runs / "one" / "nodes" / "good.txt").read_text() == "h0\n"
+        assert (runs / "one" / "nodes" / "bad.txt").read_text() == ""
+        (runs / "one" / "report.html").unlink()
+        accept("judge", "one", "--machine", "cpu")
+        assert not (runs / "one" / "report.html").exists()
+        assert str(runs / "one" / "report.html") in accept("report", "one").out
+        assert (runs / "one" / "report.html").read_bytes() == first
+        assert evidence.check_checksums(folder) == ()
+
+    def test_of_an_older_run_does_not_make_it_the_last(self, runs: Path) -> None:
+        for number, name in enumerate(("one", "two")):
+            sample_evidence.write(runs / name / "evidence")
+            os.utime(runs / name, (number, number))
+        accept("report", "one")
+        assert str(runs / "two") in accept("report", "last").out
+
+    def test_of_damaged_evidence_is_refused(self, folder: Path) -> None:
+        (folder / evidence.RECORDS).write_text("{}")
+        refused("report", folder, code=6, error="E-EVIDENCE-CHANGED")
+        assert not (folder.parent / "report.html").exists()
+
+    def test_evidence_with_a_name_of_its_own_gets_a_folder_beside_it(self, tmp_path: Path) -> None:
+        folder = sample_evidence.write(tmp_path / "ticket-7")
+        assert f"{folder}-report/report.html" in accept("report", folder).out
+
+    def test_a_verdict_does_not_depend_on_its_report(self, runs: Path) -> None:
+        sample_evidence.write(runs / "one" / "evidence")
+        (runs / "one" / "nodes").write_text("in the way")
+        done = accept("judge", "one")
+        assert (done.code, "report.html was not written" in done.err) == (0, True)
 
     def test_a_form_is_printed(self, folder: Path) -> None:
         assert accept("report", folder, "--format", "md").out.startswith("# pass")
@@ -471,3 +514,142 @@ def test_a_crash_is_raised_in_tests(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     done = program("judge", tmp_path / "file")
     assert (done.code, done.out, "Traceback" in done.err) == (6, "", False)
+
+
+def tar(folder: Path, target: Path, inner: str) -> Path:
+    with tarfile.open(target, "w:gz") as packed:
+        packed.add(folder, arcname=inner)
+    return target
+
+
+def zipped(folder: Path, target: Path, inner: str) -> Path:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
+        for path in sorted(folder.rglob("*")):
+            packed.write(path, f"{inner}/{path.relative_to(folder)}".lstrip("/"))
+    return target
+
+
+def copied(folder: Path, target: Path, inner: str) -> Path:
+    shutil.copytree(folder, target / inner)
+    return target
+
+
+def zipped_tar(folder: Path, target: Path, inner: str) -> Path:
+    packed = tar(folder, target.with_suffix(".inner"), inner)
+    with zipfile.ZipFile(target, "w") as outer:
+        outer.write(packed, "evidence.tar.gz")
+    return target
+
+
+Form = Callable[[Path, Path, str], Path]
+FORMS = [copied, tar, zipped, zipped_tar]
+INNER = ["evidence", "acme/4711/evidence", "20261122-150128-4d7a", ""]
+
+
+@pytest.mark.parametrize("form", FORMS)
+class TestAnyForm:
+    @pytest.mark.parametrize("inner", INNER)
+    def test_the_verdict_is_that_of_the_folder(
+        self, tmp_path: Path, folder: Path, form: Form, inner: str
+    ) -> None:
+        before = accept("judge", folder, "--json")
+        assert before.code == 0
+        assert accept("judge", form(folder, tmp_path / "given", inner or "."), "--json") == before
+
+    def test_a_drill_stays_a_drill(self, tmp_path: Path, form: Form) -> None:
+        drill = replace(sample_evidence.PLAN, injected=(Injection(fault="wrong", host="h0"),))
+        folder = sample_evidence.write(tmp_path / "evidence", plan=drill)
+        found = accept("judge", folder, "--json")
+        assert json.loads(found.out)["injected"]
+        assert accept("judge", form(folder, tmp_path / "given", "x/evidence"), "--json") == found
+
+    @pytest.mark.parametrize(
+        "name", [evidence.PLAN, evidence.RECORDS, sample_evidence.record().log]
+    )
+    @pytest.mark.parametrize("edit", ["change", "remove", "add"])
+    def test_modified_evidence_is_refused(
+        self, tmp_path: Path, folder: Path, form: Form, name: str, edit: str
+    ) -> None:
+        path = folder / name
+        if edit == "change":
+            path.write_text(path.read_text() + "\n")
+        elif edit == "remove":
+            path.unlink()
+        else:
+            path.with_name("more.log").write_text("x")
+        for inner in ("x/evidence", "x"):
+            given = form(folder, tmp_path / f"given-{len(inner)}", inner)
+            assert "given" in refused("judge", given, code=6)
+
+    def test_several_runs_are_judged_one_by_one(
+        self, tmp_path: Path, folder: Path, form: Form
+    ) -> None:
+        both = tmp_path / "both"
+        shutil.copytree(folder, both / "good")
+        sample_evidence.write(both / "customer" / "bad", status=1)
+        given = form(both, tmp_path / "given", "all")
+        found = accept("judge", given, "--json")
+        assert [one["state"] for one in json.loads(found.out)] == ["fail", "pass"]
+        assert found.code == 3
+        shown = accept("judge", given)
+        assert all(f"{name}:\n" in shown.out for name in ("all/customer/bad", "all/good"))
+        for command in ("report", "baseline"):
+            assert accept(command, given).error == "E-EVIDENCE-SEVERAL"
+
+    def test_other_files_beside_a_run_do_not_count(
+        self, tmp_path: Path, folder: Path, form: Form
+    ) -> None:
+        ticket = tmp_path / "ticket"
+        shutil.copytree(folder, ticket / "evidence")
+        nccl_logs.corpus(ticket / "old-logs", nccl_logs.slow("node3"), nodes=nccl_logs.NODES[:4])
+        (ticket / "dmesg_h0.log").write_text("srun: error: Node failure on h0\n")
+        (ticket / "pod.log").write_text(sample_evidence.console(sample_evidence.record()))
+        found = json.loads(accept("judge", form(ticket, tmp_path / "given", "x"), "--json").out)
+        assert (found["state"], found["hosts"]) == ("pass", ["h0"])
+        assert "other files" in found["notes"][0]
+
+    def test_a_saved_log_among_other_files(self, tmp_path: Path, form: Form) -> None:
+        folder = nccl_logs.corpus(tmp_path / "logs", nodes=nccl_logs.NODES[:3])
+        for name, status in {"a.txt": 0, "b/b.txt": 1}.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            record = sample_evidence.record(status=status)
+            (folder / name).write_text(sample_evidence.console(record))
+        found = accept("judge", form(folder, tmp_path / "given", "x"), "--json")
+        # The two logs are of the same run and attempt.
+        assert json.loads(found.out)["state"] == "pass"
+
+
+def test_a_link_inside_of_packed_evidence_is_refused(tmp_path: Path, folder: Path) -> None:
+    (folder / "logs" / "more").symlink_to("/etc/passwd")
+    refused(
+        "judge", tar(folder, tmp_path / "a.tgz", "x/evidence"), code=6, error="E-ARCHIVE-UNSAFE"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["evidence/logs", "evidence/" + "n" * 300, "evidence/a/plan.json/x"]
+)
+def test_names_that_no_folder_can_have_are_refused(tmp_path: Path, folder: Path, name: str) -> None:
+    packed = zipped(folder, tmp_path / "a.zip", "evidence")
+    with zipfile.ZipFile(packed, "a") as more:
+        more.writestr("evidence/a/plan.json", "x")
+        more.writestr(name, "x")
+    refused("judge", packed, code=6)
+
+
+def test_files_of_desktops_do_not_change_evidence(folder: Path) -> None:
+    for name in (".DS_Store", "logs/._10-script", "logs/Thumbs.db"):
+        (folder / name).write_bytes(b"x")
+    assert accept("judge", folder).code == 0
+
+
+def test_many_files_are_announced_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "_MANY_FILES", 5)
+    for number in range(4):
+        (tmp_path / f"{number}.py").write_text("x")
+        (tmp_path / f"{number}.txt").write_text("x")
+    done = accept("judge", tmp_path)
+    assert done.error == "E-EVIDENCE-NONE"
+    assert "4 of 8 files look like logs" in done.err

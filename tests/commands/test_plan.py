@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,11 @@ import pytest
 import typer.main
 from tests.factories.api_server import ApiServer, api_server
 from tests.factories.command_line import Done, accept, refused
+from tests.factories.disks import full_disk
+from tests.factories.keys import KEYS
 
 from accept.app.commands import command_line
+from accept.backends.requirements import Requirement
 from accept.core.errors import Exit
 from accept.evidence import rundir
 
@@ -46,8 +50,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
     with api_server() as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path)))
         b200 = node("n1", 8, **{"cloud.google.com/gke-accelerator": "nvidia-b200"})
-        cluster.says("/api/v1/nodes", {"items": [b200]})
-        cluster.says("/api/v1/pods", {"items": []})
+        cluster.answer_with("/api/v1/nodes", {"items": [b200]})
+        cluster.answer_with("/api/v1/pods", {"items": []})
         yield cluster
 
 
@@ -88,7 +92,7 @@ class TestMachineOfACluster:
     def test_is_not_guessed_if_no_node_shows_gpus(
         self, server: ApiServer, site: Callable[[str], Path]
     ) -> None:
-        server.says("/api/v1/nodes", {"items": [node("n1")]})
+        server.answer_with("/api/v1/nodes", {"items": [node("n1")]})
         words = ("run", "--nodes", "2", "--site", site(IMAGE))
         refused(*words, code=Exit.NOT_STARTED, error="E-KUBE-MACHINE-UNKNOWN")
 
@@ -102,7 +106,7 @@ class TestMachineOfACluster:
     def test_of_all_nodes_comes_from_the_cluster(
         self, server: ApiServer, site: Callable[[str], Path]
     ) -> None:
-        server.says("/version", {"gitVersion": "v1.34.0"})
+        server.answer_with("/version", {"gitVersion": "v1.34.0"})
         words = ("run", "--nodes", "all", "--site", site(IMAGE))
         error = refused(*words, code=Exit.NOT_STARTED, error="E-KUBE-NODES-NONE-FREE")
         assert "a4-highgpu-8g" in error
@@ -137,8 +141,9 @@ class TestBackendAndHosts:
             (["--backend", "ssh"], "E-SSH-NO-HOSTS"),
             (["--backend", "ssh", "--nodes", "2"], "E-SSH-NO-HOSTS"),
             (["--backend", "ssh", "--nodes", "all"], "E-NODES-ALL"),
-            (["--backend", "slurm"], "E-OPTION-BACKEND"),
-            (["--backend", "slurm", "--nodes", "2"], "E-OPTION-BACKEND"),
+            (["--backend", "pbs"], "E-OPTION-BACKEND"),
+            (["--backend", "pbs", "--nodes", "2"], "E-OPTION-BACKEND"),
+            (["--backend", "slurm"], "E-NODES-UNKNOWN"),
         ],
     )
     @pytest.mark.parametrize("machine", [[], ["--machine", "cpu"]], ids=["detected", "named"])
@@ -150,7 +155,7 @@ class TestBackendAndHosts:
         assert not runs.exists()
 
     def test_a_back_end_that_does_not_exist_cannot_be_rendered(self) -> None:
-        words = ("render", "--machine", "cpu", "--nodes", "2", "--backend", "slurm")
+        words = ("render", "--machine", "cpu", "--nodes", "2", "--backend", "pbs")
         refused(*words, error="E-OPTION-BACKEND")
 
     def test_a_local_run_ignores_hosts_of_the_site_file(self, site: Callable[[str], Path]) -> None:
@@ -174,6 +179,12 @@ class TestRenderToStdout:
             out = tmp_path / str(number)
             assert accept("render", "--machine", "cpu", *options, "--out", out).code == 0
             assert (out / rundir.RUN).is_file()
+
+    def test_into_a_folder_on_a_full_disk_leaves_nothing(self, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        with full_disk(free=20_000):
+            refused("render", "--machine", "cpu", "--out", out, error="E-OUTPUT-WRITE")
+        assert list(tmp_path.iterdir()) == []
 
 
 #: What a host with a driver for eight GPUs answers, and what one without any does.
@@ -200,6 +211,7 @@ class TestGpusOfThisMachine:
         self, found: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("accept.backends.local.tools_here", lambda _: {**NONE, **found})
+        monkeypatch.setattr("accept.backends.local.new_keys", lambda *_: KEYS)
         started = []
         monkeypatch.setattr(
             "accept.backends.local.subprocess.run", lambda *args, **_: started.append(args)
@@ -209,21 +221,26 @@ class TestGpusOfThisMachine:
 
     def test_a_machine_without_gpus_needs_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("accept.backends.local.tools_here", lambda _: NONE)
+        monkeypatch.setattr("accept.backends.local.new_keys", lambda *_: KEYS)
         monkeypatch.setattr("accept.backends.local.subprocess.run", lambda *_, **__: None)
         assert accept("submit", "--machine", "cpu", "--quiet").code == 0
 
+    def lacking(self) -> dict[str, list[str]]:
+        """Return the codes that doctor reports as missing, each with the checks that need it."""
+        done = accept("doctor", "--machine", "h100-8", "--json")
+        assert done.code == Exit.NOT_STARTED
+        needs = json.loads(done.out)["needs"]
+        return {need["code"]: need["checks"] for need in needs if not need["good"]}
+
     def test_doctor_lists_no_check_without_any(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("accept.backends.local.tools_here", lambda _: NONE)
-        done = accept("doctor", "--machine", "h100-8")
-        assert done.code == Exit.NOT_STARTED
-        assert "will run: nothing" in done.out
+        lacking = self.lacking()
+        assert "inventory" in lacking[Requirement.GPUS]
 
     def test_doctor_lists_the_checks_that_will_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         four = {**EIGHT, "gpus": ["4"]}
         monkeypatch.setattr("accept.backends.local.tools_here", lambda _: four)
-        done = accept("doctor", "--machine", "h100-8")
-        assert done.code == Exit.NOT_STARTED
-        assert "will run: inventory" in done.out
+        assert self.lacking()[Requirement.GPUS] == []
 
 
 def blanks() -> Iterator[tuple[str, ...]]:

@@ -21,6 +21,7 @@ from accept.backends.job import Job
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, Interrupted
+from accept.core.report import write_judgement
 from accept.core.runner.coordinator import CANCELLED
 from accept.core.serde import dump
 from accept.evidence import rundir
@@ -225,8 +226,8 @@ class TestRunningRun:
     @pytest.fixture
     def node(self, runs: Path, stranger: subprocess.Popen[bytes]) -> Path:
         node = begun(runs / "one", stranger.pid, start_time(stranger.pid))
-        lines = "accept 1: run\n[1/6] 10-inventory: good\n[2/6] 20-connectivity: good\n"
-        (node / evidence.CONSOLE).write_text(lines)
+        (node / "evidence").mkdir(exist_ok=True)
+        evidence.write_step(node / "evidence", 3, 6)
         return node
 
     @pytest.mark.parametrize("command", ["judge", "report"])
@@ -246,7 +247,8 @@ class TestRunningRun:
 
     def test_on_other_hosts_is_listed_as_submitted(self, runs: Path) -> None:
         submitted(runs / "one", ssh_job())
-        assert accept("list", "runs").out.split() == ["one", "submitted"]
+        (run,) = json.loads(accept("list", "runs", "--json").out)["runs"]
+        assert (run["name"], run["about"]) == ("one", "submitted")
 
 
 class TestCancel:
@@ -282,7 +284,7 @@ class TestCancel:
             verdict = replace(
                 sample_evidence.verdict_of(sample_evidence.record()), interruption=why
             )
-            evidence.write_judgement(left, sample_evidence.PLAN, verdict)
+            write_judgement(left, sample_evidence.PLAN, verdict)
             return left
 
         monkeypatch.setattr("accept.backends.ssh.backend.cancel", lambda *_, **__: None)
@@ -327,7 +329,7 @@ def test_a_job_of_another_run_is_recognized_by_its_folder(runs: Path) -> None:
 def test_watching_a_run_without_its_folder_fails(runs: Path) -> None:
     folder = submitted(runs / "one")
     with pytest.raises(Interrupted):
-        local.watch(job_of(folder), folder=folder, say=print)
+        local.watch(job_of(folder), folder=folder, say=print, log=print)
 
 
 def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Path) -> None:
@@ -336,7 +338,9 @@ def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Pa
     (tmp_path / "coordinate.sh").write_bytes(script.read_bytes())
     (tmp_path / "run").write_text("one\n")
     # As in a local run, all files are unpacked.
-    (tmp_path / "core").mkdir()
+    package = tmp_path / "core" / "accept"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
     python = tmp_path / "python with space"
     python.write_text(
         "#!/bin/sh\n"
@@ -392,3 +396,11 @@ class TestUnrecordedRun:
         done = self.submit(monkeypatch, delete)
         assert (done.code, done.error) == (Exit.INTERRUPTED, Code.RUN_NOT_RECORDED)
         assert "h7 did not answer" in done.err
+
+
+def test_a_job_with_an_endless_folder_name_is_refused(runs: Path) -> None:
+    folder = submitted(runs / "one", job_of(runs / "one", node=Path("/" + "x" * 3000)))
+    with pytest.raises(BadInput) as error:
+        backends.load_job(folder)
+    assert error.value.code == Code.RUN_FOREIGN_FOLDER
+    assert accept("list", "runs").code == 0

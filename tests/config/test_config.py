@@ -10,6 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accept import config
+from accept.config.collectors import (
+    SiteCollector,
+    check_collectors,
+    known_collectors,
+    planned_collectors,
+)
 from accept.config.expectations import parse_duration, parse_expectation
 from accept.config.floors import bounds
 from accept.config.machine import check_gpus_per_node
@@ -337,7 +343,7 @@ class TestSite:
     @pytest.mark.parametrize(
         ("text", "line", "key", "code", "hint"),
         [
-            ("backend: slurm\n", 1, "backend", Code.VALUE_INVALID, "kubernetes"),
+            ("backend: pbs\n", 1, "backend", Code.VALUE_INVALID, "kubernetes"),
             ("ssh:\n  prot: 22\n", 2, "ssh.prot", Code.KEY_UNKNOWN, "did you mean port?"),
             ("ssh: {port: 70000}\n", 1, "ssh.port", Code.VALUE_INVALID, "at most 65535"),
             ("ssh: {hosts: a}\n", 1, "ssh.hosts", Code.VALUE_INVALID, ""),
@@ -350,6 +356,19 @@ class TestSite:
                 "results.location",
                 Code.VALUE_INVALID,
                 "",
+            ),
+            *(
+                (f"{text}\n", 1, key, Code.SETTING_SECRET, hint)
+                for text, key, hint in (
+                    ("nccl: {env: {HF_TOKEN: x}}", "nccl.env.HF_TOKEN", "extraEnvFrom"),
+                    (
+                        "kubernetes: {extraEnv: {AWS_SECRET_ACCESS_KEY: x}}",
+                        "kubernetes.extraEnv.AWS_SECRET_ACCESS_KEY",
+                        "extraEnvFrom",
+                    ),
+                    ("results: {location: 'az://me:pw@box/a'}", "results.location", "identity"),
+                    ("results: {location: 'az://box/a?sig=x'}", "results.location", "identity"),
+                )
             ),
             ('tools: {scratch: "/a\'b"}\n', 1, "tools.scratch", Code.VALUE_INVALID, "letters"),
             ("tools: {scratch: /a b}\n", 1, "tools.scratch", Code.VALUE_INVALID, "letters"),
@@ -407,6 +426,29 @@ class TestSite:
         key = "kubernetes.extraSidecars[0].securityContext.capabilities.drop"
         error = refusal("site", file, text)
         check_mistake(error, f"{file}:3", key, Code.KUBE_CAPABILITY, "write CHOWN")
+
+    @pytest.mark.parametrize(
+        "collectors",
+        [
+            "{mine: {}}",
+            "{nvidia-smy: {timeout: 5s}}",
+            "{'../x': {command: ls}}",
+            "{dmesg: {timeout: 31m}}",
+            "{dmesg: {maxBytes: 1G}}",
+        ],
+    )
+    def test_collectors_need_a_name_a_command_and_limits(
+        self, tmp_path: Path, collectors: str
+    ) -> None:
+        error = refusal("site", tmp_path / "site.yaml", f"collectors: {collectors}\n")
+        assert error.code is Code.SITE_COLLECTOR
+
+    def test_known_collectors_have_a_command_and_limits(self) -> None:
+        known = known_collectors()
+        assert set(known) == {"nvidia-bug-report", "nvidia-smi", "ibdiagnet", "mlxlink", "dmesg"}
+        planned = planned_collectors({name: SiteCollector() for name in known})
+        assert all(one.command and one.timeout and one.max_bytes for one in planned)
+        check_collectors({name: SiteCollector() for name in known})
 
     def test_expectations_name_their_file_and_line(self, tmp_path: Path) -> None:
         file = tmp_path / "site.yaml"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from accept.config.hostlist import MOST_HOSTS, expand
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
+from accept.core.text import folded
 
 
 @pytest.mark.parametrize(
@@ -106,3 +107,24 @@ def test_a_range_keeps_its_leading_zeros(low: int, more: int, width: int) -> Non
     hosts = expand([f"n[{first}-{low + more}]"])
     assert hosts[0] == f"n{first}"
     assert [int(host[1:]) for host in hosts] == list(range(low, low + more + 1))
+
+
+@given(
+    st.lists(
+        st.builds(
+            "{}{}{}".format,
+            st.sampled_from(["node", "gpu-a", "10.0.0.", "n1-"]),
+            st.integers(0, 120) | st.sampled_from(["007", "08", "09", "10"]),
+            st.sampled_from(["", ".rack", "x"]),
+        ),
+        unique=True,
+    )
+)
+def test_a_folded_list_expands_to_the_same_hosts(names: list[str]) -> None:
+    assert sorted(expand([folded(names)] if names else [])) == sorted(names)
+
+
+def test_a_folded_list_is_short_and_keeps_zeros() -> None:
+    names = [f"node{number:02}" for number in range(8, 17)]
+    assert folded([*names, "login", "gpu7"]) == "node[08-16],login,gpu7"
+    assert folded([]) == ""

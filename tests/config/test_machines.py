@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +20,8 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.judge import judge
 from accept.core.model import Fact, Metric, Placement, Plan, Record, State, Verdict
+from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
-from accept.core.report.text import junit
-from accept.core.report.text import table as table_of
 from accept.core.text import parse_size
 from accept.plan.resolve import Options, resolve
 
@@ -30,13 +29,13 @@ PAGE = (DOCS / "machines.md").read_text()
 TOP = parse_size("8G")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
 #: Healthy figures of 64 nodes with 8 GPUs and 8 NICs of 400 Gbit/s, in GB/s, as measured on B200
-#: by others: the sources in values/floors.yaml.
+#: by others: the sources in values/floors.yaml. With one channel, sendrecv reached 14.5.
 HEALTHY = {
     "all-reduce": 389.0,
     "all-gather": 371.0,
     "reduce-scatter": 371.0,
     "alltoall": 45.0,
-    "sendrecv": 14.5,
+    "sendrecv": 42.0,
 }
 
 
@@ -58,10 +57,12 @@ def planned(machine: Path | str, nodes: int, *checks: str, expect: tuple[str, ..
     kept = ("inventory", *checks)
     steps = [s for s in plan.steps if s.groups == "all" or s.checks == ("inventory",)]
     left = [replace(s, checks=tuple(c for c in s.checks if c in kept)) for s in steps]
-    return replace(plan, steps=tuple(step for step in left if step.checks))
+    return replace(plan, steps=tuple(step for step in left if step.checks), skipped=())
 
 
-def measured(plan: Plan, share: float, *, network: str = "gIB") -> list[Record]:
+def measured(
+    plan: Plan, share: float, *, network: str = "gIB", figures: Mapping[str, float] = HEALTHY
+) -> list[Record]:
     """Return records of a run with results at a share of the healthy ones."""
     names = verdicts.hosts(plan.nodes or 1)
     inventory, step = plan.steps
@@ -70,12 +71,13 @@ def measured(plan: Plan, share: float, *, network: str = "gIB") -> list[Record]:
         for number, host in enumerate(names)
     ]
     network_used = Fact(name="nccl-networks", value={network: list(names)})
-    tables = [m for check in step.checks for m in table(check, HEALTHY[check] * share)]
+    channels = Fact(name="nccl-detours", value={"NET": list(names) if len(names) > 1 else []})
+    tables = [m for check in step.checks for m in table(check, figures[check] * share)]
     ranks = 8 * len(names)
     return [
         verdicts.hosts_record(names),
         *facts,
-        verdicts.record(step, names, *tables, facts=(network_used,), ranks=ranks),
+        verdicts.record(step, names, *tables, facts=(network_used, channels), ranks=ranks),
     ]
 
 
@@ -104,12 +106,44 @@ def table(check: str, busbw: float) -> Sequence[Metric]:
     return (*rows, right)
 
 
-def verdict(plan: Plan, share: float, **more: str) -> Verdict:
-    return judge(plan, measured(plan, share, **more), checks=REGISTRY, attempt="one")
+def verdict(plan: Plan, share: float, network: str = "gIB") -> Verdict:
+    records = measured(plan, share, network=network)
+    return judge(plan, records, checks=REGISTRY, attempt="one")
 
 
 def states(found: Verdict) -> dict[str, State]:
     return {one.check: one.state for one in found.checks if one.check in COLLECTIVES}
+
+
+@pytest.mark.parametrize(
+    ("machine", "published", "network"),
+    [
+        ("p5.48xlarge", 478.95, "AWS Libfabric"),
+        ("nd96asr-v4", 187.05, "IB"),
+        ("bm.gpu.h100.8", 440, "IB"),
+    ],
+)
+class TestTwoNodesOfOtherClouds:
+    """Pairs of nodes whose all-reduce the maker published."""
+
+    def test_pass_at_the_published_figure(
+        self, machine: str, published: float, network: str
+    ) -> None:
+        share = published / HEALTHY["all-reduce"]
+        found = verdict(planned(machine, 2, "all-reduce"), share, network=network)
+        assert found.state is State.PASS
+
+    def test_fail_at_half_of_it(self, machine: str, published: float, network: str) -> None:
+        share = published / HEALTHY["all-reduce"] / 2
+        found = verdict(planned(machine, 2, "all-reduce"), share, network=network)
+        assert found.state is State.FAIL
+
+    def test_fail_without_the_fast_network(
+        self, machine: str, published: float, network: str
+    ) -> None:
+        share = published / HEALTHY["all-reduce"]
+        found = verdict(planned(machine, 2, "all-reduce"), share, network="Socket")
+        assert found.state is State.FAIL
 
 
 class TestSixtyFourNodes:
@@ -125,6 +159,13 @@ class TestSixtyFourNodes:
         found = verdict(self.plan, 0.5)
         assert (found.state, found.accepted, found.exit) == (State.FAIL, False, 3)
         assert found.suspects == ()
+
+    def test_a_cluster_of_badly_set_nodes_is_not_accepted(self) -> None:
+        # The figures of another cluster, a fifth below those of tuned nodes.
+        found = verdict(self.plan, 0.78)
+        assert (found.state, found.suspects) == (State.INCONCLUSIVE, ())
+        causes = {f.cause for c in found.checks for f in c.findings if f.state is not State.PASS}
+        assert causes == {"below-expected"}
 
     def test_the_verdict_shows_the_source_of_a_bound(self) -> None:
         (held,) = [
@@ -146,7 +187,6 @@ class TestSixtyFourNodes:
         assert shown.measured == "371 GB/s at 8G (64 hosts, 93% of the peak)"
         source = "https://cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
         assert f"peak 400 GB/s: {source}" in shown.required
-        assert "93%" in table_of(found)
         for text in (render_markdown(found, self.plan), junit(found)):
             assert "93% of the peak" in text
             assert source in text.replace("\\", "")
@@ -163,6 +203,47 @@ class TestSixtyFourNodes:
         assert set(states(found).values()) == {State.INCONCLUSIVE}
         messages = [f.message for one in found.checks for f in one.findings]
         assert any("--expect 'all-gather@8G>=GB/s'" in text for text in messages)
+
+
+@pytest.mark.parametrize(
+    ("machine", "nodes", "figures", "state"),
+    [
+        # The figures of healthy clusters: the sources in values/.
+        ("h100-8", 1, {"all-reduce": 477.8}, State.PASS),
+        ("h100-8", 4, {"all-reduce": 366}, State.PASS),
+        ("h200-8", 1, {"all-reduce": 475.16}, State.PASS),
+        ("a100-8", 1, {"all-reduce": 228}, State.PASS),
+        ("b200-8", 1, {"all-reduce": 836.2, "all-gather": 662.7, "sendrecv": 641.6}, State.PASS),
+        ("b200-8", 4, {"all-reduce": 384, "all-gather": 376.2, "sendrecv": 41.9}, State.PASS),
+        ("a3-ultragpu-8g", 2, {"all-gather": 328.85}, State.PASS),
+        ("a3-megagpu-8g", 2, {"all-reduce": 340, "all-gather": 188.73}, State.PASS),
+        ("a4-highgpu-8g", 2, {"all-reduce": 683.52}, State.PASS),
+        ("a3-highgpu-8g", 2, {"all-gather": 70.9}, State.PASS),
+        # Azure's health checks; a ring, if the switches do not reduce.
+        ("nd96isr-h100-v5", 1, {"all-reduce": 460}, State.PASS),
+        ("nd96isr-h100-v5", 1, {"all-reduce": 366}, State.INCONCLUSIVE),
+        ("nd96isr-h200-v5", 1, {"all-reduce": 431}, State.PASS),
+        ("nd96asr-v4", 1, {"all-reduce": 228}, State.PASS),
+        # On A3 High eight channels carry what they can; others measured less between nodes.
+        ("a3-highgpu-8g", 1, {"all-reduce": 100}, State.PASS),
+        ("a3-highgpu-8g", 2, {"all-gather": 50.2}, State.INCONCLUSIVE),
+        # 46 nodes without tuned InfiniBand settings, and 4 nodes with half of their NICs.
+        ("b200-8", 46, {"all-reduce": 291.4, "all-gather": 293.3}, State.INCONCLUSIVE),
+        ("b200-8", 4, {"all-reduce": 192.8, "all-gather": 192.7}, State.FAIL),
+        # Rings, where the switches should reduce; a rack whose NICs are all 30 % slow.
+        ("h100-8", 1, {"all-reduce": 368.2}, State.INCONCLUSIVE),
+        ("b200-8", 18, {"all-gather": 0.7 * 376.2}, State.INCONCLUSIVE),
+        ("b200-8", 8, {"all-gather": 0.7 * 376.2}, State.FAIL),
+        # One channel to each peer, although sendrecv has more: a slow NIC would look the same.
+        ("b300-8x", 64, {"sendrecv": 14.6}, State.INCONCLUSIVE),
+    ],
+)
+def test_figures_that_were_published_have_the_right_verdict(
+    machine: str, nodes: int, figures: dict[str, float], state: State
+) -> None:
+    plan = planned(machine, nodes, *figures)
+    records = measured(plan, 1.0, network=plan.machine.transport, figures=figures)
+    assert set(states(judge(plan, records, checks=REGISTRY, attempt="one")).values()) == {state}
 
 
 def test_the_shim_of_a_plugin_is_not_a_fallback() -> None:
@@ -276,7 +357,7 @@ class TestBases:
 
 def test_the_page_lists_every_machine() -> None:
     table = PAGE[PAGE.index("| whose |") : PAGE.index("\n\n", PAGE.index("| whose |"))]
-    listed = set(re.findall(r"`([a-z0-9-]+)`", table))
+    listed = set(re.findall(r"`([a-z0-9.-]+)`", table))
     assert listed == set(config.names("machines"))
 
 

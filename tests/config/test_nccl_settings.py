@@ -53,7 +53,7 @@ def test_known_settings_and_other_variables_have_none(name: str) -> None:
         (A4, {"NCCL_P2P_DISABLE": "1"}, Code.NCCL_CONTRADICTION),
         (A4, {"NCCL_P2P_LEVEL": "LOC"}, Code.NCCL_CONTRADICTION),
         (A4, {"NCCL_NET_GDR_LEVEL": "LOC"}, Code.NCCL_CONTRADICTION),
-        (A4, {"NCCL_MIN_NCHANNELS": "32"}, Code.NCCL_CHANNELS),
+        (A4, {"NCCL_NVLS_ENABLE": "0"}, Code.NCCL_CONTRADICTION),
         (A4, {"NCCL_MAX_NCHANNELS": "4"}, Code.NCCL_CHANNELS),
         (A4, {"NCCL_DEBUG": "WARN"}, Code.NCCL_DEBUG),
         (RACK, {"NCCL_MNNVL_ENABLE": "0"}, Code.NCCL_CONTRADICTION),
@@ -66,13 +66,10 @@ def test_a_setting_that_contradicts_the_machine_has_a_warning(
 
 
 def test_a_machine_without_the_hardware_is_not_contradicted() -> None:
-    assert (
-        warnings({"NCCL_MNNVL_ENABLE": "0", "NCCL_P2P_DISABLE": "0", "NCCL_MIN_NCHANNELS": "8"})
-        == ()
-    )
+    assert warnings({"NCCL_MNNVL_ENABLE": "0", "NCCL_P2P_DISABLE": "0"}) == ()
     cpu = config.load_machine("cpu").value
     assert (
-        warnings({"NCCL_P2P_DISABLE": "1", "NCCL_DEBUG": "WARN", "NCCL_MIN_NCHANNELS": "99"}, cpu)
+        warnings({"NCCL_P2P_DISABLE": "1", "NCCL_DEBUG": "WARN", "NCCL_MAX_NCHANNELS": "1"}, cpu)
         == ()
     )
 

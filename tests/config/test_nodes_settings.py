@@ -17,7 +17,7 @@ from tests.factories import verdicts
 from accept.config import resources
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
-from accept.core.model import CheckVerdict, Fact, State
+from accept.core.model import CheckVerdict, Fact, PlannedMachine, State
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
 
@@ -46,6 +46,20 @@ def ports(folder: Path, **found: tuple[str, str]) -> Path:
         (port / "state").write_text(f"{state}\n")
         (port / "rate").write_text(f"{rate}\n")
     return folder
+
+
+def on_pci(sys: Path, device: str, root_port: str, layer: str = "InfiniBand") -> None:
+    """Put an RDMA device below a root port, with its link layer; "gpu…" is a GPU instead."""
+    place = sys / f"devices/pci0000:{root_port}/0000:{root_port}:01.0/0000:{device}"
+    place.mkdir(parents=True)
+    if device.startswith("gpu"):
+        (place / "vendor").write_text("0x10de\n")
+        (place / "class").write_text("0x030200\n")
+        (sys / "bus/pci/devices").mkdir(parents=True, exist_ok=True)
+        (sys / f"bus/pci/devices/0000:{device}").symlink_to(place)
+        return
+    (sys / "class/infiniband" / device / "device").symlink_to(place)
+    (sys / "class/infiniband" / device / "ports/1/link_layer").write_text(f"{layer}\n")
 
 
 def environment(rendered: Path, *words: str, shell: str = "sh", **given: str) -> dict[str, str]:
@@ -83,6 +97,33 @@ class TestDevices:
         env = environment(node(tmp_path, *self.LINES), ACCEPT_SYS=str(found))
         assert env["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1"
         assert "NCCL_IB_HCA" in env["ACCEPT_CHOSEN"].split()
+
+    def test_nics_of_storage_are_left_out_even_if_nics_of_gpus_are_down(
+        self, tmp_path: Path
+    ) -> None:
+        sys = ports(tmp_path / "sys", **{f"mlx5_{n}": self.UP for n in range(4)})
+        for n, root_port in enumerate(("15", "16", "17", "90")):
+            on_pci(sys, f"mlx5_{n}", root_port)
+        for root_port in ("15", "16", "17"):
+            on_pci(sys, f"gpu{root_port}", root_port)
+        nics = "nics: {count: 4, gbps: 400, source: 'https://a'}"
+        env = environment(node(tmp_path, *self.LINES, nics), ACCEPT_SYS=str(sys))
+        assert env["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1,mlx5_2:1"
+
+    def test_on_hosts_whose_nics_are_not_below_the_gpus_all_are_used(self, tmp_path: Path) -> None:
+        sys = ports(tmp_path / "sys", mlx5_0=self.UP, mlx5_1=self.UP)
+        on_pci(sys, "mlx5_0", "15")
+        on_pci(sys, "mlx5_1", "16")
+        on_pci(sys, "gpu0", "90")
+        env = environment(node(tmp_path, *self.LINES), ACCEPT_SYS=str(sys))
+        assert env["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1"
+
+    def test_infiniband_and_ethernet_are_not_mixed(self, tmp_path: Path) -> None:
+        sys = ports(tmp_path / "sys", **{f"mlx5_{n}": self.UP for n in range(3)})
+        for n, layer in enumerate(("Ethernet", "InfiniBand", "InfiniBand")):
+            on_pci(sys, f"mlx5_{n}", f"1{n}", layer)
+        env = environment(node(tmp_path, *self.LINES), ACCEPT_SYS=str(sys))
+        assert env["NCCL_IB_HCA"] == "=mlx5_1:1,mlx5_2:1"
 
     def test_the_users_devices_have_priority(self, tmp_path: Path) -> None:
         found = ports(tmp_path / "sys", mlx5_0=self.UP)
@@ -126,12 +167,55 @@ class TestDevices:
         )
 
 
-def test_each_nccl_network_is_reported_once(tmp_path: Path) -> None:
+def test_leftovers_of_an_image_do_not_reach_the_ranks(tmp_path: Path) -> None:
+    left = {
+        "NCCL_TESTS_SPLIT": "%8",
+        "NCCL_TESTS_DEVICE": "3",
+        "CUDA_DEVICE_ORDER": "FASTEST_FIRST",
+    }
+    env = environment(node(tmp_path), **left)
+    assert "NCCL_TESTS_SPLIT" not in env
+    assert "NCCL_TESTS_DEVICE" not in env
+    assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert env["NCCL_SOCKET_IFNAME"] == "=lo"  # An exact name, not a prefix.
+
+
+def test_ranks_may_open_as_many_files_as_the_host_allows(tmp_path: Path) -> None:
+    rank = f"ulimit -Sn 64; sh {node(tmp_path)}/rank.sh sh -c 'ulimit -Sn; ulimit -Hn'"
+    shown = subprocess.run(["sh", "-c", rank], capture_output=True, text=True, check=True).stdout
+    soft, hard = shown.split()
+    assert soft == "1048576" or soft == hard
+
+
+@pytest.mark.parametrize(
+    ("own", "channels"), [({}, "8"), ({"NCCL_NCHANNELS_PER_NET_PEER": "2"}, "2")]
+)
+def test_a_step_may_ask_for_more_channels_than_nccl_chooses(
+    tmp_path: Path, own: dict[str, str], channels: str
+) -> None:
+    env = environment(node(tmp_path), ACCEPT_NET_CHANNELS="8", **own)
+    assert env["NCCL_NCHANNELS_PER_NET_PEER"] == channels
+
+
+@pytest.mark.parametrize(
+    ("machine", "channels"),
+    [("a100-8", 2), ("b200-8", 4), ("b300-8x", 8), ("a4x-maxgpu-4g-metal", 8), ("gpu", 4)],
+)
+def test_sendrecv_has_the_channels_that_the_nics_of_a_gpu_need(machine: str, channels: int) -> None:
+    plan = resolve(Options(machine=machine, nodes=2, backend="ssh", hosts=("a", "b")))
+    scripts = [text for text in render(plan).scripts.values() if " sendrecv" in text]
+    assert scripts
+    assert all(f"|| ACCEPT_NET_CHANNELS={channels}\n" in text for text in scripts)
+
+
+def test_each_nic_of_each_gpu_is_reported_once(tmp_path: Path) -> None:
     """NCCL writes a line for every channel of every rank; a log keeps one of each kind."""
-    channels = "".join(
-        f"n1:1:2 [0] NCCL INFO Channel {n:02d}/0 : {n}[0] -> 0[0] [send] via {way}\\n"
+    names = "n1:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]"
+    channels = f"{names}\\n" + "".join(
+        f"n1:1:2 [{gpu}] NCCL INFO Channel {n:02d}/0 : {n}[0] -> 0[0] [send] via {way}\\n"
         for n in range(40)
-        for way in (f"NET/IB/{n}/GDRDMA", f"NET/IB/{n}", "SHM/direct/direct", "P2P/CUMEM")
+        for gpu in range(2)
+        for way in (f"NET/IB/{gpu}/GDRDMA", "NET/IB/1", "SHM/direct/direct", "P2P/CUMEM")
     )
     program = f'f=$(echo "$NCCL_DEBUG_FILE" | sed s/%h/n1/); printf "{channels}" > "$f"'
     done = subprocess.run(
@@ -145,8 +229,15 @@ def test_each_nccl_network_is_reported_once(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    ways = [line.partition(" via ")[2] for line in done.stdout.splitlines()]
-    assert ways == ["NET/IB/0/GDRDMA", "NET/IB/0", "SHM/direct/direct"]
+    first, *lines = done.stdout.splitlines()
+    assert first == names
+    assert [line.partition(" via ")[2] for line in lines] == [
+        "NET/IB/0/GDRDMA",
+        "NET/IB/1",
+        "SHM/direct/direct",
+        "NET/IB/1/GDRDMA",
+        "NET/IB/1",
+    ]
 
 
 class TestRecorded:
@@ -259,22 +350,38 @@ class TestFewerDevices:
         assert next(c.state for c in found.checks if c.check == "inventory") is State.PASS
 
 
-def test_the_verdict_shows_the_interfaces_of_the_hosts() -> None:
+def test_a_host_with_fewer_devices_near_its_gpus_than_the_machine_is_named() -> None:
+    value = {"rdma": "=mlx5_0:1,mlx5_1:1", "rdmaBy": "the fastest that are up"}
+    machine = replace(verdicts.CPU, ranks=1, rdma_devices=2)
+    for planned, state in ((2, State.PASS), (3, State.FAIL)):
+        found = connected(replace(machine, rdma_devices=planned), {**value})
+        assert found.state is state
+    own = connected(replace(machine, rdma_devices=3), {**value, "rdmaBy": "the settings"})
+    assert own.state is State.PASS
+
+
+def connected(machine: PlannedMachine, value: dict[str, str]) -> CheckVerdict:
+    """Return the verdict of `connectivity` on four hosts that report this network."""
     answers = [
         Fact(name="rank", check="connectivity", host=name, rank=rank, value={})
         for rank, name in enumerate(NAMES)
     ]
+    chosen = [Fact(name="network", check="connectivity", host=n, value=value) for n in NAMES]
+    record = verdicts.record(CONNECTIVITY, NAMES, facts=(*answers, *chosen), ranks=4)
+    plan = verdicts.plan(CONNECTIVITY, nodes=4, machine=machine)
+    found = judge(plan, [verdicts.hosts_record(NAMES), record], checks=REGISTRY, attempt="one")
+    (check,) = [one for one in found.checks if one.check == "connectivity"]
+    return check
+
+
+def test_the_verdict_shows_the_interfaces_of_the_hosts() -> None:
     value = {
         "interface": "eth0",
         "interfaceBy": "the route to the other hosts",
         "rdma": "=mlx5_0:1",
         "rdmaBy": "the fastest that are up",
     }
-    chosen = [Fact(name="network", check="connectivity", host=n, value=value) for n in NAMES]
-    record = verdicts.record(CONNECTIVITY, NAMES, facts=(*answers, *chosen), ranks=4)
-    plan = verdicts.plan(CONNECTIVITY, nodes=4, machine=replace(verdicts.CPU, ranks=1))
-    found = judge(plan, [verdicts.hosts_record(NAMES), record], checks=REGISTRY, attempt="one")
-    (check,) = [one for one in found.checks if one.check == "connectivity"]
+    check = connected(replace(verdicts.CPU, ranks=1), value)
     assert check.state is State.PASS
     assert (
         "interface eth0 (by the route to the other hosts), RDMA mlx5_0:1 (by the fastest that are "

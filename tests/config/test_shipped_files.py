@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import yaml
 
 from accept import config
 from accept.config import floors, resources
@@ -40,6 +41,9 @@ def test_machines_and_suites_that_are_shipped() -> None:
         *("g4-standard-48", "g4-standard-96", "g4-standard-192", "g4-standard-384"),
         *("gd-8xa100-i128", "gd-8xh100ib-i128", "b200-8x", "b300-8x"),
         *("gb200-4x", "gb300-4x", "gb300-4x-e"),
+        *("p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge"),
+        *("nd96isr-h100-v5", "nd96isr-h200-v5", "nd96asr-v4", "nd96amsr-a100-v4"),
+        *("bm.gpu.h100.8", "bm.gpu.h200.8", "bm.gpu.b200.8"),
         *("a100-8", "h100-8", "h200-8", "b200-8", "cpu", "gpu"),
     } == set(MACHINES)
     assert set(SUITES) >= {"quick", "standard", "soak"}
@@ -50,9 +54,13 @@ class TestMachines:
     def test_has_the_name_of_its_file(self, name: str) -> None:
         assert config.load_machine(name).value.name == name
 
+    def test_states_how_sure_it_is(self, name: str) -> None:
+        file = resources.values() / "machines" / f"{name}.yaml"
+        assert "confidence" in yaml.safe_load(file.read_text())
+
     def test_its_parameters_are_those_of_the_checks(self, name: str) -> None:
         for check, values in config.load_machine(name).value.parameters.items():
-            read(checks.load(check).params, values)
+            read(checks.REGISTRY[check].params, values)
 
     def test_its_figures_have_known_metrics(self, name: str) -> None:
         for figure in _figures(name):
@@ -61,10 +69,10 @@ class TestMachines:
     def test_its_figures_have_measured_sizes(self, name: str) -> None:
         machine = config.load_machine(name).value
         for figure in _figures(name):
-            if checks.load(figure.check).devices:
+            if checks.REGISTRY[figure.check].devices or figure.metric == "sustained":
                 assert figure.size is None
                 continue
-            params = checks.load(figure.check).params
+            params = checks.REGISTRY[figure.check].params
             given = read(params, machine.parameters.get(figure.check, {}))
             assert isinstance(given, Params)
             assert figure.size in message_sizes(given.min, given.max, given.factor)
@@ -111,6 +119,9 @@ class TestKindsOfNodes:
         assert machine.gpus.peaks is not None
         rates |= {*machine.gpus.peaks.tflops.values()}
         rates.add(machine.gpus.peaks.memory_gbytes_per_second or 0)
+        if machine.nvlink:
+            profile = machine.nccl.profiles["default"]
+            rates.add(machine.nvlink.gbytes_per_second * profile.nvlink_share)
         for figure in _figures(name):
             assert figure.kind != "floor" or figure.value in rates, figure
             assert figure.why
@@ -159,7 +170,7 @@ class TestProfiles:
         assert machine.nvlink is None or machine.planned(profile).peer_to_peer == ("nvlink" in uses)
         for figure in _figures(name, profile):
             # What single GPUs do goes past NCCL.
-            if checks.load(figure.check).devices:
+            if checks.REGISTRY[figure.check].devices:
                 continue
             if figure.kind == "floor" and "nvlink" not in uses:
                 assert figure.source != (machine.nvlink and machine.nvlink.source)
@@ -174,7 +185,7 @@ def _spans(figure: Figure, nodes: int) -> bool:
 def test_nvlink_bounds_apply_to_one_domain_and_nic_bounds_to_all_nodes() -> None:
     def bounds(profile: str, nodes: int) -> dict[bool, float]:
         fitting = (f for f in _figures("a4x-highgpu-4g", profile) if f.check == "all-gather")
-        spanning = (f for f in fitting if _spans(f, nodes))
+        spanning = (f for f in fitting if _spans(f, nodes) and not f.per_rail)
         return {one.one_domain: (one.value or 0) * (one.share or 0) for one in spanning}
 
     assert (bounds("default", 18), bounds("default", 19)) == ({True: 450, False: 120}, {False: 120})
@@ -214,13 +225,13 @@ class TestSuites:
 
     def test_its_checks_know_their_parameters_and_groups(self, name: str) -> None:
         for entry in config.load_suite(name).value.checks:
-            check = checks.load(entry.check)
+            check = checks.REGISTRY[entry.check]
             read(check.params, entry.params)
             assert entry.groups is None or entry.groups in check.groups
 
     def test_has_no_sizes_because_machines_have_them(self, name: str) -> None:
         for entry in config.load_suite(name).value.checks:
-            assert not {"min", "max", "factor"} & set(entry.params)
+            assert not {"min", "max"} & set(entry.params)
 
 
 def test_the_collectives_of_quick_fit_into_one_launch() -> None:

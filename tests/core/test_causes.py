@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+from tests.factories import programs  # noqa: F401  # makes the programs importable
 from tests.factories.command_line import accept, refused
 from tests.factories.paths import ROOT
 
+import rank_io
+import torch_io
 from accept.core import causes
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
@@ -63,10 +66,14 @@ def test_only_what_did_not_run_is_not_a_failure() -> None:
     softer = {cause for cause in Cause if state_of(cause) is not State.FAIL}
     assert softer == {
         Cause.TOOL_MISSING,
+        Cause.DRIVER_TOO_OLD,
         Cause.OVER_BUDGET,
+        Cause.DESELECTED,
         Cause.EVIDENCE_MISSING,
         Cause.NO_REFERENCE,
+        Cause.NICS_NOT_TESTED,
         Cause.UNPROVEN,
+        Cause.PARTIAL_LOG,
     }
 
 
@@ -96,6 +103,8 @@ def test_no_program_reports_a_cause_that_is_not_on_the_list() -> None:
             texts |= set(re.findall(r"\bstop ([a-z]+-[a-z-]+) ", source))
             texts |= set(re.findall(r'"problem":"([a-z-]+)"', source))
             texts |= set(re.findall(r'\b(?:problem|wrong|Accused)\(\s*"([a-z-]+)"', source))
+    texts |= {rank_io.cause_of(error) for error in (MemoryError(), ValueError())}
+    texts |= set(torch_io.REASONS.values())
     assert len(texts) > 10
     assert texts <= {*Cause}
 
@@ -103,7 +112,7 @@ def test_no_program_reports_a_cause_that_is_not_on_the_list() -> None:
 @pytest.mark.parametrize("cause", Cause)
 def test_the_command_line_shows_the_section_of_a_cause(cause: Cause) -> None:
     shown = accept("show", "cause", cause).out
-    assert shown.startswith(f"{cause}\n")
+    assert shown.startswith(f"{cause} (owner: {cause.row.owner})\n")
     for part in ("Confirm:", "Provider:"):
         assert part in shown
     assert "###" not in shown

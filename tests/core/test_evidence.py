@@ -25,6 +25,7 @@ from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.model import Fact
+from accept.core.report import write_judgement
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 #: The function that reads each file.
 READERS: dict[str, Callable[[Path], object]] = {
     evidence.PLAN: evidence.read_plan,
-    evidence.RECORDS: evidence.read_records,
+    evidence.RECORDS: lambda folder: tuple(evidence.read_records(folder)),
     evidence.RUN_END: evidence.read_interruption,
     evidence.VERDICT: evidence.read_verdict,
 }
@@ -44,7 +45,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 class TestFolder:
     def test_written_evidence_is_read_back(self, folder: Path) -> None:
         assert evidence.read_plan(folder) == sample_evidence.PLAN
-        assert evidence.read_records(folder)[1] == sample_evidence.record()
+        assert tuple(evidence.read_records(folder))[1] == sample_evidence.record()
         written = sample_evidence.verdict_of(sample_evidence.record())
         assert evidence.read_verdict(folder).headline == written.headline
 
@@ -69,7 +70,7 @@ class TestFolder:
         before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         verdict = sample_evidence.verdict_of(sample_evidence.record())
         with full_disk(), pytest.raises(OSError) as error:  # noqa: PT011
-            evidence.write_judgement(folder, sample_evidence.PLAN, verdict)
+            write_judgement(folder, sample_evidence.PLAN, verdict)
         assert error.value.errno == errno.EFBIG
         assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
         assert evidence.check_checksums(folder) == ()
@@ -83,7 +84,7 @@ class TestFolder:
     ) -> None:
         (folder / name).write_bytes(content)
         if name == evidence.RECORDS and not content:
-            assert evidence.read_records(folder) == ()
+            assert tuple(evidence.read_records(folder)) == ()
             return
         with pytest.raises(BadEvidence) as error:
             READERS[name](folder)
@@ -111,14 +112,14 @@ class TestFolder:
         with (tmp_path / evidence.RECORDS).open("wb") as file:
             file.truncate(1 << 40)
         with pytest.raises(BadEvidence) as error:
-            evidence.read_records(tmp_path)
+            tuple(evidence.read_records(tmp_path))
         assert error.value.code is Code.EVIDENCE_UNREADABLE
 
     def test_a_damaged_record_is_named_by_its_line(self, folder: Path) -> None:
         path = folder / evidence.RECORDS
         path.write_text(path.read_text() + '{"step":\n')
         with pytest.raises(BadEvidence, match=r"records\.jsonl:3"):
-            evidence.read_records(folder)
+            tuple(evidence.read_records(folder))
 
 
 class TestChecksums:
@@ -307,3 +308,15 @@ class TestPacked:
     def test_any_lines_are_evidence_or_bad_evidence(self, lines: list[bytes]) -> None:
         with pytest.raises(BadEvidence):
             evidence.unpack(lines, "pod.log")
+
+
+def test_a_log_is_named_after_its_nodes_and_checks_and_listed_in_the_index(tmp_path: Path) -> None:
+    pair = evidence.log_path("40-x", 0, 4, hosts=("n1.dc", "n/2"), checks=("all-reduce",))
+    assert pair == "logs/40-x/0-4-n1.dc-n_2-all-reduce.log"
+    rail = evidence.log_path("50-x", 0, 1, hosts=("a",) * 64, ranks=(3,), checks=("a", "b", "c"))
+    assert rail == "logs/50-x/0-1-64-hosts-rank3-3-checks.log"
+    folder = sample_evidence.write(tmp_path / "evidence")
+    evidence.write_log_index(folder, evidence.read_records(folder))
+    evidence.write_checksums(folder)
+    assert "| 10-script/0-0.log | script | h0 |" in (folder / "logs" / "INDEX.md").read_text()
+    assert evidence.check_checksums(folder) == ()

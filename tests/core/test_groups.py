@@ -30,6 +30,17 @@ def test_pair_rounds_are_disjoint_and_no_pair_meets_twice(n: int, rounds: int, s
             met.add(pair)
 
 
+@given(st.lists(st.lists(st.sampled_from(names(9)), min_size=2, max_size=2, unique=True)))
+def test_given_pairs_are_each_measured_once_in_disjoint_waves(drawn: list[list[str]]) -> None:
+    pairs = [(a, b) for a, b in drawn]
+    made = waves(GroupKind.PAIRS, names(7), rounds=2, pairs=pairs or [("h0", "h1")])
+    met = [group.hosts for wave in made for group in wave]
+    expected = {pair for pair in pairs or [("h0", "h1")] if set(pair) <= set(names(7))}
+    assert sorted(met) == sorted(expected)
+    for wave in made:
+        assert len({host for group in wave for host in group.hosts}) == 2 * len(wave)
+
+
 @pytest.mark.parametrize("n", [2, 3, 4, 7, 8, 16, 33])
 def test_all_rounds_together_are_all_pairs(n: int) -> None:
     met = [g.hosts for wave in pair_rounds(names(n), rounds=n, seed=7) for g in wave]
@@ -45,6 +56,17 @@ def test_rails_have_one_group_over_all_hosts_a_local_rank(n: int, ranks: int) ->
     (wave,) = result
     assert [g.local_ranks for g in wave] == [(r,) for r in range(ranks)]
     assert all(g.hosts == names(n) for g in wave)
+
+
+@given(n=st.integers(2, 100), rounds=st.integers(1, 4), ranks=st.integers(1, 8))
+def test_rail_pairs_are_the_pairs_of_each_round_on_every_rail(
+    n: int, rounds: int, ranks: int
+) -> None:
+    pairs = pair_rounds(names(n), rounds=rounds, seed=7)
+    result = waves(GroupKind.RAIL_PAIRS, names(n), rounds=rounds, seed=7, ranks=ranks)
+    assert [{(g.hosts, g.local_ranks) for g in wave} for wave in result] == [
+        {(g.hosts, (rank,)) for g in wave for rank in range(ranks)} for wave in pairs
+    ]
 
 
 @given(n=st.integers(2, 300))

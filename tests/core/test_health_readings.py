@@ -13,6 +13,7 @@ from accept.core.health_readings import (
     MOST,
     Change,
     Device,
+    DeviceKind,
     Event,
     Gap,
     Log,
@@ -30,7 +31,7 @@ COUNTS = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 1 << 40))
 
 
 def gpu(name: str = "0", pci: str = "0000:1b:00", **more: Any) -> Device:
-    return Device(kind="gpu", name=name, pci=pci, **more)
+    return Device(kind=DeviceKind.GPU, name=name, pci=pci, **more)
 
 
 def reading(*devices: Device, **more: Any) -> Reading:
@@ -133,7 +134,7 @@ def test_the_state_of_a_changed_gpu_is_kept() -> None:
 class TestLevels:
     @staticmethod
     def lost(kind: Any, was: dict[str, float], now: dict[str, float]) -> dict[str, Any]:
-        one = Device(kind=kind, name="x", levels=was)
+        one = Device(kind=DeviceKind(kind), name="x", levels=was)
         changed = moved(reading(one), reading(replace(one, levels=now)))
         return changed.levels.get(f"{kind} x", {})
 
@@ -165,7 +166,7 @@ class TestLevels:
         }
 
     def test_an_unused_port_is_ignored(self) -> None:
-        down = Device(kind="rdma", name="x", levels={"active": 0.0})
+        down = Device(kind=DeviceKind.RDMA, name="x", levels={"active": 0.0})
         flapped = replace(down, counters={"link_downed": 4})
         assert not moved(reading(down), reading(flapped))
 
@@ -224,3 +225,37 @@ class TestFacts:
     def test_a_written_change_is_read_back(self, was: dict[str, int], now: dict[str, int]) -> None:
         changed = moved(reading(gpu(counters=was)), reading(gpu(counters=now)))
         assert read(Change, dump(changed)) == changed
+
+
+class TestXids:
+    """Two sources report Xids: the kernel log and the driver's events."""
+
+    XID = Event(at=4.0, kind="xid", pci="0000:1b:00", code=79)
+    SEEN = ("gpu 0", "xid", "79", "", "0000:1b:00")
+
+    @staticmethod
+    def pair(**sources: Log | None) -> tuple[Reading, Reading]:
+        empty = {name: None if log is None else Log(last=3.0) for name, log in sources.items()}
+        return reading(gpu(), **empty), reading(gpu(), **sources)
+
+    @pytest.mark.parametrize("sources", [("log",), ("watch",), ("log", "watch")])
+    def test_an_xid_counts_once_from_any_source(self, sources: tuple[str, ...]) -> None:
+        log = Log(last=4.0, events=(self.XID,))
+        changed = moved(*self.pair(**dict.fromkeys(sources, log)))
+        assert changed.events == (self.SEEN,)
+        assert changed.unread == ()
+
+    def test_the_clock_of_one_source_does_not_hide_events_of_the_other(self) -> None:
+        before = reading(gpu(), log=Log(last=3.0), watch=Log(last=9.0))
+        log = Log(last=4.0, events=(self.XID,))
+        assert moved(before, replace(before, log=log)).events == (self.SEEN,)
+
+    def test_a_gap_in_both_sources_is_unread(self) -> None:
+        watched, logged = reading(gpu(), watch=Log()), reading(gpu(), log=Log())
+        for before, after in ((watched, reading(gpu())), (watched, logged), (logged, watched)):
+            assert [gap.devices for gap in moved(before, after).unread] == [Unread.XIDS]
+        assert moved(reading(gpu()), reading(gpu())).unread == (), "it was unread before"
+
+    def test_a_reset_does_not_count_as_an_event(self) -> None:
+        reset = replace(self.XID, kind="reset", code=154)
+        assert not moved(*self.pair(log=Log(last=4.0, events=(reset,)))).events

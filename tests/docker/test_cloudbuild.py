@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.factories import cloudbuild
+from tests.factories.paths import ROOT
 
 from accept import __version__
 
@@ -57,6 +58,46 @@ def test_waits_no_longer_than_it_says_on_a_machine_that_it_names() -> None:
     document = cloudbuild.document()
     assert re.fullmatch(r"[1-9]\d*s", document["timeout"])
     assert document["options"]["machineType"]
+
+
+@pytest.mark.parametrize(("region", "code"), [("global", 1), ("us-central1", 0)])
+def test_refuses_the_region_global_first(region: str, code: int) -> None:
+    """It is the default of `gcloud builds submit`, and no repository can be there."""
+    (first, *_) = cloudbuild.steps(LOCATION=region).values()
+    done = subprocess.run([str(first.entrypoint), *first.args], capture_output=True, check=False)
+    assert (done.returncode, b"--region=" in done.stderr) == (code, bool(code))
+
+
+def test_tests_the_image_before_it_is_pushed(tmp_path: Path) -> None:
+    names = list(cloudbuild.steps())
+    assert names.index("build") < names.index("self-test") < names.index("push")
+    step = cloudbuild.steps()["self-test"]
+    docker = tmp_path / "docker"
+    # The last argument is the script; its files come from standard input.
+    docker.write_text(
+        f'#!/bin/sh\nprintf "%s " "$@" >> {tmp_path}/words\ntar -tf - >> {tmp_path}/files\n'
+        f"[ ! -e {tmp_path}/broken ]\n"
+    )
+    docker.chmod(0o755)
+
+    def run() -> int:
+        return subprocess.run(
+            [str(step.entrypoint), *step.args],
+            env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+            cwd=ROOT,
+            capture_output=True,
+            check=False,
+        ).returncode
+
+    assert run() == 0
+    words = (tmp_path / "words").read_text()
+    assert [user in words for user in ("--user 0 ", "--user 1000 ")] == [True, True]
+    assert "self_test.sh gpu" in words
+    assert {"docker/self_test.sh", "launchers/pod_entrypoint.sh"} <= {
+        *(tmp_path / "files").read_text().splitlines()
+    }
+    (tmp_path / "broken").touch()
+    assert run() != 0
 
 
 def test_pushes_the_tags_that_it_built() -> None:

@@ -21,15 +21,28 @@ SECRET = re.compile(r"passw|secret|token|credential|private|key", re.IGNORECASE)
 def test_what_it_builds_on_is_pinned_by_tag_and_digest() -> None:
     assert PINNED.fullmatch(dockerfile.arguments()["BASE"])
     own = dockerfile.stages()
-    assert {base for base in own.values() if base not in own} == {"${BASE}"}
+    assert {base for base in own.values() if base not in own} == {"${BASE}", "${RUNTIME_BASE}"}
+    assert dockerfile.arguments()["RUNTIME_BASE"] == "${BASE}"
     assert "latest" not in dockerfile.FILE.read_text()
 
 
 def test_both_ways_of_building_take_the_same_base_with_gpus() -> None:
-    base = cloudbuild.values()["_BASE"]
-    assert PINNED.fullmatch(base)
-    assert RELEASE["env"]["GPU_BASE"] == base
-    assert base in README
+    for name in ("BASE", "RUNTIME_BASE"):
+        base = cloudbuild.values()[f"_{name}"]
+        assert PINNED.fullmatch(base)
+        assert RELEASE["env"][f"GPU_{name}"] == base
+        assert base in README
+
+
+def test_the_image_has_a_user_that_is_not_root() -> None:
+    (system,) = [one.rest for one in dockerfile.instructions() if "openssh-server" in one.rest]
+    assert "useradd --uid 1000" in system
+
+
+def test_nccl_tests_are_compiled_for_all_gpus_unless_some_are_named() -> None:
+    """An empty variable would replace the list of the Makefile."""
+    (compiles,) = [one.rest for one in dockerfile.instructions() if "MPI_HOME" in one.rest]
+    assert '[ -n "$NVCC_GENCODE" ] || unset NVCC_GENCODE;' in compiles
 
 
 def test_nothing_is_fetched_but_packages_and_one_commit() -> None:
@@ -69,9 +82,24 @@ def test_packages_of_python_are_those_of_the_lock() -> None:
     locked: dict[str, set[str | None]] = {}
     for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]:
         locked.setdefault(package["name"], set()).add(package.get("version"))
-    wanted = dict(one.split("==") for one in dockerfile.arguments()["PIP_PACKAGES"].split())
-    assert set(wanted) == {"mpi4py", "numpy", "nvidia-ml-py", "obstore", "torch"}
+    given = dockerfile.arguments()
+    packages = f"{given['TORCH_PACKAGES']} {given['PIP_PACKAGES']}".split()
+    wanted = dict(one.split("==") for one in packages)
+    assert {"mpi4py", "numpy", "nvidia-ml-py", "obstore", "pillow", "torch", "torchvision"} == {
+        *wanted
+    }
     assert {name for name, version in wanted.items() if version not in locked[name]} == set()
+
+
+def test_everything_that_pip_installs_by_default_has_a_hash_of_the_lock() -> None:
+    first, *lines = (ROOT / "docker" / "requirements.txt").read_text().splitlines()
+    given = dockerfile.arguments()
+    assert first == f"# {given['TORCH_PACKAGES']} {given['PIP_PACKAGES']}"
+    names = {line.partition("==")[0] for line in lines if "==" in line}
+    assert names > {package.partition("==")[0] for package in first[2:].split()}
+    hashes = set(re.findall(r"sha256:[0-9a-f]{64}", "\n".join(lines)))
+    assert hashes <= set(re.findall(r"sha256:[0-9a-f]{64}", (ROOT / "uv.lock").read_text()))
+    assert len(hashes) > len(names)
 
 
 def test_what_builders_pass_is_an_argument_and_a_stage() -> None:
@@ -82,11 +110,20 @@ def test_what_builders_pass_is_an_argument_and_a_stage() -> None:
     known = {*dockerfile.arguments(), "BUILDKIT_INLINE_CACHE"}
     passed = {name for text in texts for name in re.findall(r"--build-arg[ =]\"?(\w+)=", text)}
     assert passed <= known
-    assert {"BASE", "VERSION"} <= passed
+    # All arguments are substitutions, with the same defaults but for the bases.
+    of_cloud_build = cloudbuild.values()
+    own = {name for name in dockerfile.arguments() if not name.endswith("BASE")} - {"VERSION"}
+    assert {name: of_cloud_build[f"_{name}"] for name in own} == {
+        name: dockerfile.arguments()[name] for name in own
+    }
+    steps = " ".join(cloudbuild.document()["steps"][1]["args"])
+    assert {name for name in dockerfile.arguments() if f"={name}=${{_{name}}}" in steps} == {
+        *dockerfile.arguments()
+    }
     assert set(jobs["image"]["strategy"]["matrix"]["target"]) <= set(dockerfile.stages())
     assert cloudbuild.values()["_TARGET"] in dockerfile.stages()
 
 
 def test_documents_every_substitution_of_cloud_build() -> None:
-    rows = set(re.findall(r"^\| `(_[A-Z]+)` \|", README, re.MULTILINE))
+    rows = set(re.findall(r"^\| `(_[A-Z_]+)` \|", README, re.MULTILINE))
     assert rows == set(cloudbuild.document()["substitutions"])

@@ -8,10 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cluster.kube.build import cache
-from tests.factories import buckets
+from tests.factories import buckets, sample_evidence
 from tests.factories.buckets import BUCKET, Proxy
 from tests.factories.command_line import accept
 from tests.factories.upload import command, evidence_in, send
@@ -71,6 +72,56 @@ def test_all_files_arrive_and_the_manifest_last(
     assert bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
     for path in (p for p in folder.rglob("*") if p.is_file()):
         assert (tmp_path / "fetched" / path.relative_to(folder)).read_bytes() == path.read_bytes()
+
+
+def test_objects_have_types_with_which_a_browser_shows_them(folder: Path, place: str) -> None:
+    import obstore
+    from obstore.store import from_url
+
+    (folder / "report.html").write_text("<p>hello")
+    assert send(folder, place).returncode == 0
+    options: Any = {"allow_http": True}
+    store = from_url(f"{place}/runs/a1", client_options=options)
+    types = {
+        one["path"]: obstore.get(store, one["path"]).attributes["Content-Type"]
+        for one in obstore.list(store).collect()
+    }
+    assert types["report.html"].startswith("text/html")
+    assert types["MANIFEST.json"] == "application/json"
+    assert {kind for name, kind in types.items() if name.endswith((".log", ".jsonl"))} == {
+        "text/plain; charset=utf-8"
+    }
+
+
+def test_a_report_is_added_to_finished_evidence_and_replaced(
+    folder: Path, place: str, server: Proxy, tmp_path: Path
+) -> None:
+    assert send(folder, place).returncode == 0
+    for text in ("<p>one", "<p>two"):
+        (tmp_path / "report.html").write_text(text)
+        error = bucket.send(tmp_path / "report.html", place, attempt="a1", partial=True)
+        assert error == ""
+    assert bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched", partial=False)
+    assert (tmp_path / "fetched" / "report.html").read_text() == "<p>two"
+    (tmp_path / "records.jsonl").write_text("changed\n")
+    assert bucket.send(tmp_path / "records.jsonl", place, attempt="a1", partial=True) != ""
+
+
+def test_the_runs_of_a_bucket_are_listed_with_their_verdicts(
+    folder: Path, place: str, tmp_path: Path
+) -> None:
+    assert bucket.runs_at(place) == ()
+    assert send(folder, place, "--partial").returncode == 0
+    whole = sample_evidence.write(tmp_path / "whole")
+    assert bucket.send(whole, place, attempt="a2") == ""
+    one, two = bucket.runs_at(place)
+    assert (one.name, one.verdict, one.finished) == ("a1", None, False)
+    assert (two.name, two.finished) == ("a2", True)
+    assert two.verdict is not None
+    assert two.verdict.headline
+    listed = json.loads(accept("list", "runs", place, "--json").out)["runs"]
+    assert [run["name"] for run in listed] == ["a2", "a1"]
+    assert listed[0]["folder"] == f"{place}/runs/a2"
 
 
 def test_a_resumed_upload_writes_the_rest_only(folder: Path, place: str, server: Proxy) -> None:
@@ -178,10 +229,19 @@ def test_an_object_that_grows_while_it_is_read_is_refused(
     assert error.value.code is Code.EVIDENCE_CHANGED
 
 
-def test_names_outside_of_the_folder_are_refused(
-    folder: Path, place: str, server: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "names", [("../../x",), ("logs", "logs/10-script/0-0.log"), ("n" * 256,), (".",)]
+)
+def test_names_that_no_folder_can_have_are_refused(
+    names: tuple[str, ...],
+    folder: Path,
+    place: str,
+    server: Proxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bucket._object_store().Bucket, "look", lambda _: {"../../x": (1, "")})
+    objects = dict.fromkeys(names, (1, ""))
+    monkeypatch.setattr(bucket._object_store().Bucket, "look", lambda _: objects)
     with pytest.raises(BadEvidence) as error:
         bucket.fetch(f"{place}/runs/a1", tmp_path / "fetched")
     assert error.value.code is Code.BUCKET_UNSAFE

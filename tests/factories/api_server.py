@@ -44,7 +44,7 @@ class ApiServer:
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     bodies: list[Any] = field(default_factory=list)
 
-    def says(self, path: str, *bodies: Any) -> None:
+    def answer_with(self, path: str, *bodies: Any) -> None:
         """Answer a path with these bodies in turn, and then always with the last.
 
         An int is an HTTP status, a str is a full log, and bytes are a log whose connection is cut
@@ -64,7 +64,7 @@ class ApiServer:
             {"name": name, "versions": [{"version": version} for version in served]}
             for name, served in self.groups.items()
         ]
-        self.says("/apis", {"groups": listed})
+        self.answer_with("/apis", {"groups": listed})
 
     def count(self, path: str) -> int:
         """Return the number of requests for a path."""
@@ -91,7 +91,7 @@ class ApiServer:
 def api_server() -> Iterator[ApiServer]:
     """Run a stand-in on a free port until the end of the block."""
     server = ApiServer()
-    server.says("/apis", {"groups": []})
+    server.answer_with("/apis", {"groups": []})
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from accept import config
-from accept.config.kubernetes import PodSettings
+from accept.config.kubernetes import MachinePods
 from accept.plan.bundle import render
 from accept.plan.helm_values import helm_values
 from accept.plan.resolve import Options, Resolved, resolve
@@ -22,7 +22,7 @@ MACHINES = config.names("machines")
 
 def _kinds() -> tuple[str, ...]:
     """Return one machine for each set of keys that machines pass to the chart."""
-    none, kinds = PodSettings(), dict[tuple[str, ...], str]()
+    none, kinds = MachinePods(), dict[tuple[str, ...], str]()
     for name in MACHINES:
         pod = config.load_machine(name).value.kubernetes
         given = (f.name for f in fields(pod) if getattr(pod, f.name) != getattr(none, f.name))
@@ -35,7 +35,7 @@ KINDS = _kinds()
 #: The rest of a site file after `kubernetes: {image: …}`, by name.
 SITES = {
     "plain": "",
-    "all of it": """\
+    "everything": """\
   queue: queue
   workloadPriorityClass: high
   priorityClassName: system-cluster-critical
@@ -46,6 +46,9 @@ SITES = {
   imagePullPolicy: Never
   imagePullSecrets: [secret]
   serviceAccount: mine
+  positionLabels: [block, rack]
+  positions: {a: b1/r1, b: b1/r2}
+  readNodes: true
   includeNodes: [a, b, '1e3']
   excludeNodes: [c]
   nodeSelector: {pool: y}

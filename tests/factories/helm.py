@@ -14,9 +14,9 @@ import pytest
 import yaml
 from tests.cluster.kube.build import SHORT_LIVED
 
-from accept.config import resources
+from accept.plan.chart import chart_folder
 
-CHART = resources.chart()
+CHART = chart_folder()
 #: The version of the test cluster, and the API version that it reports for JobSet.
 KUBERNETES = "1.34.0"
 JOBSET = "jobset.x-k8s.io/v1alpha2"
@@ -86,16 +86,24 @@ def text(
 def objects(
     major: int, values: Path, *words: object, name: str = "mytest", jobset: bool = True
 ) -> Objects:
-    """Return the objects that helm renders, by kind; each kind occurs once."""
+    """Return the objects that helm renders, by kind; each kind occurs once.
+
+    The ConfigMaps of the code have keys such as `ConfigMap programs`.
+    """
     rendered = yaml.load_all(text(major, values, *words, name=name, jobset=jobset), Loader=_Loader)
     found = [one for one in rendered if one]
-    by_kind = {one["kind"]: one for one in found}
+    by_kind = {_key(one): one for one in found}
     assert len(by_kind) == len(found), [one["kind"] for one in found]
     return by_kind
 
 
+def _key(one: dict[str, Any]) -> str:
+    _, _, last = str(one["metadata"]["name"]).rpartition("-")
+    return f"{one['kind']} {last}" if last in ("programs", "coordinator") else str(one["kind"])
+
+
 def values_in(file: Path) -> dict[str, Any]:
-    """Return the values in a file; they can have half a megabyte."""
+    """Return the values in a file."""
     found: dict[str, Any] = yaml.load(file.read_text(), Loader=_Loader)
     return found
 

@@ -28,9 +28,11 @@ def table(
     sizes: Sequence[int] = (1 << 30, 2 << 30, TOP),
     checked: bool = True,
     device: str = DEVICE,
+    missing: int = 0,
 ) -> str:
-    """Return a complete table with header and footer."""
+    """Return a complete table with header and footer; the last host has `missing` ranks less."""
     ranks = [(host, gpu) for host in hosts for gpu in gpus]
+    ranks = ranks[: len(ranks) - missing]
     asked = f"minBytes {sizes[0]} maxBytes {sizes[-1]} step: 2(factor) warmup iters: 5 iters: 20"
     lines = [
         "# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902",

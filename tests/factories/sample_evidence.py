@@ -13,7 +13,7 @@ from accept.core import evidence
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge import judge
 from accept.core.model import GroupKind, Plan, Record, Step, Verdict
-from accept.core.runner.coordinator import VERDICT_FOLLOWS
+from accept.core.report import write_judgement
 from accept.core.serde import dump
 
 STEP = Step(id="10-script", checks=("script",), script="steps/10-script.sh", groups=GroupKind.ALL)
@@ -69,7 +69,7 @@ def write(
     if whole:
         evidence.write_run_end(folder, interruption)
         verdict = verdict_of(records[1], interruption=interruption)
-        evidence.write_judgement(folder, plan, verdict)
+        write_judgement(folder, plan, verdict)
         evidence.write_checksums(folder)
     return folder
 
@@ -88,8 +88,8 @@ def archive(folder: Path, target: Path) -> Path:
     return target
 
 
-def console(*records: Record) -> str:
+def console(*records: Record, interruption: str = "") -> str:
     """Return the log of a coordinator that ends with the packed evidence."""
     kept = (verdicts.hosts_record(("h0",)), *records)
-    packed = evidence.pack(PLAN, kept, verdict_of(*records))
-    return f"some progress\n{VERDICT_FOLLOWS}\n{packed}"
+    packed = evidence.pack(PLAN, kept, verdict_of(*records, interruption=interruption))
+    return f"some progress\nverdict of the coordinator:\n{packed}"

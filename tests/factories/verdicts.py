@@ -22,7 +22,7 @@ from accept.core.model import (
 )
 
 COLLECTIVE: dict[str, ParamValue] = {"min": "1M", "max": "4M", "factor": 2, "iters": 5}
-COLLECTIVE |= {"warmup": 1, "dtype": "float"}
+COLLECTIVE |= {"warmup": 1, "dtype": "float", "sizes": 0, "jitter": False}
 TOP = 4 << 20
 CPU = PlannedMachine(name="cpu", gpus=0, ranks=2, speed_promised=False, noise=0.05)
 #: Two ranks per host, which is also the default of `record`.
@@ -147,10 +147,17 @@ Speed = Callable[[Group], float | None]
 
 
 def measured(
-    of: Step, names: Iterable[str], speed: Speed, *, seed: int = 1, ranks: int = 2
+    of: Step,
+    names: Iterable[str],
+    speed: Speed,
+    *,
+    seed: int = 1,
+    ranks: int = 2,
+    pairs: Sequence[tuple[str, ...]] = (),
 ) -> list[Record]:
     """Return all records of a collective step. A group whose speed is None crashed."""
-    planned = waves(of.groups, tuple(names), rounds=of.rounds, seed=seed, ranks=ranks)
+    hosts = tuple(names)
+    planned = waves(of.groups, hosts, rounds=of.rounds, seed=seed, ranks=ranks, pairs=pairs)
     return executed(of, planned, speed)
 
 

@@ -2,3 +2,7 @@
 
 Each input is made from a seed, its kind and its number alone, so that any can be made again.
 """
+
+
+class Broken(Exception):
+    """A property that must hold does not."""

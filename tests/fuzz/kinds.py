@@ -6,7 +6,6 @@ import base64
 import hashlib
 import io
 import json
-import os
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -18,11 +17,11 @@ from typing import NamedTuple
 from benchmarks.nccl_text import COLLECTIVES, SECRET, document, json_text, split, table_text
 from tests.factories import sample_evidence
 from tests.factories.paths import TESTS
-from tests.fuzz import mutate
+from tests.fuzz import Broken, mutate, surfaces
 
 from accept.core import evidence, nccl_tests, record_protocol
 from accept.core.checks import parse_log
-from accept.core.errors import BadEvidence
+from accept.core.errors import AcceptError
 from accept.core.nccl_tests import json as nccl_tests_json
 from accept.core.nccl_tests.table import Log
 from accept.evidence import archive
@@ -32,15 +31,11 @@ _LOGS = TESTS / "logs"
 _LONGEST = 4000
 
 
-class Broken(Exception):
-    """A property that must hold does not."""
-
-
 class Kind(NamedTuple):
     """A reader and the generator of its inputs."""
 
     make: Callable[[Random], bytes]
-    #: Reads an input, in an empty folder, and returns what became of it. It may raise BadEvidence.
+    #: Reads an input, in an empty folder, and returns what became of it. It may raise AcceptError.
     read: Callable[[bytes, Path], str]
     #: The first inputs: those that want the most memory.
     bombs: Callable[[], list[bytes]] = list
@@ -158,19 +153,8 @@ def _read_folder(raw: bytes, folder: Path) -> str:
     if data["sums"]:
         evidence.write_checksums(target)
     if data["odd"]:
-        _put(target / data["odd"][0], data["odd"][1])
+        surfaces.put(target / data["odd"][0], data["odd"][1])
     return _read_evidence(target)
-
-
-def _put(path: Path, what: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    if what == "pipe":
-        os.mkfifo(path)
-    elif what == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to(path.name if what == "loop" else "/etc/hostname")
 
 
 def _read_evidence(folder: Path) -> str:
@@ -250,6 +234,12 @@ KINDS: dict[str, Kind] = {
     "folder": Kind(_make_folder, _read_folder),
     "archive": Kind(_make_archive, _read_archive, cache(_archive_bombs)),
     "packed": Kind(_make_packed, _read_packed, cache(_packed_bombs)),
+    "corpus": Kind(surfaces.make_corpus, surfaces.read_corpus),
+    "bucket": Kind(surfaces.make_bucket, surfaces.read_bucket),
+    "answers": Kind(surfaces.make_answers, surfaces.read_answers),
+    "screen": Kind(surfaces.make_screen, surfaces.read_screen),
+    "command line": Kind(surfaces.make_words, surfaces.read_words),
+    "job.json": Kind(surfaces.make_job, surfaces.read_job),
 }
 
 
@@ -262,7 +252,7 @@ def attempt(name: str, seed: int, number: int) -> tuple[bytes, str]:
     with tempfile.TemporaryDirectory(prefix="accept-fuzz-") as scratch:
         try:
             return raw, KINDS[name].read(raw, Path(scratch))
-        except BadEvidence as error:
+        except AcceptError as error:
             if not error.hint or len(error.message) > _LONGEST:
                 raise Broken(f"an error without advice, or without end: {error}") from None
             return raw, "refused"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,8 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.cluster.runs import VENV, VENV_MPI4
+from tests.factories.ports import free_port
 
+from accept.backends.keys import new_keys
 from accept.config import resources
+from accept.core.runner.coordinator import RECORDS_COPY, Launch
+from accept.core.runner.ssh import HOST_KEY_ALIAS
+from accept.core.serde import read
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
 
@@ -193,6 +200,19 @@ class TestRank:
         found = self.env(node, ACCEPT_LOCAL_RANKS="2,5", OMPI_COMM_WORLD_LOCAL_RANK=rank)
         assert (found["ACCEPT_LOCAL_RANK"], found["NCCL_TESTS_DEVICE"]) == (own, shift)
 
+    def test_uses_the_nccl_profile_of_the_step(self, tmp_path: Path) -> None:
+        (tmp_path / "own.yaml").write_text(
+            "name: own\ndescription: one\nchecks:\n- {check: all-gather, profile: rdma}\n"
+        )
+        options = Options(
+            machine="gb200-4x", hosts=("a", "b"), suite=str(tmp_path / "own.yaml"), backend="ssh"
+        )
+        folder = tmp_path / "node"
+        folder.mkdir()
+        render(resolve(options)).write(folder)
+        for profile, multi_node in (("", "1"), ("rdma", "0")):
+            assert self.env(folder, ACCEPT_PROFILE=profile)["NCCL_MNNVL_ENABLE"] == multi_node
+
     def test_makes_the_folder_for_progress(self, node: Path, tmp_path: Path) -> None:
         self.env(node, ACCEPT_PROGRESS=str(tmp_path / "progress" / "deep"))
         assert (tmp_path / "progress" / "deep").is_dir()
@@ -210,7 +230,7 @@ class TestSteps:
         (tmp_path / "tmp").mkdir()
         (tmp_path / "group").write_text("h0 h0 127.0.0.1 22 2\n")
         # Just what a host has at the very least.
-        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin").mkdir(exist_ok=True)
         basic = (
             "sh",
             "cat",
@@ -271,6 +291,22 @@ class TestSteps:
         assert has_not not in done.stdout
         # No file of the run's folder is executed, because that may be mounted noexec.
         assert f"'{has}' '/bin/sh " in done.stdout
+
+    @pytest.mark.parametrize(("build", "is_asked"), [("per_iter_timing", True), ("", False)])
+    def test_times_each_repetition_only_with_builds_that_can(
+        self, node: Path, tmp_path: Path, build: str, *, is_asked: bool
+    ) -> None:
+        folder = tmp_path / "gpus"
+        options = Options(machine="h100-8", nodes=1, settings=("all-reduce.jitter=true",))
+        render(resolve(options)).write(folder)
+        (folder / "group").write_text("h0 h0 127.0.0.1 22 8\n")
+        for name in ("mpirun", "all_reduce_perf", "all_gather_perf", "reduce_scatter_perf"):
+            fake = node / "bin" / name
+            fake.write_text(f"#!/bin/sh\n# {build}\necho 'mpirun (Open MPI) 5.0.8'\n")
+            fake.chmod(0o755)
+        script = next(one for one in (folder / "steps").iterdir() if "jitter" in one.read_text())
+        done = sh(script, PATH=f"{node}/bin:{os.environ['PATH']}", ACCEPT_PYTHON=sys.executable)
+        assert ("'-I' '1'" in done.stdout) is is_asked, done.stdout
 
 
 class TestUnpack:
@@ -506,6 +542,95 @@ class TestWatchdog:
         return found
 
 
+#: An sshd in FIPS mode: it refuses other algorithms, and a configuration that names one.
+FIPS_SSHD = """\
+#!/bin/sh
+! grep -q 25519 sshd_config || exit 1
+exec {sshd} -o KexAlgorithms=ecdh-sha2-nistp256 -o HostKeyAlgorithms=ecdsa-sha2-nistp256 \
+    -o PubkeyAcceptedAlgorithms=ecdsa-sha2-nistp256 "$@"
+"""
+
+
+@pytest.mark.real
+def test_the_sshd_of_a_run_works_in_fips_mode_and_limits_logins(tmp_path: Path) -> None:
+    sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if not sshd:
+        pytest.skip("no sshd here")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    port = free_port()
+    for name in ("sshd.sh", "ssh_config.in", "force_command.sh"):
+        shutil.copy(LAUNCHERS / name, tmp_path)
+    keys = new_keys(HOST_KEY_ALIAS)
+    (tmp_path / "key").write_bytes(keys.private)
+    (tmp_path / "key").chmod(0o600)
+    for name, text in {
+        "authorized_keys": keys.public,
+        "known_hosts": f"{HOST_KEY_ALIAS} {keys.public}",
+        "run": "one\n",
+        "env.sh": "",
+        "logins": "18\n",
+        "fips": FIPS_SSHD.format(sshd=sshd),
+    }.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "fips").chmod(0o755)
+    script = f"""\
+ACCEPT_DIR=$PWD
+. ./sshd.sh
+write_sshd_config ./fips
+listen ./fips {port} || {{ cat sshd.log >&2; exit 1; }}
+sed "s|@FOLDER@|$PWD|" ssh_config.in > ssh_config
+ssh -F ssh_config -p {port} 127.0.0.1 'echo run $ACCEPT_RUN'
+kill "$daemon"
+{sshd} -T -f sshd_config | grep -i ^maxstartups
+"""
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["run one", "maxstartups 18:30:18"], done.stderr
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("venv", [VENV, VENV_MPI4], ids=["Open MPI 5", "Open MPI 4"])
+def test_mpirun_starts_daemons_on_a_thousand_hosts(tmp_path: Path, venv: Path) -> None:
+    """Their names do not resolve, as those of pods. Each is a call of the agent, which fails."""
+    if not (venv / "bin" / "mpirun").exists():
+        pytest.skip(f"no mpirun in {venv}")
+    bundle = render(resolve(Options(machine="cpu", hosts=("a", "b"))))
+    bundle.write(tmp_path)
+    (tmp_path / "rsh_agent.sh").write_text('printf "%s" "$*" > "$ACCEPT_DIR/started/$1"; exit 1\n')
+    (tmp_path / "started").mkdir()
+    (tmp_path / "tmp").mkdir()
+    hosts = [f"mytest-attempt-w-0-{n}" for n in range(1000)]
+    (tmp_path / "group").write_text(
+        "".join(f"gke-pool-{n:04x}-abcd {name} 10.0.0.1 22 8\n" for n, name in enumerate(hosts))
+    )
+    script = ". ./lib.sh; route_interface() { :; }; read_group; launch 8 true"
+    done = subprocess.run(
+        ["timeout", "-s", "KILL", "60", "/bin/sh", "-c", script],
+        cwd=tmp_path,
+        env={
+            "PATH": f"{venv}/bin:/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "ACCEPT_DIR": str(tmp_path),
+            "ACCEPT_EXEC": "e/s/0-0",
+            "ACCEPT_RUN": "e",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    started = list((tmp_path / "started").iterdir())
+    assert len(started) >= 100, done.stdout[-500:] + done.stderr[-1000:]
+    # Linux limits an argument to 128 KiB.
+    assert max(path.stat().st_size for path in started) < 4096
+    hostfile = (tmp_path / "exec" / "e" / "s" / "0-0" / "hostfile").read_text().splitlines()
+    assert hostfile == [f"{name} slots=8" for name in hosts]
+    # The command line is in the record, and names no host.
+    line = next(line for line in done.stdout.splitlines() if line.startswith("# Open MPI "))
+    assert len(line) < 2000
+
+
 class TestPodEntrypoint:
     """pod_entrypoint.sh: an sshd until the run ends; coordinator and evidence on index 0."""
 
@@ -549,6 +674,7 @@ class TestPodEntrypoint:
                 "ACCEPT_NODES": "2",
                 "ACCEPT_HOST_PREFIX": "entry-w-0-",
                 "ACCEPT_NODE": "node-1",
+                "ACCEPT_ADDRESSES": "10.0.0.2",
                 "ACCEPT_SSH_PORT": "2222",
                 "ACCEPT_START_SECONDS": "600",
                 "ACCEPT_LIFE_SECONDS": "600",
@@ -597,9 +723,45 @@ class TestPodEntrypoint:
         entry = self.start(pod, ACCEPT_LIFE_SECONDS="1")
         assert self.ended(entry) == (23, "ended before the run was over (expired)")
 
+    def test_stays_if_the_coordinator_asks_for_it(self, pod: Path) -> None:
+        """Index 0 is a host like the others if the coordinator has a pod of its own."""
+        self.tool(
+            pod.parent / "bin" / "sshd",
+            '[ "$1" != -t ] || exit 0; echo "Server listening" >&2; trap "touch gone; exit" TERM\n'
+            "while :; do sleep 0.1; done",
+        )
+        entry = self.start(pod, ACCEPT_ROLE="host", JOB_COMPLETION_INDEX="0")
+        self.ready(pod, entry)
+        subprocess.run(["sh", "-c", ": > stay; echo over 1<>events"], cwd=pod, check=True)
+        while not (pod / "gone").exists():
+            assert entry.poll() is None
+            time.sleep(0.01)
+        entry.terminate()
+        assert self.ended(entry) == (0, "the run is over")
+        assert (pod / "ending").exists()
+
+    def test_all_hosts_register_with_a_separate_coordinator(self, pod: Path) -> None:
+        self.fill(pod, coordinate=': > "$2"; echo 5 > status; echo over 1<>events\n')
+        entry = self.start(
+            pod, ACCEPT_ROLE="coordinator", JOB_COMPLETION_INDEX="0", ACCEPT_HOLD_SECONDS="0"
+        )
+        assert self.ended(entry)[0] == 5
+        launch = read(Launch, json.loads((pod / "hosts.json").read_text()))
+        assert [host.name for host in launch.hosts] == ["entry-w-0-0", "entry-w-0-1"]
+        assert launch.is_separate
+
     def test_ends_if_no_coordinator_connects(self, pod: Path) -> None:
         entry = self.start(pod, ACCEPT_START_SECONDS="2", ACCEPT_LOOK_SECONDS="1")
         assert self.ended(entry) == (21, "no coordinator came within 4 s")
+
+    def test_prints_the_records_that_it_keeps_if_the_coordinator_is_lost(self, pod: Path) -> None:
+        entry = self.start(pod)
+        self.ready(pod, entry)
+        (pod / RECORDS_COPY).write_text("records\n")
+        subprocess.run(
+            ["sh", "-c", "echo 22 > reason; echo unwanted 1<>events"], cwd=pod, check=True
+        )
+        assert self.ended(entry) == (22, "records")
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of its own")
     def test_as_the_first_process_reaps_dead_children(self, pod: Path) -> None:
@@ -632,8 +794,6 @@ class TestPodEntrypoint:
         return self.start(
             pod,
             JOB_COMPLETION_INDEX="0",
-            ACCEPT_NAMESPACE="lab",
-            ACCEPT_SUBDOMAIN="entry",
             ACCEPT_RESULTS=str(results),
             ACCEPT_HOLD_SECONDS="600",
         )
@@ -657,6 +817,25 @@ class TestPodEntrypoint:
         (pod / "collected").touch()
         code, last = self.ended(entry)
         assert (code, last.startswith("evidence is kept here for 600 s")) == (0, True)
+
+    def test_index_0_leaves_evidence_alone_that_was_sent_before_a_hold(
+        self, pod: Path, tmp_path: Path
+    ) -> None:
+        results = tmp_path / "results"
+        results.mkdir()
+        # The log of the run has lines of the hold, which the log in the evidence lacks.
+        self.fill(
+            pod,
+            coordinate="mkdir evidence; touch evidence/records.jsonl\n"
+            'echo verdict > evidence/console.log; printf "verdict\\nheld\\n" > "$2"\n'
+            '"$1" programs/upload.py evidence "$ACCEPT_RESULTS" --attempt "$ACCEPT_ATTEMPT"\n'
+            "echo 3 > status; echo over 1<>events\n",
+        )
+        entry = self.start(pod, JOB_COMPLETION_INDEX="0", ACCEPT_RESULTS=str(results))
+        sent = results / "runs" / f"entry-{os.getpid()}"
+        assert self.ended(entry) == (3, f"evidence: {sent}")
+        assert (sent / "console.log").read_text() == "verdict\n"
+        assert (sent / "pods" / "0.log").exists()
 
     def test_ends_if_the_image_cannot_unpack_the_programs(self, pod: Path) -> None:
         available = pod.parent / "available"
@@ -683,7 +862,8 @@ class TestPodEntrypoint:
     def optional(self, pod: Path, python: str, **environment: str) -> str:
         """Return the line about missing optional tools, or ""."""
         self.tool(pod.parent / "bin" / "python3", python)
-        entry = self.start(pod, ACCEPT_LIFE_SECONDS="1", ACCEPT_IMAGE="img:1", **environment)
+        first = {"ACCEPT_ROLE": "host", "JOB_COMPLETION_INDEX": "0", **environment}
+        entry = self.start(pod, ACCEPT_LIFE_SECONDS="1", ACCEPT_IMAGE="img:1", **first)
         self.ended(entry)
         after = (pod / "pod.log").read_text().splitlines()[1]
         return after if "has no" in after else ""
@@ -719,8 +899,12 @@ class TestPodEntrypoint:
         assert self.optional(pod, self.FULL, ACCEPT_RESULTS="gs://mine", ACCEPT_DEV=dev) == ""
 
     def test_works_without_a_python(self, pod: Path) -> None:
-        """Expect an empty answer, which is normal on all indices but 0."""
+        """Expect an empty answer: only the coordinator needs Python."""
         assert self.optional(pod, "exit 127", ACCEPT_DEV="/nonexistent") == ""
+
+    def test_lists_no_tools_on_pods_other_than_the_first(self, pod: Path) -> None:
+        none = self.optional(pod, self.BARE, ACCEPT_DEV="/nonexistent", JOB_COMPLETION_INDEX="1")
+        assert none == ""
 
     def test_an_invalid_key_is_reported(self, pod: Path) -> None:
         (pod.parent / "key").write_text("no key\n")

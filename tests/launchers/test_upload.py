@@ -53,6 +53,24 @@ def test_a_partial_upload_is_resumed_with_the_remaining_files(folder: Path, plac
     assert "sent 0 of 3 files" in send(folder, place).stdout
 
 
+@pytest.mark.parametrize(
+    ("end", "options", "status"),
+    [
+        ('{"interruption": ""}', (), 0),
+        ('{"interruption": "the run was cancelled"}', (), 1),
+        ('{"interruption": ""}', ("--partial",), 1),
+    ],
+)
+def test_only_the_finished_evidence_of_a_full_run_shows_that_it_has_ended(
+    folder: Path, place: Path, end: str, options: tuple[str, ...], status: int
+) -> None:
+    assert send(folder, place, "--has-ended").returncode == 1
+    assert not list(place.iterdir())
+    (folder / "run-end.json").write_text(end)
+    assert send(folder, place, *options).returncode == 0
+    assert send(folder, place, "--has-ended").returncode == status
+
+
 def test_finished_evidence_is_not_overwritten(folder: Path, place: Path) -> None:
     send(folder, place)
     (folder / "records.jsonl").write_text("another\n")

@@ -5,15 +5,25 @@ The repository has 21 of the 204 logs. What needs more of them runs with ACCEPT_
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
-from tests.factories.injected_faults import BUSES, NODE, gpu, judged, named, node, only, slowed
+from tests.factories.injected_faults import (
+    BUSES,
+    HOSTS,
+    NODE,
+    gpu,
+    judged,
+    named,
+    node,
+    only,
+    slowed,
+)
 from tests.factories.real_logs import FOLDERS, MORE, REPOSITORY, folder_name
 
 from accept.commands import judge
-from accept.core.causes import Cause
-from accept.core.model import State, Verdict
+from accept.core.model import State
 
 
 @pytest.fixture(params=FOLDERS, ids=folder_name)
@@ -110,12 +120,6 @@ def test_a_slow_rail(tmp_path: Path, logs: Path, rail: int | None) -> None:
 PAIR = "nccl_N2_G8_cnode3-003_cnode3-007.log"
 
 
-def open_pairs(verdict: Verdict) -> set[tuple[str, ...]]:
-    """Return the logs of findings that leave open why a pair is bad."""
-    found = (f for check in verdict.checks for f in check.findings if f.cause is Cause.UNPROVEN)
-    return {f.evidence for f in found if f.evidence}
-
-
 @pytest.mark.parametrize("length", [0, 600, 900, 2000, -300])
 def test_one_dead_pair_accuses_nobody_and_does_not_pass(
     tmp_path: Path, logs: Path, length: int
@@ -123,9 +127,6 @@ def test_one_dead_pair_accuses_nobody_and_does_not_pass(
     verdict = judged(logs, tmp_path, lambda name, text: text[:length] if name == PAIR else text)
     assert named(verdict) == []
     assert verdict.state is State.FAIL
-    # With -300, one of its two tables is complete. Few logs leave other pairs open as well.
-    if length >= 0 and logs != REPOSITORY:
-        assert open_pairs(verdict) == {(str(tmp_path / PAIR),)}
 
 
 def test_pair_with_only_a_message_of_the_launcher_accuses_nobody(
@@ -144,12 +145,28 @@ def test_log_that_ends_between_two_tables_accuses_nobody(tmp_path: Path, logs: P
     assert named(judged(logs, tmp_path, cut)) == []
 
 
-def test_a_node_with_only_dead_pairs(tmp_path: Path, logs: Path) -> None:
-    def cut(name: str, text: str) -> str:
-        return text[:900] if "N2_" in name and NODE(5) in name else text
-
-    verdict = judged(logs, tmp_path, cut)
-    assert named(verdict) == ([] if logs == REPOSITORY else [("node", NODE(5))])
+@pytest.mark.parametrize(
+    ("length", "error", "accused"),
+    [
+        (0, "", []),
+        (900, "", []),
+        (2200, "", []),
+        (900, "\ncnode3-004: Test NCCL failure all_reduce.cu:95 'system error'\n", ["crashed"]),
+        (0, "srun: error: cnode3-004: task 8: Killed\n", ["crashed"]),
+    ],
+)
+def test_logs_of_all_pairs_of_a_node_that_just_end_accuse_nobody(
+    tmp_path: Path, length: int, error: str, accused: list[str]
+) -> None:
+    """Copies of one real log for each pair of five nodes. With an error, it is a crash."""
+    text = (REPOSITORY / "pairwise" / "nccl_N2_G8_cnode3-003_cnode3-007.log").read_text()
+    for pair in combinations(HOSTS[:5], 2):
+        copy = text.replace(NODE(3), "first").replace(NODE(7), pair[1]).replace("first", pair[0])
+        if NODE(4) in pair:
+            copy = copy[:length] + error
+        (tmp_path / f"nccl_N2_G8_{'_'.join(pair)}.log").write_text(copy)
+    verdict = judge.judge_path(str(tmp_path), expect=()).verdict
+    assert [(s.name, s.cause) for s in verdict.suspects] == [(NODE(4), c) for c in accused]
     assert verdict.state is State.FAIL
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import bz2
+import functools
 import getpass
 import hashlib
 import io
@@ -13,13 +13,18 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tomllib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from tests.factories.command_line import SOURCE, accept, program, refused
-from tests.factories.paths import TESTS
+from tests.factories.paths import ROOT, TESTS
 
 from accept.config import resources
 from accept.config.hostlist import MOST_HOSTS
@@ -28,16 +33,17 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput
 from accept.core.model import Plan
 from accept.core.serde import dump, read
-from accept.plan.bundle import Bundle, load_bundle, render
+from accept.plan import node_code
+from accept.plan.bundle import Bundle, code, load_bundle, render
+from accept.plan.chart import chart_folder
 from accept.plan.helm_values import helm_values, values_of
 from accept.plan.resolve import Options, Resolved, resolve
 
 #: A cluster: what is rendered for one names an image.
 SITE = TESTS / "site.yaml"
 CPU = ("-m", "cpu", "-n", 2, "--site", SITE)
-#: Maximum size of what a node gets, and of an archive of code, in bytes. `kubectl apply` copies a
-#: ConfigMap into an annotation of at most 262,144 bytes.
-LIMIT, CONFIGMAP_LIMIT = 400_000, 240_000
+#: Maximum size of what a node gets, and of Helm values, in bytes.
+LIMIT, VALUES_LIMIT = 450_000, 64_000
 MACHINES = ("cpu", "gpu", "a4-highgpu-8g", "a3-megagpu-8g")
 
 
@@ -97,7 +103,7 @@ class TestSameBytes:
 
     def test_another_input_is_another_run(self) -> None:
         _, first = rendered()
-        for options in ({"seed": 2}, {"nodes": 3}, {"nccl": ("NCCL_X=1",)}, {"deadline": 5.0}):
+        for options in ({"seed": 2}, {"nodes": 3}, {"nccl": ("NCCL_X=1",)}, {"deadline": 1000.0}):
             assert rendered(**options)[1].plan.hash != first.plan.hash
 
 
@@ -115,6 +121,13 @@ def unpack(archive: bytes, folder: Path) -> list[tarfile.TarInfo]:
     return members
 
 
+@functools.cache
+def code_archives() -> Mapping[str, bytes]:
+    """Return the archives of the code for the nodes, by name."""
+    packed = node_code.pack(code())
+    return {name: packed[name] for name in (node_code.COORDINATOR, node_code.PROGRAMS)}
+
+
 class TestArchive:
     @pytest.mark.parametrize("machine", MACHINES)
     @pytest.mark.parametrize("suite", ["quick", "standard", "soak"])
@@ -122,7 +135,7 @@ class TestArchive:
         _, bundle = rendered(machine, suite=suite, nodes=64)
         archive = bundle.archive()
         assert len(archive) <= LIMIT
-        archives = [archive, *bundle.code_archives.values()]
+        archives = [archive, *code_archives().values()]
         for members in (unpack(archive, tmp_path) for archive in archives):
             assert [m.name for m in members] == sorted(m.name for m in members)
             assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} == {
@@ -134,7 +147,7 @@ class TestArchive:
     def test_unpacks_to_all_files(self, tmp_path: Path) -> None:
         _, bundle = rendered()
         members = unpack(bundle.archive(), tmp_path)
-        for name in bundle.code_archives:
+        for name in code_archives():
             packed = (tmp_path / name).read_bytes()
             (tmp_path / name).unlink()
             members += unpack(packed, tmp_path)
@@ -159,10 +172,24 @@ class TestArchive:
         program = resources.launchers() / "programs" / "train.py"
         assert bundle.files["programs/train.py"] == program.read_bytes()
 
-    def test_of_code_fits_into_a_configmap(self) -> None:
-        archives = rendered()[1].code_archives
-        assert set(archives) == {"coordinator.tar.bz2", "programs.tar.bz2"}
-        assert all(len(archive) <= CONFIGMAP_LIMIT for archive in archives.values())
+    def test_has_the_bindings_of_nvml_that_the_package_requires(self) -> None:
+        _, bundle = rendered()
+        installed = find_spec("pynvml")
+        assert installed is not None
+        assert installed.origin is not None
+        bindings = bundle.files["programs/bindings/pynvml.py"]
+        assert bindings == Path(installed.origin).read_bytes()
+        assert b"Redistribution and use in source" in bindings, "the license is part of it"
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+        wanted = f"{node_code.NVML_PACKAGE}=={node_code.NVML_VERSION}"
+        assert wanted in project["project"]["dependencies"]
+        assert wanted in project["build-system"]["requires"]
+
+    def test_is_refused_with_other_bindings_of_nvml(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(node_code, "NVML_VERSION", "0.1")
+        with pytest.raises(BadInput) as error:
+            node_code.read_code(launchers=resources.launchers(), core=resources.core())
+        assert error.value.code == Code.RUN_NVML_BINDINGS
 
     def test_has_private_files_for_their_owner_only(self, tmp_path: Path) -> None:
         _, bundle = rendered()
@@ -188,7 +215,8 @@ class TestArchive:
             assert name in text
 
     def test_the_core_in_it_runs_by_itself(self, tmp_path: Path) -> None:
-        unpack(rendered()[1].code_archives["coordinator.tar.bz2"], tmp_path)
+        for archive in code_archives().values():
+            unpack(archive, tmp_path)
         done = subprocess.run(
             [sys.executable, "-S", "-c", "import accept.core.runner.coordinator as c; print(c)"],
             env={"PYTHONPATH": str(tmp_path / "core")},
@@ -199,8 +227,9 @@ class TestArchive:
         assert str(tmp_path) in done.stdout, done.stderr
 
     def test_the_core_in_it_finds_its_checks(self, tmp_path: Path) -> None:
-        unpack(rendered()[1].code_archives["coordinator.tar.bz2"], tmp_path)
-        script = "from accept.core import checks; print(*checks.names())"
+        for archive in code_archives().values():
+            unpack(archive, tmp_path)
+        script = "from accept.core import checks; print(*checks.REGISTRY)"
         done = subprocess.run(
             [sys.executable, "-S", "-c", script],
             env={"PYTHONPATH": str(tmp_path / "core")},
@@ -208,7 +237,7 @@ class TestArchive:
             text=True,
             check=False,
         )
-        assert tuple(done.stdout.split()) == checks.names(), done.stderr
+        assert tuple(done.stdout.split()) == tuple(checks.REGISTRY), done.stderr
 
 
 class TestNothingOfThisMachine:
@@ -235,13 +264,40 @@ class TestNothingOfThisMachine:
 
 
 class TestValues:
-    def test_hold_the_plan_and_the_bundle_itself(self) -> None:
+    def test_hold_the_plan_and_the_scripts_as_text(self) -> None:
         run, bundle = rendered("a4-highgpu-8g", nodes=64)
         values = yaml.safe_load(helm_values(run, bundle))
         assert read(Plan, json.loads(values["plan"])) == bundle.plan
-        assert base64.b64decode(values["bundle"]) == bundle.archive()
+        scripts = {name: text.encode() for name, text in values["launcher"]["scripts"].items()}
+        others = {*code(), "plan.json", "settings.sh"}
+        assert scripts == {
+            name: content for name, content in bundle.files.items() if name not in others
+        }
         assert values["accept"]["run"] == bundle.plan.hash
         assert (values["nodes"], values["gpusPerNode"], values["attempt"]) == (64, 8, "")
+
+    def test_show_the_origin_of_each_setting_of_nccl(self, tmp_path: Path) -> None:
+        site = tmp_path / "site.yaml"
+        site.write_text("kubernetes: {image: a}\nnccl: {profile: written, env: {NCCL_IB_TC: 7}}\n")
+        run, bundle = rendered("a4-highgpu-8g", site=str(site), nccl=("NCCL_PROTO=a #b",))
+        text = helm_values(run, bundle)
+        lines = text.partition("\nlauncher:\n")[2].partition("  scripts:\n")[0].splitlines()
+        assert "    NCCL_IB_TC: '7'  # site file, nccl.env" in lines
+        assert "    NCCL_NET: gIB  # profile written of a4-highgpu-8g" in lines
+        assert "    NCCL_PROTO: 'a #b'  # --nccl" in lines
+        env = yaml.safe_load(text)["launcher"]["env"]
+        assert env == bundle.plan.env
+        assert len([line for line in lines if line.startswith("    ")]) == len(env)
+
+    def test_that_are_too_large_are_refused(self, tmp_path: Path) -> None:
+        script = tmp_path / "own.sh"
+        script.write_text("#!/bin/sh\n" + "# long\n" * 10_000)
+        suite = tmp_path / "own.yaml"
+        suite.write_text(
+            "name: own\ndescription: own\nchecks:\n"
+            "- {check: script, script: own.sh, params: {name: a}}\n"
+        )
+        refused("render", *CPU, "-s", suite, error=Code.HELM_TOO_LARGE)
 
     def test_are_the_same_data_as_json(self) -> None:
         run, bundle = rendered()
@@ -249,9 +305,59 @@ class TestValues:
         done = accept("render", *CPU, "-s", "standard", "--json")
         assert json.loads(done.out) == dump(values_of(run, bundle))
 
-    def test_fit_into_a_configmap_at_any_size(self) -> None:
-        run, bundle = rendered("a4-highgpu-8g", suite="soak", nodes=4096)
-        assert len(helm_values(run, bundle)) < 1_000_000
+    @pytest.mark.parametrize(
+        "text", ["#!/bin/sh\n\techo 'ä'  \n\n", " x", "a\rb", "a\nb", "a\n\n", "\x7f"]
+    )
+    def test_keep_every_script_byte_for_byte(self, text: str) -> None:
+        run, bundle = rendered()
+        bundle = replace(bundle, files={**bundle.files, "steps/9.user": text.encode()})
+        dumped = helm_values(run, bundle)
+        assert yaml.safe_load(dumped)["launcher"]["scripts"]["steps/9.user"] == text
+        # Helm refuses an end of the document there, which PyYAML ignores.
+        assert "..." not in map(str.strip, dumped.splitlines())
+
+    @pytest.mark.parametrize("nodes", [8, 64, 1000])
+    @pytest.mark.parametrize("suite", ["quick", "soak"])
+    def test_are_small_at_any_size(self, suite: str, nodes: int) -> None:
+        run, bundle = rendered("a4-highgpu-8g", suite=suite, nodes=nodes)
+        assert len(helm_values(run, bundle)) <= VALUES_LIMIT
+
+    def test_leave_room_for_a_site_on_the_machine_with_most_bounds(self) -> None:
+        run, bundle = rendered("gb200-4x", nodes=64)
+        assert len(helm_values(run, bundle)) <= VALUES_LIMIT - 4_000
+
+
+class TestChartFolder:
+    @pytest.fixture(autouse=True)
+    def build(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+        """Build into an empty folder."""
+        folder = tmp_path / "build"
+        monkeypatch.setattr(resources, "build", lambda: folder)
+        return folder
+
+    def test_has_the_sources_of_the_chart_and_the_code(self) -> None:
+        found = {name: content for name, (_, content) in tree(chart_folder()).items()}
+        sources = {name: content for name, (_, content) in tree(resources.chart()).items()}
+        assert found == {**sources, **node_code.chart_files(code())}
+
+    def test_is_built_once_by_commands_that_start_at_the_same_time(self, build: Path) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            folders = set(pool.map(lambda _: chart_folder(), range(4)))
+        assert list(build.iterdir()) == list(folders)
+
+    def test_is_another_one_after_a_change_of_the_code(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = chart_folder()
+        changed = {**code(), "core/accept/core/new.py": b""}
+        monkeypatch.setattr("accept.plan.chart.code", lambda: changed)
+        assert chart_folder() != before
+
+    def test_names_a_folder_that_cannot_be_written(self, build: Path) -> None:
+        build.write_text("a file")
+        with pytest.raises(BadInput) as error:
+            chart_folder()
+        assert error.value.code == Code.OUTPUT_WRITE
 
 
 class TestErrors:
@@ -271,6 +377,8 @@ class TestErrors:
             (["-n", "2"], Code.MACHINE_MISSING),
             (["-m", "cpu", "-n", "2", "--deadline", "soon"], Code.OPTION_DURATION),
             (["-m", "cpu", "-n", "2", "--budget", "0"], Code.OPTION_DURATION),
+            (["-m", "cpu", "-n", "2", "--hold", "always"], Code.OPTION_HOLD),
+            (["-m", "cpu", "-n", "2", "--hold", "often:5m"], Code.OPTION_HOLD),
             (
                 ["-m", "a4-highgpu-8g", "--hosts", "a,b", "--gpus-per-node", "7"],
                 Code.GPUS_PER_NODE,
@@ -368,7 +476,7 @@ class TestFolder:
     ) -> None:
         _, bundle = rendered()
         bundle.write(tmp_path)
-        monkeypatch.setattr("accept.plan.bundle._PLAIN_SCRIPTS", ("script-of-a-later-version.sh",))
+        monkeypatch.setattr(node_code, "SCRIPTS", ("script-of-a-later-version.sh",))
         with pytest.raises(BadInput) as error:
             load_bundle(tmp_path, bundle.plan)
         assert error.value.code == Code.RUN_OTHER_VERSION
@@ -389,7 +497,7 @@ class TestScripts:
             ["sh", "-c", '. ./env.sh; printf %s "$NCCL_X"'],
             input=b"",
             cwd=self.written(bundle),
-            env={"ACCEPT_DIR": "/nowhere", "PATH": os.environ["PATH"]},
+            env={"ACCEPT_DIR": ".", "PATH": os.environ["PATH"]},
             capture_output=True,
             check=False,
         )
@@ -415,7 +523,7 @@ class TestScripts:
                 '. ./env.sh; echo "$PATH"; echo "$ACCEPT_PYTHON"; echo "$ACCEPT_NCCL_TESTS"',
             ],
             cwd=self.written(bundle),
-            env={"ACCEPT_DIR": "/nowhere", "PATH": "/usr/bin:/bin"},
+            env={"ACCEPT_DIR": ".", "PATH": "/usr/bin:/bin"},
             capture_output=True,
             text=True,
             check=False,

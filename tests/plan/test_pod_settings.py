@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
+from accept import config
 from accept.config import load_machine
 from accept.config.fields import Plain
-from accept.config.kubernetes import Claim, Kubernetes, Network, PodSettings
+from accept.config.kubernetes import Claim, Kubernetes, MachinePods, Network, Plugin, PodSettings
+from accept.core.error_codes import Code
+from accept.core.errors import BadInput
 from accept.plan.placement import gpu_resource, pod_settings
 
 GPU, OTHER = "nvidia.com/gpu", "amd.com/gpu"
-MACHINE = PodSettings(
+MACHINE = MachinePods(
     node_selector={"kind": "b200", "pool": "shared"},
     tolerations=({"key": GPU, "operator": "Exists"},),
     resources={"limits": {GPU: 8, "memory": "500Gi"}},
@@ -42,7 +47,7 @@ class TestPlacement:
         self, resource: str, tolerated: list[str]
     ) -> None:
         site = Kubernetes(resources={"limits": {resource: 8}})
-        assert keys(pod_settings(PodSettings(), site)) == tolerated
+        assert keys(pod_settings(MachinePods(), site)) == tolerated
 
 
 class TestGpus:
@@ -54,14 +59,14 @@ class TestGpus:
     @pytest.mark.parametrize("resource", [GPU, OTHER])
     def test_part_of_a_node_uses_the_resource_of_the_machine(self, resource: str) -> None:
         amounts = {resource: 8, "memory": "500Gi"}
-        machine = PodSettings(resources={"limits": amounts, "requests": amounts})
+        machine = MachinePods(resources={"limits": amounts, "requests": amounts})
         expected = {resource: 2, "memory": "500Gi"}
         pod = pod_settings(machine, Kubernetes(), 2)
         assert pod.resources == {"limits": expected, "requests": expected}
         assert gpu_resource(pod.resources) == resource
 
     def test_of_any_machine_are_nvidias(self) -> None:
-        pod = pod_settings(PodSettings(), Kubernetes(), 8)
+        pod = pod_settings(MachinePods(), Kubernetes(), 8)
         assert pod.resources == {"limits": {GPU: 8}}
 
     def test_an_amount_of_zero_requests_none(self) -> None:
@@ -76,11 +81,87 @@ class TestDevices:
         pod = pod_settings(MACHINE, Kubernetes(networks=networks))
         assert (pod.networks, pod.resource_claims) == (networks, ())
 
+    def test_claims_of_the_site_replace_the_networks_of_the_machine(self) -> None:
+        claims = (Claim(name="mine", template="t"),)
+        pod = pod_settings(MACHINE, Kubernetes(resource_claims=claims))
+        assert (pod.networks, pod.resource_claims) == ((), claims)
+
     def test_claims_of_the_site_replace_all(self) -> None:
         claims = (Claim(name="mine", template="t"),)
         site = Kubernetes(networks=MACHINE.networks, resource_claims=claims)
         assert pod_settings(MACHINE, site).resource_claims == claims
         assert pod_settings(MACHINE, Kubernetes(resource_claims=())).resource_claims == ()
+
+
+class TestReserve:
+    MACHINE = MachinePods(reserve={"cpu": 32}, resources={"limits": {GPU: 8}})
+
+    def test_is_requested_unless_the_site_requests_another_amount(self) -> None:
+        assert pod_settings(self.MACHINE, Kubernetes()).resources["requests"] == {"cpu": 32}
+        site = Kubernetes(resources={"requests": {"cpu": 4}})
+        assert pod_settings(self.MACHINE, site).resources["requests"] == {"cpu": 4}
+
+    def test_is_left_out_in_a_queue(self) -> None:
+        """Many ClusterQueues have a quota for GPUs only, and admit no run that requests more."""
+        pod = pod_settings(self.MACHINE, Kubernetes(queue="q"))
+        assert pod.resources == {"limits": {GPU: 8}}
+
+
+class TestPlugin:
+    MACHINE = MachinePods(
+        plugin=Plugin(
+            volumes=(
+                {"name": "driver", "hostPath": {"path": "/driver"}},
+                {"name": "gib", "hostPath": {"path": "/gib"}},
+            ),
+            volume_mounts=(
+                {"name": "driver", "mountPath": "/usr/local/driver"},
+                {"name": "gib", "mountPath": "/usr/local/gib", "readOnly": True},
+            ),
+            installer={
+                "name": "installer",
+                "image": "theirs",
+                "volumeMounts": [{"name": "gib", "mountPath": "/installed"}],
+            },
+        )
+    )
+
+    def test_comes_from_folders_of_the_node(self) -> None:
+        pod = pod_settings(self.MACHINE, Kubernetes())
+        assert pod.volumes == self.MACHINE.plugin.volumes
+        assert pod.volume_mounts == self.MACHINE.plugin.volume_mounts
+        assert pod.init_containers == ()
+
+    def test_is_installed_for_one_pod_without_any_folder_of_the_node(self) -> None:
+        mirror: Plain = {"name": "installer", "image": "mirror"}
+        pod = pod_settings(self.MACHINE, Kubernetes(plugin="init", extra_init_containers=(mirror,)))
+        assert pod.volumes == ({"name": "gib", "emptyDir": {}},)
+        assert pod.volume_mounts == (self.MACHINE.plugin.volume_mounts[1],)
+        (installer,) = pod.init_containers
+        assert installer == {**self.MACHINE.plugin.installer, "image": "mirror"}
+
+    def test_is_in_the_image(self) -> None:
+        pod = pod_settings(self.MACHINE, Kubernetes(plugin="image"))
+        assert (pod.volumes, pod.volume_mounts, pod.init_containers) == ((), (), ())
+
+    @pytest.mark.parametrize("name", ["a3-megagpu-8g", "a3-highgpu-8g", "a4x-maxgpu-4g-metal"])
+    @pytest.mark.parametrize("plugin", ["init", "image"])
+    def test_is_refused_for_machines_with_one_way_only(
+        self, name: str, plugin: Literal["init", "image"]
+    ) -> None:
+        with pytest.raises(BadInput) as error:
+            pod_settings(load_machine(name).value.kubernetes, Kubernetes(plugin=plugin))
+        assert error.value.code == Code.KUBE_PLUGIN
+
+
+@pytest.mark.parametrize("name", config.names("machines"))
+def test_folders_of_the_node_must_exist(name: str) -> None:
+    """Without a type, the runtime makes an empty folder, and NCCL uses another network."""
+    pod = pod_settings(load_machine(name).value.kubernetes, Kubernetes())
+    for volume in pod.volumes:
+        folder = volume.get("hostPath")
+        if isinstance(folder, dict) and folder["path"] != "/run/tcpx":
+            assert folder["type"] == "Directory"
 
 
 class TestContainer:

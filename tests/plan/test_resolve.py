@@ -7,17 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories.paths import TESTS
 
+from accept.commands.plan import planned
 from accept.config import Site, load_site
 from accept.config.hostlist import MOST_HOSTS
 from accept.core.causes import Cause
+from accept.core.checks.collectives import Params as CollectiveParams
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
+from accept.core.judge.collective_metrics import message_sizes, planned_sizes
 from accept.core.model import Plan, Step
+from accept.core.serde import read
+from accept.core.text import format_size
 from accept.plan.resolve import Options, Resolved, resolve
+from accept.plan.selection import Selection
 
 #: Names of its own in a machine of ours that no other data knows.
 FULL = "a4-highgpu-8g"
@@ -193,22 +199,47 @@ class TestOrderOfParameters:
 
 
 class TestNccl:
-    def test_site_beats_machine_and_option_beats_site(self, tmp_path: Path) -> None:
-        key, ours = next(iter(run(FULL).env.items()))
-        file = site(tmp_path, f"nccl: {{env: {{{key}: from-site, NCCL_OWN: 1}}}}")
-        assert run(FULL, site=file).env[key] == "from-site"
-        changed = run(FULL, site=file, nccl=(f"{key}=from-option",)).env
-        assert (changed[key], changed["NCCL_OWN"]) == ("from-option", "1")
-        assert ours != "from-option"
+    @pytest.mark.parametrize(
+        ("extra", "env", "option", "expected"),
+        [
+            ("{}", "{}", (), ("52", "profile written of a4-highgpu-8g")),
+            ("{NCCL_IB_TC: 1}", "{}", (), ("1", "site file, kubernetes.extraEnv")),
+            ("{NCCL_IB_TC: 1}", "{NCCL_IB_TC: 2}", (), ("2", "site file, nccl.env")),
+            ("{NCCL_IB_TC: 1}", "{NCCL_IB_TC: 2}", ("NCCL_IB_TC=3",), ("3", "--nccl")),
+        ],
+    )
+    def test_the_later_of_profile_extra_env_site_and_option_wins(
+        self,
+        extra: str,
+        env: str,
+        option: tuple[str, ...],
+        expected: tuple[str, str],
+        tmp_path: Path,
+    ) -> None:
+        nccl = f"nccl: {{profile: written, env: {env}}}"
+        file = site(tmp_path, f"{nccl}\nkubernetes: {{image: a, extraEnv: {extra}}}")
+        found = run(FULL, backend="kubernetes", site=file, nccl=option)
+        setting = found.env["NCCL_IB_TC"]
+        assert (setting.value, setting.origin) == expected
+        assert "NCCL_IB_TC" not in found.pod.env
+
+    def test_a_variable_that_the_plugins_script_may_read_stays_in_the_pod(
+        self, tmp_path: Path
+    ) -> None:
+        file = site(tmp_path, "kubernetes: {image: a, extraEnv: {NCCL_LIB_DIR: /mine, OTHER: 1}}")
+        found = run("a3-megagpu-8g", backend="kubernetes", site=file)
+        assert found.pod.env["NCCL_LIB_DIR"] == found.env["NCCL_LIB_DIR"].value == "/mine"
+        assert (found.pod.env["OTHER"], "OTHER" in found.env) == (1, False)
 
     def test_a_value_may_hold_an_equals_sign(self) -> None:
-        assert run(nccl=("NCCL_X=a=b",)).env["NCCL_X"] == "a=b"
+        assert run(nccl=("NCCL_X=a=b",)).env["NCCL_X"].value == "a=b"
 
     @pytest.mark.parametrize(
         ("text", "code"),
         [
             *((text, Code.OPTION_NCCL) for text in ("bad", "")),
             *((text, Code.ENV_INVALID) for text in ("=1", "A B=1", "1A=1", "A;B=1")),
+            ("HF_TOKEN=x", Code.SETTING_SECRET),
         ],
     )
     def test_invalid_nccl_settings_are_refused(self, text: str, code: Code) -> None:
@@ -275,7 +306,7 @@ class TestFaults:
     def test_without_a_rank_it_is_the_first(self) -> None:
         hosts = ("h1", "h2")
         found = plan(nodes=None, hosts=hosts, inject=("wrong@h2", "hang@h1:1"))
-        assert found.injected == ("wrong@h2:0", "hang@h1:1")
+        assert [one.text for one in found.injected] == ["wrong@h2:0", "hang@h1:1"]
 
     @pytest.mark.parametrize(
         "text",
@@ -289,11 +320,14 @@ class TestFaults:
 
     def test_faults_of_hosts_have_no_rank(self) -> None:
         injected = ("full-disk@h1", "unreachable@#1", "sockets@*")
-        assert plan(nodes=None, hosts=("h1", "h2"), inject=injected).injected == injected
+        found = plan(nodes=None, hosts=("h1", "h2"), inject=injected).injected
+        assert tuple(one.text for one in found) == injected
+        assert {one.rank for one in found} == {None}
 
     def test_sockets_turns_off_the_network_for_all(self) -> None:
         found = run(machine="a4-highgpu-8g", nodes=2, inject=("sockets@*",))
-        assert (found.env["NCCL_NET"], found.env["NCCL_IB_DISABLE"]) == ("Socket", "1")
+        values = [found.env[name].value for name in ("NCCL_NET", "NCCL_IB_DISABLE")]
+        assert values == ["Socket", "1"]
 
     def test_a_host_outside_the_run_is_refused(self) -> None:
         error = refusal(nodes=None, hosts=("h1", "h2"), inject=("wrong@h3",))
@@ -346,13 +380,136 @@ class TestOrder:
     def test_groups_of_more_nodes_are_skipped_with_the_reason(self) -> None:
         found = plan(suite="standard", nodes=1)
         assert not [s for s in found.steps if s.groups == "pairs"]
-        assert ("all-reduce", "pairs: one node") in {(s.check, s.reason) for s in found.skipped}
+        assert ("all-gather", "pairs: one node") in {(s.check, s.reason) for s in found.skipped}
 
     def test_groups_a_check_does_not_work_on_are_named_by_line(self, tmp_path: Path) -> None:
         file = suite(tmp_path, "{check: train, groups: rails}")
         error = refusal(suite=file)
         assert error.code == Code.SUITE_CONTRADICTION
         assert error.message.startswith(f"{tmp_path}/own.yaml:4: checks[0].groups")
+
+    def test_groups_of_hosts_use_an_algorithm_that_loads_every_nic(self) -> None:
+        """NVLS hides a slow NIC in an all-reduce over two nodes of Hopper."""
+        one_host_or_all = ("each", "all")
+        for name in ("quick", "standard", "soak"):
+            steps = plan("h100-8", suite=name, nodes=64).steps
+            found = {c for s in steps if s.groups not in one_host_or_all for c in s.checks}
+            assert found - {"latency"} == {"all-gather"}, name
+
+    def test_a_line_of_a_suite_can_have_its_own_nccl_profile(self, tmp_path: Path) -> None:
+        file = suite(tmp_path, "{check: all-gather, profile: rdma}", "check: all-gather")
+        found = run("gb200-4x", suite=file, nodes=2)
+        rdma, default = (s for s in found.plan.steps if "all-gather" in s.checks)
+        assert (rdma.profile, default.profile) == ("rdma", "")
+        assert found.profiles["rdma"].env == {"NCCL_MNNVL_ENABLE": "0"}
+        assert {b.profile for b in found.plan.references if b.check == "all-gather"} == {"", "rdma"}
+        assert not [b for b in found.plan.references if b.profile == "rdma" and b.one_domain]
+        assert found.plan.machine_in(rdma).nics == 4
+
+    def test_a_line_that_does_not_apply_is_skipped(self, tmp_path: Path) -> None:
+        file = suite(
+            tmp_path,
+            "{check: all-gather, profile: rdma}",
+            "{check: all-gather, maxNodes: 1}",
+            "check: train",
+        )
+        found = plan("h100-8", suite=file, nodes=2)
+        assert [s.check for s in found.skipped] == ["all-gather", "all-gather"]
+        assert all(s.optional for s in found.skipped)
+
+
+class TestSizes:
+    """`sizes` leaves the small messages out, because the largest decides."""
+
+    @pytest.mark.parametrize(
+        ("largest", "sizes"),
+        [("8G", ["8M", "256M", "8G"]), ("1M", ["1K", "32K", "1M"]), ("64K", ["2K", "64K"])],
+    )
+    def test_are_the_largest(self, largest: str, sizes: list[str]) -> None:
+        params = read(CollectiveParams, {"sizes": 3, "factor": 32, "max": largest})
+        planned = message_sizes(params.min, params.max, params.factor)
+        assert [format_size(size) for size in planned] == sizes
+
+    def test_a_min_of_the_user_replaces_them(self) -> None:
+        found = plan("h100-8", suite="standard", nodes=2, settings=("all-gather.min=1M",))
+        assert {s.params["min"] for s in found.steps if "all-gather" in s.checks} == {"1M"}
+
+    def test_an_expectation_for_another_size_is_measured(self) -> None:
+        found = plan("h100-8", suite="standard", nodes=2, expect=("all-gather@1G>=9",))
+        steps = [s for s in found.steps if "all-gather" in s.checks]
+        assert all(1 << 30 in planned_sizes(s) for s in steps)
+
+
+def test_standard_fits_into_twelve_minutes_on_64_nodes() -> None:
+    found = planned(run("a4-highgpu-8g", suite="standard", nodes=64))
+    assert found.seconds <= 12 * 60
+    assert found.seconds_at_most <= 18 * 60
+
+
+def names(found: Plan) -> list[str]:
+    """Return the checks of a plan, those of a step together."""
+    return [" ".join(step.checks) for step in found.steps]
+
+
+class TestSelection:
+    """`--only` and `--skip`."""
+
+    def test_only_names_checks_and_the_gate_stays(self) -> None:
+        found = plan(nodes=1, selection=Selection(only=("gemm", "memory")))
+        assert names(found) == ["connectivity", "gemm memory"]
+        left_out = {s.check for s in found.skipped}
+        assert left_out == {c for s in plan(nodes=1).steps for c in s.checks} - {
+            "connectivity",
+            "gemm",
+            "memory",
+        }
+        assert all(s.cause is Cause.DESELECTED and s.optional for s in found.skipped)
+
+    def test_a_check_leaves_the_launch_that_it_shares(self) -> None:
+        whole, found = plan(), plan(selection=Selection(skip=("memory",)))
+        assert names(found)[-1] == "gemm"
+        assert [s.id for s in found.steps] == [s.id for s in whole.steps]
+        assert found.steps[-1].estimate < whole.steps[-1].estimate
+        assert found.steps[-1].timeout <= whole.steps[-1].timeout
+
+    def test_a_step_is_named_with_or_without_its_number(self) -> None:
+        whole = plan(suite="standard")
+        pairs = step(whole, "all-gather", "pairs")
+        for name in (pairs.id, pairs.id.partition("-")[2]):
+            found = plan(suite="standard", selection=Selection(skip=(name,)))
+            assert {s.id for s in whole.steps} - {s.id for s in found.steps} == {pairs.id}
+            (left_out,) = (s for s in found.skipped if s.cause is Cause.DESELECTED)
+            assert (left_out.check, left_out.step) == ("all-gather", pairs.id)
+
+    @pytest.mark.parametrize(
+        ("only", "skip", "code"),
+        [
+            (("gem",), (), Code.OPTION_CHECK),
+            ((), ("010-gemm",), Code.OPTION_CHECK),
+            ((), ("connectivity",), Code.OPTION_CHECK),
+            (("gemm",), ("gemm",), Code.OPTION_CHECK_NONE),
+        ],
+    )
+    def test_a_selection_that_cannot_run_is_refused(
+        self, only: tuple[str, ...], skip: tuple[str, ...], code: Code
+    ) -> None:
+        assert refusal(selection=Selection(only=only, skip=skip)).code == code
+
+    def test_an_expectation_of_a_check_that_is_left_out_is_refused(self) -> None:
+        error = refusal(selection=Selection(skip=("gemm",)), expect=("gemm.fp32>=1",))
+        assert error.code == Code.EXPECT_CHECK
+
+    @settings(max_examples=20)
+    @given(st.sets(st.sampled_from(sorted({c for s in plan().steps for c in s.checks}))))
+    def test_every_check_runs_or_is_named_as_left_out(self, skip: set[str]) -> None:
+        whole = {c for s in plan().steps for c in s.checks}
+        try:
+            found = plan(selection=Selection(skip=tuple(skip)))
+        except BadInput:
+            return
+        running = {c for s in found.steps for c in s.checks}
+        left_out = {s.check for s in found.skipped if s.cause is Cause.DESELECTED}
+        assert (running | left_out, running & left_out) == (whole, set())
 
 
 class TestBudget:
@@ -408,8 +565,21 @@ class TestLimits:
             420,
             7200,
         )
-        found = plan(site=file, deadline=60.0, start_timeout=5.0, keep=1.0)
-        assert (found.deadline_seconds, found.start_seconds, found.keep_seconds) == (60, 5, 1)
+        found = plan(site=file, deadline=600.0, start_timeout=5.0, keep=1.0)
+        assert (found.deadline_seconds, found.start_seconds, found.keep_seconds) == (600, 5, 1)
+
+    def test_the_suites_deadline_grows_with_the_nodes(self) -> None:
+        options = {"suite": "standard", "machine": "a4-highgpu-8g", "site": SITE}
+        small, large = (plan(backend="kubernetes", nodes=n, **options) for n in (64, 2048))
+        assert small.deadline_seconds == 3600, "the suite's"
+        assert large.deadline_seconds >= 1.5 * sum(step.estimate for step in large.steps)
+
+    def test_the_users_deadline_must_fit_the_estimate(self) -> None:
+        estimate = sum(step.estimate for step in plan().steps)
+        assert refusal(deadline=estimate - 1).code == Code.OPTION_DEADLINE
+        assert plan(deadline=estimate + 1).deadline_seconds == estimate + 1
+        # The steps that are left then fit into both.
+        assert plan(deadline=estimate - 1, budget=estimate - 1).deadline_seconds == estimate - 1
 
     def test_hosts_that_should_be_up_are_not_waited_for_as_long_as_a_cluster(self) -> None:
         ssh, cluster = plan(backend="ssh"), plan(backend="kubernetes", site=SITE)
@@ -440,6 +610,14 @@ def test_rounds_are_as_many_as_nodes_and_noise_need() -> None:
     assert rounds(plan(FULL, nodes=8)) == [4]
     assert rounds(plan(FULL, nodes=1000, site=SITE, backend="kubernetes")) == [5]
     assert rounds(plan(nodes=3)) == [2]
+
+
+@pytest.mark.parametrize(("nodes", "of_bandwidth"), [(2, 1), (4, 3), (5, 5), (8, 7), (64, 8)])
+def test_standard_measures_eight_rounds_or_as_many_as_the_nodes_have(
+    nodes: int, of_bandwidth: int
+) -> None:
+    of_latency = min(2, of_bandwidth)
+    assert rounds(plan(FULL, nodes=nodes, suite="standard")) == [of_latency, of_bandwidth]
 
 
 def test_rounds_of_the_command_line_win_over_those_of_the_suite(tmp_path: Path) -> None:

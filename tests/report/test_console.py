@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from collections.abc import Callable
 
 import pytest
@@ -65,3 +66,23 @@ def test_a_pipe_gets_every_value_on_one_line(capsys: pytest.CaptureFixture[str])
     assert [line.split(maxsplit=1)[0] for line in lines] == ["NAME", "a", "bc"]
     assert lines[1].count("[red]x[/red]") == 30
     assert lines[2] == "bc    y"
+
+
+@pytest.mark.parametrize("color", [True, False])
+def test_a_result_controls_no_terminal_and_keeps_our_colors(
+    *, color: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text of hosts and evidence is in results, too."""
+    monkeypatch.setattr(Terminal, "color", color)
+    Terminal().result(None, "\x1b[31mred\x1b[0m\ta\x1b[2Jb\x1b]0;title\x07\u202ec\x9b1md\n\n  e\n")
+    red, end = ("\x1b[31m", "\x1b[0m") if color else ("", "")
+    assert capsys.readouterr().out == f"{red}red{end}\tabc1md\n\n  e\n"
+
+
+def test_json_escapes_what_controls_a_terminal() -> None:
+    text = "né\x1b[2J\x9b2J\u202ey\ufffe"
+    screen = Screen()
+    with contextlib.redirect_stdout(screen):
+        Terminal(json=True).result(text)
+    assert screen.getvalue() == '"né\\u001b[2J\\u009b2J\\u202ey\\ufffe"\n'
+    assert json.loads(screen.getvalue()) == text

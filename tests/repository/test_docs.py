@@ -6,15 +6,18 @@ import dataclasses
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import tomllib
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 import yaml
+from tests.factories import cloudbuild, dockerfile
 from tests.factories.command_line import SOURCE, accept
 from tests.factories.doc_examples import CODE_BLOCK, examples
 from tests.factories.paths import ROOT
@@ -22,18 +25,30 @@ from tests.factories.paths import ROOT
 from accept import config
 from accept.app.commands import command_line
 from accept.config.extras import Extra
+from accept.config.resources import core, launchers
 from accept.config.suite import SuiteCheck
 from accept.core import causes, evidence
 from accept.core.catalog.faults import FAULTS
-from accept.core.checks import load, names
+from accept.core.checks import REGISTRY
 from accept.core.errors import Exit
 from accept.core.judge.health import APPLICATION_XIDS, LEVELS, RULES
 from accept.core.model import GroupKind, State
 from accept.core.serde import camel
 from accept.evidence import rundir
+from accept.plan import node_code
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docker" / "README.md"])
 MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+#: Programs other than `accept` and make in the commands that are shown.
+PROGRAMS = {
+    ".tools/bin/uv", "accept-mpirun", "cosign", "cp", "crane", "docker", "gcloud", "gh", "grep",
+    "gsutil", "helm", "kubectl", "ls", "pipx", "printf", "sh", "sha256sum", "skopeo",
+    "ssh-keygen", "tar",
+}  # fmt: skip
+#: Programs that may get `accept` as a name of something else, such as a container.
+OTHERS = ("gcloud", "kubectl")
 
 
 def text_of(name: str) -> str:
@@ -84,18 +99,37 @@ def parsed(words: list[str]) -> None:
 @pytest.mark.parametrize("text", COMMANDS)
 def test_every_command_that_is_shown_exists_with_its_options(text: str) -> None:
     words = shlex.split(text.partition(" > ")[0].partition(" | ")[0], comments=True)
+    while re.match("[A-Z_]+=", words[0]):
+        del words[0]
     if words[0] == "make":
         targets = [word for word in words[1:] if "=" not in word and word != "make"]
         assert all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets)
-    elif "accept" in words:
+    elif "accept" in words and words[0] not in OTHERS:
         parsed(words[words.index("accept") + 1 :])
     else:
-        assert words[0] in (".tools/bin/uv", "pipx", "helm", "kubectl", "ssh-keygen")
+        assert words[0] in PROGRAMS
+        # All that docker and Cloud Build are given exists in their files.
+        for word in words:
+            name, _, value = word.partition("=")
+            if name == "--config":
+                assert (ROOT / value).is_file()
+            if name == "--substitutions":
+                # gcloud's own way to name another separator than a comma: `gcloud topic escaping`.
+                separator = value[1] if value.startswith("^") else ","
+                pairs = value.removeprefix(f"^{separator}^").split(separator)
+                given = {pair.partition("=")[0] for pair in pairs}
+                assert given <= set(cloudbuild.document()["substitutions"])
+        arguments = {v.partition("=")[0] for k, v in pairwise(words) if k == "--build-arg"}
+        stages = {v for k, v in pairwise(words) if k == "--target"}
+        assert arguments <= set(dockerfile.arguments())
+        assert stages <= set(dockerfile.stages())
 
 
 def _harmless(text: str) -> bool:
     words = text.split()
-    asks = words[1] in ("list", "show", "schema") or ("--dry-run" in words and "--machine" in words)
+    asks = (words[1] in ("list", "show", "schema") and "last" not in words) or (
+        "--dry-run" in words and "--machine" in words
+    )
     return words[0] == "accept" and asks and not re.search(r"\b[A-Z]{3,}\b", text)
 
 
@@ -159,19 +193,22 @@ class TestParameters:
         unknown = [
             (check, name)
             for check, name in set_
-            if check in names()
-            and name not in {camel(item.name) for item in dataclasses.fields(load(check).params)}
+            if check in REGISTRY
+            and name
+            not in {camel(item.name) for item in dataclasses.fields(REGISTRY[check].params)}
         ]
         assert unknown == []
 
     @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
     def test_are_never_written_as_in_the_code(self, page: Path) -> None:
-        fields = {item.name for one in names() for item in dataclasses.fields(load(one).params)}
+        fields = {
+            item.name for one in REGISTRY for item in dataclasses.fields(REGISTRY[one].params)
+        }
         inside = {name for name in fields if camel(name) != name}
         assert [name for name in sorted(inside) if f"`{name}`" in page.read_text()] == []
 
     def test_of_training_are_all_in_its_table(self) -> None:
-        known = {camel(item.name) for item in dataclasses.fields(load("train").params)}
+        known = {camel(item.name) for item in dataclasses.fields(REGISTRY["train"].params)}
         first = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", text_of("docs/train.md"), re.MULTILINE)
         shown = {name for cell in first for name in re.findall(r"`(\w+)`", cell)}
         assert known <= shown
@@ -217,8 +254,7 @@ class TestReadme:
 
     def test_lists_what_is_missing_yet(self) -> None:
         planned = text_of("README.md").partition("## Not there yet")[2]
-        assert "Slurm" in planned
-        assert "slurm.py" not in {p.name for p in (ROOT / "cli/accept/backends").iterdir()}
+        assert "an image to pull" in planned
 
 
 class TestSuites:
@@ -231,7 +267,7 @@ class TestSuites:
         for name, content in examples("docs/suites.md").items():
             (tmp_path / name).write_text(content)
         suite = config.load_suite(str(tmp_path / "own.yaml")).value
-        assert {entry.check for entry in suite.checks} <= set(names())
+        assert {entry.check for entry in suite.checks} <= set(REGISTRY)
         assert {entry.script for entry in suite.checks if entry.script} == {"disk.sh"}
 
     @pytest.mark.real
@@ -260,13 +296,38 @@ class TestSsh:
         (tmp_path / "site.yaml").write_text(examples("docs/ssh.md")["site.yaml"])
         assert config.load_site(str(tmp_path / "site.yaml")).value.tools.venv == "/opt/accept/venv"
 
+    @pytest.mark.parametrize("page", ["docs/ssh.md", "docs/slurm.md"])
+    def test_examples_of_containers_are_sites(self, page: str, tmp_path: Path) -> None:
+        (tmp_path / "site.yaml").write_text(examples(page)["containers.yaml"])
+        assert config.load_site(str(tmp_path / "site.yaml")).value.container.image
+
 
 class TestKubernetes:
-    @pytest.mark.parametrize("name", ["site.yaml", "restricted.yaml"])
+    @pytest.mark.parametrize("name", ["site.yaml", "restricted.yaml", "separate.yaml"])
     def test_its_examples_are_sites_that_render(self, tmp_path: Path, name: str) -> None:
         (tmp_path / "site.yaml").write_text(examples("docs/kubernetes.md")[name])
         done = accept("render", "-m", "cpu", "-n", 2, "--site", tmp_path / "site.yaml")
-        assert (done.code, done.err) == (0, "")
+        # The only note is about the sizes.
+        assert (done.code, done.err.count("\n")) == (0, 1), done.err
+
+    def test_its_example_for_egress_is_for_the_pods_of_runs(self) -> None:
+        policy = yaml.safe_load(examples("docs/kubernetes.md")["egress.yaml"])
+        ours = policy["spec"]["podSelector"]["matchLabels"]
+        assert policy["spec"]["egress"][0]["to"] == [{"podSelector": {"matchLabels": ours}}]
+        labels = text_of("chart/templates/_helpers.tpl")
+        assert all(f"{name}: {value}" in labels for name, value in ours.items())
+
+
+class TestInsideAPod:
+    PAGE = text_of("docs/inside-a-pod.md")
+
+    def test_its_programs_are_on_every_node(self) -> None:
+        shown = re.findall(r"(?:accept|DIR)/((?:bin|programs)/[a-z.-]+)", self.PAGE)
+        assert set(shown) - node_code.read_code(launchers=launchers(), core=core()).keys() == set()
+
+    def test_its_scripts_are_valid_sh(self) -> None:
+        for script in examples("docs/inside-a-pod.md").values():
+            subprocess.run(["sh", "-n", "-c", script], check=True)
 
 
 class TestEvidence:
@@ -292,7 +353,7 @@ class TestHealth:
         assert f"`{cause}`" in self.PAGE
 
     def test_every_limit_is_listed(self) -> None:
-        limits = [camel(item.name) for item in dataclasses.fields(load("health").params)]
+        limits = [camel(item.name) for item in dataclasses.fields(REGISTRY["health"].params)]
         assert [name for name in limits if f"`{name}`" not in self.PAGE] == []
 
     def test_every_xid_that_is_only_noted_is_listed(self) -> None:

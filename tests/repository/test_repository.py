@@ -57,6 +57,11 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert [link for link in relative if not (page.parent / link).exists()] == []
 
 
+def test_both_copies_of_the_license_are_the_same() -> None:
+    # GitHub and wheels need the first, REUSE the second.
+    assert (ROOT / "LICENSE").read_bytes() == (ROOT / "LICENSES" / "Apache-2.0.txt").read_bytes()
+
+
 def test_contributing_names_files_that_exist() -> None:
     """Paths in backquotes start at the top of the project; NAME in them stands for anything."""
     quoted = QUOTED.findall((ROOT / "CONTRIBUTING.md").read_text())
@@ -97,7 +102,8 @@ def test_every_rule_about_imports_is_a_contract() -> None:
         if one["type"] == "independence"
         for module in one["modules"]
     }
-    back_ends = {"accept.backends.kubernetes", "accept.backends.local", "accept.backends.ssh"}
+    names = ("kubernetes", "local", "slurm", "ssh")
+    back_ends = {f"accept.backends.{name}" for name in names}
     assert independent == back_ends | {"accept.core.checks.*"}
 
 

@@ -13,6 +13,9 @@ import pytest
 from tests.factories.paths import ROOT
 
 from accept import __version__
+from accept.plan.bundle import code as read_code
+from accept.plan.chart import chart_folder
+from accept.plan.node_code import chart_files
 
 #: The pinned one, which `make setup-dev` puts there.
 UV = ROOT / ".tools" / "bin" / "uv"
@@ -84,7 +87,8 @@ def test_the_wheel_holds_every_file_of_the_data_folders_unchanged(wheel: Path) -
             if name.startswith(prefix)
         }
     data = {**tracked(*FOLDERS), **tracked("docs/causes.md")}
-    assert shipped == {name: path.read_bytes() for name, path in data.items()}
+    code = {f"chart/{name}": text for name, text in chart_files(read_code()).items()}
+    assert shipped == code | {name: path.read_bytes() for name, path in data.items()}
 
 
 def test_the_wheel_keeps_run_bits(wheel: Path) -> None:
@@ -137,9 +141,11 @@ def test_a_run_can_be_rendered_outside_a_checkout(installed: Path) -> None:
 
 def test_the_chart_is_found_outside_a_checkout(installed: Path) -> None:
     shown = run(installed / "env" / "bin" / "accept", "chart", cwd=installed)
-    assert (Path(shown.strip()) / "Chart.yaml").read_bytes() == (
-        ROOT / "chart" / "Chart.yaml"
-    ).read_bytes()
+    shipped, built = (
+        {path.relative_to(chart): path.read_bytes() for path in chart.rglob("*") if path.is_file()}
+        for chart in (Path(shown.strip()), chart_folder())
+    )
+    assert shipped == built
 
 
 def test_a_plain_install_stays_light(installed: Path) -> None:

@@ -49,8 +49,9 @@ def actionlint() -> Path:
     return built[-1]
 
 
-def test_there_is_one_for_every_push_and_one_for_tags() -> None:
+def test_there_is_one_for_every_push_one_for_tags_and_one_for_every_week() -> None:
     assert {path.stem: set(document(path)[True]) for path in FILES} == {
+        "audit": {"schedule", "push", "pull_request"},
         "ci": {"push", "pull_request"},
         "release": {"push"},
     }
@@ -141,7 +142,32 @@ def test_the_script_refuses_a_part_that_does_not_exist() -> None:
     assert done.stdout == ""
 
 
+def release_jobs() -> dict[str, Any]:
+    jobs: dict[str, Any] = document(ROOT / ".github" / "workflows" / "release.yml")["jobs"]
+    return jobs
+
+
 def test_a_release_waits_until_the_tag_is_the_version() -> None:
-    jobs = document(ROOT / ".github" / "workflows" / "release.yml")["jobs"]
-    assert set(jobs) == {"wheel", "chart", "image", "manifest"}
-    assert [name for name, job in jobs.items() if "wheel" not in job.get("needs", [])] == ["wheel"]
+    jobs = release_jobs()
+    assert set(jobs) == {"build", "image", "manifest", "release"}
+    assert [name for name, job in jobs.items() if "build" not in job.get("needs", [])] == ["build"]
+
+
+def test_jobs_that_can_publish_wait_for_approval_and_run_no_code_of_build_back_ends() -> None:
+    publishing = {name: job for name, job in release_jobs().items() if "permissions" in job}
+    assert set(publishing) == {"image", "manifest", "release"}
+    assert {job["environment"] for job in publishing.values()} == {"release"}
+    scripts = [step.get("run", "") for job in publishing.values() for step in job["steps"]]
+    assert [script for script in scripts if "make" in script or "uv " in script] == []
+
+
+def test_wheel_chart_and_images_are_signed_and_have_provenance() -> None:
+    signed = {
+        name: (
+            any("cosign sign" in step.get("run", "") for step in job["steps"]),
+            any("attest-build-provenance" in step.get("uses", "") for step in job["steps"]),
+        )
+        for name, job in release_jobs().items()
+        if "id-token" in job.get("permissions", {})
+    }
+    assert signed == {"manifest": (True, True), "release": (True, True)}

@@ -22,5 +22,5 @@ def server(nowhere: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     """Run a stand-in cluster that reports its version and that commands find."""
     with api_server() as one:
         monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
-        one.says("/version", {"gitVersion": "v1.34.0"})
+        one.answer_with("/version", {"gitVersion": "v1.34.0"})
         yield one

@@ -105,18 +105,18 @@ class TestThePlace:
 
 class TestAList:
     def test_is_all_its_pages(self, server: ApiServer, place: Place) -> None:
-        server.says(PODS, page("a", "b", more="x"), page("c"))
+        server.answer_with(PODS, page("a", "b", more="x"), page("c"))
         assert names(place) == ["a", "b", "c"]
         assert server.seen[1][2]["continue"] == "x"
 
     def test_that_moved_on_is_begun_again(self, server: ApiServer, place: Place) -> None:
-        server.says(PODS, page("old", more="x"), 410, page("new"))
+        server.answer_with(PODS, page("old", more="x"), 410, page("new"))
         assert names(place) == ["new"]
 
     def test_that_always_moves_on_is_an_error_in_the_end(
         self, server: ApiServer, place: Place
     ) -> None:
-        server.says(PODS, 410)
+        server.answer_with(PODS, 410)
         with pytest.raises(ApiError) as caught:
             Api(place).find_all(POD)
         assert caught.value.status == 410
@@ -125,7 +125,7 @@ class TestAList:
 
 class TestAnAnswer:
     def test_that_refuses_says_why_and_what_to_do(self, server: ApiServer, place: Place) -> None:
-        server.says(PODS, 403)
+        server.answer_with(PODS, 403)
         with pytest.raises(ApiError) as caught:
             Api(place).find_all(POD)
         assert (caught.value.code, caught.value.message) == (Code.KUBE_FORBIDDEN, "status 403")
@@ -139,7 +139,7 @@ class TestAnAnswer:
         assert Api(place).find(JOBSET, "gone") is None
 
     def test_that_is_no_json_is_an_error(self, server: ApiServer, place: Place) -> None:
-        server.says(PODS, [1])
+        server.answer_with(PODS, [1])
         with pytest.raises(ApiError) as caught:
             Api(place).find_all(POD)
         assert caught.value.code is Code.KUBE_UNREACHABLE
@@ -170,7 +170,7 @@ class TestTheConsole:
         self, server: ApiServer, place: Place
     ) -> None:
         log = "one\ntwo\nthree\nfour\n"
-        server.says(LOG, b"one\ntwo\nthr", 503, log.encode(), log)
+        server.answer_with(LOG, b"one\ntwo\nthr", 503, log.encode(), log)
         console = watch._Console(Api(place), "run-w-0-0-abcde")
         console.start()
         said = [console.lines.get(timeout=20) for _ in range(4)]
@@ -187,18 +187,18 @@ class TestWatching:
         monkeypatch.setattr(watch, "_GRACE", 0.5)
 
     def watch(self, place: Place, tmp_path: Path) -> tuple[int, list[str]]:
-        said: list[str] = []
+        lines: list[str] = []
         job = stored_job(kubeconfig=place.kubeconfig)
-        return watch.watch(job, folder=tmp_path, say=said.append), said
+        return watch.watch(job, folder=tmp_path, say=lines.append, log=lines.append), lines
 
     def test_survives_an_api_that_restarts(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
         ended = running(0)
         ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 3}}
-        server.says(JOBS, listed(job(1)), 503, 503, listed(job(1)))
-        server.says(PODS, *[listed(running(0))] * 3, listed(ended))
-        server.says(LOG, "measured\n")
+        server.answer_with(JOBS, listed(job(1)), 503, 503, listed(job(1)))
+        server.answer_with(PODS, *[listed(running(0))] * 3, listed(ended))
+        server.answer_with(LOG, "measured\n")
         code, said = self.watch(place, tmp_path)
         assert code == 3
         assert said.count("measured") == 1
@@ -206,9 +206,9 @@ class TestWatching:
     def test_reads_no_log_after_its_end(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
-        server.says(JOBS, listed(job(1)), listed())
-        server.says(PODS, listed(running(0)), listed())
-        server.says(LOG, 503)
+        server.answer_with(JOBS, listed(job(1)), listed())
+        server.answer_with(PODS, listed(running(0)), listed())
+        server.answer_with(LOG, 503)
         with pytest.raises(Interrupted):
             self.watch(place, tmp_path)
         for thread in threading.enumerate():
@@ -220,7 +220,7 @@ class TestWatching:
         self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(watch, "_PATIENCE", 0.3)
-        server.says(JOBS, 503)
+        server.answer_with(JOBS, 503)
         with pytest.raises(Interrupted) as caught:
             self.watch(place, tmp_path)
         assert "accept watch run" in caught.value.hint
@@ -228,8 +228,8 @@ class TestWatching:
     def test_ends_where_the_run_was_deleted(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
-        server.says(JOBS, listed(job(1)), listed(job(1)), listed())
-        server.says(PODS, listed(running(1)))
+        server.answer_with(JOBS, listed(job(1)), listed(job(1)), listed())
+        server.answer_with(PODS, listed(running(1)))
         with pytest.raises(Interrupted) as caught:
             self.watch(place, tmp_path)
         assert caught.value.code is Code.RUN_GONE
@@ -237,9 +237,9 @@ class TestWatching:
     def test_ends_with_5_where_index_0_never_says_how_it_ended(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
-        server.says(JOBS, listed(job(1, ("FailureTarget", "DeadlineExceeded", "too long"))))
-        server.says(PODS, listed(running(0)))
-        server.says(LOG, "")
+        server.answer_with(JOBS, listed(job(1, ("FailureTarget", "DeadlineExceeded", "too long"))))
+        server.answer_with(PODS, listed(running(0)))
+        server.answer_with(LOG, "")
         code, said = self.watch(place, tmp_path)
         assert code == 5
         assert "failed: DeadlineExceeded: too long" in said
@@ -255,8 +255,8 @@ class TestWatching:
     def test_that_did_not_see_index_0_run_says_why_it_did_not_start(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
-        server.says(JOBS, listed(job(1)))
-        server.says(PODS, listed(unscheduled()))
+        server.answer_with(JOBS, listed(job(1)))
+        server.answer_with(PODS, listed(unscheduled()))
         with pytest.raises(NotStarted, match="0/3 nodes are available") as caught:
             self.watch(place, tmp_path)
         assert caught.value.code is Code.KUBE_POD_NOT_STARTED
@@ -267,9 +267,9 @@ class TestWatching:
         self, server: ApiServer, place: Place, tmp_path: Path, before: list[dict[str, Any]]
     ) -> None:
         """Its object stays in Terminating, with a container whose last known state is running."""
-        server.says(JOBS, listed(job(1)))
-        server.says(PODS, *[listed(one) for one in before], listed(lost()))
-        server.says(LOG, "measured\n")
+        server.answer_with(JOBS, listed(job(1)))
+        server.answer_with(PODS, *[listed(one) for one in before], listed(lost()))
+        server.answer_with(LOG, "measured\n")
         with pytest.raises(Interrupted, match="taint") as caught:
             self.watch(place, tmp_path)
         assert caught.value.code is Code.KUBE_POD_LOST
@@ -289,9 +289,9 @@ class TestWatching:
         after: list[dict[str, Any]],
         why: str,
     ) -> None:
-        server.says(JOBS, listed(job(1)))
-        server.says(PODS, listed(running(0)), listed(*after))
-        server.says(LOG, "measured\n")
+        server.answer_with(JOBS, listed(job(1)))
+        server.answer_with(PODS, listed(running(0)), listed(*after))
+        server.answer_with(LOG, "measured\n")
         with pytest.raises(Interrupted, match=why) as caught:
             self.watch(place, tmp_path)
         assert caught.value.code is Code.KUBE_POD_LOST
@@ -304,10 +304,10 @@ class TestWatching:
         monkeypatch.setattr(watch, "_LEAVING", 60.0)
         ended = lost()
         ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 5}}
-        server.says(JOBS, listed(job(1)))
+        server.answer_with(JOBS, listed(job(1)))
         leaving = [listed(lost())] * 8
-        server.says(PODS, listed(running(0)), *leaving, listed(ended))
-        server.says(LOG, "measured\n")
+        server.answer_with(PODS, listed(running(0)), *leaving, listed(ended))
+        server.answer_with(LOG, "measured\n")
         code, said = self.watch(place, tmp_path)
         assert (code, "measured" in said) == (5, True)
 
@@ -320,11 +320,13 @@ class TestWatching:
         again["metadata"] |= {"name": "run-w-0-0-again", "creationTimestamp": "2026-01-02"}
         ended = copy.deepcopy(again)
         ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
-        server.says(JOBS, listed(job(1)), *[listed(job(1, suspend=True))] * 29, listed(job(1)))
+        server.answer_with(
+            JOBS, listed(job(1)), *[listed(job(1, suspend=True))] * 29, listed(job(1))
+        )
         without: list[Any] = [listed()] * 30
-        server.says(PODS, listed(running(0)), *without, listed(again), listed(ended))
-        server.says(LOG, "first\n")
-        server.says(f"{PODS}/run-w-0-0-again/log", "second\n")
+        server.answer_with(PODS, listed(running(0)), *without, listed(again), listed(ended))
+        server.answer_with(LOG, "first\n")
+        server.answer_with(f"{PODS}/run-w-0-0-again/log", "second\n")
         code, said = self.watch(place, tmp_path)
         assert code == 0
         assert [line for line in said if line in ("first", "second")] == ["first", "second"]
@@ -334,9 +336,9 @@ class TestWatching:
     ) -> None:
         ended = running(0)
         ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
-        server.says(JOBS, listed(job(1)))
-        server.says(PODS, *[listed(running(0))] * 5, listed(ended))
-        server.says(LOG, "")
+        server.answer_with(JOBS, listed(job(1)))
+        server.answer_with(PODS, *[listed(running(0))] * 5, listed(ended))
+        server.answer_with(LOG, "")
         code, said = self.watch(place, tmp_path)
         assert (code, said.count("pods: 1 running, of 1")) == (0, 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from accept.commands import judge
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, Interrupted
+from accept.core.runner.coordinator import LOST
 from accept.core.serde import dump
 from accept.evidence import bucket as evidence_bucket
 from accept.evidence import rundir
@@ -30,9 +32,9 @@ pytestmark = pytest.mark.usefixtures("nowhere")
 
 class TestWhatALogStillTells:
     def collected(
-        self, log: str | None, *, code: int | None = None, results: str = ""
+        self, log: str | None, *, code: int | None = None, results: str = "", other: str = ""
     ) -> tuple[Path, list[str]]:
-        """Collect evidence from the log of index 0, when nothing else is available."""
+        """Collect evidence from the logs of index 0 and of another pod, which ended."""
         folder = rundir.create("run")
         (folder / rundir.RENDERED).mkdir()
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
@@ -46,7 +48,10 @@ class TestWhatALogStillTells:
         first = running(0)
         if code is not None:
             first["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": code}}
-        state = state_of(pods=[first])
+        second = running(1)
+        second["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 22}}
+        (logs / f"{second['metadata']['name']}.accept.log").write_text(other, encoding="utf-8")
+        state = state_of(pods=[first, second])
         target = folder / rundir.EVIDENCE
         job = stored_job(results=results)
         return folder, kubernetes_collect._from_log(job, state, folder, target)
@@ -54,7 +59,8 @@ class TestWhatALogStillTells:
     def test_is_judged_like_the_evidence_it_was(self) -> None:
         folder, missing = self.collected(sample_evidence.console(sample_evidence.record()))
         judged = judge.judge_path(str(folder), expect=())
-        assert judged.verdict == sample_evidence.verdict_of(sample_evidence.record())
+        expected = sample_evidence.verdict_of(sample_evidence.record())
+        assert replace(judged.verdict, version="") == replace(expected, version="")
         assert "raw logs" in missing[0]
 
     def test_is_written_as_a_report_like_any(self) -> None:
@@ -69,6 +75,16 @@ class TestWhatALogStillTells:
         assert verdict.interruption
         assert verdict.exit == 5
         assert any("records" in line for line in missing)
+
+    def test_includes_the_records_that_another_pod_printed(self) -> None:
+        """Index 0 was killed in its second step; another pod has the records of the first."""
+        copy = sample_evidence.console(sample_evidence.record(), interruption=LOST)
+        folder, missing = self.collected("it began\n", code=137, other=copy)
+        verdict = judge.judge_path(str(folder), expect=()).verdict
+        expected = sample_evidence.verdict_of(sample_evidence.record(), interruption=LOST)
+        assert replace(verdict, version="") == replace(expected, version="")
+        assert verdict.exit == 5
+        assert "raw logs" in missing[0]
 
     @pytest.mark.parametrize("code", [0, 3, 6, 7])
     @pytest.mark.parametrize(
@@ -132,8 +148,8 @@ class TestEvidenceThatIsOnlyALog:
             file = str(server.kubeconfig(tmp_path))
             job = stored_job(kubeconfig=file, results=results)
             evidence.write(folder / rundir.JOB, json.dumps(dump(job)))
-            server.says(self.PODS, listed())
-            server.says("/apis/batch/v1/namespaces/lab/jobs", listed())
+            server.answer_with(self.PODS, listed())
+            server.answer_with("/apis/batch/v1/namespaces/lab/jobs", listed())
             yield folder
 
     @pytest.fixture

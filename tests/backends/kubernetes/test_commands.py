@@ -185,8 +185,8 @@ class TestTheNodesThatAreFree:
     @pytest.fixture(autouse=True)
     def nodes(self, server: ApiServer) -> None:
         there = [node("cpu1", gpus=0), node("g0"), node("g1", gpus=4), node("g2")]
-        server.says("/api/v1/nodes", {"items": there})
-        server.says("/api/v1/pods", {"items": [pod_on("g2", 1)]})
+        server.answer_with("/api/v1/nodes", {"items": there})
+        server.answer_with("/api/v1/pods", {"items": [pod_on("g2", 1)]})
 
     def free(self, *words: str) -> list[str]:
         done = accept("nodes", *words)
@@ -216,7 +216,7 @@ class TestTheNodesThatAreFree:
 
     def test_need_none_where_the_machine_has_none(self, server: ApiServer) -> None:
         untainted = {**node("cpu1", gpus=0), "spec": {}}
-        server.says("/api/v1/nodes", {"items": [untainted]})
+        server.answer_with("/api/v1/nodes", {"items": [untainted]})
         assert self.free("--machine", "cpu") == ["cpu1"]
 
     def test_are_whole_where_the_machine_says_what_that_is(self, tmp_path: Path) -> None:

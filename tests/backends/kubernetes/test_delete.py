@@ -137,7 +137,7 @@ def break_commands(server: ApiServer) -> None:
 
 def refuse_commands(server: ApiServer, status: int) -> None:
     """Answer every command in the first pod with an HTTP status, and without a websocket."""
-    server.says(f"{PODS}/{POD}/exec", status)
+    server.answer_with(f"{PODS}/{POD}/exec", status)
 
 
 @pytest.mark.usefixtures("job")
@@ -157,7 +157,7 @@ class TestDelete:
         assert POD in done.err
 
     def test_does_not_report_success_for_pods_it_may_not_see(self, server: ApiServer) -> None:
-        server.says(PODS, 403)
+        server.answer_with(PODS, 403)
         done = accept("delete", "run", "--no-collect")
         assert (done.code, done.error) == (Exit.INTERRUPTED, Code.KUBE_OBJECTS_HIDDEN)
         assert "Pod" in done.err
@@ -166,7 +166,7 @@ class TestDelete:
         self, store: StoredObjects, server: ApiServer
     ) -> None:
         add_run(store)
-        server.says(PODS, 403)
+        server.answer_with(PODS, 403)
         done = accept("delete", "run", "--no-collect")
         assert (done.code, done.error) == (Exit.INTERRUPTED, Code.KUBE_OBJECTS_HIDDEN)
         assert "Pod" in done.err
@@ -176,28 +176,9 @@ class TestDelete:
         self, store: StoredObjects, server: ApiServer
     ) -> None:
         add_run(store)
-        server.says(JOBSETS, 403)
-        server.says(CLAIM_TEMPLATES, 403)
+        server.answer_with(JOBSETS, 403)
+        server.answer_with(CLAIM_TEMPLATES, 403)
         assert accept("delete", "run", "--no-collect").code == Exit.PASS
-
-    def test_leaves_a_service_of_the_same_name_that_no_jobset_of_the_run_made(
-        self, store: StoredObjects, server: ApiServer
-    ) -> None:
-        service = store.add(SERVICES, "run")
-        # It does not carry the run's label.
-        server.says(SERVICES, {"items": []})
-        done = accept("delete", "run", "--no-collect")
-        assert (done.code, done.out) == (Exit.PASS, "nothing is left\n")
-        assert service in store.objects
-
-    def test_removes_the_service_that_a_jobset_made(
-        self, store: StoredObjects, server: ApiServer
-    ) -> None:
-        owner = {"kind": "JobSet", "name": "run"}
-        service = store.add(SERVICES, "run", metadata={"ownerReferences": [owner]})
-        server.says(SERVICES, {"items": []})
-        assert accept("delete", "run", "--no-collect").code == Exit.PASS
-        assert service not in store.objects
 
 
 class TestDeleteOfARunThatMadeAJobSet:
@@ -205,7 +186,7 @@ class TestDeleteOfARunThatMadeAJobSet:
         self, server: ApiServer, tmp_path: Path
     ) -> None:
         submitted(server, tmp_path, first="run-w-0-0")
-        server.says(JOBSETS, 403)
+        server.answer_with(JOBSETS, 403)
         done = accept("delete", "run", "--no-collect")
         assert (done.code, done.error) == (Exit.INTERRUPTED, Code.KUBE_OBJECTS_HIDDEN)
         assert "JobSet" in done.err
@@ -294,7 +275,7 @@ class TestCancelIfCommandsInThePodFail:
         add_run(store)
         refuse_commands(server, 403)
         record = sample_evidence.record()
-        server.says(f"{PODS}/{POD}/log", sample_evidence.console(record))
+        server.answer_with(f"{PODS}/{POD}/log", sample_evidence.console(record))
         folder = rundir.find("run")
         delete.cancel(job, folder=folder, say=lambda _: None)
         assert store.objects == {}

@@ -6,7 +6,6 @@ The cluster is the stand-in of tests/factories/api_server.py: it plays what a te
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,19 @@ import yaml
 from tests.factories.api_server import ApiServer, api_server
 from tests.factories.chart_runs import DOMAIN
 from tests.factories.command_line import accept, refused
+from tests.factories.helm import helm
 from tests.factories.kubernetes import job, node
 
 from accept.backends.kubernetes.client import Api
+from accept.backends.requirements import Requirement
 from accept.core.error_codes import Code
 from accept.evidence import bucket
 
 MACHINE = "a4-highgpu-8g"
-#: Called with what follows `kubernetes: {image: …}` in a site file; returns what was said.
-Ask = Callable[..., str]
+#: Rows of `accept doctor`, by code.
+Rows = dict[str, list[Any]]
+#: Called with what follows `kubernetes: {image: …}` in a site file; returns the rows.
+Ask = Callable[..., Rows]
 
 
 @pytest.fixture
@@ -33,12 +36,12 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
     with api_server() as one:
         monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
-        one.says("/version", {"gitVersion": "v1.34.4"})
-        one.says("/api/v1/namespaces/lab", {"metadata": {"name": "lab"}})
+        one.answer_with("/version", {"gitVersion": "v1.34.4"})
+        one.answer_with("/api/v1/namespaces/lab", {"metadata": {"name": "lab"}})
         there = node("n1")
         there["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-b200"}
-        one.says("/api/v1/nodes", {"items": [there]})
-        one.says("/api/v1/pods", {"items": []})
+        one.answer_with("/api/v1/nodes", {"items": [there]})
+        one.answer_with("/api/v1/pods", {"items": []})
         yield one
 
 
@@ -55,79 +58,77 @@ def options(server: ApiServer, tmp_path: Path) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def ask(options: Callable[..., list[str]]) -> Ask:
-    def doctor(site: str = "", **keys: int) -> str:
-        done = accept("doctor", *options(site, **keys))
-        assert done.code in (0, 4)
-        return done.out
+    def doctor(site: str = "", **keys: Any) -> Rows:
+        done = accept("doctor", *options(site, **keys), "--json")
+        needs = json.loads(done.out)["needs"]
+        assert done.code == (0 if all(need["good"] for need in needs) else 4)
+        rows: Rows = {}
+        for need in needs:
+            rows.setdefault(need["code"], []).append(need)
+        return rows
 
     return doctor
 
 
-def line(said: str, what: str) -> tuple[str, str]:
-    """Return the mark of the item `what`, and its text with the advice."""
-    found = re.search(rf"^(ok|missing) +\S+: {re.escape(what)}: (.*(?:\n {{9}}.*)?)", said, re.M)
-    assert found, said
-    return found[1], found[2]
+def mark(rows: Rows, code: Requirement) -> str:
+    """Return "ok", "missing", or "unchecked" for the only row with this code."""
+    (row,) = rows[code]
+    if not row["checked"]:
+        assert row["good"]
+        return "unchecked"
+    return "ok" if row["good"] else "missing"
 
 
-BROUGHT = [
-    ("  queue: a4\n", "queue a4"),
-    ("  suspend: true\n", "until it is resumed"),
-    ("  flexStart: true\n", "flex-start"),
-    ("  autoscaling: true\n", "kubernetes.autoscaling"),
-]
+def refused_kinds(rows: Rows) -> dict[str, bool]:
+    """Return the kinds without all rights, and whether a run starts without them."""
+    kinds = {row["what"]: row["good"] for row in rows[Requirement.RBAC]}
+    return {what.split()[-1]: good for what, good in kinds.items() if what != "RBAC"}
+
+
+#: Settings of a site with which nodes may become free or be added.
+BROUGHT = ["queue: a4", "suspend: true", "flexStart: true", "autoscaling: true"]
 
 
 class TestTooFewNodes:
     def test_are_no_start(self, options: Callable[..., list[str]]) -> None:
         done = accept("submit", *options())
         assert (done.code, done.error) == (4, Code.KUBE_NODES_TOO_FEW)
-        assert "2 nodes requested, 1 free" in done.err
 
-    @pytest.mark.parametrize(("site", "who"), BROUGHT)
-    def test_are_said_where_something_brings_the_others(
-        self,
-        options: Callable[..., list[str]],
-        monkeypatch: pytest.MonkeyPatch,
-        site: str,
-        who: str,
+    @pytest.mark.parametrize("setting", BROUGHT)
+    def test_do_not_prevent_a_start_if_others_may_come(
+        self, options: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, setting: str
     ) -> None:
         # As far as helm, which is not there.
         monkeypatch.setenv("PATH", "/nonexistent")
-        said = accept("submit", *options(site))
-        assert (said.code, said.error) == (4, Code.HELM_MISSING)
-        assert re.search(rf"2 nodes requested, [01] free .*; .*{who}", said.err)
+        done = accept("submit", *options(f"  {setting}\n"))
+        assert (done.code, done.error) == (4, Code.HELM_MISSING)
 
     def test_are_missing_for_doctor(self, ask: Ask) -> None:
-        assert line(ask(), "free nvidia.com/gpu")[0] == "missing"
+        assert mark(ask(), Requirement.NODES_FREE) == "missing"
 
-    @pytest.mark.parametrize(("site", "who"), [one for one in BROUGHT if "flex" not in one[0]])
-    def test_are_fine_for_doctor_where_something_brings_the_others(
-        self, ask: Ask, site: str, who: str
-    ) -> None:
-        mark, said = line(ask(site), "free nvidia.com/gpu")
-        assert mark == "ok"
-        assert who in said
+    @pytest.mark.parametrize("setting", [one for one in BROUGHT if "flex" not in one])
+    def test_are_fine_for_doctor_if_others_may_come(self, ask: Ask, setting: str) -> None:
+        (row,) = ask(f"  {setting}\n")[Requirement.NODES_FREE]
+        assert row["good"]
+        assert row["advice"]
 
-    @pytest.mark.parametrize(("site", "who"), BROUGHT)
-    def test_may_be_none_at_all(self, server: ApiServer, ask: Ask, site: str, who: str) -> None:
-        server.says("/api/v1/nodes", {"items": []})
-        mark, said = line(ask(site), "nodes")
-        assert mark == "ok"
-        assert who in said
+    @pytest.mark.parametrize("setting", BROUGHT)
+    def test_may_be_none_at_all(self, server: ApiServer, ask: Ask, setting: str) -> None:
+        server.answer_with("/api/v1/nodes", {"items": []})
+        assert mark(ask(f"  {setting}\n"), Requirement.NODES) == "ok"
 
-    def test_do_not_say_which_machine_is_meant(
+    def test_do_not_show_which_machine_is_meant(
         self, server: ApiServer, options: Callable[..., list[str]]
     ) -> None:
-        server.says("/api/v1/nodes", {"items": []})
+        server.answer_with("/api/v1/nodes", {"items": []})
         words = options("  autoscaling: true\n", machine="")
-        assert "give --machine NAME" in refused("submit", *words, code=4)
+        refused("submit", *words, code=4, error=Code.KUBE_MACHINE_UNKNOWN)
 
 
 def test_a_node_affinity_is_not_checked(ask: Ask) -> None:
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     site = f"  affinity: {{nodeAffinity: {{{required}: {{nodeSelectorTerms: []}}}}}}\n"
-    assert line(ask(site), "affinity")[0] == "ok"
+    assert mark(ask(site), Requirement.AFFINITY) == "unchecked"
 
 
 class TestATaintThatNothingTolerates:
@@ -138,26 +139,24 @@ class TestATaintThatNothingTolerates:
         for one in there:
             one["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-b200"}
         there[1]["spec"]["taints"] = [{"key": "maintenance", "effect": "NoSchedule"}]
-        server.says("/api/v1/nodes", {"items": there})
+        server.answer_with("/api/v1/nodes", {"items": there})
 
     def test_is_said_where_enough_other_nodes_are_free(self, ask: Ask) -> None:
-        mark, said = line(ask(nodes=1), "taints")
-        assert (mark, "maintenance:NoSchedule" in said) == ("ok", True)
+        (row,) = ask(nodes=1)[Requirement.TAINTS]
+        assert row["good"]
+        assert "maintenance:NoSchedule" in row["found"]
 
     def test_is_what_the_run_lacks_where_nodes_are_short(self, ask: Ask) -> None:
-        mark, said = line(ask(nodes=2), "taints")
-        assert (mark, "kubernetes.tolerations" in said) == ("missing", True)
+        assert mark(ask(nodes=2), Requirement.TAINTS) == "missing"
 
 
 class TestARunThatIsSubmitted:
-    def test_is_known_by_what_the_chart_made(
-        self,
-        server: ApiServer,
-        options: Callable[..., list[str]],
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        # A helm that has no release, and reports the same object for every installation.
+    @pytest.fixture(autouse=True)
+    def arguments(self, server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """Use a helm that has no release, and reports the same object for every installation.
+
+        Returns the file with the words that it was called with.
+        """
         made = job()
         env = [{"name": "ACCEPT_HOST_PREFIX", "value": "a-1-w-0-"}]
         env += [{"name": "ACCEPT_RESULTS", "value": "/accept/results"}]
@@ -165,22 +164,38 @@ class TestARunThatIsSubmitted:
         made |= {"kind": "Job"}
         made["spec"]["template"] = {"spec": {"containers": containers}}
         manifest = "".join(f"---\n{yaml.safe_dump(one)}" for one in ({"kind": "ConfigMap"}, made))
-        record = tmp_path / "record.json"
+        record, words = tmp_path / "record.json", tmp_path / "words"
         record.write_text(json.dumps({"manifest": manifest}))
         helm = tmp_path / "bin" / "helm"
         helm.parent.mkdir()
         helm.write_text(
             '#!/bin/sh\n[ "$1" != get ] || { echo "Error: release: not found" >&2; exit 1; }\n'
-            f"cat {record}\n"
+            f"printf '%s\\n' \"$@\" > {words}\ncat {record}\n"
         )
         helm.chmod(0o755)
         monkeypatch.setenv("PATH", f"{helm.parent}:/usr/bin:/bin")
-        server.says("/api/v1/namespaces/lab/secrets", {"metadata": {"name": "key"}})
+        server.answer_with("/api/v1/namespaces/lab/secrets", {"metadata": {"name": "key"}})
+        return words
+
+    def test_is_known_by_what_the_chart_made(self, options: Callable[..., list[str]]) -> None:
         done = accept("submit", *options("", "--json", "--attempt=a", nodes=1))
         assert done.code == 0, done.err
         submitted = json.loads(done.out)
         assert submitted["first"] == "a-1-w-0-0"
         assert submitted["place"]["results"] == "/accept/results"
+
+    def test_leaves_out_nodes_with_maintenance_during_the_run_and_names_them(
+        self, server: ApiServer, options: Callable[..., list[str]], arguments: Path
+    ) -> None:
+        due, good = node("n1"), node("n2")
+        for one in (due, good):
+            one["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-b200"}
+        due["metadata"]["labels"]["cloud.google.com/scheduled-maintenance-time"] = "1"
+        server.answer_with("/api/v1/nodes", {"items": [due, good]})
+        done = accept("submit", *options("  excludeNodes: [n9]\n", "--attempt=a", nodes=1))
+        assert done.code == 0, done.err
+        assert "n1 is left out" in done.err
+        assert 'site.excludeNodes=["n9", "n1"]' in arguments.read_text().splitlines()
 
 
 JOBSET = "/apis/jobset.x-k8s.io"
@@ -209,22 +224,22 @@ class TestJobSet:
     def served(self, server: ApiServer) -> None:
         server.serves("jobset.x-k8s.io", "v1alpha2")
 
-    @pytest.mark.parametrize(("field", "mark"), [(CLAIM_FIELD, "ok"), (OLD_FIELD, "missing")])
+    @pytest.mark.parametrize(("field", "expected"), [(CLAIM_FIELD, "ok"), (OLD_FIELD, "missing")])
     def test_must_be_of_version_0_7(
-        self, server: ApiServer, ask: Ask, field: str, mark: str
+        self, server: ApiServer, ask: Ask, field: str, expected: str
     ) -> None:
-        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset(field))
-        assert line(ask(), "JobSet")[0] == mark
+        server.answer_with(f"/openapi/v3{JOBSET}/v1alpha2", jobset(field))
+        assert mark(ask(), Requirement.JOBSET) == expected
 
     def test_does_not_matter_where_a_plain_job_is_asked_for(
         self, server: ApiServer, ask: Ask
     ) -> None:
-        server.says(f"/openapi/v3{JOBSET}/v1alpha2", jobset("spec.replicatedJobs"))
-        assert line(ask("  controller: job\n"), "JobSet")[0] == "ok"
+        server.answer_with(f"/openapi/v3{JOBSET}/v1alpha2", jobset("spec.replicatedJobs"))
+        assert mark(ask("  controller: job\n"), Requirement.JOBSET) == "ok"
 
     def test_may_keep_its_fields_to_itself(self, server: ApiServer, ask: Ask) -> None:
-        server.says(f"/openapi/v3{JOBSET}/v1alpha2", 403)
-        assert line(ask(), "JobSet")[0] == "ok"
+        server.answer_with(f"/openapi/v3{JOBSET}/v1alpha2", 403)
+        assert mark(ask(), Requirement.JOBSET) == "unchecked"
 
 
 class TestRights:
@@ -238,12 +253,12 @@ class TestRights:
         return refuse
 
     @pytest.mark.parametrize(
-        ("controller", "served", "mark"),
+        ("controller", "served", "needed"),
         [
-            ("jobset", True, "missing"),
-            ("auto", True, "missing"),
-            ("auto", False, "ok"),
-            ("job", True, "ok"),
+            ("jobset", True, True),
+            ("auto", True, True),
+            ("auto", False, False),
+            ("job", True, False),
         ],
     )
     def test_on_jobsets_are_needed_where_the_run_makes_one(
@@ -253,48 +268,128 @@ class TestRights:
         refuse: Callable[..., None],
         controller: str,
         served: bool,  # noqa: FBT001
-        mark: str,
+        needed: bool,  # noqa: FBT001
     ) -> None:
         refuse("jobsets")
         if served:
-            server.says(f"{JOBSET}/v1alpha2", {"resources": [{"name": "jobsets"}]})
-        said = ask(f"  controller: {controller}\n")
-        assert line(said, "RBAC for jobsets" if mark == "missing" else "RBAC")[0] == mark
+            server.answer_with(f"{JOBSET}/v1alpha2", {"resources": [{"name": "jobsets"}]})
+        rows = ask(f"  controller: {controller}\n")
+        assert refused_kinds(rows) == ({"jobsets": False} if needed else {})
 
     @pytest.mark.parametrize(
-        ("site", "machine", "kind", "mark"),
+        ("site", "machine", "kind", "needed"),
         [
-            ("", MACHINE, "networkpolicies", "missing"),
-            ("  networkPolicy: false\n", MACHINE, "networkpolicies", "ok"),
-            ("", MACHINE, "computedomains", "ok"),
-            ("", "a4x-highgpu-4g", "computedomains", "missing"),
-            ("", MACHINE, "resourceclaimtemplates", "ok"),
-            ("", "domain", "resourceclaimtemplates", "missing"),
-            ("  resourceClaims: []\n", "domain", "resourceclaimtemplates", "ok"),
+            ("", MACHINE, "networkpolicies", True),
+            ("  networkPolicy: false\n", MACHINE, "networkpolicies", False),
+            ("", MACHINE, "computedomains", False),
+            ("", "a4x-highgpu-4g", "computedomains", True),
+            ("", MACHINE, "resourceclaimtemplates", False),
+            ("", "domain", "resourceclaimtemplates", True),
+            ("  resourceClaims: []\n", "domain", "resourceclaimtemplates", False),
         ],
     )
     def test_on_what_a_run_makes_are_needed_where_it_does(
         self,
-        options: Callable[..., list[str]],
+        ask: Ask,
         refuse: Callable[..., None],
         tmp_path: Path,
         site: str,
         machine: str,
         kind: str,
-        mark: str,
+        needed: bool,  # noqa: FBT001
     ) -> None:
         refuse(kind)
         if machine == "domain":
             machine = str(tmp_path / "domain.yaml")
             Path(machine).write_text(DOMAIN)
-        said = accept("doctor", *options(site, machine=machine)).out
-        assert line(said, f"RBAC for {kind}" if mark == "missing" else "RBAC")[0] == mark
+        assert refused_kinds(ask(site, machine=machine)) == ({kind: False} if needed else {})
 
     def test_on_what_only_tells_more_are_not_missing(
         self, ask: Ask, refuse: Callable[..., None]
     ) -> None:
         refuse("events")
-        assert line(ask(), "RBAC for events")[0] == "ok"
+        assert refused_kinds(ask()) == {"events": True}
+
+
+class TestPlugin:
+    SETS = "/apis/apps/v1/daemonsets"
+
+    def sets(self, name: str, ready: int) -> dict[str, Any]:
+        status = {"desiredNumberScheduled": 2, "numberReady": ready}
+        return {"items": [{"metadata": {"name": name}, "status": status}]}
+
+    def test_is_installed_by_a_daemon_set(self, server: ApiServer, ask: Ask) -> None:
+        server.answer_with(self.SETS, self.sets("nccl-rdma-installer", 2))
+        (row,) = ask()[Requirement.PLUGIN]
+        assert (row["good"], row["advice"]) == (True, "")
+
+    @pytest.mark.parametrize(("name", "ready"), [("nccl-rdma-installer", 1), ("another", 2)])
+    def test_may_have_another_name_so_the_run_may_start(
+        self, server: ApiServer, ask: Ask, name: str, ready: int
+    ) -> None:
+        server.answer_with(self.SETS, self.sets(name, ready))
+        (row,) = ask()[Requirement.PLUGIN]
+        assert (row["good"], row["advice"] != "") == (True, True)
+
+    def test_may_be_nobodys_to_look_at(self, server: ApiServer, ask: Ask) -> None:
+        server.answer_with(self.SETS, 403)
+        assert mark(ask(), Requirement.PLUGIN) == "unchecked"
+
+    def test_of_each_pod_needs_no_daemon_set(self, ask: Ask) -> None:
+        assert Requirement.PLUGIN not in ask("  plugin: init\n")
+
+
+class TestAdmission:
+    """A pod of the run, rendered by a real helm, as a server-side dry run."""
+
+    PODS = "/api/v1/namespaces/lab/pods"
+
+    @pytest.fixture(autouse=True)
+    def allowed(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "helm").symlink_to(helm(4))
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+        monkeypatch.setattr(Api, "may", lambda *_, **__: True)
+
+    def test_tries_the_pod_of_the_run_and_creates_nothing(
+        self, server: ApiServer, ask: Ask
+    ) -> None:
+        server.answer_with(self.PODS, {})
+        assert mark(ask(), Requirement.ADMISSION) == "ok"
+        (request,) = [one for one in server.seen if one[:2] == ("POST", self.PODS)]
+        assert request[2] == {"dryRun": "All"}
+        (sent,) = [body for body in server.bodies if body["kind"] == "Pod"]
+        (container,) = sent["spec"]["containers"]
+        assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+        assert "networking.gke.io/interfaces" in sent["metadata"]["annotations"]
+
+    def test_renders_claims_of_devices_as_the_cluster_serves_them(
+        self, server: ApiServer, ask: Ask
+    ) -> None:
+        server.serves("resource.k8s.io", "v1")
+        server.answer_with(self.PODS, {})
+        assert mark(ask(machine="a4x-highgpu-4g"), Requirement.ADMISSION) == "ok"
+
+    def test_a_refused_pod_is_missing(self, server: ApiServer, ask: Ask) -> None:
+        server.answer_with(self.PODS, 403)
+        assert mark(ask(), Requirement.ADMISSION) == "missing"
+
+    def test_a_broken_api_shows_nothing(self, server: ApiServer, ask: Ask) -> None:
+        server.answer_with(self.PODS, 500)
+        assert mark(ask(), Requirement.ADMISSION) == "unchecked"
+
+    def test_limits_that_a_policy_adds_are_named(self, server: ApiServer, ask: Ask) -> None:
+        limited = {"name": "accept", "resources": {"limits": {"cpu": "500m"}}}
+        server.answer_with(self.PODS, {"spec": {"containers": [limited]}})
+        (row,) = ask()[Requirement.ADMISSION]
+        assert row["good"]
+        assert "cpu=500m" in row["found"]
+
+    def test_needs_the_right_to_create_pods(
+        self, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Api, "may", lambda _, __, kind, **___: kind != "pods")
+        assert mark(ask(), Requirement.ADMISSION) == "unchecked"
 
 
 CLAIMS = "/apis/resource.k8s.io"
@@ -305,57 +400,66 @@ class TestDevicesThatAreClaimed:
     """Devices of a machine of one NVLink domain that names one template and defines another."""
 
     @pytest.fixture
-    def domain(self, options: Callable[..., list[str]], tmp_path: Path) -> Ask:
+    def domain(self, ask: Ask, tmp_path: Path) -> Ask:
         machine = tmp_path / "domain.yaml"
         machine.write_text(DOMAIN)
-        return lambda site="": accept("doctor", *options(site, machine=str(machine))).out
+        return lambda site="": ask(site, machine=str(machine))
 
     @pytest.fixture(autouse=True)
     def served(self, server: ApiServer) -> None:
         """Serve all kinds that it needs."""
         server.serves("resource.k8s.io", "v1", "v1beta1")
-        server.says(f"{CLAIMS}/v1/namespaces/lab/resourceclaimtemplates/default-rdma", {})
-        server.says(DOMAINS, {"resources": [{"name": "computedomains"}]})
+        server.answer_with(f"{CLAIMS}/v1/namespaces/lab/resourceclaimtemplates/default-rdma", {})
+        server.answer_with(f"{CLAIMS}/v1/deviceclasses/mrdma.google.com", {})
+        server.answer_with(DOMAINS, {"resources": [{"name": "computedomains"}]})
 
     def test_are_fine_where_the_cluster_has_it_all(self, domain: Ask) -> None:
-        said = domain()
-        assert line(said, "claims of devices") == ("ok", "resource.k8s.io/v1")
-        assert line(said, "claim template") == ("ok", "default-rdma")
-        assert line(said, "ComputeDomain") == ("ok", "resource.nvidia.com/v1beta1")
+        rows = domain()
+        for code, found in (
+            (Requirement.DEVICE_CLAIMS, "resource.k8s.io/v1"),
+            (Requirement.CLAIM_TEMPLATE, "default-rdma"),
+            (Requirement.DEVICE_CLASS, "mrdma.google.com"),
+            (Requirement.COMPUTE_DOMAIN, "resource.nvidia.com/v1beta1"),
+        ):
+            assert mark(rows, code) == "ok"
+            assert rows[code][0]["found"] == found
 
     @pytest.mark.parametrize("versions", [(), ("v1alpha3",)])
     def test_need_a_version_that_the_chart_writes(
         self, server: ApiServer, domain: Ask, versions: tuple[str, ...]
     ) -> None:
         server.serves("resource.k8s.io", *versions)
-        mark, said = line(domain(), "claims of devices")
-        assert (mark, "Kubernetes 1.34 or newer" in said) == ("missing", True)
+        assert mark(domain(), Requirement.DEVICE_CLAIMS) == "missing"
+
+    def test_need_their_class(self, server: ApiServer, domain: Ask) -> None:
+        """Without it the pods are created, but stay pending."""
+        server.answer_with(f"{CLAIMS}/v1/deviceclasses/mrdma.google.com", 404)
+        assert mark(domain(), Requirement.DEVICE_CLASS) == "missing"
+        server.answer_with(f"{CLAIMS}/v1/deviceclasses/mrdma.google.com", 403)
+        assert mark(domain(), Requirement.DEVICE_CLASS) == "unchecked"
 
     def test_need_the_template_that_is_named(self, server: ApiServer, domain: Ask) -> None:
-        server.says(f"{CLAIMS}/v1/namespaces/lab/resourceclaimtemplates/default-rdma", 404)
-        mark, said = line(domain(), "claim template")
-        assert (mark, "default-rdma is not in namespace lab" in said) == ("missing", True)
+        server.answer_with(f"{CLAIMS}/v1/namespaces/lab/resourceclaimtemplates/default-rdma", 404)
+        assert mark(domain(), Requirement.CLAIM_TEMPLATE) == "missing"
 
     def test_may_be_nobodys_to_look_at(self, server: ApiServer, domain: Ask) -> None:
-        server.says(f"{CLAIMS}/v1/namespaces/lab/resourceclaimtemplates/default-rdma", 403)
-        assert line(domain(), "claim template")[0] == "ok"
+        server.answer_with(f"{CLAIMS}/v1/namespaces/lab/resourceclaimtemplates/default-rdma", 403)
+        assert mark(domain(), Requirement.CLAIM_TEMPLATE) == "unchecked"
 
     @pytest.mark.parametrize("answer", [404, {"resources": [{"name": "others"}]}])
     def test_need_nvidias_kind_for_a_domain(
         self, server: ApiServer, domain: Ask, answer: Any
     ) -> None:
-        server.says(DOMAINS, answer)
-        mark, said = line(domain(), "ComputeDomain")
-        assert (mark, "NVIDIA's DRA driver" in said) == ("missing", True)
+        server.answer_with(DOMAINS, answer)
+        assert mark(domain(), Requirement.COMPUTE_DOMAIN) == "missing"
 
     def test_are_none_where_the_machine_claims_none(self, ask: Ask) -> None:
-        assert "claim" not in ask()
-        assert "ComputeDomain" not in ask()
+        assert not {Requirement.DEVICE_CLAIMS, Requirement.COMPUTE_DOMAIN} & set(ask())
 
     def test_are_not_the_machines_where_networks_bring_the_nics(self, domain: Ask) -> None:
-        said = domain("  networks: [{interface: eth2, network: rdma-0}]\n")
-        assert "claim template" not in said
-        assert line(said, "ComputeDomain")[0] == "ok"
+        rows = domain("  networks: [{interface: eth2, network: rdma-0}]\n")
+        assert Requirement.CLAIM_TEMPLATE not in rows
+        assert mark(rows, Requirement.COMPUTE_DOMAIN) == "ok"
 
 
 CLAIM = "/api/v1/namespaces/lab/persistentvolumeclaims/mine"
@@ -375,51 +479,48 @@ def claim(phase: str, *modes: str, of_class: str = "fast") -> dict[str, Any]:
 class TestAClaimForResults:
     @pytest.mark.parametrize("site", [ON_CLAIM, MOUNTED])
     def test_that_is_bound_is_fine(self, server: ApiServer, ask: Ask, site: str) -> None:
-        server.says(CLAIM, claim("Bound"))
-        assert line(ask(site), "results") == ("ok", "claim mine is bound")
+        server.answer_with(CLAIM, claim("Bound"))
+        assert mark(ask(site), Requirement.RESULTS) == "ok"
 
     def test_that_is_not_there_is_missing(self, ask: Ask) -> None:
-        mark, said = line(ask(ON_CLAIM), "results")
-        assert (mark, "not in namespace lab" in said) == ("missing", True)
+        assert mark(ask(ON_CLAIM), Requirement.RESULTS) == "missing"
 
     def test_may_be_bound_when_the_first_pod_comes(self, server: ApiServer, ask: Ask) -> None:
-        server.says(CLAIM, claim("Pending"))
+        server.answer_with(CLAIM, claim("Pending"))
         mode = {"volumeBindingMode": "WaitForFirstConsumer"}
-        server.says("/apis/storage.k8s.io/v1/storageclasses/fast", mode)
-        assert line(ask(ON_CLAIM), "results")[0] == "ok"
+        server.answer_with("/apis/storage.k8s.io/v1/storageclasses/fast", mode)
+        assert mark(ask(ON_CLAIM), Requirement.RESULTS) == "ok"
 
     @pytest.mark.parametrize("of_class", ["fast", "none", ""])
     def test_that_nothing_binds_is_missing(
         self, server: ApiServer, ask: Ask, of_class: str
     ) -> None:
-        server.says(CLAIM, claim("Pending", of_class=of_class))
+        server.answer_with(CLAIM, claim("Pending", of_class=of_class))
         mode = {"volumeBindingMode": "Immediate"}
-        server.says("/apis/storage.k8s.io/v1/storageclasses/fast", mode)
-        mark, said = line(ask(ON_CLAIM), "results")
-        assert (mark, "kubectl describe pvc mine" in said) == ("missing", True)
+        server.answer_with("/apis/storage.k8s.io/v1/storageclasses/fast", mode)
+        assert mark(ask(ON_CLAIM), Requirement.RESULTS) == "missing"
 
     def test_that_lost_its_volume_is_missing(self, server: ApiServer, ask: Ask) -> None:
-        server.says(CLAIM, claim("Lost"))
-        assert line(ask(ON_CLAIM), "results")[0] == "missing"
+        server.answer_with(CLAIM, claim("Lost"))
+        assert mark(ask(ON_CLAIM), Requirement.RESULTS) == "missing"
 
     def test_of_one_node_is_none_for_two(self, server: ApiServer, ask: Ask) -> None:
-        server.says(CLAIM, claim("Bound", "ReadWriteOnce"))
-        mark, said = line(ask(ON_CLAIM), "results")
-        assert (mark, "2 nodes mount it" in said) == ("missing", True)
-        assert line(ask(ON_CLAIM, nodes=1), "results")[0] == "ok"
+        server.answer_with(CLAIM, claim("Bound", "ReadWriteOnce"))
+        assert mark(ask(ON_CLAIM), Requirement.RESULTS) == "missing"
+        assert mark(ask(ON_CLAIM, nodes=1), Requirement.RESULTS) == "ok"
 
     def test_may_be_nobodys_to_look_at(self, server: ApiServer, ask: Ask) -> None:
-        server.says(CLAIM, 403)
-        assert line(ask(ON_CLAIM), "results")[0] == "ok"
+        server.answer_with(CLAIM, 403)
+        assert mark(ask(ON_CLAIM), Requirement.RESULTS) == "unchecked"
 
 
 class TestABucketForResults:
     @pytest.mark.parametrize(
-        ("reach", "mark", "words"),
+        ("reach", "expected"),
         [
-            ((True, ""), "ok", "can be listed from here; service account s writes there"),
-            ((None, "no rights"), "ok", "cannot be listed from here: no rights"),
-            ((False, "it is not there"), "missing", "create it, or correct results.location"),
+            ((True, ""), "ok"),
+            ((None, "no rights"), "unchecked"),
+            ((False, "it is not there"), "missing"),
         ],
     )
     def test_is_tried_from_here(
@@ -427,16 +528,15 @@ class TestABucketForResults:
         ask: Ask,
         monkeypatch: pytest.MonkeyPatch,
         reach: tuple[bool | None, str],
-        mark: str,
-        words: str,
+        expected: str,
     ) -> None:
         # What buckets answer is tested on some, in test_storage.py.
         monkeypatch.setattr(bucket, "reach", lambda _: reach)
         site = "  serviceAccount: s\nresults: {location: 'gs://mine/x'}\n"
-        found, said = line(ask(site), "results")
-        assert (found, words in said) == (mark, True)
+        rows = ask(site)
+        assert mark(rows, Requirement.RESULTS) == expected
+        assert reach[1] in rows[Requirement.RESULTS][0]["found"]
 
     def test_that_is_a_folder_of_the_pods_only_they_can_know(self, ask: Ask) -> None:
         site = "results: {volume: {csi: {driver: gcsfuse.csi.storage.gke.io}}}\n"
-        mark, said = line(ask(site), "results")
-        assert (mark, "not checked here" in said) == ("ok", True)
+        assert mark(ask(site), Requirement.RESULTS) == "unchecked"

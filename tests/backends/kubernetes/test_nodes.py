@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.factories.kubernetes import GPU, GPU_TAINT, node, pod_on
 
 from accept.backends.kubernetes.nodes import (
     Fit,
+    Misfit,
     PodRequest,
     expected_nodes,
     node_fits,
@@ -37,9 +39,9 @@ def fits(
     return node_fits(map(Node.read, nodes), map(Pod.read, pods), wanted)
 
 
-def why(one: dict[str, Any], *pods: dict[str, Any]) -> str:
+def misfit(one: dict[str, Any], *pods: dict[str, Any]) -> Misfit | None:
     (fit,) = fits([one], *pods)
-    return fit.why
+    return fit.misfit
 
 
 def requested_amount(spec: dict[str, Any]) -> int:
@@ -48,49 +50,59 @@ def requested_amount(spec: dict[str, Any]) -> int:
 
 class TestANode:
     def test_that_is_ready_and_free_is_good(self) -> None:
-        assert why(node("a")) == ""
+        assert misfit(node("a")) is None
 
     def test_counts_what_pods_there_ask_for(self) -> None:
-        assert why(node("a"), pod_on("a", 2))
-        assert not why(node("a"), pod_on("b", 2))
+        assert misfit(node("a"), pod_on("a", 2)) is Misfit.GPUS_IN_USE
+        assert misfit(node("a"), pod_on("b", 2)) is None
+
+    @pytest.mark.parametrize(
+        ("label", "named", "left_out"),
+        [("999", (), True), ("1001", (), False), ("soon", (), False), ("999", ("a",), False)],
+    )
+    def test_is_left_out_if_its_host_is_maintained_during_the_run(
+        self, label: str, named: tuple[str, ...], *, left_out: bool
+    ) -> None:
+        due = node("a")
+        due["metadata"]["labels"]["cloud.google.com/scheduled-maintenance-time"] = label
+        (fit,) = fits([due], wanted=replace(WANTED, include=named, end=1000))
+        assert (fit.misfit is Misfit.MAINTENANCE) is left_out
 
     @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
     def test_does_not_count_pods_that_ended(self, phase: str) -> None:
-        assert why(node("a"), pod_on("a", 8, phase)) == ""
+        assert misfit(node("a"), pod_on("a", 8, phase)) is None
 
     def test_that_has_lost_a_gpu_is_no_good(self) -> None:
-        assert why(node("a", gpus=7))
+        assert misfit(node("a", gpus=7)) is Misfit.GPUS_IN_USE
 
     def test_that_is_not_ready_is_no_good(self) -> None:
-        assert why(node("a", ready="Unknown"))
+        assert misfit(node("a", ready="Unknown")) is Misfit.NOT_READY
 
     def test_that_is_cordoned_is_no_good(self) -> None:
         taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
         (fit,) = fits([node("a", unschedulable=True, taints=[taint])])
-        assert fit.why
-        assert fit.taints == ()
+        assert (fit.misfit, fit.taints) == (Misfit.CORDONED, ())
 
     def test_with_a_taint_that_nothing_tolerates_is_no_good(self) -> None:
         other = {"key": "team", "value": "x", "effect": "NoExecute"}
         (fit,) = fits([node("a", taints=[GPU_TAINT, other])])
-        assert fit.why
-        assert fit.taints == ("team=x:NoExecute",)
+        assert (fit.misfit, fit.taints) == (Misfit.TAINT, ("team=x:NoExecute",))
 
     def test_with_a_taint_that_only_prefers_is_good(self) -> None:
-        assert why(node("a", taints=[{"key": "x", "effect": "PreferNoSchedule"}])) == ""
+        assert misfit(node("a", taints=[{"key": "x", "effect": "PreferNoSchedule"}])) is None
 
     def test_with_another_label_is_not_meant(self) -> None:
         one = node("a")
         one["metadata"]["labels"]["kind"] = "h200"
         (fit,) = fits([one])
-        assert fit.why
-        assert not fit.matches
+        assert (fit.misfit, fit.matches) == (Misfit.LABEL, False)
 
     def test_is_meant_only_where_the_lists_say_so(self) -> None:
         listed = PodRequest(
             selector={}, tolerations=WANTED.tolerations, include=("a",), exclude=("b",)
         )
         found = fits([node("a"), node("b"), node("c")], wanted=listed)
+        assert [f.misfit for f in found] == [None, Misfit.NOT_INCLUDED, Misfit.NOT_INCLUDED]
         assert [f.node for f in found if f.matches] == ["a"]
 
 
@@ -137,17 +149,16 @@ class TestAShortage:
     def test_is_none_where_enough_are_free(self) -> None:
         assert shortage(fits([node("a"), node("b")]), 2, WANTED) == ""
 
-    def test_says_how_many_are_free_and_what_each_other_lacks(self) -> None:
+    def test_shows_the_reason_of_each_other_node(self) -> None:
         found = fits([node("a"), node("b"), node("c", gpus=7)], pod_on("b", 8))
-        assert shortage(found, 3, WANTED) == (
-            f"3 nodes requested, 1 free with 8 {GPU}; b: 0 of its 8 {GPU} are free, 8 requested; "
-            f"c: 7 of its 7 {GPU} are free, 8 requested"
-        )
+        text = shortage(found, 3, WANTED)
+        assert [fit.why in text for fit in found if fit.misfit] == [True, True]
 
     def test_says_which_label_is_required_where_no_node_has_it(self) -> None:
         other = node("a")
         other["metadata"]["labels"] = {}
-        assert "label kind is missing, b200 is required" in shortage(fits([other]), 1, WANTED)
+        assert misfit(other) is Misfit.LABEL
+        assert shortage(fits([other]), 1, WANTED)
 
     @pytest.mark.parametrize(
         "site",

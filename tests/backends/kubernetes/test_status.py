@@ -25,7 +25,9 @@ from accept.backends.kubernetes.status import (
     End,
     Pod,
     PodPhase,
+    PodReason,
     State,
+    Suspension,
     has_started,
     state_lines,
     waiting_reasons,
@@ -43,11 +45,11 @@ class TestAPodThatDoesNotStart:
     def test_is_said_with_the_resource_that_is_short(self) -> None:
         message = f"{NOT_TOLERATED} preemption: 0/3 nodes are available: 3 No preemption victims."
         found = pod_of(unscheduled(message))
-        assert found.phase == "waiting"
-        assert found.why == "not scheduled: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu"
+        assert (found.phase, found.reason) == (PodPhase.WAITING, PodReason.NOT_SCHEDULED)
+        assert found.why.endswith("0/3 nodes are available: 3 Insufficient nvidia.com/gpu")
 
     def test_is_said_to_be_held_where_a_gate_holds_it(self) -> None:
-        assert "scheduling gate" in pod_of(unscheduled("", "SchedulingGated")).why
+        assert pod_of(unscheduled("", "SchedulingGated")).reason is PodReason.GATED
 
     @pytest.mark.parametrize(
         "reason",
@@ -56,7 +58,8 @@ class TestAPodThatDoesNotStart:
     )  # fmt: skip
     def test_is_said_with_the_reason_of_its_container(self, reason: str) -> None:
         found = pod_of(pod(**container(waiting={"reason": reason, "message": "because"})))
-        assert (found.phase, found.why) == ("waiting", f"{reason}: because")
+        assert (found.phase, found.reason) == (PodPhase.WAITING, PodReason.CONTAINER)
+        assert found.why == f"{reason}: because"
 
     def test_names_the_image_where_the_reason_says_no_more(self) -> None:
         found = pod_of(pod(**container(waiting={"reason": "ImagePullBackOff"})))
@@ -64,7 +67,7 @@ class TestAPodThatDoesNotStart:
 
     def test_is_on_its_way_while_it_is_being_made(self) -> None:
         found = pod_of(pod(**container(waiting={"reason": "ContainerCreating"})))
-        assert (found.phase, found.why) == ("waiting", "")
+        assert (found.phase, found.reason, found.why) == (PodPhase.WAITING, None, "")
 
     def test_is_explained_by_its_newest_event_where_its_status_says_nothing(self) -> None:
         one = pod(**container(waiting={"reason": "ContainerCreating"}))
@@ -75,6 +78,7 @@ class TestAPodThatDoesNotStart:
             event("another", "FailedMount", "of another", "2026-01-01T00:00:09Z"),
         ]
         state = state_of(job=job(), pods=[one], events=told)
+        assert state.pods[0].reason is PodReason.EVENT
         assert state.pods[0].why == "FailedMount: secret x not found"
 
     def test_is_explained_by_an_init_container_that_fails(self) -> None:
@@ -96,7 +100,8 @@ class TestAPodThatLeft:
             "message": "by pod x",
         }
         found = pod_of(pod(phase="Failed", conditions=[condition]))
-        assert (found.phase, found.why, found.code) == ("ended", "preempted: by pod x", None)
+        assert (found.phase, found.reason) == (PodPhase.ENDED, PodReason.PREEMPTED)
+        assert ("by pod x" in found.why, found.code) == (True, None)
 
     def test_says_that_its_node_is_lost(self) -> None:
         one = pod(phase="Running", conditions=[
@@ -105,20 +110,23 @@ class TestAPodThatLeft:
         ], **container(running={}))  # fmt: skip
         one["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         found = pod_of(one)
-        assert (found.phase, found.why) == ("leaving", "node lost: taint")
+        assert (found.phase, found.reason) == (PodPhase.LEAVING, PodReason.NODE_LOST)
 
     def test_has_the_exit_code_of_its_main_container(self) -> None:
         ended = {"exitCode": 3, "reason": "Error"}
         found = pod_of(pod(phase="Failed", **container(terminated=ended)))
-        assert (found.phase, found.why, found.code) == ("ended", "", 3)
+        assert (found.phase, found.reason, found.code) == (PodPhase.ENDED, None, 3)
 
     def test_says_that_memory_ran_out(self) -> None:
         ended = {"exitCode": 137, "reason": "OOMKilled"}
-        assert pod_of(pod(phase="Failed", **container(terminated=ended))).why == "OOMKilled"
+        found = pod_of(pod(phase="Failed", **container(terminated=ended)))
+        assert (found.reason, found.why) == (PodReason.CONTAINER, "OOMKilled")
 
     def test_says_why_the_kubelet_refused_it(self) -> None:
         one = pod(phase="Failed", reason="UnexpectedAdmissionError", message="no GPUs")
-        assert pod_of(one).why == "UnexpectedAdmissionError: no GPUs"
+        found = pod_of(one)
+        assert found.reason is PodReason.KUBELET
+        assert found.why == "UnexpectedAdmissionError: no GPUs"
 
 
 class TestTheEnd:
@@ -153,18 +161,17 @@ class TestSuspension:
             "message": "insufficient quota for nvidia.com/gpu",
         }
         state = state_of(jobset=waiting, pods=[], workload={"status": {"conditions": [reserved]}})
-        assert state_lines(state) == (
-            "suspended in queue a4: insufficient quota for nvidia.com/gpu",
-        )
+        assert state.suspension is Suspension.QUOTA
+        (line,) = state_lines(state)
+        assert "queue a4: insufficient quota for nvidia.com/gpu" in line
 
     def test_says_where_kueue_has_not_looked(self) -> None:
         waiting = jobset(suspend=True)
         waiting["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "a4"}
-        assert "no Workload yet" in state_lines(state_of(jobset=waiting, pods=[]))[0]
+        assert state_of(jobset=waiting, pods=[]).suspension is Suspension.NO_WORKLOAD
 
     def test_without_a_queue_waits_for_somebody(self) -> None:
-        (line,) = state_lines(state_of(job=job(3, suspend=True), pods=[]))
-        assert "`suspend`" in line
+        assert state_of(job=job(3, suspend=True), pods=[]).suspension is Suspension.BY_HAND
 
 
 class TestWhatIsSaid:
@@ -234,7 +241,16 @@ class TestWhatIsKeptOfAnObject:
 
 
 def test_index_0_is_the_newest_where_a_queue_let_the_run_in_again() -> None:
-    old = Pod(name="a", index=0, phase=PodPhase.ENDED, code=5, created="2026-01-01T00:00:00Z")
-    new = Pod(name="Z", index=0, phase=PodPhase.RUNNING, created="2026-01-01T00:09:00Z")
+    old = Pod(
+        name="a",
+        index=0,
+        coordinates=True,
+        phase=PodPhase.ENDED,
+        code=5,
+        created="2026-01-01T00:00:00Z",
+    )
+    new = Pod(
+        name="Z", index=0, coordinates=True, phase=PodPhase.RUNNING, created="2026-01-01T00:09:00Z"
+    )
     assert State(exists=True, pods=(old, new)).first is new
     assert State(exists=True, pods=(new, old)).first is new

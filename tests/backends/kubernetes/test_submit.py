@@ -83,9 +83,9 @@ class HelmStandIn:
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     with api_server() as made:
-        made.says(SECRETS, {"metadata": {"name": "key"}})
+        made.answer_with(SECRETS, {"metadata": {"name": "key"}})
         for attempt in ("one", "two"):
-            made.says(f"{SECRETS}/train-{attempt}-ssh", {"metadata": {}})
+            made.answer_with(f"{SECRETS}/train-{attempt}-ssh", {"metadata": {}})
         yield made
 
 
@@ -220,7 +220,7 @@ class TestWhenHelmInstallBreaks:
     def test_a_secret_that_cannot_be_removed_is_reported(
         self, api: Api, helm: HelmStandIn, server: ApiServer
     ) -> None:
-        server.says(f"{SECRETS}/train-one-ssh", 500)
+        server.answer_with(f"{SECRETS}/train-one-ssh", 500)
         helm.errors = {"install": ["Error: values are refused"]}
         with pytest.raises(NotStarted, match="values are refused") as caught:
             start(api)

@@ -13,9 +13,9 @@ from tests.factories.kubernetes import node
 from accept.backends.kubernetes import client
 from accept.backends.kubernetes import client as kubernetes_client
 from accept.backends.kubernetes.survey import Survey, match_networks, survey_cluster
-from accept.backends.protocol import Question
+from accept.backends.protocol import Note, Question, Remark
 from accept.commands import cluster
-from accept.config import load_site
+from accept.config import load_machine, load_site
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 
@@ -28,6 +28,7 @@ class TestASiteFile:
         namespace="gpu",
         questions=(),
         networks={"a4-highgpu-8g": (("eth0", "default"), ("eth2", "my-rdma-0"))},
+        claims={},
         jobsets=True,
         notes=(),
     )
@@ -59,7 +60,7 @@ class TestASiteFile:
 
     def test_is_never_written_over_another(self, tmp_path: Path) -> None:
         (tmp_path / "site.yaml").write_text("mine\n", encoding="utf-8")
-        assert "exists already" in refused("init", tmp_path / "site.yaml")
+        refused("init", tmp_path / "site.yaml", error=Code.OUTPUT_EXISTS)
 
     @pytest.mark.parametrize(
         ("there", "matched"),
@@ -87,37 +88,34 @@ class TestTheQueuesOfACluster:
     GROUP = "/apis/kueue.x-k8s.io"
     OWN = "namespaces/lab/localqueues"
 
-    def queues(self) -> tuple[tuple[str, ...], str]:
-        """Return the candidates of the question, and the other output."""
+    def queues(self) -> tuple[tuple[str, ...], list[Note]]:
+        """Return the candidates of the question, and the notes about queues."""
         seen = survey_cluster(client.Api(kubernetes_client.find_place()))
         found = [q.candidates for q in seen.questions if q.key == "queue"]
-        return (found[0] if found else ()), "\n".join(seen.notes)
+        return (found[0] if found else ()), [n for n in seen.notes if "queues" in n.text]
 
     def listed(self, *names: tuple[str, str]) -> dict[str, Any]:
         return {"items": [{"metadata": {"name": n, "namespace": ns}} for ns, n in names]}
 
     def test_are_those_of_the_namespace_and_others_are_said(self, server: ApiServer) -> None:
         found = self.listed(("lab", "a4"), ("other", "b"))
-        server.says(f"{self.GROUP}/v1beta1/localqueues", found)
-        queues, said = self.queues()
-        assert queues == ("a4",)
-        assert "namespaces other" in said
+        server.answer_with(f"{self.GROUP}/v1beta1/localqueues", found)
+        queues, (note,) = self.queues()
+        assert (queues, note.remark) == (("a4",), Remark.QUEUES_ELSEWHERE)
+        assert "other" in note.text
 
     def test_are_seen_by_who_may_see_those_of_the_namespace_alone(self, server: ApiServer) -> None:
-        server.says(f"{self.GROUP}/v1beta2/localqueues", 403)
-        server.says(f"{self.GROUP}/v1beta1/localqueues", 403)
-        server.says(f"{self.GROUP}/v1beta1/{self.OWN}", self.listed(("lab", "a4")))
-        queues, said = self.queues()
-        assert queues == ("a4",)
-        assert "queues" not in said
+        server.answer_with(f"{self.GROUP}/v1beta2/localqueues", 403)
+        server.answer_with(f"{self.GROUP}/v1beta1/localqueues", 403)
+        server.answer_with(f"{self.GROUP}/v1beta1/{self.OWN}", self.listed(("lab", "a4")))
+        assert self.queues() == (("a4",), [])
 
     def test_that_nobody_may_see_are_said_once(self, server: ApiServer) -> None:
         for version in ("v1beta2", "v1beta1"):
-            server.says(f"{self.GROUP}/{version}/localqueues", 403)
-            server.says(f"{self.GROUP}/{version}/{self.OWN}", 403)
-        queues, said = self.queues()
-        assert queues == ()
-        assert said.count("queues cannot be listed") == 1
+            server.answer_with(f"{self.GROUP}/{version}/localqueues", 403)
+            server.answer_with(f"{self.GROUP}/{version}/{self.OWN}", 403)
+        queues, (note,) = self.queues()
+        assert (queues, note.remark) == ((), Remark.NOT_LISTED)
 
 
 class TestTheNamespaceOfASiteFile:
@@ -125,27 +123,29 @@ class TestTheNamespaceOfASiteFile:
 
     WHERE = "/api/v1/namespaces/lab"
 
-    def said(self) -> str:
-        return "\n".join(survey_cluster(client.Api(kubernetes_client.find_place())).notes)
+    def notes(self) -> list[str]:
+        """Return the notes about a missing namespace."""
+        seen = survey_cluster(client.Api(kubernetes_client.find_place()))
+        return [note.text for note in seen.notes if note.remark is Remark.NAMESPACE_MISSING]
 
     def test_is_said_with_what_to_do_where_it_is_not_there(self, server: ApiServer) -> None:
         named = [{"metadata": {"name": n}} for n in ("kube-system", "default", "team")]
-        server.says("/api/v1/namespaces", {"items": named})
-        assert (
-            "namespace lab does not exist: kubectl create namespace lab, or --namespace; "
-            "available: default, kube-system, team"
-        ) in self.said()
+        server.answer_with("/api/v1/namespaces", {"items": named})
+        (text,) = self.notes()
+        assert "kubectl create namespace lab" in text
+        assert "default, kube-system, team" in text
 
     def test_is_said_without_the_others_where_they_cannot_be_seen(self, server: ApiServer) -> None:
-        server.says("/api/v1/namespaces", 403)
-        assert "namespace lab does not exist: kubectl create namespace lab" in self.said()
+        server.answer_with("/api/v1/namespaces", 403)
+        (text,) = self.notes()
+        assert "kubectl create namespace lab" in text
 
     @pytest.mark.parametrize("answer", [403, {"metadata": {"name": "lab"}}])
     def test_is_nothing_to_tell_where_it_is_there_or_may_not_be_seen(
         self, server: ApiServer, answer: Any
     ) -> None:
-        server.says(self.WHERE, answer)
-        assert "namespace" not in self.said()
+        server.answer_with(self.WHERE, answer)
+        assert self.notes() == []
 
 
 class TestTheNetworksOfASiteFile:
@@ -157,7 +157,7 @@ class TestTheNetworksOfASiteFile:
     def server(self, server: ApiServer) -> ApiServer:
         there = node("n1")
         there["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-b200"}
-        server.says("/api/v1/nodes", {"items": [there]})
+        server.answer_with("/api/v1/nodes", {"items": [there]})
         return server
 
     def named(self, *names: str) -> dict[str, Any]:
@@ -165,21 +165,34 @@ class TestTheNetworksOfASiteFile:
 
     def test_are_those_that_pods_can_name(self, server: ApiServer) -> None:
         found = self.named("default", "gvnic-1", *(f"my-rdma-{n}" for n in range(8)))
-        server.says(f"{self.NETWORKING}/networks", found)
+        server.answer_with(f"{self.NETWORKING}/networks", found)
         seen = survey_cluster(client.Api(kubernetes_client.find_place()))
         assert ("eth2", "my-rdma-0") in seen.networks["a4-highgpu-8g"]
+
+    def test_are_replaced_by_claims_where_a_driver_provides_the_nics(
+        self, server: ApiServer, tmp_path: Path
+    ) -> None:
+        machine = "a4-highgpu-8g"
+        server.answer_with(f"{self.NETWORKING}/networks", self.named("default"))
+        server.answer_with("/apis/resource.k8s.io/v1/deviceclasses", self.named("mrdma.google.com"))
+        seen = survey_cluster(kubernetes_client.Api(kubernetes_client.find_place()))
+        file = tmp_path / "site.yaml"
+        file.write_text(seen.site_text({"machine": machine}), encoding="utf-8")
+        site = load_site(str(file)).value.kubernetes
+        assert site.networks is None
+        assert site.resource_claims == load_machine(machine).value.kubernetes.nic_claims
 
     @pytest.mark.parametrize("networks", [403, {"items": []}])
     def test_are_never_parameters_of_networks(self, server: ApiServer, networks: Any) -> None:
         """A pod names a Network; the name of a GKENetworkParamSet can differ from it."""
-        server.says(f"{self.NETWORKING}/networks", networks)
+        server.answer_with(f"{self.NETWORKING}/networks", networks)
         sets = [f"set-rdma-{n}" for n in range(8)]
-        server.says(f"{self.NETWORKING}/gkenetworkparamsets", self.named("gvnic-1", *sets))
+        server.answer_with(f"{self.NETWORKING}/gkenetworkparamsets", self.named("gvnic-1", *sets))
         seen = survey_cluster(client.Api(kubernetes_client.find_place()))
-        said = "\n".join(seen.notes)
+        texts = {note.remark: note.text for note in seen.notes}
         assert seen.networks == {}
-        assert "network parameters (not networks that pods can name): gvnic-1, set-rdma-0" in said
-        assert "write kubernetes.networks by hand" in said
+        assert "gvnic-1, set-rdma-0" in texts[Remark.NETWORK_PARAMETERS]
+        assert Remark.NETWORKS_UNKNOWN in texts
 
 
 class TestAQuestion:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,6 @@ class TestAJobFile:
     def test_of_version_0_1_is_read(self, options: list[str], access: SshAccess) -> None:
         found = read(Job, job(ssh=options))
         assert found.ssh_access == access
-        assert list(access.options()) == options
 
     @pytest.mark.parametrize(
         "options",
@@ -154,6 +154,25 @@ class TestAJobFile:
 
 
 class TestAnAccess:
+    def test_gives_hosts_nothing_of_the_users_own(self, tmp_path: Path) -> None:
+        """Hosts that are tested are not trusted, whatever the user's configuration is."""
+        config = tmp_path / "config"
+        config.write_text(
+            "Host *\n  ForwardAgent yes\n  ForwardX11 yes\n  LocalForward 8080 localhost:80\n"
+            "  RemoteForward 8081 localhost:81\n  DynamicForward 1080\n  Tunnel yes\n"
+            "  RemoteCommand sleep 9\n  RequestTTY force\n  LocalCommand touch x\n"
+            "  PermitLocalCommand yes\n"
+        )
+        options = SshAccess(config_file=str(config)).options()
+        done = subprocess.run(
+            ["ssh", *options, "-G", "a"], capture_output=True, text=True, check=True
+        )
+        settings = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+        assert settings["clearallforwardings"] == "yes"
+        assert settings.get("remotecommand", "none") == "none"
+        for key in ("forwardagent", "forwardx11", "tunnel", "permitlocalcommand", "requesttty"):
+            assert settings[key] in ("no", "false"), key
+
     def test_never_takes_a_configuration_from_the_folder_of_runs(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

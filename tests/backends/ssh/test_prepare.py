@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 from tests.factories.command_line import refused
 
-from accept.backends.ssh.client import Reply
-from accept.backends.ssh.prepare import Ready, set_up, understood
+from accept.backends.remote import Reply
+from accept.backends.ssh.prepare import understood
 from accept.config import resources
 from accept.core.causes import Cause
 from accept.core.model import Problem
+from accept.core.runner.host_setup import Ready, set_up
 
 
 def said(text: str) -> Ready | Problem:
@@ -61,6 +63,35 @@ def test_the_name_of_a_folder_is_never_a_command(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another user")
+@pytest.mark.parametrize("shape", ["folder", "link"])
+def test_a_folder_that_another_user_made_is_refused_and_left_alone(
+    shape: str, tmp_path: Path
+) -> None:
+    """Names of run folders in /tmp are public, so another user may take one first."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "host").write_text("h1\n")
+    os.mkfifo(theirs / "events")
+    os.chown(theirs, 65534, 65534)
+    folder = theirs
+    if shape == "link":
+        folder = tmp_path / "accept-x"
+        folder.symlink_to(theirs)
+    done = subprocess.run(
+        ["/bin/sh", "-c", set_up(str(folder), 1, 1).replace("@HOST@", "h1")],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "belongs to another user" in done.stdout
+    assert folder.exists()
+    assert sorted(path.name for path in theirs.iterdir()) == ["events", "host"]
+
+
 class TestAHostWithoutGpus:
     """A run on a machine with GPUs cannot use it, and does not try it again."""
 
@@ -77,14 +108,18 @@ class TestAHostWithoutGpus:
         return tmp_path
 
     def cause(self, host: Path, *words: str) -> str:
-        environment = {"PATH": f"{host}/bin:/usr/bin:/bin", "ACCEPT_SYS": str(host / "sys")}
+        return self.problem(host, *words).cause
+
+    def problem(self, host: Path, *words: str, path: str = "") -> Problem:
+        path = path or f"{host}/bin:/usr/bin:/bin"
+        environment = {"PATH": path, "ACCEPT_SYS": str(host / "sys")}
         done = subprocess.run(
             ["/bin/sh", "./bootstrap_host.sh", "1", "1", *words],
             cwd=host, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         found = understood("h1", Reply(exit=done.returncode, out=done.stdout.encode(), err=""))
         assert isinstance(found, Problem)
-        return found.cause
+        return found
 
     def test_is_refused(self, host: Path) -> None:
         assert self.cause(host, "gpus") == "gpu-missing"
@@ -92,6 +127,23 @@ class TestAHostWithoutGpus:
 
     def test_is_good_enough_for_a_machine_without(self, host: Path) -> None:
         assert self.cause(host) != "gpu-missing"
+
+    def test_whose_account_has_no_shell_is_refused_with_the_reason(self, host: Path) -> None:
+        passwd = host / "bin" / "getent"
+        passwd.write_text("#!/bin/sh\necho me:x:7:7::/:/usr/sbin/nologin\n")
+        passwd.chmod(0o755)
+        problem = self.problem(host)
+        assert problem.cause is Cause.LAUNCH_FAILED
+        assert "/usr/sbin/nologin" in problem.message
+
+    def test_without_a_tool_that_starts_the_watchdog_is_named_with_it(self, host: Path) -> None:
+        for folder in (Path("/usr/bin"), Path("/bin")):
+            for program in folder.iterdir():
+                if program.name != "setsid" and not (host / "bin" / program.name).exists():
+                    (host / "bin" / program.name).symlink_to(program)
+        problem = self.problem(host, path=str(host / "bin"))
+        assert problem.cause is Cause.TOOL_MISSING
+        assert "setsid" in problem.message
 
     def test_is_none_if_the_pci_bus_shows_one(self, host: Path) -> None:
         device = host / "sys" / "bus" / "pci" / "devices" / "0000:01:00.0"

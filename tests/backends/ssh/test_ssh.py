@@ -9,23 +9,31 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from tests.factories import sample_evidence
 from tests.factories.command_line import accept
+from tests.factories.keys import KEYS
 from tests.factories.standin_ssh import StandinSsh, standin_ssh
 
-from accept.backends.job import Job
+from accept.backends import manage
+from accept.backends.job import Job, SshAccess
+from accept.backends.protocol import FirstHostLost
+from accept.backends.remote import Reply, call
+from accept.backends.requirements import Requirement
 from accept.backends.ssh import backend, prepare
-from accept.backends.ssh.client import Reply, call
-from accept.backends.ssh.prepare import Absent, Ready
+from accept.backends.ssh.client import reach_of
+from accept.backends.ssh.prepare import Absent
 from accept.config import Site, resources
 from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadEvidence, BadInput, Exit, Interrupted, NoEvidence
 from accept.core.model import Problem
+from accept.core.runner.host_setup import Ready
 from accept.core.runner.ssh import MARKER
 from accept.core.serde import dump
 from accept.evidence import rundir
@@ -139,7 +147,7 @@ class TestALoginShellThatPrintsText:
         hosts.greet(GREETING)
         hosts.cut(200, 200)
         lines: list[str] = []
-        assert backend.watch(job, folder=node, say=lines.append) == 3
+        assert backend.watch(job, folder=node, say=lines.append, log=lines.append) == 3
         assert [line for line in lines if line.startswith("line")] == [
             f"line {n}" for n in range(100)
         ]
@@ -152,16 +160,83 @@ class TestALoginShellThatPrintsText:
         hosts.greet(GREETING)
         hosts.cut(*[0] * 200)
         with pytest.raises(Interrupted):
-            backend.watch(job, folder=node, say=ignore)
+            backend.watch(job, folder=node, say=ignore, log=ignore)
 
     def test_is_a_note_of_doctor_and_no_failure(self, hosts: StandinSsh) -> None:
         run = planned("h1")
         hosts.greet(GREETING)
-        (note,) = (n for n in backend.doctor(run, say=ignore) if n.what == "login shell")
+        (note,) = (n for n in backend.doctor(run, say=ignore) if n.code is Requirement.LOGIN_SHELL)
         assert note.good
         assert note.advice
         hosts.greet("")
-        assert not [n for n in backend.doctor(run, say=ignore) if n.what == "login shell"]
+        codes = [need.code for need in backend.doctor(run, say=ignore)]
+        assert Requirement.LOGIN_SHELL not in codes
+
+
+class TestAFirstHostThatDoesNotAnswer:
+    @pytest.fixture(autouse=True)
+    def down(self, hosts: StandinSsh, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let h1 not answer; the other hosts are this machine."""
+        monkeypatch.setattr("time.sleep", lambda _: None)
+        hosts.take_down("h1")
+
+    def test_is_lost_if_the_other_hosts_have_lost_the_coordinator(
+        self, node: Path, process: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        sshd = process()
+        (node / "sshd.pid").write_text(f"{sshd.pid} {start_of(sshd.pid)}\n")
+        with pytest.raises(FirstHostLost) as error:
+            backend.watch(job_in(node, "h1", "h2", "h3"), folder=node, say=ignore, log=ignore)
+        assert (error.value.lost, error.value.others) == (("h1",), ("h2", "h3"))
+
+    def test_may_run_on_if_the_coordinator_is_connected_to_the_others(self, node: Path) -> None:
+        # This process has a child, as the sshd of a connected host has.
+        with subprocess.Popen(["sleep", "60"]) as session:
+            (node / "sshd.pid").write_text(f"{os.getpid()} {start_of(os.getpid())}\n")
+            try:
+                with pytest.raises(Interrupted) as error:
+                    backend.watch(job_in(node, "h1", "h2"), folder=node, say=ignore, log=ignore)
+            finally:
+                session.kill()
+        assert error.value.code is Code.SSH_NO_ANSWER
+
+    def test_may_run_on_if_no_host_answers(self, hosts: StandinSsh, node: Path) -> None:
+        hosts.take_down("h2")
+        with pytest.raises(Interrupted) as error:
+            backend.watch(job_in(node, "h1", "h2"), folder=node, say=ignore, log=ignore)
+        assert error.value.code is Code.SSH_NO_ANSWER
+
+
+class TestAFirstHostThatRestarted:
+    @pytest.fixture(autouse=True)
+    def others(
+        self, node: Path, process: Callable[..., subprocess.Popen[bytes]], hosts: StandinSsh
+    ) -> None:
+        """Let the other hosts, which are this machine, have lost the coordinator."""
+        sshd = process()
+        (node / "sshd.pid").write_text(f"{sshd.pid} {start_of(sshd.pid)}\n")
+
+    def test_is_lost_if_it_was_started_after_the_submission(self, node: Path) -> None:
+        # This machine was started after that.
+        job = replace(job_in(node, "h1", "h2"), submitted="2000-01-01T00:00:00+00:00")
+        with pytest.raises(FirstHostLost) as error:
+            backend.watch(job, folder=node, say=ignore, log=ignore)
+        assert (error.value.lost, error.value.others) == (("h1",), ("h2",))
+
+    def test_has_only_lost_its_processes_if_it_was_started_before(self, node: Path) -> None:
+        job = replace(job_in(node, "h1", "h2"), submitted=datetime.now(UTC).isoformat())
+        with pytest.raises(Interrupted) as error:
+            backend.watch(job, folder=node, say=ignore, log=ignore)
+        assert error.value.code is Code.RUN_COORDINATOR_DIED
+
+
+def test_heartbeats_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = [b"one\nt\x1e\nw", b"o\n\x1e", b"\n\x1eended 0\n"]
+    monkeypatch.setattr(manage, "_follow", lambda *_: (chunk for chunk in chunks))
+    lines: list[str] = []
+    console = manage.Console(lines.append)
+    assert console.follow(reach_of(SshAccess()), "h1", "/nowhere") == "0"
+    assert (lines, console.seen) == (["one", "two"], len("one\ntwo\n"))
 
 
 def test_doctor_names_the_program_that_unpacks_the_archives(hosts: StandinSsh) -> None:
@@ -292,7 +367,7 @@ class TestWatch:
         hosts.do_not_wait()
         lines: list[str] = []
         with pytest.raises(Interrupted):
-            backend.watch(job, folder=node, say=lines.append)
+            backend.watch(job, folder=node, say=lines.append, log=lines.append)
         assert len(lines) == 100
 
     @pytest.mark.usefixtures("limited_sleep")
@@ -311,7 +386,7 @@ class TestWatch:
             os.chown(node, 65534, 65534)
         lines: list[str] = []
         with pytest.raises(Interrupted) as caught:
-            backend.watch(job_in(folder), folder=node, say=lines.append)
+            backend.watch(job_in(folder), folder=node, say=lines.append, log=lines.append)
         assert caught.value.code == Code.SSH_FOREIGN_FOLDER
         assert lines == []
 
@@ -473,7 +548,7 @@ class TestAConnection:
     ) -> None:
         monkeypatch.setattr("random.uniform", lambda *_: 0.0)
         hosts.refuse(2)
-        assert call((), "h1", "echo there", timeout=60).out == b"there\n"
+        assert call(reach_of(SshAccess()), "h1", "echo there", timeout=60).out == b"there\n"
 
 
 class TestSubmit:
@@ -539,7 +614,7 @@ class TestSubmit:
         run = planned("h1")
         job = job_in(folder / "accept-one")
         until = 0.0 if len(errors) == 1 else math.inf
-        result = prepare.make_ready(run, render(run), job, until=until, say=ignore)["h1"]
+        result = prepare.make_ready(run, render(run), job, KEYS, until=until, say=ignore)["h1"]
         assert isinstance(result, Absent)
         return result
 

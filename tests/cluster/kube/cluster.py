@@ -127,7 +127,10 @@ class Cluster:
         self._authority = control.certificates(self.hosts, CONTROL)
         (self.folder / "ca.crt").write_text(self._authority)
         self._write_config("admin", self._tokens.admin)
-        lines = [f"{self._tokens.admin},admin,admin,system:masters"]
+        lines = [
+            f"{self._tokens.admin},admin,admin,system:masters",
+            f"{self._tokens.proxy},system:kube-proxy,system:kube-proxy",
+        ]
         lines += [
             f"{token},system:node:{name},{name},system:nodes"
             for name, token in self._tokens.nodes.items()
@@ -159,6 +162,10 @@ class Cluster:
         )
         nodes.start_containerd(self.hosts, name, tuple(images))
         nodes.start_kubelet(self.hosts, name)
+        proxy = control.kubeconfig(
+            self.hosts.address(CONTROL), self._tokens.proxy, f"{FOLDER}/ca.crt"
+        )
+        nodes.start_proxy(self.hosts, name, proxy)
 
     def wait_ready(self, node: str, *, ready: bool = True) -> None:
         """Wait until a node is Ready, or no longer is."""
@@ -361,31 +368,7 @@ class Cluster:
             _, (made,), _, _ = socket.recv_fds(ours, 1, 1)
         return socket.socket(fileno=made)
 
-    def stop_bucket(self) -> None:
-        """Stop the bucket server; its objects stay."""
-        self.hosts.run(CONTROL, "pkill -KILL -f '[f]ake-gcs-server'; :")
-
-    def start_bucket(self) -> None:
-        """Start the bucket server again."""
-        control.start_bucket(self.hosts, CONTROL)
-
     # Faults.
-
-    def shape(self, rate: str = "100mbit") -> None:
-        """Limit the links of all nodes."""
-        self.hosts.rate = rate
-        for node in self.nodes:
-            self.hosts.shape(node)
-
-    def unshape(self) -> None:
-        """Lift the limits of all links."""
-        self.hosts.rate = None
-        for node in self.nodes:
-            self.hosts.shape(node)
-
-    def slow(self, node: str) -> None:
-        """Limit a node's link to half the rate of the others."""
-        self.hosts.slow(node)
 
     def cut(self, node: str) -> None:
         """Pull the cable of a node."""

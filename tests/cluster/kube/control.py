@@ -36,13 +36,16 @@ class Tokens:
     """Tokens for the API server; random for each cluster."""
 
     admin: str
+    proxy: str
     nodes: dict[str, str]
 
 
 def tokens(nodes: tuple[str, ...]) -> Tokens:
-    """Return random tokens for the administrator and for each node."""
+    """Return random tokens for the administrator, for kube-proxy and for each node."""
     return Tokens(
-        admin=secrets.token_hex(16), nodes={name: secrets.token_hex(16) for name in nodes}
+        admin=secrets.token_hex(16),
+        proxy=secrets.token_hex(16),
+        nodes={name: secrets.token_hex(16) for name in nodes},
     )
 
 

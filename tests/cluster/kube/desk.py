@@ -15,7 +15,7 @@ from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.image import BASE
 from tests.cluster.runs import CONNECT, PATIENCE, VENV, Done, Started, Workstation, until
 
-from accept.config import resources
+from accept.plan.chart import chart_folder
 
 #: What a run may make, and where the API server has it; everything there is of it in a namespace.
 MADE = {
@@ -106,7 +106,7 @@ class Desk(Workstation):
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
         """Call `helm install` with the chart of `accept`."""
-        command = [str(helm(major)), verb, name, str(resources.chart()), "-f", str(values)]
+        command = [str(helm(major)), verb, name, str(chart_folder()), "-f", str(values)]
         done = subprocess.run(
             [*command, "--namespace", self.namespace, *options],
             env=self.environment,
@@ -205,9 +205,13 @@ class Desk(Workstation):
         self.cluster.kubectl("-n", self.namespace, *words)
 
     def pods(self) -> dict[int, dict[str, Any]]:
-        """Return the pods by their index."""
+        """Return the pods by their index; a coordinator's own pod is 0, and the others follow."""
         key = "batch.kubernetes.io/job-completion-index"
-        return {int(p["metadata"]["annotations"][key]): p for p in self.objects("pods")}
+        return {
+            int(p["metadata"]["annotations"][key])
+            + (p["metadata"]["labels"].get("accept-role") == "host"): p
+            for p in self.objects("pods")
+        }
 
     def log(self, index: int = 0, *, stamped: bool = False) -> str:
         """Return the log of a pod, with times if `stamped`; empty before the pod has started."""
@@ -221,3 +225,13 @@ class Desk(Workstation):
     def says(self, words: str, index: int = 0) -> None:
         """Wait until a pod has said something."""
         until(lambda: words in self.log(index))
+
+
+def desk_with_folder(cluster: Cluster, namespace: str, folder: Path, shared: Path) -> Desk:
+    """Return a desk whose runs write to a folder of this machine, like a mounted bucket."""
+    volumes, mounts = cluster.checkout_volumes()
+    volumes.append({"name": "shared", "hostPath": {"path": str(shared)}})
+    mounts.append({"name": "shared", "mountPath": "/shared"})
+    keys = {"extraVolumes": volumes, "extraVolumeMounts": mounts}
+    results = {"location": "file:///shared", "holdSeconds": 600}
+    return Desk(cluster, namespace, folder, kubernetes=keys, results=results)

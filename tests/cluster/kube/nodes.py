@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.cluster.folders import PREFIX
 from tests.cluster.hosts import Hosts
 from tests.cluster.kube.build import program
-from tests.cluster.kube.control import FOLDER, kill, listens, start, until, write
+from tests.cluster.kube.control import FOLDER, SERVICES, kill, listens, start, until, write
 from tests.cluster.kube.image import PAUSE
 
 SOCKET = f"{FOLDER}/containerd.sock"
@@ -198,6 +198,28 @@ def start_kubelet(hosts: Hosts, name: str) -> None:
         ],
     )
     until(f"the kubelet on {name}", lambda: listens(hosts, name, _KUBELET_PORT), log)
+
+
+def start_proxy(hosts: Hosts, name: str, kubeconfig: str) -> None:
+    """Start a node's kube-proxy, so that pods reach the addresses of Services."""
+    # Nodes have no default route here, and a pod in the network of its node needs one that matches.
+    hosts.run(name, f"ip route replace {SERVICES} dev eth0")
+    write(hosts, name, f"{FOLDER}/proxy.kubeconfig", kubeconfig)
+    command = [
+        str(program("kube-proxy")),
+        f"--kubeconfig={FOLDER}/proxy.kubeconfig",
+        f"--hostname-override={name}",
+        "--proxy-mode=iptables",
+        # Pods of one node answer each other past the node's rules: the bridge does not call them.
+        "--masquerade-all",
+        # The kernel's limits are those of the whole machine.
+        "--conntrack-max-per-core=0",
+        "--conntrack-tcp-timeout-established=0",
+        "--conntrack-tcp-timeout-close-wait=0",
+        "--healthz-bind-address=",
+        "--metrics-bind-address=127.0.0.1:10249",
+    ]
+    start(hosts, name, "kube-proxy", command)
 
 
 def stop_kubelet(hosts: Hosts, name: str) -> None:

@@ -19,21 +19,47 @@ def is_measuring(cluster: Cluster, node: str) -> bool:
     return any("collective.py" in process.command for process in cluster.hosts.processes(node))
 
 
+def kill_second_pod(cluster: Cluster, namespace: str, desk: Desk) -> str:
+    """Kill the second pod of a run as soon as its node measures, and return the node's name."""
+    victim = desk.pods()[1]
+    node, name = str(victim["spec"]["nodeName"]), victim["metadata"]["name"]
+    until(lambda: is_measuring(cluster, node))
+    cluster.kubectl("-n", namespace, "delete", "pod", name, "--grace-period=0", "--force")
+    return node
+
+
 def test_a_pod_that_is_killed_in_the_middle_is_named(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
     started = desk.start(checks=ENDLESS)
     desk.says("[1/2]")
-    victim = desk.pods()[1]
-    node = victim["spec"]["nodeName"]
-    name = victim["metadata"]["name"]
-    until(lambda: is_measuring(cluster, node))
-    cluster.kubectl("-n", namespace, "delete", "pod", name, "--grace-period=0", "--force")
+    node = kill_second_pod(cluster, namespace, desk)
     done = started.wait()
     assert done.exit == 3, done.err
     assert (node, "host-died") in done.suspects
     assert desk.ended() == "Failed"
+
+
+def test_a_separate_coordinator_judges_the_loss_of_a_host(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """Without the pod that stays, the Job of the hosts fails, and ends the coordinator."""
+    volumes, mounts = cluster.checkout_volumes()
+    keys = {
+        "coordinator": "separate",
+        "coordinatorPod": {"volumes": volumes, "volumeMounts": mounts},
+    }
+    desk = Desk(cluster, namespace, tmp_path, results=HOLD, kubernetes=keys)
+    started = desk.start(nodes=2, checks=ENDLESS)
+    until(lambda: "[1/2]" in desk.log())
+    # The first of the tested nodes is a host like the others.
+    node = kill_second_pod(cluster, namespace, desk)
+    done = started.wait()
+    assert done.exit == 3, done.err
+    assert (node, "host-died") in done.suspects
+    assert desk.ended() == "Failed"
+    assert desk.log().splitlines()[-1].startswith("verdict: fail")
 
 
 def test_a_node_too_few_is_rejected_at_once_with_the_logs_kept(
@@ -95,16 +121,18 @@ def decided(desk: Desk) -> str:
     return next((c.get("message", "") for c in true), "")
 
 
-def test_without_index_0_the_run_broke_off(
+def test_without_index_0_the_finished_steps_are_judged(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
     started = desk.start(checks=ENDLESS)
-    desk.says("[1/2]")
+    desk.says("step 2/2")
     name = desk.pods()[0]["metadata"]["name"]
     cluster.kubectl("-n", namespace, "delete", "pod", name, "--grace-period=0", "--force")
     done = started.wait()
-    assert done.exit in (5, 6), done.err
+    assert done.ending == ("not-tested", 5), done.err
+    checks = {one["check"]: one["state"] for one in done.result["checks"]}
+    assert checks["connectivity"] == "pass"
 
 
 def test_an_image_without_mpirun_is_said(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
@@ -136,7 +164,7 @@ def test_a_run_that_is_on_its_way_is_not_upgraded(
     until(lambda: len(desk.pods()) == 3)
     again = desk.install(values, check=False, verb="upgrade")
     assert again.returncode != 0
-    assert "is still running: wait for its end, or helm uninstall mytest" in again.stderr
+    assert "[E-HELM-RUNNING]" in again.stderr
     assert desk.state() == ""
 
 
@@ -147,5 +175,5 @@ def test_a_name_too_long_is_refused_with_the_longest_there_may_be(
     before = desk.everything()
     done = desk.install(desk.render(checks=CONNECT), name="a" * 53, check=False)
     assert done.returncode != 0
-    assert "at most" in done.stderr
+    assert "[E-KUBE-NAME-LONG]" in done.stderr
     assert desk.everything() == before

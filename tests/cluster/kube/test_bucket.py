@@ -6,25 +6,15 @@ import json
 from pathlib import Path
 
 from tests.cluster.kube.cluster import Cluster
-from tests.cluster.kube.desk import WAITS, Desk
+from tests.cluster.kube.desk import WAITS, desk_with_folder
 from tests.cluster.runs import CONNECT, until
-
-
-def desk_of(cluster: Cluster, namespace: str, folder: Path, shared: Path) -> Desk:
-    """Return a desk whose runs write to a folder of this machine, like a mounted bucket."""
-    volumes, mounts = cluster.checkout_volumes()
-    volumes.append({"name": "shared", "hostPath": {"path": str(shared)}})
-    mounts.append({"name": "shared", "mountPath": "/shared"})
-    keys = {"extraVolumes": volumes, "extraVolumeMounts": mounts}
-    results = {"location": "file:///shared", "holdSeconds": 600}
-    return Desk(cluster, namespace, folder, kubernetes=keys, results=results)
 
 
 def test_what_was_measured_is_there_after_every_step(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     shared = cluster.shared_folder("steps")
-    desk = desk_of(cluster, namespace, tmp_path, shared)
+    desk = desk_with_folder(cluster, namespace, tmp_path, shared)
     desk.install(desk.render(checks=[*CONNECT, WAITS]))
     desk.says("[1/2]")
     place = shared / "runs" / desk.jobset()["metadata"]["name"]
@@ -32,14 +22,14 @@ def test_what_was_measured_is_there_after_every_step(
     assert "10-connectivity" in (place / "records.jsonl").read_text()
     assert not (place / "MANIFEST.json").exists()
     judged = desk.do("judge", place.as_uri())
-    assert (judged.exit, "was never finished" in judged.err) == (6, True)
+    assert (judged.exit, "error[E-BUCKET-UNFINISHED]" in judged.err) == (6, True)
 
 
 def test_pods_leave_their_evidence_and_the_run_ends_at_once(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     shared = cluster.shared_folder("bucket")
-    desk = desk_of(cluster, namespace, tmp_path, shared)
+    desk = desk_with_folder(cluster, namespace, tmp_path, shared)
     desk.install(desk.render(checks=CONNECT))
     assert desk.ended() == "Completed"
     (place,) = (shared / "runs").iterdir()

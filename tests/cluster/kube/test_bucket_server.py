@@ -13,6 +13,8 @@ from tests.cluster.runs import CONNECT, until
 from tests.factories import buckets
 from tests.factories.buckets import Proxy
 
+from accept.core.evidence import PACKED_BEGIN
+
 
 @pytest.fixture
 def server(cluster: Cluster, namespace: str) -> Iterator[Proxy]:
@@ -28,7 +30,9 @@ def desk_of(
 ) -> Desk:
     """Return a desk that reads the bucket to which its pods write, as the environment defines."""
     google = server.environment()
-    keys = {"extraEnv": {**google, **environment}}
+    literals = [f"--from-literal={name}={value}" for name, value in google.items()]
+    cluster.kubectl("-n", namespace, "create", "secret", "generic", "storage", *literals)
+    keys = {"extraEnv": environment, "extraEnvFrom": [{"secretRef": {"name": "storage"}}]}
     results = {"location": f"gs://{namespace}/tests", "holdSeconds": 120}
     desk = Desk(cluster, namespace, folder, kubernetes=keys, results=results)
     desk.environment |= google
@@ -46,6 +50,7 @@ def test_pods_write_their_evidence_to_a_bucket(
     desk = desk_of(cluster, namespace, tmp_path, server)
     desk.install(desk.render(checks=CONNECT))
     assert desk.ended() == "Completed"
+    assert PACKED_BEGIN not in desk.log()
     attempt = desk.jobset()["metadata"]["name"]
     written = names(server, attempt)
     assert written[-1] == "MANIFEST.json"
@@ -66,6 +71,7 @@ def test_a_bucket_that_refuses_at_the_end_costs_nothing(
     assert desk.command("submit", *desk.options(3, CONNECT)).wait().exit == 0
     attempt = desk.attempt()
     desk.says("evidence is kept here for 120 s")
+    assert PACKED_BEGIN in desk.log()
     before = names(server, attempt)
     assert "records.jsonl" in before
     assert "MANIFEST.json" not in before

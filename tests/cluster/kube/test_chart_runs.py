@@ -23,7 +23,7 @@ def test_good_nodes_are_accepted(
     assert desk.ended() == "Completed"
     log = desk.log()
     assert "hosts: 3 of 3 answered" in log
-    assert "\npass (no GPU tested)\n" in log
+    assert "\n✔ ACCEPTED (no GPU tested)" in log
     assert "evidence is kept here" in log
     saved = tmp_path / "pod.log"
     saved.write_text(log)

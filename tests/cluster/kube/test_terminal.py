@@ -52,15 +52,19 @@ class Terminal:
 
 def test_a_run_is_left_and_taken_up_again(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     desk = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 120})
-    words = [str(VENV / "bin" / "accept"), "run", *desk.options(3, [*CONNECT, WAITS])]
+    words = [str(VENV / "bin" / "accept"), "run", "-v", *desk.options(3, [*CONNECT, WAITS])]
     terminal = Terminal(words, desk.environment)
     terminal.shows("hosts: 3 of 3")
     terminal.types("\x03")
     terminal.shows("[d/c]")
     terminal.types("d\n")
     assert terminal.ended() == 130
+    refused = desk.do("collect", "last")
+    assert (refused.exit, "error[E-RUN-STILL-RUNNING]" in refused.err) == (5, True)
+    watch = desk.command("watch", "last")
+    watch.says("[1/2]")
     desk.let_go_on()
-    done = desk.do("watch", "last")
+    done = watch.wait()
     assert done.exit == 0, done.err
     assert desk.do("collect", "last").exit == 0
     assert desk.do("judge", "last").exit == 0
@@ -71,7 +75,7 @@ def test_a_run_is_ended_and_nothing_is_left(
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 120})
     before = desk.everything()
-    words = [str(VENV / "bin" / "accept"), "run", *desk.options(3, [*CONNECT, WAITS])]
+    words = [str(VENV / "bin" / "accept"), "run", "-v", *desk.options(3, [*CONNECT, WAITS])]
     terminal = Terminal(words, desk.environment)
     terminal.shows("hosts: 3 of 3")
     terminal.types("\x03")

@@ -37,6 +37,7 @@ KUBERNETES = Module(
             "kube-controller-manager",
             "kube-scheduler",
             "kubelet",
+            "kube-proxy",
             "kubectl",
         )
     },

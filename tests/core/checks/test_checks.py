@@ -61,12 +61,12 @@ def test_a_formatted_size_is_read_back(size: int) -> None:
 
 def test_a_check_that_does_not_exist_is_a_key_error() -> None:
     with pytest.raises(KeyError):
-        checks.load("all_reduce")
+        checks.REGISTRY["all_reduce"]
 
 
-@pytest.mark.parametrize("name", checks.names())
+@pytest.mark.parametrize("name", checks.REGISTRY)
 def test_each_check_is_complete(name: str) -> None:
-    check = checks.load(name)
+    check = checks.REGISTRY[name]
     assert check.name == name
     assert len(check.summary) < 100
     assert (ROOT / "launchers" / "steps" / check.template).is_file()
@@ -106,7 +106,7 @@ def test_every_fact_that_a_program_reports_is_declared_or_evidence_only() -> Non
 
 
 def test_the_collectives_share_one_launch_one_parser_and_their_parameters() -> None:
-    loaded = [checks.load(name) for name in COLLECTIVES]
+    loaded = [checks.REGISTRY[name] for name in COLLECTIVES]
     assert {check.launch for check in loaded} == {"collectives"}
     assert len({check.parse for check in loaded}) == 1
     assert {check.params for check in loaded} == {Params}
@@ -143,7 +143,7 @@ def test_invalid_parameters_are_refused_by_name(
     check: str, params: dict[str, object], name: str
 ) -> None:
     with pytest.raises(Invalid, match=name):
-        read_typed(checks.load(check).params, params)
+        read_typed(checks.REGISTRY[check].params, params)
 
 
 # -- sizes of a step -----------------------------------------------------------------------------
@@ -219,6 +219,14 @@ def test_one_log_of_several_collectives_gives_each_check_its_own() -> None:
     ]
 
 
+@pytest.mark.parametrize("check", ["all-reduce", "train"])
+def test_warnings_of_nccl_are_facts_of_any_check(check: str) -> None:
+    text = "h1:7:8 [3] init.cc:9 NCCL WARN Cuda failure 700\n" * 2
+    parsed = parse_log((check,), lines(text), ("h0", "h1"))
+    facts = [fact.value for fact in parsed.facts if fact.name == "nccl-warnings"]
+    assert facts == [["h1: Cuda failure 700"]]
+
+
 def test_unchecked_in_place_alltoall_is_not_a_problem() -> None:
     parsed = parse_log(("alltoall",), lines(log("alltoall", in_place="N/A")))
     assert parsed.problems == ()
@@ -257,7 +265,7 @@ def test_the_launchers_host_names_become_those_of_the_run() -> None:
 
 
 @given(
-    st.lists(st.sampled_from(checks.names()), min_size=1, max_size=3),
+    st.lists(st.sampled_from(sorted(checks.REGISTRY)), min_size=1, max_size=3),
     st.lists(
         st.binary(max_size=80)
         | st.sampled_from(lines(log("all_reduce")))

@@ -9,7 +9,7 @@ import pytest
 from tests.factories import verdicts
 
 from accept.core.causes import Cause
-from accept.core.checks import REGISTRY, load, parse_log
+from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge import judge
 from accept.core.judge.collective_metrics import LATENCY, read
 from accept.core.model import (
@@ -128,7 +128,7 @@ def test_one_outlying_size_does_not_count() -> None:
 
 
 def test_it_runs_nccl_tests_all_reduce() -> None:
-    assert load("latency").runs == "all_reduce"
+    assert REGISTRY["latency"].runs == "all_reduce"
 
 
 def test_times_within_a_bound_pass() -> None:

@@ -66,6 +66,27 @@ def test_a_uniformly_slow_cluster_fails_and_accuses_nobody() -> None:
     assert causes(verdict) == {"below-reference"}
 
 
+def test_between_the_bound_and_the_expected_value_a_run_is_inconclusive() -> None:
+    of, listed = gpu_inventory()
+    plan_of = gpu_plan(of, ALL, references=(replace(FLOOR, expected=340),))
+    for usual, state, cause in (
+        (299, State.FAIL, {"below-reference"}),
+        (301, State.INCONCLUSIVE, {"below-expected"}),
+        (341, State.PASS, set()),
+    ):
+        records = measured(ALL, EIGHT, slow(usual=usual))
+        verdict = judged(plan_of, hosts_record(EIGHT), *listed, *records)
+        assert (verdict.state, causes(verdict)) == (state, cause)
+
+
+def test_an_expectation_of_the_user_replaces_the_expected_value_too() -> None:
+    of, listed = gpu_inventory()
+    user = replace(FLOOR, kind=BoundKind.EXPECTATION, lower=200)
+    plan_of = gpu_plan(of, ALL, references=(replace(FLOOR, expected=340), user))
+    verdict = judged(plan_of, hosts_record(EIGHT), *listed, *measured(ALL, EIGHT, slow(usual=250)))
+    assert verdict.state is State.PASS
+
+
 def test_without_any_bound_a_gpu_collective_is_inconclusive_and_says_what_to_add() -> None:
     of, listed = gpu_inventory()
     verdict = judged(

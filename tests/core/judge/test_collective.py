@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -60,6 +61,19 @@ def test_wrong_data_of_everybody_accuse_nobody() -> None:
     assert causes(verdict) == {"wrong-data"}
 
 
+@pytest.mark.parametrize("wrong", [0.2, 0.5, 1.0])
+def test_a_finding_on_wrong_data_counts_at_least_one_element(wrong: float) -> None:
+    """Programs may report the mean of several ranks or iterations."""
+    made = record(ALL, EIGHT, *table("all-reduce", 10, wrong=wrong), status=7)
+    (finding,) = (
+        f
+        for c in judged(plan(ALL), hosts_record(EIGHT), made).checks
+        for f in c.findings
+        if f.cause is Cause.WRONG_DATA
+    )
+    assert re.match("[1-9]", finding.message)
+
+
 def test_data_that_were_not_checked_do_not_pass() -> None:
     metrics = [m for m in table("all-reduce", 10) if m.name != "wrong"]
     verdict = judged(plan(ALL), hosts_record(EIGHT), record(ALL, EIGHT, *metrics))
@@ -115,6 +129,8 @@ def test_a_network_may_have_other_names_in_the_log(network: str) -> None:
             "h1 moved data between its GPUs through shared memory; NVLink is promised",
         ),
         ({"P2P off": ["h1"]}, "h1 says that P2P is disabled between its GPUs; NVLink is promised"),
+        # Only switches of newer machines can reduce.
+        ({"NVLS off": ["h1"]}, ""),
         # Between hosts the network is the way.
         ({"NET": ["h0", "h1"]}, ""),
     ],
@@ -128,6 +144,12 @@ def test_a_slower_way_than_promised_is_a_failure_whatever_the_bandwidth(
     assert said == ([words] if words else [])
     assert causes(verdict) == ({"transport-fallback"} if words else set())
     assert blamed(verdict) == ({("node", "h1", "transport-fallback")} if words else set())
+
+
+@pytest.mark.parametrize("hosts", [["h1"], [f"h{n}" for n in range(8)]])
+def test_switches_that_cannot_reduce_fail_whatever_the_bandwidth(hosts: list[str]) -> None:
+    verdict = judged_ways(replace(GPU, nvls=True), ALL, EIGHT, {"NVLS off": hosts})
+    assert (verdict.state, causes(verdict)) == (State.FAIL, {"nvls-off"})
 
 
 def test_a_way_that_nobody_promised_to_avoid_is_none() -> None:

@@ -96,6 +96,35 @@ def test_a_hung_rank_is_named() -> None:
     assert verdict.exit == 3
 
 
+@pytest.mark.parametrize(
+    ("warnings", "quoted"),
+    [
+        (["h1: closed by h2", "h2: Got completion from peer, error 12"], "h2: Got completion"),
+        (["h1: strange", "h3: Call to connect failed", "h1: timeout"], "h3: Call to connect"),
+        (["h1: strange", "h1: stranger"], "h1: stranger"),
+        ([], None),
+    ],
+)
+def test_a_failure_quotes_the_decisive_warning_of_nccl(
+    warnings: list[str], quoted: str | None
+) -> None:
+    fact = Fact(name="nccl-warnings", value=warnings)
+    late = Problem(cause=Cause.TIMED_OUT, message="did not end within 60 s")
+    failed = record(ALL, EIGHT, status=None, facts=(fact,), problems=(late,))
+    verdict = judged(plan(ALL), hosts_record(EIGHT), failed)
+    (message,) = {f.message for c in verdict.checks for f in c.findings if f.cause == "timed-out"}
+    assert ("NCCL on" in message) is bool(quoted)
+    assert (quoted or "did not end") in message
+
+
+def test_a_warning_of_nccl_in_a_launch_that_worked_makes_no_finding() -> None:
+    healthy = [
+        replace(r, facts=(*r.facts, Fact(name="nccl-warnings", value=["h1: Cuda failure"])))
+        for r in healthy_records(ALL)
+    ]
+    assert judged(plan(ALL), *healthy).state is State.PASS
+
+
 def test_a_step_without_records_is_not_tested_and_the_run_incomplete() -> None:
     verdict = judged(plan(ALL, PAIRS), *healthy_records(ALL))
     assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import verdicts
-from tests.factories.verdicts import CPU, GPU, hosts, hosts_record, plan, record, step
+from tests.factories.health_runs import ANY, HEALTH, LATER, health_of, reading, run_of
+from tests.factories.verdicts import GPU, hosts, hosts_record, plan, record
 
 from accept.core.checks import REGISTRY
 from accept.core.checks.health import Params
@@ -20,62 +21,19 @@ from accept.core.facts import mapping
 from accept.core.health_readings import (
     HEALTH_CHANGE,
     Change,
-    Device,
     Gap,
     Log,
-    Reading,
     Unread,
 )
 from accept.core.judge import judge
 from accept.core.judge.health import RULES, allowed
-from accept.core.model import CheckVerdict, Fact, PlannedMachine, Record, State, Verdict
+from accept.core.model import Fact, Record, State, Verdict
 from accept.core.runner.health_sweep import Watch, sweep
 from accept.core.runner.ssh import Answer, Host
 from accept.core.runner.state import Run
 from accept.core.serde import dump
 
-HEALTH = step("health", "each", number=10, params={})
-LATER = step("script", "all", number=20, params={"name": "load"})
 LIMITS = Params()
-ANY = PlannedMachine(name="any", gpus=None, ranks=None)
-
-
-def reading(*, gpus: int = 0, **more: Any) -> Reading:
-    devices = [Device(kind="net", name="eth0", levels={"active": 1.0, "run": 1.0})]
-    devices += [Device(kind="gpu", name=str(i), pci=f"0000:{i:02x}:00") for i in range(gpus)]
-    values: dict[str, Any] = {"uptime": 9.0, "devices": tuple(devices), "whole": True}
-    return Reading(**values | more)
-
-
-def run_of(
-    *changes: tuple[str, int, Change | dict[str, Any]],
-    count: int = 4,
-    machine: PlannedMachine = CPU,
-    first: Reading | dict[str, Any] | None = None,
-    sweeps: tuple[int, ...] = (1, 2, 3),
-) -> Verdict:
-    """Return the verdict on a run of two steps; each change belongs to a host and a sweep."""
-    names = hosts(count)
-    whole = first or reading(gpus=machine.gpus or 0)
-    records = [hosts_record(names)]
-    for number in sweeps:
-        facts = [
-            Fact(name="health-change", check="health", host=host, value=dump(change))
-            for host, at, change in changes
-            if at == number
-        ]
-        records.append(replace(hosts_record(names), wave=number, facts=tuple(facts)))
-    for index, name in enumerate(names):
-        fact = Fact(name="health", check="health", host=name, value=dump(whole))
-        records.append(record(HEALTH, (name,), number=index, facts=(fact,)))
-    records.append(record(LATER, names))
-    return judge(
-        plan(HEALTH, LATER, machine=machine, nodes=count), records, checks=REGISTRY, attempt="one"
-    )
-
-
-def health_of(verdict: Verdict) -> CheckVerdict:
-    return next(one for one in verdict.checks if one.check == "health")
 
 
 def grown(device: str, seconds: float = 60.0, **more: Any) -> Change:
@@ -104,6 +62,7 @@ class TestJudging:
             ("gpu 3", {"ecc-uncorrected": 1}, "gpu-ecc", "gpu"),
             ("gpu 3", {"rows-remapped-uncorrected": 1}, "gpu-row-remap", "gpu"),
             ("gpu 3", {"limited-thermal": 700_000_000}, "gpu-throttled", "gpu"),
+            ("gpu 3", {"nvlink-recovery-failed.7": 1}, "nvlink-errors", "gpu"),
             ("gpu 3", {"nvlink-replay.7": 1}, "nvlink-errors", "gpu"),
             ("gpu 3", {"nvlink-crc-data.7": 6001}, "nvlink-errors", "gpu"),
             ("gpu 3", {"pcie-replay": 9}, "pcie-errors", "gpu"),
@@ -128,6 +87,9 @@ class TestJudging:
         ("device", "counters"),
         [
             ("gpu 3", {"limited-thermal": 500_000_000}),
+            ("gpu 3", {"limited-board": 60_000_000_000}),
+            ("gpu 3", {"limited-reliability": 60_000_000_000}),
+            ("gpu 3", {"nvlink-symbol-errors": 10**6}),
             ("gpu 3", {"limited-power": 60_000_000_000}),
             ("gpu 3", {"ecc-corrected": 4000}),
             ("gpu 3", {"nvlink-crc-data.7": 5999}),
@@ -163,8 +125,11 @@ class TestJudging:
             ("rdma mlx5_2/1", "active", (1.0, 0.0), "link-down"),
             ("rdma mlx5_2/1", "rate", (400.0, 200.0), "link-down"),
             ("gpu 3", "pcie-width", (16.0, 8.0), "pcie-degraded"),
-            ("gpu 3", "nvlinks", (18.0, 17.0), "nvlink-errors"),
-            ("gpu 3", "remap-failure", (0.0, 1.0), "gpu-row-remap"),
+            ("gpu 3", "nvlinks", (18.0, 17.0), "nvlink-down"),
+            ("gpu 3", "remap-failure", (0.0, 1.0), "gpu-remap-failed"),
+            ("gpu 3", "recovery-action", (0.0, 1.0), "gpu-reset-required"),
+            ("gpu 3", "fabric-state", (3.0, 2.0), "fabric-manager"),
+            ("gpu 3", "fabric-health", (170.0, 169.0), "fabric-manager"),
             ("gpu 3", "reasons", (0.0, 64.0), "gpu-throttled"),
         ],
     )
@@ -307,14 +272,23 @@ class TestWhatIsNotKnown:
         verdict = judge(plan(HEALTH, nodes=1), records, checks=REGISTRY, attempt="one")
         assert health_of(verdict).state is State.NOT_TESTED
 
-    def test_what_was_bad_before_is_a_note(self) -> None:
-        old = Device(kind="gpu", name="0", counters={"ecc-uncorrected-aggregate": 2})
-        log = Log(last=5.0, events=())
-        verdict = run_of(machine=GPU, first=reading(devices=(old,), log=log))
-        assert health_of(verdict).state is State.PASS
-        assert "before the run: ecc-uncorrected-aggregate 2 on gpu 0 of h0" in {
-            finding.message for finding in health_of(verdict).findings
-        }
+    def test_xids_from_one_source_are_enough(self) -> None:
+        watched = reading(gpus=8, log=None, watch=Log())
+        refused = Gap(reason="Xid in the kernel log (Permission denied)", devices=Unread.NONE)
+        verdict = health_of(run_of(machine=GPU, first=replace(watched, unread=(refused,))))
+        assert verdict.state is State.PASS
+        assert verdict.measured.endswith(f"not readable: {refused.reason}")
+
+    def test_xids_that_nothing_reported_are_not_tested(self) -> None:
+        blind = reading(gpus=8, log=None)
+        assert health_of(run_of(machine=GPU, first=blind)).state is State.NOT_TESTED
+        assert health_of(run_of(first=blind)).state is State.PASS, "the machine has no GPUs"
+
+    def test_a_watcher_that_ended_in_a_step_leaves_it_untested(self) -> None:
+        late = Change(since=2, unread=(Gap(reason="Xids", devices=Unread.XIDS),))
+        verdict = run_of(("h1", 3, late), machine=GPU)
+        assert health_of(verdict).state is State.NOT_TESTED
+        assert verdict.suspects == ()
 
 
 @given(

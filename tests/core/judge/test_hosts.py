@@ -35,6 +35,28 @@ def inventoried(machine_plan: Plan, facts: list[Fact], metrics: tuple[Metric, ..
 
 
 @pytest.mark.parametrize(
+    ("topology", "known", "remark"),
+    [
+        ("command", 0, "; positions unknown"),
+        ("command", 7, "; positions of 1 unknown"),
+        ("", 7, "; positions of 1 unknown"),
+        ("command", 8, ""),
+        ("", 0, ""),
+    ],
+)
+def test_positions_that_should_be_known_and_are_not_are_reported(
+    topology: str, known: int, remark: str
+) -> None:
+    facts = tuple(
+        Fact(name="place", value=f"b/r/{host}", check="hosts", host=host) for host in EIGHT[:known]
+    )
+    machine = replace(GPU, topology=topology)
+    verdict = judged(plan(machine=machine), replace(hosts_record(EIGHT), facts=facts))
+    (hosts,) = (check for check in verdict.checks if check.check == "hosts")
+    assert hosts.measured == f"8 of 8 hosts took part{remark}"
+
+
+@pytest.mark.parametrize(
     ("wanted", "name", "same"),
     [
         ("NVIDIA H200", "NVIDIA H200", True),
@@ -78,6 +100,23 @@ def test_what_is_wrong_with_a_gpu_host_is_named(
     facts = [inventory_of(h, gpus=gpus(h), pciNvidia=0) for h in ("h0", "h2", "h3")]
     facts.insert(1, inventory_of("h1", **changes))
     assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == {suspect}
+
+
+@pytest.mark.parametrize(
+    ("versions", "suspect"),
+    [
+        ({"mpi": "5.0.8", "python": "3.11.2"}, set()),
+        ({"mpi": None, "python": "3.11.2"}, set()),
+        ({"python": "3.11.2"}, {("node", "h1", "inventory-mismatch")}),
+        ({"mpi": "4.1.4", "python": "3.11.2"}, {("node", "h1", "inventory-mismatch")}),
+    ],
+)
+def test_a_version_that_differs_or_is_missing_names_its_host_and_an_unknown_one_does_not(
+    versions: dict[str, str | None], suspect: set[tuple[str, str, str]]
+) -> None:
+    facts = [inventory_of(h, gpus=gpus(h)) for h in ("h0", "h2", "h3")]
+    facts.insert(1, inventory_of("h1", gpus=gpus("h1"), versions=versions))
+    assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == suspect
 
 
 def test_a_missing_gpu_is_the_cause_and_slowness_follows_from_it() -> None:

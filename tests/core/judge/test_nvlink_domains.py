@@ -124,6 +124,15 @@ def test_blocks_of_a_ladder_are_compared_with_those_of_their_own_kind() -> None:
     assert judge(run, [*told, *made], checks=REGISTRY, attempt="one").suspects == ()
 
 
+def test_efficiency_over_the_fabric_leaves_nvlink_out() -> None:
+    ladder = step("all-reduce", "ladder", number=30)
+    others = [one for one in records(speed(), RACK) if one.step != PAIRS.id]
+    run = plan(INVENTORY, ladder, machine=MACHINE)
+    made = measured(ladder, EIGHT, speed())
+    # Only all eight hosts are in more than one rack.
+    assert judge(run, [*others, *made], checks=REGISTRY, attempt="one").scaling == ()
+
+
 def test_what_is_measured_again_is_told_by_racks_too() -> None:
     healthy = [one for one in records(speed(), RACK) if one.step == PAIRS.id]
     run = plan(INVENTORY, PAIRS, machine=MACHINE)

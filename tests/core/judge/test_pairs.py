@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from statistics import median
 
 import pytest
@@ -14,9 +15,9 @@ from tests.factories.simulated_cluster import judged
 
 from accept.core.causes import Cause
 from accept.core.groups import pair_rounds
-from accept.core.judge.blame import Attribution
+from accept.core.judge.blame import Attribution, attribute
 from accept.core.judge.outliers import Sample, outliers
-from accept.core.judge.pairs import Measurement
+from accept.core.judge.pairs import Event, Measurement
 from accept.core.judge.robust_stats import rounds_for, spread
 
 NOISE = 0.01
@@ -143,6 +144,23 @@ def test_a_quarter_of_the_hosts_slow_makes_nearly_half_of_the_pairs_slow() -> No
     measured = pairs(16, 5, bad, factor=0.5)
     assert sum(one.value == 50 for one in measured) > len(measured) * 0.35
     assert named(measured) == bad
+
+
+def test_four_bad_pairs_of_few_hosts_may_meet_in_one_host_by_chance() -> None:
+    measured = pairs(10, 9, set())
+    own = [i for i, one in enumerate(measured) if "h3" in one.hosts]
+    for index in own[:4]:
+        measured[index] = measured[index]._replace(value=60.0)
+    assert not named(measured)
+
+
+def test_all_three_pairs_of_a_host_may_be_bad_by_chance_if_other_pairs_are() -> None:
+    """Three of the four bad pairs are those of h7; h6 has two of them and is not a bad host."""
+    good = ["2-5", "2-8", "2-11", "3-4", "3-10", "4-9", "5-8", "5-11", "6-10", "8-11", "9-10"]
+    speeds = dict.fromkeys(good, 100.0) | dict.fromkeys(["3-7", "7-9", "6-7", "4-6"], 6.0)
+    assert not named(
+        [Measurement(tuple(f"h{n}" for n in p.split("-")), v) for p, v in speeds.items()]
+    )
 
 
 def test_one_slow_pair_is_open_and_accuses_no_host() -> None:
@@ -274,6 +292,33 @@ def test_a_gpu_is_named_if_only_its_pairs_are_slow() -> None:
     assert (one.kind, one.hosts, one.device) == ("gpu", ("h5",), "3")
 
 
+@pytest.mark.parametrize(("elsewhere", "kind"), [(0.95, "node"), (1.0, "gpu")])
+def test_a_host_that_loses_as_much_without_a_gpu_is_bad_itself(elsewhere: float, kind: str) -> None:
+    """Pairs of GPU 0 differ so much that their loss is no more than noise."""
+    found = []
+    for pair in combinations([f"h{index}" for index in range(8)], 2):
+        for gpu, share in ((0, elsewhere), (6, 0.95)):
+            slow = "h5" in pair
+            found.append(
+                Event(
+                    hosts=pair,
+                    gpus=(frozenset({gpu}),) * 2,
+                    deviation=-6.0 if slow and gpu == 6 else 0.0,
+                    share=share if slow else 1.0,
+                    bad=slow and gpu == 6,
+                    cause=None,
+                    log=f"{pair} {gpu}",
+                    step="pairs",
+                    wave=0,
+                    checks=frozenset({"all-reduce"}),
+                    alone=False,
+                    repeated=False,
+                )
+            )
+    (one,) = attribute(found).blamed
+    assert (one.kind, one.hosts) == (kind, ("h5",))
+
+
 def test_more_hosts_and_more_noise_need_more_rounds() -> None:
     assert [rounds_for(count, 0.01) for count in (2, 8, 64, 1024, 4096)] == [1, 4, 4, 5, 5]
     assert rounds_for(64, 0.002) < rounds_for(64, 0.01) < rounds_for(64, 0.02) == 5
@@ -345,7 +390,7 @@ def test_slow_in_a_share_of_its_executions_is_bad_and_slow_rarely_is_told(
     times = (slow, slow + fine)
     if slow > 1 and slow / (slow + fine) > 1 / 4:
         (one,) = found.bad.values()
-        assert (one.sample.hosts, one.cause, one.slow_of) == (("bad",), "intermittent", times)
+        assert (one.sample.hosts, one.cause, one.executions) == (("bad",), "intermittent", times)
         assert found.rare == {}
     else:
         assert found.bad == {}

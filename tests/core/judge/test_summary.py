@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.factories.judging import (
     ALL,
+    EACH,
     EIGHT,
     INVENTORY,
     PAIRS,
@@ -30,10 +31,12 @@ from tests.factories.verdicts import (
 )
 
 from accept.core.causes import Cause
+from accept.core.judge.summary import node_lists
 from accept.core.judge.suspects import merged
 from accept.core.model import (
     Executions,
     Fact,
+    Injection,
     Problem,
     Record,
     Skipped,
@@ -44,6 +47,7 @@ from accept.core.model import (
     SuspectKind,
     Verdict,
 )
+from accept.core.report.text import table as table_text
 
 # -- accepted -------------------------------------------------------------------------------------
 
@@ -56,7 +60,7 @@ def test_a_healthy_run_without_gpus_passes_and_says_that_no_gpu_was_tested() -> 
 
 
 def test_a_drill_is_never_accepted() -> None:
-    drill = plan(ALL, injected=("slow@h1:0",))
+    drill = plan(ALL, injected=(Injection(fault="slow", host="h1", rank=0),))
     verdict = judged(drill, *healthy_records(ALL))
     assert verdict.headline.startswith("drill: pass")
     assert not verdict.accepted
@@ -88,6 +92,44 @@ def test_what_the_budget_left_out_is_not_tested() -> None:
     verdict = judged(plan(ALL, skipped=(left,)), *healthy_records(ALL))
     assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
     assert "over-budget" in causes(verdict)
+
+
+def test_what_the_user_left_out_is_named_and_never_passes() -> None:
+    left = Skipped(check="train", reason="--skip", cause=Cause.DESELECTED, optional=True)
+    verdict = judged(plan(ALL, skipped=(left,)), *healthy_records(ALL))
+    assert (verdict.state, verdict.exit, verdict.not_run) == (State.PASS, 0, (left,))
+    assert {c.check: c.state for c in verdict.checks}["train"] is State.NOT_TESTED
+    assert "not run: train" in verdict.headline
+
+
+WRONG = record(ALL, EIGHT, *table("all-reduce", 10, wrong=1))
+FAST = plan(ALL, EACH, PAIRS, fail_fast=True)
+
+
+def test_steps_after_a_final_failure_were_left_out_by_fail_fast() -> None:
+    verdict = judged(FAST, hosts_record(EIGHT), WRONG)
+    assert (verdict.state, verdict.exit) == (State.FAIL, 3)
+    assert [(s.reason, s.step) for s in verdict.not_run] == [
+        ("--fail-fast", EACH.id),
+        ("--fail-fast", PAIRS.id),
+    ]
+    assert node_lists(verdict).good == ()
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        # They end after a step that did not fail.
+        healthy_records(ALL),
+        # One host is slower than its peers, which later steps may explain.
+        [hosts_record(EIGHT), *measured(ALL, EIGHT, slow()), *measured(EACH, EIGHT, slow("h3"))],
+        [],
+    ],
+)
+def test_fail_fast_explains_no_other_missing_records(records: list[Record]) -> None:
+    verdict = judged(FAST, *records)
+    assert verdict.not_run == ()
+    assert "evidence-missing" in causes(verdict)
 
 
 def test_an_optional_group_kind_left_out_leaves_one_row_for_its_check() -> None:
@@ -269,3 +311,35 @@ def test_a_leaf_explains_its_rail() -> None:
     leaf = suspect(SuspectKind.LEAF, "3")
     other = suspect(SuspectKind.RAIL, "4")
     assert set(merged([suspect(SuspectKind.RAIL, "3"), other, leaf], EIGHT)) == {leaf, other}
+
+
+# -- scaling --------------------------------------------------------------------------------------
+
+LADDER = step("all-gather", "ladder", number=40)
+
+
+def ladder_run(**speeds: float | None) -> Verdict:
+    """Return the verdict on a ladder of eight hosts; `n4` is the speed of groups of four."""
+    records = measured(LADDER, EIGHT, lambda group: speeds.get(f"n{len(group.hosts)}", 10.0))
+    return judged(plan(LADDER), hosts_record(EIGHT), *records)
+
+
+def efficiencies(verdict: Verdict) -> list[tuple[int, float]]:
+    return [(point.nodes, point.efficiency) for one in verdict.scaling for point in one.points]
+
+
+def test_a_ladder_shows_the_efficiency_at_each_number_of_hosts() -> None:
+    verdict = ladder_run(n4=9.0, n8=5.0)
+    assert efficiencies(verdict) == [(2, 1.0), (4, 0.9), (8, 0.5)]
+    assert "4 nodes 90%, 8 nodes 50%" in " ".join(table_text(verdict).split())
+
+
+def test_failed_groups_have_no_efficiency() -> None:
+    assert efficiencies(ladder_run(n4=None)) == [(2, 1.0), (8, 1.0)]
+    # Without the smallest groups, the next ones are the base.
+    assert efficiencies(ladder_run(n2=None, n8=5.0)) == [(4, 1.0), (8, 0.5)]
+    assert efficiencies(ladder_run(n2=None, n4=None)) == []
+
+
+def test_without_a_ladder_nothing_scales() -> None:
+    assert judged(plan(ALL, PAIRS), *healthy_records(ALL, PAIRS)).scaling == ()

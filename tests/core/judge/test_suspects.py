@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from tests.factories.judging import ALL, EIGHT, PAIRS, blamed, gpu_inventory, gpu_plan, judged
+from tests.factories.judging import (
+    ALL,
+    EIGHT,
+    PAIRS,
+    blamed,
+    causes,
+    gpu_inventory,
+    gpu_plan,
+    judged,
+)
 from tests.factories.verdicts import (
     FLOOR,
     executed,
@@ -25,9 +34,11 @@ from accept.core.checks import REGISTRY
 from accept.core.groups import Group
 from accept.core.judge.remeasure import waves_again
 from accept.core.judge.robust_stats import MOST_REPEATS
+from accept.core.judge.suspects import merged
 from accept.core.model import (
     Fact,
     GroupKind,
+    Problem,
     Record,
     State,
     Step,
@@ -113,10 +124,11 @@ def test_two_cpu_hosts_pass_and_the_report_says_that_nothing_could_be_compared()
     assert any("too few" in f.message for f in verdict.checks[1].findings)
 
 
-def test_one_slow_pair_that_was_not_measured_again_is_open_if_speed_is_promised() -> None:
+def test_one_slow_pair_that_was_not_measured_again_is_open() -> None:
     records = measured(PAIRS, EIGHT, slow())
     records[4] = replace(records[4], metrics=table("all-reduce", 3))
-    assert judged(plan(PAIRS), hosts_record(EIGHT), *records).state is State.PASS
+    unpromised = judged(plan(PAIRS), hosts_record(EIGHT), *records)
+    assert (unpromised.state, causes(unpromised)) == (State.INCONCLUSIVE, {"unproven"})
     of, listed = gpu_inventory()
     verdict = judged(
         gpu_plan(of, PAIRS, references=(replace(FLOOR, lower=1.0),)),
@@ -126,6 +138,8 @@ def test_one_slow_pair_that_was_not_measured_again_is_open_if_speed_is_promised(
     )
     assert verdict.suspects == ()
     assert verdict.state is State.INCONCLUSIVE
+    measure_again(PAIRS, records, EIGHT, slow())
+    assert judged(plan(PAIRS), hosts_record(EIGHT), *records).state is State.PASS
 
 
 def test_a_slow_host_alone_among_each_is_named() -> None:
@@ -187,6 +201,20 @@ def test_slow_rails_are_known_while_the_run_goes_on() -> None:
     assert followed(whole[:5]) == set()
 
 
+def test_pairs_follow_all_rails_below_their_bound_and_name_a_host() -> None:
+    """No rail is an outlier if all are slow."""
+    of, records = rails(5, "h2")
+    whole = [replace(r, metrics=tuple(table("all-reduce", 50))) for r in records if r.wave == 0]
+    inventory, listed = gpu_inventory()
+    bound = replace(FLOOR, lower=70.0, per_rail=True, min_nodes=2)
+    planned = gpu_plan(inventory, of, references=(bound,))
+    (*_, last) = waves_again(planned, of, whole, EIGHT, {}, checks=REGISTRY)
+    assert {group.local_ranks[0] for group in last} == set(range(8))
+    follow = [r for r in records if r.wave > 0]
+    verdict = judged(planned, hosts_record(EIGHT), *listed, *whole, *follow)
+    assert {(s.kind, s.hosts, s.device) for s in verdict.suspects} == {("gpu", ("h2",), "5")}
+
+
 def test_a_slow_rail_whose_pairs_name_nobody_is_accused_itself() -> None:
     of, records = rails(5, None)
     inventory, listed = gpu_inventory()
@@ -220,19 +248,208 @@ def test_what_is_slow_in_some_of_five_executions(
     verdict = judged(
         gpu_plan(inventory, of, references=(FLOOR,)), hosts_record(names), *listed, *records
     )
-    assert {s.cause for s in verdict.suspects} == ({cause} if cause else set())
-    if cause == "intermittent":
+    found = {str(s.cause) for s in verdict.suspects}
+    if groups is GroupKind.LADDER:
+        found = causes(verdict) & {"intermittent", "slow-outlier"}
+    assert found == ({cause} if cause else set())
+    if cause == "intermittent" and verdict.suspects:
         assert f"slow in {slow} of 5 executions" in verdict.suspects[0].why
 
 
+@pytest.mark.parametrize(("bad", "cause"), [("wrong", "wrong-data"), ("slow", "slow-outlier")])
+def test_a_bad_block_of_a_ladder_is_a_finding_with_counts_and_accuses_nobody(
+    bad: str, cause: str
+) -> None:
+    of = step("all-reduce", "ladder")
+    inventory, listed = gpu_inventory(16)
+    records = measured(of, hosts(16), slow(usual=400))
+    tables = {"wrong": table("all-reduce", 400, wrong=7), "slow": table("all-reduce", 350)}
+    records[3] = replace(records[3], metrics=tables[bad])
+    again = replace(records[3], wave=9, log="again")
+    verdict = judged(
+        gpu_plan(inventory, of, references=(FLOOR,)),
+        hosts_record(hosts(16)),
+        *listed,
+        *records,
+        again,
+    )
+    assert (verdict.state, verdict.suspects) == (State.FAIL, ())
+    messages = [f.message for c in verdict.checks for f in c.findings if f.cause == cause]
+    assert any("in 2 of 2 executions" in text and "0 of 7" in text for text in messages)
+
+
 def measure_again(
-    of: Step, records: list[Record], names: Sequence[str], speed: Callable[[Group], float]
+    of: Step, records: list[Record], names: Sequence[str], speed: Callable[[Group], float | None]
 ) -> None:
     """Add the records of the waves that a run would measure again."""
     of = replace(of, repeats=MOST_REPEATS)
     while again := waves_again(gpu_plan(of), of, records, names, {}, checks=REGISTRY):
         first = 1 + max(r.wave for r in records)
         records += [replace(r, wave=first + r.wave) for r in executed(of, again, speed)]
+
+
+# -- one suspect for one part ----------------------------------------------------------------------
+
+
+def full_nodes(
+    speed: Callable[[Group], float],
+    *,
+    problems: tuple[Problem, ...] = (),
+    facts: tuple[Fact, ...] = (),
+) -> Verdict:
+    """Judge 16 hosts: alone, in pairs and by rails; only groups of a rail use one GPU."""
+    names = hosts(16)
+    inventory, records = gpu_inventory(16)
+    steps = [
+        step("all-reduce", "each", number=20),
+        step("all-reduce", "pairs", rounds=5, number=30),
+        step("all-reduce", "rails", number=40),
+    ]
+    for of in steps:
+        own = measured(of, names, speed, ranks=8)
+        measure_again(of, own, names, speed)
+        records += [replace(r, facts=(*r.facts, *facts)) if len(r.hosts) > 1 else r for r in own]
+    planned = gpu_plan(inventory, *steps, references=(FLOOR,))
+    return judged(planned, hosts_record(names, *problems), *records)
+
+
+def uses(group: Group, rank: int) -> bool:
+    return not group.local_ranks or rank in group.local_ranks
+
+
+def test_a_gpu_that_is_slow_alone_in_pairs_and_on_its_rail_is_one_suspect() -> None:
+    verdict = full_nodes(lambda g: 200.0 if "h5" in g.hosts and uses(g, 3) else 400.0)
+    assert [s.part for s in verdict.suspects] == [("gpu", ("h5",), "3")]
+    assert verdict.state is State.DEGRADED
+
+
+def test_two_slow_gpus_of_a_host_are_one_suspect_and_no_fault_of_their_rails() -> None:
+    verdict = full_nodes(
+        lambda g: 200.0 if "h5" in g.hosts and (uses(g, 3) or uses(g, 4)) else 400.0
+    )
+    assert [s.part for s in verdict.suspects] == [("node", ("h5",), None)]
+    assert "GPUs 3, 4" in verdict.suspects[0].why
+
+
+def test_a_host_that_is_slow_through_all_gpus_is_a_node() -> None:
+    verdict = full_nodes(lambda g: 200.0 if "h5" in g.hosts else 400.0)
+    assert [s.part for s in verdict.suspects] == [("node", ("h5",), None)]
+
+
+@pytest.mark.parametrize("size", [3, 6])
+def test_a_leaf_in_runs_of_full_nodes_is_one_suspect(size: int) -> None:
+    group = set(hosts(16)[:size])
+
+    def speed(of: Group) -> float:
+        return 200.0 if uses(of, 3) and 0 < len(group & set(of.hosts)) < len(of.hosts) else 400.0
+
+    verdict = full_nodes(speed)
+    assert [(s.kind, set(s.hosts), s.device) for s in verdict.suspects] == [("leaf", group, "3")]
+
+
+def test_a_border_that_slows_all_rails_stays_one_although_a_gpu_slows_one_more() -> None:
+    group = set(hosts(16)[:6])
+
+    def speed(of: Group) -> float:
+        if "h9" in of.hosts and uses(of, 3):
+            return 100.0
+        return 250.0 if 0 < len(group & set(of.hosts)) < len(of.hosts) else 400.0
+
+    parts = {(s.kind, s.device) for s in full_nodes(speed).suspects}
+    assert parts == {("border", None), ("gpu", "3")}
+
+
+@pytest.mark.parametrize(
+    ("of_gpu", "of_node", "kinds"),
+    [
+        (Cause.SLOW_OUTLIER, Cause.BELOW_REFERENCE, ["gpu"]),
+        (Cause.WRONG_DATA, Cause.WRONG_DATA, ["gpu"]),
+        (Cause.SLOW_OUTLIER, Cause.WRONG_DATA, ["node", "gpu"]),
+        (Cause.GPU_ECC, Cause.SLOW_OUTLIER, ["node", "gpu"]),
+    ],
+)
+def test_a_node_and_its_gpu_with_faults_of_one_sort_are_one_suspect(
+    of_gpu: Cause, of_node: Cause, kinds: list[str]
+) -> None:
+    def suspect(kind: SuspectKind, cause: Cause, device: str | None) -> Suspect:
+        return Suspect(
+            kind=kind,
+            hosts=("h1",),
+            device=device,
+            cause=cause,
+            strength=Strength.STRONG,
+            why=f"counts of {kind}",
+            evidence=(f"{kind}.log",),
+        )
+
+    gpu, node = suspect(SuspectKind.GPU, of_gpu, "3"), suspect(SuspectKind.NODE, of_node, None)
+    found = merged([node, gpu], EIGHT)
+    assert [s.kind for s in found] == kinds
+    if kinds == ["gpu"]:
+        assert found[0].evidence == ("gpu.log", "node.log")
+        assert "counts of node" in found[0].why
+    assert len(merged([node, gpu, replace(gpu, device="4")], EIGHT)) == 3
+
+
+@pytest.mark.parametrize(
+    ("alone", "gpu", "expected"),
+    [
+        # Slow only in pairs: the NIC with errors is the reason.
+        (False, None, [("nic", "mlx5_3")]),
+        (False, 3, [("nic", "mlx5_3")]),
+        # Slow also without other hosts: there are two faults.
+        (True, None, [("node", None), ("nic", "mlx5_3")]),
+        (True, 3, [("gpu", "3"), ("nic", "mlx5_3")]),
+    ],
+)
+def test_a_nic_with_errors_explains_a_host_that_is_slow_only_with_others(
+    *, alone: bool, gpu: int | None, expected: list[tuple[str, str | None]]
+) -> None:
+    def speed(group: Group) -> float:
+        is_slow = "h5" in group.hosts and (gpu is None or uses(group, gpu))
+        return 200.0 if is_slow and (alone or len(group.hosts) > 1) else 400.0
+
+    errors = Problem(
+        cause=Cause.NIC_ERRORS, message="9 symbol errors", check="health", host="h5", nic="mlx5_3"
+    )
+    verdict = full_nodes(speed, problems=(errors,))
+    assert [(s.kind, s.device) for s in verdict.suspects] == expected
+    if gpu is not None:
+        # NCCL uses another NIC for this GPU.
+        other = Fact(name="nccl-nics", value={"h5": {str(gpu): ["mlx5_7"]}})
+        assert len(full_nodes(speed, problems=(errors,), facts=(other,)).suspects) == 2
+    (nic,) = (s for s in verdict.suspects if s.kind is SuspectKind.NIC)
+    assert nic.cause is Cause.NIC_ERRORS
+    assert ("pairs" in nic.why) is not alone
+
+
+#: GPUs 2 and 3 share a NIC, or each GPU has its own.
+SHARED = {gpu: [f"mlx5_{gpu // 2}"] for gpu in range(8)}
+OWN = {gpu: [f"mlx5_{gpu}"] for gpu in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("nics", "bad", "part", "label"),
+    [
+        (SHARED, (2, 3), ("nic", "mlx5_1"), "no other GPU uses mlx5_1"),
+        (SHARED, (1, 2), ("node", None), "GPUs 1, 2"),
+        (OWN, (2, 3), ("node", None), "GPUs 2, 3"),
+        (OWN, (3,), ("nic", "mlx5_3"), "GPU 3 or its NIC mlx5_3"),
+        ({}, (3,), ("gpu", "3"), "GPU 3 or its NIC"),
+    ],
+)
+def test_a_nic_is_named_if_its_gpus_are_slow_and_no_others(
+    nics: dict[int, list[str]], bad: tuple[int, ...], part: tuple[str, str | None], label: str
+) -> None:
+    def speed(group: Group) -> float:
+        is_slow = "h5" in group.hosts and any(uses(group, gpu) for gpu in bad)
+        return 200.0 if is_slow and len(group.hosts) > 1 else 400.0
+
+    by_gpu = {str(gpu): names for gpu, names in nics.items()}
+    fact = Fact(name="nccl-nics", value=dict.fromkeys(hosts(16), by_gpu))
+    (suspect,) = full_nodes(speed, facts=(fact,)).suspects
+    assert (suspect.kind, suspect.hosts, suspect.device) == (part[0], ("h5",), part[1])
+    assert label in suspect.why
 
 
 # -- near and far ---------------------------------------------------------------------------------

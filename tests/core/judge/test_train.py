@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from tests.factories.judging import EIGHT, blamed, causes, judged
 from tests.factories.verdicts import CPU, GPU, hosts_record, plan, record, step
 
+from accept import config
+from accept.config.floors import bounds
 from accept.core.causes import Cause
 from accept.core.model import (
+    CheckVerdict,
     Fact,
     GroupKind,
     Metric,
@@ -103,6 +106,62 @@ def test_a_checkpoint_that_was_asked_for_must_have_been_measured() -> None:
     assert causes(trained(2.0, 0.1, of=saved)) == {"no-measurement"}
     measured = {"checkpoint-write": 1.0, "checkpoint-read": 2.0}
     assert trained(2.0, 0.1, of=saved, more=measured).state is State.PASS
+
+
+LOADED = step("train", "each", params={"model": "gpt-fit", "ratio": 0.9})
+
+
+def loaded(
+    speeds: Sequence[float | None], machine: str = "h100-8"
+) -> tuple[CheckVerdict, set[tuple[str, ...]]]:
+    """Judge a training that loads the GPUs of each host, at these TFLOP/s per GPU."""
+    of = config.load_machine(machine).value
+    records = []
+    for number, (host, speed) in enumerate(zip(EIGHT, speeds, strict=True)):
+        values = {"loss-first": 10.0, "loss-last": 5.0, "throughput": 9.0, "sustained": speed}
+        metrics = [
+            Metric(check="train", name=name, value=value, unit="")
+            for name, value in values.items()
+            if value is not None
+        ]
+        compared = Fact(name="compared", value={"times": 2}, check="train")
+        made = record(LOADED, (host,), *metrics, facts=(compared,), number=number, ranks=8)
+        records.append(made)
+    planned = replace(of.planned(), transport="", nvls=False, rdma_devices=0)
+    verdict = judged(
+        plan(LOADED, machine=planned, references=bounds(of)), hosts_record(EIGHT), *records
+    )
+    (check,) = [check for check in verdict.checks if check.check == "train"]
+    return check, {tuple(s.hosts) for s in verdict.suspects}
+
+
+@pytest.mark.parametrize(
+    ("speed", "state", "cause"),
+    [
+        (390.0, State.PASS, None),
+        (180.0, State.INCONCLUSIVE, "below-expected"),
+        (110.0, State.FAIL, "below-reference"),
+        (None, State.FAIL, "no-measurement"),
+    ],
+)
+def test_a_training_that_is_equally_slow_everywhere_is_not_accepted(
+    speed: float | None, state: State, cause: str | None
+) -> None:
+    check, accused = loaded([speed] * 8)
+    assert (check.state, accused) == (state, set())
+    assert {f.cause for f in check.findings if f.state is state} == {cause}
+
+
+def test_a_host_that_trains_more_slowly_than_its_peers_is_named() -> None:
+    check, accused = loaded([390.0] * 7 + [330.0])
+    assert (check.state, accused) == (State.DEGRADED, {(EIGHT[7],)})
+    _, accused = loaded([390.0 - n for n in range(8)])
+    assert accused == set()
+
+
+def test_without_a_known_peak_hosts_are_compared_with_their_peers() -> None:
+    assert loaded([100.0] * 8, "gpu")[0].state is State.PASS
+    assert loaded([100.0] * 7 + [80.0], "gpu")[1] == {(EIGHT[7],)}
 
 
 def owns(*slow: int, seconds: float, usual: float = 0.1, gpu: bool = True) -> list[Metric]:

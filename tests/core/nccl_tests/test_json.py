@@ -431,3 +431,11 @@ def test_an_endless_environment_is_read_in_bounded_memory() -> None:
     tracemalloc.stop()
     assert causes(log) == ["unparsable"]
     assert peak < 3 * nccl_tests_json.MAX_VALUE
+
+
+@pytest.mark.parametrize("end", [20, 150])
+def test_documents_after_a_damaged_one_are_read(end: int) -> None:
+    whole = json_text(document(table_text()))
+    log = parse(f"{whole[:end]}\n{whole}".encode())
+    assert [table.complete for table in log.tables][-1]
+    assert log.tables[-1].rows == parse(whole.encode()).tables[0].rows

@@ -17,12 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories.paths import TESTS
 from tests.factories.real_logs import FOLDERS, PUBLISHED, folder_name
+from tests.factories.verdicts import record, step
 
 from accept.core import nccl_tests
-from accept.core.facts import mapping
-from accept.core.nccl_tests import metrics, nccl_info, parse, read
+from accept.core.facts import NCCL_NICS, mapping
+from accept.core.nccl_tests import metrics, nccl_facts, nccl_info, parse, read
 from accept.core.nccl_tests import reader as nccl_tests_reader
 from accept.core.nccl_tests import table as nccl_tests_table
+from accept.core.nccl_tests.lines import Side
 from accept.core.nccl_tests.table import Log, Table, bus_factor
 
 LOGS = TESTS / "logs"
@@ -113,8 +115,8 @@ def test_a_clean_table_is_read_completely() -> None:
     assert [row.size for row in table.rows] == [1 << 20, 1 << 21, 1 << 22, 1 << 23]
     first = table.rows[0]
     assert (first.type, first.redop, first.root) == ("float", "sum", -1)
-    assert first.out_of_place == (46.21, 34.03, 0)
-    assert first.in_place == (46.68, 33.70, 0)
+    assert first.out_of_place == Side(46.21, 34.03, 0)
+    assert first.in_place == Side(46.68, 33.70, 0)
 
 
 def test_devices_are_the_ranks_with_host_and_name() -> None:
@@ -160,10 +162,15 @@ def test_a_collective_without_a_known_formula_has_no_factor() -> None:
 # -- versions -------------------------------------------------------------------------------------
 
 
-def test_columns_per_iteration_and_time_stamps_are_borne() -> None:
+def test_times_of_repetitions_are_read_and_time_stamps_are_ignored() -> None:
     log = parse(fixture("per-iteration"))
     assert log.problems == ()
-    assert [row.in_place for row in only(log).rows] == [(50.0, 10.49, 0), (91.0, 11.52, 0)]
+    assert [row.in_place for row in only(log).rows] == [
+        Side(50.0, 10.49, 0, p99=58.0, longest=58.0),
+        Side(91.0, 11.52, 0, p99=98.0, longest=98.0),
+    ]
+    longest = [m for m in metrics(log) if m.name == "time-longest" and m.placement == "out"]
+    assert [(m.size, m.value) for m in longest] == [(1 << 20, 60.1), (2 << 20, 96.1)]
 
 
 def test_old_builds_do_not_say_which_collective_it_is() -> None:
@@ -178,8 +185,8 @@ def test_a_deviation_is_not_a_count_of_wrong_elements() -> None:
     table = only(log)
     assert table.ranks == 2
     assert [(row.root, row.out_of_place) for row in table.rows] == [
-        (-1, (52.43, 20.0, 0)),
-        (-1, (104.9, 19.99, 0)),
+        (-1, Side(52.43, 20.0, 0)),
+        (-1, Side(104.9, 19.99, 0)),
     ]
 
 
@@ -251,9 +258,9 @@ def test_rows_cut_by_tagged_lines_and_by_warnings_are_mended() -> None:
     log = parse(fixture("interleaved"))
     assert log.problems == ()
     assert [row.out_of_place for row in only(log).rows] == [
-        (52.43, 20.0, 0),
-        (104.86, 20.0, 0),
-        (209.72, 20.0, 0),
+        Side(52.43, 20.0, 0),
+        Side(104.86, 20.0, 0),
+        Side(209.72, 20.0, 0),
     ]
     assert log.warnings == ("node2: NET/Socket : slow",)
 
@@ -279,6 +286,26 @@ def test_a_network_that_was_only_searched_for_is_not_used(
     assert [*parse(line * 3 + CLEAN).networks] == networks
 
 
+def test_nics_are_known_by_gpu_if_nccl_prints_their_names_and_channels() -> None:
+    lines = [
+        "node1:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_3:1/IB [1]mlx5_2:1/RoCE [RO]; OOB eth0:1",
+        "node1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA",
+        "node1:1:2 [0] NCCL INFO Channel 01/0 : 8[0] -> 0[0] [receive] via NET/IB/1(3)/GDRDMA",
+        "node1:1:3 [1] NCCL INFO Channel 00/0 : 1[1] -> 9[1] [send] via NET/IB/0",
+        "node1:1:3 [-1] NCCL INFO Channel 00/0 : 2[2] -> 9[1] [send] via NET/IB/0",
+        # A number without a name, and a host without any.
+        "node2:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:1",
+        "node2:1:3 [1] NCCL INFO Channel 00/0 : 1[1] -> 9[1] [send] via NET/IB/0",
+        "node2:1:3 [2] NCCL INFO Channel 00/0 : 2[2] -> 9[1] [send] via NET/IB/7",
+        "node3:1:3 [1] NCCL INFO Channel 00/0 : 1[1] -> 9[1] [send] via NET/IB/0",
+    ]
+    log = parse("".join(f"{line}\n" for line in lines).encode() + CLEAN)
+    assert log.nics == {"node1": {0: ("mlx5_2", "mlx5_3"), 1: ("mlx5_3",)}}
+    (fact,) = (fact for fact in nccl_facts(log) if fact.name == "nccl-nics")
+    ((_, nics),) = NCCL_NICS.of(record(step(), ["node1"], facts=(fact,)))
+    assert nics == {"node1": {gpu: frozenset(names) for gpu, names in log.nics["node1"].items()}}
+
+
 def test_slower_paths_are_kept_with_their_hosts() -> None:
     a4, pod = "a4-ray-cluster-gpu-group-worker-pbkpw", "llama-3-8b-node-0-0"
     lines = fixture("ways")
@@ -290,6 +317,14 @@ def test_slower_paths_are_kept_with_their_hosts() -> None:
             "SHM": ("dbaaa2700fd2", pod),
             "P2P off": ("node2",),
         }
+
+
+@pytest.mark.parametrize(("word", "hosts"), [("not ", ("node1",)), ("", ())])
+def test_switches_that_cannot_reduce_are_kept_with_their_hosts(
+    word: str, hosts: tuple[str, ...]
+) -> None:
+    line = f"node1:1:2 [0] NCCL INFO NVLS multicast support is {word}available on dev 0\n"
+    assert parse(line.encode() + CLEAN).detours.get("NVLS off", ()) == hosts
 
 
 # -- what is missing ------------------------------------------------------------------------------
@@ -742,3 +777,17 @@ def test_excerpts_from_documentation_are_read_row_by_row(path: Path) -> None:
     assert sum(len(table.rows) for table in log.tables) == len(rows)
     assert [table.average for table in log.tables if table.average] == [float(a) for a in average]
     assert bool(log.tables) == (path.stem != "aws-nccom-slurm")
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("out of memory", "out-of-memory"),
+        ("CUDA driver version is insufficient for CUDA runtime version", "driver-too-old"),
+        ("system not yet initialized", "fabric-manager"),
+        ("invalid device ordinal", "crashed"),
+    ],
+)
+def test_the_error_of_cuda_decides_the_cause(error: str, cause: str) -> None:
+    (problem,) = parse(f"node7: Test CUDA failure common.cu:892 '{error}'\n".encode()).problems
+    assert (problem.cause, problem.host) == (cause, "node7")

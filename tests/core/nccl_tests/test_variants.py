@@ -12,6 +12,7 @@ import pytest
 from benchmarks.nccl_text import row_text, table_text
 
 from accept.core.nccl_tests import metrics, parse
+from accept.core.nccl_tests.lines import Side
 from accept.core.nccl_tests.table import COLLECTIVES, Log, Table
 
 CLEAN = table_text()
@@ -53,12 +54,13 @@ def test_options_add_columns(*, stamps: bool, per_iteration: bool, named: bool) 
     columns = ["i_min", "i_max", "i_p99", "i_cv%"] if per_iteration else []
     header = [*names[:10], *columns, *names[10:], *columns, *(["timestamp"] if stamps else [])]
     text = with_rows([f" {row}" for row in rows], " ".join(header))
-    assert only(read(text)).rows == only(read(CLEAN)).rows
     if not named:
-        # Rows alone say by their width which columns they have.
+        # The width of a row shows which columns it has.
         text = text.replace(" ".join(header), "#")
-        assert only(read(text)).rows == only(read(CLEAN)).rows
-        assert causes(read(text)) == ["incomplete-log"]
+    sides = [side for row in only(read(text)).rows for _, side in row.sides() if side]
+    expected = [side for row in only(read(CLEAN)).rows for _, side in row.sides() if side]
+    slowest = 60.1 if per_iteration else None
+    assert sides == [side._replace(p99=slowest, longest=slowest) for side in expected]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ def test_times_have_the_digits_that_fit(time: str) -> None:
     text = table_text(least=1 << 20, most=1 << 20, row=lambda *given, **more: row)
     log = read(text)
     assert log.problems == ()
-    assert only(log).rows[0].out_of_place == (float(time), round(speed * 1.5, 2), 0)
+    assert only(log).rows[0].out_of_place == Side(float(time), round(speed * 1.5, 2), 0)
 
 
 def test_a_size_below_one_element_a_rank_is_listed_as_nothing() -> None:
@@ -357,12 +359,12 @@ BLOCKS = {
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_memory_does_not_grow_with_the_length_of_a_log(name: str) -> None:
-    def source(megabytes: int) -> Iterator[bytes]:
+    def source(size: int) -> Iterator[bytes]:
         yield HEAD.encode()
-        for _ in range(megabytes * 1_000_000 // len(BLOCKS[name])):
+        for _ in range(size // len(BLOCKS[name])):
             yield BLOCKS[name]
 
-    assert peak(source(2)) < peak(source(1)) + 500_000
+    assert peak(source(500_000)) < peak(source(250_000)) + 125_000
 
 
 def test_a_file_with_a_hole_of_half_a_gigabyte_is_read_in_a_few_megabytes(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,14 @@ import pytest
 from tests.factories import verdicts
 
 from accept.core import evidence
-from accept.core.model import Fact, PlannedMachine
-from accept.core.runner import coordinator
-from accept.core.runner.coordinator import HOSTS, Launch, coordinate
+from accept.core.model import Collector, Fact, PlannedMachine
+from accept.core.runner import coordinator, resume
+from accept.core.runner.coordinator import Launch, coordinate
 from accept.core.runner.discovery import Candidate, Found
 from accept.core.runner.ssh import Host
+from accept.core.runner.state import Run
 from accept.core.serde import dump
+from accept.evidence import bucket
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
 
@@ -47,7 +51,7 @@ def node(
     (folder / SCRIPT.script).write_text("read -r name rest\necho ran\n")
     candidates = tuple(Candidate(name=name, local=True) for name in gpus)
     launch = Launch(attempt="one", hosts=candidates, start_seconds=2.0)
-    (folder / HOSTS).write_text(json.dumps(dump(launch)))
+    (folder / evidence.HOSTS).write_text(json.dumps(dump(launch)))
 
     # One rank, if no host shows a GPU.
     slots = min([count for count in gpus.values() if count], default=1)
@@ -58,10 +62,11 @@ def node(
                 name=c.name, mpi_name=c.name, address="127.0.0.1", port=22, slots=slots, local=True
             )
             for c in found
+            if not c.problem
         )
         return Found(
             hosts=hosts,
-            problems=(),
+            problems=tuple(c.problem for c in found if c.problem),
             facts=(Fact(name="hostnames", value={}, check="hosts"),),
             metrics=(),
         )
@@ -80,7 +85,7 @@ def coordinated(folder: Path) -> Any:
 
 def ran(folder: Path, step: str) -> set[str]:
     """Return the hosts on which a step was executed."""
-    records = evidence.read_records(folder / "evidence")
+    records = tuple(evidence.read_records(folder / "evidence"))
     return {host for record in records if record.step == step for host in record.hosts}
 
 
@@ -109,7 +114,7 @@ def test_nothing_is_measured_if_no_host_shows_a_gpu(
     assert (verdict["state"], verdict["exit"]) == ("fail", 3)
     assert "gpu-missing" in verdict["headline"]
     assert ran(folder, SCRIPT.id) == set()
-    (line,) = (one for one in capsys.readouterr().out.splitlines() if one.startswith("[1/2]"))
+    (line,) = (one for one in capsys.readouterr().out.splitlines() if "[1/2]" in one)
     assert f"0 good, {len(hosts)} with problems" in line
 
 
@@ -123,6 +128,19 @@ def test_a_host_without_gpus_is_left_out_and_the_others_go_on(
     assert ran(folder, SCRIPT.id) == {"h0", "h2"}
 
 
+def test_collectors_run_on_suspects_before_the_checksums_and_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Collector(name="uptime", command="echo up", timeout=20.0, max_bytes=100)
+    folder = node(tmp_path, {"h0": 8, "h1": 0, "h2": 8}, monkeypatch, collectors=(one,))
+    coordinated(folder)
+    assert (folder / "evidence/collectors/h1/uptime.txt").read_text() == "up\n"
+    assert evidence.check_checksums(folder / "evidence") == ()
+    good = node(tmp_path / "good", {"h0": 8, "h1": 8}, monkeypatch, collectors=(one,))
+    assert coordinated(good)["exit"] == 0
+    assert not (good / "evidence/collectors").exists()
+
+
 def test_a_run_that_requires_all_nodes_ends_at_the_first_without_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +151,44 @@ def test_a_run_that_requires_all_nodes_ends_at_the_first_without_gpus(
     assert ran(folder, SCRIPT.id) == set()
 
 
+def test_with_fail_fast_nothing_follows_a_final_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = node(tmp_path, {"h0": 8, "h1": 7}, monkeypatch, fail_fast=True)
+    verdict = coordinated(folder)
+    assert (verdict["state"], verdict["exit"]) == ("fail", 3)
+    assert ran(folder, INVENTORY.id) == {"h0", "h1"}
+    assert ran(folder, SCRIPT.id) == set()
+    assert [left_out["check"] for left_out in verdict["notRun"]] == ["script"]
+
+
+def test_a_run_goes_on_after_the_finished_steps_of_another_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = node(tmp_path / "first", {"h0": 8, "h1": 8}, monkeypatch)
+    coordinated(first)
+    records = first / "evidence" / evidence.RECORDS
+    # The attempt ended while the last step ran: only one of two hosts has a record of it.
+    kept = [line for line in records.read_text().splitlines() if '"step":"20' not in line]
+    begun = next(line for line in records.read_text().splitlines() if '"step":"20' in line)
+    records.write_text("\n".join([*kept, begun]) + "\n")
+    second = node(tmp_path / "second", {"h0": 8, "h1": 8}, monkeypatch)
+    plan = evidence.read_plan(first / "evidence")
+    resume.copy_finished(first / "evidence", second / resume.EARLIER, plan)
+    launched(second, attempt="two", earlier=str(second / resume.EARLIER))
+    capsys.readouterr()
+    verdict = coordinated(second)
+    assert verdict["exit"] == 0
+    assert verdict["kept"] == [{"attempt": "one", "steps": [INVENTORY.id]}]
+    by_attempt = {
+        (record.step, record.attempt) for record in evidence.read_records(second / "evidence")
+    }
+    assert {(INVENTORY.id, "one"), (SCRIPT.id, "")} <= by_attempt
+    assert (SCRIPT.id, "one") not in by_attempt
+    assert ran(second, SCRIPT.id) == {"h0", "h1"}
+    assert "was finished by attempt one" in capsys.readouterr().out
+
+
 def test_a_host_that_lacks_some_of_its_gpus_takes_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,3 +196,171 @@ def test_a_host_that_lacks_some_of_its_gpus_takes_part(
     verdict = coordinated(folder)
     assert blamed(verdict) == [("h1", "gpu-missing")]
     assert ran(folder, SCRIPT.id) == {"h0", "h1"}
+
+
+def launched(folder: Path, **changes: Any) -> None:
+    """Change the launch of a coordinator's folder."""
+    launch = json.loads((folder / evidence.HOSTS).read_text())
+    (folder / evidence.HOSTS).write_text(json.dumps({**launch, **changes}))
+
+
+class TestAnEarlierAttemptThatLostItsFirstHost:
+    @pytest.fixture
+    def earlier(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """Return the copy of its evidence after the first step; h1 showed no GPU."""
+        results = tmp_path / "results"
+        results.mkdir()
+        folder = node(tmp_path / "earlier", {"h0": 8, "h1": 0, "h2": 8}, monkeypatch)
+        launched(folder, results=str(results))
+        coordinated(folder)
+        copy = results / "runs" / "one"
+        lines = (copy / evidence.RECORDS).read_text().splitlines()
+        before = [line for line in lines if f'"step":"{SCRIPT.id}"' not in line]
+        assert len(before) == len(lines) - 2
+        (copy / evidence.RECORDS).write_text("".join(f"{line}\n" for line in before))
+        return copy
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, earlier: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """Return the folder of a coordinator that cannot reach h0 and continues that attempt."""
+        folder = node(tmp_path / "later", {"h0": 8, "h1": 8, "h2": 8}, monkeypatch)
+        (found, *others) = json.loads((folder / evidence.HOSTS).read_text())["hosts"]
+        cause, message = "unreachable-timeout", "h0 was lost"
+        problem = {"cause": cause, "message": message, "check": "hosts", "host": "h0"}
+        launched(folder, earlier=str(earlier), hosts=[{**found, "problem": problem}, *others])
+        return folder
+
+    def test_keeps_its_finished_steps_and_the_hosts_that_it_lost(self, folder: Path) -> None:
+        verdict = coordinated(folder)
+        assert sorted(blamed(verdict)) == [("h0", "host-died"), ("h1", "gpu-missing")]
+        records = tuple(evidence.read_records(folder / "evidence"))
+        assert sorted(r.hosts for r in records if r.step == INVENTORY.id) == [
+            ("h0",),
+            ("h1",),
+            ("h2",),
+        ]
+        assert ran(folder, SCRIPT.id) == {"h2"}
+        assert all(evidence.open_log(folder / "evidence", r.log) for r in records if r.log)
+
+    def test_counts_for_nothing_if_a_log_of_it_is_missing(
+        self, folder: Path, earlier: Path
+    ) -> None:
+        next((earlier / "logs" / INVENTORY.id).iterdir()).unlink()
+        verdict = coordinated(folder)
+        assert blamed(verdict) == [("h0", "unreachable-timeout")]
+        assert ran(folder, INVENTORY.id) == ran(folder, SCRIPT.id) == {"h1", "h2"}
+
+
+def test_edited_values_are_in_log_plan_and_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = node(tmp_path, {"h0": 8}, monkeypatch)
+    before = json.loads((folder / evidence.PLAN).read_text())
+    launched(folder, edited=["launcher.env.NCCL_X: added, is 7"])
+    verdict = coordinated(folder)
+    assert "EDITED after rendering: launcher.env.NCCL_X: added, is 7" in capsys.readouterr().out
+    plan = evidence.read_plan(folder / "evidence")
+    assert verdict["edited"] == list(plan.edited) == ["launcher.env.NCCL_X: added, is 7"]
+    assert verdict["run"] == plan.hash != before["hash"]
+    assert "edited" in verdict["headline"]
+
+
+@pytest.mark.parametrize(("results", "is_printed"), [("gs://bucket", False), ("/volume", True)])
+def test_packed_evidence_is_in_the_log_unless_a_bucket_may_take_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    results: str,
+    is_printed: bool,
+) -> None:
+    async def publish(*_: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(coordinator, "_publish", publish)
+    folder = node(tmp_path, {"h0": 8}, monkeypatch)
+    launched(folder, results=results)
+    verdict = coordinated(folder)
+    printed = capsys.readouterr().out
+    packed = folder / "packed"
+    assert (evidence.PACKED_BEGIN in printed, packed.exists()) == (is_printed, not is_printed)
+    text = printed if is_printed else packed.read_text()
+    assert len(evidence.unpack(text.encode().splitlines(), "log")[1]) > 0
+    summary = (folder / "summary").read_text()
+    assert summary.splitlines()[0] == f"verdict: {verdict['headline']}"
+
+
+def test_records_of_finished_steps_are_copied_to_the_pod_whose_node_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    # Runs the command in the folder of the host that it is for, whose name comes before it.
+    (tools / "ssh").write_text(
+        "#!/bin/sh\nfor command; do host=$before before=$command; done\n"
+        f'cd {tmp_path}/"$host" && exec sh -c "$command"\n'
+    )
+    (tools / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    folder = node(tmp_path, {"c": 8}, monkeypatch)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    hosts = [
+        Host(name=n, mpi_name=n, address="::1", port=22, slots=1, local=n == "c") for n in "cba"
+    ]
+    state = Run(folder=Path(), attempt="one", plan=evidence.read_plan(folder), hosts=tuple(hosts))
+    monkeypatch.chdir(folder)
+    (folder / "evidence").mkdir()
+    state.keep_asked(0, 0.0)
+    asyncio.run(coordinator._copy_records(state))
+    copy = tmp_path / "a" / coordinator.RECORDS_COPY
+    _, records, verdict = evidence.unpack(copy.read_bytes().splitlines(), "copy")
+    assert (list(records), verdict.interruption) == (state.records, coordinator.LOST)
+    assert not (tmp_path / "b" / coordinator.RECORDS_COPY).exists()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "always", "is_held", "is_cancelled"),
+    [
+        (8, True, True, False),
+        (8, True, True, True),
+        (8, False, False, False),
+        (7, False, True, False),
+    ],
+)
+def test_a_hold_begins_when_verdict_and_evidence_are_in_the_results(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    gpus: int,
+    always: bool,
+    is_held: bool,
+    is_cancelled: bool,
+) -> None:
+    more = {"hold_seconds": 600.0, "hold_always": always}
+    folder = node(tmp_path, {"h0": gpus, "h1": 8}, monkeypatch, **more)
+    (tmp_path / "results").mkdir()
+    launched(folder, results=str(tmp_path / "results"))
+    # The log, which another process writes.
+    (folder / evidence.CONSOLE).write_text("the evidence is copied before the hold\n")
+    sent = tmp_path / "results" / "runs" / "one"
+
+    async def release() -> None:
+        while is_held and "held for 10 min" not in capsys.readouterr().out:
+            await asyncio.sleep(0.01)
+        assert (sent / "MANIFEST.json").exists() == is_held
+        if is_cancelled:
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            (folder / "release").touch()
+
+    async def both() -> int:
+        code, _ = await asyncio.gather(coordinate(folder), release())
+        return code
+
+    assert asyncio.run(asyncio.wait_for(both(), 60)) == (0 if gpus == 8 else 3)
+    if is_held:
+        assert bucket.fetch(str(sent), tmp_path / "fetched")
+        assert evidence.check_checksums(tmp_path / "fetched") == ()
+        assert (tmp_path / "fetched" / evidence.VERDICT).exists()

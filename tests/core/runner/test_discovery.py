@@ -40,11 +40,11 @@ def test_a_host_that_is_slow_to_tell_its_gpus_does_not_keep_others_from_being_as
     ]
 
 
-def answered(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str) -> Found:
+def answered(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str, name: str = "h0") -> Found:
     """Discover a host that answers these lines; return clock, name, own name, place, GPUs."""
 
     async def say(*_: Any, **__: Any) -> Answer:
-        return Answer(exit=0, out="\n".join([*lines, "h0", ""]), err="")
+        return Answer(exit=0, out="\n".join([*lines, name, ""]), err="")
 
     monkeypatch.setattr("accept.core.runner.discovery.run", say)
     return asyncio.run(
@@ -103,3 +103,12 @@ def test_a_host_that_answers_nonsense_is_left_out(
     found = answered(monkeypatch, tmp_path, clock, "h0", "h0", "", gpus)
     assert found.hosts == ()
     assert [problem.cause for problem in found.problems] == ["launch-failed"]
+
+
+@pytest.mark.parametrize("name", ["-oProxyCommand=x", "-1", ".", ""])
+def test_a_name_that_ssh_could_take_for_an_option_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = answered(monkeypatch, tmp_path, "1.0", "h0", "h0", "", "8", name=name)
+    assert not found.hosts
+    assert [problem.cause for problem in found.problems] == [Cause.LAUNCH_FAILED]

@@ -74,3 +74,27 @@ def test_a_command_that_outlives_its_timeout_leaves_no_error_on_the_console(
     assert asyncio.run(outlive()) is None
     gc.collect()
     assert caplog.records == []
+
+
+def test_a_cancelled_command_leaves_nothing_open_when_the_event_loop_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process in another session keeps the output open."""
+    raised: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", raised.append)
+    pid = tmp_path / "pid"
+
+    async def cancel() -> None:
+        keep = f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 60"
+        command = f"setsid sh -c '{keep}' & exec sleep 60"
+        running = asyncio.create_task(run(["/bin/sh", "-c", command], timeout=60))
+        while not pid.exists():
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(cancel())
+    gc.collect()
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+    assert caplog.records == []
+    assert raised == []

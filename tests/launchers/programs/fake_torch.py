@@ -18,14 +18,19 @@ def fake_torch(
     count: int = 8,
     first_kernel: Callable[[], float] = lambda: 1.0,
     uuid: str | None = "12ab",
+    cuda: str | None = "13.2",
+    init: Callable[[], None] | None = None,
 ) -> Any:
     """Make a module like torch; `fp8_returns` are the results of its product of fp8.
 
-    `first_kernel` is what happens where a GPU is used for the first time.
+    `first_kernel` is what happens where a GPU is used for the first time. With `init`, CUDA is not
+    available, and `init` is its start. `cuda` is the version that it was built for.
     """
     fake = SimpleNamespace(__version__=version, ones=lambda *_, device: first_kernel())
+    fake.version = SimpleNamespace(cuda=cuda)
     fake.cuda = SimpleNamespace(
-        is_available=lambda: True,
+        is_available=lambda: init is None,
+        init=init,
         device_count=lambda: count,
         set_device=lambda _: None,
         get_device_name=lambda _: "NVIDIA H100 80GB HBM3",

@@ -28,7 +28,7 @@ real = pytest.mark.real
 
 
 @real
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_healthy_run_prints_five_whole_tables_and_nothing_wrong(start: Start, ranks: int) -> None:
     ran = start("collective.py", ranks, *SMALL)
     log = nccl_tests.parse(ran.text.encode())
@@ -145,7 +145,7 @@ def test_the_requested_iterations_run_if_they_fit_and_a_minimum_always(
 
 
 @real
-@pytest.mark.parametrize(("ranks", "fault"), [(2, "nan@h1:0"), (4, "wrong@h2:0")])
+@pytest.mark.parametrize(("ranks", "fault"), [(2, "nan@h1:0"), (3, "wrong@h2:0")])
 def test_a_rank_that_contributes_wrong_data_is_named_by_every_collective(
     start: Start, ranks: int, fault: str
 ) -> None:
@@ -252,11 +252,11 @@ def test_corruption_in_transit_is_traced_to_its_rank(
 def test_a_rank_that_fails_is_named_and_ranks_that_lost_it_are_not(
     start: Start, tmp_path: Path
 ) -> None:
-    ran = sabotaged(start, tmp_path, "if rank == bad: raise MemoryError('no memory')")
+    ran = sabotaged(start, tmp_path, "if rank == bad: raise ValueError('bad shape')")
     assert ran.exit != 0
     crashed = [record for record in ran.problems if record["problem"] == "crashed"]
     assert {record["host"] for record in crashed if "host" in record} == {"h2"}
-    assert "MemoryError: no memory" in ran.text
+    assert "ValueError: bad shape" in ran.text
     assert "Traceback" not in ran.text
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,11 @@ H100 = {
     "nvmlDeviceGetNvLinkState 2": 0,
     "nvmlDeviceGetNvLinkErrorCounter": 0,
     "nvmlDeviceGetNvLinkErrorCounter 1 0": 7,
-    "nvmlDeviceGetFieldValues": 0,
     "nvmlDeviceGetFieldValues 214 1": 2,
+    "nvmlDeviceGetFieldValues 221 0": 5,
+    "nvmlDeviceGetFieldValues 221 1": 5,
+    "nvmlDeviceGetFieldValues 82 0": 64,
+    "nvmlDeviceGetFieldValues 230 0": 1,
     "nvmlDeviceGetTemperature": 61,
     "nvmlDeviceGetPowerUsage": 512_000,
     "nvmlDeviceGetClockInfo": 1980,
@@ -39,6 +44,14 @@ H100 = {
     "nvmlDeviceGetMaxPcieLinkGeneration": 5,
     "nvmlDeviceGetCurrPcieLinkWidth": 16,
     "nvmlDeviceGetMaxPcieLinkWidth": 16,
+    "nvmlDeviceGetEccMode": [1, 1],
+    "nvmlDeviceGetDefaultEccMode": 1,
+    "nvmlDeviceGetMigMode": [0, 0],
+    "nvmlDeviceGetComputeMode": 0,
+    "nvmlDeviceGetEnforcedPowerLimit": 650_000,
+    "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+    "nvmlDeviceGetGpuFabricInfoV": {"state": 3, "status": 0, "healthMask": 0x1A9},
+    "nvmlDeviceGetSramEccErrorStatus": {"bThresholdExceeded": 1},
 }
 
 
@@ -150,6 +163,30 @@ class TestHost:
         assert one["counters"] == {"symbol_error": 3, "link_downed": 1, "out_of_sequence": 9}
         assert one["levels"] == {"active": 1, "rate": 400, "pcie-width": 16, "pcie-speed": 32}
 
+    @pytest.mark.parametrize(
+        ("card", "slot", "most"), [((16, 32), (16, 32), (16, 32)), ((16, 32), (8, 16), (8, 16))]
+    )
+    def test_the_slot_limits_the_pcie_link_of_a_card(
+        self, root: Path, card: tuple[int, int], slot: tuple[int, int], most: tuple[int, int]
+    ) -> None:
+        bridge = root / "sys/devices/pci0000:00/0000:00:01.0"
+        limits = {bridge: slot, bridge / "0000:1b:00.0": card}
+        for folder, (width, speed) in limits.items():
+            files(folder, max_link_width=width, max_link_speed=f"{speed}.0 GT/s PCIe")
+        files(bridge / "0000:1b:00.0", current_link_width=8, current_link_speed="16.0 GT/s PCIe")
+        port = root / "sys/class/infiniband/mlx5_2/ports/1"
+        files(port, state="4: ACTIVE", rate="400 Gb/sec (4X NDR)")
+        (port.parents[1] / "device").symlink_to(bridge / "0000:1b:00.0")
+        levels = health(root)["devices"][0]["levels"]
+        assert (levels["pcie-width-max"], levels["pcie-speed-max"]) == most
+        assert (levels["pcie-width"], levels["pcie-speed"]) == (8, 16)
+
+    def test_a_virtual_function_has_no_pcie_link(self, root: Path) -> None:
+        port = root / "sys/class/infiniband/mlx5_2/ports/1"
+        files(port, state="4: ACTIVE")
+        files(port.parents[1] / "device", current_link_width=0, current_link_speed="Unknown")
+        assert health(root)["devices"][0]["levels"] == {"active": 1}
+
     def test_reads_memory_errors_and_reports_a_missing_edac(self, root: Path) -> None:
         assert gap("memory errors (no EDAC)") in health(root)["unread"]
         files(root / "sys/devices/system/edac/mc/mc0", ue_count=1, ce_count=40)
@@ -166,12 +203,35 @@ class TestHost:
             "3,4,7100000,-;nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30\n"
         )
         log = health(root)["log"]
-        assert log["last"] == 7.1
+        assert (log["first"], log["last"]) == (5.0, 7.1)
         assert log["events"] == [
             {"at": 6.5, "kind": "xid", "pci": "0000:1b:00", "code": 79},
             {"at": 7.0, "kind": "sxid", "pci": "0000:c1:00", "code": 12028, "fatal": False},
             {"at": 7.1, "kind": "sxid", "pci": "0000:c1:00", "code": 20034, "fatal": True},
         ]
+
+    def test_finds_resets_and_fatal_errors_of_nvlink(self, root: Path) -> None:
+        changed = "154, GPU recovery action changed from"
+        (root / "dev/kmsg").write_text(
+            "3,1,1000000,-;NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0\n"
+            "3,2,2000000,-;NVRM: Xid (PCI:0018:01:00): 145, RLW_SRC_TRACK   Nonfatal XC1 i0\n"
+            f"3,3,3000000,-;NVRM: Xid (PCI:0018:01:00): {changed} 0x0 (None) to 0x1 (GPU Reset)\n"
+            f"3,4,4000000,-;NVRM: Xid (PCI:0018:01:00): {changed} 0x1 (GPU Reset) to 0x0 (None)\n"
+        )
+        events = health(root)["log"]["events"]
+        assert [(e["kind"], e["code"], e.get("fatal")) for e in events] == [
+            ("xid", 149, True),
+            ("xid", 145, None),
+            ("xid", 154, None),
+            ("reset", 154, None),
+        ]
+
+    def test_a_flood_of_one_xid_hides_no_other(self, root: Path) -> None:
+        line = "3,{0},{0}000000,-;NVRM: Xid (PCI:0000:1b:00): {1}, pid=1\n"
+        text = line.format(1, 79) + "".join(line.format(n, 13) for n in range(2, 500))
+        (root / "dev/kmsg").write_text(text)
+        events = health(root)["log"]["events"]
+        assert [(event["code"], event["at"]) for event in events] == [(79, 1.0), (13, 499.0)]
 
     def test_reports_why_the_log_cannot_be_read(self, root: Path) -> None:
         (root / "dev/kmsg").unlink()
@@ -199,9 +259,43 @@ class TestGpus:
             "limited-power": 5_000_000_000,
             "nvlink-replay.1": 7,
             "nvlink-recovery-failed.1": 2,
+            "nvlink-symbol-errors": 10,
         }
         levels = one["levels"]
         assert (levels["nvlinks"], levels["power"], levels["remap-pending"]) == (2, 512, 0)
+
+    def test_reads_state_and_settings(self, root: Path, tmp_path: Path) -> None:
+        levels = health(root, env=fake(tmp_path, H100))["devices"][-1]["levels"]
+        expected = {
+            "memory-temperature": 64,
+            "recovery-action": 1,
+            "sram-threshold": 1,
+            "ecc": 1,
+            "ecc-default": 1,
+            "mig": 0,
+            "compute-mode": 0,
+            "power-limit": 650,
+            "power-limit-default": 700,
+            "fabric-state": 3,
+            "fabric-status": 0,
+            "fabric-health": 0x1A9,
+        }
+        assert {name: levels.get(name) for name in expected} == expected
+
+    def test_what_a_virtual_gpu_does_not_report_is_unread(self, root: Path, tmp_path: Path) -> None:
+        bare = {
+            "nvmlDeviceGetPciInfo": "00000000:1B:00.0",
+            "nvmlDeviceGetGpuFabricInfoV": {"state": 0},
+        }
+        found = health(root, env=fake(tmp_path, bare))
+        assert found["devices"][-1]["levels"] == {}
+        (unread,) = [one["reason"] for one in found["unread"] if "Not Supported" in one["reason"]]
+        for name in ("ECC mode", "NVLink", "fabric", "power limit", "row remaps", "MIG mode"):
+            assert name in unread
+
+    def test_a_link_that_cannot_be_read_hides_no_other(self, root: Path, tmp_path: Path) -> None:
+        gpu = {**H100, "nvmlDeviceGetNvLinkState 0": {"error": "Unknown Error"}}
+        assert health(root, env=fake(tmp_path, gpu))["devices"][-1]["levels"]["nvlinks"] == 1
 
     def test_an_unsupported_counter_is_reported_as_unread(self, root: Path, tmp_path: Path) -> None:
         found = health(root, env=fake(tmp_path, H100))
@@ -217,6 +311,23 @@ class TestGpus:
         del other["nvmlDeviceGetPcieReplayCounter"]
         found = health(root, env=fake(tmp_path, H100, other))
         assert [one.get("missing", []) for one in found["devices"][-2:]] == [[], ["pcie-replay"]]
+
+    def test_a_host_without_bindings_uses_those_of_the_run(
+        self, root: Path, tmp_path: Path
+    ) -> None:
+        programs = tmp_path / "programs"
+        shutil.copytree(PROGRAMS, programs, ignore=shutil.ignore_patterns("__pycache__"))
+        env = fake(tmp_path, H100)
+        (programs / "bindings").mkdir()
+        (tmp_path / "pynvml.py").rename(programs / "bindings/pynvml.py")
+        done = subprocess.run(
+            [sys.executable, "-S", programs / "health.py", "--root", root],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"FAKE_NVML": env["FAKE_NVML"]},
+        )
+        assert titles(together(done.stdout))[-1] == "gpu 0"
 
     def test_a_lost_gpu_is_named_and_the_others_are_read(self, root: Path, tmp_path: Path) -> None:
         found = health(root, env=fake(tmp_path, {"lost": True}, H100))
@@ -240,7 +351,8 @@ class TestGpus:
         assert health(root, env=env)["devices"][-1]["levels"]["reasons"] == 4
 
     ROW = "0, 00000000:1B:00.0, 0, 2, 0, 2, [N/A], [N/A], 1, 0, 61, 512.10, 1980, 2619, 97, "
-    ROW += "0x0000000000000004, 5, 5, 8, 16, No, Yes"
+    ROW += "0x0000000000000004, 5, 5, 8, 16, No, Yes, No, 66, Disabled, Enabled, "
+    ROW += "Exclusive_Process, 500.00, 700.00"
 
     def smi(self, tmp_path: Path, text: str) -> dict[str, str]:
         """Return an environment in which NVML fails and nvidia-smi runs these lines of sh."""
@@ -259,7 +371,9 @@ class TestGpus:
         assert one["counters"]["ecc-uncorrected"] == 2
         assert (one["levels"]["remap-failure"], one["levels"]["reasons"]) == (1, 4)
         assert (one["levels"]["pcie-width"], one["levels"]["remap-pending"]) == (8, 0)
-        reason = "NVLink, PCIe replays, time spent limited (NVML: Driver/library mismatch)"
+        modes = [one["levels"][name] for name in ("ecc", "mig", "compute-mode", "power-limit")]
+        assert modes == [0, 1, 3, 500]
+        reason = "NVLink, fabric, PCIe replays, time spent limited (NVML: Driver/library mismatch)"
         assert gap(reason) in found["unread"]
 
     def test_without_nvml_and_nvidia_smi_the_gpus_are_unread(
@@ -289,6 +403,78 @@ class TestGpus:
         process.stdout.close()
         assert "net" in together(printed)["read"]
         assert "whole" not in together(printed + rest)
+
+
+class TestXidWatcher:
+    """The watcher lives from the first reading until its file is removed."""
+
+    @pytest.fixture
+    def root(self, root: Path) -> Path:
+        files(root, dev__nvidiactl="")
+        return root
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Iterator[Path]:
+        file = tmp_path / "xids"
+        yield file
+        held = file.open("rb") if file.exists() else None
+        file.unlink(missing_ok=True)
+        if held is not None:
+            with held:
+                # Returns when the watcher has ended.
+                fcntl.flock(held, fcntl.LOCK_SH)
+
+    @staticmethod
+    def env(tmp_path: Path, *gpus: dict[str, Any], init: str = "") -> dict[str, str]:
+        (tmp_path / "events").touch()
+        env = fake(tmp_path, *gpus, init=init)
+        return {**env, "FAKE_XIDS": str(tmp_path / "events"), "ACCEPT_EXEC": "a/step/0-0"}
+
+    GPU = {**H100, "nvmlDeviceRegisterEvents": None}
+
+    def test_xids_are_seen_by_later_readings(self, root: Path, tmp_path: Path, file: Path) -> None:
+        env = self.env(tmp_path, self.GPU)
+        first = health(root, "--watch", str(file), env=env)
+        assert first["watch"]["events"] == []
+        assert not any("Xids" in one["reason"] for one in first["unread"])
+        (tmp_path / "events").write_text("0 79\n")
+        while not (events := health(root, "--watch", str(file), env=env)["watch"]["events"]):
+            pass
+        (event,) = events
+        assert (event["kind"], event["pci"], event["code"]) == ("xid", "0000:1b:00", 79)
+        assert event["at"] > first["watch"]["last"]
+
+    @pytest.mark.parametrize(
+        ("gpu", "init"),
+        [
+            ({**H100, "nvmlDeviceRegisterEvents": {"error": "Not Supported"}}, ""),
+            ({"lost": True}, ""),
+            (GPU, "Driver/library mismatch"),
+        ],
+    )
+    def test_without_events_of_all_gpus_nothing_is_watched(
+        self, root: Path, tmp_path: Path, file: Path, gpu: dict[str, Any], init: str
+    ) -> None:
+        env = {**self.env(tmp_path, self.GPU, gpu, init=init), "PATH": ""}
+        found = health(root, "--watch", str(file), env=env)
+        assert "watch" not in found
+        assert any(one["reason"].startswith("Xids by NVML (") for one in found["unread"])
+
+    def test_a_watcher_that_ended_is_not_trusted(
+        self, root: Path, tmp_path: Path, file: Path
+    ) -> None:
+        env = self.env(tmp_path, self.GPU)
+        health(root, "--watch", str(file), env=env)
+        (tmp_path / "events").write_text("lost\n")
+        with file.open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_SH)
+        found = health(root, "--watch", str(file), env=env)
+        assert "watch" not in found
+        assert gap("Xids by NVML (GPU is lost)") in found["unread"]
+
+    def test_a_host_without_a_driver_has_no_watcher(self, tmp_path: Path, file: Path) -> None:
+        assert "watch" not in health(tmp_path / "empty", "--watch", str(file))
+        assert not file.exists()
 
 
 class TestByHand:

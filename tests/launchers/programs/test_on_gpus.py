@@ -22,11 +22,11 @@ import sampler
 import torch_io
 from gemm import lacking
 from memory import Memory
-from rank_io import Ended, Identity
+from rank_io import Ended, Identity, cause_of
 from train_options import MODELS
 
 #: The transformers; what they are made of comes with torch.
-GPTS = [name for name in MODELS if name.startswith("gpt-")]
+GPTS = [name for name in MODELS if name.startswith("gpt-") and name != "gpt-fit"]
 ME = Identity(rank=11, size=16, local_rank=3, local_size=8, host="h1")
 
 
@@ -111,6 +111,74 @@ def test_an_unusable_gpu_is_named_with_its_host(
     (one,) = records(capsys)
     assert (one["problem"], one["host"], one["rank"], one["gpu"]) == ("gpu-unusable", "h1", 11, "3")
     assert "ECC" in one["message"]
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("The NVIDIA driver on your system is too old (found version 12040).", "driver-too-old"),
+        ("CUDA driver version is insufficient for CUDA runtime version", "driver-too-old"),
+        ("Unexpected error. Error 802: system not yet initialized", "fabric-manager"),
+        ("No CUDA GPUs are available", "gpu-unusable"),
+    ],
+)
+def test_the_reason_why_torch_cannot_use_a_gpu_decides_the_cause(
+    torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], message: str, cause: str
+) -> None:
+    def fail() -> None:
+        raise RuntimeError(message)
+
+    imported(torch, fake_torch(init=fail))
+    with pytest.raises(Ended):
+        torch_io.pick_device(ME, "cuda")
+    (one,) = records(capsys)
+    assert (one["problem"], one["host"]) == (cause, "h1")
+    assert message in one["message"]
+
+
+def test_a_torch_without_cuda_does_not_accuse_the_gpu(
+    torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imported(torch, fake_torch(cuda=None, init=lambda: None))
+    with pytest.raises(Ended):
+        torch_io.pick_device(ME, "cuda")
+    (one,) = records(capsys)
+    assert one["problem"] == "tool-missing"
+
+
+def test_a_missing_device_file_is_named(
+    torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Containers without NVIDIA's runtime lack it, as machines without a GPU do."""
+    torch.setattr(Path, "exists", lambda path: path != Path("/dev/nvidia-uvm"))
+    imported(torch, fake_torch(init=lambda: None))
+    with pytest.raises(Ended):
+        torch_io.pick_device(ME, "cuda")
+    (one,) = records(capsys)
+    assert one["problem"] == "gpu-unusable"
+    assert "/dev/nvidia-uvm" in one["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (RuntimeError("CUDA error: out of memory"), "out-of-memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), "out-of-memory"),
+        (MemoryError(), "out-of-memory"),
+        (type("OutOfMemoryError", (RuntimeError,), {})("tried to allocate 2 GiB"), "out-of-memory"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), "crashed"),
+    ],
+)
+def test_a_lack_of_memory_is_a_cause_of_its_own(error: BaseException, cause: str) -> None:
+    assert cause_of(error) == cause
+
+
+def test_a_gpu_that_is_full_is_not_unusable(
+    torch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(torch, "CUDA error: out of memory")
+    (one,) = records(capsys)
+    assert (one["problem"], one["gpu"]) == ("out-of-memory", "3")
 
 
 def test_a_torch_without_kernels_for_a_gpu_does_not_accuse_the_gpu(
@@ -219,17 +287,18 @@ def test_gpus_of_a_driver_that_does_not_answer_in_time_are_not_known(
     smi(monkeypatch, tmp_path, "exec sleep 600")
     monkeypatch.setattr(inventory, "SECONDS", 0.05)
     assert inventory.gpus() is None
-    assert "cuda" not in inventory.versions()
+    assert inventory.versions()["cuda"] is None
 
 
 def test_gpus_are_listed_with_their_processes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    gpu = "0, GPU-12ab, NVIDIA H200, 143771, 4, 570.1, 0, 00000000:1B:00.0"
+    gpu = "0, GPU-12ab, NVIDIA H200, 143771, 4, 570.1, 0, 00000000:1B:00.0, 165"
     apps = "*compute-apps*) echo 'GPU-12ab, 77, python' ;;"
     smi(monkeypatch, tmp_path, f"case $1 in {apps} *) echo '{gpu}' ;; esac")
     (one,) = inventory.gpus() or []
     assert (one["index"], one["memoryMiB"], one["processes"]) == (0, 143771, ["77 python"])
+    assert (one["pci"], one["serial"]) == ("00000000:1B:00.0", "165")
 
 
 def test_a_host_without_a_driver_has_no_gpus(

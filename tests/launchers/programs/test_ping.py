@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.programs import Start
 
-from ping import own_gpu, rounds
+from ping import gpus_of_host, own_gpu, rounds
 
 real = pytest.mark.real
 UUIDS = ["GPU-a", "GPU-b", "GPU-c"]
@@ -52,6 +53,25 @@ def test_rounds_are_of_disjoint_pairs_and_contain_each_pair_exactly_once(count: 
         itertools.combinations(range(count), 2)
     )
     assert len(found) <= count
+
+
+def test_an_nvidia_smi_that_this_user_may_not_run_accuses_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus_of_host("h0") == []
+    assert capsys.readouterr().out == ""
+
+
+def test_an_nvidia_smi_that_fails_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    assert gpus_of_host("h0") == []
+    assert "gpu-unusable" in capsys.readouterr().out
 
 
 def test_a_rank_has_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,9 +32,8 @@ real = pytest.mark.real
     [
         (1, "mpirun", ["--checkpoint", "FOLDER"]),
         (2, "mpirun", ["--model", "gpt-tiny", "--parallel", "ddp"]),
-        (3, "torchrun", []),
-        (4, "torchrun", ["--micro", "1"]),
-        (8, "mpirun", ["--micro", "3"]),
+        (3, "torchrun", ["--micro", "1"]),
+        (5, "mpirun", ["--micro", "3"]),
     ],
 )
 def test_every_number_of_ranks_learns_along_the_reference_curve(
@@ -106,6 +105,17 @@ def test_throughput_counts_the_global_batch_once(start: Start) -> None:
     assert ran.fact("slowest-rank")["own"] >= 0.05
     (slowest,) = [record for record in ran.records if record.get("fact") == "slowest-rank"]
     assert (slowest["host"], slowest["rank"]) == ("h1", 1)
+
+
+@real
+def test_the_training_that_loads_gpus_runs_on_cpus_with_a_small_model(start: Start) -> None:
+    options = ("--model", "gpt-fit", "--precision", "autocast", "--ratio", "0.9")
+    ran = start("train.py", 2, *options, "--steps", "20", "--peak", "1")
+    assert ran.exit == 0
+    assert ran.metric("sustained") == ran.metric("flops") > 0
+    assert ran.metric("mfu") > 0
+    # Four pieces of 16 samples on each of two ranks.
+    assert ran.fact("training")["batch"] == 128
 
 
 @real

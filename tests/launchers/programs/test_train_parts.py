@@ -257,6 +257,23 @@ def test_a_transformer_fills_the_memory_of_its_gpu(torch: Any, name: str) -> Non
 
 
 @real
+@pytest.mark.parametrize("gigabytes", [16, 24, 40, 80, 141, 192, 288])
+def test_a_model_that_loads_a_gpu_fits_with_its_comparisons(torch: Any, gigabytes: int) -> None:
+    import rank_io
+    import train_models
+
+    train_models.load_gpu(gigabytes)
+    gpt = train_models.GPT[train_models.FIT]
+    more = 12 * gpt.width + 5 * gpt.heads * gpt.sequence
+    compared = gpt.fitting(gpt.micro) * gpt.sequence * gpt.layers * more / 1e9
+    assert gpt.gigabytes + compared <= 0.95 * gigabytes
+    # A step of a piece computes for long, compared with the start of its kernels.
+    assert 6 * gpt.parameters * gpt.sequence * gpt.micro >= 5e12
+    with pytest.raises(rank_io.Unusable):
+        train_models.load_gpu(4)
+
+
+@real
 def test_a_transformer_has_the_computed_number_of_parameters(torch: Any) -> None:
     from train_models import GPT, build
 

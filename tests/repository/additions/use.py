@@ -20,7 +20,7 @@ from accept.core.checks import REGISTRY, better, log_lines, parse_log
 from accept.core.error_codes import Code
 from accept.core.judge import judge
 from accept.core.model import State
-from accept.core.report import text
+from accept.core.report.markdown import render_markdown
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
 
@@ -62,7 +62,7 @@ def main(folder: Path) -> None:
     (own,) = (check for check in verdict.checks if check.check == "sample")
     assert own.state is State.FAIL
     assert [f.value for f in own.findings if f.state is State.FAIL] == [3.0]
-    assert "clock: sh" in text.table(verdict)
+    assert "clock: sh" in render_markdown(verdict, bundle.plan)
     assert log_lines(records[1:]) == ["sample: delay 1 to 3 us"]
     assert better("sample", "delay", "us") is Better.LOWER
 
@@ -85,7 +85,7 @@ def main(folder: Path) -> None:
 
     choice = choose(bundle.plan, FAULTS["sample-fault"], HOSTS, 1)
     assert choice.steps == (step.id,)
-    assert bundle.plan.injected == ("sample-fault@h2",)
+    assert [fault.text for fault in bundle.plan.injected] == ["sample-fault@h2"]
     unknown = accept("run", "-m", "sample", "-s", "sample", "--inject", "sample-fault@*")
     assert unknown.error == Code.FAULT_SYNTAX
     injected = subprocess.run(

@@ -1,0 +1,377 @@
+"""Requests that Slurm refuses, and jobs that never start; the commands of Slurm are stand-ins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.factories.command_line import accept, refused
+
+from accept.backends.slurm import backend
+from accept.backends.slurm.client import JobState, parse_job
+from accept.backends.slurm.nodes import Node
+from accept.backends.slurm.submit import SHARED, enroot_image, find_pyxis
+from accept.config.site import Site
+from accept.core.errors import NotStarted
+from accept.core.runner.slurm import STATUS, Pyxis
+from accept.core.serde import Invalid, read
+from accept.evidence import rundir
+from accept.plan.resolve import Options, resolve
+
+NODES = "n1|idle|gpu:8|none\nn2|idle|gpu:h100:8(S:0-1)|none\nn3|drained|gpu:8|bad fan\n"
+MUNGE = "sbatch: error: Munge encode failed: Failed to access socket: No such file or directory"
+DOWN = "Unable to contact slurm controller (connect failure)"
+HELD = "JobId=7 JobName=a JobState=PENDING Reason=JobHeldAdmin Restarts=0 ExitCode=0:0 BatchHost="
+
+
+class StandinSlurm:
+    """Commands of Slurm that print fixed texts, before all others on PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        partitions = "echo gpu*; echo cpu"
+        self.set("sinfo", f"case $* in *%P*) {partitions} ;; *) printf '{NODES}' ;; esac")
+        self.set("sbatch", "echo 7")
+        self.set("scancel", f'echo "$*" >> {folder}/cancelled')
+        self.set("scontrol", f"echo '{HELD}'")
+
+    def set(self, name: str, script: str) -> None:
+        """Replace a command."""
+        program = self.folder / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    def fail(self, name: str, error: str) -> None:
+        """Let a command fail with an error."""
+        self.set(name, f'echo "{error}" >&2; exit 1')
+
+    @property
+    def cancelled(self) -> list[str]:
+        """Return the arguments of each scancel."""
+        file = self.folder / "cancelled"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> StandinSlurm:
+    """Return a cluster of three nodes, one of them drained, that holds every job."""
+    monkeypatch.setenv("PATH", f"{tmp_path}/slurm:/bin")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setattr("accept.backends.slurm.client._PAUSE", 0.0)
+    return StandinSlurm(tmp_path / "slurm")
+
+
+def is_refused(*options: str, error: str, code: int = 2) -> str:
+    """Start a run that is refused, and check that nothing is left of it."""
+    words = ("run", "--backend", "slurm", "--machine", "cpu", "--quiet")
+    text = refused(*words, *options, error=error, code=code)
+    assert rundir.listed() == ()
+    return text
+
+
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.parametrize(
+    ("options", "error", "code"),
+    [
+        (["--nodes", "2", "--partition", "gup"], "E-SLURM-PARTITION", 2),
+        (["--nodes", "n1,n9"], "E-SLURM-NODE-UNKNOWN", 2),
+        (["--nodes", "n1,n3"], "E-SLURM-NODE-UNUSABLE", 4),
+        (["--nodes", "4"], "E-SLURM-TOO-MANY-NODES", 2),
+        (["--nodes", "2", "--time", "soon"], "E-OPTION-DURATION", 2),
+        (["--nodes", "2", "--partition", "a b"], "E-SLURM-OPTION", 2),
+        (["--nodes", "2", "--sbatch-arg", "switches=1"], "E-SLURM-OPTION", 2),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused(options: list[str], error: str, code: int) -> None:
+    is_refused(*options, error=error, code=code)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "code"),
+    [
+        ("Invalid account or account/partition combination specified", "E-SLURM-ACCOUNT", 2),
+        ("Invalid qos specification", "E-SLURM-QOS", 2),
+        ("Requested reservation is invalid", "E-SLURM-RESERVATION", 2),
+        ("Invalid generic resource (gres) specification", "E-SLURM-GRES", 2),
+        ("Invalid feature specification", "E-SLURM-CONSTRAINT", 2),
+        ("Requested node configuration is not available", "E-SLURM-CONSTRAINT", 2),
+        ("Job violates accounting/QOS policy", "E-SLURM-REFUSED", 2),
+        (MUNGE, "E-SLURM-MUNGE", 4),
+        (DOWN, "E-SLURM-CONTROLLER", 4),
+    ],
+)
+def test_what_sbatch_refuses_has_its_own_code(
+    slurm: StandinSlurm, text: str, error: str, code: int
+) -> None:
+    slurm.fail("sbatch", f"sbatch: error: Batch job submission failed: {text}")
+    is_refused("--nodes", "2", error=error, code=code)
+
+
+def test_a_machine_without_the_commands_is_refused(slurm: StandinSlurm) -> None:
+    for program in slurm.folder.iterdir():
+        program.unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(slurm.folder))
+        is_refused("--nodes", "2", error="E-SLURM-MISSING", code=4)
+
+
+def test_results_that_cannot_be_written_are_refused(slurm: StandinSlurm, tmp_path: Path) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text("results: {location: /nowhere/at/all}\n")
+    is_refused("--nodes", "2", "--site", str(path), error="E-SLURM-RESULTS")
+    assert slurm.cancelled == []
+
+
+def test_srun_starts_no_ranks_in_a_container(slurm: StandinSlurm, tmp_path: Path) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text("slurm: {launcher: srun-pmix}\ncontainer: {runtime: podman, image: a/b}\n")
+    is_refused("--nodes", "2", "--site", str(path), error="E-SLURM-LAUNCHER")
+    assert slurm.cancelled == []
+
+
+def test_a_job_reports_why_its_launcher_failed(slurm: StandinSlurm) -> None:
+    gone = HELD.replace("PENDING Reason", "FAILED Comment=accept: E-SLURM-RANKS bad ranks Reason")
+    slurm.set("scontrol", f"echo '{gone}'")
+    done = accept("run", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
+    assert (done.code, done.error) == (4, "E-SLURM-RANKS"), done.err
+
+
+class TestTheNumberOfTheJob:
+    def test_may_come_after_the_text_of_a_wrapper(self, slurm: StandinSlurm) -> None:
+        slurm.set("sbatch", "echo Welcome; echo '7;alpha'; echo 'Your budget: 12 %'")
+        done = accept("submit", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
+        assert done.code == 0, done.err
+
+    def test_must_be_there(self, slurm: StandinSlurm) -> None:
+        slurm.set("sbatch", "echo submitted, thank you")
+        is_refused("--nodes", "2", error="E-SLURM-NO-JOB-ID", code=4)
+        assert slurm.cancelled
+        assert slurm.cancelled[0].startswith("--name=accept-")
+
+
+@pytest.mark.parametrize(
+    "reason", ["JobHeldUser", "JobHeldAdmin", "PartitionDown", "InvalidAccount"]
+)
+def test_a_job_that_only_a_person_can_start_is_removed(slurm: StandinSlurm, reason: str) -> None:
+    pending, gone = HELD.replace("JobHeldAdmin", reason), HELD.replace("PENDING", "CANCELLED")
+    marker = slurm.folder / "cancelled"
+    slurm.set("scontrol", f"if [ -e {marker} ]; then echo '{gone}'; else echo '{pending}'; fi")
+    done = accept("run", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
+    assert (done.code, done.error) == (4, "E-SLURM-NEVER-STARTS"), done.err
+    assert slurm.cancelled == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [
+        ("TIMEOUT", "E-SLURM-TIME-LIMIT"),
+        ("DEADLINE", "E-SLURM-TIME-LIMIT"),
+        ("CANCELLED by 1000", "E-SLURM-CANCELLED"),
+        ("PREEMPTED", "E-SLURM-PREEMPTED"),
+        ("OUT_OF_MEMORY", "E-SLURM-OUT-OF-MEMORY"),
+        ("NODE_FAIL", "E-SLURM-NODE-LOST"),
+        ("BOOT_FAIL", "E-SLURM-NODE-LOST"),
+        ("REVOKED", "E-SLURM-JOB-ENDED"),
+    ],
+)
+def test_a_job_that_slurm_ends_before_it_left_evidence_is_interrupted(
+    slurm: StandinSlurm, state: str, error: str
+) -> None:
+    slurm.set("scontrol", f"echo '{HELD.replace('PENDING', state)}'")
+    done = accept("run", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
+    assert (done.code, done.error) == (5, error), done.err
+
+
+def test_a_controller_that_does_not_answer_for_a_while_does_not_end_a_run(
+    slurm: StandinSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accept.backends.slurm.follow._LOOK", 0.0)
+    ended, looks = HELD.replace("PENDING", "TIMEOUT"), slurm.folder / "looks"
+    # Each look at the job tries three times.
+    slurm.set(
+        "scontrol",
+        f"echo >> {looks}; [ $(wc -l < {looks}) -gt 7 ] && echo '{ended}' && exit; "
+        f"echo '{DOWN}' >&2; exit 1",
+    )
+    done = accept("run", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
+    assert (done.code, done.error) == (5, "E-SLURM-TIME-LIMIT"), done.err
+
+
+def test_the_status_of_the_coordinator_counts_if_only_a_task_ran_out_of_memory(
+    slurm: StandinSlurm,
+) -> None:
+    done = accept("submit", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
+    assert done.code == 0, done.err
+    (folder,) = rundir.listed()
+    (folder / SHARED / STATUS).write_text("3\n")
+    slurm.set("scontrol", f"echo '{HELD.replace('PENDING', 'OUT_OF_MEMORY')}'")
+    assert accept("watch", "last").code == 3
+
+
+def test_a_dry_run_asks_when_the_job_would_start(slurm: StandinSlurm) -> None:
+    slurm.set("sbatch", 'echo "sbatch: Job 8 to start at 2026-11-23T10:00:00" >&2')
+    done = accept("run", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--dry-run")
+    assert done.code == 0, done.err
+    assert "Job 8 to start at 2026-11-23T10:00:00" in done.err
+    assert rundir.listed() == ()
+
+
+@pytest.fixture
+def many(slurm: StandinSlurm) -> StandinSlurm:
+    """Return a cluster of 4,096 idle nodes."""
+    names = [f"a-long-name-of-a-node-n{number:04}" for number in range(1, 4097)]
+    (slurm.folder / "nodes").write_text("".join(f"{name}|idle|gpu:8|none\n" for name in names))
+    (slurm.folder / "left").write_text("\n".join(names[2:]))
+    slurm.set("sinfo", f"case $* in *%P*) echo gpu* ;; *) cat {slurm.folder}/nodes ;; esac")
+    return slurm
+
+
+def test_a_run_on_4096_nodes_starts_again_once_without_its_first_and_another_lost_node(
+    many: StandinSlurm,
+) -> None:
+    folder, name = many.folder, "a-long-name-of-a-node-n"
+    many.set("sbatch", f'echo "$*" >> {folder}/jobs; cat > {folder}/script; wc -l < {folder}/jobs')
+    lost = f"JobId=1 JobState=RUNNING NodeList={name}[0003-4096] BatchHost={name}0001"
+    many.set(
+        "scontrol",
+        f"case $* in *hostnames*) cat {folder}/left ;; *) "
+        f"if [ -e {folder}/cancelled ]; then echo JobState=PREEMPTED; else echo {lost}; fi ;; esac",
+    )
+    done = accept("run", "--partition", "gpu", "-m", "cpu", "--nodes", "all", "--quiet")
+    assert (done.code, done.error) == (5, "E-SLURM-PREEMPTED"), done.err
+    first, second = (folder / "jobs").read_text().splitlines()
+    assert f"--nodelist={name}[0001-4096] " in first
+    assert f"--nodelist={name}[0003-4096] " in second
+    assert "--nodes=4094 " in second
+    assert many.cancelled == ["1"]
+
+
+def test_all_nodes_are_the_idle_ones(slurm: StandinSlurm) -> None:
+    slurm.set("sbatch", 'echo "sbatch: Job 8 to start" >&2')
+    done = accept("run", "--partition", "gpu", "-m", "cpu", "--nodes", "all", "--dry-run")
+    assert done.code == 0, done.err
+    assert "2 nodes over slurm (n1, n2)" in done.out
+
+
+@pytest.mark.usefixtures("slurm")
+def test_idle_nodes_are_listed() -> None:
+    assert accept("nodes", "--partition", "gpu").out.split() == ["n1", "n2"]
+
+
+def test_an_allocation_is_used_if_no_nodes_are_named(
+    slurm: StandinSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+    slurm.set("scontrol", "echo n1; echo n2")
+    done = accept("run", "--backend", "slurm", "-m", "cpu", "--dry-run")
+    assert done.code == 0, done.err
+    assert "2 nodes over slurm (n1, n2)" in done.out
+    is_refused("--nodes", "3", "--dry-run", error="E-SLURM-TOO-MANY-NODES")
+
+
+def test_the_machine_is_that_of_the_gpus_that_slurm_lists(slurm: StandinSlurm) -> None:
+    slurm.set("sbatch", 'echo "sbatch: Job 8 to start" >&2')
+    done = accept("run", "--backend", "slurm", "--nodes", "2", "--dry-run")
+    assert "machine gpu," in done.out
+
+
+def test_commands_to_drain_name_the_cause_in_the_reason() -> None:
+    drain, resume = backend.drain(["n7"], "slow-outlier 20261122-150103-1a2b (strong)")
+    assert drain == (
+        "scontrol update nodename=n7 state=drain "
+        "reason='accept: slow-outlier 20261122-150103-1a2b (strong)'"
+    )
+    assert resume == "scontrol update nodename=n7 state=resume"
+
+
+class TestAJob:
+    def test_is_read_from_text(self) -> None:
+        line = (
+            "JobId=12 JobName=accept-a UserId=root(0) JobState=RUNNING Reason=None Restarts=1 "
+            "ExitCode=3:0 StartTime=2026-11-23T07:57:50 NodeList=n[1-4] BatchHost=n1 "
+            "Comment=accept: n1: no sshd here Power="
+        )
+        assert parse_job(line) == JobState(
+            state="RUNNING", first="n1", nodes="n[1-4]", exit=3, start="2026-11-23T07:57:50",
+            restarts=1, comment="accept: n1: no sshd here",
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("text", ["", "\n", "=", "JobState", "slurm_load_jobs error: x"])
+    def test_that_slurm_does_not_know_has_ended(self, text: str) -> None:
+        assert parse_job(text).ended
+
+    @pytest.mark.parametrize("state", ["PENDING", "CONFIGURING", "RUNNING", "COMPLETING"])
+    def test_has_not_ended_while_it_may_have_processes(self, state: str) -> None:
+        assert not JobState(state=state).ended
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [("gpu:8", 8), ("gpu:h100:8(S:0-1)", 8), ("gpu:a:4,gpu:b:2", 6), ("(null)", 0), ("gdr:1", 0)],
+)
+def test_gpus_are_counted_in_gres(gres: str, gpus: int) -> None:
+    assert Node(name="n1", state="idle", reason="", gres=gres).gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("state", "usable"),
+    [("idle", True), ("allocated", True), ("mixed", True), ("completing", True)]
+    + [(state, False) for state in ("drained", "draining", "down", "down*", "idle*", "maint")],
+)
+def test_a_node_is_usable_if_slurm_gives_it_to_jobs(state: str, *, usable: bool) -> None:
+    assert Node(name="n1", state=state, reason="", gres="").usable is usable
+
+
+@pytest.mark.parametrize("key", ["partition", "account", "qos", "reservation", "constraint"])
+def test_a_site_file_may_not_hold_blanks_in_names(key: str) -> None:
+    with pytest.raises(Invalid):
+        read(Site, {"slurm": {key: "a b"}})
+
+
+class TestContainers:
+    """The runtime of a job's container: Pyxis if the cluster has it, or one on the nodes."""
+
+    HELP = "echo '--container-image=IMAGE --container-writable --chdir=PATH'"
+
+    def found(self, tmp_path: Path, runtime: str) -> Pyxis | None:
+        site = tmp_path / "site.yaml"
+        site.write_text(f"container: {{runtime: {runtime}, mounts: [/data]}}\n")
+        options = Options(
+            machine="cpu", backend="slurm", nodes=2, site=str(site), image="r.example/a/b:1"
+        )
+        return find_pyxis(resolve(options))
+
+    def test_pyxis_gets_the_options_that_it_has(self, slurm: StandinSlurm, tmp_path: Path) -> None:
+        slurm.set("srun", self.HELP)
+        pyxis = self.found(tmp_path, "null")
+        assert pyxis
+        assert pyxis.words == (
+            "--container-image=r.example#a/b:1",
+            "--container-mounts=/tmp:/tmp,/data:/data",
+            "--container-writable",
+        )
+        assert self.found(tmp_path, "podman") is None
+
+    def test_a_cluster_without_pyxis(self, slurm: StandinSlurm, tmp_path: Path) -> None:
+        slurm.set("srun", "echo '--chdir=PATH'")
+        assert self.found(tmp_path, "null") is None
+        with pytest.raises(NotStarted) as error:
+            self.found(tmp_path, "pyxis")
+        assert error.value.code == "E-CONTAINER-RUNTIME-MISSING"
+
+    @pytest.mark.parametrize(
+        ("image", "expected"),
+        [
+            ("ubuntu", "ubuntu"),
+            ("library/ubuntu:24.04", "library/ubuntu:24.04"),
+            ("docker://localhost:5000/a", "localhost:5000#a"),
+            ("localhost/a", "localhost#a"),
+            ("nvcr.io/nvidia/pytorch:26.01-py3", "nvcr.io#nvidia/pytorch:26.01-py3"),
+            ("nvcr.io#nvidia/pytorch", "nvcr.io#nvidia/pytorch"),
+            ("/shared/a.sqsh", "/shared/a.sqsh"),
+        ],
+    )
+    def test_images_in_the_notation_of_enroot(self, image: str, expected: str) -> None:
+        assert enroot_image(image) == expected

@@ -1,0 +1,102 @@
+"""`helm template | kubectl apply`, as GitOps does it; upgrade, rollback and uninstall."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.kube.build import helm, program
+from tests.cluster.kube.cluster import Cluster
+from tests.cluster.kube.desk import Desk, desk_with_folder
+from tests.cluster.runs import CONNECT
+from tests.factories.helm import JOBSET
+
+from accept.core.evidence import read_plan
+from accept.plan.chart import chart_folder
+
+
+def message(desk: Desk) -> str:
+    """Return the last message of index 0, which Kubernetes keeps."""
+    (container,) = desk.pods()[0]["status"]["containerStatuses"]
+    return str(container["state"]["terminated"]["message"])
+
+
+def install_beside_a_foreign_key(desk: Desk, values: Path) -> subprocess.CompletedProcess[str]:
+    """Install while a Secret has the labels of the release, which did not create it."""
+    kubectl = partial(desk.cluster.kubectl, "-n", desk.namespace)
+    kubectl("create", "-f", "-", stdin=json.dumps({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/ssh-auth",
+        "metadata": {"name": "theirs", "labels": {"accept-release": "mytest"}},
+        "stringData": {"ssh-privatekey": "theirs"},
+    }))  # fmt: skip
+    try:
+        return desk.install(values, check=False)
+    finally:
+        kubectl("delete", "secret", "theirs")
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_applied_manifests_run_with_edited_values(
+    cluster: Cluster, namespace: str, tmp_path: Path, side: str
+) -> None:
+    shared = cluster.shared_folder(f"gitops-{side}")
+    desk = desk_with_folder(cluster, namespace, tmp_path, shared)
+    values = desk.render(checks=CONNECT)
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(key)], check=True)
+    make = ("create", "secret", "generic", "mine", "--type", "kubernetes.io/ssh-auth")
+    cluster.kubectl("-n", namespace, *make, "--from-file", f"ssh-privatekey={key}")
+    words = [str(helm(4)), "template", "mytest", str(chart_folder()), "--namespace", namespace]
+    words += ["--values", str(values), "--api-versions", JOBSET]
+    words += ["--set", "attempt=a1,ssh.existingSecret=mine,launcher.env.NCCL_X=7"]
+    manifests = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    options = ["--server-side"] if side == "server" else []
+    for _ in range(2):  # A second one changes nothing.
+        cluster.kubectl("apply", *options, "-f", "-", stdin=manifests)
+    assert desk.ended() == "Completed"
+    edited = "launcher.env.NCCL_X: added, is 7"
+    log = desk.log()
+    assert f"EDITED after rendering: {edited}\n" in log
+    plan = read_plan(shared / "runs" / "mytest-a1")
+    assert plan.edited == (edited,)
+    verdict: dict[str, Any] = json.loads((shared / "runs/mytest-a1/verdict.json").read_text())
+    assert (verdict["edited"], verdict["run"]) == ([edited], plan.hash)
+    assert (
+        message(desk).splitlines()[0] == log.splitlines()[-1] == f"verdict: {verdict['headline']}"
+    )
+
+
+def test_a_rollback_does_not_run_a_finished_attempt_again(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    shared = cluster.shared_folder("rollback")
+    desk = desk_with_folder(cluster, namespace, tmp_path, shared)
+    values = desk.render(checks=CONNECT)
+    before = desk.everything()
+    refused = install_beside_a_foreign_key(desk, values)
+    assert "[E-HELM-SECRET-FOREIGN]" in refused.stderr
+    assert desk.everything() == before
+    (tmp_path / "bin" / "kubectl").symlink_to(program("kubectl"))
+    for verb, attempt in (("install", "a1"), ("upgrade", "a2")):
+        notes = desk.install(values, "--set", f"attempt={attempt}", verb=verb).stdout
+        lines = notes.partition("Wait ")[2].partition("\nRead ")[0].splitlines()[1:]
+        for line in lines:  # They end with the run, and succeed.
+            subprocess.run(["sh", "-c", line], env=desk.environment, check=True, timeout=180)
+        assert desk.state() == "Completed"
+    first = (shared / "runs" / "mytest-a1" / "MANIFEST.json").read_bytes()
+    refused = desk.install(values, "--set", "attempt=a2", verb="upgrade", check=False)
+    assert "[E-ATTEMPT-EXISTS]" in refused.stderr
+    here = ("--namespace", namespace)
+    words = [str(helm(4)), "rollback", "mytest", "1", *here]
+    subprocess.run(words, env=desk.environment, check=True, capture_output=True)
+    assert desk.ended() == "Failed"
+    assert re.match("mytest-a1 has already run", message(desk))
+    assert (shared / "runs" / "mytest-a1" / "MANIFEST.json").read_bytes() == first
+    words = [str(helm(4)), "uninstall", "mytest", *here]
+    subprocess.run(words, env=desk.environment, check=True, capture_output=True)
+    desk.leaves(before)

@@ -1,0 +1,63 @@
+"""The nodes of a run as lists, and the evidence on one of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.factories import sample_evidence
+from tests.factories.blame_cases import BAD, case
+from tests.factories.command_line import accept, refused
+
+from accept.commands.explain import explain
+from accept.commands.judge import Judged
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return sample_evidence.write(tmp_path / "evidence")
+
+
+def test_nodes_are_listed_by_state_one_per_line(run: Path) -> None:
+    assert accept("show", "nodes", run).out.split() == ["h0", "good"]
+    assert accept("show", "nodes", run, "--good").out == "h0\n"
+    assert accept("show", "nodes", run, "--good", "--folded").out == "h0\n"
+    assert accept("show", "nodes", run, "--bad", "--untested").out == ""
+    lists = json.loads(accept("show", "nodes", run, "--json").out)
+    assert lists == {"good": ["h0"], "bad": [], "untested": []}
+
+
+def test_states_are_options_of_nodes_only() -> None:
+    refused("show", "check", "gemm", "--good", error="E-USAGE")
+
+
+def test_a_bad_node_has_counts_for_and_against_it_and_the_figures_of_the_model() -> None:
+    found = case("node")
+    one = explain(Judged(verdict=found.verdict, plan=found.plan, records=found.records), f"h{BAD}")
+    assert (one.state, [s.hosts for s in one.suspects]) == ("bad", [(f"h{BAD}",)])
+    pairs = [step for step in one.steps if step.groups == "pairs"]
+    assert all(step.slow == step.executions > 4 for step in pairs)
+    assert all(step.slow == 0 for step in one.steps if step.groups == "each")
+    assert all(p.bad == p.executions and p.others_bad < p.others for p in one.partners)
+    (figures,) = one.model
+    assert figures.pairs == figures.bad == pairs[0].executions
+    assert (len(one.evidence_against), len(one.evidence_for)) == (3, 2)
+
+
+def test_a_node_beside_a_fault_has_good_pairs_for_it() -> None:
+    found = case("fabric")
+    pair = found.verdict.suspects[0].pairs[0]
+    one = explain(
+        Judged(verdict=found.verdict, plan=found.plan, records=found.records), pair.hosts[0]
+    )
+    assert one.state == "untested"
+    assert not any(pair.hosts[0] in s.hosts for s in one.suspects)
+    assert sum(step.slow for step in one.steps) < sum(s.executions for s in one.steps) / 2
+    assert one.model == ()
+
+
+def test_explain_is_a_command_and_names_the_nearest_node(run: Path) -> None:
+    assert accept("explain", run, "h0").out.startswith("h0: good\n")
+    assert json.loads(accept("explain", run, "h0", "--json").out)["node"] == "h0"
+    refused("explain", run, "h1", error="E-NODE-UNKNOWN")

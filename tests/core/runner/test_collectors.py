@@ -1,0 +1,88 @@
+"""Collectors: their output is kept within limits, and one that hangs or floods is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from tests.factories.verdicts import plan
+
+from accept.core.causes import Cause
+from accept.core.evidence import check_checksums, write_checksums
+from accept.core.model import Collector, Strength, Suspect, SuspectKind
+from accept.core.runner import collectors
+from accept.core.runner.collectors import INDEX, collect
+from accept.core.runner.ssh import Host
+from accept.core.runner.state import Run
+
+
+def collected(
+    folder: Path, *commands: str, timeout: float = 60.0, most: int = 1000
+) -> dict[str, dict[str, object]]:
+    """Run commands on this machine as collectors on a suspect; return the index by command."""
+    planned = tuple(
+        Collector(name=f"c{n}", command=command, timeout=timeout, max_bytes=most)
+        for n, command in enumerate(commands)
+    )
+    (folder / "evidence" / "collectors").mkdir(parents=True)
+    state = Run(folder=folder, attempt="one", plan=plan(collectors=planned))
+    here = Host(name="h1", mpi_name="h1", address="127.0.0.1", port=22, slots=1, local=True)
+    good = Host(name="h2", mpi_name="h2", address="127.0.0.1", port=22, slots=1, local=True)
+    state.hosts = (here, good)
+    suspect = Suspect(
+        kind=SuspectKind.NODE,
+        hosts=("h1",),
+        cause=Cause.SLOW_OUTLIER,
+        strength=Strength.STRONG,
+        why="slow",
+    )
+    asyncio.run(collect(state, (suspect,)))
+    index = json.loads((folder / "evidence" / "collectors" / INDEX).read_text())["collected"]
+    return {commands[int(one["collector"][1:])]: one for one in index}
+
+
+def test_output_and_exit_status_are_kept_of_suspects_only(tmp_path: Path) -> None:
+    missing = "no-such-command-here"
+    result, other = collected(tmp_path, "echo out; echo error >&2; exit 3", missing).values()
+    assert (other["exit"], other["cut"]) == (127, "")
+    assert (result["exit"], result["cut"], result["host"]) == (3, "", "h1")
+    assert (tmp_path / "evidence" / str(result["file"])).read_text() == "out\nerror\n"
+    assert not (tmp_path / "evidence" / "collectors" / "h2").exists()
+
+
+def test_one_that_hangs_is_cut_off_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collectors, "_KILL_SECONDS", 1)
+    hangs = "echo before; trap '' TERM; while :; do sleep 1; done"
+    results = collected(tmp_path, hangs, "echo next", timeout=0.5)
+    assert results[hangs]["cut"] == "timeout"
+    assert (tmp_path / "evidence/collectors/h1/c0.txt").read_text().startswith("before\n")
+    assert (results["echo next"]["cut"], results["echo next"]["exit"]) == ("", 0)
+
+
+def test_one_that_floods_is_cut_off_at_its_limit(tmp_path: Path) -> None:
+    (result,) = collected(tmp_path, "yes", most=5000).values()
+    assert (result["cut"], result["bytes"]) == ("size", 5000)
+    assert (tmp_path / "evidence/collectors/h1/c0.txt").stat().st_size == 5000
+
+
+def test_exactly_the_limit_is_complete(tmp_path: Path) -> None:
+    (result,) = collected(tmp_path, "printf 12345", most=5).values()
+    assert (result["cut"], result["bytes"]) == ("", 5)
+
+
+def test_compressed_output_is_named_so_and_all_output_is_under_the_checksums(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "packed").write_bytes(gzip.compress(b"hello"))
+    (result,) = collected(tmp_path, f"cat {tmp_path / 'packed'}").values()
+    evidence = tmp_path / "evidence"
+    assert result["file"] == "collectors/h1/c0.gz"
+    write_checksums(evidence)
+    assert check_checksums(evidence) == ()
+    (evidence / "collectors/h1/c0.gz").write_bytes(b"other")
+    assert len(check_checksums(evidence)) == 1

@@ -1,0 +1,94 @@
+"""`make test-gpu` and `make bench ARGS=gpu` without a GPU: outcomes, limits, and clear messages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from benchmarks import gpu as benchmark
+from tests.factories import programs  # noqa: F401 - makes the programs importable
+from tests.factories.paths import ROOT
+from tests.gpu import parts
+from tests.gpu.__main__ import Outcome, peaks_of, run
+from tests.gpu.parts import Failed, Gpus, Ran, Skipped
+
+NONE = Gpus(count=0, name="none", peaks={})
+
+
+def passing(gpus: Gpus, seconds: float) -> str:
+    return "fine"
+
+
+def skipping(gpus: Gpus, seconds: float) -> str:
+    raise Skipped("no mpirun")
+
+
+def failing(gpus: Gpus, seconds: float) -> str:
+    raise Failed("wrong")
+
+
+def breaking(gpus: Gpus, seconds: float) -> str:
+    raise ValueError("malformed")
+
+
+def test_a_part_that_breaks_counts_as_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = run([passing, skipping, failing, breaking], NONE)
+    assert counts == {Outcome.PASSED: 1, Outcome.SKIPPED: 1, Outcome.FAILED: 2}
+    assert "no mpirun" in capsys.readouterr().out
+
+
+def test_parts_after_the_limit_are_skipped_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = run([passing, failing], NONE, limit=0)
+    assert counts[Outcome.SKIPPED] == 2
+    assert "failing" in capsys.readouterr().out
+
+
+def test_a_program_that_does_not_end_is_a_failure() -> None:
+    with pytest.raises(Failed, match="did not end"):
+        parts.start([sys.executable, "-c", "import time; time.sleep(60)"], 0)
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA B200"])
+def test_peaks_of_known_gpus_are_printed_beside_rates(device: str) -> None:
+    line = 'ACCEPT {"metric":"bf16","value":494.5,"unit":"TFLOP/s"}\n'
+    text = parts.with_peaks(Ran(0, line), Gpus(count=1, name=device, peaks=peaks_of(device)))
+    assert f"of {peaks_of(device)['bf16']:g}" in text
+
+
+def test_needs_only_the_standard_library_and_names_what_it_skips_without_torch() -> None:
+    command = [sys.executable, "-S", "-m", "tests.gpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert "nothing was tested" in done.stdout
+    assert all(part.__name__ in done.stdout for part in parts.PARTS)
+
+
+def test_the_benchmark_gives_the_reason_if_nothing_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(benchmark, "_why_not", lambda: "no GPU")
+    (row,) = benchmark.rows()
+    assert row.met is None
+    assert "no GPU" in row.measured
+
+
+@pytest.mark.parametrize(
+    ("rates", "met"), [([1.0] * 10, [True, True]), ([0.96] * 10, [False, True]),
+                       ([1.0] * 9 + [0.98], [True, False])],
+)  # fmt: skip
+def test_the_benchmark_compares_with_the_best_call(rates: list[float], met: list[bool]) -> None:
+    rows = benchmark._share_row("copy", rates, {"a": 0.5, "b": 1.0}, "GB/s")
+    assert [row.met for row in rows] == met
+
+
+@pytest.mark.real
+def test_the_yardsticks_run_on_a_cpu(run_extra: None) -> None:
+    assert set(benchmark.copy("cpu", 0.01)) == {"copy_", "abs", "mul", "add"}
+    assert benchmark.gemm("cpu", 0.01)["fp32"]["mm NN"] > 0
+
+
+@pytest.mark.real
+def test_a_rehearsal_starts_the_programs(run_extra: None) -> None:
+    assert run([parts.inventory, parts.health, parts.ping], NONE)[Outcome.PASSED] == 3

@@ -1,0 +1,133 @@
+"""Decorations of launchers, log collectors and editors do not change what a log contains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories.nccl_logs import table
+
+from accept.nccl_logs import tables
+from accept.nccl_logs.tables import NoLog
+from accept.nccl_logs.unwrap import plain_text
+
+TEXT = table("all_reduce", ["node1", "node2"], range(8), 320.0)
+Decoration = Callable[[Sequence[str]], Sequence[str]]
+
+
+def prefixed(prefix: str, end: str = "") -> Decoration:
+    return lambda lines: [f"{prefix}{line}{end}" for line in lines]
+
+
+def docker(lines: Sequence[str]) -> list[str]:
+    return [json.dumps({"log": f"{line}\n", "stream": "stdout", "time": "x"}) for line in lines]
+
+
+def parted_docker(lines: Sequence[str]) -> list[str]:
+    """Return a line that docker divides, and the lines."""
+    record = {"log": "x" * 16_384, "stream": "stdout"}
+    return [json.dumps(record), *docker(["", *lines])]
+
+
+def cloud_logging(lines: Sequence[str]) -> list[str]:
+    """Return an export in which the newest record comes first."""
+    records = [
+        {"insertId": "a", "textPayload": line, "timestamp": f"2026-01-05T10:00:00.{i:06}Z"}
+        for i, line in enumerate(lines)
+    ]
+    return json.dumps(records[::-1], indent=2).splitlines()
+
+
+def journald(lines: Sequence[str]) -> list[str]:
+    return [json.dumps({"_PID": "7", "MESSAGE": line, "_HOSTNAME": "a"}) for line in lines]
+
+
+def tagged_inside(lines: Sequence[str]) -> list[str]:
+    """Tag also the second part of each row, as Open MPI does if it is flushed separately."""
+    return [
+        f"{line[:52]}[1,0]<stdout>:{line[52:]}" if line.startswith("  ") else line for line in lines
+    ]
+
+
+#: What is inside comes first.
+SIGNS: dict[str, Decoration] = {
+    "none": list,
+    "removed": lambda lines: [line.lstrip("#") for line in lines],
+}
+PREFIXES: dict[str, Decoration] = {
+    "none": list,
+    "Open MPI": prefixed("[1,0]<stdout>:"),
+    "Open MPI, inside lines": tagged_inside,
+    "journald": prefixed("Jan  5 10:00:00 node1 all_reduce_perf[4711]: "),
+    "journald, ISO": prefixed("2026-01-05T10:00:00+0100 node1 slurmstepd[4711]: "),
+    "Ray": prefixed("(Worker pid=17, ip=10.0.0.1) "),
+    "list": prefixed("- "),
+    "quotation": prefixed("> "),
+    "Markdown table": prefixed("| ", " | |"),
+    "grep": prefixed("logs/run-1.out:"),
+    "time": prefixed("2026/01/05 10:00:00 "),
+    "kubectl": prefixed("[pod/a-0/accept] 2026-01-05T10:00:00.1Z "),
+}
+RECORDS: dict[str, Decoration] = {
+    "none": list,
+    "docker": docker,
+    "docker, divided line": parted_docker,
+    "Cloud Logging": cloud_logging,
+    "journald": journald,
+    "logging of Python": prefixed("2026-01-05 10:00:00,123 - INFO - worker 0 "),
+}
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be")
+
+
+def read(content: bytes, size: int = 1 << 16) -> tables.Read:
+    blocks = [content[i : i + size] for i in range(0, len(content), size)]
+    return tables.read("run.log", blocks)
+
+
+PLAIN = read(TEXT.encode())
+
+
+@given(
+    signs=st.sampled_from([*SIGNS]),
+    prefixes=st.lists(st.sampled_from([*PREFIXES]), max_size=2, unique=True),
+    records=st.sampled_from([*RECORDS]),
+    end=st.sampled_from(["\n", "\r\n"]),
+    encoding=st.sampled_from(ENCODINGS),
+    size=st.sampled_from([7, 4096, 1 << 16]),
+)
+def test_decorations_change_nothing(
+    signs: str, prefixes: Sequence[str], records: str, end: str, encoding: str, size: int
+) -> None:
+    lines = SIGNS[signs](TEXT.splitlines())
+    for prefix in prefixes:
+        lines = PREFIXES[prefix](lines)
+    if records == "logging of Python" and (signs == "removed" or prefixes):
+        # A prefix that is not known is found by the # sign.
+        records = "none"
+    content = end.join(RECORDS[records](lines)) + end
+    assert read(content.encode(encoding), size) == PLAIN
+    assert PLAIN.tables[0].problems == ()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0" * 5000, b"{", b'{"log":', b"\xff\xfe", b"\xff\xfe\0"]
+)
+def test_other_content_is_not_a_log(content: bytes) -> None:
+    assert read(content).no_log in (NoLog.EMPTY, NoLog.NO_TABLE, NoLog.BINARY, NoLog.NO_RESULTS)
+
+
+@given(
+    st.binary(max_size=300) | st.text('{}[]"\\: logmsgtextPayload,\n', max_size=300).map(str.encode)
+)
+def test_no_content_raises(content: bytes) -> None:
+    read(content, 13)
+    read(b'{"log": "a\\n"}\n' + content, 64)
+
+
+def test_a_record_that_never_ends_is_read_in_bounded_memory() -> None:
+    start = b'{"log": "a\\n"}\n{"log": "'
+    blocks = (start if i == 0 else b"x" * (1 << 20) for i in range(12))
+    assert sum(map(len, plain_text(blocks))) < 10

@@ -1,0 +1,119 @@
+"""Commands for the nodes that a verdict accuses, from their ids at the provider."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.factories.sample_evidence import verdict_of
+
+from accept.core.causes import Cause
+from accept.core.model import Strength, Suspect, SuspectKind
+from accept.report.node_commands import node_commands, saved_provider_ids
+
+GOOGLE = "gce://my-project/us-central1-a/gke-n1"
+AWS = "aws:///us-west-2-lax-1a/i-0abc12"
+AZURE = (
+    "azure:///subscriptions/1-2/resourceGroups/mc_a/providers/Microsoft.Compute/"
+    "virtualMachineScaleSets/aks-gpu-vmss/virtualMachines/3"
+)
+
+
+def suspect(
+    cause: Cause = Cause.SLOW_OUTLIER,
+    *hosts: str,
+    kind: SuspectKind = SuspectKind.NODE,
+    strength: Strength = Strength.STRONG,
+) -> Suspect:
+    return Suspect(kind=kind, hosts=hosts or ("n1",), cause=cause, strength=strength, why="slow")
+
+
+def commands(*suspects: Suspect, **ids: str) -> list[list[str]]:
+    """Return the words of each command, as a shell reads them."""
+    verdict = replace(verdict_of(), suspects=suspects)
+    return [shlex.split(line) for line in node_commands(verdict, ids)]
+
+
+def test_take_the_node_out_of_service() -> None:
+    assert commands(suspect(), n1="") == [
+        ["kubectl", "cordon", "n1"],
+        ["kubectl", "label", "node", "n1", "accept-cause=slow-outlier", "--overwrite"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cause", "behavior"),
+    [
+        (Cause.SLOW_OUTLIER, "PERFORMANCE"),
+        (Cause.WRONG_DATA, "SILENT_DATA_CORRUPTION"),
+        (Cause.GPU_ECC, "UNRECOVERABLE_GPU_ERROR"),
+    ],
+)
+def test_report_a_faulty_host_to_google(cause: Cause, behavior: str) -> None:
+    command = commands(suspect(cause), n1=GOOGLE)[-1]
+    assert command[:5] == ["gcloud", "compute", "instances", "report-host-as-faulty", "gke-n1"]
+    assert {"--project=my-project", "--zone=us-central1-a"} <= {*command}
+    assert command[-1] == f"--fault-reasons=behavior={behavior},description={cause}"
+
+
+def test_report_a_faulty_host_to_aws() -> None:
+    command = commands(suspect(), n1=AWS)[-1]
+    assert command[:3] == ["aws", "ec2", "report-instance-status"]
+    assert command[command.index("--region") + 1] == "us-west-2"
+    assert command[command.index("--instances") + 1] == "i-0abc12"
+
+
+def test_move_a_machine_of_azure_to_another_host() -> None:
+    command = commands(suspect(), n1=AZURE)[-1]
+    assert command[:4] == ["az", "rest", "--method", "post"]
+    assert command[-1].startswith(
+        "https://management.azure.com/subscriptions/1-2/resourceGroups/mc_a/"
+    )
+
+
+@pytest.mark.parametrize("cause", [Cause.TOOL_MISSING, Cause.UNREACHABLE_DNS, Cause.GPU_SETTINGS])
+def test_report_no_fault_that_a_provider_cannot_repair(cause: Cause) -> None:
+    assert {words[0] for words in commands(suspect(cause), n1=GOOGLE)} == {"kubectl"}
+
+
+@pytest.mark.parametrize(
+    "innocent",
+    [
+        suspect(kind=SuspectKind.SWITCH),
+        suspect(strength=Strength.WEAK),
+        suspect(Cause.SLOW_OUTLIER, "elsewhere"),
+    ],
+)
+def test_accuse_only_nodes_of_the_cluster_that_are_bad_themselves(innocent: Suspect) -> None:
+    assert commands(innocent, n1=GOOGLE) == []
+
+
+def test_are_none_after_injected_faults() -> None:
+    verdict = replace(verdict_of(), suspects=(suspect(),), injected=("slow",))
+    assert node_commands(verdict, {"n1": GOOGLE}) == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["gce://p/z/$(reboot)", "gce://p/z/a b", "aws:///z;reboot/i-1", "x"]
+)
+def test_contain_nothing_that_a_shell_interprets(text: str) -> None:
+    assert {words[0] for words in commands(suspect(), n1=text)} == {"kubectl"}
+    assert commands(suspect(Cause.SLOW_OUTLIER, "n1;reboot"), **{"n1;reboot": GOOGLE}) == []
+
+
+@pytest.mark.parametrize("text", ["", "[", "{}", "[1]", '[{"name": "n1"}]'])
+def test_need_no_saved_nodes(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cluster").mkdir()
+    assert saved_provider_ids(tmp_path / "evidence") == {}
+    (tmp_path / "cluster" / "nodes.json").write_text(text)
+    assert set(saved_provider_ids(tmp_path / "evidence").values()) <= {""}
+
+
+def test_use_the_nodes_that_were_collected(tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    nodes = [{"name": "n1", "providerID": GOOGLE}]
+    (tmp_path / "cluster" / "nodes.json").write_text(json.dumps(nodes))
+    assert saved_provider_ids(tmp_path / "evidence") == {"n1": GOOGLE}

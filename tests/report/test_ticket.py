@@ -1,0 +1,232 @@
+"""Tickets: what they contain, what redaction removes, and the script that repeats the fault."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import re
+import subprocess
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories.blame_cases import BAD
+from tests.factories.reported_runs import HOSTILE, reported
+from tests.factories.verdicts import gpus, inventory_of
+
+from accept.commands import ticket as commands
+from accept.commands.judge import Judged
+from accept.core.error_codes import Code
+from accept.core.errors import BadInput
+from accept.core.facts import HOSTNAMES, PLACE
+from accept.core.model import Fact, Record
+from accept.report.console import Terminal
+from accept.report.data import Run
+from accept.report.node_commands import SavedNode
+from accept.report.redaction import Redactor
+from accept.report.repro import Settings
+from accept.report.ticket import Ticket, ticket
+
+NODE = f"h{BAD}"
+NODES = {
+    NODE: SavedNode(
+        provider_id="gce://our-project/europe-west4-b/inst-77",
+        labels={"cloud.google.com/gce-topology-host": "phys-9c"},
+    )
+}
+#: Everything that a redacted ticket about the node must not contain.
+SECRETS = [
+    *("our-project", "inst-77", "phys-9c", "row-blue", "rack-green", "10.20.30.40", "jane"),
+    *("fe80::1234", "aa:bb:cc:dd:ee:01", "our-bucket", "pod-17-xyz", "dc1.corp"),
+]
+LOG = f"""{NODE}.dc1.corp 10.20.30.40 fe80::1234:5 aa:bb:cc:dd:ee:01 {NODE}_mlx5_0 {NODE}-{NODE}
+/home/jane/x jane@{NODE}: gs://our-bucket/runs pod-17-xyz row-blue/rack-green 0000:3b:00.0
+serial-of-{NODE} GPU-uuid 2.27.3 127.0.0.1
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a run with a slow node, whose logs and facts are full of names and addresses."""
+    found = reported("node")
+    first, *rest = found.records
+    inventory = inventory_of(
+        NODE, gpus=gpus(NODE, 1, serial="1654", pci="0000:3b:00.0"), serial="DMI-99"
+    )
+    facts = (
+        Fact(name=PLACE.name, value="row-blue/rack-green", host=NODE),
+        Fact(name=HOSTNAMES.name, value={NODE: "pod-17-xyz"}),
+    )
+    records = (
+        replace(first, facts=(*first.facts, *facts)),
+        *(replace(record, log=_written(tmp_path, record)) for record in rest),
+        replace(first, facts=(inventory,), log=""),
+    )
+    for name, content in (("dmesg", LOG.encode()), ("report.gz", gzip.compress(LOG.encode()))):
+        path = tmp_path / "collectors" / NODE / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return replace(found, records=records)
+
+
+def _written(folder: Path, record: Record) -> str:
+    """Write the log of a record under a name that has its nodes, and return its path."""
+    log = record.log.replace(".log", f"-{'-'.join(record.hosts[:2])}-all-reduce.log")
+    if log:
+        path = folder / log
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(LOG)
+    return log
+
+
+def made(run: Run, folder: Path, *, redact: bool = False) -> Ticket:
+    suspects = [s for s in run.verdict.suspects if NODE in s.hosts]
+    return ticket(run, folder, suspects, node=NODE, nodes=NODES, settings=Settings(), redact=redact)
+
+
+def test_a_ticket_has_cause_time_figures_hardware_logs_and_evidence_hash(
+    run: Run, tmp_path: Path
+) -> None:
+    one = made(run, tmp_path)
+    suspect = next(s for s in run.verdict.suspects if NODE in s.hosts)
+    for part in (suspect.cause, "62%", "1654", "DMI-99", "0000:3b:00.0", "inst-77", "phys-9c"):
+        assert part in one.text
+    assert run.evidence_hash in one.text
+    assert re.search(r"since: 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC or earlier", one.text)
+    assert {"ticket.md", "repro.sh", "programs/collective.py"} <= one.files.keys()
+    assert {f"collectors/{NODE}/dmesg.txt", f"collectors/{NODE}/report.txt"} <= one.files.keys()
+    assert sum(name.startswith("logs/") for name in one.files) > 3
+    assert one.archive() == made(run, tmp_path).archive()
+
+
+def test_no_file_of_a_redacted_ticket_has_a_name_or_address(run: Run, tmp_path: Path) -> None:
+    one = made(run, tmp_path, redact=True)
+    with zipfile.ZipFile(io.BytesIO(one.archive())) as archive:
+        files = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert len(files) > 10
+    for name, text in files.items():
+        if "/programs/" in name:
+            continue
+        assert not [secret for secret in SECRETS if secret in (name + text).lower()], name
+        hosts = "|".join(run.verdict.hosts)
+        assert not re.search(rf"(?<![a-z0-9])({hosts})(?![a-z0-9])", name + text, re.I), name
+    # The same node has the same name in all files, and what identifies hardware stays.
+    token = f"node-{run.verdict.hosts.index(NODE) + 1}"
+    with_node = [n for n, text in files.items() if re.search(rf"{token}(?!\d)", text)]
+    assert len(with_node) == sum("/programs/" not in name for name in files)
+    assert all(part in one.text for part in ("1654", "DMI-99", "0000:3b:00.0"))
+
+
+WORD = st.text("abcxyz0189", min_size=2, max_size=6).filter(lambda word: not word.isdigit())
+NAME = st.lists(WORD, min_size=1, max_size=3).map("-".join)
+
+
+@given(st.lists(NAME, min_size=1, max_size=5, unique=True), st.data())
+def test_a_redacted_text_has_no_name_however_names_are_joined(
+    names: list[str], data: st.DataObject
+) -> None:
+    joints = st.sampled_from([" ", ":", "-", "_", ".", "/", "=", ", ", "\n", "|", ".corp.net "])
+    drawn = [data.draw(st.tuples(st.sampled_from(names), joints)) for _ in range(6)]
+    text = Redactor(names)("".join(name + joint for name, joint in drawn))
+    for name in names:
+        assert not re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", text), text
+
+
+def test_the_script_is_plain_sh_with_the_parameters_of_the_worst_pair(
+    run: Run, tmp_path: Path
+) -> None:
+    one = made(run, tmp_path)
+    folder = tmp_path / "ticket"
+    for name, content in one.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    checked = ["shellcheck", "--shell=sh", str(folder / "repro.sh")]
+    assert subprocess.run(checked, capture_output=True, text=True, check=False).stdout == ""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    stand_ins = {
+        "mpirun": 'echo "$@"',
+        "all_reduce_perf": "",
+        "alltoall_perf": "",
+        "getent": "echo 10.0.0.2",
+        "ip": "echo 10.0.0.2 dev eth7 src 10.0.0.1",
+    }
+    for name, script in stand_ins.items():
+        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / name).chmod(0o755)
+    done = subprocess.run(
+        ["sh", "repro.sh"],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    words = done.stdout.split()
+    pair = words[words.index("--host") + 1]
+    assert re.fullmatch(r"h\d+:8,h\d+:8", pair)
+    assert f"{NODE}:8" in pair.split(",")
+    assert words[words.index("btl_tcp_if_include") + 1] == "eth7"
+    assert "# the run measured 261 GB/s" in done.stdout
+
+
+def test_hostile_names_stay_quoted_in_the_script_and_escaped_in_the_text(tmp_path: Path) -> None:
+    found = reported("hostile")
+    suspects = [s for s in found.verdict.suspects if s.hosts]
+    one = ticket(
+        found,
+        tmp_path,
+        suspects,
+        node=suspects[0].hosts[0],
+        nodes={},
+        settings=Settings(),
+        redact=False,
+    )
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", one.name)
+    assert "<script>" not in one.text
+    subprocess.run(["sh", "-n"], input=one.files["repro.sh"], check=True)
+    assert HOSTILE not in made_redacted(found, tmp_path, suspects[0].hosts[0])
+
+
+def made_redacted(run: Run, folder: Path, node: str) -> str:
+    suspects = [s for s in run.verdict.suspects if node in s.hosts]
+    one = ticket(run, folder, suspects, node=node, nodes={}, settings=Settings(), redact=True)
+    return "".join(text.decode() for text in one.files.values())
+
+
+@pytest.mark.parametrize(
+    ("case", "node", "fabric", "code"),
+    [
+        ("node", "h1", False, Code.NODE_NOT_BAD),
+        ("node", "h999", False, Code.NODE_UNKNOWN),
+        ("health", None, True, Code.RUN_NO_SUSPECT),
+        ("node", None, False, Code.USAGE),
+        ("pass", "h1", False, Code.RUN_NO_SUSPECT),
+        ("fabric", "h1", False, Code.NODE_NOT_BAD),
+    ],
+)
+def test_there_is_no_ticket_about_what_is_not_accused(
+    case: str, node: str | None, *, fabric: bool, code: Code, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = reported(case)
+    judged = Judged(verdict=found.verdict, plan=found.plan, records=found.records)
+    monkeypatch.setattr(commands, "judge_path", lambda *_, **__: judged)
+    with pytest.raises(BadInput) as refused:
+        commands.do_ticket("last", node, Terminal(), fabric=fabric, redact=False)
+    assert refused.value.code is code
+
+
+def test_a_ticket_about_the_network_lists_its_bad_pairs(tmp_path: Path) -> None:
+    found = reported("fabric")
+    suspects = [s for s in found.verdict.suspects if s.of_network]
+    one = ticket(found, tmp_path, suspects, node=None, nodes={}, settings=Settings(), redact=False)
+    worst = suspects[0].pairs[0]
+    assert one.name == "fabric"
+    assert all(host in one.text for host in worst.hosts)
+    assert "repro.sh" in one.files
