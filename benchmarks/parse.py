@@ -17,7 +17,6 @@ if __name__ == "__main__":
     root = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(root), str(root / "cli")]
 
-from accept.commands.judge import _no_garbage_collection
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.groups import pair_rounds
 from accept.core.judge import judge
@@ -100,13 +99,6 @@ def judged(
     planned: Plan, met: Sequence[tuple[int, int, tuple[str, ...]]], logs: list[bytes]
 ) -> Verdict:
     """Read and judge the logs as `accept judge` does."""
-    with _no_garbage_collection():
-        return _judged(planned, met, logs)
-
-
-def _judged(
-    planned: Plan, met: Sequence[tuple[int, int, tuple[str, ...]]], logs: list[bytes]
-) -> Verdict:
     (step,) = planned.steps
     records = [Record(step="00-hosts", checks=("hosts",), wave=0, group=0, hosts=NODES, exit=0)]
     for (wave, group, hosts), log in zip(met, logs, strict=True):

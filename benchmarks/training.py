@@ -60,7 +60,7 @@ def _bare(training: Any, step: int) -> None:
     training.update()
 
 
-def measure(arguments: str) -> tuple[float, float]:
+def measure(arguments: str, *, steps: int, device: str = "cpu") -> tuple[float, float]:
     """Return the seconds of a step of train.py and of the bare loop, in this process alone."""
     import time
     from statistics import median
@@ -70,7 +70,7 @@ def measure(arguments: str) -> tuple[float, float]:
     from train import Training
     from train_options import options_of
 
-    options = options_of([*arguments.split(), "--device", "cpu"])
+    options = options_of([*arguments.split(), "--device", device])
     me, progress = rank_io.identity(), rank_io.Progress(0)
     injected, device = torch_io.begin(me, progress, options)
     training = Training(options, me, injected, progress, device)
@@ -78,6 +78,8 @@ def measure(arguments: str) -> tuple[float, float]:
     def seconds(turn: Callable[[], None]) -> float:
         began = time.perf_counter()
         turn()
+        if device != "cpu":
+            training.torch.cuda.synchronize()
         return time.perf_counter() - began
 
     def bare() -> None:
@@ -95,7 +97,7 @@ def measure(arguments: str) -> tuple[float, float]:
     bare_steps: list[float] = []
     differences: list[float] = []
     comparisons: list[float] = []
-    for number in range(_STEPS[arguments]):
+    for number in range(steps):
         if number % options.every == 0:
             comparisons.append(seconds(compare))
         if number % 2:
@@ -111,4 +113,4 @@ def measure(arguments: str) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1])))
+    print(json.dumps(measure(sys.argv[1], steps=_STEPS[sys.argv[1]])))
