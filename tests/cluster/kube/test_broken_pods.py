@@ -132,7 +132,7 @@ def test_without_index_0_the_finished_steps_are_judged(
     done = started.wait()
     assert done.ending == ("not-tested", 5), done.err
     checks = {one["check"]: one["state"] for one in done.result["checks"]}
-    assert checks["connectivity"] == "pass"
+    assert checks["connectivity"] == "pass", done.err
 
 
 def test_an_image_without_mpirun_is_said(cluster: Cluster, namespace: str, tmp_path: Path) -> None:

@@ -97,7 +97,14 @@ def test_runs_side_by_side_keep_what_they_measured_however_they_are_ended(
     # A user ends the own run, somebody else the second one, and Slurm the third one.
     assert first.do("cancel", "last").exit == 0
     cluster.call("scancel", f"--name=accept-{second.attempt()}")
-    cluster.call("sbatch", "--partition=urgent", "--nodelist=n4", "--exclusive", "--wrap=true")
+    cluster.call(
+        "sbatch",
+        "--partition=urgent",
+        "--nodelist=n4",
+        "--exclusive",
+        "--output=/dev/null",
+        "--wrap=true",
+    )
     for run, reason in (
         (first, "the run was cancelled"),
         (second, "the run was cancelled"),

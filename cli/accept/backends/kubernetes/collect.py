@@ -14,7 +14,7 @@ from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.dump import describe
 from accept.backends.kubernetes.exec import execute
 from accept.backends.kubernetes.objects import MAIN_CONTAINER
-from accept.backends.kubernetes.status import PodPhase, State, place_of, query_state
+from accept.backends.kubernetes.status import Pod, PodPhase, State, place_of, query_state
 from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say
 from accept.core import evidence
@@ -22,7 +22,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadEvidence, Exit, Interrupted, NoEvidence
 from accept.core.runner.coordinator import RECORDS_COPY, Launch
 from accept.core.serde import dump
-from accept.core.text import decimal
+from accept.core.text import decimal, plain
 from accept.evidence import archive as evidence_archive
 from accept.evidence import bucket, rundir
 
@@ -133,6 +133,8 @@ CLUSTER_FOLDER = "cluster"
 #: Pods whose records are read, in the order of their nodes' names: the coordinator copies them
 #: to the first that is alive.
 _COPIES = 3
+#: How often a pod is asked for its copy, and for how many seconds each time.
+_COPY_TRIES, _COPY_SECONDS = 3, 20.0
 #: Exit codes of a coordinator that reached a verdict on a complete run.
 _VERDICTS = (Exit.PASS, Exit.REJECTED, Exit.INCOMPLETE, Exit.INCONCLUSIVE)
 
@@ -301,7 +303,8 @@ def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
         missing = ["the log of index 0"]
     if state.first is not None and state.first.code in _VERDICTS:
         raise _evidence_elsewhere(job, state.first.code, missing[0], saved)
-    if kept := _kept_for_coordinator(job, state, folder):
+    kept, reasons = _kept_for_coordinator(job, state, folder)
+    if kept:
         with console.open("ab") as log:
             log.write(kept)
         return ["the raw logs: they were lost with the coordinator's pod"]
@@ -310,29 +313,47 @@ def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
     evidence.write(target / evidence.RECORDS, "")
     launch = Launch(attempt=job.attempt, hosts=(), start_seconds=0.0)
     evidence.write(target / evidence.HOSTS, json.dumps(dump(launch)) + "\n")
-    return [*missing, "records and raw logs: nothing holds them any more"]
+    return [*missing, *reasons, "records and raw logs: nothing holds them any more"]
 
 
-def _kept_for_coordinator(job: Job, state: State, folder: Path) -> bytes:
-    """Return the packed records that another pod keeps in case the coordinator is lost, if any.
+def _kept_for_coordinator(job: Job, state: State, folder: Path) -> tuple[bytes, list[str]]:
+    """Return the packed records that another pod keeps in case the coordinator is lost.
 
-    A running pod keeps them in a file; one that has ended printed them. If several have some, those
-    with the most records count.
+    Without any, return why each pod gave none. If several have some, those with the most records
+    count.
     """
     api = Api(place_of(job))
     kept, most = b"", -1
+    reasons: list[str] = []
     others = sorted((p for p in state.pods if not p.coordinates and p.ran), key=lambda p: p.node)
     for pod in others[:_COPIES]:
         try:
-            if pod.phase == PodPhase.RUNNING:
-                command = ["cat", f"{FOLDER}/{RECORDS_COPY}"]
-                text = execute(api, pod.name, command, timeout=20.0).out.encode()
-            else:
-                name = f"{pod.name}.{MAIN_CONTAINER}.log"
-                text = (folder / CLUSTER_FOLDER / "logs" / name).read_bytes()
-            _, records, _ = evidence.unpack(text.splitlines(), f"the log of {pod.name}")
-        except (ApiError, BadEvidence, OSError):
+            text = _copied_records(api, pod, folder)
+            _, records, _ = evidence.unpack(text.splitlines(), f"the copy on {pod.name}")
+        except (ApiError, BadEvidence, OSError) as error:
+            reasons.append(f"the copy of the records on {pod.name}: {plain(error, 200)}")
             continue
         if len(records) > most:
             kept, most = text, len(records)
-    return kept
+    return kept, [] if kept else reasons
+
+
+def _copied_records(api: Api, pod: Pod, folder: Path) -> bytes:
+    """Return the copy of the records that a pod keeps in a file, or that it printed at its end.
+
+    Raises ApiError or OSError. A busy node may break off the connection of an `exec`.
+    """
+    if pod.phase != PodPhase.RUNNING:
+        name = f"{pod.name}.{MAIN_CONTAINER}.log"
+        return (folder / CLUSTER_FOLDER / "logs" / name).read_bytes()
+    command = ["cat", f"{FOLDER}/{RECORDS_COPY}"]
+    for left in reversed(range(_COPY_TRIES)):
+        try:
+            done = execute(api, pod.name, command, timeout=_COPY_SECONDS)
+        except ApiError:
+            if not left:
+                raise
+            continue
+        if done.exit is not None:
+            return done.out.encode()
+    raise ApiError("the connection broke before all of it had arrived", status=0)
