@@ -433,15 +433,30 @@ class _Search:
         return self._is_rare(one, own, others)
 
     def _is_rare(self, one: _Accepted, own: Collection[int], others: Collection[int]) -> bool:
+        """Return True if chance rarely gathers bad pairs like `own` among these and `others`.
+
+        For hosts and GPUs, only pairs count that lost at least half of what the bad ones of `own`
+        lost in the median: pairs that are a little slow have other reasons than those that
+        collapsed.
+        """
         hypothesis = one.hypothesis
         pairs, other_pairs = len(self._pairs(own)), len(self._pairs(others))
-        bad = len(self._pairs(i for i in own if self.units[i].bad))
-        other_bad = len(self._pairs(i for i in others if self.units[i].bad))
+        lost = {i: self._lost(i) for i in (*own, *others) if self.units[i].bad}
+        own_lost = [lost[i] for i in own if i in lost]
+        least = 0.0
+        if own_lost and hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU):
+            least = median_of(own_lost) / 2
+        bad = len(self._pairs(i for i in own if lost.get(i, -1.0) >= least))
+        other_bad = len(self._pairs(i for i in others if lost.get(i, -1.0) >= least))
         lone = hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU) and not other_bad
         if lone and not one.intermittent:
             return True
         chance = _log_tail(bad, pairs, bad + other_bad, pairs + other_pairs)
         return chance + hypothesis.penalty < (log(_RARE) if lone else -self.caution)
+
+    def _lost(self, index: int) -> float:
+        """Return what a unit lost in the median of its bad events, as a share of normal."""
+        return median_of(e.lost for e in self.units[index].events if e.bad)
 
     def _is_distance(self, bad: Collection[int]) -> bool:
         """Return True if bad units lost no more in the median than distance costs."""
