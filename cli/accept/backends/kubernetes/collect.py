@@ -133,7 +133,7 @@ CLUSTER_FOLDER = "cluster"
 #: Pods whose records are read, in the order of their nodes' names: the coordinator copies them
 #: to the first that is alive.
 _COPIES = 3
-#: How often a pod is asked for its copy, and for how many seconds each time.
+#: Attempts to read the copy of a pod, and seconds for each.
 _COPY_TRIES, _COPY_SECONDS = 3, 20.0
 #: Exit codes of a coordinator that reached a verdict on a complete run.
 _VERDICTS = (Exit.PASS, Exit.REJECTED, Exit.INCOMPLETE, Exit.INCONCLUSIVE)
@@ -341,7 +341,7 @@ def _kept_for_coordinator(job: Job, state: State, folder: Path) -> tuple[bytes, 
 def _copied_records(api: Api, pod: Pod, folder: Path) -> bytes:
     """Return the copy of the records that a pod keeps in a file, or that it printed at its end.
 
-    Raises ApiError or OSError. A busy node may break off the connection of an `exec`.
+    Raises ApiError or OSError. Connections to a busy node may end early, so it tries again.
     """
     if pod.phase != PodPhase.RUNNING:
         name = f"{pod.name}.{MAIN_CONTAINER}.log"
@@ -356,4 +356,4 @@ def _copied_records(api: Api, pod: Pod, folder: Path) -> bytes:
             continue
         if done.exit is not None:
             return done.out.encode()
-    raise ApiError("the connection broke before all of it had arrived", status=0)
+    raise ApiError("the connection ended before the whole copy had arrived", status=0)
