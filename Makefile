@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 # The tests start the same programs many times, so Python must keep its byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint bench fuzz repeat cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
+.PHONY: help run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint pictures bench fuzz repeat cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
@@ -53,6 +53,9 @@ setup-fast: .venv/.stamp-fast ## what `test-fast` and `lint` need: no Open MPI, 
 
 lint: .venv/.stamp-fast ## ruff, mypy, import-linter, shellcheck, yamllint, codespell, zizmor
 	@.ci/run lint
+
+pictures: .venv/.stamp-dev ## make the pictures of the docs; those of the report need Chromium
+	@.venv/bin/python -m tests.factories.pictures
 
 bench: .venv/.stamp-dev ## measure the figures of benchmarks/README.md
 	@.venv/bin/python -m benchmarks $(ARGS)

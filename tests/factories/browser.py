@@ -83,12 +83,24 @@ class Browser:
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=9
             )
 
-    def look(self, target: Path, *, media: str = "screen", scheme: str = "light") -> None:
-        """Write a picture of the full page."""
+    def resize(self, width: int, height: int) -> None:
+        """Give the window another size, in pixels."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+
+    def look(
+        self, target: Path, *, media: str = "screen", scheme: str = "light", part: str = ""
+    ) -> None:
+        """Write a picture of what the window shows, or of the element with a selector."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
-        done = self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        done = self.call("Page.captureScreenshot", **(self._clip(part) if part else {}))
         target.write_bytes(base64.b64decode(done["data"]))
+
+    def _clip(self, part: str) -> dict[str, Any]:
+        box = f"document.querySelector({json.dumps(part)}).getBoundingClientRect()"
+        script = f"(({{x, y, width, height}}) => ({{x, y: y + scrollY, width, height}}))({box})"
+        return {"captureBeyondViewport": True, "clip": {**self.run(script), "scale": 1}}
 
     def _note(self, event: dict[str, Any]) -> None:
         if event.get("method") in _COMPLAINTS:

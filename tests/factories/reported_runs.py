@@ -139,7 +139,12 @@ def _dressed(planned: Plan, verdict: Verdict, records: Sequence[Record]) -> Run:
             replace(made, start=_START, end=_START + 3)
             for made in gpu_inventory(len(verdict.hosts))[1]
         ]
-    ends = replace(verdict, start=_START, end=max(made.end for made in timed), gpus=_GPUS)
+    ends = replace(
+        verdict,
+        start=_START,
+        end=max(made.end for made in timed),
+        gpus=_GPUS * len(verdict.hosts),
+    )
     return Run(plan=planned, verdict=ends, records=tuple(timed), evidence_hash="ab" * 32)
 
 
