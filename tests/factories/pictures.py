@@ -67,15 +67,13 @@ def _run(name: str) -> Run:
 
 def screen(name: str) -> str:
     """Return the screen of a case as SVG."""
+    shown = Text.from_ansi(text.table(_run(name).verdict, _COLUMNS, color=True))
+    width = max(line.cell_len for line in shown.split())
     console = Console(
-        record=True,
-        file=io.StringIO(),
-        width=_COLUMNS,
-        force_terminal=True,
-        color_system="standard",
+        record=True, file=io.StringIO(), width=width, force_terminal=True, color_system="standard"
     )
-    shown = text.table(_run(name).verdict, _COLUMNS, color=True)
-    console.print(Text.from_ansi(shown), soft_wrap=True)
+    # Without another line, the underscores of the last one are cut off.
+    console.print(shown, end="\n\n")
     svg = console.export_svg(title=SCREENS[name], code_format=_FORMAT, unique_id=f"screen-{name}")
     return "".join(f"{line.rstrip()}\n" for line in svg.splitlines())
 
