@@ -59,7 +59,7 @@ def _discovery(nodes: int) -> list[Row]:
         file = desk.render(nodes=nodes, checks=[*CONNECT, WAITS])
         began = time.time()
         desk.install(file)
-        desk.says("[1/2]")
+        desk.wait_for_log("[1/2]")
         pods = desk.pods()
         pod = pods[0]["metadata"]["name"]
         inside = ("-n", namespace, "exec", pod, "-c", "accept", "--", "sh", "-c")

@@ -125,7 +125,7 @@ class TestDryRun:
         assert re.search(r"^estimated: [\d.]+ (s|min)\b", done.out, re.MULTILINE)
         assert not runs.exists()
 
-    def test_a_budget_leaves_out_what_does_not_fit_and_is_no_pass(self, suite: Path) -> None:
+    def test_a_run_leaves_out_what_exceeds_its_budget_and_does_not_pass(self, suite: Path) -> None:
         done = run(suite, "--budget", "11s", "--json")
         assert done.code == 6
         states = {one["check"]: one["state"] for one in json.loads(done.out)["checks"]}
@@ -253,7 +253,9 @@ class TestScript:
         (tmp_path / "own.yaml").write_text(text)
         return tmp_path / "own.yaml"
 
-    def test_is_run_and_its_metrics_are_held_against_what_is_expected(self, tmp_path: Path) -> None:
+    def test_is_run_and_its_metrics_are_compared_with_the_expected_values(
+        self, tmp_path: Path
+    ) -> None:
         line = 'ACCEPT {"metric":"free","value":42,"unit":"GB"}'
         suite = self.own(tmp_path, f"#!/bin/sh\necho '{line}'\n")
         done = run(suite, "--expect", "script.free>=40")

@@ -278,7 +278,7 @@ class TestEveryRun:
             assert pods["accept-run"] == "mytest-a1"
             assert pods["app.kubernetes.io/version"] == __version__
 
-    def test_tells_its_pods_where_they_are(self, major: int, write: Write) -> None:
+    def test_sets_the_environment_of_its_pods(self, major: int, write: Write) -> None:
         found = objects(major, write(nodes=3), "--set", "attempt=a1")
         env = environment(found)
         assert {key: env[key] for key in env if key.startswith("ACCEPT_")} == {
@@ -492,24 +492,24 @@ class TestEdited:
 @pytest.mark.real
 class TestRefused:
     def test_without_a_plan(self, major: int) -> None:
-        said = refusal(major)
-        assert Code.HELM_NO_PLAN in said
-        assert "accept render" in said
+        message = refusal(major)
+        assert Code.HELM_NO_PLAN in message
+        assert "accept render" in message
 
     def test_without_an_image(self, major: int, write: Write) -> None:
-        said = refusal(major, "--values", write(), "--set", "site.image=null")
-        assert Code.SITE_NO_IMAGE in said
+        message = refusal(major, "--values", write(), "--set", "site.image=null")
+        assert Code.SITE_NO_IMAGE in message
 
     @pytest.mark.parametrize(
         "key", ["gpus", "site.queeu", "pod.gpus", "results.bucket", "ssh.key", "accept.by"]
     )
     def test_a_key_that_does_not_exist_is_named(self, major: int, key: str, write: Write) -> None:
-        said = refusal(major, "--values", write(), "--set", f"{key}=1")
-        assert key.rpartition(".")[2] in said
-        assert "additional properties" in said.lower()
+        message = refusal(major, "--values", write(), "--set", f"{key}=1")
+        assert key.rpartition(".")[2] in message
+        assert "additional properties" in message.lower()
 
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("given", "named"),
         [
             ("attempt=A_b", "attempt"),
             ("site.controller=pod", "controller"),
@@ -518,10 +518,10 @@ class TestRefused:
             ("site.includeNodes=node1", "includeNodes"),
         ],
     )
-    def test_a_value_that_is_none_is_named(
-        self, major: int, given: str, said: str, write: Write
+    def test_an_invalid_value_is_named(
+        self, major: int, given: str, named: str, write: Write
     ) -> None:
-        assert said in refusal(major, "--values", write(), "--set", given)
+        assert named in refusal(major, "--values", write(), "--set", given)
 
     @pytest.mark.parametrize("given", ["accept.version=9.9.9", "accept.code=other"])
     def test_values_of_another_version(self, major: int, given: str, write: Write) -> None:
@@ -601,10 +601,10 @@ class TestRefused:
         file = write(nodes=nodes)
         given = ("--set", "site.controller=jobset", "--set", "attempt=twelve-chars")
         # Helm's own bound is 53.
-        said = refusal(major, "--values", file, *given, name="n" * 53)
-        assert Code.KUBE_NAME_LONG in said
-        longest = re.search(r"at most (\d+) characters, it has 53", said)
-        assert longest is not None, said
+        message = refusal(major, "--values", file, *given, name="n" * 53)
+        assert Code.KUBE_NAME_LONG in message
+        longest = re.search(r"at most (\d+) characters, it has 53", message)
+        assert longest is not None, message
         found = objects(major, file, *given, name="n" * int(longest[1]))
         # JobSet checks this name of a pod, and that of a plain Job is shorter.
         assert len(f"{environment(found)['ACCEPT_HOST_PREFIX']}{nodes - 1}-abcde") == 63
@@ -632,10 +632,10 @@ def test_lint_finds_nothing(major: int, write: Write) -> None:
 class TestNotes:
     @pytest.mark.parametrize("controller", ["jobset", "job"])
     def test_say_how_to_watch_read_and_fetch(self, controller: str, write: Write) -> None:
-        said = self.notes(write(), "--set", f"site.controller={controller},attempt=a1")
+        notes = self.notes(write(), "--set", f"site.controller={controller},attempt=a1")
         for part in ("-f", "kubectl -n team", "accept-run=mytest-a1", "accept judge", "uninstall"):
-            assert part in said
-        assert "600 s" in said
+            assert part in notes
+        assert "600 s" in notes
 
     def test_name_what_was_edited(self, write: Write) -> None:
         notes = self.notes(write(), "--set", "launcher.env.NCCL_X=7")

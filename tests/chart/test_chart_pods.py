@@ -111,9 +111,9 @@ class TestCode:
 
 class TestNetwork:
     def test_of_the_machine_becomes_notes_of(self, major: int, write: Write) -> None:
-        said = notes_of(objects(major, write(KNOWN)))
-        assert said["networking.gke.io/default-interface"] == "eth0"
-        listed = json.loads(said["networking.gke.io/interfaces"])
+        annotations = notes_of(objects(major, write(KNOWN)))
+        assert annotations["networking.gke.io/default-interface"] == "eth0"
+        listed = json.loads(annotations["networking.gke.io/interfaces"])
         assert listed[:2] == [
             {"interfaceName": "eth0", "network": "default"},
             {"interfaceName": "eth2", "network": "rdma-0"},
@@ -122,8 +122,8 @@ class TestNetwork:
 
     def test_of_the_site_goes_before_the_machines(self, major: int, write: Write) -> None:
         site = "  networks: [{interface: eth0, network: default}, {interface: eth1, network: n}]\n"
-        said = notes_of(objects(major, write(KNOWN, site=site)))
-        assert json.loads(said["networking.gke.io/interfaces"])[1]["network"] == "n"
+        annotations = notes_of(objects(major, write(KNOWN, site=site)))
+        assert json.loads(annotations["networking.gke.io/interfaces"])[1]["network"] == "n"
         none = notes_of(objects(major, write(KNOWN, site="  networks: []\n")))
         assert not [key for key in none if "networking" in key]
 
@@ -275,8 +275,8 @@ class TestPlacement:
         assert labels["kueue.x-k8s.io/queue-name"] == "a4"
         assert labels["kueue.x-k8s.io/priority-class"] == "high"
         assert "affinity" not in pod(found)
-        said = {key: value for key, value in notes_of(found).items() if "kueue" in key}
-        assert said == {
+        annotations = {key: value for key, value in notes_of(found).items() if "kueue" in key}
+        assert annotations == {
             "kueue.x-k8s.io/podset-required-topology": "block",
             "kueue.x-k8s.io/podset-slice-required-topology": "rack",
             "kueue.x-k8s.io/podset-slice-size": "16",
@@ -310,7 +310,7 @@ class TestPlacement:
         ("site", "suspended"),
         [("", False), ("  suspend: true\n", True), ("  queue: q\n  suspend: false\n", False)],
     )
-    def test_suspended_as_said(
+    def test_suspended_as_configured(
         self,
         major: int,
         site: str,
@@ -531,6 +531,6 @@ class TestDevices:
         assert request == {"name": "nics", **expected}
 
     def test_are_refused_where_the_cluster_serves_none(self, major: int, write: Write) -> None:
-        said = refusal(major, "--values", write("domain"), "--kube-version", "1.31.4")
-        assert Code.HELM_NO_CLAIMS in said
+        message = refusal(major, "--values", write("domain"), "--kube-version", "1.31.4")
+        assert Code.HELM_NO_CLAIMS in message
         text(major, write(KNOWN), "--kube-version", "1.31.4")

@@ -49,7 +49,7 @@ class Store:
 
     def build(self, container: str, *options: str) -> str:
         """Build the target `cpu` on a container's contents; remove that; return the name."""
-        # A certificate authority of this machine's must be in the base, as docker/README.md says.
+        # The base must contain a certificate authority of this machine: see docker/README.md.
         if authority := os.environ.get("PIP_CERT"):
             self("copy", container, authority, "/etc/registry-ca.crt")
             self("config", "--env", "PIP_CERT=/etc/registry-ca.crt", container)

@@ -1,7 +1,7 @@
-"""What lies on this machine's disk for the hosts, and what of this machine they see.
+"""Files on this machine's disk for the hosts, and the folders of this machine that hosts see.
 
-One state folder holds it all: a folder for each host (its /etc/ssh and some of its /etc), and one
-for the workstation (its key, its ssh configuration, the host keys it knows).
+One state folder contains all files. It has a folder for each host (its /etc/ssh and some of its
+/etc), and one for the workstation (its key, its ssh configuration, the host keys it knows).
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 # The first process of a test host (tests/cluster/hosts.py starts it in new mount, PID, network,
 # UTS and IPC namespaces): init.sh STATE NAME TMPFS_SIZE BASE [SOURCE TARGET]...
 #
-# Everything but the places hidden below is that of BASE (/: the machine's own), read-write. SOURCE is shown at
-# TARGET although TARGET lies in a hidden place. Says its process id as the machine sees it, then
-# waits for "go", with a command where one is to run first; when standard input ends the host ends,
-# with every process in it.
+# The host sees the files of BASE (/: those of the machine), read-write, except for the places hidden
+# below. SOURCE is shown at TARGET, even if TARGET is in a hidden place. The script prints its process
+# id as the machine sees it. Then it waits for "go", which may be followed by a command to run first.
+# When standard input ends, the host ends with every process in it.
 set -euo pipefail
 
 state=$1 name=$2 size=$3 base=$4

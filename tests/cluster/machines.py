@@ -49,9 +49,9 @@ class Machines:
     """N hosts, up from the start of the `with` block to its end.
 
     `rate` shapes every host's link (None: not at all). `late` names hosts whose sshd isn't started.
-    `share` names folders (virtual environments, say) to be seen on the hosts although they lie
-    under /tmp, /root or another hidden place; this repository and this Python always are. `size` is
-    that of each private place. With `domain` the names are h1.DOMAIN and the hostnames h1. `base`
+    `share` names folders, such as virtual environments, that hosts see even if they are under /tmp,
+    /root or another hidden place. Hosts always see this repository and this Python. `size` is that
+    of each private place. With `domain` the names are h1.DOMAIN and the hostnames h1. `base`
     is the folder of their system: this machine's own, or one of `tests.cluster.debian`.
     """
 
@@ -180,8 +180,8 @@ class Machines:
         assert pipe
         line = pipe.readline()
         if not line:
-            said = (self.state / name / "init.log").read_text()
-            raise HostGone(f"{name} did not start: {said.strip()}")
+            log = (self.state / name / "init.log").read_text()
+            raise HostGone(f"{name} did not start: {log.strip()}")
         return line
 
     def _end(self, name: str) -> None:
@@ -290,7 +290,7 @@ class Machines:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host to its end; a string is for `sh -c`.
 
-        Raises CalledProcessError, with what it said, and TimeoutExpired, after killing it.
+        Raises CalledProcessError with the output, and TimeoutExpired after killing the command.
         """
         process = self.popen(name, command, env=env)
         self._started.remove(process)

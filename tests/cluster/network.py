@@ -2,7 +2,7 @@
 
 Nothing but one interface, `accept-...`, appears on the machine itself; it holds the first address
 of a /24 that no route of the machine knew before, and its name is taken atomically, so that two
-networks at once never share a range. The kernel removes all of it when the process that holds the
+networks at once never share a range. The kernel removes everything when the process that holds the
 switch is gone.
 """
 
@@ -42,7 +42,7 @@ def inside(pid: int, *kinds: str) -> list[str]:
 def execute(command: Sequence[str], *, text: str = "") -> str:
     """Run a command to its end and return what it printed.
 
-    Raises NoNetwork with what it said where it failed.
+    Raises NoNetwork with the error output if the command fails.
     """
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -54,7 +54,7 @@ def bits(rate: str) -> int:
     """Return a rate such as "100mbit" in bits a second."""
     match = re.fullmatch(r"(\d+)(kbit|mbit|gbit)", rate)
     if not match:
-        raise ValueError(f"{rate!r} is no rate: a whole number and kbit, mbit or gbit")
+        raise ValueError(f"invalid rate {rate!r}: expected a whole number and kbit, mbit or gbit")
     return int(match[1]) * UNITS[match[2]]
 
 

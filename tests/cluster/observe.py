@@ -1,7 +1,7 @@
 """Observe a test host from outside: processes, listening ports, files.
 
-All of it is read through /proc of the host's first process, so looking starts nothing there and
-leaves nothing there.
+Everything is read from /proc of the host's first process, so an observation starts nothing on the
+host and leaves nothing there.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Suspects = set[tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is done to the hosts, and the verdict that has to follow."""
+    """A fault on the hosts, and the verdict that has to follow."""
 
     fault: Callable[[Hosts], AbstractContextManager[object]]
     ending: tuple[str, int] = ("pass", 0)

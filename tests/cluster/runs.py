@@ -134,14 +134,14 @@ class Started:
             )
 
     @property
-    def said(self) -> str:
+    def progress(self) -> str:
         """Return its progress so far."""
         return self._err.read_text()
 
-    def says(self, words: str, patience: float = PATIENCE) -> None:
+    def wait_for(self, words: str, patience: float = PATIENCE) -> None:
         """Wait until its progress contains a text."""
-        until(lambda: words in self.said or self.process.poll() is not None, patience)
-        assert words in self.said, self.said
+        until(lambda: words in self.progress or self.process.poll() is not None, patience)
+        assert words in self.progress, self.progress
 
     def interrupt(self) -> None:
         """Send Ctrl-C to all processes of its session, like a terminal."""
@@ -149,7 +149,7 @@ class Started:
 
     def kill(self) -> None:
         """Kill it and all processes that it started here."""
-        # Once it is reaped its number may be another's.
+        # After it is reaped, another process may have its number.
         if self.process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -161,9 +161,9 @@ class Started:
             code = self.process.wait(patience)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"no end within {patience:.0f} s:\n{self.said}") from None
+            raise AssertionError(f"no end within {patience:.0f} s:\n{self.progress}") from None
         seconds = time.monotonic() - self.began
-        return Done(exit=code, out=self._out.read_text(), err=self.said, seconds=seconds)
+        return Done(exit=code, out=self._out.read_text(), err=self.progress, seconds=seconds)
 
 
 class Workstation:
@@ -228,7 +228,7 @@ class Workstation:
             again = accept("judge", place, "--json")
             assert again.code == done.exit, again.err
             result = json.loads(again.out)
-            # `judge` tells the figures too.
+            # `judge` reports the figures too.
             assert {**result, **done.result} == result
 
 

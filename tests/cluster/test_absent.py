@@ -10,8 +10,8 @@ from tests.cluster.runs import CONNECT, Lab
 
 Make = Callable[..., Lab]
 
-#: What is done to h3, the cause that has to be named, and for how long hosts are waited for: that
-#: nobody does for the last four, where there is nothing to hope for.
+#: The fault of h3, the expected cause, and how long a run waits for hosts. It does not wait for h3
+#: in the last four cases, because waiting cannot help there.
 ABSENCES: dict[str, tuple[Callable[[Hosts], None], str, str]] = {
     "stopped": (lambda hosts: hosts.stop("h3"), "unreachable-timeout", "12s"),
     "no sshd": (lambda hosts: hosts.stop_sshd("h3"), "unreachable-refused", "12s"),
@@ -60,12 +60,12 @@ def test_no_host_at_all_means_that_nothing_starts(make_lab: Make) -> None:
 def test_a_host_whose_sshd_comes_late_is_waited_for(make_lab: Make) -> None:
     lab = make_lab(4, late=["h2"])
     run = lab.start("--start-timeout", "120s", checks=CONNECT)
-    run.says("waiting for h2")
+    run.wait_for("waiting for h2")
     lab.hosts.start_sshd("h2")
     done = run.wait()
     assert done.ending == ("pass", 0), done.err
     assert done.result["hosts"] == list(lab.hosts.names)
-    # That sshd of its own, which was not there before, stays.
+    # The sshd of h2, which did not run before, stays.
     lab.nothing_is_left([name for name in lab.hosts.names if name != "h2"])
     assert not [each for each in lab.differs(["h2"]) if "accept-" in each]
     lab.evidence_holds(done)

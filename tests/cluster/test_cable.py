@@ -12,7 +12,7 @@ Make = Callable[..., Lab]
 def test_a_run_ends_by_itself_and_keeps_its_evidence_and_no_port(make_lab: Make) -> None:
     lab = make_lab(3)
     run = lab.start(checks=[*CONNECT, *ALL_REDUCE])
-    run.says("1/2]")
+    run.wait_for("1/2]")
     lab.hosts.unplug()
     run.kill()
     # All of this while nobody can reach the hosts.
@@ -48,14 +48,14 @@ def test_a_run_ends_by_itself_and_keeps_its_evidence_and_no_port(make_lab: Make)
 def test_a_connection_that_drops_while_watching_is_survived(make_lab: Make) -> None:
     lab = make_lab(2)
     run = lab.start(checks=LONG)
-    run.says("1/2]")
+    run.wait_for("1/2]")
     lab.hosts.unplug()
     # ssh gives up 30 s after the last sign of life, and the next two find nobody.
-    run.says("no connection to h1; the run goes on there")
+    run.wait_for("no connection to h1; the run goes on there")
     lab.hosts.plug()
     done = run.wait()
     assert done.ending == ("pass", 0), done.err
-    # Each line was shown once, whatever was asked for again.
+    # Each line was shown once, although output was requested again.
     assert done.err.count("2/2]") == 1
     assert done.err.count("1/2]") == 1
     lab.nothing_is_left()

@@ -18,7 +18,7 @@ Make = Callable[..., Hosts]
 PYTHON = sys.executable
 MPIRUN = Path(sys.prefix) / "bin" / "mpirun"
 
-#: Receives all that COUNT senders have; says how many bytes, in how many seconds from the first.
+#: Receives everything from COUNT senders; prints the bytes, and the seconds since the first byte.
 RECEIVER = """
 import selectors, socket, sys, time
 server = socket.create_server(("", 5001))
@@ -106,7 +106,7 @@ class TestApart:
         done = hosts.run("h1", ["env", "-C", str(Path.cwd()), PYTHON, "-c", code])
         assert done.stdout == "h1\n"
 
-    def test_listening_says_what_ss_says(self, make_hosts: Make) -> None:
+    def test_listening_agrees_with_ss(self, make_hosts: Make) -> None:
         hosts = make_hosts(1)
         shown = hosts.run("h1", "ss --no-header --tcp --listening --numeric").stdout
         addresses = sorted(line.split()[3] for line in shown.splitlines())
@@ -122,7 +122,7 @@ class TestApart:
         hosts.run("h1", "echo two > /tmp/file")
         assert hosts.tree("h1") != before
 
-    def test_hosts_trust_each_other_only_when_told_to(self, make_hosts: Make) -> None:
+    def test_hosts_trust_each_other_only_if_requested(self, make_hosts: Make) -> None:
         hosts = make_hosts(2)
         command = "ssh -o BatchMode=yes h2 hostname"
         assert hosts.run("h1", command, check=False).returncode == 255
@@ -214,8 +214,8 @@ class TestFaultsOfTheNetwork:
     def test_a_cut_host_is_silent_until_it_is_back(self, make_hosts: Make) -> None:
         hosts = make_hosts(2)
         hosts.cut("h2")
-        said = ssh(hosts, "h2").stderr
-        assert "timed out" in said or "No route to host" in said
+        error = ssh(hosts, "h2").stderr
+        assert "timed out" in error or "No route to host" in error
         assert ssh(hosts, "h1").stdout == "h1\n"
         hosts.restore("h2")
         until(lambda: ssh(hosts, "h2").stdout == "h2\n")
@@ -231,7 +231,7 @@ class TestFaultsOfTheNetwork:
         hosts.plug()
         until(lambda: ssh(hosts, "h1").stdout == "h1\n")
 
-    def test_a_firewall_drops_all_that_a_host_says(self, make_hosts: Make) -> None:
+    def test_a_firewall_drops_all_packets_of_a_host(self, make_hosts: Make) -> None:
         hosts = make_hosts(1)
         hosts.drop("h1")
         assert "timed out" in ssh(hosts, "h1").stderr
@@ -253,15 +253,15 @@ class TestFaultsOfTheNetwork:
 
 
 class TestFaultsOfAHost:
-    def test_a_killed_host_says_no_farewell(self, make_hosts: Make) -> None:
+    def test_a_killed_host_does_not_close_its_connections(self, make_hosts: Make) -> None:
         hosts = make_hosts(3)
         hosts.trust()
         session = hosts.popen("h1", "ssh h2 'echo on; exec sleep 1000'")
         assert session.stdout
         assert session.stdout.readline() == "on\n"
         hosts.kill("h2")
-        said = ssh(hosts, "h2").stderr
-        assert "timed out" in said or "No route to host" in said
+        error = ssh(hosts, "h2").stderr
+        assert "timed out" in error or "No route to host" in error
         assert session.poll() is None
         with pytest.raises(HostGone):
             hosts.run("h2", "true")

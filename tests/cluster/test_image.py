@@ -122,16 +122,16 @@ def test_has_what_the_checks_need(store: Tried) -> None:
 
 def test_has_what_a_pod_starts_with(store: Tried) -> None:
     tools = "sh tar sshd ssh ssh-keygen getent python3 mpirun ps ip"
-    said = store.run(f"for tool in {tools}; do command -v $tool >/dev/null || echo $tool; done")
-    assert said == ""
+    missing = store.run(f"for tool in {tools}; do command -v $tool >/dev/null || echo $tool; done")
+    assert missing == ""
     store.run("python3 -c 'import asyncio, json, tarfile, zlib, obstore'")
 
 
 def test_ranks_find_each_other(store: Tried) -> None:
     program = "from mpi4py import MPI; print('rank', MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)"
     mpirun = "mpirun --allow-run-as-root --oversubscribe -n 2"
-    said = store.run(f'{mpirun} python3 -c "{program}"')
-    assert sorted(said.splitlines()) == ["rank 0 2", "rank 1 2"]
+    output = store.run(f'{mpirun} python3 -c "{program}"')
+    assert sorted(output.splitlines()) == ["rank 0 2", "rank 1 2"]
 
 
 def test_takes_a_login_with_the_runs_key_and_has_no_password(store: Tried) -> None:
@@ -178,7 +178,7 @@ def test_podman_runs_a_host_over_ssh_in_it(
     until(lambda: not subprocess.check_output([podman, "ps", "--all", "--quiet"]))
 
 
-def test_says_what_it_is_and_starts_nothing_of_its_own(store: Tried) -> None:
+def test_has_labels_and_starts_nothing_of_its_own(store: Tried) -> None:
     found = json.loads(store("inspect", "--type", "image", f"{NAME}:test"))
     config = found["OCIv1"]["config"]
     labels = {

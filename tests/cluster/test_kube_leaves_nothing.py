@@ -18,17 +18,17 @@ from tests.cluster.runs import until
 from tests.factories.paths import ROOT
 
 GROUPS = Path("/sys/fs/cgroup")
-#: A cluster of one node that says its state folder and its link, then goes on until killed.
+#: A cluster of one node that prints its state folder and its link, then runs until it is killed.
 HALF_WAY = """
 import time
 from tests.cluster.kube.cluster import Cluster
 
-class Told(Cluster):
+class PrintingCluster(Cluster):
     def _start_control(self):
         print(self.hosts.state.name, self.hosts.switch.interface, flush=True)
         super()._start_control()
 
-with Told(1):
+with PrintingCluster(1):
     time.sleep(3600)
 """
 

@@ -13,7 +13,7 @@ Make = Callable[..., Lab]
 def test_ctrl_c_cancels_cleans_up_and_the_run_can_be_resumed(make_lab: Make) -> None:
     lab = make_lab(3)
     run = lab.start(checks=LONG)
-    run.says("1/2]")
+    run.wait_for("1/2]")
     run.interrupt()
     done = run.wait()
     assert done.exit == 130, done.err
@@ -36,7 +36,7 @@ def test_ctrl_c_cancels_cleans_up_and_the_run_can_be_resumed(make_lab: Make) -> 
 def test_a_run_is_cancelled_from_another_terminal(make_lab: Make) -> None:
     lab = make_lab(3)
     run = lab.start(checks=ENDLESS)
-    run.says("1/2]")
+    run.wait_for("1/2]")
     cancelled = lab.do("cancel", "last")
     assert cancelled.exit == 0, cancelled.err
     lab.nothing_is_left()
@@ -59,7 +59,7 @@ def test_evidence_that_nobody_collects_expires(make_lab: Make) -> None:
 def test_a_dropped_connection_is_made_again(make_lab: Make) -> None:
     lab = make_lab(2)
     run = lab.start(checks=LONG)
-    run.says("1/2]")
+    run.wait_for("1/2]")
     lab.hosts.stop_sshd("h1")
     # The connection itself goes, too: what is watched is the run's own end, from a new one.
     for process in lab.hosts.processes("h1"):
@@ -93,7 +93,7 @@ def test_a_dry_run_starts_nothing(make_lab: Make) -> None:
 def test_delete_cleans_up_when_the_guards_were_killed(make_lab: Make) -> None:
     lab = make_lab(2)
     run = lab.start(checks=ENDLESS)
-    run.says("1/2]")
+    run.wait_for("1/2]")
     for name in lab.hosts.names:
         lab.hosts.run(name, 'kill -KILL $(cut -d " " -f 1 /tmp/accept-*/guard.pid)')
     deleted = lab.do("delete", "last", "--no-collect")

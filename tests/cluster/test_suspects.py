@@ -53,7 +53,7 @@ def test_a_host_that_dies_in_the_middle_of_a_step_is_named(make_lab: Make) -> No
     lab = make_lab(5)
     checks = [*ENDLESS, ALL_REDUCE[0].replace("all,", "halves,")]
     started = lab.start(checks=checks)
-    started.says("connectivity: ping")
+    started.wait_for("connectivity: ping")
     until(lambda: measuring(lab, "h4"))
     lab.hosts.kill("h4")
     done = started.wait()
@@ -73,7 +73,7 @@ def test_a_disk_that_fills_up_during_a_run_is_named_before_anything_is_started_t
     (lab.folder / "wait.sh").write_text("#!/bin/sh\nuntil [ -e /tmp/filled ]; do sleep 0.1; done\n")
     waits = "check: script, script: wait.sh, groups: all, params: {name: wait}"
     started = lab.start(checks=[*CONNECT, waits, *ALL_REDUCE])
-    started.says("connectivity: ping")
+    started.wait_for("connectivity: ping")
     lab.hosts.fill("h2")
     lab.hosts.run("h1", "touch /tmp/filled")
     done = started.wait()

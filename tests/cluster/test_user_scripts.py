@@ -28,7 +28,7 @@ def test_a_launcher_script_of_the_user_reaches_all_hosts(
     script = "check: script, script: launch, groups: all, timeout: 2m"
     bounds = ("--expect", "script.plain>=3", "--expect", "script.ours>=3")
     run = lab.start("--hold", "always:10m", *bounds, checks=[*CONNECT, script])
-    run.says("held for 10 min")
+    run.wait_for("held for 10 min")
     (folder,) = lab.hosts.run("h1", "ls -d /tmp/accept-*").stdout.split()
     by_hand = (
         "accept-mpirun -N 1 hostname",

@@ -54,7 +54,7 @@ def test_no_value_is_left_unfilled() -> None:
     assert known["_VERSION"] == __version__
 
 
-def test_waits_no_longer_than_it_says_on_a_machine_that_it_names() -> None:
+def test_has_a_timeout_and_names_a_machine_type() -> None:
     document = cloudbuild.document()
     assert re.fullmatch(r"[1-9]\d*s", document["timeout"])
     assert document["options"]["machineType"]
@@ -123,8 +123,8 @@ def test_the_cache_is_a_tag_that_an_earlier_version_has_left() -> None:
 
 
 @pytest.fixture
-def said_by_digest_step(tmp_path: Path) -> str:
-    """Return its output if docker knows the image by two names, one of another registry."""
+def digest_step_output(tmp_path: Path) -> str:
+    """Return the output of the last step if docker has the image also from another registry."""
     step = cloudbuild.steps()["digest"]
     name = cloudbuild.values()["_NAME"]
     docker = tmp_path / "docker"
@@ -140,7 +140,7 @@ def said_by_digest_step(tmp_path: Path) -> str:
     return done.stdout
 
 
-def test_ends_with_a_piece_of_a_site_file(said_by_digest_step: str) -> None:
-    _, _, piece = said_by_digest_step.partition("\n")
+def test_ends_with_a_piece_of_a_site_file(digest_step_output: str) -> None:
+    _, _, piece = digest_step_output.partition("\n")
     name = cloudbuild.values()["_NAME"]
     assert yaml.safe_load(piece) == {"kubernetes": {"image": f"{name}@{DIGEST}"}}

@@ -57,8 +57,10 @@ def test_nothing_is_fetched_but_packages_and_one_commit() -> None:
 
 def test_no_argument_and_no_label_is_a_secret() -> None:
     """Build arguments stay readable in the history of the image."""
-    told = [one.rest for one in dockerfile.instructions() if one.word in ("ARG", "ENV", "LABEL")]
-    assert [text for text in told if SECRET.search(text.partition("=")[0])] == []
+    settings = [
+        one.rest for one in dockerfile.instructions() if one.word in ("ARG", "ENV", "LABEL")
+    ]
+    assert [text for text in settings if SECRET.search(text.partition("=")[0])] == []
 
 
 def test_host_keys_go_in_the_layer_that_made_them() -> None:

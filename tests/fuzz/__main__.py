@@ -1,6 +1,6 @@
 """`python -m tests.fuzz`: try many inputs of each kind; print the outcomes and the memory.
 
-Ends with 1 at the first input that a reader did not bear, and says how to make it again.
+Exits with 1 at the first input that makes a reader fail, and prints how to repeat it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def run(kind: str, seed: int, inputs: int) -> int:
         except (Exception, TooLong):
             traceback.print_exc()
             again = f"--kinds {kind} --seed {seed} --only {number}"
-            print(f"{kind}: input {number} was not borne. Again: make fuzz ARGS='{again}'")
+            print(f"{kind}: input {number} failed. Repeat: make fuzz ARGS='{again}'")
             return 1
         finally:
             signal.alarm(0)
@@ -65,10 +65,10 @@ def run(kind: str, seed: int, inputs: int) -> int:
         size += len(raw)
         if number == inputs // 10:
             early = _peak()
-    said = ", ".join(f"{outcome} {count:,}" for outcome, count in outcomes.most_common())
+    summary = ", ".join(f"{outcome} {count:,}" for outcome, count in outcomes.most_common())
     grown = _peak() - early
     seconds = time.monotonic() - begin
-    print(f"{kind}: {inputs:,} inputs, {size / 1e6:.0f} MB, {seconds:.0f} s; {said}")
+    print(f"{kind}: {inputs:,} inputs, {size / 1e6:.0f} MB, {seconds:.0f} s; {summary}")
     print(f"  peak {_peak()} MiB, {grown} MiB of it after the first tenth", flush=True)
     return int(grown > _GROWTH)
 

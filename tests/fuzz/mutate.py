@@ -224,9 +224,9 @@ def archive(chance: Random, files: dict[str, bytes]) -> bytes:
 
 
 def _member(
-    info: tarfile.TarInfo, content: bytes, form: Literal[1, 2], says: int | None = None
+    info: tarfile.TarInfo, content: bytes, form: Literal[1, 2], claimed_size: int | None = None
 ) -> bytes:
-    info.size = len(content) if says is None else says
+    info.size = len(content) if claimed_size is None else claimed_size
     try:
         head = info.tobuf(form, "utf-8", "surrogateescape")
     except ValueError:

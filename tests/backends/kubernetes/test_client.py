@@ -89,7 +89,7 @@ class TestThePlace:
             find_place()
         assert caught.value.code is Code.KUBE_CONFIG_MISSING
 
-    def test_says_what_is_wrong_with_a_kubeconfig(
+    def test_needs_a_valid_kubeconfig_and_names_an_invalid_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "bad").write_text("]", encoding="utf-8")
@@ -97,7 +97,7 @@ class TestThePlace:
             find_place(str(tmp_path / "bad"))
         assert caught.value.code is Code.KUBE_CONFIG_INVALID
 
-    def test_is_told_to_helm_by_context_and_namespace(self, place: Place) -> None:
+    def test_is_passed_to_helm_as_context_and_namespace(self, place: Place) -> None:
         options, environment = helm_options(place)
         assert options == ["--namespace", "lab", "--kube-context", "standin"]
         assert environment == {"KUBECONFIG": place.kubeconfig}
@@ -124,7 +124,9 @@ class TestAList:
 
 
 class TestAnAnswer:
-    def test_that_refuses_says_why_and_what_to_do(self, server: ApiServer, place: Place) -> None:
+    def test_that_refuses_is_an_error_with_reason_and_hint(
+        self, server: ApiServer, place: Place
+    ) -> None:
         server.answer_with(PODS, 403)
         with pytest.raises(ApiError) as caught:
             Api(place).find_all(POD)
@@ -138,13 +140,13 @@ class TestAnAnswer:
         assert Api(place).find(POD, "gone") is None
         assert Api(place).find(JOBSET, "gone") is None
 
-    def test_that_is_no_json_is_an_error(self, server: ApiServer, place: Place) -> None:
+    def test_that_is_not_a_json_object_is_an_error(self, server: ApiServer, place: Place) -> None:
         server.answer_with(PODS, [1])
         with pytest.raises(ApiError) as caught:
             Api(place).find_all(POD)
         assert caught.value.code is Code.KUBE_UNREACHABLE
 
-    def test_after_a_token_ran_out_is_asked_for_with_the_new_one(
+    def test_after_a_token_expired_is_requested_with_the_new_one(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
         def answer(_: dict[str, str], number: int) -> tuple[int, Any]:
@@ -157,7 +159,7 @@ class TestAnAnswer:
         assert names(place) == ["a"]
         assert server.tokens == ["Bearer one", "Bearer two"]
 
-    def test_that_does_not_come_says_which_cluster(self, tmp_path: Path) -> None:
+    def test_that_does_not_come_is_an_error_that_names_the_server(self, tmp_path: Path) -> None:
         with api_server() as gone:
             file = gone.kubeconfig(tmp_path)
         with pytest.raises(ApiError, match=f"127.0.0.1:{gone.port}") as caught:
@@ -166,17 +168,17 @@ class TestAnAnswer:
 
 
 class TestTheConsole:
-    def test_goes_on_after_a_drop_without_saying_a_line_twice(
+    def test_goes_on_after_a_drop_without_repeating_a_line(
         self, server: ApiServer, place: Place
     ) -> None:
         log = "one\ntwo\nthree\nfour\n"
         server.answer_with(LOG, b"one\ntwo\nthr", 503, log.encode(), log)
         console = watch._Console(Api(place), "run-w-0-0-abcde")
         console.start()
-        said = [console.lines.get(timeout=20) for _ in range(4)]
+        lines = [console.lines.get(timeout=20) for _ in range(4)]
         console.over.set()
         console.join(20)
-        assert said == [b"one\n", b"two\n", b"three\n", b"four\n"]
+        assert lines == [b"one\n", b"two\n", b"three\n", b"four\n"]
         assert console.lines.empty()
 
 
@@ -199,9 +201,9 @@ class TestWatching:
         server.answer_with(JOBS, listed(job(1)), 503, 503, listed(job(1)))
         server.answer_with(PODS, *[listed(running(0))] * 3, listed(ended))
         server.answer_with(LOG, "measured\n")
-        code, said = self.watch(place, tmp_path)
+        code, lines = self.watch(place, tmp_path)
         assert code == 3
-        assert said.count("measured") == 1
+        assert lines.count("measured") == 1
 
     def test_reads_no_log_after_its_end(
         self, server: ApiServer, place: Place, tmp_path: Path
@@ -216,7 +218,7 @@ class TestWatching:
                 thread.join(20)
                 assert not thread.is_alive()
 
-    def test_gives_up_after_minutes_and_says_how_to_come_back(
+    def test_gives_up_after_minutes_and_shows_how_to_watch_again(
         self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(watch, "_PATIENCE", 0.3)
@@ -234,15 +236,15 @@ class TestWatching:
             self.watch(place, tmp_path)
         assert caught.value.code is Code.RUN_GONE
 
-    def test_ends_with_5_where_index_0_never_says_how_it_ended(
+    def test_ends_with_5_if_index_0_never_reports_how_it_ended(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
         server.answer_with(JOBS, listed(job(1, ("FailureTarget", "DeadlineExceeded", "too long"))))
         server.answer_with(PODS, listed(running(0)))
         server.answer_with(LOG, "")
-        code, said = self.watch(place, tmp_path)
+        code, lines = self.watch(place, tmp_path)
         assert code == 5
-        assert "failed: DeadlineExceeded: too long" in said
+        assert "failed: DeadlineExceeded: too long" in lines
 
     @pytest.fixture
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +254,7 @@ class TestWatching:
         monkeypatch.setattr(objects, "_GRACE_SECONDS", 0)
 
     @pytest.mark.usefixtures("soon")
-    def test_that_did_not_see_index_0_run_says_why_it_did_not_start(
+    def test_reports_why_index_0_did_not_start(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
         server.answer_with(JOBS, listed(job(1)))
@@ -297,7 +299,7 @@ class TestWatching:
         assert caught.value.code is Code.KUBE_POD_LOST
 
     @pytest.mark.usefixtures("soon")
-    def test_waits_for_the_code_of_an_index_0_that_is_told_to_end(
+    def test_waits_for_the_exit_code_of_an_index_0_that_is_terminating(
         self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """In a drain, its grace period to write results is longer than a start."""
@@ -308,8 +310,8 @@ class TestWatching:
         leaving = [listed(lost())] * 8
         server.answer_with(PODS, listed(running(0)), *leaving, listed(ended))
         server.answer_with(LOG, "measured\n")
-        code, said = self.watch(place, tmp_path)
-        assert (code, "measured" in said) == (5, True)
+        code, lines = self.watch(place, tmp_path)
+        assert (code, "measured" in lines) == (5, True)
 
     def test_begins_anew_where_a_queue_took_the_run_back_and_lets_it_in_again(
         self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -327,11 +329,11 @@ class TestWatching:
         server.answer_with(PODS, listed(running(0)), *without, listed(again), listed(ended))
         server.answer_with(LOG, "first\n")
         server.answer_with(f"{PODS}/run-w-0-0-again/log", "second\n")
-        code, said = self.watch(place, tmp_path)
+        code, lines = self.watch(place, tmp_path)
         assert code == 0
-        assert [line for line in said if line in ("first", "second")] == ["first", "second"]
+        assert [line for line in lines if line in ("first", "second")] == ["first", "second"]
 
-    def test_says_the_same_thing_once(
+    def test_shows_an_unchanged_status_once(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
         ended = running(0)
@@ -339,8 +341,8 @@ class TestWatching:
         server.answer_with(JOBS, listed(job(1)))
         server.answer_with(PODS, *[listed(running(0))] * 5, listed(ended))
         server.answer_with(LOG, "")
-        code, said = self.watch(place, tmp_path)
-        assert (code, said.count("pods: 1 running, of 1")) == (0, 1)
+        code, lines = self.watch(place, tmp_path)
+        assert (code, lines.count("pods: 1 running, of 1")) == (0, 1)
 
 
 def lost() -> dict[str, Any]:
@@ -433,7 +435,9 @@ class TestACommandInAContainer:
     ) -> None:
         assert self.run(server, place, (OUT, b"cut")) == CommandResult(exit=None, out="cut")
 
-    def test_that_is_refused_says_why(self, server: ApiServer, place: Place) -> None:
+    def test_that_is_refused_is_an_error_with_its_status(
+        self, server: ApiServer, place: Place
+    ) -> None:
         with pytest.raises(ApiError, match="exec in p") as caught:
             execute(Api(place), "p", ["true"])
         assert caught.value.status == 404

@@ -30,7 +30,7 @@ from accept.evidence import rundir
 pytestmark = pytest.mark.usefixtures("nowhere")
 
 
-class TestWhatALogStillTells:
+class TestEvidenceRebuiltFromALog:
     def collected(
         self, log: str | None, *, code: int | None = None, results: str = "", other: str = ""
     ) -> tuple[Path, list[str]]:
@@ -69,7 +69,7 @@ class TestWhatALogStillTells:
         assert (folder / rundir.EVIDENCE / evidence.REPORT).is_file()
 
     @pytest.mark.parametrize("log", [None, "it began\n", "-----BEGIN ACCEPT EVIDENCE----- x\ncut"])
-    def test_is_a_run_that_broke_off_where_it_tells_too_little(self, log: str | None) -> None:
+    def test_is_an_interrupted_run_if_the_log_is_incomplete(self, log: str | None) -> None:
         folder, missing = self.collected(log)
         verdict = judge.judge_path(str(folder), expect=()).verdict
         assert verdict.interruption
@@ -95,7 +95,7 @@ class TestWhatALogStillTells:
             ("", "index 0 kept its records for a while"),
         ],
     )
-    def test_of_a_run_that_ended_is_no_run_that_broke_off(
+    def test_of_a_run_that_ended_is_never_an_interrupted_run(
         self, monkeypatch: pytest.MonkeyPatch, code: int, results: str, where: str
     ) -> None:
         # As with thousands of records: then the log holds the verdict alone.
@@ -171,7 +171,7 @@ class TestEvidenceThatIsOnlyALog:
         assert {path: path.read_bytes() for path in bucket.rglob("*") if path.is_file()} == before
         assert judge.judge_path(str(folder), expect=()).verdict.interruption
 
-    def test_gives_way_to_what_was_measured_once_that_can_be_read(
+    def test_is_replaced_by_the_measurements_when_they_can_be_read(
         self, folder: Path, unreadable: pytest.MonkeyPatch
     ) -> None:
         assert accept("collect", "run").code == 0
@@ -183,7 +183,7 @@ class TestEvidenceThatIsOnlyALog:
         assert not (folder / rundir.FROM_LOG).exists()
         assert kept.read_text() == "[1]"
 
-    def test_stays_where_there_is_no_more(
+    def test_stays_if_nothing_else_can_be_read(
         self, folder: Path, unreadable: pytest.MonkeyPatch
     ) -> None:
         for _ in range(2):
@@ -218,9 +218,9 @@ class TestEvidenceThatCannotBeFetched:
         return removed
 
     def test_keeps_the_run_from_being_deleted(self, removed: list[str]) -> None:
-        said = refused("delete", "run", code=6)
-        assert "3 of 9 bytes" in said
-        assert "--no-collect" in said
+        message = refused("delete", "run", code=6)
+        assert "3 of 9 bytes" in message
+        assert "--no-collect" in message
         assert removed == []
 
     def test_does_not_where_it_is_not_wanted(self, removed: list[str]) -> None:

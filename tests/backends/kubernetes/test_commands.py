@@ -96,7 +96,9 @@ class TestTheRole:
 
 class TestWithoutACluster:
     @pytest.mark.parametrize("command", [["nodes"], ["init"], ["nodes", "--machine", "cpu"]])
-    def test_a_command_says_how_to_name_one(self, command: list[str], tmp_path: Path) -> None:
+    def test_a_command_reports_that_the_kubeconfig_is_missing(
+        self, command: list[str], tmp_path: Path
+    ) -> None:
         words = [*command, str(tmp_path / "site.yaml")] if command == ["init"] else command
         done = accept(*words)
         assert (done.code, done.error) == (4, Code.KUBE_CONFIG_MISSING)
@@ -175,7 +177,7 @@ class TestAJob:
             read(Job, {**dump(stored_job()), "backend": backend, "place": place})
         assert error.value.path == ("place",)
 
-    def test_says_where_the_cluster_keeps_it(self) -> None:
+    def test_keeps_its_place_in_the_cluster(self) -> None:
         assert read(Job, dump(stored_job())) == stored_job()
 
 
@@ -196,7 +198,7 @@ class TestTheNodesThatAreFree:
     def test_have_gpus_where_the_machine_has_some(self) -> None:
         assert self.free("--machine", "gpu") == ["g0", "g1"]
 
-    def test_have_as_many_gpus_as_are_asked_for(self, tmp_path: Path) -> None:
+    def test_have_as_many_gpus_as_are_requested(self, tmp_path: Path) -> None:
         site = tmp_path / "site.yaml"
         site.write_text("gpusPerNode: 8\n", encoding="utf-8")
         assert self.free("--machine", "gpu", "--gpus-per-node", "8") == ["g0"]
@@ -219,7 +221,7 @@ class TestTheNodesThatAreFree:
         server.answer_with("/api/v1/nodes", {"items": [untainted]})
         assert self.free("--machine", "cpu") == ["cpu1"]
 
-    def test_are_whole_where_the_machine_says_what_that_is(self, tmp_path: Path) -> None:
+    def test_have_as_many_gpus_as_the_pods_of_the_machine_request(self, tmp_path: Path) -> None:
         """On several nodes, pods request all GPUs, even if fewer are tested."""
         machine = tmp_path / "mine.yaml"
         limits = "{limits: {nvidia.com/gpu: 8}}"
@@ -229,9 +231,9 @@ class TestTheNodesThatAreFree:
         )
         assert self.free("--machine", str(machine), "--gpus-per-node", "4") == ["g0"]
 
-    def test_are_not_asked_for_with_a_number_that_cannot_be(self) -> None:
-        said = refused("nodes", "--machine", "cpu", "--gpus-per-node", "8")
-        assert "8 GPUs per node cannot be used on cpu" in said
+    def test_with_more_gpus_than_the_machine_has_are_refused(self) -> None:
+        message = refused("nodes", "--machine", "cpu", "--gpus-per-node", "8")
+        assert "8 GPUs per node cannot be used on cpu" in message
 
     def test_are_all_that_a_run_takes(self, tmp_path: Path) -> None:
         site = tmp_path / "site.yaml"

@@ -90,7 +90,7 @@ BROUGHT = ["queue: a4", "suspend: true", "flexStart: true", "autoscaling: true"]
 
 
 class TestTooFewNodes:
-    def test_are_no_start(self, options: Callable[..., list[str]]) -> None:
+    def test_prevent_a_start(self, options: Callable[..., list[str]]) -> None:
         done = accept("submit", *options())
         assert (done.code, done.error) == (4, Code.KUBE_NODES_TOO_FEW)
 
@@ -98,7 +98,7 @@ class TestTooFewNodes:
     def test_do_not_prevent_a_start_if_others_may_come(
         self, options: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, setting: str
     ) -> None:
-        # As far as helm, which is not there.
+        # The start gets as far as helm, which is missing.
         monkeypatch.setenv("PATH", "/nonexistent")
         done = accept("submit", *options(f"  {setting}\n"))
         assert (done.code, done.error) == (4, Code.HELM_MISSING)
@@ -141,12 +141,12 @@ class TestATaintThatNothingTolerates:
         there[1]["spec"]["taints"] = [{"key": "maintenance", "effect": "NoSchedule"}]
         server.answer_with("/api/v1/nodes", {"items": there})
 
-    def test_is_said_where_enough_other_nodes_are_free(self, ask: Ask) -> None:
+    def test_is_reported_if_enough_other_nodes_are_free(self, ask: Ask) -> None:
         (row,) = ask(nodes=1)[Requirement.TAINTS]
         assert row["good"]
         assert "maintenance:NoSchedule" in row["found"]
 
-    def test_is_what_the_run_lacks_where_nodes_are_short(self, ask: Ask) -> None:
+    def test_is_missing_if_nodes_are_short(self, ask: Ask) -> None:
         assert mark(ask(nodes=2), Requirement.TAINTS) == "missing"
 
 
@@ -231,9 +231,7 @@ class TestJobSet:
         server.answer_with(f"/openapi/v3{JOBSET}/v1alpha2", jobset(field))
         assert mark(ask(), Requirement.JOBSET) == expected
 
-    def test_does_not_matter_where_a_plain_job_is_asked_for(
-        self, server: ApiServer, ask: Ask
-    ) -> None:
+    def test_does_not_matter_for_a_plain_job(self, server: ApiServer, ask: Ask) -> None:
         server.answer_with(f"/openapi/v3{JOBSET}/v1alpha2", jobset("spec.replicatedJobs"))
         assert mark(ask("  controller: job\n"), Requirement.JOBSET) == "ok"
 
@@ -304,9 +302,7 @@ class TestRights:
             Path(machine).write_text(DOMAIN)
         assert refused_kinds(ask(site, machine=machine)) == ({kind: False} if needed else {})
 
-    def test_on_what_only_tells_more_are_not_missing(
-        self, ask: Ask, refuse: Callable[..., None]
-    ) -> None:
+    def test_on_events_are_optional(self, ask: Ask, refuse: Callable[..., None]) -> None:
         refuse("events")
         assert refused_kinds(ask()) == {"events": True}
 
@@ -482,7 +478,7 @@ class TestAClaimForResults:
         server.answer_with(CLAIM, claim("Bound"))
         assert mark(ask(site), Requirement.RESULTS) == "ok"
 
-    def test_that_is_not_there_is_missing(self, ask: Ask) -> None:
+    def test_that_does_not_exist_is_missing(self, ask: Ask) -> None:
         assert mark(ask(ON_CLAIM), Requirement.RESULTS) == "missing"
 
     def test_may_be_bound_when_the_first_pod_comes(self, server: ApiServer, ask: Ask) -> None:
@@ -520,7 +516,7 @@ class TestABucketForResults:
         [
             ((True, ""), "ok"),
             ((None, "no rights"), "unchecked"),
-            ((False, "it is not there"), "missing"),
+            ((False, "it does not exist"), "missing"),
         ],
     )
     def test_is_tried_from_here(

@@ -49,7 +49,7 @@ def requested_amount(spec: dict[str, Any]) -> int:
 
 
 class TestANode:
-    def test_that_is_ready_and_free_is_good(self) -> None:
+    def test_that_is_ready_and_free_fits(self) -> None:
         assert misfit(node("a")) is None
 
     def test_counts_what_pods_there_ask_for(self) -> None:
@@ -72,23 +72,23 @@ class TestANode:
     def test_does_not_count_pods_that_ended(self, phase: str) -> None:
         assert misfit(node("a"), pod_on("a", 8, phase)) is None
 
-    def test_that_has_lost_a_gpu_is_no_good(self) -> None:
+    def test_that_has_lost_a_gpu_does_not_fit(self) -> None:
         assert misfit(node("a", gpus=7)) is Misfit.GPUS_IN_USE
 
-    def test_that_is_not_ready_is_no_good(self) -> None:
+    def test_that_is_not_ready_does_not_fit(self) -> None:
         assert misfit(node("a", ready="Unknown")) is Misfit.NOT_READY
 
-    def test_that_is_cordoned_is_no_good(self) -> None:
+    def test_that_is_cordoned_does_not_fit(self) -> None:
         taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
         (fit,) = fits([node("a", unschedulable=True, taints=[taint])])
         assert (fit.misfit, fit.taints) == (Misfit.CORDONED, ())
 
-    def test_with_a_taint_that_nothing_tolerates_is_no_good(self) -> None:
+    def test_with_a_taint_that_nothing_tolerates_does_not_fit(self) -> None:
         other = {"key": "team", "value": "x", "effect": "NoExecute"}
         (fit,) = fits([node("a", taints=[GPU_TAINT, other])])
         assert (fit.misfit, fit.taints) == (Misfit.TAINT, ("team=x:NoExecute",))
 
-    def test_with_a_taint_that_only_prefers_is_good(self) -> None:
+    def test_with_a_taint_that_only_prefers_fits(self) -> None:
         assert misfit(node("a", taints=[{"key": "x", "effect": "PreferNoSchedule"}])) is None
 
     def test_with_another_label_is_not_meant(self) -> None:
@@ -141,7 +141,9 @@ class TestATolerationCovers:
             ({}, False),
         ],
     )
-    def test_what_kubernetes_says(self, toleration: dict[str, str], *, covers: bool) -> None:
+    def test_the_same_taints_as_in_kubernetes(
+        self, toleration: dict[str, str], *, covers: bool
+    ) -> None:
         assert tolerates(toleration, TAINT) is covers
 
 
@@ -154,7 +156,7 @@ class TestAShortage:
         text = shortage(found, 3, WANTED)
         assert [fit.why in text for fit in found if fit.misfit] == [True, True]
 
-    def test_says_which_label_is_required_where_no_node_has_it(self) -> None:
+    def test_is_reported_if_no_node_has_the_required_label(self) -> None:
         other = node("a")
         other["metadata"]["labels"] = {}
         assert misfit(other) is Misfit.LABEL

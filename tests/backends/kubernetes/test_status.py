@@ -35,20 +35,20 @@ from accept.backends.kubernetes.status import (
 
 
 @pytest.mark.parametrize("index", ["²", "9" * 5000, "-1", ""])
-def test_a_pod_whose_index_is_no_number_has_none(index: str) -> None:
+def test_a_pod_with_an_invalid_index_has_none(index: str) -> None:
     strange = pod()
     strange["metadata"]["annotations"][INDEX] = index
     assert pod_of(strange).index == -1
 
 
 class TestAPodThatDoesNotStart:
-    def test_is_said_with_the_resource_that_is_short(self) -> None:
+    def test_is_explained_by_the_resource_that_is_short(self) -> None:
         message = f"{NOT_TOLERATED} preemption: 0/3 nodes are available: 3 No preemption victims."
         found = pod_of(unscheduled(message))
         assert (found.phase, found.reason) == (PodPhase.WAITING, PodReason.NOT_SCHEDULED)
         assert found.why.endswith("0/3 nodes are available: 3 Insufficient nvidia.com/gpu")
 
-    def test_is_said_to_be_held_where_a_gate_holds_it(self) -> None:
+    def test_is_gated_if_it_has_a_scheduling_gate(self) -> None:
         assert pod_of(unscheduled("", "SchedulingGated")).reason is PodReason.GATED
 
     @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ class TestAPodThatDoesNotStart:
         ["ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CrashLoopBackOff",
          "CreateContainerConfigError"],
     )  # fmt: skip
-    def test_is_said_with_the_reason_of_its_container(self, reason: str) -> None:
+    def test_is_explained_by_the_reason_of_its_container(self, reason: str) -> None:
         found = pod_of(pod(**container(waiting={"reason": reason, "message": "because"})))
         assert (found.phase, found.reason) == (PodPhase.WAITING, PodReason.CONTAINER)
         assert found.why == f"{reason}: because"
 
-    def test_names_the_image_where_the_reason_says_no_more(self) -> None:
+    def test_names_the_image_if_the_reason_has_no_message(self) -> None:
         found = pod_of(pod(**container(waiting={"reason": "ImagePullBackOff"})))
         assert found.why == "ImagePullBackOff: img:1"
 
@@ -69,15 +69,15 @@ class TestAPodThatDoesNotStart:
         found = pod_of(pod(**container(waiting={"reason": "ContainerCreating"})))
         assert (found.phase, found.reason, found.why) == (PodPhase.WAITING, None, "")
 
-    def test_is_explained_by_its_newest_event_where_its_status_says_nothing(self) -> None:
+    def test_is_explained_by_its_newest_event_if_its_status_has_no_reason(self) -> None:
         one = pod(**container(waiting={"reason": "ContainerCreating"}))
         name = one["metadata"]["name"]
-        told = [
+        events = [
             event(name, "FailedMount", "secret x not found", "2026-01-01T00:00:05Z"),
             event(name, "FailedScheduling", "older", "2026-01-01T00:00:01Z"),
             event("another", "FailedMount", "of another", "2026-01-01T00:00:09Z"),
         ]
-        state = state_of(job=job(), pods=[one], events=told)
+        state = state_of(job=job(), pods=[one], events=events)
         assert state.pods[0].reason is PodReason.EVENT
         assert state.pods[0].why == "FailedMount: secret x not found"
 
@@ -92,7 +92,7 @@ class TestAPodThatDoesNotStart:
 
 
 class TestAPodThatLeft:
-    def test_says_who_preempted_it(self) -> None:
+    def test_shows_who_preempted_it(self) -> None:
         condition = {
             "type": "DisruptionTarget",
             "status": "True",
@@ -103,7 +103,7 @@ class TestAPodThatLeft:
         assert (found.phase, found.reason) == (PodPhase.ENDED, PodReason.PREEMPTED)
         assert ("by pod x" in found.why, found.code) == (True, None)
 
-    def test_says_that_its_node_is_lost(self) -> None:
+    def test_shows_that_its_node_is_lost(self) -> None:
         one = pod(phase="Running", conditions=[
             {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
              "message": "taint"},
@@ -117,12 +117,12 @@ class TestAPodThatLeft:
         found = pod_of(pod(phase="Failed", **container(terminated=ended)))
         assert (found.phase, found.reason, found.code) == (PodPhase.ENDED, None, 3)
 
-    def test_says_that_memory_ran_out(self) -> None:
+    def test_shows_that_it_ran_out_of_memory(self) -> None:
         ended = {"exitCode": 137, "reason": "OOMKilled"}
         found = pod_of(pod(phase="Failed", **container(terminated=ended)))
         assert (found.reason, found.why) == (PodReason.CONTAINER, "OOMKilled")
 
-    def test_says_why_the_kubelet_refused_it(self) -> None:
+    def test_shows_why_the_kubelet_refused_it(self) -> None:
         one = pod(phase="Failed", reason="UnexpectedAdmissionError", message="no GPUs")
         found = pod_of(one)
         assert found.reason is PodReason.KUBELET
@@ -141,11 +141,11 @@ class TestTheEnd:
         state = state_of(jobset=jobset(), job=ended, pods=[])
         assert (state.ended, state.reason) == (End.FAILED, "PodFailurePolicy: exit code 3")
 
-    def test_is_failure_where_both_are_said(self) -> None:
+    def test_is_failure_if_both_are_reported(self) -> None:
         both = job(3, ("SuccessCriteriaMet", "a", ""), ("FailureTarget", "b", ""))
         assert state_of(job=both, pods=[]).ended is End.FAILED
 
-    def test_is_not_there_without_a_condition_that_is_true(self) -> None:
+    def test_needs_a_condition_that_is_true(self) -> None:
         one = job(3, ("Failed", "x", ""))
         one["status"]["conditions"][0]["status"] = "False"
         assert state_of(job=one, pods=[]).ended is None
@@ -165,7 +165,7 @@ class TestSuspension:
         (line,) = state_lines(state)
         assert "queue a4: insufficient quota for nvidia.com/gpu" in line
 
-    def test_says_where_kueue_has_not_looked(self) -> None:
+    def test_without_a_workload_waits_for_kueue(self) -> None:
         waiting = jobset(suspend=True)
         waiting["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "a4"}
         assert state_of(jobset=waiting, pods=[]).suspension is Suspension.NO_WORKLOAD
@@ -174,7 +174,7 @@ class TestSuspension:
         assert state_of(job=job(3, suspend=True), pods=[]).suspension is Suspension.BY_HAND
 
 
-class TestWhatIsSaid:
+class TestTheStatusText:
     def test_counts_the_pods_and_groups_their_reasons(self) -> None:
         pods = [running(0)]
         for index in range(1, 8):
@@ -192,12 +192,12 @@ class TestWhatIsSaid:
 
         assert state_lines(state()) == state_lines(state())
 
-    def test_says_why_no_pod_comes(self) -> None:
-        told = [event("run-w-0", "FailedCreate", "exceeded quota: gpus")]
-        state = state_of(jobset=jobset(), job=job(), pods=[], events=told)
+    def test_shows_why_there_is_no_pod_yet(self) -> None:
+        events = [event("run-w-0", "FailedCreate", "exceeded quota: gpus")]
+        state = state_of(jobset=jobset(), job=job(), pods=[], events=events)
         assert state_lines(state) == ("no pods yet: FailedCreate: exceeded quota: gpus",)
 
-    def test_is_nothing_of_a_run_that_is_not_there(self) -> None:
+    def test_is_empty_for_a_run_that_does_not_exist(self) -> None:
         assert state_lines(state_of(pods=[])) == ()
 
     def test_names_no_reason_for_what_runs(self) -> None:
@@ -213,7 +213,7 @@ class TestTheCoordinator:
         assert state.first is not None
         assert state.first.index == 0
 
-    def test_has_started_once_it_runs(self) -> None:
+    def test_has_started_when_it_runs(self) -> None:
         assert has_started(state_of(job=job(), pods=[running(0)]))
         assert not has_started(state_of(job=job(), pods=[running(1)]))
         assert not has_started(state_of(job=job(), pods=[unscheduled()]))
@@ -235,7 +235,7 @@ class TestWhatIsKeptOfAnObject:
         (kept_container,) = list_at(kept, "spec", "containers")
         assert list_at(kept_container, "env")[0]["name"] == "TOKEN"
 
-    def test_still_says_where_a_variable_comes_from(self) -> None:
+    def test_still_has_the_source_of_a_variable(self) -> None:
         source = {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
         assert scrubbed({"env": [source]}) == {"env": [source]}
 

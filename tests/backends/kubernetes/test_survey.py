@@ -53,7 +53,7 @@ class TestASiteFile:
         assert [n.network for n in pods.networks] == ["default", "my-rdma-0"]
         assert site.results.location == "gs://bucket/x"
 
-    def test_says_what_is_still_open(self, tmp_path: Path) -> None:
+    def test_lists_the_settings_that_are_still_open(self, tmp_path: Path) -> None:
         text = self.SEEN.site_text({"machine": "gpu"})
         assert self.read(tmp_path, text).kubernetes.image is None
         assert "kubernetes.image" in text.partition("name:")[0]
@@ -97,7 +97,7 @@ class TestTheQueuesOfACluster:
     def listed(self, *names: tuple[str, str]) -> dict[str, Any]:
         return {"items": [{"metadata": {"name": n, "namespace": ns}} for ns, n in names]}
 
-    def test_are_those_of_the_namespace_and_others_are_said(self, server: ApiServer) -> None:
+    def test_are_those_of_the_namespace_with_a_note_about_others(self, server: ApiServer) -> None:
         found = self.listed(("lab", "a4"), ("other", "b"))
         server.answer_with(f"{self.GROUP}/v1beta1/localqueues", found)
         queues, (note,) = self.queues()
@@ -110,7 +110,7 @@ class TestTheQueuesOfACluster:
         server.answer_with(f"{self.GROUP}/v1beta1/{self.OWN}", self.listed(("lab", "a4")))
         assert self.queues() == (("a4",), [])
 
-    def test_that_nobody_may_see_are_said_once(self, server: ApiServer) -> None:
+    def test_that_nobody_may_see_give_a_single_note(self, server: ApiServer) -> None:
         for version in ("v1beta2", "v1beta1"):
             server.answer_with(f"{self.GROUP}/{version}/localqueues", 403)
             server.answer_with(f"{self.GROUP}/{version}/{self.OWN}", 403)
@@ -128,20 +128,22 @@ class TestTheNamespaceOfASiteFile:
         seen = survey_cluster(client.Api(kubernetes_client.find_place()))
         return [note.text for note in seen.notes if note.remark is Remark.NAMESPACE_MISSING]
 
-    def test_is_said_with_what_to_do_where_it_is_not_there(self, server: ApiServer) -> None:
+    def test_gives_a_note_with_what_to_do_if_it_is_missing(self, server: ApiServer) -> None:
         named = [{"metadata": {"name": n}} for n in ("kube-system", "default", "team")]
         server.answer_with("/api/v1/namespaces", {"items": named})
         (text,) = self.notes()
         assert "kubectl create namespace lab" in text
         assert "default, kube-system, team" in text
 
-    def test_is_said_without_the_others_where_they_cannot_be_seen(self, server: ApiServer) -> None:
+    def test_gives_a_note_without_the_others_if_they_cannot_be_seen(
+        self, server: ApiServer
+    ) -> None:
         server.answer_with("/api/v1/namespaces", 403)
         (text,) = self.notes()
         assert "kubectl create namespace lab" in text
 
     @pytest.mark.parametrize("answer", [403, {"metadata": {"name": "lab"}}])
-    def test_is_nothing_to_tell_where_it_is_there_or_may_not_be_seen(
+    def test_gives_no_note_if_it_exists_or_may_not_be_seen(
         self, server: ApiServer, answer: Any
     ) -> None:
         server.answer_with(self.WHERE, answer)
@@ -200,7 +202,7 @@ class TestAQuestion:
         only = Question(key="queue", text="Queue", option="queue", candidates=("a4",))
         assert cluster._answer(only, None, ask=False) == "a4"
 
-    def test_that_nobody_can_answer_says_what_there_is(self) -> None:
+    def test_that_nobody_can_answer_is_an_error_with_the_candidates(self) -> None:
         two = Question(key="queue", text="Queue", option="queue", candidates=("a", "b"))
         with pytest.raises(BadInput, match="a, b") as caught:
             cluster._answer(two, None, ask=False)

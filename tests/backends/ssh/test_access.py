@@ -1,4 +1,4 @@
-"""How ssh reaches the hosts of a run: named fields in job.json, and nothing that runs a program."""
+"""Access to the hosts of a run over ssh: named fields in job.json that cannot run a program."""
 
 from __future__ import annotations
 

@@ -17,23 +17,23 @@ from accept.core.model import Problem
 from accept.core.runner.host_setup import Ready, set_up
 
 
-def said(text: str) -> Ready | Problem:
+def parsed(text: str) -> Ready | Problem:
     return understood("h1", Reply(exit=0, out=text.encode(), err=""))
 
 
-def test_a_host_that_is_ready_says_its_port_and_python() -> None:
-    found = said("port 40001\npython 3.11.2\naddress 10.0.0.1\nready\n")
+def test_a_ready_host_reports_its_port_and_python() -> None:
+    found = parsed("port 40001\npython 3.11.2\naddress 10.0.0.1\nready\n")
     assert isinstance(found, Ready)
     assert (found.port, found.python, found.addresses) == (40001, (3, 11, 2), ("10.0.0.1",))
 
 
 @pytest.mark.parametrize("port", ["²", "0", "65536", "99999", "9" * 5000, "-1", ""])
-def test_what_is_no_port_is_no_host_that_is_ready(port: str) -> None:
-    assert isinstance(said(f"port {port}\npython 3.11\nready\n"), Problem)
+def test_a_host_with_an_invalid_port_is_not_ready(port: str) -> None:
+    assert isinstance(parsed(f"port {port}\npython 3.11\nready\n"), Problem)
 
 
-def test_parts_of_a_version_that_are_no_numbers_are_left_out() -> None:
-    found = said(f"port 22\npython 3.²{'.' + '9' * 5000}\nready\n")
+def test_parts_of_a_version_that_are_not_numbers_are_left_out() -> None:
+    found = parsed(f"port 22\npython 3.²{'.' + '9' * 5000}\nready\n")
     assert isinstance(found, Ready)
     assert found.python == (3,)
 

@@ -107,7 +107,7 @@ def process() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     started = []
 
     def start(**environment: str) -> subprocess.Popen[bytes]:
-        # The shell says that it is there with its final environment.
+        # The empty line shows that the shell runs with its final environment.
         one = subprocess.Popen(
             ["sh", "-c", "echo; exec sleep 600"],
             env={"PATH": os.environ["PATH"], **environment},
@@ -537,7 +537,7 @@ class TestCancel:
 
 
 def verbs_sent(hosts: StandinSsh) -> list[tuple[str, str]]:
-    """Return which host was asked for which verb of manage.sh, in this order."""
+    """Return the host and the verb of each call of manage.sh, in this order."""
     found = [re.search(r" -- (\S+) .* -s -- (\w+) ", call) for call in hosts.calls]
     return [(match[1], match[2]) for match in found if match]
 

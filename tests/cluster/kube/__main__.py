@@ -55,12 +55,12 @@ def up(nodes: int) -> int:
         return 2
     _state().unlink(missing_ok=True)
     log = cache() / "cluster.log"
-    with log.open("w") as said:
+    with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.cluster.kube", "hold", "--nodes", str(nodes)],
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
         )
     sys.stderr.write(f"starting {nodes} nodes; what is built the first time takes minutes: {log}\n")

@@ -139,8 +139,8 @@ def _replacements() -> list[str]:
 
 
 def _downloaded(module: Module) -> dict[str, str]:
-    said = _go("mod", "download", "-json", f"{module.path}@{module.version}", folder=cache())
-    found: dict[str, str] = json.loads(said)
+    output = _go("mod", "download", "-json", f"{module.path}@{module.version}", folder=cache())
+    found: dict[str, str] = json.loads(output)
     return found
 
 
@@ -173,8 +173,8 @@ def _compiler() -> Path:
 
 
 def _new_enough(go: Path) -> bool:
-    said = subprocess.run([str(go), "version"], capture_output=True, text=True, check=False)
-    version = re.search(r"go(\d+)\.(\d+)", said.stdout)
+    done = subprocess.run([str(go), "version"], capture_output=True, text=True, check=False)
+    version = re.search(r"go(\d+)\.(\d+)", done.stdout)
     return version is not None and (int(version[1]), int(version[2])) >= GO_OLDEST
 
 

@@ -3,8 +3,8 @@
     with Cluster(3) as cluster:
         cluster.kubectl("get", "nodes")
 
-h1 runs the control plane and the bucket server, h2 and on are the nodes. All of it ends with the
-process that made it, however that ends: no process, mount, link or file is left.
+h1 runs the control plane and the bucket server; the other hosts are the nodes. Everything ends with
+the process that created it, however that process ends: no process, mount, link or file is left.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Cluster:
             self._start_control()
             with ThreadPoolExecutor(4) as pool:
                 list(pool.map(lambda node: self._start_node(node, images), self.nodes))
-            control.install_jobset(self.hosts, CONTROL, self._said, self._authority)
+            control.install_jobset(self.hosts, CONTROL, self._output, self._authority)
             for node in self.nodes:
                 self.wait_ready(node)
         except BaseException:
@@ -218,14 +218,14 @@ class Cluster:
             raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
         return done
 
-    def _said(self, *arguments: str, stdin: str = "") -> str:
+    def _output(self, *arguments: str, stdin: str = "") -> str:
         return self.kubectl(*arguments, stdin=stdin).stdout
 
     def read(self, path: str) -> str:
         """Return the API server's answer to a GET. Raises OSError.
 
-        For what is asked again and again: no process is started for it. Asks again when the server
-        says to, as kubectl does: it takes a moment until it has the objects of a new CRD.
+        This is for polling: it starts no process. Like kubectl, it repeats the request if the
+        server asks for that: the server needs a moment to serve the objects of a new CRD.
         """
         if self._opener is None:
             trust = ssl.create_default_context(cadata=self._authority)
@@ -247,7 +247,7 @@ class Cluster:
 
     def get(self, *arguments: str) -> Any:
         """Return the parsed output of `kubectl get ... -o json`."""
-        return json.loads(self._said("get", *arguments, "-o", "json"))
+        return json.loads(self._output("get", *arguments, "-o", "json"))
 
     @contextmanager
     def namespace(self, *, wait: bool = False) -> Iterator[str]:
@@ -307,7 +307,7 @@ class Cluster:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(role))
         who = f"--serviceaccount={namespace}:{name}"
         self.kubectl("-n", namespace, "create", "rolebinding", name, f"--role={name}", who)
-        token = self._said("-n", namespace, "create", "token", name).strip()
+        token = self._output("-n", namespace, "create", "token", name).strip()
         # The API server learns some time later of what it has stored.
         one = rules[0]
         kind = f"{one['resources'][0]}.{one['apiGroups'][0]}".removesuffix(".")

@@ -1,7 +1,7 @@
 """The control plane of the test cluster: real processes on a separate host.
 
-Everything lies in that host's /run, which ends with it. The workstation has the kubeconfig, and
-copies of nothing else.
+All its files are in that host's /run, which ends with the host. The workstation has the kubeconfig,
+and copies of nothing else.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def until(
     end = time.monotonic() + seconds
     while not ready():
         if time.monotonic() > end:
-            said = log.read_text(errors="replace").splitlines()[-5:] if log else []
-            raise NotUp("\n".join([f"{what} is not up after {seconds:.0f} s", *said]))
+            last_lines = log.read_text(errors="replace").splitlines()[-5:] if log else []
+            raise NotUp("\n".join([f"{what} is not up after {seconds:.0f} s", *last_lines]))
         time.sleep(0.1)
 
 

@@ -129,7 +129,7 @@ class Desk(Workstation):
         """`accept submit`."""
         return self.do("submit", *self.options(nodes, checks), *options)
 
-    # What the cluster says.
+    # The state of the cluster.
 
     def objects(self, kind: str) -> list[dict[str, Any]]:
         """Return the objects in the namespace whose kind is in `MADE`."""
@@ -222,8 +222,8 @@ class Desk(Workstation):
         except HTTPError:
             return ""
 
-    def says(self, words: str, index: int = 0) -> None:
-        """Wait until a pod has said something."""
+    def wait_for_log(self, words: str, index: int = 0) -> None:
+        """Wait until the log of a pod contains a text."""
         until(lambda: words in self.log(index))
 
 

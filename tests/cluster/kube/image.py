@@ -34,9 +34,9 @@ import (
 )
 
 func main() {
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
-	<-told
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	<-signals
 }
 """
 
@@ -64,7 +64,7 @@ def base() -> Path:
 
 
 def debian(root: Path, suite: str, packages: Sequence[str]) -> None:
-    """Make a small Debian in a folder. Raises NotBuilt with what debootstrap said."""
+    """Make a small Debian in a folder. Raises NotBuilt with the output of debootstrap."""
     tool = shutil.which("debootstrap", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     if tool is None:
         raise NotBuilt("the pods' image needs debootstrap: see tests/debian-packages.txt")

@@ -49,7 +49,7 @@ def pods(index: int) -> str:
 def kubelet_config(dns: str, group: str) -> str:
     """Return the kubelet's configuration. `group` is the cgroup of all its pods.
 
-    It says every two seconds that it lives, by a lease, which costs less than all of its status.
+    The kubelet renews a lease every two seconds, which costs less than sending its full status.
     """
     return textwrap.dedent(f"""\
         apiVersion: kubelet.config.k8s.io/v1beta1

@@ -27,7 +27,7 @@ _METADATA = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
 
 class NoSchema(Exception):
-    """What was given is no OpenAPI of Kubernetes, or no CRD."""
+    """The input is not an OpenAPI document of Kubernetes, or not a CRD."""
 
 
 #: Strict schemas of kinds whose CRD cannot be had here, each with its source.
@@ -96,7 +96,7 @@ def _built_in(defined: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _custom(crds: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
     for crd in crds:
         if crd.get("kind") != "CustomResourceDefinition":
-            raise NoSchema(f"{crd.get('kind')} is no CustomResourceDefinition")
+            raise NoSchema(f"{crd.get('kind')} is not a CustomResourceDefinition")
         spec = crd["spec"]
         for version in spec["versions"]:
             schema = version["schema"]["openAPIV3Schema"]

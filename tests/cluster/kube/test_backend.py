@@ -47,14 +47,14 @@ class TestARunThatPasses:
         folder = desk.runs / attempt
         assert evidence.check_checksums(folder / "evidence") == ()
 
-        told = folder / "cluster"
-        logs = sorted(p.name for p in (told / "logs").iterdir())
+        saved = folder / "cluster"
+        logs = sorted(p.name for p in (saved / "logs").iterdir())
         assert len(logs) == 3
-        assert all(p.stat().st_size for p in (told / "logs").iterdir())
-        assert len(json.loads((told / "pods.json").read_text())) == 3
-        assert json.loads((told / "events.json").read_text())
-        # Of nodes this user may not know, and that is said.
-        assert "node h" in (told / "missing.txt").read_text()
+        assert all(p.stat().st_size for p in (saved / "logs").iterdir())
+        assert len(json.loads((saved / "pods.json").read_text())) == 3
+        assert json.loads((saved / "events.json").read_text())
+        # This user may not read nodes; missing.txt shows that.
+        assert "node h" in (saved / "missing.txt").read_text()
 
         assert desk.ended() == "Completed"
         self.no_key_anywhere(desk, attempt)
@@ -96,47 +96,45 @@ class TestARunThatPasses:
 
 
 class TestWatching:
-    def test_survives_an_api_that_restarts_and_says_no_line_twice(
+    def test_survives_an_api_that_restarts_and_repeats_no_line(
         self, desk: Desk, cluster: Cluster
     ) -> None:
         assert desk.submit(checks=[*CONNECT, WAITS]).exit == 0
         watch = desk.command("watch", "last")
-        watch.says("[1/2]")
+        watch.wait_for("[1/2]")
         cluster.stop_api()
         try:
-            watch.says("no answer from the API")
+            watch.wait_for("no answer from the API")
         finally:
             cluster.start_api()
-        watch.says("the API answers again")
+        watch.wait_for("the API answers again")
         desk.let_go_on()
         done = watch.wait()
         assert done.exit == 0, done.err
         assert done.err.count("[1/2]") == done.err.count("[2/2]") == 1
         assert desk.do("collect", "last").exit == 0
 
-    def test_says_that_a_run_is_suspended_and_goes_on_when_it_is_released(self, desk: Desk) -> None:
+    def test_shows_that_a_run_is_suspended_and_goes_on_after_its_release(self, desk: Desk) -> None:
         desk.configure(suspend=True)
         assert desk.submit("--attempt=held").exit == 0
         watch = desk.command("watch", "last")
-        watch.says("suspended")
+        watch.wait_for("suspended")
         desk.cluster.kubectl(
             "-n", desk.namespace, "patch", "jobset", "held-1", "--type=merge",
             "-p", '{"spec":{"suspend":false}}',
         )  # fmt: skip
         assert watch.wait().exit == 0
 
-    def test_says_which_image_is_not_there(self, desk: Desk) -> None:
+    def test_shows_that_the_image_is_missing(self, desk: Desk) -> None:
         desk.configure(image="localhost/none:1")
         assert desk.submit().exit == 0
         watch = desk.command("watch", "last")
-        watch.says("ErrImageNeverPull")
+        watch.wait_for("ErrImageNeverPull")
         watch.kill()
 
 
 class TestNodesByName:
-    def test_are_meant_whatever_their_hostname_label_says(
-        self, desk: Desk, cluster: Cluster
-    ) -> None:
+    def test_are_used_whatever_their_hostname_label_is(self, desk: Desk, cluster: Cluster) -> None:
         node, label = cluster.nodes[2], "kubernetes.io/hostname"
         cluster.kubectl("label", "node", node, f"{label}=elsewhere", "--overwrite")
         try:
@@ -154,7 +152,7 @@ class TestNodesByName:
 
 
 class TestARunThatCannotStart:
-    def test_says_what_is_short_and_leaves_nothing(self, desk: Desk) -> None:
+    def test_reports_the_missing_resource_and_leaves_nothing(self, desk: Desk) -> None:
         before = desk.made()
         desk.configure(resources={"requests": {"memory": "900Ti"}})
         done = desk.run("--start-timeout=12s")
@@ -185,7 +183,7 @@ class TestARunThatCannotStart:
                 cluster.no_gpus(node)
         assert desk.made() == before
 
-    def test_says_which_release_is_there_already(self, desk: Desk) -> None:
+    def test_reports_that_the_release_exists(self, desk: Desk) -> None:
         desk.configure(suspend=True)
         assert desk.submit("--release=same", "--attempt=one").exit == 0
         before = desk.complete()
@@ -207,14 +205,14 @@ class TestARunThatCannotStart:
         assert {f"JobSet same-{winner}", f"Secret same-{winner}-ssh"} <= made
         assert not any(f"same-{loser}" in name for name in made)
 
-    def test_says_what_the_chart_refuses_and_leaves_nothing(self, desk: Desk) -> None:
+    def test_reports_what_the_chart_refuses_and_leaves_nothing(self, desk: Desk) -> None:
         before = desk.made()
         desk.configure(affinity={"nodeAffinity": {"nonsense": True}})
         done = desk.submit()
         assert (done.exit, "error[E-HELM-FAILED]" in done.err) == (4, True)
         assert desk.made() == before
 
-    def test_says_that_a_name_is_too_long(self, desk: Desk) -> None:
+    def test_reports_that_a_name_is_too_long(self, desk: Desk) -> None:
         done = desk.submit(f"--release={'a' * 50}", "--attempt=b")
         assert (done.exit, "error[E-KUBE-NAME-LONG]" in done.err) == (2, True)
 
@@ -224,7 +222,7 @@ class TestCancelling:
         before = desk.made()
         assert desk.submit(checks=[*CONNECT, WAITS]).exit == 0
         watch = desk.command("watch", "last")
-        watch.says("[1/2]")
+        watch.wait_for("[1/2]")
         done = desk.do("cancel", "last")
         assert done.exit == 0, done.err
         assert desk.made() == before

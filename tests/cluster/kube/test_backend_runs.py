@@ -55,7 +55,7 @@ def test_pods_may_be_anybodys_but_root_and_have_no_rights(
             {"name": "root", "emptyDir": {}},
         ],
         "extraVolumeMounts": [
-            # What is mounted may lie below it, and the image lets nobody but root in there.
+            # Mounts may be below /root, which only root may enter in the image.
             {"name": "root", "mountPath": "/root"},
             *mounts,
             {"name": "users", "mountPath": "/etc/passwd", "subPath": "passwd"},

@@ -33,7 +33,7 @@ def test_a_pod_that_is_killed_in_the_middle_is_named(
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
     started = desk.start(checks=ENDLESS)
-    desk.says("[1/2]")
+    desk.wait_for_log("[1/2]")
     node = kill_second_pod(cluster, namespace, desk)
     done = started.wait()
     assert done.exit == 3, done.err
@@ -67,11 +67,11 @@ def test_a_node_too_few_is_rejected_at_once_with_the_logs_kept(
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, startTimeout="45s")
     desk.install(desk.render(nodes=4, checks=CONNECT))
-    desk.says("-----END ACCEPT")
+    desk.wait_for_log("-----END ACCEPT")
     assert desk.ended(60) == "Failed"
     assert "hosts: 3 of 4 answered" in desk.log()
     codes = ended(desk)
-    # The verdict's. Of the others those that had ended stay, with what they said.
+    # The first is the verdict's. Of the other pods, those that had ended stay, with their logs.
     assert codes.pop(0) == 3
     for index, code in codes.items():
         assert (code, "the run is over" in desk.log(index)) == (0, True)
@@ -90,7 +90,7 @@ def ended(desk: Desk) -> dict[int, int]:
 def test_a_lost_node_is_named(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
     started = desk.start(checks=ENDLESS)
-    desk.says("[1/2]")
+    desk.wait_for_log("[1/2]")
     pods = desk.pods()
     node = pods[2]["spec"]["nodeName"]
     until(lambda: is_measuring(cluster, node))
@@ -126,7 +126,7 @@ def test_without_index_0_the_finished_steps_are_judged(
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
     started = desk.start(checks=ENDLESS)
-    desk.says("step 2/2")
+    desk.wait_for_log("step 2/2")
     name = desk.pods()[0]["metadata"]["name"]
     cluster.kubectl("-n", namespace, "delete", "pod", name, "--grace-period=0", "--force")
     done = started.wait()
@@ -135,7 +135,9 @@ def test_without_index_0_the_finished_steps_are_judged(
     assert checks["connectivity"] == "pass", done.err
 
 
-def test_an_image_without_mpirun_is_said(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_an_image_without_mpirun_is_reported(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
     desk = Desk(cluster, namespace, tmp_path, venv=False)
     desk.install(desk.render(checks=CONNECT))
     assert desk.ended() == "Failed"
@@ -146,7 +148,7 @@ def test_an_image_without_mpirun_is_said(cluster: Cluster, namespace: str, tmp_p
 def test_a_pod_without_its_sshd_is_named(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
     started = desk.start(checks=ENDLESS)
-    desk.says("[1/2]")
+    desk.wait_for_log("[1/2]")
     victim = desk.pods()[1]
     node, name = victim["spec"]["nodeName"], victim["metadata"]["name"]
     cluster.kubectl("-n", namespace, "exec", name, "-c", "accept", "--", "pkill", "-KILL", "sshd")

@@ -16,7 +16,7 @@ def test_what_was_measured_is_there_after_every_step(
     shared = cluster.shared_folder("steps")
     desk = desk_with_folder(cluster, namespace, tmp_path, shared)
     desk.install(desk.render(checks=[*CONNECT, WAITS]))
-    desk.says("[1/2]")
+    desk.wait_for_log("[1/2]")
     place = shared / "runs" / desk.jobset()["metadata"]["name"]
     until((place / "records.jsonl").exists)
     assert "10-connectivity" in (place / "records.jsonl").read_text()

@@ -70,7 +70,7 @@ def test_a_bucket_that_refuses_at_the_end_costs_nothing(
     server.until = "/verdict.json"
     assert desk.command("submit", *desk.options(3, CONNECT)).wait().exit == 0
     attempt = desk.attempt()
-    desk.says("evidence is kept here for 120 s")
+    desk.wait_for_log("evidence is kept here for 120 s")
     assert PACKED_BEGIN in desk.log()
     before = names(server, attempt)
     assert "records.jsonl" in before

@@ -16,9 +16,9 @@ def test_good_nodes_are_accepted(
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 600})
     desk.install(desk.render(checks=checks), major=major)
-    # Once the Job is over, pods that have not quite ended are removed with their logs.
+    # When the Job has ended, pods that still run are removed with their logs.
     for index in (1, 2):
-        desk.says("the run is over", index)
+        desk.wait_for_log("the run is over", index)
     desk.release()
     assert desk.ended() == "Completed"
     log = desk.log()

@@ -30,7 +30,7 @@ def test_every_fault_is_caught_and_blamed_on_its_node(
     ), shown
     assert done.exit == 0
     assert set(done.result["hosts"]) == set(cluster.nodes)
-    # A pod that cannot be reached is told by its own name: which node it is on nobody could ask.
+    # An unreachable pod is reported by its own name, because it cannot name its node.
     for one in done.result["faults"]:
         host = one["target"].partition(":")[0]
         (named,) = {host for suspect in one["blamed"] for host in suspect["hosts"]}

@@ -31,7 +31,7 @@ def test_held_pods_take_commands_and_have_sent_the_evidence(
     values = desk.render("--hold", "always:10m", checks=CONNECT)
     notes = desk.install(values, "--set", "attempt=a1,site.controller=job").stdout
     shell, release = notes.partition("Hold ")[2].splitlines()[1:3]
-    desk.says("held for 10 min")
+    desk.wait_for_log("held for 10 min")
     assert bucket.fetch(str(shared / "runs" / "mytest-a1"), tmp_path / "sent")
     assert accept("judge", tmp_path / "sent").code == 0
     # Without a terminal here.

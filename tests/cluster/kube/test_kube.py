@@ -61,7 +61,7 @@ def test_what_a_jobset_leaves_out_its_webhook_fills_in(cluster: Cluster, namespa
     assert filled["template"]["spec"]["restartPolicy"] == "OnFailure"
 
 
-def test_a_service_account_may_do_what_its_role_says(cluster: Cluster, namespace: str) -> None:
+def test_a_service_account_may_do_what_its_role_allows(cluster: Cluster, namespace: str) -> None:
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
     config = cluster.kubeconfig_for(namespace, rules)
 
@@ -93,7 +93,7 @@ def test_a_node_whose_kubelet_is_stopped_is_not_ready_and_its_pods_go_on(
 
 
 @pytest.mark.parametrize("major", [3, 4])
-def test_helm_is_of_the_major_that_was_asked_for(major: int) -> None:
+def test_helm_has_the_requested_major_version(major: int) -> None:
     command = [str(helm(major)), "version", "--short"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert said.stdout.startswith(f"v{major}."), said
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"v{major}."), done

@@ -90,10 +90,10 @@ def test_definitions_may_lead_in_circles(tmp_path: Path) -> None:
     assert list(written(tmp_path, "a-v1.json")["definitions"]) == ["Around"]
 
 
-def test_what_is_no_description_of_kubernetes_is_refused(tmp_path: Path) -> None:
+def test_invalid_descriptions_of_kubernetes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NoSchema, match="ObjectMeta is not in"):
         write(tmp_path, [{"swagger": "2.0"}])
-    with pytest.raises(NoSchema, match="ConfigMap is no"):
+    with pytest.raises(NoSchema, match="ConfigMap is not a"):
         write(tmp_path, [document()], [{"kind": "ConfigMap"}])
     with pytest.raises(NoSchema, match="Gone is referred to"):
         write(tmp_path, [document(A=kind("", "v1", "A", a={"$ref": f"{REF}Gone"}))])
@@ -122,8 +122,8 @@ def found_good(thing: Any) -> bool:
         command = [str(program("kubeconform")), "-strict", *locations(), "-"]
     except NotBuilt as error:
         pytest.skip(str(error))
-    said = json.dumps(thing)
-    done = subprocess.run(command, input=said, capture_output=True, text=True, check=False)
+    text = json.dumps(thing)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert "invalid" in done.stdout or done.returncode == 0, done
     return done.returncode == 0
 

@@ -22,7 +22,7 @@ def shapes(secret: bytes) -> list[bytes]:
     body = b"".join(line for line in secret.splitlines() if not line.startswith(b"-----"))
     found = [line for line in secret.splitlines() if len(line) > 40 and b"---" not in line]
     found.append(base64.b64decode(body)[8:40])
-    # Base64 of a text depends on where in it the text stands: three ways, without their ends.
+    # The base64 of a text depends on its offset: three encodings, without their ends.
     once = [base64.b64encode(b"x" * n + secret[40:120])[4:-4] for n in range(3)]
     twice = [base64.b64encode(b"x" * n + base64.b64encode(secret)[40:120])[4:-4] for n in range(3)]
     return [*found, *once, *twice]
@@ -54,7 +54,7 @@ def test_the_key_is_in_the_secret_and_nowhere_else(
         assert desk.run(checks=CONNECT).exit == 0
     else:
         desk.install(desk.render(checks=CONNECT))
-        desk.says("evidence is kept here")
+        desk.wait_for_log("evidence is kept here")
     (key,) = keys(desk)
     wanted = shapes(key)
     assert any(each in key for each in wanted)
@@ -80,7 +80,7 @@ def test_the_key_is_in_the_secret_and_nowhere_else(
 def test_another_key_opens_nothing(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     desk = Desk(cluster, namespace, tmp_path)
     desk.install(desk.render(checks=[*CONNECT, WAITS]))
-    desk.says("[1/2]")
+    desk.wait_for_log("[1/2]")
     pods = desk.pods()
     address = pods[0]["status"]["podIP"]
     name = pods[1]["metadata"]["name"]

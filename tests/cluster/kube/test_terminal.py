@@ -62,7 +62,7 @@ def test_a_run_is_left_and_taken_up_again(cluster: Cluster, namespace: str, tmp_
     refused = desk.do("collect", "last")
     assert (refused.exit, "error[E-RUN-STILL-RUNNING]" in refused.err) == (5, True)
     watch = desk.command("watch", "last")
-    watch.says("[1/2]")
+    watch.wait_for("[1/2]")
     desk.let_go_on()
     done = watch.wait()
     assert done.exit == 0, done.err

@@ -47,7 +47,7 @@ def documents(text: str, *, foreign: bool = False) -> Iterator[str]:
             yield one
 
 
-def test_every_object_is_what_its_schema_says(rendered: dict[str, str], tmp_path: Path) -> None:
+def test_every_object_matches_its_schema(rendered: dict[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "objects"
     folder.mkdir()
     for number, text in enumerate(rendered.values()):
@@ -85,7 +85,7 @@ def test_a_namespace_that_restricts_its_pods_takes_those_of_the_recipe(
     """https://kubernetes.io/docs/concepts/security/pod-security-standards/, by the API server."""
     recipe = examples("docs/kubernetes.md")["restricted.yaml"]
     sites = {"the recipe": recipe.partition("image:")[2].partition("\n")[2], "plain": ""}
-    said = {}
+    warnings = {}
     cluster.kubectl("create", "namespace", "team")
     try:
         strict = "pod-security.kubernetes.io/warn=restricted"
@@ -95,8 +95,8 @@ def test_a_namespace_that_restricts_its_pods_takes_those_of_the_recipe(
             file = values(tmp_path, "gpu", site=site)
             words = ("create", "--dry-run=server", "-f", "-")
             text = "\n---\n".join(documents(helm.text(4, file, jobset=False)))
-            said[name] = cluster.kubectl(*words, stdin=text).stderr
+            warnings[name] = cluster.kubectl(*words, stdin=text).stderr
     finally:
         cluster.kubectl("delete", "namespace", "team", "--wait=true")
-    assert "violate PodSecurity" in said["plain"]
-    assert said["the recipe"] == ""
+    assert "violate PodSecurity" in warnings["plain"]
+    assert warnings["the recipe"] == ""

@@ -1,4 +1,4 @@
-"""What the test cluster is built from: Go modules, at these versions and no others.
+"""Sources of the test cluster: Go modules, at these versions and no others.
 
 Kubernetes is 1.34: a kubelet from 1.35 on refuses the older kind of cgroups, which test machines
 still have.
@@ -15,7 +15,7 @@ GO_OLDEST = (1, 26)
 
 @dataclass(frozen=True, kw_only=True)
 class Module:
-    """A Go module, the commands that are built of it, and how each says its version."""
+    """A Go module, the programs that are built from it, and the flags that set their version."""
 
     path: str
     version: str
