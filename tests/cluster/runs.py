@@ -66,12 +66,10 @@ EVERYTHING = [
 LONG = [*CONNECT, "check: all-reduce, groups: all, timeout: 6m, params: {iters: 400}"]
 #: It measures for minutes: long enough for something to happen to it meanwhile.
 ENDLESS = [*CONNECT, "check: all-reduce, groups: all, timeout: 20m, params: {iters: 100000}"]
-#: Faults that need neither GPUs nor a promised network.
-FAULTS = "slow", "wrong", "nan", "flip", "hang", "die", "slow-link", "full-disk", "unreachable"
 
 
 def drilled(rounds: int) -> list[str]:
-    """Return the checks of a drill, with this many rounds of pairs; they detect all of `FAULTS`."""
+    """Return the checks of a drill, with this many rounds of pairs; they detect any fault."""
     # Sizes at which what a fault costs is many times what a busy machine does.
     sizes = "timeout: 4m, params: {min: 4K, max: 256K, factor: 8, iters: 8, warmup: 1}"
     return [

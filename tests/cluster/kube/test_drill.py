@@ -8,7 +8,7 @@ from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
 from tests.cluster.runs import drilled
 
-#: Those that pods can have in another way than hosts; tests/cluster/test_drill.py has all of them.
+#: Those that pods can have in another way than hosts; tests/cluster/test_drill.py has others.
 FAULTS = "slow-link", "unreachable"
 #: Of three pairs two are slow, so it takes a bound to tell who is: 35 ms; a slow link takes 80.
 #: Nearer to that, it would be no proof.
