@@ -128,7 +128,10 @@ def test_a_network_may_have_other_names_in_the_log(network: str) -> None:
             {"SHM": ["h1"]},
             "h1 moved data between its GPUs through shared memory; NVLink is promised",
         ),
-        ({"P2P off": ["h1"]}, "h1 says that P2P is disabled between its GPUs; NVLink is promised"),
+        (
+            {"P2P off": ["h1"]},
+            "h1 reports that P2P is disabled between its GPUs; NVLink is promised",
+        ),
         # Only switches of newer machines can reduce.
         ({"NVLS off": ["h1"]}, ""),
         # Between hosts the network is the way.
