@@ -86,7 +86,7 @@ PATTERNS = (
     _row(
         "broke off",
         "was interrupted, timed out, failed",
-        r"(?:broke|broken|breaks?|breaking) off|brokenOff",
+        r"(?:broke|broken|breaks?|breaking) off|(?<![`\"])brokenOff",  # quoted: the key of 0.1
     ),
     _row("data right", "results correct"),
     _row("equals (noun)", "peers", r"(?:its|their|the|other|of|healthy) equals"),
@@ -109,9 +109,11 @@ PATTERNS = (
         "when, after",
         r"(?<!at[\s_])(?<!than[\s_])once (?:it|they|the|all|every|each|that|this|everything)",
     ),
-    _row("plant (a fault)", "inject", r"plant(?:s|ed|ing)?"),
+    # `--plant` and `planted` in quotes are the option and the key of 0.1.
+    _row("plant (a fault)", "inject", r"(?<![`\"-])plant(?:s|ed|ing)?"),
     _row("some (before a number)", "about", rf"some {_NUMBER}"),
-    _row("speed promised", "speed target"),
+    # Not in names: `speedPromised` is a key of machines and plans.
+    _row("speed promised", "speed target", r"speed[\s#\"'*]+promised"),
     _row("stands (is)", "is in, is listed", r"stands(?! for| out| alone| in for)|stands? there"),
     _row("stands out", "is an outlier", r"(?:stands?|stood|standing) out"),
     _row("told, tells, said, says", "reported, reports, shows", r"told|tells|said|says"),

@@ -143,7 +143,7 @@ class TestLevels:
         assert self.lost("rdma", was, {**was, "active": 0.0}) == {"active": (1.0, 0.0)}
         assert self.lost("rdma", was, {**was, "rate": 200.0}) == {"rate": (400.0, 200.0)}
         assert self.lost("rdma", was, {**was, "pcie-width": 8.0}) == {"pcie-width": (16.0, 8.0)}
-        assert self.lost("rdma", {**was, "rate": 200.0}, was) == {}, "faster is no loss"
+        assert self.lost("rdma", {**was, "rate": 200.0}, was) == {}, "a faster link is not a loss"
 
     def test_a_gpu_at_rest_may_have_a_slow_and_narrow_link(self) -> None:
         full = {"pcie-width": 16.0, "pcie-width-max": 16.0, "pcie-generation": 5.0}

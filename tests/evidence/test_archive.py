@@ -204,7 +204,7 @@ class TestADownload:
     def download(
         self, part: Path, sent: bytes, *, pieces: int = 1000, size: int | None = None
     ) -> list[int]:
-        """Download over connections of which each passes on `pieces` bytes; return their starts."""
+        """Download `pieces` bytes over each connection; return the offsets where they started."""
         starts = []
 
         def read_from(at: int, sink: Callable[[bytes], None]) -> None:

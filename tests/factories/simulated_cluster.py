@@ -1,6 +1,6 @@
 """Simulated clusters, as a stand-in for networks of thousands of nodes.
 
-A world is a list of effects, each of which multiplies the speed of a pair; noise comes on top. The
+A world is a list of effects. Each effect multiplies the speed of a pair; noise comes on top. The
 simulation covers the results of pair rounds, not NCCL, switches or routes. Schedule, attribution
 and repetitions are those of the product.
 """
@@ -152,7 +152,7 @@ def fixed_gpus(host: int, number: int) -> frozenset[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What an ideal judge names, apart from whole nodes: any of some kinds, and its members."""
+    """A fault other than a whole node, as an ideal judge names it: its kind and its members."""
 
     kinds: frozenset[SuspectKind]
     #: Any of these sets of hosts: a border has two sides.

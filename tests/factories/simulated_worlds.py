@@ -113,7 +113,7 @@ def _is_true(one: Blamed, cluster: Cluster) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """What a world is drawn from."""
+    """The sizes and the random numbers from which a world is drawn."""
 
     count: int
     rounds: int

@@ -71,7 +71,7 @@ def test_nobody_is_accused_if_two_logs_in_three_are_missing(
 @pytest.mark.parametrize("share", [0.95, 0.9, 0.7])
 @pytest.mark.parametrize("number", [2, 6, 9])
 def test_only_the_slow_node_is_named(tmp_path: Path, logs: Path, number: int, share: float) -> None:
-    """Of the three nodes, one is alone under its switch, one with one other, one with six."""
+    """The three nodes share their switch with no other node, with one, and with six."""
     verdict = judged(logs, tmp_path, node(NODE(number), share))
     assert named(verdict) == [("node", NODE(number))]
     assert verdict.state in (State.DEGRADED, State.FAIL)

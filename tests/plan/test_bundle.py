@@ -198,7 +198,7 @@ class TestArchive:
         assert (tmp_path / "key").read_bytes() == b"secret"
 
     def test_packs_the_core_into_the_same_bytes_with_every_bzip2(self) -> None:
-        """What 1.0.8 makes of this text, on whatever machine."""
+        """Expect the bytes of bzip2 1.0.8, which do not depend on the machine."""
         text = "\n".join(str(number * number) for number in range(20_000)).encode()
         digest = hashlib.sha256(bz2.compress(text)).hexdigest()
         assert digest == "dd6a4384e9b35f6df2f3ad442709e91c82694bad0eab188dc0e1d915a6e916e9"

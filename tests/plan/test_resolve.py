@@ -587,7 +587,7 @@ class TestLimits:
 
 
 def test_a_field_of_the_site_that_a_run_takes_over_is_named_alike(tmp_path: Path) -> None:
-    """What `resolve` reads of a site is in the site's type: no key is read and then forgotten."""
+    """The type of the site has every key that `resolve` reads, so no key is read and then lost."""
     file = site(tmp_path, "{requireAllNodes: true, interface: eth7, gpusPerNode: 4}")
     found = plan(FULL, site=file)
     assert (found.require_all_nodes, found.machine.interface, found.gpus_used) == (True, "eth7", 4)

@@ -68,7 +68,9 @@ def test_an_expression_is_found_across_lines_and_in_names(avoid: str, text: str)
     [
         ("told", "retold, essays, saying"),
         ("is no X", "there is no such file, and it is no longer needed"),
-        ("plant", "transplant, plantation"),
+        ("plant", "transplant, plantation; `--plant`, `planted`"),
+        ("broke off", "`brokenOff`"),
+        ("speed promised", "speed_promised"),
         ("once", "at once; more than once; once per host"),
         ("stands (is)", "NIC stands for network interface card"),
         ("some", "some hosts"),

@@ -44,7 +44,7 @@ JumpHost = Annotated[str, Pattern(rf"{_JUMP}(?:,{_JUMP})*", "jump hosts as for s
 
 @dataclass(frozen=True, kw_only=True)
 class SshAccess:
-    """How ssh reaches the hosts of a run, over the user's own ssh configuration.
+    """The user's choices for ssh to the hosts of a run, on top of their own ssh configuration.
 
     Each field is validated, because it becomes part of a command line. Raises Invalid.
     """

@@ -105,7 +105,7 @@ class Backend(Protocol):
         """Fetch the evidence into the run folder, release it there, and return its place.
 
         Called by one process at a time, and only while the folder has no evidence or
-        `rundir.FROM_LOG` says that it came from a log. Raises NoEvidence if there is none.
+        `rundir.FROM_LOG` shows that it came from a log. Raises NoEvidence if there is none.
         """
 
     def cancel(self, job: Job, *, folder: Path, say: Say) -> None:

@@ -442,7 +442,7 @@ class Bound:
 
 @dataclass(frozen=True, kw_only=True)
 class Executions:
-    """How many executions of a check have the same problem, and which hosts all of these share."""
+    """Counts of the executions of a check with the same problem, and the hosts that all share."""
 
     bad: int
     total: int
@@ -542,7 +542,7 @@ class Suspect:
 
     @property
     def of_network(self) -> bool:
-        """Whether hosts share it, so that no host is bad itself."""
+        """True for a part that hosts share, so that no host is bad itself."""
         return self.kind not in (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
 
     @property

@@ -66,8 +66,8 @@ def load(
 
     `collective` is that of tables without a name; None: it is inferred.
 
-    If `machine` is None, it is guessed from the GPU names in the logs. Raises BadEvidence if there
-    are no usable logs, or a named file is not a log.
+    If `machine` is None, it is guessed from the GPU names in the logs. Raises BadEvidence if a
+    named file is not a log, or if no log is usable.
     """
     logs = gather(paths, limits, collective=collective)
     executions = completed(logs)

@@ -24,7 +24,7 @@ _SCREEN_ROWS, _SCREEN_NODES, _ROWS = 12, 16, 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What a value measures. Values of different figures are not comparable."""
+    """The quantity that a value measures. Values of different figures are not comparable."""
 
     check: str
     metric: str

@@ -307,7 +307,7 @@ class TestCancelIfCommandsInThePodFail:
             return 503, {}
 
         server.answers[f"{PODS}/{POD}/exec"] = answer
-        monkeypatch.setattr(delete, "_TELLING", 0.0)
+        monkeypatch.setattr(delete, "_STOP_REQUEST", 0.0)
         try:
             assert accept("cancel", "run").code == Exit.PASS
         finally:

@@ -87,7 +87,7 @@ def test_an_expectation_of_the_user_replaces_the_expected_value_too() -> None:
     assert verdict.state is State.PASS
 
 
-def test_without_any_bound_a_gpu_collective_is_inconclusive_and_says_what_to_add() -> None:
+def test_without_any_bound_a_gpu_collective_is_inconclusive_and_shows_what_to_add() -> None:
     of, listed = gpu_inventory()
     verdict = judged(
         gpu_plan(of, ALL), hosts_record(EIGHT), *listed, *measured(ALL, EIGHT, slow(usual=360))
@@ -97,7 +97,7 @@ def test_without_any_bound_a_gpu_collective_is_inconclusive_and_says_what_to_add
     assert "--expect 'all-reduce@4M>=GB/s'" in verdict.checks[2].findings[-1].message
 
 
-def test_a_bound_inside_a_node_says_nothing_about_what_is_between_nodes() -> None:
+def test_a_bound_inside_a_node_does_not_cover_the_network_between_nodes() -> None:
     of, listed = gpu_inventory()
     each = step("all-reduce", "each", number=15)
     inside = replace(FLOOR, max_nodes=1)
@@ -121,9 +121,9 @@ def test_one_gpu_alone_has_nobody_to_send_to_and_is_judged_by_the_rest(
 ) -> None:
     one = replace(GPU, gpus=1, ranks=1)
     of, listed = step("inventory", "each", number=10), gpus("h0", 1)
-    told = record(of, ["h0"], facts=(inventory_of("h0", gpus=listed, pciNvidia=1),), ranks=1)
+    listing = record(of, ["h0"], facts=(inventory_of("h0", gpus=listed, pciNvidia=1),), ranks=1)
     planned = plan(of, ALL, machine=one, references=(FLOOR,))
-    verdict = judged(planned, hosts_record(["h0"]), told, record(ALL, ["h0"], *tables, ranks=1))
+    verdict = judged(planned, hosts_record(["h0"]), listing, record(ALL, ["h0"], *tables, ranks=1))
     assert verdict.state is state
     fabric = verdict.checks[-1]
     if state is State.PASS:
@@ -148,7 +148,7 @@ def test_what_is_expected_of_one_gpu_alone_was_never_measured() -> None:
     assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
 
 
-def test_a_reference_of_two_nodes_says_nothing_about_eight() -> None:
+def test_a_reference_of_two_nodes_does_not_apply_to_eight() -> None:
     of, listed = gpu_inventory()
     two = replace(FLOOR, min_nodes=2, max_nodes=2)
     verdict = judged(
@@ -160,7 +160,7 @@ def test_a_reference_of_two_nodes_says_nothing_about_eight() -> None:
     assert verdict.state is State.INCONCLUSIVE
 
 
-def test_a_reference_of_another_device_says_nothing() -> None:
+def test_a_reference_of_another_device_does_not_apply() -> None:
     of, listed = gpu_inventory()
     other = replace(FLOOR, device="H200")
     verdict = judged(
@@ -245,7 +245,7 @@ def test_an_upper_expectation_leaves_the_lower_reference_to_name_a_slow_host() -
 
 @pytest.mark.parametrize("size", [None, TOP])
 def test_of_three_hosts_a_bound_at_the_largest_size_names_the_slow_one(size: int | None) -> None:
-    # Two of three pairs are slow: without a bound nothing tells which is the usual.
+    # Two of three pairs are slow: without a bound it is unknown which speed is normal.
     own = replace(
         FLOOR, kind=BoundKind.EXPECTATION, source="--expect", lower=9.0, size=size, max_nodes=None
     )

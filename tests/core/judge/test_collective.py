@@ -47,8 +47,8 @@ def test_wrong_data_in_the_pairs_of_one_host_name_it() -> None:
 
 
 def test_wrong_data_whose_source_the_program_names() -> None:
-    said = Problem(cause=Cause.WRONG_DATA, message="rank 4", check="all-reduce", host="h2", rank=4)
-    made = record(ALL, EIGHT, *table("all-reduce", 10, wrong=5), status=7, problems=(said,))
+    named = Problem(cause=Cause.WRONG_DATA, message="rank 4", check="all-reduce", host="h2", rank=4)
+    made = record(ALL, EIGHT, *table("all-reduce", 10, wrong=5), status=7, problems=(named,))
     verdict = judged(plan(ALL), hosts_record(EIGHT), made)
     assert blamed(verdict) == {("node", "h2", "wrong-data")}
     assert verdict.state is State.FAIL
@@ -128,7 +128,10 @@ def test_a_network_may_have_other_names_in_the_log(network: str) -> None:
             {"SHM": ["h1"]},
             "h1 moved data between its GPUs through shared memory; NVLink is promised",
         ),
-        ({"P2P off": ["h1"]}, "h1 says that P2P is disabled between its GPUs; NVLink is promised"),
+        (
+            {"P2P off": ["h1"]},
+            "h1 reports that P2P is disabled between its GPUs; NVLink is promised",
+        ),
         # Only switches of newer machines can reduce.
         ({"NVLS off": ["h1"]}, ""),
         # Between hosts the network is the way.
@@ -140,8 +143,8 @@ def test_a_slower_way_than_promised_is_a_failure_whatever_the_bandwidth(
 ) -> None:
     machine = replace(GPU, transport="gIB", gpu_direct=True, peer_to_peer=True)
     verdict = judged_ways(machine, ALL, EIGHT, detours)
-    said = [f.message for c in verdict.checks for f in c.findings if f.state is State.FAIL]
-    assert said == ([words] if words else [])
+    failures = [f.message for c in verdict.checks for f in c.findings if f.state is State.FAIL]
+    assert failures == ([words] if words else [])
     assert causes(verdict) == ({"transport-fallback"} if words else set())
     assert blamed(verdict) == ({("node", "h1", "transport-fallback")} if words else set())
 
@@ -162,8 +165,8 @@ def test_inside_one_host_no_network_is_needed_where_nvlink_is_promised() -> None
     each = step(groups="each")
     machine = replace(GPU, peer_to_peer=True)
     verdict = judged_ways(machine, each, ("h0",), {"NET": ["h0"]})
-    said = [f.message for c in verdict.checks for f in c.findings if f.state is State.FAIL]
-    assert said == ["h0 moved data between its GPUs over the network; NVLink is promised"]
+    failures = [f.message for c in verdict.checks for f in c.findings if f.state is State.FAIL]
+    assert failures == ["h0 moved data between its GPUs over the network; NVLink is promised"]
 
 
 def judged_ways(

@@ -51,7 +51,7 @@ def test_most_hosts_missing_are_all_named() -> None:
     assert {name for _, name, _ in blamed(verdict)} == set(EIGHT[1:])
 
 
-def test_fewer_hosts_than_nodes_planned_fail_though_nobody_says_which() -> None:
+def test_fewer_hosts_than_planned_nodes_fail_even_if_the_missing_ones_are_unknown() -> None:
     verdict = judged(plan(ALL, nodes=9), *healthy_records(ALL))
     assert verdict.state is State.FAIL
 
@@ -165,7 +165,7 @@ def test_exactly_the_planned_ranks_must_answer() -> None:
 # -- tables ---------------------------------------------------------------------------------------
 
 
-def test_a_log_that_breaks_off_fails() -> None:
+def test_a_log_without_its_end_fails() -> None:
     cut = Problem(cause=Cause.INCOMPLETE_LOG, message="no footer", check="all-reduce")
     made = record(ALL, EIGHT, *table("all-reduce", 10), problems=(cut,))
     verdict = judged(plan(ALL), hosts_record(EIGHT), made)
@@ -192,7 +192,7 @@ def test_a_table_of_fewer_ranks_than_were_started_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "listed", "said"),
+    ("own", "listed", "expected"),
     [
         # As the run calls them, with and without a domain.
         (None, {"h0": 2, "h1": 2}, set()),
@@ -213,34 +213,34 @@ def test_a_table_of_fewer_ranks_than_were_started_fails() -> None:
     ],
 )
 def test_the_ranks_of_a_table_must_be_on_the_hosts_of_the_execution(
-    own: dict[str, str] | None, listed: dict[str, int], said: set[str]
+    own: dict[str, str] | None, listed: dict[str, int], expected: set[str]
 ) -> None:
     fact = Fact(name="nccl-tests", check="all-reduce", value={"ranks": 4, "hosts": listed})
     of = step("all-reduce", "halves", number=20)
     names = () if own is None else (Fact(name="hostnames", check="hosts", value=own),)
     half, rest = measured(of, hosts(4), slow())
     assert half.hosts == ("h0", "h1")
-    asked = replace(hosts_record(hosts(4)), facts=names)
-    verdict = judged(plan(of), asked, replace(half, facts=(fact,)), rest)
-    assert causes(verdict) == said
+    answers = replace(hosts_record(hosts(4)), facts=names)
+    verdict = judged(plan(of), answers, replace(half, facts=(fact,)), rest)
+    assert causes(verdict) == expected
 
 
 def test_a_host_that_lacks_a_gpu_puts_no_blame_on_the_others() -> None:
     """All hosts start as many ranks as the one with the fewest GPUs."""
     fewer = [replace(one, ranks=1) for one in measured(EACH, EIGHT, slow())]
     verdict = judged(plan(EACH, machine=replace(GPU, gpus=2, ranks=2)), hosts_record(EIGHT), *fewer)
-    (said,) = (f for c in verdict.checks for f in c.findings if f.cause == "rank-count")
-    assert said.hosts == ()
-    assert "8 of 8 executions have a wrong" in said.message
+    (finding,) = (f for c in verdict.checks for f in c.findings if f.cause == "rank-count")
+    assert finding.hosts == ()
+    assert "8 of 8 executions have a wrong" in finding.message
 
 
 @pytest.mark.parametrize("ranks", [0, 1, 15, 17])
-def test_other_ranks_than_were_planned_are_no_pass(ranks: int) -> None:
+def test_another_number_of_ranks_than_planned_does_not_pass(ranks: int) -> None:
     other = replace(healthy_records(ALL)[1], ranks=ranks)
     assert causes(judged(plan(ALL), hosts_record(EIGHT), other)) == {"rank-count"}
 
 
-def test_a_size_rounded_down_to_whole_elements_counts_as_asked() -> None:
+def test_a_size_rounded_down_to_whole_elements_counts_as_requested() -> None:
     metrics = [replace(m, size=TOP - 64) if m.size == TOP else m for m in table("all-reduce", 10)]
     bound = replace(FLOOR, size=TOP, lower=9.0)
     verdict = judged(
@@ -253,7 +253,7 @@ def test_a_size_rounded_down_to_whole_elements_counts_as_asked() -> None:
 # -- failures of a launch and of its checks -------------------------------------------------------
 
 
-def test_a_crash_in_a_shared_launch_is_not_held_against_what_was_measured_before() -> None:
+def test_a_crash_in_a_shared_launch_does_not_fail_a_check_measured_before_it() -> None:
     both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
     made = record(both, EIGHT, *table("all-reduce", 10), status=1)
     verdict = judged(plan(both), hosts_record(EIGHT), made)
@@ -262,7 +262,7 @@ def test_a_crash_in_a_shared_launch_is_not_held_against_what_was_measured_before
     assert states["all-gather"] is State.FAIL
 
 
-def test_a_rank_that_hung_in_a_later_collective_is_not_held_against_an_earlier_one() -> None:
+def test_a_rank_that_hung_in_a_later_collective_does_not_fail_an_earlier_one() -> None:
     both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
     hung = Problem(cause=Cause.RANK_HUNG, message="rank 3 stopped", host="h1", rank=3)
     made = record(both, EIGHT, *table("all-reduce", 10), status=None, problems=(hung,))
@@ -279,9 +279,9 @@ def test_a_shared_launch_that_failed_after_all_was_measured_fails_its_last_check
 ) -> None:
     both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
     tables = (*table("all-reduce", 10), *table("all-gather", 10))
-    said = (Problem(cause=ending, message="", host="h1"),) if isinstance(ending, Cause) else ()
+    problems = (Problem(cause=ending, message="", host="h1"),) if isinstance(ending, Cause) else ()
     status = ending if isinstance(ending, int) else None
-    made = record(both, EIGHT, *tables, status=status, problems=said)
+    made = record(both, EIGHT, *tables, status=status, problems=problems)
     verdict = judged(plan(both), hosts_record(EIGHT), made)
     states = {check.check: check.state for check in verdict.checks}
     assert (states["all-reduce"], states["all-gather"]) == (State.PASS, State.FAIL)
@@ -296,23 +296,23 @@ def test_wrong_data_are_why_a_shared_launch_failed_and_not_its_last_check() -> N
 
 
 @pytest.mark.parametrize("wave", [0, 3])
-def test_what_is_said_of_a_host_beside_the_checks_is_never_a_pass(wave: int) -> None:
+def test_a_problem_of_a_host_outside_of_all_checks_never_passes(wave: int) -> None:
     full = Problem(cause=Cause.DISK_FULL, message="h2: no space", host="h2")
     first, *rest = healthy_records(ALL)
-    said = [first, replace(first, wave=3)]
-    said[bool(wave)] = replace(said[bool(wave)], problems=(full,))
-    verdict = judged(plan(ALL), *said, *rest)
+    answers = [first, replace(first, wave=3)]
+    answers[bool(wave)] = replace(answers[bool(wave)], problems=(full,))
+    verdict = judged(plan(ALL), *answers, *rest)
     assert (verdict.state, causes(verdict)) == (State.FAIL, {"disk-full"})
     assert blamed(verdict) == {("node", "h2", "disk-full")}
 
 
-def test_a_problem_of_a_check_that_nobody_planned_is_never_a_pass() -> None:
+def test_a_problem_of_a_check_that_was_not_planned_never_passes() -> None:
     other = Problem(cause=Cause.WRONG_DATA, message="bits", check="elsewhere", host="h2")
     made = record(ALL, EIGHT, *table("all-reduce", 10), problems=(other,))
     assert judged(plan(ALL), hosts_record(EIGHT), made).exit == 3
 
 
-def test_what_a_check_excuses_in_its_own_launch_is_no_failure_of_another() -> None:
+def test_a_launch_that_a_check_excuses_does_not_fail_the_other_launches() -> None:
     """A rank that found wrong data ends its launch: the rest of the cluster passes."""
     ended = Problem(cause=Cause.CRASHED, message="a signal ended a rank")
     made = [
@@ -330,8 +330,8 @@ def test_many_problems_of_one_cause_beside_the_checks_are_one_finding() -> None:
     full = tuple(Problem(cause=Cause.DISK_FULL, message=f"{h}: no space", host=h) for h in EIGHT)
     first, *rest = healthy_records(ALL)
     verdict = judged(plan(ALL), replace(first, problems=full), *rest)
-    (said,) = (f for f in verdict.checks[0].findings if f.cause == "disk-full")
-    assert (said.message, said.hosts) == ("h0: no space (and 7 more)", EIGHT)
+    (finding,) = (f for f in verdict.checks[0].findings if f.cause == "disk-full")
+    assert (finding.message, finding.hosts) == ("h0: no space (and 7 more)", EIGHT)
 
 
 def test_a_missing_tool_is_not_tested_and_excused_only_where_optional() -> None:

@@ -93,16 +93,16 @@ def records(
     check = step.checks[0]
     made = []
     for number, host in enumerate(HOSTS):
-        metrics, told = [], []
+        metrics, host_facts = [], []
         for gpu in range(GPUS):
             for name, (value, unit) in healthy(check).items():
                 usual = value * (1 + 0.001 * ((gpu * 3 + number) % 5))
                 found = change(host, gpu, name, usual)
                 if found is not None:
                     metrics.append(metric(check, host, gpu, name, found, unit))
-            said = facts(host, gpu)
-            types = {f.value.get("type") for f in said if isinstance(f.value, dict)}
-            told += [*said, *(_digested(host, gpu, k) for k in HEALTHY if k not in types)]
+            given = facts(host, gpu)
+            types = {f.value.get("type") for f in given if isinstance(f.value, dict)}
+            host_facts += [*given, *(_digested(host, gpu, k) for k in HEALTHY if k not in types)]
         mine = tuple(problem for problem in problems if problem.host == host)
         made.append(
             verdicts.record(
@@ -111,7 +111,7 @@ def records(
                 *metrics,
                 number=number,
                 ranks=GPUS,
-                facts=tuple(told),
+                facts=tuple(host_facts),
                 problems=mine,
                 status=status if mine or status == 0 else 0,
             )
@@ -149,7 +149,7 @@ def failed(found: Judged) -> set[str | None]:
 
 
 @pytest.mark.parametrize("step", [STEP, MEMORY_STEP], ids=["gemm", "memory"])
-def test_healthy_gpus_pass_and_the_table_says_the_share_of_the_peak(step: Step) -> None:
+def test_healthy_gpus_pass_and_the_table_shows_the_share_of_the_peak(step: Step) -> None:
     found = judged(records(step=step), step)
     assert (found.verdict.state, found.suspects) == (State.PASS, ())
     rate = "bf16 780 TFLOP/s" if step is STEP else "copy 4200 GB/s"
@@ -243,7 +243,7 @@ def test_one_slow_gpu_of_sixteen_is_named_and_no_other(host: str, gpu: int, shar
     assert found.suspects[0].kind == "gpu"
 
 
-def test_a_gpu_that_is_slow_only_with_the_others_is_said_to_be_hot() -> None:
+def test_a_gpu_that_is_slow_only_with_the_others_is_reported_as_hot() -> None:
     def load(host: str, gpu: int) -> list[Fact]:
         held = {"thermal-hardware": 0.8 if (host, gpu) == ("h1", 3) else 0.0}
         value = {"type": "bf16", "held": held, "MHz": [900, 1200, 1980], "C": [60, 91, 92]}
@@ -256,7 +256,7 @@ def test_a_gpu_that_is_slow_only_with_the_others_is_said_to_be_hot() -> None:
     assert "thermal-hardware 80% of the time, 1200 MHz, 91 C" in suspect.why
 
 
-def test_nothing_is_said_of_the_heat_of_a_gpu_that_is_not_there() -> None:
+def test_heat_is_not_reported_if_the_gpu_is_unknown() -> None:
     def slow_together(host: str, gpu: int, name: str, value: float) -> float:
         return value * (0.5 if (host, gpu) == (HOSTS[1], 2) and name == "bf16" else 1)
 
@@ -270,7 +270,7 @@ def test_nothing_is_said_of_the_heat_of_a_gpu_that_is_not_there() -> None:
     assert "heat" not in suspect.why
 
 
-def test_a_gpu_that_is_slow_alone_too_is_not() -> None:
+def test_a_gpu_that_is_slow_alone_too_is_not_reported_as_hot() -> None:
     (suspect,) = judged(records(only(("h1", 3), 0.7))).suspects
     assert "heat" not in suspect.why
 
@@ -298,9 +298,9 @@ def test_gpus_that_are_all_slow_fail_against_the_floor_and_nobody_is_named(share
     assert found.verdict.state is State.FAIL
     assert failed(found) == {"below-reference"}
     assert found.suspects == ()
-    said = next(f for f in found.verdict.findings if f.metric == "bf16" and f.peak)
-    assert "in 16 of 16 devices, worst on GPU" in said.message
-    assert said.peak == 989
+    finding = next(f for f in found.verdict.findings if f.metric == "bf16" and f.peak)
+    assert "in 16 of 16 devices, worst on GPU" in finding.message
+    assert finding.peak == 989
 
 
 def test_the_users_own_expectation_goes_first() -> None:
@@ -310,20 +310,20 @@ def test_the_users_own_expectation_goes_first() -> None:
     assert any(f.bound and f.bound.kind == "expectation" for f in found.verdict.findings)
 
 
-def test_without_any_bound_it_is_inconclusive_and_says_what_to_add() -> None:
+def test_without_any_bound_it_is_inconclusive_and_shows_what_to_add() -> None:
     found = judged(records(), references=())
     assert found.verdict.state is State.INCONCLUSIVE
     assert any("--expect 'gemm.bf16>=TFLOP/s'" in f.message for f in found.verdict.findings)
 
 
-def test_a_bound_of_which_nothing_was_measured_is_no_pass() -> None:
+def test_a_bound_without_a_measurement_does_not_pass() -> None:
     found = judged(records(lambda _h, _g, name, v: None if name.startswith("fp8") else v))
     assert found.verdict.state is State.INCONCLUSIVE
-    left = Fact(name="left-out", value={"fp8": "not asked for"}, check="gemm", host="h0", rank=0)
-    told = records(
+    left = Fact(name="left-out", value={"fp8": "not requested"}, check="gemm", host="h0", rank=0)
+    explained = records(
         lambda _h, _g, name, v: None if name.startswith("fp8") else v, facts=lambda *_: [left]
     )
-    assert judged(told).verdict.state is State.PASS
+    assert judged(explained).verdict.state is State.PASS
 
 
 def test_a_bad_link_of_one_gpu_is_its_own() -> None:
@@ -335,18 +335,18 @@ def test_a_bad_link_of_one_gpu_is_its_own() -> None:
 
 @pytest.mark.parametrize("usual", [0.97, 0.42])
 def test_a_slow_pair_of_gpus_is_named(usual: float) -> None:
-    """Where some of all ways are slow, as without NVLink, a slower one still is."""
+    """The slow path is named even if many paths are slow, as without NVLink."""
 
     def change(host: str, gpu: int, name: str, value: float) -> float | None:
         if name != "p2p-least":
             return value
         return 0.1 if host == "h1" and gpu in (2, 5) else usual
 
-    def way(host: str, gpu: int) -> list[Fact]:
-        told = "GPU 2 to GPU 5: 39 GB/s" if gpu in (2, 5) else "GPU 0 to GPU 1: 390 GB/s"
-        return [Fact(name="p2p-least", value=told, check="memory", host=host, rank=gpu)]
+    def slowest_path(host: str, gpu: int) -> list[Fact]:
+        path = "GPU 2 to GPU 5: 39 GB/s" if gpu in (2, 5) else "GPU 0 to GPU 1: 390 GB/s"
+        return [Fact(name="p2p-least", value=path, check="memory", host=host, rank=gpu)]
 
-    found = judged(records(change, step=MEMORY_STEP, facts=way), MEMORY_STEP)
+    found = judged(records(change, step=MEMORY_STEP, facts=slowest_path), MEMORY_STEP)
     assert blamed(found) == {"h1:2": "slow-outlier", "h1:5": "slow-outlier"}
     assert "p2p-least 0.1 (GPU 2 to GPU 5: 39 GB/s), " in found.suspects[1].why
 
@@ -379,7 +379,7 @@ def test_a_gpu_that_counts_wrong_elements_is_named(host: str, gpu: int) -> None:
     assert blamed(found) == {f"{host}:{gpu}": "wrong-result"}
 
 
-def test_a_gpu_whose_digest_is_not_that_of_its_equals_is_named() -> None:
+def test_a_gpu_whose_digest_differs_from_that_of_its_peers_is_named() -> None:
     def facts(host: str, gpu: int) -> list[Fact]:
         odd = {"random": "cc"} if (host, gpu) == ("h0", 2) else {}
         value = digest(gpu, **odd)
@@ -390,7 +390,7 @@ def test_a_gpu_whose_digest_is_not_that_of_its_equals_is_named() -> None:
     assert "another result than 15 of 16 equal devices" in found.suspects[0].why
 
 
-def test_what_a_problem_says_already_its_digest_does_not_say_again() -> None:
+def test_a_wrong_digest_does_not_repeat_a_problem_of_the_same_gpu() -> None:
     wrong = Problem(
         cause=Cause.WRONG_RESULT, message="GPU 1 of h0", check="gemm", host="h0", rank=1, gpu="1"
     )
@@ -425,7 +425,7 @@ def test_other_devices_and_software_may_give_other_bits_but_not_of_the_known_pro
 
 
 @pytest.mark.parametrize("name", ["bf16", "bf16-wrong", "fp8", "bf16-alone"])
-def test_a_gpu_that_lacks_what_the_others_have_is_no_pass(name: str) -> None:
+def test_a_gpu_that_lacks_a_metric_of_the_others_does_not_pass(name: str) -> None:
     found = judged(records(only(("h1", 7), None, name)))
     assert found.verdict.state is State.FAIL
     assert blamed(found)["h1:7"] == "no-measurement"
@@ -439,10 +439,10 @@ def test_ways_that_are_not_compared_must_have_been_measured_by_all(name: str) ->
 
 
 def broken(rank: int, check: str) -> tuple[Problem, ...]:
-    said = f"GPU {rank} of h1 failed in copies"
+    message = f"GPU {rank} of h1 failed in copies"
     return (
         Problem(
-            cause=Cause.CRASHED, message=said, check=check, host="h1", rank=rank, gpu=str(rank)
+            cause=Cause.CRASHED, message=message, check=check, host="h1", rank=rank, gpu=str(rank)
         ),
     )
 
@@ -459,12 +459,12 @@ def without_ways(host: str, gpu: int, name: str, value: float) -> float | None:
 def test_where_the_first_gpu_of_a_host_fails_the_others_are_not_accused(
     check: str, accused: dict[str, str]
 ) -> None:
-    """Its own problem is told by the record, whichever check it is of."""
+    """The record has the problem of the first GPU, whichever check it belongs to."""
     made = records(without_ways, step=MEMORY_STEP, problems=broken(0, check), status=1)
     assert blamed(judged(made, MEMORY_STEP)) == accused
 
 
-def test_where_another_gpu_fails_the_ways_of_its_host_are_still_asked_for() -> None:
+def test_if_another_gpu_fails_the_paths_of_its_host_are_still_required() -> None:
     def change(host: str, gpu: int, name: str, value: float) -> float | None:
         gone = host == "h1" and (gpu == 3 or (gpu == 5 and name == "p2p-in"))
         return None if gone else value
@@ -473,11 +473,11 @@ def test_where_another_gpu_fails_the_ways_of_its_host_are_still_asked_for() -> N
     assert blamed(judged(made, MEMORY_STEP)) == {"h1:5": "no-measurement"}
 
 
-def test_a_host_that_says_why_it_left_out_the_ways_between_its_gpus_is_not_accused() -> None:
+def test_a_host_that_reports_why_it_left_out_the_paths_between_its_gpus_is_not_accused() -> None:
     def left(host: str, gpu: int) -> list[Fact]:
         why = dict.fromkeys(("p2p-out", "p2p-in"), "rank 0 sees 1 of 8 GPUs")
-        told = Fact(name="left-out", value=why, check="memory", host="h1", rank=0)
-        return [told] if (host, gpu) == ("h1", 0) else []
+        fact = Fact(name="left-out", value=why, check="memory", host="h1", rank=0)
+        return [fact] if (host, gpu) == ("h1", 0) else []
 
     def change(host: str, _gpu: int, name: str, value: float) -> float | None:
         return None if host == "h1" and name.startswith("p2p") else value
@@ -486,12 +486,12 @@ def test_a_host_that_says_why_it_left_out_the_ways_between_its_gpus_is_not_accus
     assert (found.verdict.state, found.suspects) == (State.PASS, ())
     assert any("sees 1 of 8 GPUs" in f.message for f in found.verdict.findings)
     silent = judged(records(change, step=MEMORY_STEP), MEMORY_STEP)
-    assert silent.verdict.state is State.FAIL, "who gives no reason is asked for it"
+    assert silent.verdict.state is State.FAIL, "a host without a reason must have the metrics"
 
 
 @pytest.mark.parametrize("ranks", [range(GPUS), range(1, GPUS, 2)])
 @pytest.mark.parametrize("lacks", ["all", "exact", "random"])
-def test_a_gpu_that_says_nothing_of_its_products_is_no_pass(ranks: range, lacks: str) -> None:
+def test_a_gpu_that_does_not_report_its_products_does_not_pass(ranks: range, lacks: str) -> None:
     def cut(fact: Fact) -> Fact:
         kept = (
             {} if lacks == "all" else {k: v for k, v in mapping(fact.value).items() if k != lacks}
@@ -503,7 +503,7 @@ def test_a_gpu_that_says_nothing_of_its_products_is_no_pass(ranks: range, lacks:
 
 
 @pytest.mark.parametrize("tested", [None, 0.0, 0.3])
-def test_a_gpu_whose_memory_was_hardly_tested_is_no_pass(tested: float | None) -> None:
+def test_a_gpu_whose_memory_was_hardly_tested_does_not_pass(tested: float | None) -> None:
     def change(host: str, gpu: int, name: str, usual: float) -> float | None:
         return tested if (host, gpu, name) == ("h1", 7, "tested") else usual
 
@@ -542,7 +542,7 @@ def test_a_speed_that_cannot_be_is_none(value: float) -> None:
     assert "no-measurement" in failed(judged(records(change)))
 
 
-def test_a_log_that_says_nothing_is_no_pass() -> None:
+def test_a_log_without_measurements_does_not_pass() -> None:
     found = judged(records(lambda *_: None))
     assert found.verdict.state is State.FAIL
     assert failed(found) == {"no-measurement"}
@@ -558,11 +558,11 @@ def test_not_a_number_in_a_log_is_a_failure_of_that_gpu() -> None:
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
-def test_facts_that_are_damaged_are_no_reason_to_end(value: Any) -> None:
+def test_damaged_facts_do_not_end_the_judge(value: Any) -> None:
     names = ("digest", "load", "left-out")
-    told = [Fact(name=name, value=value, check="gemm", host="h0", rank=0) for name in names]
+    damaged = [Fact(name=name, value=value, check="gemm", host="h0", rank=0) for name in names]
     held = Fact(name="load", value={"type": "bf16", "held": value, "MHz": value}, rank=3)
-    judged(records(only(("h1", 3), 0.5), facts=lambda *_: [*told, held]))
+    judged(records(only(("h1", 3), 0.5), facts=lambda *_: [*damaged, held]))
 
 
 # -- one device does not hide the others ---------------------------------------------------------
@@ -594,7 +594,7 @@ def test_a_wrong_gpu_is_in_the_first_line() -> None:
 
 def verdict(found: list[Record]) -> Verdict:
     step = verdicts.step("inventory", "each", number=5)
-    told = [
+    inventories = [
         verdicts.record(
             step,
             (host,),
@@ -607,7 +607,7 @@ def verdict(found: list[Record]) -> Verdict:
     machine = replace(MACHINE.planned(), rdma_devices=0, transport="")
     plan = verdicts.plan(step, STEP, machine=machine, nodes=2, references=bounds(MACHINE))
     return judge_run(
-        plan, [verdicts.hosts_record(HOSTS), *told, *found], checks=REGISTRY, attempt="one"
+        plan, [verdicts.hosts_record(HOSTS), *inventories, *found], checks=REGISTRY, attempt="one"
     )
 
 

@@ -86,7 +86,7 @@ def test_half_of_the_rails_slow_are_named() -> None:
 
 @pytest.mark.parametrize("rails", [5, 8])
 def test_most_rails_slow_with_all_their_hosts_fail(rails: int) -> None:
-    """They are no outliers, and their pairs are good, so only the bound of a rail shows it."""
+    """They are not outliers, and their pairs are good, so only the bound of a rail shows it."""
     crowded = dict.fromkeys(range(rails), 0.7)
     assert run(Fabric(count=8, crowded=crowded)).state is State.FAIL
 

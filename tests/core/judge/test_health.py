@@ -51,7 +51,7 @@ def unread(record: Record) -> Gap:
 
 
 class TestJudging:
-    def test_where_nothing_changed_it_passes_and_says_what_was_watched(self) -> None:
+    def test_where_nothing_changed_it_passes_and_shows_what_was_watched(self) -> None:
         verdict = health_of(run_of())
         assert (verdict.state, verdict.findings) == (State.PASS, ())
         assert verdict.measured == "no GPU, 4 NICs on 4 hosts, 3 readings"
@@ -71,7 +71,7 @@ class TestJudging:
             ("memory mc0", {"ue_count": 1}, "host-errors", "node"),
         ],
     )
-    def test_what_grew_too_much_is_held_against_its_device(
+    def test_a_counter_that_grew_too_much_accuses_its_device(
         self, device: str, counters: dict[str, int], cause: str, kind: str
     ) -> None:
         change = grown(device, counters=counters, rates={device: 400.0})
@@ -115,7 +115,7 @@ class TestJudging:
         own = replace(change, run=("net eth7",))
         assert blamed(run_of(("h1", 3, own))) == {("nic", "h1:eth7", "link-down")}
 
-    def test_errors_of_a_port_of_unknown_speed_are_no_rate(self) -> None:
+    def test_errors_of_a_port_of_unknown_speed_have_no_rate(self) -> None:
         change = grown("net eth0", counters={"rx_errors": 10**6}, run=("net eth0",))
         assert health_of(run_of(("h1", 3, change))).state is State.PASS
 
@@ -139,7 +139,7 @@ class TestJudging:
         verdict = run_of(("h1", 3, Change(since=2, levels={device: {level: values}})), machine=GPU)
         assert {one.cause for one in verdict.suspects} == {cause}
 
-    def test_what_is_held_against_a_gpu_says_what_it_was_like(self) -> None:
+    def test_a_finding_on_a_gpu_shows_its_temperature_power_and_clock(self) -> None:
         state = {"temperature": 91.0, "power": 640.5, "sm-clock": 345.0}
         change = grown("gpu 3", counters={"ecc-uncorrected": 1}, states={"gpu 3": state})
         (finding,) = health_of(run_of(("h1", 3, change), machine=GPU)).findings
@@ -166,7 +166,7 @@ class TestJudging:
         late = health_of(run_of(("h1", 3, replace(change, since=1)), machine=GPU))
         assert late.findings[0].message.startswith("between 10-health-each and 20-script-all: ")
 
-    def test_counters_that_went_backwards_are_told(self) -> None:
+    def test_counters_that_went_backwards_are_reported(self) -> None:
         verdict = health_of(run_of(("h1", 3, Change(since=2, back=("gpu 3 pcie-replay",)))))
         assert verdict.state is State.PASS
         assert "gpu 3 pcie-replay" in verdict.findings[0].message
@@ -244,7 +244,7 @@ class TestWhatIsNotKnown:
         assert "during 20-script-all: not read on h1" in health_of(verdict).findings[0].message
         assert verdict.suspects == ()
 
-    def test_a_host_that_said_nothing(self) -> None:
+    def test_a_host_that_reported_nothing(self) -> None:
         names = hosts(2)
         records = [replace(hosts_record(names), wave=n) for n in (0, 1, 2)]
         records += [record(HEALTH, (name,), number=i) for i, name in enumerate(names)]
@@ -259,7 +259,7 @@ class TestWhatIsNotKnown:
     @given(
         st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5)
     )
-    def test_a_change_that_cannot_be_read_is_no_pass(self, value: Any) -> None:
+    def test_a_change_that_cannot_be_read_does_not_pass(self, value: Any) -> None:
         names = hosts(1)
         broken = Fact(name="health-change", check="health", host="h0", value=value)
         whole = Fact(name="health", check="health", host="h0", value=dump(reading()))
@@ -311,7 +311,7 @@ READING = {
 }
 
 
-def said(**changes: Any) -> str:
+def program_of(**changes: Any) -> str:
     value = {**READING, **changes}
     return "echo 'ACCEPT " + json.dumps({"fact": "health", "value": value}) + "'"
 
@@ -327,7 +327,7 @@ class TestSweeps:
             for n in ("h0", "h1")
         ]
         self.program = tmp_path / "programs/health.sh"
-        self.program.write_text(said())
+        self.program.write_text(program_of())
         return Run(
             folder=tmp_path, attempt="one", plan=verdicts.plan(HEALTH, LATER), hosts=tuple(two)
         )
@@ -339,22 +339,22 @@ class TestSweeps:
         asyncio.run(sweep(state, watch, number, final=final))
         return state.records[-1]
 
-    def test_without_the_check_only_the_sign_of_life_is_asked_for(self, state: Run) -> None:
+    def test_without_the_check_only_the_sign_of_life_is_requested(self, state: Run) -> None:
         state.plan = verdicts.plan(LATER)
         asyncio.run(sweep(state, Watch.of(state), 1, final=False))
         assert (state.records, state.lost) == ([], {})
 
     def test_where_nothing_changed_the_record_holds_no_fact(self, state: Run) -> None:
         watch = Watch.of(state)
-        self.sweep(state, watch, 1, said())
-        one = self.sweep(state, watch, 2, said(uptime=70.0))
+        self.sweep(state, watch, 1, program_of())
+        one = self.sweep(state, watch, 2, program_of(uptime=70.0))
         assert (one.step, one.wave, one.hosts, one.facts) == ("00-hosts", 2, ("h0", "h1"), ())
 
     def test_a_change_is_kept_with_the_number_of_the_reading_before(self, state: Run) -> None:
         watch = Watch.of(state)
-        self.sweep(state, watch, 1, said())
+        self.sweep(state, watch, 1, program_of())
         device = {**READING["devices"][0], "counters": {"rx_errors": 3, "rx_dropped": 8}}  # type: ignore[index]
-        one = self.sweep(state, watch, 2, said(uptime=70.0, devices=[device]))
+        one = self.sweep(state, watch, 2, program_of(uptime=70.0, devices=[device]))
         assert [fact.host for fact in one.facts] == ["h0", "h1"]
         assert one.facts[0].value == {
             "since": 1,
@@ -362,18 +362,18 @@ class TestSweeps:
             "counters": {"net eth0": {"rx_errors": 3}},
             "run": ["net eth0"],
         }
-        last = self.sweep(state, watch, 3, said(uptime=90.0, devices=[device]), final=True)
+        last = self.sweep(state, watch, 3, program_of(uptime=90.0, devices=[device]), final=True)
         assert [fact.name for fact in last.facts] == ["health-total"] * 2
         assert mapping(last.facts[0].value)["counters"] == {"net eth0": {"rx_dropped": 8}}
 
     def test_a_host_whose_reading_is_killed_lives_on(self, state: Run) -> None:
         watch = Watch.of(state)
-        self.sweep(state, watch, 1, said())
+        self.sweep(state, watch, 1, program_of())
         one = self.sweep(state, watch, 2, "kill -KILL $$")
         assert state.lost == {}
         assert unread(one).devices is Unread.ALL
-        again = self.sweep(state, watch, 3, said(uptime=70.0))
-        assert again.facts == (), "it is asked again"
+        again = self.sweep(state, watch, 3, program_of(uptime=70.0))
+        assert again.facts == (), "the host is read again"
 
     def test_a_host_whose_reading_hangs_lives_on_and_is_not_asked_to_read_again(
         self, state: Run, monkeypatch: pytest.MonkeyPatch
@@ -406,13 +406,13 @@ class TestSweeps:
             return await ask(host, *words, **times)
 
         monkeypatch.setattr(state, "ask", late_once)
-        self.sweep(state, Watch.of(state), 1, said())
+        self.sweep(state, Watch.of(state), 1, program_of())
         assert (state.lost, sorted(asked)) == ({}, ["h0", "h1", "h1"])
 
     def test_a_host_that_gives_no_sign_of_life_is_lost(self, state: Run) -> None:
         far = Host(name="h2", mpi_name="h2", address="127.0.0.1", port=1, slots=1)
         state.hosts = (*state.hosts, far)
-        one = self.sweep(state, Watch.of(state), 1, said())
+        one = self.sweep(state, Watch.of(state), 1, program_of())
         assert list(state.lost) == ["h2"]
         assert [problem.cause for problem in one.problems] == ["host-died"]
         assert one.hosts == ("h0", "h1")

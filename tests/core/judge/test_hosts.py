@@ -1,4 +1,4 @@
-"""What the inventories of hosts show: missing or broken GPUs, differences, clocks."""
+"""Judge the inventories of hosts: missing or broken GPUs, differences, clocks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_card_is_another_product_than_a_module_of_the_same_chip(
     assert is_device(wanted, name) is same
 
 
-def test_an_nvidia_device_that_the_driver_does_not_show_is_no_cpu_machine() -> None:
+def test_a_host_with_an_nvidia_device_that_the_driver_does_not_show_is_not_a_cpu_machine() -> None:
     facts = [inventory_of("h0"), inventory_of("h1", pciNvidia=1)]
     verdict = inventoried(plan(INVENTORY), facts)
     assert blamed(verdict) == {("node", "h1", "gpu-unusable")}
@@ -146,7 +146,7 @@ def test_a_driver_that_did_not_answer_in_time_is_not_a_host_without_gpus() -> No
 @pytest.mark.parametrize(
     ("domains", "suspect"),
     [
-        # One was not told, as where inventory.sh reads or nvidia-smi does not answer in time.
+        # One is missing, as if inventory.sh or nvidia-smi did not answer in time.
         (({"domain": "c/7"}, {}, {"domain": "c/7"}, {"domain": "c/7"}), set()),
         (({}, {}, {}, {"domain": "c/7"}), set()),
         (
@@ -155,7 +155,7 @@ def test_a_driver_that_did_not_answer_in_time_is_not_a_host_without_gpus() -> No
         ),
     ],
 )
-def test_only_hosts_that_told_their_nvlink_domain_are_compared_by_it(
+def test_only_hosts_that_reported_their_nvlink_domain_are_compared_by_it(
     domains: tuple[dict[str, Any], ...], suspect: set[tuple[str, str, str]]
 ) -> None:
     facts = [
@@ -219,7 +219,7 @@ def test_a_host_is_still_compared_by_the_properties_that_it_reports() -> None:
     assert blamed(verdict) == {("node", "h2", "inventory-mismatch")}
 
 
-def test_busy_gpus_are_measured_where_told_so() -> None:
+def test_busy_gpus_are_measured_if_the_plan_allows_it() -> None:
     facts = [inventory_of("h0", gpus=gpus("h0", processes=["77 python"]))]
     verdict = inventoried(gpu_plan(INVENTORY, busy_ok=True), facts)
     assert "gpu-busy" not in causes(verdict)
@@ -239,11 +239,11 @@ def test_differences_between_hosts_that_promise_nothing_are_notes() -> None:
         (True, {"memlock": 64}, {"memlock-limited"}),
         # The kernel heeds no limit of who may lock what he likes.
         (True, {"memlock": 64, "ipcLock": True}, set()),
-        # What is promised goes through sockets, or past them without RDMA.
+        # The required network uses sockets, or needs no RDMA.
         (False, {"memlock": 64}, set()),
     ],
 )
-def test_locked_memory_is_asked_for_where_rdma_is_promised(
+def test_locked_memory_is_required_if_rdma_is_required(
     direct: bool,  # noqa: FBT001
     changes: dict[str, Any],
     found: set[str],
@@ -263,7 +263,7 @@ def test_a_clock_that_is_off_is_named() -> None:
     assert blamed(inventoried(plan(INVENTORY), facts, offsets)) == {("node", "h2", "clock-skew")}
 
 
-def test_a_host_that_says_nothing_of_itself_fails() -> None:
+def test_a_host_without_an_inventory_fails() -> None:
     records = [record(INVENTORY, ["h0"], facts=(inventory_of("h0"),)), record(INVENTORY, ["h1"])]
     verdict = judged(plan(INVENTORY), hosts_record(["h0", "h1"]), *records)
     assert causes(verdict) == {"no-measurement"}

@@ -55,7 +55,7 @@ def speed(**slow: float) -> Speed:
 
 
 def records(reached: Speed, racks: dict[str, str]) -> list[Record]:
-    told = [
+    inventories = [
         record(
             INVENTORY,
             [host],
@@ -64,7 +64,7 @@ def records(reached: Speed, racks: dict[str, str]) -> list[Record]:
         )
         for number, host in enumerate(EIGHT)
     ]
-    return [hosts_record(EIGHT), *told, *measured(PAIRS, EIGHT, reached)]
+    return [hosts_record(EIGHT), *inventories, *measured(PAIRS, EIGHT, reached)]
 
 
 def judged(reached: Speed, racks: dict[str, str] = RACK) -> Verdict:
@@ -76,12 +76,12 @@ def causes(verdict: Verdict) -> set[str]:
     return {f.cause for one in verdict.checks for f in one.findings if f.cause}
 
 
-def test_pairs_of_two_racks_are_held_against_nics_alone() -> None:
+def test_pairs_of_two_racks_are_compared_with_nics_alone() -> None:
     verdict = judged(speed())
     assert (verdict.state, verdict.suspects) == (State.PASS, ())
 
 
-def test_pairs_of_one_rack_are_held_against_nvlink() -> None:
+def test_pairs_of_one_rack_are_compared_with_nvlink() -> None:
     """They fell back to the NICs, which only their speed shows."""
     verdict = judged(lambda _: 190.0)
     assert verdict.state is State.FAIL
@@ -120,8 +120,8 @@ def test_blocks_of_a_ladder_are_compared_with_those_of_their_own_kind() -> None:
         for number, pair in enumerate(pairs)
     ]
     run = plan(INVENTORY, blocks, machine=MACHINE, references=(NVLINK, NICS))
-    told = [one for one in records(speed(), RACK) if one.step != PAIRS.id]
-    assert judge(run, [*told, *made], checks=REGISTRY, attempt="one").suspects == ()
+    others = [one for one in records(speed(), RACK) if one.step != PAIRS.id]
+    assert judge(run, [*others, *made], checks=REGISTRY, attempt="one").suspects == ()
 
 
 def test_efficiency_over_the_fabric_leaves_nvlink_out() -> None:
@@ -133,14 +133,14 @@ def test_efficiency_over_the_fabric_leaves_nvlink_out() -> None:
     assert judge(run, [*others, *made], checks=REGISTRY, attempt="one").scaling == ()
 
 
-def test_what_is_measured_again_is_told_by_racks_too() -> None:
+def test_racks_also_decide_what_is_measured_again() -> None:
     healthy = [one for one in records(speed(), RACK) if one.step == PAIRS.id]
     run = plan(INVENTORY, PAIRS, machine=MACHINE)
     racks = (frozenset(EIGHT[:4]), frozenset(EIGHT[4:]))
     assert waves_again(run, PAIRS, healthy, EIGHT, {}, racks, checks=REGISTRY) == ()
 
 
-def test_where_no_host_tells_its_rack_nvlink_between_hosts_is_not_tested() -> None:
+def test_if_no_host_reports_its_rack_nvlink_between_hosts_is_not_tested() -> None:
     verdict = judged(lambda _: 190.0, {})
     assert verdict.state is State.INCONCLUSIVE
     assert causes(verdict) == {"no-measurement"}

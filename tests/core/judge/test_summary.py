@@ -52,7 +52,7 @@ from accept.core.report.text import table as table_text
 # -- accepted -------------------------------------------------------------------------------------
 
 
-def test_a_healthy_run_without_gpus_passes_and_says_that_no_gpu_was_tested() -> None:
+def test_a_healthy_run_without_gpus_passes_and_shows_that_no_gpu_was_tested() -> None:
     verdict = judged(plan(ALL, PAIRS), *healthy_records(ALL, PAIRS))
     assert (verdict.state, verdict.exit, verdict.accepted) == (State.PASS, 0, True)
     assert verdict.headline == "pass (no GPU tested)"
@@ -72,7 +72,7 @@ def test_one_host_alone_has_no_pairs_and_passes() -> None:
     assert verdict.state is State.PASS
 
 
-def test_a_check_of_pairs_alone_is_not_held_against_a_single_host() -> None:
+def test_a_check_of_pairs_alone_does_not_fail_a_single_host() -> None:
     pairs = step("sendrecv", "pairs", number=40)
     verdict = judged(plan(ALL, pairs), hosts_record(["h0"]), *measured(ALL, ["h0"], slow()))
     check = verdict.checks[2]
@@ -140,7 +140,7 @@ def test_an_optional_group_kind_left_out_leaves_one_row_for_its_check() -> None:
     assert any("one node" in f.message for f in verdict.checks[1].findings)
 
 
-def test_an_optional_check_that_fails_is_no_excuse() -> None:
+def test_a_failure_of_an_optional_check_counts() -> None:
     of = replace(ALL, optional=True)
     verdict = judged(
         plan(of), hosts_record(EIGHT), record(of, EIGHT, *table("all-reduce", 1, wrong=3))
@@ -148,19 +148,19 @@ def test_an_optional_check_that_fails_is_no_excuse() -> None:
     assert verdict.exit == 3
 
 
-def test_a_run_that_broke_off_exits_with_5() -> None:
+def test_an_interrupted_run_exits_with_5() -> None:
     verdict = judged(plan(ALL, PAIRS), *healthy_records(ALL), interruption="the run was cancelled")
     assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 5)
     assert "the run was cancelled" in verdict.headline
 
 
-def test_an_established_failure_beats_a_run_that_broke_off() -> None:
+def test_an_established_failure_beats_an_interruption() -> None:
     bad = record(ALL, EIGHT, *table("all-reduce", 10, wrong=1))
     verdict = judged(plan(ALL, PAIRS), hosts_record(EIGHT), bad, interruption="cancelled")
     assert (verdict.state, verdict.exit) == (State.FAIL, 3)
 
 
-def test_a_run_that_nothing_says_the_hosts_of_is_incomplete() -> None:
+def test_a_run_without_a_record_of_its_hosts_is_incomplete() -> None:
     verdict = judged(plan(ALL), *healthy_records(ALL)[1:])
     assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
     assert causes(verdict) == {"evidence-missing"}

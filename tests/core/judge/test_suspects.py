@@ -1,4 +1,4 @@
-"""Which host, link, rail or GPU is blamed for being slow."""
+"""Blame the right host, link, rail or GPU for being slow."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_slow_pair_of_two_hosts_fails_and_names_neither() -> None:
     assert verdict.state is State.FAIL
 
 
-def test_two_cpu_hosts_pass_and_the_report_says_that_nothing_could_be_compared() -> None:
+def test_two_cpu_hosts_pass_and_the_report_shows_that_nothing_could_be_compared() -> None:
     verdict = judged(
         plan(PAIRS), hosts_record(["h0", "h1"]), *measured(PAIRS, ["h0", "h1"], slow())
     )

@@ -37,7 +37,7 @@ def trained(
     *problems: Problem,
     status: int = 0,
     of: Step = TRAIN,
-    said: dict[str, Any] | None = None,
+    facts: dict[str, Any] | None = None,
     own: Sequence[Metric] = (),
     machine: PlannedMachine = CPU,
     more: Mapping[str, float] | None = None,
@@ -45,7 +45,7 @@ def trained(
     """Return the verdict on a run with these losses; `more` are its other metrics."""
     values = {"loss-first": first, "loss-last": last, "throughput": 900.0, **(more or {})}
     metrics = [Metric(check="train", name=k, value=v, unit="") for k, v in values.items()]
-    facts = {"compared": {"times": 4, "differed": 0}} if said is None else said
+    facts = {"compared": {"times": 4, "differed": 0}} if facts is None else facts
     made = record(
         of,
         EIGHT,
@@ -72,26 +72,26 @@ def test_a_rank_whose_parameters_differ_is_named() -> None:
     assert verdict.state is State.FAIL
 
 
-def test_a_training_that_says_nothing_fails() -> None:
+def test_a_training_that_reports_nothing_fails() -> None:
     verdict = judged(plan(TRAIN), hosts_record(EIGHT), record(TRAIN, EIGHT))
     assert causes(verdict) == {"no-measurement"}
 
 
 def test_a_training_whose_ranks_were_never_compared_fails() -> None:
-    for said in ({}, {"compared": 7}, {"compared": {"times": 0}}):
-        assert causes(trained(2.0, 0.4, said=said)) == {"no-measurement"}
+    for facts in ({}, {"compared": 7}, {"compared": {"times": 0}}):
+        assert causes(trained(2.0, 0.4, facts=facts)) == {"no-measurement"}
 
 
 @pytest.mark.parametrize(
     ("deviation", "expected"), [(2e-4, set()), (2e-3, {"loss-differs"}), (None, {"no-measurement"})]
 )
-def test_the_curve_must_be_the_reference_where_there_is_one(
+def test_the_curve_must_match_the_reference_if_there_is_one(
     deviation: float | None, expected: set[str]
 ) -> None:
-    said = {"compared": {"times": 4}, "training": {"reference": True}}
+    facts = {"compared": {"times": 4}, "training": {"reference": True}}
     measured = {"curve-deviation": deviation, "curve-tolerance": 1e-3}
     more = {name: value for name, value in measured.items() if value is not None}
-    assert causes(trained(2.0, 0.4, said=said, more=more)) == expected
+    assert causes(trained(2.0, 0.4, facts=facts, more=more)) == expected
 
 
 def test_the_loss_must_have_fallen_by_the_step_that_is_stated() -> None:
@@ -101,7 +101,7 @@ def test_the_loss_must_have_fallen_by_the_step_that_is_stated() -> None:
     assert causes(trained(2.0, 0.1, of=early)) == {"no-measurement"}
 
 
-def test_a_checkpoint_that_was_asked_for_must_have_been_measured() -> None:
+def test_a_requested_checkpoint_must_have_been_measured() -> None:
     saved = step("train", params={"checkpoint": "/scratch"})
     assert causes(trained(2.0, 0.1, of=saved)) == {"no-measurement"}
     measured = {"checkpoint-write": 1.0, "checkpoint-read": 2.0}
@@ -216,12 +216,12 @@ def digested(odd: str, device: str = "CPU") -> Verdict:
     def one(host: str) -> Record:
         values = {"loss-first": 2.0, "loss-last": 0.4, "throughput": 900.0}
         metrics = [Metric(check="train", name=k, value=v, unit="") for k, v in values.items()]
-        told = {"type": "gradient of mlp", "size": 8, "random": "aa", "device": "CPU"}
+        digest = {"type": "gradient of mlp", "size": 8, "random": "aa", "device": "CPU"}
         if host == odd:
-            told |= {"random": "bb", "device": device}
+            digest |= {"random": "bb", "device": device}
         facts = (
             Fact(name="compared", value={"times": 2, "differed": 0}, check="train"),
-            Fact(name="digest", value=told, check="train", host=host, rank=0),
+            Fact(name="digest", value=digest, check="train", host=host, rank=0),
         )
         return record(alone, [host], *metrics, facts=facts)
 

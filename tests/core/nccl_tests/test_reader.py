@@ -204,7 +204,7 @@ def test_cpu_times_do_not_have_to_agree_with_the_bandwidth() -> None:
     assert causes(parse(text.replace(b"     time", b"  cputime"))) == []
 
 
-# -- what stands around lines ---------------------------------------------------------------------
+# -- text around the lines ------------------------------------------------------------------------
 
 PREFIXES: dict[str, Callable[[int, bytes], bytes]] = {
     "Open MPI 4": lambda i, line: b"[1,0]<stdout>:" + line,
@@ -431,7 +431,7 @@ def test_an_unknown_collective_is_a_problem() -> None:
     assert causes(parse(CLEAN.replace(b"all_reduce", b"all_rodeos"))) == ["incomplete-log"]
 
 
-# -- whether the data were right ------------------------------------------------------------------
+# -- correct and wrong results --------------------------------------------------------------------
 
 
 def marked(collective: str, out: str, inp: str, bounds: str = "0 OK") -> Log:

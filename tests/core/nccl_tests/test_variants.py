@@ -130,7 +130,7 @@ def test_a_size_below_one_element_a_rank_is_listed_as_nothing() -> None:
     assert [row.size for row in only(log).rows] == [0, 16]
 
 
-# -- what stands above and below ------------------------------------------------------------------
+# -- text above and below the table ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_data_that_were_wrong_in_time_are_still_wrong_when_the_run_is_killed() -
     assert causes(read(HEAD.replace(ROWS[0], bad))) == ["wrong-data", "incomplete-log"]
 
 
-# -- what is no log -------------------------------------------------------------------------------
+# -- files that are not logs ----------------------------------------------------------------------
 
 FOREIGN = {
     "ELF": b"\x7fELF\x02\x01\x01\x00" + os.urandom(3000),

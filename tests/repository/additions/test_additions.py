@@ -1,6 +1,6 @@
-"""Add a check, cause, fault, machine and suite to a copy of the product, as CONTRIBUTING.md says.
+"""Follow CONTRIBUTING.md to add a check, cause, fault, machine and suite to a copy of the product.
 
-Only the files that the recipes name are written; everything else must find the additions by itself.
+Write only the files that the recipes name; everything else must find the additions by itself.
 """
 
 from __future__ import annotations

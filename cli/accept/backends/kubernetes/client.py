@@ -341,7 +341,7 @@ class Api:
             raise
 
     def delete(self, kind: Kind[AnyObject_co], name: str) -> None:
-        """Delete an object, and then what it owns. An object that does not exist is no error."""
+        """Delete an object, and then what it owns. Do nothing if the object does not exist."""
         try:
             self._of_kind("delete", kind, name, options={"propagation_policy": "Background"})
         except ApiError as error:

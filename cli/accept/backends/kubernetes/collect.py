@@ -55,7 +55,7 @@ def take_archive(
                 timeout=60.0 if seconds is None else max(0.0, until - time.monotonic()),
             )
         except ApiError as error:
-            # It holds the archive for some time, so a temporary error is no reason to give up.
+            # The pod keeps the archive for a while, so a temporary error does not end the attempts.
             if not error.passing or time.monotonic() >= until:
                 raise
             time.sleep(2.0)
@@ -215,7 +215,7 @@ def _save(
         source = fetch(target)
         if not source and not place.is_dir():
             missing += _from_log(job, state, folder, target)
-            evidence.write(folder / rundir.FROM_LOG, "accept collect asks for all of it again\n")
+            evidence.write(folder / rundir.FROM_LOG, "accept collect fetches everything again\n")
         if missing:
             _report_missing(folder / CLUSTER_FOLDER, missing, say)
         if target.is_dir():

@@ -73,8 +73,8 @@ _KINDS: tuple[Kind[Object], ...] = (
 )
 #: Kinds that every run makes objects of.
 _ALWAYS = (JOB, POD, SERVICE, CONFIG_MAP, SECRET)
-#: Seconds that the command in the pod may take that tells the coordinator to stop.
-_TELLING = 20.0
+#: Seconds that the command in the pod that asks the coordinator to stop may take.
+_STOP_REQUEST = 20.0
 #: Seconds that commands in the pod may take to save evidence before the Job is deleted.
 _SAVING = 20.0
 #: Seconds that the coordinator may take to stop.
@@ -126,10 +126,10 @@ def _reason(error: AcceptError | OSError) -> str:
 
 
 def _stop_coordinator(api: Api, name: str, pod: str, *, say: Say) -> bool:
-    """Tell the coordinator to stop; return whether it has ended within the time for that."""
+    """Ask the coordinator to stop; return whether it has ended within the time for that."""
     stop = f"cd {FOLDER} && {{ [ -e status ] || echo stop 1<>events; }}"
     try:
-        if execute(api, pod, ["sh", "-c", stop], timeout=_TELLING).exit != 0:
+        if execute(api, pod, ["sh", "-c", stop], timeout=_STOP_REQUEST).exit != 0:
             return False
     except ApiError as error:
         say(f"  cannot reach index 0: {error.message}")
@@ -152,7 +152,7 @@ def _stop_coordinator(api: Api, name: str, pod: str, *, say: Say) -> bool:
 
 
 def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
-    """Remove the run's release and everything with its label; return what there was.
+    """Remove the run's release and all objects with its label; return those found.
 
     Raises Interrupted if something stays, or if this user may not see whether something stays.
     """

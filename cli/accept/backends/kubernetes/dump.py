@@ -1,4 +1,4 @@
-"""Record what the cluster says about a run: objects and events, without secrets."""
+"""Record the objects and events of a run in the cluster, without secrets."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def _is_own(values: Mapping[str, object], name: RunName, secret: str) -> bool:
 
 
 def uninstall(place: Place, release: str) -> None:
-    """Remove a release. A release that does not exist is no error. Raises NotStarted."""
+    """Remove a release. Do nothing if it does not exist. Raises NotStarted."""
     done = helm(place, "uninstall", release)
     if done.returncode != 0 and _NO_RELEASE not in done.stderr:
         raise NotStarted(

@@ -234,7 +234,7 @@ def _degraded_links(evidence: Evidence) -> Iterator[Problem]:
 
 MEMORY = Check(
     name="memory",
-    summary="memory of every GPU: bandwidth, a pattern test of nearly all of it, copies in and out",
+    summary="memory of every GPU: bandwidth, a pattern test of nearly all bytes, copies in and out",
     template="devices.sh.j2",
     params=MemoryParams,
     groups=(GroupKind.EACH,),

@@ -99,7 +99,7 @@ def judge(evidence: Evidence) -> Judged:
     """Pass if no device was damaged or had new errors, and all counters could be read."""
     limits = params_of(evidence, Params)
     readings = readings_of(evidence)
-    changes = list(health.changes_of(evidence.asked, evidence.plan.steps))
+    changes = list(health.changes_of(evidence.host_answers, evidence.plan.steps))
     machine, one_kind = evidence.plan.machine, len(evidence.devices) <= 1
     problems: list[Problem] = [
         *health_at_start.problems(readings, machine, limits, one_kind=one_kind),
@@ -138,7 +138,7 @@ def _finding(state: State, message: str, cause: Cause | None, hosts: Iterable[st
 
 
 def _unread(
-    evidence: Evidence, readings: dict[str, Reading], changes: list[health.Said]
+    evidence: Evidence, readings: dict[str, Reading], changes: list[health.Sweep]
 ) -> Iterator[Finding]:
     """Yield findings for hosts that could not be read, from the start or later in the run."""
     hosts_by_reason: dict[str, list[str]] = {}
@@ -182,7 +182,7 @@ def _missing_sweeps(evidence: Evidence) -> Iterator[Finding]:
     if evidence.partial or evidence.interruption or not evidence.records:
         return
     planned = range(1, len(evidence.plan.steps) + 2)
-    recorded = {record.wave for record in evidence.asked}
+    recorded = {record.wave for record in evidence.host_answers}
     missing = [sweep for sweep in planned if sweep not in recorded]
     if missing:
         message = f"{len(missing)} of {len(planned)} readings have no record"
@@ -195,7 +195,7 @@ def _measured(evidence: Evidence, readings: dict[str, Reading]) -> str:
     gpus = count(kinds[DeviceKind.GPU], "GPU") if kinds[DeviceKind.GPU] else "no GPU"
     nics = count(kinds[DeviceKind.RDMA] + kinds[DeviceKind.NET], "NIC")
     hosts = count(len(readings), "host")
-    sweeps = len({record.wave for record in evidence.asked} - {0})
+    sweeps = len({record.wave for record in evidence.host_answers} - {0})
     text = f"{gpus}, {nics} on {hosts}, {count(sweeps, 'reading')}"
     unread = Counter(gap.reason for reading in readings.values() for gap in reading.unread)
     if unread:

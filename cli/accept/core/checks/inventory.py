@@ -76,7 +76,7 @@ def _problems(
         )
     )
     problems += consistency.nic_problems(inventories, machine)
-    metrics = (metric for record in evidence.asked for metric in record.metrics)
+    metrics = (metric for record in evidence.host_answers for metric in record.metrics)
     offsets = [metric for metric in metrics if metric.name == CLOCK_OFFSET.name]
     problems += consistency.clock_problems(offsets, params.max_clock_offset)
     if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):

@@ -258,7 +258,7 @@ def _evidences(
             steps_of.setdefault(name, []).append(step)
             records_of.setdefault(name, []).extend(part)
     devices = hosts.devices(records)
-    asked = by_step.get(HOSTS_STEP, [])
+    host_answers = by_step.get(HOSTS_STEP, [])
     return {
         name: Evidence(
             check=name,
@@ -271,7 +271,7 @@ def _evidences(
             places=found.places,
             domains=found.domains,
             hostnames=found.hostnames,
-            asked=tuple(_of_check(record, name) for record in asked),
+            host_answers=tuple(_of_check(record, name) for record in host_answers),
             devices=devices,
             interruption=interruption,
         )
@@ -423,7 +423,7 @@ def _part(plan: Plan) -> str:
 def _overall(verdicts: Sequence[CheckVerdict], interruption: str) -> State:
     """Return the worst state. An optional check may be left out or lack a bound, but not fail.
 
-    Reachable hosts alone are no test: if all checks were excused, nothing was tested.
+    Reachable hosts alone do not make a pass: if all checks were excused, nothing was tested.
     """
     excused = (State.NOT_TESTED, State.INCONCLUSIVE)
     states = [v.state for v in verdicts if not (v.optional and v.state in excused)]
@@ -462,7 +462,9 @@ def _passes_without(
             evidence,
             records=kept,
             steps=tuple(step for step in evidence.steps if step.id in kept_steps),
-            asked=tuple(_without_hosts_of(suspects, record) for record in evidence.asked),
+            host_answers=tuple(
+                _without_hosts_of(suspects, record) for record in evidence.host_answers
+            ),
             pairs=None,
             partial=True,
         )

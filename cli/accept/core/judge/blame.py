@@ -106,7 +106,7 @@ class Blamed:
 
 @dataclass(frozen=True, kw_only=True)
 class Attribution:
-    """What makes pairs bad, and what is still open."""
+    """The causes of bad pairs, and the hosts that are still open."""
 
     blamed: tuple[Blamed, ...] = ()
     #: Hosts that had only bad pairs, so that nobody knows whether they are bad.
@@ -393,10 +393,10 @@ class _Search:
             len(self._pairs(i for i in others if self.units[i].bad)),
         )
         # Distance accuses nobody, so chance does no harm there.
-        proven = self._agrees(one) and (is_distance or self._is_no_chance(one))
+        proven = self._agrees(one) and (is_distance or self._beats_chance(one))
         return one if proven else None
 
-    def _is_no_chance(self, one: _Accepted) -> bool:
+    def _beats_chance(self, one: _Accepted) -> bool:
         """Return True if bad pairs spread at random would rarely gather like this (Fisher's test).
 
         It needs no estimate of how often pairs are bad. If all pairs of good hosts are good, so few
@@ -414,7 +414,7 @@ class _Search:
             return chance + hypothesis.penalty < -self.caution
         others = [i for i in range(len(self.units)) if i not in own and i not in self.explained]
         if hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU):
-            # Pairs of other hosts that look bad are no sign of bad luck.
+            # Pairs of other hosts that look bad do not count as bad luck.
             suspected = set(self._mostly_bad(None))
             others = [i for i in others if suspected.isdisjoint(self.units[i].hosts)]
         return self._is_rare(one, own, others)
@@ -519,7 +519,7 @@ class _Search:
             for host, gpus in zip(unit.hosts, unit.gpus, strict=True):
                 for gpu in gpus or ():
                     by_gpu.setdefault((host, gpu), set()).add(index)
-        # GPUs that always took part together cannot be told apart.
+        # GPUs that always took part together cannot be distinguished.
         together: dict[tuple[str, frozenset[int]], set[int]] = {}
         for (host, gpu), own in by_gpu.items():
             everywhere = {i for i in self.units_of[host] if self._gpus(i, host) is None}

@@ -47,7 +47,7 @@ from accept.core.text import count, format_size, shortened
 #: What a host did, for each path between GPUs that is slower than NVLink.
 _SLOW_PATHS = {
     "SHM": "moved data between its GPUs through shared memory",
-    "P2P off": "says that P2P is disabled between its GPUs",
+    "P2P off": "reports that P2P is disabled between its GPUs",
 }
 _NVLS_OFF = "NVLS off"
 _NETWORK_PATH = "moved data between its GPUs over the network"
@@ -64,7 +64,7 @@ def score(reading: Reading, step: Step) -> tuple[float | None, Cause | None]:
     """
     if reading.wrong:
         return reading.value, Cause.WRONG_DATA
-    # Without checks by plan (`-c 0`), unchecked results are no fault of a group.
+    # Without checks by plan (`-c 0`), unchecked results do not count against a group.
     unchecked = reading.unchecked and step.params.get("check", 1)
     return (reading.value if reached(reading, step) and not unchecked else None), None
 
@@ -515,7 +515,7 @@ def _users(record: Record, kind: FactKind[dict[str, tuple[str, ...]]]) -> Iterat
 
 def _has_bound(evidence: Evidence, bound_findings: Sequence[Finding]) -> bool:
     """Return True if a bound applied to a measurement, between nodes if the run has any such."""
-    # A bound for one node says nothing about the network between nodes.
+    # A bound for one node does not cover the network between nodes.
     between = tuple(record for record in evidence.records if len(record.hosts) > 1)
     if 0 < len(between) < len(evidence.records):
         bound_findings = bounds.findings(replace(evidence, records=between), nominal)

@@ -58,7 +58,7 @@ def coverage_by_host(
     """Return what the steps exercised on each host, in the run's order."""
     names = _names(found)
     ran = {record.step for record in records}
-    # A step that was not needed is no gap.
+    # A step that was not needed does not leave a gap.
     steps = {
         step.id: step
         for step in plan.steps

@@ -42,7 +42,7 @@ _MAX_NOTES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a check measures on every device."""
+    """The metrics that a check measures on every device."""
 
     unit: str
     #: Metrics of speed that the results table shows; higher is better.

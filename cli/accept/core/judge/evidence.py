@@ -42,7 +42,7 @@ class Evidence:
     #: Host -> its own hostname if it differs; None: not recorded.
     hostnames: Mapping[str, str] | None = None
     #: Answers of the hosts, at the start and between the steps, for this check only.
-    asked: tuple[Record, ...] = ()
+    host_answers: tuple[Record, ...] = ()
     #: Names of the GPUs that the inventory found.
     devices: tuple[str, ...] = ()
     interruption: str = ""
@@ -50,7 +50,7 @@ class Evidence:
     shares: dict[str, list[Share]] = field(default_factory=dict)
     #: What the pairs of all checks show together; None: this check is judged by its own pairs.
     pairs: PairResults | None = None
-    #: Records were removed on purpose ("would the rest pass?"), so missing ones are no finding.
+    #: True if records were removed on purpose, to judge the rest; then missing ones are ignored.
     partial: bool = False
 
     def of_step(self, step: Step) -> list[Record]:
@@ -73,7 +73,7 @@ Score = Callable[[Record, Step], tuple[float | None, Cause | None]]
 
 
 class Judged(NamedTuple):
-    """What a check concludes from its evidence."""
+    """The conclusion of a check from its evidence."""
 
     verdict: CheckVerdict
     #: Suspects that the check's own measurements and facts accuse. Those that problems of records
@@ -83,7 +83,7 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckRules:
-    """How a check judges its evidence. The registry of checks gives these to the judge."""
+    """The functions and properties by which the judge judges a check; its registry has them."""
 
     name: str
     judge: Callable[[Evidence], Judged]

@@ -47,7 +47,7 @@ class Comparison(NamedTuple):
     detectable: float | None = None
     #: Blocks of a ladder that are slow or failed; they accuse nobody.
     blocks: tuple[Outlier, ...] = ()
-    #: Peers differ by so much that the slow ones cannot be told from the normal ones.
+    #: Peers differ by so much that slow and normal ones cannot be distinguished.
     uneven: bool = False
 
 
@@ -271,7 +271,7 @@ def counts(outlier: Outlier, others: str) -> str:
 
 
 def intermittent_findings(evidence: Evidence, score: Score) -> Iterator[Finding]:
-    """Yield findings on groups that were slow in some executions only and are no suspects.
+    """Yield findings on groups that were slow in some executions only and are not suspects.
 
     Pairs are left out: `decode` judges all their executions together.
     """

@@ -113,7 +113,7 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 # Reading the changes
 
 
-class Said(NamedTuple):
+class Sweep(NamedTuple):
     """The changes that one sweep of a host found."""
 
     host: str
@@ -124,15 +124,15 @@ class Said(NamedTuple):
     total: bool
 
 
-def changes_of(asked: Sequence[Record], steps: Sequence[Step]) -> Iterator[Said]:
+def changes_of(answers: Sequence[Record], steps: Sequence[Step]) -> Iterator[Sweep]:
     """Yield the recorded changes, oldest first. An invalid one is reported as unread."""
-    for record in asked:
+    for record in answers:
         for kind in (HEALTH_CHANGE, HEALTH_TOTAL):
             for fact, change in kind.of(record):
                 if fact.host:
                     total = kind is HEALTH_TOTAL
                     when = "over the run" if total else _when(steps, change.since, record.wave)
-                    yield Said(fact.host, when, change, total)
+                    yield Sweep(fact.host, when, change, total)
 
 
 def _when(steps: Sequence[Step], since: int, number: int) -> str:
@@ -146,7 +146,7 @@ def _when(steps: Sequence[Step], since: int, number: int) -> str:
 # Problems and notes
 
 
-def problems(sweep: Said, limits: Limits) -> Iterator[Problem]:
+def problems(sweep: Sweep, limits: Limits) -> Iterator[Problem]:
     """Yield one problem for each device and cause."""
     host, change = sweep.host, sweep.change
     if sweep.total:
@@ -172,7 +172,7 @@ def problems(sweep: Said, limits: Limits) -> Iterator[Problem]:
         yield from _event_problems(sweep, event)
 
 
-def notes(sweep: Said, limits: Limits) -> Iterator[str]:
+def notes(sweep: Sweep, limits: Limits) -> Iterator[str]:
     """Yield a text for each change that accuses nothing."""
     change = sweep.change
     if change.back:
@@ -235,7 +235,7 @@ def _is_judged(change: Change, title: str) -> bool:
 # Texts
 
 
-def _sentence(sweep: Said, title: str, texts: Sequence[str]) -> str:
+def _sentence(sweep: Sweep, title: str, texts: Sequence[str]) -> str:
     """Return the sentence about the changes of a device."""
     verb = "was" if len(texts) == 1 else "were"
     state = _state_text(sweep.change, title)
@@ -261,7 +261,7 @@ def _state_text(change: Change, title: str) -> str:
     return f" (after it {', '.join(values)})" if values else ""
 
 
-def _event_problems(sweep: Said, event: tuple[str, ...]) -> Iterator[Problem]:
+def _event_problems(sweep: Sweep, event: tuple[str, ...]) -> Iterator[Problem]:
     title, kind, code, fatal, pci = event if len(event) == 5 else ("", "", "", "", "")
     if kind == "xid" and decimal(code) not in APPLICATION_XIDS:
         where = title or f"the GPU at {pci}"

@@ -66,7 +66,7 @@ class Outliers(NamedTuple):
     #: Index of the slowest execution of a group that is slow too rarely to be bad -> the number
     #: of slow executions, and of all its executions.
     rare: Mapping[int, tuple[int, int]] = MappingProxyType({})
-    #: The values differ by so much that slow members cannot be told from normal ones.
+    #: The values differ by so much that slow and normal members cannot be distinguished.
     uneven: bool = False
 
 

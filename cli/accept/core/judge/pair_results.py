@@ -31,7 +31,7 @@ _MAX_PAIRS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class PairResults:
-    """What the pairs of all checks show together."""
+    """The results of the pairs of all checks together."""
 
     slow: Attribution = field(default_factory=Attribution)
     wrong: Attribution = field(default_factory=Attribution)

@@ -265,7 +265,8 @@ def advice(verdict: Verdict) -> tuple[str, ...]:
 
 def _advice(verdict: Verdict) -> Iterator[str]:
     if verdict.injected:
-        yield f"this was a drill ({', '.join(verdict.injected)}): it says nothing about the hosts"
+        faults = ", ".join(verdict.injected)
+        yield f"this was a drill ({faults}): the verdict does not apply to the hosts"
     if verdict.interruption:
         yield f"the run was interrupted ({verdict.interruption}): run it again"
     yield from map(suspect_advice, verdict.suspects)

@@ -25,7 +25,7 @@ DISTANCE = 0.15
 _TOLERANCE = 0.01
 #: Number of the widest gaps between speeds that are tried as the border between near and far.
 _MAX_GAPS = 5
-#: If at least one host in this many is in no block, being in no block says nothing about a host.
+#: If at least one host in this many is in no block, no host is suspected for that.
 _HOSTS_PER_LONER = 4
 #: On larger clusters, a few rounds of pairs leave many hosts without a near partner.
 _MAX_HOSTS_FOR_LONERS = 64

@@ -283,8 +283,8 @@ _CUDA_CAUSES = {
 _LAUNCHER, _EXIT = (4, 5, 6), 6
 #: The group of a failure that old builds report without a host.
 _NO_HOST = 7
-#: Exit codes of nccl-tests, src/common.h; 7 (wrong data, or a mean below NCCL_TESTS_MIN_BW) is no
-#: news beside the table.
+#: Exit codes of nccl-tests, src/common.h; 7 (wrong data, or a mean below NCCL_TESTS_MIN_BW) adds
+#: nothing to the table.
 _EXITS = {
     b"1": "an internal error",
     b"2": "an error of CUDA",

@@ -188,7 +188,7 @@ async def _locate_hang(
     """Return the problems of a failed execution, with those of the ranks the others waited for.
 
     If ranks were still working when the execution was ended, none of them hung, and the message
-    says so. After a crash the ranks that fell behind are those that died without a message.
+    reports that. After a crash the ranks that fell behind are those that died without a message.
     """
     command = progress_command(str(state.folder / "progress" / mark))
     alive = [h for h in hosts if h.name not in state.lost]
