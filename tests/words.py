@@ -1,14 +1,11 @@
-"""Words that the project wants to get rid of: the table, and how often each is still used.
+"""Words that the project does not use: the table, and where one of them is used after all.
 
-`python -m tests.words` prints the counts, `python -m tests.words NAME` every place of one entry,
-`python -m tests.words --update` writes the counts to tests/words.json. They may only go down:
-tests/repository/test_words.py fails if one is higher, and if one is lower until it is updated.
+`python -m tests.words` prints every place; tests/repository/test_words.py fails if there is one.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import re
 import subprocess
 import sys
@@ -18,9 +15,6 @@ from functools import cache
 from pathlib import Path
 
 from tests.factories.paths import ROOT
-
-COUNTS = ROOT / "tests" / "words.json"
-UPDATE = "python -m tests.words --update"
 
 #: Code and documentation that people of this project wrote.
 _PLACES = (
@@ -200,32 +194,13 @@ def places(pattern: Pattern) -> list[Place]:
     return found
 
 
-def kept() -> dict[str, int]:
-    """Return the counts of tests/words.json."""
-    counts: dict[str, int] = json.loads(COUNTS.read_text())
-    return counts
-
-
-def main(arguments: list[str]) -> int:
-    """Print or write the counts. Returns 2 if an argument is unknown."""
-    if arguments == ["--update"]:
-        counts = {pattern.avoid: len(places(pattern)) for pattern in PATTERNS}
-        COUNTS.write_text(json.dumps(counts, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
-        return 0
-    chosen = [pattern for pattern in PATTERNS if not arguments or pattern.avoid in arguments]
-    if arguments and len(chosen) != len(arguments):
-        names = "\n".join(f"  {pattern.avoid!r}" for pattern in PATTERNS)
-        sys.stderr.write(
-            f"usage: python -m tests.words [--update | NAME...], NAME one of\n{names}\n"
-        )
-        return 2
-    for pattern in chosen:
-        found = places(pattern)
-        print(f"{len(found):6} {pattern.avoid}  ->  {pattern.write}")
-        if arguments:
-            print(*found, sep="\n")
-    return 0
+def main() -> int:
+    """Print every place. Returns 1 if there is one."""
+    found = [(pattern, place) for pattern in PATTERNS for place in places(pattern)]
+    for pattern, place in found:
+        print(f"{place}\n  {pattern.avoid}  ->  {pattern.write}")
+    return int(bool(found))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

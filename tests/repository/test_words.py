@@ -1,13 +1,12 @@
-"""Words of the table in CONTRIBUTING.md only become fewer; tests/words.json has their counts."""
+"""The words of the table in CONTRIBUTING.md are not used."""
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 from tests.factories.paths import ROOT
-from tests.words import COUNTS, DOCSTRINGS, PATTERNS, UPDATE, Pattern, kept, lines_of, places
+from tests.words import DOCSTRINGS, PATTERNS, Pattern, lines_of, places
 
 #: The most places that a failure lists.
 SHOWN = 40
@@ -19,23 +18,9 @@ def named(avoid: str) -> Pattern:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.avoid)
-def test_no_word_of_the_table_is_used_more_often_than_before(pattern: Pattern) -> None:
-    found, allowed = places(pattern), kept().get(pattern.avoid, 0)
-    if len(found) > allowed:
-        listed = "\n".join(f"  {place}" for place in found[:SHOWN])
-        more = f"\n  and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        pytest.fail(
-            f"{pattern.avoid!r} is used {len(found)} times, {allowed} are allowed;"
-            f" write: {pattern.write}\n{listed}{more}"
-        )
-    if len(found) < allowed:
-        pytest.fail(f"{pattern.avoid!r} is used {len(found)} times, not {allowed}: {UPDATE}")
-
-
-def test_the_file_of_counts_is_as_the_command_writes_it() -> None:
-    counts = kept()
-    assert list(counts) == sorted(pattern.avoid for pattern in PATTERNS)
-    assert COUNTS.read_text() == json.dumps(counts, indent=2, ensure_ascii=False) + "\n"
+def test_no_word_of_the_table_is_used(pattern: Pattern) -> None:
+    listed = "\n".join(f"  {place}" for place in places(pattern)[:SHOWN])
+    assert not listed, f"write {pattern.write!r} instead of {pattern.avoid!r}:\n{listed}"
 
 
 def test_the_table_for_people_is_the_table_of_the_test() -> None:

@@ -164,11 +164,7 @@ def test_all_three_pairs_of_a_host_may_be_bad_by_chance_if_other_pairs_are() -> 
 
 
 @pytest.mark.parametrize("other", [90.0, 96.0, 100.0])
-<<<<<<< HEAD
 def test_a_slightly_slow_pair_does_not_clear_a_host_that_collapsed(other: float) -> None:
-=======
-def test_a_pair_that_lost_little_does_not_clear_a_collapsed_host(other: float) -> None:
->>>>>>> worda
     measured = pairs(6, 5, {"h1"}, factor=0.2, jitter=0.005)
     index = next(i for i, one in enumerate(measured) if set(one.hosts) == {"h3", "h4"})
     measured[index] = measured[index]._replace(value=other)
