@@ -77,6 +77,12 @@ def test_hosts_that_are_accused_together_stay_accused_next_to_two_pairs_bad_by_c
         assert (result.right, result.other) == (result.faults, 0), seed
 
 
+@pytest.mark.parametrize("name", ["w8", "two-waves"])
+def test_waves_that_are_slow_for_everybody_accuse_nothing(name: str) -> None:
+    for seed in range(5):
+        assert not accept(BY_NAME[name].cluster(10, _ROUNDS, seed), _ROUNDS, seed=seed).blamed, seed
+
+
 def test_nothing_is_measured_again_if_nothing_is_an_outlier() -> None:
     assert accept(BY_NAME["w0"].cluster(64, _ROUNDS, 1), _ROUNDS).again == 0
 

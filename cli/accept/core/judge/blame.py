@@ -392,8 +392,9 @@ class _Search:
             len(self._pairs(others)),
             len(self._pairs(i for i in others if self.units[i].bad)),
         )
-        # Distance accuses nobody, so chance does no harm there.
-        proven = self._agrees(one) and (is_distance or self._beats_chance(one))
+        # Distance and time accuse nobody, so chance does no harm there.
+        accuses = not is_distance and hypothesis.kind is not None
+        proven = self._agrees(one) and (not accuses or self._beats_chance(one))
         return one if proven else None
 
     def _beats_chance(self, one: _Accepted) -> bool:
