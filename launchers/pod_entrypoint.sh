@@ -164,7 +164,7 @@ register() {
     line="$ACCEPT_ATTEMPT $index ${ACCEPT_NODE:-unknown} $ACCEPT_ADDRESSES"
     sed "s|@FOLDER@|$ACCEPT_DIR|" ssh_config.in > ssh_config
     turn=$((index / 100)).$(printf '%02d' "$((index % 100))")
-    pause=0.5 tries=10
+    pause=0.2 tries=25
     sleep "$turn"
     # shellcheck disable=SC2016 # expanded in the coordinator's pod
     until printf '%s\n' "$line" | ssh -F ssh_config -o ControlPath=none -p "$ACCEPT_SSH_PORT" \
