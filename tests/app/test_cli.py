@@ -26,12 +26,11 @@ from tests.factories.paths import TESTS
 from accept import __version__, backends, config
 from accept.backends.job import Job
 from accept.backends.protocol import Say
-from accept.backends.requirements import Requirement
 from accept.commands import run
 from accept.commands import run as commands_run
 from accept.commands.choices import Listing, Schema
-from accept.commands.drill_result import DrillReason
 from accept.config import resources
+from accept.config.explanations import explanations
 from accept.config.yaml_file import load
 from accept.core import checks, evidence
 from accept.core.causes import Cause
@@ -413,12 +412,12 @@ class TestShow:
 
     @pytest.mark.parametrize("name", ["E-USAGE", "e-usage"])
     def test_an_error_with_its_explanation(self, name: str) -> None:
-        assert accept("show", "error", name).out == f"E-USAGE\n{Code.USAGE.explanation}\n"
+        assert accept("show", "error", name).out == f"E-USAGE\n{explanations()[Code.USAGE]}\n"
 
     def test_every_error_that_is_listed(self) -> None:
         listed = json.loads(accept("list", "errors", "--json").out)["errors"]
         about = {one["name"]: one["about"] for one in listed}
-        explained = {code.value: code.explanation for code in (*Code, *Requirement, *DrillReason)}
+        explained = explanations()
         assert {code: about[code] for code in explained} == explained
         assert {cause.code for cause in Cause} == set(about) - set(explained)
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from shlex import quote
@@ -15,7 +16,7 @@ from accept.config import resources
 from accept.config.site import Tools
 from accept.core.catalog.tools import Tool
 from accept.core.checks import REGISTRY, checks_of
-from accept.core.error_codes import Code, ExplainedCode
+from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.text import decimal
 from accept.plan.resolve import Resolved
@@ -57,7 +58,7 @@ def survey_script() -> str:
 SECONDS = 110.0
 
 
-class Requirement(ExplainedCode):
+class Requirement(StrEnum):
     """Subject of a row of `accept doctor`: something that a run needs, or that users must know.
 
     A row has the same code whether the requirement is met or not.
@@ -66,243 +67,45 @@ class Requirement(ExplainedCode):
     #: The name in rows; empty if each row has its own.
     label: str
 
-    def __new__(cls, code: str, label: str, explanation: str) -> Requirement:
-        """Create the member `code`, a plain string with a label and an explanation."""
+    def __new__(cls, code: str, label: str) -> Requirement:
+        """Create the member `code`, a plain string with a label."""
         member = str.__new__(cls, code)
         member._value_ = code
         member.label = label
-        member.explanation = explanation
         return member
 
-    API = (
-        "R-API",
-        "API",
-        (
-            "The API server of the cluster must answer, and be Kubernetes 1.31 or newer. Check "
-            "the context, and try kubectl get pods."
-        ),
-    )
-    TOOL = (
-        "R-TOOL",
-        "",
-        (
-            "A program must be installed. The row names it, and the checks that do not run "
-            "without it."
-        ),
-    )
-    NAMESPACE = (
-        "R-NAMESPACE",
-        "namespace",
-        "The namespace of the run must exist. Create it, or name another one with --namespace.",
-    )
-    RBAC = (
-        "R-RBAC",
-        "RBAC",
-        (
-            "This user must be allowed to create and read the objects of a run. Ask an "
-            "administrator for the Role that accept doctor --rbac prints."
-        ),
-    )
-    JOBSET = (
-        "R-JOBSET",
-        "JobSet",
-        (
-            "A JobSet of version 0.7 or newer runs the pods, or a plain Job does. Install or "
-            "update JobSet, or set kubernetes.controller: job."
-        ),
-    )
-    QUEUE = (
-        "R-QUEUE",
-        "queue",
-        (
-            "The LocalQueue that the site file names must exist and be active. Correct "
-            "kubernetes.queue, or ask the administrator of Kueue."
-        ),
-    )
-    NETWORKS = (
-        "R-NETWORKS",
-        "networks",
-        (
-            "The cluster must have each Network that a pod names. Correct kubernetes.networks "
-            "in the site file."
-        ),
-    )
-    SERVICE_ACCOUNT = (
-        "R-SERVICE-ACCOUNT",
-        "service account",
-        (
-            "The service account that the site file names must exist in the namespace. Create "
-            "it, or correct the site file."
-        ),
-    )
-    PULL_SECRET = (
-        "R-PULL-SECRET",
-        "pull secret",
-        (
-            "Each pull secret that the site file names must exist in the namespace. Create it, "
-            "or correct the site file."
-        ),
-    )
-    IMAGE = (
-        "R-IMAGE",
-        "image",
-        "The site file must name an image with a tag or a digest. Set kubernetes.image.",
-    )
-    NODES = (
-        "R-NODES",
-        "nodes",
-        (
-            "The cluster must have nodes with the labels that the machine requires. Check "
-            "--machine, and nodeSelector and includeNodes in the site file."
-        ),
-    )
-    AFFINITY = (
-        "R-AFFINITY",
-        "affinity",
-        (
-            "Only the scheduler evaluates kubernetes.affinity, so fewer nodes may match than "
-            "doctor counts."
-        ),
-    )
-    TAINTS = (
-        "R-TAINTS",
-        "taints",
-        (
-            "The pods must tolerate the taints of the nodes. If you may use these nodes, add "
-            "kubernetes.tolerations to the site file."
-        ),
-    )
-    NODES_FREE = (
-        "R-NODES-FREE",
-        "",
-        "As many nodes must be free as the run requests. Wait for them, or request fewer --nodes.",
-    )
-    NODE_LEFT_OUT = (
-        "R-NODE-LEFT-OUT",
-        "",
-        (
-            "A node matches the run, but no pod can go there now, for the reason in the row. "
-            "The run does not need this node."
-        ),
-    )
-    DEVICE_CLAIMS = (
-        "R-DEVICE-CLAIMS",
-        "claims of devices",
-        (
-            "The cluster must serve ResourceClaimTemplates, because the machine claims devices. "
-            "Kubernetes 1.34 or newer does."
-        ),
-    )
-    DEVICE_CLASS = (
-        "R-DEVICE-CLASS",
-        "device class",
-        (
-            "The cluster must have the DeviceClass of each claim. A cluster without it may provide "
-            "its NICs as networks: set kubernetes.networks."
-        ),
-    )
-    PLUGIN = (
-        "R-PLUGIN",
-        "NCCL plugin",
-        (
-            "DaemonSets prepare the nodes for NCCL's plugin. Doctor searches their usual names. "
-            "Install the one that is missing, or set kubernetes.plugin."
-        ),
-    )
-    ADMISSION = (
-        "R-ADMISSION",
-        "admission",
-        (
-            "The cluster must admit a pod of the run. Doctor sends one as a server-side dry run: "
-            "this checks Pod Security, policies and quotas, and creates nothing."
-        ),
-    )
-    CLAIM_TEMPLATE = (
-        "R-CLAIM-TEMPLATE",
-        "claim template",
-        (
-            "Each ResourceClaimTemplate that the site file or the machine names must exist in "
-            "the namespace. Create it, or set kubernetes.resourceClaims."
-        ),
-    )
-    COMPUTE_DOMAIN = (
-        "R-COMPUTE-DOMAIN",
-        "ComputeDomain",
-        (
-            "The cluster must have NVIDIA's kind ComputeDomain, because the machine shares "
-            "NVLink between nodes. Install NVIDIA's DRA driver."
-        ),
-    )
-    RESULTS = (
-        "R-RESULTS",
-        "results",
-        (
-            "The place for the evidence must exist, and pods must be able to write there. "
-            "Create it, or correct results in the site file."
-        ),
-    )
-    CONTAINER_RUNTIME = (
-        "R-CONTAINER-RUNTIME",
-        "container runtime",
-        (
-            "Each host must have a container runtime that this user may use. Install one, or set "
-            "container.runtime in the site file."
-        ),
-    )
-    CONTAINER_IMAGE = (
-        "R-CONTAINER-IMAGE",
-        "container image",
-        (
-            "Each host must have the image of the run, or be able to pull it, and a container of "
-            "it must start. Correct container.image, or log in to its registry."
-        ),
-    )
-    SLURM_CONTROLLER = (
-        "R-SLURM-CONTROLLER",
-        "controller",
-        "The controller of Slurm must answer. Try: scontrol ping.",
-    )
-    SLURM_PARTITION = (
-        "R-SLURM-PARTITION",
-        "partition",
-        "The partition must exist and have nodes. Name another one with --partition.",
-    )
-    SLURM_JOB = (
-        "R-SLURM-JOB",
-        "sbatch --test-only",
-        "Slurm must accept the job. Correct the options that the row names.",
-    )
-    SSH = (
-        "R-SSH",
-        "ssh",
-        "Each host must accept ssh logins without a password. Try: ssh HOST.",
-    )
-    LOGIN_SHELL = (
-        "R-LOGIN-SHELL",
-        "login shell",
-        (
-            "The login shell prints text before each command, which breaks scp and rsync. In "
-            ".bashrc or .cshrc, print only if the shell is interactive."
-        ),
-    )
-    SCRATCH = (
-        "R-SCRATCH",
-        "scratch folder",
-        (
-            "The scratch folder of each host must be writable. Make it writable, or set "
-            "tools.scratch to a writable local folder."
-        ),
-    )
-    GPUS = (
-        "R-GPUS",
-        "NVIDIA GPUs",
-        "The driver must show all GPUs of the machine. Read nvidia-smi and the kernel log.",
-    )
-    GPUS_IDLE = (
-        "R-GPUS-IDLE",
-        "idle GPUs",
-        "No other process may use the GPUs. Wait until they are idle, or give --busy-ok.",
-    )
+    API = "R-API", "API"
+    TOOL = "R-TOOL", ""
+    NAMESPACE = "R-NAMESPACE", "namespace"
+    RBAC = "R-RBAC", "RBAC"
+    JOBSET = "R-JOBSET", "JobSet"
+    QUEUE = "R-QUEUE", "queue"
+    NETWORKS = "R-NETWORKS", "networks"
+    SERVICE_ACCOUNT = "R-SERVICE-ACCOUNT", "service account"
+    PULL_SECRET = "R-PULL-SECRET", "pull secret"
+    IMAGE = "R-IMAGE", "image"
+    NODES = "R-NODES", "nodes"
+    AFFINITY = "R-AFFINITY", "affinity"
+    TAINTS = "R-TAINTS", "taints"
+    NODES_FREE = "R-NODES-FREE", ""
+    NODE_LEFT_OUT = "R-NODE-LEFT-OUT", ""
+    DEVICE_CLAIMS = "R-DEVICE-CLAIMS", "claims of devices"
+    DEVICE_CLASS = "R-DEVICE-CLASS", "device class"
+    PLUGIN = "R-PLUGIN", "NCCL plugin"
+    ADMISSION = "R-ADMISSION", "admission"
+    CLAIM_TEMPLATE = "R-CLAIM-TEMPLATE", "claim template"
+    COMPUTE_DOMAIN = "R-COMPUTE-DOMAIN", "ComputeDomain"
+    RESULTS = "R-RESULTS", "results"
+    CONTAINER_RUNTIME = "R-CONTAINER-RUNTIME", "container runtime"
+    CONTAINER_IMAGE = "R-CONTAINER-IMAGE", "container image"
+    SLURM_CONTROLLER = "R-SLURM-CONTROLLER", "controller"
+    SLURM_PARTITION = "R-SLURM-PARTITION", "partition"
+    SLURM_JOB = "R-SLURM-JOB", "sbatch --test-only"
+    SSH = "R-SSH", "ssh"
+    LOGIN_SHELL = "R-LOGIN-SHELL", "login shell"
+    SCRATCH = "R-SCRATCH", "scratch folder"
+    GPUS = "R-GPUS", "NVIDIA GPUs"
+    GPUS_IDLE = "R-GPUS-IDLE", "idle GPUs"
 
 
 @dataclass(frozen=True, kw_only=True)

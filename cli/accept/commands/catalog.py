@@ -15,7 +15,6 @@ import yaml
 from accept import backends, config
 from accept.backends.job import Job
 from accept.backends.protocol import Phase
-from accept.backends.requirements import Requirement
 from accept.commands import (
     baseline,
     cluster,
@@ -32,9 +31,10 @@ from accept.commands import (
     verify,
 )
 from accept.commands.choices import Listing, Schema, Shown
-from accept.commands.drill_result import Drill, DrillReason
+from accept.commands.drill_result import Drill
 from accept.config import floors, resources
 from accept.config.chart_values import Values, chart_schema
+from accept.config.explanations import explanations
 from accept.config.machine import Confidence
 from accept.config.references import Figure
 from accept.core import causes, checks, evidence
@@ -346,8 +346,7 @@ def _repeat_headline(path: Path) -> str:
 
 
 def _errors() -> tuple[Entry, ...]:
-    codes = (*Code, *Requirement, *DrillReason)
-    errors = (Entry(name=code.value, about=code.explanation) for code in codes)
+    errors = (Entry(name=code, about=text) for code, text in explanations().items())
     findings = (Entry(name=cause.code, about=_explanation(cause)) for cause in causes.Cause)
     return (*errors, *findings)
 

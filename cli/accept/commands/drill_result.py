@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from accept.core.error_codes import ExplainedCode
 from accept.core.model import Suspect
 
 SCHEMA = 1
@@ -23,91 +22,25 @@ class Result(StrEnum):
     UNKNOWN = "unknown"
 
 
-class DrillReason(ExplainedCode):
+class DrillReason(StrEnum):
     """The reason why a fault was left out, or why a run did not prove that it is detected."""
 
-    TWO_HOSTS = (
-        "D-TWO-HOSTS",
-        "The fault needs at least 2 hosts. Run the drill on more hosts.",
-    )
-    NO_NETWORK = (
-        "D-NO-NETWORK",
-        "The machine specifies no network transport, so the fault does not apply to it.",
-    )
-    BYPASSES_KERNEL = (
-        "D-BYPASSES-KERNEL",
-        (
-            "The fault slows traffic through the kernel, and the traffic between GPUs bypasses the "
-            "kernel. The fault does not apply to this machine."
-        ),
-    )
-    NOT_IN_SUITE = (
-        "D-NOT-IN-SUITE",
-        "No check of the suite can detect the fault. Use a suite with such a check.",
-    )
-    TOO_FEW_RANKS = (
-        "D-TOO-FEW-RANKS",
-        (
-            "The fault is detected by comparing ranks, and no step has enough of them. Run the "
-            "drill on more hosts."
-        ),
-    )
-    TOO_FEW_HOSTS = (
-        "D-TOO-FEW-HOSTS",
-        (
-            "A slow host is detected by comparing hosts, and there are too few. The message states "
-            "how many are needed."
-        ),
-    )
-    NO_BOUND = (
-        "D-NO-BOUND",
-        (
-            "With so few hosts, a slow one is detected only by a bound, and none is known. Give "
-            "one with --expect, or use more hosts."
-        ),
-    )
-    NO_PAIRS = (
-        "D-NO-PAIRS",
-        (
-            "The suite has no collective on pairs or on each host, which finds a slow host. Use a "
-            "suite with such a step."
-        ),
-    )
-    NOT_INJECTED = (
-        "D-NOT-INJECTED",
-        "The host refused the fault, for the reason in the message.",
-    )
-    NOT_UNDONE = (
-        "D-NOT-UNDONE",
-        (
-            "The fault was injected but could not be removed from the host, so nothing else of the "
-            "run counts. Remove it by hand: docs/drill.md."
-        ),
-    )
-    NEVER_INJECTED = (
-        "D-NEVER-INJECTED",
-        "No rank and no host reported the fault. Read the log of the run for the reason.",
-    )
-    NOT_REJECTED = (
-        "D-NOT-REJECTED",
-        "The run was not rejected although the fault was injected: the suite misses it.",
-    )
-    BLAMES_NOBODY = (
-        "D-BLAMES-NOBODY",
-        "The run was rejected, but the verdict does not name the faulty host.",
-    )
-    BLAMES_OTHERS = (
-        "D-BLAMES-OTHERS",
-        "The run was rejected, but the verdict blames a part without a fault.",
-    )
-    OTHER_CAUSE = (
-        "D-OTHER-CAUSE",
-        "The run was rejected, but for a cause that the fault cannot have.",
-    )
-    NO_VERDICT = (
-        "D-NO-VERDICT",
-        "The run with the fault ended without a verdict, for the reason in the message.",
-    )
+    TWO_HOSTS = "D-TWO-HOSTS"
+    NO_NETWORK = "D-NO-NETWORK"
+    BYPASSES_KERNEL = "D-BYPASSES-KERNEL"
+    NOT_IN_SUITE = "D-NOT-IN-SUITE"
+    TOO_FEW_RANKS = "D-TOO-FEW-RANKS"
+    TOO_FEW_HOSTS = "D-TOO-FEW-HOSTS"
+    NO_BOUND = "D-NO-BOUND"
+    NO_PAIRS = "D-NO-PAIRS"
+    NOT_INJECTED = "D-NOT-INJECTED"
+    NOT_UNDONE = "D-NOT-UNDONE"
+    NEVER_INJECTED = "D-NEVER-INJECTED"
+    NOT_REJECTED = "D-NOT-REJECTED"
+    BLAMES_NOBODY = "D-BLAMES-NOBODY"
+    BLAMES_OTHERS = "D-BLAMES-OTHERS"
+    OTHER_CAUSE = "D-OTHER-CAUSE"
+    NO_VERDICT = "D-NO-VERDICT"
 
 
 @dataclass(frozen=True, kw_only=True)
