@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cluster.faults import BackEnd, Fault, FaultRecord
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.control import BUCKET_PORT
 from tests.cluster.kube.desk import Desk
@@ -63,11 +64,13 @@ def test_pods_write_their_evidence_to_a_bucket(
     assert desk.do("judge", attempt, "--json").result == judged.result
 
 
+@pytest.mark.fault(Fault.BUCKET_DOWN_AT_END, BackEnd.KUBERNETES)
 def test_a_bucket_that_refuses_at_the_end_costs_nothing(
-    cluster: Cluster, namespace: str, tmp_path: Path, server: Proxy
+    cluster: Cluster, namespace: str, tmp_path: Path, server: Proxy, fault_record: FaultRecord
 ) -> None:
     desk = desk_of(cluster, namespace, tmp_path, server, ACCEPT_SEND_SECONDS="2")
     server.until = "/verdict.json"
+    fault_record.begins("bucket")
     assert desk.command("submit", *desk.options(3, CONNECT)).wait().exit == 0
     attempt = desk.attempt()
     desk.wait_for_log("evidence is kept here for 120 s")
@@ -81,7 +84,7 @@ def test_a_bucket_that_refuses_at_the_end_costs_nothing(
     until((desk.runs / attempt / "evidence").is_dir)
     refused = server.refused
     until(lambda: server.refused > refused)
-    judged = desk.do("judge", attempt, "--json")
+    judged = fault_record.judged(desk.do("judge", attempt, "--json"), desk)
     assert judged.ending == ("pass", 0), judged.err
     assert set(judged.result["hosts"]) == set(cluster.nodes)
     assert desk.ended() == "Completed"
