@@ -265,6 +265,10 @@ class Lab(Workstation):
         """`accept run` to its end."""
         return self.start(*options, checks=checks, hosts=hosts).wait()
 
+    def measures(self, host: str) -> bool:
+        """Return True if a rank of a collective runs on a host."""
+        return any("collective.py" in each.command for each in self.hosts.processes(host))
+
     # What is left behind.
 
     def _is_up(self, name: str) -> bool:

@@ -50,11 +50,6 @@ def test_a_slow_link_is_named_by_the_pairs_and_bad_until_it_is_repaired(
     assert (gone.exit, "E-SSH-HOSTS-UNUSABLE" in gone.err) == (4, True), gone.err
 
 
-def measuring(lab: Lab, host: str) -> bool:
-    """Return True if a rank of a collective runs on a host."""
-    return any("collective.py" in each.command for each in lab.hosts.processes(host))
-
-
 @pytest.mark.fault(Fault.HOST_LOST, BackEnd.SSH)
 def test_a_host_that_dies_in_the_middle_of_a_step_is_named(
     make_lab: Make, fault_record: FaultRecord
@@ -63,7 +58,7 @@ def test_a_host_that_dies_in_the_middle_of_a_step_is_named(
     checks = [*ENDLESS, ALL_REDUCE[0].replace("all,", "halves,")]
     started = lab.start(checks=checks)
     started.wait_for("connectivity: ping")
-    until(lambda: measuring(lab, "h4"))
+    until(lambda: lab.measures("h4"))
     fault_record.begins("h4")
     lab.hosts.kill("h4")
     done = fault_record.judged(started.wait(), lab)

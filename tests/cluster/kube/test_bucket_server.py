@@ -97,3 +97,31 @@ def test_a_bucket_that_refuses_at_the_end_costs_nothing(
     assert after[-1] == "MANIFEST.json"
     assert not {"plan.json", "hosts.json"} & {*after}
     assert desk.do("judge", place, "--json").result == judged.result
+
+
+@pytest.mark.reliability
+@pytest.mark.fault(Fault.BUCKET_DOWN, BackEnd.KUBERNETES)
+def test_a_bucket_that_is_down_for_the_whole_run_costs_nothing(
+    cluster: Cluster, namespace: str, tmp_path: Path, server: Proxy, fault_record: FaultRecord
+) -> None:
+    desk = desk_of(cluster, namespace, tmp_path, server, ACCEPT_SEND_SECONDS="2")
+    server.down = True
+    fault_record.begins("bucket")
+    done = fault_record.judged(desk.run(checks=CONNECT), desk)
+    assert done.ending == ("pass", 0), done.err
+    assert names(server, done.result["attempt"]) == []
+    desk.evidence_holds(done)
+
+
+@pytest.mark.reliability
+@pytest.mark.fault(Fault.BUCKET_SLOW, BackEnd.KUBERNETES)
+def test_a_slow_bucket_gets_the_evidence(
+    cluster: Cluster, namespace: str, tmp_path: Path, server: Proxy, fault_record: FaultRecord
+) -> None:
+    desk = desk_of(cluster, namespace, tmp_path, server)
+    server.delay = 1.0
+    fault_record.begins("bucket, 1 s for each request")
+    done = fault_record.judged(desk.run(checks=CONNECT), desk)
+    assert done.ending == ("pass", 0), done.err
+    assert names(server, done.result["attempt"])[-1] == "MANIFEST.json"
+    desk.evidence_holds(done)
