@@ -1,6 +1,6 @@
 """Run the tests that inject faults and write docs/reliability.md: `make reliability`.
 
-Options are those of pytest, such as `-k reboot`. Rows of tests that did not run are kept.
+Options and files are those of pytest, such as `-k reboot`. Rows of tests that did not run are kept.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ def main(options: list[str]) -> int:
         report = Path(folder) / "report.xml"
         words = ["-m", "fault", "--reliability", "-o", "junit_family=xunit1"]
         words += [f"--junit-xml={report}", *options]
-        code = pytest.main([str(CLUSTER), *words])
+        named = any(Path(option.partition("::")[0]).exists() for option in options)
+        code = pytest.main(words if named else [str(CLUSTER), *words])
         tested = read_results(report) if report.exists() else {}
     rows = read_page(PAGE.read_text()) if PAGE.exists() else {}
     rows |= {cell: row(cell[0], result, when) for cell, result in tested.items()}
