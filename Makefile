@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 # The tests start the same programs many times, so Python must keep its byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint pictures bench fuzz repeat cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
+.PHONY: help run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint pictures bench fuzz repeat reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
@@ -65,6 +65,9 @@ fuzz: .venv/.stamp-dev ## hostile input for all readers, 100,000 inputs of each 
 
 repeat: setup-dev debian ## repeat a healthy run and runs with faults 20 times each, and compare the verdicts (ARGS="--case pauses --times 5")
 	@.venv/bin/python -m tests.cluster.repeat $(ARGS)
+
+reliability: setup-dev debian programs ## inject faults on all back ends, write docs/reliability.md (ARGS="-k reboot": these rows)
+	@.venv/bin/python -m tests.reliability $(ARGS)
 
 cluster: setup-dev debian programs ## start a Kubernetes cluster on this machine; the first time builds it (ARGS="--nodes 5")
 	@.venv/bin/python -m tests.cluster.kube up $(ARGS)

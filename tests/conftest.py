@@ -102,6 +102,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="I/N",
         help="run only part I of N of the cluster tests; tests that share a cluster stay together",
     )
+    parser.addoption(
+        "--reliability",
+        action="store_true",
+        help="run also the tests that are marked `reliability`, as `make reliability` does",
+    )
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -135,7 +140,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if CLUSTER in item.path.parents:
             item.add_marker("cluster")
+        for mark in item.iter_markers("fault"):
+            fault, back_end = mark.args
+            item.user_properties.append(("cell", f"{fault.name} {back_end.name}"))
     items.sort(key=_rank)
+    if not config.getoption("reliability"):
+        rare = {item for item in items if item.get_closest_marker("reliability")}
+        if rare:
+            _note(config, "marked `reliability`: make reliability", rare)
+        items[:] = [item for item in items if item not in rare]
     if shard := config.getoption("shard"):
         others = set(_other_shards(items, *shard))
         _note(config, "in another shard", others)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.faults import FaultRecord
 from tests.cluster.hosts import Hosts, why_not
 from tests.cluster.runs import VENV, Lab
 
@@ -52,3 +53,11 @@ def make_lab(make_hosts: Callable[..., Hosts], tmp_path: Path) -> Iterator[Calla
             return lab
 
         yield make
+
+
+@pytest.fixture
+def fault_record(record_property: Callable[[str, object], None]) -> Iterator[FaultRecord]:
+    """Record what the test sees of the fault that its mark names, for `make reliability`."""
+    record = FaultRecord()
+    yield record
+    record.save(record_property)

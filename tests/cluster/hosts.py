@@ -169,6 +169,19 @@ class Hosts(Machines):
         """Undo `drop` with the same ports."""
         self._rule("delete", name, ports)
 
+    def lose(self, name: str, share: float) -> None:
+        """Drop a share of the packets that a host sends and receives, at random."""
+        match = f"-m statistic --mode random --probability {share} -j DROP"
+        for rule in (f"INPUT -i eth0 {match}", f"OUTPUT -o eth0 {match}"):
+            execute([*inside(self.init(name)), "iptables", "-A", *rule.split()])
+
+    def separate(self, name: str, *others: str) -> None:
+        """Let a host and some others no longer reach each other; all else stays as it is."""
+        for other in others:
+            for here, there in ((name, other), (other, name)):
+                route = ["ip", "route", "add", "blackhole", f"{self.address(there)}/32"]
+                execute([*inside(self.init(here)), *route])
+
     def _rule(self, verb: str, name: str, ports: str) -> None:
         scope = ["ipproto", "tcp", "sport", ports] if ports else ["to", str(self.switch.network)]
         command = ["ip", "rule", verb, *scope, "priority", "10", "blackhole"]

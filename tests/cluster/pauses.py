@@ -1,8 +1,9 @@
-"""Pause another host in every wave of a run, while it measures."""
+"""Pause another host in every wave of a run, while it measures; or pause the link of one host."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -27,6 +28,28 @@ def pauses(hosts: Hosts, seconds: float = 0.2) -> Iterator[list[str]]:
     thread.start()
     try:
         yield paused
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def interruptions(
+    hosts: Hosts, name: str, seconds: float = 0.2, every: float = 2.0
+) -> Iterator[None]:
+    """Take the link of a host down for a moment, again and again."""
+    ended = threading.Event()
+
+    def interrupt() -> None:
+        while not ended.wait(2.0):
+            hosts.cut(name)
+            time.sleep(0.2)
+            hosts.restore(name)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        yield
     finally:
         ended.set()
         thread.join()

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,13 @@ def drilled(rounds: int) -> list[str]:
     ]
 
 
+class Check(Enum):
+    """Something that a test has checked after a run."""
+
+    EVIDENCE = auto()
+    NOTHING_LEFT = auto()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Done:
     """The exit code and the output of a command."""
@@ -87,7 +95,8 @@ class Done:
     exit: int
     out: str
     err: str
-    seconds: float
+    #: By the monotonic clock, in seconds.
+    ended: float
 
     @property
     def result(self) -> Any:
@@ -119,7 +128,6 @@ class Started:
     """A running command of the product, in its own session as on a terminal."""
 
     def __init__(self, words: list[str], environment: dict[str, str], place: Path) -> None:
-        self.began = time.monotonic()
         self._out, self._err = place.with_suffix(".out"), place.with_suffix(".err")
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
@@ -160,8 +168,8 @@ class Started:
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"no end within {patience:.0f} s:\n{self.progress}") from None
-        seconds = time.monotonic() - self.began
-        return Done(exit=code, out=self._out.read_text(), err=self.progress, seconds=seconds)
+        ended = time.monotonic()
+        return Done(exit=code, out=self._out.read_text(), err=self.progress, ended=ended)
 
 
 class Workstation:
@@ -170,6 +178,7 @@ class Workstation:
     def __init__(self, folder: Path, *, site: str, environment: Mapping[str, str]) -> None:
         self.folder = folder
         self._started: list[Started] = []
+        self.checked: set[Check] = set()
         self.runs = folder / "runs"
         self.machine = folder / "machine.yaml"
         sizes = "".join(f"  {name}: {SIZES}\n" for name in COLLECTIVES)
@@ -228,6 +237,7 @@ class Workstation:
             result = json.loads(again.out)
             # `judge` reports the figures too.
             assert {**result, **done.result} == result
+        self.checked.add(Check.EVIDENCE)
 
 
 class Lab(Workstation):
@@ -254,6 +264,10 @@ class Lab(Workstation):
     def run(self, *options: str, checks: Iterable[str] = (), hosts: Iterable[str] = ()) -> Done:
         """`accept run` to its end."""
         return self.start(*options, checks=checks, hosts=hosts).wait()
+
+    def measures(self, host: str) -> bool:
+        """Return True if a rank of a collective runs on a host."""
+        return any("collective.py" in each.command for each in self.hosts.processes(host))
 
     # What is left behind.
 
@@ -293,6 +307,7 @@ class Lab(Workstation):
         while left := self.differs(names):
             assert time.monotonic() < deadline, "\n".join(left[:20])
             time.sleep(0.1)
+        self.checked.add(Check.NOTHING_LEFT)
 
 
 def until(holds: Callable[[], object], patience: float = PATIENCE) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.cluster.faults import BackEnd, Fault, FaultRecord
 from tests.cluster.hosts import Hosts
 from tests.cluster.runs import CONNECT, Lab
 
@@ -22,11 +23,20 @@ ABSENCES: dict[str, tuple[Callable[[Hosts], None], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", ABSENCES)
-def test_an_absent_host_is_named_with_its_reason(make_lab: Make, what: str) -> None:
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param("stopped", marks=pytest.mark.fault(Fault.HOST_ABSENT, BackEnd.SSH)),
+        *(what for what in ABSENCES if what != "stopped"),
+    ],
+)
+def test_an_absent_host_is_named_with_its_reason(
+    make_lab: Make, fault_record: FaultRecord, what: str
+) -> None:
     absent, cause, wait = ABSENCES[what]
     lab = make_lab(4, before=absent)
-    done = lab.run("--start-timeout", wait, checks=CONNECT)
+    fault_record.begins("h3")
+    done = fault_record.judged(lab.run("--start-timeout", wait, checks=CONNECT), lab)
     assert done.ending == ("fail", 3), done.err
     assert done.suspects == {("h3", cause)}
     assert done.result["missing"] == ["h3"]

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+from tests.cluster.faults import BackEnd, Fault, FaultRecord
 from tests.cluster.runs import ALL_REDUCE, CONNECT, LONG, Lab, until
 
 Make = Callable[..., Lab]
 
 
-def test_a_run_ends_by_itself_and_keeps_its_evidence_and_no_port(make_lab: Make) -> None:
+@pytest.mark.fault(Fault.WORKSTATION_KILLED, BackEnd.SSH)
+def test_a_run_ends_by_itself_and_keeps_its_evidence_and_no_port(
+    make_lab: Make, fault_record: FaultRecord
+) -> None:
     lab = make_lab(3)
     run = lab.start(checks=[*CONNECT, *ALL_REDUCE])
     run.wait_for("1/2]")
+    fault_record.begins("workstation")
     lab.hosts.unplug()
     run.kill()
     # All of this while nobody can reach the hosts.
@@ -40,7 +46,7 @@ def test_a_run_ends_by_itself_and_keeps_its_evidence_and_no_port(make_lab: Make)
     assert "2/2]" in watched.err
     assert lab.do("collect", "last").exit == 0
     lab.nothing_is_left()
-    judged = lab.do("judge", "last", "--json")
+    judged = fault_record.judged(lab.do("judge", "last", "--json"), lab)
     assert judged.ending == ("pass", 0)
     lab.evidence_holds(judged)
 

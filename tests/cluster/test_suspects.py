@@ -9,6 +9,8 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+from tests.cluster.faults import BackEnd, Fault, FaultRecord
 from tests.cluster.runs import ALL_REDUCE, CONNECT, ENDLESS, PAIRS, Lab, until
 
 Make = Callable[..., Lab]
@@ -20,10 +22,14 @@ def digest(folder: Path) -> str:
     return hashlib.sha256(b"".join(bytes(f) + f.read_bytes() for f in files)).hexdigest()
 
 
-def test_a_slow_link_is_named_by_the_pairs_and_bad_until_it_is_repaired(make_lab: Make) -> None:
+@pytest.mark.fault(Fault.SLOW_LINK, BackEnd.SSH)
+def test_a_slow_link_is_named_by_the_pairs_and_bad_until_it_is_repaired(
+    make_lab: Make, fault_record: FaultRecord
+) -> None:
     lab = make_lab(6)
     lab.hosts.slow("h5")
-    done = lab.run(checks=[*CONNECT, *PAIRS])
+    fault_record.begins("h5")
+    done = fault_record.judged(lab.run(checks=[*CONNECT, *PAIRS]), lab)
     assert done.ending == ("degraded", 3), done.err
     assert done.suspects == {("h5", "slow-outlier")}
     lab.nothing_is_left()
@@ -44,19 +50,18 @@ def test_a_slow_link_is_named_by_the_pairs_and_bad_until_it_is_repaired(make_lab
     assert (gone.exit, "E-SSH-HOSTS-UNUSABLE" in gone.err) == (4, True), gone.err
 
 
-def measuring(lab: Lab, host: str) -> bool:
-    """Return True if a rank of a collective runs on a host."""
-    return any("collective.py" in each.command for each in lab.hosts.processes(host))
-
-
-def test_a_host_that_dies_in_the_middle_of_a_step_is_named(make_lab: Make) -> None:
+@pytest.mark.fault(Fault.HOST_LOST, BackEnd.SSH)
+def test_a_host_that_dies_in_the_middle_of_a_step_is_named(
+    make_lab: Make, fault_record: FaultRecord
+) -> None:
     lab = make_lab(5)
     checks = [*ENDLESS, ALL_REDUCE[0].replace("all,", "halves,")]
     started = lab.start(checks=checks)
     started.wait_for("connectivity: ping")
-    until(lambda: measuring(lab, "h4"))
+    until(lambda: lab.measures("h4"))
+    fault_record.begins("h4")
     lab.hosts.kill("h4")
-    done = started.wait()
+    done = fault_record.judged(started.wait(), lab)
     assert done.ending == ("fail", 3), done.err
     assert done.suspects == {("h4", "host-died")}
     # Long before the step's own time is over; and the others went on without it.
@@ -66,17 +71,19 @@ def test_a_host_that_dies_in_the_middle_of_a_step_is_named(make_lab: Make) -> No
     lab.evidence_holds(done)
 
 
+@pytest.mark.fault(Fault.HOST_DISK_FULL, BackEnd.SSH)
 def test_a_disk_that_fills_up_during_a_run_is_named_before_anything_is_started_there(
-    make_lab: Make,
+    make_lab: Make, fault_record: FaultRecord
 ) -> None:
     lab = make_lab(4, size="64m")
     (lab.folder / "wait.sh").write_text("#!/bin/sh\nuntil [ -e /tmp/filled ]; do sleep 0.1; done\n")
     waits = "check: script, script: wait.sh, groups: all, params: {name: wait}"
     started = lab.start(checks=[*CONNECT, waits, *ALL_REDUCE])
     started.wait_for("connectivity: ping")
+    fault_record.begins("h2")
     lab.hosts.fill("h2")
     lab.hosts.run("h1", "touch /tmp/filled")
-    done = started.wait()
+    done = fault_record.judged(started.wait(), lab)
     assert done.ending == ("fail", 3), done.err
     assert done.suspects == {("h2", "disk-full")}
     assert "did not end within" not in done.err

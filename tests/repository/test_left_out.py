@@ -71,6 +71,17 @@ def test_a_deselected_test_is_listed_by_its_mark(tmp_path: Path, options: tuple[
     assert "1 left out: no recorded logs here" in done.stdout
 
 
+def test_a_test_of_reliability_runs_only_with_its_option(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_rare.py").write_text(
+        "import pytest\n\n@pytest.mark.reliability\ndef test_rare():\n    pass\n"
+    )
+    done = run_sample(tmp_path, ci="")
+    assert "1 left out: marked `reliability`: make reliability" in done.stdout
+    assert "2 passed, 2 skipped" in done.stdout
+    assert "3 passed, 2 skipped" in run_sample(tmp_path, "--reliability", ci="").stdout
+
+
 @pytest.mark.parametrize("options", [(), PARALLEL])
 def test_a_file_that_skips_itself_is_listed(tmp_path: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "tests").mkdir()

@@ -13,7 +13,7 @@ from urllib.error import HTTPError
 from tests.cluster.kube.build import SHORT_LIVED, helm
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.image import BASE
-from tests.cluster.runs import CONNECT, PATIENCE, VENV, Done, Started, Workstation, until
+from tests.cluster.runs import CONNECT, PATIENCE, VENV, Check, Done, Started, Workstation, until
 
 from accept.plan.chart import chart_folder
 
@@ -177,6 +177,7 @@ class Desk(Workstation):
         What the cluster made beside an object goes some time after it.
         """
         until(lambda: self.everything() == before)
+        self.checked.add(Check.NOTHING_LEFT)
 
     def jobset(self) -> dict[str, Any]:
         """Return the only JobSet."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from tests.cluster.faults import BackEnd, Fault, FaultRecord
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
 from tests.cluster.runs import CONNECT, ENDLESS, until
@@ -87,17 +89,21 @@ def ended(desk: Desk) -> dict[int, int]:
     return codes
 
 
-def test_a_lost_node_is_named(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+@pytest.mark.fault(Fault.HOST_LOST, BackEnd.KUBERNETES)
+def test_a_lost_node_is_named(
+    cluster: Cluster, namespace: str, tmp_path: Path, fault_record: FaultRecord
+) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
     started = desk.start(checks=ENDLESS)
     desk.wait_for_log("[1/2]")
     pods = desk.pods()
     node = pods[2]["spec"]["nodeName"]
     until(lambda: is_measuring(cluster, node))
+    fault_record.begins(node)
     cluster.stop_kubelet(node)
     cluster.cut(node)
     try:
-        done = started.wait()
+        done = fault_record.judged(started.wait(), desk)
         assert done.exit == 3, done.err
         assert (node, "host-died") in done.suspects
         # It is decided at once, by the code of index 0; the Job ends when the lost pod's object is
@@ -121,15 +127,18 @@ def decided(desk: Desk) -> str:
     return next((c.get("message", "") for c in true), "")
 
 
+@pytest.mark.fault(Fault.FIRST_HOST_LOST, BackEnd.KUBERNETES)
 def test_without_index_0_the_finished_steps_are_judged(
-    cluster: Cluster, namespace: str, tmp_path: Path
+    cluster: Cluster, namespace: str, tmp_path: Path, fault_record: FaultRecord
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
     started = desk.start(checks=ENDLESS)
     desk.wait_for_log("step 2/2")
-    name = desk.pods()[0]["metadata"]["name"]
+    pod = desk.pods()[0]
+    name = pod["metadata"]["name"]
+    fault_record.begins(f"its pod on {pod['spec']['nodeName']}")
     cluster.kubectl("-n", namespace, "delete", "pod", name, "--grace-period=0", "--force")
-    done = started.wait()
+    done = fault_record.judged(started.wait(), desk)
     assert done.ending == ("not-tested", 5), done.err
     checks = {one["check"]: one["state"] for one in done.result["checks"]}
     assert checks["connectivity"] == "pass", done.err

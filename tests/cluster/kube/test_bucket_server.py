@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cluster.faults import BackEnd, Fault, FaultRecord
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.control import BUCKET_PORT
 from tests.cluster.kube.desk import Desk
@@ -63,11 +64,13 @@ def test_pods_write_their_evidence_to_a_bucket(
     assert desk.do("judge", attempt, "--json").result == judged.result
 
 
+@pytest.mark.fault(Fault.BUCKET_DOWN_AT_END, BackEnd.KUBERNETES)
 def test_a_bucket_that_refuses_at_the_end_costs_nothing(
-    cluster: Cluster, namespace: str, tmp_path: Path, server: Proxy
+    cluster: Cluster, namespace: str, tmp_path: Path, server: Proxy, fault_record: FaultRecord
 ) -> None:
     desk = desk_of(cluster, namespace, tmp_path, server, ACCEPT_SEND_SECONDS="2")
     server.until = "/verdict.json"
+    fault_record.begins("bucket")
     assert desk.command("submit", *desk.options(3, CONNECT)).wait().exit == 0
     attempt = desk.attempt()
     desk.wait_for_log("evidence is kept here for 120 s")
@@ -81,7 +84,7 @@ def test_a_bucket_that_refuses_at_the_end_costs_nothing(
     until((desk.runs / attempt / "evidence").is_dir)
     refused = server.refused
     until(lambda: server.refused > refused)
-    judged = desk.do("judge", attempt, "--json")
+    judged = fault_record.judged(desk.do("judge", attempt, "--json"), desk)
     assert judged.ending == ("pass", 0), judged.err
     assert set(judged.result["hosts"]) == set(cluster.nodes)
     assert desk.ended() == "Completed"
@@ -94,3 +97,31 @@ def test_a_bucket_that_refuses_at_the_end_costs_nothing(
     assert after[-1] == "MANIFEST.json"
     assert not {"plan.json", "hosts.json"} & {*after}
     assert desk.do("judge", place, "--json").result == judged.result
+
+
+@pytest.mark.reliability
+@pytest.mark.fault(Fault.BUCKET_DOWN, BackEnd.KUBERNETES)
+def test_a_bucket_that_is_down_for_the_whole_run_costs_nothing(
+    cluster: Cluster, namespace: str, tmp_path: Path, server: Proxy, fault_record: FaultRecord
+) -> None:
+    desk = desk_of(cluster, namespace, tmp_path, server, ACCEPT_SEND_SECONDS="2")
+    server.down = True
+    fault_record.begins("bucket")
+    done = fault_record.judged(desk.run(checks=CONNECT), desk)
+    assert done.ending == ("pass", 0), done.err
+    assert names(server, done.result["attempt"]) == []
+    desk.evidence_holds(done)
+
+
+@pytest.mark.reliability
+@pytest.mark.fault(Fault.BUCKET_SLOW, BackEnd.KUBERNETES)
+def test_a_slow_bucket_gets_the_evidence(
+    cluster: Cluster, namespace: str, tmp_path: Path, server: Proxy, fault_record: FaultRecord
+) -> None:
+    desk = desk_of(cluster, namespace, tmp_path, server)
+    server.delay = 1.0
+    fault_record.begins("bucket, 1 s for each request")
+    done = fault_record.judged(desk.run(checks=CONNECT), desk)
+    assert done.ending == ("pass", 0), done.err
+    assert names(server, done.result["attempt"])[-1] == "MANIFEST.json"
+    desk.evidence_holds(done)

@@ -252,8 +252,16 @@ class SlurmCluster:
 
     def restart_controller(self) -> None:
         """Kill slurmctld, start another one, and wait until it answers."""
-        end = "kill -KILL $(cat /run/slurmctld.pid) && exec slurmctld"
-        self._run(self._control, end)
+        self.stop_controller()
+        self.start_controller()
+
+    def stop_controller(self) -> None:
+        """Kill slurmctld."""
+        self._run(self._control, "kill -KILL $(cat /run/slurmctld.pid)")
+
+    def start_controller(self) -> None:
+        """Start slurmctld again, and wait until it answers."""
+        self._run(self._control, "exec slurmctld")
         self._wait(lambda: " is UP" in self.call("scontrol", "ping", check=False), "slurmctld")
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.cluster.runs import VENV, Done, Started, Workstation, until
+from tests.cluster.runs import VENV, Check, Done, Started, Workstation, until
 from tests.cluster.slurm.cluster import SlurmCluster
 
 
@@ -44,3 +44,4 @@ class Login(Workstation):
         """Wait until Slurm has no job, and the nodes have no process or file of a run."""
         until(lambda: not self.cluster.jobs(), 90)
         until(lambda: not self.cluster.leftovers(), 60)
+        self.checked.add(Check.NOTHING_LEFT)

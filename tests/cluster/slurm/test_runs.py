@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
+from tests.cluster.faults import BackEnd, Fault, FaultRecord
 from tests.cluster.runs import ALL_REDUCE, CONNECT, ENDLESS, PAIRS, until
 from tests.cluster.slurm.login import Login
 
@@ -33,7 +35,10 @@ def test_ranks_that_all_believe_they_are_rank_0_measure_nothing(make_login: Make
     login.nothing_is_left()
 
 
-def test_a_slow_link_is_named_in_an_allocation_without_a_shared_folder(make_login: Make) -> None:
+@pytest.mark.fault(Fault.SLOW_LINK, BackEnd.SLURM)
+def test_a_slow_link_is_named_in_an_allocation_without_a_shared_folder(
+    make_login: Make, fault_record: FaultRecord
+) -> None:
     login = make_login()
     cluster = login.cluster
     cluster.call("salloc", "--no-shell", "--nodes=4", "--exclusive", "--mem=0")
@@ -44,8 +49,9 @@ def test_a_slow_link_is_named_in_an_allocation_without_a_shared_folder(make_logi
     }
     hosts, slow = cluster.hosts, cluster.host("n3")
     hosts.slow(slow)
+    fault_record.begins("n3")
     try:
-        done = login.run(checks=PAIRS)
+        done = fault_record.judged(login.run(checks=PAIRS), login)
     finally:
         hosts.shape(slow)
     assert done.ending == ("degraded", 3), done.err
@@ -60,13 +66,17 @@ def test_a_slow_link_is_named_in_an_allocation_without_a_shared_folder(make_logi
     login.evidence_holds(done)
 
 
-def test_a_node_that_dies_in_a_step_is_named_and_the_others_go_on(make_login: Make) -> None:
+@pytest.mark.fault(Fault.HOST_LOST, BackEnd.SLURM)
+def test_a_node_that_dies_in_a_step_is_named_and_the_others_go_on(
+    make_login: Make, fault_record: FaultRecord
+) -> None:
     login = make_login(shared=True)
     cluster = login.cluster
     started = login.start_measuring([*ENDLESS, *ALL_REDUCE])
+    fault_record.begins("n3")
     cluster.stop("n3")
     try:
-        done = started.wait()
+        done = fault_record.judged(started.wait(), login)
         assert done.ending == ("fail", 3), done.err
         assert done.suspects == {("n3", "host-died")}
         assert "[3/3] 30-collectives (all-reduce) all, 1 group: 1 good" in done.err
@@ -127,12 +137,16 @@ def test_a_run_goes_on_while_the_controller_restarts(make_login: Make) -> None:
     login.nothing_is_left()
 
 
-def test_a_run_that_loses_its_first_node_goes_on_after_its_finished_steps(make_login: Make) -> None:
+@pytest.mark.fault(Fault.FIRST_HOST_LOST, BackEnd.SLURM)
+def test_a_run_that_loses_its_first_node_goes_on_after_its_finished_steps(
+    make_login: Make, fault_record: FaultRecord
+) -> None:
     login = make_login(shared=True)
     started = login.start_measuring([*CONNECT, *ALL_REDUCE])
+    fault_record.begins("n1")
     login.cluster.stop("n1")
     try:
-        done = started.wait()
+        done = fault_record.judged(started.wait(), login)
     finally:
         login.cluster.revive("n1")
     assert done.ending == ("fail", 3), done.err
