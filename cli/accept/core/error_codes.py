@@ -623,13 +623,6 @@ class Code(ExplainedCode):
             "over. If it was not collected before, run again."
         ),
     )
-    RESUME_BACKEND = (
-        "E-RESUME-BACKEND",
-        (
-            "Only runs on this machine and over ssh can be resumed. Start the run again without "
-            "--resume."
-        ),
-    )
     RESUME_DIFFERENT = (
         "E-RESUME-DIFFERENT",
         (
@@ -640,8 +633,16 @@ class Code(ExplainedCode):
     RESUME_NOT_SENT = (
         "E-RESUME-NOT-SENT",
         (
-            "The evidence of the finished steps could not be copied to the first host. Check its "
-            "free space, or start the run again without --resume."
+            "The evidence of the finished steps could not be copied to the first host, or is too "
+            "large for the script of a job. Check the free space of that host, or start the run "
+            "again without --resume."
+        ),
+    )
+    RESUME_NODES = (
+        "E-RESUME-NODES",
+        (
+            "The run that --resume names did not find all of its nodes, so their names are not "
+            "known, and others may take their place. Start the run again without --resume."
         ),
     )
     RESUME_NOTHING = (
