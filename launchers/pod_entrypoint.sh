@@ -10,8 +10,8 @@
 # The exit status of the coordinator's pod is that of the verdict. On other pods it is 0 after `over`, 20 if the image
 # lacks something, 21 if the coordinator never connected, 22 if it is gone, and 23 if the time is up.
 # The chart sets ACCEPT_ATTEMPT, _NODES, _HOST_PREFIX, _ADDRESSES, _NODE, _SSH_PORT, _START_SECONDS,
-# _LIFE_SECONDS, _HOLD_SECONDS, _RESULTS, _IMAGE, _EDITED (JSON), and _ROLE if the coordinator has a pod
-# of its own; Kubernetes JOB_COMPLETION_INDEX.
+# _LIFE_SECONDS, _HOLD_SECONDS, _RESULTS, _IMAGE, _EDITED (JSON), _RESUMED if the workstation sends finished steps of an
+# earlier attempt, and _ROLE if the coordinator has a pod of its own; Kubernetes JOB_COMPLETION_INDEX.
 # The first process of a pod becomes the parent of all orphans. A shell reaps dead children only while it waits.
 # So the first process only waits, forwards signals, and passes on the exit status.
 if [ "$$" = 1 ]; then
@@ -251,9 +251,31 @@ if [ -z "$coordinates" ]; then
 fi
 
 # From here on: the coordinator's pod.
+# receive_finished: waits for the finished steps of an earlier attempt, which the workstation sends. It fails after 120 s
+# in which nothing came.
+receive_finished() {
+    n=0 size=''
+    until [ -e earlier.tar.bz2 ]; do
+        now=$(wc -c 2>/dev/null < earlier.part)
+        [ "$now" = "$size" ] || n=0 size=$now
+        [ "$((n += 1))" -le "${ACCEPT_RESUME_SECONDS:-120}" ] && [ ! -e ending ] || return 1
+        sleep 1
+    done
+    unpack earlier.tar.bz2
+}
+earlier=''
+if [ -n "${ACCEPT_RESUMED:-}" ]; then
+    say 'waiting for the finished steps of the earlier attempt'
+    if receive_finished; then
+        earlier=$ACCEPT_DIR/earlier
+    else
+        say 'the workstation did not send the finished steps: every step runs'
+    fi
+fi
 {
     printf '{"attempt":"%s","startSeconds":%s,"register":true,' "$ACCEPT_ATTEMPT" "$ACCEPT_START_SECONDS"
     printf '"results":"%s",' "$(printf '%s' "$ACCEPT_RESULTS" | sed 's/[\\"]/\\&/g')"
+    printf '"earlier":"%s",' "$earlier"
     printf '"edited":%s,"hosts":[' "${ACCEPT_EDITED:-[]}"
     n=0
     while [ "$n" -lt "$ACCEPT_NODES" ]; do

@@ -155,6 +155,9 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
 {{- with get . "role" -}}
 {{- $_ := set $all "ACCEPT_ROLE" . -}}
 {{- end -}}
+{{- if .Values.resumed -}}
+{{- $_ := set $all "ACCEPT_RESUMED" "yes" -}}
+{{- end -}}
 {{- range $name, $value := omit $all "ACCEPT_NODE" "ACCEPT_POD" "ACCEPT_ADDRESSES" }}
 - name: {{ $name | quote }}
   value: {{ include "accept.text" $value | quote }}

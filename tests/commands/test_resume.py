@@ -15,17 +15,20 @@ from tests.factories import verdicts
 from tests.factories.command_line import accept, refused
 
 from accept.backends.job import Job
+from accept.backends.slurm.script import batch_script
 from accept.commands.plan import write_run
 from accept.commands.resume import prepare_resumed
 from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
+from accept.core.errors import BadInput, NotStarted
 from accept.core.model import Problem
 from accept.core.runner.coordinator import Launch
 from accept.core.runner.resume import finished_steps
+from accept.core.runner.slurm import SlurmRun
 from accept.core.serde import dump, read
 from accept.evidence import rundir
-from accept.plan.bundle import render
+from accept.plan.bundle import load_bundle, render
 from accept.plan.resolve import Options, Resolved, resolve
 from accept.report.console import Terminal
 
@@ -45,8 +48,9 @@ def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interrupted:
         over: bool = False,
         backend: str = "local",
         lost: tuple[Problem, ...] = (),
+        nodes: int = 1,
     ) -> Path:
-        run = resolve(Options(machine="cpu", nodes=1))
+        run = resolve(Options(machine="cpu", nodes=nodes, image="i" if nodes > 1 else None))
         bundle = render(run)
         run = replace(run, plan=bundle.plan, backend=backend, lost=lost)
         folder = rundir.create("old")
@@ -132,9 +136,66 @@ def test_a_host_that_was_lost_before_still_counts(interrupted: Interrupted) -> N
     assert run.earlier == str(folder / rundir.EVIDENCE)
 
 
-def test_other_back_ends_are_refused(interrupted: Interrupted) -> None:
-    interrupted(backend="slurm")
-    refused("run", "--resume", "old", error=Code.RESUME_BACKEND)
+def resumed(folder: Path) -> Resolved:
+    """Return the run that continues the one in `folder`."""
+    before = read(Resolved, json.loads((folder / rundir.RUN).read_text())["run"])
+    terminal = Terminal(quiet=True)
+    return prepare_resumed(Options(machine=""), terminal, folder=folder, before=before)[0]
+
+
+def test_a_cluster_runs_the_rest_on_the_same_nodes(interrupted: Interrupted) -> None:
+    assert resumed(interrupted(steps=3, backend="slurm")).hosts == (HERE,)
+
+
+def test_pods_run_the_rest_on_the_same_nodes(interrupted: Interrupted) -> None:
+    run = resumed(interrupted(steps=3, backend="kubernetes"))
+    assert run.site.kubernetes.include_nodes == (HERE,)
+
+
+def test_slurm_gets_no_node_that_was_lost(interrupted: Interrupted) -> None:
+    folder = interrupted(steps=3, backend="slurm")
+    lost = Problem(cause=Cause.HOST_DIED, message="h1 died", check="hosts", host="h1")
+    target = folder / rundir.EVIDENCE
+    records = [*evidence.read_records(target)]
+    (target / evidence.RECORDS).unlink()
+    for record in [replace(records[0], hosts=(HERE, "h1")), *records[1:]]:
+        problems = (lost,) if record.step == "10-inventory" else ()
+        evidence.append_record(target, replace(record, problems=(*record.problems, *problems)))
+    run = resumed(folder)
+    assert (run.hosts, [problem.host for problem in run.lost]) == ((HERE,), ["h1"])
+
+
+def test_steps_that_are_too_large_for_the_script_of_a_job_are_refused(
+    interrupted: Interrupted,
+) -> None:
+    folder = interrupted(steps=3, backend="slurm")
+    target = folder / rundir.EVIDENCE
+    (log,) = {one.log for one in evidence.read_records(target) if one.step == "20-health"}
+    (target / log).write_bytes(os.urandom(4 << 20))
+    run = resumed(folder)
+    job = SlurmRun(
+        attempt="new", folder="/new", shared="/new", start_seconds=1.0, life_seconds=1.0,
+        keep_seconds=1.0, hold_seconds=1.0, gpus=False, busy_ok=False,
+    )  # fmt: skip
+    bundle = load_bundle(folder / rundir.RENDERED, run.plan)
+    with pytest.raises(NotStarted) as error:
+        batch_script(job, bundle, Path(run.earlier))
+    assert error.value.code is Code.RESUME_NOT_SENT
+
+
+def test_pods_whose_nodes_are_not_known_are_refused(interrupted: Interrupted) -> None:
+    folder = interrupted(steps=3, backend="kubernetes", nodes=2)
+    with pytest.raises(BadInput) as error:
+        resumed(folder)
+    assert error.value.code is Code.RESUME_NODES
+
+
+def test_a_run_whose_logs_are_lost_is_refused(interrupted: Interrupted) -> None:
+    folder = interrupted(steps=3, backend="kubernetes")
+    (folder / rundir.FROM_LOG).touch()
+    with pytest.raises(BadInput) as error:
+        resumed(folder)
+    assert error.value.code is Code.RESUME_NOTHING
 
 
 def test_changed_evidence_is_refused(interrupted: Interrupted) -> None:

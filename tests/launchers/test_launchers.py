@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -19,8 +20,10 @@ from tests.cluster.runs import VENV, VENV_MPI4
 from tests.factories.ports import free_port
 
 from accept.backends.keys import new_keys
+from accept.backends.kubernetes.watch import FINISHED
 from accept.config import resources
 from accept.core.runner.coordinator import RECORDS_COPY, Launch
+from accept.core.runner.resume import EARLIER
 from accept.core.runner.ssh import HOST_KEY_ALIAS
 from accept.core.serde import read
 from accept.plan.bundle import render
@@ -749,6 +752,25 @@ class TestPodEntrypoint:
         launch = read(Launch, json.loads((pod / "hosts.json").read_text()))
         assert [host.name for host in launch.hosts] == ["entry-w-0-0", "entry-w-0-1"]
         assert launch.is_separate
+
+    @pytest.mark.parametrize("sent", [True, False])
+    def test_the_coordinator_waits_a_while_for_finished_steps(
+        self, pod: Path, *, sent: bool
+    ) -> None:
+        self.fill(pod, coordinate=': > "$2"; echo 5 > status; echo over 1<>events\n')
+        options = {"ACCEPT_RESUMED": "yes", "ACCEPT_RESUME_SECONDS": "60" if sent else "1"}
+        entry = self.start(pod, JOB_COMPLETION_INDEX="0", ACCEPT_HOLD_SECONDS="0", **options)
+        if sent:
+            self.ready(pod, entry)
+            (pod.parent / EARLIER).mkdir()
+            (pod.parent / EARLIER / "plan.json").touch()
+            with tarfile.open(pod / "new", "w:bz2") as archive:
+                archive.add(pod.parent / EARLIER, EARLIER)
+            (pod / "new").rename(pod / FINISHED)
+        assert self.ended(entry)[0] == 5
+        launch = read(Launch, json.loads((pod / "hosts.json").read_text()))
+        assert launch.earlier == (str(pod / EARLIER) if sent else "")
+        assert (pod / EARLIER / "plan.json").exists() == sent
 
     def test_ends_if_no_coordinator_connects(self, pod: Path) -> None:
         entry = self.start(pod, ACCEPT_START_SECONDS="2", ACCEPT_LOOK_SECONDS="1")

@@ -10,18 +10,20 @@ from pathlib import Path
 from accept import backends
 from accept.commands import judge
 from accept.commands.prepare import prepare
+from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.model import Plan
+from accept.core.judge.hosts import Found, find
+from accept.core.model import Plan, Problem
 from accept.core.runner.resume import begun, finished_steps
-from accept.core.text import plain, shortened
+from accept.core.text import count, plain, shortened
 from accept.evidence import rundir
 from accept.evidence.untrusted import Limits
 from accept.plan.bundle import Bundle, load_bundle
+from accept.plan.placement import include_nodes
 from accept.plan.resolve import ClusterPlace, Options, Resolved
 from accept.report.console import Terminal
 
-_BACKENDS = ("local", "ssh")
 #: Fields of a plan that follow from others, or that `differences` names in its own way.
 _SHOWN = ("hash", "files_hash", "machine", "profiles", "suite", "nodes", "env", "steps")
 
@@ -34,14 +36,10 @@ def prepare_resumed(
     Its evidence must be collected. Without other options it is the same run; with others, they must
     give the same. Raises BadInput if they do not, or if there is nothing to continue.
     """
-    if before.backend not in _BACKENDS:
-        raise BadInput(
-            f"runs over {before.backend} cannot be resumed",
-            code=Code.RESUME_BACKEND,
-            hint="start the run again without --resume",
-        )
     if replace(options, attempt="", place=ClusterPlace()) == Options(machine=""):
-        run, bundle = before, load_bundle(folder / rundir.RENDERED, before.plan)
+        place = replace(before.place, release=None).override(options.place)
+        run = replace(before, place=place)
+        bundle = load_bundle(folder / rundir.RENDERED, before.plan)
     else:
         run, bundle = prepare(options, terminal)
     if different := [*differences(before, run, backends.load_job(folder).hosts)]:
@@ -59,8 +57,46 @@ def prepare_resumed(
             code=Code.RESUME_NOTHING,
             hint=f"accept judge {folder.name}" if is_over else "start the run without --resume",
         )
-    evidence = (folder / rundir.EVIDENCE).resolve()
-    return replace(run, earlier=str(evidence), lost=before.lost), bundle, steps
+    if (folder / rundir.FROM_LOG).is_file():
+        raise BadInput(
+            f"the logs of the finished steps of {folder.name} are lost",
+            code=Code.RESUME_NOTHING,
+            hint="start the run without --resume",
+        )
+    run = replace(run, earlier=str((folder / rundir.EVIDENCE).resolve()), lost=before.lost)
+    return _on_same_nodes(run, find(loaded.records), folder.name), bundle, steps
+
+
+def _on_same_nodes(run: Resolved, found: Found, attempt: str) -> Resolved:
+    """Return the run with the nodes of an earlier attempt by name: a cluster could choose others.
+
+    Raises BadInput if their names are not known.
+    """
+    if run.backend == "slurm":
+        # Slurm would wait for a node that is down.
+        problems = {p.host: p for p in found.problems if p.host in found.missing}
+        for host in found.lost:
+            message = f"{host} was lost in {attempt}"
+            problems[host] = Problem(
+                cause=Cause.UNREACHABLE_TIMEOUT, message=message, check="hosts", host=host
+            )
+        hosts = tuple(host for host in found.present if host not in problems)
+        return replace(run, hosts=hosts, lost=tuple(problems.values()))
+    if run.backend == "kubernetes":
+        wanted = run.plan.nodes or 1
+        names = run.site.kubernetes.include_nodes
+        if len(names) != wanted:
+            names = found.present
+        if len(names) != wanted:
+            raise BadInput(
+                f"{attempt} found {len(names)} of {count(wanted, 'node')}, so it is not known "
+                "on which nodes its finished steps are missing",
+                code=Code.RESUME_NODES,
+                hint="start the run again without --resume",
+            )
+        pods = include_nodes(run.site.kubernetes, names=names, nodes=wanted)
+        return replace(run, site=replace(run.site, kubernetes=pods))
+    return run
 
 
 def differences(before: Resolved, run: Resolved, hosts: tuple[str, ...]) -> Iterator[str]:
@@ -69,7 +105,8 @@ def differences(before: Resolved, run: Resolved, hosts: tuple[str, ...]) -> Iter
         yield f"the back end was {before.backend}, and is {run.backend}"
     now = (os.uname().nodename,) if run.backend == "local" else run.hosts
     was = hosts if before.backend == "local" else before.hosts
-    if was != now:
+    # A cluster chooses the nodes if the options only count them.
+    if was != now and (now or run.backend in ("local", "ssh")):
         yield f"the hosts were {plain(shortened(was, 4))}, and are {plain(shortened(now, 4))}"
     for kind, old, new in (
         ("machine", before.machine, run.machine),

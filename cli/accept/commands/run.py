@@ -42,7 +42,6 @@ from accept.core.evidence import (
     root_hash,
     write,
 )
-from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Problem
 from accept.core.report import text as reports
 from accept.core.report import write_judgement
@@ -234,7 +233,7 @@ def _start_again(
     try:
         evidence = collect(folder, terminal)
         records = resume.finished(evidence, run.plan)
-        finished = len({record.step for record in records} - {HOSTS_STEP})
+        finished = len(resume.finished_steps(records, run.plan, resume.begun(evidence)))
         earlier = str(evidence.resolve()) if finished and lost.resumes else ""
     except AcceptError as error:
         terminal.progress(f"nothing of {job.attempt} was kept: {error.message}")

@@ -96,6 +96,13 @@ class Values:
     debug_hold_always: Annotated[
         bool, Doc("Whether pods also stay for debugging after a run that was accepted.")
     ] = False
+    resumed: Annotated[
+        bool,
+        Doc(
+            "Whether the coordinator waits for the finished steps of an earlier attempt, which "
+            "`--resume` sends."
+        ),
+    ] = False
     launcher: Launcher = field(default_factory=Launcher)
     plan: Annotated[
         str, Doc("The plan as JSON: steps, references, and what was rendered. It is not editable.")

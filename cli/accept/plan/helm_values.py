@@ -177,6 +177,7 @@ def values_of(run: Resolved, bundle: Bundle) -> Values:
         start_seconds=math.ceil(plan.start_seconds),
         debug_hold_seconds=math.ceil(plan.hold_seconds),
         debug_hold_always=plan.hold_always,
+        resumed=bool(run.earlier),
         launcher=Launcher(
             env={name: setting.value for name, setting in run.env.items()}, scripts=dict(scripts)
         ),

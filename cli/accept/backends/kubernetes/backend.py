@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,13 +17,14 @@ from accept.backends.kubernetes.doctor import doctor
 from accept.backends.kubernetes.nodes import Fit, Misfit, PodRequest
 from accept.backends.kubernetes.objects import NODE, Node
 from accept.backends.kubernetes.submit import check_run_name, install_release, run_name
-from accept.backends.kubernetes.watch import FOLDER, watch
+from accept.backends.kubernetes.watch import FINISHED, FOLDER, watch
 from accept.backends.protocol import Phase, Progress, Say
 from accept.config import Site
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.evidence import write
 from accept.core.facts import position_of
+from accept.core.runner.resume import pack_finished
 from accept.evidence.rundir import VALUES
 from accept.plan.bundle import Bundle
 from accept.plan.helm_values import positions_that_fit
@@ -102,6 +104,9 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
             say(f"{fit.node} is left out: {fit.why}")
         exclude = [*run.site.kubernetes.exclude_nodes, *(fit.node for fit in due)] if due else []
         positions = _write_positions(run, bundle, nodes, folder, say)
+        if run.earlier:
+            finished = bz2.compress(pack_finished(Path(run.earlier), run.plan))
+            (folder / FINISHED).write_bytes(finished)
         controller, signer = install_release(
             api, name, folder / VALUES, *positions, exclude=exclude, say=say
         )

@@ -16,7 +16,9 @@ from accept.backends.kubernetes.objects import MAIN_CONTAINER, list_at, text_at
 from accept.core.text import decimal, duration, plain
 
 #: The first byte of a frame, in the protocols v4 and v5 of channel.k8s.io.
-_OUT, _STATUS = 1, 3
+_IN, _OUT, _STATUS = 0, 1, 3
+#: Largest frame that is sent, in bytes.
+_FRAME = 32768
 #: Seconds that one read waits, so that the deadline of the command is checked in time.
 _RECEIVE_SECONDS = 1.0
 
@@ -33,6 +35,8 @@ class _Socket(Protocol):
     def settimeout(self, timeout: float, /) -> None: ...
 
     def recv_data_frame(self) -> tuple[int, _Frame]: ...
+
+    def send(self, payload: bytes, opcode: int) -> object: ...
 
     def shutdown(self) -> None: ...
 
@@ -52,16 +56,20 @@ def execute(
     *,
     timeout: float = 60.0,
     sink: Callable[[bytes], None] | None = None,
+    stdin: bytes = b"",
 ) -> CommandResult:
     """Run a command in the main container of a pod, for at most `timeout` seconds. Raises ApiError.
+
+    The command must know how many bytes `stdin` has, because it reads no end of file.
 
     With a `sink`, the output is passed to it unmodified as it comes, and is not kept. Without one,
     the output is returned as text.
     """
     until = time.monotonic() + timeout
-    socket = _open_websocket(api, pod, command, timeout)
+    socket = _open_websocket(api, pod, command, timeout, reads=bool(stdin))
     kept: dict[int, list[bytes]] = {_OUT: [], _STATUS: []}
     try:
+        _send(socket, stdin, until, pod)
         for channel, content in _frames(socket, until):
             if channel == _OUT and sink is not None:
                 sink(content)
@@ -74,7 +82,22 @@ def execute(
     return CommandResult(exit=_exit_status(final_status), out=out.decode(errors="replace"))
 
 
-def _open_websocket(api: Api, pod: str, command: Sequence[str], timeout: float) -> _Socket:
+def _send(socket: _Socket, content: bytes, until: float, pod: str) -> None:
+    """Send the standard input of a command. Raises ApiError if that fails or takes too long."""
+    from websocket import ABNF, WebSocketException
+
+    try:
+        for start in range(0, len(content), _FRAME):
+            socket.settimeout(max(0.001, until - time.monotonic()))
+            frame = bytes([_IN]) + content[start : start + _FRAME]
+            socket.send(frame, ABNF.OPCODE_BINARY)
+    except (WebSocketException, OSError) as error:
+        raise ApiError(f"exec in {plain(pod)}: cannot send: {plain(error)}", status=0) from None
+
+
+def _open_websocket(
+    api: Api, pod: str, command: Sequence[str], timeout: float, *, reads: bool
+) -> _Socket:
     """Open the websocket of an exec within `timeout` seconds. Raises ApiError.
 
     The client has no limit for a server that accepts the connection and does not answer, so a
@@ -96,7 +119,7 @@ def _open_websocket(api: Api, pod: str, command: Sequence[str], timeout: float) 
                 command=list(command),
                 stdout=True,
                 stderr=False,
-                stdin=False,
+                stdin=reads,
                 tty=False,
                 binary=True,
                 _preload_content=False,

@@ -31,6 +31,10 @@ from accept.evidence import rundir
 
 #: The run's folder in every pod.
 FOLDER = "/opt/accept"
+#: File in the run's folder here with the finished steps of an earlier attempt, which index 0 needs.
+FINISHED = "earlier.tar.bz2"
+#: Attempts to send it, seconds for each, and between two of them.
+_SEND_TRIES, _SEND_SECONDS, _SEND_PAUSE = 3, 200.0, 5.0
 #: Seconds between two looks at the cluster; more if there are more pods than this for a second.
 #: After the verdict, index 0 ends soon.
 _LOOK, _LAST_LOOK = 2.0, 0.25
@@ -146,6 +150,8 @@ def _follow(job: Job, readers: ExitStack, *, folder: Path, say: Say, log: Say) -
             console = _Console(api, first.name)
             console.start()
             readers.callback(console.abandon)
+            if (folder / FINISHED).is_file():
+                _send_finished(api, first.name, (folder / FINISHED).read_bytes(), say)
         code = _code(state)
         if code is None and verdict:
             # It stays only to let its evidence be collected; the verdict is final.
@@ -172,6 +178,36 @@ def _follow(job: Job, readers: ExitStack, *, folder: Path, say: Say, log: Say) -
                 raise _lost(job, state)
         pause = _LAST_LOOK if verdict else _LOOK
         verdict |= _drain(console, log, max(pause, len(state.pods) / _PODS_A_SECOND))
+
+
+def _send_finished(api: Api, pod: str, content: bytes, say: Say) -> None:
+    """Send the finished steps of an earlier attempt to index 0, which waits for them.
+
+    If that fails, report it: index 0 runs every step then.
+    """
+    size = len(content)
+    command = (
+        f"cd {FOLDER} && head -c {size} >earlier.part && "
+        f'[ "$(wc -c <earlier.part)" -eq {size} ] && mv earlier.part {FINISHED}'
+    )
+    reason = ""
+    for left in reversed(range(_SEND_TRIES)):
+        try:
+            # It has these steps, or has stopped waiting for them.
+            started = execute(api, pod, ["test", "-e", f"{FOLDER}/{evidence.HOSTS}"], timeout=20.0)
+            if started.exit == 0:
+                return
+            sent = execute(api, pod, ["sh", "-c", command], timeout=_SEND_SECONDS, stdin=content)
+        except ApiError as error:
+            reason = error.message
+        else:
+            if sent.exit == 0:
+                say(f"sent the finished steps to {pod} ({size / 1e6:.1f} MB)")
+                return
+            reason = "the connection ended" if sent.exit is None else f"exit {sent.exit}"
+        if left:
+            time.sleep(_SEND_PAUSE)
+    say(f"the finished steps were not sent to {pod}, which runs every step: {reason}")
 
 
 def _code(state: State) -> int | None:

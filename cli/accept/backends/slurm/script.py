@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import json
+from pathlib import Path
 from shlex import quote
 
+from accept.core.error_codes import Code
+from accept.core.errors import NotStarted
+from accept.core.runner.resume import pack_finished
 from accept.core.runner.slurm import JOB_LOG, PAYLOAD, RUN, SlurmRun
 from accept.core.serde import dump
 from accept.plan.bundle import Bundle
 
+#: Largest script that Slurm takes by default (`max_script_size` in slurm.conf), in bytes.
+_MAX_SCRIPT = 4 << 20
 #: The function is read as a whole before it runs, so nothing that it starts can read the script.
 _SCRIPT = """\
 #!/bin/sh
@@ -36,6 +43,10 @@ main() {
     . ./unpack.sh
     unpack programs.tar.bz2 && unpack coordinator.tar.bz2 ||
         fail "$SLURMD_NODENAME cannot unpack the programs of the run"
+    earlier | base64 -d > earlier.tar.bz2
+    if [ -s earlier.tar.bz2 ]; then
+        unpack earlier.tar.bz2 || fail "$SLURMD_NODENAME cannot unpack the finished steps"
+    fi
     PYTHONPATH=$ACCEPT_DIR/core PYTHONDONTWRITEBYTECODE=1
     export PYTHONPATH PYTHONDONTWRITEBYTECODE
     exec "$ACCEPT_PYTHON" -m accept.core.runner.slurm "$ACCEPT_DIR"
@@ -51,23 +62,45 @@ payload() {
 @DATA@
 END
 }
+earlier() {
+    cat <<'END'
+@EARLIER@
+END
+}
 main "$@" < /dev/null
 exit
 """
 
 
-def batch_script(run: SlurmRun, bundle: Bundle) -> str:
-    """Return the script; it contains no secret, because Slurm and its accounting keep it."""
+def batch_script(run: SlurmRun, bundle: Bundle, earlier: Path | None = None) -> str:
+    """Return the script; it contains no secret, because Slurm and its accounting keep it.
+
+    It brings along the finished steps of the evidence in `earlier`. Raises NotStarted if it is then
+    too large for Slurm.
+    """
     files = {RUN: (json.dumps(dump(run)) + "\n").encode()}
-    data = base64.encodebytes(bundle.archive(files)).decode().rstrip("\n")
+    finished = bz2.compress(pack_finished(earlier, bundle.plan)) if earlier else b""
     values = {
         "SHARED": quote(run.shared),
         "WORK": quote(f"{run.folder}.job"),
         "LOG": JOB_LOG,
         "PAYLOAD": PAYLOAD,
-        "DATA": data,
+        "DATA": _base64(bundle.archive(files)),
+        "EARLIER": _base64(finished),
     }
     text = _SCRIPT
     for name, value in values.items():
         text = text.replace(f"@{name}@", value)
+    if finished and len(text) > _MAX_SCRIPT:
+        raise NotStarted(
+            f"the finished steps have {len(finished) / 1e6:.1f} MB, so the script of the job would "
+            f"have {len(text) / 1e6:.1f} MB, and at most {_MAX_SCRIPT / 1e6:.1f} MB are possible",
+            code=Code.RESUME_NOT_SENT,
+            hint="start the run again without --resume; the finished steps of a run in a folder "
+            "that the nodes see need no script: set ACCEPT_RUNS",
+        )
     return text
+
+
+def _base64(data: bytes) -> str:
+    return base64.encodebytes(data).decode().rstrip("\n")

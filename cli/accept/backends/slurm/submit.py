@@ -30,7 +30,8 @@ from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, NotStarted
 from accept.core.model import Plan
 from accept.core.runner.host_setup import SLACK
-from accept.core.runner.slurm import ATTEMPT, Pyxis, SlurmRun, node_list
+from accept.core.runner.resume import EARLIER, copy_finished
+from accept.core.runner.slurm import ATTEMPT, NODE, Pyxis, SlurmRun, node_list
 from accept.core.runner.ssh import outer_environment
 from accept.core.serde import escaped
 from accept.core.text import count, decimal, plain
@@ -77,11 +78,13 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     shared = folder.resolve() / SHARED
     shared.mkdir(mode=0o700)
     evidence.write(shared / ATTEMPT, attempt + "\n")
+    if run.earlier:
+        copy_finished(Path(run.earlier), shared / EARLIER, run.plan)
     where = f"{run.site.tools.scratch.rstrip('/')}/accept-{attempt}"
     allocated = allocated_nodes()
     nodes = _in_allocation(run, allocated) if allocated else run.hosts
     slurm_run = _slurm_run(run, attempt, where, shared, nodes if allocated else ())
-    script = batch_script(slurm_run, bundle)
+    script = batch_script(slurm_run, bundle, _earlier_to_send(run))
     if allocated:
         check_results(run.site)
         slurm_job = _start_step(script, attempt, nodes)
@@ -103,6 +106,13 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
         slurm=slurm_job,
     )
+
+
+def _earlier_to_send(run: Resolved) -> Path | None:
+    """Return the evidence of an earlier attempt unless its nodes saw the folder that it is in."""
+    if not run.earlier or (Path(run.earlier).parent / SHARED / NODE).exists():
+        return None
+    return Path(run.earlier)
 
 
 def rehearse(run: Resolved) -> str:
@@ -135,7 +145,7 @@ def _slurm_run(
         shared=str(shared),
         nodes=nodes,
         lost=run.lost,
-        earlier=run.earlier,
+        earlier=str(shared / EARLIER) if run.earlier else "",
         start_seconds=plan.start_seconds,
         life_seconds=_longest(plan) + SLACK,
         keep_seconds=plan.keep_seconds,

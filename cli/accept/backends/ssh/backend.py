@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -42,7 +39,7 @@ from accept.core.errors import BadInput, NotStarted
 from accept.core.runner.coordinator import Launch
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.host_setup import Ready, is_own
-from accept.core.runner.resume import EARLIER, copy_finished
+from accept.core.runner.resume import EARLIER, pack_finished
 from accept.core.runner.ssh import HOST_KEY_ALIAS
 from accept.core.serde import dump
 from accept.core.text import count, plain, shortened
@@ -197,18 +194,11 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
 
 def _send_earlier(run: Resolved, reach: Reach, host: str, run_folder: str) -> str:
     """Send the finished steps of an earlier attempt to a host, and return their folder there."""
-    target = f"{run_folder}/{EARLIER}"
-    content = io.BytesIO()
-    with tempfile.TemporaryDirectory(prefix="accept-resume-") as scratch:
-        copy_finished(Path(run.earlier), Path(scratch) / EARLIER, run.plan)
-        with tarfile.open(fileobj=content, mode="w") as archive:
-            archive.add(Path(scratch) / EARLIER, arcname=".")
     sent = call(
         reach,
         host,
-        f"{is_own(run_folder)} && mkdir -m 700 {quote(target)} && cd {quote(target)} && "
-        "tar -xf - && echo sent",
-        stdin=content.getvalue(),
+        f"{is_own(run_folder)} && cd {quote(run_folder)} && tar -xf - && echo sent",
+        stdin=pack_finished(Path(run.earlier), run.plan),
         timeout=_SEND_SECONDS,
     )
     if not sent.out.endswith(b"sent\n"):
@@ -217,7 +207,7 @@ def _send_earlier(run: Resolved, reach: Reach, host: str, run_folder: str) -> st
             code=Code.RESUME_NOT_SENT,
             hint="check the free space on that host, or start again without --resume",
         )
-    return target
+    return f"{run_folder}/{EARLIER}"
 
 
 def _refuse_unusable(

@@ -361,6 +361,8 @@ async def _work(state: Run, launch: Launch) -> None:
     """Find the hosts, then execute the plan within its deadline, which begins now."""
     earlier = Path(launch.earlier)
     kept = resume.finished(earlier, state.plan) if launch.earlier else ()
+    if launch.earlier and not kept:
+        say("the finished steps of the earlier attempt cannot be read here: every step runs")
     resume.keep(state, kept, earlier)
     await _find_hosts(state, launch)
     state.restart_clock(state.plan.deadline_seconds)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import tarfile
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -79,6 +82,16 @@ def copy_finished(source: Path, target: Path, plan: Plan) -> None:
         if record.step in (HOSTS_STEP, *steps):
             evidence.append_record(target, record)
     _copy_logs(source, target, steps)
+
+
+def pack_finished(source: Path, plan: Plan) -> bytes:
+    """Return what `copy_finished` copies as a tar archive with the folder `EARLIER`."""
+    content = io.BytesIO()
+    with tempfile.TemporaryDirectory(prefix="accept-resume-") as scratch:
+        copy_finished(source, Path(scratch) / EARLIER, plan)
+        with tarfile.open(fileobj=content, mode="w") as archive:
+            archive.add(Path(scratch) / EARLIER, arcname=EARLIER)
+    return content.getvalue()
 
 
 def _copy_logs(source: Path, target: Path, steps: Iterable[str]) -> None:

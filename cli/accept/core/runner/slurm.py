@@ -31,6 +31,7 @@ from accept.core.model import Problem
 from accept.core.runner.coordinator import CANCELLED, INTERRUPTION, Launch
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.host_setup import Ready, max_logins, remove, set_up, understood
+from accept.core.runner.resume import EARLIER
 from accept.core.runner.ssh import HOST_KEY_ALIAS, KEY_TYPE, environment, outer_environment
 from accept.core.runner.state import MAX_CONCURRENT
 from accept.core.serde import dump, read
@@ -70,7 +71,7 @@ _OLDEST_PYTHON = (3, 10)
 #: Longest time to import an image.
 _IMPORT_SECONDS = 1800.0
 #: Codes of failures that only a job can detect.
-_OWN_CODES = (Code.SLURM_LAUNCHER, Code.SLURM_RANKS)
+_OWN_CODES = (Code.SLURM_LAUNCHER, Code.SLURM_RANKS, Code.RESUME_NOT_SENT)
 #: Longest time of the probe of srun as the launcher.
 _PROBE_SECONDS = 120.0
 #: Maximum number of steps that are created at the same time: each one costs the controller work.
@@ -119,7 +120,8 @@ class SlurmRun:
     nodes: tuple[str, ...] = ()
     #: Why other nodes were lost in an earlier attempt.
     lost: tuple[Problem, ...] = ()
-    #: Folder on the login node with the evidence of that attempt; the nodes see it.
+    #: Folder on the login node with its finished steps. If the nodes do not see it, the job brings
+    #: them along.
     earlier: str = ""
     #: Longest time for the nodes to become ready.
     start_seconds: float
@@ -411,6 +413,7 @@ def drive(work: Path) -> int:
                 _clean(run, [name for name in nodes if name not in results], job)
         in_order = {name: results[name] for name in nodes}
         in_order |= {problem.host: problem for problem in run.lost if problem.host}
+        run = replace(run, earlier=_earlier(run, work))
         _write_hosts(run, in_order, own=own, shared=shared)
         if driver.reason:
             raise _Failed(driver.reason)
@@ -569,6 +572,21 @@ def _write_hosts(
         evidence.write(folder / evidence.HOSTS, json.dumps(dump(launch)) + "\n")
     except OSError as error:
         raise _Failed(f"{own}: cannot write to {folder}: {error.strerror}") from None
+
+
+def _earlier(run: SlurmRun, work: Path) -> str:
+    """Return the folder with the finished steps of an earlier attempt, as the coordinator sees it.
+
+    Raises _Failed if they cannot be copied to the run's folder.
+    """
+    sent = work / EARLIER
+    if not sent.is_dir() or Path(run.earlier).is_dir():
+        return run.earlier
+    try:
+        # A container has only the run's folder.
+        return str(shutil.copytree(sent, Path(run.folder) / EARLIER))
+    except OSError as error:
+        raise _Failed(f"cannot write to {run.folder}: {error}", Code.RESUME_NOT_SENT) from None
 
 
 def _candidate(name: str, result: Ready | Problem, own: str) -> Candidate:
