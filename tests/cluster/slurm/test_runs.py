@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 from tests.cluster.faults import BackEnd, Fault, FaultRecord
-from tests.cluster.runs import ALL_REDUCE, CONNECT, ENDLESS, PAIRS, until
 from tests.cluster.runs import ALL_REDUCE, CONNECT, ENDLESS, LONG, PAIRS, until
 from tests.cluster.slurm.login import Login
 
