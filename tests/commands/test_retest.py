@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories.judging import judged
+from tests.factories.kubernetes import stored_job
 from tests.factories.reported_runs import reported
 from tests.factories.verdicts import (
     Speed,
@@ -22,6 +24,7 @@ from tests.factories.verdicts import (
     step,
 )
 
+from accept.commands import retest
 from accept.commands.judge import Judged
 from accept.commands.retest import Outcome, RetestResult, _of_pairs, _pairs, compared, suspects_of
 from accept.core.causes import Cause
@@ -29,6 +32,8 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.groups import Group
 from accept.core.model import Problem, Record
+from accept.plan.resolve import Options, resolve
+from accept.report.console import Terminal
 
 INVENTORY = step("inventory", "each")
 PAIRS = step(groups="pairs", rounds=3, number=20)
@@ -188,3 +193,16 @@ def test_the_pairs_of_a_bad_network_are_closed_only_if_all_are_normal() -> None:
         result = retest(share, among)
         assert Outcome.CLOSED not in {row.outcome for row in result.suspects}
         assert (result.accepted, result.exit) == (False, 3)
+
+
+def test_a_retest_on_a_cluster_shows_how_to_remove_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, after = resolve(Options(machine="cpu", hosts=NAMES)), run_on(FEW, slow("h3"))
+    monkeypatch.setattr("accept.evidence.rundir.find_own", lambda name: tmp_path)
+    monkeypatch.setattr(retest, "judge_path", lambda *_, **__: OLD)
+    monkeypatch.setattr(retest, "read_run", lambda folder: old)
+    monkeypatch.setattr(retest, "start", lambda *_, **__: (stored_job(), tmp_path))
+    monkeypatch.setattr(retest, "finish", lambda *_: after)
+    retest.do_retest("old", (), Terminal(), pairs=False)
+    assert f"accept delete {after.verdict.attempt}" in capsys.readouterr().err

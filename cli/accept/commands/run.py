@@ -630,9 +630,14 @@ def do_run(
     judged = finish(job, folder, terminal, max_bad=max_bad, restart=True)
     terminal.result(judged.verdict, judge.text(judged, terminal))
     terminal.progress(f"evidence: {judged.folder}")
-    if job.on_cluster:
-        terminal.progress(f"to remove it from the cluster: accept delete {judged.verdict.attempt}")
+    show_removal(job, judged.verdict.attempt, terminal)
     return judged.verdict.exit
+
+
+def show_removal(job: Job, attempt: str, terminal: Terminal) -> None:
+    """Show how to remove a run that has ended from its cluster, which keeps its objects."""
+    if job.on_cluster:
+        terminal.progress(f"to remove it from the cluster: accept delete {attempt}")
 
 
 def do_delete(
