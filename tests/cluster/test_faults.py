@@ -23,18 +23,19 @@ TWO_STEPS = [*ENDLESS, ALL_REDUCE[0].replace("all,", "halves,")]
 
 
 @pytest.mark.fault(Fault.FIRST_HOST_LOST, BackEnd.SSH)
-def test_the_loss_of_the_first_host_accuses_nobody_else(
+def test_a_run_without_its_first_host_starts_again_and_names_it(
     make_lab: Make, fault_record: FaultRecord
 ) -> None:
     lab = make_lab(4)
-    started = lab.start(checks=TWO_STEPS)
+    started = lab.start(checks=LONG)
     until(lambda: lab.measures("h1"))
     fault_record.begins("h1")
     lab.hosts.kill("h1")
-    done = fault_record.judged(started.wait(), lab)
-    assert done.exit in (3, 5), done.err
-    assert {name for name, _ in done.suspects} <= {"h1"}
+    done = fault_record.judged(started.wait(1800), lab)
+    assert done.suspects == {("h1", "unreachable-timeout")}, done.err
+    assert done.ending == ("fail", 3)
     lab.nothing_is_left()
+    lab.evidence_holds(done)
 
 
 @pytest.mark.fault(Fault.HOST_REBOOTED, BackEnd.SSH)
