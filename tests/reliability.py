@@ -91,7 +91,7 @@ def row(fault: Fault, tested: RanTest, when: str) -> str:
         str(seen.exit),
         f"{seen.seconds:.0f} s",
         "complete" if seen.evidence else "not checked",
-        "nothing" if seen.nothing_left else "not checked",
+        seen.left or "not checked",
         test,
     )
 

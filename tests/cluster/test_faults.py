@@ -214,7 +214,9 @@ def test_sigterm_cancels_a_run(make_lab: Make, fault_record: FaultRecord) -> Non
 
 
 @pytest.mark.fault(Fault.CTRL_C_TWICE, BackEnd.SSH)
-def test_a_second_ctrl_c_leaves_nothing_behind(make_lab: Make, fault_record: FaultRecord) -> None:
+def test_a_second_ctrl_c_stops_the_clean_up_and_shows_how_to_end_the_run(
+    make_lab: Make, fault_record: FaultRecord
+) -> None:
     lab = make_lab(3)
     run = lab.start(checks=ENDLESS)
     until(lambda: lab.measures("h3"))
@@ -224,8 +226,11 @@ def test_a_second_ctrl_c_leaves_nothing_behind(make_lab: Make, fault_record: Fau
     run.interrupt()
     done = run.wait()
     fault_record.judged(done, lab, lab.do("judge", "last", "--json"))
+    fault_record.leaves("the run, until `accept cancel`")
     assert done.exit == 130, done.err
     assert "Traceback" not in done.err
+    assert f"the run may go on; to end it: accept cancel {lab.attempt()}" in done.err
+    assert lab.do("cancel", "last").exit == 0
     lab.nothing_is_left()
 
 
