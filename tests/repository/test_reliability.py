@@ -16,7 +16,7 @@ SEEN = Observation(
     exit=3,
     seconds=41.6,
     evidence=True,
-    nothing_left=False,
+    left="nothing",
 )
 
 
