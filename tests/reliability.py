@@ -91,7 +91,7 @@ def row(fault: Fault, tested: RanTest, when: str) -> str:
         str(seen.exit),
         f"{seen.seconds:.0f} s",
         "complete" if seen.evidence else "not checked",
-        "nothing" if seen.nothing_left else "not checked",
+        seen.left or "not checked",
         test,
     )
 
@@ -149,7 +149,9 @@ def _commit() -> str:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{PAGE}")
+    changed = git(
+        "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{PAGE.relative_to(ROOT)}"
+    )
     return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
 
 

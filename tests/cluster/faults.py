@@ -107,7 +107,7 @@ class Observation:
     #: From the fault to the verdict, or from the start of the run if the fault came before it.
     seconds: float
     evidence: bool
-    nothing_left: bool
+    left: str
 
 
 class FaultRecord:
@@ -116,6 +116,7 @@ class FaultRecord:
     def __init__(self) -> None:
         self._on = ""
         self._began = 0.0
+        self._left = ""
         self._judged: tuple[Done, Workstation, Done] | None = None
 
     def begins(self, *on: str) -> None:
@@ -128,6 +129,10 @@ class FaultRecord:
         self._judged = done, workstation, verdict or done
         return done
 
+    def leaves(self, text: str) -> None:
+        """Note what the run leaves behind, and what removes it."""
+        self._left = text
+
     def observation(self) -> Observation | None:
         """Return what was seen; None if the test did not come so far."""
         if self._judged is None:
@@ -138,7 +143,7 @@ class FaultRecord:
             exit=done.exit,
             seconds=done.ended - self._began,
             evidence=Check.EVIDENCE in workstation.checked,
-            nothing_left=Check.NOTHING_LEFT in workstation.checked,
+            left=self._left or ("nothing" if Check.NOTHING_LEFT in workstation.checked else ""),
             **_verdict(judged),
         )
 

@@ -16,7 +16,7 @@ SEEN = Observation(
     exit=3,
     seconds=41.6,
     evidence=True,
-    nothing_left=False,
+    left="nothing",
 )
 
 
@@ -48,5 +48,5 @@ def test_a_fault_without_a_result_has_a_row_with_the_reason() -> None:
 def test_a_result_survives_reading_and_writing_the_page(result: str) -> None:
     cell = Fault.HOST_LOST, BackEnd.SSH
     line = row(cell[0], RanTest(result=result, seen=SEEN), "2026-11-23, 0123456789+")
-    assert "| h4 | fail | host-died | h4 | 3 | 42 s | complete | not checked |" in line
+    assert "| h4 | fail | host-died | h4 | 3 | 42 s | complete | nothing |" in line
     assert read_page(page({cell: line}, [cell])) == {cell: line}

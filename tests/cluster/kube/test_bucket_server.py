@@ -123,5 +123,5 @@ def test_a_slow_bucket_gets_the_evidence(
     fault_record.begins("bucket, 1 s for each request")
     done = fault_record.judged(desk.run(checks=CONNECT), desk)
     assert done.ending == ("pass", 0), done.err
-    assert names(server, done.result["attempt"])[-1] == "MANIFEST.json"
+    assert "MANIFEST.json" in names(server, done.result["attempt"])
     desk.evidence_holds(done)

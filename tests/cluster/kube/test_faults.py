@@ -92,7 +92,7 @@ def test_sigterm_cancels_a_run(
 
 
 @pytest.mark.fault(Fault.CTRL_C_TWICE, BackEnd.KUBERNETES)
-def test_a_second_ctrl_c_leaves_nothing_behind(
+def test_a_second_ctrl_c_stops_the_clean_up_and_shows_how_to_end_the_run(
     cluster: Cluster, namespace: str, tmp_path: Path, fault_record: FaultRecord
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
@@ -105,8 +105,11 @@ def test_a_second_ctrl_c_leaves_nothing_behind(
     run.interrupt()
     done = run.wait()
     fault_record.judged(done, desk, desk.do("judge", "last", "--json"))
+    fault_record.leaves("the run, until `accept cancel`")
     assert done.exit == 130, done.err
     assert "Traceback" not in done.err
+    assert f"the run may go on; to end it: accept cancel {desk.attempt()}" in done.err
+    assert desk.do("cancel", "last").exit == 0
     desk.leaves(before)
 
 
