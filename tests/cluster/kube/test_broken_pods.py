@@ -137,6 +137,10 @@ def test_without_index_0_the_finished_steps_are_judged(
     pod = desk.pods()[0]
     name = pod["metadata"]["name"]
     fault_record.begins(f"its pod on {pod['spec']['nodeName']}")
+    # A lost host ends nothing in an orderly way: stopped processes cannot react to the deletion.
+    cluster.kubectl(
+        "-n", namespace, "exec", name, "-c", "accept", "--", "sh", "-c", "kill -STOP -1"
+    )
     cluster.kubectl("-n", namespace, "delete", "pod", name, "--grace-period=0", "--force")
     done = fault_record.judged(started.wait(), desk)
     assert done.ending == ("not-tested", 5), done.err
