@@ -79,7 +79,7 @@ def test_what_a_killed_cluster_leaves_is_swept() -> None:
 def test_up_is_harmless_twice_and_down_leaves_nothing() -> None:
     if reason := why_not():
         pytest.skip(reason)
-    if command._running():
+    if command.manual().running():
         pytest.skip("a cluster is up, and is not this test's: make cluster-down")
 
     def do(*words: str) -> subprocess.CompletedProcess[str]:
@@ -89,10 +89,10 @@ def test_up_is_harmless_twice_and_down_leaves_nothing() -> None:
     first = do("up", "--nodes", "1")
     assert first.returncode == 0, first.stderr
     try:
-        found = command._running()
+        found = command.manual().running()
         state = Path(found["kubeconfig"]).parent.parent.name
         assert do("up").stdout == first.stdout
-        assert command._running() == found
+        assert command.manual().running() == found
         assert do("status").stdout == first.stdout
         assert Path(found["kubeconfig"]).stat().st_mode & 0o077 == 0
     finally:
