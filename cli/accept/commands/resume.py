@@ -89,8 +89,8 @@ def _on_same_nodes(run: Resolved, found: Found, attempt: str) -> Resolved:
             names = found.present
         if len(names) != wanted:
             raise BadInput(
-                f"{attempt} found {len(names)} of {count(wanted, 'node')}, so it is not known "
-                "on which nodes its finished steps are missing",
+                f"{attempt} found {len(names)} of {count(wanted, 'node')}, so the names of the "
+                "others are not known",
                 code=Code.RESUME_NODES,
                 hint="start the run again without --resume",
             )
