@@ -23,12 +23,15 @@ unexport VIRTUAL_ENV
 # The tests start the same programs many times, so Python must keep its byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint docs pictures bench fuzz repeat reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
+.PHONY: help demo run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint docs pictures bench fuzz repeat reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
 		awk '{ printf "  make %-14s", $$2; $$1 = $$2 = ""; print $$0 }'
 	@echo '  Options go into ARGS:  make run ARGS="--suite quick --dry-run"   make test ARGS="-k judge"'
+
+demo: .venv/.stamp-base ## judge a simulated run with one bad node and open its report; no torch, no MPI
+	@.venv/bin/accept demo $(ARGS)
 
 run: .venv/.stamp-run ## set up this checkout if needed, then test this machine
 	@.venv/bin/accept run $(ARGS)
@@ -111,6 +114,10 @@ $(UV): .ci/uv.txt
 		echo 'make: $(PYTHON) cannot make virtual environments: apt-get install python3-venv' >&2; exit 1; }
 	@"$(PYTHON)" -m venv --clear .tools
 	@.tools/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement .ci/uv.txt
+	@touch $@
+
+.venv/.stamp-base: $(UV) pyproject.toml uv.lock
+	@$(UV) sync --quiet --locked --inexact --no-dev --python "$(PYTHON)"
 	@touch $@
 
 # --inexact keeps the packages of a developer's environment, which do not affect `run`.

@@ -53,8 +53,8 @@ pytestmark = pytest.mark.usefixtures("runs")
 #: In the order of the flow.
 COMMANDS = (
     "doctor", "render", "submit", "watch", "collect", "judge", "report", "diff",
-    "baseline", "run", "drill", "cancel", "delete", "prune", "init", "nodes", "list", "show",
-    "explain", "retest", "ticket", "verify", "schema", "chart",
+    "baseline", "run", "drill", "demo", "cancel", "delete", "prune", "init", "nodes", "list",
+    "show", "explain", "retest", "ticket", "verify", "schema", "chart",
 )  # fmt: skip
 
 

@@ -70,6 +70,7 @@ Commands in their order (`run` does submit to judge; `last` names the newest run
   accept run     --hosts node[01-16]     a full run on hosts over ssh
   accept run     --partition gpu -n 16   a full run in a job of Slurm
   accept drill   --hosts node[01-16]     does the suite catch faults? inject them one by one
+  accept demo                            judge a simulated run, and open its report
   accept cancel  last                    end the run; keep what it measured
   accept delete  last                    remove the rest of the run from a cluster
   accept prune   --older-than 30d        remove the folders of old runs on this machine
@@ -423,6 +424,20 @@ def drill(
         only_needed=only_needed,
         dry_run=launch.dry_run,
     )
+
+
+@_command
+def demo(
+    *,
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Do not open the report in a browser.")
+    ] = False,
+    output: OutputOptions,
+) -> int:
+    """Judge a simulated run with one bad node, and open its report: accept demo"""
+    from accept.commands import demo as demos
+
+    return demos.do_demo(output.terminal(), opens=not no_open)
 
 
 @_command
