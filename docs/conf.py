@@ -27,7 +27,8 @@ myst_heading_anchors = 4
 highlight_language = "text"
 
 html_theme = "furo"
-html_title = f"accept {__version__}: tests for GPU nodes"
+# Part of every page's title: CUPS has an `accept`, too.
+html_title = f"accept (gpu-accept) {__version__}"
 html_static_path = ["site/static"]
 html_css_files = ["site.css"]
 html_copy_source = False

@@ -32,7 +32,7 @@ _PAGES: Final[Mapping[str, str]] = {
     "README.md#reading-a-verdict": "docs/reference/exit-codes.md",
 }
 #: Generated parts of pages, by the name in their marker.
-_PARTS: Final[Mapping[str, Callable[[], str]]] = {
+PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "causes": tables.causes,
     "checks": tables.checks,
     "commands": commands.reference,
@@ -67,7 +67,7 @@ def _part(page: str, request: str) -> str:
     if kind == "table":
         file, _, heading = rest.partition(" ")
         return _with_links(page, file, table(_read(file), heading))
-    return _PARTS[request]()
+    return PARTS[request]()
 
 
 def section(text: str, heading: str) -> str:
