@@ -34,18 +34,16 @@ def _command(name: str, command: Any) -> Iterator[str]:
         lines = "\n".join(f"$ {example}" for example in examples)
         yield f"```console\n{lines}\n```\n"
     if arguments:
-        rows = [
-            (code(param.make_metavar(context)), _meaning(param, context)) for param in arguments
-        ]
-        yield table(("argument", "meaning"), rows)
-    if options:
-        yield table(
-            ("option", "value", "meaning"),
-            [
-                (_names(param), _value(param, context), _meaning(param, context))
-                for param in options
-            ],
+        meanings = ((code(param.make_metavar(context)), _meaning(param)) for param in arguments)
+        yield table(("argument", "meaning"), meanings)
+    for panel in dict.fromkeys(_panel(param) for param in options):
+        yield f"**{panel}**\n" if panel else ""
+        rows = (
+            (_names(param), _value(param, context), _meaning(param))
+            for param in options
+            if _panel(param) == panel
         )
+        yield table(("option", "value", "meaning"), rows)
 
 
 def _help(text: str) -> tuple[str, tuple[str, ...]]:
@@ -53,6 +51,11 @@ def _help(text: str) -> tuple[str, tuple[str, ...]]:
     summary, _, rest = " ".join(text.split()).partition(": accept ")
     examples = re.split(r"[;,] (?=accept |helm )", f"accept {rest}") if rest else ()
     return f"{summary.rstrip('.')}.", tuple(examples)
+
+
+def _panel(param: Any) -> str:
+    """Return the title of the options that a parameter is shown with; empty: no title."""
+    return getattr(param, "rich_help_panel", None) or ""
 
 
 def _names(param: Any) -> str:
@@ -66,7 +69,7 @@ def _value(param: Any, context: Any) -> str:
     return code(param.make_metavar(context).strip("[]<>")) + repeated
 
 
-def _meaning(param: Any, _context: Any) -> str:
+def _meaning(param: Any) -> str:
     required = " Required." if param.required else ""
     shown = param.default not in (None, False, (), [], "") and not callable(param.default)
     default = f" Default: `{param.default}`." if shown else ""

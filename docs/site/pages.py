@@ -19,6 +19,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 #: Pages of the site that show another file of the repository.
 SHOWN: Final[Mapping[str, str]] = {
+    "docs/benchmarks.md": "benchmarks/README.md",
     "docs/changelog.md": "CHANGELOG.md",
     "docs/contributing.md": "CONTRIBUTING.md",
     "docs/image.md": "docker/README.md",
@@ -48,7 +49,9 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
 
 _MARKER = re.compile(r"^<!-- insert: (.+) -->$", re.MULTILINE)
 _FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+#: Texts of links that name a file. Sphinx replaces them by the title of the page.
+_FILE_NAME = re.compile(r"([\w/-]+\.md|README)")
 
 
 def complete(page: str, text: str) -> str:
@@ -94,7 +97,8 @@ def _with_links(page: str, file: str, text: str) -> str:
     """Return text from `file` with links that work on `page`."""
 
     def replace(found: re.Match[str]) -> str:
-        return f"]({_target(page, file, found[1])})"
+        text = "" if _FILE_NAME.fullmatch(found[1]) else found[1]
+        return f"[{text}]({_target(page, file, found[2])})"
 
     parts = _FENCED.split(text)
     return "".join(part if part.startswith("```") else _LINK.sub(replace, part) for part in parts)

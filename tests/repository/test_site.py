@@ -93,6 +93,11 @@ class TestPages:
         shown = pages.complete("docs/ssh.md", text)
         assert shown == "[a](security.md#power) [b](install.md) [c](https://example.org/x)"
 
+    def test_a_link_that_is_called_like_its_file_is_called_like_the_page(self) -> None:
+        text = "[blame.md](blame.md) [README](../README.md#install)"
+        shown = pages.complete("docs/ssh.md", text)
+        assert shown == "[](blame.md) [](install.md)"
+
     def test_a_section_or_a_table_that_is_missing_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="section"):
             pages.complete("docs/ssh.md", "<!-- insert: section README.md No such heading -->")
