@@ -58,7 +58,8 @@ lint: .venv/.stamp-fast ## ruff, mypy, import-linter, shellcheck, yamllint, code
 	@.ci/run lint
 
 docs: .venv/.stamp-fast ## build the documentation site in build/docs
-	@.venv/bin/python -m sphinx --builder html --fail-on-warning --keep-going --fresh-env --quiet docs build/docs
+	@rm -rf build/docs
+	@.venv/bin/python -m sphinx --builder html --fail-on-warning --keep-going --quiet --fresh-env --doctree-dir build/doctrees docs build/docs
 	@! grep -rnE '<(script|link|img|iframe)[^>]* (src|href)="(https?:)?//' build/docs --include='*.html' || { \
 		echo 'make: these pages load something from another site' >&2; exit 1; }
 	@echo build/docs/index.html

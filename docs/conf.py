@@ -34,6 +34,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
+html_use_index = False
 
 
 def setup(app: Sphinx) -> None:
