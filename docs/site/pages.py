@@ -50,6 +50,8 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
 _MARKER = re.compile(r"^<!-- insert: (.+) -->$", re.MULTILINE)
 _FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+#: The first line of a block that shows a file. GitHub ignores the name; Sphinx needs a directive.
+_FILE = re.compile(r"^( *)```(\w+) (\S+)$", re.MULTILINE)
 #: Texts of links that name a file. Sphinx replaces them by the title of the page.
 _FILE_NAME = re.compile(r"([\w/-]+\.md|README)")
 
@@ -58,7 +60,8 @@ def complete(page: str, text: str) -> str:
     """Return the text of a page, named by its path in the repository, as the site shows it."""
     if page in SHOWN:
         return _with_links(page, SHOWN[page], _read(SHOWN[page]))
-    return _MARKER.sub(lambda found: _part(page, found[1]), _with_links(page, page, text))
+    inserted = _MARKER.sub(lambda found: _part(page, found[1]), _with_links(page, page, text))
+    return _FILE.sub(r"\1```{code-block} \2\n\1:caption: \3\n", inserted)
 
 
 def _part(page: str, request: str) -> str:

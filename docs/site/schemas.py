@@ -68,7 +68,7 @@ class _Tables:
         rows = []
         for key, value in mapping(schema.get("properties", {})).items():
             item = mapping(value)
-            meaning = prose(str(item.get("description", "")))
+            meaning = prose(self._description(item))
             if key in required:
                 meaning = f"{meaning} Required.".strip()
             elif item.get("default") not in (None, "", [], {}):
@@ -76,10 +76,22 @@ class _Tables:
             rows.append((code(key), self._type(item, f"{before}{key}"), meaning))
         return table(("key", "type", "meaning"), rows)
 
+    def _description(self, schema: Schemas) -> str:
+        """Return the description of a value, or else that of the part that it is."""
+        for member in (schema, *map(mapping, items(schema.get("anyOf", ())))):
+            if "description" in member:
+                return str(member["description"])
+            if "$ref" in member:
+                return str(self._part(member).get("description", ""))
+        return ""
+
+    def _part(self, schema: Schemas) -> Schemas:
+        return mapping(self.parts[_name(schema)])
+
     def _type(self, schema: Schemas, path: str) -> str:
         """Return the type of a value in words, with links to the sections of its parts."""
         if "$ref" in schema:
-            part = str(schema["$ref"]).rpartition("/")[2]
+            part = _name(schema)
             if part not in self.paths:
                 self.paths[part] = path
             return f"[{self.paths[part]}](#{self._anchor(part)})"
@@ -101,6 +113,11 @@ class _Tables:
         if kind in ("integer", "number"):
             return str(kind) + _range(schema)
         return prose(str(schema.get("title", kind or "any")))
+
+
+def _name(schema: Schemas) -> str:
+    """Return the name of the part that a schema refers to."""
+    return str(schema["$ref"]).rpartition("/")[2]
 
 
 def _range(schema: Schemas) -> str:
