@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
@@ -67,6 +68,8 @@ class Console:
         self._log = log
         #: Number of bytes that were printed.
         self.seen = 0
+        #: When the host sent something last, also a heartbeat, on the monotonic clock.
+        self.answered = time.monotonic()
 
     def follow(self, reach: Reach, host: str, folder: str) -> str | None:
         """Print the rest; return how the run ended, or None if the connection failed."""
@@ -76,6 +79,7 @@ class Console:
             closing(_follow(reach, host, folder, self.seen)) as chunks,
         ):
             for chunk in chunks:
+                self.answered = time.monotonic()
                 *lines, rest = (rest + chunk).replace(_HEARTBEAT, b"").split(b"\n")
                 for line in lines:
                     text, ended, how = line.partition(_ENDED)
