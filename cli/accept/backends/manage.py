@@ -16,7 +16,7 @@ from accept.backends.remote import Reach, Reply, call, last_line, on_all, stream
 from accept.config import resources
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, Interrupted, NoEvidence
-from accept.core.text import decimal, plain
+from accept.core.text import byte_count, decimal, plain
 from accept.evidence.archive import Announced, download, unpack_evidence
 from accept.evidence.rundir import EVIDENCE
 
@@ -147,7 +147,7 @@ def fetch(reach: Reach, job: Job, host: str, *, folder: Path, say: Say) -> Path:
             for chunk in chunks:
                 sink(chunk)
 
-    say(f"fetching {announced.size / 1e6:.1f} MB of evidence from {host}")
+    say(f"fetching {byte_count(announced.size)} of evidence from {host}")
     download(read_from, part, announced, source=source, say=say)
     unpack_evidence(part, target, source=source)
     part.unlink()

@@ -24,9 +24,9 @@ from accept.core.runner.supervise import Outcome, supervise
 
 #: Ranks that entered an operation less than this many seconds before the end were still working.
 STILL_SECONDS = 5
-#: Programs whose ranks give up by themselves wait for each other at least 60 s (torch_io.py). If all
-#: ranks were idle for this many seconds when they ended, they gave up waiting; nothing crashed,
-#: because launchers end all ranks within seconds after one has died.
+#: Ranks that give up by themselves wait for each other at least 60 s (torch_io.py). If all ranks
+#: were idle for this many seconds when they ended, they gave up waiting; nothing crashed, because
+#: launchers end all ranks within seconds after one has died.
 _GAVE_UP_SECONDS = 30
 #: Progress files dated more than this many seconds ahead of their host's clock have no usable time.
 _MAX_CLOCK_SKEW = 5
