@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 # The tests start the same programs many times, so Python must keep its byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint docs pictures bench fuzz repeat reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
+.PHONY: help demo run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint docs pictures bench fuzz repeat release reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
@@ -94,6 +94,9 @@ test-slurm-all: setup-dev debian ## the tests of Slurm with this machine's versi
 
 slurm-down: ## stop and remove that cluster
 	@.venv/bin/python -m tests.cluster.slurm down
+
+release: $(UV) ## build wheel, sdist, chart and images, publish nothing (ARGS=files: no images, only dist/)
+	@.ci/release $(ARGS)
 
 clean: ## remove everything that was set up or built; keep runs
 	rm -rf .venv .venv-mpi4 .python310 .python311 .tools build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

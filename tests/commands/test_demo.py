@@ -46,6 +46,7 @@ def test_can_be_repeated_and_used_like_a_run(runs: Path) -> None:
     assert accept("judge", "last").code == Exit.REJECTED
     assert accept("explain", "demo", demo_evidence.BAD).code == Exit.PASS
     assert accept("ticket", "demo", demo_evidence.BAD).code == Exit.PASS
+    assert accept("retest", "demo").error == Code.RUN_UNREADABLE
 
 
 def test_shows_only_commands_that_work(runs: Path) -> None:

@@ -21,6 +21,7 @@ from tests.factories import nccl_logs
 from tests.factories.judging import judged
 from tests.factories.verdicts import gpus, hosts_record, inventory_of
 
+from accept import __version__
 from accept.config.resources import demo
 from accept.core import evidence
 from accept.core.checks import REGISTRY, parse_log
@@ -77,7 +78,8 @@ def plan() -> Plan:
     options = Options(machine=_MACHINE, suite="quick", hosts=HOSTS, backend="ssh", seed=_SEED)
     full = resolve(options).plan
     steps = tuple(step for step in full.steps if step.checks[0] in _STEPS)
-    made = replace(full, suite=_SUITE, steps=steps, skipped=(), files_hash="0" * 64)
+    made = replace(full, version=__version__, suite=_SUITE, steps=steps, skipped=())
+    made = replace(made, files_hash="0" * 64)
     return replace(made, hash=evidence.plan_hash(dump(made)))
 
 

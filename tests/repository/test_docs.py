@@ -253,10 +253,16 @@ def test_the_page_on_drills_lists_every_fault_and_its_causes() -> None:
 
 
 class TestReadme:
-    def test_begins_with_the_two_commands(self) -> None:
+    def test_begins_with_the_demo_and_the_two_commands(self) -> None:
         blocks = CODE_BLOCK.findall(text_of("README.md"))
         shown = [block for kind, _, block in blocks if kind == "console"]
-        assert shown[0] == "$ make run\n$ make test\n"
+        assert shown[:2] == ["$ make demo\n", "$ make run\n$ make test\n"]
+
+    def test_has_quickstarts_of_at_most_five_lines(self) -> None:
+        start = text_of("README.md").partition("\n## Start\n")[2].partition("\n## ")[0]
+        blocks = CODE_BLOCK.findall(start)
+        assert len(blocks) == 5
+        assert max(block.count("\n") for _, _, block in blocks) <= 5
 
     def test_names_every_exit_code(self) -> None:
         assert [int(code) for code in rows("README.md", "exit")] == [int(code) for code in Exit]
@@ -268,9 +274,14 @@ class TestReadme:
         assert (ROOT / "values" / "site.example.yaml").is_file()
         assert "/.local/state/accept/runs" in text_of("README.md")
 
-    def test_lists_what_is_missing_yet(self) -> None:
-        planned = text_of("README.md").partition("## Not there yet")[2]
-        assert "an image to pull" in planned
+    def test_admits_what_never_ran(self) -> None:
+        before, _, matrix = text_of("README.md").partition("\n## What ran on what\n")
+        assert "has not run on a GPU yet" in before
+        assert all(
+            row.endswith(("| no |", "| |"))
+            for row in matrix.partition("\n## ")[0].splitlines()[3:]
+            if row.startswith("|")
+        )
 
 
 class TestSuites:

@@ -244,8 +244,8 @@ class _Screen:
         column = max((len(plain(c)) for c, _ in commands if len(plain(c)) <= _COMMAND), default=0)
         for command, purpose in commands:
             gap = " " * max(0, column - len(plain(command)))
-            shown = self._painted(plain(command), _CYAN)
-            yield f"    {shown}{gap}   {self._painted(purpose, _DIM)}"
+            painted = self._painted(plain(command), _CYAN)
+            yield f"    {painted}{gap}   {self._painted(purpose, _DIM)}"
         for line in advice:
             yield from self._wrapped(plain(line), "    ", "      ")
 
