@@ -20,7 +20,7 @@ from unittest import mock
 import pytest
 import yaml
 from tests.factories import sample_evidence
-from tests.factories.command_line import SOURCE, accept, program, refused
+from tests.factories.command_line import SOURCE, accept, installed, program, refused
 from tests.factories.paths import TESTS
 
 from accept import __version__, backends, config
@@ -50,54 +50,6 @@ from accept.report.console import Terminal
 
 pytestmark = pytest.mark.usefixtures("runs")
 
-#: In the order of the flow.
-COMMANDS = (
-    "doctor", "render", "submit", "watch", "collect", "judge", "report", "diff",
-    "baseline", "run", "drill", "cancel", "delete", "prune", "init", "nodes", "list", "show",
-    "explain", "retest", "ticket", "verify", "schema", "chart",
-)  # fmt: skip
-
-
-class TestHelp:
-    def test_lists_the_commands_in_the_order_of_the_flow_one_whole_line_each(self) -> None:
-        _, _, listed = accept("--help").out.partition("Commands:\n")
-        lines = [line.split(maxsplit=1) for line in listed.splitlines() if line.strip()]
-        assert tuple(name for name, _ in lines) == COMMANDS
-        assert [text for _, text in lines if text.endswith("...") or not text.endswith(".")] == []
-
-    def test_shows_an_example_of_every_command(self) -> None:
-        shown = re.findall(r"^ +accept +(\w+)", accept("--help").out, re.MULTILINE)
-        assert set(shown) == set(COMMANDS)
-
-    def test_names_every_exit_code_and_no_other(self) -> None:
-        text = accept("--help").out.partition("Exit codes:")[2].partition("Options:")[0]
-        assert {int(code) for code in re.findall(r"\b\d+\b", text)} == {int(one) for one in Exit}
-
-    @pytest.mark.parametrize("name", COMMANDS)
-    def test_of_a_command_has_a_summary_and_an_example(self, name: str) -> None:
-        for option in ("--help", "-h"):
-            done = accept(name, option)
-            assert done.code == 0
-            assert done.out.startswith(f"Usage: accept {name}")
-            assert f"accept {name}" in done.out.partition("\n")[2]
-
-    def test_is_suggested_for_an_unknown_command(self) -> None:
-        shown = refused("rendr", "--nodes", "2", error="E-USAGE")
-        assert "'render'" in shown
-        assert "accept --help" in shown
-
-    def test_of_the_command_is_suggested_for_an_unknown_option(self) -> None:
-        shown = refused("run", "--machin", "cpu", error="E-USAGE")
-        assert "--machine" in shown
-        assert "accept run --help" in shown
-
-    def test_is_shown_without_a_command(self) -> None:
-        assert "Commands:" in accept().out + accept().err
-
-    def test_fits_a_terminal_of_100_columns(self) -> None:
-        for name in ("", *COMMANDS):
-            assert max(map(len, accept(*filter(None, [name]), "--help").out.splitlines())) <= 100
-
 
 class TestVersion:
     def test_is_that_of_the_package(self) -> None:
@@ -108,38 +60,6 @@ class TestVersion:
         command = [str(installed(name)), "--version"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert done.stdout == f"accept {__version__}\n"
-
-
-class TestCompletion:
-    @pytest.mark.parametrize("name", ["accept", "gpu-accept"])
-    @pytest.mark.parametrize(
-        ("shell", "sign"), [("bash", "complete "), ("zsh", "#compdef"), ("fish", "complete ")]
-    )
-    def test_prints_a_script_for_each_shell(self, name: str, shell: str, sign: str) -> None:
-        found = self.complete(name, f"source_{shell}")
-        assert sign in found
-        assert name in found
-
-    def test_knows_commands_and_options(self) -> None:
-        assert "collect" in self.complete("accept", "complete_bash", "accept co")
-        assert "--machine" in self.complete("accept", "complete_bash", "accept run --mac")
-
-    def complete(self, name: str, what: str, words: str = "") -> str:
-        variable = f"_{name.upper().replace('-', '_')}_COMPLETE"
-        place = str(len(words.split()) - 1)
-        asked = {variable: what, "COMP_WORDS": words, "COMP_CWORD": place}
-        command = [installed(name)]
-        environment = {**os.environ, **asked}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        return done.stdout
-
-
-def installed(name: str) -> Path:
-    """Return the installed script with this name."""
-    script = Path(sys.executable).with_name(name)
-    if not script.is_file():
-        pytest.skip(f"{name} is not installed beside this Python")
-    return script
 
 
 class TestErrors:

@@ -23,7 +23,7 @@ from tests.factories.doc_examples import CODE_BLOCK, examples
 from tests.factories.paths import ROOT
 
 from accept import config
-from accept.app.commands import command_line
+from accept.app.command_line import command_line
 from accept.config.extras import Extra
 from accept.config.resources import core, launchers
 from accept.config.suite import SuiteCheck
@@ -148,15 +148,15 @@ def test_commands_that_only_read_run_as_shown(
 
 
 #: What needs no cluster, no hosts and no run.
-ALONE = {"render", "drill", "list", "show", "schema", "chart"}
+ALONE = {"render", "drill", "list", "show", "schema", "chart", "help"}
 
 
 def help_examples() -> list[str]:
     """Return the examples of the commands in ALONE, from their help and from the help of all."""
     group: Any = typer.main.get_command(command_line())
-    # In the help of all the commands are a column, and the longest line goes beyond it.
-    lines = [line for line in (group.help or "").splitlines() if "site.yaml" not in line]
-    shown = [" ".join(line[:41].split()) for line in lines if line.startswith("  accept ")]
+    # In the help of all the commands are a column. The values for Helm need an image.
+    shown = re.findall(r"^  (accept \S.*?)  ", accept("help", "all").out, re.MULTILINE)
+    shown = [text for text in shown if "COMMAND" not in text and "render" not in text]
     for name in ALONE:
         _, _, text = (group.commands[name].help or "").partition(": accept ")
         shown += re.split(r"[;,] (?=accept|helm)", f"accept {text.strip()}")

@@ -15,7 +15,7 @@ from accept.core.judge.blame import Attribution, Blamed
 from accept.core.judge.groups import scored
 from accept.core.judge.summary import action, node_lists
 from accept.core.model import Suspect
-from accept.core.serde import nearest
+from accept.core.serde import did_you_mean
 from accept.core.text import count, plain
 from accept.report.console import Table, Terminal
 from accept.report.data import Run, is_bad, share_of
@@ -96,12 +96,10 @@ def check_node(judged: Judged, node: str, name: str) -> None:
     """Raise BadInput if the run called `name` has no such node."""
     hosts = (*judged.verdict.hosts, *judged.verdict.missing)
     if node not in hosts:
-        near = nearest(node, hosts)
         raise BadInput(
             f"the run has no node {plain(node, 80)!r}",
             code=Code.NODE_UNKNOWN,
-            hint=(f"did you mean {plain(near, 80)}? " if near else "")
-            + f"all nodes: accept show nodes {plain(name, 200)}",
+            hint=f"{did_you_mean(node, hosts)}all nodes: accept show nodes {plain(name, 200)}",
         )
 
 
