@@ -4,7 +4,7 @@ Typer reads annotations, so they are objects here and not text.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +17,7 @@ from accept.app.commands import COMMANDS, summary
 from accept.app.options import Panel, with_groups
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
-from accept.core.serde import did_you_mean
-from accept.core.text import plain
+from accept.core.text import decimal, plain
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
@@ -88,6 +87,8 @@ def call(words: Sequence[str]) -> int:
     if first == "help" and len(words) == 2 and words[1] in COMMANDS:
         first, words = words[1], (words[1], _HELP_OPTIONS[-1])
     if first and not first.startswith("-") and first not in COMMANDS:
+        from accept.core.serde import did_you_mean
+
         raise BadInput(
             f"there is no command {plain(first, 60)!r}",
             code=Code.USAGE,
@@ -111,6 +112,7 @@ def _complete(script: str) -> int:
 
     A failure prints nothing, because it would appear in the line that the user types.
     """
+    _join_values(os.environ)
     try:
         command_line()(args=(), prog_name=script)
     except SystemExit:
@@ -118,6 +120,22 @@ def _complete(script: str) -> int:
     except Exception:
         return Exit.INTERNAL
     return Exit.PASS
+
+
+def _join_values(environment: MutableMapping[str, str]) -> None:
+    """Drop the words "=" that bash makes of --machine=a4, so that Typer sees --machine a4."""
+    words = environment.get("COMP_WORDS", "").split("\n")
+    place = decimal(environment.get("COMP_CWORD", ""))
+    if place is None or "=" not in words:
+        return
+    dropped = [
+        index
+        for index, (before, word) in enumerate(pairwise(words), 1)
+        if word == "=" and before.startswith("--")
+    ]
+    kept = [word for index, word in enumerate(words) if index not in dropped]
+    environment["COMP_WORDS"] = "\n".join(kept)
+    environment["COMP_CWORD"] = str(place - sum(index < place for index in dropped))
 
 
 def _refuse_blank_words(script: str, words: Sequence[str]) -> None:

@@ -85,9 +85,8 @@ def doctor(
     output: OutputOptions,
 ) -> int:
     """Show what the hosts have and lack, and which checks will run: accept doctor --hosts a,b"""
-    from accept.app.parse import parse_options
+    from accept.app.parse import parse_options, with_site
     from accept.commands import doctor as doctors
-    from accept.commands.prepare import with_site
 
     terminal = output.terminal()
     options = with_site(parse_options(plan, cluster=place), terminal)
@@ -108,9 +107,8 @@ def render(
     output: OutputOptions,
 ) -> int:
     """Print a run as Helm values, or write it to a folder: accept render -m cpu --out run1"""
-    from accept.app.parse import parse_options
+    from accept.app.parse import parse_options, with_site
     from accept.commands import plan as plans
-    from accept.commands.prepare import with_site
 
     terminal = output.terminal()
     return plans.do_render(with_site(parse_options(plan), terminal), terminal, out=out)
@@ -129,9 +127,8 @@ def submit(
     output: OutputOptions,
 ) -> int:
     """Start a run and return: accept submit --hosts a,b"""
-    from accept.app.parse import parse_options
+    from accept.app.parse import parse_options, with_site
     from accept.commands import run as runs
-    from accept.commands.prepare import with_site
 
     terminal = output.terminal()
     options = parse_options(plan, launch=launch, cluster=place)
@@ -324,9 +321,8 @@ def run(
     output: OutputOptions,
 ) -> int:
     """Run a suite and judge it: accept run; accept run --hosts a,b,c"""
-    from accept.app.parse import parse_options
+    from accept.app.parse import parse_options, with_site
     from accept.commands import run as runs
-    from accept.commands.prepare import with_site
 
     terminal = output.terminal()
     options = parse_options(plan, launch=launch, cluster=place)
@@ -368,9 +364,8 @@ def drill(
     output: OutputOptions,
 ) -> int:
     """Prove that the suite catches faults, injected one at a time: accept drill --dry-run"""
-    from accept.app.parse import parse_options
+    from accept.app.parse import parse_options, with_site
     from accept.commands import drill as drills
-    from accept.commands.prepare import with_site
 
     terminal = output.terminal()
     return drills.do_drill(
@@ -521,9 +516,8 @@ def nodes(
     output: OutputOptions,
 ) -> int:
     """List matching nodes with all GPUs free: accept nodes -m a4-highgpu-8g > nodes.txt"""
-    from accept.app.parse import parse_place, parse_slurm
+    from accept.app.parse import parse_place, parse_slurm, with_site
     from accept.commands import cluster
-    from accept.commands.prepare import with_site
     from accept.plan.resolve import Options
 
     terminal = output.terminal()

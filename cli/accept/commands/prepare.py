@@ -6,36 +6,14 @@ import os
 from dataclasses import replace
 
 from accept import backends
-from accept.config import site_file
 from accept.config.faults import parse_faults
 from accept.config.hostlist import expand
-from accept.core.error_codes import Code
-from accept.core.errors import warning
 from accept.plan.bundle import Bundle, render
 from accept.plan.resolve import Options, Resolved, choose_target, named_backend, resolve, site_of
 from accept.report.console import Terminal
 
 #: As long as a generated name.
 _SAMPLE_NAME = "20261121-045334-1a2b"
-
-
-def with_site(options: Options, terminal: Terminal) -> Options:
-    """Return the options with the site file that is found if they name none; none for `none`.
-
-    The user sees its path even with --quiet, because it decides what runs where.
-    """
-    if options.site == site_file.NONE:
-        return replace(options, site=None)
-    if options.site is not None:
-        return options
-    if foreign := site_file.foreign_site():
-        text = f"{foreign} is not used, because another user could have written it"
-        terminal.notice(warning(Code.SITE_IGNORED, f"{text}; to use it: --site {foreign}"))
-    found = site_file.find_site()
-    if found is None:
-        return options
-    terminal.notice(f"site file: {found} (found; --site {site_file.NONE} ignores it)")
-    return replace(options, site=str(found))
 
 
 def prepare(options: Options, terminal: Terminal) -> tuple[Resolved, Bundle]:

@@ -17,7 +17,6 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from accept.core.serde import dump
 from accept.core.text import visible
 
 if TYPE_CHECKING:
@@ -233,6 +232,9 @@ def _printable(line: str, *, keeps_colors: bool) -> str:
 
 def _json(value: object) -> str:
     """Return a value as JSON; characters that control a terminal or are invisible are escaped."""
+    # The help needs this module, but prints no JSON.
+    from accept.core.serde import dump
+
     text = json.dumps(dump(value), indent=1, ensure_ascii=False)
     return re.sub(
         r"[^\x20-\x7e\n]",
