@@ -1,4 +1,4 @@
-"""Completion in a real bash: names of everything, fast to type, and silent if something is wrong."""
+"""Completion in a real bash: the names of everything, and silence if something is wrong."""
 
 from __future__ import annotations
 
