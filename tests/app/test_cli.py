@@ -28,11 +28,12 @@ from accept.backends.job import Job
 from accept.backends.protocol import Say
 from accept.commands import run
 from accept.commands import run as commands_run
-from accept.commands.choices import Listing, Schema
+from accept.commands.choices import Listing, Schema, Shown
 from accept.config import resources
 from accept.config.explanations import explanations
 from accept.config.yaml_file import load
 from accept.core import checks, evidence
+from accept.core.catalog.faults import FAULTS
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import (
@@ -260,6 +261,18 @@ class TestList:
         listed = json.loads(accept("list", "checks", "--json").out)["checks"]
         assert [check["name"] for check in listed] == list(checks.REGISTRY)
 
+    @pytest.mark.parametrize(
+        ("what", "names"),
+        [("causes", list(Cause)), ("faults", list(FAULTS))],
+    )
+    def test_names_every_cause_and_fault(self, what: str, names: list[str]) -> None:
+        listed = json.loads(accept("list", what, "--json").out)[what]
+        assert [entry["name"] for entry in listed] == names
+
+    @pytest.mark.parametrize("shown", [name for name in Shown if name is not Shown.NODES])
+    def test_has_a_list_for_everything_that_can_be_shown(self, shown: Shown) -> None:
+        assert f"{shown}s" in [*Listing]
+
     def test_names_the_back_ends_that_work(self) -> None:
         assert {"local", "ssh"} <= {
             line.split()[0] for line in accept("list", "backends").out.splitlines()
@@ -325,6 +338,49 @@ class TestShow:
     def test_a_site(self) -> None:
         file = resources.values() / "site.example.yaml"
         assert yaml.safe_load(accept("show", "site", file).out)["results"]["holdSeconds"] == 600
+
+    def test_the_example_of_a_site_unmodified(self) -> None:
+        file = resources.values() / "site.example.yaml"
+        assert accept("show", "site", "example").out == file.read_text()
+
+    @pytest.mark.parametrize("name", FAULTS)
+    def test_a_fault_with_its_causes(self, name: str) -> None:
+        page = json.loads(accept("show", "fault", name, "--json").out)
+        assert {*page["causes"]} == {*FAULTS[name].causes}
+        assert name in accept("show", "fault", name).out
+
+    def test_a_run_with_its_plan(self, runs: Path) -> None:
+        assert accept("render", "-m", "cpu", "-n", 1, "-o", runs / "one").code == 0
+        page = json.loads(accept("show", "run", "one", "--json").out)
+        assert page["run"]["name"] == "one"
+        assert page["plan"]["machine"] == "cpu"
+        assert "machine cpu, suite quick" in accept("show", "run", "last").out
+
+    def test_a_run_without_a_plan(self, runs: Path) -> None:
+        sample_evidence.write(runs / "one" / "evidence")
+        page = json.loads(accept("show", "run", "one", "--json").out)
+        assert page["plan"] is None
+        assert page["run"]["about"].startswith("pass")
+
+    @pytest.mark.parametrize(
+        ("what", "typed", "meant", "error"),
+        [
+            ("machine", "a4", "a4-highgpu-8g?", Code.MACHINE_UNKNOWN),
+            ("machine", "a4x", "a4x-highgpu-4g or a4x-maxgpu-4g-metal?", Code.MACHINE_UNKNOWN),
+            ("suite", "stan", "standard?", Code.SUITE_UNKNOWN),
+            ("check", "conn", "connectivity?", Code.CHECK_UNKNOWN),
+            ("cause", "rank-h", "rank-hung?", Code.CAUSE_UNKNOWN),
+            ("fault", "han", "hang?", Code.FAULT_UNKNOWN),
+            ("error", "E-USA", "E-USAGE?", Code.CODE_UNKNOWN),
+            ("backend", "kube", "kubernetes?", Code.OPTION_BACKEND),
+            ("run", "mon", "monday?", Code.RUN_UNKNOWN),
+        ],
+    )
+    def test_the_beginning_of_a_name_with_what_it_may_be(
+        self, runs: Path, what: str, typed: str, meant: str, error: Code
+    ) -> None:
+        sample_evidence.write(runs / "monday" / "evidence")
+        assert f"did you mean {meant}" in refused("show", what, typed, error=error)
 
     def test_an_unknown_machine_with_the_nearest(self) -> None:
         shown = refused("show", "machine", "gpuu", error="E-MACHINE-UNKNOWN")
@@ -413,6 +469,10 @@ class TestSchema:
             ),
             ("cause", ["show", "cause", "rank-hung"]),
             ("error", ["show", "error", "E-USAGE"]),
+            ("error", ["show", "backend", "ssh"]),
+            ("fault", ["show", "fault", "hang"]),
+            ("run", ["show", "run", "one"]),
+            ("site", ["show", "site", "example"]),
             ("chart", ["chart"]),
             ("doctor", ["doctor", "-m", "cpu"]),
             ("dry-run", ["run", "--dry-run", "-m", "cpu"]),

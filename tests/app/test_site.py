@@ -158,12 +158,9 @@ class TestEvidence:
         data = TESTS / "data"
         older = [path.parent for path in sorted((data / "evidence-0.1").glob("*/plan.json"))]
         assert len(older) == 2
-        logs = data / "nccl-logs"
         sample_evidence.write(runs / "good" / rundir.EVIDENCE)
         sample_evidence.write(runs / "bad" / rundir.EVIDENCE, status=1)
-        copies = [
-            shutil.copytree(path, home / f"copy-{n}") for n, path in enumerate((logs, *older))
-        ]
+        copies = [shutil.copytree(path, home / path.name) for path in (data / "nccl-logs", *older)]
         places = [runs / "good", runs / "bad", *copies]
 
         def judged() -> list[tuple[int, str]]:

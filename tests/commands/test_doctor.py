@@ -26,7 +26,7 @@ def need(host: str, found: str = "/usr/sbin/sshd", *, good: bool = True, advice:
 
 
 def doctor(needs: Sequence[Need], *words: str) -> Done:
-    """Call `accept doctor` on hosts that answer this."""
+    """Call `accept doctor` on hosts with these results."""
     with mock.patch.object(backends.BACKENDS["ssh"], "doctor", return_value=tuple(needs)):
         return accept("doctor", "--hosts", "node[01-64]", "-m", "cpu", *words)
 

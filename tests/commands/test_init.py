@@ -87,7 +87,7 @@ class TestOverSsh:
         assert "no answer from n2" in done.err
         assert site_at(work / "site.yaml").ssh.hosts == ("n[1-3]",)
 
-    def test_hosts_of_which_none_answers_are_an_error(self, work: Path, ssh: StandinSsh) -> None:
+    def test_an_error_is_reported_if_no_host_answers(self, work: Path, ssh: StandinSsh) -> None:
         ssh.take_down("n1")
         refused("init", "--hosts", "n1", error=Code.SSH_NO_ANSWER, code=Exit.NOT_STARTED)
         assert list(work.iterdir()) == []

@@ -86,7 +86,9 @@ def as_called(text: str) -> str:
     """Return a text whose commands start with the name that the program was called by."""
     if program() == NAMES[0]:
         return text
-    return re.sub(rf"(?<![\w./-]){NAMES[0]}(?= ({'|'.join(COMMANDS)}|--help)\b)", program(), text)
+    command = rf"{NAMES[0]}(?= (?:{'|'.join(COMMANDS)}|--help)\b)"
+    # A color may come directly before a command.
+    return re.sub(rf"(^|[^\w./-]|\x1b\[[0-9;]*m){command}", rf"\g<1>{program()}", text, flags=re.M)
 
 
 def short_help(summaries: Mapping[str, str]) -> str:

@@ -98,8 +98,8 @@ def do_init(
         words += ["--nodes", "2", *([] if chosen.get("image") else ["--image", "IMAGE"])]
     if out.resolve() != Path(site_file.NAME).resolve():
         words += ["--site", str(out)]
-    terminal.progress(f"next: {shlex.join(words)}")
     terminal.result(file, str(out))
+    terminal.progress(f"next: {shlex.join(words)}")
     return Exit.PASS
 
 

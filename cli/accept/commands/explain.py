@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -89,6 +90,9 @@ def do_explain(name: str, node: str, terminal: Terminal) -> int:
     check_node(judged, node, name)
     explanation = explain(judged, node)
     terminal.result(explanation, *_text(explanation))
+    if explanation.suspects:
+        words = shlex.join((name, node))
+        terminal.progress(f"next: accept retest {words}, or accept ticket {words}")
     return Exit.PASS
 
 
