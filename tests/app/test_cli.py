@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -404,6 +405,23 @@ class TestShow:
         assert "E-USAGE?" in refused("show", "error", "E-USAGES", error="E-CODE-UNKNOWN")
 
 
+def _keys(schema: object) -> Iterator[str]:
+    """Yield the keys that a JSON Schema allows."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        for part in schema.values():
+            yield from _keys(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from _keys(part)
+
+
+def test_every_name_is_in_lower_case() -> None:
+    metrics = [spec.name for check in checks.REGISTRY.values() for spec in check.metrics]
+    names = [*Cause, *FAULTS, *checks.REGISTRY, *metrics, *config.names("suites")]
+    assert [name for name in names if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name)] == []
+
+
 _KINDS: dict[str, type[Any] | tuple[type[Any], ...]] = {
     "object": dict,
     "array": list,
@@ -503,6 +521,11 @@ class TestSchema:
         for definition in (schema, *definitions):
             assert (definition["type"], definition["additionalProperties"]) == ("object", False)
             assert definition["description"]
+
+    @pytest.mark.parametrize("what", list(Schema))
+    def test_every_key_is_in_camel_case(self, what: Schema) -> None:
+        keys = _keys(json.loads(accept("schema", what.value).out))
+        assert [key for key in keys if not re.fullmatch("[a-z][a-zA-Z0-9]*", key)] == []
 
     def test_an_unknown_name_is_refused_with_the_nearest(self) -> None:
         assert "'site'" in refused("schema", "sites", error="E-USAGE")
