@@ -43,10 +43,10 @@ class TestHostsThatAllHaveEverything:
         done = self.DONE()
         lines = done.out.splitlines()
         assert done.code == Exit.PASS
-        assert [line for line in lines if "sshd" in line] == [
-            "ok       64 hosts: node[01-64]: sshd: /usr/sbin/sshd"
-        ]
-        assert lines[-1].startswith("ready: ")
+        (line,) = [line for line in lines if "sshd" in line]
+        assert line.startswith("ok ")
+        assert "64 hosts: node[01-64]: " in line
+        assert lines[-1].startswith("ready ")
 
     def test_lead_to_the_run_with_the_same_options(self) -> None:
         with mock.patch("sys.argv", ["accept", "doctor", "--hosts", "node[01-64]", "-v"]):
@@ -73,7 +73,7 @@ class TestHostsThatLackTheSame:
         done = self.DONE()
         last = done.out.splitlines()[-1]
         assert done.code == Exit.NOT_STARTED
-        assert last.startswith("not ready: ")
+        assert last.startswith("not ready ")
         assert "node[61-64]" in last
 
     def test_are_not_ready_in_the_json(self) -> None:

@@ -16,7 +16,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import Exit, warning
 from accept.core.text import count, folded, shortened
 from accept.plan.resolve import Options, site_of
-from accept.report.console import Terminal
+from accept.report.console import Table, Terminal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,33 +47,31 @@ def do_doctor(options: Options, terminal: Terminal, *, run: str) -> int:
     needs = backends.load(resolved.backend).doctor(resolved, say=terminal.progress)
     ready = all(need.good for need in needs)
     names = tuple(dict.fromkeys(c for step in resolved.plan.steps for c in step.checks))
-    terminal.result(Requirements(ready=ready, needs=needs), "\n".join(_lines(needs, names)))
+    terminal.result(Requirements(ready=ready, needs=needs), Table(rows=[*_rows(needs, names)]))
     terminal.progress(f"next: {run}" if ready else "next: correct what is missing, and repeat this")
     return Exit.PASS if ready else Exit.NOT_STARTED
 
 
-def _lines(needs: Sequence[Need], checks: Sequence[str]) -> Iterator[str]:
+def _rows(needs: Sequence[Need], checks: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the requirements, those of hosts with the same result together, and the conclusion."""
     for alike in _grouped(needs):
         need = alike[0]
-        mark = "ok     " if need.good else "missing"
-        yield f"{mark}  {_hosts(alike)}: {need.what}: {need.found}"
+        yield "ok" if need.good else "missing", f"{_hosts(alike)}: {need.what}: {need.found}"
         if not need.good and need.checks:
-            yield f"         needed by {shortened(need.checks, 4)}"
+            yield "", f"needed by {shortened(need.checks, 4)}"
         if need.advice:
-            yield f"         {need.advice}"
+            yield "", need.advice
     lacking = {check for need in needs if not need.good for check in need.checks}
-    yield f"will run: {', '.join(name for name in checks if name not in lacking) or 'nothing'}"
+    yield "will run", ", ".join(name for name in checks if name not in lacking) or "nothing"
     if lacking:
-        yield f"will not: {', '.join(name for name in checks if name in lacking)}"
-    all_hosts = tuple(dict.fromkeys(need.host for need in needs))
-    bad = tuple(dict.fromkeys(need.host for need in needs if not need.good))
-    if bad:
-        missing = sum(not need.good for need in needs)
-        place = folded(bad)
-        yield f"not ready: {count(missing, 'requirement')} missing on {place}"
+        yield "will not", ", ".join(name for name in checks if name in lacking)
+    missing = [need for need in needs if not need.good]
+    if missing:
+        bad = folded(tuple(dict.fromkeys(need.host for need in missing)))
+        yield "not ready", f"{count(len(missing), 'requirement')} missing on {bad}"
     else:
-        yield f"ready: nothing is missing on {folded(all_hosts) or 'this machine'}"
+        hosts = folded(tuple(dict.fromkeys(need.host for need in needs)))
+        yield "ready", f"nothing is missing on {hosts or 'this machine'}"
 
 
 def _grouped(needs: Sequence[Need]) -> list[list[Need]]:
