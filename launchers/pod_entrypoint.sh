@@ -298,6 +298,11 @@ console=$!
 next
 if [ "$event" != over ] && [ -s coordinator.pid ] && [ ! -e status ]; then
     say "the run ends early ($event)"
+    # The coordinator reports it. Without a reason, `accept cancel` ended the run.
+    case $event in
+        ending) echo 'the pod of the coordinator was deleted' > interruption ;;
+        expired) echo "the time of the coordinator's pod is up" > interruption ;;
+    esac
     stop_coordinator
 fi
 wait "$console"

@@ -18,6 +18,7 @@ from accept import backends
 from accept.backends.job import Job
 from accept.backends.kubernetes import backend as kubernetes_backend
 from accept.backends.kubernetes import collect as kubernetes_collect
+from accept.backends.kubernetes.watch import FOLLOWED
 from accept.commands import judge
 from accept.core import evidence
 from accept.core.error_codes import Code
@@ -32,9 +33,18 @@ pytestmark = pytest.mark.usefixtures("nowhere")
 
 class TestEvidenceRebuiltFromALog:
     def collected(
-        self, log: str | None, *, code: int | None = None, results: str = "", other: str = ""
+        self,
+        log: str | None,
+        *,
+        code: int | None = None,
+        results: str = "",
+        other: str = "",
+        followed: str = "",
     ) -> tuple[Path, list[str]]:
-        """Collect evidence from the logs of index 0 and of another pod, which ended."""
+        """Collect evidence from the logs of index 0 and of another pod, which ended.
+
+        `followed` is the log of index 0 as far as it was read during the run.
+        """
         folder = rundir.create("run")
         (folder / rundir.RENDERED).mkdir()
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
@@ -51,6 +61,8 @@ class TestEvidenceRebuiltFromALog:
         second = running(1)
         second["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 22}}
         (logs / f"{second['metadata']['name']}.accept.log").write_text(other, encoding="utf-8")
+        if followed:
+            (folder / FOLLOWED).write_text(followed, encoding="utf-8")
         state = state_of(pods=[first, second])
         target = folder / rundir.EVIDENCE
         job = stored_job(results=results)
@@ -61,6 +73,13 @@ class TestEvidenceRebuiltFromALog:
         judged = judge.judge_path(str(folder), expect=())
         expected = sample_evidence.verdict_of(sample_evidence.record())
         assert replace(judged.verdict, version="") == replace(expected, version="")
+        assert "raw logs" in missing[0]
+
+    def test_is_that_of_the_log_that_was_followed_if_the_pod_is_gone(self) -> None:
+        console = sample_evidence.console(sample_evidence.record(), interruption="deleted")
+        folder, missing = self.collected(None, followed=console)
+        verdict = judge.judge_path(str(folder), expect=()).verdict
+        assert (verdict.interruption, verdict.exit) == ("deleted", 5)
         assert "raw logs" in missing[0]
 
     def test_is_written_as_a_report_like_any(self) -> None:

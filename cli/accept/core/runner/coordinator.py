@@ -39,6 +39,7 @@ from accept.core.runner.events import Event, EventKind
 from accept.core.runner.execute import execute_wave
 from accept.core.runner.health_sweep import Watch, sweep
 from accept.core.runner.log import largest_table, say, show
+from accept.core.runner.logins import restrict
 from accept.core.runner.positions import read_positions
 from accept.core.runner.ssh import KEY, Host, run
 from accept.core.runner.state import MAX_CONCURRENT, Run
@@ -458,6 +459,11 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         say(f"  missing: {plain(problem.message, 300)} ({problem.cause})")
     if not found.hosts:
         raise _Aborted("no host answered")
+    # A NetworkPolicy does this for pods, which may also start later.
+    if not launch.register:
+        known = [address for candidate in launch.hosts for address in candidate.addresses]
+        if line := await restrict(state, known):
+            say(f"  {line}")
     if found.problems and plan.require_all_nodes:
         raise _Aborted("not all nodes answered, and requireAllNodes is set")
     for _, reason in NOT_INJECTED.among(faults):
