@@ -665,7 +665,7 @@ class TestDoctor:
         assert done.code == 4
         assert "missing" in done.out
         assert "[run]'" in done.out
-        assert "will not: connectivity" in done.out
+        assert "will not   connectivity" in done.out
 
     def test_as_json_has_an_entry_for_each_need(self) -> None:
         needs = json.loads(accept("doctor", "-m", "cpu", "--json").out)["needs"]
