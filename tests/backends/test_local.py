@@ -18,7 +18,8 @@ from accept.backends.requirements import survey_script
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.facts import mapping
-from accept.evidence import rundir
+from accept.evidence import bucket, rundir
+from accept.report.console import Terminal
 
 pytestmark = pytest.mark.real
 
@@ -116,6 +117,18 @@ class TestPass:
         assert accept("collect", "last").out == f"{runs}/one/evidence\n"
         assert accept("judge").code == 0
         assert accept("report").out.count("\n") == 7
+
+    def test_shows_the_verdict_before_evidence_is_sent_to_a_place_that_may_not_answer(
+        self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        suite.write_text(SMALL[: SMALL.index("- check: connectivity")])
+        site = tmp_path / "site.yaml"
+        site.write_text(f"results: {{location: {tmp_path / 'bucket'}}}\n")
+        order: list[str] = []
+        monkeypatch.setattr(Terminal, "result", lambda *_, **__: order.append("verdict"))
+        monkeypatch.setattr(bucket, "send", lambda path, *_, **__: order.append(path.name))
+        run(suite, "--site", site)
+        assert order == ["verdict", "evidence", "report.html"]
 
 
 class TestDryRun:
