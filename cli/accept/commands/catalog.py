@@ -345,7 +345,7 @@ def _table_of_runs(runs: Sequence[RunEntry], terminal: Terminal) -> Table:
         for run in runs
     ]
     if terminal.is_narrow:
-        header, rows = (*header[:3], header[-1]), [(*row[:3], row[-1]) for row in rows]
+        return Table(header=(*header[:3], header[-1]), rows=[(*row[:3], row[-1]) for row in rows])
     return Table(header=header, rows=rows)
 
 
