@@ -23,12 +23,15 @@ unexport VIRTUAL_ENV
 # The tests start the same programs many times, so Python must keep its byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint pictures bench fuzz repeat reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
+.PHONY: help demo run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint docs pictures bench fuzz repeat release reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
 		awk '{ printf "  make %-14s", $$2; $$1 = $$2 = ""; print $$0 }'
 	@echo '  Options go into ARGS:  make run ARGS="--suite quick --dry-run"   make test ARGS="-k judge"'
+
+demo: .venv/.stamp-base ## judge a simulated run with one bad node and open its report; no torch, no MPI
+	@.venv/bin/accept demo $(ARGS)
 
 run: .venv/.stamp-run ## set up this checkout if needed, then test this machine
 	@.venv/bin/accept run $(ARGS)
@@ -49,10 +52,17 @@ setup: .venv/.stamp-run ## what `run` needs: .venv with Open MPI, mpi4py and tor
 
 setup-dev: .venv/.stamp-dev .venv-mpi4/.stamp ## what `test` needs in addition
 
-setup-fast: .venv/.stamp-fast ## what `test-fast` and `lint` need: no Open MPI, no torch
+setup-fast: .venv/.stamp-fast ## what `test-fast`, `lint` and `docs` need: no Open MPI, no torch
 
 lint: .venv/.stamp-fast ## ruff, mypy, import-linter, shellcheck, yamllint, codespell, zizmor
 	@.ci/run lint
+
+docs: .venv/.stamp-fast ## build the documentation site in build/docs
+	@rm -rf build/docs
+	@.venv/bin/python -m sphinx --builder html --fail-on-warning --keep-going --quiet --fresh-env --doctree-dir build/doctrees docs build/docs
+	@! grep -rnE '<(script|link|img|iframe)[^>]* (src|href)="(https?:)?//' build/docs --include='*.html' || { \
+		echo 'make: these pages load something from another site' >&2; exit 1; }
+	@echo build/docs/index.html
 
 pictures: .venv/.stamp-dev ## make the pictures of the docs; those of the report need Chromium
 	@.venv/bin/python -m tests.factories.pictures
@@ -85,6 +95,9 @@ test-slurm-all: setup-dev debian ## the tests of Slurm with this machine's versi
 slurm-down: ## stop and remove that cluster
 	@.venv/bin/python -m tests.cluster.slurm down
 
+release: $(UV) ## build wheel, sdist, chart and images, publish nothing (ARGS=files: no images, only dist/)
+	@.ci/release $(ARGS)
+
 clean: ## remove everything that was set up or built; keep runs
 	rm -rf .venv .venv-mpi4 .python310 .python311 .tools build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -105,12 +118,21 @@ $(UV): .ci/uv.txt
 		'apt-get install python3.11 python3.11-venv, then add PYTHON=python3.11' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo 'make: $(PYTHON) cannot make virtual environments: apt-get install python3-venv' >&2; exit 1; }
-	@"$(PYTHON)" -m venv --clear .tools
+	@rm -rf .tools && "$(PYTHON)" -m venv .tools
 	@.tools/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement .ci/uv.txt
 	@touch $@
 
-# --inexact keeps the packages of a developer's environment, which do not affect `run`.
+.venv/.stamp-base: $(UV) pyproject.toml uv.lock
+	@$(UV) sync --quiet --locked --inexact --no-dev --python "$(PYTHON)"
+	@touch $@
+
+# --inexact keeps the packages of a developer's environment, which do not affect `run`. The sizes are those of
+# the locked wheels for x86-64.
 .venv/.stamp-run: $(UV) pyproject.toml uv.lock
+	@missing=$$($(UV) sync --locked --inexact --no-dev --extra run --python "$(PYTHON)" --dry-run 2>&1 | \
+		sed -n 's/^Would download \([0-9]*\) packages$$/\1/p' || :); [ -z "$$missing" ] || \
+		echo "make: downloads $$missing packages from PyPI, at most 3.0 GB (torch with CUDA)." \
+		'That takes 4 min at 100 Mbit/s, and 5.3 GB of disk.' >&2
 	@$(UV) sync --quiet --locked --inexact --no-dev --extra run --python "$(PYTHON)"
 	@[ -z "$(TORCH)" ] || $(UV) pip install --quiet --python .venv '$(TORCH)'
 	@touch $@

@@ -5,9 +5,13 @@ Its target `cpu` is built for real in tests/cluster/test_image.py.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
+from pathlib import Path
 
+import pytest
 import yaml
 from tests.factories import cloudbuild, dockerfile
 from tests.factories.paths import ROOT
@@ -26,12 +30,21 @@ def test_what_it_builds_on_is_pinned_by_tag_and_digest() -> None:
     assert "latest" not in dockerfile.FILE.read_text()
 
 
-def test_both_ways_of_building_take_the_same_base_with_gpus() -> None:
+def test_all_ways_of_building_take_the_same_base_with_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, script in (("docker", "exit 1"), ("podman", 'printf "%s\\n" "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    command = ["bash", str(ROOT / ".ci" / "release"), "image", "gpu"]
+    built = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     for name in ("BASE", "RUNTIME_BASE"):
         base = cloudbuild.values()[f"_{name}"]
         assert PINNED.fullmatch(base)
-        assert RELEASE["env"][f"GPU_{name}"] == base
+        assert f"{name}={base}" in built
         assert base in README
+    assert f"VERSION={cloudbuild.values()['_VERSION']}" in built
 
 
 def test_the_image_has_a_user_that_is_not_root() -> None:
@@ -107,6 +120,7 @@ def test_everything_that_pip_installs_by_default_has_a_hash_of_the_lock() -> Non
 def test_what_builders_pass_is_an_argument_and_a_stage() -> None:
     jobs = RELEASE["jobs"]
     texts = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
+    texts.append((ROOT / ".ci" / "release").read_text())
     texts.append(" ".join(cloudbuild.steps()["build"].args))
     # BuildKit's own: https://docs.docker.com/build/cache/backends/inline/
     known = {*dockerfile.arguments(), "BUILDKIT_INLINE_CACHE"}

@@ -378,6 +378,20 @@ def drill(
 
 
 @_command
+def demo(
+    *,
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Do not open the report in a browser.")
+    ] = False,
+    output: OutputOptions,
+) -> int:
+    """Judge a simulated run with one bad node, and open its report: accept demo"""
+    from accept.commands import demo as demos
+
+    return demos.do_demo(output.terminal(), opens=not no_open)
+
+
+@_command
 def cancel(*, run: RunArgument = "last", output: OutputOptions) -> int:
     """End a run, keep its results and remove the rest: accept cancel last"""
     from accept.commands import run as runs

@@ -31,7 +31,7 @@ TOPICS: Final = (
     Topic(
         title="Read results",
         main=("judge", "explain", "report", "ticket"),
-        more=("diff", "baseline", "verify"),
+        more=("diff", "baseline", "verify", "demo"),
     ),
     Topic(title="Look up", main=("list", "show"), more=("schema", "help")),
     Topic(
@@ -43,6 +43,7 @@ COMMANDS: Final = tuple(name for topic in TOPICS for name in (*topic.main, *topi
 
 _ABOUT = "Acceptance tests for GPU nodes: may they be used? If not, which part is bad?"
 _EXAMPLES: Final = (
+    ("accept demo", "judge a simulated run with a bad node"),
     ("accept run", "test this machine"),
     ("accept run --hosts node[01-16]", "test hosts over ssh"),
     ("accept run --partition gpu --nodes 16", "test nodes of Slurm"),
@@ -51,6 +52,7 @@ _EXAMPLES: Final = (
     ("accept ticket last node17", "report a bad node to its provider"),
 )
 _MORE_EXAMPLES: Final = (
+    ("accept demo", "judge a simulated run with a bad node"),
     ("accept run --suite standard --dry-run", "what would run, and how long"),
     ("accept render -m a4-highgpu-8g -n 64", "print the values for Helm"),
     ("accept explain last node17", "the evidence for and against a node"),

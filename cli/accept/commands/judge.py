@@ -563,7 +563,8 @@ def _place(judged: Judged) -> Place:
         reason = _reason(judged.verdict, bad[0])
         drain = backends.load(backend).drain(bad[:_MOST_EXCLUDED], reason) if backend else ()
         commands += zip(drain, (purpose, "after the repair"), strict=False)
-        commands.append((f"accept retest {run.name}", "measure it again, with good nodes"))
+        if (run / rundir.RUN).is_file():
+            commands.append((f"accept retest {run.name}", "measure it again, with good nodes"))
         commands.append((f"accept explain {run.name} {bad[0]}", "evidence for and against"))
         commands.append((f"accept ticket {run.name} {bad[0]}", "text and logs for the provider"))
         commands.append((f"accept show nodes {run.name} --bad", "the list, one per line"))

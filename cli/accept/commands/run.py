@@ -499,6 +499,12 @@ def read_run(folder: Path) -> Resolved:
     path = folder / rundir.RUN
     try:
         return read(Resolved, json.loads(path.read_text(encoding="utf-8"))["run"])
+    except FileNotFoundError:
+        raise BadInput(
+            f"{folder.name} has no {rundir.RUN}, so it cannot be repeated",
+            code=Code.RUN_UNREADABLE,
+            hint="the demo and copied evidence can be judged; start a run of your own: accept run",
+        ) from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(
             f"{path} cannot be read: {error}",

@@ -19,6 +19,11 @@ def values() -> Path:
     return _ROOT / "values"
 
 
+def demo() -> Path:
+    """Return the archive with the evidence of a simulated run."""
+    return values() / "demo.tgz"
+
+
 def core() -> Path:
     """Return the folder of the package that runs on nodes."""
     return _PACKAGE / "core"

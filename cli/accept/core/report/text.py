@@ -45,6 +45,8 @@ _MOST_ROWS, _MOST_FINDINGS, _MOST_ADVICE, _MOST_NOTES = 8, 5, 2, 4
 _SCREEN_PAIRS, _MOST_NAMES = 5, 16
 #: How the last line of every screen begins.
 VERDICT_LINE = "VERDICT "
+#: Longer commands move no purpose of the others to the right.
+_COMMAND = 44
 #: Suspects in the summary.
 _SUMMARY_SUSPECTS = 20
 #: Lines of one text.
@@ -239,8 +241,11 @@ class _Screen:
         if not advice and not commands:
             return
         yield f"  {self._painted('DO NOW', _BOLD)}"
+        column = max((len(plain(c)) for c, _ in commands if len(plain(c)) <= _COMMAND), default=0)
         for command, purpose in commands:
-            yield f"    {self._painted(plain(command), _CYAN)}   {self._painted(purpose, _DIM)}"
+            gap = " " * max(0, column - len(plain(command)))
+            painted = self._painted(plain(command), _CYAN)
+            yield f"    {painted}{gap}   {self._painted(purpose, _DIM)}"
         for line in advice:
             yield from self._wrapped(plain(line), "    ", "      ")
 
