@@ -128,6 +128,11 @@ class Terminal:
         except (OSError, ValueError):
             return 100
 
+    @property
+    def is_narrow(self) -> bool:
+        """Return True for a terminal on which a table of seven columns has no room."""
+        return sys.stdout.isatty() and self.width < 110
+
     def progress(self, text: str) -> None:
         """Print one line of progress on stderr, with the seconds since the start."""
         if not self.quiet:
