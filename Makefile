@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 # The tests start the same programs many times, so Python must keep its byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint pictures bench fuzz repeat release reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
+.PHONY: help demo run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint docs pictures bench fuzz repeat release reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
@@ -52,10 +52,17 @@ setup: .venv/.stamp-run ## what `run` needs: .venv with Open MPI, mpi4py and tor
 
 setup-dev: .venv/.stamp-dev .venv-mpi4/.stamp ## what `test` needs in addition
 
-setup-fast: .venv/.stamp-fast ## what `test-fast` and `lint` need: no Open MPI, no torch
+setup-fast: .venv/.stamp-fast ## what `test-fast`, `lint` and `docs` need: no Open MPI, no torch
 
 lint: .venv/.stamp-fast ## ruff, mypy, import-linter, shellcheck, yamllint, codespell, zizmor
 	@.ci/run lint
+
+docs: .venv/.stamp-fast ## build the documentation site in build/docs
+	@rm -rf build/docs
+	@.venv/bin/python -m sphinx --builder html --fail-on-warning --keep-going --quiet --fresh-env --doctree-dir build/doctrees docs build/docs
+	@! grep -rnE '<(script|link|img|iframe)[^>]* (src|href)="(https?:)?//' build/docs --include='*.html' || { \
+		echo 'make: these pages load something from another site' >&2; exit 1; }
+	@echo build/docs/index.html
 
 pictures: .venv/.stamp-dev ## make the pictures of the docs; those of the report need Chromium
 	@.venv/bin/python -m tests.factories.pictures

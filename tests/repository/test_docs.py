@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import typer.main
 import yaml
+from docs.site.commands import reference
 from tests.factories import cloudbuild, dockerfile
 from tests.factories.command_line import SOURCE, accept
 from tests.factories.doc_examples import CODE_BLOCK, examples
@@ -37,7 +38,7 @@ from accept.core.serde import camel
 from accept.evidence import rundir
 from accept.plan import node_code
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docker" / "README.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "docker" / "README.md"])
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -55,9 +56,9 @@ def text_of(name: str) -> str:
     return (ROOT / name).read_text()
 
 
-def commands(page: Path) -> list[str]:
+def commands(text: str) -> list[str]:
     """Return the commands of a page: lines after `$` in console blocks, and inline `accept …`."""
-    blocks = CODE_BLOCK.findall(page.read_text())
+    blocks = CODE_BLOCK.findall(text)
     shown = [
         line[2:]
         for kind, _, block in blocks
@@ -65,7 +66,7 @@ def commands(page: Path) -> list[str]:
         for line in block.splitlines()
         if line.startswith("$ ")
     ]
-    lines = CODE_BLOCK.sub("", page.read_text())
+    lines = CODE_BLOCK.sub("", text)
     return shown + [span for span in re.findall(r"`([^`\n]+)`", lines) if re.match("accept ", span)]
 
 
@@ -77,11 +78,25 @@ def rows(page: str, first: str) -> list[str]:
     return [text for texts in found for text in texts]
 
 
+#: The text of each page, and what the site adds to one of them.
+TEXTS = {
+    **{str(page.relative_to(ROOT)): page.read_text() for page in PAGES},
+    "docs/site/commands.py": reference(),
+}
 COMMANDS = [
-    pytest.param(text, id=f"{page.name}: {text}")
-    for page in PAGES
-    for text in dict.fromkeys(commands(page))
+    pytest.param(page, text, id=f"{page}: {text}")
+    for page, content in TEXTS.items()
+    for text in dict.fromkeys(commands(content))
 ]
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_block_is_commands_output_data_or_a_file(page: str) -> None:
+    """Commands in a block of another kind would not be tested."""
+    opening = re.findall(r"^ *```(?=.)(.*)$", TEXTS[page], re.MULTILINE)
+    kinds = {line for line in opening if not re.fullmatch(r"console|text|(sh|yaml) \S+|yaml", line)}
+    assert kinds <= {"{toctree}"}
+    assert TEXTS[page].count("```") == 2 * len(opening)
 
 
 def parsed(words: list[str]) -> None:
@@ -96,8 +111,8 @@ def parsed(words: list[str]) -> None:
         command.make_context(words[0], words[1:])
 
 
-@pytest.mark.parametrize("text", COMMANDS)
-def test_every_command_that_is_shown_exists_with_its_options(text: str) -> None:
+@pytest.mark.parametrize(("page", "text"), COMMANDS)
+def test_every_command_that_is_shown_exists_with_its_options(page: str, text: str) -> None:
     words = shlex.split(text.partition(" > ")[0].partition(" | ")[0], comments=True)
     while re.match("[A-Z_]+=", words[0]):
         del words[0]
@@ -133,16 +148,17 @@ def _harmless(text: str) -> bool:
     return words[0] == "accept" and asks and not re.search(r"\b[A-Z]{3,}\b", text)
 
 
-@pytest.mark.parametrize("text", [one for one in COMMANDS if _harmless(str(one.values[0]))])
+@pytest.mark.parametrize(
+    ("page", "text"), [one for one in COMMANDS if _harmless(str(one.values[1]))]
+)
 def test_commands_that_only_read_run_as_shown(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    for page in ("docs/machines.md", "docs/suites.md", "docs/ssh.md"):
-        for name, content in examples(page).items():
-            (tmp_path / name).write_text(content)
-    done = accept(*shlex.split(text)[1:])
+    for name, content in examples(page).items():
+        (tmp_path / name).write_text(content)
+    done = accept(*shlex.split(text.partition(" > ")[0])[1:])
     assert done.code == 0, done.err
     assert done.out
 
@@ -296,7 +312,7 @@ class TestSuites:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
         monkeypatch.setenv("PYTHONPATH", str(SOURCE))
-        (command,) = [text for text in commands(ROOT / "docs" / "suites.md") if "--expect" in text]
+        (command,) = [text for text in commands(text_of("docs/suites.md")) if "--expect" in text]
         done = accept(*shlex.split(command)[1:])
         assert done.code == 0, done.out
         assert "free" in done.out
