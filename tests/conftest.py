@@ -58,7 +58,8 @@ settings.load_profile("here")
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use an empty folder of runs instead of the user's, and return it."""
+    """Use an empty folder of runs and of settings instead of the user's; return that of runs."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
     return tmp_path / "runs"
 

@@ -9,7 +9,7 @@ from typing import Any
 import typer.main
 from docs.site.program import code, prose, table
 
-from accept.app.commands import command_line
+from accept.app.command_line import command_line
 
 
 def reference() -> str:

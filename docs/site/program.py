@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from accept.app.commands import call
+from accept.app.command_line import call
 
 #: What `json.loads` returns for the results of commands.
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | bool | None
@@ -18,7 +18,7 @@ def result_of(*words: str) -> dict[str, Json]:
     """Return what a command prints with --json."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        call("accept", [*words, "--json"])
+        call([*words, "--json"])
     result: dict[str, Json] = json.loads(output.getvalue())
     return result
 

@@ -111,7 +111,7 @@ class TestPass:
         assert Code.RUN_STILL_RUNNING in refused("collect", "one", code=5)
         watched = accept("watch", "one")
         assert (watched.code, "[3/3]" in watched.err) == (0, True)
-        assert watched.out == "one ended with exit status 0; next: accept collect one\n"
+        assert watched.out == "one ended with exit status 0\n"
         assert json.loads(accept("watch", "one", "--json").out) == {"attempt": "one", "exit": 0}
         assert accept("collect", "last").out == f"{runs}/one/evidence\n"
         assert accept("judge").code == 0

@@ -320,9 +320,9 @@ class Lab(Racks):
         self.hosts.start(name)
 
     def plan(self, checks: Iterable[str] = ()) -> list[str]:
-        """Return the options for a run on all hosts."""
+        """Return the options for a run on the hosts in `names`: all of them by default."""
         return [
-            *("--hosts", ",".join(self.hosts.names)),
+            *("--hosts", ",".join(self.names)),
             *("--machine", str(self.machine), "--site", str(self.site)),
             *("--suite", str(self.suite(checks or [*CONNECT, *PAIRS]))),
         ]

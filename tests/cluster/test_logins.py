@@ -13,7 +13,8 @@ Make = Callable[..., Lab]
 @contextmanager
 def held(lab: Lab, hosts: list[str]) -> Iterator[tuple[str, list[Done]]]:
     """Run on hosts and hold them; yield the folder of the run, and a list for the result."""
-    run = lab.start("--hold", "always:10m", checks=CONNECT, hosts=hosts)
+    lab.names = tuple(hosts)
+    run = lab.start("--hold", "always:10m", checks=CONNECT)
     run.wait_for("held for 10 min")
     (folder,) = lab.hosts.run(hosts[0], "ls -d /tmp/accept-*").stdout.split()
     done: list[Done] = []

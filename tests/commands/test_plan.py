@@ -15,7 +15,7 @@ from tests.factories.command_line import Done, accept, refused
 from tests.factories.disks import full_disk
 from tests.factories.keys import KEYS
 
-from accept.app.commands import command_line
+from accept.app.command_line import command_line
 from accept.backends.requirements import Requirement
 from accept.core.errors import Exit
 from accept.evidence import rundir

@@ -31,6 +31,7 @@ from tests.factories.simulated_worlds import BY_NAME
 from tests.fuzz import Broken, mutate
 
 from accept import config
+from accept.app import command_line as line
 from accept.app import commands
 from accept.backends import load_job, progress_of
 from accept.backends.requirements import answers, count, machine_of
@@ -453,7 +454,7 @@ def read_screen(raw: bytes, folder: Path) -> str:
 def _words() -> tuple[list[str], list[str]]:
     """Return the names of the commands and of all options."""
     source = "".join(path.read_text(encoding="utf-8") for path in (CLI / "accept/app").glob("*.py"))
-    return [*commands._COMMANDS], sorted(set(re.findall(r"\"(--?[a-z][a-z-]*)\"", source)))
+    return [*commands.COMMANDS], sorted(set(re.findall(r"\"(--?[a-z][a-z-]*)\"", source)))
 
 
 _VALUES = (
@@ -511,7 +512,7 @@ def make_words(chance: Random) -> bytes:
     return json.dumps(words).encode()
 
 
-_DECLARE = commands.command_line
+_DECLARE = line.command_line
 
 
 @cache
@@ -527,7 +528,7 @@ def _command_line(names: Iterable[str]) -> Any:
 def read_words(raw: bytes, folder: Path) -> str:
     """Call `accept` with the words."""
     words = json.loads(raw)
-    with alone(folder), mock.patch.object(commands, "command_line", _command_line):
+    with alone(folder), mock.patch.object(line, "command_line", _command_line):
         return _call(*words)
 
 

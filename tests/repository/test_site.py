@@ -12,7 +12,7 @@ from docs.site import commands, pages, schemas, tables
 from tests.factories.command_line import accept
 from tests.factories.paths import ROOT
 
-from accept.app.commands import command_line
+from accept.app.command_line import command_line
 from accept.commands.choices import Schema
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY

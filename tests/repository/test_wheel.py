@@ -176,7 +176,9 @@ def test_both_commands_work_outside_a_checkout(installed: Path) -> None:
     commands = installed / "env" / "bin"
     for name in ("accept", "gpu-accept"):
         assert __version__ in run(commands / name, "--version", cwd=installed)
-        assert "render" in run(commands / name, "--help", cwd=installed)
+        assert "doctor" in run(commands / name, "--help", cwd=installed)
+        example = run(commands / name, "show", "site", "example", cwd=installed)
+        assert example == (ROOT / "values" / "site.example.yaml").read_text()
 
 
 def test_everything_that_users_read_is_in_the_wheel(installed: Path) -> None:

@@ -32,19 +32,20 @@ from accept.commands import (
 )
 from accept.commands.choices import Listing, Schema, Shown
 from accept.commands.drill_result import Drill
-from accept.config import floors, resources
+from accept.config import floors, resources, site_file
 from accept.config.chart_values import Values, chart_schema
 from accept.config.explanations import explanations
 from accept.config.machine import Confidence
 from accept.config.references import Figure
 from accept.core import causes, checks, evidence
+from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.catalog.metrics import Better
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.judge.bounds import bound_text
 from accept.core.judge.summary import NodeLists
 from accept.core.model import GroupKind, Plan, Record, Verdict
-from accept.core.serde import dump, keys_of, known, nearest, read, schema
+from accept.core.serde import did_you_mean, dump, keys_of, known, read, schema
 from accept.core.text import count, duration, format_size, plain
 from accept.evidence import bucket, rundir
 from accept.plan.chart import chart_folder
@@ -88,7 +89,10 @@ class Listed:
     machines: tuple[Entry, ...] | None = None
     suites: tuple[Entry, ...] | None = None
     checks: tuple[Entry, ...] | None = None
+    causes: tuple[Entry, ...] | None = None
+    faults: tuple[Entry, ...] | None = None
     backends: tuple[Entry, ...] | None = None
+    sites: tuple[Entry, ...] | None = None
     errors: tuple[Entry, ...] | None = None
 
 
@@ -144,11 +148,37 @@ class CausePage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FaultPage:
+    """A fault that a drill can inject: `accept show fault`."""
+
+    fault: str
+    about: str
+    #: The part of a run that it affects; it decides how --inject names it.
+    scope: Scope
+    #: Checks that can detect it.
+    checks: tuple[str, ...]
+    #: Causes for which a run with it is correctly rejected.
+    causes: tuple[causes.Cause, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPage:
+    """A run on this workstation and its plan: `accept show run`."""
+
+    run: RunEntry
+    #: None if its folder has no plan, such as that of a run from a bucket.
+    plan: plan.PlannedRun | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChartPath:
     """The path of the Helm chart: `accept chart`."""
 
     chart: str
 
+
+#: The site file that comes with `accept`, as `accept show site` names it.
+_EXAMPLE: Final = "example"
 
 #: The types of files, and of what commands print with --json.
 _TYPES: Final[Mapping[Schema, type]] = {
@@ -187,6 +217,8 @@ _TYPES: Final[Mapping[Schema, type]] = {
     Schema.RUNS: ListedRuns,
     Schema.CHECK: CheckPage,
     Schema.CAUSE: CausePage,
+    Schema.FAULT: FaultPage,
+    Schema.RUN: RunPage,
     Schema.ERROR: Entry,
     Schema.CHART: ChartPath,
 }
@@ -235,6 +267,27 @@ def _backends() -> tuple[Entry, ...]:
         text = (backend.__doc__ or "").strip().splitlines()
         entries.append(Entry(name=name, about=text[0] if text else ""))
     return tuple(entries)
+
+
+def _causes() -> tuple[Entry, ...]:
+    return tuple(Entry(name=cause, about=cause.row.meaning) for cause in causes.Cause)
+
+
+def _faults() -> tuple[Entry, ...]:
+    return tuple(Entry(name=name, about=fault.about) for name, fault in FAULTS.items())
+
+
+def _sites() -> tuple[Entry, ...]:
+    """Return the site files that are found without --site, and the example."""
+    found = site_file.find_site()
+    entries = [
+        Entry(name=str(path), about="found; commands that plan a run use it")
+        if path == found
+        else Entry(name=str(path), about="not used" if path.exists() else "does not exist")
+        for path in site_file.candidates()
+    ]
+    about = "an example with every key: accept show site example > site.yaml"
+    return (*entries, Entry(name=_EXAMPLE, about=about))
 
 
 def _runs() -> tuple[RunEntry, ...]:
@@ -363,13 +416,16 @@ _LISTS: Final[Mapping[Listing, Callable[[], tuple[Entry, ...]]]] = {
     Listing.MACHINES: _machines,
     Listing.SUITES: _suites,
     Listing.CHECKS: _checks,
+    Listing.CAUSES: _causes,
+    Listing.FAULTS: _faults,
     Listing.BACKENDS: _backends,
+    Listing.SITES: _sites,
     Listing.ERRORS: _errors,
 }
 
 
 def do_show(what: Shown, name: str, terminal: Terminal, *, machine: str, nodes: int) -> int:
-    """Print a file with all defaults filled in, a check, a cause, or an error code.
+    """Print a file with all defaults filled in, a run, or the page of a name.
 
     `machine` and `nodes` are those of the estimated times of a suite.
     """
@@ -382,14 +438,26 @@ def do_show(what: Shown, name: str, terminal: Terminal, *, machine: str, nodes: 
         times = _step_times(config.load_machine(machine), suite, nodes)
         terminal.result(suite.value, _yaml(suite.value) + times)
     elif what is Shown.SITE:
-        site = config.load_site(name).value
-        terminal.result(site, _yaml(site))
+        example = resources.values() / "site.example.yaml"
+        site = config.load_site(str(example) if name == _EXAMPLE else name).value
+        text = example.read_text(encoding="utf-8") if name == _EXAMPLE else _yaml(site)
+        terminal.result(site, text)
     elif what is Shown.CHECK:
         check = _check_page(name)
         terminal.result(check, *_check_text(check))
     elif what is Shown.CAUSE:
         page = _cause_page(name)
         terminal.result(page, f"{page.cause} (owner: {page.owner})\n{page.section}")
+    elif what is Shown.FAULT:
+        fault = _fault_page(name)
+        terminal.result(fault, *_fault_text(fault))
+    elif what is Shown.BACKEND:
+        backends.load(name)
+        entry = next(entry for entry in _backends() if entry.name == name)
+        terminal.result(entry, f"{entry.name}: {entry.about}")
+    elif what is Shown.RUN:
+        run_page = _run_page(name)
+        terminal.result(run_page, *_run_text(run_page))
     else:
         error = _error(name)
         terminal.result(error, f"{error.name}\n{error.about}")
@@ -462,7 +530,7 @@ def _cause_page(name: str) -> CausePage:
         raise BadInput(
             f"there is no cause {plain(name, 60)!r}",
             code=Code.CAUSE_UNKNOWN,
-            hint=known(name, causes.Cause),
+            hint=f"{did_you_mean(name, causes.Cause)}all causes: accept list causes",
         )
     row = cause.row
     return CausePage(
@@ -474,16 +542,71 @@ def _cause_page(name: str) -> CausePage:
     )
 
 
+def _fault_page(name: str) -> FaultPage:
+    """Return what a fault declares. Raises BadInput."""
+    if name not in FAULTS:
+        raise BadInput(
+            f"there is no fault {plain(name, 60)!r}",
+            code=Code.FAULT_UNKNOWN,
+            hint=known(name, FAULTS),
+        )
+    fault = FAULTS[name]
+    seen_as = fault.seen_as or name
+    return FaultPage(
+        fault=name,
+        about=fault.about,
+        scope=fault.scope,
+        checks=tuple(check.name for check in checks.REGISTRY.values() if seen_as in check.faults),
+        causes=tuple(sorted(fault.causes)),
+    )
+
+
+#: How --inject names a fault, by its scope.
+_INJECTED = {
+    Scope.RANK: "{}@HOST:LOCALRANK",
+    Scope.HOST: "{}@HOST",
+    Scope.EVERYWHERE: "'{}@*'",
+}
+
+
+def _fault_text(page: FaultPage) -> Iterator[str | Table]:
+    """Yield the page of a fault."""
+    yield f"{page.fault}: {page.about}"
+    rows = [
+        ("inject", f"accept run --inject {_INJECTED[page.scope].format(page.fault)}"),
+        ("checks", ", ".join(page.checks) or "none; the search for hosts or the network shows it"),
+        ("causes", ", ".join(page.causes)),
+    ]
+    yield Table(rows=rows)
+
+
+def _run_page(name: str) -> RunPage:
+    """Return what this machine knows of a run. Raises BadInput."""
+    folder = rundir.find(name)
+    try:
+        planned = plan.planned(run.read_run(folder)) if (folder / rundir.RUN).is_file() else None
+    except BadInput:
+        planned = None
+    return RunPage(run=_run_entry(folder), plan=planned)
+
+
+def _run_text(page: RunPage) -> Iterator[str | Table]:
+    """Yield the page of a run."""
+    entry = page.run
+    yield _table_of_runs((entry,))
+    yield f"folder: {entry.folder}"
+    if page.plan is not None:
+        yield f"\n{plan.plan_text(page.plan)}"
+
+
 def _error(name: str) -> Entry:
     """Return the explanation of an error code. Raises BadInput."""
     entries = {entry.name: entry for entry in _errors()}
     if name.upper() not in entries:
-        closest = nearest(name, entries)
-        suggestion = f"did you mean {closest}? " if closest else ""
         raise BadInput(
             f"there is no error code {plain(name, 60)!r}",
             code=Code.CODE_UNKNOWN,
-            hint=f"{suggestion}all codes: accept list errors",
+            hint=f"{did_you_mean(name, entries)}all codes: accept list errors",
         )
     return entries[name.upper()]
 

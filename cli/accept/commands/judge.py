@@ -424,12 +424,13 @@ def text(judged: Judged, terminal: Terminal) -> str:
         files = [f"{skipped.file} ({skipped.reason})" for skipped in judged.skipped]
         left_out = f"Left out: {count(len(files), 'file')} without results: "
         notes.append(left_out + shortened(files, _MAX_SKIPPED))
-    return reports.table(
+    screen = reports.table(
         judged.verdict,
         width=min(terminal.width, 80),
         color=terminal.color,
         place=replace(place, notes=tuple(notes)),
     )
+    return terminal.as_called(screen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -641,6 +642,7 @@ def do_report(name: str, terminal: Terminal, *, form: str) -> int:
     if form == "files":
         files = write_reports(judged)
         terminal.result(Reports(files=files), "\n".join(files))
+        terminal.progress("next: open report.html in a browser, or send it: it needs no other file")
     elif form == "html":
         html = html_page(judged)
         terminal.result(Reports(html=html), html)

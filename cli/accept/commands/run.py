@@ -572,8 +572,9 @@ def do_watch(name: str, terminal: Terminal) -> int:
         # The coordinator crashed or was killed, and formed no verdict.
         code = Exit.INTERRUPTED
     # The console has shown the coordinator's verdict already.
-    ended = f"{job.attempt} ended with exit status {code}; next: accept collect {job.attempt}"
+    ended = f"{job.attempt} ended with exit status {code}"
     terminal.result(Watched(attempt=job.attempt, exit=code), ended)
+    terminal.progress(f"next: accept collect {job.attempt}")
     return code
 
 
@@ -584,6 +585,7 @@ def do_collect(name: str, terminal: Terminal) -> int:
     else:
         evidence = collect(rundir.find_own(name), terminal)
     terminal.result(Collected(evidence=str(evidence)), str(evidence))
+    terminal.progress(f"next: accept judge {evidence.parent.name}")
     return Exit.PASS
 
 
@@ -614,6 +616,8 @@ def do_cancel(name: str, terminal: Terminal) -> int:
     outcome = cancel(job, folder, terminal)
     result = Cancelled(attempt=job.attempt, outcome=outcome)
     terminal.result(result, _CANCELLATIONS[outcome].format(job.attempt))
+    if _is_collected(folder):
+        terminal.progress(f"next: accept judge {job.attempt}")
     done = outcome in (Cancellation.CANCELLED, Cancellation.HAD_ENDED)
     return Exit.PASS if done else Exit.INCOMPLETE
 

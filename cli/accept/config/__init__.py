@@ -24,7 +24,7 @@ from accept.config.yaml_file import Document, load, with_bases
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.model import Reference
-from accept.core.serde import Invalid, escaped, known
+from accept.core.serde import Invalid, did_you_mean, escaped, known
 
 __all__ = [
     "Loaded",
@@ -126,7 +126,8 @@ def _path(kind: Literal["machines", "suites"], name_or_path: str) -> Path:
     listed = names(kind)
     if name_or_path in listed:
         return resources.values() / kind / f"{name_or_path}.yaml"
-    hint = f"{known(name_or_path, listed)}; or the path of your own file"
+    near = did_you_mean(name_or_path, listed)
+    hint = f"{near}all {kind}: accept list {kind}; or the path of your own file"
     if Path(name_or_path).is_file():
         hint = f"for the file with that name write ./{name_or_path}"
     raise BadInput(

@@ -32,6 +32,7 @@ from typing import (
 )
 
 from accept.core.error_codes import Code
+from accept.core.text import plain
 
 T = TypeVar("T")
 
@@ -298,19 +299,35 @@ def describe(hint: object) -> str:
     return _kind(hint).words
 
 
-def nearest(asked: str, names: Iterable[str]) -> str | None:
-    """Return the name that `asked` was probably meant to be, or None."""
+#: With more names than these, a list of all is as good.
+_MOST_SUGGESTIONS = 3
+
+
+def nearest(asked: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that `asked` was probably meant to be, at most three.
+
+    Names that begin with it come first: "a4" is "a4-highgpu-8g" rather than "a4x-highgpu-4g".
+    Otherwise it is the most similar name.
+    """
     by_lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(asked.lower()[:200], by_lower, 1, 0.6)
-    return by_lower[close[0]] if close else None
+    start = asked.lower()[:200]
+    begun = [name for name in by_lower if start and name.startswith(start)]
+    whole_words = [name for name in begun if not name[len(start) :][:1].isalnum()]
+    close = whole_words or begun or difflib.get_close_matches(start, by_lower, 1, 0.6)
+    return tuple(by_lower[name] for name in close) if len(close) <= _MOST_SUGGESTIONS else ()
+
+
+def did_you_mean(asked: str, names: Iterable[str]) -> str:
+    """Return "did you mean …? " for an unknown name; "" if no name is near."""
+    *others, last = [plain(name, 80) for name in nearest(asked, names)] or [""]
+    choices = f"{', '.join(others)} or {last}" if others else last
+    return f"did you mean {choices}? " if choices else ""
 
 
 def known(asked: str, names: Iterable[str], what: str = "known") -> str:
-    """Return the hint for an unknown name: the nearest existing name, and a list of all."""
+    """Return the hint for an unknown name: the nearest existing names, and a list of all."""
     all_names = list(names)
-    nearest_name = nearest(asked, all_names)
-    listing = f"{what}: {', '.join(all_names) or 'none'}"
-    return f"did you mean {nearest_name}? {listing}" if nearest_name else listing
+    return f"{did_you_mean(asked, all_names)}{what}: {', '.join(all_names) or 'none'}"
 
 
 # Types

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.serde import escaped
+from accept.core.serde import did_you_mean, escaped
 from accept.core.text import plain
 
 RUN = "run.json"
@@ -219,11 +219,12 @@ def _not_own(folder: Path) -> BadInput:
 
 
 def _unknown(name: str) -> BadInput:
-    newest = ", ".join(p.name for p in listed()[-3:][::-1]) or "none"
+    names = [folder.name for folder in listed()[::-1]]
     return BadInput(
         f"there is no run {name[:200]!r}",
         code=Code.RUN_UNKNOWN,
-        hint=f"newest runs: {newest}; or give a folder",
+        hint=f"{did_you_mean(name, names)}newest runs: {', '.join(names[:3]) or 'none'}; "
+        "or give a folder",
     )
 
 

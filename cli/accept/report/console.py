@@ -17,7 +17,6 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from accept.core.serde import dump
 from accept.core.text import visible
 
 if TYPE_CHECKING:
@@ -104,6 +103,8 @@ class Terminal:
     json: bool = False
     quiet: bool = False
     verbose: bool = False
+    #: Returns a text whose commands have the name that the program was called by.
+    as_called: Callable[[str], str] = str
     _began: float = field(default_factory=time.monotonic)
     #: Prints a line above the progress of a run, while that is on the terminal.
     _print_above: Callable[[Text], None] | None = None
@@ -129,9 +130,13 @@ class Terminal:
 
     def progress(self, text: str) -> None:
         """Print one line of progress on stderr, with the seconds since the start."""
-        if self.quiet:
-            return
-        self._print_progress(f"{time.monotonic() - self._began:7.1f} s", f"  {visible(text)}")
+        if not self.quiet:
+            self.notice(text)
+
+    def notice(self, text: str) -> None:
+        """Print a line on stderr like progress, but with --quiet, too."""
+        text = self.as_called(visible(text))
+        self._print_progress(f"{time.monotonic() - self._began:7.1f} s", f"  {text}")
 
     def log(self, line: str) -> None:
         """Print a line of a run's log on stderr, which has a time of its own."""
@@ -227,6 +232,9 @@ def _printable(line: str, *, keeps_colors: bool) -> str:
 
 def _json(value: object) -> str:
     """Return a value as JSON; characters that control a terminal or are invisible are escaped."""
+    # The help needs this module, but prints no JSON.
+    from accept.core.serde import dump
+
     text = json.dumps(dump(value), indent=1, ensure_ascii=False)
     return re.sub(
         r"[^\x20-\x7e\n]",
