@@ -1,4 +1,4 @@
-# `make run` and `make test` work on a bare machine. `make help` lists the other targets.
+# `make demo`, `make run` and `make test` work on a bare machine. `make help` lists the other targets.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

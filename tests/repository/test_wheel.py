@@ -188,6 +188,7 @@ def test_everything_that_users_read_is_in_the_wheel(installed: Path) -> None:
         ("show", "error", "E-USAGE"),
         ("list", "errors"),
         ("schema", "site"),
+        ("show", "site", "example"),
         ("show", "machine", "a4-highgpu-8g"),
         ("show", "suite", "standard"),
     ):
