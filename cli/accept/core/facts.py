@@ -195,7 +195,7 @@ class Inventory:
     ipc_lock: bool = False
     #: Versions of installed software; None: unknown.
     versions: Mapping[str, str | None] = field(default_factory=dict)
-    #: Settings of NCCL, without those that the host's own profile chooses.
+    #: Settings of NCCL, without those that `launchers/rank.sh` chose on the host.
     nccl_settings: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
