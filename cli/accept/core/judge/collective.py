@@ -489,11 +489,8 @@ def _fallbacks(evidence: Evidence) -> Iterator[tuple[Cause, str, str]]:
         for path, host in _users(record, NCCL_DETOURS):
             _, net, network = path.partition("NET/")
             if net and machine.gpu_direct and _is_promised(machine, network) and not single_host:
-                yield (
-                    fallback,
-                    f"used {network} without GDRDMA: data goes through host memory",
-                    host,
-                )
+                text = f"used {network} without GDRDMA: data goes through host memory"
+                yield fallback, text, host
             elif path == _NVLS_OFF and machine.nvls:
                 yield Cause.NVLS_OFF, "has no NVLS, although its switches can reduce", host
             elif machine.peer_to_peer and (path in _SLOW_PATHS or (path == "NET" and single_host)):
