@@ -123,7 +123,7 @@ def test_a_network_may_have_other_names_in_the_log(network: str) -> None:
 @pytest.mark.parametrize(
     ("detours", "words"),
     [
-        ({"NET/gIB": ["h1"]}, "h1 used gIB without GDRDMA: data go through host memory"),
+        ({"NET/gIB": ["h1"]}, "h1 used gIB without GDRDMA: data goes through host memory"),
         (
             {"SHM": ["h1"]},
             "h1 moved data between its GPUs through shared memory; NVLink is promised",

@@ -387,7 +387,7 @@ def test_a_gpu_whose_digest_differs_from_that_of_its_peers_is_named() -> None:
 
     found = judged(records(facts=facts))
     assert blamed(found) == {"h0:2": "wrong-result"}
-    assert "another result than 15 of 16 equal devices" in found.suspects[0].why
+    assert "a different result from 15 of 16 equal devices" in found.suspects[0].why
 
 
 def test_a_wrong_digest_does_not_repeat_a_problem_of_the_same_gpu() -> None:

@@ -231,7 +231,7 @@ def digested(odd: str, device: str = "CPU") -> Verdict:
 def test_what_hosts_compute_by_themselves_is_compared_among_equal_devices() -> None:
     verdict = digested("h3")
     assert blamed(verdict) == {("node", "h3", "gradients-differ")}
-    assert "another result than 7 of 8 equal devices" in verdict.suspects[0].why
+    assert "a different result from 7 of 8 equal devices" in verdict.suspects[0].why
     assert digested("h3", device="another CPU").state is State.PASS
 
 
