@@ -103,7 +103,7 @@ def _discovery(nodes: int) -> list[Row]:
 
 
 def _overhead(nodes: int = 3) -> list[Row]:
-    """Measure a full `accept run` of `quick`, with the start of pods and the fetch of evidence."""
+    """Measure a full `accept run` of `quick`, including pod start and evidence download."""
     with (
         Cluster(nodes) as cluster,
         cluster.namespace(wait=True) as namespace,

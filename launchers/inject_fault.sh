@@ -72,7 +72,7 @@ case $1 in
             interface=''
         fi 2>/dev/null
         if [ -e slow ]; then
-            echo "$interface is shaped still: tc qdisc del dev $interface root"
+            echo "$interface is still shaped: tc qdisc del dev $interface root"
         elif [ -n "$interface" ] && [ "$(queues "$interface")" != "$(cat before)" ]; then
             echo "$interface is not as it was: $(queues "$interface" | head -n 1)"
         else

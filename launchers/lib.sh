@@ -103,7 +103,7 @@ find_mpi() {
     pick_interface
 }
 
-# mpi_settings: prints the settings of Open MPI for the group, one in each line: LAYER NAME VALUE. The layer that starts
+# mpi_settings: prints the settings of Open MPI for the group, one per line: LAYER NAME VALUE. The layer that starts
 # the ranks is PRTE in Open MPI 5.0; 4.1 has other names.
 mpi_settings() {
     # The agent runs through sh, because the run's folder may be mounted noexec. mpirun splits this value at blanks and
@@ -125,7 +125,7 @@ mpi_settings() {
     rank_settings
 }
 
-# rank_settings: prints those of them that the ranks need, whatever starts them.
+# rank_settings: prints the settings that the ranks need, no matter if mpirun or srun starts them.
 rank_settings() {
     [ -z "$interface" ] || echo "OMPI btl_tcp_if_include $interface"
     echo 'OMPI pml ob1'

@@ -251,8 +251,8 @@ if [ -z "$coordinates" ]; then
 fi
 
 # From here on: the coordinator's pod.
-# receive_finished: waits for the finished steps of an earlier attempt, which the workstation sends. It fails after 120 s
-# in which nothing came.
+# receive_finished: waits for the finished steps of an earlier attempt, which the workstation sends. It fails if
+# nothing arrives for 120 s.
 receive_finished() {
     n=0 size=''
     until [ -e earlier.tar.bz2 ]; do
@@ -323,14 +323,14 @@ finish() {
 }
 if upload evidence --seconds "${ACCEPT_SEND_SECONDS:-300}"; then
     say "evidence: ${ACCEPT_RESULTS%/}/runs/$ACCEPT_ATTEMPT"
-    # The workstation often cannot reach a folder of the pods and has only this log, which holds the records if they
-    # are less than 1 MiB when packed. A bucket it can reach.
+    # The workstation can reach a bucket. It often cannot reach a folder of the pods; then it has only this log, which
+    # always contains records of up to 1 MiB.
     case $ACCEPT_RESULTS in /* | file://*) folder=yes ;; *) folder='' ;; esac
     if [ -z "$folder" ] || [ "$(wc -c < evidence/records.jsonl)" -le 1048576 ]; then
         finish
     fi
 else
-    # The coordinator has left this to print if there is a bucket.
+    # If there is a bucket, the coordinator does not print the packed records but writes them to this file.
     cat packed 2>/dev/null
 fi
 if ! tar -cf evidence.tar.new evidence || ! mv evidence.tar.new evidence.tar; then

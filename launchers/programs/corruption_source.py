@@ -71,8 +71,8 @@ class Accuser:
     def accuse(self, kind: Collective, where: str, by_source: list[int], wrong: list[int]) -> None:
         """Find out which ranks corrupted the data, and print them. All ranks call this together.
 
-        If the operation itself does not show it (a sum hides its terms, a pair has two ends), an
-        all-gather over the same ranks is checked as well, once per collective.
+        The operation itself may not show it: a sum hides its terms, and a pair has two ends. Then
+        an all-gather over the same ranks is checked as well, once per collective.
         """
         ranks = self.operations.me.size
         names = self.verdict(kind, by_source)

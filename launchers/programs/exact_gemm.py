@@ -12,7 +12,7 @@ accumulators hold integers up to 2^24, and those of fp8 on Hopper, which keep ab
 Operands are exact in every type. Of the result, |r| <= 127 takes seven bits and 2^m is a power of
 two: bf16 keeps eight. 127 terms of +1 and -1 make r odd, so no element is zero and there is only
 one bit pattern for each. The period is prime: it divides no tile, so a tile in the wrong place is
-seen.
+detected.
 """
 
 from __future__ import annotations
