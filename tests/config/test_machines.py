@@ -191,7 +191,7 @@ class TestSixtyFourNodes:
             assert "93% of the peak" in text
             assert source in text.replace("\\", "")
 
-    def test_the_users_expectation_has_priority(self) -> None:
+    def test_an_expectation_of_the_user_has_priority(self) -> None:
         plan = planned("a4-highgpu-8g", 64, "all-reduce", expect=("all-reduce@8G>=395",))
         assert verdict(plan, 1.0).state is State.FAIL
         plan = planned("a4-highgpu-8g", 64, "all-reduce", expect=("all-reduce@8G>=100",))
@@ -282,7 +282,7 @@ def test_the_topology_command_needs_only_tools_of_the_image(name: str, tmp_path:
     assert done.stdout == (b"/a/b\n" if topology else b"")
 
 
-class TestOneOfYourOwn:
+class TestMachineOfTheUser:
     def test_extends_another_file(self, mine: Path) -> None:
         machine = config.load_machine(str(mine)).value
         base = config.load_machine("h100-8").value

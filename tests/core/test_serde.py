@@ -83,7 +83,7 @@ class TestReading:
         assert tree.by_name == {"the_key": Leaf(name="x", size_gb=3)}
         assert dump(tree)["byName"] == {"the_key": {"name": "x", "sizeGB": 3}}
 
-    def test_an_int_is_a_good_float(self) -> None:
+    def test_an_int_is_a_valid_float(self) -> None:
         share = read(Tree, {"share": 1}).share
         assert share == 1.0
         assert isinstance(share, float)
@@ -96,13 +96,13 @@ class TestReading:
         assert read(Tree, {"gpus": "detect"}).gpus == "detect"
         assert read(Tree, {"count": None}).count is None
 
-    def test_text_stands_for_a_number_where_allowed(self) -> None:
+    def test_text_may_represent_a_number_if_allowed(self) -> None:
         assert read(Tree, {"wait": "3s"}).wait == 3.0
 
     def test_a_plain_type_can_be_read_too(self) -> None:
         assert read(dict[str, int], {"a": 1}) == {"a": 1}
 
-    def test_path_goes_before_the_path_inside(self) -> None:
+    def test_the_outer_path_precedes_the_inner_one(self) -> None:
         with pytest.raises(Invalid) as caught:
             read(Tree, {"leaves": [{}]}, path=("forest", 2))
         assert caught.value.path == ("forest", 2, "leaves", 0)
@@ -193,7 +193,7 @@ class TestRefusals:
         assert error.code is Code.KEY_MISSING
         assert error.message.endswith(": a, b")
 
-    def test_one_line_whatever_the_input(self) -> None:
+    def test_a_message_is_one_line_for_any_input(self) -> None:
         error = refusal({"colour": "a\nb\x1b[31m" + "x" * 1000})
         assert "\n" not in str(error)
         assert "\x1b" not in str(error)
@@ -221,7 +221,7 @@ class TestJson:
         assert list(json.loads(to_json(step)))[:4] == ["id", "checks", "script", "groups"]
         assert "size" not in dump(model.Metric(check="a", name="b", value=1.0, unit=""))
 
-    def test_none_is_written_where_it_is_not_the_default(self) -> None:
+    def test_none_is_written_if_it_is_not_the_default(self) -> None:
         assert dump(Tree(at_most=None))["atMost"] is None
         assert read(Tree, dump(Tree(at_most=None))).at_most is None
         machine = model.PlannedMachine(name="gpu", gpus=None, ranks=None)

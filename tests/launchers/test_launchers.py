@@ -181,7 +181,7 @@ class TestRank:
         assert (found["ACCEPT_HOST"], found["ACCEPT_LOCAL_RANK"]) == ("h7", "3")
         assert found["ACCEPT_DIR"] == str(node)
 
-    def test_brings_the_nodes_settings_and_its_own_scratch(self, node: Path) -> None:
+    def test_has_the_settings_and_the_scratch_folder_of_the_node(self, node: Path) -> None:
         found = self.env(node)
         assert found["NCCL_OWN"] == "a b"
         assert found["TMPDIR"] == f"{node}/tmp"
@@ -193,7 +193,7 @@ class TestRank:
     def test_on_one_host_it_uses_the_loopback(self, node: Path) -> None:
         assert self.env(node)["GLOO_SOCKET_IFNAME"] == "lo"
 
-    def test_a_setting_of_the_users_own_is_kept(self, node: Path) -> None:
+    def test_a_setting_of_the_user_is_kept(self, node: Path) -> None:
         assert self.env(node, NCCL_SOCKET_IFNAME="eth7")["NCCL_SOCKET_IFNAME"] == "eth7"
 
     @pytest.mark.parametrize(("rank", "own", "shift"), [("0", "2", "2"), ("1", "5", "4")])
@@ -220,7 +220,7 @@ class TestRank:
         self.env(node, ACCEPT_PROGRESS=str(tmp_path / "progress" / "deep"))
         assert (tmp_path / "progress" / "deep").is_dir()
 
-    def test_the_rank_is_the_process_itself(self, node: Path) -> None:
+    def test_the_exit_status_is_that_of_the_program(self, node: Path) -> None:
         assert sh(node / "rank.sh", "sh", "-c", "exit 7").returncode == 7
 
 
@@ -282,7 +282,7 @@ class TestSteps:
             ("5.0.8", "plm_ssh_agent", "orte_keep_fqdn_hostnames"),
         ],
     )
-    def test_speaks_the_parameters_of_each_open_mpi(
+    def test_uses_the_parameter_names_of_each_open_mpi(
         self, node: Path, version: str, has: str, has_not: str
     ) -> None:
         fake = node / "bin" / "mpirun"
@@ -296,7 +296,7 @@ class TestSteps:
         assert f"'{has}' '/bin/sh " in done.stdout
 
     @pytest.mark.parametrize(("build", "is_asked"), [("per_iter_timing", True), ("", False)])
-    def test_times_each_repetition_only_with_builds_that_can(
+    def test_times_each_repetition_only_with_builds_that_support_it(
         self, node: Path, tmp_path: Path, build: str, *, is_asked: bool
     ) -> None:
         folder = tmp_path / "gpus"
@@ -754,7 +754,7 @@ class TestPodEntrypoint:
         assert launch.is_separate
 
     @pytest.mark.parametrize("sent", [True, False])
-    def test_the_coordinator_waits_a_while_for_finished_steps(
+    def test_the_coordinator_waits_for_a_limited_time_for_finished_steps(
         self, pod: Path, *, sent: bool
     ) -> None:
         self.fill(pod, coordinate=': > "$2"; echo 5 > status; echo over 1<>events\n')

@@ -743,7 +743,7 @@ class TestExcerpts:
         assert good["exit"] != 0
 
     @pytest.mark.parametrize("part", [0.5, 0.8, 0.95])
-    def test_a_cut_off_log_alone_is_open(self, folder: Path, part: float) -> None:
+    def test_a_single_cut_off_log_is_left_open(self, folder: Path, part: float) -> None:
         folder.mkdir()
         text = table("all_reduce", ["a"], range(8), 480.0)
         (folder / "a.log").write_text(text[: int(len(text) * part)])

@@ -129,7 +129,7 @@ def test_one_dead_pair_accuses_nobody_and_does_not_pass(
     assert verdict.state is State.FAIL
 
 
-def test_pair_with_only_a_message_of_the_launcher_accuses_nobody(
+def test_a_pair_with_only_a_message_of_the_launcher_accuses_nobody(
     tmp_path: Path, logs: Path
 ) -> None:
     message = "srun: error: cnode3-007: task 8: Killed\n"
@@ -138,7 +138,7 @@ def test_pair_with_only_a_message_of_the_launcher_accuses_nobody(
     assert verdict.state is State.FAIL
 
 
-def test_log_that_ends_between_two_tables_accuses_nobody(tmp_path: Path, logs: Path) -> None:
+def test_a_log_that_ends_between_two_tables_accuses_nobody(tmp_path: Path, logs: Path) -> None:
     def cut(name: str, text: str) -> str:
         return text[: text.index("# nccl-tests version", 100)] if name == PAIR else text
 

@@ -114,7 +114,7 @@ def test_the_worst_nodes_come_first() -> None:
     assert len(plot.rows) + plot.rest == 1024
 
 
-def test_gaps_are_never_left_out() -> None:
+def test_missing_parts_of_a_run_are_always_listed() -> None:
     run = reported("pass")
     assert gaps(run) == ()
     verdict = replace(run.verdict, missing=("h77",), part="4 of the 8 GPUs of each node")

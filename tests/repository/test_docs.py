@@ -248,11 +248,11 @@ class TestReadme:
     def test_names_every_state(self) -> None:
         assert set(rows("README.md", "state")) == {state.value for state in State}
 
-    def test_names_the_data_where_it_is(self) -> None:
+    def test_names_the_paths_of_the_data(self) -> None:
         assert (ROOT / "values" / "site.example.yaml").is_file()
         assert "/.local/state/accept/runs" in text_of("README.md")
 
-    def test_lists_what_is_missing_yet(self) -> None:
+    def test_lists_missing_features(self) -> None:
         planned = text_of("README.md").partition("## Not there yet")[2]
         assert "an image to pull" in planned
 

@@ -148,7 +148,7 @@ def test_the_chart_is_found_outside_a_checkout(installed: Path) -> None:
     assert shipped == built
 
 
-def test_a_plain_install_stays_light(installed: Path) -> None:
+def test_a_plain_install_stays_small(installed: Path) -> None:
     """The size is tens of MB: `render` and `judge` need no package of the extras."""
     packages = next((installed / "env" / "lib").glob("python3*")) / "site-packages"
     size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file())

@@ -68,7 +68,7 @@ class TestEvidenceRebuiltFromALog:
         job = stored_job(results=results)
         return folder, kubernetes_collect._from_log(job, state, folder, target)
 
-    def test_is_judged_like_the_evidence_it_was(self) -> None:
+    def test_is_judged_like_the_original_evidence(self) -> None:
         folder, missing = self.collected(sample_evidence.console(sample_evidence.record()))
         judged = judge.judge_path(str(folder), expect=())
         expected = sample_evidence.verdict_of(sample_evidence.record())
@@ -82,7 +82,7 @@ class TestEvidenceRebuiltFromALog:
         assert (verdict.interruption, verdict.exit) == ("deleted", 5)
         assert "raw logs" in missing[0]
 
-    def test_is_written_as_a_report_like_any(self) -> None:
+    def test_has_a_report_like_any_other(self) -> None:
         folder, _ = self.collected(sample_evidence.console(sample_evidence.record()))
         assert accept("report", "run").code == 0
         assert (folder / rundir.EVIDENCE / evidence.REPORT).is_file()
@@ -128,7 +128,7 @@ class TestEvidenceRebuiltFromALog:
 
 
 class TestCollecting:
-    def test_of_a_run_that_was_cut_off_waits_for_its_end(self, monkeypatch: Any) -> None:
+    def test_of_a_run_that_is_still_running_is_refused(self, monkeypatch: Any) -> None:
         # What asks the cluster is tested on a real one; here that the refusal is not swallowed.
         folder = rundir.create("run")
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
@@ -242,7 +242,9 @@ class TestEvidenceThatCannotBeFetched:
         assert "--no-collect" in message
         assert removed == []
 
-    def test_does_not_where_it_is_not_wanted(self, removed: list[str]) -> None:
+    def test_does_not_keep_the_run_if_the_evidence_is_not_requested(
+        self, removed: list[str]
+    ) -> None:
         assert accept("delete", "run", "--no-collect").code == 0
         assert removed == ["run"]
 

@@ -154,7 +154,7 @@ class TestAJobFile:
 
 
 class TestAnAccess:
-    def test_gives_hosts_nothing_of_the_users_own(self, tmp_path: Path) -> None:
+    def test_forwards_no_agent_or_settings_of_the_user_to_hosts(self, tmp_path: Path) -> None:
         """Hosts that are tested are not trusted, whatever the user's configuration is."""
         config = tmp_path / "config"
         config.write_text(

@@ -206,7 +206,7 @@ def test_dead_pairs_count_like_slow_ones_and_give_their_cause() -> None:
     assert [(b.hosts, b.cause) for b in shown(measured).blamed] == [(("h5",), "timed-out")]
 
 
-def test_wrong_data_accuse_whatever_the_speed() -> None:
+def test_wrong_data_accuse_a_host_at_any_speed() -> None:
     measured = [
         one._replace(cause=Cause.WRONG_DATA) if "h5" in one.hosts else one
         for one in pairs(8, 3, set())

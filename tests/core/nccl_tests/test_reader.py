@@ -135,7 +135,7 @@ def test_a_log_holds_a_table_for_each_collective() -> None:
     assert [table.collective for table in log.tables] == list(COLLECTIVES)
 
 
-def test_a_single_rank_has_no_bus_bandwidth_and_that_is_right() -> None:
+def test_a_single_rank_correctly_has_no_bus_bandwidth() -> None:
     log = parse(table_text(ranks=1).encode())
     assert log.problems == ()
     assert {side.busbw for row in only(log).rows for _, side in row.sides() if side} == {0.0}
@@ -173,7 +173,7 @@ def test_times_of_repetitions_are_read_and_time_stamps_are_ignored() -> None:
     assert [(m.size, m.value) for m in longest] == [(1 << 20, 60.1), (2 << 20, 96.1)]
 
 
-def test_old_builds_do_not_say_which_collective_it_is() -> None:
+def test_logs_of_old_builds_do_not_name_the_collective() -> None:
     log = parse(fixture("deviation"))
     assert causes(log) == ["incomplete-log"]
     assert metrics(log) == ()
@@ -247,7 +247,7 @@ def test_a_line_of_nccl_may_land_at_any_byte_of_a_row(at: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(1, 14))
-def test_lines_of_nccl_may_stand_between_any_two_lines(number: int) -> None:
+def test_lines_of_nccl_may_be_between_any_two_lines(number: int) -> None:
     lines = lines_of(CLEAN)
     log = parse(b"".join([*lines[:number], NCCL, NCCL, *lines[number:]]))
     assert (log.tables, log.problems) == (parse(CLEAN).tables, ())
@@ -265,7 +265,7 @@ def test_rows_cut_by_tagged_lines_and_by_warnings_are_mended() -> None:
     assert log.warnings == ("node2: NET/Socket : slow",)
 
 
-def test_networks_are_those_that_nccl_uses_with_the_hosts_that_say_so() -> None:
+def test_networks_are_those_that_nccl_uses_with_the_hosts_that_report_them() -> None:
     assert parse(fixture("interleaved")).networks == {"IB": ("node1",), "Socket": ("node2",)}
 
 
@@ -391,7 +391,7 @@ def test_sizes_that_our_program_leaves_out_are_not_missing() -> None:
     assert parse(text).problems == ()
 
 
-def test_a_footer_that_the_rows_do_not_add_up_to_is_a_problem() -> None:
+def test_a_footer_that_contradicts_the_rows_is_a_problem() -> None:
     log = parse(CLEAN.replace(b"Avg bus bandwidth    : ", b"Avg bus bandwidth    : 1"))
     assert causes(log) == ["incomplete-log"]
 
@@ -493,7 +493,7 @@ def test_the_same_table_from_two_hosts_of_one_rank_is_a_build_without_mpi() -> N
     assert causes(parse(text.encode())) == ["rank-count"]
 
 
-def test_a_crash_names_the_host_also_where_its_message_is_glued_to_a_row() -> None:
+def test_a_crash_names_the_host_even_if_its_message_is_in_the_middle_of_a_row() -> None:
     log = parse(fixture("crashed"))
     assert [(p.cause, p.host) for p in log.problems] == [
         ("crashed", "node1"),
@@ -696,7 +696,7 @@ def test_the_size_of_pieces_does_not_change_a_log(text: bytes, seed: int) -> Non
     text=st.binary(max_size=300)
     | st.text("0123456789 .eE#-/NAna_\n\r\t", max_size=300).map(str.encode)
 )
-def test_no_bytes_make_it_raise(text: bytes) -> None:
+def test_any_bytes_are_read_without_an_exception(text: bytes) -> None:
     rows = b"".join(lines_of(CLEAN)[:12])
     for whole in (text, CLEAN + text, rows + text, rows + b"  1048576  262144  float" + text):
         log = parse(whole)
