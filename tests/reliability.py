@@ -14,9 +14,11 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import pytest
+from tests import fault_marks
 from tests.cluster.faults import CELL, NO_SUCH_PART, PROPERTY, BackEnd, Fault, Observation
 from tests.factories.paths import ROOT
 
@@ -134,14 +136,20 @@ def _row_without_result(cell: Cell, marked: Collection[Cell]) -> str:
     return _short_line(cell[0], "not run yet" if cell in marked else why)
 
 
-def marked_tests() -> list[Cell]:
+@cache
+def marked_tests() -> tuple[Cell, ...]:
     """Return the fault and the back end of each marked test, without running anything."""
-    pattern = r"mark\.fault\(Fault\.(\w+), BackEnd\.(\w+)\)"
-    return [
-        (Fault[fault], BackEnd[back_end])
-        for file in sorted(CLUSTER.rglob("test_*.py"))
-        for fault, back_end in re.findall(pattern, file.read_text())
-    ]
+    words = ["--collect-only", "-q", "-m", "fault", "--reliability", "-p", fault_marks.__name__]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, str(CLUSTER)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = map(str.split, done.stdout.splitlines())
+    marks = [line[1:] for line in lines if line[:1] == [fault_marks.WORD]]
+    return tuple((Fault[fault], BackEnd[back_end]) for fault, back_end in marks)
 
 
 def _commit() -> str:

@@ -292,7 +292,8 @@ def guarded(me: Identity, progress: Progress, work: Callable[[], int]) -> None:
     """Run `work` and exit with its status; a failure prints one record and exits nonzero.
 
     The record names this rank if the failure is its own (no memory, a broken GPU, no torch). It
-    names no rank if a connection was lost, because then another rank is usually to blame.
+    names no rank if other ranks were unreachable or too late, because then another rank is usually
+    to blame; a fact shows that this one waited for them.
     """
     labels: dict[str, Any] = {"host": me.host, "rank": me.rank}
     try:
@@ -310,7 +311,10 @@ def guarded(me: Identity, progress: Progress, work: Callable[[], int]) -> None:
         status = EXIT_CRASHED
     except Exception as error:
         seen = f"rank {me.rank} on {me.host} failed in {progress}: {one_line(error)}"
-        problem(cause_of(error), seen, **({} if heard_of(error) else labels))
+        if heard_of(error):
+            fact("waited", str(progress), **labels)
+            labels = {}
+        problem(cause_of(error), seen, **labels)
         status = EXIT_CRASHED
     end(status)
 

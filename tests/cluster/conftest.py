@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -9,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.faults import FaultRecord
+from tests.cluster.faults import BackEnd, FaultRecord
+from tests.cluster.here import Here
 from tests.cluster.hosts import Hosts, why_not
-from tests.cluster.runs import VENV, Lab
+from tests.cluster.runs import VENV, Lab, Place
+from tests.cluster.slurm.cluster import SlurmCluster
+from tests.cluster.slurm.cluster import why_not as why_no_slurm
+from tests.cluster.slurm.login import Login
 
 obstacle = cache(why_not)
 
@@ -51,6 +56,36 @@ def make_lab(make_hosts: Callable[..., Hosts], tmp_path: Path) -> Iterator[Calla
             lab = Lab(hosts, tmp_path, venv=venv)
             stack.callback(lab.close)
             return lab
+
+        yield make
+
+
+@pytest.fixture
+def make_place(
+    back_end: BackEnd, request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[..., Place]]:
+    """Return a function that makes nodes of a back end, and a workstation.
+
+    Slurm runs on nodes of its own, so that a test need not undo its fault. `shared`: they see the
+    folder of the workstation.
+    """
+    with ExitStack() as stack:
+
+        def make(count: int = 4, *, size: str = "1g", shared: bool = False) -> Place:
+            place: Place
+            if back_end is BackEnd.SSH:
+                place = request.getfixturevalue("make_lab")(count, size=size)
+            elif back_end is BackEnd.SLURM:
+                if reason := why_no_slurm():
+                    pytest.skip(reason)
+                cluster = stack.enter_context(SlurmCluster(count, venv=VENV, size=size))
+                folder = tempfile.mkdtemp(dir=cluster.home if shared else tmp_path)
+                place = Login(cluster, Path(folder))
+            else:
+                request.getfixturevalue("run_extra")
+                place = Here(tmp_path)
+            stack.callback(place.close)
+            return place
 
         yield make
 

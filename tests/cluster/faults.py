@@ -1,13 +1,14 @@
 """Faults that the tests inject, the back ends they run on, and what a test saw of each.
 
-    @pytest.mark.fault(Fault.HOST_LOST, BackEnd.SSH)
-    def test_a_lost_host_is_named(make_lab, fault_record):
+    @injects(Fault.SIGTERM, BackEnd.LOCAL, BackEnd.SSH)
+    def test_sigterm_cancels_a_run(make_place, fault_record):
         ...
-        fault_record.begins("h4")
-        lab.hosts.kill("h4")
-        done = fault_record.judged(started.wait(), lab)
+        fault_record.begins("workstation")
+        os.kill(run.process.pid, signal.SIGTERM)
+        done = fault_record.judged(run.wait(), place)
 
-`make reliability` turns the records into docs/reliability.md.
+A test for one back end only has the mark `fault(Fault.HOST_LOST, BackEnd.SSH)`. `make reliability`
+turns the records into docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum, StrEnum
 from typing import Any
 
+import pytest
 from tests.cluster.runs import Check, Done, Workstation
 
 
@@ -61,6 +63,24 @@ class Fault(Enum):
     PARTITION = "the first host is cut off from half of the others"
 
 
+def injects(fault: Fault, *back_ends: BackEnd, ci: Iterable[BackEnd] = ()) -> pytest.MarkDecorator:
+    """Run a test with a fault on each back end, for `make_place`; CI runs only those in `ci`."""
+    return pytest.mark.parametrize(
+        "back_end",
+        [
+            pytest.param(
+                back_end,
+                id=back_end.value,
+                marks=[
+                    pytest.mark.fault(fault, back_end),
+                    *(() if back_end in ci else (pytest.mark.reliability,)),
+                ],
+            )
+            for back_end in back_ends
+        ],
+    )
+
+
 _ONE_HOST = "one host, without a network"
 _NO_BUCKET = "writes to no bucket"
 _NO_API = "no API server"
@@ -90,6 +110,7 @@ NO_SUCH_PART: dict[tuple[Fault, BackEnd], str] = {
         for fault in (Fault.BUCKET_DOWN, Fault.BUCKET_DOWN_AT_END, Fault.BUCKET_SLOW)
         for back_end in (BackEnd.LOCAL, BackEnd.SSH, BackEnd.SLURM)
     },
+    (Fault.CLOCK_SKEW, BackEnd.SLURM): "munge refuses clocks that differ, so the node is down",
     (Fault.API_AWAY, BackEnd.LOCAL): _NO_API,
     (Fault.API_AWAY, BackEnd.SSH): _NO_API,
 }

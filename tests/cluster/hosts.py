@@ -122,6 +122,11 @@ class Hosts(Machines):
         self._unnamed.add(name)
         self._write_names()
 
+    def name(self, name: str) -> None:
+        """Make the name of a host known again."""
+        self._unnamed.discard(name)
+        self._write_names()
+
     # Faults of the network; see also `shape`.
 
     def slow(self, name: str) -> None:

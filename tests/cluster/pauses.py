@@ -41,9 +41,9 @@ def interruptions(
     ended = threading.Event()
 
     def interrupt() -> None:
-        while not ended.wait(2.0):
+        while not ended.wait(every):
             hosts.cut(name)
-            time.sleep(0.2)
+            time.sleep(seconds)
             hosts.restore(name)
 
     thread = threading.Thread(target=interrupt)

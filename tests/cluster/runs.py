@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -110,6 +111,11 @@ class Done:
     def suspects(self) -> set[tuple[str, str]]:
         """Return name and cause of each suspect."""
         return {(each["name"], each["cause"]) for each in self.result["suspects"]}
+
+    @property
+    def named(self) -> set[str]:
+        """Return the nodes that a verdict blames, also for one of their ranks."""
+        return {host for each in self.result["suspects"] for host in each["hosts"]}
 
     @property
     def ending(self) -> tuple[str, int]:
@@ -240,7 +246,61 @@ class Workstation:
         self.checked.add(Check.EVIDENCE)
 
 
-class Lab(Workstation):
+class Place(Workstation, ABC):
+    """A workstation, and the nodes of a back end that its runs test."""
+
+    #: Names of the nodes, as verdicts have them.
+    names: tuple[str, ...]
+    #: The last local rank of each node.
+    last_rank = 0
+
+    @abstractmethod
+    def plan(self, checks: Iterable[str] = ()) -> list[str]:
+        """Return the options for a run on all nodes."""
+
+    @abstractmethod
+    def measures(self, name: str) -> bool:
+        """Return True if a rank of a collective runs on a node."""
+
+    @abstractmethod
+    def nothing_is_left(self, *, patience: float = 60.0) -> None:
+        """Wait until nothing of a run is left on the nodes."""
+
+    def start(self, *options: str, checks: Iterable[str] = ()) -> Started:
+        """Start `accept run` on all nodes."""
+        return self.command("run", *self.plan(checks), "--json", *options)
+
+    def run(self, *options: str, checks: Iterable[str] = ()) -> Done:
+        """Call `accept run` and wait for its end."""
+        return self.start(*options, checks=checks).wait()
+
+    def start_measuring(self, checks: Iterable[str]) -> Started:
+        """Start `accept run`, and wait until a rank of a collective runs on the last node."""
+        started = self.start(checks=checks)
+        until(lambda: self.measures(self.names[-1]) or started.process.poll() is not None)
+        return started
+
+
+class Racks(Place):
+    """Nodes that are hosts of this machine."""
+
+    hosts: Hosts
+
+    @abstractmethod
+    def host(self, name: str) -> str:
+        """Return the host that a node is."""
+
+    @abstractmethod
+    def boot(self, name: str) -> None:
+        """Start a node again that has lost its power."""
+
+    def measures(self, name: str) -> bool:
+        """Return True if a rank of a collective runs on a node."""
+        processes = self.hosts.processes(self.host(name))
+        return any("collective.py" in each.command for each in processes)
+
+
+class Lab(Racks):
     """A workstation, its hosts, and the state of the hosts before the first run."""
 
     def __init__(self, hosts: Hosts, folder: Path, *, venv: Path = VENV) -> None:
@@ -248,26 +308,24 @@ class Lab(Workstation):
         ssh = {"ACCEPT_SSH_CONFIG": str(hosts.ssh_config)}
         super().__init__(folder, site=site, environment=ssh)
         self.hosts = hosts
+        self.names = hosts.names
         self.before = {name: self.look(name) for name in hosts.names if self._is_up(name)}
 
-    def start(
-        self, *options: str, checks: Iterable[str] = (), hosts: Iterable[str] = ()
-    ) -> Started:
-        """Start `accept run` on all hosts or on the given ones."""
-        given = [
-            *("--hosts", ",".join(hosts or self.hosts.names)),
+    def host(self, name: str) -> str:
+        """Return the name unmodified."""
+        return name
+
+    def boot(self, name: str) -> None:
+        """Start a host again that has lost its power."""
+        self.hosts.start(name)
+
+    def plan(self, checks: Iterable[str] = ()) -> list[str]:
+        """Return the options for a run on all hosts."""
+        return [
+            *("--hosts", ",".join(self.hosts.names)),
             *("--machine", str(self.machine), "--site", str(self.site)),
             *("--suite", str(self.suite(checks or [*CONNECT, *PAIRS]))),
         ]
-        return self.command("run", *given, "--json", *options)
-
-    def run(self, *options: str, checks: Iterable[str] = (), hosts: Iterable[str] = ()) -> Done:
-        """`accept run` to its end."""
-        return self.start(*options, checks=checks, hosts=hosts).wait()
-
-    def measures(self, host: str) -> bool:
-        """Return True if a rank of a collective runs on a host."""
-        return any("collective.py" in each.command for each in self.hosts.processes(host))
 
     # What is left behind.
 
@@ -300,7 +358,7 @@ class Lab(Workstation):
                 found += [f"{name}: {kind} less: {each}" for each in sorted(old - new)]
         return found
 
-    def nothing_is_left(self, names: Iterable[str] = (), patience: float = 60.0) -> None:
+    def nothing_is_left(self, names: Iterable[str] = (), *, patience: float = 60.0) -> None:
         """Wait until every host is in its state from before the first run."""
         names = tuple(names)
         deadline = time.monotonic() + patience

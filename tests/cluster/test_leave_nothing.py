@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-from tests.cluster.faults import BackEnd, Fault, FaultRecord
 from tests.cluster.hosts import Hosts
 from tests.cluster.runs import CONNECT, ENDLESS, LONG, Lab, until
 
@@ -73,19 +71,6 @@ def test_a_dropped_connection_is_made_again(make_lab: Make) -> None:
     assert done.result["attempt"] == lab.attempt()
     # That sshd of its own was made anew; what is the run's is gone.
     until(lambda: not [each for each in lab.differs() if "accept-" in each], 60)
-
-
-@pytest.mark.fault(Fault.TWO_RUNS, BackEnd.SSH)
-def test_two_runs_share_the_hosts_and_do_not_touch_each_other(
-    make_lab: Make, fault_record: FaultRecord
-) -> None:
-    lab = make_lab(3)
-    fault_record.begins("all")
-    first, second = lab.start(checks=CONNECT), lab.start(checks=CONNECT)
-    for done in (first.wait(), second.wait()):
-        fault_record.judged(done, lab)
-        assert done.ending == ("pass", 0), done.err
-    lab.nothing_is_left()
 
 
 def test_a_dry_run_starts_nothing(make_lab: Make) -> None:

@@ -69,25 +69,3 @@ def test_a_host_that_dies_in_the_middle_of_a_step_is_named(
     assert "30-collectives-halves (all-reduce) halves, 2 groups: 2 good" in done.err
     lab.nothing_is_left()
     lab.evidence_holds(done)
-
-
-@pytest.mark.fault(Fault.HOST_DISK_FULL, BackEnd.SSH)
-def test_a_disk_that_fills_up_during_a_run_is_named_before_anything_is_started_there(
-    make_lab: Make, fault_record: FaultRecord
-) -> None:
-    lab = make_lab(4, size="64m")
-    (lab.folder / "wait.sh").write_text("#!/bin/sh\nuntil [ -e /tmp/filled ]; do sleep 0.1; done\n")
-    waits = "check: script, script: wait.sh, groups: all, params: {name: wait}"
-    started = lab.start(checks=[*CONNECT, waits, *ALL_REDUCE])
-    started.wait_for("connectivity: ping")
-    fault_record.begins("h2")
-    lab.hosts.fill("h2")
-    lab.hosts.run("h1", "touch /tmp/filled")
-    done = fault_record.judged(started.wait(), lab)
-    assert done.ending == ("fail", 3), done.err
-    assert done.suspects == {("h2", "disk-full")}
-    assert "did not end within" not in done.err
-    lab.hosts.empty("h2")
-    lab.hosts.run("h1", "rm /tmp/filled")
-    lab.nothing_is_left()
-    lab.evidence_holds(done)

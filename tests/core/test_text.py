@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accept.core.text import count, duration
+from accept.core.text import byte_count, count, duration
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,17 @@ def test_a_count_has_its_noun_in_the_right_form(text: str, expected: str) -> Non
 )
 def test_a_duration_uses_two_units_at_most(seconds: float, expected: str) -> None:
     assert duration(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (4096, "4.1 kB"),
+        (64_000_000, "64 MB"),
+        (1_254_000_000, "1.25 GB"),
+    ],
+)
+def test_bytes_have_three_digits_and_are_never_zero_by_rounding(size: int, expected: str) -> None:
+    assert byte_count(size) == expected

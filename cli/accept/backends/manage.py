@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
@@ -15,7 +16,7 @@ from accept.backends.remote import Reach, Reply, call, last_line, on_all, stream
 from accept.config import resources
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, Interrupted, NoEvidence
-from accept.core.text import decimal, plain
+from accept.core.text import byte_count, decimal, plain
 from accept.evidence.archive import Announced, download, unpack_evidence
 from accept.evidence.rundir import EVIDENCE
 
@@ -67,6 +68,8 @@ class Console:
         self._log = log
         #: Number of bytes that were printed.
         self.seen = 0
+        #: When the host sent something last, also a heartbeat, on the monotonic clock.
+        self.answered = time.monotonic()
 
     def follow(self, reach: Reach, host: str, folder: str) -> str | None:
         """Print the rest; return how the run ended, or None if the connection failed."""
@@ -76,6 +79,7 @@ class Console:
             closing(_follow(reach, host, folder, self.seen)) as chunks,
         ):
             for chunk in chunks:
+                self.answered = time.monotonic()
                 *lines, rest = (rest + chunk).replace(_HEARTBEAT, b"").split(b"\n")
                 for line in lines:
                     text, ended, how = line.partition(_ENDED)
@@ -143,7 +147,7 @@ def fetch(reach: Reach, job: Job, host: str, *, folder: Path, say: Say) -> Path:
             for chunk in chunks:
                 sink(chunk)
 
-    say(f"fetching {announced.size / 1e6:.1f} MB of evidence from {host}")
+    say(f"fetching {byte_count(announced.size)} of evidence from {host}")
     download(read_from, part, announced, source=source, say=say)
     unpack_evidence(part, target, source=source)
     part.unlink()

@@ -213,7 +213,7 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
     return BadEvidence(
         f"the evidence of {folder.name} was not collected",
         code=Code.EVIDENCE_NOT_COLLECTED,
-        hint=f"fetch it: accept collect {name}",
+        hint=f"fetch it: accept collect {name}; if the run may go on, end it: accept cancel {name}",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import secrets
 import shutil
@@ -369,8 +370,17 @@ def collect(folder: Path, terminal: Terminal) -> Path:
     # A command that follows the run and one that cancels it may collect at the same time.
     with rundir.held(folder):
         if not target.is_dir() or (folder / rundir.FROM_LOG).is_file():
-            backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
-            _keep_hash(job, folder, terminal)
+            try:
+                backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
+                _keep_hash(job, folder, terminal)
+            except OSError as failed:
+                if failed.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise BadEvidence(
+                    f"cannot write to {folder}: {failed.strerror}",
+                    code=Code.ARCHIVE_DISK,
+                    hint=f"free space on that disk, then: accept collect {job.attempt}",
+                ) from None
     location = _results(folder, job, terminal)
     if location and (folder / rundir.FROM_LOG).is_file():
         # The pods have written more than this there.

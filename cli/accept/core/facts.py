@@ -130,6 +130,8 @@ def _rank(value: object) -> RankIdentity:
 RANK = FactKind("rank", _rank)
 #: The time at which the ranks began their work, in seconds since 1970.
 BEGAN = FactKind("began", number)
+#: A rank that failed while it waited for other ranks: the operation in which it waited.
+WAITED = FactKind("waited", shown)
 #: The program that measured, if it is not nccl-tests.
 PROGRAM = FactKind("program", shown)
 

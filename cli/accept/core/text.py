@@ -73,6 +73,14 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
+def byte_count(size: int) -> str:
+    """Return a number of bytes as "0 B", "4.1 kB", "64 MB" or "1.25 GB"."""
+    for unit, least in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= least:
+            return f"{size / least:.3g} {unit}"
+    return f"{size} B"
+
+
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"([0-9]{1,18})([KMGT]?)", re.ASCII)
 

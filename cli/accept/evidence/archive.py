@@ -20,7 +20,7 @@ from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.safe_read import BLOCK, DAMAGE, Member, Tar
-from accept.core.text import plain
+from accept.core.text import byte_count, plain
 
 #: Maximum size of evidence; larger archives are neither fetched nor unpacked.
 MOST_FILES, MOST_BYTES = 100_000, 16 << 30
@@ -251,8 +251,8 @@ def _resume(part: Path, size: int, source: str) -> int:
     # The rest of the archive, and its unpacked content.
     if size - done + size > free:
         raise BadEvidence(
-            f"{source} needs {(2 * size - done) / 1e6:.0f} MB, and {part.parent} has "
-            f"{free / 1e6:.0f} MB free",
+            f"{source} needs {byte_count(2 * size - done)}, and {part.parent} has "
+            f"{byte_count(free)} free",
             code=Code.ARCHIVE_DISK,
             hint="free space on that disk, then collect again",
         )

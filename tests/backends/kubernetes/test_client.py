@@ -169,17 +169,18 @@ class TestAnAnswer:
 
 class TestTheConsole:
     def test_continues_after_a_dropped_connection_without_repeating_a_line(
-        self, server: ApiServer, place: Place
+        self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
         log = "one\ntwo\nthree\nfour\n"
         server.answer_with(LOG, b"one\ntwo\nthr", 503, log.encode(), log)
-        console = watch._Console(Api(place), "run-w-0-0-abcde")
+        console = watch._Console(Api(place), "run-w-0-0-abcde", tmp_path / "copy")
         console.start()
         lines = [console.lines.get(timeout=20) for _ in range(4)]
         console.over.set()
         console.join(20)
         assert lines == [b"one\n", b"two\n", b"three\n", b"four\n"]
         assert console.lines.empty()
+        assert (tmp_path / "copy").read_text() == log
 
 
 class TestWatching:

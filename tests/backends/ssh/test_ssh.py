@@ -126,6 +126,25 @@ def process() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         one.stdout.close()
 
 
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Return the clock that code on the workstation uses."""
+    clock = Clock()
+    monkeypatch.setattr("time.sleep", clock.sleep)
+    monkeypatch.setattr("time.monotonic", lambda: clock.now)
+    return clock
+
+
 def ignore(_: str) -> None:
     """Ignore a line of progress."""
 
@@ -154,9 +173,8 @@ class TestALoginShellThatPrintsText:
         assert not [line for line in lines if "lab" in line]
 
     def test_does_not_keep_an_absent_host_alive(
-        self, hosts: StandinSsh, node: Path, job: Job, monkeypatch: pytest.MonkeyPatch
+        self, hosts: StandinSsh, node: Path, job: Job, clock: Clock
     ) -> None:
-        monkeypatch.setattr("time.sleep", lambda _: None)
         hosts.greet(GREETING)
         hosts.cut(*[0] * 200)
         with pytest.raises(Interrupted):
@@ -175,31 +193,62 @@ class TestALoginShellThatPrintsText:
 
 class TestAFirstHostThatDoesNotAnswer:
     @pytest.fixture(autouse=True)
-    def down(self, hosts: StandinSsh, monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(self, hosts: StandinSsh) -> None:
         """Let h1 not answer; the other hosts are this machine."""
-        monkeypatch.setattr("time.sleep", lambda _: None)
         hosts.take_down("h1")
 
-    def test_is_lost_if_the_other_hosts_have_lost_the_coordinator(
-        self, node: Path, process: Callable[..., subprocess.Popen[bytes]]
-    ) -> None:
-        sshd = process()
-        (node / "sshd.pid").write_text(f"{sshd.pid} {start_of(sshd.pid)}\n")
-        with pytest.raises(FirstHostLost) as error:
-            backend.watch(job_in(node, "h1", "h2", "h3"), folder=node, say=ignore, log=ignore)
-        assert (error.value.lost, error.value.others) == (("h1",), ("h2", "h3"))
-
-    def test_may_run_on_if_the_coordinator_is_connected_to_the_others(self, node: Path) -> None:
+    @pytest.fixture
+    def connected(self, node: Path) -> Iterator[None]:
+        """Let the coordinator be connected to the other hosts."""
         # This process has a child, as the sshd of a connected host has.
         with subprocess.Popen(["sleep", "60"]) as session:
             (node / "sshd.pid").write_text(f"{os.getpid()} {start_of(os.getpid())}\n")
-            try:
-                with pytest.raises(Interrupted) as error:
-                    backend.watch(job_in(node, "h1", "h2"), folder=node, say=ignore, log=ignore)
-            finally:
-                session.kill()
-        assert error.value.code is Code.SSH_NO_ANSWER
+            yield
+            session.kill()
 
+    @pytest.fixture
+    def disconnected(self, node: Path, process: Callable[..., subprocess.Popen[bytes]]) -> None:
+        """Let the other hosts have lost the coordinator."""
+        sshd = process()
+        (node / "sshd.pid").write_text(f"{sshd.pid} {start_of(sshd.pid)}\n")
+
+    @pytest.mark.usefixtures("disconnected")
+    def test_is_lost_within_two_minutes_if_the_others_have_lost_the_coordinator(
+        self, node: Path, clock: Clock
+    ) -> None:
+        began = clock.now
+        with pytest.raises(FirstHostLost) as error:
+            backend.watch(job_in(node, "h1", "h2", "h3"), folder=node, say=ignore, log=ignore)
+        assert (error.value.lost, error.value.others) == (("h1",), ("h2", "h3"))
+        assert clock.now - began < 120
+
+    @pytest.mark.usefixtures("disconnected")
+    def test_is_not_lost_if_it_answers_after_a_minute(
+        self, hosts: StandinSsh, node: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (node / "status").write_text("0\n")
+        back = clock.now + 60
+
+        def sleep(seconds: float) -> None:
+            clock.sleep(seconds)
+            if clock.now >= back:
+                hosts.bring_up("h1")
+
+        monkeypatch.setattr("time.sleep", sleep)
+        job = job_in(node, "h1", "h2", "h3")
+        assert backend.watch(job, folder=node, say=ignore, log=ignore) == 0
+
+    @pytest.mark.usefixtures("connected")
+    def test_may_run_on_if_the_coordinator_is_connected_to_the_others(
+        self, node: Path, clock: Clock
+    ) -> None:
+        began = clock.now
+        with pytest.raises(Interrupted) as error:
+            backend.watch(job_in(node, "h1", "h2"), folder=node, say=ignore, log=ignore)
+        assert error.value.code is Code.SSH_NO_ANSWER
+        assert clock.now - began >= 600
+
+    @pytest.mark.usefixtures("clock")
     def test_may_run_on_if_no_host_answers(self, hosts: StandinSsh, node: Path) -> None:
         hosts.take_down("h2")
         with pytest.raises(Interrupted) as error:

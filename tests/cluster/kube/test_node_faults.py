@@ -11,11 +11,10 @@ import pytest
 from tests.cluster.faults import BackEnd, Fault, FaultRecord
 from tests.cluster.kube import nodes
 from tests.cluster.kube.cluster import Cluster, why_not
-from tests.cluster.kube.control import FOLDER
 from tests.cluster.kube.desk import WAITS, Desk
 from tests.cluster.network import execute, inside
 from tests.cluster.pauses import interruptions
-from tests.cluster.runs import ALL_REDUCE, CONNECT, PAIRS, Done
+from tests.cluster.runs import ALL_REDUCE, CONNECT, PAIRS, Done, until
 
 pytestmark = pytest.mark.reliability
 
@@ -178,14 +177,14 @@ def test_a_full_disk_of_a_node_accuses_nobody_else(
     started.wait_for("[1/3]")
     bad = desk.pods()[index]["spec"]["nodeName"]
     fault_record.begins(bad)
-    cluster.hosts.fill(bad, FOLDER)
+    cluster.hosts.fill(bad, "/run")
     try:
         desk.let_go_on()
         done = fault_record.judged(started.wait(), desk)
         assert done.exit in (3, 5), done.err
         assert named(done) <= {bad}
     finally:
-        cluster.hosts.empty(bad, FOLDER)
+        cluster.hosts.empty(bad, "/run")
 
 
 @pytest.mark.fault(Fault.WORKSTATION_DISK_FULL, BackEnd.KUBERNETES)
@@ -224,3 +223,25 @@ def test_two_runs_share_the_nodes_and_do_not_touch_each_other(
         fault_record.judged(done, desk)
         assert done.ending == ("pass", 0), done.err
     desk.evidence_holds(done)
+
+
+@pytest.mark.fault(Fault.DNS_LATE, BackEnd.KUBERNETES)
+def test_pods_that_start_before_there_is_dns_find_the_coordinator_later(
+    cluster: Cluster, desk: Desk, fault_record: FaultRecord
+) -> None:
+    cluster.stop_dns()
+    fault_record.begins("DNS server")
+    try:
+        started = desk.start(nodes=NODES, checks=CONNECT)
+        until(lambda: register_failed(desk))
+    finally:
+        cluster.start_dns()
+    done = finished(desk, fault_record, started.wait())
+    assert done.ending == ("pass", 0), done.err
+
+
+def register_failed(desk: Desk) -> bool:
+    """Return whether a pod has tried in vain to register with the coordinator."""
+    pod = desk.pods().get(1, {}).get("metadata", {}).get("name", "none")
+    words = ("exec", pod, "-c", "accept", "--", "test", "-s", "/opt/accept/register.log")
+    return desk.cluster.kubectl("-n", desk.namespace, *words, check=False).returncode == 0

@@ -101,14 +101,15 @@ def newer() -> Path:
 class SlurmCluster:
     """`count` nodes with 8 pretended GPUs each, from the start of the `with` block to its end.
 
-    `venv` is an environment that the ranks use.
+    `venv` is an environment that the ranks use. `size` is that of each private place of a node.
     """
 
-    def __init__(self, count: int, *, venv: Path, base: Path = Path("/")) -> None:
+    def __init__(self, count: int, *, venv: Path, base: Path = Path("/"), size: str = "1g") -> None:
         self.names = tuple(f"n{number}" for number in range(1, count + 1))
         self._count = count
         self._venv = venv
         self._base = base
+        self._size = size
         self._is_own = base == Path("/")
         self._exit = ExitStack()
 
@@ -119,7 +120,7 @@ class SlurmCluster:
             self.folder.chmod(0o755)
             self.home.mkdir()
             share = [self.folder, self._venv, self._venv.resolve()]
-            hosts = Hosts(self._count + 1, share=share, base=self._base)
+            hosts = Hosts(self._count + 1, share=share, base=self._base, size=self._size)
             self.hosts = self._exit.enter_context(hosts)
             self.environment = {"SLURM_CONF": str(self.folder / "slurm.conf")}
             if not self._is_own:
@@ -244,10 +245,14 @@ class SlurmCluster:
         self.hosts.stop(self.host(node))
         self.call("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
 
-    def revive(self, node: str) -> None:
-        """Start a node again that was stopped."""
+    def boot(self, node: str) -> None:
+        """Start a node again that has lost its power, and its slurmd."""
         self.hosts.start(self.host(node))
         self._start_slurmd(node)
+
+    def revive(self, node: str) -> None:
+        """Start a node again that was stopped, and let Slurm use it at once."""
+        self.boot(node)
         self.call("scontrol", "update", f"nodename={node}", "state=resume", check=False)
 
     def restart_controller(self) -> None:
@@ -300,11 +305,6 @@ class SlurmCluster:
         """End all jobs."""
         if jobs := self.jobs():
             self.call("scancel", *jobs, check=False)
-
-    def measures(self, node: str) -> bool:
-        """Return True if a rank of a collective runs on a node."""
-        processes = self.hosts.processes(self.host(node))
-        return any("collective.py" in each.command for each in processes)
 
     def leftovers(self) -> list[str]:
         """Return the processes and files of runs that are left on the nodes."""

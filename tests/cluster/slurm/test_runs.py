@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 
 import pytest
@@ -103,7 +104,7 @@ def test_runs_side_by_side_keep_what_they_measured_however_they_are_ended(
         run: run.start(nodes=nodes, checks=ENDLESS)
         for run, nodes in ((first, "n1,n2"), (second, "n3"), (third, "n4"))
     }
-    until(lambda: all(map(cluster.measures, cluster.names)))
+    until(lambda: all(map(first.measures, cluster.names)))
     # A user ends the own run, somebody else the second one, and Slurm the third one.
     assert first.do("cancel", "last").exit == 0
     cluster.call("scancel", f"--name=accept-{second.attempt()}")
@@ -135,6 +136,23 @@ def test_a_run_goes_on_while_the_controller_restarts(make_login: Make) -> None:
     done = started.wait()
     assert done.ending == ("pass", 0), done.err
     login.nothing_is_left()
+
+
+@pytest.mark.reliability
+@pytest.mark.fault(Fault.API_AWAY, BackEnd.SLURM)
+def test_a_controller_that_is_away_for_a_minute_costs_nothing(
+    make_login: Make, fault_record: FaultRecord
+) -> None:
+    login = make_login(shared=True)
+    started = login.start_measuring([*CONNECT, *ALL_REDUCE])
+    fault_record.begins("slurmctld")
+    login.cluster.stop_controller()
+    time.sleep(60)
+    login.cluster.start_controller()
+    done = fault_record.judged(started.wait(), login)
+    assert done.ending == ("pass", 0), done.err
+    login.nothing_is_left()
+    login.evidence_holds(done)
 
 
 @pytest.mark.fault(Fault.FIRST_HOST_LOST, BackEnd.SLURM)

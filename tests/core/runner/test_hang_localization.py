@@ -17,6 +17,7 @@ from accept.core.causes import Cause
 from accept.core.runner.execute import (
     STILL_SECONDS,
     Place,
+    cause_of_end,
     moving,
     places,
     progress_command,
@@ -101,6 +102,20 @@ class TestTheStoppedRank:
         assert stopped(at(9, 9, 9), Cause.RANK_HUNG) == ()
         assert stopped(at(9, 4, 4, 4), Cause.RANK_HUNG) == ()
         assert stopped([], Cause.RANK_HUNG) == ()
+
+    def test_a_rank_that_reported_that_it_waited_is_not_named(self) -> None:
+        """Ranks fall behind if they wait for one that hangs."""
+        ranks = at(9, 9, 9, 9, 8, 4)
+        assert [one.rank for one in stopped(ranks, Cause.RANK_HUNG)] == [4, 5]
+        assert [one.rank for one in stopped(ranks, Cause.RANK_HUNG, waited=[0, 4])] == [5]
+
+    def test_a_rank_hung_if_the_others_gave_up_waiting_and_crashed_if_the_end_was_sudden(
+        self,
+    ) -> None:
+        assert cause_of_end(at(9, 9, 4, idle=61.0)) is Cause.RANK_HUNG
+        assert cause_of_end(at(9, 9, 4, idle=8.0)) is Cause.CRASHED
+        alone = Place(host="h0", rank=9, sequence=3, what="alone", idle=61.0, own=90)
+        assert cause_of_end([*at(9, 9, idle=61.0), alone]) is Cause.CRASHED
 
     def test_a_rank_that_just_entered_an_operation_is_moving(self) -> None:
         ranks = at(1, 1, 0)

@@ -170,6 +170,9 @@ def test_a_rank_that_hangs_is_behind_all_others(start: Start) -> None:
     gave_up = [record for record in ran.problems if record["problem"] == "crashed"]
     assert gave_up, "those who waited in vain say so"
     assert not any("host" in record for record in gave_up), "and accuse nobody"
+    waited = {record["rank"] for record in ran.records if record.get("fact") == "waited"}
+    assert waited
+    assert waited <= {0, 2}
     assert "Traceback" not in ran.text
 
 

@@ -14,10 +14,14 @@ from accept.backends.requirements import SECONDS
 from accept.backends.ssh.client import reach_of
 from accept.core.error_codes import Code
 from accept.core.errors import Interrupted
-from accept.core.text import decimal
+from accept.core.text import decimal, duration
 
-#: Maximum number of successive connections without output.
-_MAX_FAILURES = 60
+#: Seconds without an answer of the first host until the others are asked if they have lost the
+#: coordinator, and between two such questions. They notice its loss within a minute (sshd.sh), and
+#: a network may be away for a minute without the run being lost.
+_ASK_OTHERS_SECONDS, _ASK_AGAIN_SECONDS = 80.0, 30.0
+#: Seconds without an answer of the first host until the run is no longer followed.
+_GIVE_UP_SECONDS = 600.0
 #: Prints the age of the host's first process, which a container has, too: the seconds since the
 #: machine was started, when the process was started after that, in ticks, and ticks per second.
 _AGE = """sed 's/ .*//' /proc/uptime; sed 's/.*) //' /proc/1/stat | cut -d ' ' -f 20
@@ -27,32 +31,38 @@ getconf CLK_TCK"""
 def watch(job: Job, *, folder: Path, say: Say, log: Say) -> int:
     """Print the console until the run has ended, and return its exit status.
 
-    Raises FirstHostLost if the first host has not answered for minutes or was restarted, and the
-    others have lost the coordinator; Interrupted if it may run on, or if the run was removed.
+    Raises FirstHostLost if the first host does not answer or was restarted, and the others have
+    lost the coordinator; Interrupted if it may run on, or if the run was removed.
     """
     reach = reach_of(job.ssh_access)
-    console, failures = manage.Console(log), 0
+    console, failures, ask_after = manage.Console(log), 0, _ASK_OTHERS_SECONDS
     while True:
-        seen = console.seen
+        answered = console.answered
         how = console.follow(reach, job.first, job.folder)
         if how is not None:
             if how in ("dead", "gone") and _has_restarted(reach, job):
                 _raise_if_lost(reach, job, f"{job.first}, on which the coordinator was, restarted")
             return _status(job, how)
-        failures = 1 if console.seen > seen else failures + 1
-        if failures > _MAX_FAILURES:
+        if console.answered > answered:
+            failures, ask_after = 0, _ASK_OTHERS_SECONDS
+        failures += 1
+        silent = round(time.monotonic() - console.answered)
+        if silent > ask_after:
+            ask_after = silent + _ASK_AGAIN_SECONDS
             _raise_if_lost(
                 reach,
                 job,
-                f"{job.first}, on which the coordinator was, has not answered for minutes",
+                f"{job.first}, on which the coordinator was, has not answered for "
+                f"{duration(silent)}",
             )
+        if silent > _GIVE_UP_SECONDS:
             raise Interrupted(
-                f"{job.first} has not answered for several minutes; the run goes on there",
+                f"{job.first} has not answered for {duration(silent)}; the run may go on there",
                 code=Code.SSH_NO_ANSWER,
                 hint=f"try later: accept watch {job.attempt}",
             )
         if failures == 2:
-            say(f"no connection to {job.first}; the run goes on there; reconnecting")
+            say(f"no connection to {job.first}; the run may go on there; reconnecting")
         time.sleep(min(5.0, failures))
 
 

@@ -111,8 +111,7 @@ _ROWS = (
         about="a rank stops",
         scope=Scope.RANK,
         injector=Injector.PROGRAM,
-        # With a long step timeout the other ranks give up first, and the program counts as crashed.
-        causes=frozenset({Cause.RANK_HUNG, Cause.CRASHED}),
+        causes=frozenset({Cause.RANK_HUNG}),
         hangs=True,
     ),
     Fault(

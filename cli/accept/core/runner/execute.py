@@ -7,14 +7,14 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accept.core import evidence, record_protocol
 from accept.core.causes import Cause
 from accept.core.checks import parse_log, with_problems_seen
-from accept.core.facts import BEGAN
+from accept.core.facts import BEGAN, WAITED
 from accept.core.groups import Group, Wave
 from accept.core.model import Problem, Record, Step
 from accept.core.runner.nccl_output import keep_logs
@@ -24,6 +24,10 @@ from accept.core.runner.supervise import Outcome, supervise
 
 #: Ranks that entered an operation less than this many seconds before the end were still working.
 STILL_SECONDS = 5
+#: Ranks that give up by themselves wait for each other at least 60 s (torch_io.py). If all ranks
+#: were idle for this many seconds when they ended, they gave up waiting; nothing crashed, because
+#: launchers end all ranks within seconds after one has died.
+_GAVE_UP_SECONDS = 30
 #: Progress files dated more than this many seconds ahead of their host's clock have no usable time.
 _MAX_CLOCK_SKEW = 5
 #: Maximum number of ranks that are reported.
@@ -85,15 +89,23 @@ def places(host: str, answer: str, ago: float) -> list[Place]:
     return host_places
 
 
-def moving(ranks: Sequence[Place]) -> bool:
+def moving(ranks: Sequence[Place], still_seconds: float = STILL_SECONDS) -> bool:
     """Return True if a rank was still working; then no rank is known to have stopped."""
-    return any(place.idle < max(STILL_SECONDS, place.own) for place in ranks)
+    return any(place.idle < max(still_seconds, place.own) for place in ranks)
 
 
-def stopped(ranks: Sequence[Place], cause: Cause) -> tuple[Problem, ...]:
+def cause_of_end(ranks: Sequence[Place]) -> Cause:
+    """Return why ranks that fell behind ended an execution that ended by itself."""
+    return Cause.CRASHED if moving(ranks, _GAVE_UP_SECONDS) else Cause.RANK_HUNG
+
+
+def stopped(
+    ranks: Sequence[Place], cause: Cause, waited: Collection[int] = ()
+) -> tuple[Problem, ...]:
     """Return the ranks that never entered the operation the others wait in, as problems of `cause`.
 
-    Ranks are reported only if they are behind the furthest rank and a minority.
+    Ranks are reported only if they are behind the furthest rank and a minority, and did not report
+    that they `waited` for others themselves.
     """
     counts = Counter(place.sequence for place in ranks)
     if len(counts) < 2:
@@ -113,6 +125,7 @@ def stopped(ranks: Sequence[Place], cause: Cause) -> tuple[Problem, ...]:
             rank=place.rank,
         )
         for place in sorted(behind, key=lambda place: (place.host, place.rank))[:_MAX_REPORTED]
+        if place.rank not in waited
     )
 
 
@@ -154,7 +167,8 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
     problems = outcome.problems
     if outcome.exit != 0:
         if outcome.exit is None or not any(problem.host for problem in parsed.problems):
-            problems = await _locate_hang(state, mark, hosts, outcome)
+            waited = [fact.rank for fact, _ in WAITED.among(parsed.facts) if fact.rank is not None]
+            problems = await _locate_hang(state, mark, hosts, outcome, waited)
         # This includes hosts that were lost earlier: their loss was the reason to end the group.
         problems += tuple(state.lost[h.name] for h in hosts if h.name in state.lost)
         problems += await _full_disks(state, hosts)
@@ -183,12 +197,14 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
 
 
 async def _locate_hang(
-    state: Run, mark: str, hosts: Sequence[Host], outcome: Outcome
+    state: Run, mark: str, hosts: Sequence[Host], outcome: Outcome, waited: Collection[int]
 ) -> tuple[Problem, ...]:
     """Return the problems of a failed execution, with those of the ranks the others waited for.
 
     If ranks were still working when the execution was ended, none of them hung, and the message
-    reports that. After a crash the ranks that fell behind are those that died without a message.
+    reports that. After a crash the ranks that fell behind are those that died without a message;
+    but if all ranks were idle for long, the others gave up waiting for them. `waited` are the ranks
+    that reported that.
     """
     command = progress_command(str(state.folder / "progress" / mark))
     alive = [h for h in hosts if h.name not in state.lost]
@@ -200,7 +216,7 @@ async def _locate_hang(
         for place in places(host.name, answer.out, ago)
     ]
     if outcome.exit is not None:
-        return (*outcome.problems, *stopped(ranks, Cause.CRASHED))
+        return (*outcome.problems, *stopped(ranks, cause_of_end(ranks), waited))
     if not moving(ranks):
         return (*outcome.problems, *stopped(ranks, Cause.RANK_HUNG))
     note = "its ranks were still working: they are slow, or the step needs a longer timeout"
