@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # Sourced on a host before a step starts there, and after a step has failed. If the run's folder cannot be written to,
 # it reports a problem and exits. On a full disk, Open MPI's daemon fails silently but keeps running, and mpirun would
-# wait for it until its timeout.
+# wait until its timeout.
 probe=$ACCEPT_DIR/probe.$$
 if ! error=$({ head -c 65536 /dev/zero > "$probe"; } 2>&1); then
     rm -f "$probe"

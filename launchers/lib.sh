@@ -167,7 +167,7 @@ SETTINGS
 }
 
 # launch_by_srun: starts the ranks as a step of the run's job of Slurm. The file of tasks gives rank 0 to the first host
-# of the group; by itself Slurm sorts the nodes.
+# of the group; by default, Slurm sorts the nodes.
 launch_by_srun() {
     command -v srun >/dev/null || stop tool-missing "no srun on PATH ($PATH)"
     pick_interface

@@ -90,12 +90,12 @@ case $? in
 esac
 # Some images have a Python without most of the standard library.
 [ -z "$coordinates" ] || "${python:-false}" -c 'import asyncio, json, tarfile, zlib' 2>/dev/null ||
-    missing="$missing a-whole-$ACCEPT_PYTHON"
+    missing="$missing complete-$ACCEPT_PYTHON"
 image="the image${ACCEPT_IMAGE:+ $ACCEPT_IMAGE}"
 [ -z "$missing" ] || say "$image lacks:$missing"
 case " $missing " in
-    *" sshd "* | *" ssh "* | *" ssh-keygen "* | *" bzip2 "* | *" a-whole-"*)
-        leave 20 "without these no run is possible: build them into the image (docs/kubernetes.md, under Image), or name another one" ;;
+    *" sshd "* | *" ssh "* | *" ssh-keygen "* | *" bzip2 "* | *" complete-"*)
+        leave 20 "every run needs these: add them to the image (docs/kubernetes.md, section Image), or name another image" ;;
 esac
 
 secret=${ACCEPT_KEY:-/accept/key/ssh-privatekey}
@@ -103,7 +103,7 @@ if ! cp "$secret" key || ! chmod 600 key; then
     leave 20 "the run's key cannot be read: $secret"
 fi
 ! reason=$(login_problem) || leave 20 "the image: $reason"
-public=$(ssh-keygen -y -f key) || leave 20 "the run's key is none that ssh-keygen reads"
+public=$(ssh-keygen -y -f key) || leave 20 "ssh-keygen cannot read the run's key"
 printf 'restrict,pty %s\n' "$public" > authorized_keys
 printf 'accept-run %s\n' "$public" > known_hosts
 printf '%s\n' "$ACCEPT_ATTEMPT" > run

@@ -160,7 +160,7 @@ class Bench:
             count = count_of(kind, requested, ranks)
             size = count * FLOAT * (ranks if kind.split else 1)
             if not count:
-                self.print(f"# Size {requested} left out: less than 16 B a rank")
+                self.print(f"# Size {requested} left out: less than 16 B per rank")
                 continue
             # All ranks know the same time of the previous size. The largest size is judged for
             # speed, and two iterations would vary too much.

@@ -35,7 +35,7 @@ def blame(
     A sender is blamed if its own contribution is wrong, or if it has at least two receivers and
     more than half of them found its data wrong. A receiver is blamed if it found wrong data from at
     least two senders that are not blamed, and from more than half of those. With a single pair
-    nobody is named, because either end may be the cause.
+    no rank is named, because either end may be the cause.
     """
     ranks = range(len(matrix))
     senders = [

@@ -57,7 +57,7 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        # Outside of the evidence, so that an incomplete file is not taken for a part of it.
+        # Outside of the evidence, so that an incomplete file is not mistaken for evidence.
         self.scratch = root.parent / f".{root.name}.sending"
 
     def look(self) -> dict[str, tuple[int, str]]:

@@ -125,7 +125,7 @@ def upload(files: dict[str, Path], place: Any, url: str, *, whole: bool, until: 
 
 
 class Tool:
-    """A bucket, through a command line tool. Raises Refused if there is none for it."""
+    """A bucket, through a command line tool. Raises Refused if no installed tool supports it."""
 
     def __init__(self, url: str, until: float) -> None:
         scheme = url.partition(":")[0]
@@ -251,7 +251,7 @@ def main() -> int:
         "--partial", action="store_true", help="upload the files so far, without MANIFEST.json"
     )
     parser.add_argument(
-        "--under", default="", metavar="SUB", help="send to the folder SUB of it, as with --partial"
+        "--under", default="", metavar="SUB", help="send to its folder SUB, as with --partial"
     )
     parser.add_argument(
         "--has-ended",

@@ -12,7 +12,7 @@ from accept.backends.requirements import answers, scratch_lines
 
 
 def scratch_state(folder: Path, *before: str) -> str:
-    """Return what the probe reports about `folder`; `before` is a command line to run it with."""
+    """Return the probe's report on `folder`; `before` is a command line that runs the probe."""
     done = subprocess.run(
         [*before, "sh", "-c", scratch_lines(str(folder))],
         capture_output=True,

@@ -145,7 +145,7 @@ def gke_positions(nodes: int) -> dict[str, str]:
 
 
 def test_positions_of_many_nodes_are_shortened_to_the_parts_that_differ(tmp_path: Path) -> None:
-    """Above what fits, none are passed: with some of them, the order would be wrong."""
+    """If not all fit, none are passed, because with only some the order would be wrong."""
     run = resolved(tmp_path, KNOWN)
     few, many, too_many = (gke_positions(nodes) for nodes in (500, 2000, 5000))
     assert positions_that_fit(run, render(run), few) == few

@@ -61,7 +61,7 @@ def pod_templates(jobset: Any) -> list[dict[str, Any]]:
 
 
 def read_by_kueue(jobset: Any) -> dict[str, Any]:
-    """Return what Kueue reads of a JobSet: queue, topology, counts, placement and resources."""
+    """Return the fields of a JobSet that Kueue reads: queue, topology, counts, resources."""
     placement = ("nodeSelector", "tolerations", "affinity", "priorityClassName")
     return {
         "labels": {k: v for k, v in jobset["metadata"]["labels"].items() if "kueue" in k},
@@ -386,7 +386,7 @@ class TestVolumes:
     def test_failed_uploads_do_not_shorten_the_hold(self, major: int, write: Write) -> None:
         keeps = job(objects(major, write()))["activeDeadlineSeconds"]
         sends = job(objects(major, write(site="results: {location: 'gs://b/p'}\n")))
-        # So long index 0 tries: pod_entrypoint.sh.
+        # Index 0 tries to upload for this long: pod_entrypoint.sh.
         assert sends["activeDeadlineSeconds"] - keeps >= 300
 
 

@@ -252,7 +252,7 @@ class TestPacked:
         assert records[1].exit == 0
 
     def test_too_many_records_are_left_out(self) -> None:
-        # Digests, as text that repeats would pack well.
+        # Digests, because repeated text would compress too well.
         noise = (hashlib.sha256(str(n).encode()).hexdigest() for n in range(30_000))
         facts = tuple(Fact(name="noise", value=text, check="script") for text in noise)
         big = replace(sample_evidence.record(), facts=facts)

@@ -32,7 +32,7 @@ from accept.core.serde import (
 )
 
 
-class Colour(Enum):
+class Color(Enum):
     RED = "red"
     DARK_BLUE = "dark-blue"
 
@@ -49,7 +49,7 @@ class Leaf:
 class Tree:
     leaves: tuple[Leaf, ...] = ()
     by_name: dict[str, Leaf] = field(default_factory=dict)
-    colour: Colour = Colour.RED
+    color: Color = Color.RED
     kind: Literal["oak", "elm", 3] = "oak"
     share: float = 0.5
     alive: bool = True
@@ -117,7 +117,7 @@ class TestRefusals:
             ({"leaves": {}}, "leaves"),
             ({"byName": []}, "byName"),
             ({"byName": {"a": 1}}, "byName.a"),
-            ({"colour": "blue"}, "colour"),
+            ({"color": "blue"}, "color"),
             ({"kind": 3.0}, "kind"),
             ({"kind": []}, "kind"),
             ({"alive": 1}, "alive"),
@@ -165,7 +165,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("data", "message", "hint"),
         [
-            ({"colur": "red"}, "there is no such key", "did you mean colour? known keys:"),
+            ({"colur": "red"}, "there is no such key", "did you mean color? known keys:"),
             ({"kind": "elk"}, 'the text "elk" is not possible here', "did you mean elm?"),
             ({"alive": "yes"}, 'expected true or false, found the text "yes"', "plain text"),
             (
@@ -194,7 +194,7 @@ class TestRefusals:
         assert error.message.endswith(": a, b")
 
     def test_a_message_is_one_line_for_any_input(self) -> None:
-        error = refusal({"colour": "a\nb\x1b[31m" + "x" * 1000})
+        error = refusal({"color": "a\nb\x1b[31m" + "x" * 1000})
         assert "\n" not in str(error)
         assert "\x1b" not in str(error)
         assert len(error.message) < 120
@@ -254,7 +254,7 @@ _trees = st.builds(
     Tree,
     leaves=st.lists(_leaves, max_size=3).map(tuple),
     by_name=st.dictionaries(_words, _leaves, max_size=3),
-    colour=st.sampled_from(Colour),
+    color=st.sampled_from(Color),
     kind=st.sampled_from(["oak", "elm", 3]),
     share=st.floats(0, 1),
     alive=st.booleans(),
@@ -319,7 +319,7 @@ class TestSchema:
             "anyOf": [{"type": "integer", "minimum": 0}, {"enum": ["detect"]}],
             "default": 0,
         }
-        assert properties["colour"] == {"enum": ["red", "dark-blue"], "default": "red"}
+        assert properties["color"] == {"enum": ["red", "dark-blue"], "default": "red"}
         assert properties["leaves"]["items"] == {"$ref": "#/$defs/Leaf"}
         assert properties["code"]["pattern"] == "^(?:[a-z]+)$"
         assert properties["wait"]["anyOf"][1]["type"] == "string"

@@ -1,4 +1,4 @@
-"""Folders and archives of others: what is read, what is left out, and which limits hold."""
+"""Folders and archives from others: the files that are read or left out, and the limits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Judge real logs of ten healthy nodes, and copies with one slow or damaged part.
 
-The repository has 21 of the 204 logs. What needs more of them runs with ACCEPT_TEST_LOGS=DIR.
+The repository has 21 of the 204 logs. Tests that need more of them run with ACCEPT_TEST_LOGS=DIR.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def logs(request: pytest.FixtureRequest) -> Path:
 def more_logs() -> Path:
     """Return the folder with more logs; the test is left out if none was named."""
     if MORE is None:
-        pytest.skip("needs logs of all pairs and of 1, 2 and 4 GPUs a node: ACCEPT_TEST_LOGS=DIR")
+        pytest.skip("needs logs of all pairs and of 1, 2 and 4 GPUs per node: ACCEPT_TEST_LOGS=DIR")
     return MORE
 
 

@@ -39,10 +39,10 @@ from accept.plan.chart import chart_folder
 from accept.plan.helm_values import helm_values, values_of
 from accept.plan.resolve import Options, Resolved, resolve
 
-#: A cluster: what is rendered for one names an image.
+#: The site file of a cluster, because a run on a cluster needs an image.
 SITE = TESTS / "site.yaml"
 CPU = ("-m", "cpu", "-n", 2, "--site", SITE)
-#: Maximum size of what a node gets, and of Helm values, in bytes.
+#: Maximum size of the archives for a node, and of Helm values, in bytes.
 LIMIT, VALUES_LIMIT = 450_000, 64_000
 MACHINES = ("cpu", "gpu", "a4-highgpu-8g", "a3-megagpu-8g")
 

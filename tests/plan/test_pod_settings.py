@@ -1,4 +1,4 @@
-"""Settings of pods: those of the machine with those of the site, and what both imply."""
+"""Settings of pods: those of the machine, those of the site, and those that both imply."""
 
 from __future__ import annotations
 

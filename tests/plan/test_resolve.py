@@ -25,11 +25,11 @@ from accept.core.text import format_size
 from accept.plan.resolve import Options, Resolved, resolve
 from accept.plan.selection import Selection
 
-#: Names of its own in a machine of ours that no other data knows.
+#: A machine of GPU nodes with published figures.
 FULL = "a4-highgpu-8g"
 
 
-#: A cluster.
+#: The site file of a cluster.
 SITE = str(TESTS / "site.yaml")
 
 

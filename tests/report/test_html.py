@@ -1,4 +1,4 @@
-"""The report as a page: complete, the same bytes each time, and inert whatever names hosts have."""
+"""The report as a page: complete, the same bytes each time, and inert for any name of a host."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_pages_work_in_a_browser(tmp_path: Path) -> None:
             path = tmp_path / f"{name}.html"
             path.write_text(page(name), encoding="utf-8")
             assert tab.open(path) == [], name
-            # Wider than the window only inside of what scrolls.
+            # Only scrollable elements may contain anything wider than the window.
             assert tab.run("document.documentElement.scrollWidth <= innerWidth"), name
             assert tab.run("document.querySelectorAll('h1').length") == 2, name
         tab.open(tmp_path / "node.html")

@@ -147,14 +147,14 @@ def test_commands_that_only_read_run_as_shown(
     assert done.out
 
 
-#: What needs no cluster, no hosts and no run.
+#: Commands that need no cluster, no hosts and no run.
 ALONE = {"render", "drill", "list", "show", "schema", "chart"}
 
 
 def help_examples() -> list[str]:
     """Return the examples of the commands in ALONE, from their help and from the help of all."""
     group: Any = typer.main.get_command(command_line())
-    # In the help of all the commands are a column, and the longest line goes beyond it.
+    # The help of all commands shows examples in a column; the longest line exceeds it.
     lines = [line for line in (group.help or "").splitlines() if "site.yaml" not in line]
     shown = [" ".join(line[:41].split()) for line in lines if line.startswith("  accept ")]
     for name in ALONE:

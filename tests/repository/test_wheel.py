@@ -17,7 +17,7 @@ from accept.plan.bundle import code as read_code
 from accept.plan.chart import chart_folder
 from accept.plan.node_code import chart_files
 
-#: The pinned one, which `make setup-dev` puts there.
+#: The pinned uv, which `make setup-dev` installs there.
 UV = ROOT / ".tools" / "bin" / "uv"
 #: The folders that are shipped inside the package.
 FOLDERS = ("chart", "launchers", "values")

@@ -1,6 +1,6 @@
 """Errors of the API: expired lists, broken connections, expired tokens.
 
-Played by the stand-in of tests/factories/api_server.py.
+The stand-in of tests/factories/api_server.py produces them.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class TestWatching:
     def test_starts_again_if_a_queue_evicts_the_run_and_admits_it_again(
         self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # Shorter than it is suspended, and longer than it takes to look again.
+        # Shorter than the suspension, and longer than the time between two looks.
         monkeypatch.setattr(watch, "_start_seconds", lambda _: 3.0)
         again = running(0)
         again["metadata"] |= {"name": "run-w-0-0-again", "creationTimestamp": "2026-01-02"}

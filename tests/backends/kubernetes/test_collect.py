@@ -1,4 +1,4 @@
-"""Evidence of pods: what an archive and a saved log give, and what is refused."""
+"""Evidence of pods, from an archive and from a saved log, and evidence that is refused."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class TestEvidenceRebuiltFromALog:
     def test_of_a_run_that_ended_is_never_an_interrupted_run(
         self, monkeypatch: pytest.MonkeyPatch, code: int, results: str, where: str
     ) -> None:
-        # As with thousands of records: then the log holds the verdict alone.
+        # As with thousands of records: then the log contains only the verdict.
         monkeypatch.setattr(evidence, "PACKED_LIMIT", 100)
         log = sample_evidence.console(sample_evidence.record())
         with pytest.raises(BadEvidence) as caught:
@@ -129,7 +129,7 @@ class TestEvidenceRebuiltFromALog:
 
 class TestCollecting:
     def test_of_a_run_that_is_still_running_is_refused(self, monkeypatch: Any) -> None:
-        # What asks the cluster is tested on a real one; here that the refusal is not swallowed.
+        # A real cluster is asked in tests/cluster; this tests that the refusal is passed on.
         folder = rundir.create("run")
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
 

@@ -1,6 +1,6 @@
 """Findings of `accept doctor` on a cluster, and refusals of a run before it creates any object.
 
-The cluster is the stand-in of tests/factories/api_server.py: it plays what a test cluster has not.
+The stand-in of tests/factories/api_server.py provides objects that a test cluster lacks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from accept.evidence import bucket
 MACHINE = "a4-highgpu-8g"
 #: Rows of `accept doctor`, by code.
 Rows = dict[str, list[Any]]
-#: Called with what follows `kubernetes: {image: …}` in a site file; returns the rows.
+#: Called with the lines after `kubernetes: {image: …}` in a site file; returns the rows.
 Ask = Callable[..., Rows]
 
 
@@ -534,7 +534,7 @@ class TestABucketForResults:
         reach: tuple[bool | None, str],
         expected: str,
     ) -> None:
-        # What buckets answer is tested on some, in test_storage.py.
+        # tests/evidence/test_bucket.py tests the answers of buckets.
         monkeypatch.setattr(bucket, "reach", lambda _: reach)
         site = "  serviceAccount: s\nresults: {location: 'gs://mine/x'}\n"
         rows = ask(site)

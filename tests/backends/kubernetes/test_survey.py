@@ -1,4 +1,4 @@
-"""A first site file from what a cluster shows."""
+"""A first site file, from the objects of a cluster."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def folder(hosts: StandinSsh) -> Path:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """Return the run's folder on the first host after a reboot: no process lives or cleaned up."""
+    """Return the run's folder on the first host after a reboot that ended all its processes."""
     node = tmp_path / "accept-one"
     node.mkdir()
     (node / "run").write_text("one\n")
@@ -430,7 +430,7 @@ class TestWatch:
             folder.parent.mkdir()
             folder.symlink_to(node)
         elif os.geteuid() != 0:
-            pytest.skip("only root can give a folder away")
+            pytest.skip("only root can change the owner of a folder")
         else:
             os.chown(node, 65534, 65534)
         lines: list[str] = []
@@ -520,7 +520,7 @@ class TestDelete:
 
     def test_leaves_a_folder_of_another_user(self, hosts: StandinSsh, node: Path, job: Job) -> None:
         if os.geteuid() != 0:
-            pytest.skip("only root can give a folder away")
+            pytest.skip("only root can change the owner of a folder")
         os.chown(node, 65534, 65534)
         with pytest.raises(Interrupted):
             backend.delete(job, dry_run=False, say=ignore)

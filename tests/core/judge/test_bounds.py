@@ -214,7 +214,7 @@ UPPER = replace(LOWER, lower=None, upper=400.0)
     [
         ((BOTH,), {(300.0, 400.0)}),
         ((LOWER, UPPER), {(300.0, None), (None, 400.0)}),
-        # An expectation replaces only the side of a reference that it is about.
+        # An expectation replaces only the side of a reference that it bounds.
         ((UPPER, FLOOR), {(None, 400.0), (300.0, None)}),
         ((UPPER, replace(BOTH, upper=9.0)), {(None, 400.0), (300.0, None)}),
         ((LOWER, replace(BOTH, lower=9999.0)), {(300.0, None), (None, 400.0)}),

@@ -134,7 +134,7 @@ def test_a_network_may_have_other_names_in_the_log(network: str) -> None:
         ),
         # Only switches of newer machines can reduce.
         ({"NVLS off": ["h1"]}, ""),
-        # Between hosts the network is the way.
+        # Between hosts, the network is the expected path.
         ({"NET": ["h0", "h1"]}, ""),
     ],
 )

@@ -25,13 +25,13 @@ from accept.plan.resolve import Options, resolve
 
 GPUS = 8
 HOSTS = verdicts.hosts(2)
-#: Healthy figures of an H200 in TFLOP/s and GB/s, as imagined: all above the floors.
+#: Invented figures of a healthy H200 in TFLOP/s and GB/s, all above the floors.
 HEALTHY = {"bf16": 780.0, "fp8": 1450.0, "tf32": 370.0, "fp32": 50.0}
 STEP: Step = verdicts.step("gemm", "each", params={}, checks=("gemm",))
 MEMORY_STEP: Step = verdicts.step("memory", "each", params={}, checks=("memory",), number=20)
 MACHINE = config.load_machine("h200-8").value
 
-#: (host, GPU, metric, its healthy value) -> what it measured; None: nothing.
+#: (host, GPU, metric, its healthy value) -> the measured value; None: it was not measured.
 Change = Callable[[str, int, str, float], float | None]
 
 
@@ -207,7 +207,7 @@ def linked(link: Any, gigabytes: float) -> dict[str, str]:
         return gigabytes if (host, gpu) == ("h1", 3) and name in WAYS else value
 
     made = records(change, step=MEMORY_STEP, facts=facts)
-    # Without the bounds: the link alone accuses.
+    # Without bounds, so that only the link can accuse the GPU.
     return blamed(judged(made, MEMORY_STEP, references=()))
 
 
@@ -215,10 +215,10 @@ def linked(link: Any, gigabytes: float) -> dict[str, str]:
     ("less", "gigabytes", "accused"),
     [
         ({}, 30.0, {}),
-        # Half of the lanes: too little for the run's median to tell.
+        # Half of the lanes: the rate is too close to the median of the run.
         ({"width": 8}, 28.0, BAD),
         ({"generation": 4}, 28.0, BAD),
-        # More than that link carries: another way, or a moment of rest.
+        # More than that link can carry: another path, or a reading while the link was idle.
         ({"width": 1, "generation": 1}, 55.0, {}),
         ({"generation": 9, "generation-max": 10}, 30.0, {}),
         ({"width": "8"}, 28.0, {}),
@@ -419,11 +419,11 @@ def test_other_devices_and_software_may_give_other_bits_but_not_of_the_known_pro
         return [Fact(name="digest", value=value, check="gemm", host=host, rank=gpu)]
 
     found = judged(records(facts=exact))
-    # Half of them each: something is wrong, and nobody can be named.
+    # Half of the GPUs have each digest: something is wrong, and nobody can be named.
     assert (failed(found), found.suspects) == ({"wrong-result"}, ())
 
 
-# -- nothing missing is a pass -------------------------------------------------------------------
+# -- missing results never pass ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["bf16", "bf16-wrong", "fp8", "bf16-alone"])

@@ -237,7 +237,7 @@ def test_differences_between_hosts_of_a_generic_machine_are_notes() -> None:
     ("direct", "changes", "found"),
     [
         (True, {"memlock": 64}, {"memlock-limited"}),
-        # The kernel heeds no limit of who may lock what he likes.
+        # The limit does not apply to a process that may lock any amount of memory.
         (True, {"memlock": 64, "ipcLock": True}, set()),
         # The required network uses sockets, or needs no RDMA.
         (False, {"memlock": 64}, set()),

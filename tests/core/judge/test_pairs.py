@@ -302,7 +302,7 @@ def test_a_gpu_is_named_if_only_its_pairs_are_slow() -> None:
 
 @pytest.mark.parametrize(("elsewhere", "kind"), [(0.95, "node"), (1.0, "gpu")])
 def test_a_host_that_loses_as_much_without_a_gpu_is_bad_itself(elsewhere: float, kind: str) -> None:
-    """Pairs of GPU 0 differ so much that their loss is no more than noise."""
+    """Pairs of GPU 0 vary so much that their loss is within the noise."""
     found = []
     for pair in combinations([f"h{index}" for index in range(8)], 2):
         for gpu, share in ((0, elsewhere), (6, 0.95)):

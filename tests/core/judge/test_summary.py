@@ -171,7 +171,7 @@ def test_no_evidence_at_all_is_incomplete() -> None:
     assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
 
 
-# -- GPUs that nothing met ------------------------------------------------------------------------
+# -- GPUs that no check used ----------------------------------------------------------------------
 
 
 def test_a_gpu_machine_on_which_no_check_used_a_gpu_does_not_pass() -> None:
@@ -195,7 +195,7 @@ OPTIONAL = replace(INVENTORY, optional=True)
     ("steps", "records", "skipped"),
     [
         ([SCRIPT], [record(SCRIPT, EIGHT)], ()),
-        # Nothing but the optional inventory would have seen a GPU, and its tool is missing.
+        # Only the optional inventory could have detected a GPU, and its tool is missing.
         (
             [OPTIONAL, SCRIPT],
             [

@@ -1,4 +1,4 @@
-"""Excerpts and old builds: what is missing is inferred from the figures, or left open."""
+"""Excerpts and old builds: missing facts are inferred from the figures, or left open."""
 
 from __future__ import annotations
 

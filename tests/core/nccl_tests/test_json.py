@@ -183,7 +183,7 @@ def test_several_documents_are_several_tables() -> None:
     assert [table.collective for table in log.tables] == list(COLLECTIVES)
 
 
-# -- what is missing or damaged -------------------------------------------------------------------
+# -- missing and damaged parts --------------------------------------------------------------------
 
 
 @st.composite

@@ -57,7 +57,7 @@ def without(text: bytes, part: bytes) -> bytes:
     return b"".join(kept)
 
 
-#: Damaged logs, by what is wrong with them.
+#: Damaged logs, by the kind of damage.
 BROKEN = {
     "it does not name its collective": without(CLEAN, b"Collective test starting"),
     "its collective is unknown": CLEAN.replace(b"all_reduce", b"all_confuse"),
@@ -97,7 +97,7 @@ def test_every_problem_is_reported_as_full_sentences(name: str) -> None:
     assert messages
     for message in messages:
         head, _, rest = message.partition(": ")
-        # What follows "reported" is a quotation.
+        # The text after "reported" is a quotation.
         sentences = (rest if rest and not head.endswith("reported") else head).split("; ")
         assert [sentence for sentence in sentences if not VERBS.search(sentence)] == []
 
@@ -224,7 +224,7 @@ PREFIXES: dict[str, Callable[[int, bytes], bytes]] = {
     "time in brackets": lambda i, line: b"[2026-07-10 12:00:%02d] " % (i % 60) + line,
     "containerd": lambda i, line: b"2026-07-10T12:00:%02d.1Z stdout F " % (i % 60) + line,
     "time and tag": lambda i, line: b"2026-07-10T12:00:%02d.1Z [1,0]<stdout>:" % (i % 60) + line,
-    "colours": lambda i, line: b"\x1b[32m[1,0]<stdout>:\x1b[0m" + line[:-1] + b"\x1b[K\n",
+    "colors": lambda i, line: b"\x1b[32m[1,0]<stdout>:\x1b[0m" + line[:-1] + b"\x1b[K\n",
     "carriage returns": lambda i, line: line[:-1] + b"\r\n",
 }
 
@@ -327,7 +327,7 @@ def test_switches_that_cannot_reduce_are_kept_with_their_hosts(
     assert parse(line.encode() + CLEAN).detours.get("NVLS off", ()) == hosts
 
 
-# -- what is missing ------------------------------------------------------------------------------
+# -- missing parts --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"hello\n", b"\x00\xff" * 50, NCCL])
@@ -384,7 +384,7 @@ def test_a_reduced_maximum_is_noted() -> None:
 def test_sizes_that_our_program_leaves_out_are_not_missing() -> None:
     rows = [line for line in lines_of(CLEAN) if line.startswith(b" ")]
     mean = sum(float(row.split()[i]) for row in rows[1:] for i in (7, 11)) / 6
-    text = CLEAN.replace(rows[0], b"# Size 1048576 left out: less than 16 B a rank\n")
+    text = CLEAN.replace(rows[0], b"# Size 1048576 left out: less than 16 B per rank\n")
     text = text.replace(
         CLEAN[CLEAN.index(b"# Avg") :].split(b"\n")[0], b"# Avg bus bandwidth : %f" % mean
     )
@@ -396,7 +396,7 @@ def test_a_footer_that_contradicts_the_rows_is_a_problem() -> None:
     assert causes(log) == ["incomplete-log"]
 
 
-# -- what is damaged ------------------------------------------------------------------------------
+# -- damaged parts --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cell", [0, 5, 7, 9, 11])
@@ -475,7 +475,7 @@ def test_the_footer_alone_can_report_wrong_results() -> None:
     assert causes(marked("all_reduce", "0", "0", bounds="3 FAILED")) == ["wrong-data"]
 
 
-# -- what went wrong ------------------------------------------------------------------------------
+# -- failures -------------------------------------------------------------------------------------
 
 
 def test_a_build_without_mpi_is_recognized_and_measures_nothing() -> None:
@@ -621,7 +621,7 @@ for _text in TEXTS:
                 assert _side
                 TRUTH[_table.collective, _row.size, _place].append(_side.busbw)
 
-#: What may land anywhere in a log.
+#: Text that may be inserted anywhere in a log.
 FOREIGN = st.sampled_from(
     [
         NCCL,
@@ -718,7 +718,7 @@ def test_a_truncated_log_is_never_complete(
     text = table_text(name, ranks=ranks, least=1 << 20, most=1 << (20 + steps)).encode()
     text = b"".join(prefix + line for line in lines_of(text))
     assert only(parse(text)).complete
-    # The footer ends with the mean; what follows it is not in logs of all versions.
+    # The footer ends with the mean; only some versions print text after it.
     footer = text.index(b"Avg bus bandwidth    : ") + len(b"Avg bus bandwidth    : ")
     log = parse(text[: int(footer * share)])
     assert log.problems

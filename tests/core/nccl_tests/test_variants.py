@@ -73,7 +73,7 @@ def test_options_add_columns(*, stamps: bool, per_iteration: bool, named: bool) 
     ],
 )
 def test_old_builds_leave_out_columns(columns: tuple[int, ...], redop: str, root: int) -> None:
-    """NCCL 2.4 to 2.7: src/all_gather.cu and its like print the columns themselves."""
+    """NCCL 2.4 to 2.7: src/all_gather.cu and similar files print the columns themselves."""
 
     def picked(line: str) -> str:
         cells = line.removeprefix("#").split()

@@ -1,4 +1,4 @@
-"""Pods announce themselves to the coordinator; what they announce is untrusted."""
+"""Pods announce themselves to the coordinator; their announcements are untrusted."""
 
 from __future__ import annotations
 
