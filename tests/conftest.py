@@ -51,7 +51,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile(
     "here", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=STRICT
 )
-# For other versions of Python (`--hypothesis-profile few`), after all examples ran on this one.
+# For other versions of Python (`--hypothesis-profile few`), because this one tests all examples.
 settings.register_profile("few", settings.get_profile("here"), max_examples=4)
 settings.load_profile("here")
 

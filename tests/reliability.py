@@ -48,7 +48,7 @@ Cell = tuple[Fault, BackEnd]
 
 @dataclass(frozen=True, kw_only=True)
 class RanTest:
-    """A test that ran: its result in a few words, and what it saw."""
+    """A test that ran: its result in a few words, and its observations."""
 
     result: str
     seen: Observation | None

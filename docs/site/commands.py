@@ -10,13 +10,23 @@ import typer.main
 from docs.site.program import code, prose, table
 
 from accept.app.command_line import command_line
+from accept.app.help import TOPICS
 
 
 def reference() -> str:
-    """Return a section for each command: usage, summary, examples, arguments and options."""
+    """Return a section for each topic, with the commands: examples, arguments and options."""
     group: Any = typer.main.get_command(command_line())
     return "\n".join(
-        part for name in sorted(group.commands) for part in _command(name, group.commands[name])
+        part
+        for topic in TOPICS
+        for part in (
+            f"## {topic.title}\n",
+            *(
+                line
+                for name in (*topic.main, *topic.more)
+                for line in _command(name, group.commands[name])
+            ),
+        )
     )
 
 
@@ -27,7 +37,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
     options = [param for param in params if param.param_type_name == "option"]
     summary, examples = _help(command.help or "")
     usage = [param.make_metavar(context) for param in arguments]
-    yield f"(command-{name})=\n## {name}\n"
+    yield f"(command-{name})=\n### {name}\n"
     yield f"{prose(summary)}\n"
     yield f"```text\naccept {' '.join((name, *usage))} [OPTIONS]\n```\n"
     if examples:

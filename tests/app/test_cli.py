@@ -470,7 +470,7 @@ class TestSchema:
         for name in config.names("machines" if what == "machine" else "suites"):
             data = reader(name).document.data
             assert fits(data, schema, schema), name
-            assert not fits({**data, "colour": "red"}, schema, schema)
+            assert not fits({**data, "color": "red"}, schema, schema)
 
     def test_the_example_of_a_site_fits(self) -> None:
         schema = self.schema("site")
@@ -583,7 +583,7 @@ class TestHosts:
 
 
 class TestCtrlC:
-    """On a terminal it asks what to do; elsewhere it cannot ask."""
+    """On a terminal, Ctrl-C shows a question; elsewhere nobody can answer it."""
 
     @pytest.mark.parametrize(
         ("answers", "detaches", "questions"),

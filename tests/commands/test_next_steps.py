@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,13 @@ def test_a_ready_machine_is_tested() -> None:
     (step,) = next_steps("doctor", "-m", "cpu", "--only", "inventory", "-v")
     assert step == "accept run -m cpu --only inventory"
     assert accept(*shlex.split(step)[1:], "--dry-run").code == 0
+
+
+def test_logs_without_a_run_get_a_report_that_is_printed(work: Path) -> None:
+    shutil.copytree(TESTS / "data" / "nccl-logs", work / "my logs")
+    (step,) = next_steps("judge", "my logs")
+    words = shlex.split(step)
+    assert accept(*words[1 : words.index(">")]).out.startswith("<!doctype html>")
 
 
 def test_a_report_is_opened(runs: Path) -> None:

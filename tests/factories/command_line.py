@@ -43,7 +43,7 @@ class Done:
 
     @property
     def error(self) -> str:
-        """Return the code of the one error on stderr, such as E-HOST-TWICE; "" without an error."""
+        """Return the code of the one error on stderr, such as E-RUN-NONE; "" without an error."""
         codes = re.findall(r"^error\[([A-Z0-9-]+)\]: ", self.err, re.MULTILINE)
         assert len(codes) <= 1, self.err
         return codes[0] if codes else ""

@@ -298,7 +298,7 @@ def read_bucket(raw: bytes, folder: Path) -> str:
     target.parent.mkdir()
     store = bucket._object_store()
     try:
-        # Without time for it, nothing is tried again.
+        # No time is left for retries.
         with (
             mock.patch.object(store, "place_of", return_value=place),
             mock.patch.object(bucket, "_SECONDS", 0.0),
@@ -357,7 +357,7 @@ def make_answers(chance: Random) -> bytes:
 
 
 def read_answers(raw: bytes, folder: Path) -> str:
-    """Discover the hosts, and read what they list."""
+    """Discover the hosts, and read their lists."""
     replies = {f"h{i}": Answer(exit=e, out=o, err=r) for i, (e, o, r) in enumerate(json.loads(raw))}
 
     async def run(argv: list[str], **_: object) -> Answer:
@@ -505,7 +505,7 @@ def make_words(chance: Random) -> bytes:
             word = chance.choice(_HOSTILE).replace("\0", "")
         else:
             word = "".join(chance.choices(string.printable, k=chance.randrange(1, 12)))
-        # Not the whole disk, and not the folder of other inputs.
+        # A path must not name the whole disk or the folder of other inputs.
         words.append("x" if word.strip().strip("/.") == "" and word.strip() != "." else word)
     if words[:1] == ["run"]:
         words.append("--dry-run")

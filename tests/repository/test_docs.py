@@ -165,7 +165,7 @@ def test_commands_that_only_read_run_as_shown(
     assert done.out
 
 
-#: What needs no cluster, no hosts and no run.
+#: Commands that need no cluster, no hosts and no run.
 ALONE = {"render", "drill", "list", "show", "schema", "chart", "help"}
 
 
@@ -272,7 +272,7 @@ class TestReadme:
     def test_names_every_state(self) -> None:
         assert set(rows("README.md", "state")) == {state.value for state in State}
 
-    def test_names_the_data_where_it_is(self) -> None:
+    def test_names_the_paths_of_the_data(self) -> None:
         assert (ROOT / "values" / "site.example.yaml").is_file()
         assert "/.local/state/accept/runs" in text_of("README.md")
 

@@ -30,7 +30,7 @@ class TestCommands:
     TEXT = commands.reference()
 
     def test_each_has_a_section_with_all_its_options(self) -> None:
-        sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", self.TEXT, re.M | re.S))
+        sections = dict(re.findall(r"^### (\S+)\n(.*?)(?=^##|\Z)", self.TEXT, re.M | re.S))
         assert set(sections) == set(self.GROUP.commands)
         for name, command in self.GROUP.commands.items():
             shown = set(re.findall(r"`(--?[a-z-]+)`", sections[name]))

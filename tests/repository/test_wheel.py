@@ -21,7 +21,7 @@ from accept.plan.bundle import code as read_code
 from accept.plan.chart import chart_folder
 from accept.plan.node_code import chart_files
 
-#: The pinned one, which `make setup-dev` puts there.
+#: The pinned uv, which `make setup-dev` installs there.
 UV = ROOT / ".tools" / "bin" / "uv"
 #: The folders that are shipped inside the package.
 FOLDERS = ("chart", "launchers", "values")
@@ -225,7 +225,7 @@ def test_the_chart_is_found_outside_a_checkout(installed: Path) -> None:
     assert shipped == built
 
 
-def test_a_plain_install_stays_light(installed: Path) -> None:
+def test_a_plain_install_stays_small(installed: Path) -> None:
     """The size is tens of MB: `render` and `judge` need no package of the extras."""
     packages = next((installed / "env" / "lib").glob("python3*")) / "site-packages"
     size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file())

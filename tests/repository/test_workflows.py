@@ -46,7 +46,7 @@ def parts_of(job: dict[str, Any]) -> list[str]:
 
 @pytest.fixture
 def actionlint() -> Path:
-    """Return it as `make test` built it; without it the test is left out."""
+    """Return actionlint as `make test` built it; skip the test without it."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     built = sorted((base / "accept-tests" / "bin").glob("actionlint-*"))
     if not built:

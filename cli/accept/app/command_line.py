@@ -4,6 +4,7 @@ Typer reads annotations, so they are objects here and not text.
 """
 
 import os
+import re
 from collections.abc import Iterable, MutableMapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
@@ -99,8 +100,9 @@ def call(words: Sequence[str]) -> int:
     try:
         code: int = command_line(names)(args=words, prog_name=script, standalone_mode=False)
     except typer.TyperException as error:
+        message = " ".join(error.format_message().split())
         raise BadInput(
-            " ".join(error.format_message().split()),
+            re.sub(r"is not a valid (int|float)\b( range)?", "is not a valid number", message),
             code=Code.USAGE,
             hint=f"usage and examples: {' '.join(filter(None, (script, *names, '--help')))}",
         ) from None

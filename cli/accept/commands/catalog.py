@@ -234,7 +234,9 @@ def do_list(what: Listing, terminal: Terminal, *, url: str | None = None) -> int
         )
     if what is Listing.RUNS:
         runs = _runs() if url is None else _runs_at(url)
-        terminal.result(ListedRuns(runs=runs), _table_of_runs(runs) if runs else "no runs")
+        terminal.result(
+            ListedRuns(runs=runs), _table_of_runs(runs, terminal) if runs else "no runs"
+        )
         return Exit.PASS
     entries = _LISTS[what]()
     table = Table(
@@ -327,22 +329,24 @@ def _with_verdict(entry: RunEntry, verdict: evidence.StoredVerdict, before: str 
     )
 
 
-def _table_of_runs(runs: Sequence[RunEntry]) -> Table:
+def _table_of_runs(runs: Sequence[RunEntry], terminal: Terminal) -> Table:
+    """Return a line for each run; on a narrow terminal, without what `accept show run` shows."""
+    header = ("RUN", "MACHINE", "HOSTS", "SUITE", "START (UTC)", "TOOK", "STATE")
     rows = [
         (
             run.name,
             run.machine or "-",
-            run.suite or "-",
             str(run.hosts) if run.hosts else "-",
+            run.suite or "-",
             f"{datetime.fromtimestamp(run.start, UTC):%Y-%m-%d %H:%M}" if run.start else "-",
             duration(run.seconds) if run.seconds else "-",
             run.about,
         )
         for run in runs
     ]
-    return Table(
-        header=("RUN", "MACHINE", "SUITE", "HOSTS", "START (UTC)", "TOOK", "STATE"), rows=rows
-    )
+    if terminal.is_narrow:
+        return Table(header=(*header[:3], header[-1]), rows=[(*row[:3], row[-1]) for row in rows])
+    return Table(header=header, rows=rows)
 
 
 def _run_entry(folder: Path) -> RunEntry:
@@ -593,8 +597,18 @@ def _run_page(name: str) -> RunPage:
 def _run_text(page: RunPage) -> Iterator[str | Table]:
     """Yield the page of a run."""
     entry = page.run
-    yield _table_of_runs((entry,))
-    yield f"folder: {entry.folder}"
+    start = f"{datetime.fromtimestamp(entry.start, UTC):%Y-%m-%d %H:%M} UTC" if entry.start else ""
+    rows = [
+        ("run", entry.name),
+        ("state", entry.about),
+        ("machine", entry.machine),
+        ("suite", entry.suite),
+        ("hosts", str(entry.hosts or "")),
+        ("start", start),
+        ("took", duration(entry.seconds) if entry.seconds else ""),
+        ("folder", entry.folder),
+    ]
+    yield Table(rows=[row for row in rows if row[1]])
     if page.plan is not None:
         yield f"\n{plan.plan_text(page.plan)}"
 

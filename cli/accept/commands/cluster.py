@@ -19,6 +19,9 @@ from accept.core.text import visible
 from accept.plan.resolve import Options, named_backend, site_of
 from accept.report.console import Terminal
 
+#: The back end of a site file if the options name neither hosts nor a partition.
+_DEFAULT = "kubernetes"
+
 
 @dataclass(frozen=True, kw_only=True)
 class FreeNodes:
@@ -72,6 +75,8 @@ def do_init(
         )
     options = replace(options, hosts=expand(options.hosts))
     name = options.backend or _backend_of(options)
+    if name == _DEFAULT and options.backend is None:
+        terminal.progress("asking Kubernetes; other clusters: --hosts node[01-16], or --partition")
     survey = backends.load_surveyor(name).survey(options)
     for note in survey.notes:
         terminal.progress(note.text)
@@ -94,7 +99,7 @@ def do_init(
     words = ["accept", "doctor"]
     if machine := chosen.get("machine") or answers.machine:
         words += ["--machine", machine]
-    if name == "kubernetes":
+    if name == _DEFAULT:
         words += ["--nodes", "2", *([] if chosen.get("image") else ["--image", "IMAGE"])]
     if out.resolve() != Path(site_file.NAME).resolve():
         words += ["--site", str(out)]
@@ -107,7 +112,7 @@ def _backend_of(options: Options) -> str:
     """Return the back end of a site file if the user names none."""
     if options.hosts:
         return "ssh"
-    return "slurm" if options.slurm.partition else "kubernetes"
+    return "slurm" if options.slurm.partition else _DEFAULT
 
 
 def _answer(question: Question, given: str | None, *, ask: bool) -> str:

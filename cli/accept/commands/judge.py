@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from accept import __version__, backends
 from accept.backends.protocol import Phase
@@ -633,6 +634,9 @@ def do_judge(
         for judged in results:
             heading = f"{plain(judged.source)}:\n" if len(results) > 1 else ""
             terminal.result(judged.verdict, heading + text(judged, terminal))
+    if len(results) == len(paths) == 1 and results[0].folder is None:
+        # There is no run folder that could have report.html already.
+        terminal.progress(f"next: accept report {quote(paths[0])} --format html > report.html")
     return worst_exit(judged.verdict.exit for judged in results)
 
 

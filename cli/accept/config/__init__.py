@@ -4,8 +4,9 @@ Parameters of a check are merged in this order, and later ones win: the check's 
 machine, the suite, the site, `--set`. The suites of `accept` set durations and groups; the machines
 set message sizes.
 
-`serde` reads the annotations of the dataclasses that files are read into. So they are objects in
-the modules that define these, and not text that is evaluated again when a file is read.
+`serde` reads the annotations of the dataclasses that describe these files. The modules that define
+them do without `from __future__ import annotations`, so annotations are objects and not text that
+must be evaluated for each file.
 """
 
 from __future__ import annotations

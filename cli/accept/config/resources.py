@@ -46,5 +46,5 @@ def chart() -> Path:
 
 
 def build() -> Path:
-    """Return the folder of what is built in a checkout."""
+    """Return the folder of build results in a checkout."""
     return _ROOT / "build"

@@ -33,7 +33,7 @@ class Ssh:
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """Paths of tools on the hosts; unset ones are searched on PATH."""
+    """Paths of tools on the hosts; unset ones are searched for on PATH."""
 
     venv: Annotated[Absolute | None, Doc("Virtual environment with torch, mpi4py or Open MPI.")] = (
         None

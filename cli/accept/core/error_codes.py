@@ -12,7 +12,7 @@ from accept.core.text import TextEnum
 class Code(TextEnum):
     """The code of an error that ends a command (`E-`), or of a warning (`W-`): E-AREA-PROBLEM.
 
-    A code keeps its meaning for ever: a new problem gets a new code.
+    A code never changes its meaning: a new problem gets a new code.
     """
 
     # Command line: options, host lists, expectations, faults, output files.
@@ -139,7 +139,7 @@ class Code(TextEnum):
     RUN_UNREADABLE = "E-RUN-UNREADABLE"
     RUN_WHICH = "E-RUN-WHICH"
 
-    # Containers on hosts, in jobs of Slurm, and here.
+    # Containers: on hosts, in Slurm jobs, and on this machine.
     CONTAINER_FOLDER = "E-CONTAINER-FOLDER"
     CONTAINER_IMAGE = "E-CONTAINER-IMAGE"
     CONTAINER_IMAGE_LACKS = "E-CONTAINER-IMAGE-LACKS"

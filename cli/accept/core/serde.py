@@ -36,7 +36,7 @@ from accept.core.text import plain
 
 T = TypeVar("T")
 
-#: Data as JSON and YAML have it.
+#: Data as JSON and YAML represent it.
 Plain = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
 #: Keys of mappings and indices of lists, from the outside in.
 Path = tuple[str | int, ...]
@@ -75,7 +75,7 @@ class Invalid(ValueError):
 
 @dataclass(frozen=True)
 class _Kind:
-    """Describe in words, read, and publish in a JSON Schema the values of one type."""
+    """The values of one type: their description in words, their reader, and their JSON Schema."""
 
     words: str
     #: Returns the value, or raises Invalid.
@@ -151,7 +151,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Text:
-    """Allows a number to be written as text; `parse` reads that or raises ValueError."""
+    """Allow a number to be written as text; `parse` reads the text or raises ValueError."""
 
     parse: Callable[[str], int | float]
     form: str
@@ -182,7 +182,7 @@ class Text:
 def read(cls: type[T], data: object, *, path: Path = ()) -> T:
     """Return an instance of `cls`, a dataclass or any other type of a field, from plain data.
 
-    A dataclass may have a static method `adapt` that changes data of another version before.
+    A dataclass may have a static method `adapt`, which first converts data of other versions.
     Raise Invalid with `path`, extended by the path inside `data`.
     """
     try:
@@ -273,7 +273,7 @@ def escaped(text: str, limit: int = 60) -> str:
     """Return the user's text for a message, with visible escapes for invisible characters.
 
     It has at most `limit` characters, not counting the escapes. `accept.core.text.plain` removes
-    such characters instead, because the text of others is of no help to the reader.
+    such characters instead, because they carry no meaning in untrusted text.
     """
     short = text if len(text) <= limit else text[: limit - 3] + "..."
     return short if short.isprintable() else json.dumps(short)[1:-1]
@@ -304,7 +304,7 @@ _MOST_SUGGESTIONS = 3
 
 
 def nearest(asked: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that `asked` was probably meant to be, at most three.
+    """Return the names that `asked` was probably intended to be, at most three.
 
     Names that begin with it come first: "a4" is "a4-highgpu-8g" rather than "a4x-highgpu-4g".
     Otherwise it is the most similar name.

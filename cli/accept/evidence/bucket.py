@@ -49,7 +49,7 @@ def is_url(text: str) -> bool:
 def send(path: Path, url: str, *, attempt: str, partial: bool = False) -> str:
     """Send evidence, or one file of it, to URL/runs/ATTEMPT. Return the error message, or "".
 
-    With `partial`, the evidence is not finished by this.
+    With `partial`, the evidence is not yet complete afterwards.
     """
     program = resources.launchers() / "programs" / "upload.py"
     done = subprocess.run(
@@ -149,7 +149,7 @@ class StoredRun:
     """A run in a bucket or a shared folder."""
 
     name: str
-    #: None: it has none that can be read.
+    #: None if it is missing or unreadable.
     verdict: evidence.StoredVerdict | None
     #: True if the upload was finished.
     finished: bool

@@ -1,6 +1,6 @@
-"""Read folders and archives of others: no links, no devices; limited in size, depth and time.
+"""Read untrusted folders and archives: no links, no devices; limited in size, depth and time.
 
-Everything is read forwards and in blocks. Only zip archives inside other archives are copied to a
+Everything is read front to back, in blocks. Only zip archives inside other archives are copied to a
 temporary file. `accept.core.safe_read` opens the files and reads tar archives.
 """
 
@@ -34,7 +34,7 @@ Parts = tuple[str, ...]
 _DAMAGE = (*DAMAGE, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, RuntimeError)
 #: Upper limit of the list of members of a zip archive, in bytes. It holds 100,000 long names.
 _MAX_DIRECTORY = 12 << 20
-#: Upper limit of a zip archive inside an archive that is kept in memory.
+#: Upper limit of a zip archive inside an archive that is kept in memory, in bytes.
 _IN_MEMORY = 8 << 20
 #: Upper limit of the memory for decompressing xz; `xz -9` needs 65 MiB.
 _XZ_MEMORY = 100 << 20
@@ -329,7 +329,7 @@ class _Reader:
             )
         if time.monotonic() > self._limits.until:
             raise BadEvidence(
-                f"{plain(path)}: the time to read it is over",
+                f"{plain(path)}: reading it took too long",
                 code=Code.ARCHIVE_TOO_LARGE,
                 hint="name only the logs, in several commands",
             )
@@ -415,7 +415,7 @@ class _Counted:
 
 
 class _Holes:
-    """A file on a disk whose holes are read as a few NULs, because they may have any size."""
+    """A file on a disk. Its holes are read as a few NULs, because they may have any size."""
 
     def __init__(self, file: BinaryIO | IO[bytes]) -> None:
         self._file, self._position = file, 0

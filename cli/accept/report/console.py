@@ -52,7 +52,7 @@ class View(Protocol):
     """Something that stays in place on a terminal."""
 
     def lines(self, now: float, width: int, height: int) -> Sequence[Line]:
-        """Return what it shows at a Unix time, in at most `height` lines of `width` columns."""
+        """Return the view at a Unix time, in at most `height` lines of `width` columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +122,16 @@ class Terminal:
 
     @property
     def width(self) -> int:
-        """Columns of the terminal, from 60 to 140; 100 if stdout is not a terminal."""
+        """Return the columns of the terminal, from 60 to 140; 100 if stdout is not a terminal."""
         try:
             return max(60, min(140, os.get_terminal_size(sys.stdout.fileno()).columns))
         except (OSError, ValueError):
             return 100
+
+    @property
+    def is_narrow(self) -> bool:
+        """Return True for a terminal on which a table of seven columns has no room."""
+        return sys.stdout.isatty() and self.width < 110
 
     def progress(self, text: str) -> None:
         """Print one line of progress on stderr, with the seconds since the start."""
@@ -160,9 +165,9 @@ class Terminal:
 
     @contextmanager
     def showing(self, view: View | None) -> Iterator[Callable[[], None]]:
-        """Keep a view on the terminal, with other lines above it; yield what ends it early.
+        """Keep a view on the terminal, with other lines above it; yield a function to end it early.
 
-        None: nothing is shown.
+        If `view` is None, nothing is shown.
         """
         if view is None:
             yield lambda: None

@@ -18,7 +18,7 @@ from accept.core.text import count, duration, format_size, plain, shortened
 from accept.core.text import markdown as escaped
 from accept.report.data import Run
 
-#: Figures and nodes on the screen, and rows of a table in a report.
+#: Maximum number of figures and nodes on the screen, and of rows of a table in a report.
 _SCREEN_ROWS, _SCREEN_NODES, _ROWS = 12, 16, 1000
 
 

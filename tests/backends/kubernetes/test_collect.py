@@ -1,4 +1,4 @@
-"""Evidence of pods: what an archive and a saved log give, and what is refused."""
+"""Evidence of pods, from an archive and from a saved log, and evidence that is refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TestEvidenceRebuiltFromALog:
         job = stored_job(results=results)
         return folder, kubernetes_collect._from_log(job, state, folder, target)
 
-    def test_is_judged_like_the_evidence_it_was(self) -> None:
+    def test_is_judged_like_the_original_evidence(self) -> None:
         folder, missing = self.collected(sample_evidence.console(sample_evidence.record()))
         judged = judge.judge_path(str(folder), expect=())
         expected = sample_evidence.verdict_of(sample_evidence.record())
@@ -82,7 +82,7 @@ class TestEvidenceRebuiltFromALog:
         assert (verdict.interruption, verdict.exit) == ("deleted", 5)
         assert "raw logs" in missing[0]
 
-    def test_is_written_as_a_report_like_any(self) -> None:
+    def test_has_a_report_like_any_other(self) -> None:
         folder, _ = self.collected(sample_evidence.console(sample_evidence.record()))
         assert accept("report", "run").code == 0
         assert (folder / rundir.EVIDENCE / evidence.REPORT).is_file()
@@ -117,7 +117,7 @@ class TestEvidenceRebuiltFromALog:
     def test_of_a_run_that_ended_is_never_an_interrupted_run(
         self, monkeypatch: pytest.MonkeyPatch, code: int, results: str, where: str
     ) -> None:
-        # As with thousands of records: then the log holds the verdict alone.
+        # As with thousands of records: then the log contains only the verdict.
         monkeypatch.setattr(evidence, "PACKED_LIMIT", 100)
         log = sample_evidence.console(sample_evidence.record())
         with pytest.raises(BadEvidence) as caught:
@@ -128,8 +128,8 @@ class TestEvidenceRebuiltFromALog:
 
 
 class TestCollecting:
-    def test_of_a_run_that_was_cut_off_waits_for_its_end(self, monkeypatch: Any) -> None:
-        # What asks the cluster is tested on a real one; here that the refusal is not swallowed.
+    def test_of_a_run_that_is_still_running_is_refused(self, monkeypatch: Any) -> None:
+        # A real cluster is asked in tests/cluster; this tests that the refusal is passed on.
         folder = rundir.create("run")
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
 
@@ -242,7 +242,9 @@ class TestEvidenceThatCannotBeFetched:
         assert "--no-collect" in message
         assert removed == []
 
-    def test_does_not_where_it_is_not_wanted(self, removed: list[str]) -> None:
+    def test_does_not_keep_the_run_if_the_evidence_is_not_requested(
+        self, removed: list[str]
+    ) -> None:
         assert accept("delete", "run", "--no-collect").code == 0
         assert removed == ["run"]
 

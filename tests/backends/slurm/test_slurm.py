@@ -113,7 +113,7 @@ class TestTheNumberOfTheJob:
         done = accept("submit", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
         assert done.code == 0, done.err
 
-    def test_must_be_there(self, slurm: StandinSlurm) -> None:
+    def test_is_required(self, slurm: StandinSlurm) -> None:
         slurm.set("sbatch", "echo submitted, thank you")
         is_refused("--nodes", "2", error="E-SLURM-NO-JOB-ID", code=4)
         assert slurm.cancelled
@@ -179,7 +179,7 @@ def test_the_status_of_the_coordinator_counts_if_only_a_task_ran_out_of_memory(
     assert accept("watch", "last").code == 3
 
 
-def test_a_dry_run_asks_when_the_job_would_start(slurm: StandinSlurm) -> None:
+def test_a_dry_run_shows_when_the_job_would_start(slurm: StandinSlurm) -> None:
     slurm.set("sbatch", 'echo "sbatch: Job 8 to start at 2026-11-23T10:00:00" >&2')
     done = accept("run", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--dry-run")
     assert done.code == 0, done.err
@@ -295,7 +295,7 @@ def test_a_node_is_usable_if_slurm_gives_it_to_jobs(state: str, *, usable: bool)
 
 
 @pytest.mark.parametrize("key", ["partition", "account", "qos", "reservation", "constraint"])
-def test_a_site_file_may_not_hold_blanks_in_names(key: str) -> None:
+def test_names_in_a_site_file_may_not_contain_blanks(key: str) -> None:
     with pytest.raises(Invalid):
         read(Site, {"slurm": {key: "a b"}})
 

@@ -66,7 +66,7 @@ def survey(options: Options) -> Survey:
             hint=f"try: ssh {absent[0]}",
         )
     found = find(by_host)
-    notes = [Note(Remark.NODES, f"{count(len(by_host), 'host')} of {len(hosts)} answered")]
+    notes = [Note(Remark.NODES, f"{len(by_host)} of {count(len(hosts), 'host')} answered")]
     if absent:
         error = last_line(replies[absent[0]].err)
         text = f"no answer from {folded(absent)}: {plain(error, 200)}; they stay in the site file"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from accept.core.causes import Cause
 from accept.core.judge.robust_stats import SIGMAS, Spread, median_of, spread
 
-#: Values that vary by more than this many times the noise are not from peers.
+#: Values that vary by more than this many times the noise are not comparable.
 _UNEVEN = 3.0
 
 #: Hosts and local ranks of an execution.

@@ -274,7 +274,7 @@ def _layout(columns: tuple[bytes, ...], *, stamped: bool, unit: float) -> Layout
     for time in (i for i, name in enumerate(columns) if name in (b"time", b"cputime")):
         if columns[time + 1 : time + 3] != (b"algbw", b"busbw"):
             return None
-        # Versions of 2025 have this column if they copy meanwhile (`side_work`).
+        # Versions of 2025 have this column if they copy data at the same time (`side_work`).
         wrong = time + 3 + (columns[time + 3 : time + 4] == (b"copybw",))
         if columns[wrong : wrong + 1] not in ((b"wrong",), (b"error",)):
             return None
@@ -362,7 +362,7 @@ def _halves(layout: Layout) -> tuple[Layout, ...]:
 def _fits(tokens: Sequence[bytes], layout: Layout) -> bool:
     """Return True if each column has a valid token, and algbw is size / time.
 
-    So a cut row is not taken for one with blank cells.
+    This way a cut row is not mistaken for one with blank cells.
     """
     kinds = layout.kinds
     if len(tokens) != len(kinds) or not all(map(_matches, kinds, tokens)):

@@ -25,9 +25,9 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 async def restrict(state: Run, addresses: Iterable[str]) -> str:
     """Make every host admit the key from `addresses` only, and return a line for the log.
 
-    Behind address translation, a host is seen under another address. So each host then logs in to
-    the next one. If one is refused, all hosts admit the key from everywhere again: no host may be
-    accused for it.
+    Behind address translation, a host appears under another address. To detect this, each host then
+    logs in to the next one. If a login is refused, all hosts admit the key from everywhere again,
+    because no host is to blame for it.
     """
     if all(host.local for host in state.hosts):
         return ""
@@ -55,13 +55,13 @@ async def restrict(state: Run, addresses: Iterable[str]) -> str:
 def exact(addresses: Iterable[str]) -> tuple[Network, ...]:
     """Return the fewest networks that contain `addresses` and nothing else.
 
-    Hosts report addresses: what is not numeric is left out.
+    Hosts report the addresses, so anything that is not numeric is left out.
     """
     v4: list[ipaddress.IPv4Network] = []
     v6: list[ipaddress.IPv6Network] = []
     for address in addresses:
         try:
-            # As a single address: a host must not admit a whole network.
+            # Parse a single address, so that a host cannot get a whole network admitted.
             network = ipaddress.ip_network(ipaddress.ip_address(address.partition("%")[0]))
         except ValueError:
             continue
@@ -84,7 +84,7 @@ def _parts(networks: Sequence[Network]) -> Iterator[str]:
 
 
 async def _write(state: Run, lines: Sequence[str]) -> None:
-    """Replace the file on all hosts. A host that does not answer keeps its own."""
+    """Replace the file on all hosts. A host that does not answer keeps its old file."""
     evidence.write(state.folder / _KEYS, "\n".join(lines) + "\n")
     command = f"cd {shlex.quote(str(state.folder))} && cat >{_KEYS}.new && mv {_KEYS}.new {_KEYS}"
     others = (host for host in state.hosts if not host.local)
