@@ -68,11 +68,11 @@ _PYXIS_ENV = {
 }
 #: Oldest Python for the coordinator. Outside of a container, the batch script checks this.
 _OLDEST_PYTHON = (3, 10)
-#: Longest time to import an image.
+#: Maximum time to import an image.
 _IMPORT_SECONDS = 1800.0
 #: Codes of failures that only a job can detect.
 _OWN_CODES = (Code.SLURM_LAUNCHER, Code.SLURM_RANKS, Code.RESUME_NOT_SENT)
-#: Longest time of the probe of srun as the launcher.
+#: Maximum time of the probe of srun as the launcher.
 _PROBE_SECONDS = 120.0
 #: Maximum number of steps that are created at the same time: each one costs the controller work.
 _STEP_STARTS = 32
@@ -85,7 +85,7 @@ launch "$1" "$ACCEPT_PYTHON" "$ACCEPT_DIR/programs/mpi_ranks.py"
 """
 #: A line of launchers/programs/mpi_ranks.py, and its exit status if it finds no MPI.
 _RANK, _NO_LIBRARY = re.compile(r"rank (\d+) of (\d+)", re.ASCII), 3
-#: What srun prints if it cannot reach the daemon of a node.
+#: Message of srun if it cannot reach the daemon of a node.
 _NOT_LAUNCHED = re.compile(r"Task launch for \S+ failed on node ([\w.-]+): ([^\n]*)")
 
 
@@ -123,12 +123,12 @@ class SlurmRun:
     #: Folder on the login node with its finished steps. If the nodes do not see it, the job brings
     #: them along.
     earlier: str = ""
-    #: Longest time for the nodes to become ready.
+    #: Maximum time for the nodes to become ready.
     start_seconds: float
-    #: Longest life of the watchdogs, and how long they keep evidence.
+    #: Maximum life of the watchdogs, and the time for which they keep evidence.
     life_seconds: float
     keep_seconds: float
-    #: How long the job stays for `accept collect` if the nodes do not see `shared`.
+    #: Time for which the job stays for `accept collect` if the nodes do not see `shared`.
     hold_seconds: float
     #: True if a node without an NVIDIA GPU cannot take part.
     gpus: bool
