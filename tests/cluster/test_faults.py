@@ -120,7 +120,7 @@ def test_hosts_that_the_first_one_cannot_reach_are_named_and_the_others_not(
     place.hosts.separate(*map(place.host, (first, fourth, fifth)))
     done = fault_record.judged(started.wait(), place)
     assert done.ending == ("fail", 3), done.err
-    assert done.named <= {first, fourth, fifth}
+    assert done.suspects == {(fourth, "cut-off"), (fifth, "cut-off")}
     place.nothing_is_left(patience=300)
     place.evidence_holds(done)
 

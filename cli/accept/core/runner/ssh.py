@@ -119,6 +119,15 @@ def arguments(folder: Path, host: Host, command: str) -> list[str]:
     ]
 
 
+def arguments_elsewhere(folder: Path, host: Host, command: str) -> list[str]:
+    """Return the argument vector that runs `command` on `host` from another host of the run."""
+    return [
+        *("ssh", "-F", str(folder / "ssh_config"), "-o", "ControlPath=none"),
+        *("-o", f"HostName={host.address}", "-o", f"Port={host.port}"),
+        *("-o", "ConnectTimeout=5", host.name, command),
+    ]
+
+
 def marked_arguments(folder: Path, host: Host, command: str) -> list[str]:
     """Return the arguments for `run`, which then removes what the host's login shell prints."""
     return arguments(folder, host, command if host.local else PRINT_MARKER + command)
