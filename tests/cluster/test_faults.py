@@ -247,7 +247,7 @@ def test_a_full_disk_of_the_first_host_accuses_nobody_else(
 def test_a_full_disk_of_the_workstation_costs_no_evidence(
     make_place: MakePlace, fault_record: FaultRecord
 ) -> None:
-    place = make_place(2)
+    place = make_place(3)
     with _small_disk(place.runs) as ballast:
         started = place.start(checks=LONG)
         started.wait_for("1/2]")

@@ -192,12 +192,11 @@ async def _cancel_reason(state: Run, job: str) -> str:
         reason, *lost = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         reason, lost = "", []
-    for host in state.alive():
-        if host.name in lost:
-            problem = Problem(cause=Cause.HOST_DIED, message=reason, check="hosts", host=host.name)
-            state.lost[host.name] = problem
-            number = len(state.plan.steps) + 1
-            state.keep_asked(number, time.time(), problems=(problem,))
+    for name in sorted(set(lost) & {host.name for host in state.hosts}):
+        # The record of the execution that has lost it may be missing.
+        problem = Problem(cause=Cause.HOST_DIED, message=reason, check="hosts", host=name)
+        state.lost[name] = problem
+        state.keep_asked(len(state.plan.steps) + 1, time.time(), problems=(problem,))
     if reason or not job:
         return reason or CANCELLED
     words = ["scontrol", "show", "job", "--oneliner", job]

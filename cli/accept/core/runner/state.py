@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import shlex
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from accept.core.model import Fact, Metric, Plan, Problem, Record
 from accept.core.runner.ssh import (
     Answer,
     Host,
-    arguments_elsewhere,
+    command_elsewhere,
     environment,
     marked_arguments,
     run,
@@ -165,8 +164,7 @@ async def _witness(state: Run, host: Host, silent: Sequence[Host]) -> str:
     others = [h for h in state.alive() if not h.local and h not in silent]
     if not others:
         return ""
-    command = shlex.join(arguments_elsewhere(state.folder, host, ALIVE))
-    answer = await state.ask(others[0], command)
+    answer = await state.ask(others[0], command_elsewhere(state.folder, host, ALIVE))
     return others[0].name if answer.exit == 0 and answer.out.endswith("alive\n") else ""
 
 
