@@ -112,9 +112,14 @@ class Done:
         return {(each["name"], each["cause"]) for each in self.result["suspects"]}
 
     @property
+    def suspected(self) -> list[set[str]]:
+        """Return the nodes of each suspect: two for a link between them."""
+        return [set(each["hosts"]) for each in self.result["suspects"]]
+
+    @property
     def named(self) -> set[str]:
-        """Return the nodes that a verdict blames, also for one of their ranks."""
-        return {host for each in self.result["suspects"] for host in each["hosts"]}
+        """Return the nodes of all suspects."""
+        return set().union(*self.suspected)
 
     @property
     def ending(self) -> tuple[str, int]:
