@@ -1,4 +1,4 @@
-"""Commands about a cluster that start nothing: free nodes, permissions, a first site file."""
+"""Implement commands that start nothing: list free nodes, print permissions, write a site file."""
 
 from __future__ import annotations
 
@@ -68,6 +68,6 @@ def role(place: ClusterPlace, site: Site) -> str:
 
 
 def survey(place: ClusterPlace) -> cluster_survey.Survey:
-    """Return what the cluster shows of what a site file needs. Raises NotStarted."""
+    """Return the properties of the cluster that a site file needs. Raises NotStarted."""
     with before_start():
         return cluster_survey.survey_cluster(Api(resolve_place(place, Site())))

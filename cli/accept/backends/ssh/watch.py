@@ -18,8 +18,9 @@ from accept.core.text import decimal
 
 #: Maximum number of successive connections without output.
 _MAX_FAILURES = 60
-#: Prints the age of the host's first process, which a container has, too: the seconds since the
-#: machine was started, when the process was started after that, in ticks, and ticks per second.
+#: Commands that print the age of the host's first process, which a container has, too. They print
+#: the seconds since the machine started, the start of the process after that in ticks, and the
+#: ticks per second.
 _AGE = """sed 's/ .*//' /proc/uptime; sed 's/.*) //' /proc/1/stat | cut -d ' ' -f 20
 getconf CLK_TCK"""
 
@@ -28,7 +29,7 @@ def watch(job: Job, *, folder: Path, say: Say, log: Say) -> int:
     """Print the console until the run has ended, and return its exit status.
 
     Raises FirstHostLost if the first host has not answered for minutes or was restarted, and the
-    others have lost the coordinator; Interrupted if it may run on, or if the run was removed.
+    others have lost the coordinator; Interrupted if the run may continue, or if it was removed.
     """
     reach = reach_of(job.ssh_access)
     console, failures = manage.Console(log), 0
@@ -37,14 +38,14 @@ def watch(job: Job, *, folder: Path, say: Say, log: Say) -> int:
         how = console.follow(reach, job.first, job.folder)
         if how is not None:
             if how in ("dead", "gone") and _has_restarted(reach, job):
-                _raise_if_lost(reach, job, f"{job.first}, on which the coordinator was, restarted")
+                _raise_if_lost(reach, job, f"{job.first}, which ran the coordinator, restarted")
             return _status(job, how)
         failures = 1 if console.seen > seen else failures + 1
         if failures > _MAX_FAILURES:
             _raise_if_lost(
                 reach,
                 job,
-                f"{job.first}, on which the coordinator was, has not answered for minutes",
+                f"{job.first}, which ran the coordinator, has not answered for minutes",
             )
             raise Interrupted(
                 f"{job.first} has not answered for several minutes; the run goes on there",
