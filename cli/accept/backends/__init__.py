@@ -1,4 +1,4 @@
-"""The back ends by name, and the job of a run folder."""
+"""Load back ends by name, and the job of a run folder."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def known_job(folder: Path) -> Job | None:
 
 
 def progress_of(folder: Path) -> Progress:
-    """Return how far the run of a run folder is, without asking another machine."""
+    """Return how far the run of a run folder is, without contacting another machine."""
     job = known_job(folder)
     if job is None:
         return Progress(phase=Phase.SUBMITTED)

@@ -11,9 +11,9 @@ from accept.core.text import plain
 from accept.plan.bundle import container_env
 from accept.plan.resolve import Resolved
 
-#: Prints, in the format of the survey: the runtime, the state of the image, the survey in the
-#: container, and why it failed. @STATES@ are the states of the image for which the container is
-#: started.
+#: Script that prints, in the format of the survey: the runtime, the state of the image, the survey
+#: in the container, and why it failed. @STATES@ are the states of the image for which the container
+#: is started.
 _SURVEY = """
 if ! find_runtime; then
     echo "no-runtime $(print_no_runtime)"
@@ -31,7 +31,8 @@ case ${state%% *} in @STATES@) ;; *) exit 0 ;; esac
 def survey(run: Resolved, *, pull: bool) -> str:
     """Return sh lines that print the survey of the run's container.
 
-    With `pull`, an image that the host does not have is fetched; else its tools are not listed.
+    With `pull`, an image that the host lacks is fetched. Without it, the tools of such an image are
+    not listed.
     """
     container = (resources.launchers() / "container.sh").read_text(encoding="utf-8")
     states = "present|unknown|pullable|missing" if pull else "present"

@@ -18,8 +18,8 @@ _ALWAYS = (
     *("-o", "ServerAliveInterval=10"),
     *("-o", "ServerAliveCountMax=3"),
 )
-#: Hosts that are tested are not trusted. So they get no agent and no connections to this machine,
-#: and nothing from the user's own configuration comes between a command and its output.
+#: Tested hosts are not trusted, so they get no agent and no connections to this machine. Nothing
+#: from the user's own configuration may come between a command and its output.
 _RESTRICTED = (
     *("-o", "ForwardAgent=no"),
     *("-o", "ForwardX11=no"),
@@ -135,13 +135,13 @@ class RunPlace(Place):
 
     #: The Helm release; empty if there is none.
     release: str = ""
-    #: Where the pods write the evidence; empty if nowhere.
+    #: Location to which the pods write the evidence; empty if there is none.
     results: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmJob:
-    """The job of Slurm in which a run is."""
+    """The Slurm job that a run belongs to."""
 
     id: Annotated[int, Bounds(min=1, max=1 << 31)]
     #: True if the job is the user's own allocation, which the run never ends.

@@ -24,7 +24,7 @@ class KeyPair:
 def new_keys(comment: str) -> KeyPair:
     """Return a new key pair.
 
-    No file of it is left. Raises NotStarted if ssh-keygen is missing or fails.
+    No file with a key is left behind. Raises NotStarted if ssh-keygen is missing or fails.
     """
     with tempfile.TemporaryDirectory(prefix="accept-key-") as scratch:
         file = Path(scratch) / "key"

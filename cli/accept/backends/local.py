@@ -56,11 +56,11 @@ _IN_CONTAINER = """
     { in_container "$0" /bin/sh "$0/coordinate.sh" "$1" > "$0/container.log" 2>&1 & }
 """
 _PID = "coordinator.pid"
-#: Seconds between two looks at the files of a run.
+#: Seconds between two checks of the files of a run.
 _LOOK = 0.1
 #: Seconds from the end of the coordinator to its file `status`, or from its start to its pid file.
 _GRACE = 5.0
-#: Maximum seconds from making the folder to the pid file, on a busy machine.
+#: Maximum seconds between the creation of the folder and the pid file, on a busy machine.
 _BEGINNING = 30.0
 #: Maximum seconds for a cancelled coordinator to end.
 _ENDING = 60.0
@@ -68,7 +68,7 @@ _ADVICE = f"{install_hint(Extra.RUN)}; or name your own under tools: in the site
 
 
 def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
-    """Return the machine that this host is."""
+    """Return the machine type of this host."""
     return machine_of(tools_here(survey_script()))
 
 
@@ -78,7 +78,7 @@ def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
 
 
 def rehearse(run: Resolved) -> str:
-    """Return nothing: only a start shows more than the plan."""
+    """Return nothing: without a start, nothing is known beyond the plan."""
     return ""
 
 
@@ -395,7 +395,7 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
 
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
-    """Return what this machine has for the run's checks."""
+    """Return the line of each requirement of the run's checks on this machine."""
     host, tools = os.uname().nodename, _tools(run)
     if not run.site.container.image:
         return needs_of(host, tools, run, advice=_ADVICE)

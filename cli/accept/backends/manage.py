@@ -22,14 +22,14 @@ from accept.evidence.rundir import EVIDENCE
 
 #: Exit codes of manage.sh.
 STILL_RUNNING, NO_EVIDENCE, LEFT, NOT_OURS = 3, 4, 5, 6
-#: Timeout of one call. A guard may need a minute, and ending a run without a guard another minute.
+#: Timeout of one call. A guard may take a minute, and ending a run without a guard another minute.
 _SECONDS = 180.0
 #: Timeout of `offer`, which may have to pack the evidence, and reads the archive for its digest.
 _OFFER_SECONDS = 900.0
 #: A connection without data for this many seconds is closed and made again.
 _STALL_SECONDS = 60.0
 _ENDED = b"\x1eended "
-#: What `follow` prints every 5 s, also in the middle of a line.
+#: Mark that `follow` prints every 5 s, even in the middle of a line.
 _HEARTBEAT = b"\x1e\n"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -155,7 +155,7 @@ def fetch(reach: Reach, job: Job, host: str, *, folder: Path, say: Say) -> Path:
 
 
 def _announced(job: Job, host: str, reply: Reply) -> Announced:
-    """Return what a host announces. Raises an AcceptError if it has no evidence to send."""
+    """Parse a host's announcement. Raises an AcceptError if it has no evidence to send."""
     if reply.exit == STILL_RUNNING:
         raise Interrupted(
             f"{job.attempt} is still running",

@@ -1,4 +1,4 @@
-"""Protocols of back ends: one for all, and one more for back ends of a cluster.
+"""Define the protocols of back ends: one for all, and more for those of a cluster.
 
 A back end is a module with these functions. mypy compares it with the protocol where
 `accept.backends` registers it.
@@ -30,9 +30,9 @@ class Phase(StrEnum):
     #: Only other machines know more.
     SUBMITTED = "submitted"
     RUNNING = "running"
-    #: It used this machine, has ended, and was not collected.
+    #: The run used this machine, has ended, and was not collected.
     ENDED = "ended"
-    #: It used this machine, and nothing of it is left.
+    #: The run used this machine, and nothing of it is left.
     GONE = "gone"
 
 
@@ -41,7 +41,7 @@ class Progress:
     """The progress of a run, as far as this machine knows."""
 
     phase: Phase
-    #: Such as `step 3 of 6`; empty if not known.
+    #: The current step, such as `step 3 of 6`; empty if not known.
     step: str = ""
 
     @property
@@ -97,7 +97,7 @@ class Backend(Protocol):
     def watch(self, job: Job, *, folder: Path, say: Say, log: Say) -> int:
         """Follow the run to its end and return the coordinator's status.
 
-        `log` gets each line of the run's console, `say` what the back end itself reports.
+        `log` gets each line of the run's console, and `say` the back end's own messages.
         Raises FirstHostLost if the host of the coordinator is gone, but others are not.
         """
 
@@ -115,7 +115,7 @@ class Backend(Protocol):
         """Remove what the run created and still exists, and nothing else; return what that was."""
 
     def doctor(self, run: Resolved, *, say: Say) -> tuple[Need, ...]:
-        """Return what the hosts have for this run, and what they lack."""
+        """Return the line of each requirement of the run: met or missing on the hosts."""
 
     def drain(self, hosts: Sequence[str], reason: str) -> tuple[str, ...]:
         """Return the command that takes hosts out of use, and the one that undoes it, if any."""
@@ -169,14 +169,14 @@ class Survey(Protocol):
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """Return what the user has to decide."""
+        """Return the questions that the user has to answer."""
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Return what was seen."""
+        """Return the notes about the cluster."""
 
     def site_text(self, answers: Mapping[str, str]) -> str:
-        """Return the site file as YAML, with what is still open as comments."""
+        """Return the site file as YAML, with open questions as comments."""
 
 
 class NodeList(Protocol):

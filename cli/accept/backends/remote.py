@@ -21,13 +21,13 @@ from accept.core.text import duration
 
 T = TypeVar("T")
 
-#: Connections at the same time.
+#: Maximum number of connections at the same time.
 _AT_ONCE = 128
 #: Number of tries if an sshd refuses a connection because too many arrive at once.
 _TRIES = 4
-#: What ssh prints when a connection ends before a login was possible, so that nothing ran.
+#: Text that ssh prints if a connection ends before the login, so that no command ran.
 _REFUSED_EARLY = "exchange_identification"
-#: Most text that a host may print before the marker, in bytes.
+#: Maximum length of the text that a host may print before the marker, in bytes.
 _MAX_GREETING = 1 << 20
 
 
@@ -41,7 +41,7 @@ class Reach:
     missing: Code
     hint: str
     #: A connection without output for this many seconds may be to a host that is gone, and is made
-    #: again; None: the program notices that itself.
+    #: again; None: the program detects this itself.
     silent_seconds: float | None = None
 
     def argv(self, host: str, command: str) -> list[str]:
@@ -64,7 +64,7 @@ class Reply:
     err: str
     #: True if it is certain that the command began.
     began: bool = False
-    #: What the login shell printed before the command ran, such as the output of a `.bashrc`.
+    #: Output of the login shell before the command ran, such as that of a `.bashrc`.
     greeting: bytes = b""
 
 
@@ -150,7 +150,7 @@ def _chunks(descriptor: int, stall_seconds: float | None) -> Iterator[bytes]:
 
 
 def _without_greeting(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield what follows the marker."""
+    """Yield the output after the marker."""
     before = b""
     for chunk in chunks:
         before += chunk

@@ -1,4 +1,4 @@
-"""List what a host has for a run: tools, GPUs, programs that use them. One sh script reports it."""
+"""List the tools and GPUs of a host and the programs that use them, with one sh script."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Need:
     #: The name of the requirement in text.
     what: str
     good: bool
-    #: False if nobody could check it from here; it is then `good`, because the run may start.
+    #: False if it cannot be checked from here; it is then `good`, because the run may start.
     checked: bool = True
     found: str
     #: Checks that do not run without it.

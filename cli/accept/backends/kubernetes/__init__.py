@@ -1,1 +1,1 @@
-"""Run on a Kubernetes cluster: a JobSet or a Job, installed by Helm, followed by API."""
+"""Run on a Kubernetes cluster: a JobSet or a Job, installed by Helm, followed through the API."""

@@ -1,4 +1,4 @@
-"""Run on a Kubernetes cluster: install a JobSet or a Job with helm, and follow it by the API."""
+"""Run on a Kubernetes cluster: install a JobSet or Job with helm, follow it through the API."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
 
 
 def rehearse(run: Resolved) -> str:
-    """Return nothing: only a start shows more than the plan."""
+    """Return nothing: without a start, nothing is known beyond the plan."""
     return ""
 
 
@@ -131,7 +131,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     )
 
 
-#: Lines about nodes with scheduled maintenance at most.
+#: Maximum number of lines about nodes with scheduled maintenance.
 _DUE_SHOWN = 8
 
 
@@ -151,8 +151,8 @@ def _write_positions(
 ) -> tuple[Path, ...]:
     """Write the positions of the nodes as Helm values, from their labels; return the file, if any.
 
-    Positions in the site file count. Only nodes with the labels that the pods require can take
-    part.
+    Positions in the site file take precedence. Only nodes with the labels that the pods require are
+    included.
     """
     of_site = run.site.kubernetes
     if of_site.positions or nodes is None:

@@ -78,7 +78,7 @@ def find_place(kubeconfig: str = "", context: str = "", namespace: str = "") -> 
 
 
 def resolve_place(place: ClusterPlace, site: Site) -> Place:
-    """Return where a run goes: by the options, else the site file, else kubectl's own choice."""
+    """Return where a run goes: from the options, else the site file, else kubectl's own choice."""
     return find_place(
         place.kubeconfig or "",
         place.context or "",
@@ -115,9 +115,9 @@ def library() -> ModuleType:
 _CONNECT_SECONDS, _READ_SECONDS = 10.0, 30.0
 #: Seconds without a new line after which a log is requested again: the connection may be dead.
 _LOG_READ_SECONDS = 120.0
-#: Objects in one page of a list.
+#: Number of objects in one page of a list.
 _PAGE_SIZE = 500
-#: How often a list is started again if its pages expire while they are fetched.
+#: Number of times that a list is started again if its pages expire while they are fetched.
 _LIST_RETRIES = 5
 
 _CODES = {
@@ -137,7 +137,7 @@ _HINTS = {
 class ApiError(AcceptError):
     """An error that the API returned; `status` is 0 if it did not answer."""
 
-    #: Before a run is submitted it is 4, see `before_start`.
+    #: Before a run is submitted, it is 4 (see `before_start`).
     exit = Exit.INTERRUPTED
 
     def __init__(self, message: str, *, status: int, hint: str | None = None) -> None:
@@ -157,8 +157,8 @@ class ApiError(AcceptError):
     def passing(self) -> bool:
         """Return whether the same request may succeed later.
 
-        That is so without a connection, after too many requests, and after a server error. A token
-        that was refused may have been renewed by then.
+        This is the case without a connection, after too many requests, and after a server error. A
+        refused token may also have been renewed by then.
         """
         return self.status in (0, 401, 408, 410, 429) or self.status >= 500
 
@@ -189,7 +189,7 @@ class Api:
         self._client: ApiClient | None = None
 
     def connected(self) -> ApiClient:
-        """Return the client; make it from the present configuration if there is none."""
+        """Return the client; make it from the current configuration if there is none."""
         if self._client is None:
             config = client_config()
             settings = library().Configuration()
@@ -209,7 +209,7 @@ class Api:
                     status=0,
                     hint="try: kubectl get pods",
                 ) from None
-            # This class decides what is tried again, not the layers below it.
+            # This class decides which requests are retried, not the layers below it.
             settings.retries = False
             self._client = library().ApiClient(configuration=settings)
             self._client.user_agent = "accept"
@@ -241,7 +241,7 @@ class Api:
                     _request_timeout=(_CONNECT_SECONDS, read_seconds),
                 )
                 if not stream:
-                    # Read here, because the connection may also break in the answer.
+                    # Read the body here, because the connection may also break in the middle of it.
                     _ = answer.data
             except library().ApiException as error:
                 if error.status == 401 and may_retry:
@@ -257,7 +257,7 @@ class Api:
     def _at_path(self, method: str, path: str, **options: object) -> Document:
         """Return the answer of a path, requested by the dynamic client.
 
-        It is used without the discovery of all kinds that it usually begins with.
+        The client's usual discovery of all kinds is skipped.
         """
         import urllib3
         from kubernetes.dynamic import DynamicClient

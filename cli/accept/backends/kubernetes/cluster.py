@@ -1,4 +1,4 @@
-"""Commands about a cluster that start nothing: free nodes, permissions, a first site file."""
+"""Implement commands that start nothing: list free nodes, print permissions, write a site file."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def take_archive(
     """Fetch the archive that index 0 holds, check it, and unpack it to `target`.
 
     With `seconds`, fetch it within this time, and do not wait until index 0 has made it.
-    Returns its source for people; empty if index 0 holds no archive.
+    Returns the source of the evidence for people; empty if index 0 holds no archive.
     """
     location = place_of(job).results
     patience = _UPLOADING_SECONDS if location else _PACKING_SECONDS
@@ -94,10 +94,10 @@ def copy_archive(
     say: Say,
     until: float | None = None,
 ) -> None:
-    """Write the archive of a pod to a file as it comes, across connections that break.
+    """Write the archive of a pod to a file as it arrives, across broken connections.
 
-    `until` is the time of `time.monotonic` at which to give up. Raises BadEvidence then, and if
-    the bytes are not those that index 0 announced.
+    `until` is the time of `time.monotonic` at which to give up. Raises BadEvidence at that time,
+    and if the bytes differ from those that index 0 announced.
     """
 
     def read_from(at: int, sink: Callable[[bytes], None]) -> None:
@@ -160,9 +160,9 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
         if place.is_dir():
             return place
         raise NoEvidence(
-            f"{job.attempt} is not in namespace {api.place.namespace} any more",
+            f"{job.attempt} is no longer in namespace {api.place.namespace}",
             code=Code.RUN_GONE,
-            hint="it was deleted, or its time to be kept is over",
+            hint="it was deleted, or its retention time is over",
         )
 
     def fetch(target: Path) -> str:
@@ -179,7 +179,7 @@ def save_before_removal(job: Job, *, folder: Path, say: Say, seconds: float) -> 
     """Save what only the pods of a run hold: the archive of index 0, or else its log.
 
     Commands in the pod get `seconds`. The results location is not read, because it outlives the
-    pods: `collect` reads it later. Evidence that is complete already is left as it is.
+    pods: `collect` reads it later. Complete evidence is not replaced.
     Raises AcceptError or OSError if nothing can be saved.
     """
     if (folder / rundir.EVIDENCE).is_dir() and not (folder / rundir.FROM_LOG).is_file():
@@ -207,7 +207,7 @@ def _save(
     there is none.
     """
     place = folder / rundir.EVIDENCE
-    # Do not replace what was saved while there were pods with nothing.
+    # Without pods, do not replace what was saved while there were some.
     known = place.is_dir() and not state.pods
     missing = [] if known else describe(api, job.attempt, folder / CLUSTER_FOLDER)
     with tempfile.TemporaryDirectory(prefix=".collect-", dir=folder) as scratch:
@@ -315,14 +315,14 @@ def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
     evidence.write(target / evidence.RECORDS, "")
     launch = Launch(attempt=job.attempt, hosts=(), start_seconds=0.0)
     evidence.write(target / evidence.HOSTS, json.dumps(dump(launch)) + "\n")
-    return [*missing, *reasons, "records and raw logs: nothing holds them any more"]
+    return [*missing, *reasons, "records and raw logs: no copy exists anymore"]
 
 
 def _kept_for_coordinator(job: Job, state: State, folder: Path) -> tuple[bytes, list[str]]:
     """Return the packed records that another pod keeps in case the coordinator is lost.
 
-    Without any, return why each pod gave none. If several have some, those with the most records
-    count.
+    If there is none, return the reason for each pod. If several pods have records, the copy with
+    the most records is used.
     """
     api = Api(place_of(job))
     kept, most = b"", -1

@@ -59,7 +59,7 @@ class _Listing:
     hidden: tuple[str, ...]
 
 
-#: What makes pods, and the pods.
+#: Kinds that make pods, and pods themselves.
 _RUNNING_KINDS: tuple[Kind[Object], ...] = (JOBSET, JOB, POD)
 #: Everything that a run may make, in the order of removal.
 _KINDS: tuple[Kind[Object], ...] = (
@@ -79,9 +79,9 @@ _STOP_REQUEST = 20.0
 _SAVING = 20.0
 #: Seconds that the coordinator may take to stop.
 _STOPPING = 75.0
-#: After so many seconds in which no object went, and the grace period of the pods, they are stuck.
+#: Objects are stuck if none disappeared for this many seconds after the grace period of the pods.
 _LEAVING = 60.0
-#: Seconds between two looks at what is left.
+#: Seconds between two checks of the remaining objects.
 _PAUSE = 1.0
 
 
@@ -89,7 +89,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     """Let the coordinator end the run; it keeps its evidence until that is collected.
 
     If the coordinator does not run or does not obey, save within a short time what only the pods
-    hold. Then always delete the Job, so that nothing of the run goes on or starts later. Raises
+    hold. Then always delete the Job, so that nothing of the run continues or starts later. Raises
     Interrupted if pods stay, and BadEvidence if the run ended but nothing of it could be saved.
     """
     api = Api(place_of(job))
@@ -110,9 +110,9 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
         unsaved = error
         say(f"the evidence could not be saved: {_reason(error)}")
     finally:
-        # Also after Ctrl-C.
+        # Do this after Ctrl-C, too.
         _remove(api, job, _RUNNING_KINDS)
-    # What a results location holds can still be collected.
+    # Evidence in a results location can still be collected.
     if unsaved and not (folder / rundir.EVIDENCE).is_dir() and not place_of(job).results:
         raise BadEvidence(
             f"{job.attempt} was ended, but its evidence could not be saved: {_reason(unsaved)}",
@@ -126,7 +126,7 @@ def _reason(error: AcceptError | OSError) -> str:
 
 
 def _stop_coordinator(api: Api, name: str, pod: str, *, say: Say) -> bool:
-    """Ask the coordinator to stop; return whether it has ended within the time for that."""
+    """Ask the coordinator to stop; return whether it ended in time."""
     stop = f"cd {FOLDER} && {{ [ -e status ] || echo stop 1<>events; }}"
     try:
         if execute(api, pod, ["sh", "-c", stop], timeout=_STOP_REQUEST).exit != 0:
@@ -154,7 +154,7 @@ def _stop_coordinator(api: Api, name: str, pod: str, *, say: Say) -> bool:
 def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     """Remove the run's release and all objects with its label; return those found.
 
-    Raises Interrupted if something stays, or if this user may not see whether something stays.
+    Raises Interrupted if something is left, or if this user may not list what is left.
     """
     api = Api(place_of(job))
     release = place_of(job).release

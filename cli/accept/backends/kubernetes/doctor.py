@@ -54,7 +54,7 @@ _FIELD_OF_0_7 = (
 
 
 def check_controller(api: Api, run: Resolved) -> Iterator[Need]:
-    """Check what runs the pods: a JobSet of version 0.7 or newer, or a plain Job."""
+    """Check the controller of the pods: a JobSet of version 0.7 or newer, or a plain Job."""
     wanted = run.site.kubernetes.controller
     if wanted == "job":
         yield fine(Requirement.JOBSET, "not requested: a plain Job runs the pods")
@@ -242,7 +242,7 @@ _NODES_SHOWN = 12
 
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
-    """Return what the run needs of the cluster, whether the cluster has it, and what to do."""
+    """Return what the run needs from the cluster, whether the cluster has it, and what to do."""
     api = Api(resolve_place(run.place, run.site))
     try:
         version = api.version()

@@ -43,7 +43,7 @@ def unchecked(code: Requirement, found: str, advice: str = "") -> Need:
 
 
 def check_object(api: Api, kind: Kind[Object], code: Requirement, name: str, advice: str) -> Need:
-    """Check that an object exists in the namespace; without it there are no pods."""
+    """Check that an object exists in the namespace; without it, no pods can start."""
     try:
         found = api.find(kind, name)
     except ApiError as error:
@@ -77,7 +77,7 @@ def check_devices(api: Api, run: Resolved) -> Iterator[Need]:
 
 
 def _device_classes(api: Api, run: Resolved, version: str) -> Iterator[Need]:
-    """Check the classes of the claims that the run makes; without them, pods stay pending."""
+    """Check the device classes of the claims of the run; without them, pods stay pending."""
     kind = next(kind for kind in DEVICE_CLASSES if kind.version == version)
     for name in sorted({name for claim in run.pod.resource_claims for name in claim.classes}):
         try:
@@ -215,6 +215,6 @@ def _pending(api: Api, name: str, class_name: str) -> Need:
         return lack(Requirement.RESULTS, found, _describe(name))
     if storage_class.binding_mode == _BOUND_LATER:
         return fine(
-            Requirement.RESULTS, f"claim {name} is bound when the first pod comes ({_BOUND_LATER})"
+            Requirement.RESULTS, f"claim {name} is bound when the first pod starts ({_BOUND_LATER})"
         )
     return lack(Requirement.RESULTS, f"claim {name} is not bound", _describe(name))

@@ -42,13 +42,13 @@ def _scrubbed_variable(variable: object) -> object:
     return {k: (_HIDDEN if k == "value" else scrubbed(v)) for k, v in variable.items()}
 
 
-#: Bytes that are kept of each container's log, and the number of logs fetched at once.
+#: Maximum number of bytes kept of each container's log, and of logs fetched at once.
 _LOG_LIMIT = 16 << 20
 _AT_ONCE = 16
 
 
 def describe(api: Api, name: str, folder: Path) -> list[str]:
-    """Save what the cluster knows about a run; return what could not be read."""
+    """Save the cluster's objects and events of a run; return what could not be read."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     missing: list[str] = []
     owners = _ask(missing, "the JobSet and the Job", lambda: find_controllers(api, name))

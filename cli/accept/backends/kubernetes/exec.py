@@ -17,7 +17,7 @@ from accept.core.text import decimal, duration, plain
 
 #: The first byte of a frame, in the protocols v4 and v5 of channel.k8s.io.
 _IN, _OUT, _STATUS = 0, 1, 3
-#: Largest frame that is sent, in bytes.
+#: Maximum size of a frame that is sent, in bytes.
 _FRAME = 32768
 #: Seconds that one read waits, so that the deadline of the command is checked in time.
 _RECEIVE_SECONDS = 1.0

@@ -33,7 +33,7 @@ from accept.core.text import count, plain, shortened
 from accept.plan.placement import GPU, gpu_resource
 
 _BLOCKING = ("NoSchedule", "NoExecute")
-#: Taints that nodes have because they are NotReady or cordoned, which is reported by itself.
+#: Taints that nodes have because they are NotReady or cordoned, which is reported separately.
 _IMPLIED_TAINTS = (
     "node.kubernetes.io/unschedulable",
     "node.kubernetes.io/not-ready",
@@ -88,7 +88,7 @@ class Fit:
 
     @property
     def matches(self) -> bool:
-        """Return whether name and labels are those that the run requires."""
+        """Return whether the name and the labels match the run's requirements."""
         return self.misfit not in (Misfit.NOT_INCLUDED, Misfit.EXCLUDED, Misfit.LABEL)
 
 
@@ -240,7 +240,7 @@ def count_machines(nodes: Iterable[Node]) -> dict[str, int]:
 
 
 def count_gpus(nodes: Iterable[Node]) -> int:
-    """Return how many GPUs the nodes have in all."""
+    """Return the total number of GPUs of the nodes."""
     return sum(whole_number(node.capacity.get(GPU, 0)) for node in nodes)
 
 

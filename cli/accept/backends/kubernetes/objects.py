@@ -28,14 +28,14 @@ _GRACE_SECONDS = 30
 
 
 def value_at(value: object, *path: str) -> object:
-    """Return what is at a path of keys; None if a part of it is missing."""
+    """Return the value at a path of keys; None if a part of the path is missing."""
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 
 def text_at(value: object, *path: str) -> str:
-    """Return what is at a path as text; empty if it is missing."""
+    """Return the text at a path; empty if it is missing."""
     found = value_at(value, *path)
     return "" if found is None else str(found)
 
@@ -253,7 +253,7 @@ class Pod(Object):
     containers: tuple[Container, ...] = _many(Container, "status", "containerStatuses")
     #: Amounts of extended resources that it requests, such as GPUs.
     requests: Mapping[str, int] = _read_by(_requests)
-    #: Seconds that it may take to end after it got the signal.
+    #: Seconds that it may take to end after the signal.
     grace: int = _read_by(_grace)
 
     @property
@@ -263,7 +263,7 @@ class Pod(Object):
 
 
 def _job_specs(document: Document) -> list[tuple[str, object]]:
-    """Return how often a JobSet, or once a Job, has each Job, and the spec of that Job."""
+    """Return the number of replicas and the spec of each Job of a JobSet, or of a single Job."""
     jobs = list_at(document, "spec", "replicatedJobs")
     return [
         (text_at(job, "replicas") or "1", value_at(job, "template", "spec")) for job in jobs

@@ -13,7 +13,7 @@ class Rule:
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
     why: str
-    #: Whether a run starts without it, and reports less.
+    #: Whether a run also starts without it, but then reports less.
     optional: bool = False
 
 
@@ -39,7 +39,7 @@ RULES = (
         group="networking.k8s.io",
         resources=("networkpolicies",),
         verbs=_ALL,
-        why="to keep others out of the run's pods",
+        why="to keep other pods away from the run's pods",
     ),
     Rule(
         group="resource.k8s.io",
@@ -57,7 +57,7 @@ RULES = (
         group="",
         resources=("events",),
         verbs=("get", "list"),
-        why="to say why pods wait",
+        why="to show why pods wait",
         optional=True,
     ),
     Rule(
@@ -78,7 +78,7 @@ RULES = (
         group="kueue.x-k8s.io",
         resources=("localqueues", "workloads"),
         verbs=("get", "list"),
-        why="to say why a run is suspended",
+        why="to show why a run is suspended",
         optional=True,
     ),
 )

@@ -33,7 +33,7 @@ class PodPhase(StrEnum):
     RUNNING = "running"
     WAITING = "waiting"
     ENDED = "ended"
-    #: It is being deleted while it runs.
+    #: The pod is being deleted while it runs.
     LEAVING = "leaving"
 
 
@@ -41,7 +41,7 @@ class PodReason(StrEnum):
     """The reason why a pod waits or ended."""
 
     NOT_SCHEDULED = "not-scheduled"
-    #: A scheduling gate holds it.
+    #: A scheduling gate holds the pod.
     GATED = "gated"
     #: One of its containers cannot start, or failed.
     CONTAINER = "container"
@@ -51,7 +51,7 @@ class PodReason(StrEnum):
     NODE_LOST = "node-lost"
     #: Kubernetes ended it for another reason.
     DISRUPTED = "disrupted"
-    #: It is being deleted.
+    #: The pod is being deleted.
     DELETED = "deleted"
     #: The kubelet refused or evicted it.
     KUBELET = "kubelet"
@@ -78,7 +78,7 @@ class Pod:
     ran: bool = False
     #: When it was created, in the API's format, which sorts as text.
     created: str = ""
-    #: Seconds that it may take to end after it got the signal.
+    #: Seconds that it may take to end after the signal.
     grace: int = 0
 
 
@@ -140,7 +140,7 @@ def _why_waiting(pod: objects.Pod, event_text: str) -> _Why:
 
 
 def _container_problem(container: Container) -> str:
-    """Return what keeps the pod of a container from starting; empty if it does not."""
+    """Return why a container keeps its pod from starting; empty if it does not."""
     if container.ended:
         return f"container {container.name} ended with {container.code}" if container.code else ""
     if container.reason in _STARTING_REASONS:
@@ -149,7 +149,7 @@ def _container_problem(container: Container) -> str:
 
 
 def _scheduler_reason(message: str) -> str:
-    """Return which nodes lack what: the scheduler's message without its part about preemption."""
+    """Return the scheduler's message about the nodes, without its part about preemption."""
     first = re.split(r"\bpreemption:", message)[0].strip().rstrip(".")
     return first or "the scheduler has not looked at it yet"
 
@@ -202,9 +202,9 @@ _NAMES_SHOWN = 4
 class Suspension(StrEnum):
     """The reason why a run is suspended."""
 
-    #: No queue holds it, so somebody must resume it.
+    #: No queue holds the run, so a user must resume it.
     BY_HAND = "by-hand"
-    #: Kueue has not looked at it.
+    #: Kueue has not processed the run yet.
     NO_WORKLOAD = "no-workload"
     QUOTA = "quota"
     EVICTED = "evicted"
@@ -232,7 +232,7 @@ class State:
 
     @property
     def first(self) -> Pod | None:
-        """The pod of the coordinator; the newest if a queue admitted the run again."""
+        """Return the pod of the coordinator; the newest if a queue admitted the run again."""
         found = (p for p in self.pods if p.coordinates)
         return max(found, key=lambda p: (p.created, p.phase != PodPhase.LEAVING), default=None)
 
@@ -285,7 +285,7 @@ def _end(controller: Controller) -> tuple[End, str] | None:
 def _suspended(owner: Controller, workload: Object | None) -> tuple[Suspension, str]:
     queue = owner.labels.get(_QUEUE_LABEL)
     if not queue:
-        text = "suspended: it starts when somebody sets its `suspend` to false"
+        text = "suspended: it starts when its `suspend` is set to false"
         return Suspension.BY_HAND, text
     where = f"suspended in queue {plain(queue, 80)}"
     if workload is None:

@@ -42,7 +42,7 @@ class RunName:
 
     @property
     def full(self) -> str:
-        """The name of every object that the run makes."""
+        """Return the name of every object that the run makes."""
         return f"{self.release}-{self.attempt}"
 
 
@@ -50,7 +50,8 @@ def run_name(attempt: str, release: str = "") -> RunName:
     """Return the name of a run.
 
     Without a release, the attempt names a release of its own, after `accept-` if it does not start
-    with a letter. So no two runs share a release, whenever they start. A full name maps to itself.
+    with a letter. So no two runs share a release, no matter when they start. A full name maps to
+    itself.
     """
     if release:
         return RunName(release=release, attempt=attempt)
@@ -59,7 +60,7 @@ def run_name(attempt: str, release: str = "") -> RunName:
 
 
 def check_run_name(name: RunName, nodes: int) -> None:
-    """Raise BadInput for a name that Kubernetes would refuse, and report the longest possible."""
+    """Raise BadInput, with the maximum length, for a name that Kubernetes would refuse."""
     longest = longest_name(nodes)
     if len(name.full) > longest:
         raise BadInput(
@@ -151,12 +152,12 @@ def installed_attempt(place: Place, release: str) -> str:
 def install_release(
     api: Api, name: RunName, *values: Path, exclude: Sequence[str] = (), say: Say
 ) -> tuple[Controller, str]:
-    """Make the Secret, and install the chart with `values` byte for byte; later files count.
+    """Make the Secret, and install the chart with the unmodified `values`; later files win.
 
-    `exclude` replaces the list of nodes not to use, unless it is empty.
-    Returns the JobSet or Job that the chart made, and the public half of the run's key. Raises
-    NotStarted with helm's last line. Then nothing of this attempt is left behind, or the message
-    names what is. A release that this call did not make is never removed.
+    `exclude` replaces the list of nodes not to use, unless it is empty. Returns the JobSet or Job
+    that the chart made, and the public half of the run's key. Raises NotStarted with helm's last
+    line. Then nothing of this attempt is left behind, or the message names the remains. A release
+    that this call did not make is never removed.
     """
     if release_values(api.place, name.release) is not None:
         raise NotStarted(
@@ -204,7 +205,7 @@ def install_release(
 def _controller(record: str) -> Controller:
     """Return the JobSet or Job in helm's record of an installed release. Raises NotStarted.
 
-    The chart decides which of the two it makes, and how its pods are called.
+    The chart decides which of the two it makes, and what the names of its pods are.
     """
     import yaml
 
@@ -227,7 +228,7 @@ def _undo(api: Api, name: RunName, secret: str) -> NotStarted | None:
     """Remove what a failed install made; return what is left and what to do about it, if any.
 
     The API stores only one Secret of a name, and this attempt made it. So a release that names both
-    the attempt and this Secret is its own. Every other release of that name is somebody else's.
+    the attempt and this Secret is its own. Every other release of that name belongs to another run.
     """
     place = api.place
     here = f"--namespace {place.namespace}"

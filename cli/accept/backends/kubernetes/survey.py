@@ -1,4 +1,4 @@
-"""Find what a site file needs in a cluster: machine, queues, networks, service accounts."""
+"""Find the parts of a cluster that a site file names: machine, queues, networks, accounts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Survey:
     notes: tuple[Note, ...]
 
     def site_text(self, answers: Mapping[str, str]) -> str:
-        """Return the site file as YAML, with comments on what is still open."""
+        """Return the site file as YAML, with comments on the open questions."""
         import yaml
 
         kubernetes: dict[str, object] = {"namespace": self.namespace}
@@ -85,7 +85,7 @@ class Survey:
 
 
 def survey_cluster(api: Api) -> Survey:
-    """Ask the cluster for everything that a site file names. Raises ApiError without an answer."""
+    """Query everything that a site file names. Raises ApiError if the cluster does not answer."""
     api.version()
     notes: list[Note] = []
     _namespace(api, notes)
@@ -142,7 +142,7 @@ def _queue_question(queues: tuple[str, ...]) -> tuple[Question, ...]:
         key="queue",
         text="LocalQueue (none: start at once)",
         option="queue",
-        # A single queue may belong to somebody else.
+        # A single queue may belong to another team.
         candidates=queues if len(queues) == 1 else (*queues, "none"),
     )
     return (question,) if queues else ()
@@ -235,7 +235,7 @@ def _networks(
     if available:
         notes.append(Note(Remark.NETWORKS, f"networks: {', '.join(available)}"))
     elif sets := _names(_list_or_note([], "", lambda: api.find_all(NETWORK_PARAMETERS))):
-        # Pods name Networks, which may have other names: these are only a hint for people.
+        # Pods refer to Networks, which may have other names, so these are only a hint for people.
         text = f"network parameters (not networks that pods can name): {', '.join(sets)}"
         notes.append(Note(Remark.NETWORK_PARAMETERS, text))
     result = {}

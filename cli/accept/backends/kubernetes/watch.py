@@ -1,4 +1,4 @@
-"""Follow a run to its end, also through dropped connections and restarts of the API."""
+"""Follow a run to its end, even across dropped connections and restarts of the API."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ FINISHED = "earlier.tar.bz2"
 #: File in the run's folder here with the log of index 0 as far as it was read. The object of a pod
 #: that is deleted takes its log with it.
 FOLLOWED = "followed.log"
-#: Bytes of that log that are kept at most.
+#: Maximum number of bytes of that log that are kept.
 _MOST_KEPT = 64 << 20
-#: Attempts to send it, seconds for each, and between two of them.
+#: Attempts to send these steps, seconds for each, and seconds between two attempts.
 _SEND_TRIES, _SEND_SECONDS, _SEND_PAUSE = 3, 200.0, 5.0
-#: Seconds between two looks at the cluster; more if there are more pods than this for a second.
-#: After the verdict, index 0 ends soon.
+#: Seconds between two queries of the cluster, and the same after the verdict, when index 0 ends
+#: soon. The first is longer for many pods.
 _LOOK, _LAST_LOOK = 2.0, 0.25
 _PODS_A_SECOND = 50
-#: Seconds without an answer of the API after which the command gives up; the run goes on.
+#: Seconds without an answer of the API after which the command gives up; the run continues.
 _PATIENCE = 300.0
 #: Seconds that index 0 may take to end after its Job has ended.
 _GRACE = 20.0
@@ -182,7 +182,7 @@ def _follow(job: Job, readers: ExitStack, *, folder: Path, say: Say, log: Say) -
                 _finish(console, log, whole=True)
                 return Exit.INTERRUPTED
         leaving = first is not None and first.phase == PodPhase.LEAVING
-        # A queue that evicts the run suspends it. The time for a start begins when it is admitted.
+        # A queue that evicts the run suspends it. The time limit for the start begins at admission.
         if state.suspended or (has_started(state) and not leaving):
             begun = time.monotonic()
         elif _is_stuck(state):
@@ -247,7 +247,7 @@ def written_exit_code(api: Api, state: State) -> int | None:
 
 
 def _is_stuck(state: State) -> bool:
-    """Return whether index 0 cannot start by itself. One that pulls its image can."""
+    """Return whether index 0 cannot start by itself. A pod that pulls its image can."""
     return state.first is None or bool(state.first.why)
 
 
@@ -259,10 +259,10 @@ def _lost(job: Job, state: State) -> Interrupted:
     """Return the error for an index 0 that was lost after it had started.
 
     This is not a failed start, because it may have written results. Neither its Job
-    (backoffLimitPerIndex: 0) nor its JobSet (no failurePolicy) makes another one.
+    (backoffLimitPerIndex: 0) nor its JobSet (no failurePolicy) replaces the pod.
     """
     return Interrupted(
-        f"the first pod ran, and is lost: {_why_not_running(state)}",
+        f"the first pod ran and was lost: {_why_not_running(state)}",
         code=Code.KUBE_POD_LOST,
         hint=f"remove the rest of the run: accept delete {job.attempt}",
     )

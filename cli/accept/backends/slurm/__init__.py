@@ -1,1 +1,1 @@
-"""Run in a job of Slurm: this machine is a login node of the cluster."""
+"""Run in a Slurm job: this machine is a login node of the cluster."""

@@ -1,4 +1,4 @@
-"""Run in a job of Slurm: each node gets the run's own sshd, the first also the coordinator."""
+"""Run in a Slurm job: each node gets the run's own sshd, the first also the coordinator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
     "watch",
 ]
 
-#: Longest reason of a drained node: `sinfo -R` shows little more.
+#: Maximum length of the reason of a drained node, because `sinfo -R` shows little more.
 _REASON = 64
 
 allocated_nodes = nodes.allocated_nodes

@@ -1,4 +1,4 @@
-"""Call the commands of Slurm, and read what they print as text.
+"""Call the commands of Slurm, and parse their output as text.
 
 The text formats have not changed from Slurm 22.05 on; JSON and accounting are often missing.
 """
@@ -24,7 +24,7 @@ _SECONDS = 60.0
 _SILENT_SECONDS = 20.0
 #: Number of tries if the controller does not answer, and seconds between them.
 _TRIES, _PAUSE = 3, 2.0
-#: What Slurm prints if the controller is busy or restarts.
+#: Messages of Slurm if the controller is busy or restarts.
 _TRANSIENT = re.compile(
     r"Socket timed out|Unable to contact slurm controller|Connection refused|"
     r"Communication connection failure|temporarily unable|Connection timed out",
@@ -99,7 +99,7 @@ def call(*words: str, stdin: str = "", tries: int = _TRIES) -> Answer:
 class JobState:
     """A job as `scontrol show job` describes it; empty texts if Slurm has forgotten it."""
 
-    #: Such as `PENDING`.
+    #: The state, such as `PENDING`.
     state: str = ""
     reason: str = ""
     #: The node of the coordinator; empty before the start.
@@ -166,7 +166,7 @@ def expand_nodes(pattern: str) -> tuple[str, ...]:
 
 
 def reach_of(job: Job) -> Reach:
-    """Return how commands get to the nodes of a running job: as further steps of it."""
+    """Return how commands reach the nodes of a running job: as additional steps."""
     assert job.slurm is not None
     number = job.slurm.id
 

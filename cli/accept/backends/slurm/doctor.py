@@ -1,4 +1,4 @@
-"""Report what a cluster of Slurm has and lacks for a run, without a job."""
+"""Report what a Slurm cluster has and lacks for a run, without submitting a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follow a job of Slurm to its end, fetch its evidence, and end it."""
+"""Follow a Slurm job to its end, fetch its evidence, and end it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from accept.evidence import bucket
 from accept.evidence.archive import unpack_evidence
 from accept.evidence.rundir import EVIDENCE
 
-#: Seconds between two looks at a job that waits, and at one that runs or ends.
+#: Seconds between two queries of a waiting job, and of one that runs or ends.
 _WAIT_LOOK, _LOOK = 3.0, 1.0
 #: A connection that lasts at least this many seconds was not refused.
 _BROKEN_SECONDS = 10.0
-#: Successive failures that are reported. The last connection may fail because the job ends.
+#: Number of successive failures before they are reported. The last connection may fail because the
+#: job ends.
 _FAILURES = 4
-#: Seconds that a controller may not answer.
+#: Seconds for which the controller may not answer.
 _SILENT_SECONDS = 600.0
 #: Seconds for a job that was cancelled to end: the coordinator judges and packs first.
 _END_SECONDS = 150.0
@@ -124,7 +125,7 @@ def watch(job: Job, *, folder: Path, say: Say, log: Say) -> int:
 def _has_lost_first(job: Job, state: JobState) -> bool:
     """Return True if the job goes on without the node of its coordinator.
 
-    Slurm then takes the node out of the job, which has no batch script any more. It also takes out
+    Slurm then takes the node out of the job, which then has no batch script. It also takes out
     the nodes of a job that is completing, one by one.
     """
     return bool(state.nodes) and _first(job, state) not in expand_nodes(state.nodes)
@@ -166,7 +167,7 @@ def _ended(job: Job, state: JobState, shared: Path, console: manage.Console) -> 
     failure = _failure(shared, state)
     status = decimal(_read(shared / STATUS).decode(errors="replace").strip())
     code, text = _ENDINGS.get(state.state.split(" ")[0], (None, ""))
-    # Slurm also calls a job so if one task of many ran out of memory, which the verdict names.
+    # Slurm also uses this state if one task of many ran out of memory, which the verdict names.
     if code and not (code is Code.SLURM_OUT_OF_MEMORY and status is not None):
         raise Interrupted(
             f"job {number} {text}{f': {failure.message}' if failure else ''}",
@@ -182,7 +183,7 @@ def _ended(job: Job, state: JobState, shared: Path, console: manage.Console) -> 
             hint=f"accept show error {failure.code}; accept doctor shows what the cluster lacks",
         )
     if status is None:
-        reason = state.state or "Slurm does not know it any more"
+        reason = state.state or "Slurm no longer knows it"
         raise Interrupted(
             f"job {number} has ended: {reason}",
             code=Code.SLURM_JOB_ENDED,
@@ -285,7 +286,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
         state = _look(job, say)
         if state.ended or (folder / SHARED / STATUS).exists():
             return
-        # Without a shared folder the job stays until its evidence was fetched.
+        # Without a shared folder the job stays until its evidence is fetched.
         if state.runs and not (folder / SHARED / NODE).exists() and _ending(job, state):
             return
     _scancel(job)

@@ -1,4 +1,4 @@
-"""Look at the partition and the nodes of a cluster of Slurm, and at the user's own allocation."""
+"""Query the partition and the nodes of a Slurm cluster, and the user's own allocation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Node:
     """A node of a partition."""
 
     name: str
-    #: Such as `idle`, `allocated`, `drained` or `down*`.
+    #: The state, such as `idle`, `allocated`, `drained` or `down*`.
     state: str
     #: The reason that the administrator gave; empty if there is none.
     reason: str
@@ -44,7 +44,7 @@ class Node:
 
     @property
     def gpus(self) -> int:
-        """Return the number of GPUs that Slurm knows."""
+        """Return the number of GPUs that Slurm lists."""
         return sum(int(number) for number in _GPUS.findall(self.gres))
 
     @property
@@ -58,7 +58,7 @@ def partition_of(slurm: Slurm) -> str:
     names = call("sinfo", "--noheader", "--format=%P").out.split()
     known = {name.rstrip("*") for name in names}
     if slurm.partition is None:
-        # A job without a partition is the controller's decision if there is no default one.
+        # Without a default partition, the controller decides about a job that names none.
         return next((name.rstrip("*") for name in names if name.endswith("*")), "")
     for name in slurm.partition.split(","):
         if name not in known:
@@ -95,7 +95,7 @@ def allocated_nodes() -> tuple[str, ...]:
 def check_request(site: Site, hosts: Sequence[str], nodes: int) -> tuple[Node, ...]:
     """Return the nodes of the partition that the run may use.
 
-    Raises BadInput or NotStarted if the nodes cannot be had now or later.
+    Raises BadInput or NotStarted if these nodes are not available, now or later.
     """
     check_results(site)
     partition = partition_of(site.slurm)

@@ -1,4 +1,4 @@
-"""Write the batch script of a run, which brings its files along: no shared folder is needed."""
+"""Write the batch script of a run. It contains the run's files, so no shared folder is needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accept.core.runner.slurm import JOB_LOG, PAYLOAD, RUN, SlurmRun
 from accept.core.serde import dump
 from accept.plan.bundle import Bundle
 
-#: Largest script that Slurm takes by default (`max_script_size` in slurm.conf), in bytes.
+#: Largest script that Slurm accepts by default (`max_script_size` in slurm.conf), in bytes.
 _MAX_SCRIPT = 4 << 20
 #: The function is read as a whole before it runs, so nothing that it starts can read the script.
 _SCRIPT = """\

@@ -53,9 +53,9 @@ _PYXIS_OPTIONS = (
     "--no-container-entrypoint",
     "--container-writable",
 )
-#: Highest number of nodes that are listed because Slurm gives them to no job.
+#: Maximum number of listed nodes that Slurm gives to no job.
 _MAX_LEFT_OUT = 8
-#: What sbatch prints for a bad request, in lower case; the first match counts.
+#: Messages of sbatch about a bad request, in lower case; the first match counts.
 _REFUSALS: tuple[tuple[str, Code], ...] = (
     ("invalid account", Code.SLURM_ACCOUNT),
     ("account/partition", Code.SLURM_ACCOUNT),
@@ -130,7 +130,7 @@ def rehearse(run: Resolved) -> str:
 
 
 def _longest(plan: Plan) -> float:
-    """Return the longest time of the coordinator's work, and of a hold after it, in seconds."""
+    """Return the maximum time of the coordinator's work, and of a hold after it, in seconds."""
     work = plan.start_seconds + plan.deadline_seconds + plan.collect_seconds
     return work + plan.hold_seconds
 
@@ -159,7 +159,7 @@ def _slurm_run(
 
 
 def _check_launcher(run: Resolved) -> None:
-    """Raise BadInput if srun is to start ranks in a container, which has no commands of Slurm."""
+    """Raise BadInput if srun should start ranks in a container, which has no commands of Slurm."""
     launcher = run.site.slurm.launcher
     if launcher not in (None, Launcher.MPIRUN) and run.site.container.image:
         raise BadInput(
@@ -170,7 +170,7 @@ def _check_launcher(run: Resolved) -> None:
 
 
 def find_pyxis(run: Resolved) -> Pyxis | None:
-    """Return the container of the run if Pyxis runs it; None: another runtime does, or none.
+    """Return the container of the run if Pyxis runs it; None for another runtime, or none at all.
 
     Raises NotStarted if the site file names Pyxis and the cluster does not have it.
     """
@@ -203,7 +203,7 @@ def enroot_image(image: str) -> str:
 
 
 def _sbatch(run: Resolved, attempt: str, known: Sequence[Node]) -> list[str]:
-    """Return the sbatch command of a run, without how to print the result."""
+    """Return the sbatch command of a run, without the options for its output."""
     slurm, plan = run.site.slurm, run.plan
     longest = _longest(plan) + 2 * SLACK
     longest += run.site.results.hold_seconds
@@ -242,7 +242,7 @@ def _submitted(answer: Answer, attempt: str) -> int:
     """Return the number of the job. Raises an AcceptError if there is none."""
     if answer.exit != 0:
         raise _refusal(answer)
-    # Wrappers print before it.
+    # Wrappers may print text before the number.
     for line in reversed(answer.out.splitlines()):
         if match := _JOB_ID.fullmatch(line.strip()):
             return int(match[1])

@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 _OLDEST_PYTHON = (3, 10)
-#: What every host needs for any run: key in the output of the survey, name for people, and advice.
+#: Requirements of every host for any run: key in the survey's output, name for people, advice.
 _NEEDED_ON_HOSTS = (
     ("sshd", "sshd", "install the OpenSSH server"),
     ("unpacker", "bzip2 or Python", "install bzip2, or a Python with the module bz2"),
@@ -74,7 +74,7 @@ _BY_LOGIN = """ACCEPT_DIR=$PWD && . ./env.sh &&
     { setsid /bin/sh ./coordinate.sh "$ACCEPT_PYTHON" </dev/null >/dev/null 2>&1 & }"""
 _BY_WATCHDOG = "echo coordinate 1<>events"
 
-#: Longest time to send the finished steps of an earlier attempt.
+#: Maximum time to send the finished steps of an earlier attempt.
 _SEND_SECONDS = 300.0
 
 
@@ -118,7 +118,7 @@ def progress(job: Job, *, folder: Path) -> Progress:
 
 
 def rehearse(run: Resolved) -> str:
-    """Return nothing: only a start shows more than the plan."""
+    """Return nothing: without a start, nothing is known beyond the plan."""
     return ""
 
 
@@ -160,7 +160,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         candidates += tuple(
             Candidate(name=problem.host, problem=problem) for problem in run.lost if problem.host
         )
-        # The sshds are up, so the coordinator only has to connect to them.
+        # The sshds are running, so the coordinator only has to connect to them.
         launch = Launch(
             attempt=attempt,
             hosts=candidates,
@@ -239,7 +239,7 @@ def _candidate(name: str, result: Ready | Absent, first: Ready) -> Candidate:
 
 
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
-    """Return what each host has for the run's checks."""
+    """Return the line of each requirement of the run's checks on each host."""
     _refuse_no_hosts(run.hosts)
     reach = reach_of(access_of(run.site))
     if run.site.container.image:

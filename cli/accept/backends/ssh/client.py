@@ -30,7 +30,7 @@ def access_of(site: Site) -> SshAccess:
 
 
 def reach_of(access: SshAccess) -> Reach:
-    """Return how ssh reaches hosts: the fields of `access` over the user's own configuration."""
+    """Return how ssh reaches hosts: by the user's own configuration, and `access` on top."""
     options = access.options()
 
     def arguments(host: str, command: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""End a run on its hosts, and remove what is left of it there."""
+"""End a run on its hosts, and remove its remains there."""
 
 from __future__ import annotations
 

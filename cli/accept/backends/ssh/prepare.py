@@ -29,7 +29,7 @@ class Absent:
     """A host that cannot take part."""
 
     problem: Problem
-    #: True if a try may have created files there.
+    #: True if an attempt may have created files there.
     has_files: bool
 
 

@@ -41,7 +41,7 @@ def watch(job: Job, *, folder: Path, say: Say, log: Say) -> int:
         how = console.follow(reach, job.first, job.folder)
         if how is not None:
             if how in ("dead", "gone") and _has_restarted(reach, job):
-                _raise_if_lost(reach, job, f"{job.first}, on which the coordinator was, restarted")
+                _raise_if_lost(reach, job, f"{job.first}, which ran the coordinator, restarted")
             return _status(job, how)
         if console.answered > answered:
             failures, ask_after = 0, _ASK_OTHERS_SECONDS

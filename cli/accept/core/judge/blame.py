@@ -833,7 +833,6 @@ class _Search:
             key=lambda unit: (min(e.deviation for e in unit.events), unit.hosts),
         )
         planned = [e for i in left for e in self.units[i].events if not e.repeated]
-        # Bad pairs of hosts without proof may be theirs, but they are not the network's for sure.
         collapsed = [event for event in planned if event.collapsed]
         return Attribution(
             blamed=tuple(
