@@ -380,7 +380,7 @@ def collect(folder: Path, terminal: Terminal) -> Path:
 
 
 def _fetch_evidence(job: Job, folder: Path, terminal: Terminal) -> None:
-    """Fetch the evidence of a run, unless all of it is here."""
+    """Fetch the evidence of a run, unless it is complete here."""
     # A command that follows the run and one that cancels it may collect at the same time.
     with rundir.held(folder):
         if (folder / rundir.EVIDENCE).is_dir() and not (folder / rundir.FROM_LOG).is_file():
