@@ -36,10 +36,9 @@ def _command(name: str, command: Any) -> Iterator[str]:
     arguments = [param for param in params if param.param_type_name == "argument"]
     options = [param for param in params if param.param_type_name == "option"]
     summary, examples = _help(command.help or "")
-    usage = [param.make_metavar(context) for param in arguments]
     yield f"(command-{name})=\n### {name}\n"
     yield f"{prose(summary)}\n"
-    yield f"```text\naccept {' '.join((name, *usage))} [OPTIONS]\n```\n"
+    yield f"```text\naccept {name} {' '.join(command.collect_usage_pieces(context))}\n```\n"
     if examples:
         lines = "\n".join(f"$ {example}" for example in examples)
         yield f"```console\n{lines}\n```\n"

@@ -292,6 +292,14 @@ class TestList:
         assert listed[1]["about"].startswith("fail")
         assert listed[2]["about"].startswith("pass")
 
+    def test_leaves_out_columns_on_a_narrow_terminal(self, runs: Path) -> None:
+        sample_evidence.write(runs / "one" / "evidence")
+        assert "START" in accept("list", "runs").out
+        with mock.patch.object(Terminal, "is_narrow", new=True):
+            shown = accept("list", "runs").out
+        assert "START" not in shown
+        assert "pass" in shown
+
     def test_shows_machine_suite_hosts_and_time_of_each_run(self, runs: Path) -> None:
         sample_evidence.write(runs / "old" / "evidence")
         verdict = json.loads((runs / "old" / "evidence" / evidence.VERDICT).read_text())

@@ -111,6 +111,7 @@ NO_SUCH_PART: dict[tuple[Fault, BackEnd], str] = {
         for back_end in (BackEnd.LOCAL, BackEnd.SSH, BackEnd.SLURM)
     },
     (Fault.CLOCK_SKEW, BackEnd.SLURM): "munge refuses clocks that differ, so the node is down",
+    (Fault.DNS_LATE, BackEnd.SLURM): "Slurm uses no node whose name it cannot resolve",
     (Fault.API_AWAY, BackEnd.LOCAL): _NO_API,
     (Fault.API_AWAY, BackEnd.SSH): _NO_API,
 }

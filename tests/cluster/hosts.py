@@ -175,10 +175,15 @@ class Hosts(Machines):
         self._rule("delete", name, ports)
 
     def lose(self, name: str, share: float) -> None:
-        """Drop a share of the packets that a host sends and receives, at random."""
+        """Drop a share of the packets from and to a host, at random, like a bad link.
+
+        The receivers drop: a sender that drops its own packets notices it.
+        """
         match = f"-m statistic --mode random --probability {share} -j DROP"
-        for rule in (f"INPUT -i eth0 {match}", f"OUTPUT -o eth0 {match}"):
-            execute([*inside(self.init(name)), "iptables", "-A", *rule.split()])
+        for other in self.names:
+            source = "" if other == name else f"-s {self.address(name)}"
+            rule = f"-A INPUT -i eth0 {source} {match}"
+            execute([*inside(self.init(other)), "iptables", *rule.split()])
 
     def separate(self, name: str, *others: str) -> None:
         """Let a host and some others no longer reach each other; all else stays as it is."""

@@ -245,6 +245,10 @@ class Machines:
             raise HostGone(f"{name} is gone")
         return self._init[name]
 
+    def is_up(self, name: str) -> bool:
+        """Return True if a host has started and was not killed or stopped."""
+        return name in self._init
+
     def path(self, name: str, path: str) -> Path:
         """Return how this process reaches a file of a host."""
         return Path(f"/proc/{self.init(name)}/root{path}")

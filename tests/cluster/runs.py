@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.hosts import Hosts
-from tests.cluster.machines import HostGone
 from tests.factories.command_line import accept
 from tests.factories.paths import ROOT
 
@@ -113,9 +112,14 @@ class Done:
         return {(each["name"], each["cause"]) for each in self.result["suspects"]}
 
     @property
+    def suspected(self) -> list[set[str]]:
+        """Return the nodes of each suspect: two for a link between them."""
+        return [set(each["hosts"]) for each in self.result["suspects"]]
+
+    @property
     def named(self) -> set[str]:
-        """Return the nodes that a verdict blames, also for one of their ranks."""
-        return {host for each in self.result["suspects"] for host in each["hosts"]}
+        """Return the nodes of all suspects."""
+        return set().union(*self.suspected)
 
     @property
     def ending(self) -> tuple[str, int]:
@@ -230,14 +234,14 @@ class Workstation:
         (folder,) = self.runs.iterdir()
         return folder.name
 
-    def evidence_holds(self, done: Done, drill: str = "") -> None:
+    def evidence_holds(self, done: Done, drill: str = "", *, bucket: bool = False) -> None:
         """Check that the evidence is complete and that judging it again gives the same verdict.
 
-        So does the coordinator's saved console alone.
+        So does the coordinator's saved console alone, unless the records went to a `bucket`.
         """
         folder = self.evidence(done.result["attempt"], drill)
         assert (folder / "SHA256SUMS").is_file()
-        for place in (folder, folder / "console.log"):
+        for place in (folder,) if bucket else (folder, folder / "console.log"):
             again = accept("judge", place, "--json")
             assert again.code == done.exit, again.err
             result = json.loads(again.out)
@@ -309,7 +313,7 @@ class Lab(Racks):
         super().__init__(folder, site=site, environment=ssh)
         self.hosts = hosts
         self.names = hosts.names
-        self.before = {name: self.look(name) for name in hosts.names if self._is_up(name)}
+        self.before = {name: self.look(name) for name in hosts.names if hosts.is_up(name)}
 
     def host(self, name: str) -> str:
         """Return the name unmodified."""
@@ -329,12 +333,6 @@ class Lab(Racks):
 
     # What is left behind.
 
-    def _is_up(self, name: str) -> bool:
-        try:
-            return bool(self.hosts.init(name))
-        except HostGone:
-            return False
-
     def look(self, name: str) -> tuple[list[str], tuple[str, ...], dict[str, str]]:
         """Return the state of a host: processes, listening ports, files."""
         commands = sorted(each.command for each in self.hosts.processes(name))
@@ -344,7 +342,7 @@ class Lab(Racks):
         """Return what differs from the state before, on the hosts that are up."""
         found = []
         for name in names or self.hosts.names:
-            if not self._is_up(name):
+            if not self.hosts.is_up(name):
                 continue
             processes, ports, files = self.look(name)
             old_processes, old_ports, old_files = self.before[name]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 import yaml
 
 from accept import backends, config
 from accept.backends.job import Job
-from accept.backends.protocol import Phase
 from accept.commands import (
     baseline,
     cluster,
@@ -27,6 +24,7 @@ from accept.commands import (
     prune,
     retest,
     run,
+    runs,
     ticket,
     verify,
 )
@@ -37,21 +35,20 @@ from accept.config.chart_values import Values, chart_schema
 from accept.config.explanations import explanations
 from accept.config.machine import Confidence
 from accept.config.references import Figure
-from accept.core import causes, checks, evidence
+from accept.core import causes, checks
 from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.catalog.metrics import Better
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadInput, Exit
+from accept.core.errors import BadInput, Exit
 from accept.core.judge.bounds import bound_text
 from accept.core.judge.summary import NodeLists
 from accept.core.model import GroupKind, Plan, Record, Verdict
-from accept.core.serde import did_you_mean, dump, keys_of, known, read, schema
+from accept.core.serde import did_you_mean, dump, keys_of, known, schema
 from accept.core.text import count, duration, format_size, plain
-from accept.evidence import bucket, rundir
 from accept.plan.chart import chart_folder
 from accept.plan.steps import steps_of
 from accept.report.console import Table, Terminal
-from accept.report.repeated import Repeated, headline
+from accept.report.repeated import Repeated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,24 +59,6 @@ class Entry:
     about: str
     #: How sure a machine's file is.
     confidence: Confidence | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunEntry:
-    """A run on this workstation."""
-
-    name: str
-    #: Its verdict or state, in one line.
-    about: str
-    folder: str
-    machine: str = ""
-    suite: str = ""
-    #: Number of its hosts.
-    hosts: int = 0
-    #: Seconds since 1970 at which it started; 0: unknown, or not started.
-    start: float = 0.0
-    #: Seconds that it measured; 0: unknown, or not ended.
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +73,6 @@ class Listed:
     backends: tuple[Entry, ...] | None = None
     sites: tuple[Entry, ...] | None = None
     errors: tuple[Entry, ...] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListedRuns:
-    """The runs on this workstation, newest first: `accept list runs`."""
-
-    runs: tuple[RunEntry, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,15 +134,6 @@ class FaultPage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPage:
-    """A run on this workstation and its plan: `accept show run`."""
-
-    run: RunEntry
-    #: None if its folder has no plan, such as that of a run from a bucket.
-    plan: plan.PlannedRun | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ChartPath:
     """The path of the Helm chart: `accept chart`."""
 
@@ -214,11 +177,11 @@ _TYPES: Final[Mapping[Schema, type]] = {
     Schema.NODES: cluster.FreeNodes,
     Schema.INIT: cluster.SiteFile,
     Schema.LIST: Listed,
-    Schema.RUNS: ListedRuns,
+    Schema.RUNS: runs.ListedRuns,
     Schema.CHECK: CheckPage,
     Schema.CAUSE: CausePage,
     Schema.FAULT: FaultPage,
-    Schema.RUN: RunPage,
+    Schema.RUN: runs.RunPage,
     Schema.ERROR: Entry,
     Schema.CHART: ChartPath,
 }
@@ -226,18 +189,14 @@ _TYPES: Final[Mapping[Schema, type]] = {
 
 def do_list(what: Listing, terminal: Terminal, *, url: str | None = None) -> int:
     """Print one line for each entry, its name first; of the runs in a bucket if `url` names one."""
-    if url is not None and (what is not Listing.RUNS or not _is_place(url)):
+    if url is not None and (what is not Listing.RUNS or not runs.is_place(url)):
         raise BadInput(
             f"{plain(url, 200)} is not a bucket or folder with runs",
             code=Code.USAGE,
             hint="accept list runs gs://BUCKET/PATH, or the absolute path of a shared folder",
         )
     if what is Listing.RUNS:
-        runs = _runs() if url is None else _runs_at(url)
-        terminal.result(
-            ListedRuns(runs=runs), _table_of_runs(runs, terminal) if runs else "no runs"
-        )
-        return Exit.PASS
+        return runs.do_list_runs(terminal, url)
     entries = _LISTS[what]()
     table = Table(
         rows=[
@@ -290,116 +249,6 @@ def _sites() -> tuple[Entry, ...]:
     ]
     about = "an example with every key: accept show site example > site.yaml"
     return (*entries, Entry(name=_EXAMPLE, about=about))
-
-
-def _runs() -> tuple[RunEntry, ...]:
-    return tuple(_run_entry(folder) for folder in rundir.listed()[::-1])
-
-
-def _is_place(url: str) -> bool:
-    return bucket.is_url(url) or Path(url).is_absolute()
-
-
-def _runs_at(url: str) -> tuple[RunEntry, ...]:
-    """Return the runs in a bucket or shared folder, newest first."""
-    entries = [_stored_entry(run, url) for run in bucket.runs_at(url)]
-    return tuple(sorted(entries, key=lambda entry: (entry.start, entry.name), reverse=True))
-
-
-def _stored_entry(run: bucket.StoredRun, url: str) -> RunEntry:
-    entry = RunEntry(
-        name=plain(run.name, 80), about="", folder=f"{url.rstrip('/')}/runs/{run.name}"
-    )
-    if run.verdict is None:
-        about = "no verdict" if run.finished else "not finished"
-        return replace(entry, about=about)
-    return _with_verdict(entry, run.verdict, "" if run.finished else "not finished: ")
-
-
-def _with_verdict(entry: RunEntry, verdict: evidence.StoredVerdict, before: str = "") -> RunEntry:
-    """Add what a stored verdict shows of a run to its entry."""
-    return replace(
-        entry,
-        about=f"{before}{plain(verdict.headline)}",
-        machine=plain(verdict.machine, 40),
-        suite=plain(verdict.suite, 40),
-        hosts=len(verdict.hosts),
-        start=verdict.start,
-        seconds=max(0.0, verdict.end - verdict.start),
-    )
-
-
-def _table_of_runs(runs: Sequence[RunEntry], terminal: Terminal) -> Table:
-    """Return a line for each run; on a narrow terminal, without what `accept show run` shows."""
-    header = ("RUN", "MACHINE", "HOSTS", "SUITE", "START (UTC)", "TOOK", "STATE")
-    rows = [
-        (
-            run.name,
-            run.machine or "-",
-            str(run.hosts) if run.hosts else "-",
-            run.suite or "-",
-            f"{datetime.fromtimestamp(run.start, UTC):%Y-%m-%d %H:%M}" if run.start else "-",
-            duration(run.seconds) if run.seconds else "-",
-            run.about,
-        )
-        for run in runs
-    ]
-    if terminal.is_narrow:
-        return Table(header=(*header[:3], header[-1]), rows=[(*row[:3], row[-1]) for row in rows])
-    return Table(header=header, rows=rows)
-
-
-def _run_entry(folder: Path) -> RunEntry:
-    """Return what this machine knows of a run, drill or repeated run."""
-    entry = RunEntry(name=folder.name, about="", folder=str(folder))
-    if (folder / rundir.DRILL).is_file():
-        return replace(entry, about=_drill_headline(folder / rundir.DRILL))
-    if (folder / rundir.REPEAT).is_file():
-        return replace(entry, about=_repeat_headline(folder / rundir.REPEAT))
-    if (folder / rundir.EVIDENCE).is_dir():
-        try:
-            verdict = evidence.read_verdict(folder / rundir.EVIDENCE)
-        except AcceptError:
-            return replace(_planned(entry, folder), about="collected, no verdict")
-        return _with_verdict(entry, verdict)
-    entry = _planned(entry, folder)
-    job = folder / rundir.JOB
-    if not job.is_file():
-        return replace(entry, about="rendered")
-    progress = backends.progress_of(folder)
-    about = {
-        Phase.ENDED: "ended, not collected",
-        Phase.GONE: "ended, and nothing is left to collect",
-    }.get(progress.phase, progress.text)
-    return replace(entry, about=about, start=job.stat().st_mtime)
-
-
-def _planned(entry: RunEntry, folder: Path) -> RunEntry:
-    """Add the plan of a run to its entry, if the plan can be read."""
-    try:
-        plan = evidence.read_plan(folder / rundir.RENDERED)
-    except AcceptError:
-        return entry
-    return replace(
-        entry,
-        machine=plain(plan.machine.name, 40),
-        suite=plain(plan.suite, 40),
-        hosts=plan.nodes or 0,
-    )
-
-
-def _drill_headline(path: Path) -> str:
-    try:
-        return drill.headline(read(Drill, json.loads(path.read_text(encoding="utf-8"))))
-    except (OSError, ValueError, RecursionError):
-        return "drill: the result cannot be read"
-
-
-def _repeat_headline(path: Path) -> str:
-    try:
-        return headline(read(Repeated, json.loads(path.read_text(encoding="utf-8"))))
-    except (OSError, ValueError, RecursionError):
-        return "repeated run: the result cannot be read"
 
 
 def _errors() -> tuple[Entry, ...]:
@@ -460,8 +309,7 @@ def do_show(what: Shown, name: str, terminal: Terminal, *, machine: str, nodes: 
         entry = next(entry for entry in _backends() if entry.name == name)
         terminal.result(entry, f"{entry.name}: {entry.about}")
     elif what is Shown.RUN:
-        run_page = _run_page(name)
-        terminal.result(run_page, *_run_text(run_page))
+        runs.do_show_run(name, terminal)
     else:
         error = _error(name)
         terminal.result(error, f"{error.name}\n{error.about}")
@@ -582,35 +430,6 @@ def _fault_text(page: FaultPage) -> Iterator[str | Table]:
         ("causes", ", ".join(page.causes)),
     ]
     yield Table(rows=rows)
-
-
-def _run_page(name: str) -> RunPage:
-    """Return what this machine knows of a run. Raises BadInput."""
-    folder = rundir.find(name)
-    try:
-        planned = plan.planned(run.read_run(folder)) if (folder / rundir.RUN).is_file() else None
-    except BadInput:
-        planned = None
-    return RunPage(run=_run_entry(folder), plan=planned)
-
-
-def _run_text(page: RunPage) -> Iterator[str | Table]:
-    """Yield the page of a run."""
-    entry = page.run
-    start = f"{datetime.fromtimestamp(entry.start, UTC):%Y-%m-%d %H:%M} UTC" if entry.start else ""
-    rows = [
-        ("run", entry.name),
-        ("state", entry.about),
-        ("machine", entry.machine),
-        ("suite", entry.suite),
-        ("hosts", str(entry.hosts or "")),
-        ("start", start),
-        ("took", duration(entry.seconds) if entry.seconds else ""),
-        ("folder", entry.folder),
-    ]
-    yield Table(rows=[row for row in rows if row[1]])
-    if page.plan is not None:
-        yield f"\n{plan.plan_text(page.plan)}"
 
 
 def _error(name: str) -> Entry:

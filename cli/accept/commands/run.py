@@ -380,7 +380,7 @@ def collect(folder: Path, terminal: Terminal) -> Path:
 
 
 def _fetch_evidence(job: Job, folder: Path, terminal: Terminal) -> None:
-    """Fetch the evidence of a run, unless it is complete here."""
+    """Fetch the evidence of a run, unless it is here and complete."""
     # A command that follows the run and one that cancels it may collect at the same time.
     with rundir.held(folder):
         if (folder / rundir.EVIDENCE).is_dir() and not (folder / rundir.FROM_LOG).is_file():
@@ -409,8 +409,9 @@ def _send_evidence(job: Job, folder: Path, terminal: Terminal) -> bool:
         return False
     target = folder / rundir.EVIDENCE
     destination = f"{location.rstrip('/')}/runs/{job.attempt}"
+    terminal.progress(f"sending the evidence to {destination}")
     if error := bucket.send(target, location, attempt=job.attempt):
-        terminal.progress(f"not sent to {destination}: {error}")
+        terminal.progress(f"not sent: {error}")
         terminal.progress(
             f"the evidence is in {target}; to send it again: accept collect {job.attempt}"
         )

@@ -18,7 +18,7 @@ from accept.core.serde import Doc, Invalid, escaped, known
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 #: Limits of a user's own collector that sets none.
 _TIMEOUT, _MAX_BYTES = 60.0, 4 << 20
-#: Longest time of all collectors together in seconds, and most bytes of one.
+#: Maximum time of all collectors together in seconds, and maximum output of one in bytes.
 _LONGEST, _LARGEST = 1800.0, 256 << 20
 
 

@@ -157,9 +157,19 @@ class Cause(TextEnum):
     # A host or a rank that was lost during the run.
     HOST_DIED = Row(
         text="host-died",
-        meaning="the host stopped answering during a step",
+        meaning="the host stopped answering during the run",
         action="read its console and system log, remove it, and ask the provider to replace it",
         owner=Owner.PROVIDER,
+        root_cause=True,
+        ends_launch=True,
+        loses_host=True,
+    )
+    CUT_OFF = Row(
+        text="cut-off",
+        meaning="the host no longer answered the first host during the run, but another host",
+        action="check switches, routes and firewalls between the first host and it; both may be "
+        "good",
+        owner=Owner.FABRIC,
         root_cause=True,
         ends_launch=True,
         loses_host=True,

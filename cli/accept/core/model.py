@@ -66,9 +66,9 @@ class SuspectKind(TextEnum):
     """The parts of a cluster that a verdict can blame, in the order of reports."""
 
     FABRIC = "fabric"
-    #: What connects two groups of hosts.
+    #: The connection between two groups of hosts.
     BORDER = "border"
-    #: What connects some hosts, through one GPU or rail, to the others.
+    #: The connection of some hosts, through one GPU or rail, to the others.
     LEAF = "leaf"
     NODE = "node"
     GPU = "gpu"
@@ -132,7 +132,7 @@ class Reference:
     value: float | None = None
     lower: float | None = None
     upper: float | None = None
-    #: What healthy machines reach with good settings; at least `lower`.
+    #: Value that healthy machines reach with good settings; at least `lower`.
     expected: float | None = None
     size: int | None = None
     min_nodes: int | None = None
@@ -162,7 +162,7 @@ class Step:
     rounds: int = 1
     #: NCCL profile of its ranks; empty: that of the run.
     profile: str = ""
-    #: Most waves of pairs that may follow the rounds to measure suspects again.
+    #: Maximum number of waves of pairs that may follow the rounds to measure suspects again.
     repeats: int = 0
     timeout: float = 300.0
     estimate: float = 0.0
@@ -515,9 +515,10 @@ class Suspect:
     name: str = field(init=False)
     cause: Cause
     strength: Strength
-    #: What is bad, with counts.
+    #: The reason for people: what is bad, with counts.
     why: str
-    #: What all bad results share, and what is normal around it; empty for hosts and their devices.
+    #: Property that all bad results share, and normal results around it; empty for hosts and
+    #: devices.
     around: str = ""
     #: The hosts that look bad but are not; empty for hosts and their devices.
     innocent: str = ""
@@ -699,7 +700,8 @@ class Verdict:
     interruption: str = ""
     #: Tested part of each node, such as "4 of the 8 GPUs of each node"; empty: all.
     part: str = ""
-    #: What the user left out (`--only`, `--skip`, `--fail-fast`); the reason is the option.
+    #: Checks and steps that the user left out; the reason is the option: `--only`, `--skip`,
+    #: `--fail-fast`.
     not_run: tuple[Skipped, ...] = ()
     #: Steps of earlier attempts (`--resume`).
     kept: tuple[KeptSteps, ...] = ()

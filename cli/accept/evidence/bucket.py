@@ -33,9 +33,9 @@ from accept.evidence.archive import MOST_BYTES, MOST_FILES
 _SECONDS = 300.0
 #: Timeout of the first answer, for which the user waits.
 _FIRST = 30.0
-#: Longest name of a file in bytes.
+#: Maximum length of a file's name in bytes.
 _MAX_NAME = 255
-#: Longest verdict in bytes that a list of runs reads.
+#: Maximum size of a verdict, in bytes, that a list of runs reads.
 _VERDICT_BYTES = 16 << 20
 #: Number of files that are fetched at the same time.
 _AT_ONCE = 16

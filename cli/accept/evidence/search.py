@@ -24,7 +24,7 @@ _FILES = (*_WRITTEN_BY_RUNS, evidence.PLAN, "hosts.json")
 #: Raw logs of a run, below its evidence; they count as one file of it.
 _LOGS = re.compile(rf"{evidence.LOGS}/\d\d+-[^/]+(?:/\d+-\d+\.log|\.tar)")
 _FEWEST = 2
-#: What `accept` writes beside the evidence in a run folder.
+#: Names that `accept` writes beside the evidence in a run folder.
 _REPORTS = (
     (rundir.REPORT,),
     *((rundir.NODES, f"{name}.txt") for name in ("good", "bad", "untested")),

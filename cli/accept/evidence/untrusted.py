@@ -185,7 +185,7 @@ class _Reader:
             )
 
     def file(self, path: Path, parts: Parts, *, named: bool) -> Iterator[Entry]:
-        """Yield a file on the disk, or what is in it if it is an archive."""
+        """Yield a file on the disk; if it is an archive, yield its members."""
         entry = Entry(name=str(path), parts=parts, path=path, named=named)
         if entry.is_other_kind or self._is_whole(parts):
             yield entry
@@ -208,7 +208,7 @@ class _Reader:
     def _content(
         self, file: BinaryIO | IO[bytes], entry: Entry, path: Path, *, archives: int
     ) -> Iterator[Entry]:
-        """Yield a file that can be read from any position, or what is in it."""
+        """Yield a file that can be read from any position, or its members."""
         try:
             head = file.read(_HEAD)
             file.seek(0)
@@ -229,7 +229,7 @@ class _Reader:
     def _inner(
         self, source: Readable, entry: Entry, path: Path, *, archives: int
     ) -> Iterator[Entry]:
-        """Yield a member of an archive, or what is in it."""
+        """Yield a member of an archive, or the members of an inner archive."""
         self.count(path)
         self._check(0, path)
         if entry.is_other_kind:

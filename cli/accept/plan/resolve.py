@@ -169,7 +169,8 @@ class Resolved:
     notes: tuple[str, ...] = ()
     #: Location of the run in a cluster, as in `Options`.
     place: ClusterPlace = ClusterPlace()
-    #: Why hosts were lost in an earlier attempt. The plan counts them, and `hosts` are the others.
+    #: Hosts that were lost in an earlier attempt, with reasons. The plan counts them; `hosts` does
+    #: not contain them.
     lost: tuple[Problem, ...] = ()
     #: Folder with the evidence of that attempt, whose finished steps count; empty: none.
     earlier: str = ""
@@ -300,7 +301,7 @@ def _count_nodes(options: Options, site: Site, hosts: Sequence[str], backend: st
 
 
 def site_of(options: Options) -> Site:
-    """Return the site that the options name, with what they replace. Raises BadInput."""
+    """Return the site that the options name, with the options applied. Raises BadInput."""
     return _with_options(load_site(options.site).value if options.site else Site(), options)
 
 

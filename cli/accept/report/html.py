@@ -36,7 +36,7 @@ from accept.report.svg import LEGEND, short
 from accept.report.timeline import timeline
 
 _TEMPLATES = Path(__file__).parent / "templates"
-#: Longest text of a host or log in one place.
+#: Maximum length of one text from a host or log.
 _LONGEST = 2000
 
 

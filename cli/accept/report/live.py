@@ -19,7 +19,7 @@ from accept.report.console import Line, Part, Style
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 #: Columns of the elapsed time, and of the time that is left.
 _ELAPSED, _LEFT = 8, 13
-#: Longest name of a step in the list, and columns of the bar.
+#: Maximum length of a step's name in the list, and columns of the bar.
 _MAX_NAME, _BAR = 32, 30
 #: Maximum number of lines for steps that have not begun, and of suspects.
 _PENDING_LINES, _MAX_SUSPECTS = 2, 6

@@ -73,7 +73,7 @@ class Repetition:
     """The verdict of one repetition, which has evidence and reports of its own."""
 
     attempt: str
-    #: Such as "✔ ACCEPTED".
+    #: The answer for people, such as "✔ ACCEPTED".
     answer: str
     state: State
     exit: int
@@ -98,7 +98,7 @@ class Repeated:
     state: State
     exit: int
     accepted: bool
-    #: Why repetitions are missing; empty: none is.
+    #: Reason why repetitions are missing; empty if none is missing.
     interruption: str
     #: Nodes that are good in all repetitions, bad in at least one, and the others.
     good: tuple[str, ...]

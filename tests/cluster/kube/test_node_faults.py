@@ -134,11 +134,12 @@ def test_a_node_that_is_lost_before_the_start_is_named(
 ) -> None:
     bad = cluster.nodes[2]
     cluster.stop_kubelet(bad)
+    cluster.wait_ready(bad, ready=False)
     fault_record.begins(bad)
     try:
-        done = finished(desk, fault_record, desk.run(nodes=NODES, checks=CONNECT))
-        assert done.exit == 3, done.err
-        assert len(done.suspects) == 1
+        done = fault_record.judged(desk.run(nodes=NODES, checks=CONNECT), desk)
+        assert (done.exit, "error[E-KUBE-NODES-TOO-FEW]" in done.err) == (4, True), done.err
+        assert f"{bad}: it is not Ready" in done.err
     finally:
         cluster.start_kubelet(bad)
         cluster.wait_ready(bad)

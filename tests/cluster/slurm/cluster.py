@@ -307,10 +307,12 @@ class SlurmCluster:
             self.call("scancel", *jobs, check=False)
 
     def leftovers(self) -> list[str]:
-        """Return the processes and files of runs that are left on the nodes."""
+        """Return the processes and files of runs that are left on the nodes that are up."""
         found = []
         for node in self.names:
             host = self.host(node)
+            if not self.hosts.is_up(host):
+                continue
             for each in self.hosts.processes(host):
                 if any(text.startswith("ACCEPT_") for text in each.environment):
                     found.append(f"{node}: process {each.command}")

@@ -45,7 +45,9 @@ def step(folder: Path, script: str) -> Step:
     program = folder / "srun"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    started = Step(RUN, ("n1", "n2"), job="7", folder=folder)
+    started = Step(
+        RUN, ("n1", "n2"), job="7", folder=folder, restarted=(folder / "restarted").write_text
+    )
     started.wait(60, lambda: False)
     started.end()
     return started
@@ -76,6 +78,15 @@ def test_a_step_that_fails_for_another_reason_blames_no_single_node(folder: Path
     ended = step(folder, "echo 'srun: error: Invalid job id specified' >&2; exit 1")
     assert ended.unreachable() == {}
     assert all(isinstance(result, Problem) for result in ended.outcome().values())
+
+
+def test_a_node_whose_restart_ends_the_step_is_named_by_its_number_in_the_step(
+    folder: Path,
+) -> None:
+    numbers = r"printf 'accept-node n1 number 1\naccept-node n2 number 0\n'"
+    error = "srun: error: Aborting, io error and missing step on node 1"
+    step(folder, f"{numbers}; echo '{error}' >&2; exit 1").outcome()
+    assert (folder / "restarted").read_text() == "n1"
 
 
 def test_a_place_may_not_hold_a_command(folder: Path) -> None:

@@ -43,7 +43,7 @@ class Params(CheckParams):
         return 3.0 + 0.0005 * self.pings * max(0, hosts - 1)
 
 
-#: What `programs/rank_identity.sh` prints if the settings name the RDMA devices.
+#: Text that `programs/rank_identity.sh` prints if the settings name the RDMA devices.
 _BY_SETTINGS = "the settings"
 
 

@@ -174,7 +174,7 @@ def is_open(plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks
 
 
 def has_final_failure(plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks) -> bool:
-    """Return True if the run is rejected by its records up to a step, whatever may follow.
+    """Return True if the records up to a step are enough to reject the run.
 
     A comparison with peers alone is not final, because later steps may explain it. Never raises.
     """

@@ -826,7 +826,7 @@ class _Search:
     # Result
 
     def result(self) -> Attribution:
-        """Return what was accepted, and what is left."""
+        """Return the accepted hypotheses and the unexplained pairs."""
         left = [i for i in range(len(self.units)) if i not in self.explained]
         open_units = sorted(
             (self.units[i] for i in left if self.units[i].bad),

@@ -44,14 +44,14 @@ from accept.core.model import (
 )
 from accept.core.text import count, format_size, shortened
 
-#: What a host did, for each path between GPUs that is slower than NVLink.
+#: Predicate of a sentence about a host, for each path between GPUs that is slower than NVLink.
 _SLOW_PATHS = {
     "SHM": "moved data between its GPUs through shared memory",
     "P2P off": "reports that P2P is disabled between its GPUs",
 }
 _NVLS_OFF = "NVLS off"
 _NETWORK_PATH = "moved data between its GPUs over the network"
-#: Highest number of pairs, and of suspects, in one message.
+#: Maximum number of pairs, and of suspects, in one message.
 _MAX_UNPROVEN, _MAX_EXPLAINED = 5, 3
 #: Kind of the finding that results were not checked.
 _UNCHECKED = (Cause.NO_MEASUREMENT, Judgement.CORRECTNESS)

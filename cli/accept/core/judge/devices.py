@@ -34,9 +34,9 @@ from accept.core.model import (
 _UNEVEN_NOISE = 0.5 / SIGMAS
 #: Speeds from this on are damage.
 _ABSURD = 1e9
-#: Highest number of ranks of a host; a record with more is damaged.
+#: Maximum number of ranks of a host; a record with more is damaged.
 _MAX_RANKS = 1024
-#: Highest number of metrics that a note lists as left out.
+#: Maximum number of metrics that a note lists as left out.
 _MAX_NOTES = 8
 
 

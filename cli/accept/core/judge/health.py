@@ -84,7 +84,7 @@ RULES = {
 }
 #: The counters that are read between the steps.
 WATCHED = frozenset(RULES)
-#: Highest number of names in one note.
+#: Maximum number of names in one note.
 _MAX_NAMED = 6
 #: Level -> the cause that its loss indicates.
 LEVELS = {

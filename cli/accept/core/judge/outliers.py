@@ -23,7 +23,7 @@ class Sample(NamedTuple):
     hosts: tuple[str, ...]
     #: The measured value, higher is better; None: nothing was measured.
     value: float | None
-    #: Cause that makes it bad whatever its value: failed, wrong data.
+    #: Cause that makes it bad regardless of its value: failed, wrong data.
     cause: Cause | None = None
     #: Path of the raw log.
     log: str = ""

@@ -21,11 +21,11 @@ _OF_HOST = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
 _OF_GROUP = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
 #: Noise of a measured distance.
 _TOLERANCE = 0.01
-#: Highest number of logs of one suspect.
+#: Maximum number of logs of one suspect.
 _MAX_LOGS = 8
-#: Highest number of hosts in a sentence.
+#: Maximum number of hosts in a sentence.
 _MAX_HOSTS = 16
-#: Highest number of bad pairs of one suspect in the verdict.
+#: Maximum number of bad pairs of one suspect in the verdict.
 _MAX_PAIRS = 1000
 
 
@@ -99,7 +99,7 @@ class PairResults:
         return found
 
     def blamed(self) -> Iterator[Blamed]:
-        """Yield what is blamed, wrong data first."""
+        """Yield everything that is blamed, wrong data first."""
         for found in (self.wrong, self.slow):
             yield from (one for one in found.blamed if not is_distance(one))
             yield from network_faults(found)
@@ -185,7 +185,7 @@ class PairResults:
         )
 
     def _device(self, blamed: Blamed) -> str:
-        """Return what is known about the device of a host that is blamed."""
+        """Return a text about the device of a blamed host."""
         text = self._other_rails(blamed)
         if blamed.kind is SuspectKind.NIC:
             return f"{text}; no other GPU uses {blamed.device}"
@@ -382,7 +382,7 @@ def _network(
 
 
 def _why(blamed: Blamed) -> str:
-    """Return what is bad, with the counts that show it."""
+    """Return the reason for blaming something, with counts."""
     lost = f" ({blamed.share:.0%} of normal)" if blamed.share is not None else ""
     others = f"other pairs: {blamed.other_bad} of {blamed.other_pairs}"
     counts = f"{fault_of(blamed.cause)} in {blamed.bad} of {count(blamed.pairs, 'pair')}"

@@ -46,7 +46,7 @@ class Measurement(NamedTuple):
     hosts: tuple[str, ...]
     #: Higher is better; None: nothing was measured.
     value: float | None
-    #: The cause that makes it bad whatever its value: failed, wrong data.
+    #: The cause that makes it bad regardless of its value: failed, wrong data.
     cause: Cause | None = None
     #: Path of the raw log.
     log: str = ""

@@ -181,7 +181,7 @@ def next_wave(
         if host not in busy:
             # If no good host is left, a doubtful one is better than none.
             others = [h for h in hosts if h not in busy and h != host and h in doubted]
-            # Across the edge of a faulty group, a pair is bad whatever the host is.
+            # Across the edge of a faulty group, a pair is bad no matter how good the host is.
             across = groups if host in found.doubtful else []
             for pair in _pair_with_good(host, good or others, met, across):
                 add(pair)

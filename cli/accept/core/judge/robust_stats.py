@@ -107,7 +107,7 @@ BAD = 0.02
 _MISSED = 1e-3
 #: The one-sided quantile of the normal distribution for half of `_MISSED`.
 _POWER = 3.29
-#: Most waves of pairs that may follow the rounds of a step to measure suspects again.
+#: Maximum number of waves of pairs that may follow the rounds of a step to measure suspects again.
 MOST_REPEATS = 10
 #: Maximum number of rounds, because each more costs minutes and detects little more.
 MOST_ROUNDS = 5

@@ -19,7 +19,7 @@ HOSTS_STEP = "00-hosts"
 #: Host -> number of a GPU -> the NICs that NCCL used for it.
 NicsOfGpus = Mapping[str, Mapping[int, Collection[str]]]
 _OF_HOST = (SuspectKind.NODE, SuspectKind.GPU)
-#: Highest number of logs of one suspect.
+#: Maximum number of logs of one suspect.
 _MAX_LOGS = 8
 
 

@@ -52,7 +52,7 @@ _NCCL_HEAD = re.compile(
     rb"(?:\[[^][\s]{1,200}\]<std(?:out|err)>: ?)?(?:\[\d{4}-\d\d-\d\d[T ][^]\s]{5,30}\] )?"
     rb"([\w.-]{1,255}):\d{1,10}:\d{1,10} \[(-?\d{1,4})\](?: \S{1,200}:\d{1,6})?$"
 )
-#: Longest head of a message before the word NCCL, in bytes.
+#: Maximum length of the part of a message before the word NCCL, in bytes.
 _HEAD_LIMIT = 720
 
 
@@ -211,7 +211,7 @@ class Layout:
     cpu_time: bool = False
     #: Microseconds per unit of the time; builds before 2019 print milliseconds.
     unit: float = 1.0
-    #: Where the columns of time end in the line of column names.
+    #: Ends of the columns of time in the line of column names.
     ends: tuple[int, ...] = ()
     #: The same columns with blank cells: without the operation, the root, or both.
     blank: tuple[Layout, ...] = ()

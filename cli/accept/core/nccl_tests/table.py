@@ -42,7 +42,7 @@ class Table:
 
     #: Name of the program without `_perf`: "all_reduce". None if it is not known.
     collective: str | None
-    #: Where that name comes from.
+    #: Source of that name.
     named_by: NamedBy = NamedBy.LOG
     version: str | None
     #: Number of ranks; None if the list of devices has gaps.

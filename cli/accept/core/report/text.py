@@ -35,7 +35,7 @@ from accept.core.model import (
 )
 from accept.core.text import count, duration, format_size, plain, shortened
 
-#: Highest number of lines for any verdict.
+#: Maximum number of lines for any verdict.
 MOST_LINES = 30
 #: Maximum number of suspects with their reason, and of suspects that are only named.
 _FULL_SUSPECTS, _NAMED_SUSPECTS = 2, 12
@@ -184,7 +184,7 @@ class _Screen:
             yield f"  … and {len(findings) - _MOST_FINDINGS} more"
 
     def _figures(self) -> Iterator[str]:
-        """Yield the figures of an accepted run; of others, only which checks passed."""
+        """Yield the figures of an accepted run; for other runs, only the checks that passed."""
         verdict = self.verdict
         passed = [check for check in verdict.checks if check.state is State.PASS]
         if verdict.state is not State.PASS:

@@ -65,6 +65,8 @@ _STAY = "stay"
 _RELEASE = "release"
 #: File in the run's folder with the reason for a signal that ends the run; none: it was cancelled.
 INTERRUPTION = "interruption"
+#: Time for that file to appear: Slurm may end the coordinator before the file is written.
+_EXPLAIN_SECONDS = 2.0
 #: The verdict's reason for an early end, if a user or a scheduler ended the run.
 CANCELLED, PREEMPTED = "the run was cancelled", "Slurm preempted the job"
 #: Output of `scontrol` for a job that Slurm preempts, with and without a grace time.
@@ -150,7 +152,7 @@ async def coordinate(folder: Path) -> int:
     except asyncio.TimeoutError:
         abort_reason = _over_deadline(state)
     except asyncio.CancelledError:
-        abort_reason = _cancel_reason(folder, launch.job)
+        abort_reason = await _cancel_reason(state, launch.job)
     except _Aborted as aborted:
         abort_reason = str(aborted)
     except Exception as error:
@@ -177,15 +179,25 @@ async def coordinate(folder: Path) -> int:
     return code
 
 
-def _cancel_reason(folder: Path, job: str) -> str:
+async def _cancel_reason(state: Run, job: str) -> str:
     """Return why the run was cancelled, from the file of the signal's sender or from Slurm.
 
-    To preempt a job, Slurm sends TERM to the coordinator, but not to the batch script.
+    The first line of the file is the reason, the others are hosts that were lost by that. To
+    preempt a job, Slurm sends TERM to the coordinator, but not to the batch script.
     """
+    path = state.folder / INTERRUPTION
+    until = time.monotonic() + (_EXPLAIN_SECONDS if job else 0.0)
+    while not path.exists() and time.monotonic() < until:
+        await asyncio.sleep(0.05)
     try:
-        reason = (folder / INTERRUPTION).read_text(encoding="utf-8").strip()
-    except OSError:
-        reason = ""
+        reason, *lost = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        reason, lost = "", []
+    for name in sorted(set(lost) & {host.name for host in state.hosts}):
+        # The record of the execution that has lost it may be missing.
+        problem = Problem(cause=Cause.HOST_DIED, message=reason, check="hosts", host=name)
+        state.lost[name] = problem
+        state.keep_asked(len(state.plan.steps) + 1, time.time(), problems=(problem,))
     if reason or not job:
         return reason or CANCELLED
     words = ["scontrol", "show", "job", "--oneliner", job]

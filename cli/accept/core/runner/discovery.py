@@ -79,7 +79,7 @@ class Found:
     problems: tuple[Problem, ...]
     facts: tuple[Fact, ...]
     metrics: tuple[Metric, ...]
-    #: Why registrations of pods were refused.
+    #: Reasons for refused registrations of pods.
     refused: tuple[str, ...] = ()
 
 

@@ -47,7 +47,7 @@ class Registrations:
 
     def __init__(self, folder: Path, *, attempt: str, indexes: range) -> None:
         self.by_index: dict[int, Registration] = {}
-        #: Why registrations were refused, and the last reason by index.
+        #: Reasons for refused registrations, and the last reason by index.
         self.refused: list[str] = []
         self.refused_by_index: dict[int, str] = {}
         self._path = folder / REGISTRATIONS

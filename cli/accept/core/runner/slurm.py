@@ -49,7 +49,12 @@ IMAGE = "image.sqsh"
 _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 #: Prefix of each line that a task prints. Other lines come from the site's scripts.
 _MARK = "accept-node"
+#: The first word of the line with the number of a node in the step.
+_NUMBER = "number"
 _LINE = re.compile(rf"{_MARK} (\S+) (.*)")
+#: What srun prints when it ends a step on all nodes, in spite of `--no-kill`: a node restarted, so
+#: its connection was reset, and its daemon does not know the step. The number is SLURM_NODEID.
+_RESTARTED = re.compile(r"srun: error: Aborting, .{0,60} on node (\d{1,5})\s*")
 #: Maximum number of lines of one node, and of characters in a line.
 _MAX_LINES, _MAX_LINE = 200, 1000
 #: Seconds for the coordinator to connect: the nodes are ready by then.
@@ -68,11 +73,11 @@ _PYXIS_ENV = {
 }
 #: Oldest Python for the coordinator. Outside of a container, the batch script checks this.
 _OLDEST_PYTHON = (3, 10)
-#: Longest time to import an image.
+#: Maximum time to import an image.
 _IMPORT_SECONDS = 1800.0
 #: Codes of failures that only a job can detect.
 _OWN_CODES = (Code.SLURM_LAUNCHER, Code.SLURM_RANKS, Code.RESUME_NOT_SENT)
-#: Longest time of the probe of srun as the launcher.
+#: Maximum time of the probe of srun as the launcher.
 _PROBE_SECONDS = 120.0
 #: Maximum number of steps that are created at the same time: each one costs the controller work.
 _STEP_STARTS = 32
@@ -85,7 +90,7 @@ launch "$1" "$ACCEPT_PYTHON" "$ACCEPT_DIR/programs/mpi_ranks.py"
 """
 #: A line of launchers/programs/mpi_ranks.py, and its exit status if it finds no MPI.
 _RANK, _NO_LIBRARY = re.compile(r"rank (\d+) of (\d+)", re.ASCII), 3
-#: What srun prints if it cannot reach the daemon of a node.
+#: Message of srun if it cannot reach the daemon of a node.
 _NOT_LAUNCHED = re.compile(r"Task launch for \S+ failed on node ([\w.-]+): ([^\n]*)")
 
 
@@ -123,12 +128,12 @@ class SlurmRun:
     #: Folder on the login node with its finished steps. If the nodes do not see it, the job brings
     #: them along.
     earlier: str = ""
-    #: Longest time for the nodes to become ready.
+    #: Maximum time for the nodes to become ready.
     start_seconds: float
-    #: Longest life of the watchdogs, and how long they keep evidence.
+    #: Maximum life of the watchdogs, and the time for which they keep evidence.
     life_seconds: float
     keep_seconds: float
-    #: How long the job stays for `accept collect` if the nodes do not see `shared`.
+    #: Time for which the job stays for `accept collect` if the nodes do not see `shared`.
     hold_seconds: float
     #: True if a node without an NVIDIA GPU cannot take part.
     gpus: bool
@@ -181,7 +186,16 @@ class Failure:
 class Step:
     """The step of the job that prepares the nodes, and holds their sshds until the run's end."""
 
-    def __init__(self, run: SlurmRun, nodes: Sequence[str], *, job: str, folder: Path) -> None:
+    def __init__(
+        self,
+        run: SlurmRun,
+        nodes: Sequence[str],
+        *,
+        job: str,
+        folder: Path,
+        restarted: Callable[[str], object],
+    ) -> None:
+        """Start the step; `restarted` gets the node that ended it on all nodes by its restart."""
         command = set_up(
             run.folder,
             int(run.life_seconds),
@@ -191,15 +205,20 @@ class Step:
         ).replace("@HOST@", '"$SLURMD_NODENAME"')
         # The loop marks the lines and ends with the task; the trap lets it wait for its end.
         marked = (
-            f"trap : TERM; ( {command} ) 2>&1 | while IFS= read -r line; do "
+            f"trap : TERM; printf '{_MARK} %s {_NUMBER} %s\\n' "
+            f'"$SLURMD_NODENAME" "$SLURM_NODEID"; ( {command} ) 2>&1 | while IFS= read -r line; do '
             f'printf \'{_MARK} %s %s\\n\' "$SLURMD_NODENAME" "$line"; done'
         )
         self._nodes = tuple(nodes)
         self._log = folder / _STEP_LOG
         self._lines: dict[str, list[str]] = {}
+        self._numbers: dict[str, str] = {}
+        #: The number of the node that ended the step by its restart.
+        self._ended_by = ""
+        self._restarted = restarted
         self.results: dict[str, Ready | Problem] = {}
         self.changed = threading.Condition()
-        with (folder / PAYLOAD).open("rb") as payload, self._log.open("wb") as errors:
+        with (folder / PAYLOAD).open("rb") as payload:
             self.process = subprocess.Popen(
                 _srun(
                     nodes,
@@ -211,13 +230,15 @@ class Step:
                 # srun sends it to all tasks.
                 stdin=payload,
                 stdout=subprocess.PIPE,
-                stderr=errors,
+                stderr=subprocess.PIPE,
                 env=outer_environment() | (_PYXIS_ENV if run.pyxis else {}),
                 text=True,
                 errors="replace",
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        self._error_reader = threading.Thread(target=self._read_errors, daemon=True)
+        self._error_reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -229,8 +250,27 @@ class Step:
         with self.changed:
             self.changed.notify()
 
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as output, self._log.open("w", encoding="utf-8") as log:
+            for line in output:
+                log.write(line)
+                log.flush()
+                if match := _RESTARTED.fullmatch(line):
+                    self._ended_by = match[1]
+                    self._report_restart()
+
+    def _report_restart(self) -> None:
+        if name := self._numbers.get(self._ended_by):
+            self._restarted(name)
+
     def _add(self, name: str, text: str) -> None:
         """Add a line that a node has printed."""
+        if text.startswith(f"{_NUMBER} "):
+            self._numbers[text.partition(" ")[2]] = name
+            # srun prints its errors on another pipe than the lines of the nodes.
+            self._report_restart()
+            return
         lines = self._lines.setdefault(name, [])
         if len(lines) < _MAX_LINES:
             lines.append(text[:_MAX_LINE])
@@ -276,7 +316,9 @@ class Step:
     def _ended(self) -> bool:
         """Return True if the step has ended, or ends because a launch failed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return not self._reader.is_alive() and self.process.wait(_REMOVE_SECONDS) != 0
+            if not self._reader.is_alive() and self.process.wait(_REMOVE_SECONDS) != 0:
+                self._error_reader.join(_REMOVE_SECONDS)
+                return True
         return False
 
     def _errors(self) -> str:
@@ -292,6 +334,7 @@ class Step:
                 self.process.wait(_REMOVE_SECONDS)
             except subprocess.TimeoutExpired:
                 self.process.kill()
+        self._error_reader.join(_REMOVE_SECONDS)
 
 
 def node_list(names: Sequence[str]) -> str:
@@ -338,13 +381,22 @@ class _Driver:
             return
         try:
             pid = int((self.folder / "coordinator.pid").read_text(encoding="utf-8"))
-            (self.folder / INTERRUPTION).write_text(self.reason, encoding="utf-8")
+            self._explain(self.reason)
             os.kill(pid, signal.SIGTERM)
         except FileNotFoundError:
             # It may be about to start.
             signal.alarm(1)
         except (OSError, ValueError):
             pass
+
+    def end_for_restart(self, name: str) -> None:
+        """Tell the coordinator, which Slurm ends now, that a node has restarted."""
+        with contextlib.suppress(OSError):
+            self._explain(f"Slurm ended the run, because {name} restarted", name)
+
+    def _explain(self, reason: str, *lost: str) -> None:
+        """Write for the coordinator why it is ended, and the nodes that were lost by that."""
+        evidence.write(self.folder / INTERRUPTION, "\n".join((reason, *lost)))
 
     def coordinate(self, *, in_container: bool) -> int:
         """Run the coordinator on the prepared nodes, and return its exit status."""
@@ -403,7 +455,7 @@ def drive(work: Path) -> int:
         until = time.monotonic() + run.start_seconds
         while remaining := [name for name in nodes if name not in results]:
             print(f"preparing {count(len(remaining), 'node')}", flush=True)
-            step = Step(run, remaining, job=job, folder=work)
+            step = Step(run, remaining, job=job, folder=work, restarted=driver.end_for_restart)
             step.wait(until - time.monotonic(), driver.is_over)
             unreachable = step.unreachable()
             # If the step could not start on some nodes, Slurm has ended it on all others.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -117,6 +118,16 @@ def arguments(folder: Path, host: Host, command: str) -> list[str]:
         *("-o", "ControlMaster=auto", "-o", "ControlPersist=yes"),
         *(host.name, command),
     ]
+
+
+def command_elsewhere(folder: Path, host: Host, command: str) -> str:
+    """Return the sh command that runs `command` on `host` from another host of the run."""
+    own = shlex.quote(str(folder))
+    options = f"-o HostName={host.address} -o Port={host.port} -o ConnectTimeout=5"
+    return (
+        f'cd {own} && sed "s|@FOLDER@|$PWD|" ssh_config.in > ssh_config && '
+        f"exec ssh -F ssh_config -o ControlPath=none {options} {host.name} {shlex.quote(command)}"
+    )
 
 
 def marked_arguments(folder: Path, host: Host, command: str) -> list[str]:

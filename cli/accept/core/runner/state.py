@@ -13,7 +13,14 @@ from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Fact, Metric, Plan, Problem, Record
-from accept.core.runner.ssh import Answer, Host, environment, marked_arguments, run
+from accept.core.runner.ssh import (
+    Answer,
+    Host,
+    command_elsewhere,
+    environment,
+    marked_arguments,
+    run,
+)
 
 #: Maximum number of starts at the same time over all groups, and of calls over all hosts.
 MAX_CONCURRENT = 128
@@ -126,20 +133,40 @@ async def lose_silent(state: Run, answers: Iterable[tuple[Host, Answer]]) -> tup
     """Mark hosts as lost if they do not answer as ALIVE requires; return their problems.
 
     Each host gets a second chance first, because a busy host or coordinator may be late once.
+    Another host of the run shows whether the host is gone, or only the path from the coordinator to
+    it.
     """
     silent = [host for host, answer in answers if not _is_alive(answer)]
     second_answers = await asyncio.gather(*(state.ask(host, ALIVE) for host in silent))
+    gone = [
+        (host, answer)
+        for host, answer in zip(silent, second_answers, strict=True)
+        if not _is_alive(answer)
+    ]
+    witnesses = await asyncio.gather(*(_witness(state, host, silent) for host, _ in gone))
     problems = []
-    for host, answer in zip(silent, second_answers, strict=True):
-        if not _is_alive(answer) and host.name not in state.lost:
+    for (host, answer), witness in zip(gone, witnesses, strict=True):
+        if host.name not in state.lost:
             reason = answer.err.strip().splitlines()[-1:] or [
                 f"ssh ended with exit status {answer.exit}"
             ]
             message = f"{host.name} answered before, but no longer does: {reason[0][:200]}"
-            problem = Problem(cause=Cause.HOST_DIED, message=message, check="hosts", host=host.name)
+            if witness:
+                message += f"; it still answers {witness}"
+            cause = Cause.CUT_OFF if witness else Cause.HOST_DIED
+            problem = Problem(cause=cause, message=message, check="hosts", host=host.name)
             state.lost[host.name] = problem
             problems.append(problem)
     return tuple(problems)
+
+
+async def _witness(state: Run, host: Host, silent: Sequence[Host]) -> str:
+    """Return the name of another host that `host` answers; "" if there is none."""
+    others = [h for h in state.alive() if not h.local and h not in silent]
+    if not others:
+        return ""
+    answer = await state.ask(others[0], command_elsewhere(state.folder, host, ALIVE))
+    return others[0].name if answer.exit == 0 and answer.out.endswith("alive\n") else ""
 
 
 def _is_alive(answer: Answer) -> bool:
