@@ -1,4 +1,4 @@
-"""Measure the speed that accept claims: `rows()` of each module returns its figures.
+"""Measure the speed of accept: `rows()` of each module returns its figures.
 
 Each figure is compared with a yardstick, measured in the same minutes on the same machine, because
 seconds alone depend mostly on the machine.
@@ -18,7 +18,7 @@ class Row:
     measured: str
     #: The yardstick and its own figure; empty if the bar is absolute.
     yardstick: str = ""
-    #: Measured over yardstick, or a share that has a limit.
+    #: The measured figure divided by the yardstick, or a share that has a limit.
     ratio: float | None = None
     #: Empty if the figure is only reported.
     bar: str = ""

@@ -1,4 +1,4 @@
-"""Measure on simulated clusters what the judge names, and how often it accuses innocent nodes.
+"""Measure on simulated clusters how often the judge finds faults and accuses innocent nodes.
 
 `make bench ARGS=blame` prints all tables; `python -m benchmarks.blame --sizes 64 --trials 20
 --worlds w1 w6` a part. The same seed gives the same clusters.
@@ -168,7 +168,7 @@ class Options:
 
 
 def worlds(pool: Pool, options: Options) -> dict[tuple[int, int], Tally]:
-    """Print what is found in each world; return the sums for each size and number of rounds."""
+    """Print the results of each world; return the sums for each size and number of rounds."""
     sums: dict[tuple[int, int], Tally] = {}
     for count in options.sizes:
         for rounds in options.rounds:

@@ -1,7 +1,8 @@
-"""Other methods that name bad nodes, reimplemented from their public code or documentation.
+"""Reimplement other methods that name bad nodes, from their public code or documentation.
 
-All of them get the correct speed as input, which nobody knows beforehand: a group of hosts is slow
-below `_SLOW`, where half of 6 % is missing. A group test has the speed of its slowest ring edge.
+All of them get the correct speed as input, which is unknown on a real cluster: a group of hosts is
+slow below `_SLOW`, halfway between a healthy group and one that is 6 % slow. A group test has the
+speed of its slowest ring edge.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _Rounds:
     """Measure groups of hosts in rounds; each host is in one group at a time."""
 
     cluster: Cluster
-    #: Of the schedule.
+    #: Random numbers for the schedule.
     chance: random.Random = field(default_factory=lambda: random.Random(1))
     count: int = 0
 
@@ -88,7 +89,7 @@ class _Rounds:
 
 
 def chs(cluster: Cluster) -> Result:
-    """Google cluster-health-scanner: each node of a slow pair meets a node of a good pair."""
+    """Judge like Google's cluster-health-scanner: nodes of slow pairs meet nodes of good ones."""
     rounds = _Rounds(cluster)
     values = rounds.measure(rounds.paired())
     suspects = {host for pair, value in values.items() if value < _SLOW for host in pair}
@@ -98,7 +99,7 @@ def chs(cluster: Cluster) -> Result:
 
 
 def two_partners(cluster: Cluster) -> Result:
-    """Oracle: a node is bad if it is slow with another partner, too, which may itself be bad."""
+    """Judge like Oracle: a node is bad if it is slow with two partners, which may be bad too."""
     rounds = _Rounds(cluster)
     #: Partners in the slow pairs of a host since its last good one.
     slow_with: dict[str, set[str]] = {}
@@ -122,7 +123,7 @@ def two_partners(cluster: Cluster) -> Result:
 
 
 def cre(cluster: Cluster) -> Result:
-    """NVIDIA CRE, diagnose: about √N groups, halves of the slow ones, then a good partner."""
+    """Judge like NVIDIA CRE: about √N groups, halves of the slow ones, then a good partner."""
     rounds = _Rounds(cluster)
     hosts = cluster.hosts
     size = math.ceil(len(hosts) / math.ceil(math.sqrt(len(hosts))))
@@ -150,15 +151,15 @@ def _halves(hosts: Hosts) -> list[Hosts]:
 
 
 def z_scores(cluster: Cluster) -> Result:
-    """Together: slow against a trimmed baseline, also with a partner that is not."""
+    """Judge like Together: a node is bad if z-scores call it slow, also with a good partner."""
     rounds = _Rounds(cluster)
     values = rounds.measure(rounds.paired())
     ordered = sorted(values.values())
     cut = int(_TRIMMED * len(ordered))
     baseline = ordered[cut : len(ordered) - cut] or ordered
-    centre = mean(baseline)
+    center = mean(baseline)
     spread = stdev(baseline) if len(baseline) > 1 else 0.0
-    limit = centre + _SUSPECT * max(spread, _LOWEST_SIGMA * centre)
+    limit = center + _SUSPECT * max(spread, _LOWEST_SIGMA * center)
     suspects = {host for pair, value in values.items() if value < limit for host in pair}
     again = rounds.with_good(suspects, set(cluster.hosts) - suspects)
     return rounds.result({host for host, value in again.items() if value < limit})

@@ -94,8 +94,8 @@ def _discovery(nodes: int) -> list[Row]:
         )
         for what, seconds in (
             ("from `helm install` to the hostfile", ready - began),
-            ("… of it after `helm install` has applied the objects", ready - applied),
-            ("… of it after the last pod runs", ready - running),
+            ("… after `helm install` has applied the objects", ready - applied),
+            ("… after the last pod runs", ready - running),
         )
     ]
     rows[1] = replace(rows[1], bar=f"{_HOSTFILE:.0f} s", met=ready - applied <= _HOSTFILE)
@@ -103,7 +103,7 @@ def _discovery(nodes: int) -> list[Row]:
 
 
 def _overhead(nodes: int = 3) -> list[Row]:
-    """Measure a full `accept run` of `quick`, with the start of pods and the fetch of evidence."""
+    """Measure a full `accept run` of `quick`, including pod start and evidence download."""
     with (
         Cluster(nodes) as cluster,
         cluster.namespace(wait=True) as namespace,

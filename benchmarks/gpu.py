@@ -218,7 +218,7 @@ def gemm(device: str, seconds: float = _SECONDS) -> dict[str, dict[str, float]]:
 
 
 def _scaled_products(product: Any) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield both ways to accumulate products of fp8."""
+    """Yield the fp8 product with fast accumulation, and with accumulation in full precision."""
     yield "_scaled_mm", product.multiply
     yield "_scaled_mm in full precision", lambda: product.multiply(fast=False)
 

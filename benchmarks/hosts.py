@@ -109,7 +109,7 @@ def rows(count: int = _HOSTS, times: int = _TIMES) -> list[Row]:
     ours, theirs = (median(column) for column in zip(*taken, strict=True))
     return [
         beside(
-            f"{count} ssh hosts up to hostfile written",
+            f"{count} ssh hosts until the hostfile is written",
             f"{ours:.2f} s",
             f"`mpirun hostname` {theirs:.2f} s",
             ours=ours,

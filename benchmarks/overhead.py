@@ -97,7 +97,7 @@ def shares(
             bar=f"{bar:.0%} or {seconds:.0f} s" if seconds else f"{bar:.0%}",
             met=wall - measuring <= max(bar * wall, seconds),
         ),
-        Row(what="… of it reading error counters between the steps", measured=f"{reading:.1f} s"),
+        Row(what="… reading error counters between the steps", measured=f"{reading:.1f} s"),
         Row(
             what="… launching, inside the waves",
             measured=f"{launching:.1f} s",

@@ -1,7 +1,7 @@
 """Inject faults into copies of real logs, 20 times each, and count false accusations.
 
 `ACCEPT_TEST_LOGS=DIR` names a folder with more logs than those of the repository; one GPU can be
-found only with logs of 1, 2 and 4 GPUs a host.
+found only with logs of 1, 2 and 4 GPUs per host.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Measure size and time of `report.html` and `report.md` for simulated runs of 8 to 4,096 nodes.
 
-One node is 38 % slow; three rounds of pairs, and the figures of eight GPUs on each node.
+Each run has three rounds of pairs, the figures of eight GPUs on each node, and one node that is
+38 % slow.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _prepared(folder: Path) -> dict[str, int]:
 
 
 def rows() -> list[Row]:
-    """Measure one simulated run in a process of its own, which is the coordinator's."""
+    """Measure one simulated run in a separate process, which runs only the coordinator."""
     with tempfile.TemporaryDirectory(prefix="accept-bench-") as scratch:
         folder = Path(scratch)
         expected = _prepared(folder)

@@ -1,7 +1,7 @@
-"""Compare the start of the command line with the imports of the libraries that it is made of.
+"""Compare the start of the command line with the imports of the libraries that it uses.
 
-Cold means a process of its own each time; files and byte code are in the page cache, as for the
-second command that a person types. A command and its imports take turns, so other load disturbs
+Cold means a new process each time; files and byte code are in the page cache, as for the second
+command that a person types. A command and its imports take turns, so other load disturbs
 both alike. The shortest time of each counts, because other load can only add to it.
 """
 

@@ -60,7 +60,7 @@ def rows(files: int = _FILES) -> list[Row]:
                 raise RuntimeError(f"{len(server.written)} of {files + 1} files were written")
     return [
         beside(
-            f"evidence of {files:,} files to a bucket, {_DELAY * 1e3:.0f} ms a request",
+            f"evidence of {files:,} files to a bucket, {_DELAY * 1e3:.0f} ms per request",
             f"{ours:.1f} s",
             f"one by one {theirs:.1f} s",
             ours=ours,

@@ -1,6 +1,6 @@
 #!/bin/sh
-# self_test.sh [gpu]: starts the image that it runs in as a pod of a run does, and logs in to it over ssh. With `gpu`,
-# it also looks for nccl-tests. It needs no GPU, and the folder `launchers` beside its own folder.
+# self_test.sh [gpu]: run it in a container of the image. It starts the entry script as a pod of a run does, and logs in
+# over ssh. With `gpu`, it also looks for nccl-tests. It needs the folder `launchers` beside its own folder, and no GPU.
 set -u
 launchers=$(cd "$(dirname "$0")/../launchers" && pwd) || exit 1
 folder=$(mktemp -d) && cd "$folder" && cp -R "$launchers"/. . || exit 1

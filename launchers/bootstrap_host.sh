@@ -3,7 +3,7 @@
 # It runs in the unpacked run folder. It starts a watchdog, which starts a private sshd on a free port and
 # removes everything after at most SECONDS. With the word gpus, it fails if neither the PCI bus nor the
 # driver shows an NVIDIA GPU. It prints lines "KEY VALUE" for the workstation. If the run has a container, this script
-# starts that, and runs again inside.
+# starts it and runs again inside it.
 ACCEPT_DIR=$(pwd)
 umask 077
 fail() {
@@ -77,7 +77,7 @@ until [ -s port ] || [ "$tries" = 0 ]; do
     tries=$((tries - 1))
     sleep 0.05
 done
-[ -s port ] || fail launch-failed "no sshd of the run's own: $(tail -n 1 sshd.log 2>/dev/null)"
+[ -s port ] || fail launch-failed "the run's own sshd did not start: $(tail -n 1 sshd.log 2>/dev/null)"
 printf 'port %s\n' "$(cat port)"
 printf 'hostname %s\n' "$(hostname)"
 print_addresses

@@ -1,9 +1,9 @@
 # shellcheck shell=sh
 # Functions that run a command in the container of a run on a host, and prepare the container. The command lines of all
-# runtimes but Pyxis are here; its options are those of srun. The file container.env of the run sets:
+# runtimes are here, except that of Pyxis, which consists of options of srun. The file container.env of the run sets:
 #   container_runtimes   the runtimes to look for, in this order
 #   container_image      the image, as the user wrote it
-#   container_mounts     SOURCE:TARGET or SOURCE:TARGET:ro, one a line
+#   container_mounts     SOURCE:TARGET or SOURCE:TARGET:ro, one per line
 #   container_gpus       not empty if the container needs the host's NVIDIA GPUs
 
 # Devices of the host for the container, if the host has them: RDMA, GPUDirect copies, NVLink domains, the kernel log.
@@ -57,7 +57,8 @@ image_state() {
     esac
 }
 
-# mount_option SOURCE:TARGET[:ro|:rw]: sets `option` to the option that mounts a folder of the host, and never makes one.
+# mount_option SOURCE:TARGET[:ro|:rw]: sets `option` to the option that mounts a folder of the host. With this option,
+# the runtime does not create a missing folder.
 mount_option() {
     target=${1#*:}
     option=--mount=type=bind,source=${1%%:*},target=${target%:r?}
@@ -68,8 +69,8 @@ mount_option() {
 }
 
 # in_container FOLDER WORD...: runs a command in the container, in FOLDER, which has the same path there. With an empty
-# FOLDER, the container sees no folder of the host but container_mounts. The command shares network, process ids,
-# shared memory and hostname with the host. So a process has one id, by which the host finds and ends it.
+# FOLDER, the container sees no host folders except container_mounts. The command shares network, process ids, shared
+# memory and hostname with the host. So a process has the same id on the host, which can find and end it.
 in_container() {
     folder=$1
     shift
@@ -90,7 +91,7 @@ in_container() {
             [ -z "$folder" ] || set -- "--pwd=$folder" "$@"
             # shellcheck disable=SC2154 # container.env sets it
             [ -z "$container_gpus" ] || set -- --nv "$@"
-            # It shares devices, network, process ids and shared memory by itself.
+            # By default, Apptainer shares devices, network, process ids and shared memory.
             set -- exec --cleanenv --no-home --writable-tmpfs "$@" ;;
         *)
             [ -z "$folder" ] || set -- "--workdir=$folder" "$@"

@@ -15,7 +15,7 @@ cd "$ACCEPT_DIR" || exit 5
     fi
     PYTHONPATH=$ACCEPT_DIR/core PYTHONDONTWRITEBYTECODE=1 exec "$1" -m accept.core.runner.coordinator "$ACCEPT_DIR"
 ) > "${2:-console.log}" 2>&1 &
-# When the process started, in clock ticks since boot: with its id it names the process for good.
+# The start time in clock ticks since boot. A process id can be reused, but not together with its start time.
 sed 's/.*) //' "/proc/$!/stat" 2>/dev/null | cut -d ' ' -f 20 > coordinator.start
 echo $! > coordinator.pid
 wait $!

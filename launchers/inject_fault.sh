@@ -3,7 +3,7 @@
 # the coordinator calls it, and only if the plan has the fault. Prints `injected`, or the reason why it cannot.
 # RANKS are those of the run, SECONDS is its time limit, PEER is the address of another host.
 #   full-disk   writes of the ranks' progress fail with ENOSPC
-#   slow-link   limits traffic out of the interface towards PEER to RATE, for at most SECONDS
+#   slow-link   limits traffic out of the interface toward PEER to RATE, for at most SECONDS
 #   undo        ends slow-link; prints `undone`, or what is left
 # slow-link needs root, tc, CAP_NET_ADMIN, and an interface without traffic shaping.
 RATE=20mbit
@@ -51,7 +51,7 @@ case $1 in
         [ -e slow ] || refuse "tc: $(tail -n 1 inject_fault.log)"
         echo injected ;;
     keep)
-        # This process carries the mark of the run, so whatever ends the run ends it too.
+        # This process carries the mark of the run, so it ends with the run.
         queues "$3" > before
         trap 'exit 0' TERM INT HUP
         # At this point only this script can have configured the interface: slow-link refuses otherwise.
@@ -72,7 +72,7 @@ case $1 in
             interface=''
         fi 2>/dev/null
         if [ -e slow ]; then
-            echo "$interface is shaped still: tc qdisc del dev $interface root"
+            echo "$interface is still shaped: tc qdisc del dev $interface root"
         elif [ -n "$interface" ] && [ "$(queues "$interface")" != "$(cat before)" ]; then
             echo "$interface is not as it was: $(queues "$interface" | head -n 1)"
         else

@@ -29,8 +29,8 @@ gpu_root_ports() {
 # rdma_devices: prints the active RDMA ports of this host for traffic between GPUs, in the format of NCCL_IB_HCA
 # ("=mlx5_0:1,mlx5_1:1"). Left out, because they serve storage or control traffic:
 # - slower ports;
-# - ports of the other link layer, because NCCL cannot connect InfiniBand with Ethernet: that with fewer ports near GPUs,
-#   then with fewer ports;
+# - ports of the rarer link layer, because NCCL cannot connect InfiniBand with Ethernet. The rarer one has fewer ports
+#   near GPUs or, if these are equally many, fewer ports;
 # - ports that share no PCI root port with a GPU, if more than half of the machine's ACCEPT_RDMA_DEVICES do. On other
 #   hosts NICs are not below the GPUs' switches, or a virtual machine hides them.
 rdma_devices() {

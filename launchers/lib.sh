@@ -103,7 +103,7 @@ find_mpi() {
     pick_interface
 }
 
-# mpi_settings: prints the settings of Open MPI for the group, one in each line: LAYER NAME VALUE. The layer that starts
+# mpi_settings: prints the settings of Open MPI for the group, one per line: LAYER NAME VALUE. The layer that starts
 # the ranks is PRTE in Open MPI 5.0; 4.1 has other names.
 mpi_settings() {
     # The agent runs through sh, because the run's folder may be mounted noexec. mpirun splits this value at blanks and
@@ -125,7 +125,7 @@ mpi_settings() {
     rank_settings
 }
 
-# rank_settings: prints those of them that the ranks need, whatever starts them.
+# rank_settings: prints the settings that the ranks need, no matter if mpirun or srun starts them.
 rank_settings() {
     [ -z "$interface" ] || echo "OMPI btl_tcp_if_include $interface"
     echo 'OMPI pml ob1'
@@ -167,7 +167,7 @@ SETTINGS
 }
 
 # launch_by_srun: starts the ranks as a step of the run's job of Slurm. The file of tasks gives rank 0 to the first host
-# of the group; by itself Slurm sorts the nodes.
+# of the group; by default, Slurm sorts the nodes.
 launch_by_srun() {
     command -v srun >/dev/null || stop tool-missing "no srun on PATH ($PATH)"
     pick_interface

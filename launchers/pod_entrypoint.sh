@@ -90,12 +90,12 @@ case $? in
 esac
 # Some images have a Python without most of the standard library.
 [ -z "$coordinates" ] || "${python:-false}" -c 'import asyncio, json, tarfile, zlib' 2>/dev/null ||
-    missing="$missing a-whole-$ACCEPT_PYTHON"
+    missing="$missing complete-$ACCEPT_PYTHON"
 image="the image${ACCEPT_IMAGE:+ $ACCEPT_IMAGE}"
 [ -z "$missing" ] || say "$image lacks:$missing"
 case " $missing " in
-    *" sshd "* | *" ssh "* | *" ssh-keygen "* | *" bzip2 "* | *" a-whole-"*)
-        leave 20 "without these no run is possible: build them into the image (docs/kubernetes.md, under Image), or name another one" ;;
+    *" sshd "* | *" ssh "* | *" ssh-keygen "* | *" bzip2 "* | *" complete-"*)
+        leave 20 "every run needs these: add them to the image (docs/kubernetes.md, section Image), or name another image" ;;
 esac
 
 secret=${ACCEPT_KEY:-/accept/key/ssh-privatekey}
@@ -103,7 +103,7 @@ if ! cp "$secret" key || ! chmod 600 key; then
     leave 20 "the run's key cannot be read: $secret"
 fi
 ! reason=$(login_problem) || leave 20 "the image: $reason"
-public=$(ssh-keygen -y -f key) || leave 20 "the run's key is none that ssh-keygen reads"
+public=$(ssh-keygen -y -f key) || leave 20 "ssh-keygen cannot read the run's key"
 printf 'restrict,pty %s\n' "$public" > authorized_keys
 printf 'accept-run %s\n' "$public" > known_hosts
 printf '%s\n' "$ACCEPT_ATTEMPT" > run
@@ -251,8 +251,8 @@ if [ -z "$coordinates" ]; then
 fi
 
 # From here on: the coordinator's pod.
-# receive_finished: waits for the finished steps of an earlier attempt, which the workstation sends. It fails after 120 s
-# in which nothing came.
+# receive_finished: waits for the finished steps of an earlier attempt, which the workstation sends. It fails if
+# nothing arrives for 120 s.
 receive_finished() {
     n=0 size=''
     until [ -e earlier.tar.bz2 ]; do
@@ -298,6 +298,11 @@ console=$!
 next
 if [ "$event" != over ] && [ -s coordinator.pid ] && [ ! -e status ]; then
     say "the run ends early ($event)"
+    # The coordinator reports it. Without a reason, `accept cancel` ended the run.
+    case $event in
+        ending) echo 'the pod of the coordinator was deleted' > interruption ;;
+        expired) echo "the time of the coordinator's pod is up" > interruption ;;
+    esac
     stop_coordinator
 fi
 wait "$console"
@@ -318,14 +323,14 @@ finish() {
 }
 if upload evidence --seconds "${ACCEPT_SEND_SECONDS:-300}"; then
     say "evidence: ${ACCEPT_RESULTS%/}/runs/$ACCEPT_ATTEMPT"
-    # The workstation often cannot reach a folder of the pods and has only this log, which holds the records if they
-    # are less than 1 MiB when packed. A bucket it can reach.
+    # The workstation can reach a bucket. It often cannot reach a folder of the pods; then it has only this log, which
+    # always contains records of up to 1 MiB.
     case $ACCEPT_RESULTS in /* | file://*) folder=yes ;; *) folder='' ;; esac
     if [ -z "$folder" ] || [ "$(wc -c < evidence/records.jsonl)" -le 1048576 ]; then
         finish
     fi
 else
-    # The coordinator has left this to print if there is a bucket.
+    # If there is a bucket, the coordinator does not print the packed records but writes them to this file.
     cat packed 2>/dev/null
 fi
 if ! tar -cf evidence.tar.new evidence || ! mv evidence.tar.new evidence.tar; then

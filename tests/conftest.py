@@ -51,14 +51,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile(
     "here", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=STRICT
 )
-# For other versions of Python (`--hypothesis-profile few`), after all examples ran on this one.
+# For other versions of Python (`--hypothesis-profile few`), because this one tests all examples.
 settings.register_profile("few", settings.get_profile("here"), max_examples=4)
 settings.load_profile("here")
 
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use an empty folder of runs instead of the user's, and return it."""
+    """Use an empty folder of runs and of settings instead of the user's; return that of runs."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
     return tmp_path / "runs"
 

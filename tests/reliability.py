@@ -36,7 +36,7 @@ kubelets and containerd. Each host is a set of namespaces on one machine, with i
 - *on*: where the fault is. *named*: the suspects of the verdict, which should be the same.
 - *time*: from the fault to the verdict; from the start of the run if the fault came before it.
 - *evidence*: `complete` if checksums hold, and `accept judge` of the evidence and of the saved
-  console gives the same verdict.
+  console gives the same verdict. With a bucket, the console has no records.
 - *left*: `nothing` if hosts (processes, ports, files) or cluster (objects) are as before the run.
 - `not checked`: the test does not look at it.
 - *test*: result, date and commit. `+` marks a commit with changes. A **defect** is known.
@@ -48,7 +48,7 @@ Cell = tuple[Fault, BackEnd]
 
 @dataclass(frozen=True, kw_only=True)
 class RanTest:
-    """A test that ran: its result in a few words, and what it saw."""
+    """A test that ran: its result in a few words, and its observations."""
 
     result: str
     seen: Observation | None

@@ -1,4 +1,4 @@
-"""Words that the project does not use: the table, and where one of them is used after all.
+"""List words that the project avoids, and find places that use them.
 
 `python -m tests.words` prints every place; tests/repository/test_words.py fails if there is one.
 """
@@ -35,9 +35,9 @@ _NUMBER = r"(?:\d|two|three|four|five|ten|twenty|dozens?|hundred|thousand)"
 class Pattern:
     """An expression that is counted."""
 
-    #: What CONTRIBUTING.md lists under "do not write", and the key in the file of counts.
+    #: The text in CONTRIBUTING.md under "do not write".
     avoid: str
-    #: What CONTRIBUTING.md lists under "write".
+    #: The text in CONTRIBUTING.md under "write".
     write: str
     #: A regular expression without regard to case. A space stands for any gap between two words;
     #: it matches whole words, also as parts of names such as `hosts_told`.
@@ -45,7 +45,7 @@ class Pattern:
 
     @property
     def regex(self) -> re.Pattern[str]:
-        """The compiled expression."""
+        """Return the compiled expression."""
         return _compiled(self.expression)
 
 
@@ -61,7 +61,7 @@ def _row(avoid: str, write: str, expression: str = "") -> Pattern:
     )
 
 
-#: First words of docstrings that are a clause and no sentence; a docstring begins with a verb.
+#: First words of docstrings that are a clause and not a sentence; a docstring begins with a verb.
 _CLAUSES = {"How", "Of", "That", "What", "Where", "Whether", "Which", "Who", "Whom", "Whose"}
 DOCSTRINGS = Pattern(
     avoid="docstrings that start with What, Whether, Which, Who, Where, How, Of, That",

@@ -12,13 +12,11 @@ import sys
 import traceback
 from pathlib import Path
 
-from accept.app.commands import call
+from accept.app.command_line import call
+from accept.app.help import as_called
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit, Terminated
 from accept.core.text import plain, visible
-
-#: Both script names; shell completion needs the one that was called.
-_NAMES = ("accept", "gpu-accept")
 
 
 def main() -> None:
@@ -62,9 +60,8 @@ def main() -> None:
 def _call() -> int:
     """Run the command that the command line names, and return its exit code."""
     _check_streams()
-    script = Path(sys.argv[0]).name
     try:
-        code = call(script if script in _NAMES else _NAMES[0], sys.argv[1:])
+        code = call(sys.argv[1:])
     except SystemExit as exit_:
         # Typer turns a broken pipe into exit code 1, which is not documented.
         if isinstance(exit_.__context__, BrokenPipeError):
@@ -104,7 +101,7 @@ def _failed(text: str, code: Code, exit_code: Exit) -> Exit:
     with contextlib.suppress(OSError, ValueError):
         if not isinstance(sys.exc_info()[1], AcceptError) and _is_verbose():
             sys.stderr.write(visible(traceback.format_exc()))
-        sys.stderr.write(f"error[{code}]: {visible(text)}\n")
+        sys.stderr.write(f"error[{code}]: {as_called(visible(text))}\n")
         sys.stderr.flush()
     return exit_code
 

@@ -10,8 +10,8 @@ table of nccl-tests: same columns, sizes, rounding of counts, algorithm and bus 
 * a size of less than 16 B per rank is left out with a comment line, not listed as 0;
 * fewer iterations run, with a comment line, if all would take longer than --limit (2 s on CUDA,
   20 ms on CPU);
-* torch has no all_reduce out of place, so that time includes a copy; gloo has no reduce-scatter,
-  so that time is of an all-to-all and a local sum.
+* torch has no out-of-place all_reduce, so its time includes a copy; gloo has no reduce-scatter,
+  so its time is that of an all-to-all and a local sum.
 
 The data are integers that float32 represents exactly. They depend on rank, index and trial:
 a(index, trial) + rank * b(index, trial). Before the checked iteration every buffer is refilled and
@@ -42,7 +42,7 @@ from reference_data import COLLECTIVES, FLOAT, Collective, count_of
 from torch_collectives import Operations
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-#: Iterations of the largest size, whatever they take, unless fewer are requested.
+#: Iterations of the largest size, however long they take, unless fewer are requested.
 TOP_ITERS = 5
 #: Default of --limit in seconds. On CUDA, 200 iterations of 10 ms fit. On CPU, ranks share the
 #: cores, and a run should end within seconds.
@@ -86,14 +86,14 @@ def sizes_of(options: argparse.Namespace) -> list[int]:
 
 
 def iterations(requested: int, each: float, limit: float, least: int) -> int:
-    """Return how many of the requested iterations fit into `limit` s at `each` s, or `least`."""
+    """Return how many of the requested iterations, at `each` s, fit into `limit` s; or `least`."""
     if each * requested <= limit:
         return requested
     return min(requested, max(least, int(limit / each)))
 
 
 class Bench:
-    """The measurement of all sizes. Every rank must make it, and call every method."""
+    """Measure all sizes. Every rank must create this object and call every method."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Bench:
             count = count_of(kind, requested, ranks)
             size = count * FLOAT * (ranks if kind.split else 1)
             if not count:
-                self.print(f"# Size {requested} left out: less than 16 B a rank")
+                self.print(f"# Size {requested} left out: less than 16 B per rank")
                 continue
             # All ranks know the same time of the previous size. The largest size is judged for
             # speed, and two iterations would vary too much.

@@ -35,7 +35,7 @@ def blame(
     A sender is blamed if its own contribution is wrong, or if it has at least two receivers and
     more than half of them found its data wrong. A receiver is blamed if it found wrong data from at
     least two senders that are not blamed, and from more than half of those. With a single pair
-    nobody is named, because either end may be the cause.
+    no rank is named, because either end may be the cause.
     """
     ranks = range(len(matrix))
     senders = [
@@ -71,8 +71,8 @@ class Accuser:
     def accuse(self, kind: Collective, where: str, by_source: list[int], wrong: list[int]) -> None:
         """Find out which ranks corrupted the data, and print them. All ranks call this together.
 
-        If the operation itself does not show it (a sum hides its terms, a pair has two ends), an
-        all-gather over the same ranks is checked as well, once per collective.
+        The operation itself may not show it: a sum hides its terms, and a pair has two ends. Then
+        an all-gather over the same ranks is checked as well, once per collective.
         """
         ranks = self.operations.me.size
         names = self.verdict(kind, by_source)

@@ -97,7 +97,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     if getattr(options, "size", 0) and not LEAST <= options.size <= 1 << 16:
         parser.error(f"--size must be from {LEAST} to 65536, or 0")
     if not 0 < getattr(options, "share", 0.5) <= 0.98:
-        parser.error("--share must lie between 0 and 0.98: torch itself needs some")
+        parser.error("--share must be between 0 and 0.98, because torch itself needs memory")
     if getattr(options, "most", 1 << 20) < 1 << 20:
         parser.error("--most must be at least 1048576")
 

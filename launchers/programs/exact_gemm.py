@@ -5,14 +5,14 @@ B[k,j] = b[(k + j) % 127]. Over K = 127 * 2^m the sum over k goes through 2^m wh
 
     (A B)[i,j] = 2^m * r[(j - i) % 127],    r[d] = sum over u of a[u] * b[(u + d) % 127].
 
-Why it is exact: one product is +1 or -1, so every partial sum, in whatever order and however the
-sum is split, is an integer of magnitude at most K, which is at most 8128, below 2^13. fp32
+Why it is exact: one product is +1 or -1, so every partial sum, in any order and however the sum is
+split, is an integer of magnitude at most K, which is at most 8128, below 2^13. fp32
 accumulators hold integers up to 2^24, and those of fp8 on Hopper, which keep about 14 bits
 (https://arxiv.org/abs/2412.19437, 3.3.2), hold these.
 Operands are exact in every type. Of the result, |r| <= 127 takes seven bits and 2^m is a power of
 two: bf16 keeps eight. 127 terms of +1 and -1 make r odd, so no element is zero and there is only
 one bit pattern for each. The period is prime: it divides no tile, so a tile in the wrong place is
-seen.
+detected.
 """
 
 from __future__ import annotations

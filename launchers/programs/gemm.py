@@ -71,7 +71,8 @@ def _multiplies_fp8(torch: Any) -> bool:
     """Return True if torch's fp8 product returns only the result, as it does since 2.5.
 
     Before, it also returned the largest magnitude: https://github.com/pytorch/pytorch/pull/128683.
-    The operator itself is asked, because vendors' builds are between releases.
+    The operator's signature is checked and not the version, because vendors build torch from
+    commits between two releases.
     """
     if not hasattr(torch, "float8_e4m3fn") or not hasattr(torch, "_scaled_mm"):
         return False

@@ -1,8 +1,8 @@
-"""Read the GPU counters of NVIDIA's driver by NVML (pynvml), or by nvidia-smi, which has fewer.
+"""Read GPU counters of NVIDIA's driver from NVML (pynvml), or from nvidia-smi, which has fewer.
 
 Devices are as in `health_host`; `pci` is the address and `name` the index. Each NVML function
 reports by itself if a GPU does not support it. Sources: NVML API Reference Guide
-(https://docs.nvidia.com/deploy/nvml-api/), `nvidia-smi --help-query-gpu`. Untried on hardware.
+(https://docs.nvidia.com/deploy/nvml-api/), `nvidia-smi --help-query-gpu`. Not tested on hardware.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ def _structures(
 
 
 def _by_smi(why: str) -> tuple[list[Device], list[Gap]]:
-    """Return the same from nvidia-smi, which lacks NVLink, replays and time spent limited."""
+    """Return the same from nvidia-smi, which lacks NVLink, replays and the time spent throttled."""
     from inventory import smi
 
     columns = ["index", "pci.bus_id", *_SMI_COUNTERS, *_SMI_LEVELS]

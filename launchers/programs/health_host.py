@@ -73,7 +73,7 @@ _LINE = re.compile(rb"(?:\d+,\d+,(\d+),[^;]*;|\[ *(\d+\.\d+)\])(.*)")
 
 
 def gap(reason: str, devices: str = "none") -> Gap:
-    """Return an entry of `unread`; `devices`: "all", "gpus" or "none" could not be read at all."""
+    """Return an entry of `unread`; `devices` without any reading: "all", "gpus" or "none"."""
     return {"reason": reason, "devices": devices}
 
 
@@ -216,7 +216,7 @@ def _messages(path: Path) -> bytes:
 
 
 def _dmesg() -> bytes:
-    """Return the log from dmesg, which some users may call who may not open the device."""
+    """Return the log from dmesg, because some users may run it but may not open the device."""
     import subprocess
 
     try:

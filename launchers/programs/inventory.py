@@ -142,7 +142,7 @@ def nics() -> list[dict[str, Any]]:
 def versions() -> dict[str, str | None]:
     """Return the versions of the software that checks use, without those that are missing.
 
-    None: the program did not answer in time.
+    A version is None if the program did not answer in time.
     """
     found: dict[str, str | None] = {
         "python": platform.python_version(),

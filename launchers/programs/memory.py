@@ -13,8 +13,8 @@ Printed by each rank, check `memory`:
   read back wrong, over all patterns (see patterns.py); each pattern is written everywhere before it
   is read anywhere;
 * metric `host-to-device`, `device-to-host` (GB/s, GPUs, in turn): pinned memory of the GPU's NUMA
-  node, data compared, and fact `pcie`: lanes and generation of the link during that, and their
-  maximum. If this process may not run near the GPU, the names end with `-far`, and `left-out`
+  node, data compared, and fact `pcie`: lanes and generation of the link during the copies, and
+  their maximum. If this process may not run near the GPU, the names end with `-far`, and `left-out`
   reports that. `host-both`: both directions together, all GPUs at once;
 * metric `p2p-out`, `p2p-in` (GB/s, several GPUs): medians over the other GPUs of the host, and fact
   `p2p`, the full matrix, row by row from GPU to GPU, data compared; metric and fact `p2p-least`:
@@ -76,7 +76,7 @@ class Memory:
         bench.at_once(CHECK, "patterns", self._test)
         if not self.cpu:
             bench.in_turn(CHECK, "host ways", self._host)
-            bench.at_once(CHECK, "host ways at once", self._host_both)
+            bench.at_once(CHECK, "host both directions", self._host_both)
             bench.at_once(CHECK, "peers", self._peers)
 
     def _look(self) -> None:
@@ -204,7 +204,7 @@ class Memory:
         link = Link(device)
         there = patterns.pattern(torch, "random", MOVED // WORD, self.seed, device).first
         cpus = near_cpus.near(link.address())
-        # Without a list there is one NUMA node, or nobody knows better.
+        # Without a list there is one NUMA node, or the GPU's node is unknown.
         with near_cpus.on(cpus or os.sched_getaffinity(0)) as is_near:
             sent, back = (
                 torch.zeros(len(there), dtype=there.dtype, pin_memory=True) for _ in range(2)

@@ -1,6 +1,6 @@
 """Print which rank the MPI library believes this process is, and of how many: "rank 1 of 2".
 
-It calls the library itself, because a node need not have mpi4py. Exit status 3: there is none.
+It calls the library itself, because a node need not have mpi4py. Exit status 3: no MPI library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MPICH_WORLD = 0x44000000
 
 
 def candidates() -> Iterator[str]:
-    """Yield where the library may be: beside mpirun first, as programs of that MPI use it."""
+    """Yield the possible paths of the library, first those beside mpirun, as its programs do."""
     mpirun = shutil.which("mpirun")
     if mpirun:
         for base in (Path(mpirun).parent.parent, Path(mpirun).resolve().parent.parent):

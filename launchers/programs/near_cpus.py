@@ -13,8 +13,8 @@ SYS = Path(os.environ.get("ACCEPT_SYS", "/sys"))
 def near(address: str, root: Path = SYS) -> set[int]:
     """Return the CPUs of the NUMA node of a PCI device; empty if the kernel does not list them.
 
-    `address` is the device's place on the bus, such as 0000:18:00.0; NVML writes the domain with
-    eight digits.
+    `address` is the device's PCI address, such as 0000:18:00.0; NVML writes the domain with eight
+    digits.
     """
     domain, _, rest = address.lower().partition(":")
     path = root / "bus/pci/devices" / f"{domain[-4:]}:{rest}" / "local_cpulist"

@@ -26,7 +26,7 @@ Files = dict[str, dict[str, Any]]
 
 MANIFEST = "MANIFEST.json"
 PODS = "pods/"
-#: Files that may change later: a new judgement rewrites them, and the console ends last.
+#: Files that may change later: a new judgement rewrites them, and the console log ends last.
 LATER = ("verdict.json", "report.md", "report.html", "junit.xml", "console.log")
 #: The report that the workstation adds to finished evidence. No manifest lists it.
 REPORT = "report.html"
@@ -37,7 +37,7 @@ BINARY = (".tar", ".gz", ".bz2", ".zip")
 DEEPEST = 16
 #: Maximum size of the manifest in bytes; that of 100,000 files has about 20 MB.
 MANIFEST_BYTES = 64 << 20
-#: Errors that another try does not change: of the disk here, of a name, or of our own code.
+#: Errors that a retry cannot fix: of the local disk, of a name, or in our own code.
 PERMANENT = (RecursionError, MemoryError, IsADirectoryError)
 PERMANENT_NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 #: Number of tries if access is denied, because new permissions take time to apply.
@@ -57,7 +57,7 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        # Outside of the evidence, so that an incomplete file is not taken for a part of it.
+        # Outside of the evidence, so that an incomplete file is not mistaken for evidence.
         self.scratch = root.parent / f".{root.name}.sending"
 
     def look(self) -> dict[str, tuple[int, str]]:
@@ -208,7 +208,7 @@ def files_of(source: Path) -> dict[str, Path]:
     while folders:
         folder, depth = folders.pop()
         if depth > DEEPEST:
-            raise Refused(f"{tidy(source)} has more than {DEEPEST} folders in each other")
+            raise Refused(f"{tidy(source)} has more than {DEEPEST} levels of folders")
         try:
             entries = list(os.scandir(folder))
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Print the identity of every MPI rank, and measure the latency between every two hosts.
+"""Print the identity of every MPI rank, and measure the latency between every pair of hosts.
 
 Started by mpirun, with at least one rank per host; needs mpi4py. Every rank reports itself (fact
 `mpi-rank`), and rank 0 prints that for all. Then the first rank of each host plays ping-pong with

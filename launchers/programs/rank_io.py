@@ -1,4 +1,4 @@
-"""Identity, records, progress and injected faults of a rank: what every rank program needs.
+"""Provide what every rank program needs: identity, records, progress and injected faults.
 
 Uses the standard library only. It is in the folder of the programs, so that `import rank_io` works
 in a program that is started as a file. A record is a single line `ACCEPT {json}` on standard

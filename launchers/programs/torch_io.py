@@ -134,7 +134,7 @@ def _why_unavailable() -> tuple[str, str]:
     if torch.version.cuda is None:
         return "tool-missing", "it was built without CUDA: install a build for CUDA"
     try:
-        # It repeats the failed start of CUDA, with an error instead of a warning.
+        # This repeats the failed start of CUDA, with an error instead of a warning.
         torch.cuda.init()
         reason = "torch.cuda.is_available() is false, without a reason"
         cause = "gpu-unusable"

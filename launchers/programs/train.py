@@ -3,7 +3,7 @@
 Data-parallel training over gloo on CPU and NCCL on CUDA, started by torchrun (or mpirun). On CUDA
 torch's DistributedDataParallel or FSDP (fully_shard) averages the gradients. On CPU one all-reduce
 does, because importing those classes takes seconds there. --parallel selects, and the fact
-`training` reports it. CUDA, NCCL and FSDP on GPUs have not been tried.
+`training` reports it. It has not been tested with CUDA, NCCL and FSDP on GPUs.
 
 The batch is global and fixed. Each rank takes a slice of it, in pieces (--micro), and weights its
 loss so that the averaged gradient is that of the full batch, even if the slices differ in size. If
@@ -307,7 +307,7 @@ def main() -> None:
 
     def work() -> int:
         injected, device = torch_io.begin(me, progress, options)
-        # Making the model may import more of torch; that does not count as work.
+        # Building the model may import more of torch; that does not count as work.
         training = Training(options, me, injected, progress, device)
         if me.rank == 0:
             rank_io.fact("began", time.time(), check="train")

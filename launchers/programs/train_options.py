@@ -17,7 +17,7 @@ PRECISIONS = ("fp32", "autocast", "bf16")
 #: With fewer, the loss of a healthy run may not fall by half. With these, it fell below 0.12 of
 #: the first loss for each of the seeds 1 to 5 (mlp, default rate and width).
 LEAST_STEPS, LEAST_BATCH = 20, 16
-#: Learning rates at which the loss falls smoothly from the start. Untried: transformers above
+#: Learning rates at which the loss falls smoothly from the start. Not tested: transformers above
 #: gpt-tiny. That of gpt-fit follows from its width: train.py.
 RATES = {"mlp": 0.05, "resnet18": 0.02, "resnet50": 0.02, "gpt-tiny": 0.05, "gpt-fit": 0.0}
 RATE = 0.01
@@ -66,7 +66,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if options.steps < LEAST_STEPS or options.batch < LEAST_BATCH:
         parser.error(
             f"--steps must be at least {LEAST_STEPS} and --batch at least {LEAST_BATCH}: "
-            "with fewer the loss of a healthy run need not fall"
+            "with fewer, the loss may not fall even on healthy hardware"
         )
     for name in ("width", "timeout", "every", "report", "image"):
         if not getattr(options, name) > 0:
@@ -75,11 +75,11 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         if not getattr(options, name) >= 0:
             parser.error(f"--{name} must not be below 0")
     if not 0 < options.ratio < 1:
-        parser.error("--ratio must lie between 0 and 1: a loss that need not fall proves nothing")
+        parser.error("--ratio must be above 0 and below 1, so that the loss has to fall")
     if not options.minutes and options.by > options.steps:
         parser.error(f"--by {options.by} is after the last of {options.steps} steps")
     if (options.dataset == "synthetic") == bool(options.path):
-        parser.error("--path is the folder of a --dataset other than synthetic, and it needs one")
+        parser.error("--path and a --dataset other than synthetic must be given together")
     if options.download and options.dataset in ("synthetic", "image-folder"):
         parser.error("--download fetches fashion-mnist, cifar-10 or cifar-100")
     options.rate = options.rate or RATES.get(options.model, RATE)

@@ -53,7 +53,7 @@ class Replicas:
         self.device = device_of(training.torch, training.device)
         self.digests = Digests(training.device)
         self.kept: list[tuple[int, Any]] = []
-        #: True if this device computed the same bits twice; None before that is known.
+        #: True if this device computed the same bits twice; None until that is known.
         self.repeats: bool | None = None
         #: True if all ranks did, on equal devices; then digests suffice, without lengths.
         self.exact = False

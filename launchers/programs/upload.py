@@ -20,9 +20,9 @@ A file that exists is compared by size and by MD5 if the bucket's ETag is an MD5
 back. Objects that appear while this program runs come from another sender: equal ones are accepted,
 others are refused.
 
-Exit status 0: sent, or already there; 1: not sent, with the reason and the remedy on stderr.
-With --has-ended 0: the finished evidence of a run that was not interrupted is there; 1: it is not,
-or that is unknown.
+Exit status 0: sent now or earlier; 1: not sent, with the reason and the remedy on stderr.
+With --has-ended, 0: the URL has the finished evidence of a run that was not interrupted; 1: it has
+not, or that is unknown.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def upload(files: dict[str, Path], place: Any, url: str, *, whole: bool, until: 
 
 
 class Tool:
-    """A bucket, through a command line tool. Raises Refused if there is none for it."""
+    """A bucket, through a command line tool. Raises Refused if no installed tool supports it."""
 
     def __init__(self, url: str, until: float) -> None:
         scheme = url.partition(":")[0]
@@ -214,7 +214,10 @@ def send(arguments: argparse.Namespace, until: float) -> str:
     base, source = arguments.url.rstrip("/") or "/", Path(arguments.folder)
     attempt, under = arguments.attempt, arguments.under.strip("/")
     if {".", ".."} & {attempt, *under.split("/")} or "/" in attempt:
-        raise Refused(f"{tidy(attempt)} {tidy(under)}: name an attempt, and a folder in it")
+        raise Refused(
+            f"--attempt {tidy(attempt)!r} --under {tidy(under)!r}: "
+            "an attempt has no /, and neither may be . or .."
+        )
     found = files_of(source)
     files = {f"{under}/{n}" if under else n: p for n, p in found.items() if n != MANIFEST}
     if not files:
@@ -248,7 +251,7 @@ def main() -> int:
         "--partial", action="store_true", help="upload the files so far, without MANIFEST.json"
     )
     parser.add_argument(
-        "--under", default="", metavar="SUB", help="send to the folder SUB of it, as with --partial"
+        "--under", default="", metavar="SUB", help="send to its folder SUB, as with --partial"
     )
     parser.add_argument(
         "--has-ended",

@@ -1,4 +1,4 @@
-"""Wait for Xids on all GPUs of this host by NVML, which needs no permission for the kernel log.
+"""Wait for Xids on all GPUs of this host with NVML, which needs no access to the kernel log.
 
 `xid_watch.py FILE` runs until FILE is removed. Each line of FILE is a JSON object: first {"since",
 "gpus"} as soon as all GPUs are watched, or {"error"}; then {"at", "pci", "code"} for each Xid. All
@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import nvml
 from health_host import pci_name
 
-#: Time after which a watcher without an event looks whether its file still exists, in ms.
+#: Time in ms after which a watcher without an event checks that its file still exists.
 _WAIT_MS = 5000
 #: Seconds to wait for a new watcher. The reading of the GPUs, which comes first, starts the driver.
 _START_SECONDS = 20.0

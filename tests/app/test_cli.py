@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from unittest import mock
 import pytest
 import yaml
 from tests.factories import sample_evidence
-from tests.factories.command_line import SOURCE, accept, program, refused
+from tests.factories.command_line import SOURCE, accept, installed, program, refused
 from tests.factories.paths import TESTS
 
 from accept import __version__, backends, config
@@ -28,11 +29,12 @@ from accept.backends.job import Job
 from accept.backends.protocol import Say
 from accept.commands import run
 from accept.commands import run as commands_run
-from accept.commands.choices import Listing, Schema
+from accept.commands.choices import Listing, Schema, Shown
 from accept.config import resources
 from accept.config.explanations import explanations
 from accept.config.yaml_file import load
 from accept.core import checks, evidence
+from accept.core.catalog.faults import FAULTS
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import (
@@ -50,54 +52,6 @@ from accept.report.console import Terminal
 
 pytestmark = pytest.mark.usefixtures("runs")
 
-#: In the order of the flow.
-COMMANDS = (
-    "doctor", "render", "submit", "watch", "collect", "judge", "report", "diff",
-    "baseline", "run", "drill", "cancel", "delete", "prune", "init", "nodes", "list", "show",
-    "explain", "retest", "ticket", "verify", "schema", "chart",
-)  # fmt: skip
-
-
-class TestHelp:
-    def test_lists_the_commands_in_the_order_of_the_flow_one_whole_line_each(self) -> None:
-        _, _, listed = accept("--help").out.partition("Commands:\n")
-        lines = [line.split(maxsplit=1) for line in listed.splitlines() if line.strip()]
-        assert tuple(name for name, _ in lines) == COMMANDS
-        assert [text for _, text in lines if text.endswith("...") or not text.endswith(".")] == []
-
-    def test_shows_an_example_of_every_command(self) -> None:
-        shown = re.findall(r"^ +accept +(\w+)", accept("--help").out, re.MULTILINE)
-        assert set(shown) == set(COMMANDS)
-
-    def test_names_every_exit_code_and_no_other(self) -> None:
-        text = accept("--help").out.partition("Exit codes:")[2].partition("Options:")[0]
-        assert {int(code) for code in re.findall(r"\b\d+\b", text)} == {int(one) for one in Exit}
-
-    @pytest.mark.parametrize("name", COMMANDS)
-    def test_of_a_command_has_a_summary_and_an_example(self, name: str) -> None:
-        for option in ("--help", "-h"):
-            done = accept(name, option)
-            assert done.code == 0
-            assert done.out.startswith(f"Usage: accept {name}")
-            assert f"accept {name}" in done.out.partition("\n")[2]
-
-    def test_is_suggested_for_an_unknown_command(self) -> None:
-        shown = refused("rendr", "--nodes", "2", error="E-USAGE")
-        assert "'render'" in shown
-        assert "accept --help" in shown
-
-    def test_of_the_command_is_suggested_for_an_unknown_option(self) -> None:
-        shown = refused("run", "--machin", "cpu", error="E-USAGE")
-        assert "--machine" in shown
-        assert "accept run --help" in shown
-
-    def test_is_shown_without_a_command(self) -> None:
-        assert "Commands:" in accept().out + accept().err
-
-    def test_fits_a_terminal_of_100_columns(self) -> None:
-        for name in ("", *COMMANDS):
-            assert max(map(len, accept(*filter(None, [name]), "--help").out.splitlines())) <= 100
-
 
 class TestVersion:
     def test_is_that_of_the_package(self) -> None:
@@ -108,38 +62,6 @@ class TestVersion:
         command = [str(installed(name)), "--version"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert done.stdout == f"accept {__version__}\n"
-
-
-class TestCompletion:
-    @pytest.mark.parametrize("name", ["accept", "gpu-accept"])
-    @pytest.mark.parametrize(
-        ("shell", "sign"), [("bash", "complete "), ("zsh", "#compdef"), ("fish", "complete ")]
-    )
-    def test_prints_a_script_for_each_shell(self, name: str, shell: str, sign: str) -> None:
-        found = self.complete(name, f"source_{shell}")
-        assert sign in found
-        assert name in found
-
-    def test_knows_commands_and_options(self) -> None:
-        assert "collect" in self.complete("accept", "complete_bash", "accept co")
-        assert "--machine" in self.complete("accept", "complete_bash", "accept run --mac")
-
-    def complete(self, name: str, what: str, words: str = "") -> str:
-        variable = f"_{name.upper().replace('-', '_')}_COMPLETE"
-        place = str(len(words.split()) - 1)
-        asked = {variable: what, "COMP_WORDS": words, "COMP_CWORD": place}
-        command = [installed(name)]
-        environment = {**os.environ, **asked}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        return done.stdout
-
-
-def installed(name: str) -> Path:
-    """Return the installed script with this name."""
-    script = Path(sys.executable).with_name(name)
-    if not script.is_file():
-        pytest.skip(f"{name} is not installed beside this Python")
-    return script
 
 
 class TestErrors:
@@ -340,6 +262,18 @@ class TestList:
         listed = json.loads(accept("list", "checks", "--json").out)["checks"]
         assert [check["name"] for check in listed] == list(checks.REGISTRY)
 
+    @pytest.mark.parametrize(
+        ("what", "names"),
+        [("causes", list(Cause)), ("faults", list(FAULTS))],
+    )
+    def test_names_every_cause_and_fault(self, what: str, names: list[str]) -> None:
+        listed = json.loads(accept("list", what, "--json").out)[what]
+        assert [entry["name"] for entry in listed] == names
+
+    @pytest.mark.parametrize("shown", [name for name in Shown if name is not Shown.NODES])
+    def test_has_a_list_for_everything_that_can_be_shown(self, shown: Shown) -> None:
+        assert f"{shown}s" in [*Listing]
+
     def test_names_the_back_ends_that_work(self) -> None:
         assert {"local", "ssh"} <= {
             line.split()[0] for line in accept("list", "backends").out.splitlines()
@@ -357,6 +291,14 @@ class TestList:
         assert listed[0]["about"] == "submitted"
         assert listed[1]["about"].startswith("fail")
         assert listed[2]["about"].startswith("pass")
+
+    def test_leaves_out_columns_on_a_narrow_terminal(self, runs: Path) -> None:
+        sample_evidence.write(runs / "one" / "evidence")
+        assert "START" in accept("list", "runs").out
+        with mock.patch.object(Terminal, "is_narrow", new=True):
+            shown = accept("list", "runs").out
+        assert "START" not in shown
+        assert "pass" in shown
 
     def test_shows_machine_suite_hosts_and_time_of_each_run(self, runs: Path) -> None:
         sample_evidence.write(runs / "old" / "evidence")
@@ -406,6 +348,49 @@ class TestShow:
         file = resources.values() / "site.example.yaml"
         assert yaml.safe_load(accept("show", "site", file).out)["results"]["holdSeconds"] == 600
 
+    def test_the_example_of_a_site_unmodified(self) -> None:
+        file = resources.values() / "site.example.yaml"
+        assert accept("show", "site", "example").out == file.read_text()
+
+    @pytest.mark.parametrize("name", FAULTS)
+    def test_a_fault_with_its_causes(self, name: str) -> None:
+        page = json.loads(accept("show", "fault", name, "--json").out)
+        assert {*page["causes"]} == {*FAULTS[name].causes}
+        assert name in accept("show", "fault", name).out
+
+    def test_a_run_with_its_plan(self, runs: Path) -> None:
+        assert accept("render", "-m", "cpu", "-n", 1, "-o", runs / "one").code == 0
+        page = json.loads(accept("show", "run", "one", "--json").out)
+        assert page["run"]["name"] == "one"
+        assert page["plan"]["machine"] == "cpu"
+        assert "machine cpu, suite quick" in accept("show", "run", "last").out
+
+    def test_a_run_without_a_plan(self, runs: Path) -> None:
+        sample_evidence.write(runs / "one" / "evidence")
+        page = json.loads(accept("show", "run", "one", "--json").out)
+        assert page["plan"] is None
+        assert page["run"]["about"].startswith("pass")
+
+    @pytest.mark.parametrize(
+        ("what", "typed", "meant", "error"),
+        [
+            ("machine", "a4", "a4-highgpu-8g?", Code.MACHINE_UNKNOWN),
+            ("machine", "a4x", "a4x-highgpu-4g or a4x-maxgpu-4g-metal?", Code.MACHINE_UNKNOWN),
+            ("suite", "stan", "standard?", Code.SUITE_UNKNOWN),
+            ("check", "conn", "connectivity?", Code.CHECK_UNKNOWN),
+            ("cause", "rank-h", "rank-hung?", Code.CAUSE_UNKNOWN),
+            ("fault", "han", "hang?", Code.FAULT_UNKNOWN),
+            ("error", "E-USA", "E-USAGE?", Code.CODE_UNKNOWN),
+            ("backend", "kube", "kubernetes?", Code.OPTION_BACKEND),
+            ("run", "mon", "monday?", Code.RUN_UNKNOWN),
+        ],
+    )
+    def test_the_beginning_of_a_name_with_what_it_may_be(
+        self, runs: Path, what: str, typed: str, meant: str, error: Code
+    ) -> None:
+        sample_evidence.write(runs / "monday" / "evidence")
+        assert f"did you mean {meant}" in refused("show", what, typed, error=error)
+
     def test_an_unknown_machine_with_the_nearest(self) -> None:
         shown = refused("show", "machine", "gpuu", error="E-MACHINE-UNKNOWN")
         assert "did you mean gpu?" in shown
@@ -426,6 +411,23 @@ class TestShow:
 
     def test_an_unknown_error_with_the_nearest(self) -> None:
         assert "E-USAGE?" in refused("show", "error", "E-USAGES", error="E-CODE-UNKNOWN")
+
+
+def _keys(schema: object) -> Iterator[str]:
+    """Yield the keys that a JSON Schema allows."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        for part in schema.values():
+            yield from _keys(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from _keys(part)
+
+
+def test_every_name_is_in_lower_case() -> None:
+    metrics = [spec.name for check in checks.REGISTRY.values() for spec in check.metrics]
+    names = [*Cause, *FAULTS, *checks.REGISTRY, *metrics, *config.names("suites")]
+    assert [name for name in names if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name)] == []
 
 
 _KINDS: dict[str, type[Any] | tuple[type[Any], ...]] = {
@@ -476,7 +478,7 @@ class TestSchema:
         for name in config.names("machines" if what == "machine" else "suites"):
             data = reader(name).document.data
             assert fits(data, schema, schema), name
-            assert not fits({**data, "colour": "red"}, schema, schema)
+            assert not fits({**data, "color": "red"}, schema, schema)
 
     def test_the_example_of_a_site_fits(self) -> None:
         schema = self.schema("site")
@@ -493,6 +495,10 @@ class TestSchema:
             ),
             ("cause", ["show", "cause", "rank-hung"]),
             ("error", ["show", "error", "E-USAGE"]),
+            ("error", ["show", "backend", "ssh"]),
+            ("fault", ["show", "fault", "hang"]),
+            ("run", ["show", "run", "one"]),
+            ("site", ["show", "site", "example"]),
             ("chart", ["chart"]),
             ("doctor", ["doctor", "-m", "cpu"]),
             ("dry-run", ["run", "--dry-run", "-m", "cpu"]),
@@ -523,6 +529,11 @@ class TestSchema:
         for definition in (schema, *definitions):
             assert (definition["type"], definition["additionalProperties"]) == ("object", False)
             assert definition["description"]
+
+    @pytest.mark.parametrize("what", list(Schema))
+    def test_every_key_is_in_camel_case(self, what: Schema) -> None:
+        keys = _keys(json.loads(accept("schema", what.value).out))
+        assert [key for key in keys if not re.fullmatch("[a-z][a-zA-Z0-9]*", key)] == []
 
     def test_an_unknown_name_is_refused_with_the_nearest(self) -> None:
         assert "'site'" in refused("schema", "sites", error="E-USAGE")
@@ -580,7 +591,7 @@ class TestHosts:
 
 
 class TestCtrlC:
-    """On a terminal it asks what to do; elsewhere it cannot ask."""
+    """On a terminal, Ctrl-C shows a question; elsewhere nobody can answer it."""
 
     @pytest.mark.parametrize(
         ("answers", "detaches", "questions"),
@@ -654,7 +665,7 @@ class TestDoctor:
         done = accept("doctor", "-m", "cpu")
         assert done.code in (Exit.PASS, Exit.NOT_STARTED)
         assert re.search(r"^(ok|missing) +\S+: mpirun: ", done.out, re.MULTILINE)
-        assert "will run: inventory" in done.out
+        assert "will run  inventory" in done.out
 
     def test_names_the_extra_of_a_missing_tool(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("accept.backends.local.tools_here", lambda *_: {})
@@ -662,7 +673,7 @@ class TestDoctor:
         assert done.code == 4
         assert "missing" in done.out
         assert "[run]'" in done.out
-        assert "will not: connectivity" in done.out
+        assert "will not   connectivity" in done.out
 
     def test_as_json_has_an_entry_for_each_need(self) -> None:
         needs = json.loads(accept("doctor", "-m", "cpu", "--json").out)["needs"]

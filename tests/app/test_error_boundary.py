@@ -1,4 +1,4 @@
-"""Failures end in one sentence and a documented exit code, whatever raised them."""
+"""Failures end in one sentence and a documented exit code, for any exception."""
 
 from __future__ import annotations
 

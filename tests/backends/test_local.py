@@ -18,7 +18,8 @@ from accept.backends.requirements import survey_script
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.facts import mapping
-from accept.evidence import rundir
+from accept.evidence import bucket, rundir
+from accept.report.console import Terminal
 
 pytestmark = pytest.mark.real
 
@@ -55,7 +56,7 @@ def processes(folder: Path) -> list[str]:
 
 
 class TestPass:
-    def test_ends_with_a_verdict_and_whole_evidence(self, suite: Path, runs: Path) -> None:
+    def test_ends_with_a_verdict_and_complete_evidence(self, suite: Path, runs: Path) -> None:
         done = run(suite, "--attempt", "one")
         assert done.code == 0, done.err
         assert done.out.startswith("✔ ACCEPTED (no GPU tested)")
@@ -103,7 +104,7 @@ class TestPass:
         unread = [f.value for r in readings for f in r.facts if "unread" in mapping(f.value)]
         assert unread == []
 
-    def test_in_its_stages(self, suite: Path, runs: Path, tmp_path: Path) -> None:
+    def test_can_be_run_stage_by_stage(self, suite: Path, runs: Path, tmp_path: Path) -> None:
         folder = tmp_path / "rendered"
         assert accept("render", "-m", "cpu", "-s", suite, "-n", 1, "-o", folder).code == 0
         done = accept("submit", folder, "--attempt", "one")
@@ -111,11 +112,23 @@ class TestPass:
         assert Code.RUN_STILL_RUNNING in refused("collect", "one", code=5)
         watched = accept("watch", "one")
         assert (watched.code, "[3/3]" in watched.err) == (0, True)
-        assert watched.out == "one ended with exit status 0; next: accept collect one\n"
+        assert watched.out == "one ended with exit status 0\n"
         assert json.loads(accept("watch", "one", "--json").out) == {"attempt": "one", "exit": 0}
         assert accept("collect", "last").out == f"{runs}/one/evidence\n"
         assert accept("judge").code == 0
         assert accept("report").out.count("\n") == 7
+
+    def test_shows_the_verdict_before_evidence_is_sent_to_a_place_that_may_not_answer(
+        self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        suite.write_text(SMALL[: SMALL.index("- check: connectivity")])
+        site = tmp_path / "site.yaml"
+        site.write_text(f"results: {{location: {tmp_path / 'bucket'}}}\n")
+        order: list[str] = []
+        monkeypatch.setattr(Terminal, "result", lambda *_, **__: order.append("verdict"))
+        monkeypatch.setattr(bucket, "send", lambda path, *_, **__: order.append(path.name))
+        run(suite, "--site", site)
+        assert order == ["verdict", "evidence", "report.html"]
 
 
 class TestDryRun:
@@ -174,7 +187,7 @@ class TestEnd:
         assert states["connectivity"] == "pass"
         assert accept("cancel", "one").code == 0, "again does no harm"
 
-    def test_no_other_run_of_the_same_name_ends(
+    def test_cancel_does_not_end_another_run_of_the_same_name(
         self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Two people can share a machine."""
@@ -201,7 +214,7 @@ class TestEnd:
         assert done.code == 5
         assert "never finished" in done.out
 
-    def test_ctrl_c_where_nobody_can_be_asked_cancels(self, suite: Path, runs: Path) -> None:
+    def test_ctrl_c_without_a_terminal_cancels(self, suite: Path, runs: Path) -> None:
         command = [sys.executable, "-m", "accept", "run", "-m", "cpu", "-s", str(suite)]
         command += ["--attempt", "one", "--inject", f"hang@{HOST}:0"]
         process = follow(command, out=subprocess.PIPE)
@@ -218,7 +231,7 @@ class TestEnd:
         assert processes(runs / "one") == []
         assert (runs / "one" / "evidence" / "verdict.json").is_file()
 
-    def test_it_goes_on_without_the_one_who_started_it(self, suite: Path, runs: Path) -> None:
+    def test_a_run_continues_if_its_command_is_killed(self, suite: Path, runs: Path) -> None:
         command = [sys.executable, "-m", "accept", "run", "-m", "cpu", "-s", str(suite)]
         process = follow([*command, "--attempt", "one"], out=subprocess.DEVNULL)
         assert process.stderr is not None
@@ -279,12 +292,12 @@ def test_an_attempt_that_exists_is_not_written_over(suite: Path, runs: Path) -> 
     assert (done.code, done.out, done.error) == (2, "", "E-ATTEMPT-EXISTS")
 
 
-def test_doctor_is_content_with_this_machine() -> None:
+def test_doctor_finds_nothing_missing_on_this_machine() -> None:
     done = accept("doctor", "-m", "cpu", "--json")
     assert done.code == 0, done.out
     assert all(need["good"] for need in json.loads(done.out)["needs"])
 
 
-def test_the_questions_of_doctor_are_plain_sh() -> None:
+def test_the_script_of_doctor_is_plain_sh() -> None:
     done = subprocess.run(["sh", "-n", "-c", survey_script()], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

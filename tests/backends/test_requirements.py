@@ -12,7 +12,7 @@ from accept.backends.requirements import answers, scratch_lines
 
 
 def scratch_state(folder: Path, *before: str) -> str:
-    """Return what the probe reports about `folder`; `before` is a command line to run it with."""
+    """Return the probe's report on `folder`; `before` is a command line that runs the probe."""
     done = subprocess.run(
         [*before, "sh", "-c", scratch_lines(str(folder))],
         capture_output=True,
@@ -27,7 +27,7 @@ def scratch_state(folder: Path, *before: str) -> str:
 
 
 class TestScratchFolder:
-    def test_that_allows_executing_files_is_reported_so(self, tmp_path: Path) -> None:
+    def test_that_allows_executing_files_is_reported_as_executable(self, tmp_path: Path) -> None:
         assert scratch_state(tmp_path) == "exec"
 
     def test_is_left_unchanged(self, tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ class TestScratchFolder:
         assert scratch_state(tmp_path / "missing") == "unwritable"
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts a folder")
-    def test_that_is_mounted_noexec_is_reported_so(self, tmp_path: Path) -> None:
+    def test_that_is_mounted_noexec_is_reported_as_noexec(self, tmp_path: Path) -> None:
         mount = f'mount -t tmpfs -o noexec none {tmp_path} && exec "$@"'
         before = ("unshare", "--mount", "sh", "-c", mount, "sh")
         assert scratch_state(tmp_path, *before) == "noexec"

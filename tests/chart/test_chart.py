@@ -144,8 +144,8 @@ def gke_positions(nodes: int) -> dict[str, str]:
     }
 
 
-def test_positions_of_many_nodes_are_cut_to_what_differs(tmp_path: Path) -> None:
-    """Above what fits, none are passed: with some of them, the order would be wrong."""
+def test_positions_of_many_nodes_are_shortened_to_the_parts_that_differ(tmp_path: Path) -> None:
+    """If not all fit, none are passed, because with only some the order would be wrong."""
     run = resolved(tmp_path, KNOWN)
     few, many, too_many = (gke_positions(nodes) for nodes in (500, 2000, 5000))
     assert positions_that_fit(run, render(run), few) == few
@@ -370,7 +370,7 @@ class TestEveryRun:
         assert Code.KUBE_COORDINATOR in refusal(major, "--values", file)
 
     @pytest.mark.parametrize("jobset", [True, False])
-    def test_has_an_address_for_index_0_alone(
+    def test_has_an_address_for_index_0_only(
         self, major: int, write: Write, *, jobset: bool
     ) -> None:
         found = objects(major, write(), "--set", "attempt=a1", jobset=jobset)
@@ -395,7 +395,7 @@ class TestEveryRun:
         }
 
     @pytest.mark.parametrize("nodes", [2, 1000])
-    def test_differs_from_the_next_in_its_name_and_key_alone(
+    def test_differs_from_the_next_only_in_its_name_and_key(
         self, major: int, nodes: int, write: Write
     ) -> None:
         file = write(KNOWN, nodes=nodes)
@@ -407,7 +407,7 @@ class TestEveryRun:
         assert one.pop("Secret")["data"] != two.pop("Secret")["data"]
         assert one == two
 
-    def test_of_8_or_1000_nodes_fits_where_kubernetes_and_helm_keep_it(
+    def test_of_8_or_1000_nodes_is_within_the_limits_of_kubernetes_and_helm(
         self, major: int, write: Write, tmp_path: Path
     ) -> None:
         names = "".join(f"    - gke-node-pool-name-{i:08d}-abcd\n" for i in range(256))
@@ -451,13 +451,13 @@ class TestKey:
                 assert form.decode() not in one
         assert "PRIVATE KEY" not in yaml.safe_dump(list(found.values()))
 
-    def test_of_the_users_own_is_left_where_it_is(self, major: int, write: Write) -> None:
+    def test_in_a_secret_of_the_user_is_not_copied(self, major: int, write: Write) -> None:
         found = objects(major, write(), "--set", "ssh.existingSecret=mine")
         assert "Secret" not in found
         (key,) = [v for v in pod(found)["volumes"] if v["name"] == "accept-key"]
         assert key["secret"]["secretName"] == "mine"
 
-    def test_can_be_read_by_its_owner_alone(self, major: int, write: Write) -> None:
+    def test_can_be_read_only_by_its_owner(self, major: int, write: Write) -> None:
         (key,) = [v for v in pod(objects(major, write()))["volumes"] if v["name"] == "accept-key"]
         assert key["secret"]["defaultMode"] == 0o400
 

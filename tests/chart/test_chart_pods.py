@@ -61,7 +61,7 @@ def pod_templates(jobset: Any) -> list[dict[str, Any]]:
 
 
 def read_by_kueue(jobset: Any) -> dict[str, Any]:
-    """Return what Kueue reads of a JobSet: queue, topology, counts, placement and resources."""
+    """Return the fields of a JobSet that Kueue reads: queue, topology, counts, resources."""
     placement = ("nodeSelector", "tolerations", "affinity", "priorityClassName")
     return {
         "labels": {k: v for k, v in jobset["metadata"]["labels"].items() if "kueue" in k},
@@ -110,7 +110,7 @@ class TestCode:
 
 
 class TestNetwork:
-    def test_of_the_machine_becomes_notes_of(self, major: int, write: Write) -> None:
+    def test_of_the_machine_becomes_annotations(self, major: int, write: Write) -> None:
         annotations = notes_of(objects(major, write(KNOWN)))
         assert annotations["networking.gke.io/default-interface"] == "eth0"
         listed = json.loads(annotations["networking.gke.io/interfaces"])
@@ -120,14 +120,14 @@ class TestNetwork:
         ]
         assert len(listed) == 9
 
-    def test_of_the_site_goes_before_the_machines(self, major: int, write: Write) -> None:
+    def test_of_the_site_replaces_that_of_the_machine(self, major: int, write: Write) -> None:
         site = "  networks: [{interface: eth0, network: default}, {interface: eth1, network: n}]\n"
         annotations = notes_of(objects(major, write(KNOWN, site=site)))
         assert json.loads(annotations["networking.gke.io/interfaces"])[1]["network"] == "n"
         none = notes_of(objects(major, write(KNOWN, site="  networks: []\n")))
         assert not [key for key in none if "networking" in key]
 
-    def test_of_the_node_itself(self, major: int, write: Write) -> None:
+    def test_of_the_node_is_used_if_requested(self, major: int, write: Write) -> None:
         file = write(KNOWN, site="  hostNetwork: true\n")
         found = objects(major, file, "--set", "ssh.port=2345")
         assert (pod(found)["hostNetwork"], pod(found)["dnsPolicy"]) == (
@@ -140,7 +140,7 @@ class TestNetwork:
         assert environment(found)["ACCEPT_SSH_PORT"] == "2345"
         assert not [key for key in notes_of(found) if "networking" in key]
 
-    def test_of_pods_leaves_the_nodes_port_alone(self, major: int, write: Write) -> None:
+    def test_of_pods_uses_no_port_of_the_node(self, major: int, write: Write) -> None:
         found = objects(major, write(KNOWN))
         assert (pod(found)["hostNetwork"], pod(found)["dnsPolicy"]) == (False, "ClusterFirst")
         assert "hostPort" not in container(found)["ports"][0]
@@ -194,7 +194,7 @@ class TestPlacement:
             {"matchFields": [named("NotIn", "n4"), named("NotIn", "n5")]}
         ]
 
-    def test_one_that_is_excluded_on_the_way_to_helm_is_not_included(
+    def test_a_node_that_is_excluded_with_helm_is_not_included(
         self, major: int, write: Write
     ) -> None:
         file = write(KNOWN, site="  includeNodes: [n1, n2]\n")
@@ -230,7 +230,7 @@ class TestPlacement:
             "topologyKey": "kubernetes.io/hostname",
         }
 
-    def test_one_rack_without_a_queue(self, major: int, write: Write) -> None:
+    def test_one_rack_without_a_queue_becomes_an_affinity(self, major: int, write: Write) -> None:
         mine = (
             "  affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: "
             "[{weight: 1, podAffinityTerm: {topologyKey: mine}}]}}\n"
@@ -252,7 +252,7 @@ class TestPlacement:
         assert not [key for found in (required, preferred) for key in notes_of(found)
                     if "kueue" in key]  # fmt: skip
 
-    def test_spot_and_flex_start(self, major: int, write: Write) -> None:
+    def test_spot_and_flex_start_are_tolerated_and_selected(self, major: int, write: Write) -> None:
         found = objects(major, write(KNOWN, site="  spot: true\n  flexStart: true\n  queue: q\n"))
         keys = {one["key"] for one in pod(found)["tolerations"]}
         assert keys >= {"cloud.google.com/gke-spot", "cloud.google.com/gke-queued"}
@@ -321,7 +321,7 @@ class TestPlacement:
 
 
 class TestVolumes:
-    def test_ours(self, major: int, write: Write) -> None:
+    def test_of_every_run_are_mounted(self, major: int, write: Write) -> None:
         found = objects(major, write())
         assert mounts(found) == {
             "/accept/bundle": "accept-bundle",
@@ -331,11 +331,13 @@ class TestVolumes:
         }
         assert volumes(found)["accept-shm"]["emptyDir"] == {"medium": "Memory"}
 
-    def test_shared_memory_has_the_size_of_the_machines(self, major: int, write: Write) -> None:
+    def test_shared_memory_has_the_size_that_the_machine_names(
+        self, major: int, write: Write
+    ) -> None:
         found = volumes(objects(major, write(KNOWN)))["accept-shm"]
         assert found["emptyDir"] == {"medium": "Memory", "sizeLimit": "250Gi"}
 
-    def test_shared_memory_of_the_users_own(self, major: int, write: Write) -> None:
+    def test_shared_memory_may_be_a_volume_of_the_user(self, major: int, write: Write) -> None:
         site = (
             "  extraVolumes: [{name: mine, emptyDir: {medium: Memory}}]\n"
             "  extraVolumeMounts: [{name: mine, mountPath: /dev/shm}]\n"
@@ -381,10 +383,10 @@ class TestVolumes:
         assert pod(found)["serviceAccountName"] == "s"
         assert pod(found)["automountServiceAccountToken"] is False
 
-    def test_sending_in_vain_does_not_cost_the_hold(self, major: int, write: Write) -> None:
+    def test_failed_uploads_do_not_shorten_the_hold(self, major: int, write: Write) -> None:
         keeps = job(objects(major, write()))["activeDeadlineSeconds"]
         sends = job(objects(major, write(site="results: {location: 'gs://b/p'}\n")))
-        # So long index 0 tries: pod_entrypoint.sh.
+        # Index 0 tries to upload for this long: pod_entrypoint.sh.
         assert sends["activeDeadlineSeconds"] - keeps >= 300
 
 
@@ -410,7 +412,7 @@ class TestContainers:
         assert container(found)["envFrom"] == [{"secretRef": {"name": "s"}}]
 
     @both
-    def test_text_stays_text_on_its_way_through_helm(self, major: int, write: Write) -> None:
+    def test_text_stays_text_after_helm(self, major: int, write: Write) -> None:
         values = ["y", "N", "on", "~", "null", "1e3", "0o17", "0x1f", "1_000", "12:30", "=", "- a",
                   "2026-11-21", ".5", "+1", "'", "#", "{a", "é", " ", ""]  # fmt: skip
         given = {f"TEXT{number}": value for number, value in enumerate(values)}
@@ -424,7 +426,7 @@ class TestContainers:
         assert environment(found)["BIG"] == "8388608"
         assert found["JobSet"]["spec"]["ttlSecondsAfterFinished"] == 8388608
 
-    def test_names_are_each_there_once(self, major: int, write: Write) -> None:
+    def test_names_occur_once(self, major: int, write: Write) -> None:
         found = objects(major, write(site="  extraEnv: {ACCEPT_NODES: 9, ACCEPT_NODE: x}\n"))
         names = [one["name"] for one in container(found)["env"]]
         assert len(set(names)) == len(names)
@@ -459,16 +461,16 @@ class TestContainers:
 
 
 class TestLifetime:
-    def test_ttl_is_the_jobsets(self, major: int, write: Write) -> None:
+    def test_ttl_is_set_on_the_jobset(self, major: int, write: Write) -> None:
         found = objects(major, write(site="  ttlSeconds: 60\n"))
         assert found["JobSet"]["spec"]["ttlSecondsAfterFinished"] == 60
         assert "ttlSecondsAfterFinished" not in job(found)
 
-    def test_ttl_of_a_plain_job(self, major: int, write: Write) -> None:
+    def test_ttl_is_set_on_a_plain_job(self, major: int, write: Write) -> None:
         found = objects(major, write(site="  ttlSeconds: 0\n"), jobset=False)
         assert job(found)["ttlSecondsAfterFinished"] == 0
 
-    def test_a_hold_to_look_around_counts(self, major: int, write: Write) -> None:
+    def test_includes_a_debug_hold(self, major: int, write: Write) -> None:
         first, second = write(hold=0.0).read_text(), write(hold=3600.0)
         assert "debugHoldSeconds: 0" in first
         found = objects(major, second)
@@ -530,7 +532,7 @@ class TestDevices:
         expected = asked if version == "v1beta1" else {"exactly": asked}
         assert request == {"name": "nics", **expected}
 
-    def test_are_refused_where_the_cluster_serves_none(self, major: int, write: Write) -> None:
+    def test_are_refused_if_the_cluster_serves_none(self, major: int, write: Write) -> None:
         message = refusal(major, "--values", write("domain"), "--kube-version", "1.31.4")
         assert Code.HELM_NO_CLAIMS in message
         text(major, write(KNOWN), "--kube-version", "1.31.4")

@@ -1,6 +1,6 @@
-"""Pods of Google's machines beside the manifests of their maker, read in their public repositories.
+"""Compare pods of Google's machines with the manifests in Google's public repositories.
 
-Each entry has what decides whether NCCL finds its network: interfaces, claims, folders of the node,
+Each entry has the fields by which NCCL finds its network: interfaces, claims, folders of the node,
 daemon, capabilities and driver paths. docs/machines.md has the differences and their reasons.
 """
 
@@ -30,7 +30,7 @@ def vpc(count: int) -> list[str]:
 
 
 def seen(found: Any) -> dict[str, Any]:
-    """Return what decides about the network of a rendered pod."""
+    """Return the fields of a rendered pod that affect its network."""
     spec, main = pod(found), container(found)
     folders = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}
     listed = json.loads(notes_of(found).get("networking.gke.io/interfaces", "[]"))

@@ -192,6 +192,18 @@ class Hosts(Machines):
                 route = ["ip", "route", "add", "blackhole", f"{self.address(there)}/32"]
                 execute([*inside(self.init(here)), *route])
 
+    def translate(self, name: str, other: str) -> None:
+        """Let a host see logins of another one under an address that nobody has.
+
+        Other ports stay as they are, because Open MPI does not work with translated addresses.
+        """
+        inner = inside(self.init(name))
+        rule = f"INPUT -p tcp --dport 20000:32767 -s {self.address(other)}"
+        target = "SNAT --to-source 192.0.2.1"
+        execute([*inner, "iptables", "-t", "nat", "-A", *rule.split(), "-j", *target.split()])
+        # Answers are routed before the address is translated back.
+        execute([*inner, "ip", "route", "add", "192.0.2.1/32", "dev", "eth0"])
+
     def _rule(self, verb: str, name: str, ports: str) -> None:
         scope = ["ipproto", "tcp", "sport", ports] if ports else ["to", str(self.switch.network)]
         command = ["ip", "rule", verb, *scope, "priority", "10", "blackhole"]

@@ -1,7 +1,8 @@
-"""`make run` on a bare machine: a fresh Debian with git, make and Python, no ssh, and no root."""
+"""`make demo` and `make run` on a bare machine: Debian with git, make and Python, and no root."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -85,6 +86,14 @@ def on_bare(
     )
 
 
+def test_make_demo_needs_no_torch_and_no_mpi(base: Path, scratch: Path) -> None:
+    installed = "ls .venv/lib/python3*/site-packages >&2"
+    done = on_bare(base, scratch, f"cd accept && make demo ARGS=--json && {installed}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["state"] == "degraded"
+    assert not {"torch", "mpi4py", "numpy", "pytest"} & set(done.stderr.split())
+
+
 def test_make_run_accepts_a_bare_machine(base: Path, scratch: Path) -> None:
     vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
     if NVIDIA in {vendor.read_text().strip() for vendor in vendors}:
@@ -95,6 +104,7 @@ def test_make_run_accepts_a_bare_machine(base: Path, scratch: Path) -> None:
     done = on_bare(base, scratch, "cd accept && make run")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "✔ ACCEPTED (no GPU tested)" in done.stdout, done.stdout
+    assert done.stderr.startswith("make: downloads "), done.stderr
 
 
 @pytest.mark.parametrize(

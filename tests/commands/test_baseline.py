@@ -105,7 +105,7 @@ class TestRefused:
         assert "node3" in refused("baseline", bad, "--force", error="E-BASELINE-DIVIDED")
 
     def test_three_nodes_that_differ(self, tmp_path: Path) -> None:
-        """So few are not compared with each other by the verdict."""
+        """The verdict does not compare so few nodes with each other."""
         uneven = corpus(tmp_path / "uneven", slow("node3", share=0.7), nodes=NODES[:3])
         assert "node3" not in accept("judge", uneven).out.splitlines()[0]
         refused("baseline", uneven, "--force", error="E-BASELINE-DIVIDED")

@@ -22,7 +22,7 @@ def test_there_is_evidence_of_each_version() -> None:
 
 @pytest.mark.parametrize("folder", OLD, ids=lambda path: f"{path.parent.name}-{path.name}")
 class TestOldEvidence:
-    def test_has_the_same_verdict_as_then(self, folder: Path) -> None:
+    def test_has_its_original_verdict(self, folder: Path) -> None:
         stored = json.loads((folder / "verdict.json").read_text())
         done = accept("judge", folder, "--json")
         verdict = json.loads(done.out)
@@ -39,7 +39,7 @@ class TestOldEvidence:
         assert accept("judge", copy, "--json") == before
 
 
-def test_saved_console_has_the_same_verdict_as_then(tmp_path: Path) -> None:
+def test_a_saved_console_has_its_original_verdict(tmp_path: Path) -> None:
     for folder in OLD:
         if (folder / "console.log").is_file():
             stored = json.loads((folder / "verdict.json").read_text())

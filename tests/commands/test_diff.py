@@ -64,7 +64,7 @@ class TestNoise:
 class TestNotMeasured:
     """A comparison without everything that A measured is incomplete."""
 
-    def test_a_host(self, before: Path, tmp_path: Path) -> None:
+    def test_a_missing_host_is_named(self, before: Path, tmp_path: Path) -> None:
         after = corpus(tmp_path / "after", nodes=NODES[:-1])
         found = compared(before, after)
         assert found["hostsOnlyInA"] == [NODES[-1]]
@@ -72,7 +72,7 @@ class TestNotMeasured:
         assert {len(one["missing"]) for one in found["notMeasured"]} == {1, 7}
         assert f"Hosts only in A: {NODES[-1]}" in accept("diff", before, after).out
 
-    def test_half_of_the_pairs(self, before: Path, tmp_path: Path) -> None:
+    def test_missing_pairs_are_counted(self, before: Path, tmp_path: Path) -> None:
         after = corpus(tmp_path / "after", seed=2)
         pairs = sorted(path for path in after.iterdir() if path.name.count("node") == 2)
         for path in pairs[::2]:
@@ -100,7 +100,9 @@ class TestNotMeasured:
 
 
 class TestSlower:
-    def test_everything(self, before: Path, tmp_path: Path) -> None:
+    def test_a_slowdown_of_all_nodes_is_significant_in_every_figure(
+        self, before: Path, tmp_path: Path
+    ) -> None:
         after = corpus(tmp_path / "after", lambda *_: 0.96, seed=2)
         pairs = [one for one in compared(before, after)["changes"] if one["groups"] == "pairs"]
         assert all(one["significant"] for one in pairs)
@@ -215,7 +217,7 @@ class TestRefused:
     def test_a_missing_run(self, before: Path) -> None:
         refused("diff", before, "nosuch", error="E-RUN-UNKNOWN")
 
-    def test_one_path_alone(self, before: Path) -> None:
+    def test_a_single_path(self, before: Path) -> None:
         assert accept("diff", before).code == 2
 
     def test_a_file_that_is_neither_evidence_nor_a_log(self, before: Path, tmp_path: Path) -> None:

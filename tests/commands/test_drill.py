@@ -87,7 +87,7 @@ class TestPlan:
         suite.write_text(f"name: two\ndescription: Ours.\ndeadline: 5m\nchecks: {checks}\n")
         options = "--suite", str(suite), "--faults", "wrong,slow", "--only-needed"
         seconds = {one["fault"]: one["seconds"] for one in self.planned(*options)["faults"]}
-        # Who is slow is to be seen by pairs alone, which take less by a few tenths.
+        # A slow host needs only the step of pairs, which takes a few tenths of a second less.
         assert 0 < seconds["wrong"] - seconds["slow"] < 0.5
 
     def test_has_only_the_named_faults(self) -> None:

@@ -40,7 +40,7 @@ FABRIC = replace(GPU, transport="gIB")
 
 class TestChoice:
     @given(st.sampled_from([*FAULTS]), st.integers(1, 70), st.integers())
-    def test_is_one_of_the_hosts_and_the_same_for_the_same_seed(
+    def test_is_one_of_the_hosts_and_depends_only_on_the_seed(
         self, fault: str, count: int, seed: int
     ) -> None:
         chosen = choose(SUITE, FAULTS[fault], hosts(count), seed)

@@ -52,7 +52,7 @@ class TestTheSameVerdict:
         sample_evidence.write(runs / "one" / "evidence")
         assert accept("judge").out.startswith("✔ ACCEPTED (no GPU tested)")
 
-    def test_whatever_the_old_verdict_was(self, folder: Path) -> None:
+    def test_does_not_depend_on_the_old_verdict(self, folder: Path) -> None:
         verdict = folder / evidence.VERDICT
         verdict.write_text(verdict.read_text().replace('"pass', '"fail'))
         assert accept("judge", folder).code == 0
@@ -494,7 +494,7 @@ class TestReport:
         done = accept("judge", "one")
         assert (done.code, "report.html was not written" in done.err) == (0, True)
 
-    def test_a_form_is_printed(self, folder: Path) -> None:
+    def test_a_format_is_printed(self, folder: Path) -> None:
         assert accept("report", folder, "--format", "md").out.startswith("# pass")
         assert accept("report", folder, "--format", "junit").out.startswith("<?xml")
 
@@ -502,7 +502,7 @@ class TestReport:
         assert set(json.loads(accept("report", folder, "--json").out)) == {"files"}
         assert set(json.loads(accept("report", folder, "--format", "md", "--json").out)) == {"md"}
 
-    def test_of_an_archive_needs_a_form(self, tmp_path: Path, folder: Path) -> None:
+    def test_of_an_archive_needs_a_format(self, tmp_path: Path, folder: Path) -> None:
         archive = sample_evidence.archive(folder, tmp_path / "evidence.tar")
         done = accept("report", archive)
         assert (done.code, done.error) == (2, "E-EVIDENCE-NO-FOLDER")
@@ -608,7 +608,7 @@ class TestAnyForm:
         assert (found["state"], found["hosts"]) == ("pass", ["h0"])
         assert "other files" in found["notes"][0]
 
-    def test_a_saved_log_among_other_files(self, tmp_path: Path, form: Form) -> None:
+    def test_a_saved_log_is_found_among_other_files(self, tmp_path: Path, form: Form) -> None:
         folder = nccl_logs.corpus(tmp_path / "logs", nodes=nccl_logs.NODES[:3])
         for name, status in {"a.txt": 0, "b/b.txt": 1}.items():
             (folder / name).parent.mkdir(exist_ok=True)

@@ -15,7 +15,7 @@ from tests.factories.command_line import Done, accept, refused
 from tests.factories.disks import full_disk
 from tests.factories.keys import KEYS
 
-from accept.app.commands import command_line
+from accept.app.command_line import command_line
 from accept.backends.requirements import Requirement
 from accept.core.errors import Exit
 from accept.evidence import rundir
@@ -187,7 +187,7 @@ class TestRenderToStdout:
         assert list(tmp_path.iterdir()) == []
 
 
-#: What a host with a driver for eight GPUs answers, and what one without any does.
+#: The answers of a host with a driver for eight GPUs, and of a host without GPUs.
 EIGHT = {"mpirun": ["5.0.8"], "torch": ["2.9"], "mpi4py": ["4.1"], "gpus": ["8"], "pci": ["8"]}
 NONE = {**EIGHT, "gpus": ["0"], "pci": ["0"]}
 

@@ -1,4 +1,4 @@
-"""`accept run --repeat`: which runs it does, what it writes, and how it ends."""
+"""`accept run --repeat`: the runs that it starts, the files that it writes, and its end."""
 
 from __future__ import annotations
 

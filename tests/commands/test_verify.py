@@ -65,7 +65,7 @@ def write_job(folder: Path, job: Job) -> None:
 
 
 def elsewhere(run: Path, tmp_path: Path) -> Path:
-    """Copy the evidence to where nothing else is known of the run."""
+    """Copy the evidence to a place without any other files of the run."""
     copy = tmp_path / "mail" / rundir.EVIDENCE
     shutil.copytree(run / rundir.EVIDENCE, copy)
     shutil.rmtree(run)

@@ -191,7 +191,7 @@ class TestSixtyFourNodes:
             assert "93% of the peak" in text
             assert source in text.replace("\\", "")
 
-    def test_the_users_expectation_has_priority(self) -> None:
+    def test_an_expectation_of_the_user_has_priority(self) -> None:
         plan = planned("a4-highgpu-8g", 64, "all-reduce", expect=("all-reduce@8G>=395",))
         assert verdict(plan, 1.0).state is State.FAIL
         plan = planned("a4-highgpu-8g", 64, "all-reduce", expect=("all-reduce@8G>=100",))
@@ -224,13 +224,13 @@ class TestSixtyFourNodes:
         ("nd96isr-h100-v5", 1, {"all-reduce": 366}, State.INCONCLUSIVE),
         ("nd96isr-h200-v5", 1, {"all-reduce": 431}, State.PASS),
         ("nd96asr-v4", 1, {"all-reduce": 228}, State.PASS),
-        # On A3 High eight channels carry what they can; others measured less between nodes.
+        # On A3 High, eight channels reach their limit; others measured less between nodes.
         ("a3-highgpu-8g", 1, {"all-reduce": 100}, State.PASS),
         ("a3-highgpu-8g", 2, {"all-gather": 50.2}, State.INCONCLUSIVE),
         # 46 nodes without tuned InfiniBand settings, and 4 nodes with half of their NICs.
         ("b200-8", 46, {"all-reduce": 291.4, "all-gather": 293.3}, State.INCONCLUSIVE),
         ("b200-8", 4, {"all-reduce": 192.8, "all-gather": 192.7}, State.FAIL),
-        # Rings, where the switches should reduce; a rack whose NICs are all 30 % slow.
+        # Rings, although the switches should reduce; a rack whose NICs are all 30 % slow.
         ("h100-8", 1, {"all-reduce": 368.2}, State.INCONCLUSIVE),
         ("b200-8", 18, {"all-gather": 0.7 * 376.2}, State.INCONCLUSIVE),
         ("b200-8", 8, {"all-gather": 0.7 * 376.2}, State.FAIL),
@@ -253,7 +253,7 @@ def test_the_shim_of_a_plugin_is_not_a_fallback() -> None:
 
 
 def test_memory_of_the_machines_own_daemon_is_not_in_use_by_others() -> None:
-    """4 GiB of each GPU on A3 High, before the run begins."""
+    """On A3 High, the daemon holds 4 GiB of each GPU before the run begins."""
     plan = planned("a3-highgpu-8g", 2, "all-reduce")
 
     def causes(used: int) -> set[str]:
@@ -282,7 +282,7 @@ def test_the_topology_command_needs_only_tools_of_the_image(name: str, tmp_path:
     assert done.stdout == (b"/a/b\n" if topology else b"")
 
 
-class TestOneOfYourOwn:
+class TestMachineOfTheUser:
     def test_extends_another_file(self, mine: Path) -> None:
         machine = config.load_machine(str(mine)).value
         base = config.load_machine("h100-8").value

@@ -241,7 +241,7 @@ def test_each_nic_of_each_gpu_is_reported_once(tmp_path: Path) -> None:
 
 
 class TestRecorded:
-    """The inventory records the effective settings, whatever their source."""
+    """The inventory records the effective settings from all sources."""
 
     def settings(self, home: Path, **given: str) -> dict[str, Any]:
         program = resources.launchers() / "programs" / "inventory.py"

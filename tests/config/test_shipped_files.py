@@ -21,7 +21,7 @@ from accept.core.serde import fields_of, members, read, split
 MACHINES = config.names("machines")
 SUITES = config.names("suites")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
-#: Machines of one kind of node; `cpu` and `gpu` are whatever they find.
+#: Machines of one kind of node; `cpu` and `gpu` stand for any hardware.
 KINDS = tuple(name for name in MACHINES if name not in ("cpu", "gpu"))
 SIZES = (1, 2, 3, 4, 5, 18, 19, 64, 128, 129, 1000)
 
@@ -169,7 +169,7 @@ class TestProfiles:
         uses = machine.nccl.profiles[profile].uses
         assert machine.nvlink is None or machine.planned(profile).peer_to_peer == ("nvlink" in uses)
         for figure in _figures(name, profile):
-            # What single GPUs do goes past NCCL.
+            # The checks of single GPUs do not use NCCL.
             if checks.REGISTRY[figure.check].devices:
                 continue
             if figure.kind == "floor" and "nvlink" not in uses:

@@ -52,7 +52,7 @@ def test_no_row_contradicts_itself(cause: Cause) -> None:
     assert row.ends_launch or not row.loses_host
     assert not (row.no_gpu and row.follows_no_gpu)
     if state_of(cause) is not State.FAIL:
-        # Nothing is known to be bad, so nothing may follow from it or be lost by it.
+        # Such a cause accuses nothing, so it can neither explain others nor cost a host.
         assert not any((row.root_cause, row.loses_host, row.slow, row.wrong_numbers))
 
 

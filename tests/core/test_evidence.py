@@ -49,7 +49,7 @@ class TestFolder:
         written = sample_evidence.verdict_of(sample_evidence.record())
         assert evidence.read_verdict(folder).headline == written.headline
 
-    def test_a_file_is_written_whole_or_not_at_all(self, tmp_path: Path) -> None:
+    def test_a_file_is_written_completely_or_not_at_all(self, tmp_path: Path) -> None:
         evidence.write(tmp_path / "a", "first")
         with pytest.raises(UnicodeEncodeError):
             evidence.write(tmp_path / "a", "second \udcff")
@@ -252,7 +252,7 @@ class TestPacked:
         assert records[1].exit == 0
 
     def test_too_many_records_are_left_out(self) -> None:
-        # Digests, as text that repeats would pack well.
+        # Digests, because repeated text would compress too well.
         noise = (hashlib.sha256(str(n).encode()).hexdigest() for n in range(30_000))
         facts = tuple(Fact(name="noise", value=text, check="script") for text in noise)
         big = replace(sample_evidence.record(), facts=facts)
@@ -267,7 +267,7 @@ class TestPacked:
         assert error.value.code is Code.EVIDENCE_TOO_LARGE_FOR_LOG
 
     @pytest.mark.parametrize("data", [[], 3, "x", None, {"records": 3}, {"records": [[]]}, {}])
-    def test_data_of_another_form_are_damaged(self, data: object) -> None:
+    def test_data_of_another_format_are_damaged(self, data: object) -> None:
         with pytest.raises(BadEvidence) as error:
             evidence.unpack(crafted(json.dumps(data).encode()), "pod.log")
         assert error.value.code is Code.EVIDENCE_DAMAGED

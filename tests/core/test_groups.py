@@ -48,7 +48,7 @@ def test_all_rounds_together_are_all_pairs(n: int) -> None:
 
 
 @given(n=st.integers(1, 300), ranks=st.integers(1, 8))
-def test_rails_have_one_group_over_all_hosts_a_local_rank(n: int, ranks: int) -> None:
+def test_rails_have_one_group_over_all_hosts_per_local_rank(n: int, ranks: int) -> None:
     result = waves(GroupKind.RAILS, names(n), ranks=ranks)
     if n == 1:
         assert result == ()
@@ -87,7 +87,7 @@ def test_halves_split_the_hosts(n: int) -> None:
 
 
 @given(n=st.integers(1, 300))
-def test_all_is_one_group_and_each_is_one_group_a_host(n: int) -> None:
+def test_all_is_one_group_and_each_is_one_group_per_host(n: int) -> None:
     assert [[g.hosts for g in w] for w in waves(GroupKind.ALL, names(n))] == [[names(n)]]
     assert [[g.hosts for g in w] for w in waves(GroupKind.EACH, names(n))] == [
         [(h,) for h in names(n)]

@@ -102,7 +102,7 @@ def test_after_a_reboot_nothing_is_compared() -> None:
     assert moved(before, reading(gpu(), boot="b")) == Change(since=1, rebooted=True)
 
 
-def test_gpus_are_known_by_their_address_when_they_are_numbered_anew() -> None:
+def test_gpus_are_recognized_by_their_address_if_their_numbers_change() -> None:
     before = reading(gpu("0"), gpu("1", "0000:2c:00"))
     changed = moved(before, reading(gpu("0", "0000:2c:00", counters={"pcie-replay": 1})))
     assert changed.gone == ("gpu 0",)

@@ -24,6 +24,7 @@ from accept.core.serde import (
     Pattern,
     Text,
     dump,
+    nearest,
     read,
     renamed,
     schema,
@@ -32,7 +33,7 @@ from accept.core.serde import (
 )
 
 
-class Colour(Enum):
+class Color(Enum):
     RED = "red"
     DARK_BLUE = "dark-blue"
 
@@ -49,7 +50,7 @@ class Leaf:
 class Tree:
     leaves: tuple[Leaf, ...] = ()
     by_name: dict[str, Leaf] = field(default_factory=dict)
-    colour: Colour = Colour.RED
+    color: Color = Color.RED
     kind: Literal["oak", "elm", 3] = "oak"
     share: float = 0.5
     alive: bool = True
@@ -83,7 +84,7 @@ class TestReading:
         assert tree.by_name == {"the_key": Leaf(name="x", size_gb=3)}
         assert dump(tree)["byName"] == {"the_key": {"name": "x", "sizeGB": 3}}
 
-    def test_an_int_is_a_good_float(self) -> None:
+    def test_an_int_is_a_valid_float(self) -> None:
         share = read(Tree, {"share": 1}).share
         assert share == 1.0
         assert isinstance(share, float)
@@ -96,13 +97,13 @@ class TestReading:
         assert read(Tree, {"gpus": "detect"}).gpus == "detect"
         assert read(Tree, {"count": None}).count is None
 
-    def test_text_stands_for_a_number_where_allowed(self) -> None:
+    def test_text_may_represent_a_number_if_allowed(self) -> None:
         assert read(Tree, {"wait": "3s"}).wait == 3.0
 
     def test_a_plain_type_can_be_read_too(self) -> None:
         assert read(dict[str, int], {"a": 1}) == {"a": 1}
 
-    def test_path_goes_before_the_path_inside(self) -> None:
+    def test_the_outer_path_precedes_the_inner_one(self) -> None:
         with pytest.raises(Invalid) as caught:
             read(Tree, {"leaves": [{}]}, path=("forest", 2))
         assert caught.value.path == ("forest", 2, "leaves", 0)
@@ -117,7 +118,7 @@ class TestRefusals:
             ({"leaves": {}}, "leaves"),
             ({"byName": []}, "byName"),
             ({"byName": {"a": 1}}, "byName.a"),
-            ({"colour": "blue"}, "colour"),
+            ({"color": "blue"}, "color"),
             ({"kind": 3.0}, "kind"),
             ({"kind": []}, "kind"),
             ({"alive": 1}, "alive"),
@@ -165,7 +166,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("data", "message", "hint"),
         [
-            ({"colur": "red"}, "there is no such key", "did you mean colour? known keys:"),
+            ({"colur": "red"}, "there is no such key", "did you mean color? known keys:"),
             ({"kind": "elk"}, 'the text "elk" is not possible here', "did you mean elm?"),
             ({"alive": "yes"}, 'expected true or false, found the text "yes"', "plain text"),
             (
@@ -193,8 +194,8 @@ class TestRefusals:
         assert error.code is Code.KEY_MISSING
         assert error.message.endswith(": a, b")
 
-    def test_one_line_whatever_the_input(self) -> None:
-        error = refusal({"colour": "a\nb\x1b[31m" + "x" * 1000})
+    def test_a_message_is_one_line_for_any_input(self) -> None:
+        error = refusal({"color": "a\nb\x1b[31m" + "x" * 1000})
         assert "\n" not in str(error)
         assert "\x1b" not in str(error)
         assert len(error.message) < 120
@@ -221,7 +222,7 @@ class TestJson:
         assert list(json.loads(to_json(step)))[:4] == ["id", "checks", "script", "groups"]
         assert "size" not in dump(model.Metric(check="a", name="b", value=1.0, unit=""))
 
-    def test_none_is_written_where_it_is_not_the_default(self) -> None:
+    def test_none_is_written_if_it_is_not_the_default(self) -> None:
         assert dump(Tree(at_most=None))["atMost"] is None
         assert read(Tree, dump(Tree(at_most=None))).at_most is None
         machine = model.PlannedMachine(name="gpu", gpus=None, ranks=None)
@@ -254,7 +255,7 @@ _trees = st.builds(
     Tree,
     leaves=st.lists(_leaves, max_size=3).map(tuple),
     by_name=st.dictionaries(_words, _leaves, max_size=3),
-    colour=st.sampled_from(Colour),
+    color=st.sampled_from(Color),
     kind=st.sampled_from(["oak", "elm", 3]),
     share=st.floats(0, 1),
     alive=st.booleans(),
@@ -319,7 +320,7 @@ class TestSchema:
             "anyOf": [{"type": "integer", "minimum": 0}, {"enum": ["detect"]}],
             "default": 0,
         }
-        assert properties["colour"] == {"enum": ["red", "dark-blue"], "default": "red"}
+        assert properties["color"] == {"enum": ["red", "dark-blue"], "default": "red"}
         assert properties["leaves"]["items"] == {"$ref": "#/$defs/Leaf"}
         assert properties["code"]["pattern"] == "^(?:[a-z]+)$"
         assert properties["wait"]["anyOf"][1]["type"] == "string"
@@ -357,3 +358,24 @@ def test_a_parameter_keeps_its_type_and_is_one_value() -> None:
 def test_an_old_and_a_present_name_in_one_object_are_refused() -> None:
     with pytest.raises(Invalid):
         renamed({"old": [], "new": ["wrong@h1:0"]}, "old", "new")
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("a4", ("a4-8g",)),
+        ("A4-", ("a4-8g",)),
+        ("a4x", ("a4x-4g", "a4x-metal")),
+        ("a", ()),
+        ("a4-8h", ("a4-8g",)),
+        ("b200", ("b200-8",)),
+        ("", ()),
+        ("zzz", ()),
+    ],
+)
+def test_the_names_that_a_text_may_mean(asked: str, meant: tuple[str, ...]) -> None:
+    """The beginning of a name counts before a similar name, and a whole word before a part of one.
+
+    More than three names are not suggested.
+    """
+    assert nearest(asked, ("a100-8", "a3-8g", "a4-8g", "a4x-4g", "a4x-metal", "b200-8")) == meant

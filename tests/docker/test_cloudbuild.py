@@ -140,7 +140,7 @@ def digest_step_output(tmp_path: Path) -> str:
     return done.stdout
 
 
-def test_ends_with_a_piece_of_a_site_file(digest_step_output: str) -> None:
+def test_ends_with_lines_for_a_site_file(digest_step_output: str) -> None:
     _, _, piece = digest_step_output.partition("\n")
     name = cloudbuild.values()["_NAME"]
     assert yaml.safe_load(piece) == {"kubernetes": {"image": f"{name}@{DIGEST}"}}

@@ -5,9 +5,13 @@ Its target `cpu` is built for real in tests/cluster/test_image.py.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
+from pathlib import Path
 
+import pytest
 import yaml
 from tests.factories import cloudbuild, dockerfile
 from tests.factories.paths import ROOT
@@ -18,7 +22,7 @@ PINNED = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
 SECRET = re.compile(r"passw|secret|token|credential|private|key", re.IGNORECASE)
 
 
-def test_what_it_builds_on_is_pinned_by_tag_and_digest() -> None:
+def test_base_images_are_pinned_by_tag_and_digest() -> None:
     assert PINNED.fullmatch(dockerfile.arguments()["BASE"])
     own = dockerfile.stages()
     assert {base for base in own.values() if base not in own} == {"${BASE}", "${RUNTIME_BASE}"}
@@ -26,12 +30,21 @@ def test_what_it_builds_on_is_pinned_by_tag_and_digest() -> None:
     assert "latest" not in dockerfile.FILE.read_text()
 
 
-def test_both_ways_of_building_take_the_same_base_with_gpus() -> None:
+def test_all_builders_use_the_same_gpu_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, script in (("docker", "exit 1"), ("podman", 'printf "%s\\n" "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    command = ["bash", str(ROOT / ".ci" / "release"), "image", "gpu"]
+    built = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     for name in ("BASE", "RUNTIME_BASE"):
         base = cloudbuild.values()[f"_{name}"]
         assert PINNED.fullmatch(base)
-        assert RELEASE["env"][f"GPU_{name}"] == base
+        assert f"{name}={base}" in built
         assert base in README
+    assert f"VERSION={cloudbuild.values()['_VERSION']}" in built
 
 
 def test_the_image_has_a_user_that_is_not_root() -> None:
@@ -45,7 +58,7 @@ def test_nccl_tests_are_compiled_for_all_gpus_unless_some_are_named() -> None:
     assert '[ -n "$NVCC_GENCODE" ] || unset NVCC_GENCODE;' in compiles
 
 
-def test_nothing_is_fetched_but_packages_and_one_commit() -> None:
+def test_only_packages_and_one_commit_are_fetched() -> None:
     """ADD would take URLs whose content can change; COPY takes stages only."""
     found = dockerfile.instructions()
     assert {one.word for one in found} <= {"ARG", "COPY", "FROM", "LABEL", "RUN", "WORKDIR"}
@@ -63,7 +76,7 @@ def test_no_argument_and_no_label_is_a_secret() -> None:
     assert [text for text in settings if SECRET.search(text.partition("=")[0])] == []
 
 
-def test_host_keys_go_in_the_layer_that_made_them() -> None:
+def test_host_keys_are_removed_in_the_layer_that_made_them() -> None:
     makers = [one.rest for one in dockerfile.instructions() if "openssh-server" in one.rest]
     assert makers
     assert all(re.search(r"rm -rf .*/etc/ssh/ssh_host_\*", text) for text in makers)
@@ -104,9 +117,10 @@ def test_everything_that_pip_installs_by_default_has_a_hash_of_the_lock() -> Non
     assert len(hashes) > len(names)
 
 
-def test_what_builders_pass_is_an_argument_and_a_stage() -> None:
+def test_builders_pass_only_known_arguments_and_stages() -> None:
     jobs = RELEASE["jobs"]
     texts = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
+    texts.append((ROOT / ".ci" / "release").read_text())
     texts.append(" ".join(cloudbuild.steps()["build"].args))
     # BuildKit's own: https://docs.docker.com/build/cache/backends/inline/
     known = {*dockerfile.arguments(), "BUILDKIT_INLINE_CACHE"}

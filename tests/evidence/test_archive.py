@@ -66,7 +66,7 @@ def test_evidence_is_unpacked_unmodified(tmp_path: Path, compress: type[bytes]) 
     assert evidence.check_checksums(tmp_path / "there" / "evidence") == ()
 
 
-def test_unpacked_evidence_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+def test_unpacked_evidence_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     open_to_all = member("evidence/logs/10-script/0-0.log")
     open_to_all.mode = 0o7777
     unpack(packed((member("evidence", tarfile.DIRTYPE), b""), (open_to_all, b"x")), tmp_path / "in")

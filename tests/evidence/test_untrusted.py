@@ -1,4 +1,4 @@
-"""Folders and archives of others: what is read, what is left out, and which limits hold."""
+"""Folders and archives from others: the files that are read or left out, and the limits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def refused(path: Path, limits: Limits | None = None) -> Code:
 
 
 @pytest.mark.parametrize("packer", PACKERS)
-def test_archives_of_all_forms_have_the_same_files(tmp_path: Path, packer: str) -> None:
+def test_archives_of_all_formats_have_the_same_files(tmp_path: Path, packer: str) -> None:
     (tmp_path / "x").write_bytes(PACKERS[packer](FILES | {"n" * 300 + ".log": b"long\n"}))
     found = contents(tmp_path / "x", Limits(ratio=10_000))
     assert {
@@ -146,12 +146,12 @@ class TestLimits:
         assert refused(tmp_path, Limits(files=4)) is Code.LOGS_TOO_MANY
         assert refused(tmp_path, Limits(until=0.0)) is Code.ARCHIVE_TOO_LARGE
 
-    def test_of_folders_in_each_other(self, tmp_path: Path) -> None:
+    def test_of_nested_folders(self, tmp_path: Path) -> None:
         (tmp_path / "/".join("abcdef")).mkdir(parents=True)
         assert contents(tmp_path, Limits(folders=6)) == {}
         assert refused(tmp_path, Limits(folders=5)) is Code.LOGS_TOO_MANY
 
-    def test_of_archives_in_each_other(self, tmp_path: Path) -> None:
+    def test_of_nested_archives(self, tmp_path: Path) -> None:
         raw = tar({"x.log": b"x"})
         for _ in range(20):
             raw = zipped({"x.zip": raw})

@@ -32,7 +32,7 @@ _WEBSOCKET = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 @dataclass(kw_only=True)
 class ApiServer:
-    """A running stand-in: answers by path, and the requests so far."""
+    """A running stand-in: its answers by path, and the requests so far."""
 
     port: int = 0
     answers: dict[str, Answer] = field(default_factory=dict)

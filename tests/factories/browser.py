@@ -26,7 +26,7 @@ _OPTIONS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
-#: What a page must not cause: messages of the console, refusals by the policy, dialogs, requests.
+#: Events that a page must not cause: console messages, refusals by the policy, dialogs, requests.
 _COMPLAINTS = (
     "Runtime.exceptionThrown",
     "Runtime.consoleAPICalled",
@@ -46,7 +46,7 @@ class Browser:
     _number: int = 0
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command, and return its result; events before it are kept if they complain."""
+        """Send a command, and return its result; keep earlier events that report a problem."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if self.session:
@@ -60,7 +60,7 @@ class Browser:
         raise AssertionError("the browser ended")
 
     def open(self, page: Path) -> list[str]:
-        """Open a page, wait until it is loaded, and return what it complained about."""
+        """Open a page, wait until it is loaded, and return the problems that it reported."""
         self.complaints.clear()
         self.call("Page.navigate", url=page.as_uri())
         for answer in self.answers:
@@ -91,7 +91,7 @@ class Browser:
     def look(
         self, target: Path, *, media: str = "screen", scheme: str = "light", part: str = ""
     ) -> None:
-        """Write a picture of what the window shows, or of the element with a selector."""
+        """Write a picture of the window's content, or of the element with a selector."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
         done = self.call("Page.captureScreenshot", **(self._clip(part) if part else {}))

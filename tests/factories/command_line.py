@@ -9,9 +9,11 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
+import pytest
 from tests.factories.paths import CLI
 
 from accept.__main__ import main
@@ -41,7 +43,7 @@ class Done:
 
     @property
     def error(self) -> str:
-        """Return the code of the one error on stderr, such as E-HOST-TWICE; "" without an error."""
+        """Return the code of the one error on stderr, such as E-RUN-NONE; "" without an error."""
         codes = re.findall(r"^error\[([A-Z0-9-]+)\]: ", self.err, re.MULTILINE)
         assert len(codes) <= 1, self.err
         return codes[0] if codes else ""
@@ -80,6 +82,14 @@ def program(*args: object, **environment: str) -> Done:
         check=False,
     )
     return Done(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def installed(name: str) -> Path:
+    """Return the installed script with this name; skip the test if there is none."""
+    script = Path(sys.executable).with_name(name)
+    if not script.is_file():
+        pytest.skip(f"{name} is not installed beside this Python")
+    return script
 
 
 def refused(*args: object, code: int = 2, error: str = "") -> str:

@@ -21,7 +21,7 @@ _HELPERS = {"tests", "benchmarks"}
 def _imports(path: Path) -> Iterator[str]:
     """Yield every module, or name in a module, that a file imports.
 
-    Of a conftest.py only what it imports when it is loaded: its fixtures may not be used.
+    Of a conftest.py, only the imports at its loading count: its fixtures may not be used.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in tree.body if path.name == "conftest.py" else ast.walk(tree):

@@ -125,7 +125,7 @@ def _bad_pairs(rate: float, share: float) -> Callable[[random.Random], Draw]:
 
 
 def _bad_node(chance: random.Random) -> Draw:
-    """One node is bad in all its pairs, but not alone; a tenth of all other pairs is bad, too."""
+    """Make one node bad in all its pairs, but not alone, and a tenth of all other pairs as well."""
     host = chance.choice(HOSTS)
     others = [name for name in HOSTS if name != host]
     bad = [(host, other) for other in others] + _pairs(chance, 0.1, others)
@@ -146,7 +146,7 @@ def _two_slow_nodes(chance: random.Random) -> Draw:
 
 
 def _subset(chance: random.Random) -> Draw:
-    """Each log is kept with the same random probability."""
+    """Keep each log with the same random probability."""
     kept = chance.uniform(0.2, 0.9)
     return Draw(changes=(lambda _, text: text if chance.random() < kept else None,))
 

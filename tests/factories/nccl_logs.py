@@ -26,6 +26,7 @@ def table(
     busbw: float,
     *,
     sizes: Sequence[int] = (1 << 30, 2 << 30, TOP),
+    factor: int = 2,
     checked: bool = True,
     device: str = DEVICE,
     missing: int = 0,
@@ -33,11 +34,11 @@ def table(
     """Return a complete table with header and footer; the last host has `missing` ranks less."""
     ranks = [(host, gpu) for host in hosts for gpu in gpus]
     ranks = ranks[: len(ranks) - missing]
-    asked = f"minBytes {sizes[0]} maxBytes {sizes[-1]} step: 2(factor) warmup iters: 5 iters: 20"
+    asked = f"minBytes {sizes[0]} maxBytes {sizes[-1]} step: {factor}(factor) warmup iters: 5"
     lines = [
         "# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902",
         f"# Collective test starting: {collective}_perf",
-        f"# nThread 1 nGpus 1 {asked} agg iters: 1 validation: 1 graph: 0",
+        f"# nThread 1 nGpus 1 {asked} iters: 20 agg iters: 1 validation: 1 graph: 0",
         "#",
         "# Using devices",
     ]
@@ -55,12 +56,12 @@ def table(
         f"#{'(B)':>11}{'(elements)':>14}{'(us)':>35}{units}{'(us)':>9}{units}",
     ]
     # A single rank sends nothing; nccl-tests reports a bus bandwidth of 0.
-    factor = bus_factor(collective, len(ranks))
-    factor = 1.0 if factor is None else factor
+    share = bus_factor(collective, len(ranks))
+    share = 1.0 if share is None else share
     redop = "sum" if collective == "all_reduce" else "none"
     for size in sizes:
-        algbw = busbw / (factor or 1.0)
-        side = f"{size / algbw / 1e3:>8.1f}{algbw:>8.2f}{algbw * factor:>8.2f}"
+        algbw = busbw / (share or 1.0)
+        side = f"{_time(size / algbw / 1e3):>9}{algbw:>8.2f}{algbw * share:>8.2f}"
         out = "0" if checked else "N/A"
         inside = "N/A" if collective == "alltoall" or not checked else "0"
         lines.append(
@@ -69,13 +70,19 @@ def table(
         )
     lines += [
         "# Out of bounds values : 0 OK",
-        f"# Avg bus bandwidth    : {busbw * bool(factor):g} ",
+        f"# Avg bus bandwidth    : {busbw * bool(share):g} ",
         "#",
         f"# Collective test concluded: {collective}_perf",
         "#",
         "",
     ]
     return "\n".join(lines)
+
+
+def _time(microseconds: float) -> str:
+    """Return a time with the digits of nccl-tests."""
+    digits = 0 if microseconds >= 10_000 else 1 if microseconds >= 100 else 2
+    return f"{microseconds:.{digits}f}"
 
 
 def log(hosts: Sequence[str], gpus: Sequence[int], speed: Speed, *, seed: object = 0) -> str:

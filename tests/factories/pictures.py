@@ -6,10 +6,13 @@ Screens are SVG, with the same bytes each time. Pictures of `report.html` are PN
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tempfile
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from unittest import mock
 
 from rich.console import Console
 from rich.text import Text
@@ -18,15 +21,18 @@ from tests.factories.browser import PROGRAM, browser
 from tests.factories.paths import ROOT
 from tests.factories.reported_runs import reported
 
+from accept.commands import judge
+from accept.commands.demo import unpack_demo
 from accept.core.report import text
+from accept.core.report.text import Place
 from accept.report.data import Run
 from accept.report.html import render_html
 
 FOLDER = ROOT / "docs" / "pictures"
-#: Case of `reported_runs` -> title of its screen.
+#: Case of `reported_runs` -> title of its screen; `node` is the run of `accept demo`.
 SCREENS = {
     "pass": "64 good nodes",
-    "node": "one bad node, on a network with bad pairs",
+    "node": "accept demo: 32 simulated nodes",
     "leaf": "a leaf switch that is slow for one GPU of eight nodes",
     "fabric": "a network with bad pairs, and good nodes",
     "wrong": "wrong data",
@@ -36,6 +42,8 @@ REPORTS = {
     "report-node": ("node", ""),
     "report-leaf-pairs": ("leaf", "#pairs"),
 }
+#: The report of the demo on a machine of a user.
+_REPORT = "~/.local/state/accept/runs/demo/report.html"
 _COLUMNS = 80
 _WIDTH, _HEIGHT = 1100, 1200
 #: As the format of rich, without a font that would be loaded from the network.
@@ -58,8 +66,15 @@ line-height: {line_height}px }}
 """
 
 
+@cache
 def _run(name: str) -> Run:
-    """Return the run of a case under names such as a real run has."""
+    """Return the demo, or the run of a case under names such as a real run has."""
+    if name == "node":
+        with (
+            tempfile.TemporaryDirectory() as runs,
+            mock.patch.dict(os.environ, {"ACCEPT_RUNS": runs}),
+        ):
+            return judge.reported(judge.judge_path(str(unpack_demo()), expect=()))
     run = reported(name)
     verdict = replace(run.verdict, machine="h100-8", suite="standard", attempt="20260921-1413-7c1e")
     return replace(run, verdict=verdict)
@@ -67,7 +82,9 @@ def _run(name: str) -> Run:
 
 def screen(name: str) -> str:
     """Return the screen of a case as SVG."""
-    shown = Text.from_ansi(text.table(_run(name).verdict, _COLUMNS, color=True))
+    run = _run(name)
+    place = Place(report=_REPORT if run.commands else "", commands=run.commands)
+    shown = Text.from_ansi(text.table(run.verdict, _COLUMNS, color=True, place=place))
     width = max(line.cell_len for line in shown.split())
     console = Console(
         record=True, file=io.StringIO(), width=width, force_terminal=True, color_system="standard"

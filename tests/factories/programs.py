@@ -99,7 +99,7 @@ def launch(
         port = environment["ACCEPT_MASTER_PORT"]
         static = ["--master-addr", "127.0.0.1", "--master-port", port]
         command = [str(_BIN / "torchrun"), "--nproc-per-node", str(ranks), *static, *command[1:]]
-    # Far above what any of them takes: only a launch that never ends gets there.
+    # Much longer than any launch takes, so only one that hangs reaches it.
     ran = subprocess.run(
         command,
         env=environment,

@@ -1,6 +1,6 @@
 """Runs for reports: the judged runs of simulated clusters, with times, figures of GPUs and changes.
 
-The page for a look: `python -m tests.factories.reported_runs FOLDER [CASE]...`.
+To look at the pages: `python -m tests.factories.reported_runs FOLDER [CASE]...`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from accept.report.html import render_html
 #: The first execution of each run, in seconds since 1970.
 _START = 1_790_000_000.0
 _GPUS = 8
-#: A name and a version that would run a script or leave their place if they were not escaped.
+#: A name and a version that would run a script or break the layout if they were not escaped.
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"\u202e&{{7*7}}"
 
 

@@ -203,7 +203,7 @@ class Cluster:
     fixed: bool = False
     #: Seed of the GPUs that a scheduler gives to each pair.
     schedule: str = ""
-    #: What an ideal judge names: nodes by index, and other faults.
+    #: The faults that an ideal judge names: nodes by index, and others.
     bad: frozenset[int] = frozenset()
     faults: tuple[Fault, ...] = ()
     #: Pairs are slow that no host or group explains.
@@ -302,7 +302,7 @@ def judged(
     bound: float | None = None,
     places: Mapping[str, str] | None = None,
 ) -> tuple[Attribution, Blocks]:
-    """Return what the measurements of a simulated cluster show, and the blocks of near hosts."""
+    """Return the attribution of the measurements of a cluster, and the blocks of near hosts."""
     population = Population(measurements=tuple(measurements), noise=noise, bound=bound)
     blocks = find_blocks([population], places or {})
     return attribute(events(near_and_far(population, blocks)), places=places), blocks

@@ -1,4 +1,4 @@
-"""Simulated clusters with faults, each with what an ideal judge would name."""
+"""Simulated clusters with faults, each with the suspects that an ideal judge would name."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def score(cluster: Cluster, outcome: Outcome) -> Score:
         hidden = fault.hidden(outcome.measured) if fault.devices else set[int]()
         visible = own - hidden - bad
         if own and len(visible) <= (SuspectKind.LEAF in fault.kinds or bool(own & bad)):
-            # Nothing is seen to be slow, or only one host, so it is right to name it.
+            # The measurements show no slow host or only one, so naming that host is correct.
             owners |= own
             continue
         faults += 1
@@ -170,7 +170,7 @@ def _border(share: float, factor: float) -> _Make:
 
 
 def _group_fault(draw: Draw, group: frozenset[int]) -> Fault:
-    """Return the fault of what connects a group with all other hosts."""
+    """Return a fault of the connection between a group and all other hosts."""
     rest = frozenset(range(draw.count)) - group
     kinds = frozenset((SuspectKind.BORDER, SuspectKind.SWITCH))
     return Fault(kinds=kinds, members=(group, rest))

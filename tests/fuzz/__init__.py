@@ -1,6 +1,6 @@
 """Hostile input for all readers of untrusted data: `make fuzz`, and a small part in the tests.
 
-Each input is made from a seed, its kind and its number alone, so that any can be made again.
+Each input depends only on a seed, its kind and its number, so any input can be generated again.
 """
 
 

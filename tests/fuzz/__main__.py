@@ -17,7 +17,7 @@ from types import FrameType
 
 from tests.fuzz.kinds import KINDS, attempt, input_of
 
-#: So much memory, so large a file and so long a time are failures by themselves.
+#: Limits of memory, file size and time. An input that exceeds one of them is a failure.
 _MEMORY, _FILE, _SECONDS = 4 << 30, 256 << 20, 60
 #: Most that memory may grow after the first tenth of the inputs, in MiB.
 _GROWTH = 64

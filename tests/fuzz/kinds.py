@@ -27,7 +27,7 @@ from accept.core.nccl_tests.table import Log
 from accept.evidence import archive
 
 _LOGS = TESTS / "logs"
-#: A message that is shown; longer ones would fill a report.
+#: Maximum length of a message; a longer one would fill a report.
 _LONGEST = 4000
 
 
@@ -35,9 +35,9 @@ class Kind(NamedTuple):
     """A reader and the generator of its inputs."""
 
     make: Callable[[Random], bytes]
-    #: Reads an input, in an empty folder, and returns what became of it. It may raise AcceptError.
+    #: Reads an input, in an empty folder, and returns the outcome. It may raise AcceptError.
     read: Callable[[bytes, Path], str]
-    #: The first inputs: those that want the most memory.
+    #: The first inputs, which need the most memory.
     bombs: Callable[[], list[bytes]] = list
 
 
@@ -246,7 +246,7 @@ KINDS: dict[str, Kind] = {
 def attempt(name: str, seed: int, number: int) -> tuple[bytes, str]:
     """Generate an input and read it; return it and the outcome.
 
-    Raises Broken, or what the reader raised and should not have.
+    Raises Broken, or an exception that the reader should not have raised.
     """
     raw = input_of(name, seed, number)
     with tempfile.TemporaryDirectory(prefix="accept-fuzz-") as scratch:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Literal
 
-#: What may land anywhere in a text.
+#: Bytes that are inserted anywhere in a text.
 WORDS = (
     b"\n",
     b"\r\n",
@@ -50,7 +50,7 @@ WORDS = (
     b"-----END ACCEPT EVIDENCE-----",
     b"../../outside",
 )
-#: What may stand in the place of any value.
+#: Values that replace any other value.
 VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -219,7 +219,7 @@ def archive(chance: Random, files: dict[str, bytes]) -> bytes:
             form: Literal[1, 2] = chance.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT))
             raw += _member(odd, content, form, chance.choice((None, None, 0, 1 << 20, 1 << 40)))
     raw += bytes(chance.choice((0, 512, 1024, 10_240)))
-    # Without the time: an input can be made again.
+    # Without the time, so that an input can be generated again.
     return gzip.compress(bytes(raw), 1, mtime=0) if chance.random() < 0.3 else bytes(raw)
 
 

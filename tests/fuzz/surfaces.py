@@ -31,6 +31,7 @@ from tests.factories.simulated_worlds import BY_NAME
 from tests.fuzz import Broken, mutate
 
 from accept import config
+from accept.app import command_line as line
 from accept.app import commands
 from accept.backends import load_job, progress_of
 from accept.backends.requirements import answers, count, machine_of
@@ -297,7 +298,7 @@ def read_bucket(raw: bytes, folder: Path) -> str:
     target.parent.mkdir()
     store = bucket._object_store()
     try:
-        # Without time for it, nothing is tried again.
+        # No time is left for retries.
         with (
             mock.patch.object(store, "place_of", return_value=place),
             mock.patch.object(bucket, "_SECONDS", 0.0),
@@ -356,7 +357,7 @@ def make_answers(chance: Random) -> bytes:
 
 
 def read_answers(raw: bytes, folder: Path) -> str:
-    """Discover the hosts, and read what they list."""
+    """Discover the hosts, and read their lists."""
     replies = {f"h{i}": Answer(exit=e, out=o, err=r) for i, (e, o, r) in enumerate(json.loads(raw))}
 
     async def run(argv: list[str], **_: object) -> Answer:
@@ -453,7 +454,7 @@ def read_screen(raw: bytes, folder: Path) -> str:
 def _words() -> tuple[list[str], list[str]]:
     """Return the names of the commands and of all options."""
     source = "".join(path.read_text(encoding="utf-8") for path in (CLI / "accept/app").glob("*.py"))
-    return [*commands._COMMANDS], sorted(set(re.findall(r"\"(--?[a-z][a-z-]*)\"", source)))
+    return [*commands.COMMANDS], sorted(set(re.findall(r"\"(--?[a-z][a-z-]*)\"", source)))
 
 
 _VALUES = (
@@ -504,14 +505,14 @@ def make_words(chance: Random) -> bytes:
             word = chance.choice(_HOSTILE).replace("\0", "")
         else:
             word = "".join(chance.choices(string.printable, k=chance.randrange(1, 12)))
-        # Not the whole disk, and not the folder of other inputs.
+        # A path must not name the whole disk or the folder of other inputs.
         words.append("x" if word.strip().strip("/.") == "" and word.strip() != "." else word)
     if words[:1] == ["run"]:
         words.append("--dry-run")
     return json.dumps(words).encode()
 
 
-_DECLARE = commands.command_line
+_DECLARE = line.command_line
 
 
 @cache
@@ -527,7 +528,7 @@ def _command_line(names: Iterable[str]) -> Any:
 def read_words(raw: bytes, folder: Path) -> str:
     """Call `accept` with the words."""
     words = json.loads(raw)
-    with alone(folder), mock.patch.object(commands, "command_line", _command_line):
+    with alone(folder), mock.patch.object(line, "command_line", _command_line):
         return _call(*words)
 
 

@@ -16,6 +16,6 @@ def test_hostile_input_is_read_or_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_input_can_be_made_again(kind: str) -> None:
+def test_an_input_can_be_generated_again(kind: str) -> None:
     assert [input_of(kind, 7, n) for n in range(20)] == [input_of(kind, 7, n) for n in range(20)]
     assert input_of(kind, 7, 9) != input_of(kind, 8, 9)

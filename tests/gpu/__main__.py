@@ -28,7 +28,7 @@ class Outcome(str, Enum):
 
 
 def attempt(part: Callable[[Gpus, float], str], gpus: Gpus, seconds: float) -> tuple[Outcome, str]:
-    """Run a part; return its outcome and what it found."""
+    """Run a part; return its outcome and its findings."""
     if seconds <= 0:
         return Outcome.SKIPPED, "no time is left"
     try:

@@ -1,4 +1,4 @@
-"""The parts of `make test-gpu`: what each one starts, and what must come out.
+"""The parts of `make test-gpu`: the programs that each one starts, and the results it requires.
 
 Only the standard library is imported, because the interpreter may have torch and little else.
 """
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "launchers" / "programs"
-#: What `make gpu-kit` prepared for this version of Python.
+#: The packages that `make gpu-kit` prepared for this version of Python.
 KIT = ROOT / "build" / "gpu-kit" / f"{sys.version_info.major}.{sys.version_info.minor}"
 #: Folders with nccl-tests, besides PATH, as in docker/README.md.
 _NCCL_TESTS = ("/opt/nccl-tests/build", "/third_party/nccl-tests/build")

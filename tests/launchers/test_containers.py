@@ -89,7 +89,9 @@ def run(tmp_path: Path) -> Run:
     ("runtime", "expected"),
     [("docker", DOCKER), ("podman", PODMAN), ("apptainer", APPTAINER)],
 )
-def test_command_line(runtime: str, expected: str, run: Run, tmp_path: Path) -> None:
+def test_each_runtime_has_its_command_line(
+    runtime: str, expected: str, run: Run, tmp_path: Path
+) -> None:
     env = settings(tmp_path / "site.yaml", runtime=runtime)
     words = f"find_runtime && in_container {tmp_path} /bin/sh ./coordinate.sh 'two words'"
     shown = run(words, env=env).stdout

@@ -48,7 +48,7 @@ def sh(script: str | Path, *args: str, **environment: str) -> subprocess.Complet
     )
 
 
-#: One for each thing that templates look at: GPUs or none, a script, devices to be found.
+#: A machine for each property that templates depend on: GPUs, a script, detection of devices.
 MACHINES = ("cpu", "gpu", "a4-highgpu-8g")
 
 
@@ -81,7 +81,7 @@ def test_rendered_scripts_pass_shellcheck(rendered: Path) -> None:
     checker = shutil.which("shellcheck", path=beside)
     if not checker:
         pytest.skip("no shellcheck here")
-    # With GPUs and without: the templates know no other difference.
+    # With GPUs and without: the templates make no other distinction.
     folders = [rendered / "cpu", rendered / "gpu"]
     scripts = [path for f in folders for path in (*sorted(f.glob("steps/*.sh")), f / "env.sh")]
     command = [checker, "--external-sources", f"--source-path={LAUNCHERS}", *map(str, scripts)]
@@ -181,7 +181,7 @@ class TestRank:
         assert (found["ACCEPT_HOST"], found["ACCEPT_LOCAL_RANK"]) == ("h7", "3")
         assert found["ACCEPT_DIR"] == str(node)
 
-    def test_brings_the_nodes_settings_and_its_own_scratch(self, node: Path) -> None:
+    def test_has_the_settings_and_the_scratch_folder_of_the_node(self, node: Path) -> None:
         found = self.env(node)
         assert found["NCCL_OWN"] == "a b"
         assert found["TMPDIR"] == f"{node}/tmp"
@@ -193,7 +193,7 @@ class TestRank:
     def test_on_one_host_it_uses_the_loopback(self, node: Path) -> None:
         assert self.env(node)["GLOO_SOCKET_IFNAME"] == "lo"
 
-    def test_a_setting_of_the_users_own_is_kept(self, node: Path) -> None:
+    def test_a_setting_of_the_user_is_kept(self, node: Path) -> None:
         assert self.env(node, NCCL_SOCKET_IFNAME="eth7")["NCCL_SOCKET_IFNAME"] == "eth7"
 
     @pytest.mark.parametrize(("rank", "own", "shift"), [("0", "2", "2"), ("1", "5", "4")])
@@ -220,7 +220,7 @@ class TestRank:
         self.env(node, ACCEPT_PROGRESS=str(tmp_path / "progress" / "deep"))
         assert (tmp_path / "progress" / "deep").is_dir()
 
-    def test_the_rank_is_the_process_itself(self, node: Path) -> None:
+    def test_the_exit_status_is_that_of_the_program(self, node: Path) -> None:
         assert sh(node / "rank.sh", "sh", "-c", "exit 7").returncode == 7
 
 
@@ -232,7 +232,7 @@ class TestSteps:
         render(resolve(Options(machine="cpu", nodes=1))).write(tmp_path)
         (tmp_path / "tmp").mkdir()
         (tmp_path / "group").write_text("h0 h0 127.0.0.1 22 2\n")
-        # Just what a host has at the very least.
+        # The tools that every host has.
         (tmp_path / "bin").mkdir(exist_ok=True)
         basic = (
             "sh",
@@ -282,7 +282,7 @@ class TestSteps:
             ("5.0.8", "plm_ssh_agent", "orte_keep_fqdn_hostnames"),
         ],
     )
-    def test_speaks_the_parameters_of_each_open_mpi(
+    def test_uses_the_parameter_names_of_each_open_mpi(
         self, node: Path, version: str, has: str, has_not: str
     ) -> None:
         fake = node / "bin" / "mpirun"
@@ -296,7 +296,7 @@ class TestSteps:
         assert f"'{has}' '/bin/sh " in done.stdout
 
     @pytest.mark.parametrize(("build", "is_asked"), [("per_iter_timing", True), ("", False)])
-    def test_times_each_repetition_only_with_builds_that_can(
+    def test_times_each_repetition_only_with_builds_that_support_it(
         self, node: Path, tmp_path: Path, build: str, *, is_asked: bool
     ) -> None:
         folder = tmp_path / "gpus"
@@ -483,7 +483,7 @@ class TestWatchdog:
 
     def test_remove_makes_the_watchdog_remove_the_folder(self, node: Path) -> None:
         guard = self.guard(node, "600", "600")
-        # With it the workstation would end the processes by itself; the guard does not need it.
+        # The workstation would end the processes with kill.sh; the watchdog does not need it.
         (node / "kill.sh").write_text("exit 1\n")
         done = sh(LAUNCHERS / "manage.sh", "remove", str(node))
         assert (done.returncode, done.stdout) == (0, "")
@@ -596,7 +596,7 @@ kill "$daemon"
 @pytest.mark.real
 @pytest.mark.parametrize("venv", [VENV, VENV_MPI4], ids=["Open MPI 5", "Open MPI 4"])
 def test_mpirun_starts_daemons_on_a_thousand_hosts(tmp_path: Path, venv: Path) -> None:
-    """Their names do not resolve, as those of pods. Each is a call of the agent, which fails."""
+    """The names do not resolve, like those of pods. Each start calls the agent, which fails."""
     if not (venv / "bin" / "mpirun").exists():
         pytest.skip(f"no mpirun in {venv}")
     bundle = render(resolve(Options(machine="cpu", hosts=("a", "b"))))
@@ -658,7 +658,7 @@ class TestPodEntrypoint:
         return pod
 
     def fill(self, pod: Path, **scripts: str) -> None:
-        """Unpack what a pod gets, with some scripts replaced."""
+        """Unpack the files of a pod, with some scripts replaced."""
         bundle = render(resolve(Options(machine="cpu", hosts=("a", "b"))))
         changed = {f"{name}.sh": text.encode() for name, text in scripts.items()}
         archive = replace(bundle, files={**bundle.files, **changed}).archive()
@@ -703,7 +703,7 @@ class TestPodEntrypoint:
         return entry.returncode, output.splitlines()[-1]
 
     def ready(self, pod: Path, entry: subprocess.Popen[str]) -> None:
-        # It is there a moment before it is written.
+        # The file exists a moment before its content is written.
         timer = pod / "timer"
         while not timer.exists() or not timer.read_text().strip():
             assert entry.poll() is None
@@ -754,7 +754,7 @@ class TestPodEntrypoint:
         assert launch.is_separate
 
     @pytest.mark.parametrize("sent", [True, False])
-    def test_the_coordinator_waits_a_while_for_finished_steps(
+    def test_the_coordinator_waits_for_a_limited_time_for_finished_steps(
         self, pod: Path, *, sent: bool
     ) -> None:
         self.fill(pod, coordinate=': > "$2"; echo 5 > status; echo over 1<>events\n')
@@ -787,7 +787,7 @@ class TestPodEntrypoint:
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of its own")
     def test_as_the_first_process_reaps_dead_children(self, pod: Path) -> None:
-        # An sshd whose sessions end before what they started.
+        # An sshd whose sessions end before the processes that they started.
         self.tool(
             pod.parent / "bin" / "sshd",
             '[ "$1" != -t ] || exit 0; echo "Server listening" >&2\n'
@@ -877,7 +877,7 @@ class TestPodEntrypoint:
                 (there / tool.name).symlink_to(tool)
         entry = self.start(pod, PATH=str(there), ACCEPT_IMAGE="img:1")
         code, last = self.ended(entry)
-        assert (code, last[:34]) == (20, "without these no run is possible: ")
+        assert (code, last.partition(":")[0]) == (20, "every run needs these")
         log = (pod / "pod.log").read_text()
         assert log.splitlines()[1] == "the image img:1 lacks: ssh ssh-keygen mpirun"
 
@@ -930,7 +930,7 @@ class TestPodEntrypoint:
 
     def test_an_invalid_key_is_reported(self, pod: Path) -> None:
         (pod.parent / "key").write_text("no key\n")
-        assert self.ended(self.start(pod)) == (20, "the run's key is none that ssh-keygen reads")
+        assert self.ended(self.start(pod)) == (20, "ssh-keygen cannot read the run's key")
 
     def test_saves_the_environment_of_the_container_without_its_own_variables(
         self, pod: Path

@@ -28,7 +28,7 @@ def test_no_innocent_node_is_accused_and_the_bad_one_is_found(
     tmp_path: Path, world: str, seed: int
 ) -> None:
     if MORE is None:
-        pytest.skip("needs logs of all pairs and of 1, 2 and 4 GPUs a node: ACCEPT_TEST_LOGS=DIR")
+        pytest.skip("needs logs of all pairs and of 1, 2 and 4 GPUs per node: ACCEPT_TEST_LOGS=DIR")
     one = draw(world, seed)
     verdict = judged(MORE, tmp_path, *one.changes)
     assert innocent(verdict, one.injected) == set()

@@ -122,7 +122,7 @@ class TestSuspects:
     def test_too_many_slow_nodes_to_name_any(
         self, folder: Path, slow_ones: int, more: float, state: str
     ) -> None:
-        """Worse evidence never turns a rejection into a pass, though many widen the limit."""
+        """More slow nodes never turn a rejection into a pass, although they widen the limit."""
         folder.mkdir()
         for number, node in enumerate(NODES):
             share = 0.9 if number < slow_ones else more if number == 7 else 1.0
@@ -603,7 +603,7 @@ class TestMachine:
 
 
 def error_of(*arguments: object) -> str:
-    """Judge what cannot be judged; return the code of the error."""
+    """Judge logs that are refused; return the code of the error."""
     done = accept("judge", *arguments)
     assert (done.code, done.out) == (6, "")
     return done.error
@@ -743,7 +743,7 @@ class TestExcerpts:
         assert good["exit"] != 0
 
     @pytest.mark.parametrize("part", [0.5, 0.8, 0.95])
-    def test_a_cut_off_log_alone_is_open(self, folder: Path, part: float) -> None:
+    def test_a_single_cut_off_log_is_left_open(self, folder: Path, part: float) -> None:
         folder.mkdir()
         text = table("all_reduce", ["a"], range(8), 480.0)
         (folder / "a.log").write_text(text[: int(len(text) * part)])

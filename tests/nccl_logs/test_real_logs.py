@@ -1,6 +1,6 @@
 """Judge real logs of ten healthy nodes, and copies with one slow or damaged part.
 
-The repository has 21 of the 204 logs. What needs more of them runs with ACCEPT_TEST_LOGS=DIR.
+The repository has 21 of the 204 logs. Tests that need more of them run with ACCEPT_TEST_LOGS=DIR.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def logs(request: pytest.FixtureRequest) -> Path:
 def more_logs() -> Path:
     """Return the folder with more logs; the test is left out if none was named."""
     if MORE is None:
-        pytest.skip("needs logs of all pairs and of 1, 2 and 4 GPUs a node: ACCEPT_TEST_LOGS=DIR")
+        pytest.skip("needs logs of all pairs and of 1, 2 and 4 GPUs per node: ACCEPT_TEST_LOGS=DIR")
     return MORE
 
 
@@ -129,7 +129,7 @@ def test_one_dead_pair_accuses_nobody_and_does_not_pass(
     assert verdict.state is State.FAIL
 
 
-def test_pair_with_only_a_message_of_the_launcher_accuses_nobody(
+def test_a_pair_with_only_a_message_of_the_launcher_accuses_nobody(
     tmp_path: Path, logs: Path
 ) -> None:
     message = "srun: error: cnode3-007: task 8: Killed\n"
@@ -138,7 +138,7 @@ def test_pair_with_only_a_message_of_the_launcher_accuses_nobody(
     assert verdict.state is State.FAIL
 
 
-def test_log_that_ends_between_two_tables_accuses_nobody(tmp_path: Path, logs: Path) -> None:
+def test_a_log_that_ends_between_two_tables_accuses_nobody(tmp_path: Path, logs: Path) -> None:
     def cut(name: str, text: str) -> str:
         return text[: text.index("# nccl-tests version", 100)] if name == PAIR else text
 

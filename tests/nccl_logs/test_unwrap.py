@@ -1,4 +1,4 @@
-"""Decorations of launchers, log collectors and editors do not change what a log contains."""
+"""Decorations of launchers, log collectors and editors do not change the content of a log."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tagged_inside(lines: Sequence[str]) -> list[str]:
     ]
 
 
-#: What is inside comes first.
+#: Decorations of the lines themselves, below those of launchers and collectors.
 SIGNS: dict[str, Decoration] = {
     "none": list,
     "removed": lambda lines: [line.lstrip("#") for line in lines],

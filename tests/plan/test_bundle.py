@@ -39,10 +39,10 @@ from accept.plan.chart import chart_folder
 from accept.plan.helm_values import helm_values, values_of
 from accept.plan.resolve import Options, Resolved, resolve
 
-#: A cluster: what is rendered for one names an image.
+#: The site file of a cluster, because a run on a cluster needs an image.
 SITE = TESTS / "site.yaml"
 CPU = ("-m", "cpu", "-n", 2, "--site", SITE)
-#: Maximum size of what a node gets, and of Helm values, in bytes.
+#: Maximum size of the archives for a node, and of Helm values, in bytes.
 LIMIT, VALUES_LIMIT = 450_000, 64_000
 MACHINES = ("cpu", "gpu", "a4-highgpu-8g", "a3-megagpu-8g")
 
@@ -203,7 +203,7 @@ class TestArchive:
         digest = hashlib.sha256(bz2.compress(text)).hexdigest()
         assert digest == "dd6a4384e9b35f6df2f3ad442709e91c82694bad0eab188dc0e1d915a6e916e9"
 
-    def test_holds_all_that_its_steps_name(self) -> None:
+    def test_contains_every_file_that_its_steps_name(self) -> None:
         _, bundle = rendered()
         for step in bundle.plan.steps:
             assert step.script in bundle.files
@@ -242,7 +242,7 @@ class TestArchive:
 
 class TestNothingOfThisMachine:
     @pytest.mark.parametrize("machine", MACHINES)
-    def test_is_in_what_is_rendered(self, machine: str) -> None:
+    def test_is_in_the_rendered_files(self, machine: str) -> None:
         run, bundle = rendered(machine)
         values = helm_values(run, bundle).encode()
         here = (str(SOURCE.parent), socket.gethostname(), str(Path.home()), getpass.getuser())

@@ -58,11 +58,11 @@ def refuse(run: Resolve) -> Refuse:
 
 
 class TestBackend:
-    def test_an_image_speaks_for_the_cluster(self, run: Resolve) -> None:
+    def test_an_image_selects_kubernetes(self, run: Resolve) -> None:
         assert run().backend == "kubernetes"
         assert run(nodes=1).backend == "kubernetes"
 
-    def test_hosts_speak_for_ssh(self, run: Resolve) -> None:
+    def test_hosts_select_ssh(self, run: Resolve) -> None:
         assert run(nodes=None, hosts=("a", "b")).backend == "ssh"
 
     def test_named_nodes_are_those_of_a_configured_cluster(self, run: Resolve) -> None:
@@ -81,7 +81,7 @@ class TestBackend:
 
 
 class TestImage:
-    def test_is_needed(self) -> None:
+    def test_is_required_on_a_cluster(self) -> None:
         with pytest.raises(BadInput) as error:
             resolve(Options(machine=KNOWN, nodes=64))
         assert error.value.code == Code.SITE_NO_IMAGE
@@ -125,7 +125,7 @@ class TestNodes:
         assert error.code == Code.NODES_TOO_MANY_NAMES
 
     @pytest.mark.parametrize("given", ["n1,n2,n3", "n[1-3]", "@FILE"])
-    def test_on_the_command_line(
+    def test_names_are_given_on_the_command_line(
         self, site: Callable[..., str], tmp_path: Path, given: str
     ) -> None:
         (tmp_path / "nodes").write_text("n1\nn2\nn3\n")
@@ -168,7 +168,7 @@ class TestGpus:
             ("  gpusPerPod: 8", {}, None, None),
         ],
     )
-    def test_of_a_pod_and_of_the_test(
+    def test_of_a_pod_may_differ_from_those_that_are_tested(
         self,
         run: Resolve,
         text: str,
@@ -184,7 +184,7 @@ class TestGpus:
         kinds = {reference.metric == "busbw" for reference in found.plan.references}
         assert kinds == ({True, False} if tested is None else {False})
 
-    def test_of_a_pod_are_enough_for_the_test(self, refuse: Refuse) -> None:
+    def test_of_a_pod_must_be_enough_for_the_test(self, refuse: Refuse) -> None:
         error = refuse("  gpusPerPod: 2", gpus_per_node=4)
         assert error.code == Code.SITE_GPUS_PER_POD
 
@@ -253,7 +253,7 @@ class TestResults:
         error = refuse(mounted, f"results: {{location: '{place}'}}")
         assert error.code == Code.SITE_RESULTS_IN_POD
 
-    def test_a_folder_that_is_mounted_is_taken(self, run: Resolve) -> None:
+    def test_a_mounted_folder_is_accepted(self, run: Resolve) -> None:
         mounted = (
             "  extraVolumes: [{name: d, hostPath: {path: /d}}]\n"
             "  extraVolumeMounts: [{name: d, mountPath: /data}]"

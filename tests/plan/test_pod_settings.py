@@ -1,4 +1,4 @@
-"""Settings of pods: those of the machine with those of the site, and what both imply."""
+"""Settings of pods: those of the machine, those of the site, and those that both imply."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class TestPlugin:
 
     @pytest.mark.parametrize("name", ["a3-megagpu-8g", "a3-highgpu-8g", "a4x-maxgpu-4g-metal"])
     @pytest.mark.parametrize("plugin", ["init", "image"])
-    def test_is_refused_for_machines_with_one_way_only(
+    def test_is_refused_for_machines_with_a_fixed_source(
         self, name: str, plugin: Literal["init", "image"]
     ) -> None:
         with pytest.raises(BadInput) as error:

@@ -25,11 +25,11 @@ from accept.core.text import format_size
 from accept.plan.resolve import Options, Resolved, resolve
 from accept.plan.selection import Selection
 
-#: Names of its own in a machine of ours that no other data knows.
+#: A machine of GPU nodes with published figures.
 FULL = "a4-highgpu-8g"
 
 
-#: A cluster.
+#: The site file of a cluster.
 SITE = str(TESTS / "site.yaml")
 
 
@@ -76,11 +76,11 @@ class TestNodes:
     def test_a_number_that_contradicts_the_hosts_is_refused(self) -> None:
         assert refusal(nodes=3, hosts=("a", "b")).code == Code.NODES_MISMATCH
 
-    def test_the_hosts_are_their_number(self) -> None:
+    def test_the_number_is_that_of_the_hosts(self) -> None:
         found = run(nodes=None, hosts=("a", "b", "c"))
         assert (found.plan.nodes, found.backend) == (3, "ssh")
 
-    def test_without_number_and_hosts_it_is_this_machine(self) -> None:
+    def test_without_number_and_hosts_this_machine_is_tested(self) -> None:
         found = run(nodes=None)
         assert (found.plan.nodes, found.backend) == (1, "local")
 
@@ -92,7 +92,7 @@ class TestNodes:
         file = site(tmp_path, "ssh: {hosts: ['n[1-3]', m]}")
         assert run(nodes=None, site=file).hosts == ("n1", "n2", "n3", "m")
 
-    def test_hosts_that_are_named_go_before_those_of_the_site(self, tmp_path: Path) -> None:
+    def test_named_hosts_replace_those_of_the_site(self, tmp_path: Path) -> None:
         file = site(tmp_path, "ssh: {hosts: [n1, n2]}")
         assert run(nodes=None, site=file, hosts=("a",)).hosts == ("a",)
 
@@ -253,7 +253,7 @@ class TestNccl:
 
 
 class TestExpect:
-    def test_goes_before_our_references(self) -> None:
+    def test_has_priority_over_shipped_references(self) -> None:
         first = plan(FULL, expect=("all-reduce@8G>=380",)).references[0]
         assert (first.kind, first.source, first.lower) == ("expectation", "--expect", 380.0)
 
@@ -264,7 +264,9 @@ class TestExpect:
         assert own == [("all-reduce", 300.0), ("alltoall", 40.0)]
         assert {r.source for r in found if r.check == "alltoall"} >= {f"{tmp_path}/site.yaml:1"}
 
-    def test_the_option_leaves_the_other_side_of_the_site(self, tmp_path: Path) -> None:
+    def test_the_option_replaces_only_one_side_of_the_site_expectations(
+        self, tmp_path: Path
+    ) -> None:
         file = site(tmp_path, "expect: ['connectivity>=2', 'connectivity<=50']")
         found = plan(FULL, site=file, expect=("connectivity<=40",)).references
         own = [(r.lower, r.upper) for r in found if r.kind == "expectation"]
@@ -425,7 +427,7 @@ class TestSizes:
         ("largest", "sizes"),
         [("8G", ["8M", "256M", "8G"]), ("1M", ["1K", "32K", "1M"]), ("64K", ["2K", "64K"])],
     )
-    def test_are_the_largest(self, largest: str, sizes: list[str]) -> None:
+    def test_are_the_largest_of_the_series(self, largest: str, sizes: list[str]) -> None:
         params = read(CollectiveParams, {"sizes": 3, "factor": 32, "max": largest})
         planned = message_sizes(params.min, params.max, params.factor)
         assert [format_size(size) for size in planned] == sizes
@@ -529,7 +531,7 @@ class TestBudget:
         assert refusal(budget=0.5).code == Code.OPTION_BUDGET
 
     @given(st.floats(1, 200))
-    def test_never_plans_beyond_it(self, budget: float) -> None:
+    def test_the_plan_never_exceeds_it(self, budget: float) -> None:
         try:
             found = plan(budget=budget)
         except BadInput:
@@ -586,7 +588,7 @@ class TestLimits:
         assert ssh.start_seconds < cluster.start_seconds
 
 
-def test_a_field_of_the_site_that_a_run_takes_over_is_named_alike(tmp_path: Path) -> None:
+def test_every_site_key_that_resolve_reads_exists(tmp_path: Path) -> None:
     """The type of the site has every key that `resolve` reads, so no key is read and then lost."""
     file = site(tmp_path, "{requireAllNodes: true, interface: eth7, gpusPerNode: 4}")
     found = plan(FULL, site=file)
@@ -606,7 +608,7 @@ def rounds(found: Plan) -> list[int]:
     return [step.rounds for step in found.steps if step.groups == "pairs"]
 
 
-def test_rounds_are_as_many_as_nodes_and_noise_need() -> None:
+def test_the_number_of_rounds_depends_on_nodes_and_noise() -> None:
     assert rounds(plan(FULL, nodes=8)) == [4]
     assert rounds(plan(FULL, nodes=1000, site=SITE, backend="kubernetes")) == [5]
     assert rounds(plan(nodes=3)) == [2]

@@ -29,7 +29,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_screen(print_: Callable[[Terminal], None]) -> str:
-    """Return what appears on a terminal of 80 columns."""
+    """Return the output on a terminal of 80 columns."""
     screen = Screen()
     with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
         print_(Terminal())

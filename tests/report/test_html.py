@@ -1,4 +1,4 @@
-"""The report as a page: complete, the same bytes each time, and inert whatever names hosts have."""
+"""The report as a page: complete, the same bytes each time, and inert for any name of a host."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_worst_nodes_come_first() -> None:
     assert len(plot.rows) + plot.rest == 1024
 
 
-def test_gaps_are_never_left_out() -> None:
+def test_missing_parts_of_a_run_are_always_listed() -> None:
     run = reported("pass")
     assert gaps(run) == ()
     verdict = replace(run.verdict, missing=("h77",), part="4 of the 8 GPUs of each node")
@@ -182,7 +182,7 @@ def test_pages_work_in_a_browser(tmp_path: Path) -> None:
             path = tmp_path / f"{name}.html"
             path.write_text(page(name), encoding="utf-8")
             assert tab.open(path) == [], name
-            # Wider than the window only inside of what scrolls.
+            # Only scrollable elements may contain anything wider than the window.
             assert tab.run("document.documentElement.scrollWidth <= innerWidth"), name
             assert tab.run("document.querySelectorAll('h1').length") == 2, name
         tab.open(tmp_path / "node.html")

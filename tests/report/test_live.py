@@ -1,4 +1,4 @@
-"""The progress of a run on a terminal: what the view shows, and what a terminal gets."""
+"""The progress of a run: the content of the view, and the output on a terminal."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class BackEnd:
 
 
 def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> str:
-    """Return what a terminal of 80 columns gets from a run."""
+    """Return the output of a run on a terminal of 80 columns."""
     monkeypatch.setenv("TERM", "xterm")
     for name in ("NO_COLOR", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""Tickets: what they contain, what redaction removes, and the script that repeats the fault."""
+"""Tickets: their content, redaction, and the script that repeats the fault."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_no_file_of_a_redacted_ticket_has_a_name_or_address(run: Run, tmp_path: 
         assert not [secret for secret in SECRETS if secret in (name + text).lower()], name
         hosts = "|".join(run.verdict.hosts)
         assert not re.search(rf"(?<![a-z0-9])({hosts})(?![a-z0-9])", name + text, re.I), name
-    # The same node has the same name in all files, and what identifies hardware stays.
+    # The same node has the same name in all files, and ids of hardware are kept.
     token = f"node-{run.verdict.hosts.index(NODE) + 1}"
     with_node = [n for n, text in files.items() if re.search(rf"{token}(?!\d)", text)]
     assert len(with_node) == sum("/programs/" not in name for name in files)

@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 import typer.main
 import yaml
+from docs.site.commands import reference
 from tests.factories import cloudbuild, dockerfile
 from tests.factories.command_line import SOURCE, accept
 from tests.factories.doc_examples import CODE_BLOCK, examples
 from tests.factories.paths import ROOT
 
 from accept import config
-from accept.app.commands import command_line
+from accept.app.command_line import command_line
 from accept.config.extras import Extra
 from accept.config.resources import core, launchers
 from accept.config.suite import SuiteCheck
@@ -37,7 +38,7 @@ from accept.core.serde import camel
 from accept.evidence import rundir
 from accept.plan import node_code
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "docker" / "README.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "docker" / "README.md"])
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -55,9 +56,9 @@ def text_of(name: str) -> str:
     return (ROOT / name).read_text()
 
 
-def commands(page: Path) -> list[str]:
+def commands(text: str) -> list[str]:
     """Return the commands of a page: lines after `$` in console blocks, and inline `accept …`."""
-    blocks = CODE_BLOCK.findall(page.read_text())
+    blocks = CODE_BLOCK.findall(text)
     shown = [
         line[2:]
         for kind, _, block in blocks
@@ -65,7 +66,7 @@ def commands(page: Path) -> list[str]:
         for line in block.splitlines()
         if line.startswith("$ ")
     ]
-    lines = CODE_BLOCK.sub("", page.read_text())
+    lines = CODE_BLOCK.sub("", text)
     return shown + [span for span in re.findall(r"`([^`\n]+)`", lines) if re.match("accept ", span)]
 
 
@@ -77,18 +78,32 @@ def rows(page: str, first: str) -> list[str]:
     return [text for texts in found for text in texts]
 
 
+#: The text of each page, and what the site adds to one of them.
+TEXTS = {
+    **{str(page.relative_to(ROOT)): page.read_text() for page in PAGES},
+    "docs/site/commands.py": reference(),
+}
 COMMANDS = [
-    pytest.param(text, id=f"{page.name}: {text}")
-    for page in PAGES
-    for text in dict.fromkeys(commands(page))
+    pytest.param(page, text, id=f"{page}: {text}")
+    for page, content in TEXTS.items()
+    for text in dict.fromkeys(commands(content))
 ]
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_block_is_commands_output_data_or_a_file(page: str) -> None:
+    """Commands in a block of another kind would not be tested."""
+    opening = re.findall(r"^ *```(?=.)(.*)$", TEXTS[page], re.MULTILINE)
+    kinds = {line for line in opening if not re.fullmatch(r"console|text|(sh|yaml) \S+|yaml", line)}
+    assert kinds <= {"{toctree}"}
+    assert TEXTS[page].count("```") == 2 * len(opening)
 
 
 def parsed(words: list[str]) -> None:
     """Parse the words after `accept` without running them. Raise like the command line."""
     group: Any = typer.main.get_command(command_line())
     if words[0].startswith("-"):
-        assert words[0] in ("--help", "--version")
+        assert words[0] in ("--help", "--version", "--install-completion", "--show-completion")
         return
     command: Any = group.commands.get(words[0])
     assert command, f"there is no command {words[0]}"
@@ -96,14 +111,16 @@ def parsed(words: list[str]) -> None:
         command.make_context(words[0], words[1:])
 
 
-@pytest.mark.parametrize("text", COMMANDS)
-def test_every_command_that_is_shown_exists_with_its_options(text: str) -> None:
+@pytest.mark.parametrize(("page", "text"), COMMANDS)
+def test_every_command_that_is_shown_exists_with_its_options(page: str, text: str) -> None:
     words = shlex.split(text.partition(" > ")[0].partition(" | ")[0], comments=True)
     while re.match("[A-Z_]+=", words[0]):
         del words[0]
     if words[0] == "make":
         targets = [word for word in words[1:] if "=" not in word and word != "make"]
         assert all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets)
+    elif words[0] == "gpu-accept":
+        parsed(words[1:])
     elif "accept" in words and words[0] not in OTHERS:
         parsed(words[words.index("accept") + 1 :])
     else:
@@ -133,30 +150,31 @@ def _harmless(text: str) -> bool:
     return words[0] == "accept" and asks and not re.search(r"\b[A-Z]{3,}\b", text)
 
 
-@pytest.mark.parametrize("text", [one for one in COMMANDS if _harmless(str(one.values[0]))])
+@pytest.mark.parametrize(
+    ("page", "text"), [one for one in COMMANDS if _harmless(str(one.values[1]))]
+)
 def test_commands_that_only_read_run_as_shown(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    for page in ("docs/machines.md", "docs/suites.md", "docs/ssh.md"):
-        for name, content in examples(page).items():
-            (tmp_path / name).write_text(content)
-    done = accept(*shlex.split(text)[1:])
+    for name, content in examples(page).items():
+        (tmp_path / name).write_text(content)
+    done = accept(*shlex.split(text.partition(" > ")[0])[1:])
     assert done.code == 0, done.err
     assert done.out
 
 
-#: What needs no cluster, no hosts and no run.
-ALONE = {"render", "drill", "list", "show", "schema", "chart"}
+#: Commands that need no cluster, no hosts and no run.
+ALONE = {"render", "drill", "list", "show", "schema", "chart", "help"}
 
 
 def help_examples() -> list[str]:
     """Return the examples of the commands in ALONE, from their help and from the help of all."""
     group: Any = typer.main.get_command(command_line())
-    # In the help of all the commands are a column, and the longest line goes beyond it.
-    lines = [line for line in (group.help or "").splitlines() if "site.yaml" not in line]
-    shown = [" ".join(line[:41].split()) for line in lines if line.startswith("  accept ")]
+    # In the help of all the commands are a column. The values for Helm need an image.
+    shown = re.findall(r"^  (accept \S.*?)  ", accept("help", "all").out, re.MULTILINE)
+    shown = [text for text in shown if "COMMAND" not in text and "render" not in text]
     for name in ALONE:
         _, _, text = (group.commands[name].help or "").partition(": accept ")
         shown += re.split(r"[;,] (?=accept|helm)", f"accept {text.strip()}")
@@ -237,10 +255,16 @@ def test_the_page_on_drills_lists_every_fault_and_its_causes() -> None:
 
 
 class TestReadme:
-    def test_begins_with_the_two_commands(self) -> None:
+    def test_begins_with_the_demo_and_the_two_commands(self) -> None:
         blocks = CODE_BLOCK.findall(text_of("README.md"))
         shown = [block for kind, _, block in blocks if kind == "console"]
-        assert shown[0] == "$ make run\n$ make test\n"
+        assert shown[:2] == ["$ make demo\n", "$ make run\n$ make test\n"]
+
+    def test_has_quickstarts_of_at_most_five_lines(self) -> None:
+        start = text_of("README.md").partition("\n## Start\n")[2].partition("\n## ")[0]
+        blocks = CODE_BLOCK.findall(start)
+        assert len(blocks) == 5
+        assert max(block.count("\n") for _, _, block in blocks) <= 5
 
     def test_names_every_exit_code(self) -> None:
         assert [int(code) for code in rows("README.md", "exit")] == [int(code) for code in Exit]
@@ -248,13 +272,18 @@ class TestReadme:
     def test_names_every_state(self) -> None:
         assert set(rows("README.md", "state")) == {state.value for state in State}
 
-    def test_names_the_data_where_it_is(self) -> None:
+    def test_names_the_paths_of_the_data(self) -> None:
         assert (ROOT / "values" / "site.example.yaml").is_file()
         assert "/.local/state/accept/runs" in text_of("README.md")
 
-    def test_lists_what_is_missing_yet(self) -> None:
-        planned = text_of("README.md").partition("## Not there yet")[2]
-        assert "an image to pull" in planned
+    def test_admits_what_never_ran(self) -> None:
+        before, _, matrix = text_of("README.md").partition("\n## What ran on what\n")
+        assert "has not run on a GPU yet" in before
+        assert all(
+            row.endswith(("| no |", "| |"))
+            for row in matrix.partition("\n## ")[0].splitlines()[3:]
+            if row.startswith("|")
+        )
 
 
 class TestSuites:
@@ -285,7 +314,7 @@ class TestSuites:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
         monkeypatch.setenv("PYTHONPATH", str(SOURCE))
-        (command,) = [text for text in commands(ROOT / "docs" / "suites.md") if "--expect" in text]
+        (command,) = [text for text in commands(text_of("docs/suites.md")) if "--expect" in text]
         done = accept(*shlex.split(command)[1:])
         assert done.code == 0, done.out
         assert "free" in done.out
@@ -307,8 +336,9 @@ class TestKubernetes:
     def test_its_examples_are_sites_that_render(self, tmp_path: Path, name: str) -> None:
         (tmp_path / "site.yaml").write_text(examples("docs/kubernetes.md")[name])
         done = accept("render", "-m", "cpu", "-n", 2, "--site", tmp_path / "site.yaml")
+        notes = [line for line in done.err.splitlines() if "next: " not in line]
         # The only note is about the sizes.
-        assert (done.code, done.err.count("\n")) == (0, 1), done.err
+        assert (done.code, len(notes)) == (0, 1), done.err
 
     def test_its_example_for_egress_is_for_the_pods_of_runs(self) -> None:
         policy = yaml.safe_load(examples("docs/kubernetes.md")["egress.yaml"])

@@ -32,7 +32,7 @@ def test_data():
 """
 
 
-#: The options of CI; and one process that runs the tests beside the one that reports.
+#: The options of CI, and those for one worker process.
 PARALLEL = ("-n", "3", "--dist", "loadgroup")
 APART = ("-n", "1", "--dist", "loadgroup")
 

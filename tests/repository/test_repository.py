@@ -51,7 +51,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
+def test_links_between_pages_exist(page: Path) -> None:
     links = [link.partition("#")[0] for link in LINK.findall(page.read_text())]
     relative = [link for link in links if link and ":" not in link]
     assert [link for link in relative if not (page.parent / link).exists()] == []

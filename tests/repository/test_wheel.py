@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tarfile
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import yaml
+from tests.factories.helm import call
 from tests.factories.paths import ROOT
 
 from accept import __version__
@@ -17,7 +21,7 @@ from accept.plan.bundle import code as read_code
 from accept.plan.chart import chart_folder
 from accept.plan.node_code import chart_files
 
-#: The pinned one, which `make setup-dev` puts there.
+#: The pinned uv, which `make setup-dev` installs there.
 UV = ROOT / ".tools" / "bin" / "uv"
 #: The folders that are shipped inside the package.
 FOLDERS = ("chart", "launchers", "values")
@@ -49,18 +53,26 @@ def tracked(*folders: str) -> dict[str, Path]:
     return {name: ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()}
 
 
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the sdist from a copy of the project's files, and the wheel from that sdist."""
-    copy = tmp_path_factory.mktemp("copy")
+def release(folder: Path) -> Path:
+    """Build the files of a release from a copy of the project; return their folder."""
+    copy = folder / "copy"
     for name, path in tracked(".").items():
         target = copy / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
         target.chmod(path.stat().st_mode)
-    out = tmp_path_factory.mktemp("dist")
-    run(UV, "build", "--quiet", "--out-dir", out, copy, cwd=copy)
-    return out
+    (copy / ".tools").symlink_to(UV.parents[1].resolve())
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    run("git", "init", "--quiet", cwd=copy)
+    run("git", "add", "--all", cwd=copy)
+    run("git", *identity, "commit", "--quiet", "--message=copy", cwd=copy)
+    run("bash", ".ci/release", "files", cwd=copy)
+    return copy / "dist"
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return release(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +83,16 @@ def wheel(dist: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create an environment with only the wheel, without access to the checkout."""
+    """Create an environment with the wheel, without a network and without access to the checkout.
+
+    Its dependencies are the locked ones, from the cache of uv, which `make setup-dev` fills.
+    """
     home = tmp_path_factory.mktemp("installed")
-    run(UV, "venv", "--quiet", "--no-project", "--python", sys.executable, home / "env", cwd=home)
-    run(UV, "pip", "install", "--quiet", "--python", home / "env", wheel, cwd=home)
+    locked = ("--quiet", "--offline", "--locked", "--no-dev", "--no-install-project")
+    project = ("--project", ROOT, "--python", sys.executable)
+    run("env", f"UV_PROJECT_ENVIRONMENT={home / 'env'}", UV, "sync", *locked, *project, cwd=home)
+    only = ("--quiet", "--offline", "--no-deps", "--python", home / "env")
+    run(UV, "pip", "install", *only, wheel, cwd=home)
     return home
 
 
@@ -119,11 +137,70 @@ def test_the_sdist_can_be_tested(dist: Path) -> None:
     assert names >= {"LICENSE", "Makefile", "README.md", "pyproject.toml", "uv.lock"}
 
 
+def test_a_release_is_complete_and_has_checksums(dist: Path) -> None:
+    stem = f"gpu_accept-{__version__}"
+    files = {f"{stem}-py3-none-any.whl", f"{stem}.tar.gz", f"{stem}.cdx.json"}
+    files.add(f"accept-{__version__}.tgz")
+    assert {path.name for path in dist.iterdir()} == files | {"SHA256SUMS"}
+    listed = (dist / "SHA256SUMS").read_text().splitlines()
+    sums = {name: digest for digest, name in (line.split() for line in listed)}
+    assert sums == {name: sha256((dist / name).read_bytes()).hexdigest() for name in files}
+
+
+def test_a_release_has_the_same_bytes_if_it_is_built_again(dist: Path) -> None:
+    copy = dist.parent
+    first = (dist / "SHA256SUMS").read_text()
+    run("bash", ".ci/release", "files", cwd=copy)
+    assert (dist / "SHA256SUMS").read_text() == first
+
+
+def test_the_chart_of_a_release_is_that_of_the_wheel(dist: Path) -> None:
+    chart = chart_folder()
+    with tarfile.open(dist / f"accept-{__version__}.tgz") as archive:
+        files = {m.name: archive.extractfile(m) for m in archive.getmembers() if m.isfile()}
+        packed = {name: file.read() for name, file in files.items() if file is not None}
+    assert packed == {
+        f"accept/{path.relative_to(chart)}": path.read_bytes()
+        for path in chart.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("major", [3, 4])
+def test_helm_reads_the_chart_of_a_release(dist: Path, major: int) -> None:
+    shown = yaml.safe_load(call(major, "show", "chart", dist / f"accept-{__version__}.tgz").stdout)
+    assert (shown["version"], shown["appVersion"]) == (__version__, __version__)
+
+
 def test_both_commands_work_outside_a_checkout(installed: Path) -> None:
     commands = installed / "env" / "bin"
     for name in ("accept", "gpu-accept"):
         assert __version__ in run(commands / name, "--version", cwd=installed)
-        assert "render" in run(commands / name, "--help", cwd=installed)
+        assert "doctor" in run(commands / name, "--help", cwd=installed)
+        example = run(commands / name, "show", "site", "example", cwd=installed)
+        assert example == (ROOT / "values" / "site.example.yaml").read_text()
+
+
+def test_everything_that_users_read_is_in_the_wheel(installed: Path) -> None:
+    accept = installed / "env" / "bin" / "accept"
+    for words in (
+        ("show", "cause", "slow-outlier"),
+        ("show", "error", "E-USAGE"),
+        ("list", "errors"),
+        ("schema", "site"),
+        ("show", "site", "example"),
+        ("show", "machine", "a4-highgpu-8g"),
+        ("show", "suite", "standard"),
+    ):
+        assert run(accept, *words, cwd=installed)
+
+
+def test_the_demo_is_in_the_wheel(installed: Path) -> None:
+    runs = f"ACCEPT_RUNS={installed / 'runs'}"
+    accept = installed / "env" / "bin" / "accept"
+    shown = run("env", runs, accept, "demo", "--json", cwd=installed)
+    assert json.loads(shown)["state"] == "degraded"
+    assert (installed / "runs" / "demo" / "report.html").is_file()
 
 
 def test_the_machines_are_found_outside_a_checkout(installed: Path) -> None:
@@ -148,7 +225,7 @@ def test_the_chart_is_found_outside_a_checkout(installed: Path) -> None:
     assert shipped == built
 
 
-def test_a_plain_install_stays_light(installed: Path) -> None:
+def test_a_plain_install_stays_small(installed: Path) -> None:
     """The size is tens of MB: `render` and `judge` need no package of the extras."""
     packages = next((installed / "env" / "lib").glob("python3*")) / "site-packages"
     size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file())

@@ -33,6 +33,11 @@ def ci_jobs() -> dict[str, Any]:
     return jobs
 
 
+def docs_jobs() -> dict[str, Any]:
+    jobs: dict[str, Any] = document(ROOT / ".github" / "workflows" / "docs.yml")["jobs"]
+    return jobs
+
+
 def parts_of(job: dict[str, Any]) -> list[str]:
     """Return the parts of `.ci/run` that a job runs."""
     commands = [step["run"] for step in job["steps"] if ".ci/run" in step.get("run", "")]
@@ -41,7 +46,7 @@ def parts_of(job: dict[str, Any]) -> list[str]:
 
 @pytest.fixture
 def actionlint() -> Path:
-    """Return it as `make test` built it; without it the test is left out."""
+    """Return actionlint as `make test` built it; skip the test without it."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     built = sorted((base / "accept-tests" / "bin").glob("actionlint-*"))
     if not built:
@@ -49,10 +54,11 @@ def actionlint() -> Path:
     return built[-1]
 
 
-def test_there_is_one_for_every_push_one_for_tags_and_one_for_every_week() -> None:
+def test_each_starts_on_its_events() -> None:
     assert {path.stem: set(document(path)[True]) for path in FILES} == {
         "audit": {"schedule", "push", "pull_request"},
         "ci": {"push", "pull_request"},
+        "docs": {"push", "pull_request"},
         "release": {"push"},
     }
     (release,) = (path for path in FILES if path.stem == "release")
@@ -111,8 +117,9 @@ def test_all_containers_of_ci_are_the_same_image() -> None:
 
 
 def test_the_jobs_of_ci_run_every_part_of_its_script_and_nothing_else() -> None:
-    jobs = ci_jobs()
+    jobs = {**ci_jobs(), "docs": docs_jobs()["build"]}
     assert {name: parts_of(job) for name, job in jobs.items()} == {
+        "docs": ["docs"],
         "fast": ["fast", "lint", "python310"],
         "python311": ["python311"],
         "real": ["real"],
@@ -140,6 +147,14 @@ def test_the_script_refuses_a_part_that_does_not_exist() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
+
+
+def test_only_the_main_branch_publishes_the_site_without_running_code_of_the_project() -> None:
+    build, publish = docs_jobs()["build"], docs_jobs()["publish"]
+    assert "permissions" not in build
+    assert publish["permissions"] == {"id-token": "write", "pages": "write"}
+    assert publish["if"] == "github.ref == 'refs/heads/main'"
+    assert ["uses" in step for step in publish["steps"]] == [True]
 
 
 def release_jobs() -> dict[str, Any]:

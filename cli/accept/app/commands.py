@@ -7,28 +7,35 @@ Typer reads annotations, so they are objects here and not text.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import shlex
+import sys
+from collections.abc import Callable
 from dataclasses import fields
-from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
-from accept import __version__
+from accept.app import complete
 from accept.app.options import (
+    AccountOption,
+    BackendOption,
     ClusterOptions,
     DrillOptions,
     EvidenceArgument,
     GpusOption,
+    HostsOption,
     LaunchOptions,
+    MachineOption,
     MaxBadOption,
     OutputOptions,
+    Panel,
+    PartitionOption,
     PlanOptions,
     ReleaseOptions,
+    RemovalDryRunOption,
     RunArgument,
     SiteOption,
-    with_groups,
 )
 from accept.commands.choices import Listing, Schema, Shown
 from accept.core.error_codes import Code
@@ -47,131 +54,24 @@ Collective = Literal[
     "scatter",
 ]
 
-_HELP = """Acceptance tests for GPU nodes: is the machine good, and if not, which part is bad?
-
-\b
-Commands in their order (`run` does submit to judge; `last` names the newest run):
-  accept doctor  --hosts node[01-16]     what the hosts have, and which checks will run
-  accept render  --machine a4-highgpu-8g --nodes 64 --site site.yaml > values.yaml
-  accept chart                           path of the Helm chart that takes these values
-  accept submit  --hosts node[01-16]     start a run and return
-  accept watch   last                    follow the run; can be repeated after a disconnect
-  accept collect last                    fetch the evidence
-  accept judge   last                    judge the evidence; can be repeated anywhere
-  accept explain last node17             the evidence for and against a node
-  accept retest  last                    measure its suspects again, with good nodes
-  accept ticket  last node17             text and logs about a bad node for its provider
-  accept report  last                    write report.html, report.md, junit.xml, node lists
-  accept verify  last                    is the evidence unmodified, and who signed it?
-  accept judge   my-logs/                judge nccl-tests logs from runs without accept
-  accept diff    monday last             what got slower
-  accept baseline last --out my-a4.yaml  your own references, for --machine
-  accept run                             a full run on this machine
-  accept run     --hosts node[01-16]     a full run on hosts over ssh
-  accept run     --partition gpu -n 16   a full run in a job of Slurm
-  accept drill   --hosts node[01-16]     does the suite catch faults? inject them one by one
-  accept cancel  last                    end the run; keep what it measured
-  accept delete  last                    remove the rest of the run from a cluster
-  accept prune   --older-than 30d        remove the folders of old runs on this machine
-  accept init    site.yaml               write a site file for a cluster
-  accept nodes   --machine a4-highgpu-8g list the free nodes of a cluster
-  accept list    machines                list machines, suites, checks, backends, runs or errors
-  accept show    machine gpu             what results are compared with, and the sources
-  accept show    error E-USAGE           what an error code means, and what to do
-  accept schema  site                    the JSON Schema of a file or result
-
-\b
-Exit codes: 0 pass, 2 usage or bad input, 3 fail or degraded, 4 could not start,
-5 failed during the run or timed out, 6 evidence incomplete, 7 inconclusive, 70 internal error,
-130 Ctrl-C, 143 SIGTERM.
-"""
-
 #: The states of nodes that `accept show nodes` takes as options.
 _STATES = ("good", "bad", "untested")
+#: Options of `accept doctor` that do not change what `accept run` tests.
+_OUTPUT_WORDS = ("--json", "-q", "--quiet", "-v", "--verbose")
 #: The functions of all commands, by name.
-_COMMANDS: dict[str, Callable[..., int]] = {}
+COMMANDS: Final[dict[str, Callable[..., int]]] = {}
 
 
-def command_line(names: Iterable[str] = _COMMANDS) -> typer.Typer:
-    """Return the command line with the commands in `names`; all by default."""
-    app = typer.Typer(
-        help=_HELP,
-        invoke_without_command=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    )
-    app.callback()(_accept)
-    for name in names:
-        function = _COMMANDS[name]
-        # The list of all commands shows the docstring without the example.
-        summary, _, _ = (inspect.getdoc(function) or "").partition(": accept")
-        app.command(name, short_help=f"{summary}.")(with_groups(function))
-    return app
-
-
-def call(script: str, words: Sequence[str]) -> int:
-    """Run the command that the words after the script's name give, and return its exit code.
-
-    Raises BadInput if they are not a valid command line.
-    """
-    _refuse_blank_words(script, words)
-    # Declaring only the command that runs saves Typer the work for all others.
-    first = words[0] if words else ""
-    names = (first,) if first in _COMMANDS else _COMMANDS
-    try:
-        code: int = command_line(names)(args=words, prog_name=script, standalone_mode=False)
-    except typer.TyperException as error:
-        command = next((word for word in words if word in _COMMANDS), "")
-        raise BadInput(
-            " ".join(error.format_message().split()),
-            code=Code.USAGE,
-            hint=f"usage and examples: {' '.join(filter(None, (script, command, '--help')))}",
-        ) from None
-    return code
-
-
-def _refuse_blank_words(script: str, words: Sequence[str]) -> None:
-    """Raise BadInput for an empty value on the command line: most likely an unset shell variable.
-
-    Without this, `--machine "$MACHINE"` would start a run other than the intended one.
-    """
-    for before, word in pairwise((script, *words)):
-        option, equals, value = word.partition("=")
-        is_long_option = option.startswith("--") and bool(equals)
-        if not (value if is_long_option else word).strip():
-            raise BadInput(
-                f"the value after {plain(option if is_long_option else before, 100)} is empty",
-                code=Code.OPTION_EMPTY,
-                hint="give a value or leave it out; is a shell variable unset?",
-            )
+def summary(name: str) -> str:
+    """Return what a command does: its docstring without the example."""
+    text, _, _ = (inspect.getdoc(COMMANDS[name]) or "").partition(": accept")
+    return f"{text}."
 
 
 def _command(function: Callable[..., int]) -> Callable[..., int]:
     """Add a function to the commands."""
-    _COMMANDS[function.__name__.rstrip("_")] = function
+    COMMANDS[function.__name__.rstrip("_")] = function
     return function
-
-
-def _print_version(value: bool) -> None:  # noqa: FBT001 - Typer's signature
-    if value:
-        typer.echo(f"accept {__version__}")
-        raise typer.Exit
-
-
-def _accept(
-    parsed: typer.Context,
-    *,
-    _version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
-    ] = False,
-) -> None:
-    if parsed.invoked_subcommand is None:
-        typer.echo(parsed.get_help(), err=True)
-        raise typer.Exit(Exit.USAGE)
 
 
 @_command
@@ -185,29 +85,33 @@ def doctor(
     output: OutputOptions,
 ) -> int:
     """Show what the hosts have and lack, and which checks will run: accept doctor --hosts a,b"""
-    from accept.app.parse import parse_options
+    from accept.app.parse import parse_options, with_site
     from accept.commands import doctor as doctors
 
-    options = parse_options(plan, cluster=place)
+    terminal = output.terminal()
+    options = with_site(parse_options(plan, cluster=place), terminal)
     if rbac:
-        return doctors.do_rbac(options, output.terminal())
-    return doctors.do_doctor(options, output.terminal())
+        return doctors.do_rbac(options, terminal)
+    words = [word for word in sys.argv[2:] if word not in _OUTPUT_WORDS]
+    return doctors.do_doctor(options, terminal, run=shlex.join(("accept", "run", *words)))
 
 
 @_command
 def render(
     *,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder to write the rendered run to.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write the rendered run to."),
     ] = None,
     plan: PlanOptions,
     output: OutputOptions,
 ) -> int:
     """Print a run as Helm values, or write it to a folder: accept render -m cpu --out run1"""
-    from accept.app.parse import parse_options
+    from accept.app.parse import parse_options, with_site
     from accept.commands import plan as plans
 
-    return plans.do_render(parse_options(plan), output.terminal(), out=out)
+    terminal = output.terminal()
+    return plans.do_render(with_site(parse_options(plan), terminal), terminal, out=out)
 
 
 @_command
@@ -215,7 +119,7 @@ def submit(
     *,
     parsed: typer.Context,
     folder: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Folder that accept render wrote.")
+        str | None, typer.Argument(metavar="FOLDER", help="Folder that accept render wrote.")
     ] = None,
     plan: PlanOptions,
     launch: LaunchOptions,
@@ -223,13 +127,16 @@ def submit(
     output: OutputOptions,
 ) -> int:
     """Start a run and return: accept submit --hosts a,b"""
-    from accept.app.parse import parse_options
+    from accept.app.parse import parse_options, with_site
     from accept.commands import run as runs
 
+    terminal = output.terminal()
+    options = parse_options(plan, launch=launch, cluster=place)
     if folder is not None:
         _refuse_plan_options(parsed)
-    options = parse_options(plan, launch=launch, cluster=place)
-    return runs.do_submit(options, output.terminal(), folder=folder, dry_run=launch.dry_run)
+    else:
+        options = with_site(options, terminal)
+    return runs.do_submit(options, terminal, folder=folder, dry_run=launch.dry_run)
 
 
 def _refuse_plan_options(parsed: typer.Context) -> None:
@@ -271,16 +178,23 @@ def judge(
     paths: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PATH]...",
+            metavar="PATH...",
             help="Run, evidence folder, archive, saved log or URL; or nccl-tests logs.",
+            autocompletion=complete.runs,
         ),
     ] = None,
     machine: Annotated[
         str | None,
-        typer.Option("--machine", "-m", help="Machine to compare with: a name or a file."),
+        typer.Option(
+            "--machine",
+            "-m",
+            metavar="NAME",
+            help="Machine to compare with: a name or a file.",
+            autocompletion=complete.machines,
+        ),
     ] = None,
     expect: Annotated[
-        list[str] | None, typer.Option(help="Threshold: 'all-reduce@8G>=380'.")
+        list[str] | None, typer.Option(metavar="BOUND", help="Threshold: 'all-reduce@8G>=380'.")
     ] = None,
     collective: Annotated[
         Collective | None,
@@ -308,7 +222,9 @@ def report(
     run: EvidenceArgument = "last",
     form: Annotated[
         Literal["files", "html", "md", "junit"],
-        typer.Option("--format", help="Write all files, or print one report."),
+        typer.Option(
+            "--format", metavar="NAME", help="Write all files, or print html, md or junit."
+        ),
     ] = "files",
     output: OutputOptions,
 ) -> int:
@@ -321,8 +237,18 @@ def report(
 @_command
 def diff(
     *,
-    before: Annotated[str, typer.Argument(metavar="A", help="Run, evidence or logs: before.")],
-    after: Annotated[str, typer.Argument(metavar="B", help="Run, evidence or logs: after.")],
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="Run, evidence or logs: before.", autocompletion=complete.runs
+        ),
+    ],
+    after: Annotated[
+        str,
+        typer.Argument(
+            metavar="B", help="Run, evidence or logs: after.", autocompletion=complete.runs
+        ),
+    ],
     output: OutputOptions,
 ) -> int:
     """Show what got slower from A to B by more than noise: accept diff monday/ last"""
@@ -336,14 +262,24 @@ def baseline(
     *,
     run: EvidenceArgument = "last",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File to write; default: stdout.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="File to write; default: stdout."),
     ] = None,
     machine: Annotated[
         str | None,
-        typer.Option("--machine", "-m", help="Machine to extend; default: that of the run."),
+        typer.Option(
+            "--machine",
+            "-m",
+            metavar="NAME",
+            help="Machine to extend; default: that of the run.",
+            autocompletion=complete.machines,
+        ),
     ] = None,
     share: Annotated[
-        float, typer.Option(help="Share of each measured value that later runs must reach.")
+        float,
+        typer.Option(
+            metavar="SHARE", help="Share of each measured value that later runs must reach."
+        ),
     ] = 0.95,
     force: Annotated[
         bool, typer.Option("--force", help="Allow a run that was not accepted; replace the file.")
@@ -364,11 +300,20 @@ def run(
     max_bad: MaxBadOption = 0,
     repeat: Annotated[
         int,
-        typer.Option(min=1, max=100, help="Repetitions; shows the spread and the worst verdict."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=100,
+            help="Repetitions; shows the spread and the worst verdict.",
+        ),
     ] = 1,
     resume: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Go on after the finished steps of an interrupted run."),
+        typer.Option(
+            metavar="RUN",
+            help="Go on after the finished steps of an interrupted run.",
+            autocompletion=complete.runs,
+        ),
     ] = None,
     plan: PlanOptions,
     launch: LaunchOptions,
@@ -376,10 +321,13 @@ def run(
     output: OutputOptions,
 ) -> int:
     """Run a suite and judge it: accept run; accept run --hosts a,b,c"""
-    from accept.app.parse import parse_options
+    from accept.app.parse import parse_options, with_site
     from accept.commands import run as runs
 
+    terminal = output.terminal()
     options = parse_options(plan, launch=launch, cluster=place)
+    if not resume:
+        options = with_site(options, terminal)
     if repeat > 1 and resume:
         raise BadInput(
             "--resume and --repeat exclude each other",
@@ -390,18 +338,21 @@ def run(
         from accept.commands import repeat as repeats
 
         return repeats.do_repeat(
-            options, output.terminal(), times=repeat, dry_run=launch.dry_run, max_bad=max_bad
+            options, terminal, times=repeat, dry_run=launch.dry_run, max_bad=max_bad
         )
-    return runs.do_run(
-        options, output.terminal(), dry_run=launch.dry_run, max_bad=max_bad, resumed=resume
-    )
+    return runs.do_run(options, terminal, dry_run=launch.dry_run, max_bad=max_bad, resumed=resume)
 
 
 @_command
 def drill(
     *,
     faults: Annotated[
-        list[str] | None, typer.Option(help="Inject only these faults: wrong,hang; default: all.")
+        list[str] | None,
+        typer.Option(
+            metavar="LIST",
+            help="Inject only these faults: wrong,hang; default: all.",
+            autocompletion=complete.fault_list,
+        ),
     ] = None,
     only_needed: Annotated[
         bool,
@@ -413,16 +364,31 @@ def drill(
     output: OutputOptions,
 ) -> int:
     """Prove that the suite catches faults, injected one at a time: accept drill --dry-run"""
-    from accept.app.parse import parse_options
+    from accept.app.parse import parse_options, with_site
     from accept.commands import drill as drills
 
+    terminal = output.terminal()
     return drills.do_drill(
-        parse_options(plan, launch=launch, cluster=place),
-        output.terminal(),
+        with_site(parse_options(plan, launch=launch, cluster=place), terminal),
+        terminal,
         faults=tuple(faults or ()),
         only_needed=only_needed,
         dry_run=launch.dry_run,
     )
+
+
+@_command
+def demo(
+    *,
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Do not open the report in a browser.")
+    ] = False,
+    output: OutputOptions,
+) -> int:
+    """Judge a simulated run with one bad node, and open its report: accept demo"""
+    from accept.commands import demo as demos
+
+    return demos.do_demo(output.terminal(), opens=not no_open)
 
 
 @_command
@@ -437,14 +403,18 @@ def cancel(*, run: RunArgument = "last", output: OutputOptions) -> int:
 def delete(
     *,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN]...", help="Attempts, folders, or `last`.")
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN...",
+            help="Attempts, folders, or `last`.",
+            autocompletion=complete.runs,
+        ),
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", help="All runs that are older: 24h, 90m.")
+        str | None,
+        typer.Option("--older-than", metavar="TIME", help="All runs that are older: 24h, 90m."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be removed.")
-    ] = False,
+    dry_run: RemovalDryRunOption = False,
     no_collect: Annotated[
         bool, typer.Option("--no-collect", help="Remove the run without fetching its evidence.")
     ] = False,
@@ -467,11 +437,15 @@ def delete(
 def prune(
     *,
     older_than: Annotated[
-        str, typer.Option("--older-than", help="Runs that are older: 30d, 24h.", show_default=False)
+        str,
+        typer.Option(
+            "--older-than",
+            metavar="TIME",
+            help="Runs that are older: 30d, 24h.",
+            show_default=False,
+        ),
     ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be removed.")
-    ] = False,
+    dry_run: RemovalDryRunOption = False,
     output: OutputOptions,
 ) -> int:
     """Remove folders of old runs on this machine: accept prune --older-than 30d --dry-run"""
@@ -485,21 +459,50 @@ def prune(
 @_command
 def init(
     *,
-    out: Annotated[Path, typer.Argument(metavar="[FILE]", help="File to write.")] = Path(
-        "site.yaml"
-    ),
-    machine: Annotated[str | None, typer.Option(help="Machine, if there are several.")] = None,
-    queue: Annotated[str | None, typer.Option(help="LocalQueue, or none.")] = None,
-    service_account: Annotated[str | None, typer.Option(help="Service account, or none.")] = None,
-    image: Annotated[str | None, typer.Option(help="Image of the run, with a digest.")] = None,
-    results: Annotated[str | None, typer.Option(help="Bucket for the evidence, or none.")] = None,
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")] = Path("site.yaml"),
+    hosts: HostsOption = None,
+    partition: PartitionOption = None,
+    account: AccountOption = None,
+    backend: BackendOption = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            "--machine",
+            "-m",
+            metavar="NAME",
+            help="Machine, if there are several.",
+            autocompletion=complete.machines,
+        ),
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="LocalQueue, or none.", rich_help_panel=Panel.KUBERNETES),
+    ] = None,
+    service_account: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Service account, or none.", rich_help_panel=Panel.KUBERNETES
+        ),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="IMAGE", help="Image of the run, with a digest.")
+    ] = None,
+    results: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Bucket or folder for the evidence, or none."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the site file.")] = False,
     place: ClusterOptions,
     output: OutputOptions,
 ) -> int:
-    """Write a site file for a cluster: accept init site.yaml"""
-    from accept.app.parse import parse_place
+    """Write a site file: accept init --hosts node[01-16]; accept init --partition gpu"""
+    from accept.app.parse import parse_options
     from accept.commands import cluster
 
+    plan = DrillOptions(
+        machine=machine, hosts=hosts, partition=partition, account=account, backend=backend
+    )
     answers = cluster.Answers(
         machine=machine,
         queue=queue,
@@ -507,29 +510,31 @@ def init(
         image=image,
         results=results,
     )
-    return cluster.do_init(out, parse_place(place), output.terminal(), answers=answers)
+    return cluster.do_init(
+        None if dry_run else out,
+        parse_options(plan, cluster=place),
+        output.terminal(),
+        answers=answers,
+        replaces=force,
+    )
 
 
 @_command
 def nodes(
     *,
-    machine: Annotated[
-        str | None,
-        typer.Option("--machine", "-m", help="Machine; default: the cluster's only one."),
-    ] = None,
+    machine: MachineOption = None,
     site: SiteOption = None,
     gpus_per_node: GpusOption = None,
-    partition: Annotated[
-        str | None, typer.Option("--partition", help="Slurm: list the idle nodes of a partition.")
-    ] = None,
+    partition: PartitionOption = None,
     place: ClusterOptions,
     output: OutputOptions,
 ) -> int:
     """List matching nodes with all GPUs free: accept nodes -m a4-highgpu-8g > nodes.txt"""
-    from accept.app.parse import parse_place, parse_slurm
+    from accept.app.parse import parse_place, parse_slurm, with_site
     from accept.commands import cluster
     from accept.plan.resolve import Options
 
+    terminal = output.terminal()
     options = Options(
         machine=machine or "",
         site=site,
@@ -537,19 +542,22 @@ def nodes(
         place=parse_place(place),
         slurm=parse_slurm(DrillOptions(partition=partition)),
     )
-    return cluster.do_nodes(options, output.terminal())
+    return cluster.do_nodes(with_site(options, terminal), terminal)
 
 
 @_command
 def list_(
     *,
-    what: Annotated[Listing, typer.Argument(help="What to list.")],
+    what: Annotated[
+        Listing,
+        typer.Argument(metavar="WHAT", show_choices=False, help=f"{', '.join(Listing)}."),
+    ],
     url: Annotated[
-        str | None, typer.Argument(metavar="[URL]", help="runs: those in a bucket or folder.")
+        str | None, typer.Argument(metavar="URL", help="runs: those in a bucket or folder.")
     ] = None,
     output: OutputOptions,
 ) -> int:
-    """List machines, suites, checks, back ends, runs or errors: accept list machines"""
+    """List machines, suites, checks, causes, runs and more: accept list machines"""
     from accept.commands import catalog
 
     return catalog.do_list(what, output.terminal(), url=url)
@@ -558,9 +566,16 @@ def list_(
 @_command
 def show(
     *,
-    what: Annotated[Shown, typer.Argument(help="What to show.")],
+    what: Annotated[
+        Shown, typer.Argument(metavar="WHAT", show_choices=False, help=f"{', '.join(Shown)}.")
+    ],
     name: Annotated[
-        str, typer.Argument(help="Its name, its file, the code of an error, or a run.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Its name, its file, the code of an error, or a run; site: a file, or example.",
+            autocompletion=complete.shown,
+        ),
     ],
     good: Annotated[bool, typer.Option("--good", help="nodes: those that are good.")] = False,
     bad: Annotated[bool, typer.Option("--bad", help="nodes: those that are bad.")] = False,
@@ -577,14 +592,19 @@ def show(
         ),
     ] = False,
     machine: Annotated[
-        str, typer.Option(metavar="NAME", help="Machine of a suite's estimated times.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="suite: machine of its estimated times.",
+            autocompletion=complete.machines,
+        ),
     ] = "a4-highgpu-8g",
     nodes: Annotated[
-        int, typer.Option(metavar="NUMBER", min=1, help="Nodes of a suite's estimated times.")
+        int, typer.Option(metavar="N", min=1, help="suite: nodes of its estimated times.")
     ] = 64,
     output: OutputOptions,
 ) -> int:
-    """Show a machine, suite, check, cause, error or a run's nodes: accept show check gemm"""
+    """Show a machine, suite, check, cause, error, site or run: accept show check gemm"""
     from accept.commands import catalog
     from accept.commands import nodes as node_commands
 
@@ -606,7 +626,12 @@ def show(
 def explain(
     *,
     run: EvidenceArgument,
-    node: Annotated[str, typer.Argument(help="Name of a node of the run.")],
+    node: Annotated[
+        str,
+        typer.Argument(
+            metavar="NODE", help="Name of a node of the run.", autocompletion=complete.run_hosts
+        ),
+    ],
     output: OutputOptions,
 ) -> int:
     """Show the evidence for and against a node: accept explain last node17"""
@@ -621,7 +646,11 @@ def retest(
     run: RunArgument = "last",
     nodes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NODE]...", help="Suspects to measure; default: all."),
+        typer.Argument(
+            metavar="NODE...",
+            help="Suspects to measure; default: all.",
+            autocompletion=complete.run_hosts,
+        ),
     ] = None,
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Measure the bad pairs again, and as many good ones.")
@@ -639,7 +668,10 @@ def ticket(
     *,
     run: EvidenceArgument,
     node: Annotated[
-        str | None, typer.Argument(metavar="[NODE]", help="A bad node of the run.")
+        str | None,
+        typer.Argument(
+            metavar="NODE", help="A bad node of the run.", autocompletion=complete.run_hosts
+        ),
     ] = None,
     fabric: Annotated[
         bool, typer.Option("--fabric", help="The network between nodes instead of a node.")
@@ -676,6 +708,31 @@ def verify(
     from accept.commands import verify as verifying
 
     return verifying.do_verify(run, output.terminal(), keys=tuple(public_key or ()), own_key=sign)
+
+
+@_command
+def help_(
+    *,
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="COMMAND", help="A command, or `all`.", autocompletion=complete.commands
+        ),
+    ] = None,
+) -> int:
+    """Print the help of a command, or of all: accept help all"""
+    from accept.app import help as layout
+    from accept.core.serde import did_you_mean
+
+    if topic not in (None, "all"):
+        raise BadInput(
+            f"there is no command {plain(topic, 60)!r}",
+            code=Code.USAGE,
+            hint=f"{did_you_mean(str(topic), COMMANDS)}all commands: accept help all",
+        )
+    print_help = layout.full_help if topic else layout.short_help
+    typer.echo(print_help({name: summary(name) for name in COMMANDS}))
+    return Exit.PASS
 
 
 @_command

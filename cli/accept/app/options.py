@@ -11,26 +11,116 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
 from typing import Annotated, get_type_hints
 
 import typer
 
+from accept.app import complete
+from accept.app.help import as_called
 from accept.report.console import Terminal
 
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Attempt, folder, or `last`.")]
+
+class Panel(StrEnum):
+    """A group of options in the help of a command; Typer's `rich_help_panel`."""
+
+    OTHER = "Options"
+    TARGET = "What to test"
+    CHECKS = "Checks"
+    TIMES = "Time limits"
+    SLURM = "Slurm"
+    KUBERNETES = "Kubernetes"
+    OUTPUT = "Output"
+
+
+RunArgument = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Attempt, folder, or `last`.", autocompletion=complete.runs),
+]
 EvidenceArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="Attempt, folder, `last`, or URL in a bucket.")
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Attempt, folder, `last`, or URL in a bucket.",
+        autocompletion=complete.runs,
+    ),
 ]
 GpusOption = Annotated[
     int | None,
-    typer.Option("--gpus-per-node", help="GPUs to use on each node; default: all."),
+    typer.Option(
+        "--gpus-per-node",
+        metavar="N",
+        help="GPUs to use on each node; default: all.",
+        rich_help_panel=Panel.TARGET,
+    ),
 ]
 MaxBadOption = Annotated[
     int,
-    typer.Option("--max-bad", min=0, help="Accept a run that passes without N bad nodes at most."),
+    typer.Option(
+        "--max-bad",
+        metavar="N",
+        min=0,
+        help="Accept a run that passes without N bad nodes at most.",
+    ),
+]
+MachineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--machine",
+        "-m",
+        metavar="NAME",
+        help="Machine: a name or your own file; default: detected on the hosts.",
+        rich_help_panel=Panel.TARGET,
+        autocompletion=complete.machines,
+    ),
 ]
 SiteOption = Annotated[
-    str | None, typer.Option("--site", help="Site file: describes your cluster.")
+    str | None,
+    typer.Option(
+        "--site",
+        metavar="FILE",
+        help="Site file: describes your cluster; default: site.yaml here or in "
+        "~/.config/accept; none: no site file.",
+        rich_help_panel=Panel.TARGET,
+    ),
+]
+HostsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hosts",
+        metavar="LIST",
+        help="Hosts over ssh: a,b,c, node[01-16], @FILE.",
+        rich_help_panel=Panel.TARGET,
+        autocompletion=complete.hosts,
+    ),
+]
+PartitionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--partition",
+        metavar="NAME",
+        help="Partition; runs the checks in a job of Slurm.",
+        rich_help_panel=Panel.SLURM,
+    ),
+]
+AccountOption = Annotated[
+    str | None,
+    typer.Option("--account", metavar="NAME", help="Account.", rich_help_panel=Panel.SLURM),
+]
+BackendOption = Annotated[
+    str | None,
+    typer.Option(
+        "--backend",
+        metavar="NAME",
+        help="Back end: local, ssh, slurm or kubernetes; "
+        "default: chosen by --hosts, --partition and --site.",
+        rich_help_panel=Panel.TARGET,
+        autocompletion=complete.backends,
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")]
+RemovalDryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only show what would be removed.")
 ]
 
 
@@ -81,14 +171,23 @@ class OutputOptions:
     """The format and amount of output."""
 
     json: Annotated[
-        bool, typer.Option("--json", help="Print only the result, as JSON, on stdout.")
+        bool,
+        typer.Option(
+            "--json",
+            help="Print only the result, as JSON, on stdout.",
+            rich_help_panel=Panel.OUTPUT,
+        ),
     ] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="More progress.")] = False
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=Panel.OUTPUT)
+    ] = False
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="More progress.", rich_help_panel=Panel.OUTPUT)
+    ] = False
 
     def terminal(self) -> Terminal:
         """Return the terminal with these settings."""
-        return Terminal(json=self.json, quiet=self.quiet, verbose=self.verbose)
+        return Terminal(json=self.json, quiet=self.quiet, verbose=self.verbose, as_called=as_called)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +195,9 @@ class LaunchOptions:
     """The name of a launch, or only its plan."""
 
     attempt: Annotated[
-        str | None, typer.Option(help="Name of this launch; default: generated.")
+        str | None, typer.Option(metavar="NAME", help="Name of this launch; default: generated.")
     ] = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False
+    dry_run: DryRunOption = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +205,28 @@ class ClusterOptions:
     """The location of a cluster."""
 
     kubeconfig: Annotated[
-        str | None, typer.Option(help="Kubeconfig; default: the one that kubectl uses.")
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Kubeconfig; default: the one that kubectl uses.",
+            rich_help_panel=Panel.KUBERNETES,
+        ),
     ] = None
     context: Annotated[
-        str | None, typer.Option(help="Context of the kubeconfig; default: its current one.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Context of the kubeconfig; default: its current one.",
+            rich_help_panel=Panel.KUBERNETES,
+        ),
     ] = None
     namespace: Annotated[
-        str | None, typer.Option(help="Namespace; default: the site's, else the context's.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Namespace; default: the site's, else the context's.",
+            rich_help_panel=Panel.KUBERNETES,
+        ),
     ] = None
 
 
@@ -121,7 +235,12 @@ class ReleaseOptions(ClusterOptions):
     """The location of a cluster, and the name of a run on it."""
 
     release: Annotated[
-        str | None, typer.Option(help="Name of the Helm release; default: from the attempt.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the Helm release; default: from the attempt.",
+            rich_help_panel=Panel.KUBERNETES,
+        ),
     ] = None
 
 
@@ -129,87 +248,167 @@ class ReleaseOptions(ClusterOptions):
 class DrillOptions:
     """Checks, hosts and time limits of a run."""
 
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            "--machine",
-            "-m",
-            help="Machine: a name or your own file; default: detected on the hosts.",
-        ),
-    ] = None
-    suite: Annotated[str, typer.Option("--suite", "-s", help="Suite: a name or your own file.")] = (
-        "quick"
-    )
-    site: SiteOption = None
+    machine: MachineOption = None
     nodes: Annotated[
         str | None,
         typer.Option(
             "--nodes",
             "-n",
+            metavar="N",
             help="Number of nodes, a list a,b,c, @FILE with names, "
             "or all: every free node of a cluster.",
+            rich_help_panel=Panel.TARGET,
+            autocompletion=complete.hosts,
         ),
     ] = None
-    hosts: Annotated[
-        list[str] | None, typer.Option(help="Hosts over ssh: a,b,c, node[01-16], @FILE.")
-    ] = None
-    backend: Annotated[
+    hosts: HostsOption = None
+    site: SiteOption = None
+    backend: BackendOption = None
+    gpus_per_node: GpusOption = None
+    image: Annotated[
         str | None,
         typer.Option(
-            help="Back end: local, ssh, slurm or kubernetes; "
-            "default: chosen by --hosts, --partition and --site."
+            metavar="IMAGE",
+            help="Container image of the run; replaces the site's.",
+            rich_help_panel=Panel.TARGET,
         ),
     ] = None
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Parameter of a check: CHECK.PARAM=VALUE.")
-    ] = None
-    nccl: Annotated[list[str] | None, typer.Option(help="NCCL setting: KEY=VALUE.")] = None
-    expect: Annotated[
-        list[str] | None, typer.Option(help="Your own threshold: 'all-reduce@8G>=380'.")
-    ] = None
-    gpus_per_node: GpusOption = None
-    rounds: Annotated[
-        str | None, typer.Option(help="Rounds of pairs: a number or auto; default: suite's.")
-    ] = None
-    seed: Annotated[int, typer.Option(help="Random seed for pairs and drills.")] = 1
     require_all_nodes: Annotated[
-        bool, typer.Option("--require-all-nodes", help="Stop if any host does not respond.")
+        bool,
+        typer.Option(
+            "--require-all-nodes",
+            help="Stop if any host does not respond.",
+            rich_help_panel=Panel.TARGET,
+        ),
     ] = False
     busy_ok: Annotated[
-        bool, typer.Option("--busy-ok", help="Measure GPUs that are in use, too.")
+        bool,
+        typer.Option(
+            "--busy-ok",
+            help="Measure GPUs that are in use, too.",
+            rich_help_panel=Panel.TARGET,
+        ),
     ] = False
-    start_timeout: Annotated[str | None, typer.Option(help="Longest wait for hosts: 90s, 5m.")] = (
-        None
-    )
-    deadline: Annotated[
-        str | None, typer.Option(help="Longest run time after the hosts were found.")
+    suite: Annotated[
+        str,
+        typer.Option(
+            "--suite",
+            "-s",
+            metavar="NAME",
+            help="Suite: a name or your own file.",
+            rich_help_panel=Panel.CHECKS,
+            autocompletion=complete.suites,
+        ),
+    ] = "quick"
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="CHECK.PARAM=VALUE",
+            help="Parameter of a check: accept show check NAME.",
+            rich_help_panel=Panel.CHECKS,
+        ),
     ] = None
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="BOUND",
+            help="Your own threshold: 'all-reduce@8G>=380'.",
+            rich_help_panel=Panel.CHECKS,
+        ),
+    ] = None
+    nccl: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="NCCL setting.", rich_help_panel=Panel.CHECKS),
+    ] = None
+    rounds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Rounds of pairs: a number or auto; default: suite's.",
+            rich_help_panel=Panel.CHECKS,
+        ),
+    ] = None
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Random seed for pairs and drills.",
+            rich_help_panel=Panel.CHECKS,
+        ),
+    ] = 1
     budget: Annotated[
-        str | None, typer.Option(help="Time limit: keep the checks that add most within it.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Keep the checks that add most within this time: 10m.",
+            rich_help_panel=Panel.TIMES,
+        ),
+    ] = None
+    deadline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Longest run time after the hosts were found.",
+            rich_help_panel=Panel.TIMES,
+        ),
+    ] = None
+    start_timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Longest wait for hosts: 90s, 5m.",
+            rich_help_panel=Panel.TIMES,
+        ),
     ] = None
     keep: Annotated[
         str | None,
-        typer.Option(help="How long the first host keeps evidence that was not fetched."),
+        typer.Option(
+            metavar="TIME",
+            help="How long the first host keeps evidence that was not fetched.",
+            rich_help_panel=Panel.TIMES,
+        ),
     ] = None
-    image: Annotated[
-        str | None,
-        typer.Option(help="Container image of the run; replaces the site's."),
-    ] = None
-    partition: Annotated[
-        str | None, typer.Option(help="Slurm: partition; runs the checks in a job of Slurm.")
-    ] = None
+    partition: PartitionOption = None
     exclude: Annotated[
-        list[str] | None, typer.Option(help="Slurm: nodes not to use: n7, n[01-16].")
+        list[str] | None,
+        typer.Option(
+            metavar="LIST",
+            help="Nodes not to use: n7, n[01-16].",
+            rich_help_panel=Panel.SLURM,
+            autocompletion=complete.hosts,
+        ),
     ] = None
-    reservation: Annotated[str | None, typer.Option(help="Slurm: reservation.")] = None
-    account: Annotated[str | None, typer.Option(help="Slurm: account.")] = None
-    qos: Annotated[str | None, typer.Option(help="Slurm: quality of service.")] = None
-    constraint: Annotated[str | None, typer.Option(help="Slurm: features of the nodes.")] = None
+    reservation: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Reservation.", rich_help_panel=Panel.SLURM),
+    ] = None
+    account: AccountOption = None
+    qos: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Quality of service.", rich_help_panel=Panel.SLURM),
+    ] = None
+    constraint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FEATURES", help="Features of the nodes.", rich_help_panel=Panel.SLURM
+        ),
+    ] = None
     time: Annotated[
-        str | None, typer.Option(help="Slurm: time limit of the job; default: the run's longest.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time limit of the job; default: the run's longest.",
+            rich_help_panel=Panel.SLURM,
+        ),
     ] = None
     sbatch_arg: Annotated[
-        list[str] | None, typer.Option(help="Slurm: another option of sbatch: --switches=1.")
+        list[str] | None,
+        typer.Option(
+            metavar="OPTION",
+            help="Another option of sbatch: --switches=1.",
+            rich_help_panel=Panel.SLURM,
+        ),
     ] = None
 
 
@@ -218,25 +417,46 @@ class PlanOptions(DrillOptions):
     """The options of a drill, and those that a drill sets itself for each of its runs."""
 
     only: Annotated[
-        list[str] | None, typer.Option(help="Run only these checks or steps: gemm,memory.")
+        list[str] | None,
+        typer.Option(
+            metavar="LIST",
+            help="Run only these checks or steps: gemm,memory.",
+            rich_help_panel=Panel.CHECKS,
+            autocompletion=complete.check_list,
+        ),
     ] = None
     skip: Annotated[
-        list[str] | None, typer.Option(help="Run all but these checks or steps: train.")
+        list[str] | None,
+        typer.Option(
+            metavar="LIST",
+            help="Run all but these checks or steps: train.",
+            rich_help_panel=Panel.CHECKS,
+            autocompletion=complete.check_list,
+        ),
     ] = None
     fail_fast: Annotated[
         bool,
-        typer.Option("--fail-fast", help="End the run after the first step that fails for good."),
-    ] = False
-    hold: Annotated[
-        str | None,
         typer.Option(
-            help="Keep the hosts this long after a failed run, for debugging: 30m; "
-            "after every run: always:30m."
+            "--fail-fast",
+            help="End the run after the first step that fails for good.",
+            rich_help_panel=Panel.CHECKS,
         ),
-    ] = None
+    ] = False
     inject: Annotated[
         list[str] | None,
         typer.Option(
-            help="Inject a fault: FAULT@HOST[:LOCALRANK]. accept drill injects each in turn."
+            metavar="FAULT",
+            help="Inject a fault: FAULT@HOST[:LOCALRANK]. accept drill injects each in turn.",
+            rich_help_panel=Panel.CHECKS,
+            autocompletion=complete.faults,
+        ),
+    ] = None
+    hold: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Keep the hosts this long after a failed run, for debugging: 30m; "
+            "after every run: always:30m.",
+            rich_help_panel=Panel.TIMES,
         ),
     ] = None

@@ -12,16 +12,18 @@ from accept.app.options import (
     PlanOptions,
     ReleaseOptions,
 )
+from accept.config import site_file
 from accept.config.chart_rules import chart_rules
 from accept.config.expectations import parse_duration
 from accept.config.kubernetes import NAME
 from accept.config.slurm import Slurm
 from accept.core.error_codes import Code
-from accept.core.errors import BadInput
+from accept.core.errors import BadInput, warning
 from accept.core.serde import Invalid, escaped, read
 from accept.evidence import rundir
 from accept.plan.resolve import ClusterPlace, Options
 from accept.plan.selection import Selection
+from accept.report.console import Terminal
 
 #: A --nodes value with names: @FILE, or a text with a digit, dot, dash, comma or range in it.
 _NODE_LIST = r"@.+|[A-Za-z][A-Za-z]*[0-9.,\[-].*"
@@ -75,6 +77,25 @@ def parse_options(
             fail_fast=plan.fail_fast,
         )
     return options
+
+
+def with_site(options: Options, terminal: Terminal) -> Options:
+    """Return the options with the site file that is found if they name none; none for `none`.
+
+    The user sees its path even with --quiet, because it decides what runs where.
+    """
+    if options.site == site_file.NONE:
+        return replace(options, site=None)
+    if options.site is not None:
+        return options
+    if foreign := site_file.foreign_site():
+        text = f"{foreign} is not used, because another user could have written it"
+        terminal.notice(warning(Code.SITE_IGNORED, f"{text}; to use it: --site {foreign}"))
+    found = site_file.find_site()
+    if found is None:
+        return options
+    terminal.notice(f"site file: {found} (found; --site {site_file.NONE} ignores it)")
+    return replace(options, site=str(found))
 
 
 def _parse_names(texts: list[str] | None) -> tuple[str, ...]:

@@ -11,9 +11,11 @@ from accept.backends import local
 from accept.backends.job import Job
 from accept.backends.kubernetes import backend as kubernetes_backend
 from accept.backends.kubernetes import cluster as kubernetes_cluster
-from accept.backends.protocol import Backend, Cluster, NodeList, Phase, Progress
+from accept.backends.protocol import Backend, Cluster, NodeList, Phase, Progress, Surveyor
 from accept.backends.slurm import backend as slurm_backend
+from accept.backends.slurm import survey as slurm_survey
 from accept.backends.ssh import backend as ssh_backend
+from accept.backends.ssh import survey as ssh_survey
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.serde import escaped, known, read
@@ -32,7 +34,14 @@ NODE_LISTS: Final[Mapping[str, NodeList]] = {
     "slurm": slurm_backend,
 }
 
-#: The back ends that can also print permissions and write a site file.
+#: The back ends that can write a first site file.
+SURVEYORS: Final[Mapping[str, Surveyor]] = {
+    "kubernetes": kubernetes_cluster,
+    "slurm": slurm_survey,
+    "ssh": ssh_survey,
+}
+
+#: The back ends that can also print permissions.
 CLUSTERS: Final[Mapping[str, Cluster]] = {"kubernetes": kubernetes_cluster}
 _DEFAULT_CLUSTER = "kubernetes"
 
@@ -46,6 +55,19 @@ def load(name: str) -> Backend:
             hint=known(name, BACKENDS),
         )
     return BACKENDS[name]
+
+
+def load_surveyor(name: str) -> Surveyor:
+    """Return the back end called `name` if it can write a site file. Raises BadInput."""
+    if name not in SURVEYORS:
+        raise BadInput(
+            f"back end {escaped(name)!r} needs no site file"
+            if name in BACKENDS
+            else f"there is no back end {escaped(name)!r}",
+            code=Code.OPTION_BACKEND,
+            hint=known(name, SURVEYORS),
+        )
+    return SURVEYORS[name]
 
 
 def load_cluster(name: str = _DEFAULT_CLUSTER) -> Cluster:

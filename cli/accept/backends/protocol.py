@@ -138,7 +138,7 @@ class Question:
 class Remark(StrEnum):
     """The subject of a note about a cluster."""
 
-    #: What the cluster has.
+    #: The nodes and GPUs.
     NODES = "nodes"
     NETWORKS = "networks"
     #: The namespace of the site file does not exist.
@@ -149,6 +149,10 @@ class Remark(StrEnum):
     QUEUES_ELSEWHERE = "queues-elsewhere"
     #: Names of parameters of networks, which pods cannot use.
     NETWORK_PARAMETERS = "network-parameters"
+    #: Hosts did not answer.
+    NO_ANSWER = "no-answer"
+    #: The hosts differ, or lack a tool.
+    HOSTS = "hosts"
     #: The user must write the networks of the machine into the site file.
     NETWORKS_UNKNOWN = "networks-unknown"
 
@@ -161,7 +165,7 @@ class Note(NamedTuple):
 
 
 class Survey(Protocol):
-    """The properties of a cluster that a site file needs."""
+    """The properties of hosts or of a cluster that a site file needs."""
 
     @property
     def questions(self) -> tuple[Question, ...]:
@@ -185,11 +189,15 @@ class NodeList(Protocol):
         """Return the nodes that this process's environment already holds; empty if none."""
 
 
+class Surveyor(Protocol):
+    """The functions of a back end that can write a first site file."""
+
+    def survey(self, options: Options) -> Survey:
+        """Return what hosts or a cluster show. Raises BadInput, or NotStarted without answer."""
+
+
 class Cluster(NodeList, Protocol):
     """The functions of a cluster back end for commands that start nothing."""
 
     def role(self, place: ClusterPlace, site: Site) -> str:
         """Return the permissions that a run needs, in the cluster's own format."""
-
-    def survey(self, place: ClusterPlace) -> Survey:
-        """Return what the cluster shows. Raises NotStarted if it cannot be reached."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 from pathlib import Path
+from shlex import quote
 from tempfile import TemporaryDirectory
 
 import yaml
@@ -146,7 +147,8 @@ def do_baseline(
             hint="choose another file",
         ) from None
     terminal.result(BaselineFile(machine=str(out), figures=len(figures)), str(out))
-    terminal.progress(f"wrote {len(figures)} references; use them with --machine {out}")
+    terminal.progress(f"wrote {count(len(figures), 'reference')}")
+    terminal.progress(f"next: accept run --machine {quote(str(out))}")
     return Exit.PASS
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 import yaml
 
 from accept import backends, config
 from accept.backends.job import Job
-from accept.backends.protocol import Phase
 from accept.commands import (
     baseline,
     cluster,
@@ -27,30 +24,31 @@ from accept.commands import (
     prune,
     retest,
     run,
+    runs,
     ticket,
     verify,
 )
 from accept.commands.choices import Listing, Schema, Shown
 from accept.commands.drill_result import Drill
-from accept.config import floors, resources
+from accept.config import floors, resources, site_file
 from accept.config.chart_values import Values, chart_schema
 from accept.config.explanations import explanations
 from accept.config.machine import Confidence
 from accept.config.references import Figure
-from accept.core import causes, checks, evidence
+from accept.core import causes, checks
+from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.catalog.metrics import Better
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadInput, Exit
+from accept.core.errors import BadInput, Exit
 from accept.core.judge.bounds import bound_text
 from accept.core.judge.summary import NodeLists
 from accept.core.model import GroupKind, Plan, Record, Verdict
-from accept.core.serde import dump, keys_of, known, nearest, read, schema
+from accept.core.serde import did_you_mean, dump, keys_of, known, schema
 from accept.core.text import count, duration, format_size, plain
-from accept.evidence import bucket, rundir
 from accept.plan.chart import chart_folder
 from accept.plan.steps import steps_of
 from accept.report.console import Table, Terminal
-from accept.report.repeated import Repeated, headline
+from accept.report.repeated import Repeated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,39 +62,17 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunEntry:
-    """A run on this workstation."""
-
-    name: str
-    #: Its verdict or state, in one line.
-    about: str
-    folder: str
-    machine: str = ""
-    suite: str = ""
-    #: Number of its hosts.
-    hosts: int = 0
-    #: Seconds since 1970 at which it started; 0: unknown, or not started.
-    start: float = 0.0
-    #: Seconds that it measured; 0: unknown, or not ended.
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Listed:
     """The list that was requested: `accept list`."""
 
     machines: tuple[Entry, ...] | None = None
     suites: tuple[Entry, ...] | None = None
     checks: tuple[Entry, ...] | None = None
+    causes: tuple[Entry, ...] | None = None
+    faults: tuple[Entry, ...] | None = None
     backends: tuple[Entry, ...] | None = None
+    sites: tuple[Entry, ...] | None = None
     errors: tuple[Entry, ...] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListedRuns:
-    """The runs on this workstation, newest first: `accept list runs`."""
-
-    runs: tuple[RunEntry, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +120,28 @@ class CausePage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FaultPage:
+    """A fault that a drill can inject: `accept show fault`."""
+
+    fault: str
+    about: str
+    #: The part of a run that it affects; it decides how --inject names it.
+    scope: Scope
+    #: Checks that can detect it.
+    checks: tuple[str, ...]
+    #: Causes for which a run with it is correctly rejected.
+    causes: tuple[causes.Cause, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChartPath:
     """The path of the Helm chart: `accept chart`."""
 
     chart: str
 
+
+#: The site file that comes with `accept`, as `accept show site` names it.
+_EXAMPLE: Final = "example"
 
 #: The types of files, and of what commands print with --json.
 _TYPES: Final[Mapping[Schema, type]] = {
@@ -184,9 +177,11 @@ _TYPES: Final[Mapping[Schema, type]] = {
     Schema.NODES: cluster.FreeNodes,
     Schema.INIT: cluster.SiteFile,
     Schema.LIST: Listed,
-    Schema.RUNS: ListedRuns,
+    Schema.RUNS: runs.ListedRuns,
     Schema.CHECK: CheckPage,
     Schema.CAUSE: CausePage,
+    Schema.FAULT: FaultPage,
+    Schema.RUN: runs.RunPage,
     Schema.ERROR: Entry,
     Schema.CHART: ChartPath,
 }
@@ -194,16 +189,14 @@ _TYPES: Final[Mapping[Schema, type]] = {
 
 def do_list(what: Listing, terminal: Terminal, *, url: str | None = None) -> int:
     """Print one line for each entry, its name first; of the runs in a bucket if `url` names one."""
-    if url is not None and (what is not Listing.RUNS or not _is_place(url)):
+    if url is not None and (what is not Listing.RUNS or not runs.is_place(url)):
         raise BadInput(
             f"{plain(url, 200)} is not a bucket or folder with runs",
             code=Code.USAGE,
             hint="accept list runs gs://BUCKET/PATH, or the absolute path of a shared folder",
         )
     if what is Listing.RUNS:
-        runs = _runs() if url is None else _runs_at(url)
-        terminal.result(ListedRuns(runs=runs), _table_of_runs(runs) if runs else "no runs")
-        return Exit.PASS
+        return runs.do_list_runs(terminal, url)
     entries = _LISTS[what]()
     table = Table(
         rows=[
@@ -237,112 +230,25 @@ def _backends() -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _runs() -> tuple[RunEntry, ...]:
-    return tuple(_run_entry(folder) for folder in rundir.listed()[::-1])
+def _causes() -> tuple[Entry, ...]:
+    return tuple(Entry(name=cause, about=cause.row.meaning) for cause in causes.Cause)
 
 
-def _is_place(url: str) -> bool:
-    return bucket.is_url(url) or Path(url).is_absolute()
+def _faults() -> tuple[Entry, ...]:
+    return tuple(Entry(name=name, about=fault.about) for name, fault in FAULTS.items())
 
 
-def _runs_at(url: str) -> tuple[RunEntry, ...]:
-    """Return the runs in a bucket or shared folder, newest first."""
-    entries = [_stored_entry(run, url) for run in bucket.runs_at(url)]
-    return tuple(sorted(entries, key=lambda entry: (entry.start, entry.name), reverse=True))
-
-
-def _stored_entry(run: bucket.StoredRun, url: str) -> RunEntry:
-    entry = RunEntry(
-        name=plain(run.name, 80), about="", folder=f"{url.rstrip('/')}/runs/{run.name}"
-    )
-    if run.verdict is None:
-        about = "no verdict" if run.finished else "not finished"
-        return replace(entry, about=about)
-    return _with_verdict(entry, run.verdict, "" if run.finished else "not finished: ")
-
-
-def _with_verdict(entry: RunEntry, verdict: evidence.StoredVerdict, before: str = "") -> RunEntry:
-    """Add what a stored verdict shows of a run to its entry."""
-    return replace(
-        entry,
-        about=f"{before}{plain(verdict.headline)}",
-        machine=plain(verdict.machine, 40),
-        suite=plain(verdict.suite, 40),
-        hosts=len(verdict.hosts),
-        start=verdict.start,
-        seconds=max(0.0, verdict.end - verdict.start),
-    )
-
-
-def _table_of_runs(runs: Sequence[RunEntry]) -> Table:
-    rows = [
-        (
-            run.name,
-            run.machine or "-",
-            run.suite or "-",
-            str(run.hosts) if run.hosts else "-",
-            f"{datetime.fromtimestamp(run.start, UTC):%Y-%m-%d %H:%M}" if run.start else "-",
-            duration(run.seconds) if run.seconds else "-",
-            run.about,
-        )
-        for run in runs
+def _sites() -> tuple[Entry, ...]:
+    """Return the site files that are found without --site, and the example."""
+    found = site_file.find_site()
+    entries = [
+        Entry(name=str(path), about="found; commands that plan a run use it")
+        if path == found
+        else Entry(name=str(path), about="not used" if path.exists() else "does not exist")
+        for path in site_file.candidates()
     ]
-    return Table(
-        header=("RUN", "MACHINE", "SUITE", "HOSTS", "START (UTC)", "TOOK", "STATE"), rows=rows
-    )
-
-
-def _run_entry(folder: Path) -> RunEntry:
-    """Return what this machine knows of a run, drill or repeated run."""
-    entry = RunEntry(name=folder.name, about="", folder=str(folder))
-    if (folder / rundir.DRILL).is_file():
-        return replace(entry, about=_drill_headline(folder / rundir.DRILL))
-    if (folder / rundir.REPEAT).is_file():
-        return replace(entry, about=_repeat_headline(folder / rundir.REPEAT))
-    if (folder / rundir.EVIDENCE).is_dir():
-        try:
-            verdict = evidence.read_verdict(folder / rundir.EVIDENCE)
-        except AcceptError:
-            return replace(_planned(entry, folder), about="collected, no verdict")
-        return _with_verdict(entry, verdict)
-    entry = _planned(entry, folder)
-    job = folder / rundir.JOB
-    if not job.is_file():
-        return replace(entry, about="rendered")
-    progress = backends.progress_of(folder)
-    about = {
-        Phase.ENDED: "ended, not collected",
-        Phase.GONE: "ended, and nothing is left to collect",
-    }.get(progress.phase, progress.text)
-    return replace(entry, about=about, start=job.stat().st_mtime)
-
-
-def _planned(entry: RunEntry, folder: Path) -> RunEntry:
-    """Add the plan of a run to its entry, if the plan can be read."""
-    try:
-        plan = evidence.read_plan(folder / rundir.RENDERED)
-    except AcceptError:
-        return entry
-    return replace(
-        entry,
-        machine=plain(plan.machine.name, 40),
-        suite=plain(plan.suite, 40),
-        hosts=plan.nodes or 0,
-    )
-
-
-def _drill_headline(path: Path) -> str:
-    try:
-        return drill.headline(read(Drill, json.loads(path.read_text(encoding="utf-8"))))
-    except (OSError, ValueError, RecursionError):
-        return "drill: the result cannot be read"
-
-
-def _repeat_headline(path: Path) -> str:
-    try:
-        return headline(read(Repeated, json.loads(path.read_text(encoding="utf-8"))))
-    except (OSError, ValueError, RecursionError):
-        return "repeated run: the result cannot be read"
+    about = "an example with every key: accept show site example > site.yaml"
+    return (*entries, Entry(name=_EXAMPLE, about=about))
 
 
 def _errors() -> tuple[Entry, ...]:
@@ -363,13 +269,16 @@ _LISTS: Final[Mapping[Listing, Callable[[], tuple[Entry, ...]]]] = {
     Listing.MACHINES: _machines,
     Listing.SUITES: _suites,
     Listing.CHECKS: _checks,
+    Listing.CAUSES: _causes,
+    Listing.FAULTS: _faults,
     Listing.BACKENDS: _backends,
+    Listing.SITES: _sites,
     Listing.ERRORS: _errors,
 }
 
 
 def do_show(what: Shown, name: str, terminal: Terminal, *, machine: str, nodes: int) -> int:
-    """Print a file with all defaults filled in, a check, a cause, or an error code.
+    """Print a file with all defaults filled in, a run, or the page of a name.
 
     `machine` and `nodes` are those of the estimated times of a suite.
     """
@@ -382,14 +291,25 @@ def do_show(what: Shown, name: str, terminal: Terminal, *, machine: str, nodes: 
         times = _step_times(config.load_machine(machine), suite, nodes)
         terminal.result(suite.value, _yaml(suite.value) + times)
     elif what is Shown.SITE:
-        site = config.load_site(name).value
-        terminal.result(site, _yaml(site))
+        example = resources.values() / "site.example.yaml"
+        site = config.load_site(str(example) if name == _EXAMPLE else name).value
+        text = example.read_text(encoding="utf-8") if name == _EXAMPLE else _yaml(site)
+        terminal.result(site, text)
     elif what is Shown.CHECK:
         check = _check_page(name)
         terminal.result(check, *_check_text(check))
     elif what is Shown.CAUSE:
         page = _cause_page(name)
         terminal.result(page, f"{page.cause} (owner: {page.owner})\n{page.section}")
+    elif what is Shown.FAULT:
+        fault = _fault_page(name)
+        terminal.result(fault, *_fault_text(fault))
+    elif what is Shown.BACKEND:
+        backends.load(name)
+        entry = next(entry for entry in _backends() if entry.name == name)
+        terminal.result(entry, f"{entry.name}: {entry.about}")
+    elif what is Shown.RUN:
+        runs.do_show_run(name, terminal)
     else:
         error = _error(name)
         terminal.result(error, f"{error.name}\n{error.about}")
@@ -462,7 +382,7 @@ def _cause_page(name: str) -> CausePage:
         raise BadInput(
             f"there is no cause {plain(name, 60)!r}",
             code=Code.CAUSE_UNKNOWN,
-            hint=known(name, causes.Cause),
+            hint=f"{did_you_mean(name, causes.Cause)}all causes: accept list causes",
         )
     row = cause.row
     return CausePage(
@@ -474,16 +394,52 @@ def _cause_page(name: str) -> CausePage:
     )
 
 
+def _fault_page(name: str) -> FaultPage:
+    """Return what a fault declares. Raises BadInput."""
+    if name not in FAULTS:
+        raise BadInput(
+            f"there is no fault {plain(name, 60)!r}",
+            code=Code.FAULT_UNKNOWN,
+            hint=known(name, FAULTS),
+        )
+    fault = FAULTS[name]
+    seen_as = fault.seen_as or name
+    return FaultPage(
+        fault=name,
+        about=fault.about,
+        scope=fault.scope,
+        checks=tuple(check.name for check in checks.REGISTRY.values() if seen_as in check.faults),
+        causes=tuple(sorted(fault.causes)),
+    )
+
+
+#: How --inject names a fault, by its scope.
+_INJECTED = {
+    Scope.RANK: "{}@HOST:LOCALRANK",
+    Scope.HOST: "{}@HOST",
+    Scope.EVERYWHERE: "'{}@*'",
+}
+
+
+def _fault_text(page: FaultPage) -> Iterator[str | Table]:
+    """Yield the page of a fault."""
+    yield f"{page.fault}: {page.about}"
+    rows = [
+        ("inject", f"accept run --inject {_INJECTED[page.scope].format(page.fault)}"),
+        ("checks", ", ".join(page.checks) or "none; the search for hosts or the network shows it"),
+        ("causes", ", ".join(page.causes)),
+    ]
+    yield Table(rows=rows)
+
+
 def _error(name: str) -> Entry:
     """Return the explanation of an error code. Raises BadInput."""
     entries = {entry.name: entry for entry in _errors()}
     if name.upper() not in entries:
-        closest = nearest(name, entries)
-        suggestion = f"did you mean {closest}? " if closest else ""
         raise BadInput(
             f"there is no error code {plain(name, 60)!r}",
             code=Code.CODE_UNKNOWN,
-            hint=f"{suggestion}all codes: accept list errors",
+            hint=f"{did_you_mean(name, entries)}all codes: accept list errors",
         )
     return entries[name.upper()]
 

@@ -11,9 +11,12 @@ class Listing(StrEnum):
     MACHINES = "machines"
     SUITES = "suites"
     CHECKS = "checks"
+    CAUSES = "causes"
+    FAULTS = "faults"
     BACKENDS = "backends"
-    RUNS = "runs"
     ERRORS = "errors"
+    SITES = "sites"
+    RUNS = "runs"
 
 
 class Shown(StrEnum):
@@ -21,10 +24,13 @@ class Shown(StrEnum):
 
     MACHINE = "machine"
     SUITE = "suite"
-    SITE = "site"
     CHECK = "check"
     CAUSE = "cause"
+    FAULT = "fault"
+    BACKEND = "backend"
     ERROR = "error"
+    SITE = "site"
+    RUN = "run"
     #: The nodes of a run.
     NODES = "nodes"
 
@@ -65,7 +71,9 @@ class Schema(StrEnum):
     INIT = "init"
     LIST = "list"
     RUNS = "runs"
+    RUN = "run"
     CHECK = "check"
     CAUSE = "cause"
+    FAULT = "fault"
     ERROR = "error"
     CHART = "chart"

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accept import backends
 from accept.backends.protocol import Question
+from accept.config import site_file
+from accept.config.hostlist import expand
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.evidence import write
 from accept.core.serde import camel, read
 from accept.core.text import visible
-from accept.plan.resolve import ClusterPlace, Options, named_backend, site_of
+from accept.plan.resolve import Options, named_backend, site_of
 from accept.report.console import Terminal
+
+#: The back end of a site file if the options name neither hosts nor a partition.
+_DEFAULT = "kubernetes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +35,7 @@ class Answers:
     """Answers for a site file by the keys of the questions; None: not answered, empty: none."""
 
     machine: str | None = None
+    partition: str | None = None
     queue: str | None = None
     service_account: str | None = None
     image: str | None = None
@@ -39,7 +46,9 @@ class Answers:
 class SiteFile(Answers):
     """A new site file and the answers in it: `accept init`."""
 
+    #: Its path; empty with --dry-run.
     site: str
+    text: str
 
 
 def do_nodes(options: Options, terminal: Terminal) -> int:
@@ -51,21 +60,34 @@ def do_nodes(options: Options, terminal: Terminal) -> int:
     return Exit.PASS
 
 
-def do_init(out: Path, place: ClusterPlace, terminal: Terminal, *, answers: Answers) -> int:
-    """Write a site file, and ask on a terminal for what the cluster does not show."""
-    if out.exists():
+def do_init(
+    out: Path | None, options: Options, terminal: Terminal, *, answers: Answers, replaces: bool
+) -> int:
+    """Write a site file, and ask on a terminal for what hosts or a cluster do not show.
+
+    If `out` is None, the text is printed. With `replaces`, a file that exists is replaced.
+    """
+    if out is not None and out.exists() and not replaces:
         raise BadInput(
             f"{out} exists already",
             code=Code.OUTPUT_EXISTS,
-            hint="name another file, or remove that one",
+            hint="name another file, or replace it with --force; --dry-run only prints",
         )
-    survey = backends.load_cluster().survey(place)
+    options = replace(options, hosts=expand(options.hosts))
+    name = options.backend or _backend_of(options)
+    if name == _DEFAULT and options.backend is None:
+        terminal.progress("asking Kubernetes; other clusters: --hosts node[01-16], or --partition")
+    survey = backends.load_surveyor(name).survey(options)
     for note in survey.notes:
         terminal.progress(note.text)
     interactive = sys.stdin.isatty() and sys.stderr.isatty()
     given = {camel(name): answer for name, answer in vars(answers).items()}
     chosen = {q.key: _answer(q, given.get(q.key), ask=interactive) for q in survey.questions}
     text = survey.site_text(chosen)
+    file = read(SiteFile, {"site": str(out or ""), "text": text, **chosen})
+    if out is None:
+        terminal.result(file, text)
+        return Exit.PASS
     try:
         write(out, text)
     except OSError as error:
@@ -74,12 +96,23 @@ def do_init(out: Path, place: ClusterPlace, terminal: Terminal, *, answers: Answ
             code=Code.OUTPUT_WRITE,
             hint="choose another file",
         ) from None
-    machine = chosen.get("machine") or "NAME"
-    image = "" if chosen.get("image") else " --image IMAGE"
-    options = f"--machine {machine} --nodes 2 --site {out}{image}"
-    terminal.progress(f"next: accept doctor --backend kubernetes {options}")
-    terminal.result(read(SiteFile, {"site": str(out), **chosen}), str(out))
+    words = ["accept", "doctor"]
+    if machine := chosen.get("machine") or answers.machine:
+        words += ["--machine", machine]
+    if name == _DEFAULT:
+        words += ["--nodes", "2", *([] if chosen.get("image") else ["--image", "IMAGE"])]
+    if out.resolve() != Path(site_file.NAME).resolve():
+        words += ["--site", str(out)]
+    terminal.result(file, str(out))
+    terminal.progress(f"next: {shlex.join(words)}")
     return Exit.PASS
+
+
+def _backend_of(options: Options) -> str:
+    """Return the back end of a site file if the user names none."""
+    if options.hosts:
+        return "ssh"
+    return "slurm" if options.slurm.partition else _DEFAULT
 
 
 def _answer(question: Question, given: str | None, *, ask: bool) -> str:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from accept import backends
 from accept.backends.requirements import Need
 from accept.commands.prepare import prepare
-from accept.core.errors import Exit
+from accept.core.error_codes import Code
+from accept.core.errors import Exit, warning
+from accept.core.text import count, folded, shortened
 from accept.plan.resolve import Options, site_of
-from accept.report.console import Terminal
+from accept.report.console import Table, Terminal
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requirements:
     """The requirements of a run, met and missing: `accept doctor`."""
 
+    #: True if no requirement is missing.
+    ready: bool
     needs: tuple[Need, ...]
 
 
@@ -26,24 +35,69 @@ class Role:
     yaml: str
 
 
-def do_doctor(options: Options, terminal: Terminal) -> int:
-    """Print what the hosts have and lack, host by host, and which checks will run."""
-    run, _ = prepare(options, terminal)
-    needs = backends.load(run.backend).doctor(run, say=terminal.progress)
-    lines = []
-    for need in needs:
-        mark = "ok     " if need.good else "missing"
-        checks = f"  (for {', '.join(need.checks)})" if need.checks else ""
-        lines.append(f"{mark}  {need.host}: {need.what}: {need.found}{checks}")
+def do_doctor(options: Options, terminal: Terminal, *, run: str) -> int:
+    """Print what the hosts have and lack, and which checks will run.
+
+    `run` is the command that starts the run.
+    """
+    if other := _other_program():
+        text = f"{other} is another program called accept; this one is gpu-accept, too"
+        terminal.notice(warning(Code.NAME_TAKEN, text))
+    resolved, _ = prepare(options, terminal)
+    needs = backends.load(resolved.backend).doctor(resolved, say=terminal.progress)
+    ready = all(need.good for need in needs)
+    names = tuple(dict.fromkeys(c for step in resolved.plan.steps for c in step.checks))
+    terminal.result(Requirements(ready=ready, needs=needs), Table(rows=[*_rows(needs, names)]))
+    terminal.progress(f"next: {run}" if ready else "next: correct what is missing, and repeat this")
+    return Exit.PASS if ready else Exit.NOT_STARTED
+
+
+def _rows(needs: Sequence[Need], checks: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the requirements, those of hosts with the same result together, and the conclusion."""
+    for alike in _grouped(needs):
+        need = alike[0]
+        yield "ok" if need.good else "missing", f"{_hosts(alike)}: {need.what}: {need.found}"
+        if not need.good and need.checks:
+            yield "", f"needed by {shortened(need.checks, 4)}"
         if need.advice:
-            lines.append(f"         {need.advice}")
-    lacking = {c for need in needs if not need.good for c in need.checks}
-    names = tuple(dict.fromkeys(c for step in run.plan.steps for c in step.checks))
-    lines.append("will run: " + (", ".join(c for c in names if c not in lacking) or "nothing"))
+            yield "", need.advice
+    lacking = {check for need in needs if not need.good for check in need.checks}
+    yield "will run", ", ".join(name for name in checks if name not in lacking) or "nothing"
     if lacking:
-        lines.append("will not: " + ", ".join(c for c in names if c in lacking))
-    terminal.result(Requirements(needs=needs), "\n".join(lines))
-    return Exit.PASS if all(need.good for need in needs) else Exit.NOT_STARTED
+        yield "will not", ", ".join(name for name in checks if name in lacking)
+    missing = [need for need in needs if not need.good]
+    if missing:
+        bad = folded(tuple(dict.fromkeys(need.host for need in missing)))
+        yield "not ready", f"{count(len(missing), 'requirement')} missing on {bad}"
+    else:
+        hosts = folded(tuple(dict.fromkeys(need.host for need in needs)))
+        yield "ready", f"nothing is missing on {hosts or 'this machine'}"
+
+
+def _grouped(needs: Sequence[Need]) -> list[list[Need]]:
+    """Return the needs in groups that differ only in their host, in order of their first."""
+    groups: dict[tuple[object, ...], list[Need]] = {}
+    for need in needs:
+        # Messages of ssh contain the name of the host.
+        own = re.compile(rf"(?<![\w.-]){re.escape(need.host)}(?![\w-])")
+        found, advice = own.sub("", need.found), own.sub("", need.advice)
+        key = (need.code, need.what, need.good, need.checked, found, need.checks, advice)
+        groups.setdefault(key, []).append(need)
+    return [*groups.values()]
+
+
+def _hosts(needs: Sequence[Need]) -> str:
+    hosts = tuple(dict.fromkeys(need.host for need in needs))
+    return hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts: {folded(hosts)}"
+
+
+def _other_program() -> str:
+    """Return the program that `accept` starts in a shell, if it is not this one; else ""."""
+    first = shutil.which("accept")
+    here = {Path(sys.argv[0]).parent.resolve(), Path(sys.executable).parent.resolve()}
+    if first is None or Path(first).parent.resolve() in here:
+        return ""
+    return "" if b"accept.__main__" in Path(first).read_bytes()[:4096] else first
 
 
 def do_rbac(options: Options, terminal: Terminal) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from accept.core.judge.blame import Attribution, Blamed
 from accept.core.judge.groups import scored
 from accept.core.judge.summary import action, node_lists
 from accept.core.model import Suspect
-from accept.core.serde import nearest
+from accept.core.serde import did_you_mean
 from accept.core.text import count, plain
 from accept.report.console import Table, Terminal
 from accept.report.data import Run, is_bad, share_of
@@ -89,6 +90,9 @@ def do_explain(name: str, node: str, terminal: Terminal) -> int:
     check_node(judged, node, name)
     explanation = explain(judged, node)
     terminal.result(explanation, *_text(explanation))
+    if explanation.suspects:
+        words = shlex.join((name, node))
+        terminal.progress(f"next: accept retest {words}, or accept ticket {words}")
     return Exit.PASS
 
 
@@ -96,12 +100,10 @@ def check_node(judged: Judged, node: str, name: str) -> None:
     """Raise BadInput if the run called `name` has no such node."""
     hosts = (*judged.verdict.hosts, *judged.verdict.missing)
     if node not in hosts:
-        near = nearest(node, hosts)
         raise BadInput(
             f"the run has no node {plain(node, 80)!r}",
             code=Code.NODE_UNKNOWN,
-            hint=(f"did you mean {plain(near, 80)}? " if near else "")
-            + f"all nodes: accept show nodes {plain(name, 200)}",
+            hint=f"{did_you_mean(node, hosts)}all nodes: accept show nodes {plain(name, 200)}",
         )
 
 

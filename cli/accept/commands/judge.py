@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from accept import __version__, backends
 from accept.backends.protocol import Phase
@@ -424,12 +425,13 @@ def text(judged: Judged, terminal: Terminal) -> str:
         files = [f"{skipped.file} ({skipped.reason})" for skipped in judged.skipped]
         left_out = f"Left out: {count(len(files), 'file')} without results: "
         notes.append(left_out + shortened(files, _MAX_SKIPPED))
-    return reports.table(
+    screen = reports.table(
         judged.verdict,
         width=min(terminal.width, 80),
         color=terminal.color,
         place=replace(place, notes=tuple(notes)),
     )
+    return terminal.as_called(screen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -561,7 +563,8 @@ def _place(judged: Judged) -> Place:
         reason = _reason(judged.verdict, bad[0])
         drain = backends.load(backend).drain(bad[:_MOST_EXCLUDED], reason) if backend else ()
         commands += zip(drain, (purpose, "after the repair"), strict=False)
-        commands.append((f"accept retest {run.name}", "measure it again, with good nodes"))
+        if (run / rundir.RUN).is_file():
+            commands.append((f"accept retest {run.name}", "measure it again, with good nodes"))
         commands.append((f"accept explain {run.name} {bad[0]}", "evidence for and against"))
         commands.append((f"accept ticket {run.name} {bad[0]}", "text and logs for the provider"))
         commands.append((f"accept show nodes {run.name} --bad", "the list, one per line"))
@@ -631,6 +634,9 @@ def do_judge(
         for judged in results:
             heading = f"{plain(judged.source)}:\n" if len(results) > 1 else ""
             terminal.result(judged.verdict, heading + text(judged, terminal))
+    if len(results) == len(paths) == 1 and results[0].folder is None:
+        # There is no run folder that could have report.html already.
+        terminal.progress(f"next: accept report {quote(paths[0])} --format html > report.html")
     return worst_exit(judged.verdict.exit for judged in results)
 
 
@@ -640,6 +646,7 @@ def do_report(name: str, terminal: Terminal, *, form: str) -> int:
     if form == "files":
         files = write_reports(judged)
         terminal.result(Reports(files=files), "\n".join(files))
+        terminal.progress("next: open report.html in a browser, or send it: it needs no other file")
     elif form == "html":
         html = html_page(judged)
         terminal.result(Reports(html=html), html)

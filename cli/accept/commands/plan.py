@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 from accept.config.hostlist import expand
 from accept.core.causes import Cause
@@ -106,6 +107,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
             terminal.result(values_of(run, bundle), "")
         else:
             terminal.result(None, helm_values(run, bundle))
+        terminal.progress('next: helm install NAME "$(accept chart)" --values FILE')
         return Exit.PASS
     try:
         is_new = not out.exists()
@@ -131,8 +133,9 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
             code=Code.OUTPUT_WRITE,
             hint="choose another folder",
         ) from None
-    terminal.progress(f"rendered run {bundle.plan.hash[:12]}; next: accept submit {out}")
+    terminal.progress(f"rendered run {bundle.plan.hash[:12]}")
     terminal.result(RenderedRun(run=bundle.plan.hash, folder=str(out)), str(out))
+    terminal.progress(f"next: accept submit {quote(str(out))}")
     return Exit.PASS
 
 

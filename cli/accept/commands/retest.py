@@ -9,7 +9,7 @@ from enum import StrEnum
 from accept.commands.explain import check_node
 from accept.commands.judge import Judged, judge_path, reported, text
 from accept.commands.plan import plan_text, planned
-from accept.commands.run import finish, new_name, read_run, show_removal, start
+from accept.commands.run import finish, new_name, read_run, send_results, show_removal, start
 from accept.core.causes import Cause, Judgement
 from accept.core.checks import checks_of
 from accept.core.error_codes import Code
@@ -105,6 +105,7 @@ def do_retest(name: str, nodes: Sequence[str], terminal: Terminal, *, pairs: boo
     except OSError as error:
         terminal.progress(f"{rundir.RETEST} was not written: {error.strerror}")
     terminal.result(result, text(after, terminal), "", *_text(result))
+    send_results(after, terminal)
     show_removal(job, after.verdict.attempt, terminal)
     return result.exit
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import secrets
 import shutil
@@ -178,23 +179,29 @@ def finish(
         cancel(job, folder, terminal)
         raise
     try:
-        collect(folder, terminal)
+        _fetch_evidence(job, folder, terminal)
     except NoEvidence as error:
         raise interrupted or error from None
     judged = judge.with_max_bad(judge.judge_path(str(folder), expect=()), max_bad)
     if judged.folder is not None:
         write_judgement(judged.folder, judged.plan, judged.verdict, judged.records)
     judge.write_page(judged, terminal)
-    _send_report(job, folder, terminal)
     return judged
 
 
-def _send_report(job: Job, folder: Path, terminal: Terminal) -> None:
-    """Send report.html to the evidence in the site's results, if it is there."""
-    report = folder / rundir.REPORT
-    location = _results(folder, job, terminal)
-    if not location or not report.is_file() or (folder / rundir.FROM_LOG).is_file():
+def send_results(judged: Judged, terminal: Terminal) -> None:
+    """Send evidence and report.html of a run to the site's results.
+
+    Call it after the verdict was shown: a place that does not answer takes minutes.
+    """
+    if judged.folder is None:
         return
+    folder = judged.folder.parent
+    job = backends.load_job(folder)
+    report = folder / rundir.REPORT
+    if not _send_evidence(job, folder, terminal) or not report.is_file():
+        return
+    location = _results(folder, job, terminal)
     if error := bucket.send(report, location, attempt=job.attempt, partial=True):
         terminal.progress(f"report.html was not sent to {location}: {error}")
 
@@ -212,6 +219,7 @@ def run_to_verdict(
     job, folder = start(run, bundle, terminal, name=name, within=within)
     try:
         judged = finish(job, folder, terminal, detach=False, max_bad=max_bad)
+        send_results(judged, terminal)
     except AcceptError:
         with suppress(AcceptError):
             cancel(job, folder, terminal)
@@ -366,26 +374,50 @@ def collect(folder: Path, terminal: Terminal) -> Path:
         # The run was started elsewhere.
         return target
     job = backends.load_job(folder)
+    _fetch_evidence(job, folder, terminal)
+    _send_evidence(job, folder, terminal)
+    return target
+
+
+def _fetch_evidence(job: Job, folder: Path, terminal: Terminal) -> None:
+    """Fetch the evidence of a run, unless it is here and complete."""
     # A command that follows the run and one that cancels it may collect at the same time.
     with rundir.held(folder):
-        if not target.is_dir() or (folder / rundir.FROM_LOG).is_file():
+        if (folder / rundir.EVIDENCE).is_dir() and not (folder / rundir.FROM_LOG).is_file():
+            return
+        try:
             backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
             _keep_hash(job, folder, terminal)
+        except OSError as failed:
+            if failed.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise BadEvidence(
+                f"cannot write to {folder}: {failed.strerror}",
+                code=Code.ARCHIVE_DISK,
+                hint=f"free space on that disk, then: accept collect {job.attempt}",
+            ) from None
+
+
+def _send_evidence(job: Job, folder: Path, terminal: Terminal) -> bool:
+    """Send the evidence to the site's results, and return True if it is there."""
     location = _results(folder, job, terminal)
-    if location and (folder / rundir.FROM_LOG).is_file():
+    if not location:
+        return False
+    if (folder / rundir.FROM_LOG).is_file():
         # The pods have written more than this there.
         terminal.progress(f"not sent to {location}: only the log of the run was fetched")
-    elif location:
-        error = bucket.send(target, location, attempt=job.attempt)
-        destination = f"{location.rstrip('/')}/runs/{job.attempt}"
-        if error:
-            terminal.progress(f"not sent to {destination}: {error}")
-            terminal.progress(
-                f"the evidence is in {target}; to send it again: accept collect {job.attempt}"
-            )
-        else:
-            terminal.progress(f"sent to {destination}")
-    return target
+        return False
+    target = folder / rundir.EVIDENCE
+    destination = f"{location.rstrip('/')}/runs/{job.attempt}"
+    terminal.progress(f"sending the evidence to {destination}")
+    if error := bucket.send(target, location, attempt=job.attempt):
+        terminal.progress(f"not sent: {error}")
+        terminal.progress(
+            f"the evidence is in {target}; to send it again: accept collect {job.attempt}"
+        )
+        return False
+    terminal.progress(f"sent to {destination}")
+    return True
 
 
 def _keep_hash(job: Job, folder: Path, terminal: Terminal) -> None:
@@ -489,6 +521,12 @@ def read_run(folder: Path) -> Resolved:
     path = folder / rundir.RUN
     try:
         return read(Resolved, json.loads(path.read_text(encoding="utf-8"))["run"])
+    except FileNotFoundError:
+        raise BadInput(
+            f"{folder.name} has no {rundir.RUN}, so it cannot be repeated",
+            code=Code.RUN_UNREADABLE,
+            hint="the demo and copied evidence can be judged; start a run of your own: accept run",
+        ) from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(
             f"{path} cannot be read: {error}",
@@ -556,8 +594,9 @@ def do_watch(name: str, terminal: Terminal) -> int:
         # The coordinator crashed or was killed, and formed no verdict.
         code = Exit.INTERRUPTED
     # The console has shown the coordinator's verdict already.
-    ended = f"{job.attempt} ended with exit status {code}; next: accept collect {job.attempt}"
+    ended = f"{job.attempt} ended with exit status {code}"
     terminal.result(Watched(attempt=job.attempt, exit=code), ended)
+    terminal.progress(f"next: accept collect {job.attempt}")
     return code
 
 
@@ -568,6 +607,7 @@ def do_collect(name: str, terminal: Terminal) -> int:
     else:
         evidence = collect(rundir.find_own(name), terminal)
     terminal.result(Collected(evidence=str(evidence)), str(evidence))
+    terminal.progress(f"next: accept judge {evidence.parent.name}")
     return Exit.PASS
 
 
@@ -598,6 +638,8 @@ def do_cancel(name: str, terminal: Terminal) -> int:
     outcome = cancel(job, folder, terminal)
     result = Cancelled(attempt=job.attempt, outcome=outcome)
     terminal.result(result, _CANCELLATIONS[outcome].format(job.attempt))
+    if _is_collected(folder):
+        terminal.progress(f"next: accept judge {job.attempt}")
     done = outcome in (Cancellation.CANCELLED, Cancellation.HAD_ENDED)
     return Exit.PASS if done else Exit.INCOMPLETE
 
@@ -630,6 +672,7 @@ def do_run(
     judged = finish(job, folder, terminal, max_bad=max_bad, restart=True)
     terminal.result(judged.verdict, judge.text(judged, terminal))
     terminal.progress(f"evidence: {judged.folder}")
+    send_results(judged, terminal)
     show_removal(job, judged.verdict.attempt, terminal)
     return judged.verdict.exit
 

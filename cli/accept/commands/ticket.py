@@ -72,6 +72,8 @@ def do_ticket(
             hint="free space there, or copy the evidence to another folder",
         ) from None
     terminal.result(files, files.text, files.archive)
+    more = "" if redact else "; with --redact they have no names and addresses"
+    terminal.progress(f"next: send both files to the provider{more}")
     return Exit.PASS
 
 

@@ -4,8 +4,9 @@ Parameters of a check are merged in this order, and later ones win: the check's 
 machine, the suite, the site, `--set`. The suites of `accept` set durations and groups; the machines
 set message sizes.
 
-`serde` reads the annotations of the dataclasses that files are read into. So they are objects in
-the modules that define these, and not text that is evaluated again when a file is read.
+`serde` reads the annotations of the dataclasses that describe these files. The modules that define
+them do without `from __future__ import annotations`, so annotations are objects and not text that
+must be evaluated for each file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from accept.config.yaml_file import Document, load, with_bases
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.model import Reference
-from accept.core.serde import Invalid, escaped, known
+from accept.core.serde import Invalid, did_you_mean, escaped, known
 
 __all__ = [
     "Loaded",
@@ -126,7 +127,8 @@ def _path(kind: Literal["machines", "suites"], name_or_path: str) -> Path:
     listed = names(kind)
     if name_or_path in listed:
         return resources.values() / kind / f"{name_or_path}.yaml"
-    hint = f"{known(name_or_path, listed)}; or the path of your own file"
+    near = did_you_mean(name_or_path, listed)
+    hint = f"{near}all {kind}: accept list {kind}; or the path of your own file"
     if Path(name_or_path).is_file():
         hint = f"for the file with that name write ./{name_or_path}"
     raise BadInput(

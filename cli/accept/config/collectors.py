@@ -16,9 +16,9 @@ from accept.core.model import Collector
 from accept.core.serde import Doc, Invalid, escaped, known
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
-#: Limits of a collector of the user's own that sets none.
+#: Limits of a user's own collector that sets none.
 _TIMEOUT, _MAX_BYTES = 60.0, 4 << 20
-#: Longest time of all collectors together in seconds, and most bytes of one.
+#: Maximum time of all collectors together in seconds, and maximum output of one in bytes.
 _LONGEST, _LARGEST = 1800.0, 256 << 20
 
 
@@ -27,13 +27,14 @@ class SiteCollector:
     """A command whose output the run keeps from its suspects."""
 
     command: Annotated[
-        str | None, Doc("Commands of plain sh on the host; unset: those of the known name.")
+        str | None, Doc("Commands of plain sh on the host; unset: those of the known collector.")
     ] = None
     timeout: Annotated[
-        Seconds | None, Doc("Time after which it is cut off; unset: that of the name, else 60s.")
+        Seconds | None,
+        Doc("Time after which it is cut off; unset: that of the known collector, else 60s."),
     ] = None
     max_bytes: Annotated[
-        Bytes | None, Doc("Output that is kept; unset: that of the name, else 4M.")
+        Bytes | None, Doc("Output that is kept; unset: that of the known collector, else 4M.")
     ] = None
 
 

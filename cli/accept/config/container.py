@@ -1,4 +1,4 @@
-"""Define the container in which the programs of a run can be: on hosts, in jobs of Slurm, here."""
+"""Define the container in which a run's programs can run: on hosts, in Slurm jobs, and locally."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Runtime(StrEnum):
 
 #: Without a runtime in the site file, the first of these that a host has is used.
 _ON_HOSTS = (Runtime.DOCKER, Runtime.PODMAN, Runtime.APPTAINER)
-#: The processes of Docker's containers are not in the job, so Slurm could not end them.
+#: Docker is missing because its containers do not belong to the job, so Slurm could not end them.
 _IN_JOBS = (Runtime.APPTAINER, Runtime.PODMAN)
 
 _Image = Annotated[
@@ -38,7 +38,7 @@ _Mount = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """A container for the programs of a run on hosts; on Kubernetes, kubernetes.image counts."""
+    """A container for the programs of a run on hosts; on Kubernetes, kubernetes.image applies."""
 
     runtime: Annotated[
         Runtime | None, Doc("Program that runs the container; unset: one that the hosts have.")

@@ -10,7 +10,7 @@ from accept.core import checks
 from accept.core.error_codes import Code
 from accept.core.serde import Doc, Invalid, Pattern, escaped, known
 
-#: Largest number of GPUs in a node.
+#: Maximum number of GPUs in a node.
 MOST_GPUS = 64
 #: Pattern of the name of a machine or suite.
 NAME = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"

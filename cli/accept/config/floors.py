@@ -47,7 +47,7 @@ class Floor:
     expected: Annotated[float, Bounds(min=0.01, max=2)] | None = None
     #: The metric that it bounds; for collectives always busbw.
     metric: str = BUSBW.name
-    #: True: for NICs that bypass the host's sockets, such as RDMA. False: for sockets.
+    #: True if it is for NICs that bypass the host's sockets, such as RDMA; False for sockets.
     rdma: bool = True
     min_nodes: Annotated[int, Bounds(min=1)] = 1
     max_nodes: Annotated[int | None, Doc("None: any number.")] = None

@@ -13,12 +13,13 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.serde import escaped
 
-#: Longer lists are probably a typing error.
+#: Maximum number of hosts, because longer lists are probably typing errors.
 MOST_HOSTS = 16384
 _MAX_FILE_BYTES = 1 << 20
 _NUMBER = re.compile(r"[0-9]{1,12}")
 _RANGE = re.compile(r"\[([0-9,-]+)\]")
-#: Strict, because names become part of file names, command lines and ssh configurations.
+#: Valid names. This is strict, because names become part of file names, command lines and ssh
+#: configurations.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
 
 

@@ -222,7 +222,9 @@ class CoordinatorPod:
     resources: Annotated[
         Plain, Doc("Resources of its main container; unset: a request of 1 CPU and 2 GiB.")
     ] = field(default_factory=dict)
-    volumes: Annotated[tuple[Plain, ...], Doc("Volumes; it has none of the other pods'.")] = ()
+    volumes: Annotated[
+        tuple[Plain, ...], Doc("Volumes; those of the other pods are not mounted.")
+    ] = ()
     volume_mounts: Annotated[tuple[Plain, ...], Doc("Mounts of its main container.")] = ()
 
 
@@ -262,7 +264,7 @@ class ClusterSettings:
     )
     positions: Annotated[
         dict[str, Annotated[str, Pattern(POSITION.pattern, "a position such as block/rack/host")]],
-        Doc("Positions of nodes in the network by name, in the place of `positionLabels`."),
+        Doc("Positions of nodes in the network by name, instead of `positionLabels`."),
     ] = field(default_factory=dict)
     read_nodes: Annotated[
         bool,

@@ -82,7 +82,7 @@ class Nvlink:
     ] = 1
     nvls: Annotated[
         bool,
-        Doc("Whether its switches reduce, so that NCCL's log must not report NVLS as missing."),
+        Doc("Whether its switches can reduce, so that NCCL's log must not report NVLS as missing."),
     ] = False
     links: Annotated[
         Annotated[int, Bounds(min=1, max=72)] | None,
@@ -98,7 +98,7 @@ class Pcie:
     gbytes_per_second: Rate
     share: Annotated[
         Annotated[float, Bounds(min=0.01, max=1)] | None,
-        Doc("Share of it that copies must reach; unset: that of values/floors.yaml."),
+        Doc("Share of its rate that copies must reach; unset: that of values/floors.yaml."),
     ] = None
     source: Url
 

@@ -17,7 +17,7 @@ from accept.config.machine import Machine
 from accept.config.yaml_file import read_file
 from accept.core.error_codes import Code
 from accept.core.errors import warning
-from accept.core.serde import escaped, nearest
+from accept.core.serde import did_you_mean, escaped
 from accept.core.text import decimal
 
 #: Names of all settings of NCCL begin with this.
@@ -103,8 +103,7 @@ def _unknown(given: Mapping[str, str]) -> Iterator[str]:
             or name.startswith(prefixes)
         ):
             continue
-        close = nearest(name.upper(), known_names)
-        hint = f"did you mean {close}?" if close else "does a plugin read it?"
+        hint = did_you_mean(name.upper(), known_names).rstrip() or "does a plugin read it?"
         message = f"{escaped(name)} is not a known NCCL setting: {hint}"
         yield warning(Code.NCCL_SETTING_UNKNOWN, message)
 

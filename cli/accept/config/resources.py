@@ -19,6 +19,11 @@ def values() -> Path:
     return _ROOT / "values"
 
 
+def demo() -> Path:
+    """Return the archive with the evidence of a simulated run."""
+    return values() / "demo.tgz"
+
+
 def core() -> Path:
     """Return the folder of the package that runs on nodes."""
     return _PACKAGE / "core"
@@ -41,5 +46,5 @@ def chart() -> Path:
 
 
 def build() -> Path:
-    """Return the folder of what is built in a checkout."""
+    """Return the folder of build results in a checkout."""
     return _ROOT / "build"

@@ -11,6 +11,7 @@ from accept.config.kubernetes import Kubernetes, Results
 from accept.config.slurm import Slurm
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
+BackendName = Literal["local", "ssh", "slurm", "kubernetes"]
 Absolute = Annotated[str, Pattern(r"/[^\0\n]*", "an absolute path")]
 #: A path without characters that are special in sshd_config or sed.
 Simple = Annotated[
@@ -32,7 +33,7 @@ class Ssh:
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """Paths of tools on the hosts; unset ones are searched on PATH."""
+    """Paths of tools on the hosts; unset ones are searched for on PATH."""
 
     venv: Annotated[Absolute | None, Doc("Virtual environment with torch, mpi4py or Open MPI.")] = (
         None
@@ -69,7 +70,7 @@ class Site:
 
     name: Annotated[str, Doc("Name of the cluster in reports.")] = ""
     backend: Annotated[
-        Literal["local", "ssh", "slurm", "kubernetes"] | None,
+        BackendName | None,
         Doc("How to reach the hosts; unset: chosen from the other keys and the options."),
     ] = None
     ssh: Ssh = field(default_factory=Ssh)

@@ -1,4 +1,4 @@
-"""Define the settings for Slurm in a site file; the options of the same names replace it."""
+"""Define the settings for Slurm in a site file; options of the same names replace them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Launcher(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Slurm:
-    """A cluster of Slurm; each key but `gres` and `launcher` is an option of sbatch."""
+    """A Slurm cluster; each key except `gres` and `launcher` is an option of sbatch."""
 
     partition: Annotated[_Word | None, Doc("Partition of the job; unset: the default one.")] = None
     exclude: Annotated[tuple[_Word, ...], Doc("Nodes not to use, or patterns of them.")] = ()

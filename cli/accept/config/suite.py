@@ -10,7 +10,7 @@ from accept.core.error_codes import Code
 from accept.core.model import GroupKind
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
-#: Rounds of pairs. The limit is far above what `auto` plans, and finds typing errors.
+#: Rounds of pairs. The limit is far above the rounds that `auto` plans, and catches typing errors.
 Rounds = Annotated[int, Bounds(min=1, max=64)]
 
 

@@ -219,7 +219,7 @@ def _scalar(event: yaml.ScalarEvent) -> object:
 
 #: The list that a file extends; it replaces all other lists of its bases.
 _EXTENDED = "references"
-#: Longest chain of bases.
+#: Maximum length of a chain of bases.
 _MAX_BASES = 5
 
 

@@ -51,49 +51,50 @@ class Row:
     owner: Owner
     #: The judgement that a problem of this cause belongs to.
     judgement: Judgement = Judgement.COMPLETENESS
-    #: It explains all other problems of its execution. When a host dies, the ranks that wait for it
-    #: hang, and the launcher ends the others.
+    #: True if it explains all other problems of its execution. For example, when a host dies, the
+    #: ranks that wait for it hang, and the launcher ends the others.
     root_cause: bool = False
-    #: It usually follows from another cause, and then adds no information.
+    #: True if it usually follows from another cause and then adds no information.
     consequence: bool = False
-    #: It only reports that results are missing, which a failed launch explains.
+    #: True if it only reports missing results, which a failed launch explains.
     no_result: bool = False
-    #: It ends a launch, whichever of its checks was running.
+    #: True if it ends a launch, no matter which of its checks was running.
     ends_launch: bool = False
-    #: It excludes the host from the rest of the run.
+    #: True if it excludes the host from the rest of the run.
     loses_host: bool = False
-    #: No connection to the host could be made.
+    #: True if no connection to the host could be made.
     unreachable: bool = False
-    #: No command can have started on the host. After a timeout, one may have.
+    #: True if no command can have started on the host. After a timeout, one may have started.
     no_login: bool = False
-    #: Another try to prepare the host gives the same result.
+    #: True if another attempt to prepare the host would give the same result.
     permanent: bool = False
-    #: A GPU is missing or unusable.
+    #: True if a GPU is missing or unusable.
     no_gpu: bool = False
-    #: It may follow from such a GPU and is then not blamed, as every consequence.
+    #: True if it may follow from a missing or unusable GPU. It is then not blamed, like every
+    #: consequence.
     follows_no_gpu: bool = False
-    #: A GPU or CPU computed wrong numbers.
+    #: True if a GPU or CPU computed wrong numbers.
     wrong_numbers: bool = False
-    #: A value is too low.
+    #: True if a value is too low.
     slow: bool = False
-    #: Only the comparison with peers shows that.
+    #: True if only the comparison with peers shows it.
     relative: bool = False
-    #: The check did not run. Nothing is known to be bad.
+    #: True if the check did not run, so nothing is known to be bad.
     not_tested: bool = False
-    #: The value cannot be judged.
+    #: True if the value cannot be judged.
     not_judged: bool = False
 
 
 class Cause(TextEnum):
     """The closed list of causes, one row each.
 
-    If several causes accuse a suspect with equal strength, the one that is listed first counts.
+    If several causes accuse a suspect with equal strength, the first one in this list counts.
     """
 
     row: Row
 
     def __new__(cls, row: Row) -> Cause:
-        """Create the member of a row: its text, with the row as an attribute."""
+        """Create a member from its row: its value is the row's text, and `row` is the row."""
         member = str.__new__(cls, row.text)
         member._value_ = row.text
         member.row = row
@@ -233,7 +234,7 @@ class Cause(TextEnum):
     # Wrong results.
     WRONG_DATA = Row(
         text="wrong-data",
-        meaning="data arrived wrong: memory, a GPU, a link or a NIC corrupts data silently",
+        meaning="received data was wrong: memory, a GPU, a link or a NIC corrupts data silently",
         action="take the host out of use at once; run the step again without it to be sure",
         owner=Owner.PROVIDER,
         judgement=Judgement.CORRECTNESS,
@@ -331,7 +332,7 @@ class Cause(TextEnum):
     )
     UNPROVEN = Row(
         text="unproven",
-        meaning="bad, but measured too rarely to tell which part is the reason",
+        meaning="bad, but measured too few times to tell which part is at fault",
         action="measure the same pair again, at last with nothing else running, and both hosts "
         "with other partners",
         owner=Owner.USER,
@@ -349,7 +350,7 @@ class Cause(TextEnum):
     )
     TRANSPORT_FALLBACK = Row(
         text="transport-fallback",
-        meaning="NCCL used another network than expected, or a slower path: sockets, no RDMA",
+        meaning="NCCL did not use the expected network, or used a slower path: sockets, no RDMA",
         action="check that the network plugin is installed and its settings reached the ranks",
         owner=Owner.USER,
         follows_no_gpu=True,
@@ -366,7 +367,7 @@ class Cause(TextEnum):
     )
     PARTIAL_LOG = Row(
         text="partial-log",
-        meaning="only a part of the output is there",
+        meaning="only part of the output is present",
         action="judge the complete log",
         owner=Owner.USER,
         consequence=True,
@@ -392,7 +393,7 @@ class Cause(TextEnum):
     TOP_SIZE_MISSING = Row(
         text="top-size-missing",
         meaning="the largest message was never measured, so the full speed is unknown",
-        action="check for too little memory, or lower the check's `max`",
+        action="check whether memory was too small, or lower the check's `max`",
         owner=Owner.USER,
         follows_no_gpu=True,
     )
@@ -568,7 +569,7 @@ class Cause(TextEnum):
     CLOCK_SKEW = Row(
         text="clock-skew",
         meaning="the host's clock differs from the others'",
-        action="start time synchronisation (chrony, systemd-timesyncd) on the host",
+        action="start time synchronization (chrony, systemd-timesyncd) on the host",
         owner=Owner.NODE,
         judgement=Judgement.CONSISTENCY,
     )

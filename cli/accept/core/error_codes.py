@@ -12,7 +12,7 @@ from accept.core.text import TextEnum
 class Code(TextEnum):
     """The code of an error that ends a command (`E-`), or of a warning (`W-`): E-AREA-PROBLEM.
 
-    A code keeps its meaning for ever: a new problem gets a new code.
+    A code never changes its meaning: a new problem gets a new code.
     """
 
     # Command line: options, host lists, expectations, faults, output files.
@@ -38,6 +38,7 @@ class Code(TextEnum):
     HOSTLIST_TOO_MANY = "E-HOSTLIST-TOO-MANY"
     METRIC_UNIT = "E-METRIC-UNIT"
     METRIC_UNKNOWN = "E-METRIC-UNKNOWN"
+    NAME_TAKEN = "W-NAME-TAKEN"
     NODE_UNKNOWN = "E-NODE-UNKNOWN"
     NODE_NOT_BAD = "E-NODE-NOT-BAD"
     NODES_ALL = "E-NODES-ALL"
@@ -66,6 +67,7 @@ class Code(TextEnum):
     PARAM_INVALID = "E-PARAM-INVALID"
     PARAM_SYNTAX = "E-PARAM-SYNTAX"
     PARAM_UNKNOWN = "E-PARAM-UNKNOWN"
+    SITE_IGNORED = "W-SITE-IGNORED"
     USAGE = "E-USAGE"
 
     PUBLIC_KEY = "E-PUBLIC-KEY"
@@ -137,7 +139,7 @@ class Code(TextEnum):
     RUN_UNREADABLE = "E-RUN-UNREADABLE"
     RUN_WHICH = "E-RUN-WHICH"
 
-    # Containers on hosts, in jobs of Slurm, and here.
+    # Containers: on hosts, in Slurm jobs, and on this machine.
     CONTAINER_FOLDER = "E-CONTAINER-FOLDER"
     CONTAINER_IMAGE = "E-CONTAINER-IMAGE"
     CONTAINER_IMAGE_LACKS = "E-CONTAINER-IMAGE-LACKS"

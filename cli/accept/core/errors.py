@@ -23,14 +23,15 @@ class Exit(IntEnum):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: everything ends as after Ctrl-C, but nobody can be asked."""
+    """Raised on SIGTERM: everything ends as after Ctrl-C, but without questions to the user."""
 
 
 class AcceptError(Exception):
     """A failure with a stable code, an exit code and advice.
 
     `message` names the problem, with the value and what was expected; `hint` is the next step. Each
-    is one line: names of files may contain line ends, and must not look like another message.
+    is a single line, because a file name may contain line breaks and must not look like another
+    message.
     """
 
     exit: Exit = Exit.USAGE
@@ -46,7 +47,7 @@ class AcceptError(Exception):
 
 
 def warning(code: Code, message: str) -> str:
-    """Return the line that warns the user of something that does not prevent the run."""
+    """Return the line of a warning about a problem that does not prevent the run."""
     return f"warning[{code}]: {message}"
 
 
@@ -75,4 +76,4 @@ class BadEvidence(AcceptError):
 
 
 class NoEvidence(BadEvidence):
-    """No evidence of the run exists any more, or none is reachable from here."""
+    """No evidence of the run exists, or none is reachable from this machine."""

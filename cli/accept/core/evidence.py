@@ -71,11 +71,12 @@ _UNPACKED_LIMIT = 32 << 20
 _FILE_LIMIT, _RECORD_LIMIT = 16 << 20, 32 << 20
 #: Upper limit of all records. Those of 1,000 hosts and 100 waves have about 100 MB.
 _RECORDS_LIMIT = 1 << 30
-#: Evidence has no deeper folders. Deeper ones are reported like a file that nobody listed.
+#: Maximum depth of folders in evidence. Deeper ones are reported like files that are not in
+#: SHA256SUMS.
 _MAX_DEPTH = 16
-#: Characters of host names that names of logs do not have, and most characters of one host.
+#: Characters of host names that log names replace, and the longest host name in a log name.
 _NOT_IN_NAMES, _LONGEST_NAME = re.compile(r"[^A-Za-z0-9.-]"), 60
-#: Files that desktops add to any folder; those of macOS also start with `._`.
+#: Files that desktop systems add to any folder; those of macOS also start with `._`.
 _OF_DESKTOPS = (".DS_Store", "Thumbs.db", "desktop.ini")
 
 
@@ -84,7 +85,7 @@ class RunEnd:
     """Record the end of a run, in a file of its own, so that SHA256SUMS covers it."""
 
     schema: int
-    #: Reason for an interruption; empty: it was not interrupted.
+    #: Reason for the interruption; empty if the run was not interrupted.
     interruption: str
 
 
@@ -99,7 +100,7 @@ class CurrentStep:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredVerdict:
-    """The part of a stored verdict that is used again. All versions have the first three keys."""
+    """The part of a stored verdict that `accept` reads. All versions have the first three keys."""
 
     headline: str
     attempt: str
@@ -113,7 +114,7 @@ class StoredVerdict:
 
     @staticmethod
     def adapt(data: dict[str, object]) -> dict[str, object]:
-        """Return the keys that are used, from a verdict of any version; 0.1 wrote `brokenOff`."""
+        """Return the keys that are read from a verdict of any version; 0.1 wrote `brokenOff`."""
         kept = renamed(data, "brokenOff", "interruption")
         used = {field.name for field in fields(StoredVerdict)}
         return {key: value for key, value in kept.items() if key in used}
@@ -142,13 +143,13 @@ def plan_hash(plan: Mapping[str, object]) -> str:
 
 
 def write_run_end(folder: Path, interruption: str) -> None:
-    """Write the reason for an interruption; empty: the run was not interrupted."""
+    """Record why the run was interrupted; an empty reason means that it was not."""
     end = RunEnd(schema=SCHEMA, interruption=interruption)
     write(folder / RUN_END, to_json(end) + "\n")
 
 
 def write_step(folder: Path, number: int, steps: int) -> None:
-    """Write which of all steps begins; the steps before it have ended."""
+    """Record which step begins; all steps before it have ended."""
     write(folder / STEP, to_json(CurrentStep(number=number, steps=steps)) + "\n")
 
 
@@ -161,7 +162,10 @@ def read_step(folder: Path) -> CurrentStep | None:
 
 
 def write_readme(folder: Path, plan: Plan, attempt: str) -> None:
-    """Write what the folder is, and how to verify and judge it; before the checksums."""
+    """Write the folder's README: what it contains, how to verify and judge it.
+
+    Call this before `write_checksums`.
+    """
     text = f"""\
 Evidence of an acceptance test of GPU nodes, written by accept {plan.version}.
 
@@ -171,7 +175,7 @@ Verify that no file was changed:   sha256sum --check {CHECKSUMS}
 Judge it again, on any machine:    accept judge FOLDER
 Write the report as a page:        accept report FOLDER
 
-The verdict follows from these files alone. Judging reads every figure from the raw logs anew.
+The verdict follows from these files alone. Judging reads every figure from the raw logs again.
 
 {PLAN:<16} the plan: machine, steps, parameters, references
 {RECORDS:<16} one line for each execution of a step on a group of nodes
@@ -277,8 +281,8 @@ def log_path(
 ) -> str:
     """Return the path of the raw log of one execution, relative to the folder.
 
-    Its name has the hosts, or their number, the only local rank, and the checks, or their number:
-    `0-4-node17-node26-all-reduce.log`.
+    Its name contains the hosts (or their number), the local rank if there is only one, and the
+    checks (or their number): `0-4-node17-node26-all-reduce.log`.
     """
     parts = [f"{wave}-{group}"]
     if hosts:
@@ -290,7 +294,7 @@ def log_path(
 
 
 def write_log_index(folder: Path, records: Iterable[Record]) -> None:
-    """Write a table of all raw logs for people; before the checksums."""
+    """Write a table of all raw logs for people. Call this before `write_checksums`."""
     lines = ["# Logs", "", "| log | checks | nodes | start (UTC) | exit | problems |"]
     lines.append("|---|---|---|---|---|---|")
     for record in records:
@@ -379,7 +383,7 @@ def root_hash(folder: Path) -> str:
 
 
 def check_checksums(folder: Path) -> tuple[str, ...]:
-    """Return one sentence per missing, modified or additional file; all is well if it is empty."""
+    """Return one sentence for each missing, modified or unlisted file; none if all are intact."""
     if not (folder / CHECKSUMS).is_file():
         return (f"{CHECKSUMS} is missing: the evidence was never finished",)
     lines = (line.partition("  ") for line in read_text(folder / CHECKSUMS).splitlines())
@@ -472,7 +476,7 @@ def is_packed(path: Path) -> bool:
 
 
 def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file; an endless one in pieces."""
+    """Yield the lines of a file; very long lines are split into pieces."""
     rest = b""
     for block in blocks:
         *lines, rest = (rest + block).split(b"\n")

@@ -77,11 +77,11 @@ def whole(value: object) -> int:
 
 
 def _short(value: object) -> str | None:
-    """Return a property that is only compared, as text; None if it is unknown."""
+    """Return the text of a property that is only compared; None if it is unknown."""
     return None if value is None else str(value)[:80]
 
 
-# The search for hosts
+# Discovery of hosts
 
 
 def _hostnames(value: object) -> dict[str, str] | None:
@@ -92,21 +92,21 @@ def _hostnames(value: object) -> dict[str, str] | None:
 ORDER = FactKind("order", shown)
 #: Host -> its own hostname, for hosts with another name in the run.
 HOSTNAMES = FactKind("hostnames", _hostnames)
-#: The place of a host in the network: `row/rack/host`. The machine's `topology` or labels of its
-#: node show it.
+#: The position of a host in the network, as `row/rack/host`. It comes from the machine's `topology`
+#: command or from labels of its node.
 PLACE = FactKind("place", text)
-#: A host that takes no further part, with the cause.
+#: A host that takes no further part in the run, with the cause.
 LEFT_OUT_HOST = FactKind("left-out-host", lambda value: causes.reported(str(value), "")[0])
 #: An injected fault, one that could not be injected, and one that could not be undone.
 INJECTED = FactKind("injected", shown)
 NOT_INJECTED = FactKind("not-injected", shown)
 NOT_UNDONE = FactKind("not-undone", shown)
-#: A place that a host or a label may report.
+#: Valid positions in the network that a host or a label may report.
 POSITION = re.compile(r"[\w./:@+=-]{1,200}")
 
 
 def position_of(labels: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return the place of a node from its labels `names`; empty if it lacks one of them."""
+    """Return the position of a node from its labels `names`; empty if it lacks one of them."""
     position = "/".join(labels.get(name, "") for name in names)
     is_known = bool(names) and all(labels.get(name) for name in names)
     return position if is_known and POSITION.fullmatch(position) else ""
@@ -117,7 +117,7 @@ def position_of(labels: Mapping[str, str], names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RankIdentity:
-    """The report of one rank over MPI."""
+    """The identity that one rank reports over MPI."""
 
     #: UUID of its GPU; empty: it has none.
     gpu: str
@@ -180,9 +180,9 @@ class Inventory:
     gpus: tuple[Gpu, ...] = ()
     #: False: the driver did not answer in time, so the GPUs are unknown.
     driver_answered: bool = True
-    #: True if the GPUs are listed, also if there are none.
+    #: True if the inventory has a list of GPUs, even an empty one.
     gpus_listed: bool = False
-    #: NVIDIA GPUs on the PCI bus, also without a driver.
+    #: Number of NVIDIA GPUs on the PCI bus, even without a driver.
     gpus_on_bus: int = 0
     #: NVLink domain of its GPUs; empty: none that spans hosts; None: unknown.
     domain: str | None = None
@@ -197,7 +197,7 @@ class Inventory:
     ipc_lock: bool = False
     #: Versions of installed software; None: unknown.
     versions: Mapping[str, str | None] = field(default_factory=dict)
-    #: Settings of NCCL that the host did not choose itself.
+    #: Settings of NCCL, without those that `launchers/rank.sh` chose on the host.
     nccl_settings: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
@@ -275,7 +275,7 @@ def inventories_of(records: Iterable[Record], hosts: Iterable[str]) -> dict[str,
 
 @dataclass(frozen=True, kw_only=True)
 class Digest:
-    """The digests of the products that one device computed; empty texts are missing."""
+    """The digests of the products that one device computed. An empty text is a missing value."""
 
     #: Data type of the product, and its rows and columns as text.
     type: str
@@ -283,7 +283,7 @@ class Digest:
     #: Digests of the known product and of the product of random data.
     exact: str
     random: str
-    #: Name and software of the device; devices with both in common have equal random products.
+    #: Name and software of the device. If both are equal, so are the products of random data.
     device: str
     software: str
 
@@ -342,7 +342,7 @@ class NcclTests:
 
     version: str
     ranks: int | None
-    #: Host, by its own name -> its number of ranks (None: damaged). None: the log lists no hosts.
+    #: Own name of each host -> its number of ranks (None: damaged). None: the log lists no hosts.
     hosts: Mapping[str, int | None] | None
 
 
@@ -387,5 +387,6 @@ NCCL_NICS = FactKind("nccl-nics", _nics_of_gpus)
 NCCL_WARNINGS = FactKind(
     "nccl-warnings", lambda value: tuple(shown(text) for text in items(value)[:64])
 )
-#: The GPUs of a host that took part; without it, all of them did. Only in records made from logs.
+#: The GPUs of a host that took part; without this fact, all of them did. Only in records made from
+#: logs.
 GPUS = FactKind("gpus", _indices)

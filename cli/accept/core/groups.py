@@ -64,11 +64,11 @@ def waves(
 def pair_rounds(hosts: Sequence[str], *, rounds: int, seed: int) -> tuple[Wave, ...]:
     """Return up to `rounds` rounds of disjoint pairs in which no pair meets twice.
 
-    Circle method over a seeded permutation: one seat is fixed, the others turn around it. The
-    turns are taken in random order: after successive ones, a host would have met only hosts that
-    met the same few others, and few rounds of a large cluster would not show which hosts belong
-    together. With an odd number of hosts, each round leaves out a different host. At most N - 1
-    rounds exist for an even N, and N for an odd one.
+    The method is the circle method over a seeded permutation: one seat is fixed, and the others
+    rotate around it. The rotations are used in random order. After consecutive rotations, the
+    partners of a host would have met the same few other hosts, so a few rounds on a large cluster
+    would not show which hosts belong together. With an odd number of hosts, each round leaves out a
+    different host. At most N - 1 rounds exist for an even N, and N for an odd one.
     """
     chance = random.Random(seed)
     seats: list[str | None] = list(hosts)
@@ -89,9 +89,9 @@ def pair_rounds(hosts: Sequence[str], *, rounds: int, seed: int) -> tuple[Wave, 
 
 
 def disjoint(pairs: Iterable[tuple[str, ...]], hosts: Collection[str]) -> tuple[Wave, ...]:
-    """Return waves of disjoint pairs that have each of `pairs` once, without those of other hosts.
+    """Return waves of disjoint pairs that contain each of `pairs` once, if both hosts are known.
 
-    A pair is in the first wave that has none of its hosts.
+    Each pair is added to the first wave that contains neither of its hosts.
     """
     result: list[list[Group]] = []
     known = set(hosts)
@@ -109,7 +109,7 @@ def disjoint(pairs: Iterable[tuple[str, ...]], hosts: Collection[str]) -> tuple[
 
 
 def on_each_rail(wave: Wave, ranks: Iterable[int]) -> Wave:
-    """Return the groups of a wave once for each local rank: all rails at the same time."""
+    """Return the groups of a wave for each local rank, so that all rails run at the same time."""
     return tuple(Group(hosts=group.hosts, local_ranks=(r,)) for r in ranks for group in wave)
 
 

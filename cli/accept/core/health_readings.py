@@ -32,21 +32,22 @@ _LOST_WHEN_HIGHER = (
     "recovery-action",
     "sram-threshold",
 )
-#: Levels that describe a GPU when something happened to it, with their units. Nothing is blamed
-#: for them.
+#: Levels that describe the state of a GPU when something happened to it, with their units. They
+#: never lead to a finding themselves.
 STATE = {
     "temperature": "C",
     "memory-temperature": "C in its memory",
     "power": "W",
     "sm-clock": "MHz",
 }
-#: Fields of the level `fabric-health`: what is wrong, the lowest bit, the mask, and the values that
-#: mean it. 0 means that the GPU does not report it (nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_...).
+#: Fields of the level `fabric-health`: the fault, its lowest bit, its mask, and the values that
+#: mean it. 0 means that the GPU does not report the field (nvml.h,
+#: NVML_GPU_FABRIC_HEALTH_MASK_...).
 _FABRIC_FAULTS = (
     ("the bandwidth is degraded", 0, 0x3, range(1, 2)),
     ("a route is being recovered", 2, 0x3, range(1, 2)),
     ("a route is unhealthy", 4, 0x3, range(1, 2)),
-    ("it recovers from access timeouts", 6, 0x3, range(1, 2)),
+    ("it is recovering from access timeouts", 6, 0x3, range(1, 2)),
     ("the configuration is incorrect", 8, 0xF, range(2, 16)),
 )
 
@@ -64,7 +65,7 @@ class DeviceKind(TextEnum):
 
 
 class DeviceId(NamedTuple):
-    """The device that a key of `Change` means."""
+    """The device that a key of `Change` refers to."""
 
     #: None if the key has another form, as in damaged evidence.
     kind: DeviceKind | None
@@ -72,7 +73,7 @@ class DeviceId(NamedTuple):
 
     @classmethod
     def of(cls, title: str) -> DeviceId:
-        """Return the device with a title of `Device.title`."""
+        """Parse a title that `Device.title` returned."""
         kind, _, name = title.partition(" ")
         return cls(DeviceKind(kind), name) if kind in set(DeviceKind) else cls(None, title)
 
@@ -135,7 +136,7 @@ class Unread(TextEnum):
     GPUS = "gpus"
     #: Xids of the GPUs: neither the kernel log nor the watcher could be read.
     XIDS = "xids"
-    #: Only single counters, or the kernel log, could not be read.
+    #: No device: only single counters, or the kernel log, could not be read.
     NONE = "none"
 
 
@@ -205,7 +206,7 @@ class Change:
     seconds: float = 0.0
     #: Growth of each counter of each device.
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
-    #: For each level of each device: (former or possible value, present value).
+    #: For each level of each device: (former or possible value, current value).
     levels: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)
     #: Link rates, in 10^9 bits per second, of the devices in `counters` and `levels`.
     rates: dict[str, float] = field(default_factory=dict)
@@ -213,7 +214,7 @@ class Change:
     states: dict[str, dict[str, float]] = field(default_factory=dict)
     #: Devices in `counters` and `levels` that carry the traffic of the run.
     run: tuple[str, ...] = ()
-    #: Counters that somebody reset, as "DEVICE COUNTER".
+    #: Counters that another program reset, as "DEVICE COUNTER".
     back: tuple[str, ...] = ()
     #: Devices that disappeared.
     gone: tuple[str, ...] = ()
@@ -278,7 +279,7 @@ def change(
 ) -> Change:
     """Compare two readings of a host by the `watched` counters, or by all `others`.
 
-    After a reboot nothing is compared. With `others` only counters are.
+    After a reboot nothing is compared. With `others`, only counters are compared.
     """
     if before.boot and after.boot and before.boot != after.boot:
         return Change(since=since, rebooted=True)
@@ -341,7 +342,7 @@ def _bounded(entries: dict[str, T]) -> dict[str, T]:
 def _states(
     before: Reading, new_devices: Mapping[str, Device], affected: Collection[str]
 ) -> dict[str, dict[str, float]]:
-    """Return the present `STATE` of the GPUs with the `affected` titles."""
+    """Return the current `STATE` of the GPUs with the `affected` titles."""
     states = {}
     for old in before.devices:
         new = new_devices.get(old.key)
@@ -360,7 +361,7 @@ def _covers(reading: Reading, device: Device) -> bool:
 def _losses(old: Device, new: Device, after: Reading) -> Iterator[tuple[str, tuple[float, ...]]]:
     """Yield the levels that got worse, or that are certainly bad, with old and new value."""
     for level in (*_LOST_WHEN_LOWER, *_LOST_WHEN_HIGHER):
-        # The PCIe link of a GPU is narrow and slow while the GPU idles.
+        # The PCIe link of an idle GPU may be narrow and slow, which is normal.
         if new.kind is DeviceKind.GPU and level.startswith("pcie"):
             continue
         if level not in old.levels or level not in new.levels:

@@ -56,7 +56,7 @@ class BoundKind(TextEnum):
 
 
 class Placement(TextEnum):
-    """The buffer of a collective's result: another than its input, or the same."""
+    """The buffer for a collective's result: separate from its input, or the same."""
 
     OUT = "out"
     IN = "in"
@@ -66,9 +66,9 @@ class SuspectKind(TextEnum):
     """The parts of a cluster that a verdict can blame, in the order of reports."""
 
     FABRIC = "fabric"
-    #: What connects two groups of hosts.
+    #: The connection between two groups of hosts.
     BORDER = "border"
-    #: What connects some hosts, through one GPU or rail, to the others.
+    #: The connection of some hosts, through one GPU or rail, to the others.
     LEAF = "leaf"
     NODE = "node"
     GPU = "gpu"
@@ -132,7 +132,7 @@ class Reference:
     value: float | None = None
     lower: float | None = None
     upper: float | None = None
-    #: What healthy machines reach with good settings; at least `lower`.
+    #: Value that healthy machines reach with good settings; at least `lower`.
     expected: float | None = None
     size: int | None = None
     min_nodes: int | None = None
@@ -162,7 +162,7 @@ class Step:
     rounds: int = 1
     #: NCCL profile of its ranks; empty: that of the run.
     profile: str = ""
-    #: Most waves of pairs that may follow the rounds to measure suspects again.
+    #: Maximum number of waves of pairs that may follow the rounds to measure suspects again.
     repeats: int = 0
     timeout: float = 300.0
     estimate: float = 0.0
@@ -238,7 +238,7 @@ class PlannedMachine:
     gpu_direct: bool = False
     #: True if the GPUs of a node are connected directly, by NVLink.
     peer_to_peer: bool = False
-    #: True if the switches between them reduce: NCCL must be able to use NVLS.
+    #: True if the NVSwitches can do reductions, so NCCL must be able to use NVLS.
     nvls: bool = False
     #: Active NVLinks that each GPU must have; 0: unknown.
     nvlinks: int = 0
@@ -269,7 +269,7 @@ class Plan:
     #: Identity of the run: `accept.core.evidence.plan_hash` of this plan.
     hash: str
     machine: PlannedMachine
-    #: The machine under the NCCL profiles that single steps use.
+    #: The machine with each NCCL profile that a step uses instead of the run's profile.
     profiles: dict[str, PlannedMachine] = field(default_factory=dict)
     suite: str
     #: Number of requested nodes; None: all hosts of the back end's list.
@@ -292,11 +292,11 @@ class Plan:
     start_seconds: float = 300.0
     #: Time limit of the run after discovery.
     deadline_seconds: float = 3600.0
-    #: True if the run ends after the first step with a bad result that no later step can excuse.
+    #: True if the run ends after the first step with a bad result that no later step can change.
     fail_fast: bool = False
-    #: How long the hosts stay for debugging after the verdict.
+    #: Time for which the hosts stay up for debugging after the verdict.
     hold_seconds: float = 0.0
-    #: True if they also stay after a run that was accepted.
+    #: True if they also stay up after a run that was accepted.
     hold_always: bool = False
     keep_seconds: float = 86400.0
     #: Commands for suspects after the steps, and their longest time together.
@@ -308,15 +308,15 @@ class Plan:
     env: dict[str, str] = field(default_factory=dict)
     #: What a user changed in the Helm values after they were rendered, one text each.
     edited: tuple[str, ...] = ()
-    #: Description of the logs that the plan was derived from; then exactly their contents count as
-    #: requested. Empty for a run of `accept`.
+    #: Description of the logs that the plan was derived from; the request is then exactly what they
+    #: contain. Empty for a run of `accept`.
     origin: str = ""
     #: SHA-256 over all other rendered files, so that `hash` covers them too. Empty if an older
     #: version rendered the plan: its hash cannot be verified from the plan alone.
     files_hash: str = ""
 
     def machine_in(self, step: Step) -> PlannedMachine:
-        """Return the machine under the NCCL profile of a step."""
+        """Return the machine with the NCCL profile of a step."""
         return self.profiles.get(step.profile, self.machine)
 
     @staticmethod
@@ -442,7 +442,7 @@ class Bound:
 
 @dataclass(frozen=True, kw_only=True)
 class Executions:
-    """Counts of the executions of a check with the same problem, and the hosts that all share."""
+    """Counts of the executions of a check with the same problem, and the hosts that they share."""
 
     bad: int
     total: int
@@ -515,11 +515,12 @@ class Suspect:
     name: str = field(init=False)
     cause: Cause
     strength: Strength
-    #: What is bad, with counts.
+    #: The reason for people: what is bad, with counts.
     why: str
-    #: What all bad results share, and what is normal around it; empty for hosts and their devices.
+    #: Property that all bad results share, and normal results around it; empty for hosts and
+    #: devices.
     around: str = ""
-    #: Who looks bad and is not; empty for hosts and their devices.
+    #: The hosts that look bad but are not; empty for hosts and their devices.
     innocent: str = ""
     #: The bad pairs, worst first.
     pairs: tuple[BadPair, ...] = ()
@@ -542,12 +543,12 @@ class Suspect:
 
     @property
     def of_network(self) -> bool:
-        """True for a part that hosts share, so that no host is bad itself."""
+        """Return True for a part that hosts share, so that no host itself is bad."""
         return self.kind not in (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
 
     @property
     def part(self) -> Part:
-        """The identity of the blamed part: equal if suspects differ only in cause and evidence."""
+        """Return the blamed part; equal if suspects differ only in cause and evidence."""
         return self.kind, self.hosts, self.device
 
 
@@ -699,7 +700,8 @@ class Verdict:
     interruption: str = ""
     #: Tested part of each node, such as "4 of the 8 GPUs of each node"; empty: all.
     part: str = ""
-    #: What the user left out (`--only`, `--skip`, `--fail-fast`); the reason is the option.
+    #: Checks and steps that the user left out; the reason is the option: `--only`, `--skip`,
+    #: `--fail-fast`.
     not_run: tuple[Skipped, ...] = ()
     #: Steps of earlier attempts (`--resume`).
     kept: tuple[KeptSteps, ...] = ()

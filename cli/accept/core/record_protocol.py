@@ -84,7 +84,7 @@ def _item(text: bytes, default_check: str | None) -> _Item:
         check = _label(data, "check", 64) or default_check
         host, gpu = _label(data, "host", 255), _label(data, "gpu", 128)
         algorithm = _label(data, "algorithm", 64)
-        # A script may use words of its own; they count as no placement.
+        # Other words, which a user's script may print, count as no placement.
         placement = _PLACEMENTS.get(_label(data, "placement", 16) or "")
         rank, size = _count(data, "rank"), _count(data, "size")
     except _Unreadable as error:
@@ -133,7 +133,7 @@ def _parse_float(text: str) -> float | str:
 
 
 def _parse_int(text: str) -> int:
-    """Return a JSON integer. Raise ValueError, as for invalid JSON, if it needs over 64 bits."""
+    """Return a JSON integer. Raise ValueError, as for invalid JSON, if it exceeds 64 bits."""
     if len(text) > 19 or not -(2**63) <= int(text) < 2**63:
         raise ValueError(f"a number of {len(text)} digits")
     return int(text)

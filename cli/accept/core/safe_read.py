@@ -1,4 +1,4 @@
-"""Read files of others: regular files only, and tar archives with bounded headers, forward only."""
+"""Read untrusted files: only regular ones, and tar archives with bounded headers, front to back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = 1 << 20
 _MAX_HEADER = 64 << 10
 #: Maximum number of such headers before one member.
 _MAX_HEADERS = 16
-#: Types of the headers that describe the next member, or all of them.
+#: Types of the headers that describe the next member, or all later members.
 _HEADERS = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
@@ -77,10 +77,10 @@ class Member:
 
 
 class Tar:
-    """A tar archive that is read once, forwards, and in bounded memory."""
+    """A tar archive that is read once, front to back, in bounded memory."""
 
     def __init__(self, file: Readable, *, seek: Callable[[int, int], object] | None = None) -> None:
-        """Read from the current position of `file`; `seek` is its method, unless that is slow."""
+        """Read from the current position of `file`. Pass its `seek` method only if that is fast."""
         self._file, self._seek = file, seek
         self._position = 0
         #: Bytes of the current content that were not read yet, without and with its padding.
@@ -123,9 +123,9 @@ class Tar:
         )
 
     def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes of the current content; none at its end. Raises ValueError.
+        """Return at most `size` bytes of the current content; none at its end.
 
-        The error is raised if the archive is cut off.
+        Raises ValueError if the archive is cut off.
         """
         content = self._read(min(size, BLOCK, self._content))
         self._content -= len(content)
@@ -143,7 +143,7 @@ class Tar:
         self._content = 0
 
     def _read(self, size: int) -> bytes:
-        """Return exactly `size` bytes. Raises ValueError if the file ends before."""
+        """Return exactly `size` bytes. Raises ValueError if the file ends earlier."""
         parts, left = [], size
         while left:
             part = self._file.read(left)
@@ -161,7 +161,7 @@ def _padded(size: int) -> int:
 
 
 def _pax_records(text: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the records of a pax header, `LENGTH KEY=VALUE` each. Raises ValueError."""
+    """Yield the records `LENGTH KEY=VALUE` of a pax header. Raises ValueError if one is invalid."""
     while text:
         length, _, rest = text.partition(b" ")
         size = decimal(length.decode("ascii", "replace"))

@@ -32,10 +32,11 @@ from typing import (
 )
 
 from accept.core.error_codes import Code
+from accept.core.text import plain
 
 T = TypeVar("T")
 
-#: Data as JSON and YAML have it.
+#: Data as JSON and YAML represent it.
 Plain = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
 #: Keys of mappings and indices of lists, from the outside in.
 Path = tuple[str | int, ...]
@@ -74,7 +75,7 @@ class Invalid(ValueError):
 
 @dataclass(frozen=True)
 class _Kind:
-    """Describe in words, read, and publish in a JSON Schema the values of one type."""
+    """The values of one type: their description in words, their reader, and their JSON Schema."""
 
     words: str
     #: Returns the value, or raises Invalid.
@@ -150,7 +151,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Text:
-    """Allows a number to be written as text; `parse` reads that or raises ValueError."""
+    """Allow a number to be written as text; `parse` reads the text or raises ValueError."""
 
     parse: Callable[[str], int | float]
     form: str
@@ -181,7 +182,7 @@ class Text:
 def read(cls: type[T], data: object, *, path: Path = ()) -> T:
     """Return an instance of `cls`, a dataclass or any other type of a field, from plain data.
 
-    A dataclass may have a static method `adapt` that changes data of another version before.
+    A dataclass may have a static method `adapt`, which first converts data of other versions.
     Raise Invalid with `path`, extended by the path inside `data`.
     """
     try:
@@ -272,7 +273,7 @@ def escaped(text: str, limit: int = 60) -> str:
     """Return the user's text for a message, with visible escapes for invisible characters.
 
     It has at most `limit` characters, not counting the escapes. `accept.core.text.plain` removes
-    such characters instead, because the text of others is of no help to the reader.
+    such characters instead, because they carry no meaning in untrusted text.
     """
     short = text if len(text) <= limit else text[: limit - 3] + "..."
     return short if short.isprintable() else json.dumps(short)[1:-1]
@@ -298,19 +299,35 @@ def describe(hint: object) -> str:
     return _kind(hint).words
 
 
-def nearest(asked: str, names: Iterable[str]) -> str | None:
-    """Return the name that `asked` was probably meant to be, or None."""
+#: With more names than these, a list of all is as good.
+_MOST_SUGGESTIONS = 3
+
+
+def nearest(asked: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that `asked` was probably intended to be, at most three.
+
+    Names that begin with it come first: "a4" is "a4-highgpu-8g" rather than "a4x-highgpu-4g".
+    Otherwise it is the most similar name.
+    """
     by_lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(asked.lower()[:200], by_lower, 1, 0.6)
-    return by_lower[close[0]] if close else None
+    start = asked.lower()[:200]
+    begun = [name for name in by_lower if start and name.startswith(start)]
+    whole_words = [name for name in begun if not name[len(start) :][:1].isalnum()]
+    close = whole_words or begun or difflib.get_close_matches(start, by_lower, 1, 0.6)
+    return tuple(by_lower[name] for name in close) if len(close) <= _MOST_SUGGESTIONS else ()
+
+
+def did_you_mean(asked: str, names: Iterable[str]) -> str:
+    """Return "did you mean …? " for an unknown name; "" if no name is near."""
+    *others, last = [plain(name, 80) for name in nearest(asked, names)] or [""]
+    choices = f"{', '.join(others)} or {last}" if others else last
+    return f"did you mean {choices}? " if choices else ""
 
 
 def known(asked: str, names: Iterable[str], what: str = "known") -> str:
-    """Return the hint for an unknown name: the nearest existing name, and a list of all."""
+    """Return the hint for an unknown name: the nearest existing names, and a list of all."""
     all_names = list(names)
-    nearest_name = nearest(asked, all_names)
-    listing = f"{what}: {', '.join(all_names) or 'none'}"
-    return f"did you mean {nearest_name}? {listing}" if nearest_name else listing
+    return f"{did_you_mean(asked, all_names)}{what}: {', '.join(all_names) or 'none'}"
 
 
 # Types

@@ -1,7 +1,7 @@
 """Sign the checksums of evidence, and verify such signatures, with ssh-keygen.
 
-A signature shows that evidence is as the holder of a key left it. It does not show that the holder
-was honest: the hosts of a run have the key of the run.
+A signature shows that the evidence did not change after the holder of a key signed it. It does not
+show that the holder was honest: the hosts of a run have the key of the run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from accept.core.text import plain
 _NAMESPACE = "accept"
 #: Kind, key in base64 and comment, as in a file `id_ed25519.pub`.
 _PUBLIC_KEY = re.compile(r"([a-z0-9@.-]{1,64}) ([A-Za-z0-9+/]{16,8192}={0,3})(?: ([^\n]*))?")
-#: Upper limit of a file with public keys, in bytes. A key has at most about 1,500.
+#: Upper limit of a file with public keys, in bytes. One key has at most about 1,500 bytes.
 _KEYS_LIMIT = 1 << 16
 _SECONDS = 60.0
 
@@ -61,7 +61,7 @@ def read_public_keys(path: Path) -> tuple[PublicKey, ...]:
         raise BadInput(
             f"{plain(str(path), 200)} contains no public key of OpenSSH",
             code=Code.PUBLIC_KEY,
-            hint="write it from a private key: ssh-keygen -y -f KEY > KEY.pub",
+            hint="derive it from a private key: ssh-keygen -y -f KEY > KEY.pub",
         )
     return keys
 
@@ -85,7 +85,7 @@ def sign(folder: Path, key: Path, signature: str) -> None:
 
 
 def signer(folder: Path, signature: str, keys: tuple[PublicKey, ...]) -> PublicKey | None:
-    """Return which of `keys` made the signature of the checksums; None: none of them.
+    """Return the one of `keys` that made the signature of the checksums; None if none of them did.
 
     Raises NotStarted if this machine has no ssh-keygen.
     """

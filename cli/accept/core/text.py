@@ -134,7 +134,7 @@ def folded(names: Sequence[str]) -> str:
 
 
 def _ranges(numbers: Sequence[int], width: int) -> str:
-    """Return numbers as "[1-3,7]", a single one as it is, and none as ""."""
+    """Return numbers as "[1-3,7]", a single number without brackets, and "" for none."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:

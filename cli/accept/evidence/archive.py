@@ -64,8 +64,8 @@ def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
 def unpack_evidence(archive: Path, target: Path, *, source: str) -> None:
     """Unpack a run's evidence, check it, and make it the folder `target`, which must not exist.
 
-    Raises BadEvidence as `unpack`, and if it contains no plan or was modified; then there is no
-    `target`.
+    Raises BadEvidence like `unpack`, and if the evidence contains no plan or was modified. Then
+    `target` does not exist.
     """
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=target.parent) as scratch:
         unpack(archive, Path(scratch), source=source)
@@ -228,7 +228,7 @@ def download(
 
 
 def _resume(part: Path, size: int, source: str) -> int:
-    """Return how many bytes of an archive `part` contains. Raises BadEvidence if all do not fit."""
+    """Return how many bytes `part` contains. Raises BadEvidence if the disk is too small."""
     if size > MOST_BYTES:
         raise BadEvidence(
             f"{source} has {size / 1e9:.0f} GB",

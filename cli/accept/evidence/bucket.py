@@ -33,9 +33,9 @@ from accept.evidence.archive import MOST_BYTES, MOST_FILES
 _SECONDS = 300.0
 #: Timeout of the first answer, for which the user waits.
 _FIRST = 30.0
-#: Longest name of a file in bytes.
+#: Maximum length of a file's name in bytes.
 _MAX_NAME = 255
-#: Longest verdict in bytes that a list of runs reads.
+#: Maximum size of a verdict, in bytes, that a list of runs reads.
 _VERDICT_BYTES = 16 << 20
 #: Number of files that are fetched at the same time.
 _AT_ONCE = 16
@@ -49,7 +49,7 @@ def is_url(text: str) -> bool:
 def send(path: Path, url: str, *, attempt: str, partial: bool = False) -> str:
     """Send evidence, or one file of it, to URL/runs/ATTEMPT. Return the error message, or "".
 
-    With `partial`, the evidence is not finished by this.
+    With `partial`, the evidence is not yet complete afterwards.
     """
     program = resources.launchers() / "programs" / "upload.py"
     done = subprocess.run(
@@ -149,7 +149,7 @@ class StoredRun:
     """A run in a bucket or a shared folder."""
 
     name: str
-    #: None: it has none that can be read.
+    #: None if it is missing or unreadable.
     verdict: evidence.StoredVerdict | None
     #: True if the upload was finished.
     finished: bool

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.serde import escaped
+from accept.core.serde import did_you_mean, escaped
 from accept.core.text import plain
 
 RUN = "run.json"
@@ -24,7 +24,7 @@ REPORT = "report.html"
 NODES = "nodes"
 #: Beside the evidence: texts and archives for the provider.
 TICKETS = "tickets"
-#: Of a retest: what it shows about the suspects of the earlier run.
+#: Result of a retest: its findings about the suspects of the earlier run.
 RETEST = "retest.json"
 #: Marks evidence that was made from a log only: it is not sent, and `collect` fetches it again.
 FROM_LOG = "evidence-from-log"
@@ -65,9 +65,9 @@ def listed() -> tuple[Path, ...]:
 
 
 def beside(evidence: Path) -> Path:
-    """Return the folder for what is written beside evidence.
+    """Return the folder for files that belong beside evidence.
 
-    That is the run folder; for evidence with a name of its own, a folder that has it in its name.
+    This is the run folder, or a folder named after the evidence if that has a name of its own.
     """
     is_in_run = evidence.name == EVIDENCE
     return evidence.parent if is_in_run else evidence.with_name(f"{evidence.name}-report")
@@ -75,7 +75,7 @@ def beside(evidence: Path) -> Path:
 
 @contextmanager
 def same_age(folder: Path) -> Iterator[None]:
-    """Keep the time of a run folder: a new report must not make an old run the last one."""
+    """Keep the time of a run folder, so that a new report does not make an old run the newest."""
     before = folder.stat() if folder.is_dir() else None
     yield
     if before is not None:
@@ -219,11 +219,12 @@ def _not_own(folder: Path) -> BadInput:
 
 
 def _unknown(name: str) -> BadInput:
-    newest = ", ".join(p.name for p in listed()[-3:][::-1]) or "none"
+    names = [folder.name for folder in listed()[::-1]]
     return BadInput(
         f"there is no run {name[:200]!r}",
         code=Code.RUN_UNKNOWN,
-        hint=f"newest runs: {newest}; or give a folder",
+        hint=f"{did_you_mean(name, names)}newest runs: {', '.join(names[:3]) or 'none'}; "
+        "or give a folder",
     )
 
 

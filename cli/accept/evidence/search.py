@@ -1,4 +1,4 @@
-"""Find the evidence of runs in folders and archives of others, at any depth."""
+"""Find the evidence of runs in untrusted folders and archives, at any depth."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from accept.evidence import rundir
 from accept.evidence.archive import DISK_ERRORS, write_new
 from accept.evidence.untrusted import Entry, Limits, Parts, is_below, walk
 
-#: Files of evidence. One of them proves nothing, because other programs use such names, too. Those
-#: of the first line are written by runs only; a rendered run has the others.
+#: Files of evidence. A single one proves nothing, because other programs use such names, too. Only
+#: runs write those in the first line; a rendered run already has the others.
 _WRITTEN_BY_RUNS = (evidence.RECORDS, evidence.CHECKSUMS, evidence.RUN_END, evidence.VERDICT)
 _FILES = (*_WRITTEN_BY_RUNS, evidence.PLAN, "hosts.json")
 #: Raw logs of a run, below its evidence; they count as one file of it.
 _LOGS = re.compile(rf"{evidence.LOGS}/\d\d+-[^/]+(?:/\d+-\d+\.log|\.tar)")
 _FEWEST = 2
-#: What `accept` writes beside the evidence in a run folder.
+#: Names that `accept` writes beside the evidence in a run folder.
 _REPORTS = (
     (rundir.REPORT,),
     *((rundir.NODES, f"{name}.txt") for name in ("good", "bad", "untested")),

@@ -1,6 +1,6 @@
-"""Read folders and archives of others: no links, no devices; limited in size, depth and time.
+"""Read untrusted folders and archives: no links, no devices; limited in size, depth and time.
 
-Everything is read forwards and in blocks. Only zip archives inside other archives are copied to a
+Everything is read front to back, in blocks. Only zip archives inside other archives are copied to a
 temporary file. `accept.core.safe_read` opens the files and reads tar archives.
 """
 
@@ -34,7 +34,7 @@ Parts = tuple[str, ...]
 _DAMAGE = (*DAMAGE, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, RuntimeError)
 #: Upper limit of the list of members of a zip archive, in bytes. It holds 100,000 long names.
 _MAX_DIRECTORY = 12 << 20
-#: Upper limit of a zip archive inside an archive that is kept in memory.
+#: Upper limit of a zip archive inside an archive that is kept in memory, in bytes.
 _IN_MEMORY = 8 << 20
 #: Upper limit of the memory for decompressing xz; `xz -9` needs 65 MiB.
 _XZ_MEMORY = 100 << 20
@@ -185,7 +185,7 @@ class _Reader:
             )
 
     def file(self, path: Path, parts: Parts, *, named: bool) -> Iterator[Entry]:
-        """Yield a file on the disk, or what is in it if it is an archive."""
+        """Yield a file on the disk; if it is an archive, yield its members."""
         entry = Entry(name=str(path), parts=parts, path=path, named=named)
         if entry.is_other_kind or self._is_whole(parts):
             yield entry
@@ -208,7 +208,7 @@ class _Reader:
     def _content(
         self, file: BinaryIO | IO[bytes], entry: Entry, path: Path, *, archives: int
     ) -> Iterator[Entry]:
-        """Yield a file that can be read from any position, or what is in it."""
+        """Yield a file that can be read from any position, or its members."""
         try:
             head = file.read(_HEAD)
             file.seek(0)
@@ -229,7 +229,7 @@ class _Reader:
     def _inner(
         self, source: Readable, entry: Entry, path: Path, *, archives: int
     ) -> Iterator[Entry]:
-        """Yield a member of an archive, or what is in it."""
+        """Yield a member of an archive, or the members of an inner archive."""
         self.count(path)
         self._check(0, path)
         if entry.is_other_kind:
@@ -329,7 +329,7 @@ class _Reader:
             )
         if time.monotonic() > self._limits.until:
             raise BadEvidence(
-                f"{plain(path)}: the time to read it is over",
+                f"{plain(path)}: reading it took too long",
                 code=Code.ARCHIVE_TOO_LARGE,
                 hint="name only the logs, in several commands",
             )
@@ -415,7 +415,7 @@ class _Counted:
 
 
 class _Holes:
-    """A file on a disk whose holes are read as a few NULs, because they may have any size."""
+    """A file on a disk. Its holes are read as a few NULs, because they may have any size."""
 
     def __init__(self, file: BinaryIO | IO[bytes]) -> None:
         self._file, self._position = file, 0

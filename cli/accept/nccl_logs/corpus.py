@@ -38,22 +38,22 @@ class Execution:
 
     @property
     def table(self) -> Table | None:
-        """The table, unless the log ends before it."""
+        """Return the table, unless the log ends before it."""
         return self.measured.table if self.measured else None
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices that the log lists."""
+        """Return the devices that the log lists."""
         return self.measured.devices if self.measured else ()
 
     @property
     def count(self) -> int:
-        """The most common number of GPUs on a host."""
+        """Return the most common number of GPUs on a host."""
         return Counter(map(len, self.gpus.values())).most_common(1)[0][0] if self.gpus else 0
 
     @property
     def with_fewer_gpus(self) -> dict[str, int]:
-        """The number of GPUs of each host that took part with fewer than most hosts."""
+        """Return the number of GPUs of each host that took part with fewer than most hosts."""
         return {host: len(gpus) for host, gpus in self.gpus.items() if len(gpus) < self.count}
 
 
@@ -70,7 +70,7 @@ class Logs:
 
     @property
     def devices(self) -> Iterator[Device]:
-        """The devices that all tables list."""
+        """Return the devices that all tables list."""
         for log, _ in self.read:
             for table in log.tables:
                 yield from table.devices
@@ -317,7 +317,8 @@ def _devices(execution: Execution) -> tuple[str, ...]:
 def _smallest_blocks(executions: Sequence[Execution]) -> set[tuple[str, ...]]:
     """Return the pairs of hosts if they are the smallest blocks of a ladder, else none.
 
-    They are if no host is in two pairs, and each pair is in a larger block that is not all hosts.
+    This is the case if no host is in two pairs, and each pair is in a larger block that is not all
+    hosts.
     """
     pairs: set[tuple[str, ...]] = {e.hosts for e in executions if len(e.hosts) == 2}
     all_hosts = len({host for e in executions for host in e.hosts})

@@ -1,7 +1,7 @@
 """Complete damaged logs with the help of other logs of the same kind.
 
-Those show which tables are missing at the end of a log, and which hosts and GPUs took part. Logs
-are of the same kind if only the host names in their file names differ.
+The other logs show which tables are missing at the end of a log, and which hosts and GPUs took
+part. Logs are of the same kind if only the host names in their file names differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from accept.nccl_logs.corpus import Execution, Logs
 from accept.nccl_logs.hosts import HostNames
 from accept.nccl_logs.tables import Read
 
-#: Fewest logs of a kind that show what its logs contain.
+#: Minimum number of logs of a kind that show what its logs contain.
 _FEWEST = 3
 
 #: Number of hosts, and the GPUs of the first.
@@ -58,10 +58,10 @@ def completed(logs: Logs) -> tuple[Execution, ...]:
 
 
 def _excused(execution: Execution, names: HostNames, others: Sequence[Execution]) -> Execution:
-    """Return the execution; if it is part of an excerpt, its table is not a failed run.
+    """Return the execution; gaps in an excerpt of a log do not count as a failed run.
 
-    A log that ends early is one if it shows no failure, and neither it nor a log of its kind has a
-    complete table of the same collective.
+    A log that ends early is an excerpt if it shows no failure, and neither it nor a log of its kind
+    has a complete table of the same collective.
     """
     table = execution.table
     if table is None or not table.rows or not {*execution.problems} <= {*table.problems}:

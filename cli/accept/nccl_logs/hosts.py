@@ -9,7 +9,8 @@ from pathlib import Path
 _NUMBER = re.compile(r"(\d+)")
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 _BETWEEN = re.compile(r"([-_.])")
-#: A character of a random suffix, as in names of pods and instances; such a suffix is not a word.
+#: Pattern of one character of a random suffix, as in names of pods and instances. Such a suffix is
+#: not a word.
 _RANDOM = r"(?=[a-z]*[0-9]|[b-df-hj-np-tv-z]+(?![a-z0-9]))[a-z0-9]"
 
 

@@ -56,14 +56,14 @@ class Measured:
     #: The check of the collective; None: the log does not name the collective.
     check: str | None
     table: Table
-    #: Those of the table, or of all tables of processes that ran alone.
+    #: The devices of the table, or of all tables of processes that ran alone.
     devices: tuple[Device, ...] = ()
     problems: tuple[Problem, ...] = ()
     facts: tuple[Fact, ...] = ()
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The hosts in rank order."""
+        """Return the hosts in rank order."""
         return tuple(dict.fromkeys(device.host for device in self.devices))
 
 
@@ -170,9 +170,9 @@ def _measured(
 def deduplicate(files: Sequence[Read]) -> tuple[list[Read], list[SkippedFile]]:
     """Drop duplicate tables. Return the other files, and those that have only duplicates.
 
-    Of copies the first stays. Of a table in text and in JSON, the text stays because it contains
-    more. Of a split run, the JSON tables stay: there is one for each group, but the text has only
-    the mean over all groups.
+    Of several copies, the first stays. Of a table in text and in JSON, the text stays because it
+    contains more. Of a split run, the JSON tables stay: there is one for each group, but the text
+    has only the mean over all groups.
     """
     files, skipped = _without_copies(files)
     texts = _by_check(file for file in files if not file.json)

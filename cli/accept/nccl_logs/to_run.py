@@ -83,7 +83,7 @@ def load(
     metric_names = {bound.metric for bound in bounds}
     plan, records, unjudged = _plan_and_records(logs, executions, machine.planned(), metric_names)
     notes += [
-        f"{count(tables, 'table')} of {name}: no check judges that"
+        f"{count(tables, 'table')} of {name}: no check judges it"
         for name, tables in unjudged.items()
     ]
     if not plan.steps:
@@ -189,7 +189,7 @@ def _guess_machine(devices: Sequence[str], gpus: int) -> _Guess:
         and (m.gpus.count == "detect" or m.gpus.count >= gpus)
         and all(is_device(m.gpus.device, name) for name in devices)
     ]
-    # Prefer a machine that any site may have to those of a cloud.
+    # Prefer machines that any site may have over the machines of a cloud.
     not_in_cloud = [m for m in fitting if not m.nccl.transport and not m.topology]
     fitting = not_in_cloud if len(not_in_cloud) == 1 else fitting
     if len(fitting) == 1:

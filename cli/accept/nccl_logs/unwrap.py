@@ -8,16 +8,16 @@ from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-#: Bytes that show the encoding, and those that show the export.
+#: Number of first bytes that show the encoding, and of those that show the format of an export.
 _ENCODED, _START = 64, 1 << 16
-#: The member of a record that has the line: docker and Kubernetes, Cloud Logging, journald,
+#: The member of a record that contains the line: docker and Kubernetes, Cloud Logging, journald,
 #: CloudWatch, Loki, OpenTelemetry, and programs that log JSON.
 _LINE = re.compile(
     rb'"(log|textPayload|message|MESSAGE|@message|msg|line|body)"\s*:\s*("(?:[^"\\]|\\.)*")'
 )
 _RECORD = re.compile(rb"[\s\[]*\{\s*\"")
 _TIME = re.compile(rb'"timestamp"\s*:\s*"?([\d:TZ.+-]{10,40})')
-#: docker divides longer lines.
+#: Docker splits longer lines.
 _DOCKER_PART = 16_000
 #: Upper limits: of a record, and of an export whose newest record comes first.
 _MAX_RECORD, _MAX_REVERSED = 4 << 20, 256 << 20

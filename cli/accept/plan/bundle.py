@@ -56,11 +56,11 @@ class Bundle:
 
     @cached_property
     def _packed(self) -> Mapping[str, bytes]:
-        """Return what every node gets; cached, because many nodes get it."""
+        """Return the files that every node gets; cached, because many nodes get them."""
         return node_code.pack(self.files)
 
     def archive(self, private: Mapping[str, bytes] | None = None) -> bytes:
-        """Return what a node gets, as one tar archive: plain files and the archives of the code.
+        """Return everything that a node gets as one tar archive: plain files and archives of code.
 
         The files in `private` are added, readable only by their owner.
         """
@@ -121,7 +121,7 @@ def load_bundle(folder: Path, plan: Plan) -> Bundle:
         raise BadInput(
             f"{folder} was changed after it was rendered",
             code=Code.RUN_CHANGED,
-            hint="a run uses the files unmodified: render again",
+            hint="a run needs the unmodified files: render the run again",
         )
     if not files.keys() >= set(node_code.SCRIPTS):
         raise other_version

@@ -190,7 +190,7 @@ def _sha256(text: str) -> str:
 
 
 def _go_json(value: Plain) -> str:
-    """Return data as JSON in the way that the chart's `toRawJson` writes what it read as YAML."""
+    """Return data as the JSON that the chart's `toRawJson` writes after reading it as YAML."""
 
     def numbers(data: Plain) -> Plain:
         if isinstance(data, dict):

@@ -15,7 +15,7 @@ from pathlib import Path
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 
-#: The archives: what only the coordinator needs, and what every host needs.
+#: The archives: the code that only the coordinator needs, and the code that every host needs.
 COORDINATOR, PROGRAMS = "coordinator.tar.bz2", "programs.tar.bz2"
 #: This part of the coordinator's code travels with the programs, so that both archives fit into a
 #: ConfigMap.
@@ -91,7 +91,7 @@ def _nvml_bindings() -> Path:
 
 
 def pack(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    """Return files as a node gets them: the code in its archives, all others as they are.
+    """Return files as a node gets them: the code in its archives, all others unmodified.
 
     bzip2 gives the same bytes everywhere: it has one stable implementation, while deflate has
     several. Raises BadInput if this Python was built without bzip2.

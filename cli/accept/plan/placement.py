@@ -22,7 +22,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.serde import escaped
 
-#: Every pod repeats the list, and the API server stores all of them.
+#: Maximum number of nodes by name. Every pod repeats the list, and the API server stores all pods.
 _MAX_NAMED_NODES = 256
 
 
@@ -197,7 +197,7 @@ def pod_settings(machine: MachinePods, site: Kubernetes, gpus: int | None = None
 
 
 def _plugin(machine: MachinePods, site: Kubernetes) -> Plugin:
-    """Return what pods need to get NCCL's plugin in the way that the site names."""
+    """Return what pods need to get NCCL's plugin from the source that the site names."""
     plugin = machine.plugin
     if site.plugin == "daemonset":
         return replace(plugin, installer={})
@@ -236,7 +236,7 @@ def _security_context(machine: PodSettings, site: Kubernetes) -> Plain:
     context = {"privileged": False, **merged}
     capabilities = context.get("capabilities")
     added = capabilities.get("add") if isinstance(capabilities, dict) else None
-    # Kubernetes refuses to forbid an escalation to rights that the container has.
+    # Kubernetes refuses `allowPrivilegeEscalation: false` for a container with these rights.
     if not (context["privileged"] or "SYS_ADMIN" in (added or ())):
         context.setdefault("allowPrivilegeEscalation", False)
     return context

@@ -48,8 +48,8 @@ from accept.plan.placement import (
 from accept.plan.selection import EVERYTHING, Selection
 from accept.plan.steps import fit_budget, missing_gates, steps_of
 
-#: A suite's deadline grows with the estimate of the run: room for slow nodes, and for outliers that
-#: are measured again.
+#: A run's deadline is at least this multiple of its estimate, which leaves time for slow nodes and
+#: for measuring outliers again.
 _DEADLINE_FACTOR = 1.5
 #: Longest wait for hosts, in seconds, by back end, and with an image, which hosts may first pull.
 _START_SECONDS = {"local": 60.0, "ssh": 60.0, "slurm": 120.0, "kubernetes": 900.0}
@@ -82,7 +82,8 @@ class Options:
     #: Number of nodes; if `hosts` are given, it must be their number.
     nodes: int | None = None
     hosts: tuple[str, ...] = ()
-    #: True if `hosts` come from --nodes: they are nodes of the site's cluster if it has one.
+    #: True if `hosts` come from --nodes, so that they are nodes of the site's cluster if it has
+    #: one.
     named: bool = False
     backend: str | None = None
     settings: tuple[str, ...] = ()
@@ -99,11 +100,11 @@ class Options:
     budget: float | None = None
     #: The checks or steps that run, and those that do not.
     selection: Selection = EVERYTHING
-    #: True if the run ends after the first step with a bad result that no later step can excuse.
+    #: True if the run ends after the first step with a bad result that no later step can change.
     fail_fast: bool = False
     #: Seconds for which the hosts stay after a failed run.
     hold: float = 0.0
-    #: True if they stay after every run.
+    #: True if the hosts stay after every run.
     hold_always: bool = False
     keep: float | None = None
     inject: tuple[str, ...] = ()
@@ -140,7 +141,7 @@ class Setting:
     """The value of an environment variable of all ranks, and who set it."""
 
     value: str
-    #: Such as `--nccl`, for people.
+    #: The origin for people, such as `--nccl`.
     origin: str
 
 
@@ -157,7 +158,7 @@ class Resolved:
     env: dict[str, Setting]
     #: The environment script of the NCCL plugin, sourced before the settings.
     script: str
-    #: The NCCL profiles that single steps use.
+    #: The NCCL profiles that steps use instead of the run's profile.
     profiles: dict[str, ProfileChanges]
     #: The plan without version and hash, which rendering fills in.
     plan: Plan
@@ -168,7 +169,8 @@ class Resolved:
     notes: tuple[str, ...] = ()
     #: Location of the run in a cluster, as in `Options`.
     place: ClusterPlace = ClusterPlace()
-    #: Why hosts were lost in an earlier attempt. The plan counts them, and `hosts` are the others.
+    #: Hosts that were lost in an earlier attempt, with reasons. The plan counts them; `hosts` does
+    #: not contain them.
     lost: tuple[Problem, ...] = ()
     #: Folder with the evidence of that attempt, whose finished steps count; empty: none.
     earlier: str = ""
@@ -203,8 +205,8 @@ def named_backend(options: Options, site: Site) -> str | None:
 def choose_target(options: Options, site: Site) -> Target:
     """Choose back end, hosts and number of nodes from the options, then from the site file.
 
-    Contacts nothing. Raises BadInput if the back end does not exist, if options contradict it, or
-    if a cluster has no image.
+    Makes no connections. Raises BadInput if the back end does not exist, if options contradict it,
+    or if a cluster has no image.
     """
     named = named_backend(options, site)
     if named is not None and named not in _START_SECONDS:
@@ -299,7 +301,7 @@ def _count_nodes(options: Options, site: Site, hosts: Sequence[str], backend: st
 
 
 def site_of(options: Options) -> Site:
-    """Return the site that the options name, with what they replace. Raises BadInput."""
+    """Return the site that the options name, with the options applied. Raises BadInput."""
     return _with_options(load_site(options.site).value if options.site else Site(), options)
 
 
@@ -536,9 +538,10 @@ def _settings(env: Mapping[str, str | int], origin: str) -> dict[str, Setting]:
 
 
 def _user_env(site: Site, options: Options, *, on_pods: bool) -> dict[str, Setting]:
-    """Return what the user sets for all ranks: later ones of these replace earlier ones.
+    """Return the variables that the user sets for all ranks; later sources replace earlier ones.
 
-    In `kubernetes.extraEnv` these are the settings of NCCL; the others are for the whole pod.
+    From `kubernetes.extraEnv` only the settings of NCCL are taken; the others are for the whole
+    pod.
     """
     extra = site.kubernetes.extra_env if on_pods else {}
     of_nccl = {name: value for name, value in extra.items() if name.startswith(NCCL_PREFIX)}
@@ -552,8 +555,8 @@ def _user_env(site: Site, options: Options, *, on_pods: bool) -> dict[str, Setti
 def _without_ranks_env(site: Site, machine: Machine, env: Mapping[str, Setting]) -> Site:
     """Return the site without variables of `extraEnv` that all ranks get in another way.
 
-    Those that replace one of the machine's pods stay, because the script of the NCCL plugin may
-    read them.
+    Variables that replace one of the machine's pod settings stay, because the script of the NCCL
+    plugin may read them.
     """
     kept = {
         name: value
@@ -587,7 +590,7 @@ def _parse_nccl(texts: Sequence[str]) -> dict[str, str]:
 def _nccl(
     machine: Machine, user_env: Mapping[str, Setting], name: str
 ) -> tuple[dict[str, Setting], str]:
-    """Return the settings of an NCCL profile and its plugin's script. The user's replace them."""
+    """Return the settings of an NCCL profile, replaced by the user's, and its plugin's script."""
     profile = machine.nccl.profiles[name]
     # The verdict needs the network that NCCL chose; NCCL logs it only at this level.
     debug_env = (

@@ -2,7 +2,7 @@
 
 The figures are fitted to the records and raw logs of accepted runs on 1 to 8 hosts without GPUs,
 with one or two ranks each. The sizes grow with the number of ranks. Problems are not included: a
-group that fails keeps logs of NCCL in addition. The output of a user's own script is unknown.
+group that fails also keeps NCCL's logs. The output of a user's own script is unknown.
 """
 
 from __future__ import annotations

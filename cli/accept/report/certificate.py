@@ -28,7 +28,7 @@ class Criterion:
     figure: str
     required: str
     source: str
-    #: It is the user's own.
+    #: True if it is the user's own.
     own: bool
 
 
@@ -105,7 +105,7 @@ def _gpus(inventory: Inventory) -> Iterator[str]:
 
 
 def _expectations_hash(run: Run) -> str:
-    """Return the hash of what the user expects, without the place where it is written."""
+    """Return the hash of the user's expectations, without the places of their definition."""
     own = [r for r in run.plan.references if r.kind is BoundKind.EXPECTATION]
     lines = sorted(json.dumps(dump(replace(one, source="")), sort_keys=True) for one in own)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""

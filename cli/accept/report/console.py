@@ -17,7 +17,6 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from accept.core.serde import dump
 from accept.core.text import visible
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class View(Protocol):
     """Something that stays in place on a terminal."""
 
     def lines(self, now: float, width: int, height: int) -> Sequence[Line]:
-        """Return what it shows at a Unix time, in at most `height` lines of `width` columns."""
+        """Return the view at a Unix time, in at most `height` lines of `width` columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +103,8 @@ class Terminal:
     json: bool = False
     quiet: bool = False
     verbose: bool = False
+    #: Returns a text whose commands have the name that the program was called by.
+    as_called: Callable[[str], str] = str
     _began: float = field(default_factory=time.monotonic)
     #: Prints a line above the progress of a run, while that is on the terminal.
     _print_above: Callable[[Text], None] | None = None
@@ -121,17 +122,26 @@ class Terminal:
 
     @property
     def width(self) -> int:
-        """Columns of the terminal, from 60 to 140; 100 if stdout is not a terminal."""
+        """Return the columns of the terminal, from 60 to 140; 100 if stdout is not a terminal."""
         try:
             return max(60, min(140, os.get_terminal_size(sys.stdout.fileno()).columns))
         except (OSError, ValueError):
             return 100
 
+    @property
+    def is_narrow(self) -> bool:
+        """Return True for a terminal on which a table of seven columns has no room."""
+        return sys.stdout.isatty() and self.width < 110
+
     def progress(self, text: str) -> None:
         """Print one line of progress on stderr, with the seconds since the start."""
-        if self.quiet:
-            return
-        self._print_progress(f"{time.monotonic() - self._began:7.1f} s", f"  {visible(text)}")
+        if not self.quiet:
+            self.notice(text)
+
+    def notice(self, text: str) -> None:
+        """Print a line on stderr like progress, but with --quiet, too."""
+        text = self.as_called(visible(text))
+        self._print_progress(f"{time.monotonic() - self._began:7.1f} s", f"  {text}")
 
     def log(self, line: str) -> None:
         """Print a line of a run's log on stderr, which has a time of its own."""
@@ -155,9 +165,9 @@ class Terminal:
 
     @contextmanager
     def showing(self, view: View | None) -> Iterator[Callable[[], None]]:
-        """Keep a view on the terminal, with other lines above it; yield what ends it early.
+        """Keep a view on the terminal, with other lines above it; yield a function to end it early.
 
-        None: nothing is shown.
+        If `view` is None, nothing is shown.
         """
         if view is None:
             yield lambda: None
@@ -227,6 +237,9 @@ def _printable(line: str, *, keeps_colors: bool) -> str:
 
 def _json(value: object) -> str:
     """Return a value as JSON; characters that control a terminal or are invisible are escaped."""
+    # The help needs this module, but prints no JSON.
+    from accept.core.serde import dump
+
     text = json.dumps(dump(value), indent=1, ensure_ascii=False)
     return re.sub(
         r"[^\x20-\x7e\n]",

@@ -18,11 +18,11 @@ class CoverageRow:
     #: The names of the hosts as a list such as `node[01-16]`, and their number.
     hosts: str
     count: int
-    #: Such as "14 of 14"; empty for hosts that did not take part.
+    #: Number of steps, such as "14 of 14"; empty for hosts that did not take part.
     steps: str = ""
     gpus: str = ""
     nics: str = ""
-    #: What was not tested, and why.
+    #: Parts that were not tested, with the reasons.
     gaps: tuple[str, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""Prepare what several pictures of a report need: populations, inventories and times."""
+"""Prepare the data that several figures of a report share: populations, inventories, times."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Run:
     records: tuple[Record, ...]
     #: SHA-256 of the evidence's list of checksums; empty: it has none.
     evidence_hash: str = ""
-    #: What to type now, in order: command and purpose.
+    #: The next commands to type, in order, each with its purpose.
     commands: tuple[tuple[str, str], ...] = ()
 
     @cached_property

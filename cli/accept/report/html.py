@@ -1,4 +1,4 @@
-"""Write a run as one HTML page: no other files, no network, no time of writing.
+"""Write a run as one HTML page, without other files, network access or time of creation.
 
 The same run gives the same bytes. Every text from hosts and logs loses its control characters and
 is escaped; the content security policy allows only the page's own style and script.
@@ -36,7 +36,7 @@ from accept.report.svg import LEGEND, short
 from accept.report.timeline import timeline
 
 _TEMPLATES = Path(__file__).parent / "templates"
-#: Longest text of a host or log in one place.
+#: Maximum length of one text from a host or log.
 _LONGEST = 2000
 
 
@@ -127,7 +127,7 @@ def _environment() -> Environment:
 
 
 def _shown(value: object) -> object:
-    """Return a value for the page: text from hosts loses what controls or hides text."""
+    """Return a value for the page; text from hosts loses control and invisible characters."""
     return (
         plain(value, _LONGEST)
         if isinstance(value, str) and not hasattr(value, "__html__")

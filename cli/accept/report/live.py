@@ -19,18 +19,18 @@ from accept.report.console import Line, Part, Style
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 #: Columns of the elapsed time, and of the time that is left.
 _ELAPSED, _LEFT = 8, 13
-#: Longest name of a step in the list, and columns of the bar.
+#: Maximum length of a step's name in the list, and columns of the bar.
 _MAX_NAME, _BAR = 32, 30
-#: Most lines for steps that have not begun, and most suspects.
+#: Maximum number of lines for steps that have not begun, and of suspects.
 _PENDING_LINES, _MAX_SUSPECTS = 2, 6
-#: Lines that are not of ended steps.
+#: Number of lines besides those for ended steps.
 _OTHER_LINES = 9
 _SEPARATOR = " · "
 
 
 @dataclass(kw_only=True)
 class _Row:
-    """The progress of one step, or of the search for hosts."""
+    """The progress of one step, or of the discovery of hosts."""
 
     name: str
     seconds: float = 0.0
@@ -69,7 +69,7 @@ class RunView:
         self._rows = {row.name: row for row in rows}
 
     def update(self, event: Event, received: float | None = None) -> None:
-        """Take over an event that was received at a Unix time; by default now."""
+        """Process an event that was received at a Unix time; by default now."""
         ahead = (time.time() if received is None else received) - event.time
         # Old events arrive late, when a command follows a run that began before.
         self._ahead = ahead if self._ahead is None else min(self._ahead, ahead)

@@ -15,7 +15,7 @@ from accept.core.facts import mapping
 from accept.core.model import Strength, Suspect, Verdict
 from accept.core.safe_read import open_regular
 
-#: Nodes with commands at most.
+#: Maximum number of nodes with commands.
 _MAX_NODES = 16
 #: Size of the largest file with nodes that is read.
 _MAX_BYTES = 64 << 20
@@ -29,7 +29,7 @@ class Fault(StrEnum):
     SLOW = "PERFORMANCE"
 
 
-#: Causes of the hardware. For others, such as a missing tool, a provider cannot do anything.
+#: Causes in the hardware. A provider cannot do anything about others, such as a missing tool.
 _FAULTS = {
     **dict.fromkeys(
         (Cause.WRONG_DATA, Cause.WRONG_RESULT, Cause.PARAMETERS_DIFFER, Cause.GRADIENTS_DIFFER),
@@ -66,9 +66,9 @@ _FAULTS = {
 class Provider:
     """A cloud: the form of `spec.providerID` of its nodes, and its command for a faulty host."""
 
-    #: Only characters that a shell does not interpret.
+    #: Pattern of the id. It matches only characters that a shell does not interpret.
     provider_id: str
-    #: The groups of `provider_id`, and `{fault}` and `{cause}`.
+    #: The command, with the groups of `provider_id`, `{fault}` and `{cause}` as placeholders.
     command: str
     faults: Mapping[Fault, str]
     source: str

@@ -1,4 +1,4 @@
-"""Replace names and addresses in texts by neutral ones, the same one everywhere.
+"""Replace names and addresses in texts with neutral ones, consistently in all texts.
 
 Serial numbers, UUIDs and PCI addresses stay: they show which hardware a ticket is about.
 """
@@ -14,7 +14,7 @@ _JOINED = re.compile(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*")
 _PIECES = re.compile(r"[A-Za-z0-9]+|[._-]+")
 _IPV4 = re.compile(r"(?<!\d)(?<!\d\.)(?:\d{1,3}\.){3}\d{1,3}(?!\.?\d)")
 _IPV6 = re.compile(r"(?<![\w:])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])")
-#: Also the 20 bytes of an InfiniBand port.
+#: Hardware addresses, including the 20 bytes of an InfiniBand port.
 _MAC = re.compile(r"(?<![\w:])(?:[0-9A-Fa-f]{2}:){5,19}[0-9A-Fa-f]{2}(?![\w:])")
 #: Amazon's names of hosts contain their addresses.
 _ADDRESS_NAME = re.compile(r"\bip-\d{1,3}(?:-\d{1,3}){3}\b(?:\.[a-z0-9-]+)*", re.IGNORECASE)
@@ -26,7 +26,7 @@ class Redactor:
     """Replacements of the names and addresses of one run; equal ones get equal replacements."""
 
     def __init__(self, hosts: Sequence[str], others: Iterable[str] = ()) -> None:
-        """`hosts` are the nodes in their order; `others` are names of racks, projects, instances.
+        """Take the `hosts` in their order; `others` are names of racks, projects, instances.
 
         The first label of a full host name is replaced, too, and so is any domain after it.
         """

@@ -18,7 +18,7 @@ from accept.core.text import count, duration, format_size, plain, shortened
 from accept.core.text import markdown as escaped
 from accept.report.data import Run
 
-#: Figures and nodes on the screen, and rows of a table in a report.
+#: Maximum number of figures and nodes on the screen, and of rows of a table in a report.
 _SCREEN_ROWS, _SCREEN_NODES, _ROWS = 12, 16, 1000
 
 
@@ -73,7 +73,7 @@ class Repetition:
     """The verdict of one repetition, which has evidence and reports of its own."""
 
     attempt: str
-    #: Such as "✔ ACCEPTED".
+    #: The answer for people, such as "✔ ACCEPTED".
     answer: str
     state: State
     exit: int
@@ -98,7 +98,7 @@ class Repeated:
     state: State
     exit: int
     accepted: bool
-    #: Why repetitions are missing; empty: none is.
+    #: Reason why repetitions are missing; empty if none is missing.
     interruption: str
     #: Nodes that are good in all repetitions, bad in at least one, and the others.
     good: tuple[str, ...]

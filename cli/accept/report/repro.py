@@ -29,7 +29,7 @@ _PROGRAMS = (
     "torch_collectives.py",
     "torch_io.py",
 )
-#: Their output would hide the table.
+#: Variables that are left out because their output would hide the table.
 _LEFT_OUT = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
 
 

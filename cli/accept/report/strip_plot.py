@@ -14,7 +14,7 @@ from accept.report.svg import Tone, cells, dots, line, short, tone
 
 #: Rows of the worst nodes; the others share one row, which shows their density.
 _MOST_ROWS, _WORST_ROWS = 64, 60
-#: Panels beside each other, and in the page.
+#: Maximum number of panels in a row, and on the page.
 _COLUMNS, _MOST_PANELS = 5, 15
 _LEFT, _PANEL, _GAP, _ROW, _TOP = 150, 160, 14, 13, 46
 #: A panel shows at least this share around its median, so that noise does not look like a fault.

@@ -24,13 +24,14 @@ from accept.report.node_commands import SavedNode
 from accept.report.redaction import Redactor
 
 TEXT, SCRIPT = "ticket.md", "repro.sh"
-#: Executions and problems in the text, logs in the archive, and lines of a log in the text.
+#: Maximum number of executions and problems in the text, of logs in the archive, and of lines of a
+#: log in the text.
 _MOST_ROWS, _MOST_LOGS, _MOST_LINES = 40, 12, 40
 #: Bytes of the beginning and of the end of a log, and of one collector's output.
 _LOG_PART, _MOST_OUTPUT = 64 << 10, 32 << 20
 #: Labels of nodes with the physical host below a virtual machine; the second is Google's.
 _PHYSICAL_HOST = ("topology.kubernetes.io/physical-host", "cloud.google.com/gce-topology-host")
-#: Times in a reproducible archive.
+#: Time of all files in the archive, so that it is reproducible.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -85,8 +86,8 @@ def ticket(
 ) -> Ticket:
     """Return the ticket about `node`, or about the network between nodes if that is None.
 
-    `suspects` are its suspects, and `nodes` what a cluster knows of the run's nodes. With `redact`,
-    names and addresses are replaced in all files.
+    `suspects` are its suspects, and `nodes` the cluster's records of the run's nodes. With
+    `redact`, names and addresses are replaced in all files.
     """
     return _Writer(run, evidence, tuple(suspects), node, nodes, settings, redact=redact).ticket()
 
@@ -125,7 +126,7 @@ class _Writer:
         script = self._script()
         cleaned = {self.clean(name): self.clean(text) for name, text in files.items()}
         if script:
-            # The programs know nothing of the run.
+            # The programs contain nothing about the run, so they are not redacted.
             cleaned |= {SCRIPT: self.clean(script), **repro.programs()}
         cleaned[TEXT] = "\n".join(self._text(sorted(cleaned), has_script=bool(script))) + "\n"
         name = self.clean(self.node) if self.node else "fabric"

@@ -1,6 +1,6 @@
 """Errors of the API: expired lists, broken connections, expired tokens.
 
-Played by the stand-in of tests/factories/api_server.py.
+The stand-in of tests/factories/api_server.py produces them.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ class TestThePlace:
             kubeconfig=str(tmp_path / "kubeconfig"), context="standin", namespace="lab"
         )
 
-    def test_is_what_the_options_say_where_they_say_it(self, place: Place) -> None:
+    def test_is_that_of_the_options_if_they_name_one(self, place: Place) -> None:
         assert find_place(namespace="other").namespace == "other"
 
     @pytest.mark.parametrize(
         ("option", "site", "namespace"),
         [("", None, "lab"), ("", "gpu", "gpu"), ("", "default", "default"), ("own", "gpu", "own")],
     )
-    def test_is_the_namespace_that_is_named_else_the_contexts(
+    def test_uses_the_named_namespace_or_else_that_of_the_context(
         self, place: Place, option: str, site: str | None, namespace: str
     ) -> None:
         named = Site(kubernetes=Kubernetes(namespace=site))
         assert resolve_place(ClusterPlace(namespace=option), named).namespace == namespace
 
-    def test_needs_a_context_that_is_there(self, place: Place) -> None:
+    def test_needs_an_existing_context(self, place: Place) -> None:
         with pytest.raises(NotStarted) as caught:
             find_place(context="prod")
         assert caught.value.code is Code.KUBE_CONTEXT
@@ -104,18 +104,18 @@ class TestThePlace:
 
 
 class TestAList:
-    def test_is_all_its_pages(self, server: ApiServer, place: Place) -> None:
+    def test_has_the_items_of_all_pages(self, server: ApiServer, place: Place) -> None:
         server.answer_with(PODS, page("a", "b", more="x"), page("c"))
         assert names(place) == ["a", "b", "c"]
         assert server.seen[1][2]["continue"] == "x"
 
-    def test_that_moved_on_is_begun_again(self, server: ApiServer, place: Place) -> None:
+    def test_that_expired_is_read_again_from_the_start(
+        self, server: ApiServer, place: Place
+    ) -> None:
         server.answer_with(PODS, page("old", more="x"), 410, page("new"))
         assert names(place) == ["new"]
 
-    def test_that_always_moves_on_is_an_error_in_the_end(
-        self, server: ApiServer, place: Place
-    ) -> None:
+    def test_that_expires_every_time_is_an_error(self, server: ApiServer, place: Place) -> None:
         server.answer_with(PODS, 410)
         with pytest.raises(ApiError) as caught:
             Api(place).find_all(POD)
@@ -134,7 +134,7 @@ class TestAnAnswer:
         assert "--rbac" in caught.value.hint
         assert not caught.value.passing
 
-    def test_that_is_missing_is_none_where_that_is_asked(
+    def test_that_reports_a_missing_object_becomes_none(
         self, server: ApiServer, place: Place
     ) -> None:
         assert Api(place).find(POD, "gone") is None
@@ -159,7 +159,7 @@ class TestAnAnswer:
         assert names(place) == ["a"]
         assert server.tokens == ["Bearer one", "Bearer two"]
 
-    def test_that_does_not_come_is_an_error_that_names_the_server(self, tmp_path: Path) -> None:
+    def test_that_never_arrives_is_an_error_that_names_the_server(self, tmp_path: Path) -> None:
         with api_server() as gone:
             file = gone.kubeconfig(tmp_path)
         with pytest.raises(ApiError, match=f"127.0.0.1:{gone.port}") as caught:
@@ -168,18 +168,19 @@ class TestAnAnswer:
 
 
 class TestTheConsole:
-    def test_goes_on_after_a_drop_without_repeating_a_line(
-        self, server: ApiServer, place: Place
+    def test_continues_after_a_dropped_connection_without_repeating_a_line(
+        self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
         log = "one\ntwo\nthree\nfour\n"
         server.answer_with(LOG, b"one\ntwo\nthr", 503, log.encode(), log)
-        console = watch._Console(Api(place), "run-w-0-0-abcde")
+        console = watch._Console(Api(place), "run-w-0-0-abcde", tmp_path / "copy")
         console.start()
         lines = [console.lines.get(timeout=20) for _ in range(4)]
         console.over.set()
         console.join(20)
         assert lines == [b"one\n", b"two\n", b"three\n", b"four\n"]
         assert console.lines.empty()
+        assert (tmp_path / "copy").read_text() == log
 
 
 class TestWatching:
@@ -227,7 +228,7 @@ class TestWatching:
             self.watch(place, tmp_path)
         assert "accept watch run" in caught.value.hint
 
-    def test_ends_where_the_run_was_deleted(
+    def test_ends_if_the_run_was_deleted(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
         server.answer_with(JOBS, listed(job(1)), listed(job(1)), listed())
@@ -265,7 +266,7 @@ class TestWatching:
 
     @pytest.mark.usefixtures("soon")
     @pytest.mark.parametrize("before", [[running(0)], []], ids=["followed", "met too late"])
-    def test_ends_as_interrupted_where_the_node_of_index_0_is_lost(
+    def test_ends_as_interrupted_if_the_node_of_index_0_is_lost(
         self, server: ApiServer, place: Place, tmp_path: Path, before: list[dict[str, Any]]
     ) -> None:
         """Its object stays in Terminating, with a container whose last known state is running."""
@@ -283,7 +284,7 @@ class TestWatching:
         [([], "it has no pod"), ([unscheduled()], "not scheduled")],
         ids=["its object is gone", "another does not come"],
     )
-    def test_ends_as_interrupted_where_index_0_ran_and_does_not_come_back(
+    def test_ends_as_interrupted_if_index_0_ran_and_does_not_come_back(
         self,
         server: ApiServer,
         place: Place,
@@ -313,10 +314,10 @@ class TestWatching:
         code, lines = self.watch(place, tmp_path)
         assert (code, "measured" in lines) == (5, True)
 
-    def test_begins_anew_where_a_queue_took_the_run_back_and_lets_it_in_again(
+    def test_starts_again_if_a_queue_evicts_the_run_and_admits_it_again(
         self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # Shorter than it is suspended, and longer than it takes to look again.
+        # Shorter than the suspension, and longer than the time between two looks.
         monkeypatch.setattr(watch, "_start_seconds", lambda _: 3.0)
         again = running(0)
         again["metadata"] |= {"name": "run-w-0-0-again", "creationTimestamp": "2026-01-02"}
@@ -368,7 +369,7 @@ class TestTheArchiveOfIndex0:
         server.commands[self.EXEC] = lambda words, _: tail(self.CONTENT, words)
         assert self.copy(place, tmp_path / "a") == self.CONTENT
 
-    def test_is_gone_on_with_where_the_connection_broke(
+    def test_continues_at_the_byte_where_the_connection_broke(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
         def command(words: list[str], number: int) -> Frames:
@@ -384,7 +385,7 @@ class TestTheArchiveOfIndex0:
     @pytest.mark.parametrize(
         "sent", [CONTENT[:-1] + b"x", CONTENT + b"more"], ids=["changed", "more"]
     )
-    def test_that_is_not_what_index_0_counted_is_refused(
+    def test_that_differs_from_the_announced_size_or_digest_is_refused(
         self, server: ApiServer, place: Place, tmp_path: Path, sent: bytes
     ) -> None:
         server.commands[self.EXEC] = lambda words, _: tail(sent, words)
@@ -392,7 +393,7 @@ class TestTheArchiveOfIndex0:
             self.copy(place, tmp_path / "a")
         assert caught.value.hint == "collect again"
 
-    def test_is_never_in_memory_as_a_whole(
+    def test_is_never_held_in_memory_completely(
         self, server: ApiServer, place: Place, tmp_path: Path
     ) -> None:
         block, count = bytes(1 << 15), 512
@@ -416,12 +417,12 @@ class TestACommandInAContainer:
         server.commands[self.EXEC] = lambda *_: iter(frames)
         return execute(Api(place), "p", ["sh", "-c", "a b"])
 
-    def test_has_its_words_as_they_are(self, server: ApiServer, place: Place) -> None:
+    def test_gets_its_words_unmodified(self, server: ApiServer, place: Place) -> None:
         server.commands[self.EXEC] = lambda words, _: iter([(OUT, "|".join(words).encode())])
         done = execute(Api(place), "p", ["sh", "-c", "a & b"])
         assert done.out == "sh|-c|a & b"
 
-    def test_ends_with_its_status(self, server: ApiServer, place: Place) -> None:
+    def test_returns_its_exit_status(self, server: ApiServer, place: Place) -> None:
         failed = {"status": "Failure", "details": {"causes": [{"message": "7"}]}}
         done = self.run(
             server, place, (OUT, b"o"), (ERR, b"e"), (STATUS, json.dumps(failed).encode())
@@ -430,7 +431,7 @@ class TestACommandInAContainer:
         good = (STATUS, b'{"status":"Success"}')
         assert self.run(server, place, (OUT, "\u00e4".encode()), good).exit == 0
 
-    def test_has_none_where_the_connection_ends_before_it(
+    def test_has_no_exit_status_if_the_connection_ends_early(
         self, server: ApiServer, place: Place
     ) -> None:
         assert self.run(server, place, (OUT, b"cut")) == CommandResult(exit=None, out="cut")

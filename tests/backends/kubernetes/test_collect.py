@@ -1,4 +1,4 @@
-"""Evidence of pods: what an archive and a saved log give, and what is refused."""
+"""Evidence of pods, from an archive and from a saved log, and evidence that is refused."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from accept import backends
 from accept.backends.job import Job
 from accept.backends.kubernetes import backend as kubernetes_backend
 from accept.backends.kubernetes import collect as kubernetes_collect
+from accept.backends.kubernetes.watch import FOLLOWED
 from accept.commands import judge
 from accept.core import evidence
 from accept.core.error_codes import Code
@@ -32,9 +33,18 @@ pytestmark = pytest.mark.usefixtures("nowhere")
 
 class TestEvidenceRebuiltFromALog:
     def collected(
-        self, log: str | None, *, code: int | None = None, results: str = "", other: str = ""
+        self,
+        log: str | None,
+        *,
+        code: int | None = None,
+        results: str = "",
+        other: str = "",
+        followed: str = "",
     ) -> tuple[Path, list[str]]:
-        """Collect evidence from the logs of index 0 and of another pod, which ended."""
+        """Collect evidence from the logs of index 0 and of another pod, which ended.
+
+        `followed` is the log of index 0 as far as it was read during the run.
+        """
         folder = rundir.create("run")
         (folder / rundir.RENDERED).mkdir()
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
@@ -51,19 +61,28 @@ class TestEvidenceRebuiltFromALog:
         second = running(1)
         second["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 22}}
         (logs / f"{second['metadata']['name']}.accept.log").write_text(other, encoding="utf-8")
+        if followed:
+            (folder / FOLLOWED).write_text(followed, encoding="utf-8")
         state = state_of(pods=[first, second])
         target = folder / rundir.EVIDENCE
         job = stored_job(results=results)
         return folder, kubernetes_collect._from_log(job, state, folder, target)
 
-    def test_is_judged_like_the_evidence_it_was(self) -> None:
+    def test_is_judged_like_the_original_evidence(self) -> None:
         folder, missing = self.collected(sample_evidence.console(sample_evidence.record()))
         judged = judge.judge_path(str(folder), expect=())
         expected = sample_evidence.verdict_of(sample_evidence.record())
         assert replace(judged.verdict, version="") == replace(expected, version="")
         assert "raw logs" in missing[0]
 
-    def test_is_written_as_a_report_like_any(self) -> None:
+    def test_is_that_of_the_log_that_was_followed_if_the_pod_is_gone(self) -> None:
+        console = sample_evidence.console(sample_evidence.record(), interruption="deleted")
+        folder, missing = self.collected(None, followed=console)
+        verdict = judge.judge_path(str(folder), expect=()).verdict
+        assert (verdict.interruption, verdict.exit) == ("deleted", 5)
+        assert "raw logs" in missing[0]
+
+    def test_has_a_report_like_any_other(self) -> None:
         folder, _ = self.collected(sample_evidence.console(sample_evidence.record()))
         assert accept("report", "run").code == 0
         assert (folder / rundir.EVIDENCE / evidence.REPORT).is_file()
@@ -98,7 +117,7 @@ class TestEvidenceRebuiltFromALog:
     def test_of_a_run_that_ended_is_never_an_interrupted_run(
         self, monkeypatch: pytest.MonkeyPatch, code: int, results: str, where: str
     ) -> None:
-        # As with thousands of records: then the log holds the verdict alone.
+        # As with thousands of records: then the log contains only the verdict.
         monkeypatch.setattr(evidence, "PACKED_LIMIT", 100)
         log = sample_evidence.console(sample_evidence.record())
         with pytest.raises(BadEvidence) as caught:
@@ -109,8 +128,8 @@ class TestEvidenceRebuiltFromALog:
 
 
 class TestCollecting:
-    def test_of_a_run_that_was_cut_off_waits_for_its_end(self, monkeypatch: Any) -> None:
-        # What asks the cluster is tested on a real one; here that the refusal is not swallowed.
+    def test_of_a_run_that_is_still_running_is_refused(self, monkeypatch: Any) -> None:
+        # A real cluster is asked in tests/cluster; this tests that the refusal is passed on.
         folder = rundir.create("run")
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
 
@@ -223,7 +242,9 @@ class TestEvidenceThatCannotBeFetched:
         assert "--no-collect" in message
         assert removed == []
 
-    def test_does_not_where_it_is_not_wanted(self, removed: list[str]) -> None:
+    def test_does_not_keep_the_run_if_the_evidence_is_not_requested(
+        self, removed: list[str]
+    ) -> None:
         assert accept("delete", "run", "--no-collect").code == 0
         assert removed == ["run"]
 

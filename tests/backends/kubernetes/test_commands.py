@@ -42,7 +42,7 @@ class TestTheNameOfARun:
         assert submit.run_name(attempt, release).full == full
 
     @pytest.mark.parametrize("attempt", ["20261121-045334-1a2b", "mine", "lab-two"])
-    def test_stays_what_it_is_when_it_is_read_again(self, attempt: str) -> None:
+    def test_is_unchanged_when_it_is_read_again(self, attempt: str) -> None:
         name = submit.run_name(attempt)
         assert submit.run_name(name.full) == name
 
@@ -55,7 +55,7 @@ class TestTheNameOfARun:
         assert one.release != two.release
         assert submit.run_name("one").release != submit.run_name("two").release
 
-    def test_may_have_what_a_pods_name_leaves(self) -> None:
+    def test_may_be_as_long_as_the_names_of_pods_allow(self) -> None:
         fits = submit.RunName(release="a" * 46, attempt="bcde")
         submit.check_run_name(fits, 10)
         with pytest.raises(BadInput) as caught:
@@ -63,7 +63,7 @@ class TestTheNameOfARun:
         assert caught.value.code is Code.KUBE_NAME_LONG
 
     @pytest.mark.parametrize("release", ["Lab", "1lab", "lab_", "-lab"])
-    def test_is_one_that_dns_takes(self, release: str) -> None:
+    def test_is_a_valid_dns_name(self, release: str) -> None:
         with pytest.raises(BadInput) as caught:
             submit.check_run_name(submit.RunName(release=release, attempt="a"), 2)
         assert caught.value.code is Code.KUBE_NAME
@@ -115,16 +115,16 @@ class TestWithoutACluster:
 
 
 class TestDeleting:
-    def test_has_to_know_which(self) -> None:
+    def test_needs_names_or_an_age(self) -> None:
         assert accept("delete").error == Code.RUN_WHICH
         assert accept("delete", "last", "--older-than", "24h").error == Code.RUN_WHICH
         assert accept("delete", "--older-than", "soon").error == Code.OPTION_DURATION
 
-    def test_finds_nothing_where_nothing_is_old(self) -> None:
+    def test_removes_nothing_if_nothing_is_old(self) -> None:
         done = accept("delete", "--older-than", "24h", "--dry-run")
         assert (done.code, done.out) == (0, "nothing is left\n")
 
-    def test_takes_runs_that_were_started_so_long_ago(self) -> None:
+    def test_removes_runs_older_than_the_age(self) -> None:
         for name, when in (
             ("old", "2020-01-01T00:00:00+00:00"),
             ("new", "2999-01-01T00:00:00+00:00"),
@@ -170,7 +170,7 @@ class TestAJob:
     @pytest.mark.parametrize(
         ("backend", "place"), [("local", {"namespace": "a"}), ("kubernetes", {})]
     )
-    def test_has_a_place_exactly_if_it_is_in_a_cluster(
+    def test_has_a_place_only_if_it_is_in_a_cluster(
         self, backend: str, place: dict[str, str]
     ) -> None:
         with pytest.raises(Invalid) as error:
@@ -195,7 +195,7 @@ class TestTheNodesThatAreFree:
         assert done.code == 0, done.err
         return done.out.split()
 
-    def test_have_gpus_where_the_machine_has_some(self) -> None:
+    def test_have_gpus_if_the_machine_has_gpus(self) -> None:
         assert self.free("--machine", "gpu") == ["g0", "g1"]
 
     def test_have_as_many_gpus_as_are_requested(self, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ class TestTheNodesThatAreFree:
             "g1",
         ]
 
-    def test_are_not_listed_where_only_the_scheduler_knows_them(self, tmp_path: Path) -> None:
+    def test_are_not_listed_if_only_the_scheduler_knows_them(self, tmp_path: Path) -> None:
         site = tmp_path / "site.yaml"
         required = "requiredDuringSchedulingIgnoredDuringExecution"
         affinity = f"{{nodeAffinity: {{{required}: {{nodeSelectorTerms: []}}}}}}"
@@ -216,7 +216,7 @@ class TestTheNodesThatAreFree:
         done = accept("nodes", "--machine", "gpu", "--site", site)
         assert (done.code, done.error) == (Exit.USAGE, Code.KUBE_NODES_AFFINITY)
 
-    def test_need_none_where_the_machine_has_none(self, server: ApiServer) -> None:
+    def test_need_no_gpus_if_the_machine_has_none(self, server: ApiServer) -> None:
         untainted = {**node("cpu1", gpus=0), "spec": {}}
         server.answer_with("/api/v1/nodes", {"items": [untainted]})
         assert self.free("--machine", "cpu") == ["cpu1"]
@@ -235,7 +235,7 @@ class TestTheNodesThatAreFree:
         message = refused("nodes", "--machine", "cpu", "--gpus-per-node", "8")
         assert "8 GPUs per node cannot be used on cpu" in message
 
-    def test_are_all_that_a_run_takes(self, tmp_path: Path) -> None:
+    def test_are_all_used_by_a_run_on_all_nodes(self, tmp_path: Path) -> None:
         site = tmp_path / "site.yaml"
         site.write_text("kubernetes: {image: 'img:1'}\ngpusPerNode: 8\n", encoding="utf-8")
         words = ("--machine=gpu", "--nodes=all", f"--site={site}", "--dry-run")

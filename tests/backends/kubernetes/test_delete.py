@@ -1,4 +1,4 @@
-"""Cancelling and deleting a run: what is reported as cancelled or removed is checked."""
+"""Cancelling and deleting a run: every object that is reported as removed is really gone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POD = "run-0-abcde"
 
 
 class StoredObjects:
-    """The objects of a cluster, which a DELETE removes together with what they own."""
+    """The objects of a cluster; a DELETE removes an object together with those that it owns."""
 
     def __init__(self, server: ApiServer) -> None:
         self.server = server
@@ -289,7 +289,7 @@ class TestCancelIfCommandsInThePodFail:
     ) -> None:
         add_run(store)
         refuse_commands(server, 403)
-        # What is judged without a log.
+        # Without a plan, nothing can be judged and saved.
         (rundir.find("run") / rundir.RENDERED / evidence.PLAN).unlink()
         done = accept("cancel", "run")
         assert (done.code, done.error) == (Exit.INCOMPLETE, Code.KUBE_EVIDENCE_UNSAVED)

@@ -1,6 +1,6 @@
 """Findings of `accept doctor` on a cluster, and refusals of a run before it creates any object.
 
-The cluster is the stand-in of tests/factories/api_server.py: it plays what a test cluster has not.
+The stand-in of tests/factories/api_server.py provides objects that a test cluster lacks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from accept.evidence import bucket
 MACHINE = "a4-highgpu-8g"
 #: Rows of `accept doctor`, by code.
 Rows = dict[str, list[Any]]
-#: Called with what follows `kubernetes: {image: …}` in a site file; returns the rows.
+#: Called with the lines after `kubernetes: {image: …}` in a site file; returns the rows.
 Ask = Callable[..., Rows]
 
 
@@ -113,11 +113,13 @@ class TestTooFewNodes:
         assert row["advice"]
 
     @pytest.mark.parametrize("setting", BROUGHT)
-    def test_may_be_none_at_all(self, server: ApiServer, ask: Ask, setting: str) -> None:
+    def test_are_fine_without_any_node_if_others_may_come(
+        self, server: ApiServer, ask: Ask, setting: str
+    ) -> None:
         server.answer_with("/api/v1/nodes", {"items": []})
         assert mark(ask(f"  {setting}\n"), Requirement.NODES) == "ok"
 
-    def test_do_not_show_which_machine_is_meant(
+    def test_do_not_identify_the_machine(
         self, server: ApiServer, options: Callable[..., list[str]]
     ) -> None:
         server.answer_with("/api/v1/nodes", {"items": []})
@@ -235,7 +237,7 @@ class TestJobSet:
         server.answer_with(f"/openapi/v3{JOBSET}/v1alpha2", jobset("spec.replicatedJobs"))
         assert mark(ask("  controller: job\n"), Requirement.JOBSET) == "ok"
 
-    def test_may_keep_its_fields_to_itself(self, server: ApiServer, ask: Ask) -> None:
+    def test_is_unchecked_if_its_schema_may_not_be_read(self, server: ApiServer, ask: Ask) -> None:
         server.answer_with(f"/openapi/v3{JOBSET}/v1alpha2", 403)
         assert mark(ask(), Requirement.JOBSET) == "unchecked"
 
@@ -259,7 +261,7 @@ class TestRights:
             ("job", True, False),
         ],
     )
-    def test_on_jobsets_are_needed_where_the_run_makes_one(
+    def test_on_jobsets_are_needed_if_the_run_creates_one(
         self,
         server: ApiServer,
         ask: Ask,
@@ -286,7 +288,7 @@ class TestRights:
             ("  resourceClaims: []\n", "domain", "resourceclaimtemplates", False),
         ],
     )
-    def test_on_what_a_run_makes_are_needed_where_it_does(
+    def test_on_objects_are_needed_if_the_run_creates_them(
         self,
         ask: Ask,
         refuse: Callable[..., None],
@@ -327,7 +329,9 @@ class TestPlugin:
         (row,) = ask()[Requirement.PLUGIN]
         assert (row["good"], row["advice"] != "") == (True, True)
 
-    def test_may_be_nobodys_to_look_at(self, server: ApiServer, ask: Ask) -> None:
+    def test_objects_that_the_user_may_not_read_are_unchecked(
+        self, server: ApiServer, ask: Ask
+    ) -> None:
         server.answer_with(self.SETS, 403)
         assert mark(ask(), Requirement.PLUGIN) == "unchecked"
 
@@ -409,7 +413,7 @@ class TestDevicesThatAreClaimed:
         server.answer_with(f"{CLAIMS}/v1/deviceclasses/mrdma.google.com", {})
         server.answer_with(DOMAINS, {"resources": [{"name": "computedomains"}]})
 
-    def test_are_fine_where_the_cluster_has_it_all(self, domain: Ask) -> None:
+    def test_are_fine_if_the_cluster_has_everything(self, domain: Ask) -> None:
         rows = domain()
         for code, found in (
             (Requirement.DEVICE_CLAIMS, "resource.k8s.io/v1"),
@@ -438,7 +442,9 @@ class TestDevicesThatAreClaimed:
         server.answer_with(f"{CLAIMS}/v1/namespaces/lab/resourceclaimtemplates/default-rdma", 404)
         assert mark(domain(), Requirement.CLAIM_TEMPLATE) == "missing"
 
-    def test_may_be_nobodys_to_look_at(self, server: ApiServer, domain: Ask) -> None:
+    def test_objects_that_the_user_may_not_read_are_unchecked(
+        self, server: ApiServer, domain: Ask
+    ) -> None:
         server.answer_with(f"{CLAIMS}/v1/namespaces/lab/resourceclaimtemplates/default-rdma", 403)
         assert mark(domain(), Requirement.CLAIM_TEMPLATE) == "unchecked"
 
@@ -449,10 +455,10 @@ class TestDevicesThatAreClaimed:
         server.answer_with(DOMAINS, answer)
         assert mark(domain(), Requirement.COMPUTE_DOMAIN) == "missing"
 
-    def test_are_none_where_the_machine_claims_none(self, ask: Ask) -> None:
+    def test_are_not_checked_if_the_machine_claims_none(self, ask: Ask) -> None:
         assert not {Requirement.DEVICE_CLAIMS, Requirement.COMPUTE_DOMAIN} & set(ask())
 
-    def test_are_not_the_machines_where_networks_bring_the_nics(self, domain: Ask) -> None:
+    def test_are_not_checked_if_networks_provide_the_nics(self, domain: Ask) -> None:
         rows = domain("  networks: [{interface: eth2, network: rdma-0}]\n")
         assert Requirement.CLAIM_TEMPLATE not in rows
         assert mark(rows, Requirement.COMPUTE_DOMAIN) == "ok"
@@ -481,7 +487,7 @@ class TestAClaimForResults:
     def test_that_does_not_exist_is_missing(self, ask: Ask) -> None:
         assert mark(ask(ON_CLAIM), Requirement.RESULTS) == "missing"
 
-    def test_may_be_bound_when_the_first_pod_comes(self, server: ApiServer, ask: Ask) -> None:
+    def test_may_be_bound_by_the_first_pod(self, server: ApiServer, ask: Ask) -> None:
         server.answer_with(CLAIM, claim("Pending"))
         mode = {"volumeBindingMode": "WaitForFirstConsumer"}
         server.answer_with("/apis/storage.k8s.io/v1/storageclasses/fast", mode)
@@ -500,12 +506,14 @@ class TestAClaimForResults:
         server.answer_with(CLAIM, claim("Lost"))
         assert mark(ask(ON_CLAIM), Requirement.RESULTS) == "missing"
 
-    def test_of_one_node_is_none_for_two(self, server: ApiServer, ask: Ask) -> None:
+    def test_of_one_node_is_not_usable_for_two_nodes(self, server: ApiServer, ask: Ask) -> None:
         server.answer_with(CLAIM, claim("Bound", "ReadWriteOnce"))
         assert mark(ask(ON_CLAIM), Requirement.RESULTS) == "missing"
         assert mark(ask(ON_CLAIM, nodes=1), Requirement.RESULTS) == "ok"
 
-    def test_may_be_nobodys_to_look_at(self, server: ApiServer, ask: Ask) -> None:
+    def test_objects_that_the_user_may_not_read_are_unchecked(
+        self, server: ApiServer, ask: Ask
+    ) -> None:
         server.answer_with(CLAIM, 403)
         assert mark(ask(ON_CLAIM), Requirement.RESULTS) == "unchecked"
 
@@ -519,20 +527,20 @@ class TestABucketForResults:
             ((False, "it does not exist"), "missing"),
         ],
     )
-    def test_is_tried_from_here(
+    def test_is_read_from_this_machine(
         self,
         ask: Ask,
         monkeypatch: pytest.MonkeyPatch,
         reach: tuple[bool | None, str],
         expected: str,
     ) -> None:
-        # What buckets answer is tested on some, in test_storage.py.
+        # tests/evidence/test_bucket.py tests the answers of buckets.
         monkeypatch.setattr(bucket, "reach", lambda _: reach)
         site = "  serviceAccount: s\nresults: {location: 'gs://mine/x'}\n"
         rows = ask(site)
         assert mark(rows, Requirement.RESULTS) == expected
         assert reach[1] in rows[Requirement.RESULTS][0]["found"]
 
-    def test_that_is_a_folder_of_the_pods_only_they_can_know(self, ask: Ask) -> None:
+    def test_that_is_mounted_in_the_pods_is_unchecked(self, ask: Ask) -> None:
         site = "results: {volume: {csi: {driver: gcsfuse.csi.storage.gke.io}}}\n"
         assert mark(ask(site), Requirement.RESULTS) == "unchecked"

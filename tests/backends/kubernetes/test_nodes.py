@@ -52,7 +52,7 @@ class TestANode:
     def test_that_is_ready_and_free_fits(self) -> None:
         assert misfit(node("a")) is None
 
-    def test_counts_what_pods_there_ask_for(self) -> None:
+    def test_counts_what_its_pods_request(self) -> None:
         assert misfit(node("a"), pod_on("a", 2)) is Misfit.GPUS_IN_USE
         assert misfit(node("a"), pod_on("b", 2)) is None
 
@@ -91,13 +91,13 @@ class TestANode:
     def test_with_a_taint_that_only_prefers_fits(self) -> None:
         assert misfit(node("a", taints=[{"key": "x", "effect": "PreferNoSchedule"}])) is None
 
-    def test_with_another_label_is_not_meant(self) -> None:
+    def test_with_another_label_does_not_match(self) -> None:
         one = node("a")
         one["metadata"]["labels"]["kind"] = "h200"
         (fit,) = fits([one])
         assert (fit.misfit, fit.matches) == (Misfit.LABEL, False)
 
-    def test_is_meant_only_where_the_lists_say_so(self) -> None:
+    def test_matches_only_if_the_lists_of_nodes_allow_it(self) -> None:
         listed = PodRequest(
             selector={}, tolerations=WANTED.tolerations, include=("a",), exclude=("b",)
         )
@@ -106,16 +106,16 @@ class TestANode:
         assert [f.node for f in found if f.matches] == ["a"]
 
 
-class TestWhatAPodAsksFor:
-    def test_is_what_its_containers_ask_for_together(self) -> None:
+class TestTheRequestOfAPod:
+    def test_is_the_sum_over_its_containers(self) -> None:
         two = {"resources": {"limits": {GPU: "2"}}}
         assert requested_amount({"containers": [two, two]}) == 4
 
-    def test_is_the_start_where_that_asks_for_more(self) -> None:
+    def test_is_that_of_the_init_containers_if_it_is_larger(self) -> None:
         eight = {"resources": {"limits": {GPU: "8"}}}
         assert requested_amount({"initContainers": [eight], "containers": [{}]}) == 8
 
-    def test_holds_side_cars_as_well(self) -> None:
+    def test_includes_sidecars(self) -> None:
         one = {"restartPolicy": "Always", "resources": {"requests": {GPU: 1}}}
         two = {"resources": {"limits": {GPU: 2}}}
         assert requested_amount({"initContainers": [one], "containers": [two]}) == 3
@@ -148,7 +148,7 @@ class TestATolerationCovers:
 
 
 class TestAShortage:
-    def test_is_none_where_enough_are_free(self) -> None:
+    def test_is_not_reported_if_enough_nodes_are_free(self) -> None:
         assert shortage(fits([node("a"), node("b")]), 2, WANTED) == ""
 
     def test_shows_the_reason_of_each_other_node(self) -> None:
@@ -172,23 +172,23 @@ class TestAShortage:
             Kubernetes(priority_class_name="high"),
         ],
     )
-    def test_is_not_certain_where_something_may_free_or_add_nodes(self, site: Kubernetes) -> None:
+    def test_is_not_certain_if_nodes_may_become_free_or_be_added(self, site: Kubernetes) -> None:
         assert expected_nodes(Site(kubernetes=site))
         assert not expected_nodes(Site())
 
 
-class TestWhatARunAsksOfANode:
+class TestTheRequestOfARun:
     def requested(self, machine: str, **of_site: Any) -> PodRequest:
         site = Kubernetes(**of_site)
         return pod_request(pod_settings(load_machine(machine).value.kubernetes, site), site)
 
     @pytest.mark.parametrize(("machine", "tolerated"), [("cpu", False), ("a4-highgpu-8g", True)])
-    def test_tolerates_the_taint_of_gpus_where_the_pods_do(
+    def test_tolerates_the_taint_of_gpus_if_the_pods_do(
         self, machine: str, *, tolerated: bool
     ) -> None:
         found = self.requested(machine)
         assert any(tolerates(one, TAINT) for one in found.tolerations) is tolerated
 
-    def test_is_the_machines_gpus_whatever_else_the_site_limits(self) -> None:
+    def test_is_the_gpus_of_the_machine_beside_other_limits_of_the_site(self) -> None:
         found = self.requested("a4-highgpu-8g", resources={"limits": {"memory": "500Gi"}})
         assert (found.resource, found.amount) == (GPU, 8)

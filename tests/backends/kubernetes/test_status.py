@@ -65,7 +65,7 @@ class TestAPodThatDoesNotStart:
         found = pod_of(pod(**container(waiting={"reason": "ImagePullBackOff"})))
         assert found.why == "ImagePullBackOff: img:1"
 
-    def test_is_on_its_way_while_it_is_being_made(self) -> None:
+    def test_is_starting_while_its_containers_are_created(self) -> None:
         found = pod_of(pod(**container(waiting={"reason": "ContainerCreating"})))
         assert (found.phase, found.reason, found.why) == (PodPhase.WAITING, None, "")
 
@@ -86,7 +86,7 @@ class TestAPodThatDoesNotStart:
         one = pod(initContainerStatuses=[{"name": "copy", "state": {"waiting": waiting}}])
         assert pod_of(one).why == "CrashLoopBackOff: back-off"
 
-    def test_does_not_show_what_a_terminal_would_act_on(self) -> None:
+    def test_shows_no_control_characters(self) -> None:
         waiting = {"reason": "ErrImagePull", "message": "\x1b[31mred\x1b[0m\nnext"}
         assert pod_of(pod(**container(waiting=waiting))).why == "ErrImagePull: red next"
 
@@ -200,15 +200,15 @@ class TestTheStatusText:
     def test_is_empty_for_a_run_that_does_not_exist(self) -> None:
         assert state_lines(state_of(pods=[])) == ()
 
-    def test_names_no_reason_for_what_runs(self) -> None:
+    def test_names_no_reason_for_running_pods(self) -> None:
         assert waiting_reasons(state_of(job=job(), pods=[running(0)])) == ()
 
-    def test_counts_what_a_jobset_wants_before_its_job_is_there(self) -> None:
+    def test_counts_the_pods_of_a_jobset_before_its_job_exists(self) -> None:
         assert state_of(jobset=jobset(), pods=[]).wanted == 3
 
 
 class TestTheCoordinator:
-    def test_is_index_0_whatever_the_order(self) -> None:
+    def test_is_index_0_in_any_order_of_the_pods(self) -> None:
         state = state_of(job=job(), pods=[running(2), running(0), running(1)])
         assert state.first is not None
         assert state.first.index == 0
@@ -219,8 +219,8 @@ class TestTheCoordinator:
         assert not has_started(state_of(job=job(), pods=[unscheduled()]))
 
 
-class TestWhatIsKeptOfAnObject:
-    def test_has_no_value_of_a_variable_and_no_copy_of_itself(self) -> None:
+class TestAStoredObject:
+    def test_omits_values_of_variables_and_copies_of_the_object(self) -> None:
         spec = {"containers": [{"env": [{"name": "TOKEN", "value": "hush"}, "odd"]}]}
         meta = {
             "managedFields": [{"x": "hush"}],
@@ -240,7 +240,7 @@ class TestWhatIsKeptOfAnObject:
         assert scrubbed({"env": [source]}) == {"env": [source]}
 
 
-def test_index_0_is_the_newest_where_a_queue_let_the_run_in_again() -> None:
+def test_index_0_is_the_newest_pod_if_a_queue_admitted_the_run_again() -> None:
     old = Pod(
         name="a",
         index=0,

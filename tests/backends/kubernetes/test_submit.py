@@ -113,7 +113,7 @@ def secrets_deleted(server: ApiServer) -> list[str]:
     return [path.rpartition("/")[2] for verb, path, _ in server.seen if verb == "DELETE"]
 
 
-class TestWhenHelmCannotSayWhetherTheReleaseExists:
+class TestIfHelmCannotReportWhetherTheReleaseExists:
     @pytest.mark.parametrize(
         "error", [TIMEOUT, "Error: getting credentials: exec: executable login not found"]
     )
@@ -129,7 +129,7 @@ class TestWhenHelmCannotSayWhetherTheReleaseExists:
         assert server.count(SECRETS) == len(secrets_deleted(server))
 
 
-class TestWhenTheNameIsTaken:
+class TestIfTheNameIsTaken:
     def test_the_run_is_refused_before_anything_is_made(
         self, api: Api, helm: HelmStandIn, server: ApiServer
     ) -> None:
@@ -171,7 +171,7 @@ class TestWhenTheNameIsTaken:
         assert secrets_deleted(server) == [f"train-{loser}-ssh"]
 
 
-class TestWhenHelmInstallBreaks:
+class TestIfHelmInstallFails:
     def test_the_attempts_own_release_is_removed(
         self, api: Api, helm: HelmStandIn, server: ApiServer
     ) -> None:

@@ -1,4 +1,4 @@
-"""A first site file from what a cluster shows."""
+"""A first site file, from the objects of a cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TestASiteFile:
         file.write_text(text, encoding="utf-8")
         return load_site(str(file)).value
 
-    def test_is_one_that_accept_reads(self, tmp_path: Path) -> None:
+    def test_can_be_read_by_accept(self, tmp_path: Path) -> None:
         answers = {
             "machine": "a4-highgpu-8g",
             "queue": "a4",
@@ -104,13 +104,13 @@ class TestTheQueuesOfACluster:
         assert (queues, note.remark) == (("a4",), Remark.QUEUES_ELSEWHERE)
         assert "other" in note.text
 
-    def test_are_seen_by_who_may_see_those_of_the_namespace_alone(self, server: ApiServer) -> None:
+    def test_need_only_permission_for_the_namespace(self, server: ApiServer) -> None:
         server.answer_with(f"{self.GROUP}/v1beta2/localqueues", 403)
         server.answer_with(f"{self.GROUP}/v1beta1/localqueues", 403)
         server.answer_with(f"{self.GROUP}/v1beta1/{self.OWN}", self.listed(("lab", "a4")))
         assert self.queues() == (("a4",), [])
 
-    def test_that_nobody_may_see_give_a_single_note(self, server: ApiServer) -> None:
+    def test_that_the_user_may_not_list_give_a_single_note(self, server: ApiServer) -> None:
         for version in ("v1beta2", "v1beta1"):
             server.answer_with(f"{self.GROUP}/{version}/localqueues", 403)
             server.answer_with(f"{self.GROUP}/{version}/{self.OWN}", 403)
@@ -171,7 +171,7 @@ class TestTheNetworksOfASiteFile:
         seen = survey_cluster(client.Api(kubernetes_client.find_place()))
         assert ("eth2", "my-rdma-0") in seen.networks["a4-highgpu-8g"]
 
-    def test_are_replaced_by_claims_where_a_driver_provides_the_nics(
+    def test_are_replaced_by_claims_if_a_driver_provides_the_nics(
         self, server: ApiServer, tmp_path: Path
     ) -> None:
         machine = "a4-highgpu-8g"
@@ -214,6 +214,6 @@ class TestAQuestion:
         assert cluster._answer(two, "b", ask=True) == "b"
         assert cluster._answer(two, "none", ask=True) == ""
 
-    def test_may_stay_open_where_it_can(self) -> None:
+    def test_stays_open_if_it_is_optional(self) -> None:
         image = Question(key="image", text="Image", option="image", optional=True)
         assert cluster._answer(image, None, ask=False) == ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories.command_line import accept, refused
+from tests.factories.standin_slurm import HELD, StandinSlurm
 
 from accept.backends.slurm import backend
 from accept.backends.slurm.client import JobState, parse_job
@@ -18,39 +19,8 @@ from accept.core.serde import Invalid, read
 from accept.evidence import rundir
 from accept.plan.resolve import Options, resolve
 
-NODES = "n1|idle|gpu:8|none\nn2|idle|gpu:h100:8(S:0-1)|none\nn3|drained|gpu:8|bad fan\n"
 MUNGE = "sbatch: error: Munge encode failed: Failed to access socket: No such file or directory"
 DOWN = "Unable to contact slurm controller (connect failure)"
-HELD = "JobId=7 JobName=a JobState=PENDING Reason=JobHeldAdmin Restarts=0 ExitCode=0:0 BatchHost="
-
-
-class StandinSlurm:
-    """Commands of Slurm that print fixed texts, before all others on PATH."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        partitions = "echo gpu*; echo cpu"
-        self.set("sinfo", f"case $* in *%P*) {partitions} ;; *) printf '{NODES}' ;; esac")
-        self.set("sbatch", "echo 7")
-        self.set("scancel", f'echo "$*" >> {folder}/cancelled')
-        self.set("scontrol", f"echo '{HELD}'")
-
-    def set(self, name: str, script: str) -> None:
-        """Replace a command."""
-        program = self.folder / name
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-
-    def fail(self, name: str, error: str) -> None:
-        """Let a command fail with an error."""
-        self.set(name, f'echo "{error}" >&2; exit 1')
-
-    @property
-    def cancelled(self) -> list[str]:
-        """Return the arguments of each scancel."""
-        file = self.folder / "cancelled"
-        return file.read_text().splitlines() if file.exists() else []
 
 
 @pytest.fixture
@@ -143,7 +113,7 @@ class TestTheNumberOfTheJob:
         done = accept("submit", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
         assert done.code == 0, done.err
 
-    def test_must_be_there(self, slurm: StandinSlurm) -> None:
+    def test_is_required(self, slurm: StandinSlurm) -> None:
         slurm.set("sbatch", "echo submitted, thank you")
         is_refused("--nodes", "2", error="E-SLURM-NO-JOB-ID", code=4)
         assert slurm.cancelled
@@ -209,7 +179,7 @@ def test_the_status_of_the_coordinator_counts_if_only_a_task_ran_out_of_memory(
     assert accept("watch", "last").code == 3
 
 
-def test_a_dry_run_asks_when_the_job_would_start(slurm: StandinSlurm) -> None:
+def test_a_dry_run_shows_when_the_job_would_start(slurm: StandinSlurm) -> None:
     slurm.set("sbatch", 'echo "sbatch: Job 8 to start at 2026-11-23T10:00:00" >&2')
     done = accept("run", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--dry-run")
     assert done.code == 0, done.err
@@ -325,7 +295,7 @@ def test_a_node_is_usable_if_slurm_gives_it_to_jobs(state: str, *, usable: bool)
 
 
 @pytest.mark.parametrize("key", ["partition", "account", "qos", "reservation", "constraint"])
-def test_a_site_file_may_not_hold_blanks_in_names(key: str) -> None:
+def test_names_in_a_site_file_may_not_contain_blanks(key: str) -> None:
     with pytest.raises(Invalid):
         read(Site, {"slurm": {key: "a b"}})
 

@@ -19,7 +19,7 @@ from accept.core.errors import BadInput
 from accept.core.serde import Invalid, dump, read
 from accept.evidence import rundir
 
-#: What version 0.1 put into every job.json.
+#: The options that version 0.1 wrote into every job.json.
 ALWAYS_0_1 = [
     *("-o", "BatchMode=yes"),
     *("-o", "ConnectTimeout=10"),
@@ -154,8 +154,8 @@ class TestAJobFile:
 
 
 class TestAnAccess:
-    def test_gives_hosts_nothing_of_the_users_own(self, tmp_path: Path) -> None:
-        """Hosts that are tested are not trusted, whatever the user's configuration is."""
+    def test_forwards_no_agent_or_settings_of_the_user_to_hosts(self, tmp_path: Path) -> None:
+        """Tested hosts are not trusted, even if the user's configuration trusts them."""
         config = tmp_path / "config"
         config.write_text(
             "Host *\n  ForwardAgent yes\n  ForwardX11 yes\n  LocalForward 8080 localhost:80\n"

@@ -125,7 +125,7 @@ class TestAHostWithoutGpus:
         assert self.cause(host, "gpus") == "gpu-missing"
         assert Cause.GPU_MISSING.row.permanent
 
-    def test_is_good_enough_for_a_machine_without(self, host: Path) -> None:
+    def test_is_accepted_for_a_machine_without_gpus(self, host: Path) -> None:
         assert self.cause(host) != "gpu-missing"
 
     def test_whose_account_has_no_shell_is_refused_with_the_reason(self, host: Path) -> None:
@@ -145,21 +145,21 @@ class TestAHostWithoutGpus:
         assert problem.cause is Cause.TOOL_MISSING
         assert "setsid" in problem.message
 
-    def test_is_none_if_the_pci_bus_shows_one(self, host: Path) -> None:
+    def test_is_not_assumed_if_the_pci_bus_shows_one(self, host: Path) -> None:
         device = host / "sys" / "bus" / "pci" / "devices" / "0000:01:00.0"
         device.mkdir(parents=True)
         (device / "vendor").write_text("0x10de\n")
         (device / "class").write_text("0x030200\n")
         assert self.cause(host, "gpus") != "gpu-missing"
 
-    def test_is_none_if_the_driver_shows_one(self, host: Path) -> None:
+    def test_is_not_assumed_if_the_driver_shows_one(self, host: Path) -> None:
         (host / "bin" / "nvidia-smi").write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100'\n")
         assert self.cause(host, "gpus") != "gpu-missing"
 
     @pytest.mark.parametrize(
         ("machine", "asks"), [("cpu", "no"), ("h100-8", "yes"), ("gpu", "yes")]
     )
-    def test_is_looked_for_where_the_machine_has_gpus(
+    def test_is_checked_only_if_the_machine_has_gpus(
         self, machine: str, asks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         commands: list[str] = []

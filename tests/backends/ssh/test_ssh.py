@@ -59,7 +59,7 @@ def folder(hosts: StandinSsh) -> Path:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """Return the run's folder on the first host after a reboot: no process lives or cleaned up."""
+    """Return the run's folder on the first host after a reboot that ended all its processes."""
     node = tmp_path / "accept-one"
     node.mkdir()
     (node / "run").write_text("one\n")
@@ -180,7 +180,7 @@ class TestALoginShellThatPrintsText:
         with pytest.raises(Interrupted):
             backend.watch(job, folder=node, say=ignore, log=ignore)
 
-    def test_is_a_note_of_doctor_and_no_failure(self, hosts: StandinSsh) -> None:
+    def test_is_a_note_in_doctor_and_not_a_failure(self, hosts: StandinSsh) -> None:
         run = planned("h1")
         hosts.greet(GREETING)
         (note,) = (n for n in backend.doctor(run, say=ignore) if n.code is Requirement.LOGIN_SHELL)
@@ -299,7 +299,7 @@ def planned(*names: str) -> Resolved:
 
 
 class TestCollect:
-    def test_goes_on_where_the_connection_was_cut(
+    def test_continues_at_the_byte_where_the_connection_was_cut(
         self, hosts: StandinSsh, folder: Path, node: Path, job: Job
     ) -> None:
         pack(node)
@@ -312,7 +312,7 @@ class TestCollect:
         first, second = 4000 - len(MARKER), 2000 - len(MARKER)
         assert offsets_sent(hosts) == [0, first, first + second]
 
-    def test_goes_on_where_an_earlier_command_was_ended(
+    def test_continues_where_an_earlier_command_ended(
         self, hosts: StandinSsh, folder: Path, node: Path, job: Job, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pack(node)
@@ -361,7 +361,7 @@ class TestCollect:
         assert (node / "evidence.tar").is_file()
         assert not (folder / rundir.EVIDENCE).exists()
 
-    def test_of_a_run_that_goes_on_is_refused(
+    def test_of_a_running_run_is_refused(
         self,
         hosts: StandinSsh,
         folder: Path,
@@ -375,7 +375,7 @@ class TestCollect:
             backend.collect(job, folder=folder, say=ignore)
         assert (node / "evidence").is_dir()
 
-    def test_finds_nothing_where_the_folder_is_gone(
+    def test_finds_nothing_if_the_folder_is_gone(
         self, hosts: StandinSsh, folder: Path, tmp_path: Path
     ) -> None:
         with pytest.raises(NoEvidence):
@@ -410,7 +410,7 @@ def limited_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestWatch:
-    def test_ends_when_nobody_works_on_the_run_any_more(
+    def test_ends_if_no_process_of_the_run_lives(
         self, hosts: StandinSsh, node: Path, job: Job
     ) -> None:
         hosts.do_not_wait()
@@ -430,7 +430,7 @@ class TestWatch:
             folder.parent.mkdir()
             folder.symlink_to(node)
         elif os.geteuid() != 0:
-            pytest.skip("only root can give a folder away")
+            pytest.skip("only root can change the owner of a folder")
         else:
             os.chown(node, 65534, 65534)
         lines: list[str] = []
@@ -520,7 +520,7 @@ class TestDelete:
 
     def test_leaves_a_folder_of_another_user(self, hosts: StandinSsh, node: Path, job: Job) -> None:
         if os.geteuid() != 0:
-            pytest.skip("only root can give a folder away")
+            pytest.skip("only root can change the owner of a folder")
         os.chown(node, 65534, 65534)
         with pytest.raises(Interrupted):
             backend.delete(job, dry_run=False, say=ignore)
@@ -592,7 +592,7 @@ def verbs_sent(hosts: StandinSsh) -> list[tuple[str, str]]:
 
 
 class TestAConnection:
-    def test_that_sshd_refuses_because_many_arrive_is_tried_again(
+    def test_is_tried_again_if_sshd_refuses_it_because_of_many_others(
         self, hosts: StandinSsh, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("random.uniform", lambda *_: 0.0)
@@ -673,6 +673,6 @@ class TestWithoutHosts:
         with pytest.raises(BadInput):
             backend.detect((), Site(), ClusterPlace())
 
-    def test_there_is_nothing_to_look_at(self) -> None:
+    def test_doctor_needs_hosts(self) -> None:
         with pytest.raises(BadInput):
             backend.doctor(planned(), say=ignore)

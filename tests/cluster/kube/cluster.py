@@ -402,6 +402,14 @@ class Cluster:
         for node in self.nodes:
             self._wait_pods(node)
 
+    def stop_dns(self) -> None:
+        """Stop the DNS server, so that no name is known."""
+        control.stop_dns(self.hosts, CONTROL)
+
+    def start_dns(self) -> None:
+        """Start the DNS server again."""
+        control.start_dns(self.hosts, CONTROL)
+
     def _wait_pods(self, node: str) -> None:
         until(f"exec into pods of {node}", lambda: self._knows_its_pods(node))
 

@@ -194,6 +194,11 @@ def stop_api(hosts: Hosts, host: str) -> None:
         kill(hosts, host, pattern)
 
 
+def stop_dns(hosts: Hosts, host: str) -> None:
+    """Stop the DNS server."""
+    kill(hosts, host, "[c]oredns")
+
+
 def start_controllers(hosts: Hosts, host: str) -> None:
     """Start the controller manager, the scheduler and the DNS server."""
     config = f"--kubeconfig={FOLDER}/admin.kubeconfig"
@@ -218,6 +223,11 @@ def start_controllers(hosts: Hosts, host: str) -> None:
         "kube-scheduler",
         [str(program("kube-scheduler")), config, "--leader-elect=false"],
     )
+    start_dns(hosts, host)
+
+
+def start_dns(hosts: Hosts, host: str) -> None:
+    """Start the DNS server."""
     corefile = f"""\
         .:53 {{
           bind {hosts.address(host)}

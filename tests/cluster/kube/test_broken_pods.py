@@ -127,25 +127,49 @@ def decided(desk: Desk) -> str:
     return next((c.get("message", "") for c in true), "")
 
 
-@pytest.mark.fault(Fault.FIRST_HOST_LOST, BackEnd.KUBERNETES)
+@pytest.mark.parametrize(
+    ("orderly", "reason"),
+    [
+        pytest.param(
+            False,
+            "the pod of the coordinator was lost",
+            marks=pytest.mark.fault(Fault.FIRST_HOST_LOST, BackEnd.KUBERNETES),
+        ),
+        # As a drain or an eviction does it.
+        (True, "the pod of the coordinator was deleted"),
+    ],
+    ids=["lost", "deleted"],
+)
 def test_without_index_0_the_finished_steps_are_judged(
-    cluster: Cluster, namespace: str, tmp_path: Path, fault_record: FaultRecord
+    cluster: Cluster,
+    namespace: str,
+    tmp_path: Path,
+    fault_record: FaultRecord,
+    reason: str,
+    *,
+    orderly: bool,
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
+    before = desk.everything()
     started = desk.start(checks=ENDLESS)
     desk.wait_for_log("step 2/2")
     pod = desk.pods()[0]
     name = pod["metadata"]["name"]
     fault_record.begins(f"its pod on {pod['spec']['nodeName']}")
-    # A lost host ends nothing in an orderly way: stopped processes cannot react to the deletion.
-    cluster.kubectl(
-        "-n", namespace, "exec", name, "-c", "accept", "--", "sh", "-c", "kill -STOP -1"
-    )
-    cluster.kubectl("-n", namespace, "delete", "pod", name, "--grace-period=0", "--force")
+    if orderly:
+        cluster.kubectl("-n", namespace, "delete", "pod", name)
+    else:
+        # A lost host ends nothing in an orderly way: stopped processes do not react.
+        stop = ("exec", name, "-c", "accept", "--", "sh", "-c", "kill -STOP -1")
+        cluster.kubectl("-n", namespace, *stop)
+        delete = ("delete", "pod", name, "--grace-period=0", "--force")
+        cluster.kubectl("-n", namespace, *delete)
     done = fault_record.judged(started.wait(), desk)
-    assert done.ending == ("not-tested", 5), done.err
+    assert (done.ending, done.result["interruption"]) == (("not-tested", 5), reason), done.err
     checks = {one["check"]: one["state"] for one in done.result["checks"]}
     assert checks["connectivity"] == "pass", done.err
+    assert desk.do("delete", done.result["attempt"]).exit == 0
+    desk.leaves(before)
 
 
 def test_an_image_without_mpirun_is_reported(

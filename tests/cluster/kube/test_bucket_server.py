@@ -110,7 +110,7 @@ def test_a_bucket_that_is_down_for_the_whole_run_costs_nothing(
     done = fault_record.judged(desk.run(checks=CONNECT), desk)
     assert done.ending == ("pass", 0), done.err
     assert names(server, done.result["attempt"]) == []
-    desk.evidence_holds(done)
+    desk.evidence_holds(done, bucket=True)
 
 
 @pytest.mark.reliability
@@ -124,4 +124,4 @@ def test_a_slow_bucket_gets_the_evidence(
     done = fault_record.judged(desk.run(checks=CONNECT), desk)
     assert done.ending == ("pass", 0), done.err
     assert "MANIFEST.json" in names(server, done.result["attempt"])
-    desk.evidence_holds(done)
+    desk.evidence_holds(done, bucket=True)

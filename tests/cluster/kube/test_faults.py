@@ -23,7 +23,7 @@ HOLD = {"holdSeconds": 120}
     [
         pytest.param(
             "hang",
-            {"rank-hung", "crashed"},
+            {"rank-hung"},
             marks=pytest.mark.fault(Fault.RANK_HANGS, BackEnd.KUBERNETES),
         ),
         pytest.param(

@@ -116,7 +116,7 @@ def test_a_bound_inside_a_node_does_not_cover_the_network_between_nodes() -> Non
         ((), State.FAIL),
     ],
 )
-def test_one_gpu_alone_has_nobody_to_send_to_and_is_judged_by_the_rest(
+def test_a_single_gpu_has_no_peers_and_is_judged_by_its_other_checks(
     tables: tuple[Metric, ...], state: State
 ) -> None:
     one = replace(GPU, gpus=1, ranks=1)
@@ -130,7 +130,7 @@ def test_one_gpu_alone_has_nobody_to_send_to_and_is_judged_by_the_rest(
         assert (fabric.state, fabric.optional) == (State.NOT_TESTED, True)
 
 
-def test_several_hosts_of_one_gpu_each_have_somebody_to_send_to() -> None:
+def test_several_hosts_with_one_gpu_each_have_peers() -> None:
     one = replace(GPU, gpus=1, ranks=1)
     alone = [
         record(EACH, [h], *table("all-reduce", 0), ranks=1, number=n) for n, h in enumerate(EIGHT)
@@ -140,7 +140,7 @@ def test_several_hosts_of_one_gpu_each_have_somebody_to_send_to() -> None:
     assert not verdict.accepted
 
 
-def test_what_is_expected_of_one_gpu_alone_was_never_measured() -> None:
+def test_an_expectation_of_a_collective_cannot_be_met_by_a_single_gpu() -> None:
     own = replace(FLOOR, kind=BoundKind.EXPECTATION, source="--expect")
     made = record(ALL, ["h0"], *table("all-reduce", 0), ranks=1)
     one = replace(GPU, gpus=1, ranks=1)
@@ -214,7 +214,7 @@ UPPER = replace(LOWER, lower=None, upper=400.0)
     [
         ((BOTH,), {(300.0, 400.0)}),
         ((LOWER, UPPER), {(300.0, None), (None, 400.0)}),
-        # An expectation replaces only the side of a reference that it is about.
+        # An expectation replaces only the side of a reference that it bounds.
         ((UPPER, FLOOR), {(None, 400.0), (300.0, None)}),
         ((UPPER, replace(BOTH, upper=9.0)), {(None, 400.0), (300.0, None)}),
         ((LOWER, replace(BOTH, lower=9999.0)), {(300.0, None), (None, 400.0)}),
@@ -279,7 +279,7 @@ def test_an_expectation_that_was_never_measured_is_inconclusive() -> None:
     assert (verdict.state, verdict.exit) == (State.INCONCLUSIVE, 7)
 
 
-def test_each_expectation_must_have_been_measured_whatever_others_were() -> None:
+def test_each_expectation_must_have_been_measured() -> None:
     met = replace(FLOOR, kind=BoundKind.EXPECTATION, source="--expect", size=TOP, lower=9.0)
     never = replace(met, size=8 << 30)
     verdict = judged(plan(ALL, references=(never, met)), *healthy_records(ALL))

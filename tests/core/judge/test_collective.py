@@ -81,7 +81,7 @@ def test_data_that_were_not_checked_do_not_pass() -> None:
 
 
 @pytest.mark.parametrize("check", ["alltoall", "sendrecv"])
-def test_in_place_there_is_nothing_to_check_for_some(check: str) -> None:
+def test_some_collectives_cannot_be_checked_in_place(check: str) -> None:
     of = step(check)
     verdict = judged(plan(of), hosts_record(EIGHT), record(of, EIGHT, *table(check, 10)))
     assert verdict.state is State.PASS
@@ -98,7 +98,7 @@ def test_in_place_there_is_nothing_to_check_for_some(check: str) -> None:
         (None, State.INCONCLUSIVE, {"no-measurement"}),
     ],
 )
-def test_the_promised_network_must_have_been_used(
+def test_the_required_network_must_have_been_used(
     networks: dict[str, list[str]] | None, state: State, cause: set[str]
 ) -> None:
     of, listed = gpu_inventory()
@@ -123,7 +123,7 @@ def test_a_network_may_have_other_names_in_the_log(network: str) -> None:
 @pytest.mark.parametrize(
     ("detours", "words"),
     [
-        ({"NET/gIB": ["h1"]}, "h1 used gIB without GDRDMA: data go through host memory"),
+        ({"NET/gIB": ["h1"]}, "h1 used gIB without GDRDMA: data goes through host memory"),
         (
             {"SHM": ["h1"]},
             "h1 moved data between its GPUs through shared memory; NVLink is promised",
@@ -134,11 +134,11 @@ def test_a_network_may_have_other_names_in_the_log(network: str) -> None:
         ),
         # Only switches of newer machines can reduce.
         ({"NVLS off": ["h1"]}, ""),
-        # Between hosts the network is the way.
+        # Between hosts, the network is the expected path.
         ({"NET": ["h0", "h1"]}, ""),
     ],
 )
-def test_a_slower_way_than_promised_is_a_failure_whatever_the_bandwidth(
+def test_a_slower_path_than_required_fails_at_any_bandwidth(
     detours: dict[str, list[str]], words: str
 ) -> None:
     machine = replace(GPU, transport="gIB", gpu_direct=True, peer_to_peer=True)
@@ -150,18 +150,18 @@ def test_a_slower_way_than_promised_is_a_failure_whatever_the_bandwidth(
 
 
 @pytest.mark.parametrize("hosts", [["h1"], [f"h{n}" for n in range(8)]])
-def test_switches_that_cannot_reduce_fail_whatever_the_bandwidth(hosts: list[str]) -> None:
+def test_switches_that_cannot_reduce_fail_at_any_bandwidth(hosts: list[str]) -> None:
     verdict = judged_ways(replace(GPU, nvls=True), ALL, EIGHT, {"NVLS off": hosts})
     assert (verdict.state, causes(verdict)) == (State.FAIL, {"nvls-off"})
 
 
-def test_a_way_that_nobody_promised_to_avoid_is_none() -> None:
+def test_a_slower_path_that_the_machine_allows_is_not_a_failure() -> None:
     ways = {"NET/gIB": ["h1"], "SHM": ["h1"], "P2P off": ["h1"]}
     machine = replace(GPU, transport="gIB")
     assert judged_ways(machine, ALL, EIGHT, ways).state is State.PASS
 
 
-def test_inside_one_host_no_network_is_needed_where_nvlink_is_promised() -> None:
+def test_inside_one_host_with_nvlink_no_network_is_required() -> None:
     each = step(groups="each")
     machine = replace(GPU, peer_to_peer=True)
     verdict = judged_ways(machine, each, ("h0",), {"NET": ["h0"]})

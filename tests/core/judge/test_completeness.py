@@ -132,7 +132,7 @@ def test_a_step_without_records_is_not_tested_and_the_run_incomplete() -> None:
 
 
 @pytest.mark.parametrize("groups", ["pairs", "ladder", "each", "halves"])
-def test_one_record_lost_is_noticed(groups: Any) -> None:
+def test_a_lost_record_is_noticed(groups: Any) -> None:
     of = step("all-reduce", groups, rounds=3 if groups == "pairs" else 1)
     records = healthy_records(of)
     verdict = judged(plan(of), *records[:-1])
@@ -147,7 +147,7 @@ def answers(of: Step, ranks: list[tuple[int, str]], planned: int) -> Record:
     return record(of, ["h0", "h1"], facts=facts, ranks=planned)
 
 
-def test_exactly_the_planned_ranks_must_answer() -> None:
+def test_exactly_the_planned_ranks_must_report() -> None:
     of = step("connectivity")
     right = [(0, "h0"), (1, "h0"), (2, "h1"), (3, "h1")]
     for ranks, state in (
@@ -274,7 +274,7 @@ def test_a_rank_that_hung_in_a_later_collective_does_not_fail_an_earlier_one() -
 
 
 @pytest.mark.parametrize("ending", [1, 139, "killed", Cause.TIMED_OUT, Cause.RANK_HUNG])
-def test_a_shared_launch_that_failed_after_all_was_measured_fails_its_last_check(
+def test_a_shared_launch_that_failed_after_all_measurements_fails_its_last_check(
     ending: int | str,
 ) -> None:
     both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
@@ -288,7 +288,7 @@ def test_a_shared_launch_that_failed_after_all_was_measured_fails_its_last_check
     assert (verdict.accepted, verdict.exit) == (False, 3)
 
 
-def test_wrong_data_are_why_a_shared_launch_failed_and_not_its_last_check() -> None:
+def test_a_shared_launch_that_failed_because_of_wrong_data_does_not_fail_its_last_check() -> None:
     both = step("collectives", number=20, checks=("all-reduce", "all-gather"))
     tables = (*table("all-reduce", 10, wrong=3), *table("all-gather", 10))
     verdict = judged(plan(both), hosts_record(EIGHT), record(both, EIGHT, *tables, status=1))
@@ -326,7 +326,7 @@ def test_a_launch_that_a_check_excuses_does_not_fail_the_other_launches() -> Non
     assert blamed(verdict) == {("node", "h3", "wrong-data")}
 
 
-def test_many_problems_of_one_cause_beside_the_checks_are_one_finding() -> None:
+def test_many_problems_of_one_cause_outside_of_checks_are_one_finding() -> None:
     full = tuple(Problem(cause=Cause.DISK_FULL, message=f"{h}: no space", host=h) for h in EIGHT)
     first, *rest = healthy_records(ALL)
     verdict = judged(plan(ALL), replace(first, problems=full), *rest)
@@ -334,7 +334,7 @@ def test_many_problems_of_one_cause_beside_the_checks_are_one_finding() -> None:
     assert (finding.message, finding.hosts) == ("h0: no space (and 7 more)", EIGHT)
 
 
-def test_a_missing_tool_is_not_tested_and_excused_only_where_optional() -> None:
+def test_a_check_without_its_tool_is_not_tested_and_excused_only_if_optional() -> None:
     lacks = Problem(cause=Cause.TOOL_MISSING, message="no torch on h2", check="train", host="h2")
     for optional, state, exit_code in ((False, State.NOT_TESTED, 6), (True, State.PASS, 0)):
         train = step("train", optional=optional, number=50)
@@ -345,7 +345,7 @@ def test_a_missing_tool_is_not_tested_and_excused_only_where_optional() -> None:
 
 
 @pytest.mark.parametrize(("exit_code", "state"), [(0, State.PASS), (4, State.FAIL)])
-def test_a_script_counts_by_its_exit_status(exit_code: int, state: State) -> None:
+def test_a_script_is_judged_by_its_exit_status(exit_code: int, state: State) -> None:
     of = step("script", params={"name": "mine"})
     verdict = judged(plan(of), hosts_record(EIGHT), record(of, EIGHT, status=exit_code))
     assert verdict.state is state

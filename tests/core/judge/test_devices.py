@@ -25,13 +25,13 @@ from accept.plan.resolve import Options, resolve
 
 GPUS = 8
 HOSTS = verdicts.hosts(2)
-#: Healthy figures of an H200 in TFLOP/s and GB/s, as imagined: all above the floors.
+#: Invented figures of a healthy H200 in TFLOP/s and GB/s, all above the floors.
 HEALTHY = {"bf16": 780.0, "fp8": 1450.0, "tf32": 370.0, "fp32": 50.0}
 STEP: Step = verdicts.step("gemm", "each", params={}, checks=("gemm",))
 MEMORY_STEP: Step = verdicts.step("memory", "each", params={}, checks=("memory",), number=20)
 MACHINE = config.load_machine("h200-8").value
 
-#: (host, GPU, metric, its healthy value) -> what it measured; None: nothing.
+#: (host, GPU, metric, its healthy value) -> the measured value; None: it was not measured.
 Change = Callable[[str, int, str, float], float | None]
 
 
@@ -162,7 +162,7 @@ WAYS = ("host-to-device", "device-to-host")
 
 @given(st.sampled_from(HOSTS), st.integers(0, GPUS - 1), st.floats(0.01, 0.7))
 @pytest.mark.parametrize("way", WAYS)
-def test_a_gpu_whose_way_to_the_host_is_slow_is_below_its_bound(
+def test_a_gpu_with_a_slow_path_to_the_host_is_below_its_bound(
     way: str, host: str, gpu: int, share: float
 ) -> None:
     found = judged(records(only((host, gpu), share, way), step=MEMORY_STEP), MEMORY_STEP)
@@ -207,7 +207,7 @@ def linked(link: Any, gigabytes: float) -> dict[str, str]:
         return gigabytes if (host, gpu) == ("h1", 3) and name in WAYS else value
 
     made = records(change, step=MEMORY_STEP, facts=facts)
-    # Without the bounds: the link alone accuses.
+    # Without bounds, so that only the link can accuse the GPU.
     return blamed(judged(made, MEMORY_STEP, references=()))
 
 
@@ -215,10 +215,10 @@ def linked(link: Any, gigabytes: float) -> dict[str, str]:
     ("less", "gigabytes", "accused"),
     [
         ({}, 30.0, {}),
-        # Half of the lanes: too little for the run's median to tell.
+        # Half of the lanes: the rate is too close to the median of the run.
         ({"width": 8}, 28.0, BAD),
         ({"generation": 4}, 28.0, BAD),
-        # More than that link carries: another way, or a moment of rest.
+        # More than that link can carry: another path, or a reading while the link was idle.
         ({"width": 1, "generation": 1}, 55.0, {}),
         ({"generation": 9, "generation-max": 10}, 30.0, {}),
         ({"width": "8"}, 28.0, {}),
@@ -278,7 +278,9 @@ def test_a_gpu_that_is_slow_alone_too_is_not_reported_as_hot() -> None:
 @pytest.mark.parametrize(
     ("slow", "accused"), [(1, {}), (2, {"h0:5": "intermittent"}), (5, {"h0:5": "below-reference"})]
 )
-def test_a_gpu_that_is_slow_in_some_of_five_executions(slow: int, accused: dict[str, str]) -> None:
+def test_a_gpu_that_is_slow_in_part_of_five_executions_is_named(
+    slow: int, accused: dict[str, str]
+) -> None:
     bad = [one for _ in range(slow) for one in records(only(("h0", 5), 0.6, "bf16"))]
     found = judged([*bad, *(one for _ in range(5 - slow) for one in records())])
     assert blamed(found) == accused
@@ -286,7 +288,7 @@ def test_a_gpu_that_is_slow_in_some_of_five_executions(slow: int, accused: dict[
         assert "slow in 2 of 5 executions" in found.suspects[0].why
 
 
-def test_a_gpu_that_is_slow_at_times_shows_in_the_slowest_twentieth() -> None:
+def test_a_gpu_that_is_slow_at_times_is_named_by_its_5th_percentile() -> None:
     found = judged(records(only(("h0", 5), 0.5, "bf16-p5")))
     assert blamed(found) == {"h0:5": "slow-outlier"}
 
@@ -303,7 +305,7 @@ def test_gpus_that_are_all_slow_fail_against_the_floor_and_nobody_is_named(share
     assert finding.peak == 989
 
 
-def test_the_users_own_expectation_goes_first() -> None:
+def test_an_expectation_of_the_user_has_priority() -> None:
     wanted = parse_expectation("gemm.bf16>=900", source="--expect")
     found = judged(records(), references=(wanted, *bounds(MACHINE)))
     assert failed(found) == {"below-reference"}
@@ -351,7 +353,7 @@ def test_a_slow_pair_of_gpus_is_named(usual: float) -> None:
     assert "p2p-least 0.1 (GPU 2 to GPU 5: 39 GB/s), " in found.suspects[1].why
 
 
-def test_on_machines_that_promise_no_speed_nobody_is_slow() -> None:
+def test_on_machines_without_a_speed_target_no_device_is_slow() -> None:
     found = judged(records(only(("h1", 3), 0.1)))
     assert found.suspects
     evidence = Evidence(
@@ -387,7 +389,7 @@ def test_a_gpu_whose_digest_differs_from_that_of_its_peers_is_named() -> None:
 
     found = judged(records(facts=facts))
     assert blamed(found) == {"h0:2": "wrong-result"}
-    assert "another result than 15 of 16 equal devices" in found.suspects[0].why
+    assert "a different result from 15 of 16 equal devices" in found.suspects[0].why
 
 
 def test_a_wrong_digest_does_not_repeat_a_problem_of_the_same_gpu() -> None:
@@ -417,11 +419,11 @@ def test_other_devices_and_software_may_give_other_bits_but_not_of_the_known_pro
         return [Fact(name="digest", value=value, check="gemm", host=host, rank=gpu)]
 
     found = judged(records(facts=exact))
-    # Half of them each: something is wrong, and nobody can be named.
+    # Half of the GPUs have each digest: something is wrong, and nobody can be named.
     assert (failed(found), found.suspects) == ({"wrong-result"}, ())
 
 
-# -- nothing missing is a pass -------------------------------------------------------------------
+# -- missing results never pass ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["bf16", "bf16-wrong", "fp8", "bf16-alone"])
@@ -432,7 +434,7 @@ def test_a_gpu_that_lacks_a_metric_of_the_others_does_not_pass(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["host-to-device", "device-to-host"])
-def test_ways_that_are_not_compared_must_have_been_measured_by_all(name: str) -> None:
+def test_paths_that_are_not_compared_must_have_been_measured_by_all(name: str) -> None:
     verdict = judged(records(only(("h1", 3), None, name), step=MEMORY_STEP), MEMORY_STEP)
     assert verdict.verdict.state is State.FAIL
     assert blamed(verdict) == {"h1:3": "no-measurement"}
@@ -456,7 +458,7 @@ def without_ways(host: str, gpu: int, name: str, value: float) -> float | None:
 @pytest.mark.parametrize(
     ("check", "accused"), [("memory", {}), ("gemm", {"h1:0": "no-measurement"})]
 )
-def test_where_the_first_gpu_of_a_host_fails_the_others_are_not_accused(
+def test_if_the_first_gpu_of_a_host_fails_the_others_are_not_accused(
     check: str, accused: dict[str, str]
 ) -> None:
     """The record has the problem of the first GPU, whichever check it belongs to."""
@@ -512,7 +514,7 @@ def test_a_gpu_whose_memory_was_hardly_tested_does_not_pass(tested: float | None
 
 
 @pytest.mark.parametrize(("tested", "state"), [(0.004, State.PASS), (0.0, State.FAIL)])
-def test_of_a_cpu_hosts_memory_a_little_is_enough(tested: float, state: State) -> None:
+def test_a_small_share_of_the_memory_of_a_cpu_host_is_enough(tested: float, state: State) -> None:
     made = [
         replace(
             r,
@@ -535,7 +537,7 @@ def test_of_a_cpu_hosts_memory_a_little_is_enough(tested: float, state: State) -
 
 
 @pytest.mark.parametrize("value", [0.0, -5.0, 1e12])
-def test_a_speed_that_cannot_be_is_none(value: float) -> None:
+def test_an_impossible_speed_is_not_a_measurement(value: float) -> None:
     def change(host: str, gpu: int, name: str, usual: float) -> float | None:
         return value if (host, gpu, name) == ("h1", 7, "bf16") else usual
 
@@ -648,7 +650,7 @@ def test_a_gpu_at_the_published_rate_passes_and_one_with_a_power_cap_does_not(na
     assert any((b.expected or 0) > 0.84 * (b.value or 0) for b in found)
 
 
-def test_bounds_of_single_gpus_hold_where_a_part_of_a_node_is_measured() -> None:
+def test_bounds_of_single_gpus_apply_to_a_part_of_a_node() -> None:
     part = bounds(MACHINE, "default", 4)
     assert {bound.check for bound in part} == {"gemm", "memory"}
 

@@ -1,4 +1,4 @@
-"""Runs of the shipped suites on simulated fabrics: what their collectives show about NICs."""
+"""Judge runs of the shipped suites on simulated fabrics with slow NICs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_two_healthy_nodes_of_every_machine_pass(machine: str) -> None:
 
 
 def test_slow_nics_on_different_rails_are_named() -> None:
-    """Each rail is bound by its slowest NIC, so half of the rails are slow."""
+    """Each rail is as fast as its slowest NIC, so half of the rails are slow."""
     slow = {("h3", 0): 0.7, ("h17", 2): 0.7, ("h30", 5): 0.7, ("h41", 7): 0.7}
     verdict = run(Fabric(slow=slow))
     assert verdict.state in (State.FAIL, State.DEGRADED)

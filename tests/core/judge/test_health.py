@@ -51,7 +51,7 @@ def unread(record: Record) -> Gap:
 
 
 class TestJudging:
-    def test_where_nothing_changed_it_passes_and_shows_what_was_watched(self) -> None:
+    def test_without_changes_it_passes_and_shows_the_watched_devices(self) -> None:
         verdict = health_of(run_of())
         assert (verdict.state, verdict.findings) == (State.PASS, ())
         assert verdict.measured == "no GPU, 4 NICs on 4 hosts, 3 readings"
@@ -100,7 +100,7 @@ class TestJudging:
             ("host", {"oom_kill": 1}),
         ],
     )
-    def test_what_a_healthy_machine_counts_is_a_note(
+    def test_errors_that_healthy_machines_have_are_notes(
         self, device: str, counters: dict[str, int]
     ) -> None:
         change = grown(device, counters=counters, rates={device: 400.0})
@@ -133,7 +133,7 @@ class TestJudging:
             ("gpu 3", "reasons", (0.0, 64.0), "gpu-throttled"),
         ],
     )
-    def test_a_level_that_was_lost(
+    def test_a_lost_level_has_its_cause(
         self, device: str, level: str, values: tuple[float, ...], cause: str
     ) -> None:
         verdict = run_of(("h1", 3, Change(since=2, levels={device: {level: values}})), machine=GPU)
@@ -147,11 +147,11 @@ class TestJudging:
             "+1 ecc-uncorrected was seen on gpu 3 of h1 (after it 91 C, 640.5 W, 345 MHz)"
         )
 
-    def test_a_gpu_that_is_no_longer_there(self) -> None:
+    def test_a_gpu_that_disappeared_is_named(self) -> None:
         verdict = run_of(("h1", 3, Change(since=2, gone=("gpu 3",))), machine=GPU)
         assert blamed(verdict) == {("gpu", "h1:3", "gpu-missing")}
 
-    def test_a_fault_that_all_hosts_share_is_nobodys(self) -> None:
+    def test_a_fault_that_all_hosts_share_accuses_nobody(self) -> None:
         change = grown("rdma mlx5_0/1", counters={"link_downed": 1})
         verdict = run_of(*((host, 3, change) for host in hosts(4)), machine=GPU)
         assert (health_of(verdict).state, verdict.suspects) == (State.FAIL, ())
@@ -161,7 +161,7 @@ class TestJudging:
         verdict = run_of(("h1", 3, change), machine=GPU)
         assert (verdict.state, health_of(verdict).state) == (State.DEGRADED, State.DEGRADED)
 
-    def test_the_steps_are_named_that_a_change_may_have_come_with(self) -> None:
+    def test_the_steps_during_which_a_change_may_have_happened_are_named(self) -> None:
         change = grown("gpu 3", counters={"ecc-uncorrected": 1})
         late = health_of(run_of(("h1", 3, replace(change, since=1)), machine=GPU))
         assert late.findings[0].message.startswith("between 10-health-each and 20-script-all: ")
@@ -171,7 +171,7 @@ class TestJudging:
         assert verdict.state is State.PASS
         assert "gpu 3 pcie-replay" in verdict.findings[0].message
 
-    def test_notes_are_few_however_many_there_are(self) -> None:
+    def test_the_number_of_notes_is_limited(self) -> None:
         change = grown("host", counters={"oom_kill": 1})
         verdict = health_of(run_of(*((host, 3, change) for host in hosts(40)), count=40))
         assert len(verdict.findings) == 21
@@ -184,31 +184,31 @@ class TestXid:
         event = (title, kind, str(code), fatal, "0000:1b:00")
         return run_of(("h1", 3, Change(since=2, events=(event,))), machine=GPU)
 
-    def test_one_of_the_hardware_is_the_gpus(self) -> None:
+    def test_one_of_the_hardware_accuses_the_gpu(self) -> None:
         assert blamed(self.seen("xid", 79)) == {("gpu", "h1:3", "gpu-xid")}
 
-    def test_one_of_an_unknown_gpu_is_the_hosts(self) -> None:
+    def test_one_of_an_unknown_gpu_accuses_the_host(self) -> None:
         verdict = self.seen("xid", 79, title="")
         assert blamed(verdict) == {("node", "h1", "gpu-xid")}
         assert "0000:1b:00" in health_of(verdict).findings[0].message
 
     @pytest.mark.parametrize("code", ["²", "9" * 5000, "-1", ""])
-    def test_one_whose_number_is_none_is_the_gpus_too(self, code: str) -> None:
+    def test_one_with_an_invalid_number_accuses_the_gpu(self, code: str) -> None:
         assert blamed(self.seen("xid", code)) == {("gpu", "h1:3", "gpu-xid")}
 
     @pytest.mark.parametrize("code", [13, 31, 43, 45])
-    def test_one_that_programs_bring_about_is_a_note(self, code: int) -> None:
+    def test_one_that_programs_cause_is_a_note(self, code: int) -> None:
         verdict = self.seen("xid", code)
         assert (health_of(verdict).state, verdict.suspects) == (State.PASS, ())
         assert f"Xid {code} on gpu 3 of h1" in health_of(verdict).findings[0].message
 
-    def test_a_switch_is_blamed_for_what_is_fatal(self) -> None:
+    def test_a_fatal_error_of_a_switch_accuses_it(self) -> None:
         assert blamed(self.seen("sxid", 20034, "", "fatal")) == {("node", "h1", "gpu-xid")}
         assert self.seen("sxid", 12028, "").suspects == ()
 
 
-class TestWhatIsNotKnown:
-    def test_on_a_machine_with_gpus_they_must_be_read(self) -> None:
+class TestUnreadableValues:
+    def test_on_a_machine_with_gpus_their_counters_must_be_read(self) -> None:
         refused = reading(unread=(Gap(reason="no pynvml", devices=Unread.GPUS),))
         verdict = health_of(run_of(machine=GPU, first=refused))
         assert verdict.state is State.NOT_TESTED
@@ -230,21 +230,21 @@ class TestWhatIsNotKnown:
     def test_a_machine_with_gpus_whose_driver_shows_none(self) -> None:
         assert health_of(run_of(machine=ANY, first=reading())).state is State.NOT_TESTED
 
-    def test_on_one_without_nothing_is_missed(self) -> None:
+    def test_on_a_machine_without_gpus_an_unreadable_kernel_log_passes(self) -> None:
         reason = "Xid in the kernel log (Permission denied)"
         refused = reading(unread=(Gap(reason=reason, devices=Unread.NONE),))
         verdict = health_of(run_of(first=refused))
         assert verdict.state is State.PASS
         assert verdict.measured.endswith(f"not readable: {reason}")
 
-    def test_a_host_that_could_be_read_no_longer(self) -> None:
+    def test_a_host_that_became_unreadable_does_not_pass(self) -> None:
         late = Change(since=2, unread=(Gap(reason="health.py hangs"),))
         verdict = run_of(("h1", 3, late))
         assert health_of(verdict).state is State.NOT_TESTED
         assert "during 20-script-all: not read on h1" in health_of(verdict).findings[0].message
         assert verdict.suspects == ()
 
-    def test_a_host_that_reported_nothing(self) -> None:
+    def test_a_host_without_any_reading_does_not_pass(self) -> None:
         names = hosts(2)
         records = [replace(hosts_record(names), wave=n) for n in (0, 1, 2)]
         records += [record(HEALTH, (name,), number=i) for i, name in enumerate(names)]
@@ -294,7 +294,7 @@ class TestWhatIsNotKnown:
 @given(
     st.sampled_from(sorted(RULES)), st.floats(0.1, 1e5), st.floats(0.1, 1e5), st.floats(1.0, 1000.0)
 )
-def test_more_time_never_allows_less(name: str, a: float, b: float, gbps: float) -> None:
+def test_longer_runs_never_lower_the_limit(name: str, a: float, b: float, gbps: float) -> None:
     short, long = sorted((a, b))
     rule = RULES[name]
     less, more = (allowed(rule, LIMITS, seconds=s, gbps=gbps) for s in (short, long))
@@ -344,7 +344,7 @@ class TestSweeps:
         asyncio.run(sweep(state, Watch.of(state), 1, final=False))
         assert (state.records, state.lost) == ([], {})
 
-    def test_where_nothing_changed_the_record_holds_no_fact(self, state: Run) -> None:
+    def test_without_changes_the_record_holds_no_fact(self, state: Run) -> None:
         watch = Watch.of(state)
         self.sweep(state, watch, 1, program_of())
         one = self.sweep(state, watch, 2, program_of(uptime=70.0))

@@ -94,7 +94,7 @@ def test_a_host_with_an_nvidia_device_that_the_driver_does_not_show_is_not_a_cpu
         ({"gpus": gpus("h1"), "memoryBytes": 32 << 30}, ("node", "h1", "inventory-mismatch")),
     ],
 )
-def test_what_is_wrong_with_a_gpu_host_is_named(
+def test_a_faulty_gpu_host_is_named_with_its_cause(
     changes: dict[str, Any], suspect: tuple[str, str, str]
 ) -> None:
     facts = [inventory_of(h, gpus=gpus(h), pciNvidia=0) for h in ("h0", "h2", "h3")]
@@ -225,7 +225,7 @@ def test_busy_gpus_are_measured_if_the_plan_allows_it() -> None:
     assert "gpu-busy" not in causes(verdict)
 
 
-def test_differences_between_hosts_that_promise_nothing_are_notes() -> None:
+def test_differences_between_hosts_of_a_generic_machine_are_notes() -> None:
     facts = [inventory_of(h) for h in ("h0", "h1")] + [inventory_of("h2", kernel="5.4")]
     verdict = inventoried(plan(INVENTORY), facts)
     assert verdict.state is State.PASS
@@ -237,7 +237,7 @@ def test_differences_between_hosts_that_promise_nothing_are_notes() -> None:
     ("direct", "changes", "found"),
     [
         (True, {"memlock": 64}, {"memlock-limited"}),
-        # The kernel heeds no limit of who may lock what he likes.
+        # The limit does not apply to a process that may lock any amount of memory.
         (True, {"memlock": 64, "ipcLock": True}, set()),
         # The required network uses sockets, or needs no RDMA.
         (False, {"memlock": 64}, set()),
@@ -254,7 +254,7 @@ def test_locked_memory_is_required_if_rdma_is_required(
     assert causes(verdict) == found
 
 
-def test_a_clock_that_is_off_is_named() -> None:
+def test_a_host_with_a_wrong_clock_is_named() -> None:
     facts = [inventory_of(h) for h in ("h0", "h1", "h2")]
     offsets = tuple(
         Metric(check="inventory", name="clock-offset", value=value, unit="s", host=host)

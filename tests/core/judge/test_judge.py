@@ -155,7 +155,7 @@ BOUND = Reference(
     st.sampled_from(["", "cancelled"]),
     st.sampled_from([COLLECTIVE, {}, {"min": "x", "max": 3, "factor": 0}, {"ratio": "a"}]),
 )
-def test_no_record_makes_judging_raise_and_every_verdict_can_be_written(
+def test_any_records_can_be_judged_and_every_verdict_can_be_written(
     records: list[Record], machine: Any, interruption: str, params: dict[str, Any]
 ) -> None:
     steps = [replace(of, params=params) for of in (ALL, PAIRS, *EVERY)]

@@ -76,7 +76,7 @@ def causes(verdict: Verdict) -> set[str]:
     return {f.cause for one in verdict.checks for f in one.findings if f.cause}
 
 
-def test_pairs_of_two_racks_are_compared_with_nics_alone() -> None:
+def test_pairs_of_two_racks_are_compared_with_nics_only() -> None:
     verdict = judged(speed())
     assert (verdict.state, verdict.suspects) == (State.PASS, ())
 

@@ -206,7 +206,7 @@ def test_dead_pairs_count_like_slow_ones_and_give_their_cause() -> None:
     assert [(b.hosts, b.cause) for b in shown(measured).blamed] == [(("h5",), "timed-out")]
 
 
-def test_wrong_data_accuse_whatever_the_speed() -> None:
+def test_wrong_data_accuse_a_host_at_any_speed() -> None:
     measured = [
         one._replace(cause=Cause.WRONG_DATA) if "h5" in one.hosts else one
         for one in pairs(8, 3, set())
@@ -302,7 +302,7 @@ def test_a_gpu_is_named_if_only_its_pairs_are_slow() -> None:
 
 @pytest.mark.parametrize(("elsewhere", "kind"), [(0.95, "node"), (1.0, "gpu")])
 def test_a_host_that_loses_as_much_without_a_gpu_is_bad_itself(elsewhere: float, kind: str) -> None:
-    """Pairs of GPU 0 differ so much that their loss is no more than noise."""
+    """Pairs of GPU 0 vary so much that their loss is within the noise."""
     found = []
     for pair in combinations([f"h{index}" for index in range(8)], 2):
         for gpu, share in ((0, elsewhere), (6, 0.95)):

@@ -1,6 +1,6 @@
-"""Simulated clusters with faults: what the judge names, and that it never accuses innocent nodes.
+"""Simulated clusters with faults: the judge names them, and never accuses innocent nodes.
 
-`make bench ARGS=blame` has the table of rates; here are few clusters of each world, with seeds.
+`make bench ARGS=blame` measures the rates; these tests use few clusters of each world, with seeds.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from accept.core.judge.robust_stats import MOST_REPEATS, slowdown_found
 #: Nodes and clusters of each world; one cluster of 64 nodes takes as long as ten of 16.
 _SIZES = ((10, 2), (16, 2), (32, 1))
 _ROUNDS = 8
-#: Worlds in which a fault may remain unnamed, because too little differs or it shows too rarely, or
-#: in which distance is at its limit.
+#: Worlds in which a fault may remain unnamed, because its effect is too small or too rare, or in
+#: which the distance between blocks is at its limit.
 _HARD = {"node-3", "often-pairs", "gpu-pairs", "rail-same", "apart-15"}
 #: With so few nodes, one in 100 clusters has a node with most of its pairs bad by chance.
 _BY_CHANCE = {("pairs-20-70", 10), ("pairs-20-6", 10)}

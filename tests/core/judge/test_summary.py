@@ -80,21 +80,21 @@ def test_a_check_of_pairs_alone_does_not_fail_a_single_host() -> None:
     assert verdict.state is State.PASS
 
 
-def test_where_every_check_was_excused_nothing_was_tested() -> None:
+def test_if_every_check_was_excused_nothing_was_tested() -> None:
     assert judged(plan(PAIRS), hosts_record(["h0"])).state is State.NOT_TESTED
 
 
 # -- left out, interrupted, incomplete ------------------------------------------------------------
 
 
-def test_what_the_budget_left_out_is_not_tested() -> None:
+def test_checks_that_the_budget_left_out_are_not_tested() -> None:
     left = Skipped(check="train", reason="no room", cause=Cause.OVER_BUDGET)
     verdict = judged(plan(ALL, skipped=(left,)), *healthy_records(ALL))
     assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
     assert "over-budget" in causes(verdict)
 
 
-def test_what_the_user_left_out_is_named_and_never_passes() -> None:
+def test_checks_that_the_user_left_out_are_named_and_never_pass() -> None:
     left = Skipped(check="train", reason="--skip", cause=Cause.DESELECTED, optional=True)
     verdict = judged(plan(ALL, skipped=(left,)), *healthy_records(ALL))
     assert (verdict.state, verdict.exit, verdict.not_run) == (State.PASS, 0, (left,))
@@ -171,10 +171,10 @@ def test_no_evidence_at_all_is_incomplete() -> None:
     assert (verdict.state, verdict.exit) == (State.NOT_TESTED, 6)
 
 
-# -- GPUs that nothing met ------------------------------------------------------------------------
+# -- GPUs that no check used ----------------------------------------------------------------------
 
 
-def test_a_gpu_machine_on_which_nothing_met_a_gpu_is_not_passed() -> None:
+def test_a_gpu_machine_on_which_no_check_used_a_gpu_does_not_pass() -> None:
     verdict = judged(
         gpu_plan(ALL, references=(FLOOR,)),
         hosts_record(EIGHT),
@@ -195,7 +195,7 @@ OPTIONAL = replace(INVENTORY, optional=True)
     ("steps", "records", "skipped"),
     [
         ([SCRIPT], [record(SCRIPT, EIGHT)], ()),
-        # Nothing but the optional inventory would have seen a GPU, and its tool is missing.
+        # Only the optional inventory could have detected a GPU, and its tool is missing.
         (
             [OPTIONAL, SCRIPT],
             [

@@ -63,7 +63,7 @@ from accept.core.serde import dump, read
         (SuspectKind.RAIL, (), "2", "rail 2"),
     ],
 )
-def test_name_for_people_follows_from_kind_hosts_and_device(
+def test_the_name_is_made_from_kind_hosts_and_device(
     kind: SuspectKind, hosts: tuple[str, ...], device: str | None, name: str
 ) -> None:
     suspect = Suspect(
@@ -90,7 +90,7 @@ def test_a_slow_host_among_eight_is_named_and_the_rest_passes(bad: str) -> None:
     assert verdict.headline == f"degraded: {bad} slow-outlier (strong)"
 
 
-def test_minus_six_percent_of_one_gpu_node_is_caught_by_the_pairs_though_above_the_floor() -> None:
+def test_a_gpu_node_six_percent_slow_is_caught_by_its_pairs_although_above_the_floor() -> None:
     of, listed = gpu_inventory()
     speed = slow("h6", usual=360, factor=0.94)
     verdict = judged(
@@ -104,7 +104,7 @@ def test_minus_six_percent_of_one_gpu_node_is_caught_by_the_pairs_though_above_t
     assert verdict.state is State.DEGRADED
 
 
-def test_slow_pair_of_two_hosts_fails_and_names_neither() -> None:
+def test_a_slow_pair_of_two_hosts_fails_and_names_neither() -> None:
     of, listed = gpu_inventory(2)
     verdict = judged(
         gpu_plan(of, PAIRS, references=(FLOOR,)),
@@ -142,7 +142,7 @@ def test_one_slow_pair_that_was_not_measured_again_is_open() -> None:
     assert judged(plan(PAIRS), hosts_record(EIGHT), *records).state is State.PASS
 
 
-def test_a_slow_host_alone_among_each_is_named() -> None:
+def test_a_slow_host_among_hosts_measured_alone_is_named() -> None:
     of = step("all-reduce", "each")
     verdict = judged(plan(of), hosts_record(EIGHT), *measured(of, EIGHT, slow("h4")))
     assert blamed(verdict) == {("node", "h4", "slow-outlier")}
@@ -187,7 +187,7 @@ def test_a_slow_rail_whose_pairs_name_a_host_accuses_its_gpu() -> None:
     assert not any(kind == "rail" for kind, _, _ in parts)
 
 
-def test_slow_rails_are_known_while_the_run_goes_on() -> None:
+def test_slow_rails_are_measured_again_during_the_run() -> None:
     of, records = rails(5, None)
     whole = [r for r in records if r.wave == 0]
 
@@ -201,7 +201,7 @@ def test_slow_rails_are_known_while_the_run_goes_on() -> None:
     assert followed(whole[:5]) == set()
 
 
-def test_pairs_follow_all_rails_below_their_bound_and_name_a_host() -> None:
+def test_pairs_on_all_rails_below_their_bound_follow_and_name_a_host() -> None:
     """No rail is an outlier if all are slow."""
     of, records = rails(5, "h2")
     whole = [replace(r, metrics=tuple(table("all-reduce", 50))) for r in records if r.wave == 0]
@@ -226,7 +226,7 @@ def test_a_slow_rail_whose_pairs_name_nobody_is_accused_itself() -> None:
 
 @pytest.mark.parametrize(("slow", "cause"), [(1, None), (2, "intermittent")])
 @pytest.mark.parametrize("groups", [GroupKind.RAILS, GroupKind.LADDER, GroupKind.EACH])
-def test_what_is_slow_in_some_of_five_executions(
+def test_a_part_that_is_slow_in_part_of_five_executions_has_a_cause(
     groups: GroupKind, slow: int, cause: str | None
 ) -> None:
     def group(number: int) -> Group:
@@ -522,7 +522,7 @@ def test_a_slow_host_near_others_is_never_taken_for_a_far_one(seed: int) -> None
     assert all("h5" in suspect.hosts for suspect in verdict.suspects)
 
 
-def test_places_tell_a_host_that_is_alone_under_its_switch_from_a_slow_one() -> None:
+def test_positions_distinguish_a_host_alone_under_its_switch_from_a_slow_one() -> None:
     unknown = pairs_of_ten(1, {"h3"})
     assert unknown.state is not State.PASS
     assert pairs_of_ten(1, {"h3"}, places=True).state is State.PASS

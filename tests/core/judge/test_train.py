@@ -196,14 +196,14 @@ def test_a_host_with_half_of_its_ranks_slow_is_named_itself() -> None:
 @pytest.mark.parametrize(
     ("usual", "seconds", "named"), [(0.1, 0.15, 0), (0.001, 0.005, 0), (0.1, 0.3, 1)]
 )
-def test_where_ranks_share_cpus_only_gross_slowness_counts(
+def test_if_ranks_share_cpus_only_gross_slowness_counts(
     usual: float, seconds: float, named: int
 ) -> None:
     verdict = trained(2.0, 0.4, own=owns(5, seconds=seconds, usual=usual, gpu=False))
     assert len(verdict.suspects) == named
 
 
-def test_a_small_model_whose_steps_are_the_cpus_accuses_no_gpu() -> None:
+def test_a_small_model_whose_steps_depend_on_the_cpu_accuses_no_gpu() -> None:
     """Its steps take 50 % longer, but only milliseconds: launching kernels varies this much."""
     verdict = trained(2.0, 0.4, own=owns(5, seconds=0.006, usual=0.004), machine=GPU)
     assert verdict.suspects == ()
@@ -228,10 +228,10 @@ def digested(odd: str, device: str = "CPU") -> Verdict:
     return judged(plan(alone, machine=CPU), hosts_record(EIGHT), *[one(host) for host in EIGHT])
 
 
-def test_what_hosts_compute_by_themselves_is_compared_among_equal_devices() -> None:
+def test_results_that_hosts_compute_alone_are_compared_among_equal_devices() -> None:
     verdict = digested("h3")
     assert blamed(verdict) == {("node", "h3", "gradients-differ")}
-    assert "another result than 7 of 8 equal devices" in verdict.suspects[0].why
+    assert "a different result from 7 of 8 equal devices" in verdict.suspects[0].why
     assert digested("h3", device="another CPU").state is State.PASS
 
 

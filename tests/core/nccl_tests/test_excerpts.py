@@ -1,4 +1,4 @@
-"""Excerpts and old builds: what is missing is inferred from the figures, or left open."""
+"""Excerpts and old builds: missing facts are inferred from the figures, or left open."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_each_table_has_the_collective_of_the_command_above_it() -> None:
     assert {table.named_by for table in log.tables} == {NamedBy.COMMAND}
 
 
-def test_the_option_names_what_the_log_does_not() -> None:
+def test_the_option_names_a_collective_that_the_log_does_not_show() -> None:
     single = unnamed(table_text(ranks=1, hosts=["node1"])).encode()
     table = only(parse(single, excerpt=True, collective="all_reduce"))
     assert (table.collective, table.named_by) == ("all_reduce", NamedBy.OPTION)
@@ -142,7 +142,7 @@ def test_lines_above_a_complete_table_may_be_missing(part: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["Out of bounds", "   4194304 "])
-def test_what_is_missing_below_is_not_excused(part: str) -> None:
+def test_lines_below_a_table_may_not_be_missing(part: str) -> None:
     text = "".join(line for line in CLEAN.splitlines(keepends=True) if part not in line)
     assert not only(excerpt(text)).complete
     rows = text[text.index("    1048576") :]
@@ -158,7 +158,7 @@ def test_dots_in_a_list_of_devices_stand_for_the_gpus_between() -> None:
     ]
 
 
-def test_markdown_removes_the_signs() -> None:
+def test_number_signs_may_be_missing_as_in_markdown() -> None:
     text = "\n".join(line.lstrip("#") for line in CLEAN.splitlines())
     assert only(excerpt(text)) == only(excerpt(CLEAN))
 

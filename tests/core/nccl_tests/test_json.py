@@ -119,7 +119,7 @@ def test_versions_before_2_17_9_misspell_the_mean() -> None:
     assert read(data).problems == ()
 
 
-def test_members_may_stand_in_any_order_and_on_any_lines() -> None:
+def test_members_may_be_in_any_order_and_on_any_lines() -> None:
     text = json.dumps(document(TEXT), indent=2, sort_keys=True)
     assert contents(parse(text.encode())) == contents(nccl_tests.parse(TEXT.encode()))
 
@@ -153,7 +153,7 @@ def test_sizes_beyond_memory_are_reported() -> None:
     assert (table.max_bytes, table.reduced_max, table.top_size) == (1 << 26, 1 << 23, 1 << 23)
 
 
-def test_a_size_that_is_missing_further_up_is_not_taken_for_that() -> None:
+def test_a_missing_size_below_the_largest_is_a_gap() -> None:
     data = made()
     del data["results"][1]
     assert causes(read(data)) == ["incomplete-log"]
@@ -183,7 +183,7 @@ def test_several_documents_are_several_tables() -> None:
     assert [table.collective for table in log.tables] == list(COLLECTIVES)
 
 
-# -- what is missing or damaged -------------------------------------------------------------------
+# -- missing and damaged parts --------------------------------------------------------------------
 
 
 @st.composite

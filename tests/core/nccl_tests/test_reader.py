@@ -57,7 +57,7 @@ def without(text: bytes, part: bytes) -> bytes:
     return b"".join(kept)
 
 
-#: Damaged logs, by what is wrong with them.
+#: Damaged logs, by the kind of damage.
 BROKEN = {
     "it does not name its collective": without(CLEAN, b"Collective test starting"),
     "its collective is unknown": CLEAN.replace(b"all_reduce", b"all_confuse"),
@@ -97,7 +97,7 @@ def test_every_problem_is_reported_as_full_sentences(name: str) -> None:
     assert messages
     for message in messages:
         head, _, rest = message.partition(": ")
-        # What follows "reported" is a quotation.
+        # The text after "reported" is a quotation.
         sentences = (rest if rest and not head.endswith("reported") else head).split("; ")
         assert [sentence for sentence in sentences if not VERBS.search(sentence)] == []
 
@@ -135,7 +135,7 @@ def test_a_log_holds_a_table_for_each_collective() -> None:
     assert [table.collective for table in log.tables] == list(COLLECTIVES)
 
 
-def test_a_single_rank_has_no_bus_bandwidth_and_that_is_right() -> None:
+def test_a_single_rank_correctly_has_no_bus_bandwidth() -> None:
     log = parse(table_text(ranks=1).encode())
     assert log.problems == ()
     assert {side.busbw for row in only(log).rows for _, side in row.sides() if side} == {0.0}
@@ -173,7 +173,7 @@ def test_times_of_repetitions_are_read_and_time_stamps_are_ignored() -> None:
     assert [(m.size, m.value) for m in longest] == [(1 << 20, 60.1), (2 << 20, 96.1)]
 
 
-def test_old_builds_do_not_say_which_collective_it_is() -> None:
+def test_logs_of_old_builds_do_not_name_the_collective() -> None:
     log = parse(fixture("deviation"))
     assert causes(log) == ["incomplete-log"]
     assert metrics(log) == ()
@@ -224,7 +224,7 @@ PREFIXES: dict[str, Callable[[int, bytes], bytes]] = {
     "time in brackets": lambda i, line: b"[2026-07-10 12:00:%02d] " % (i % 60) + line,
     "containerd": lambda i, line: b"2026-07-10T12:00:%02d.1Z stdout F " % (i % 60) + line,
     "time and tag": lambda i, line: b"2026-07-10T12:00:%02d.1Z [1,0]<stdout>:" % (i % 60) + line,
-    "colours": lambda i, line: b"\x1b[32m[1,0]<stdout>:\x1b[0m" + line[:-1] + b"\x1b[K\n",
+    "colors": lambda i, line: b"\x1b[32m[1,0]<stdout>:\x1b[0m" + line[:-1] + b"\x1b[K\n",
     "carriage returns": lambda i, line: line[:-1] + b"\r\n",
 }
 
@@ -247,7 +247,7 @@ def test_a_line_of_nccl_may_land_at_any_byte_of_a_row(at: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(1, 14))
-def test_lines_of_nccl_may_stand_between_any_two_lines(number: int) -> None:
+def test_lines_of_nccl_may_be_between_any_two_lines(number: int) -> None:
     lines = lines_of(CLEAN)
     log = parse(b"".join([*lines[:number], NCCL, NCCL, *lines[number:]]))
     assert (log.tables, log.problems) == (parse(CLEAN).tables, ())
@@ -265,7 +265,7 @@ def test_rows_cut_by_tagged_lines_and_by_warnings_are_mended() -> None:
     assert log.warnings == ("node2: NET/Socket : slow",)
 
 
-def test_networks_are_those_that_nccl_uses_with_the_hosts_that_say_so() -> None:
+def test_networks_are_those_that_nccl_uses_with_the_hosts_that_report_them() -> None:
     assert parse(fixture("interleaved")).networks == {"IB": ("node1",), "Socket": ("node2",)}
 
 
@@ -327,7 +327,7 @@ def test_switches_that_cannot_reduce_are_kept_with_their_hosts(
     assert parse(line.encode() + CLEAN).detours.get("NVLS off", ()) == hosts
 
 
-# -- what is missing ------------------------------------------------------------------------------
+# -- missing parts --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"hello\n", b"\x00\xff" * 50, NCCL])
@@ -384,19 +384,19 @@ def test_a_reduced_maximum_is_noted() -> None:
 def test_sizes_that_our_program_leaves_out_are_not_missing() -> None:
     rows = [line for line in lines_of(CLEAN) if line.startswith(b" ")]
     mean = sum(float(row.split()[i]) for row in rows[1:] for i in (7, 11)) / 6
-    text = CLEAN.replace(rows[0], b"# Size 1048576 left out: less than 16 B a rank\n")
+    text = CLEAN.replace(rows[0], b"# Size 1048576 left out: less than 16 B per rank\n")
     text = text.replace(
         CLEAN[CLEAN.index(b"# Avg") :].split(b"\n")[0], b"# Avg bus bandwidth : %f" % mean
     )
     assert parse(text).problems == ()
 
 
-def test_a_footer_that_the_rows_do_not_add_up_to_is_a_problem() -> None:
+def test_a_footer_that_contradicts_the_rows_is_a_problem() -> None:
     log = parse(CLEAN.replace(b"Avg bus bandwidth    : ", b"Avg bus bandwidth    : 1"))
     assert causes(log) == ["incomplete-log"]
 
 
-# -- what is damaged ------------------------------------------------------------------------------
+# -- damaged parts --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cell", [0, 5, 7, 9, 11])
@@ -475,7 +475,7 @@ def test_the_footer_alone_can_report_wrong_results() -> None:
     assert causes(marked("all_reduce", "0", "0", bounds="3 FAILED")) == ["wrong-data"]
 
 
-# -- what went wrong ------------------------------------------------------------------------------
+# -- failures -------------------------------------------------------------------------------------
 
 
 def test_a_build_without_mpi_is_recognized_and_measures_nothing() -> None:
@@ -493,7 +493,7 @@ def test_the_same_table_from_two_hosts_of_one_rank_is_a_build_without_mpi() -> N
     assert causes(parse(text.encode())) == ["rank-count"]
 
 
-def test_a_crash_names_the_host_also_where_its_message_is_glued_to_a_row() -> None:
+def test_a_crash_names_the_host_even_if_its_message_is_in_the_middle_of_a_row() -> None:
     log = parse(fixture("crashed"))
     assert [(p.cause, p.host) for p in log.problems] == [
         ("crashed", "node1"),
@@ -621,7 +621,7 @@ for _text in TEXTS:
                 assert _side
                 TRUTH[_table.collective, _row.size, _place].append(_side.busbw)
 
-#: What may land anywhere in a log.
+#: Text that may be inserted anywhere in a log.
 FOREIGN = st.sampled_from(
     [
         NCCL,
@@ -696,7 +696,7 @@ def test_the_size_of_pieces_does_not_change_a_log(text: bytes, seed: int) -> Non
     text=st.binary(max_size=300)
     | st.text("0123456789 .eE#-/NAna_\n\r\t", max_size=300).map(str.encode)
 )
-def test_no_bytes_make_it_raise(text: bytes) -> None:
+def test_any_bytes_are_read_without_an_exception(text: bytes) -> None:
     rows = b"".join(lines_of(CLEAN)[:12])
     for whole in (text, CLEAN + text, rows + text, rows + b"  1048576  262144  float" + text):
         log = parse(whole)
@@ -718,7 +718,7 @@ def test_a_truncated_log_is_never_complete(
     text = table_text(name, ranks=ranks, least=1 << 20, most=1 << (20 + steps)).encode()
     text = b"".join(prefix + line for line in lines_of(text))
     assert only(parse(text)).complete
-    # The footer ends with the mean; what follows it is not in logs of all versions.
+    # The footer ends with the mean; only some versions print text after it.
     footer = text.index(b"Avg bus bandwidth    : ") + len(b"Avg bus bandwidth    : ")
     log = parse(text[: int(footer * share)])
     assert log.problems

@@ -73,7 +73,7 @@ def test_options_add_columns(*, stamps: bool, per_iteration: bool, named: bool) 
     ],
 )
 def test_old_builds_leave_out_columns(columns: tuple[int, ...], redop: str, root: int) -> None:
-    """NCCL 2.4 to 2.7: src/all_gather.cu and its like print the columns themselves."""
+    """NCCL 2.4 to 2.7: src/all_gather.cu and similar files print the columns themselves."""
 
     def picked(line: str) -> str:
         cells = line.removeprefix("#").split()
@@ -89,7 +89,7 @@ def test_old_builds_leave_out_columns(columns: tuple[int, ...], redop: str, root
     ]
 
 
-def test_versions_of_2025_could_copy_beside() -> None:
+def test_versions_of_2025_may_have_columns_of_copies() -> None:
     rows = [
         " ".join([*r.split()[:8], "12.50", *r.split()[8:12], "12.50", r.split()[12]]) for r in ROWS
     ]
@@ -116,7 +116,7 @@ def test_times_have_the_digits_that_fit(time: str) -> None:
     assert only(log).rows[0].out_of_place == Side(float(time), round(speed * 1.5, 2), 0)
 
 
-def test_a_size_below_one_element_a_rank_is_listed_as_nothing() -> None:
+def test_a_size_below_one_element_per_rank_is_listed_as_zero() -> None:
     nothing = (
         "           0             0     float     sum      -1     5.00    0.00    0.00       0"
     )

@@ -368,7 +368,7 @@ def test_escaped_text_has_no_bare_markup(text: str) -> None:
 # -- the log of a run ----------------------------------------------------------------------------
 
 
-def test_a_step_is_summed_up_in_a_line_a_check() -> None:
+def test_a_step_is_summarized_in_one_line_per_check() -> None:
     assert log_lines(measured(PAIRS, EIGHT, slow("h5"))) == ["all-reduce: 5 to 10 GB/s at 4M"]
     train = step("train")
     speed = Metric(check="train", name="throughput", value=12345.6, unit="samples/s")
@@ -376,7 +376,7 @@ def test_a_step_is_summed_up_in_a_line_a_check() -> None:
     assert log_lines([record(ALL, EIGHT, *table("all-gather", 1)[:0])]) == []
 
 
-def test_measured_bears_anything() -> None:
+def test_log_lines_accept_any_metric() -> None:
     odd = Metric(check="connectivity", name="ping", value=float("inf"), unit="\n")
     assert log_lines([record(step("connectivity"), EIGHT, odd)]) == ["connectivity: ping inf us"]
 

@@ -1,4 +1,4 @@
-"""Texts for someone on call: what a terminal shows of four faults of 64 hosts."""
+"""Texts for an engineer on call: the output on a terminal for four faults among 64 hosts."""
 
 from __future__ import annotations
 

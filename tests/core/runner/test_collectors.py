@@ -75,7 +75,7 @@ def test_exactly_the_limit_is_complete(tmp_path: Path) -> None:
     assert (result["cut"], result["bytes"]) == ("", 5)
 
 
-def test_compressed_output_is_named_so_and_all_output_is_under_the_checksums(
+def test_compressed_output_has_its_suffix_and_all_output_has_checksums(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "packed").write_bytes(gzip.compress(b"hello"))

@@ -28,7 +28,7 @@ from accept.plan.resolve import Options, resolve
 MACHINE = PlannedMachine(name="big", gpus=8, ranks=None, device="B200", speed_promised=False)
 INVENTORY = verdicts.step("inventory", "each", number=10)
 SCRIPT = verdicts.step("script", "each", number=20, params={})
-#: A step script that prints what its host reports.
+#: A step script that prints the facts of its host.
 PRINT = 'read -r name rest\n[ ! -e "{folder}/$name" ] || cat "{folder}/$name"\n'
 
 
@@ -295,7 +295,7 @@ def test_records_of_finished_steps_are_copied_to_the_pod_whose_node_comes_first(
 ) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
-    # Runs the command in the folder of the host that it is for, whose name comes before it.
+    # Runs the command in the folder of its host; the name of the host precedes the command.
     (tools / "ssh").write_text(
         "#!/bin/sh\nfor command; do host=$before before=$command; done\n"
         f'cd {tmp_path}/"$host" && exec sh -c "$command"\n'

@@ -61,7 +61,7 @@ def judged(node: Path, script: str) -> Any:
 def end(node: Path, script: str) -> Any:
     """Coordinate such a run until its deadline ends it; return the verdict.
 
-    The deadline begins when the hosts are found, whatever time was left to find them.
+    The deadline begins when the hosts are found, no matter how long that took.
     """
     verdict = judged(node, script)
     assert verdict["interruption"] == "the run did not end within 5 s"

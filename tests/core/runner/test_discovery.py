@@ -17,7 +17,7 @@ from accept.core.runner.ssh import Answer
 MEET = "if mkdir first; then read -r _ < meet; else echo > meet; fi; echo rack"
 
 
-def test_a_host_that_is_slow_to_tell_its_gpus_does_not_keep_others_from_being_asked(
+def test_a_host_that_is_slow_to_report_its_gpus_does_not_delay_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("accept.core.runner.discovery._HANDSHAKES", 1)
@@ -86,9 +86,7 @@ def test_an_invalid_hostname_is_replaced(
     assert (host.mpi_name, host.slots) == ("h0", 8)
 
 
-def test_a_hosts_own_name_is_the_one_for_mpi(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mpi_uses_the_own_name_of_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (host,) = answered(monkeypatch, tmp_path, "1700000000.", "h0", "node-7.x", "", "").hosts
     assert (host.mpi_name, host.slots) == ("node-7.x", 1)
 
@@ -97,7 +95,7 @@ def test_a_hosts_own_name_is_the_one_for_mpi(
     ("clock", "gpus"),
     [("inf", "8"), ("nan", "8"), ("-5", "8"), ("9" * 400, "8"), ("1", "-5"), ("1", "9" * 5000)],
 )
-def test_a_host_that_answers_nonsense_is_left_out(
+def test_a_host_with_an_invalid_answer_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, gpus: str
 ) -> None:
     found = answered(monkeypatch, tmp_path, clock, "h0", "h0", "", gpus)

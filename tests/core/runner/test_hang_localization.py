@@ -44,7 +44,7 @@ def at(*sequences: int, idle: float = 60.0) -> list[Place]:
     ]
 
 
-class TestWhereTheyAre:
+class TestPositionsOfRanks:
     def test_progress_of_ranks_is_read(self, tmp_path: Path) -> None:
         folder = tmp_path / "a folder's name"
         for rank, operations in ((3, 2), (12, 0)):
@@ -86,7 +86,7 @@ class TestWhereTheyAre:
         assert not moving(places("h1", "0 1000 2000 7 barrier 0", 0.0))
 
 
-class TestWhoStopped:
+class TestTheStoppedRank:
     def test_the_rank_behind_is_named(self) -> None:
         (named,) = stopped(at(9, 9, 4, 9), Cause.RANK_HUNG)
         assert (named.cause, named.host, named.rank) == ("rank-hung", "h3", 2)

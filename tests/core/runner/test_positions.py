@@ -37,7 +37,7 @@ def test_a_position_needs_all_labels(labels: dict[str, str], position: str) -> N
     assert position_of(labels, LABELS) == position
 
 
-def test_a_run_without_positions_asks_nobody(tmp_path: Path) -> None:
+def test_a_run_without_positions_sends_no_request(tmp_path: Path) -> None:
     assert read_positions(tmp_path, tmp_path) == ({}, "")
 
 

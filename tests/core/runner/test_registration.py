@@ -1,4 +1,4 @@
-"""Pods announce themselves to the coordinator; what they announce is untrusted."""
+"""Pods announce themselves to the coordinator; their announcements are untrusted."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_pod_that_registers_again_replaces_its_entry(tmp_path: Path) -> None:
 
 
 @given(raw=st.binary(max_size=400))
-def test_no_registration_breaks_the_reader(
+def test_any_registration_is_read_or_refused(
     raw: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("run")

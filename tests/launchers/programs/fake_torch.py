@@ -23,8 +23,8 @@ def fake_torch(
 ) -> Any:
     """Make a module like torch; `fp8_returns` are the results of its product of fp8.
 
-    `first_kernel` is what happens where a GPU is used for the first time. With `init`, CUDA is not
-    available, and `init` is its start. `cuda` is the version that it was built for.
+    `first_kernel` is called when a GPU is first used. With `init`, CUDA is not available, and
+    `init` is called to start it. `cuda` is the version of CUDA that torch was built for.
     """
     fake = SimpleNamespace(__version__=version, ones=lambda *_, device: first_kernel())
     fake.version = SimpleNamespace(cuda=cuda)

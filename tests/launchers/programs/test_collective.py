@@ -199,7 +199,7 @@ def test_an_unknown_fault_is_refused(start: Start) -> None:
     assert "FAULT@HOST:LOCALRANK" in ran.text
 
 
-# -- faults on the way, which no rank sees in its own buffers --------------------------------
+# -- faults in transit, which no rank sees in its own buffers --------------------------------
 
 SABOTAGE = """
 import sys
@@ -218,7 +218,7 @@ Operations.operate = operate
 collective.main()
 """
 
-#: What rank 2 sends arrives damaged everywhere else, and sums contain the damage.
+#: The data of rank 2 arrive damaged at all other ranks, and sums contain the damage.
 SENDER = """
     if kind.name in ("all_gather", "alltoall") and rank != bad:
         recv[bad * block] += 1

@@ -47,7 +47,7 @@ def test_the_known_product_is_exact_in_bf16_and_never_zero(
 
 @given(st.integers(exact_gemm.PERIOD, 1 << 16))
 def test_the_inner_dimension_is_whole_periods_and_more_than_half_of_the_size(size: int) -> None:
-    # Accumulators of fp8 hold no more than 14 bits.
+    # Accumulators of fp8 hold at most 14 bits.
     assert min(size / 2, 8127) < exact_gemm.inner(size) <= min(size, 8128)
     assert exact_gemm.inner(size) % exact_gemm.PERIOD == 0
 
@@ -141,7 +141,7 @@ def test_at_most_one_in_twenty_is_slower_than_the_slowest_twentieth(taken: list[
     assert sum(value < quantile(taken, 0.05) for value in taken) <= len(taken) * 0.05
 
 
-# -- how much memory there is --------------------------------------------------------------------
+# -- available memory ----------------------------------------------------------------------------
 
 
 def limits(folder: Path, **files: object) -> None:

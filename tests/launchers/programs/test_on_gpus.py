@@ -25,7 +25,7 @@ from memory import Memory
 from rank_io import Ended, Identity, cause_of
 from train_options import MODELS
 
-#: The transformers; what they are made of comes with torch.
+#: The transformers.
 GPTS = [name for name in MODELS if name.startswith("gpt-") and name != "gpt-fit"]
 ME = Identity(rank=11, size=16, local_rank=3, local_size=8, host="h1")
 
@@ -191,7 +191,7 @@ def test_a_torch_without_kernels_for_a_gpu_does_not_accuse_the_gpu(
     assert "2.5.1" in one["message"]
 
 
-# -- what GPUs are called ------------------------------------------------------------------------
+# -- numbers of GPUs -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_fsdp_follows_the_same_curve_and_detects_a_wrong_result(start: Start) ->
     assert ran.exit != 0
     assert ran.metric("curve-deviation") <= 1e-3
     assert ran.fact("training")["compared"] == "outputs"
-    # Only the comparison that was spoiled: the parameter is one, held by one rank, for both.
+    # With FSDP, both ranks use the changed parameter, so only the changed gradient differs.
     assert ran.fact("compared") == {"times": 2, "differed": 1}
     assert ran.blamed("train") == {("gradients-differ", None, None)}
     # Waiting for the parameters of others cannot be distinguished from computing.
@@ -97,7 +97,7 @@ def test_fsdp_follows_the_same_curve_and_detects_a_wrong_result(start: Start) ->
 
 @real
 def test_throughput_counts_the_global_batch_once(start: Start) -> None:
-    # Every step takes 50 ms at least, so no count of 64 samples a step can exceed 1,280 a second.
+    # Every step takes at least 50 ms, so 64 samples per step are at most 1,280 per second.
     ran = start("train.py", 2, "--steps", "20", inject="slow@h1:0")
     assert ran.exit == 0
     assert 0 < ran.metric("throughput") <= 64 / 0.05

@@ -267,7 +267,7 @@ def test_a_model_that_loads_a_gpu_fits_with_its_comparisons(torch: Any, gigabyte
     more = 12 * gpt.width + 5 * gpt.heads * gpt.sequence
     compared = gpt.fitting(gpt.micro) * gpt.sequence * gpt.layers * more / 1e9
     assert gpt.gigabytes + compared <= 0.95 * gigabytes
-    # A step of a piece computes for long, compared with the start of its kernels.
+    # The step of a piece takes long, compared with the start of its kernels.
     assert 6 * gpt.parameters * gpt.sequence * gpt.micro >= 5e12
     with pytest.raises(rank_io.Unusable):
         train_models.load_gpu(4)
@@ -285,7 +285,7 @@ def test_a_transformer_has_the_computed_number_of_parameters(torch: Any) -> None
     with torch.no_grad():
         one, other = model(text), model(changed)
     assert one.shape == (2, 32, 256)
-    # Causal: what comes later changes nothing before.
+    # Causal: later tokens do not change earlier results.
     assert torch.equal(one[:, :20], other[:, :20])
     assert not torch.equal(one[:, 20:], other[:, 20:])
 
@@ -530,7 +530,7 @@ def test_resnet18_takes_its_first_steps_along_its_reference_curve(made: Made) ->
 def test_resnet50_begins_where_its_reference_curve_does_and_learns(made: Made) -> None:
     curve, tolerance = reference(training := made("--model", "resnet50", "--micro", "8"))
     assert deviation([loss_now(training)], curve) <= tolerance
-    # A step of this takes seconds, so of small images.
+    # A step takes seconds, so the images are small.
     small = made("--model", "resnet50", "--image", "16", "--batch", "16", "--rate", "0.001")
     before = loss_now(small)
     small.step()
@@ -564,7 +564,7 @@ def test_the_curve_in_lower_precision_is_within_its_tolerance_of_float32(
 ) -> None:
     assert made("--precision", precision).run()
     printed = records(capsys)
-    # Not the same either: then nothing would have been computed in it.
+    # If the curves were equal, nothing would have been computed in lower precision.
     assert 1e-5 < printed["curve-deviation"] <= printed["curve-tolerance"]
     assert len(printed["loss-curve"]) == 60
 
@@ -587,9 +587,9 @@ def test_a_run_of_minutes_ends_by_the_clock(
 
 
 def launched(work: Callable[[Identity], object], monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Exit status of two ranks: 1 for a wait in vain.
+    """Return the exit statuses of two ranks: 1 if a wait failed.
 
-    Each is a fork of this process, which has torch already: importing it takes seconds.
+    Each is a fork of this process, which has imported torch already, because that takes seconds.
     """
     monkeypatch.setenv("ACCEPT_MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("ACCEPT_MASTER_PORT", str(free_port()))
@@ -610,11 +610,11 @@ def launched(work: Callable[[Identity], object], monkeypatch: pytest.MonkeyPatch
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in started]
 
 
-#: From 3.12 on Python warns of it in a process with threads, as xdist's are.
+#: Since 3.12, Python warns of forks in a process with threads, which those of xdist have.
 forks = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-#: Seconds that ranks wait for each other, and how much later than the other one of them is.
+#: Seconds that ranks wait for each other, and how much later than the other rank one is.
 SHORT, LATE = 2.0, 3.5
-#: The same where nobody may be found to wait.
+#: The same for tests in which no wait may fail.
 LONG, LATER = 6.0, 8.0
 
 

@@ -67,7 +67,7 @@ def role(place: ClusterPlace, site: Site) -> str:
     return rbac.role_yaml(namespace)
 
 
-def survey(place: ClusterPlace) -> cluster_survey.Survey:
+def survey(options: Options) -> cluster_survey.Survey:
     """Return what the cluster shows of what a site file needs. Raises NotStarted."""
     with before_start():
-        return cluster_survey.survey_cluster(Api(resolve_place(place, Site())))
+        return cluster_survey.survey_cluster(Api(resolve_place(options.place, Site())))

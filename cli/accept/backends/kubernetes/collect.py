@@ -15,7 +15,7 @@ from accept.backends.kubernetes.dump import describe
 from accept.backends.kubernetes.exec import execute
 from accept.backends.kubernetes.objects import MAIN_CONTAINER
 from accept.backends.kubernetes.status import Pod, PodPhase, State, place_of, query_state
-from accept.backends.kubernetes.watch import FOLDER, written_exit_code
+from accept.backends.kubernetes.watch import FOLDER, FOLLOWED, written_exit_code
 from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.error_codes import Code
@@ -289,7 +289,9 @@ def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
     console = target / evidence.CONSOLE
     pod = state.first.name if state.first else ""
     saved = folder / CLUSTER_FOLDER / "logs" / f"{pod}.{MAIN_CONTAINER}.log"
-    if pod and saved.is_file():
+    if not pod or not saved.is_file():
+        saved = folder / FOLLOWED
+    if saved.is_file():
         shutil.copyfile(saved, console)
         try:
             with console.open("rb") as log_lines:

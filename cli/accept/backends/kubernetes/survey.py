@@ -70,8 +70,8 @@ class Survey:
             site["results"] = {"location": answers["results"]}
         text = yaml.safe_dump(site, sort_keys=False, allow_unicode=True, width=100)
         head = (
-            "# Written by `accept init` from the objects of the cluster; "
-            "all keys: `accept schema site`.\n"
+            "# Written by `accept init` from the objects of the cluster. "
+            "Every key, with examples: accept show site example\n"
         )
         machine = answers.get("machine", "")
         head += f"# Its machine: {machine} (--machine {machine}).\n" if machine else ""

@@ -6,7 +6,7 @@ import queue
 import re
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from accept.backends.job import Job
@@ -33,6 +33,11 @@ from accept.evidence import rundir
 FOLDER = "/opt/accept"
 #: File in the run's folder here with the finished steps of an earlier attempt, which index 0 needs.
 FINISHED = "earlier.tar.bz2"
+#: File in the run's folder here with the log of index 0 as far as it was read. The object of a pod
+#: that is deleted takes its log with it.
+FOLLOWED = "followed.log"
+#: Bytes of that log that are kept at most.
+_MOST_KEPT = 64 << 20
 #: Attempts to send it, seconds for each, and between two of them.
 _SEND_TRIES, _SEND_SECONDS, _SEND_PAUSE = 3, 200.0, 5.0
 #: Seconds between two looks at the cluster; more if there are more pods than this for a second.
@@ -51,11 +56,14 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class _Console(threading.Thread):
-    """Read the log of index 0 into a queue; skip known lines after a dropped connection."""
+    """Read the log of index 0 into a queue and a file.
 
-    def __init__(self, api: Api, pod: str) -> None:
+    Known lines are skipped after a dropped connection.
+    """
+
+    def __init__(self, api: Api, pod: str, copy: Path) -> None:
         super().__init__(daemon=True)
-        self._api, self.pod = api, pod
+        self._api, self.pod, self._copy = api, pod, copy
         self.lines: queue.Queue[bytes] = queue.Queue()
         #: Set when the container has ended, so that the log is complete.
         self.over = threading.Event()
@@ -63,7 +71,8 @@ class _Console(threading.Thread):
 
     def run(self) -> None:
         """Read the log until its end."""
-        seen = 0
+        self._copy.unlink(missing_ok=True)
+        seen = kept = 0
         while not self._abandoned.is_set():
             final = self.over.is_set()
             try:
@@ -75,6 +84,9 @@ class _Console(threading.Thread):
                     # A last line without its end was cut off, unless the log is complete.
                     if number > seen and (line.endswith(b"\n") or final):
                         seen = number
+                        kept += len(line)
+                        if kept <= _MOST_KEPT:
+                            self._keep(line)
                         self.lines.put(line)
             except ApiError as error:
                 if final and not error.passing:
@@ -83,6 +95,11 @@ class _Console(threading.Thread):
             if final:
                 return
             self.over.wait(1.0)
+
+    def _keep(self, line: bytes) -> None:
+        # On a full disk the run is followed without a copy.
+        with suppress(OSError), self._copy.open("ab") as copy:
+            copy.write(line)
 
     def abandon(self) -> None:
         """Stop reading: at the next line, or after the time limit of the connection."""
@@ -147,7 +164,7 @@ def _follow(job: Job, readers: ExitStack, *, folder: Path, say: Say, log: Say) -
             # A queue may evict the run and admit it again, with a new pod and a new log.
             verdict |= _drain(console, log, 0.0)
             readers.close()
-            console = _Console(api, first.name)
+            console = _Console(api, first.name, folder / FOLLOWED)
             console.start()
             readers.callback(console.abandon)
             if (folder / FINISHED).is_file():

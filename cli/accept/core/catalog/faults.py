@@ -38,7 +38,7 @@ class Injector(TextEnum):
 
 
 class Detection(TextEnum):
-    """The way in which a run detects a fault; it decides which steps of a suite can."""
+    """The way in which a run detects a fault; it decides which steps of a suite can detect it."""
 
     #: By a result of a check that declares the fault (`Check.faults`), in a group of enough ranks.
     RESULT = "result"
@@ -46,7 +46,7 @@ class Detection(TextEnum):
     PEERS = "peers"
     #: As the wrong network in NCCL's log, by a collective between hosts.
     NETWORK = "network"
-    #: By the search for hosts.
+    #: By the discovery of hosts.
     START = "start"
 
 
@@ -62,16 +62,17 @@ class Fault:
     detection: Detection = Detection.RESULT
     #: Causes for which a run with it is correctly rejected.
     causes: frozenset[Cause]
-    #: The fault that checks declare in its place, if they see the same; empty: its own name.
+    #: The fault that checks declare instead, if both have the same effect on them; empty: its own
+    #: name.
     seen_as: str = ""
     #: True if ranks stop, so that their steps take until the timeout.
     hangs: bool = False
     #: True if it acts on traffic through the kernel, which GPUs bypass.
     kernel_traffic: bool = False
-    #: True if the injector must undo it at the end, because it is not part of the run's folder.
+    #: True if the injector must undo it at the end, because it changes more than the run's folder.
     undo: bool = False
-    #: True if the ranks must know it, although it is a fault of their host: nccl-tests cannot have
-    #: it, so our own programs measure.
+    #: True if the ranks must know it, although it is a fault of their host. nccl-tests cannot
+    #: simulate it, so our own programs measure.
     for_ranks: bool = False
 
 

@@ -108,7 +108,7 @@ def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, .
 def with_problems_seen(outside: Sequence[Problem], parsed: Parsed) -> tuple[Problem, ...]:
     """Return the problems of an execution: those seen from `outside`, then those of its raw log.
 
-    Of duplicates the one of the log is kept, so that parsing the log again changes nothing.
+    Of duplicates, the one from the log is kept, so that parsing the log again changes nothing.
     """
     logged = {_identity(problem) for problem in parsed.problems}
     return (*(p for p in _deduplicated(outside) if _identity(p) not in logged), *parsed.problems)
@@ -126,5 +126,5 @@ def _deduplicated(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 def _identity(problem: Problem) -> tuple[object, ...]:
-    """Return what equal problems have in common, whatever their messages say."""
+    """Return the properties that equal problems share, without their messages."""
     return problem.cause, problem.check, problem.host, problem.rank, problem.gpu, problem.nic

@@ -44,13 +44,13 @@ class CheckParams(ABC):
         """Return the seconds of work in one wave, for groups of `hosts` with `ranks` each.
 
         `launch_seconds` comes on top, once per launch. Time limits are a multiple of it, so it is
-        that of a slow machine.
+        an estimate for a slow machine.
         """
 
     def healthy_seconds(self, hosts: int, ranks: int, _algbw: float | None) -> float:
         """Return the seconds of work in one wave of a healthy machine.
 
-        `_algbw`: the algorithm bandwidth in GB/s that it requires of these groups; None: unknown.
+        `_algbw`: the algorithm bandwidth in GB/s that the machine requires; None: unknown.
         """
         return self.estimate(hosts, ranks)
 

@@ -22,12 +22,13 @@ T = TypeVar("T")
 
 NEEDS = ((MPIRUN,), (NCCL_TESTS, TORCH))
 FACTS = (facts.NCCL_TESTS, facts.NCCL_NETWORKS, facts.NCCL_DETOURS, facts.PROGRAM)
-#: As `Check.faults`. Ranks that hang, die or are slow show only next to ranks that wait for them.
+#: As `Check.faults`. Ranks that hang, die or are slow are only visible next to ranks that wait for
+#: them.
 FAULTS = {"wrong": 1, "nan": 1, "hang": 2, "die": 2, "slow": 2, "full-disk": 1}
 _MARK = b"ACCEPT {"
 #: Assumed time until all ranks have their GPU and NCCL has connected them, and more per rank.
 _START_SECONDS, _START_SECONDS_PER_RANK = 5.0, 0.01
-#: `sizes` never leads to smaller messages: one with many ranks would have no data for some.
+#: `sizes` never leads to smaller messages, which have no data for some of many ranks.
 _LEAST_BYTES = 1024
 #: Records above this number are ignored: the program is out of control.
 _MAX_RECORDS = 100_000
@@ -40,7 +41,7 @@ class Params(CheckParams):
     min: str = param("1K", "smallest message, such as 1K")
     max: str = param("16M", "largest message, such as 8G; its bandwidth is judged")
     factor: int = param(2, "ratio of each size to the previous one, at least 2")
-    sizes: int = param(0, "only this many sizes, the largest; sets min. 0: all from min on")
+    sizes: int = param(0, "number of sizes, counted from the largest; sets min. 0: all from min on")
     iters: int = param(20, "timed repetitions of each size")
     warmup: int = param(5, "untimed repetitions before these")
     dtype: Literal["float", "double", "half", "bfloat16", "int32"] = param(

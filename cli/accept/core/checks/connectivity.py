@@ -43,7 +43,7 @@ class Params(CheckParams):
         return 3.0 + 0.0005 * self.pings * max(0, hosts - 1)
 
 
-#: What `programs/rank_identity.sh` prints if the settings name the RDMA devices.
+#: Text that `programs/rank_identity.sh` prints if the settings name the RDMA devices.
 _BY_SETTINGS = "the settings"
 
 
@@ -51,7 +51,7 @@ _BY_SETTINGS = "the settings"
 class Network:
     """The network of a host's ranks."""
 
-    #: The choice and what chose it, for people.
+    #: The chosen interface and RDMA devices, and what chose them, for people.
     text: str
     #: The RDMA devices that the host chose itself; None if the settings name them.
     devices: tuple[str, ...] | None
@@ -165,7 +165,7 @@ def _measured(evidence: Evidence) -> str:
 
 CONNECTIVITY = Check(
     name="connectivity",
-    summary="exactly the planned ranks answer over MPI; latency between every two hosts",
+    summary="exactly the planned ranks answer over MPI; latency between every pair of hosts",
     template="connectivity.sh.j2",
     params=Params,
     groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS, GroupKind.HALVES),

@@ -62,10 +62,10 @@ class Params(CheckParams, Limits):
         0.01, "tolerated share of a step during which a GPU is slowed, except by its power limit"
     )
     memory_repairs: int = param(
-        10, "rows remapped and pages retired for uncorrected errors in a GPU's life, tolerated"
+        10, "rows remapped and pages retired for uncorrected errors in a GPU's lifetime, tolerated"
     )
     uncorrected_errors: int = param(
-        10, "uncorrected memory errors in a GPU's life, tolerated before the run"
+        10, "uncorrected memory errors in a GPU's lifetime, tolerated before the run"
     )
     # Limits are rounded to whole watts.
     power_limit_share: float = param(

@@ -11,7 +11,7 @@ Its program prints one fact `inventory` on every host. The value has these keys 
                        not answer in time
     domain             name of the NVLink domain of its GPUs; null: no domain spans hosts; missing:
                        not known
-    pciNvidia          number of NVIDIA GPUs on the PCI bus, also without a driver
+    pciNvidia          number of NVIDIA GPUs on the PCI bus, even without a driver
     nics               list of {name, speed (Mbit/s), state, rdma: true for RDMA devices}
     memlock            "unlimited" or KiB
     ipcLock            true if the kernel ignores the limit of locked memory (CAP_IPC_LOCK)
@@ -40,7 +40,7 @@ from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, GroupKind, Problem, State
 
-#: Measured by the search for hosts, so only `max_clock_offset` limits it.
+#: Measured during discovery, so only `max_clock_offset` limits it.
 CLOCK_OFFSET = MetricSpec(name="clock-offset", unit="s", bounds=False)
 
 

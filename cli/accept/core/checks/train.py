@@ -116,7 +116,7 @@ class Params(CheckParams):
     def estimate(self, hosts: int, ranks: int) -> float:
         """Return seconds: import torch on each rank, then run the steps, 1 ms longer per rank.
 
-        The steps of large models are a guess, because nobody has measured them; suites can set
+        The steps of large models are a guess, because they were never measured; suites can set
         `timeout`.
         """
         return self._seconds(hosts, ranks, _LARGE_START_SECONDS)

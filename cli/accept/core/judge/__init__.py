@@ -41,7 +41,7 @@ from accept.core.model import (
 )
 from accept.core.text import count
 
-#: Times from here on, in the year 5138, are damage.
+#: Times from this on (in the year 5138) are damage.
 _LATEST = 1e11
 
 
@@ -72,7 +72,7 @@ def judge(
     accused = [s for one in judged.values() for s in one.suspects]
     suspects = _suspects(plan, records, found, accused, pairs)
     if plan.origin:
-        # A node that became a GPU may be a suspect already.
+        # A GPU that replaces its node may be a suspect already.
         order = (*found.present, *found.missing)
         suspects = merged(without_explained(suspects, shares), order, pairs.nics)
     verdicts = [one.verdict for one in judged.values()]
@@ -174,7 +174,7 @@ def is_open(plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks
 
 
 def has_final_failure(plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks) -> bool:
-    """Return True if the run is rejected by its records up to a step, whatever may follow.
+    """Return True if the records up to a step are enough to reject the run.
 
     A comparison with peers alone is not final, because later steps may explain it. Never raises.
     """
@@ -359,7 +359,7 @@ def _with_findings(judged: Judged, findings: tuple[Finding, ...]) -> Judged:
 def _unreported(records: Sequence[Record], verdicts: Sequence[CheckVerdict]) -> tuple[Problem, ...]:
     """Return the problems that no check's findings cover.
 
-    A problem in a record of the check that it belongs to is left to that check.
+    A problem in a record of its own check is left to that check.
     """
     reported = {
         f.cause for verdict in verdicts for f in verdict.findings if f.state is not State.PASS

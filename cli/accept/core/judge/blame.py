@@ -21,33 +21,35 @@ from accept.core.judge.pairs import COLLAPSED, Event, Gpus
 from accept.core.judge.robust_stats import FALSE_ALARMS, SIGMAS, median_of
 from accept.core.model import Strength, SuspectKind
 
-#: Parameters of the Beta law of the share of bad pairs of something bad: nearly all of them, or
-#: about half of them.
+#: Parameters of the Beta distribution of the share of bad pairs of a bad part: nearly all of its
+#: pairs, or about half of them.
 _STEADY, _INTERMITTENT = (9.0, 1.0), (2.0, 2.0)
-#: The same of all other pairs: 1 % are bad, and it may be much more or less.
+#: The same for all other pairs: about 1 % are bad, but it may be far more or less.
 _BACKGROUND = (0.5, 60.0)
-#: The lowest rate of bad pairs. Large clusters would otherwise take two bad pairs as proof.
+#: Lower limit of the background rate of bad pairs. Without it, two bad pairs would be proof on a
+#: large cluster.
 _LOWEST_RATE = 1e-3
-#: Something that is always bad has more than this share of bad pairs.
+#: A part that is always bad has more than this share of bad pairs.
 _MOSTLY = 0.6
-#: Most moves of hosts in or out of a group. A group that needs more is none.
+#: Maximum number of times that hosts move in or out of a group while it is refined.
 _MOST_MOVES = 30
 #: Hosts move together if each gains more than this share of the largest gain.
 _LARGE = 0.7
-#: Log odds from which on a host belongs to a group: 100 to 1.
+#: Log odds from which a host certainly belongs to a group: 100 to 1.
 _CERTAIN = log(100)
 #: A host with one bad pair is cleared by this many good pairs with new partners.
 _ENOUGH_GOOD = 3
-#: If all bad pairs are those of one host, and it is good in others, chance must gather them like
-#: this in less than this share of clusters.
+#: If one host has all bad pairs, but also good ones, it is blamed only if chance would gather the
+#: bad pairs like this in less than this share of clusters.
 _RARE = 0.005
-#: Hosts are found bad all at once only if they are at most one in this many.
+#: Several hosts are blamed in one hypothesis only if they are at most one in this many hosts.
 _MOST_BAD = 3
-#: If at least this share of the pairs of a wave is bad, and there are that many, it is the time.
+#: A wave is bad as a whole if at least this share of its pairs, and at least this number, is bad.
+#: The reason is then the time, not a host.
 _COMMON, _FEWEST_COMMON = 0.9, 4
-#: With a higher rate of bad pairs, an intermittent host is at most a weak suspect.
+#: If the background rate is higher than this, an intermittent host is only a weak suspect.
 _CALM = 0.01
-#: Known places of hosts are compared two by two only if there are at most this many.
+#: Known places are compared pairwise only if there are at most this many of them.
 _MOST_PLACES = 32
 #: Steps of the power iteration that divides the hosts into two groups.
 _ITERATIONS = 100
@@ -65,7 +67,8 @@ class Unit:
     events: tuple[Event, ...]
     #: Share of its events that are bad.
     share: float
-    #: Measurements of one pair with several sets of GPUs share their path: together they count 1.
+    #: Weight of the unit. The units of one pair, with different GPUs, have a total weight of 1,
+    #: because they share a path.
     weight: float
 
     @property
@@ -90,7 +93,7 @@ class Blamed:
     device: str | None = None
     strength: Strength
     cause: Cause
-    #: Number of its pairs, of bad ones among these, and the same of all other pairs.
+    #: Number of its pairs and of the bad ones among them, and the same for all other pairs.
     pairs: int
     bad: int
     other_pairs: int
@@ -109,13 +112,13 @@ class Attribution:
     """The causes of bad pairs, and the hosts that are still open."""
 
     blamed: tuple[Blamed, ...] = ()
-    #: Hosts that had only bad pairs, so that nobody knows whether they are bad.
+    #: Hosts that had only bad pairs, so it is unknown whether they are bad themselves.
     unknown: tuple[str, ...] = ()
-    #: Hosts that look bad, or like members of a bad group, without proof: to be measured again.
+    #: Hosts to measure again: they look bad, or like members of a bad group, without proof.
     doubtful: tuple[str, ...] = ()
     #: Bad pairs that no suspect explains, worst first.
     open_pairs: tuple[Unit, ...] = ()
-    #: Share of bad pairs outside of all suspects: the chance that one more is bad for no reason.
+    #: Rate of bad pairs that no suspect explains.
     background: float = 0.0
     #: Events of the planned rounds that collapsed and that no suspect explains.
     collapsed: tuple[Event, ...] = ()
@@ -136,7 +139,7 @@ class _Hypothesis:
     units: frozenset[int]
     #: Log of the number of alternatives of this kind.
     penalty: float
-    #: Each of the hosts is bad by itself.
+    #: True if each of the hosts is bad by itself.
     each: bool = False
     gpus: frozenset[int] | None = None
     #: Hosts that may belong to the group, without being in it.
@@ -162,7 +165,7 @@ def attribute(
     places: Mapping[str, str] | None = None,
     alarms: float = FALSE_ALARMS,
 ) -> Attribution:
-    """Name what makes pairs bad; the order and the names of hosts do not matter.
+    """Name what makes pairs bad, regardless of the order and the names of hosts.
 
     `places`: the places of hosts (`row/rack/host`). `alarms`: share of healthy clusters in which
     something may be accused.
@@ -195,7 +198,7 @@ def _units(found: Iterable[Event]) -> tuple[Unit, ...]:
 
 
 def _evidence(counts: tuple[float, float], law: tuple[float, float]) -> float:
-    """Return the log probability of bad and all pairs, if their rate has a Beta law."""
+    """Return the log probability of a number of bad pairs if their rate has a Beta distribution."""
     bad, good = max(counts[0], 0.0), max(counts[1] - counts[0], 0.0)
     return _log_beta(law[0] + bad, law[1] + good) - _log_beta(*law)
 
@@ -261,7 +264,7 @@ class _Search:
     def _gain(
         self, inside: tuple[float, float], outside: tuple[float, float], law: tuple[float, float]
     ) -> float:
-        """Return the log Bayes factor for a fault: its own rate of bad pairs, and another one."""
+        """Return the log Bayes factor of a fault: the rates inside and outside differ."""
         everything = (outside[0] + inside[0], outside[1] + inside[1])
         return (
             _evidence(inside, law)
@@ -277,7 +280,7 @@ class _Search:
     # Hypotheses
 
     def run(self) -> None:
-        """Accept hypotheses until none is likely enough and all that are accepted hold."""
+        """Accept hypotheses until no other is likely enough and all accepted ones hold."""
         while True:
             self._select()
             chance = [one.hypothesis for one in self.accepted if not self._holds(one)]
@@ -400,13 +403,13 @@ class _Search:
     def _beats_chance(self, one: _Accepted) -> bool:
         """Return True if bad pairs spread at random would rarely gather like this (Fisher's test).
 
-        It needs no estimate of how often pairs are bad. If all pairs of good hosts are good, so few
-        are bad that each of them counts: then it does not apply to a host that is always bad.
+        The test needs no estimate of the background rate. It does not apply to a host that is
+        always bad if all other pairs are good, because there are then too few bad pairs for it.
         """
         hypothesis = one.hypothesis
         own = hypothesis.units - self.explained
         if hypothesis.kind is SuspectKind.RAIL:
-            # The same pairs are measured on all rails, so what counts is each rail of a pair.
+            # The same pairs are measured on all rails, so each rail of a pair counts.
             every = {i for i, unit in enumerate(self.units) if None not in unit.gpus}
             every -= self.explained
             bad = sum(self.units[i].bad for i in every & own)
@@ -415,16 +418,16 @@ class _Search:
             return chance + hypothesis.penalty < -self.caution
         others = [i for i in range(len(self.units)) if i not in own and i not in self.explained]
         if hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU):
-            # Pairs of other hosts that look bad do not count as bad luck.
+            # Bad pairs of other suspected hosts are not due to chance, so they do not count.
             suspected = set(self._mostly_bad(None))
             others = [i for i in others if suspected.isdisjoint(self.units[i].hosts)]
         return self._is_rare(one, own, others)
 
     def _holds(self, one: _Accepted) -> bool:
-        """Return True if no chance gathers the bad pairs of a host, next to those left at the end.
+        """Return True if chance does not explain the bad pairs of a host, given what is left.
 
-        While other bad hosts are not known yet, their pairs do not count as bad luck. Now they do,
-        unless those hosts were accepted.
+        `_beats_chance` leaves out the pairs of other suspected hosts. At the end, these pairs
+        count, unless a hypothesis about those hosts was accepted.
         """
         hypothesis = one.hypothesis
         if hypothesis.kind not in (SuspectKind.NODE, SuspectKind.GPU):
@@ -434,11 +437,10 @@ class _Search:
         return self._is_rare(one, own, others)
 
     def _is_rare(self, one: _Accepted, own: Collection[int], others: Collection[int]) -> bool:
-        """Return True if chance rarely gathers bad pairs like `own` among these and `others`.
+        """Return True if chance rarely puts so many of the bad pairs into `own`, not into `others`.
 
-        For hosts and GPUs, only pairs count that lost at least half of what the bad ones of `own`
-        lost in the median: pairs that are a little slow have other reasons than those that
-        collapsed.
+        For hosts and GPUs, a pair counts only if it lost at least half of the median loss of the
+        bad pairs in `own`, because slightly slow pairs have other reasons than collapsed ones.
         """
         hypothesis = one.hypothesis
         pairs, other_pairs = len(self._pairs(own)), len(self._pairs(others))
@@ -456,11 +458,11 @@ class _Search:
         return chance + hypothesis.penalty < (log(_RARE) if lone else -self.caution)
 
     def _lost(self, index: int) -> float:
-        """Return what a unit lost in the median of its bad events, as a share of normal."""
+        """Return the median loss of a unit in its bad events, as a share of normal."""
         return median_of(e.lost for e in self.units[index].events if e.bad)
 
     def _is_distance(self, bad: Collection[int]) -> bool:
-        """Return True if bad units lost no more in the median than distance costs."""
+        """Return True if the median loss of bad units is no more than distance costs."""
         shares = [e.share or 0.0 for i in bad for e in self.units[i].events if e.bad]
         return median_of(shares) >= COLLAPSED
 
@@ -469,7 +471,7 @@ class _Search:
         hypothesis = one.hypothesis
         if hypothesis.kind in (SuspectKind.NODE, SuspectKind.GPU) and not hypothesis.each:
             return bool(self._cleared(hypothesis, one.bad))
-        # What several hosts share must be bad for several of them, on both sides.
+        # A part that several hosts share must be bad for several of them, on both sides.
         bad_hosts = {host for i in one.bad for host in self.units[i].hosts}
         seen = bad_hosts.intersection(hypothesis.hosts)
         return len(seen) >= 2 or not hypothesis.hosts
@@ -501,7 +503,7 @@ class _Search:
             *self._nodes(),
             *self._single_gpus(),
         ):
-            # Two faults that make the same units bad: the first is the more general one.
+            # If two faults make the same units bad, the first one is more general.
             if hypothesis.each:
                 yield hypothesis
             elif hypothesis.units and hypothesis.units not in seen:
@@ -560,8 +562,8 @@ class _Search:
     def _rails(self) -> Iterator[_Hypothesis]:
         """Yield each rail: all units in which a GPU with this local rank took part.
 
-        A slow rail may explain bad pairs of full hosts. Good ones are left out: if all of them use
-        a slow rail, all look normal.
+        A slow rail may explain bad pairs of full hosts. Good ones are left out, because all of them
+        look normal if all of them use the slow rail.
         """
         numbers = {gpu for unit in self.units for gpus in unit.gpus for gpu in gpus or ()}
         for number in sorted(numbers):
@@ -604,14 +606,14 @@ class _Search:
                 doubt = 0.0 if number is None else self.caution
                 if crossing and self._is_fast(inside, crossing, doubt) and (inside or doubt):
                     device = None if number is None else str(number)
-                    # The data chose this group among all groups of this size, and the GPU.
+                    # Penalty for choosing this group among all groups of its size, and the GPU.
                     chosen = _log_choose(count, len(group))
                     chosen += 0.0 if number is None else log(len(numbers))
                     for one in self._between(group, crossing, chosen, device):
                         yield replace(one, uncertain=uncertain)
 
     def _bad_hosts(self, group: tuple[str, ...]) -> Iterator[_Hypothesis]:
-        """Yield the hypothesis that each host of a group is bad, so their own pairs are, too."""
+        """Yield the hypothesis that each host of a group is bad, so their common pairs are, too."""
         members = set(group)
         fast = {
             host
@@ -636,9 +638,9 @@ class _Search:
     def _refined(
         self, group: tuple[str, ...], number: int | None
     ) -> tuple[tuple[str, ...], frozenset[str]]:
-        """Return the group after moving hosts in or out while the data fit better.
+        """Return the group after moving hosts in or out as long as this fits the data better.
 
-        Hosts that may also be on the other side are not in it, but returned apart.
+        Hosts that may also be on the other side are not in it; they are returned separately.
         """
         if len(group) < 2 or 2 * len(group) > len(self.units_of):
             return group, frozenset()
@@ -650,7 +652,7 @@ class _Search:
         stale: Iterable[str] = self.names
         for _ in range(_MOST_MOVES):
             changes |= {host: self._change(host, members, number, law) for host in stale}
-            # A group may be any of so many of its size: that counts like data.
+            # Change of the log number of possible groups if the group grows by one host.
             size = log((len(self.units_of) - len(members)) / len(members))
             gains = {h: c + size if h in members else c - size for h, c in changes.items()}
             largest = max(gains.values())
@@ -673,7 +675,7 @@ class _Search:
     def _odds(
         self, crossing: tuple[float, float], outside: tuple[float, float]
     ) -> tuple[float, float]:
-        """Return how much a bad and a good pair speak for a crossing one, as logs."""
+        """Return the log likelihood ratios of a bad and a good pair: crossing the edge or not."""
         share = (_STEADY[0] + crossing[0]) / (sum(_STEADY) + crossing[1])
         rate = self._rate(*outside)
         return log(share / rate), log((1 - share) / (1 - rate))
@@ -704,7 +706,7 @@ class _Search:
     ) -> bool:
         """Return True if the pairs inside a group did not lose what those across its edge lost.
 
-        `doubt`: log odds that all of the hosts are bad one by one must be larger than this.
+        `doubt`: the log odds that all hosts are bad one by one must be below this.
         """
         lost = median_of(e.deviation for i in crossing for e in self.units[i].events)
         slow = [
@@ -726,7 +728,7 @@ class _Search:
         elif 4 * len(group) < len(self.units_of):
             yield _Hypothesis(SuspectKind.SWITCH, group, (), None, crossing, penalty)
         else:
-            # Of two halves, the search may have found either.
+            # The search may have found either of the two halves.
             one, other = sorted((group, rest), key=lambda side: (len(side), side))
             yield _Hypothesis(SuspectKind.BORDER, one, other, None, crossing, penalty)
 
@@ -755,7 +757,7 @@ class _Search:
                     yield _Hypothesis(SuspectKind.BORDER, one, other, None, between, penalty)
 
     def _mostly_bad(self, number: int | None) -> tuple[str, ...]:
-        """Return the hosts most of whose units, through one GPU or any, are bad."""
+        """Return the hosts with more bad than good units, through one GPU or any."""
         group = []
         for host in self.names:
             own = [
@@ -792,8 +794,8 @@ class _Search:
     def _halves(self) -> Iterator[tuple[str, ...]]:
         """Yield the smaller of two groups whose pairs with each other are bad.
 
-        It is the sign of the leading eigenvector of the graph with +1 for good pairs and -1 for
-        bad ones, by power iteration with a shift that makes all eigenvalues positive.
+        The signs of the leading eigenvector of the graph, with +1 for good pairs and -1 for bad
+        ones, divide the hosts. A shift makes all eigenvalues positive for the power iteration.
         """
         names = self.names
         index_of = {host: index for index, host in enumerate(names)}
@@ -824,7 +826,7 @@ class _Search:
     # Result
 
     def result(self) -> Attribution:
-        """Return what was accepted, and what is left."""
+        """Return the accepted hypotheses and the unexplained pairs."""
         left = [i for i in range(len(self.units)) if i not in self.explained]
         open_units = sorted(
             (self.units[i] for i in left if self.units[i].bad),
@@ -947,7 +949,7 @@ def _uses(unit: Unit, number: int) -> bool:
 
 
 def _log_tail(bad: int, own: int, all_bad: int, total: int) -> float:
-    """Return the log chance that `own` of `total` pairs hold at least `bad` of `all_bad` ones."""
+    """Return the log probability that `own` of `total` pairs contain `bad` or more of `all_bad`."""
     most = min(own, all_bad)
     terms = [
         _log_choose(own, k) + _log_choose(total - own, all_bad - k) - _log_choose(total, all_bad)
@@ -962,9 +964,9 @@ def _log_choose(count: int, chosen: int) -> float:
     return lgamma(count + 1) - lgamma(chosen + 1) - lgamma(count - chosen + 1)
 
 
-#: Groups that may just be far apart.
+#: Kinds of groups that may be slow only because of distance.
 _APART = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
-#: A more general cause comes first if it explains as much.
+#: Order of hypotheses that explain equally much: the most general kind first.
 _GENERAL_FIRST = (
     SuspectKind.BORDER,
     SuspectKind.LEAF,

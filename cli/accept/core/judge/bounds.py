@@ -370,9 +370,9 @@ def _bound(reference: Reference) -> Bound:
 
 
 def sources(bound_findings: Sequence[Finding]) -> list[str]:
-    """Return the bounds of findings with their sources: two bounds, failed first, and two peaks.
+    """Return at most two bounds of findings, failed ones first, and two peaks, with sources.
 
-    If another bound is the other side of one of the two, it is included.
+    A bound that is the other side of one of these is included, too.
     """
     texts: dict[str, Finding] = {}
     for finding in sorted(bound_findings, key=lambda f: f.state is State.PASS):

@@ -44,14 +44,14 @@ from accept.core.model import (
 )
 from accept.core.text import count, format_size, shortened
 
-#: What a host did, for each path between GPUs that is slower than NVLink.
+#: Predicate of a sentence about a host, for each path between GPUs that is slower than NVLink.
 _SLOW_PATHS = {
     "SHM": "moved data between its GPUs through shared memory",
     "P2P off": "reports that P2P is disabled between its GPUs",
 }
 _NVLS_OFF = "NVLS off"
 _NETWORK_PATH = "moved data between its GPUs over the network"
-#: Highest number of pairs, and of suspects, in one message.
+#: Maximum number of pairs, and of suspects, in one message.
 _MAX_UNPROVEN, _MAX_EXPLAINED = 5, 3
 #: Kind of the finding that results were not checked.
 _UNCHECKED = (Cause.NO_MEASUREMENT, Judgement.CORRECTNESS)
@@ -99,7 +99,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     for comparison in comparisons:
         own = _proven(comparison.suspects, promised=promised)
         if evidence.plan.origin and comparison.groups < FEWEST:
-            # Without peers, a dead group shows no more than its log.
+            # Without peers, nothing but its log shows why a group failed.
             rows = ((suspect, suspect.cause.row) for suspect in own)
             own = [suspect for suspect, row in rows if not (row.relative or row.consequence)]
         suspects += own
@@ -215,14 +215,14 @@ def _open_findings(
         return
     if lost := pairs.distance(check, step):
         blocks = count(len(pairs.blocks), "block")
-        text = f"{blocks} of near hosts: pairs of two blocks are {lost:.0%} slower, by distance"
+        text = f"{blocks} of near hosts: pairs across blocks are {lost:.0%} slower (distance)"
         yield finding(text, State.PASS)
     for group in pairs.far_groups(check, step):
         near = completeness.host_list(group.hosts)
         lost = 1 - (group.share or 1.0)
-        text = f"pairs of {near} with other hosts are {lost:.0%} slower, by distance"
+        text = f"pairs of {near} with other hosts are {lost:.0%} slower (distance)"
         yield finding(text, State.PASS)
-    # NVLink domains are known to be near, so being slow elsewhere has no second reading.
+    # Hosts in one NVLink domain are known to be near each other, so distance explains nothing.
     if hosts := [] if evidence.domains else pairs.ambiguous(check, step, accused):
         verb = "is slower in all its pairs" if len(hosts) == 1 else "are slower in all their pairs"
         text = f"{completeness.host_list(hosts)} {verb}: slow, or on another switch. "
@@ -394,7 +394,7 @@ def _result_findings(
 
 
 def _wrong_text(elements: float) -> str:
-    # Evidence of others may contain a count that is not finite.
+    # Untrusted evidence may contain a count that is not finite.
     if not math.isfinite(elements):
         return f"{elements} wrong elements"
     return count(math.ceil(elements), "wrong element")
@@ -403,7 +403,7 @@ def _wrong_text(elements: float) -> str:
 def _rank_mismatches(
     evidence: Evidence, names: Mapping[str, set[str]], record: Record
 ) -> Iterator[str]:
-    """Yield where the table's ranks or hosts differ from those of the record."""
+    """Yield the differences between the table's ranks or hosts and those of the record."""
     for fact, table in NCCL_TESTS.of(record):
         if fact.check != evidence.check:
             continue
@@ -440,7 +440,7 @@ def _result_finding(
 
 
 def transport_problems(evidence: Evidence) -> Iterator[Problem]:
-    """Yield the hosts that used another network, or a slower path, than the machine promises."""
+    """Yield the hosts that used a network or path other than the one that the machine promises."""
     for cause, text, host in dict.fromkeys(_fallbacks(evidence)):
         known = host if host in evidence.hosts else None
         yield Problem(cause=cause, message=f"{host} {text}", host=known)
@@ -489,7 +489,8 @@ def _fallbacks(evidence: Evidence) -> Iterator[tuple[Cause, str, str]]:
         for path, host in _users(record, NCCL_DETOURS):
             _, net, network = path.partition("NET/")
             if net and machine.gpu_direct and _is_promised(machine, network) and not single_host:
-                yield fallback, f"used {network} without GDRDMA: data go through host memory", host
+                text = f"used {network} without GDRDMA: data goes through host memory"
+                yield fallback, text, host
             elif path == _NVLS_OFF and machine.nvls:
                 yield Cause.NVLS_OFF, "has no NVLS, although its switches can reduce", host
             elif machine.peer_to_peer and (path in _SLOW_PATHS or (path == "NET" and single_host)):

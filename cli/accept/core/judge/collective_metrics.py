@@ -82,11 +82,12 @@ class Reading(NamedTuple):
     """The metrics of one collective in one record."""
 
     #: Bus bandwidth in GB/s at the largest size, or calls per second by the median time of all
-    #: sizes, because single times are outliers on healthy machines, too. Out of place if possible.
+    #: sizes, because single times may be outliers even on healthy machines. Out-of-place results
+    #: are preferred.
     value: float | None
     #: The largest measured size in bytes; 0: none.
     top: int
-    #: Elements that arrived wrong, over all sizes and placements.
+    #: Number of wrong elements, over all sizes and placements.
     wrong: float
     #: Placements whose results were not checked.
     unchecked: tuple[str, ...]

@@ -15,7 +15,7 @@ from accept.core.judge.summary import state_of
 from accept.core.model import Finding, GroupKind, Plan, Problem, Record, State, Step
 from accept.core.text import count, plain
 
-#: Warnings of NCCL, those that explain most first: a device or its driver, then what follows.
+#: Patterns of NCCL's warnings, the most decisive first: devices and drivers, then consequences.
 _EXPLAINING = (
     re.compile(r"Got completion|async (?:fatal )?event|ibv_\w+ failed|Cuda failure|NVLS|cuMem"),
     re.compile(r"fail|error|refused|unreachable|mismatch|cannot|could not", re.IGNORECASE),
@@ -36,7 +36,7 @@ _NEED_TWO = (
 
 
 def step_findings(evidence: Evidence) -> list[Finding]:
-    """Return findings on planned executions that have no record or other ranks than planned."""
+    """Return findings on planned executions without a record or with a wrong number of ranks."""
     if evidence.partial or evidence.plan.origin:
         return []
     findings = []
@@ -157,7 +157,7 @@ def host_mismatches(
     record: Record,
     listed: Mapping[str, int | None],
 ) -> Iterator[str]:
-    """Yield where the hosts in a log differ from those of its record, for people.
+    """Yield the differences between the hosts in a log and those of its record, for people.
 
     `listed` maps the host names in the log to their numbers of ranks. `by_short_name` is the
     result of `hosts_by_short_name`.
@@ -235,7 +235,7 @@ def problem_findings(
 
 
 def decisive_warning(record: Record) -> str:
-    """Return the warning of NCCL that explains a failure best, as "HOST: TEXT"; "" without any.
+    """Return the warning of NCCL that best explains a failure, as "HOST: TEXT"; "" if none.
 
     A warning of the network or of CUDA explains the timeouts and closed connections that follow.
     """
@@ -252,7 +252,7 @@ def merge_findings(
 ) -> Finding:
     """Return one finding on problems of one cause, each with its log and the hosts that took part.
 
-    It names the hosts that the problems name, else all hosts that took part.
+    The finding names the hosts that the problems name, else all hosts that took part.
     """
     named = dict.fromkeys(problem.host for problem, _, _ in problems if problem.host)
     hosts = named or dict.fromkeys(host for _, _, hosts in problems for host in hosts)

@@ -17,7 +17,8 @@ from accept.core.judge.robust_stats import median_of
 from accept.core.model import Metric, PlannedMachine, Problem
 from accept.core.text import count
 
-#: Memory that firmware and kernel keep for themselves differs a little from boot to boot.
+#: Unit of memory sizes. They are rounded, because the memory that firmware and kernel reserve
+#: differs a little from boot to boot.
 _MEMORY_STEP = 1 << 30
 _DOMAIN = "NVLink between hosts"
 #: Versions that must be equal because ranks of several hosts communicate.
@@ -207,7 +208,7 @@ def _properties(inventory: Inventory) -> dict[str, str | None]:
 
 
 def _each(values: Iterable[str | None]) -> str | None:
-    """Return the different values; unknown ones show beside known ones. None: all are unknown."""
+    """Return the distinct values as text, also "unknown"; None if all of them are unknown."""
     shown = {value or "unknown" for value in values}
     return None if shown <= {"unknown"} else ", ".join(sorted(shown))
 
@@ -230,10 +231,10 @@ def nic_problems(
 def clock_problems(offsets: Sequence[Metric], limit: float) -> Iterator[Problem]:
     """Yield the hosts whose clock is more than `limit` seconds away from the median."""
     known = {m.host: m.value for m in offsets if m.host and math.isfinite(m.value)}
-    centre = median_of(known.values()) if known else 0.0
+    center = median_of(known.values()) if known else 0.0
     for host, offset in known.items():
-        if abs(offset - centre) > limit:
-            text = f"its clock is {offset - centre:+.3g} s from the median, {limit:g} s are allowed"
+        if abs(offset - center) > limit:
+            text = f"its clock is {offset - center:+.3g} s from the median, {limit:g} s are allowed"
             yield Problem(cause=Cause.CLOCK_SKEW, message=text, host=host)
 
 
@@ -291,8 +292,8 @@ def digest_problems(evidence: Evidence, cause: Cause = Cause.WRONG_RESULT) -> It
         for one in digests:
             if one.digest != usual:
                 device = device_label(one.host, one.rank, one.gpu)
-                text = f"{kind}: {data} gave {device} another result "
-                text += f"than {count} of {len(digests)} equal devices"
+                text = f"{kind}: {data} gave {device} a different result "
+                text += f"from {count} of {len(digests)} equal devices"
                 yield Problem(cause=cause, message=text, host=one.host, rank=one.rank, gpu=one.gpu)
 
 

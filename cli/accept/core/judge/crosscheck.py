@@ -20,7 +20,7 @@ _EXECUTIONS_PER_EXCEPTION = 10
 
 
 def shares_by_log(scored: Iterable[tuple[Evidence, Score]]) -> dict[str, list[Share]]:
-    """Return what each execution reached as a share of the median of its peers, by log."""
+    """Return, by log, the result of each execution as a share of the median of its peers."""
     result: dict[str, list[Share]] = {}
     for evidence, score in scored:
         for step in evidence.steps:

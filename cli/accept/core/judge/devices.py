@@ -34,9 +34,9 @@ from accept.core.model import (
 _UNEVEN_NOISE = 0.5 / SIGMAS
 #: Speeds from this on are damage.
 _ABSURD = 1e9
-#: Highest number of ranks of a host; a record with more is damaged.
+#: Maximum number of ranks of a host; a record with more is damaged.
 _MAX_RANKS = 1024
-#: Highest number of metrics that a note lists as left out.
+#: Maximum number of metrics that a note lists as left out.
 _MAX_NOTES = 8
 
 
@@ -155,7 +155,7 @@ def _is_plausible(metric: Metric) -> bool:
 
 
 def _problem(cause: Cause, device: Device, predicate: str) -> Problem:
-    """Return a problem of a device; `predicate` completes the sentence that the device begins."""
+    """Return a problem of a device; `predicate` is the sentence without its subject, the device."""
     message = f"{device} {predicate}"
     return Problem(cause=cause, message=message, host=device.host, rank=device.rank, gpu=device.gpu)
 
@@ -322,7 +322,7 @@ def _suspect(evidence: Evidence, device: Device, slow: _Slow) -> Suspect:
 
 
 def _only_together(device: Device, slow: Sequence[str]) -> str:
-    """Return the explanation of a GPU that is slow only while its neighbours work; else ""."""
+    """Return the explanation of a GPU that is slow only while its neighbors work; else ""."""
     if not device.gpu:
         return ""
     kinds = {name.removesuffix("-p5") for name in slow if not name.endswith("-alone")}

@@ -48,7 +48,7 @@ class Evidence:
     interruption: str = ""
     #: Log -> shares of its executions of any check; only in runs made from logs.
     shares: dict[str, list[Share]] = field(default_factory=dict)
-    #: What the pairs of all checks show together; None: this check is judged by its own pairs.
+    #: Results of the pairs of all checks together; None: this check is judged by its own pairs.
     pairs: PairResults | None = None
     #: True if records were removed on purpose, to judge the rest; then missing ones are ignored.
     partial: bool = False

@@ -65,7 +65,7 @@ def scored(evidences: Iterable[Evidence], checks: Checks) -> Iterator[tuple[Evid
 def to_sample(check: str, score: Score, record: Record, step: Step) -> Sample | None:
     """Return the result of one execution; None if it shows nothing about its hosts.
 
-    That is so if a tool was missing, or if its log just ends: completeness judges these.
+    That is the case if a tool was missing or if the log just ends; `completeness` reports these.
     """
     problems = [p for p in record.problems if p.check in (None, check)]
     if any(state_of(problem.cause) is State.NOT_TESTED for problem in problems):
@@ -210,7 +210,7 @@ def _rail_outliers(
 def _compare_blocks(
     evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
 ) -> Comparison:
-    """Compare the blocks of a ladder. A slow block shows no part: many are between its hosts."""
+    """Compare the blocks of a ladder. A slow block does not show which part of it is bad."""
     blocks, first_spread, total = _slow_blocks(evidence, score, step, records)
     return Comparison(step, (), total, first_spread, blocks=tuple(blocks))
 
@@ -273,7 +273,7 @@ def counts(outlier: Outlier, others: str) -> str:
 def intermittent_findings(evidence: Evidence, score: Score) -> Iterator[Finding]:
     """Yield findings on groups that were slow in some executions only and are not suspects.
 
-    Pairs are left out: `decode` judges all their executions together.
+    Pairs are left out, because `blame` judges all their executions together.
     """
     for step in evidence.steps if evidence.plan.machine.speed_promised else ():
         if step.groups.of_pairs:

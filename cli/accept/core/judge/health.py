@@ -31,11 +31,12 @@ class Limits:
     pcie_replays_per_minute: float
     #: Errors of a port per bit that it carries.
     bit_error_ratio: float
-    #: A port may count this many errors, whatever its rate.
+    #: A port may count this many errors at any rate.
     few: int
     #: Share of the time of a step, 0 to 1.
     limited_share: float
-    #: Before the run: rows remapped and pages retired for uncorrected errors, and such errors.
+    #: Before the run: number of uncorrected errors, and of rows remapped and pages retired for
+    #: them.
     memory_repairs: int
     uncorrected_errors: int
     #: Enforced power limit as a share of the default one.
@@ -45,7 +46,7 @@ class Limits:
 
 
 class Rule(NamedTuple):
-    """The cause that the growth of a counter means, and the limit of the growth."""
+    """The cause that the growth of a counter indicates, and the limit of the growth."""
 
     cause: Cause
     #: Name of the limit; "none": no growth is allowed.
@@ -83,9 +84,9 @@ RULES = {
 }
 #: The counters that are read between the steps.
 WATCHED = frozenset(RULES)
-#: Highest number of names in one note.
+#: Maximum number of names in one note.
 _MAX_NAMED = 6
-#: Level -> the cause that its loss means.
+#: Level -> the cause that its loss indicates.
 LEVELS = {
     "active": Cause.LINK_DOWN,
     "rate": Cause.LINK_DOWN,
@@ -102,7 +103,7 @@ LEVELS = {
     "sram-threshold": Cause.GPU_ECC,
     "reasons": Cause.GPU_THROTTLED,
 }
-#: Kind of a device -> the cause that its disappearance means.
+#: Kind of a device -> the cause that its disappearance indicates.
 _GONE = {DeviceKind.GPU: Cause.GPU_MISSING, DeviceKind.RDMA: Cause.LINK_DOWN}
 #: Xids that faulty programs cause on healthy GPUs: the list of NVIDIA's device plugin
 #: for Kubernetes (NVIDIA/k8s-device-plugin, "Application errors: the GPU should still be healthy").
@@ -218,7 +219,7 @@ def allowed(rule: Rule, limits: Limits, *, seconds: float, gbps: float | None) -
 
 
 def blamed(change: Change, title: str, counter: str, grown: int, limits: Limits) -> Cause | None:
-    """Return the cause that a counter's growth means, or None if the growth is allowed."""
+    """Return the cause that a counter's growth indicates, or None if the growth is allowed."""
     rule = RULES.get(counter.partition(".")[0])
     if rule is None or not _is_judged(change, title):
         return None

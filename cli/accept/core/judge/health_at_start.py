@@ -1,4 +1,4 @@
-"""Judge the first reading of each host: damage and settings that were there before the run.
+"""Judge the first reading of each host: damage and settings that existed before the run.
 
 A value that a GPU or NIC does not report is neither good nor bad.
 The reading lists what is missing.
@@ -24,7 +24,7 @@ from accept.core.text import count, duration
 #: (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Not among them: errors
 #: that end one application (94), and repairs of memory (63), which have a state of their own.
 _FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
-#: Xids of NVLink 5, which are fatal only if the driver calls them so.
+#: Xids of NVLink 5, which are fatal only if the driver reports them as fatal.
 _NVLINK_XIDS = range(144, 151)
 #: Levels of a GPU -> the cause if they are not 0, and a text. The first two are NVIDIA's criteria
 #: for a replacement (https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/).
@@ -103,7 +103,7 @@ def unclear_links(
 
 
 def notes(readings: Mapping[str, Reading], machine: PlannedMachine) -> Iterator[str]:
-    """Yield a text for each peculiarity before the run that accuses nothing."""
+    """Yield a text for each anomaly before the run that accuses nothing."""
     for host, reading in readings.items():
         for device in reading.devices:
             if texts := list(_note_texts(device)):
@@ -134,7 +134,7 @@ def _gpu_faults(gpu: Device, limits: Limits) -> Iterator[_Fault]:
         yield Cause.GPU_RESET_REQUIRED, f"the driver requires {text}"
     errors = gpu.counters.get("ecc-uncorrected-aggregate", 0)
     if errors > limits.uncorrected_errors:
-        yield Cause.GPU_ECC, f"{errors} uncorrected memory errors in its life"
+        yield Cause.GPU_ECC, f"{errors} uncorrected memory errors in its lifetime"
     repairs = _repairs(gpu)
     if repairs > limits.memory_repairs:
         yield Cause.GPU_ECC, f"{repairs} memory rows or pages replaced for uncorrected errors"

@@ -23,7 +23,8 @@ from accept.core.model import (
     State,
 )
 
-#: Words that name a card instead of a module of a chip: NVIDIA H200 NVL, NVIDIA H100 PCIe.
+#: Words that distinguish a card from a module with the same chip: NVIDIA H200 NVL, NVIDIA H100
+#: PCIe.
 _CARDS = ("nvl", "pcie")
 
 
@@ -111,7 +112,7 @@ def verdict(
         for cause, problems in by_cause.items()
     ]
     known = len(found.present) + len(found.missing)
-    # If nothing was recorded, nothing is known about the hosts, which is not their fault.
+    # Without any record, nothing is known about the hosts, and they are not to blame.
     if plan.nodes is not None and known < plan.nodes and (found.recorded or known):
         findings.append(_finding(Cause.RANK_COUNT, f"{known} of {plan.nodes} hosts were found", ()))
     findings += [

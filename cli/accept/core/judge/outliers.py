@@ -10,7 +10,7 @@ from typing import NamedTuple
 from accept.core.causes import Cause
 from accept.core.judge.robust_stats import SIGMAS, Spread, median_of, spread
 
-#: Values that vary by more than this many times the noise are not from peers.
+#: Values that vary by more than this many times the noise are not comparable.
 _UNEVEN = 3.0
 
 #: Hosts and local ranks of an execution.
@@ -23,7 +23,7 @@ class Sample(NamedTuple):
     hosts: tuple[str, ...]
     #: The measured value, higher is better; None: nothing was measured.
     value: float | None
-    #: Cause that makes it bad whatever its value: failed, wrong data.
+    #: Cause that makes it bad regardless of its value: failed, wrong data.
     cause: Cause | None = None
     #: Path of the raw log.
     log: str = ""

@@ -14,18 +14,18 @@ from accept.core.judge.topology import Blocks, distance, lone_hosts
 from accept.core.model import BadPair, Detectable, Step, Strength, Suspect, SuspectKind
 from accept.core.text import count, shortened
 
-#: The smallest number of collapsed pairs, and their smallest share, that is a fault of the network.
+#: Collapsed pairs are a fault of the network from this number and this share of all pairs on.
 _FEWEST_COLLAPSED, _LOWEST_COLLAPSED = 4, 0.01
-#: The kinds of hosts that are bad themselves, and of groups of hosts.
+#: Kinds of suspects that are a host or a part of one, and that are groups of hosts.
 _OF_HOST = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
 _OF_GROUP = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
 #: Noise of a measured distance.
 _TOLERANCE = 0.01
-#: Highest number of logs of one suspect.
+#: Maximum number of logs of one suspect.
 _MAX_LOGS = 8
-#: Highest number of hosts in a sentence.
+#: Maximum number of hosts in a sentence.
 _MAX_HOSTS = 16
-#: Highest number of bad pairs of one suspect in the verdict.
+#: Maximum number of bad pairs of one suspect in the verdict.
 _MAX_PAIRS = 1000
 
 
@@ -99,13 +99,13 @@ class PairResults:
         return found
 
     def blamed(self) -> Iterator[Blamed]:
-        """Yield what is blamed, wrong data first."""
+        """Yield everything that is blamed, wrong data first."""
         for found in (self.wrong, self.slow):
             yield from (one for one in found.blamed if not is_distance(one))
             yield from network_faults(found)
 
     def far_groups(self, check: str, step: Step) -> list[Blamed]:
-        """Return the groups of hosts that are slower towards the others, by distance."""
+        """Return the groups of hosts that are slower with the others because of the distance."""
         return [
             one
             for one in self.slow.blamed
@@ -127,7 +127,7 @@ class PairResults:
         if any(b.kind is SuspectKind.FABRIC for b in self.blamed()):
             return []
         if 2 * len(self.slow.open_pairs) > self.slow.pairs:
-            return []  # a common cause: bounds and other findings tell it
+            return []  # bounds and other findings report a common cause
         named = {b.hosts for b in self.blamed() if b.kind is SuspectKind.LINK}
         return [
             unit
@@ -185,18 +185,18 @@ class PairResults:
         )
 
     def _device(self, blamed: Blamed) -> str:
-        """Return what is known about the device of a host that is blamed."""
+        """Return a text about the device of a blamed host."""
         text = self._other_rails(blamed)
         if blamed.kind is SuspectKind.NIC:
             return f"{text}; no other GPU uses {blamed.device}"
         if blamed.kind is not SuspectKind.GPU or blamed.device is None:
             return text
-        # Pairs of hosts use both.
+        # Pairs of hosts use both the GPU and its NIC.
         nics = self.nics.get(blamed.hosts[0], {}).get(int(blamed.device), frozenset())
         return f"{text}; GPU {blamed.device} or its NIC {', '.join(sorted(nics))}".rstrip()
 
     def _other_rails(self, blamed: Blamed) -> str:
-        """Return how fast the rails of the GPUs are that are not blamed; empty if unknown."""
+        """Return how fast the rails of the other GPUs are; empty if unknown."""
         ranks = self._ranks(blamed)
         steps = {event.step for event in blamed.events}
         shares = [
@@ -236,7 +236,7 @@ class PairResults:
         return tuple(sorted(hosts, key=lambda host: (order.get(host, len(order)), host)))
 
     def _around(self, blamed: Blamed) -> str:
-        """Return what all bad pairs of a fault of the network share, and what is normal around."""
+        """Return what all bad pairs of a network fault share, and what is normal around it."""
         if blamed.kind in _OF_HOST:
             return ""
         members, others = set(blamed.hosts), set(blamed.others)
@@ -287,18 +287,18 @@ class PairResults:
         return f"{len(measured - bad)} of {len(measured)} normal" if measured else "not measured"
 
     def _innocent(self, blamed: Blamed) -> str:
-        """Return who is in bad pairs of a fault of the network, and is not the reason."""
+        """Return the hosts that are in bad pairs of a network fault without being the reason."""
         if blamed.kind in _OF_HOST:
             return ""
         if blamed.kind is SuspectKind.LINK:
-            return "neither host: draining one of them keeps the fault"
+            return "neither host: draining one of them does not remove the fault"
         named = [b.hosts[0] for b in self.blamed() if b.kind in _OF_HOST]
         hosts = "single hosts"
         if blamed.kind in (SuspectKind.LEAF, SuspectKind.SWITCH):
             hosts = f"the {count(len(blamed.hosts), 'host')} behind it"
         elif named:
             hosts += f" other than {shortened(list(dict.fromkeys(named)), 3)}"
-        return f"{hosts}: draining them keeps the fault"
+        return f"{hosts}: draining them does not remove the fault"
 
 
 def nic_of(by_gpu: Mapping[int, Collection[str]], gpus: Collection[int]) -> str:
@@ -319,7 +319,7 @@ def _numbers(events: Iterable[Event]) -> frozenset[int]:
 
 
 def is_distance(blamed: Blamed) -> bool:
-    """Return True if two groups of hosts are apart by no more than distance costs."""
+    """Return True if distance explains the loss between two groups of hosts."""
     share = blamed.share if blamed.cause.row.relative else None
     return blamed.kind in _OF_GROUP and share is not None and share >= COLLAPSED - _TOLERANCE
 
@@ -348,7 +348,7 @@ def network_faults(found: Attribution) -> Iterator[Blamed]:
 
 
 def _cause(blamed: Blamed) -> Cause:
-    """Return the cause for people: slowness that no host explains is the network's."""
+    """Return the reported cause: if no host explains the slowness, it is the network's."""
     of_host = blamed.kind in _OF_HOST
     return blamed.cause if of_host or not blamed.cause.row.relative else Cause.SLOW_NETWORK
 
@@ -382,7 +382,7 @@ def _network(
 
 
 def _why(blamed: Blamed) -> str:
-    """Return what is bad, with the counts that show it."""
+    """Return the reason for blaming something, with counts."""
     lost = f" ({blamed.share:.0%} of normal)" if blamed.share is not None else ""
     others = f"other pairs: {blamed.other_bad} of {blamed.other_pairs}"
     counts = f"{fault_of(blamed.cause)} in {blamed.bad} of {count(blamed.pairs, 'pair')}"

@@ -3,7 +3,7 @@
 Measurements of different collectives, sizes and numbers of GPUs have different normal speeds. Each
 such population has its own median and spread; after that, only deviations in sigma count, and all
 populations are one pool. All measurements in one log are one event, because they are not
-independent: the same faults and the same neighbours were there at the same time.
+independent: the same faults and the same neighbors were present at the same time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Gpus = frozenset[int] | None
 
 #: A pair below this share of normal has collapsed: distance in the network costs less.
 COLLAPSED = 0.85
-#: Pairs within this many sigma of the centre are the normal ones at first.
+#: At first, pairs within this many sigma of the center count as the normal ones.
 _NEAR_SIGMAS = 2.5
-#: Hosts are few if they are at most one in this many.
+#: Hosts count as few if they are at most one in this many of all hosts.
 _HOSTS_PER_FEW = 3
 #: A population is wide if its sigma is this many times the noise of the machine.
 _WIDE = 3.0
-#: Number of values that the noise of the machine's file counts for.
+#: Weight of the noise in the machine's file, as a number of values.
 _NOISE_WEIGHT = 20
 
 
@@ -46,7 +46,7 @@ class Measurement(NamedTuple):
     hosts: tuple[str, ...]
     #: Higher is better; None: nothing was measured.
     value: float | None
-    #: The cause that makes it bad whatever its value: failed, wrong data.
+    #: The cause that makes it bad regardless of its value: failed, wrong data.
     cause: Cause | None = None
     #: Path of the raw log.
     log: str = ""
@@ -57,9 +57,9 @@ class Measurement(NamedTuple):
     wave: int = 0
     #: The check, for messages.
     check: str = ""
-    #: Nothing else ran at the same time.
+    #: True if nothing else ran at the same time.
     alone: bool = False
-    #: It belongs to a wave that followed the planned ones because something looked bad.
+    #: True if its wave followed the planned ones because something looked bad.
     repeated: bool = False
 
 
@@ -137,7 +137,7 @@ def healthy_spread(
 
     First each host is judged by its best pair: if a quarter of the hosts is bad, nearly half of the
     pairs are slow, and the median of all pairs would be meaningless. Then the values above the
-    centre show the width, because slow pairs cannot widen that side. If most pairs are slower than
+    center show the width, because slow pairs cannot widen that side. If most pairs are slower than
     the best ones by no more than distance costs, the slower ones are the normal ones.
     """
     # Healthy values vary, so a bound at their median must not remove their lower half.
@@ -154,8 +154,8 @@ def healthy_spread(
     # correction is accurate within 4 % up to r = 10.
     rounds = len(live) * 2 / len(best)
     sigma = best_spread.sigma * rounds**0.24
-    centre = best_spread.median - sigma * NormalDist().inv_cdf((rounds - 0.375) / (rounds + 0.25))
-    limit = centre - _NEAR_SIGMAS * max(sigma, noise * centre)
+    center = best_spread.median - sigma * NormalDist().inv_cdf((rounds - 0.375) / (rounds + 0.25))
+    limit = center - _NEAR_SIGMAS * max(sigma, noise * center)
     values = [pair.value or 0.0 for pair in live]
     normal = spread([value for value in values if value >= limit], noise)
     if normal is None:
@@ -183,15 +183,15 @@ def _deviations(population: Population) -> list[_Deviation]:
     pairs = [m for m in population.measurements if len(m.hosts) == len(set(m.hosts)) == 2]
     healthy = healthy_spread(pairs, population.noise, population.bound)
     if healthy:
-        centre, sigma = healthy.median, healthy.sigma
+        center, sigma = healthy.median, healthy.sigma
     else:
-        centre = population.bound or 0.0
-        sigma = population.noise * centre
-    narrow = sigma <= _WIDE * population.noise * centre
-    return [_Deviation(m, *_deviation(m, centre, sigma), narrow) for m in pairs]
+        center = population.bound or 0.0
+        sigma = population.noise * center
+    narrow = sigma <= _WIDE * population.noise * center
+    return [_Deviation(m, *_deviation(m, center, sigma), narrow) for m in pairs]
 
 
-def _deviation(measurement: Measurement, centre: float, sigma: float) -> tuple[float, float | None]:
+def _deviation(measurement: Measurement, center: float, sigma: float) -> tuple[float, float | None]:
     """Return a deviation in sigma, negative if it is slower than healthy pairs, and the share.
 
     Return 0 if there is nothing to compare it with.
@@ -199,11 +199,11 @@ def _deviation(measurement: Measurement, centre: float, sigma: float) -> tuple[f
     value = measurement.value
     if measurement.cause or value is None or value <= 0:
         return -DEAD_SIGMAS, None
-    if sigma <= 0 or centre <= 0:
+    if sigma <= 0 or center <= 0:
         return 0.0, None
     # The difference of logarithms cannot underflow to 0, unlike the quotient of tiny values.
-    deviation = (log(value) - log(centre)) * centre / sigma
-    return max(deviation, -DEAD_SIGMAS), value / centre
+    deviation = (log(value) - log(center)) * center / sigma
+    return max(deviation, -DEAD_SIGMAS), value / center
 
 
 def _event(own: Sequence[_Deviation]) -> Event:
@@ -211,7 +211,7 @@ def _event(own: Sequence[_Deviation]) -> Event:
     own = [o for o in own if o.narrow or o.deviation <= -MIN_SIGMAS] or own
     bad = [one for one in own if one.deviation <= -MIN_SIGMAS]
     is_bad = 2 * len(bad) >= len(own)
-    # Several values: the median of the bad ones is what the pair lost.
+    # With several values, the median of the bad ones shows what the pair lost.
     worst = min(own, key=lambda one: (one.deviation, one.share or 0.0))
     first = own[0].measurement
     causes = [one.measurement.cause for one in own if one.measurement.cause]
@@ -232,7 +232,7 @@ def _event(own: Sequence[_Deviation]) -> Event:
 
 
 def _gravest(causes: Sequence[Cause]) -> Cause:
-    """Return the gravest cause: wrong data, else the most frequent one."""
+    """Return the most serious cause: wrong data, else the most frequent one."""
     if Cause.WRONG_DATA in causes:
         return Cause.WRONG_DATA
     return max(set(causes), key=lambda cause: (causes.count(cause), cause))

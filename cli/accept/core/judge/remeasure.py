@@ -25,15 +25,15 @@ from accept.core.model import GroupKind, Plan, Record, Step, Strength, SuspectKi
 _RAIL_ROUNDS = 3
 #: Suspects meet each other only if there are at most this many.
 _MOST_MUTUAL = 16
-#: Up to this many meet each of the others.
+#: If at most this many nodes are blamed, each of them meets each of the others.
 _FEW_MUTUAL = 6
-#: In each sixth wave, collapsed pairs are measured again although their hosts are in doubt.
+#: One wave in this many measures collapsed pairs again even if their hosts are in doubt.
 _PAIRS_EVERY = 6
 #: The kinds of groups of hosts that are good with each other.
 _OF_GROUP = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
-#: The last waves are for pairs alone, whoever is in doubt.
+#: Number of last waves that measure single pairs even if their hosts are in doubt.
 _LAST = 2
-#: Number of bad repetitions after which a host that is bad at times needs no more.
+#: Number of bad repetitions after which an intermittently bad host needs no more.
 _CONFIRMED = 4
 
 
@@ -49,9 +49,9 @@ def waves_again(
 ) -> tuple[Wave, ...]:
     """Return the waves that should follow those of a step, and belong to it; empty: none.
 
-    Pairs, of full hosts or on each rail: the next wave that confirms or clears suspects; ask again
-    after it. Single hosts and blocks of a ladder: one wave of the outliers. Slow rails: rounds of
-    pairs of their local ranks, which name the host.
+    Pairs, of full hosts or on each rail: the next wave that confirms or clears suspects; call this
+    again after it. Single hosts and blocks of a ladder: one wave of the outliers. Slow rails:
+    rounds of pairs of their local ranks, which name the host.
     """
     evidences = [
         Evidence(
@@ -125,8 +125,8 @@ def next_wave(
     Each suspect is paired with a good host, a new partner if possible, and suspects with each
     other. Hosts in doubt meet hosts on their own side of a faulty group, because pairs across its
     edge are bad anyway. Hosts in none of `blocks` are paired with each other and with a host of
-    each block. Then each collapsed pair that no host explains is measured again, at last with
-    nothing else running, unless they are so many that the fabric is the reason. The other good
+    each block. Then each collapsed pair that no host explains is measured again, finally with
+    nothing else running, unless there are so many that the fabric is the reason. The other good
     hosts are paired with each other, so that the network carries the same load as before. `met`
     holds the pairs that were measured already, `done` is the number of repeat waves so far, of at
     most `limit`.
@@ -141,7 +141,7 @@ def next_wave(
     for unit in found.open_pairs:
         by_pair.setdefault(unit.hosts, []).extend(unit.events)
     collapsed = {pair: own for pair, own in by_pair.items() if any(e.collapsed for e in own)}
-    # Which pairs the waves that follow add is chance; those of the planned rounds always recur.
+    # Only pairs of the planned rounds, because chance decides which pairs the later waves add.
     planned = {p: own for p, own in collapsed.items() if not all(e.repeated for e in own)}
     twice = [
         pair
@@ -151,7 +151,7 @@ def next_wave(
     # New partners first: they decide about hosts. But a host may stay in doubt because of a pair.
     last = done >= limit - _LAST
     clear = [pair for pair in twice if last or suspects.isdisjoint(pair)]
-    # So many bad pairs are the fabric's, whatever each of them does alone.
+    # If the fabric is blamed for its many bad pairs, none of them needs to be measured alone.
     flaky = any(one.kind is SuspectKind.FABRIC for one in network_faults(found))
     if clear and not flaky:
         return (Group(hosts=clear[0]),)
@@ -181,7 +181,7 @@ def next_wave(
         if host not in busy:
             # If no good host is left, a doubtful one is better than none.
             others = [h for h in hosts if h not in busy and h != host and h in doubted]
-            # Across the edge of a faulty group, a pair is bad whatever the host is.
+            # Across the edge of a faulty group, a pair is bad no matter how good the host is.
             across = groups if host in found.doubtful else []
             for pair in _pair_with_good(host, good or others, met, across):
                 add(pair)
@@ -193,7 +193,7 @@ def next_wave(
 
 
 def _suspects(found: Attribution) -> set[str]:
-    """Return the hosts to measure again: the doubtful ones, and the accused ones.
+    """Return the hosts to measure again: doubtful ones, and accused ones without enough proof.
 
     An accused host, or group, is measured until chance explains its bad repetitions in fewer than
     one of a thousand clusters, and accused hosts until each has met another one.
@@ -246,7 +246,7 @@ def _pair_with_good(
 ) -> list[tuple[str, ...]]:
     """Return a pair of `host` and a good host, which is removed from `good`; [] if none is left.
 
-    A host on the same side of the groups comes first, and a new partner.
+    Hosts on the same side of the groups are preferred, then new partners.
     """
     if not good:
         return []

@@ -9,7 +9,7 @@ from statistics import median
 
 #: Lowest number of values that can be compared with each other.
 FEWEST = 4
-#: A value is slow from this many sigma below the median on: one in 30,000 normal values.
+#: A value this many sigma below the median is slow, as one in 30,000 normal values is.
 SIGMAS = 4.0
 
 #: Corrections of the median absolute deviation for small samples, by sample size.
@@ -18,7 +18,7 @@ _SMALL_SAMPLE = {4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Centre and width of a population, and the limit below which a value is slow."""
+    """Center and width of a population, and the limit below which a value is slow."""
 
     count: int
     median: float
@@ -50,19 +50,19 @@ def spread(values: Sequence[float], noise: float, *, fixed: bool = False) -> Spr
     count = len(values)
     if count < FEWEST:
         return None
-    centre = median_of(values)
-    min_sigma = noise * abs(centre)
+    center = median_of(values)
+    min_sigma = noise * abs(center)
     if fixed:
-        return Spread(count=count, median=centre, sigma=min_sigma)
-    mad = median_of(abs(value - centre) for value in values)
+        return Spread(count=count, median=center, sigma=min_sigma)
+    mad = median_of(abs(value - center) for value in values)
     factor = _SMALL_SAMPLE.get(count, count / (count - 0.8))
-    return Spread(count=count, median=centre, sigma=max(1.4826 * factor * mad, min_sigma))
+    return Spread(count=count, median=center, sigma=max(1.4826 * factor * mad, min_sigma))
 
 
 # Likelihood of deviations
 
 
-#: Degrees of freedom of Student's t, the law of healthy deviations: noise has heavy tails.
+#: Degrees of freedom of Student's t, the distribution of healthy deviations with heavy tails.
 FREEDOM = 4.0
 #: Sigma is estimated as for normal values; this is the scale of Student's t with the same MAD
 #: (quartiles 0.6745 and 0.7407).
@@ -105,11 +105,11 @@ GROSS = 0.5
 BAD = 0.02
 #: Rate of undetected bad hosts, half of it due to bad partners, half due to noise.
 _MISSED = 1e-3
-#: The one-sided quantile of the normal law for half of `_MISSED`.
+#: The one-sided quantile of the normal distribution for half of `_MISSED`.
 _POWER = 3.29
-#: Most waves of pairs that may follow the rounds of a step to measure suspects again.
+#: Maximum number of waves of pairs that may follow the rounds of a step to measure suspects again.
 MOST_REPEATS = 10
-#: More rounds cost minutes each and detect little more.
+#: Maximum number of rounds, because each more costs minutes and detects little more.
 MOST_ROUNDS = 5
 
 
@@ -133,7 +133,7 @@ def rounds_for(hosts: int, noise: float, deficit: float = DEFICIT) -> int:
 
 
 def _bad_partners(rounds: int) -> int:
-    """Return the number of bad partners that is exceeded with half of `_MISSED` (binomial law)."""
+    """Return the number of bad partners that is exceeded with half of `_MISSED` (binomial)."""
     bad, tail = 0, 1 - (1 - BAD) ** rounds
     while tail > _MISSED / 2:
         bad += 1
@@ -143,10 +143,10 @@ def _bad_partners(rounds: int) -> int:
 
 #: Probability for which `slowdown_found` is stated.
 FOUND = 0.99
-#: Number of hosts from which on a slowdown of this many sigma is found with that probability. It is
-#: simulated: hundreds of clusters with one slow host, the schedule and the repetitions of a run,
-#: and 1 % of noise (tests/core/judge/test_simulated.py). On few hosts few pairs show what is
-#: normal, so more is needed; below 8 hosts nothing is promised.
+#: Lowest number of hosts on which a slowdown of this many sigma is found with that probability. The
+#: numbers were simulated: hundreds of clusters with one slow host, the schedule and the repetitions
+#: of a run, and 1 % of noise (tests/core/judge/test_simulated.py). On small clusters few pairs show
+#: what is normal, so the slowdown must be larger. Below 8 hosts nothing is promised.
 _SIGMAS_FOUND = ((64, 4.3), (16, 5.0), (8, 7.0))
 
 

@@ -24,13 +24,13 @@ from accept.core.text import count, plain, shortened
 
 P = TypeVar("P")
 
-#: Highest numbers of suspects or checks in the headline, and of lines of advice.
+#: Maximum number of suspects or checks in the headline, and of lines of advice.
 _MAX_NAMED, _MAX_ADVICE = 3, 20
-#: Highest number of hosts in the sentence on which hosts may be used.
+#: Maximum number of hosts in the sentence on which hosts may be used.
 _MAX_LISTED = 8
-#: Highest number of checks in the list of those that a user left out.
+#: Maximum number of checks in the list of those that a user left out.
 _MAX_NOT_RUN = 12
-#: What to do about wrong data that follows no host.
+#: Advice about wrong data that follows no host.
 _SOFTWARE = (
     "no host explains the wrong data: compare the versions of NCCL, network plugin, driver and "
     "firmware, and run the step again with another NCCL"

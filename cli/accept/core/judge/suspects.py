@@ -19,7 +19,7 @@ HOSTS_STEP = "00-hosts"
 #: Host -> number of a GPU -> the NICs that NCCL used for it.
 NicsOfGpus = Mapping[str, Mapping[int, Collection[str]]]
 _OF_HOST = (SuspectKind.NODE, SuspectKind.GPU)
-#: Highest number of logs of one suspect.
+#: Maximum number of logs of one suspect.
 _MAX_LOGS = 8
 
 
@@ -72,9 +72,9 @@ def from_problems(problems: Sequence[Problem], log: str, host_count: int) -> Ite
 def merged(
     suspects: Iterable[Suspect], hosts: Sequence[str], nics: NicsOfGpus = MappingProxyType({})
 ) -> tuple[Suspect, ...]:
-    """Return each suspect once, with its gravest cause and all evidence.
+    """Return each suspect once, with its most serious cause and all evidence.
 
-    Wrong data comes first, then the strongest evidence. A missing GPU is graver than its
+    Wrong data comes first, then the strongest evidence. A missing GPU is more serious than its
     consequences, such as a value below its bound. A link that an accused node explains is left out,
     and a rail that a leaf explains.
     """
@@ -138,7 +138,7 @@ def merged(
 
 
 def _of_nic(suspect: Suspect, nics: NicsOfGpus) -> Suspect:
-    """Return a GPU that is slow only in pairs of hosts as its NIC, if no other GPU uses that."""
+    """Return a GPU that is slow only in pairs as its NIC, if no other GPU uses that NIC."""
     slow_gpu = suspect.kind is SuspectKind.GPU and suspect.cause.row.slow and suspect.pairs
     if not slow_gpu or suspect.device is None:
         return suspect
@@ -188,7 +188,7 @@ def _fold(suspects: list[Suspect], part: Suspect, others: Sequence[Suspect]) -> 
 
 
 def _sort(cause: Cause) -> str | None:
-    """Return the sort of a fault, if a GPU and its host can have the same one."""
+    """Return the sort of a fault that a GPU and its host can have in common; None for others."""
     if cause.row.slow:
         return "slow"
     return "wrong" if cause is Cause.WRONG_DATA else None

@@ -21,7 +21,8 @@ from accept.core.nccl_tests.lines import Side
 from accept.core.nccl_tests.reader import Reader
 from accept.core.nccl_tests.table import Hints, Log, Table
 
-#: The metrics of a size, and where a row has them. `algbw` is left out because it is size / time.
+#: The metrics of a size, and how to read them from a row. `algbw` is left out because it is size /
+#: time.
 _BY_SIZE: tuple[tuple[MetricSpec, Callable[[Side], float | None]], ...] = (
     (BUSBW, lambda side: side.busbw),
     (TIME, lambda side: side.time),

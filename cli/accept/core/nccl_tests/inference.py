@@ -24,7 +24,7 @@ class NamedBy(TextEnum):
     TABLE = "the figures in the table"
 
 
-#: What names of files and commands contain, and the collectives it stands for. Longer names first.
+#: Patterns in names of files and commands, and the collectives they mean. Longer names come first.
 _NAMES = (
     ("alltoallv", r"all[-_. ]?to[-_. ]?allv(?![a-z])"),
     ("all_reduce", r"all[-_. ]?reduce"),
@@ -110,7 +110,7 @@ def infer(rows: Sequence[Row], ranks: int | None, *, unit: float = 1.0) -> Infer
 
 
 def _by_checks(rows: Sequence[Row], candidates: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the candidates that fit the checks of results: some have none in place."""
+    """Return the candidates that fit the checked results: some have no in-place checks."""
     pairs = [(row.out_of_place, row.in_place) for row in rows]
     if any(inside and inside.wrong is not None for _, inside in pairs):
         return tuple(name for name in candidates if name not in _UNCHECKED_IN_PLACE)
@@ -186,7 +186,7 @@ def _ranks_of(low: float, high: float) -> tuple[int, int]:
 
 
 def _parts(rows: Sequence[Row]) -> int | None:
-    """Return into how many parts the messages are divided, or None if the rows do not show it."""
+    """Return the number of parts of each message, or None if the rows do not show it."""
     parts = {*_parts_of(rows)}
     return parts.pop() if len(parts) == 1 else None
 

@@ -40,7 +40,7 @@ _BLOCK = 1 << 16
 _NAN = float("nan")
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
-#: nccl-tests quotes NaN, but it writes infinities as no other JSON: `inf`.
+#: nccl-tests quotes NaN, but it writes infinities as `inf`, which is not valid JSON.
 _BARE = re.compile(r"(?<![\w-])-?(?:(inf)|nan)(?=[,\]}])")
 #: The first member of each document.
 _DOCUMENT = re.compile(r'\{\s{0,16}"version"\s{0,16}:')
@@ -167,7 +167,7 @@ class _Text:
                     return value
 
     def _items(self, opening: str, closing: str) -> Iterator[None]:
-        """Pause at each item between two brackets, so that the caller takes it."""
+        """Yield before each item between two brackets, so that the caller can read the item."""
         self._next(opening)
         if self._peek() == closing:
             self._next(closing)

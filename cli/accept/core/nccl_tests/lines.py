@@ -52,7 +52,7 @@ _NCCL_HEAD = re.compile(
     rb"(?:\[[^][\s]{1,200}\]<std(?:out|err)>: ?)?(?:\[\d{4}-\d\d-\d\d[T ][^]\s]{5,30}\] )?"
     rb"([\w.-]{1,255}):\d{1,10}:\d{1,10} \[(-?\d{1,4})\](?: \S{1,200}:\d{1,6})?$"
 )
-#: Longest head of a message before the word NCCL, in bytes.
+#: Maximum length of the part of a message before the word NCCL, in bytes.
 _HEAD_LIMIT = 720
 
 
@@ -211,7 +211,7 @@ class Layout:
     cpu_time: bool = False
     #: Microseconds per unit of the time; builds before 2019 print milliseconds.
     unit: float = 1.0
-    #: Where the columns of time end in the line of column names.
+    #: Ends of the columns of time in the line of column names.
     ends: tuple[int, ...] = ()
     #: The same columns with blank cells: without the operation, the root, or both.
     blank: tuple[Layout, ...] = ()
@@ -274,7 +274,7 @@ def _layout(columns: tuple[bytes, ...], *, stamped: bool, unit: float) -> Layout
     for time in (i for i, name in enumerate(columns) if name in (b"time", b"cputime")):
         if columns[time + 1 : time + 3] != (b"algbw", b"busbw"):
             return None
-        # Versions of 2025 have this column if they copy meanwhile (`side_work`).
+        # Versions of 2025 have this column if they copy data at the same time (`side_work`).
         wrong = time + 3 + (columns[time + 3 : time + 4] == (b"copybw",))
         if columns[wrong : wrong + 1] not in ((b"wrong",), (b"error",)):
             return None
@@ -362,7 +362,7 @@ def _halves(layout: Layout) -> tuple[Layout, ...]:
 def _fits(tokens: Sequence[bytes], layout: Layout) -> bool:
     """Return True if each column has a valid token, and algbw is size / time.
 
-    So a cut row is not taken for one with blank cells.
+    This way a cut row is not mistaken for one with blank cells.
     """
     kinds = layout.kinds
     if len(tokens) != len(kinds) or not all(map(_matches, kinds, tokens)):

@@ -68,9 +68,9 @@ class _TableLines:
         self.tables = Tables(hints)
         #: The columns of the current table, if it names them.
         self.layout: Layout | None = None
-        #: True if an unknown prefix is before the lines of the current table.
+        #: True if an unknown prefix precedes the lines of the current table.
         self.is_prefixed = False
-        #: Variables of NCCL that the log showed until now.
+        #: Variables of NCCL that the log has shown so far.
         self.environment: dict[str, str] = {}
         #: Collectives in the last command lines; True if a table began after them.
         self._commands: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class _TableLines:
         return self._table
 
     def _note_environment(self, table: TableBuilder) -> None:
-        """Note the variables that a table is measured with."""
+        """Record the variables with which a table was measured."""
         table.environment = tuple(sorted(self.environment.items()))
 
     def command(self, line: bytes) -> None:
@@ -260,7 +260,7 @@ _FAILURE = re.compile(
 _SIGN = re.compile(
     rb"Test |Invalid number|noticed that|srun: error|Exit(?: code:|ed with exit code )| failure \w"
 )
-#: The bytes with which `int` accepts a size to begin.
+#: The first bytes of a size that `int` accepts.
 _ROW_BEGINS = b"+0123456789"
 _CAUSES = (
     Cause.GPU_MISSING,

@@ -32,7 +32,7 @@ COLLECTIVES = frozenset(
 #: Collectives whose in-place results nccl-tests cannot check, so `N/A` is correct for them.
 UNCHECKED_IN_PLACE = frozenset({"alltoall", "alltoallv", "sendrecv", "hypercube"})
 
-#: Upper limits of what is kept of one log.
+#: Maximum number of tables, rows and devices that are kept of one log.
 MAX_TABLES, MAX_ROWS, MAX_DEVICES = 4096, 100_000, 262_144
 
 
@@ -42,7 +42,7 @@ class Table:
 
     #: Name of the program without `_perf`: "all_reduce". None if it is not known.
     collective: str | None
-    #: Where that name comes from.
+    #: Source of that name.
     named_by: NamedBy = NamedBy.LOG
     version: str | None
     #: Number of ranks; None if the list of devices has gaps.
@@ -230,7 +230,7 @@ class TableBuilder:
         self.rows.append(row)
 
     def _ranks_of_group(self, ranks: int | None, *, is_split: bool) -> int | None:
-        """Return the number of ranks whose bandwidth the rows have; `ranks` took part."""
+        """Return the number of ranks to which the bandwidth of a row applies; `ranks` took part."""
         if ranks and is_split:
             first = self.devices[0].group
             return sum(device.group == first for device in self.devices)
@@ -500,7 +500,7 @@ class Tables:
             table.damage("the log has more rows than are kept")
 
     def finish(self, *, quiet: bool) -> tuple[tuple[Table, ...], tuple[Problem, ...]]:
-        """Return all tables and their problems; with `quiet`, a log without tables is none."""
+        """Return all tables and problems; `quiet` accepts a log without tables."""
         alone = _count_alone(self._tables)
         tables = tuple(
             table.finish(self._hints, alone=bool(alone) and table.lonely())

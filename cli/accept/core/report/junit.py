@@ -14,7 +14,7 @@ from accept.core.model import CheckVerdict, Finding, Record, State, Verdict
 from accept.core.report.text import excused, finding_text, notable
 from accept.core.text import plain
 
-#: Largest number of findings of a check.
+#: Maximum number of findings of a check.
 _MOST_FINDINGS = 500
 #: With more cases, nodes are left out, and only checks have cases.
 _MOST_CASES = 20_000

@@ -15,9 +15,9 @@ from accept.core.report.text import excused, kept, number3, of_total
 from accept.core.text import duration, format_size, shortened
 from accept.core.text import markdown as escaped
 
-#: Longest table.
+#: Maximum number of rows of a table.
 _MAX_ROWS = 1000
-#: Suspects that have many hosts.
+#: Kinds of suspects that have many hosts.
 _GROUPS = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
 
 

@@ -35,23 +35,25 @@ from accept.core.model import (
 )
 from accept.core.text import count, duration, format_size, plain, shortened
 
-#: Highest number of lines for any verdict.
+#: Maximum number of lines for any verdict.
 MOST_LINES = 30
-#: Suspects with their reason, and suspects that are only named.
+#: Maximum number of suspects with their reason, and of suspects that are only named.
 _FULL_SUSPECTS, _NAMED_SUSPECTS = 2, 12
-#: Rows of figures, findings, advice and notes.
+#: Maximum number of figures, findings, lines of advice and notes.
 _MOST_ROWS, _MOST_FINDINGS, _MOST_ADVICE, _MOST_NOTES = 8, 5, 2, 4
-#: Bad pairs of a fault of the network, and names in the last line.
+#: Maximum number of bad pairs of a network fault, and of names in the last line.
 _SCREEN_PAIRS, _MOST_NAMES = 5, 16
-#: How the last line of every screen begins.
+#: Beginning of the last line of every screen.
 VERDICT_LINE = "VERDICT "
-#: Suspects in the summary.
+#: Widest column of commands. A longer command does not move the purposes of the others.
+_COMMAND = 44
+#: Maximum number of suspects in the summary.
 _SUMMARY_SUSPECTS = 20
-#: Lines of one text.
+#: Maximum number of lines of one text.
 _TEXT_LINES = 3
-#: Collectives whose efficiency over the number of nodes is shown.
+#: Maximum number of collectives whose efficiency over the number of nodes is shown.
 _MOST_SCALING = 2
-#: Steps that were kept from an earlier attempt.
+#: Maximum number of listed steps of an earlier attempt.
 _MAX_KEPT = 12
 
 _RED, _GREEN, _YELLOW, _BLUE, _CYAN = "31", "32", "33", "34", "36"
@@ -97,7 +99,7 @@ class _Screen:
     place: Place
 
     def lines(self) -> list[str]:
-        """Return head, body and tail; the body gives way if there are too many lines."""
+        """Return head, body and tail; the body is shortened if there are too many lines."""
         do_now = [*self._do_now()]
         head, tail = [*self._head()], [*([""] * bool(do_now)), *do_now, "", *self._tail()]
         body: list[str] = []
@@ -182,7 +184,7 @@ class _Screen:
             yield f"  … and {len(findings) - _MOST_FINDINGS} more"
 
     def _figures(self) -> Iterator[str]:
-        """Yield the figures of an accepted run; of others, only which checks passed."""
+        """Yield the figures of an accepted run; for other runs, only the checks that passed."""
         verdict = self.verdict
         passed = [check for check in verdict.checks if check.state is State.PASS]
         if verdict.state is not State.PASS:
@@ -239,8 +241,11 @@ class _Screen:
         if not advice and not commands:
             return
         yield f"  {self._painted('DO NOW', _BOLD)}"
+        column = max((len(plain(c)) for c, _ in commands if len(plain(c)) <= _COMMAND), default=0)
         for command, purpose in commands:
-            yield f"    {self._painted(plain(command), _CYAN)}   {self._painted(purpose, _DIM)}"
+            gap = " " * max(0, column - len(plain(command)))
+            painted = self._painted(plain(command), _CYAN)
+            yield f"    {painted}{gap}   {self._painted(purpose, _DIM)}"
         for line in advice:
             yield from self._wrapped(plain(line), "    ", "      ")
 
@@ -281,7 +286,7 @@ class _Screen:
         return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
 
-#: Kinds that their names show.
+#: Kinds that need no label because the name of the suspect shows them.
 _NO_KIND = (SuspectKind.RAIL, SuspectKind.FABRIC)
 #: Checks whose pass needs no figures.
 _QUIET = ("hosts", "inventory", "connectivity")
@@ -513,8 +518,8 @@ def findings_of(verdict: Verdict) -> list[str]:
         bad = [finding for finding in notable(check) if finding.cause is not Cause.DESELECTED]
         roots = [finding for finding in bad if not _is_consequence(finding)]
         # A finding that is milder than the check's state does not explain that state.
-        gravest = worst_state(finding.state for finding in bad)
-        for finding in roots if any(f.state is gravest for f in roots) else bad:
+        worst = worst_state(finding.state for finding in bad)
+        for finding in roots if any(f.state is worst for f in roots) else bad:
             if not _is_of_suspects(finding, verdict.suspects):
                 grouped.setdefault((finding.cause or "", finding.message), []).append(finding)
     groups = sorted(grouped.values(), key=lambda group: group[0].cause is not Cause.WRONG_DATA)

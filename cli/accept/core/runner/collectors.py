@@ -1,6 +1,6 @@
 """Run the site's collectors on suspects, and keep their output as evidence.
 
-The output is untrusted: it is bounded in time and size, and nothing reads it for a judgement.
+The output is untrusted: its time and size are limited, and no judgement depends on it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from accept.core.text import TextEnum, plain
 
 #: The results of all collectors, beside their output.
 INDEX = "index.json"
-#: Suspects at most; more have the same fault or none of their own.
+#: Maximum number of suspects; others share their fault or have none of their own.
 _MOST_HOSTS = 8
 #: Time in seconds for `timeout` to kill a collector that ignores its signal, and for ssh after it.
 _KILL_SECONDS, _SSH_SECONDS = 5, 15.0
@@ -38,12 +38,12 @@ _GZIP = b"\x1f\x8b"
 
 
 class Cut(TextEnum):
-    """Why the output of a collector is incomplete."""
+    """The reason why the output of a collector is incomplete."""
 
     NO = ""
     TIMEOUT = "timeout"
     SIZE = "size"
-    #: It could not be started, or its output not stored.
+    #: It could not be started, or its output could not be stored.
     FAILED = "failed"
 
 
@@ -139,7 +139,7 @@ async def _stored(
 ) -> tuple[int | None, bool]:
     """Write the output of a collector; return its exit status, and True if it did not end.
 
-    `timeout` and `head` end it on its host, also if the connection breaks.
+    `timeout` and `head` end it on its host, even if the connection breaks.
     """
     command = (
         f"{{ {{ timeout -k {_KILL_SECONDS} {math.ceil(collector.timeout)} "
@@ -179,7 +179,7 @@ class _Output:
         self.size, self.is_over = 0, False
 
     def write(self, block: bytes) -> None:
-        """Write a block, as far as there is room."""
+        """Write a block, up to the limit of the file."""
         self._start = (self._start + block)[:2]
         kept = block[: self._most - self.size]
         self.is_over = self.is_over or len(kept) < len(block)
@@ -195,7 +195,7 @@ class _Output:
 
 
 async def _read(stream: asyncio.StreamReader, output: _Output, marker: bytes) -> None:
-    """Write a stream to its end, from `marker` on."""
+    """Store a stream until its end, starting after `marker`."""
     before = b""
     while block := await stream.read(1 << 16):
         if marker:

@@ -39,6 +39,7 @@ from accept.core.runner.events import Event, EventKind
 from accept.core.runner.execute import execute_wave
 from accept.core.runner.health_sweep import Watch, sweep
 from accept.core.runner.log import largest_table, say, show
+from accept.core.runner.logins import restrict
 from accept.core.runner.positions import read_positions
 from accept.core.runner.ssh import KEY, Host, run
 from accept.core.runner.state import MAX_CONCURRENT, Run
@@ -58,7 +59,7 @@ RECORDS_COPY = "packed-so-far"
 _COPY_LIMIT = 16 << 20
 #: The reason for an early end in that copy.
 LOST = "the pod of the coordinator was lost"
-#: File in the folder of a host whose pod is to stay after the run.
+#: File in the folder of a host that makes its pod stay after the run.
 _STAY = "stay"
 #: File in the run's folder that ends a hold early.
 _RELEASE = "release"
@@ -68,9 +69,9 @@ INTERRUPTION = "interruption"
 _EXPLAIN_SECONDS = 2.0
 #: The verdict's reason for an early end, if a user or a scheduler ended the run.
 CANCELLED, PREEMPTED = "the run was cancelled", "Slurm preempted the job"
-#: What `scontrol` shows of a job that Slurm preempts, with and without a grace time.
+#: Output of `scontrol` for a job that Slurm preempts, with and without a grace time.
 _PREEMPTED = re.compile(r" PreemptTime=\d| JobState=PREEMPTED ")
-#: Longest time for it, because Slurm kills the job soon after the signal.
+#: Maximum time for `scontrol`, because Slurm kills the job soon after the signal.
 _SHOW_SECONDS = 5.0
 #: Maximum time to copy the evidence after a step, and the same if the previous copy failed.
 _PUBLISH_SECONDS, _PUBLISH_AGAIN_SECONDS = 60.0, 10.0
@@ -98,7 +99,7 @@ class Launch:
     results: str = ""
     #: Copy of the evidence of an earlier attempt, whose finished steps count; empty: none.
     earlier: str = ""
-    #: Number of the job of Slurm in which the coordinator runs; empty: in none.
+    #: Number of the Slurm job in which the coordinator runs; empty if there is none.
     job: str = ""
     #: Maximum number of executions that start at the same time.
     starts: int = MAX_CONCURRENT
@@ -179,7 +180,7 @@ async def coordinate(folder: Path) -> int:
 
 
 async def _cancel_reason(state: Run, job: str) -> str:
-    """Return why the run was cancelled, if what sent the signal has written it, or Slurm shows it.
+    """Return why the run was cancelled, from the file of the signal's sender or from Slurm.
 
     The first line of the file is the reason, the others are hosts that were lost by that. To
     preempt a job, Slurm sends TERM to the coordinator, but not to the batch script.
@@ -210,7 +211,7 @@ async def _cancel_reason(state: Run, job: str) -> str:
 
 
 def _plan_with_edits(path: Path, edited: tuple[str, ...]) -> Plan:
-    """Return the plan. If a user edited what it runs, write that into it: it is another run."""
+    """Return the plan, with the edits if a user changed what it runs: that is another run."""
     plan = read(Plan, json.loads(path.read_text(encoding="utf-8")))
     if edited:
         plan = replace(plan, edited=edited)
@@ -242,7 +243,7 @@ def _conclude(state: Run, launch: Launch, abort_reason: str) -> int:
     """Judge the run, write and print the verdict, and return the exit status.
 
     The packed evidence follows the verdict. If there is a bucket, it only goes to a file, which is
-    printed if the bucket does not take the evidence.
+    printed if the upload to the bucket fails.
     """
     evidence.write_run_end(state.evidence, abort_reason)
     verdict = judge(
@@ -305,7 +306,7 @@ async def _send_all(state: Run, results: str, seconds: float) -> None:
     log, copy = state.folder / evidence.CONSOLE, state.evidence / evidence.CONSOLE
     until = time.monotonic() + _LOG_SECONDS
     try:
-        # Another process may write the log.
+        # Another process may write the log, so wait for the line.
         while line.encode() not in log.read_bytes():
             if time.monotonic() > until:
                 return
@@ -323,7 +324,8 @@ async def _release_hosts(state: Run, launch: Launch) -> None:
     """Tell every other host that the run is over, and wait until their sshds have ended.
 
     If the coordinator has a pod of its own and a host is missing, one of the others stays. Without
-    it their Job would fail, which ends the coordinator's pod before it has sent the evidence.
+    that host their Job would fail, which would end the coordinator's pod before it has sent the
+    evidence.
     """
     others = [h for h in state.hosts if not h.local]
     folder = shlex.quote(str(state.folder))
@@ -338,7 +340,7 @@ async def _release_hosts(state: Run, launch: Launch) -> None:
 
 
 async def _wait_until_closed(host: Host, until: float) -> None:
-    """Wait until the host refuses connections, or twice in a row does not answer."""
+    """Wait until the host refuses connections, or does not answer twice in a row."""
     timeouts = 0
     while time.monotonic() < until and timeouts < 2:
         try:
@@ -470,6 +472,11 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         say(f"  missing: {plain(problem.message, 300)} ({problem.cause})")
     if not found.hosts:
         raise _Aborted("no host answered")
+    # A NetworkPolicy does this for pods, which may also start later.
+    if not launch.register:
+        known = [address for candidate in launch.hosts for address in candidate.addresses]
+        if line := await restrict(state, known):
+            say(f"  {line}")
     if found.problems and plan.require_all_nodes:
         raise _Aborted("not all nodes answered, and requireAllNodes is set")
     for _, reason in NOT_INJECTED.among(faults):
@@ -516,7 +523,7 @@ async def _publish(state: Run, results: str, seconds: float, *, partial: bool = 
 
 
 async def _copy_records(state: Run) -> None:
-    """Copy plan and records so far to another pod: that on the node whose name comes first."""
+    """Copy plan and records so far to another pod: the one on the node whose name comes first."""
     others = [host for host in state.alive() if not host.local]
     if not others or (state.evidence / evidence.RECORDS).stat().st_size > _COPY_LIMIT:
         return
@@ -701,7 +708,7 @@ def _over_deadline(state: Run) -> str:
 
 
 def _stop_unless_all_ranks(state: Run, records: Sequence[Record]) -> None:
-    """Raise _Aborted if other ranks than planned answered: measurements would mean nothing.
+    """Raise _Aborted unless the planned ranks answered: measurements would mean nothing.
 
     Groups with a lost host are skipped: the host is reported and left out of the next steps.
     """

@@ -19,7 +19,7 @@ from accept.core.model import Fact, Metric, Problem
 from accept.core.runner.registration import Registrations
 from accept.core.runner.ssh import Answer, Host, environment, marked_arguments, run
 
-#: Maximum number of ssh handshakes at the same time: they load the coordinator's host.
+#: Maximum number of ssh handshakes at the same time, because they load the coordinator's host.
 _HANDSHAKES = 32
 _CONNECT_SECONDS = 3.0
 _PROBE_SECONDS = 20.0
@@ -27,15 +27,15 @@ _PROBE_SECONDS = 20.0
 #: starts all GPUs.
 _SMI_SECONDS = 90.0
 #: The run starts before the deadline if at most this share of the hosts, or one host, is missing
-#: and no other host has come for this time. A run of fewer hosts waits for all: without one of
-#: them, too little of it is left.
+#: and no other host has answered for this time. A run of fewer hosts waits for all of them, because
+#: without one too little of the run is left.
 _QUORUM_MISSING, _QUORUM_SECONDS, _QUORUM_HOSTS = 0.01, 60.0, 16
-#: Time between two looks for new registrations.
+#: Interval at which new registrations are read.
 _LOOK_SECONDS = 0.1
 _NAME = re.compile(r"(?![-.])[\w.:-]{1,253}")
 #: Hostnames that ssh and mpirun accept. They contain no spaces, which separate words in `group`.
 _HOSTNAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
-#: Up to 999; empty if nvidia-smi is missing.
+#: Number of GPUs up to 999; empty if nvidia-smi is missing.
 _GPU_COUNT = re.compile(r"\d{0,3}", re.ASCII)
 
 #: Folder in which GKE mounts nvidia-smi, as in launchers/env.sh.
@@ -79,7 +79,7 @@ class Found:
     problems: tuple[Problem, ...]
     facts: tuple[Fact, ...]
     metrics: tuple[Metric, ...]
-    #: Why registrations of pods were refused.
+    #: Reasons for refused registrations of pods.
     refused: tuple[str, ...] = ()
 
 
@@ -112,13 +112,13 @@ def ssh_cause(text: str) -> Cause:
 
 @dataclass(kw_only=True)
 class _Search:
-    """The search for all hosts: what it is for, and whether it still waits for hosts."""
+    """The search for all hosts: its input, and whether it still waits for hosts."""
 
     folder: Path
     attempt: str
     topology: str
     handshakes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_HANDSHAKES))
-    #: What pods announced; None if the back end knows all addresses.
+    #: Registrations of pods; None if the back end knows all addresses.
     registrations: Registrations | None = None
     #: Set when the run starts with the hosts that were found.
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -134,7 +134,7 @@ class _Search:
                 self._arrivals.pop(index).set()
 
     def end(self) -> None:
-        """Start the run with the hosts that were found."""
+        """End the search, so that the run starts with the hosts that were found."""
         self.over.set()
         for arrival in self._arrivals.values():
             arrival.set()
@@ -404,7 +404,7 @@ async def _resolve(address: str, port: int) -> str | _Failure:
 async def _knock(address: str, port: int) -> str | _Failure:
     """Return the numeric address at which an sshd sends its banner.
 
-    This costs less than a login, which is only worth trying again if an sshd is there.
+    This costs less than a login, which is only worth another try if an sshd listens.
     """
     addresses = await _addresses(address, port)
     if isinstance(addresses, _Failure):

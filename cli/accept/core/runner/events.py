@@ -13,7 +13,7 @@ from accept.core.serde import Invalid, dump, read
 from accept.core.text import TextEnum
 
 _MARK = "ACCEPT "
-#: Longest record that is read, and most suspects in one.
+#: Maximum length of a record, and maximum number of suspects in one.
 _MAX_LINE, _MAX_SUSPECTS = 4096, 8
 #: Shortest time between two records on the groups of one wave.
 _SECONDS = 5.0
@@ -75,7 +75,7 @@ def parse_event(line: str) -> Event | None:
 
 
 def few(hosts: Sequence[str]) -> tuple[str, ...]:
-    """Return each host once, and not more than one record may have."""
+    """Return each host once, up to the number that one record may contain."""
     return tuple(dict.fromkeys(hosts))[:_MAX_SUSPECTS]
 
 
@@ -87,7 +87,7 @@ def is_bad(record: Record) -> bool:
 def wave_reporter(
     step: str, *, wave: int, waves: int, total: int, bad: int, again: bool
 ) -> Callable[[Record | None], None]:
-    """Report the start of a wave, and return what reports the groups as they end.
+    """Report the start of a wave, and return a function that reports each group when it ends.
 
     `bad` counts the groups of earlier waves of the step. A group without a record counts as done.
     """

@@ -137,7 +137,7 @@ async def execute_wave(
     `ended` is called with each record, or with None for a group that gets none.
 
     A group that the run's deadline ends gets a record only if a host or rank is known to have
-    delayed it: to be late is not a failure of the group.
+    delayed it: a group does not fail because the run is late.
     """
 
     async def execute(index: int, group: Group) -> Record | None:

@@ -1,4 +1,4 @@
-"""Prepare a host for a run, over ssh or in a job of Slurm, and understand what it prints."""
+"""Prepare a host for a run, over ssh or in a Slurm job, and parse what it prints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shlex import quote
 from accept.core import causes
 from accept.core.model import Problem
 
-#: A port, or a part of a version.
+#: Format of a port, or of a part of a version.
 _NUMBER = re.compile(r"\d{1,5}", re.ASCII)
 _PLACE = re.compile(r"[\w./:@+=-]{1,200}")
 #: Seconds that a watchdog waits after all planned times, while the coordinator judges and packs.
@@ -40,9 +40,9 @@ def set_up(
     With `gpus`, a host that shows no NVIDIA GPU is refused. The caller replaces @HOST@ with the
     host's name.
 
-    If the folder exists and is this host's, it is from an earlier try whose connection failed, and
-    is removed. If it is another host's, the two share a file system and would overwrite each other.
-    If it is another user's, it is left alone.
+    An existing folder of this host is left from an earlier try whose connection failed, so it is
+    removed. A folder of another host is an error, because both hosts share a file system and would
+    overwrite each other's files. A folder of another user is an error, too.
     """
     d = quote(folder)
     return (

@@ -15,7 +15,7 @@ from accept.core.nccl_tests.lines import clean
 #: The two lines above the rows of a table of nccl-tests.
 _HEADER = re.compile(rb"# +(?:size +count|\(B\) +\(elements\)) +[ -~]{0,200}")
 _ROW = re.compile(rb" {0,30}\d{1,18} +\d{1,18} +[a-z0-9_]{1,16} +[ -~]{1,200}")
-#: Rows of one table, and lines of all tables of one step.
+#: Maximum number of rows of one table, and of lines of all tables of one step.
 _MAX_ROWS, _MAX_LINES = 25, 200
 
 

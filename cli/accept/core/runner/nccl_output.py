@@ -1,4 +1,4 @@
-"""Keep NCCL's own logs of an execution that failed, also if its ranks were killed."""
+"""Keep NCCL's own logs of an execution that failed, even if its ranks were killed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from accept.core.nccl_tests.nccl_info import is_warning
 from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run
 
-#: Upper limits of what is kept of one host, and of all hosts of an execution, in bytes.
+#: Upper limits of the logs of one host, and of all hosts of an execution, in bytes.
 _HOST_LIMIT, _LIMIT = 512 << 10, 8 << 20
-#: Maximum time in addition to that for the first output, in seconds.
+#: Maximum time after the first output, in seconds.
 _MORE_SECONDS = 20.0
 
 
@@ -29,7 +29,7 @@ def collect_command(folder: Path, mark: str, limit: int) -> str:
 async def keep_logs(state: Run, mark: str, hosts: Sequence[Host], log: Path) -> None:
     """Add the warnings of the ranks to `log`, and write all their logs to a file beside it.
 
-    Its name ends with `.nccl.log`. There is none if NCCL wrote nothing.
+    The name of the file ends with `.nccl.log`. If NCCL wrote nothing, there is no file.
     """
     alive = [host for host in hosts if host.name not in state.lost]
     limit = min(_HOST_LIMIT, _LIMIT // max(1, len(alive)))

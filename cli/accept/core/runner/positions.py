@@ -1,4 +1,4 @@
-"""Find the positions of nodes in the network, as their labels in Kubernetes show them."""
+"""Find the positions of nodes in the network, from their labels in Kubernetes."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Positions:
 
 
 def read_positions(folder: Path, identity: Path = IDENTITY) -> tuple[dict[str, str], str]:
-    """Return node -> position, and why the API server could not be asked; empty: no reason.
+    """Return node -> position, and why the API server could not be queried (empty if it could).
 
-    The positions in the run's folder count. Without any, ask the API server if this pod has the
-    identity for it.
+    The positions in the run's folder come first. If there are none, query the API server, provided
+    that this pod has the identity for it.
     """
     try:
         given = read(Positions, json.loads((folder / POSITIONS).read_text(encoding="utf-8")))

@@ -2,7 +2,7 @@
 
 `pod_entrypoint.sh` of every other pod logs in to the coordinator's pod and appends one line to the
 file `registrations`: attempt, index, node, addresses and the address that the login came from. So
-the coordinator looks up no names. The lines are untrusted.
+the coordinator needs no name lookups. The lines are untrusted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from accept.core.text import decimal, plain
 
 REGISTRATIONS = "registrations"
 _MAX_LINE, _MAX_BYTES = 1000, 8 << 20
-#: Refused registrations that are reported.
+#: Maximum number of refused registrations that are reported.
 _MAX_REFUSED = 100
 
 
@@ -32,7 +32,7 @@ class Registration:
 
 
 class _Refused(Exception):
-    """A registration is not valid: the reason, and the index that it names if that is valid."""
+    """An invalid registration: the reason, and its index if that is valid."""
 
     def __init__(self, reason: str, index: int | None = None) -> None:
         super().__init__(reason)
@@ -47,7 +47,7 @@ class Registrations:
 
     def __init__(self, folder: Path, *, attempt: str, indexes: range) -> None:
         self.by_index: dict[int, Registration] = {}
-        #: Why registrations were refused, and the last reason by index.
+        #: Reasons for refused registrations, and the last reason by index.
         self.refused: list[str] = []
         self.refused_by_index: dict[int, str] = {}
         self._path = folder / REGISTRATIONS
@@ -86,10 +86,10 @@ class Registrations:
         """Return the registration in a line: ATTEMPT INDEX NODE ADDRESS[,ADDRESS…] SOURCE."""
         words = line.split()
         if len(line) > _MAX_LINE or len(words) != 5:
-            raise _Refused("it is not of this version of accept")
+            raise _Refused("it is from another version of accept")
         attempt, number, node, announced, _ = words
         if attempt != self._attempt:
-            raise _Refused(f"it is of another attempt than {self._attempt}")
+            raise _Refused(f"it is not from the attempt {self._attempt}")
         index = decimal(number)
         if index is None or index not in self._indexes:
             first, last = self._indexes.start, self._indexes.stop - 1

@@ -26,8 +26,8 @@ def finished(folder: Path, plan: Plan) -> tuple[Record, ...]:
     """Return the records of the steps that an attempt has finished, and of the sweeps around them.
 
     Each has the name of the attempt that executed it. `folder` is a copy of its evidence that the
-    coordinator made between two steps, or `copy_finished`, so no step in it is half done. Return
-    nothing if the copy is of another plan, or not complete.
+    coordinator made between two steps, or that `copy_finished` made, so every step in it is
+    complete. Return nothing if the copy is of another plan, or not complete.
     """
     try:
         if evidence.read_plan(folder).hash != plan.hash:
@@ -44,15 +44,15 @@ def finished(folder: Path, plan: Plan) -> tuple[Record, ...]:
         return ()
     if not done:
         return ()
-    # The hosts are found again: only that record is left out.
+    # Discovery runs again, so only its record is left out.
     return tuple(r for r in records if r.step != HOSTS_STEP or r.wave > 0)
 
 
 def finished_steps(records: Sequence[Record], plan: Plan, begun: int) -> tuple[str, ...]:
     """Return the ids of the steps that an attempt has finished, in the order of the plan.
 
-    The last one with records may be half done, unless a later one has begun: `begun` is the number
-    of the step that began last, 0 if it is unknown.
+    The last step with records may be incomplete, unless a later one has begun: `begun` is the
+    number of the step that began last, 0 if it is unknown.
     """
     ran = {record.step for record in records}
     numbers = [number for number, step in enumerate(plan.steps, 1) if step.id in ran]

@@ -1,8 +1,8 @@
 """Run the plan in a job of Slurm: one step prepares all nodes, then the coordinator runs here.
 
 The batch script starts this program on the first node. The step starts the run's own sshd on every
-node, so the coordinator needs Slurm no more. At the end the evidence goes to the folder of the run
-on the login node if the nodes see it; otherwise the job stays until the evidence was fetched.
+node, so the coordinator no longer needs Slurm. At the end the evidence goes to the folder of the
+run on the login node if the nodes see it; otherwise the job stays until the evidence is fetched.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _STEP_LOG = "step.log"
 #: Files in the shared folder. `ATTEMPT` is written on the login node. `NODE` shows there that the
 #: nodes see the folder, and `STATUS` that the evidence is complete.
 ATTEMPT, NODE, ARCHIVE, STATUS, JOB_LOG = "attempt", "node", "evidence.tar", "status", "job.log"
-#: The image of the run there, while the nodes import it.
+#: The image of the run in that folder, while the nodes import it.
 IMAGE = "image.sqsh"
-#: A name of a node, as it becomes part of command lines.
+#: Format of node names, which become part of command lines.
 _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
-#: What a task prints before each line of its own: other lines come from the site's scripts.
+#: Prefix of each line that a task prints. Other lines come from the site's scripts.
 _MARK = "accept-node"
 #: The first word of the line with the number of a node in the step.
 _NUMBER = "number"
@@ -61,23 +61,23 @@ _MAX_LINES, _MAX_LINE = 200, 1000
 _CONNECT_SECONDS = 30.0
 #: Seconds for the watchdog to pack the evidence, and to remove the run's folder.
 _PACK_SECONDS, _REMOVE_SECONDS = 60.0, 30.0
-#: Twice the time between two looks of `manage.sh follow`.
+#: Twice the polling interval of `manage.sh follow`.
 _FOLLOW_SECONDS = 1.0
-#: The first one shows launchers/bootstrap_host.sh that it is in the container. By the others,
-#: Enroot adds the devices and the driver of the node.
+#: The first variable shows launchers/bootstrap_host.sh that it runs in the container. The others
+#: make Enroot add the devices and the driver of the node.
 _PYXIS_ENV = {
     "ACCEPT_IN_CONTAINER": "yes",
     "NVIDIA_VISIBLE_DEVICES": "all",
     "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     "MELLANOX_VISIBLE_DEVICES": "all",
 }
-#: For the coordinator. Outside of a container, the batch script has checked it.
+#: Oldest Python for the coordinator. Outside of a container, the batch script checks this.
 _OLDEST_PYTHON = (3, 10)
-#: Longest time to import an image.
+#: Maximum time to import an image.
 _IMPORT_SECONDS = 1800.0
 #: Codes of failures that only a job can detect.
 _OWN_CODES = (Code.SLURM_LAUNCHER, Code.SLURM_RANKS, Code.RESUME_NOT_SENT)
-#: Longest time of the probe of srun as the launcher.
+#: Maximum time of the probe of srun as the launcher.
 _PROBE_SECONDS = 120.0
 #: Maximum number of steps that are created at the same time: each one costs the controller work.
 _STEP_STARTS = 32
@@ -90,7 +90,7 @@ launch "$1" "$ACCEPT_PYTHON" "$ACCEPT_DIR/programs/mpi_ranks.py"
 """
 #: A line of launchers/programs/mpi_ranks.py, and its exit status if it finds no MPI.
 _RANK, _NO_LIBRARY = re.compile(r"rank (\d+) of (\d+)", re.ASCII), 3
-#: What srun prints if it cannot reach the daemon of a node.
+#: Message of srun if it cannot reach the daemon of a node.
 _NOT_LAUNCHED = re.compile(r"Task launch for \S+ failed on node ([\w.-]+): ([^\n]*)")
 
 
@@ -128,12 +128,12 @@ class SlurmRun:
     #: Folder on the login node with its finished steps. If the nodes do not see it, the job brings
     #: them along.
     earlier: str = ""
-    #: Longest time for the nodes to become ready.
+    #: Maximum time for the nodes to become ready.
     start_seconds: float
-    #: Longest life of the watchdogs, and how long they keep evidence.
+    #: Maximum life of the watchdogs, and the time for which they keep evidence.
     life_seconds: float
     keep_seconds: float
-    #: How long the job stays for `accept collect` if the nodes do not see `shared`.
+    #: Time for which the job stays for `accept collect` if the nodes do not see `shared`.
     hold_seconds: float
     #: True if a node without an NVIDIA GPU cannot take part.
     gpus: bool
@@ -143,7 +143,7 @@ class SlurmRun:
     in_container: bool = False
     #: Set if that is a container of Pyxis.
     pyxis: Pyxis | None = None
-    #: What starts the ranks if it is not mpirun, such as `srun-pmix`.
+    #: The program that starts the ranks if it is not mpirun, such as `srun-pmix`.
     launcher: str = ""
 
 
@@ -162,7 +162,7 @@ class _Failed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why the job could not start the run, as it reports that to the login node."""
+    """The reason why the job could not start the run, as reported to the login node."""
 
     code: Code
     message: str
@@ -175,7 +175,7 @@ class Failure:
 
     @staticmethod
     def parse(line: str) -> Failure:
-        """Return the failure of a line, which a job wrote and is not trusted."""
+        """Parse the failure in an untrusted line that a job wrote."""
         first, _, rest = line.partition(" ")
         code = next((code for code in _OWN_CODES if first == code), None)
         if code:
@@ -304,11 +304,11 @@ class Step:
         }
 
     def outcome(self) -> dict[str, Ready | Problem]:
-        """Return what is known of each node now."""
+        """Return the current result of each node."""
         errors = self._errors().splitlines()
         late = "the job's step did not start on it in time"
         if errors:
-            # What srun prints after an error of Pyxis has less to say.
+            # The messages of srun after an error of Pyxis are less precise.
             shown = next((line for line in reversed(errors) if " pyxis: " in line), errors[-1])
             late += f"; {plain(shown, 200)}"
         return {name: self.results.get(name) or _problem(name, late) for name in self._nodes}
@@ -338,9 +338,9 @@ class Step:
 
 
 def node_list(names: Sequence[str]) -> str:
-    """Return names of nodes as Slurm reads them: it knows ranges only at the end of a name.
+    """Return node names in Slurm's notation, with ranges only at the end of a name.
 
-    The names of thousands of nodes would be longer than an argument may be.
+    Without ranges, thousands of names would exceed the maximum length of an argument.
     """
     ending_in_number = [name for name in names if name[-1:].isdigit()]
     others = [name for name in names if not name[-1:].isdigit()]
@@ -417,8 +417,8 @@ class _Driver:
             time.sleep(0.5)
 
     def _coordinate_here(self) -> None:
-        # Slurm sends TERM to all processes of a job. The shell must not end by it, because it
-        # waits for the coordinator, which handles the signal.
+        # Slurm sends TERM to all processes of a job. The shell must ignore it, because it waits for
+        # the coordinator, which handles the signal.
         process = subprocess.Popen(
             ["/bin/sh", "-c", 'trap "" TERM; exec /bin/sh ./coordinate.sh "$0"', sys.executable],
             cwd=self.folder,
@@ -458,7 +458,7 @@ def drive(work: Path) -> int:
             step = Step(run, remaining, job=job, folder=work, restarted=driver.end_for_restart)
             step.wait(until - time.monotonic(), driver.is_over)
             unreachable = step.unreachable()
-            # Slurm has ended such a step on all nodes.
+            # If the step could not start on some nodes, Slurm has ended it on all others.
             results |= unreachable or step.outcome()
             if unreachable:
                 step.end()
@@ -498,7 +498,7 @@ def drive(work: Path) -> int:
 def _imported(
     run: SlurmRun, pyxis: Pyxis, nodes: Sequence[str], own: str, job: str, shared: Path | None
 ) -> Pyxis:
-    """Return the container with all that it mounts, and with an image that was imported once.
+    """Return the container with all its mounts, and with an image that was imported once.
 
     Without a shared folder, or if that fails, each node imports the image itself.
     """
@@ -693,7 +693,7 @@ def _probe_launcher(run: SlurmRun, results: Mapping[str, Ready | Problem], own: 
 
 
 def _deliver(run: SlurmRun, driver: _Driver, shared: Path | None, status: int) -> None:
-    """Copy the evidence to the shared folder; without one, wait until it was fetched."""
+    """Copy the evidence to the shared folder; without one, wait until it is fetched."""
     folder = driver.folder
     archive = _packed(folder)
     if archive and shared:
@@ -705,7 +705,7 @@ def _deliver(run: SlurmRun, driver: _Driver, shared: Path | None, status: int) -
         except OSError as error:
             print(f"problem cannot copy the evidence to {shared}: {error}", flush=True)
         else:
-            # Whoever follows the run reads its exit status in the folder before it is removed.
+            # Leave time to read the exit status in the folder before the folder is removed.
             time.sleep(_FOLLOW_SECONDS)
             return
     print(f"the evidence is kept for {run.hold_seconds:.0f} s: accept collect", flush=True)
@@ -767,7 +767,7 @@ def _clean(run: SlurmRun, nodes: Sequence[str], job: str) -> None:
 def _comment(job: str, text: str) -> None:
     """Show the reason in the job's description, which the login node reads without a shared folder.
 
-    A user may always change the comment of an own job.
+    Users may always change the comment of their own jobs.
     """
     words = ["scontrol", "update", f"JobId={job}", f"Comment=accept: {plain(text, 300)}"]
     subprocess.run(words, capture_output=True, check=False)

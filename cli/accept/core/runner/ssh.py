@@ -1,7 +1,7 @@
 """Run commands on hosts for the coordinator: over the run's own ssh, or directly on its own host.
 
-Connections are kept and shared (ControlMaster). So checking that 1,000 hosts are alive needs no
-handshakes, and a connection that ends shows that its host died.
+Connections are kept and shared (ControlMaster). Therefore checking that 1,000 hosts are alive needs
+no handshakes, and a connection that ends shows that its host died.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 HOST_KEY_ALIAS = "accept-run"
 #: The private key of the run, in its folder: for logins, as host key, and to sign the evidence.
 KEY = "key"
-#: Every OpenSSH reads it, also in FIPS mode.
+#: Type of the key. Every version of OpenSSH supports it, even in FIPS mode.
 KEY_TYPE = "ecdsa"
 
 #: Remote commands print this before their own output. Text before it comes from the login shell:
@@ -136,7 +136,7 @@ def marked_arguments(folder: Path, host: Host, command: str) -> list[str]:
 
 
 def outer_environment() -> dict[str, str]:
-    """Return this process's environment, without what would change how mpirun starts ranks.
+    """Return this process's environment, without variables that change how mpirun starts ranks.
 
     In a job of Slurm, mpirun would start its daemons as steps of the job.
     """

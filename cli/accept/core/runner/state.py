@@ -130,10 +130,11 @@ async def lose_silent_hosts(state: Run, hosts: Sequence[Host]) -> tuple[Problem,
 
 
 async def lose_silent(state: Run, answers: Iterable[tuple[Host, Answer]]) -> tuple[Problem, ...]:
-    """Mark hosts as lost whose answer does not begin as that of ALIVE; return their problems.
+    """Mark hosts as lost if they do not answer as ALIVE requires; return their problems.
 
-    Each gets a second chance before, because a busy host or coordinator may be late once. Another
-    host of the run shows whether the host is gone, or only the path from the coordinator to it.
+    Each host gets a second chance first, because a busy host or coordinator may be late once.
+    Another host of the run shows whether the host is gone, or only the path from the coordinator to
+    it.
     """
     silent = [host for host, answer in answers if not _is_alive(answer)]
     second_answers = await asyncio.gather(*(state.ask(host, ALIVE) for host in silent))

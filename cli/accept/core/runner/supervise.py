@@ -72,7 +72,7 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
         async with state.starts:
             process = await _start(state, hosts, command)
             copying = asyncio.create_task(_copy(process, path, started, failed))
-            # A start lasts until the first output: launching is what loads the first host.
+            # A start lasts until the first output, because launching loads the first host.
             first_output = asyncio.create_task(started.wait())
             await asyncio.wait(
                 {first_output, copying}, timeout=ASK_SECONDS, return_when=asyncio.FIRST_COMPLETED

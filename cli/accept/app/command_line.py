@@ -1,0 +1,177 @@
+"""Make the command line from the declared commands, and run the command that the words name.
+
+Typer reads annotations, so they are objects here and not text.
+"""
+
+import os
+import re
+from collections.abc import Iterable, MutableMapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from accept import __version__
+from accept.app import help as layout
+from accept.app.commands import COMMANDS, summary
+from accept.app.options import Panel, with_groups
+from accept.core.error_codes import Code
+from accept.core.errors import BadInput, Exit
+from accept.core.text import decimal, plain
+
+if TYPE_CHECKING:
+    from typer._click import Context, HelpFormatter
+
+_HELP_OPTIONS = ["-h", "--help"]
+
+
+class _Group(TyperGroup):
+    """All commands."""
+
+    def format_help(self, ctx: "Context", formatter: "HelpFormatter") -> None:  # noqa: ARG002
+        """Write the short help."""
+        formatter.write(short_help() + "\n")
+
+
+class _Command(TyperCommand):
+    """A command, whose help shows its options in groups."""
+
+    def format_options(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        """Write the arguments, then the options of each panel."""
+        rows: dict[str, list[tuple[str, str]]] = {panel: [] for panel in ("Arguments", *Panel)}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is None:
+                continue
+            panel = getattr(param, "rich_help_panel", None) or Panel.OTHER
+            is_argument = param.param_type_name == "argument"
+            rows["Arguments" if is_argument else panel].append(record)
+        # One width for all: the longest option would otherwise move the texts of its panel only.
+        width = min(28, max((len(name) for all_ in rows.values() for name, _ in all_), default=0))
+        for title, records in rows.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl([(name.ljust(width), text) for name, text in records], 30)
+
+
+def short_help() -> str:
+    """Return the help with the main commands."""
+    return layout.short_help({name: summary(name) for name in COMMANDS})
+
+
+def command_line(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """Return the command line with the commands in `names`; all by default."""
+    app = typer.Typer(
+        cls=_Group,
+        invoke_without_command=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": _HELP_OPTIONS, "max_content_width": 100},
+    )
+    app.callback()(_accept)
+    for name in names:
+        app.command(name, cls=_Command, short_help=summary(name))(with_groups(COMMANDS[name]))
+    return app
+
+
+def call(words: Sequence[str]) -> int:
+    """Run the command that the words after the program's name give, and return its exit code.
+
+    Raises BadInput if they are not a valid command line.
+    """
+    script = layout.program()
+    if f"_{script.upper().replace('-', '_')}_COMPLETE" in os.environ:
+        return _complete(script)
+    _refuse_blank_words(script, words)
+    first = words[0] if words else ""
+    if first == "help" and len(words) == 2 and words[1] in COMMANDS:
+        first, words = words[1], (words[1], _HELP_OPTIONS[-1])
+    if first and not first.startswith("-") and first not in COMMANDS:
+        from accept.core.serde import did_you_mean
+
+        raise BadInput(
+            f"there is no command {plain(first, 60)!r}",
+            code=Code.USAGE,
+            hint=f"{did_you_mean(first, COMMANDS)}all commands: accept help all",
+        )
+    # Declaring only the command that runs saves Typer the work for all others.
+    names = (first,) if first in COMMANDS else ()
+    try:
+        code: int = command_line(names)(args=words, prog_name=script, standalone_mode=False)
+    except typer.TyperException as error:
+        message = " ".join(error.format_message().split())
+        raise BadInput(
+            re.sub(r"is not a valid (int|float)\b( range)?", "is not a valid number", message),
+            code=Code.USAGE,
+            hint=f"usage and examples: {' '.join(filter(None, (script, *names, '--help')))}",
+        ) from None
+    return code
+
+
+def _complete(script: str) -> int:
+    """Print what the shell asks for: a script for completion, or the words that can follow.
+
+    A failure prints nothing, because it would appear in the line that the user types.
+    """
+    _join_values(os.environ)
+    try:
+        command_line()(args=(), prog_name=script)
+    except SystemExit:
+        pass
+    except Exception:
+        return Exit.INTERNAL
+    return Exit.PASS
+
+
+def _join_values(environment: MutableMapping[str, str]) -> None:
+    """Drop the words "=" that bash makes of --machine=a4, so that Typer sees --machine a4."""
+    words = environment.get("COMP_WORDS", "").split("\n")
+    place = decimal(environment.get("COMP_CWORD", ""))
+    if place is None or "=" not in words:
+        return
+    dropped = [
+        index
+        for index, (before, word) in enumerate(pairwise(words), 1)
+        if word == "=" and before.startswith("--")
+    ]
+    kept = [word for index, word in enumerate(words) if index not in dropped]
+    environment["COMP_WORDS"] = "\n".join(kept)
+    environment["COMP_CWORD"] = str(place - sum(index < place for index in dropped))
+
+
+def _refuse_blank_words(script: str, words: Sequence[str]) -> None:
+    """Raise BadInput for an empty value on the command line: most likely an unset shell variable.
+
+    Without this, `--machine "$MACHINE"` would start a run other than the intended one.
+    """
+    for before, word in pairwise((script, *words)):
+        option, equals, value = word.partition("=")
+        is_long_option = option.startswith("--") and bool(equals)
+        if not (value if is_long_option else word).strip():
+            raise BadInput(
+                f"the value after {plain(option if is_long_option else before, 100)} is empty",
+                code=Code.OPTION_EMPTY,
+                hint="give a value or leave it out; is a shell variable unset?",
+            )
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - Typer's signature
+    if value:
+        typer.echo(f"accept {__version__}")
+        raise typer.Exit
+
+
+def _accept(
+    parsed: typer.Context,
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    if parsed.invoked_subcommand is None:
+        typer.echo(short_help())
+        raise typer.Exit

@@ -1,0 +1,1 @@
+"""Generate the parts of the documentation site that the program and its data determine."""

@@ -1,0 +1,193 @@
+"""The site file of commands that name none: where it is found, and what it must not change."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from tests.factories import sample_evidence
+from tests.factories.command_line import Done, accept
+from tests.factories.paths import TESTS
+
+from accept.config import site_file
+from accept.core.error_codes import Code
+from accept.evidence import rundir
+
+#: A site file that changes a plan, and the option that shows it.
+SITE = "name: found\nparameters: {all-reduce: {max: 64K}}\n"
+PLAN = ("run", "-m", "cpu", "--dry-run", "-v")
+
+
+@pytest.fixture(autouse=True)
+def home(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder, with an empty folder of settings."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    """Return the user's own site file, which does not exist yet."""
+    path = tmp_path / "config" / "accept" / "site.yaml"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def uses(done: Done) -> bool:
+    """Return True if the run has the parameter of SITE."""
+    assert done.code == 0, done.err
+    return "max 64K" in done.err
+
+
+class TestASiteFile:
+    def test_in_the_working_folder_is_used_and_named(self, home: Path) -> None:
+        (home / "site.yaml").write_text(SITE)
+        done = accept(*PLAN)
+        assert uses(done)
+        assert "site file: site.yaml" in done.err
+
+    def test_is_named_with_quiet_too(self, home: Path) -> None:
+        (home / "site.yaml").write_text(SITE)
+        assert len(accept("run", "-m", "cpu", "--dry-run", "-q").err.splitlines()) == 1
+
+    def test_in_the_users_settings_is_used_and_named(self, config_file: Path) -> None:
+        config_file.write_text(SITE)
+        done = accept(*PLAN)
+        assert uses(done)
+        assert f"site file: {config_file}" in done.err
+
+    def test_in_the_home_folder_is_used_without_xdg(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path / "me"))
+        for value in ("", "relative"):
+            monkeypatch.setenv("XDG_CONFIG_HOME", value)
+            assert site_file.candidates()[1] == tmp_path / "me/.config/accept/site.yaml"
+
+    def test_in_the_working_folder_comes_first(self, home: Path, config_file: Path) -> None:
+        (home / "site.yaml").write_text(SITE)
+        config_file.write_text("name: other\n")
+        assert uses(accept(*PLAN))
+
+    def test_that_is_named_comes_before_both(self, home: Path, config_file: Path) -> None:
+        (home / "site.yaml").write_text(SITE)
+        (home / "own.yaml").write_text("name: own\n")
+        done = accept(*PLAN, "--site", "own.yaml")
+        assert not uses(done)
+        assert "site file:" not in done.err
+
+    def test_is_left_out_with_none(self, home: Path) -> None:
+        (home / "site.yaml").write_text(SITE)
+        done = accept(*PLAN, "--site", "none")
+        assert not uses(done)
+        assert "site file:" not in done.err
+
+    def test_with_an_error_is_named_in_it(self, home: Path) -> None:
+        (home / "site.yaml").write_text("nam: x\n")
+        done = accept(*PLAN)
+        assert done.code == 2
+        assert "site.yaml:1" in done.err
+
+    def test_is_listed(self, home: Path, config_file: Path) -> None:
+        (home / "site.yaml").write_text(SITE)
+        listed = json.loads(accept("list", "sites", "--json").out)["sites"]
+        assert [entry["name"] for entry in listed] == ["site.yaml", str(config_file), "example"]
+
+    @pytest.mark.parametrize("command", ["run", "submit", "render", "drill"])
+    def test_is_used_by_every_command_that_plans(self, home: Path, command: str) -> None:
+        (home / "site.yaml").write_text(SITE)
+        more = ["--out", "run"] if command == "render" else ["--dry-run"]
+        done = accept(command, "-m", "cpu", *more)
+        assert done.code == 0, done.err
+        assert "site file: site.yaml" in done.err
+
+    def test_does_not_change_a_rendered_run(self, home: Path) -> None:
+        assert accept("render", "-m", "cpu", "-n", 1, "--out", "run").code == 0
+        (home / "site.yaml").write_text(SITE)
+        done = accept("submit", "run", "--dry-run", "-v")
+        assert not uses(done)
+        assert "site file:" not in done.err
+
+
+class TestAFileOfOthers:
+    """A site file names programs to run."""
+
+    def test_is_not_used_if_everybody_can_write_it(self, home: Path) -> None:
+        (home / "site.yaml").write_text(SITE)
+        (home / "site.yaml").chmod(0o666)
+        done = accept(*PLAN)
+        assert not uses(done)
+        assert Code.SITE_IGNORED in done.err
+        assert uses(accept(*PLAN, "--site", "site.yaml"))
+
+    @pytest.mark.parametrize("what", ["file", "link"])
+    def test_is_not_used_if_another_user_owns_it(self, home: Path, what: str) -> None:
+        if os.getuid() != 0:
+            pytest.skip("only root can give a file away")
+        path = home / "site.yaml"
+        if what == "link":
+            (home / "own.yaml").write_text(SITE)
+            path.symlink_to("own.yaml")
+        else:
+            path.write_text(SITE)
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+        done = accept(*PLAN)
+        assert not uses(done)
+        assert Code.SITE_IGNORED in done.err
+
+    def test_is_not_used_if_it_is_a_folder(self, home: Path) -> None:
+        (home / "site.yaml").mkdir()
+        assert not uses(accept(*PLAN))
+
+
+class TestEvidence:
+    """Commands that judge or read evidence use no site file."""
+
+    #: It would replace a bound of each run, and its errors would end every command that reads it.
+    HOSTILE = "expect: ['all-reduce<=0']\nbackend: nonsense\n"
+
+    def test_has_the_same_verdict_with_any_site_file(
+        self, home: Path, config_file: Path, runs: Path
+    ) -> None:
+        data = TESTS / "data"
+        older = [path.parent for path in sorted((data / "evidence-0.1").glob("*/plan.json"))]
+        assert len(older) == 2
+        sample_evidence.write(runs / "good" / rundir.EVIDENCE)
+        sample_evidence.write(runs / "bad" / rundir.EVIDENCE, status=1)
+        copies = [shutil.copytree(path, home / path.name) for path in (data / "nccl-logs", *older)]
+        places = [runs / "good", runs / "bad", *copies]
+
+        def judged() -> list[tuple[int, str]]:
+            found = []
+            for place in places:
+                for words in (["judge", place, "--json"], ["report", place, "--format", "md"]):
+                    done = accept(*words)
+                    assert "site file:" not in done.err
+                    found.append((done.code, done.out))
+            return found
+
+        before = judged()
+        assert any(code == 3 for code, _ in before)
+        for path in (home / "site.yaml", config_file):
+            path.write_text(self.HOSTILE)
+        assert judged() == before
+
+    def test_that_contains_a_site_file_is_judged_without_it(self, home: Path, runs: Path) -> None:
+        folder = runs / "one" / rundir.EVIDENCE
+        sample_evidence.write(folder)
+        before = accept("judge", folder, "--json").out
+        archive = home / "sent.tar.gz"
+        (home / "site.yaml").write_text(self.HOSTILE)
+        with tarfile.open(archive, "w:gz") as packed:
+            packed.add(folder, "evidence")
+            packed.add(home / "site.yaml", "site.yaml")
+        assert (
+            json.loads(accept("judge", archive, "--json").out)["state"]
+            == json.loads(before)["state"]
+        )

@@ -1,0 +1,85 @@
+"""`accept doctor`: hosts with the same result are one line, and the last line is the answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from unittest import mock
+
+import pytest
+from tests.factories.command_line import Done, accept
+
+from accept import backends
+from accept.backends.requirements import Need, Requirement
+from accept.core.errors import Exit
+
+pytestmark = pytest.mark.usefixtures("runs")
+
+HOSTS = tuple(f"node{number:02}" for number in range(1, 65))
+
+
+def need(host: str, found: str = "/usr/sbin/sshd", *, good: bool = True, advice: str = "") -> Need:
+    """Return one line about one host."""
+    return Need(
+        code=Requirement.TOOL, host=host, what="sshd", good=good, found=found, advice=advice
+    )
+
+
+def doctor(needs: Sequence[Need], *words: str) -> Done:
+    """Call `accept doctor` on hosts with these results."""
+    with mock.patch.object(backends.BACKENDS["ssh"], "doctor", return_value=tuple(needs)):
+        return accept("doctor", "--hosts", "node[01-64]", "-m", "cpu", *words)
+
+
+def missing(host: str) -> Need:
+    text = f"ssh: Could not resolve hostname {host}: Name or service not known"
+    return need(host, text, good=False, advice=f"try: ssh {host}")
+
+
+class TestHostsThatAllHaveEverything:
+    DONE = staticmethod(lambda *words: doctor([need(host) for host in HOSTS], *words))
+
+    def test_are_one_line_and_ready(self) -> None:
+        done = self.DONE()
+        lines = done.out.splitlines()
+        assert done.code == Exit.PASS
+        (line,) = [line for line in lines if "sshd" in line]
+        assert line.startswith("ok ")
+        assert "64 hosts: node[01-64]: " in line
+        assert lines[-1].startswith("ready ")
+
+    def test_lead_to_the_run_with_the_same_options(self) -> None:
+        with mock.patch("sys.argv", ["accept", "doctor", "--hosts", "node[01-64]", "-v"]):
+            done = self.DONE("--suite", "standard")
+        assert "next: accept run --hosts 'node[01-64]' -m cpu --suite standard\n" in done.err
+
+    def test_are_ready_in_the_json(self) -> None:
+        found = json.loads(self.DONE("--json").out)
+        assert found["ready"] is True
+        assert len(found["needs"]) == 64
+
+
+class TestHostsThatLackTheSame:
+    DONE = staticmethod(
+        lambda *words: doctor([*map(need, HOSTS[:60]), *map(missing, HOSTS[60:])], *words)
+    )
+
+    def test_are_one_line_although_messages_name_them(self) -> None:
+        lines = [line for line in self.DONE().out.splitlines() if line.startswith("missing")]
+        assert len(lines) == 1
+        assert "4 hosts: node[61-64]" in lines[0]
+
+    def test_are_named_in_the_last_line(self) -> None:
+        done = self.DONE()
+        last = done.out.splitlines()[-1]
+        assert done.code == Exit.NOT_STARTED
+        assert last.startswith("not ready ")
+        assert "node[61-64]" in last
+
+    def test_are_not_ready_in_the_json(self) -> None:
+        assert json.loads(self.DONE("--json").out)["ready"] is False
+
+
+def test_a_host_whose_name_is_a_part_of_anothers_keeps_its_own_line() -> None:
+    done = doctor([missing("node1"), need("node10", "node1 is its alias", good=False)])
+    assert len([line for line in done.out.splitlines() if line.startswith("missing")]) == 2

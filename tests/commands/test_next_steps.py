@@ -1,0 +1,73 @@
+"""Each command shows what to type next, and the line works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.factories import sample_evidence
+from tests.factories.command_line import accept
+from tests.factories.paths import TESTS
+
+pytestmark = pytest.mark.usefixtures("runs")
+
+
+def next_steps(*words: object) -> list[str]:
+    """Call a command, and return the commands of the lines that start with "next:"."""
+    done = accept(*words)
+    assert "next: " not in done.out
+    return re.findall(r"^ +[0-9.]+ s  next: (.*)$", done.err, re.MULTILINE)
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_rendered_folder_is_submitted(work: Path) -> None:
+    (step,) = next_steps("render", "-m", "cpu", "-n", 1, "--out", work / "one")
+    words = shlex.split(step)
+    assert words[:2] == ["accept", "submit"]
+    assert accept(*words[1:], "--dry-run").code == 0
+
+
+def test_values_for_helm_are_installed() -> None:
+    (step,) = next_steps("render", "-m", "cpu", "-n", 2, "--site", TESTS / "site.yaml")
+    assert step.startswith("helm install ")
+    assert "accept chart" in step
+
+
+def test_collected_evidence_is_judged(runs: Path) -> None:
+    sample_evidence.write(runs / "one" / "evidence")
+    (step,) = next_steps("collect", "one")
+    assert accept(*shlex.split(step)[1:]).code == 0
+
+
+def test_a_ready_machine_is_tested() -> None:
+    (step,) = next_steps("doctor", "-m", "cpu", "--only", "inventory", "-v")
+    assert step == "accept run -m cpu --only inventory"
+    assert accept(*shlex.split(step)[1:], "--dry-run").code == 0
+
+
+def test_logs_without_a_run_get_a_report_that_is_printed(work: Path) -> None:
+    shutil.copytree(TESTS / "data" / "nccl-logs", work / "my logs")
+    (step,) = next_steps("judge", "my logs")
+    words = shlex.split(step)
+    assert accept(*words[1 : words.index(">")]).out.startswith("<!doctype html>")
+
+
+def test_a_report_is_opened(runs: Path) -> None:
+    sample_evidence.write(runs / "one" / "evidence")
+    assert len(next_steps("report", "one")) == 1
+
+
+def test_quiet_commands_show_none(runs: Path) -> None:
+    sample_evidence.write(runs / "one" / "evidence")
+    assert next_steps("collect", "one", "-q") == []
