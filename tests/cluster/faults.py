@@ -161,7 +161,7 @@ class FaultRecord:
             return None
         done, workstation, judged = self._judged
         return Observation(
-            on=self._on,
+            on=_for_readers(self._on),
             exit=done.exit,
             seconds=done.ended - self._began,
             evidence=Check.EVIDENCE in workstation.checked,
@@ -190,11 +190,13 @@ def _verdict(done: Done) -> dict[str, str]:
     return {
         "state": result["state"],
         "causes": _listed([*causes, *interruption]),
-        # The name of this machine has no meaning for readers of the page.
-        "named": _listed(
-            each["name"].replace(os.uname().nodename, "localhost") for each in result["suspects"]
-        ),
+        "named": _listed(_for_readers(each["name"]) for each in result["suspects"]),
     }
+
+
+def _for_readers(text: str) -> str:
+    """Return a text without the name of this machine, which has no meaning on the page."""
+    return text.replace(os.uname().nodename, "localhost")
 
 
 def _listed(texts: Iterable[str]) -> str:
