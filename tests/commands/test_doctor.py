@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -57,6 +58,15 @@ class TestHostsThatAllHaveEverything:
         found = json.loads(self.DONE("--json").out)
         assert found["ready"] is True
         assert len(found["needs"]) == 64
+
+
+def test_rows_that_cannot_be_checked_are_unknown_and_named_in_the_last_line() -> None:
+    done = doctor([need("node01"), replace(need("node01"), what="image", checked=False)])
+    lines = done.out.splitlines()
+    assert done.code == Exit.PASS
+    assert [line.split()[0] for line in lines if "node01: " in line] == ["ok", "unknown"]
+    assert lines[-1].startswith("ready ")
+    assert lines[-1].endswith("; not checked: image")
 
 
 class TestHostsThatLackTheSame:

@@ -99,8 +99,10 @@ def do_init(
     words = ["accept", "doctor"]
     if machine := chosen.get("machine") or answers.machine:
         words += ["--machine", machine]
-    if name == _DEFAULT:
-        words += ["--nodes", "2", *([] if chosen.get("image") else ["--image", "IMAGE"])]
+    if name in (_DEFAULT, "slurm"):
+        words += ["--nodes", "2"]
+    if name == _DEFAULT and not chosen.get("image"):
+        words += ["--image", "IMAGE"]
     if out.resolve() != Path(site_file.NAME).resolve():
         words += ["--site", str(out)]
     terminal.result(file, str(out))

@@ -56,7 +56,8 @@ def _rows(needs: Sequence[Need], checks: Sequence[str]) -> Iterator[tuple[str, s
     """Yield the requirements, those of hosts with the same result together, and the conclusion."""
     for alike in _grouped(needs):
         need = alike[0]
-        yield "ok" if need.good else "missing", f"{_hosts(alike)}: {need.what}: {need.found}"
+        state = "unknown" if not need.checked else "ok" if need.good else "missing"
+        yield state, f"{_hosts(alike)}: {need.what}: {need.found}"
         if not need.good and need.checks:
             yield "", f"needed by {shortened(need.checks, 4)}"
         if need.advice:
@@ -71,7 +72,9 @@ def _rows(needs: Sequence[Need], checks: Sequence[str]) -> Iterator[tuple[str, s
         yield "not ready", f"{count(len(missing), 'requirement')} missing on {bad}"
     else:
         hosts = folded(tuple(dict.fromkeys(need.host for need in needs)))
-        yield "ready", f"nothing is missing on {hosts or 'this machine'}"
+        unknown = tuple(dict.fromkeys(need.what for need in needs if not need.checked))
+        open_questions = f"; not checked: {', '.join(unknown)}" if unknown else ""
+        yield "ready", f"nothing is missing on {hosts or 'this machine'}{open_questions}"
 
 
 def _grouped(needs: Sequence[Need]) -> list[list[Need]]:

@@ -60,8 +60,7 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
                 advice="ask for GresTypes=gpu in slurm.conf, or set slurm.gres: none",
             )
         )
-    if run.site.container.image:
-        needs.append(_container(run))
+    needs.append(_container(run) if run.site.container.image else _tools())
     needs.append(_results(run))
     needs.append(_start(run))
     return tuple(needs)
@@ -93,8 +92,21 @@ def _container(run: Resolved) -> Need:
     if pyxis:
         return _need(row, good=True, found=f"Pyxis, with the image {pyxis.image}")
     names = " or ".join(run.site.container.runtimes(in_job=True))
-    found = f"not checked: every node needs {names}, and {run.site.container.image}"
+    found = f"every node needs {names}, and {run.site.container.image}"
     return replace(_need(row, good=True, found=found), checked=False)
+
+
+def _tools() -> Need:
+    """Return what the nodes need; only a job could look at them."""
+    found = "every node needs Open MPI; checks need torch or nccl-tests (tools: in the site file)"
+    return Need(
+        code=Requirement.TOOL,
+        host="slurm",
+        what="tools of the nodes",
+        good=True,
+        checked=False,
+        found=found,
+    )
 
 
 def _results(run: Resolved) -> Need:
