@@ -14,7 +14,7 @@ from accept.core.model import PlannedMachine
 from accept.core.serde import Bounds, Doc, Invalid, known
 from accept.core.text import count, parse_size
 
-Rate = Annotated[float, Bounds(min=0.1), Doc("One direction of each GPU, in 10^9 bytes a second.")]
+Rate = Annotated[float, Bounds(min=0.1), Doc("One direction of each GPU, in 10^9 bytes per second.")]
 
 
 class Confidence(StrEnum):
@@ -38,7 +38,7 @@ class Peaks:
     ] = field(default_factory=dict)
     memory_gbytes_per_second: Annotated[
         Annotated[float, Bounds(min=1)] | None,
-        Doc("Memory, reads and writes together, in 10^9 bytes a second."),
+        Doc("Memory, reads and writes together, in 10^9 bytes per second."),
     ] = None
     source: Url
 

@@ -147,7 +147,7 @@ def _files(root: Path, limits: Limits) -> Iterator[tuple[Path, Parts, bool]]:
         folder, parts = folders.pop()
         if len(parts) > limits.folders:
             raise BadEvidence(
-                f"{plain(root)} has more than {limits.folders} folders in each other",
+                f"{plain(root)} has more than {limits.folders} levels of folders",
                 code=Code.LOGS_TOO_MANY,
                 hint="name the folder of the logs",
             )

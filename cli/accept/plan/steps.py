@@ -113,7 +113,7 @@ def steps_of(
             continue
         planned_waves = waves(groups, hosts, rounds=pair_round_count, seed=seed, ranks=ranks)
         if not planned_waves or (groups.of_rails and ranks == 1):
-            reason = "one node" if nodes == 1 else "one rank a node"
+            reason = "one node" if nodes == 1 else "one rank per node"
             skipped.append(Skipped(check=check.name, reason=f"{groups}: {reason}", optional=True))
             continue
         largest = max(len(group.hosts) for wave in planned_waves for group in wave)

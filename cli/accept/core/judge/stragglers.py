@@ -157,7 +157,7 @@ def _suspects(
                     cause=Cause.SLOW_OUTLIER,
                     strength=Strength.MODERATE,
                     why=f"the others wait for {device_label(host, rank.rank, rank.gpu)}: it "
-                    f"computes for {rank.value:.3g} s a step, the median is {median:.3g} s",
+                    f"computes for {rank.value:.3g} s per step, the median is {median:.3g} s",
                     evidence=(record.log,) if record.log else (),
                 )
             )
@@ -176,7 +176,7 @@ def _finding(
     longest = 1 / limit if limit > 0 else float("inf")
     names = host_list([device_label(rank.host, rank.rank, rank.gpu) for rank in slow])
     what = f"step {record.step}, {count} ranks"
-    text = f"none computes for more than {longest:.3g} s a step, the median is {median:.3g} s"
+    text = f"none computes for more than {longest:.3g} s per step, the median is {median:.3g} s"
     return Finding(
         check=check,
         judgement=Judgement.POPULATION,
