@@ -89,7 +89,7 @@ class TestASiteFile:
         assert "site file:" not in done.err
 
     def test_with_an_error_is_named_in_it(self, home: Path) -> None:
-        (home / "site.yaml").write_text("nam: x\n")
+        (home / "site.yaml").write_text("naam: x\n")
         done = accept(*PLAN)
         assert done.code == 2
         assert "site.yaml:1" in done.err

@@ -15,8 +15,8 @@ from tests.cluster.machines import HostGone
 _INTERVAL = 0.05
 #: A host that sends more bytes than this between two looks measures its largest size.
 _BUSY = 200_000
-#: The starts of two waves are farther apart than this many seconds.
-_QUIET = 4.0
+#: A host that is busy after this many seconds of quiet measures in another wave.
+_QUIET = 1.0
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def test_a_connection_that_drops_while_watching_is_survived(make_lab: Make) -> N
     run.wait_for("1/2]")
     lab.hosts.unplug()
     # ssh gives up 30 s after the last sign of life, and the next two find nobody.
-    run.wait_for("no connection to h1; the run goes on there")
+    run.wait_for("no connection to h1; the run may go on there")
     lab.hosts.plug()
     done = run.wait()
     assert done.ending == ("pass", 0), done.err

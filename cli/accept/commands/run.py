@@ -411,7 +411,7 @@ def _send_evidence(job: Job, folder: Path, terminal: Terminal) -> bool:
     destination = f"{location.rstrip('/')}/runs/{job.attempt}"
     terminal.progress(f"sending the evidence to {destination}")
     if error := bucket.send(target, location, attempt=job.attempt):
-        terminal.progress(f"not sent: {error}")
+        terminal.progress(f"not sent to {destination}: {error}")
         terminal.progress(
             f"the evidence is in {target}; to send it again: accept collect {job.attempt}"
         )

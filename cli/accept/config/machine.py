@@ -14,7 +14,9 @@ from accept.core.model import PlannedMachine
 from accept.core.serde import Bounds, Doc, Invalid, known
 from accept.core.text import count, parse_size
 
-Rate = Annotated[float, Bounds(min=0.1), Doc("One direction of each GPU, in 10^9 bytes per second.")]
+Rate = Annotated[
+    float, Bounds(min=0.1), Doc("One direction of each GPU, in 10^9 bytes per second.")
+]
 
 
 class Confidence(StrEnum):

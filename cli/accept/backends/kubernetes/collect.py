@@ -289,10 +289,12 @@ def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
     console = target / evidence.CONSOLE
     pod = state.first.name if state.first else ""
     saved = folder / CLUSTER_FOLDER / "logs" / f"{pod}.{MAIN_CONTAINER}.log"
-    if not pod or not saved.is_file():
-        saved = folder / FOLLOWED
-    if saved.is_file():
-        shutil.copyfile(saved, console)
+    missing = ["the log of index 0"]
+    # A pod that was deleted may be gone, and its log with it or in parts.
+    for file in (saved, folder / FOLLOWED):
+        if not file.is_file():
+            continue
+        shutil.copyfile(file, console)
         try:
             with console.open("rb") as log_lines:
                 evidence.unpack(log_lines, "the log of index 0")
@@ -301,8 +303,6 @@ def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
         else:
             where = place_of(job).results or "index 0 alone, which no longer holds them"
             return [f"the raw logs: they were written to {where}"]
-    else:
-        missing = ["the log of index 0"]
     if state.first is not None and state.first.code in _VERDICTS:
         raise _evidence_elsewhere(job, state.first.code, missing[0], saved)
     kept, reasons = _kept_for_coordinator(job, state, folder)
