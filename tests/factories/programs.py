@@ -149,6 +149,10 @@ def _mpirun(ranks: int) -> list[str]:
         "--mca",
         "btl",
         "tcp,self",
+        # Other tests create and remove interfaces of this machine.
+        "--mca",
+        "btl_tcp_if_include",
+        "lo",
     ]
     return [
         str(_BIN / "mpirun"),
