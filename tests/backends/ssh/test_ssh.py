@@ -213,14 +213,14 @@ class TestAFirstHostThatDoesNotAnswer:
         (node / "sshd.pid").write_text(f"{sshd.pid} {start_of(sshd.pid)}\n")
 
     @pytest.mark.usefixtures("disconnected")
-    def test_is_lost_within_two_minutes_if_the_others_have_lost_the_coordinator(
+    def test_is_lost_after_one_or_two_questions_if_the_others_have_lost_the_coordinator(
         self, node: Path, clock: Clock
     ) -> None:
         began = clock.now
         with pytest.raises(FirstHostLost) as error:
             backend.watch(job_in(node, "h1", "h2", "h3"), folder=node, say=ignore, log=ignore)
         assert (error.value.lost, error.value.others) == (("h1",), ("h2", "h3"))
-        assert clock.now - began < 120
+        assert clock.now - began < 150
 
     @pytest.mark.usefixtures("disconnected")
     def test_is_not_lost_if_it_answers_after_a_minute(

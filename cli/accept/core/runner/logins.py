@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from accept.core import evidence
-from accept.core.runner.ssh import Host
+from accept.core.runner.ssh import Host, command_elsewhere
 from accept.core.runner.state import Run
 from accept.core.text import plain
 
@@ -93,11 +93,5 @@ async def _write(state: Run, lines: Sequence[str]) -> None:
 
 async def _is_refused(state: Run, host: Host, to: Host) -> bool:
     """Return True if `to` refuses a new login from `host`."""
-    folder = shlex.quote(str(state.folder))
-    options = f"-o ControlPath=none -o ConnectTimeout=3 -o HostName={to.address} -o Port={to.port}"
-    command = (
-        f'cd {folder} && sed "s|@FOLDER@|$PWD|" ssh_config.in >ssh_config.try && '
-        f"ssh -F ssh_config.try {options} {shlex.quote(to.name)} true 2>&1"
-    )
-    answer = await state.ask(host, command)
+    answer = await state.ask(host, f"{command_elsewhere(state.folder, to, 'true')} 2>&1")
     return "permission denied" in answer.out.lower()
