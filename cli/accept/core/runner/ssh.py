@@ -126,7 +126,8 @@ def command_elsewhere(folder: Path, host: Host, command: str) -> str:
     options = f"-o HostName={host.address} -o Port={host.port} -o ConnectTimeout=5"
     return (
         f'cd {own} && sed "s|@FOLDER@|$PWD|" ssh_config.in > ssh_config.own && '
-        f"exec ssh -F ssh_config.own -o ControlPath=none {options} {host.name} {shlex.quote(command)}"
+        f"exec ssh -F ssh_config.own -o ControlPath=none {options} {host.name} "
+        f"{shlex.quote(command)}"
     )
 
 
