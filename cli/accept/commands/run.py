@@ -199,9 +199,9 @@ def send_results(judged: Judged, terminal: Terminal) -> None:
     folder = judged.folder.parent
     job = backends.load_job(folder)
     report = folder / rundir.REPORT
-    if not _send_evidence(job, folder, terminal) or not report.is_file():
+    location = _send_evidence(job, folder, terminal)
+    if not location or not report.is_file():
         return
-    location = _results(folder, job, terminal)
     if error := bucket.send(report, location, attempt=job.attempt, partial=True):
         terminal.progress(f"report.html was not sent to {location}: {error}")
 
@@ -398,15 +398,15 @@ def _fetch_evidence(job: Job, folder: Path, terminal: Terminal) -> None:
             ) from None
 
 
-def _send_evidence(job: Job, folder: Path, terminal: Terminal) -> bool:
-    """Send the evidence to the site's results, and return True if it is there."""
+def _send_evidence(job: Job, folder: Path, terminal: Terminal) -> str:
+    """Send the evidence to the site's results; return their location if it is there, else ""."""
     location = _results(folder, job, terminal)
     if not location:
-        return False
+        return ""
     if (folder / rundir.FROM_LOG).is_file():
         # The pods have written more than this there.
         terminal.progress(f"not sent to {location}: only the log of the run was fetched")
-        return False
+        return ""
     target = folder / rundir.EVIDENCE
     destination = f"{location.rstrip('/')}/runs/{job.attempt}"
     terminal.progress(f"sending the evidence to {destination}")
@@ -415,9 +415,9 @@ def _send_evidence(job: Job, folder: Path, terminal: Terminal) -> bool:
         terminal.progress(
             f"the evidence is in {target}; to send it again: accept collect {job.attempt}"
         )
-        return False
+        return ""
     terminal.progress(f"sent to {destination}")
-    return True
+    return location
 
 
 def _keep_hash(job: Job, folder: Path, terminal: Terminal) -> None:
