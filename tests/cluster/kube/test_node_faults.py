@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -59,7 +59,7 @@ def rules(cluster: Cluster, node: str, *parts: str) -> Iterator[None]:
 
 
 def finished(desk: Desk, record: FaultRecord, done: Done) -> Done:
-    """Check that the evidence holds and that nothing of the run is left; return `done`."""
+    """Record the verdict, check that the evidence holds, and return `done`."""
     record.judged(done, desk)
     desk.evidence_holds(done)
     return done
@@ -84,25 +84,32 @@ def test_a_node_with_a_slow_link_is_named(
     assert done.ending == ("degraded", 3)
 
 
-@pytest.mark.fault(Fault.LOSS, BackEnd.KUBERNETES)
-def test_a_link_that_loses_packets_accuses_nobody_else(
-    cluster: Cluster, desk: Desk, fault_record: FaultRecord
-) -> None:
-    bad = cluster.nodes[2]
+def losing(cluster: Cluster, node: str) -> AbstractContextManager[None]:
+    """Let the link of a node lose 1 % of the packets of its pods."""
     lose = "-m statistic --mode random --probability 0.01 -j DROP"
-    with limited(cluster), rules(cluster, bad, f"-i eth0 {lose}", f"-o eth0 {lose}"):
-        fault_record.begins(bad)
-        done = desk.run(nodes=NODES, checks=[*CONNECT, *PAIRS])
-    finished(desk, fault_record, done)
-    assert named(done) <= {bad}, done.err
+    return rules(cluster, node, f"-i eth0 {lose}", f"-o eth0 {lose}")
 
 
-@pytest.mark.fault(Fault.PAUSES, BackEnd.KUBERNETES)
-def test_a_link_that_is_down_for_moments_accuses_nobody_else(
-    cluster: Cluster, desk: Desk, fault_record: FaultRecord
+def interrupted(cluster: Cluster, node: str) -> AbstractContextManager[None]:
+    """Take the link of a node down for a moment, again and again."""
+    return interruptions(cluster.hosts, node)
+
+
+@pytest.mark.parametrize(
+    "disturbed",
+    [
+        pytest.param(losing, marks=pytest.mark.fault(Fault.LOSS, BackEnd.KUBERNETES)),
+        pytest.param(interrupted, marks=pytest.mark.fault(Fault.PAUSES, BackEnd.KUBERNETES)),
+    ],
+)
+def test_a_link_that_is_disturbed_accuses_nobody_else(
+    cluster: Cluster,
+    desk: Desk,
+    fault_record: FaultRecord,
+    disturbed: Callable[[Cluster, str], AbstractContextManager[None]],
 ) -> None:
     bad = cluster.nodes[2]
-    with limited(cluster), interruptions(cluster.hosts, bad):
+    with limited(cluster), disturbed(cluster, bad):
         fault_record.begins(bad)
         done = desk.run(nodes=NODES, checks=[*CONNECT, *PAIRS])
     finished(desk, fault_record, done)
