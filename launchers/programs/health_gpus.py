@@ -191,6 +191,8 @@ def _gpu(bindings: Any, index: int, handle: Any, unsupported: dict[str, set[str]
     limit = query("power limit", "nvmlDeviceGetEnforcedPowerLimit")
     usual_limit = query("power limit", "nvmlDeviceGetPowerManagementDefaultLimit")
     ecc = query("ECC mode", "nvmlDeviceGetEccMode") or (None,)
+    # The binding returns a list with one element.
+    ecc_default = query("default ECC mode", "nvmlDeviceGetDefaultEccMode") or (None,)
     mig = query("MIG mode", "nvmlDeviceGetMigMode") or (None,)
     levels = {
         "temperature": query(
@@ -210,7 +212,7 @@ def _gpu(bindings: Any, index: int, handle: Any, unsupported: dict[str, set[str]
         "pages-pending": query("retired pages", "nvmlDeviceGetRetiredPagesPendingStatus"),
         "nvlinks": active,
         "ecc": ecc[0],
-        "ecc-default": query("default ECC mode", "nvmlDeviceGetDefaultEccMode"),
+        "ecc-default": ecc_default[0],
         "mig": mig[0],
         "compute-mode": query("compute mode", "nvmlDeviceGetComputeMode"),
         "power-limit": None if limit is None else limit / 1000,

@@ -45,7 +45,7 @@ H100 = {
     "nvmlDeviceGetCurrPcieLinkWidth": 16,
     "nvmlDeviceGetMaxPcieLinkWidth": 16,
     "nvmlDeviceGetEccMode": [1, 1],
-    "nvmlDeviceGetDefaultEccMode": 1,
+    "nvmlDeviceGetDefaultEccMode": [1],  # as the binding returns it
     "nvmlDeviceGetMigMode": [0, 0],
     "nvmlDeviceGetComputeMode": 0,
     "nvmlDeviceGetEnforcedPowerLimit": 650_000,
