@@ -15,6 +15,7 @@ from accept.core.judge import judge
 from accept.core.model import GroupKind, Plan, Record, Step, Verdict
 from accept.core.report import write_judgement
 from accept.core.serde import dump
+from accept.evidence.untrusted import OTHER_SUFFIXES
 
 STEP = Step(id="10-script", checks=("script",), script="steps/10-script.sh", groups=GroupKind.ALL)
 PLAN: Plan = verdicts.plan(STEP, nodes=1)
@@ -57,7 +58,10 @@ def write(
     whole: bool = True,
     interruption: str = "",
 ) -> Path:
-    """Write an evidence folder; without `whole`, as if the coordinator died before the end."""
+    """Write an evidence folder; without `whole`, as if the coordinator died before the end.
+
+    Like the evidence of a real run, it has files whose names are not those of logs.
+    """
     records = (verdicts.hosts_record(("h0",)), record(log, status=status))
     path = folder / records[1].log
     path.parent.mkdir(parents=True)
@@ -66,6 +70,10 @@ def write(
     evidence.write(folder / "hosts.json", json.dumps({"attempt": "one"}))
     for written in records:
         evidence.append_record(folder, written)
+    for suffix in sorted(OTHER_SUFFIXES):
+        attachment = folder / evidence.COLLECTORS / "h0" / f"attachment.{suffix}"
+        attachment.parent.mkdir(parents=True, exist_ok=True)
+        attachment.write_text(f"of {suffix}\n")
     if whole:
         evidence.write_run_end(folder, interruption)
         verdict = verdict_of(records[1], interruption=interruption)

@@ -44,15 +44,15 @@ _HEAD = tarfile.BLOCKSIZE
 _HOLE = bytes(4096)
 
 #: Suffixes of sources, documents, images, programs and packages. Only such a file's name is read,
-#: unless the user names the file.
-_OTHER_KINDS = re.compile(
-    r"""[^/]\.(?:
-    7z|a|bash|c|cc|cfg|class|conf|cpp|css|cuh?|cxx|deb|diff|dll|docx|exe|fish|gif|go|h|hh|hpp|
-    html?|ico|ini|ipynb|j2|jar|java|jpe?g|jsx?|key|lock|lua|md|mdx|[cm]js|mk|mp4|np[yz]|o|onnx|
-    parquet|patch|pdf|pem|pkl|png|pptx?|proto|ps1|pth?|pub|py[cix]?|rb|rpm|rst|scala|service|sh|so|
-    sql|svg|swift|tex|tmpl|toml|tpl|tsx?|ttf|vue|wasm|webp|whl|woff2?|xlsx?|xml|ya?ml|zsh
-    )$""",
-    re.IGNORECASE | re.VERBOSE,
+#: unless the user names the file, or it belongs to evidence.
+OTHER_SUFFIXES = frozenset(
+    """
+    7z a bash c cc cfg cjs class conf cpp css cu cuh cxx deb diff dll docx exe fish gif go h hh hpp
+    htm html ico ini ipynb j2 jar java jpeg jpg js jsx key lock lua md mdx mjs mk mp4 npy npz o onnx
+    parquet patch pdf pem pkl png ppt pptx proto ps1 pt pth pub py pyc pyi pyx rb rpm rst scala
+    service sh so sql svg swift tex tmpl toml tpl ts tsx ttf vue wasm webp whl woff woff2 xls xlsx
+    xml yaml yml zsh
+    """.split()
 )
 
 
@@ -118,14 +118,15 @@ def is_below(parts: Parts, folder: Parts) -> bool:
 
 def is_other_kind(name: str) -> bool:
     """Return True if the name of a file shows that it is neither a log nor an archive."""
-    return _OTHER_KINDS.search(name) is not None
+    stem, _, suffix = name.rpartition(".")
+    return bool(stem) and suffix.lower() in OTHER_SUFFIXES
 
 
 def walk(path: Path, limits: Limits, *, whole: Collection[Parts] = ()) -> Iterator[Entry]:
     """Yield all regular files in a file, folder or archive; links and devices are not read.
 
-    Hidden files and folders on the disk are left out. Archives below a position in `whole` are
-    files like others. Raises BadEvidence if an archive is damaged, or something exceeds a limit.
+    Hidden files and folders on the disk are left out. In an archive, all files below a position in
+    `whole` are read unmodified, whatever their names and formats. Raises BadEvidence if an archive is damaged, or something exceeds a limit.
     """
     reader = _Reader(limits, whole)
     if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises OSError for long paths
@@ -232,11 +233,11 @@ class _Reader:
         """Yield a member of an archive, or the members of an inner archive."""
         self.count(path)
         self._check(0, path)
-        if entry.is_other_kind:
-            yield entry
-            return
         if self._is_whole(entry.parts):
             yield _with(entry, self._blocks(source, path))
+            return
+        if entry.is_other_kind:
+            yield entry
             return
         peeked = _Peeked(source)
         kind = _format(peeked.head)
