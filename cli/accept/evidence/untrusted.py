@@ -43,17 +43,15 @@ _HEAD = tarfile.BLOCKSIZE
 #: A hole in a file on a disk is read as this many bytes.
 _HOLE = bytes(4096)
 
+_SUFFIXES = """
+7z a bash c cc cfg cjs class conf cpp css cu cuh cxx deb diff dll docx exe fish gif go h hh hpp htm
+html ico ini ipynb j2 jar java jpeg jpg js jsx key lock lua md mdx mjs mk mp4 npy npz o onnx parquet
+patch pdf pem pkl png ppt pptx proto ps1 pt pth pub py pyc pyi pyx rb rpm rst scala service sh so
+sql svg swift tex tmpl toml tpl ts tsx ttf vue wasm webp whl woff woff2 xls xlsx xml yaml yml zsh
+"""
 #: Suffixes of sources, documents, images, programs and packages. Only such a file's name is read,
 #: unless the user names the file, or it belongs to evidence.
-OTHER_SUFFIXES = frozenset(
-    """
-    7z a bash c cc cfg cjs class conf cpp css cu cuh cxx deb diff dll docx exe fish gif go h hh hpp
-    htm html ico ini ipynb j2 jar java jpeg jpg js jsx key lock lua md mdx mjs mk mp4 npy npz o onnx
-    parquet patch pdf pem pkl png ppt pptx proto ps1 pt pth pub py pyc pyi pyx rb rpm rst scala
-    service sh so sql svg swift tex tmpl toml tpl ts tsx ttf vue wasm webp whl woff woff2 xls xlsx
-    xml yaml yml zsh
-    """.split()
-)
+OTHER_SUFFIXES = frozenset(_SUFFIXES.split())
 
 
 class _Format(Enum):
@@ -126,7 +124,8 @@ def walk(path: Path, limits: Limits, *, whole: Collection[Parts] = ()) -> Iterat
     """Yield all regular files in a file, folder or archive; links and devices are not read.
 
     Hidden files and folders on the disk are left out. In an archive, all files below a position in
-    `whole` are read unmodified, whatever their names and formats. Raises BadEvidence if an archive is damaged, or something exceeds a limit.
+    `whole` are read unmodified, whatever their names and formats. Raises BadEvidence if an archive
+    is damaged, or something exceeds a limit.
     """
     reader = _Reader(limits, whole)
     if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises OSError for long paths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,11 @@ class Execution:
     problems: tuple[Problem, ...]
     #: None: the log ends before its table.
     measured: Measured | None = None
+
+    @property
+    def file_name(self) -> str:
+        """Return the name of the file without its folder or archive."""
+        return re.split("[/:]", self.file)[-1]
 
     @property
     def table(self) -> Table | None:

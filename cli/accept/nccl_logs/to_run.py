@@ -134,7 +134,7 @@ def _remarks(executions: Sequence[Execution], machine: Machine) -> Iterator[str]
         for host, gpus in execution.with_fewer_gpus.items():
             yield (
                 f"{host} took part with {count(gpus, 'GPU')}, most hosts with {execution.count}; "
-                f"its other GPUs were not tested ({Path(execution.file).name})"
+                f"its other GPUs were not tested ({execution.file_name})"
             )
     between = [e for e in executions if e.measured and len(e.hosts) > 1]
     shown = any(
@@ -465,11 +465,11 @@ def _record(
 
 
 def _digest(executions: Sequence[Execution]) -> str:
-    """Return a hash of file names and values, which does not depend on the logs' folder."""
+    """Return a hash of file names and values, which does not depend on the folder or archive."""
     digest = hashlib.sha256()
     texts = []
     for e in executions:
-        texts.append(repr((Path(e.file).name, e.check, e.hosts, e.table and e.table.rows)))
+        texts.append(repr((e.file_name, e.check, e.hosts, e.table and e.table.rows)))
     for text in sorted(texts):
         digest.update(text.encode())
     return digest.hexdigest()
