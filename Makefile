@@ -42,7 +42,7 @@ test: setup-dev debian programs ## run every test that can run here, and list th
 test-fast: .venv/.stamp-fast ## run the tests without mpirun, torch, helm and test clusters, about two minutes
 	@.venv/bin/python -m pytest -n 2 -m 'not real and not cluster' $(ARGS)
 
-test-gpu: ## test on a GPU, with PYTHON's torch, within 8 minutes; downloads nothing (ARGS=--rehearse: on the CPU)
+test-gpu: ## test on a GPU, with PYTHON's torch, within 9 minutes; downloads nothing (ARGS=--rehearse: on the CPU)
 	@PYTHONPATH="cli:$${PYTHONPATH:-}" "$(PYTHON)" -m tests.gpu $(ARGS)
 
 gpu-kit: $(UV) ## prepare build/gpu-kit for test-gpu on a machine without network (KIT_PYTHON=3.12)

@@ -1,5 +1,7 @@
 """The parts of `make test-gpu`: the programs that each one starts, and the results it requires.
 
+A part that starts `accept run` is judged by its verdict, with the readers and rules of every run.
+The output of each program is kept in the folder of raw outputs, and can become a fixture.
 Only the standard library is imported, because the interpreter may have torch and little else.
 """
 
@@ -9,6 +11,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "launchers" / "programs"
@@ -53,6 +56,8 @@ class Gpus:
     name: str
     #: Peak rates of the GPU by metric of `gemm` and `memory`; empty if unknown.
     peaks: Mapping[str, float]
+    #: Folder of the raw outputs.
+    out: Path
 
     @property
     def device(self) -> str:
@@ -85,8 +90,8 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "ACCEPT_PYTHON": sys.executable, **more}
 
 
-def start(command: list[str], seconds: float, **more: str) -> Ran:
-    """Run a program for at most `seconds`. Raises Failed if it takes longer."""
+def start(command: list[str], seconds: float, keep: Path | None = None, **more: str) -> Ran:
+    """Run a program for at most `seconds`, `keep` its output. Raises Failed if it takes longer."""
     with subprocess.Popen(
         command,
         env=environment(**more),
@@ -101,7 +106,11 @@ def start(command: list[str], seconds: float, **more: str) -> Ran:
             # The ranks, too, because they would keep the GPUs busy.
             os.killpg(process.pid, signal.SIGKILL)
             raise Failed(f"did not end within {seconds:.0f} s: {' '.join(command[:4])}") from error
-    return Ran(process.returncode, output.decode(errors="replace"))
+    ran = Ran(process.returncode, output.decode(errors="replace"))
+    if keep is not None:
+        keep.parent.mkdir(parents=True, exist_ok=True)
+        keep.write_text(f"$ {shlex.join(command)}\n{ran.text}# exit {ran.exit}\n")
+    return ran
 
 
 def fail(problem: str, ran: Ran) -> Failed:
@@ -110,30 +119,12 @@ def fail(problem: str, ran: Ran) -> Failed:
     return Failed(f"{problem}; exit {ran.exit}: {last[:400]}")
 
 
-def completed(command: list[str], seconds: float) -> Ran:
+def completed(command: list[str], seconds: float, keep: Path | None = None) -> Ran:
     """Run a program that must succeed and report no problem. Raises Failed."""
-    ran = start(command, seconds)
+    ran = start(command, seconds, keep)
     if ran.exit != 0 or ran.records("problem"):
         raise fail("failed or found a problem", ran)
     return ran
-
-
-def with_peaks(ran: Ran, gpus: Gpus) -> str:
-    """Return the median rate of each metric that has a peak, and its share of the peak."""
-    rates: dict[str, list[float]] = {}
-    units: dict[str, str] = {}
-    for record in ran.records("metric"):
-        name, value = str(record["metric"]), record.get("value")
-        if isinstance(value, int | float) and re.fullmatch("bf16|fp8|tf32|fp32|copy|triad", name):
-            rates.setdefault(name, []).append(float(value))
-            units[name] = str(record.get("unit", ""))
-    parts = []
-    for name, values in rates.items():
-        rate = sorted(values)[len(values) // 2]
-        peak = gpus.peaks.get(name)
-        share = f", {rate / peak:.0%} of {peak:g}" if peak else ""
-        parts.append(f"{name} {rate:.3g} {units[name]}{share}")
-    return "; ".join(parts)
 
 
 def _program(name: str, *arguments: str) -> list[str]:
@@ -148,40 +139,84 @@ def _ranks(gpus: Gpus, name: str, *arguments: str) -> list[str]:
     return [*launcher, "--master-port", "29577", "--", str(PROGRAMS / name), *arguments]
 
 
-def health(gpus: Gpus, seconds: float) -> str:
-    """Read the health of every GPU."""
-    ran = completed(_program("health.py", "--quiet"), seconds)
+def facts(gpus: Gpus, seconds: float) -> str:
+    """Record what NVIDIA's tools and bindings print here."""
+    completed([sys.executable, "-m", "tests.gpu.facts", str(gpus.out / "facts")], seconds)
+    return str(gpus.out / "facts")
+
+
+def readings(gpus: Gpus, seconds: float) -> str:
+    """Start the programs that read GPUs as a person would, and require every GPU."""
+    end = time.monotonic() + seconds
+    texts = []
+    for name, options in (("inventory", ()), ("health", ()), ("health", ("--quiet",))):
+        began = time.monotonic()
+        keep = gpus.out / f"{'-'.join((name, *(o.strip('-') for o in options)))}.txt"
+        ran = completed(_program(f"{name}.py", *options), end - began, keep)
+        found = _gpus_in(ran)
+        if found < gpus.count:
+            raise fail(f"{name} shows {found} of {gpus.count} GPUs", ran)
+        texts.append(f"{name} {time.monotonic() - began:.1f} s")
+    return f"{gpus.count} GPUs; {', '.join(texts)}"
+
+
+def _gpus_in(ran: Ran) -> int:
+    """Return the number of GPUs in the facts `inventory` or `health`."""
     values = [record["value"] for record in ran.records("fact")]
-    devices = [d for v in values if isinstance(v, dict) for d in v.get("devices", ())]
-    found = [device for device in devices if device.get("kind") == "gpu"]
-    unread = [gap for v in values if isinstance(v, dict) for gap in v.get("unread", ())]
-    if len(found) < gpus.count:
-        raise fail(f"{len(found)} of {gpus.count} GPUs were read", ran)
-    reasons = ", ".join(str(gap.get("reason")) for gap in unread) or "nothing"
-    return f"{len(found)} GPUs, {len(devices)} devices; not readable: {reasons}"
+    parts = [value for value in values if isinstance(value, dict)]
+    listed = [gpu for value in parts for gpu in value.get("gpus") or ()]
+    read = [d for value in parts for d in value.get("devices", ()) if d.get("kind") == "gpu"]
+    return len(listed) + len(read)
 
 
-def inventory(gpus: Gpus, seconds: float) -> str:
-    """List the GPUs of this machine."""
-    ran = completed(_program("inventory.py"), seconds)
-    (value,) = (r["value"] for r in ran.records("fact") if r["fact"] == "inventory")
-    assert isinstance(value, dict)
-    listed = value.get("gpus") or []
-    if len(listed) < gpus.count:
-        raise fail(f"{len(listed)} of {gpus.count} GPUs are listed", ran)
-    return ", ".join(f"{key} {text}" for key, text in value.get("versions", {}).items() if text)
+#: Use memory that was freed: the driver reports Xid 31, or 13.
+_ILLEGAL_ACCESS = """
+import ctypes, torch
+data = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
+torch.cuda.synchronize()
+maps = open("/proc/self/maps").read().splitlines()
+runtime = ctypes.CDLL(next(line.split()[-1] for line in maps if "libcudart" in line))
+assert runtime.cudaFree(ctypes.c_void_p(data.data_ptr())) == 0
+data.sum().item()
+"""
 
 
-def gemm(gpus: Gpus, seconds: float) -> str:
-    """Multiply matrices on every GPU."""
-    command = _ranks(gpus, "gemm.py", "--seconds", "2", "--device", gpus.device)
-    return with_peaks(completed(command, seconds), gpus)
+def xid(gpus: Gpus, seconds: float) -> str:
+    """Cause an illegal access, which the watcher of Xids must see."""
+    if not gpus.count:
+        raise Skipped("no GPU")
+    file = gpus.out / "xids.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    watched = _program("health.py", "--quiet", "--watch", str(file))
+    try:
+        completed(watched, seconds, gpus.out / "health-before-xid.txt")
+        start([sys.executable, "-c", _ILLEGAL_ACCESS], seconds, gpus.out / "illegal-access.txt")
+        ran = completed(watched, seconds, gpus.out / "health-after-xid.txt")
+        seen = file.read_text()
+    finally:
+        file.unlink(missing_ok=True)
+    (gpus.out / "xids.txt").write_text(seen)
+    codes = [line["code"] for line in map(json.loads, seen.splitlines()) if "code" in line]
+    if not {13, 31} & set(codes):
+        raise fail(f"the watcher saw the Xids {codes}, not 13 or 31", ran)
+    return f"Xids {codes}"
 
 
-def memory(gpus: Gpus, seconds: float) -> str:
-    """Test the memory of every GPU."""
-    command = _ranks(gpus, "memory.py", "--seconds", "2", "--device", gpus.device)
-    return with_peaks(completed(command, seconds), gpus)
+def rates(gpus: Gpus, seconds: float) -> str:
+    """Measure arithmetic and memory for 10 s each; no rate may miss a bound of the chip."""
+    suite = _device_suite("rates", 10 if gpus.count else 1)
+    command = ("run", "--suite", str(suite))
+    verdict = _accept(gpus, *command, seconds=seconds, codes=_GOOD)
+    room: dict[str, float] = {}
+    for finding in (f for c in verdict["checks"] for f in c["findings"]):
+        lower = (finding.get("bound") or {}).get("lower")
+        if lower and finding.get("value"):
+            name, share = finding["metric"], finding["value"] / lower - 1
+            room[name] = min(share, room.get(name, share))
+    if gpus.peaks and not room:
+        raise Failed(f"no bound judged the rates of {gpus.name}")
+    texts = (f"{name} {share:+.0%} above its bound" for name, share in sorted(room.items()))
+    return "; ".join((_summary(verdict), *texts))
 
 
 def collectives(gpus: Gpus, seconds: float) -> str:
@@ -189,7 +224,8 @@ def collectives(gpus: Gpus, seconds: float) -> str:
     if gpus.count == 1:
         raise Skipped("one GPU has no peer")
     size = ("--min", "1M", "--max", "256M") if gpus.count else ("--min", "4K", "--max", "1M")
-    completed(_ranks(gpus, "collective.py", *size, "--device", gpus.device), seconds)
+    command = _ranks(gpus, "collective.py", *size, "--device", gpus.device)
+    completed(command, seconds, gpus.out / "collectives.txt")
     return f"{gpus.count or 2} ranks, results correct"
 
 
@@ -198,7 +234,7 @@ def train(gpus: Gpus, seconds: float) -> str:
     texts, end = [], time.monotonic() + seconds
     for model in ("mlp", "gpt-tiny"):
         command = _ranks(gpus, "train.py", "--model", model, "--device", gpus.device)
-        ran = completed(command, end - time.monotonic())
+        ran = completed(command, end - time.monotonic(), gpus.out / f"train-{model}.txt")
         rates = [r["value"] for r in ran.records("metric") if r["metric"] == "throughput"]
         texts.append(f"{model}: {', '.join(f'{float(str(rate)):.3g}' for rate in rates)} samples/s")
     return "; ".join(texts)
@@ -225,6 +261,7 @@ def faults(gpus: Gpus, seconds: float) -> str:
         ran = start(
             _ranks(gpus, program, "--device", gpus.device, *options),
             end - time.monotonic(),
+            gpus.out / f"fault-{fault}-{program.removesuffix('.py')}.txt",
             ACCEPT_HOST="h0",
             ACCEPT_INJECT=f"{fault}@h0:0",
         )
@@ -242,7 +279,8 @@ def nccl_tests(gpus: Gpus, seconds: float) -> str:
     program = shutil.which("all_reduce_perf", path=search)
     if program is None:
         raise Skipped("nccl-tests are not installed")
-    ran = start([program, "-b", "8M", "-e", "1G", "-f", "2", "-g", str(gpus.count)], seconds)
+    command = [program, "-b", "8M", "-e", "1G", "-f", "2", "-g", str(gpus.count)]
+    ran = start(command, seconds, gpus.out / "nccl-tests.txt")
     if ran.exit != 0 or "0 OK" not in ran.text:
         raise fail("all_reduce_perf failed", ran)
     found = re.search(r"Avg bus bandwidth\s*:\s*([\d.]+)", ran.text)
@@ -251,35 +289,37 @@ def nccl_tests(gpus: Gpus, seconds: float) -> str:
 
 def run_quick(gpus: Gpus, seconds: float) -> str:
     """Run the suite quick with the command line."""
-    return _accept(gpus, "run", "--suite", "quick", seconds=seconds, codes=_GOOD)
+    command = ("run", "--suite", "quick")
+    return _summary(_accept(gpus, *command, seconds=seconds, codes=_GOOD))
 
 
 def run_faulty(gpus: Gpus, seconds: float) -> str:
     """Run gemm and memory with a flipped bit in GPU 0; the run must be rejected."""
-    inject = f"flip@{platform.node()}:0"
-    command = ("run", "--suite", str(_device_suite()), "--inject", inject)
-    return _accept(gpus, *command, seconds=seconds, codes=(_REJECTED,))
+    inject = ("--inject", f"flip@{platform.node()}:0")
+    command = ("run", "--suite", str(_device_suite("faulty", 1)), *inject)
+    return _summary(_accept(gpus, *command, seconds=seconds, codes=(_REJECTED,)))
 
 
 def run_standard(gpus: Gpus, seconds: float) -> str:
     """Run the suite standard on one GPU, within the time that is left."""
     one = ("--gpus-per-node", "1") if gpus.count else ()
-    return _accept(gpus, "run", "--suite", "standard", *one, seconds=seconds, codes=_GOOD)
+    command = ("run", "--suite", "standard", *one)
+    return _summary(_accept(gpus, *command, seconds=seconds, codes=_GOOD))
 
 
-def _device_suite() -> Path:
+def _device_suite(name: str, seconds: int) -> Path:
     """Write a suite of the two checks of single GPUs; return its file."""
-    path = Path(tempfile.mkdtemp(prefix="accept-gpu-")) / "devices.yaml"
+    path = Path(tempfile.mkdtemp(prefix="accept-gpu-")) / f"{name}.yaml"
     path.write_text(
-        "name: devices\ndescription: Single GPUs.\ndeadline: 10m\nchecks:\n"
-        "  - check: inventory\n  - {check: gemm, params: {seconds: 1}}\n"
-        "  - {check: memory, params: {seconds: 1}}\n"
+        f"name: {name}\ndescription: Single GPUs.\ndeadline: 10m\nchecks:\n"
+        f"  - check: inventory\n  - {{check: gemm, params: {{seconds: {seconds}}}}}\n"
+        f"  - {{check: memory, params: {{seconds: {seconds}}}}}\n"
     )
     return path
 
 
-def _accept(gpus: Gpus, *arguments: str, seconds: float, codes: tuple[int, ...]) -> str:
-    """Run the command line; return the verdict and the measured rates of single GPUs."""
+def _accept(gpus: Gpus, *arguments: str, seconds: float, codes: tuple[int, ...]) -> dict[str, Any]:
+    """Run the command line; return the verdict. Its evidence is kept as an archive."""
     _needs_mpi()
     if sys.version_info < (3, 11):
         raise Skipped("the command line needs Python 3.11")
@@ -290,21 +330,30 @@ def _accept(gpus: Gpus, *arguments: str, seconds: float, codes: tuple[int, ...])
     machine = () if gpus.count else ("--machine", "cpu")
     # A run is not killed with its command, so it must end before, and is cancelled otherwise.
     deadline = ("--deadline", f"{seconds - _ENDING:.0f}s")
+    kept = gpus.out / f"run-{Path(arguments[2]).stem}{'-faulty' * ('--inject' in arguments)}"
     with tempfile.TemporaryDirectory(prefix="accept-gpu-") as runs:
         command = [sys.executable, "-m", "accept", *arguments, *machine, *deadline]
         try:
-            ran = start(command, seconds, ACCEPT_RUNS=runs)
+            ran = start(command, seconds, kept.with_suffix(".txt"), ACCEPT_RUNS=runs)
         except Failed:
             cancel = [sys.executable, "-m", "accept", "cancel", "last"]
             start(cancel, _ENDING, ACCEPT_RUNS=runs)
             raise
         verdicts = [json.loads(path.read_bytes()) for path in Path(runs).rglob("verdict.json")]
+        for evidence in Path(runs).glob("*/evidence"):
+            shutil.make_archive(str(kept), "gztar", evidence.parent, "evidence")
     if ran.exit == _INTERRUPTED:
         raise Skipped(f"did not end within {seconds - _ENDING:.0f} s")
     if ran.exit not in codes or not verdicts:
         raise fail(f"accept {' '.join(arguments[:3])} must exit with one of {codes}", ran)
-    measured = [c["measured"] for c in verdicts[0]["checks"] if c["check"] in ("gemm", "memory")]
-    return "; ".join((f"exit {ran.exit}: {verdicts[0]['headline']}", *filter(None, measured)))
+    verdict: dict[str, Any] = verdicts[0]
+    return verdict
+
+
+def _summary(verdict: Mapping[str, Any]) -> str:
+    """Return the headline of a verdict and the measured rates of single GPUs."""
+    measured = [c["measured"] for c in verdict["checks"] if c["check"] in ("gemm", "memory")]
+    return "; ".join((f"exit {verdict['exit']}: {verdict['headline']}", *filter(None, measured)))
 
 
 def _needs_mpi() -> None:
@@ -318,8 +367,9 @@ def _has(name: str) -> bool:
     return find_spec(name) is not None or (KIT / name).is_dir() or (KIT / f"{name}.py").is_file()
 
 
-#: In the order of execution: short ones first.
-PARTS: tuple[Callable[[Gpus, float], str], ...] = (
-    inventory, health, ping, gemm, memory, collectives, train, nccl_tests, faults,
-    run_quick, run_faulty, run_standard,
-)  # fmt: skip
+#: Commands of at most 9 minutes each, in the order of execution. The riskiest come first.
+GROUPS: Mapping[str, tuple[Callable[[Gpus, float], str], ...]] = {
+    "contact": (facts, readings, run_quick, xid),
+    "rates": (rates, ping, collectives, train, nccl_tests),
+    "runs": (faults, run_faulty, run_standard),
+}

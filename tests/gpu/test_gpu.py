@@ -11,9 +11,9 @@ from tests.factories import programs  # noqa: F401 - makes the programs importab
 from tests.factories.paths import ROOT
 from tests.gpu import parts
 from tests.gpu.__main__ import Outcome, peaks_of, run
-from tests.gpu.parts import Failed, Gpus, Ran, Skipped
+from tests.gpu.parts import Failed, Gpus, Skipped
 
-NONE = Gpus(count=0, name="none", peaks={})
+NONE = Gpus(count=0, name="none", peaks={}, out=ROOT / "build" / "gpu-outputs")
 
 
 def passing(gpus: Gpus, seconds: float) -> str:
@@ -34,7 +34,7 @@ def breaking(gpus: Gpus, seconds: float) -> str:
 
 def test_a_part_that_breaks_counts_as_failed(capsys: pytest.CaptureFixture[str]) -> None:
     counts = run([passing, skipping, failing, breaking], NONE)
-    assert counts == {Outcome.PASSED: 1, Outcome.SKIPPED: 1, Outcome.FAILED: 2}
+    assert (counts[Outcome.PASSED], counts[Outcome.SKIPPED], counts[Outcome.FAILED]) == (1, 1, 2)
     assert "no mpirun" in capsys.readouterr().out
 
 
@@ -49,11 +49,16 @@ def test_a_program_that_does_not_end_is_a_failure() -> None:
         parts.start([sys.executable, "-c", "import time; time.sleep(60)"], 0)
 
 
+def test_a_skipped_part_counts_as_failed_unless_it_was_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run([skipping], NONE)[Outcome.SKIPPED] == 1
+    assert run([skipping], NONE, may_skip={"skipping"})[Outcome.ALLOWED] == 1
+
+
 @pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA B200"])
-def test_peaks_of_known_gpus_are_printed_beside_rates(device: str) -> None:
-    line = 'ACCEPT {"metric":"bf16","value":494.5,"unit":"TFLOP/s"}\n'
-    text = parts.with_peaks(Ran(0, line), Gpus(count=1, name=device, peaks=peaks_of(device)))
-    assert f"of {peaks_of(device)['bf16']:g}" in text
+def test_a_known_gpu_has_peaks(device: str) -> None:
+    assert peaks_of(device)["bf16"] > 0
 
 
 def test_needs_only_the_standard_library_and_names_what_it_skips_without_torch() -> None:
@@ -62,7 +67,7 @@ def test_needs_only_the_standard_library_and_names_what_it_skips_without_torch()
     assert done.returncode == 1
     assert done.stderr == ""
     assert "nothing was tested" in done.stdout
-    assert all(part.__name__ in done.stdout for part in parts.PARTS)
+    assert all(p.__name__ in done.stdout for group in parts.GROUPS.values() for p in group)
 
 
 def test_the_benchmark_gives_the_reason_if_nothing_is_measured(
@@ -91,4 +96,4 @@ def test_the_yardsticks_run_on_a_cpu(run_extra: None) -> None:
 
 @pytest.mark.real
 def test_a_rehearsal_starts_the_programs(run_extra: None) -> None:
-    assert run([parts.inventory, parts.health, parts.ping], NONE)[Outcome.PASSED] == 3
+    assert run([parts.readings, parts.ping], NONE)[Outcome.PASSED] == 2
