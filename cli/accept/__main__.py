@@ -17,6 +17,7 @@ from accept.app.help import as_called
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit, Terminated
 from accept.core.text import plain, visible
+from accept.report.console import discard_output
 
 
 def main() -> None:
@@ -38,10 +39,10 @@ def main() -> None:
     except KeyboardInterrupt:
         code = Exit.CTRL_C
     except BrokenPipeError:
-        _discard_output()
-        code = Exit.USAGE
+        discard_output()
+        code = Exit.OUTPUT_CLOSED
     except OSError as error:
-        _discard_output()
+        discard_output()
         code = _failed(_system_error(error), Code.SYSTEM, Exit.INTERRUPTED)
     except RecursionError:
         text = "the input is nested too deeply\n  use a flatter file or folder"
@@ -88,12 +89,6 @@ def _check_streams() -> None:
             code=Code.STDOUT_CLOSED,
             hint="send it to a file, or to /dev/null to discard it",
         )
-
-
-def _discard_output() -> None:
-    """Redirect stdout to /dev/null, so that Python does not fail to flush it at exit."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(text: str, code: Code, exit_code: Exit) -> Exit:

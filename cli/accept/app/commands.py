@@ -23,6 +23,7 @@ from accept.app.options import (
     ClusterOptions,
     DrillOptions,
     EvidenceArgument,
+    FetchedArgument,
     GpusOption,
     HostsOption,
     LaunchOptions,
@@ -31,6 +32,7 @@ from accept.app.options import (
     OutputOptions,
     Panel,
     PartitionOption,
+    PathsArgument,
     PlanOptions,
     ReleaseOptions,
     RemovalDryRunOption,
@@ -165,7 +167,7 @@ def watch(*, run: RunArgument = "last", output: OutputOptions) -> int:
 
 
 @_command
-def collect(*, run: EvidenceArgument = "last", output: OutputOptions) -> int:
+def collect(*, run: FetchedArgument = "last", output: OutputOptions) -> int:
     """Fetch the evidence and release the hosts: accept collect last"""
     from accept.commands import run as runs
 
@@ -175,14 +177,7 @@ def collect(*, run: EvidenceArgument = "last", output: OutputOptions) -> int:
 @_command
 def judge(
     *,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="PATH...",
-            help="Run, evidence folder, archive, saved log or URL; or nccl-tests logs.",
-            autocompletion=complete.runs,
-        ),
-    ] = None,
+    paths: PathsArgument = None,
     machine: Annotated[
         str | None,
         typer.Option(

@@ -9,6 +9,7 @@ Typer reads annotations, so they are objects here and not text.
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
@@ -37,12 +38,45 @@ RunArgument = Annotated[
     str,
     typer.Argument(metavar="RUN", help="Attempt, folder, or `last`.", autocompletion=complete.runs),
 ]
+
+
+def _refuse_unnamed_input(
+    parsed: typer.Context, param: typer.CallbackParam, value: str | list[str] | None
+) -> str | list[str] | None:
+    """Return the value of an argument. Raises BadInput if it is not given, but input is piped."""
+    is_default = str(parsed.get_parameter_source(str(param.name))).endswith("DEFAULT")
+    if is_default and not parsed.resilient_parsing:
+        from accept.evidence import standard_input
+
+        standard_input.refuse_unnamed(sys.argv[1:])
+    return value
+
+
 EvidenceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Attempt, folder, archive, `last`, URL in a bucket, or - for standard input.",
+        autocompletion=complete.runs,
+        callback=_refuse_unnamed_input,
+    ),
+]
+FetchedArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
         help="Attempt, folder, `last`, or URL in a bucket.",
         autocompletion=complete.runs,
+    ),
+]
+PathsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PATH...",
+        help="Run, evidence folder, archive, saved log or URL; or nccl-tests logs; - reads "
+        "standard input.",
+        autocompletion=complete.runs,
+        callback=_refuse_unnamed_input,
     ),
 ]
 GpusOption = Annotated[

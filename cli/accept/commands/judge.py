@@ -41,7 +41,7 @@ from accept.core.report.text import Place
 from accept.core.safe_read import BLOCK, open_regular
 from accept.core.serde import Invalid
 from accept.core.text import count, plain, shortened
-from accept.evidence import bucket, rundir, search
+from accept.evidence import bucket, rundir, search, standard_input
 from accept.evidence.untrusted import Limits
 from accept.nccl_logs import to_run
 from accept.nccl_logs.tables import SkippedFile
@@ -331,6 +331,13 @@ def judge_paths(
     not name theirs, such as "all-reduce". Raises BadInput if a path names nothing, and BadEvidence
     if it holds neither complete evidence nor a log.
     """
+    if standard_input.PATH in paths:
+        with standard_input.saved() as file:
+            named = [str(file) if path == standard_input.PATH else path for path in paths]
+            judged = judge_paths(
+                named, expect=expect, machine=machine, collective=collective, say=say
+            )
+            return [replace(one, source=standard_input.named(one.source, file)) for one in judged]
     limits = Limits()
     other_machine = to_run.machine_of(machine)
     results: list[Judged] = []
@@ -634,7 +641,8 @@ def do_judge(
         for judged in results:
             heading = f"{plain(judged.source)}:\n" if len(results) > 1 else ""
             terminal.result(judged.verdict, heading + text(judged, terminal))
-    if len(results) == len(paths) == 1 and results[0].folder is None:
+    is_lasting = standard_input.PATH not in paths
+    if is_lasting and len(results) == len(paths) == 1 and results[0].folder is None:
         # There is no run folder that could have report.html already.
         terminal.progress(f"next: accept report {quote(paths[0])} --format html > report.html")
     return worst_exit(judged.verdict.exit for judged in results)

@@ -17,7 +17,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput, Exit
 from accept.core.signatures import PublicKey, parse_public_key, read_public_keys, sign, signer
 from accept.core.text import count, plain
-from accept.evidence import bucket, rundir, search
+from accept.evidence import bucket, rundir, search, standard_input
 from accept.evidence.untrusted import Limits
 from accept.report.console import Terminal
 
@@ -135,6 +135,10 @@ def _folder_of(path: str) -> Iterator[tuple[Path, bool]]:
             target = Path(scratch) / rundir.EVIDENCE
             bucket.fetch(path, target)
             yield target, False
+        return
+    if path == standard_input.PATH:
+        with standard_input.saved() as file, _folder_of(str(file)) as (folder, _):
+            yield folder, False
         return
     place = Path(path)
     if path == "last" or not rundir.is_file(place):

@@ -5,13 +5,13 @@ Text from hosts and logs is untrusted: control characters are removed, and marku
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -163,7 +163,7 @@ class Terminal:
         else:
             Console(file=sys.stderr, highlight=False).print(line, soft_wrap=True)
 
-    @contextmanager
+    @contextlib.contextmanager
     def showing(self, view: View | None) -> Iterator[Callable[[], None]]:
         """Keep a view on the terminal, with other lines above it; yield a function to end it early.
 
@@ -204,8 +204,13 @@ class Terminal:
 
     def result(self, value: object, *parts: str | Table) -> None:
         """Print the result: `value` as JSON with --json, else the texts and tables."""
-        if self.json:
-            parts = (_json(value),)
+        try:
+            self._write(*((_json(value),) if self.json else parts))
+        except BrokenPipeError:
+            # `accept judge | head -1` has read enough: the exit code stays that of the verdict.
+            discard_output()
+
+    def _write(self, *parts: str | Table) -> None:
         for part in parts:
             if isinstance(part, Table) and self.color:
                 # Rich writes to the same stream.
@@ -216,6 +221,12 @@ class Terminal:
                 text = _without_controls(text, keeps_colors=self.color)
                 sys.stdout.write(text.rstrip("\n") + "\n")
         sys.stdout.flush()
+
+
+def discard_output() -> None:
+    """Redirect stdout to /dev/null, so that later output and the flush at exit do not fail."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _without_controls(text: str, *, keeps_colors: bool) -> str:

@@ -1,0 +1,181 @@
+"""Commands read standard input if `-` names it, and never ignore what is piped."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from tests.factories import sample_evidence
+from tests.factories.command_line import SOURCE, Done, accept, program
+
+from accept.app.commands import COMMANDS
+from accept.commands import demo
+from accept.evidence import standard_input
+
+#: Commands that act on a run that this workstation started. They read no evidence from elsewhere.
+ACT = {"watch", "collect", "cancel", "retest"}
+#: Commands that read the newest run if no other is named.
+READ = sorted(
+    name
+    for name, function in COMMANDS.items()
+    if name not in ACT
+    and (
+        "paths" in (named := inspect.signature(function).parameters)
+        or ("run" in named and named["run"].default == "last")
+    )
+)
+
+
+def piped(*arguments: str, data: bytes) -> Done:
+    """Start `accept` with a pipe that holds `data` as its standard input."""
+    done = subprocess.run(
+        [sys.executable, "-m", "accept", *arguments],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        input=data,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    return Done(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
+
+
+@pytest.fixture
+def newest(runs: Path) -> Path:
+    """Leave a run that the commands would read by default; return its evidence."""
+    return demo.unpack_demo() / "evidence"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> bytes:
+    """Return the console log of another run, with packed evidence."""
+    sample_evidence.write(tmp_path / "evidence")
+    return sample_evidence.console(sample_evidence.record()).encode()
+
+
+def test_commands_that_read_the_newest_run_are_known() -> None:
+    assert READ == ["baseline", "judge", "report", "verify"]
+
+
+@pytest.mark.usefixtures("newest")
+class TestWithoutAPath:
+    @pytest.mark.parametrize("command", READ)
+    def test_a_pipe_is_refused_with_the_right_command(self, command: str, log: bytes) -> None:
+        for data in (log, b""):
+            done = piped(command, "-q", data=data)
+            assert (done.code, done.out, done.error) == (2, "", "E-STDIN-UNNAMED")
+            assert f"{command} -q -;" in done.err
+
+    @pytest.mark.parametrize("command", READ)
+    def test_a_file_is_refused(self, command: str, tmp_path: Path, log: bytes) -> None:
+        saved = tmp_path / "log"
+        saved.write_bytes(log)
+        with saved.open("rb") as file:
+            done = subprocess.run(
+                [sys.executable, "-m", "accept", command],
+                env={**os.environ, "PYTHONPATH": str(SOURCE)},
+                stdin=file,
+                capture_output=True,
+                check=False,
+            )
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert b"E-STDIN-UNNAMED" in done.stderr
+
+    @pytest.mark.parametrize("redirection", ["</dev/null", "<&-"])
+    def test_no_input_means_the_newest_run(self, redirection: str) -> None:
+        done = subprocess.run(
+            ["sh", "-c", f'"$1" -m accept judge --json {redirection}', "sh", sys.executable],
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            capture_output=True,
+            check=False,
+        )
+        assert (done.returncode, b'"gpu17"' in done.stdout) == (3, True), done.stderr
+
+    def test_a_terminal_means_the_newest_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with terminal() as file:
+            monkeypatch.setattr("sys.stdin", file)
+            assert accept("judge", "--json").code == 3
+
+    def test_the_newest_run_can_be_named_in_a_loop_that_reads_a_file(self, log: bytes) -> None:
+        assert piped("judge", "last", "--json", data=log).code == 3
+
+
+@pytest.mark.usefixtures("newest")
+class TestAHyphen:
+    @pytest.mark.parametrize("suffix", ["tar", "tgz", "zip"])
+    def test_judges_a_piped_archive(self, suffix: str, newest: Path, tmp_path: Path) -> None:
+        kind = {"tar": "tar", "tgz": "gztar", "zip": "zip"}[suffix]
+        archive = Path(shutil.make_archive(str(tmp_path / "a"), kind, newest.parent, "evidence"))
+        data = archive.read_bytes()
+        done = piped("judge", "-", "--json", data=data)
+        assert (done.code, done.out) == (3, accept("judge", archive, "--json").out)
+        assert piped("explain", "-", "gpu17", data=data).code == 0
+        assert piped("report", "-", "--format", "md", data=data).code == 0
+        assert piped("diff", "-", "last", data=data).code == 0
+        assert piped("verify", "-", data=data).code == 7  # no key
+
+    def test_judges_a_piped_log_and_not_the_newest_run(self, log: bytes) -> None:
+        done = piped("judge", "-", "--json", data=log)
+        assert (done.code, "gpu17" in done.out) == (0, False)
+        assert "next:" not in done.err  # the input cannot be read again
+
+    def test_errors_name_no_temporary_file(self) -> None:
+        done = piped("judge", "-", data=b"no table")
+        assert done.code == 6
+        assert "accept-stdin" not in done.err
+
+    def test_without_content_is_refused(self) -> None:
+        assert piped("judge", "-", data=b"").error == "E-STDIN-EMPTY"
+        assert program("judge", "-").error == "E-STDIN-EMPTY"  # /dev/null
+
+    def test_does_not_wait_for_a_person(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with terminal() as file:
+            monkeypatch.setattr("sys.stdin", file)
+            assert accept("judge", "-").error == "E-STDIN-EMPTY"
+
+    def test_has_a_limit(self, log: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "log").write_bytes(log)
+        monkeypatch.setattr(standard_input, "_MAX_BYTES", 10)
+        with (tmp_path / "log").open() as file:
+            monkeypatch.setattr("sys.stdin", file)
+            assert accept("judge", "-").error == "E-STDIN-TOO-LARGE"
+
+
+@contextmanager
+def terminal() -> Iterator[TextIO]:
+    """Open the end of a terminal that a program would have as its standard input."""
+    leader, follower = pty.openpty()
+    with os.fdopen(follower) as file:
+        yield file
+    os.close(leader)
+
+
+@pytest.mark.usefixtures("newest")
+class TestAReaderThatEndsEarly:
+    @pytest.mark.parametrize(
+        ("command", "code"),
+        [("show nodes demo --good", 0), ("judge demo", 3), ("judge demo --json", 3)],
+    )
+    def test_does_not_change_the_exit_code(self, command: str, code: int) -> None:
+        """The pipe is closed before the command writes to it."""
+        words = [sys.executable, "-m", "accept", *command.split()]
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            words,
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+        os.close(write)
+        assert (done.returncode, b"error[" in done.stderr) == (code, False)
