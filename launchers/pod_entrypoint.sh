@@ -106,6 +106,8 @@ fi
 public=$(ssh-keygen -y -f key) || leave 20 "ssh-keygen cannot read the run's key"
 printf 'restrict,pty %s\n' "$public" > authorized_keys
 printf 'accept-run %s\n' "$public" > known_hosts
+# Helm makes keys in PEM. With these, ssh-keygen signs only if the public half is beside the key.
+printf '%s\n' "$public" > key.pub
 printf '%s\n' "$ACCEPT_ATTEMPT" > run
 # Reports use the name of the node. By the pod's own name the coordinator checks that it reached the right pod.
 printf '%s\n' "${ACCEPT_NODE:-$pod}" > host

@@ -17,15 +17,20 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.runs import VENV, VENV_MPI4
+from tests.factories import sample_evidence
+from tests.factories.command_line import accept
 from tests.factories.ports import free_port
 
 from accept.backends.keys import new_keys
 from accept.backends.kubernetes.watch import FINISHED
+from accept.commands.verify import Verification
 from accept.config import resources
+from accept.core import evidence
 from accept.core.runner.coordinator import RECORDS_COPY, Launch
 from accept.core.runner.resume import EARLIER
-from accept.core.runner.ssh import HOST_KEY_ALIAS
+from accept.core.runner.ssh import HOST_KEY_ALIAS, KEY
 from accept.core.serde import read
+from accept.core.signatures import sign
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
 
@@ -644,9 +649,21 @@ class TestPodEntrypoint:
         pod = tmp_path / "pod"
         pod.mkdir()
         self.fill(pod)
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", tmp_path / "key"], check=True
-        )
+        # Helm makes a key like this, and the pod gets only its private half.
+        words = [
+            "ssh-keygen",
+            "-q",
+            "-t",
+            "ecdsa",
+            "-m",
+            "PEM",
+            "-N",
+            "",
+            "-f",
+            str(tmp_path / "key"),
+        ]
+        subprocess.run(words, check=True)
+        (tmp_path / "key.pub").unlink()
         tools = tmp_path / "bin"
         tools.mkdir()
         # Prints that it listens, as an sshd does, and waits for its end.
@@ -715,6 +732,20 @@ class TestPodEntrypoint:
         subprocess.run(["sh", "-c", "echo over 1<>events"], cwd=pod, check=True)
         assert self.ended(entry) == (0, "the run is over")
         assert "node-1" in (pod / "pod.log").read_text()
+
+    def test_signs_evidence_with_the_key_of_the_run(self, pod: Path, tmp_path: Path) -> None:
+        """Verify it as docs/evidence.md shows for a bare `helm install`."""
+        entry = self.start(pod)
+        self.ready(pod, entry)
+        folder = sample_evidence.write(tmp_path / "evidence")
+        sign(folder, pod / KEY, evidence.RUN_SIGNATURE)
+        entry.terminate()
+        self.ended(entry)
+        words = ["ssh-keygen", "-y", "-f", str(tmp_path / "key")]
+        public = tmp_path / "run.pub"
+        public.write_bytes(subprocess.run(words, capture_output=True, check=True).stdout)
+        done = accept("verify", folder, "--public-key", public, "--json")
+        assert (done.code, json.loads(done.out)["outcome"]) == (0, Verification.SIGNED)
 
     def test_ends_when_its_pod_is_deleted(self, pod: Path) -> None:
         entry = self.start(pod)

@@ -79,7 +79,8 @@ def sign(folder: Path, key: Path, signature: str) -> None:
             f"ssh-keygen cannot sign with {plain(str(key), 200)}: "
             f"{plain(done.stderr.decode(errors='replace').strip(), 200)}",
             code=Code.SIGNING_FAILED,
-            hint="use a key without a password, or one that ssh-agent holds",
+            hint="use a key without a password, or one that ssh-agent holds; its public half must "
+            "be beside it: ssh-keygen -y -f KEY > KEY.pub",
         )
     evidence.write(folder / signature, done.stdout.decode("ascii"))
 

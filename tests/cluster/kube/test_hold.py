@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,7 +12,9 @@ from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import desk_with_folder
 from tests.cluster.runs import CONNECT
 from tests.factories.command_line import accept
+from tests.factories.paths import ROOT
 
+from accept.commands.verify import Verification
 from accept.evidence import bucket
 
 
@@ -34,6 +38,13 @@ def test_held_pods_take_commands_and_have_sent_the_evidence(
     desk.wait_for_log("held for 10 min")
     assert bucket.fetch(str(shared / "runs" / "mytest-a1"), tmp_path / "sent")
     assert accept("judge", tmp_path / "sent").code == 0
+    # The command of the documentation saves the public key.
+    command = re.search("`(kubectl .* get secret .*)`", (ROOT / "docs/evidence.md").read_text())
+    assert command is not None
+    typed(command[1].replace("NAMESPACE", namespace).replace("NAME", "mytest-a1"))
+    for place in (tmp_path / "sent", f"file://{shared}/runs/mytest-a1"):
+        verified = accept("verify", place, "--public-key", tmp_path / "run.pub", "--json")
+        assert (verified.code, json.loads(verified.out)["outcome"]) == (0, Verification.SIGNED)
     # Without a terminal here.
     shell = shell.replace(" exec -it ", " exec ")
     names = sorted(pod["metadata"]["name"] for pod in desk.pods().values())
