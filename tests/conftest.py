@@ -1,8 +1,10 @@
 """Order and shards of the tests, the list of tests left out, and fixtures that several files use.
 
 Fast tests go first, then those marked `real`, then those marked `cluster`; everything below
-tests/cluster carries that mark. Tests that share a cluster are one group: with several processes
-(`-n 3 --dist loadgroup`) one process runs the whole group, and `--shard 1/2` selects whole groups.
+tests/cluster carries that mark. The promises come last, because they are about the runs that the
+others leave behind; `make test` starts them in a second process (`--promises only`).
+Tests that share a cluster are one group: with several processes (`-n 3 --dist loadgroup`) one
+process runs the whole group, and `--shard 1/2` selects whole groups.
 The end of the output lists what was left out, with the reason. With CI=true, skipping a test that
 is marked `real` or `cluster` is a failure.
 """
@@ -23,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 CLUSTER = Path(__file__).parent / "cluster"
+PROMISES = Path(__file__).parent / "promises"
 #: Groups of tests that share one Kubernetes cluster, the memory for many hosts, or a built wheel,
 #: by the start of their names; the first match counts. Kubernetes has several groups, because a
 #: single one would take longer than everything else.
@@ -89,6 +92,11 @@ def major(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
+def _is_promise(item: pytest.Item) -> bool:
+    """Return True for a test over the pool of runs."""
+    return PROMISES in item.path.parents
+
+
 def _rank(item: pytest.Item) -> int:
     """Return 0 for a fast test, 1 for `real`, 2 for `cluster`."""
     if item.get_closest_marker("cluster"):
@@ -108,6 +116,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run also the tests that are marked `reliability`, as `make reliability` does",
     )
+    parser.addoption(
+        "--promises",
+        choices=("only", "no"),
+        help="run only the tests of tests/promises, or all others, which fill their pool of runs",
+    )
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -126,15 +139,17 @@ def _group(nodeid: str) -> str:
 def _other_shards(items: list[pytest.Item], number: int, count: int) -> list[pytest.Item]:
     """Return the cluster tests that do not belong to shard `number`, which counts from 1.
 
-    The largest group goes first, always to the shard with the fewest tests so far.
+    The promises belong to each shard, because its runs are others. The largest group goes first,
+    always to the shard with the fewest tests so far.
     """
-    sizes = Counter(_group(item.nodeid) for item in items if _rank(item) == 2)
+    items = [item for item in items if _rank(item) == 2 and not _is_promise(item)]
+    sizes = Counter(_group(item.nodeid) for item in items)
     loads = [0] * count
     shard_of: dict[str, int] = {}
     for group, size in sorted(sizes.items(), key=lambda entry: (-entry[1], entry[0])):
         shard_of[group] = loads.index(min(loads))
         loads[shard_of[group]] += size
-    return [i for i in items if _rank(i) == 2 and shard_of[_group(i.nodeid)] != number - 1]
+    return [item for item in items if shard_of[_group(item.nodeid)] != number - 1]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -144,7 +159,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark in item.iter_markers("fault"):
             fault, back_end = mark.args
             item.user_properties.append(("cell", f"{fault.name} {back_end.name}"))
-    items.sort(key=_rank)
+    if chosen := config.getoption("promises"):
+        items[:] = [item for item in items if _is_promise(item) is (chosen == "only")]
+    items.sort(key=lambda item: (_is_promise(item), _rank(item)))
     if not config.getoption("reliability"):
         rare = {item for item in items if item.get_closest_marker("reliability")}
         if rare:
@@ -212,6 +229,16 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     """Return the reason that a test gave when it was skipped."""
     where = report.longrepr
     return where[2].removeprefix("Skipped: ") if isinstance(where, tuple) else str(where)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Leave the finished runs of a test in the pool, before its fixtures remove them."""
+    place = getattr(item, "funcargs", {}).get("tmp_path")
+    if place is not None and item.config.getoption("promises") == "no":
+        from tests.promises.pool import leave_behind
+
+        leave_behind(place, "cluster" if _rank(item) == 2 else "real")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,0 +1,87 @@
+"""Evidence of simulated clusters: the records of `simulated_runs`, with logs that give them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from tests.factories import nccl_logs
+from tests.factories.judging import judged
+from tests.factories.simulated_cluster import Cluster
+from tests.factories.simulated_runs import run_of
+from tests.factories.verdicts import FLOOR, TOP
+
+from accept import __version__
+from accept.core import evidence
+from accept.core.checks import parse_log
+from accept.core.model import Fact, Placement, Plan, Record
+from accept.core.report import write_judgement
+from accept.core.serde import dump
+
+_DEVICE = "NVIDIA B200"
+#: Healthy pairs of the simulation reach 100 GB/s.
+_REFERENCE = replace(FLOOR, lower=60.0, peak=120.0)
+_SIZES = (TOP >> 2, TOP >> 1, TOP)
+
+
+def write(folder: Path, cluster: Cluster, *, rounds: int, name: str) -> None:
+    """Write the evidence of rounds of pairs of a simulated cluster; `name` is the attempt."""
+    run = run_of(cluster, rounds)
+    plan = replace(run.plan, version=__version__, files_hash="0" * 64, references=(_REFERENCE,))
+    write_run(folder, replace(plan, hash=evidence.plan_hash(dump(plan))), run.records, name)
+
+
+def write_run(folder: Path, plan: Plan, records: Iterable[Record], attempt: str) -> None:
+    """Write the evidence of a run whose logs are those that give these records."""
+    folder.mkdir(parents=True)
+    evidence.write(folder / evidence.PLAN, json.dumps(dump(plan)))
+    evidence.write(folder / evidence.HOSTS, json.dumps({"attempt": attempt}))
+    written = [_with_log(folder, record) for record in records]
+    for record in written:
+        evidence.append_record(folder, record)
+    evidence.write_run_end(folder, "")
+    evidence.write_readme(folder, plan, attempt)
+    write_judgement(folder, plan, replace(judged(plan, *written), attempt=attempt), written)
+    evidence.write_checksums(folder)
+
+
+def _with_log(folder: Path, record: Record) -> Record:
+    """Write the log of a record; return the record as the reader of the log gives it."""
+    if not record.log:
+        return record
+    log = evidence.log_path(
+        record.step, record.wave, record.group, hosts=record.hosts, checks=record.checks
+    )
+    path = folder / log
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_log(record), encoding="utf-8")
+    lines = evidence.open_log(folder, log)
+    assert lines is not None
+    parsed = parse_log(record.checks, lines, record.hosts)
+    return replace(
+        record, log=log, metrics=parsed.metrics, facts=parsed.facts, problems=parsed.problems
+    )
+
+
+def _log(record: Record) -> str:
+    """Return the lines of the facts of a record, and the tables of its collectives."""
+    facts = "".join(f"ACCEPT {json.dumps(_item(fact))}\n" for fact in record.facts)
+    speeds = {
+        metric.check: metric.value
+        for metric in record.metrics
+        if (metric.name, metric.size, metric.placement) == ("busbw", TOP, Placement.OUT)
+    }
+    gpus = range((record.ranks or 2) // len(record.hosts))
+    tables = (
+        nccl_logs.table(
+            check.replace("-", "_"), record.hosts, gpus, speed, sizes=_SIZES, device=_DEVICE
+        )
+        for check, speed in speeds.items()
+    )
+    return facts + "\n".join(tables)
+
+
+def _item(fact: Fact) -> dict[str, object]:
+    return {"fact": fact.name, "check": fact.check, "host": fact.host, "value": fact.value}

@@ -1,0 +1,1 @@
+"""State promises for every run, whatever made it, over the pool of runs in `pool.py`."""

@@ -1,0 +1,21 @@
+"""Names and marks of the tests over the pool."""
+
+from __future__ import annotations
+
+import pytest
+from tests.promises.pool import PooledRun
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Return the name of a run of the pool."""
+    return val.name if isinstance(val, PooledRun) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give a test the mark of the test that left its run behind."""
+    for item in items:
+        spec = getattr(item, "callspec", None)
+        for value in spec.params.values() if spec else ():
+            if isinstance(value, PooledRun) and value.mark:
+                item.add_marker(value.mark)
