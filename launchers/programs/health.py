@@ -1,16 +1,18 @@
 """Print the error counters of this host: GPUs, NVLink, PCIe, NICs and memory.
 
-Prints two facts `health` as records: first the kernel's counters, then those of the GPUs, so that a
-driver that hangs affects only the second. The keys:
+Prints facts `health` as records: first the kernel's counters, then those of the GPUs, so that a
+driver that hangs affects only the latter. The keys:
 
     boot       an identifier of the host's current boot
     uptime     seconds on a monotonic clock
     read       kind of device -> the counters that at least one of its kind has
-    devices    list of {kind, name, pci, counters, levels, missing}: counters that are zero are left
-               out, and of those its kind has `missing` names the ones that it lacks; a counter of
-               one link of a device is called NAME.LINK
+    devices    list of {kind, name, pci, counters, levels, missing, errors}: counters that are zero
+               are left out, and of those its kind has `missing` names the ones that it lacks; a
+               counter of one link of a device is called NAME.LINK; `errors` lists {code, words,
+               readings} for the errors of the driver that are a fault of a GPU
     log        {first, last, events} of the kernel log, if it can be read
-    watch      {last, events} of the watcher of Xids (`xid_watch`), if it works
+    watch      {last, events, blind} of the watcher of Xids (`xid_watch`), if it worked; `blind`
+               lists what it does not watch
     unread     list of {reason, devices}: a thing that could not be read, with the reason, and the
                devices without any reading because of it: "all", "gpus" or "none"
     whole      true in the last fact
@@ -33,6 +35,8 @@ import xid_watch
 from health_gpus import gpus, has_driver
 from health_host import Device, gap, host, interfaces, kernel_log, memory, rdma_ports
 
+#: Maximum number of devices of one fact, because the length of a record is limited.
+_DEVICES = 16
 #: Seconds after which this program ends itself; longer than the time limit of nvidia-smi
 #: (`inventory.SECONDS`).
 SECONDS = 100
@@ -63,15 +67,21 @@ def lines(device: Device) -> Iterator[str]:
     grown = [f"{name} {value}" for name, value in device["counters"].items() if value]
     yield f"{device['kind']} {device['name']}{where}: {', '.join(figures) or 'no levels'}"
     yield f"    counted: {', '.join(grown) or 'nothing'}"
+    for error in device.get("errors", ()):
+        yield f"    error {error['code']} ({error['words']}): {', '.join(error['readings'])}"
 
 
 def say(devices: Sequence[Device], *, words: bool, **more: Any) -> None:
     """Print devices as a fact; with `words`, print a description for people before it."""
     for line in (line for device in devices if words for line in lines(device)):
         rank_io.say(line)
-    value = {**compact(devices), **more}
-    kept = {key: item for key, item in value.items() if item not in (None, [], {})}
-    rank_io.fact("health", kept, check="health", host=rank_io.host_name())
+    whole = compact(devices)
+    last = max(0, len(devices) - 1) // _DEVICES * _DEVICES
+    for start in range(0, last + 1, _DEVICES):
+        value = {**whole, "devices": whole["devices"][start : start + _DEVICES]}
+        value |= more if start == last else {}
+        kept = {key: item for key, item in value.items() if item not in (None, [], {})}
+        rank_io.fact("health", kept, check="health", host=rank_io.host_name())
 
 
 def read_host(root: Path, of_the_run: tuple[str, ...], *, words: bool) -> None:
@@ -92,7 +102,7 @@ def read_gpus(root: Path, watch: Path | None, *, words: bool) -> None:
     devices, unread = gpus(root)
     if watch is not None and watching:
         watched, why = xid_watch.state(watch, started)
-        if watched is None:
+        if why:
             unread.append(gap(f"Xids by NVML ({why})"))
     say(devices, words=words, unread=unread, watch=watched, whole=True)
 

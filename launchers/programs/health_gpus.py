@@ -55,6 +55,23 @@ _LEVEL_FIELDS = {
     "memory-temperature": "NVML_FI_DEV_MEMORY_TEMP",
     "recovery-action": "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
 }
+#: Level -> NVML function, with its arguments.
+_LEVELS = {
+    "pcie-generation": ("nvmlDeviceGetCurrPcieLinkGeneration",),
+    "pcie-generation-max": ("nvmlDeviceGetMaxPcieLinkGeneration",),
+    "pcie-width": ("nvmlDeviceGetCurrPcieLinkWidth",),
+    "pcie-width-max": ("nvmlDeviceGetMaxPcieLinkWidth",),
+    "pages-pending": ("nvmlDeviceGetRetiredPagesPendingStatus",),
+    "compute-mode": ("nvmlDeviceGetComputeMode",),
+}
+#: Level in watts -> NVML function, which returns milliwatts.
+_POWERS = {
+    "power": "nvmlDeviceGetPowerUsage",
+    "power-limit": "nvmlDeviceGetEnforcedPowerLimit",
+    "power-limit-default": "nvmlDeviceGetPowerManagementDefaultLimit",
+}
+#: A GPU without any reading.
+_NOTHING: Device = {"kind": "gpu", "pci": "", "counters": {}, "levels": {}}
 #: What is unreadable without it, the function, its structure, and level -> member.
 _STRUCTURES = (
     (
@@ -120,7 +137,10 @@ def has_driver(root: Path) -> bool:
 
 
 def gpus(root: Path) -> tuple[list[Device], list[Gap]]:
-    """Return the driver's GPUs, and what could not be read; no GPUs without a driver."""
+    """Return the driver's GPUs, and what could not be read; no GPUs without a driver.
+
+    A GPU that the driver has lost is one of them, with `errors` instead of values.
+    """
     if not has_driver(root):
         return [], []
     try:
@@ -132,170 +152,251 @@ def gpus(root: Path) -> tuple[list[Device], list[Gap]]:
         count = bindings.nvmlDeviceGetCount()
     except bindings.NVMLError as error:
         return _by_smi(f"NVML: {error}")
-    lost: dict[str, set[str]] = {}
+    unopened: dict[str, set[str]] = {}
     unsupported: dict[str, set[str]] = {}
     devices = []
     for index in range(count):
+        gpu = _Gpu(bindings, unsupported)
         try:
-            handle = bindings.nvmlDeviceGetHandleByIndex(index)
-            devices.append(_gpu(bindings, index, handle, unsupported))
+            gpu.handle = bindings.nvmlDeviceGetHandleByIndex(index)
         except bindings.NVMLError as error:
+            if nvml.fault(error) is None:
+                unopened.setdefault(str(error), set()).add(f"GPU {index}")
+                continue
             # A lost GPU keeps its index, and NVML reports the error.
-            lost.setdefault(str(error), set()).add(f"GPU {index}")
+            gpu.failed("its handle", error)
+            devices.append({**_NOTHING, "name": str(index), "errors": gpu.listed_errors()})
+        else:
+            devices.append(_device(gpu, index))
+    _complete_addresses(root, devices, count)
     unread = [
         gap(f"{', '.join(sorted(names))} ({why})", unread_devices)
-        for names_by_error, unread_devices in ((lost, "gpus"), (unsupported, "none"))
+        for names_by_error, unread_devices in ((unopened, "gpus"), (unsupported, "none"))
         for why, names in sorted(names_by_error.items())
     ]
     return devices, unread
 
 
-def _gpu(bindings: Any, index: int, handle: Any, unsupported: dict[str, set[str]]) -> Device:
-    """Return the counters of a GPU; add those it lacks to `unsupported`, by error message."""
+class _Gpu:
+    """Query one GPU. Each failed query is an error of the GPU, or adds to `unsupported`."""
 
-    def query(name: str, function: str, *arguments: Any, older: str = "") -> Any:
-        """Return the result of an NVML function, or None if the GPU does not support it."""
+    def __init__(self, bindings: Any, unsupported: dict[str, set[str]]) -> None:
+        self.bindings = bindings
+        self.handle: Any = None
+        self.unsupported = unsupported
+        #: NVML's code and text -> the names of the readings that failed with it.
+        self.errors: dict[tuple[int, str], list[str]] = {}
+        self._results: dict[tuple[Any, ...], Any] = {}
+
+    def failed(self, name: str, error: Exception, *, optional: bool = False) -> None:
+        """Record why a reading failed; of an `optional` one, only faults."""
+        code, words = nvml.fault(error), str(error)[:80]
+        if code is None:
+            if not optional:
+                self.unsupported.setdefault(words, set()).add(name)
+        elif name not in (names := self.errors.setdefault((code, words), [])):
+            names.append(name)
+
+    def listed_errors(self) -> list[dict[str, Any]]:
+        """Return the errors as the key `errors` of a device."""
+        return [
+            {"code": code, "words": words, "readings": names}
+            for (code, words), names in self.errors.items()
+        ]
+
+    def call(
+        self, name: str, function: str, *arguments: Any, older: str = "", optional: bool = False
+    ) -> Any:
+        """Return the result of an NVML function, or None if it fails; `older` is its old name."""
+        key = (function, *arguments)
+        if key not in self._results:
+            try:
+                self._results[key] = getattr(self.bindings, function)(self.handle, *arguments)
+            # Also errors of the bindings, which cost one reading and not all of them.
+            except Exception as error:
+                if older and nvml.fault(error) is None:
+                    return self.call(name, older, *arguments)
+                self._results[key] = None
+                self.failed(name, error, optional=optional)
+        return self._results[key]
+
+    def fill(self, name: str, function: str, structure: str) -> Any:
+        """Return a structure that an NVML function fills, or None if it fails."""
         try:
-            return getattr(bindings, function)(handle, *arguments)
-        except (bindings.NVMLError, AttributeError) as error:
-            if older:
-                return query(name, older, *arguments)
-            unsupported.setdefault(str(error)[:80], set()).add(name)
+            filled = getattr(self.bindings, structure)()
+            getattr(self.bindings, function)(self.handle, ctypes.byref(filled))
+        except Exception as error:
+            self.failed(name, error)
             return None
+        return filled
 
-    # Without an address the GPU cannot be identified, so this error is not caught here.
-    pci = bindings.nvmlDeviceGetPciInfo(handle).busId
-    rows = query("row remaps", "nvmlDeviceGetRemappedRows") or (None,) * 4
-    links, active = _links(bindings, handle)
-    if active is None:
-        unsupported.setdefault("Not Supported", set()).add("NVLink")
+    def number(
+        self,
+        name: str,
+        function: str,
+        *arguments: Any,
+        part: int | str = "",
+        older: str = "",
+        optional: bool = False,
+    ) -> Any:
+        """Return a number: the result of an NVML function, or a `part` of it, or its length.
+
+        Return None if it fails or has another type.
+        """
+        result = self.call(name, function, *arguments, older=older, optional=optional)
+        return None if result is None else self.checked(name, _part(result, part))
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Return a number of at most 63 bits; None for anything else, which is unsupported."""
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and abs(value) < 1 << 63:
+            return value
+        self.unsupported.setdefault("unexpected value", set()).add(name)
+        return None
+
+
+def _part(result: Any, part: int | str) -> Any:
+    """Return an element, a member or ("len") the length of a result; None if it has none.
+
+    Some functions of the bindings return a list in one version and a number in another.
+    """
+    if part == "" or isinstance(result, int | float):
+        return result
+    try:
+        if part == "len":
+            return len(result)
+        return result[part] if isinstance(part, int) else getattr(result, part)
+    except (TypeError, LookupError, AttributeError):
+        return None
+
+
+def _device(gpu: _Gpu, index: int) -> Device:
+    """Return the counters and levels of a GPU."""
+    bindings, number = gpu.bindings, gpu.number
+    rows = [number("row remaps", "nvmlDeviceGetRemappedRows", part=part) for part in range(4)]
+    links, active = _links(gpu)
     counters = {
-        **{name: query(name, "nvmlDeviceGetTotalEccErrors", *kind) for name, kind in _ECC.items()},
+        **{name: number(name, "nvmlDeviceGetTotalEccErrors", *kind) for name, kind in _ECC.items()},
         "rows-remapped-corrected": rows[0],
         "rows-remapped-uncorrected": rows[1],
-        "pcie-replay": query("pcie-replay", "nvmlDeviceGetPcieReplayCounter"),
+        "pcie-replay": number("pcie-replay", "nvmlDeviceGetPcieReplayCounter"),
         **links,
     }
     for cause, name in enumerate(("pages-retired-single", "pages-retired-double")):
-        pages = query("retired pages", "nvmlDeviceGetRetiredPages", cause)
-        counters[name] = None if pages is None else len(pages)
+        counters[name] = number("retired pages", "nvmlDeviceGetRetiredPages", cause, part="len")
     for name, policy in _VIOLATIONS.items():
-        spent = query(name, "nvmlDeviceGetViolationStatus", getattr(bindings, policy))
-        counters[name] = None if spent is None else spent.violationTime
-    fields = _field_values(bindings, handle, [(name, f, 0) for name, f in _LEVEL_FIELDS.items()])
+        function = "nvmlDeviceGetViolationStatus"
+        counters[name] = number(name, function, getattr(bindings, policy), part="violationTime")
+    fields = _field_values(gpu, [(name, f, 0) for name, f in _LEVEL_FIELDS.items()])
     values = {name: value for (name, _), value in fields.items()}
-    for name in sorted(_LEVEL_FIELDS.keys() - values.keys()):
-        unsupported.setdefault("Not Supported", set()).add(name)
-    used = query("utilization", "nvmlDeviceGetUtilizationRates")
-    power = query("power", "nvmlDeviceGetPowerUsage")
-    limit = query("power limit", "nvmlDeviceGetEnforcedPowerLimit")
-    usual_limit = query("power limit", "nvmlDeviceGetPowerManagementDefaultLimit")
-    ecc = query("ECC mode", "nvmlDeviceGetEccMode") or (None,)
-    # The binding returns a list with one element.
-    ecc_default = query("default ECC mode", "nvmlDeviceGetDefaultEccMode") or (None,)
-    mig = query("MIG mode", "nvmlDeviceGetMigMode") or (None,)
-    levels = {
-        "temperature": query(
+    if not gpu.errors:
+        for name in sorted(_LEVEL_FIELDS.keys() - values.keys()):
+            gpu.unsupported.setdefault("Not Supported", set()).add(name)
+    levels = {name: number(name, *query) for name, query in _LEVELS.items()}
+    levels |= {
+        name: None if (milliwatts := number(name, function)) is None else milliwatts / 1000
+        for name, function in _POWERS.items()
+    }
+    levels |= {
+        "temperature": number(
             "temperature", "nvmlDeviceGetTemperature", bindings.NVML_TEMPERATURE_GPU
         ),
-        "power": None if power is None else power / 1000,
-        "sm-clock": query("clocks", "nvmlDeviceGetClockInfo", bindings.NVML_CLOCK_SM),
-        "memory-clock": query("clocks", "nvmlDeviceGetClockInfo", bindings.NVML_CLOCK_MEM),
-        "utilization": None if used is None else used.gpu,
-        "reasons": query("clock reasons", _REASONS, older=_OLD_REASONS),
-        "pcie-generation": query("PCIe link", "nvmlDeviceGetCurrPcieLinkGeneration"),
-        "pcie-generation-max": query("PCIe link", "nvmlDeviceGetMaxPcieLinkGeneration"),
-        "pcie-width": query("PCIe link", "nvmlDeviceGetCurrPcieLinkWidth"),
-        "pcie-width-max": query("PCIe link", "nvmlDeviceGetMaxPcieLinkWidth"),
+        "sm-clock": number("clocks", "nvmlDeviceGetClockInfo", bindings.NVML_CLOCK_SM),
+        "memory-clock": number("clocks", "nvmlDeviceGetClockInfo", bindings.NVML_CLOCK_MEM),
+        "utilization": number("utilization", "nvmlDeviceGetUtilizationRates", part="gpu"),
+        "reasons": number("clock reasons", _REASONS, older=_OLD_REASONS),
         "remap-pending": rows[2],
         "remap-failure": rows[3],
-        "pages-pending": query("retired pages", "nvmlDeviceGetRetiredPagesPendingStatus"),
         "nvlinks": active,
-        "ecc": ecc[0],
-        "ecc-default": ecc_default[0],
-        "mig": mig[0],
-        "compute-mode": query("compute mode", "nvmlDeviceGetComputeMode"),
-        "power-limit": None if limit is None else limit / 1000,
-        "power-limit-default": None if usual_limit is None else usual_limit / 1000,
+        "ecc": number("ECC mode", "nvmlDeviceGetEccMode", part=0),
+        "ecc-default": number("default ECC mode", "nvmlDeviceGetDefaultEccMode", part=0),
+        "mig": number("MIG mode", "nvmlDeviceGetMigMode", part=0),
         **{name: values.get(name) for name in _LEVEL_FIELDS},
-        **_structures(bindings, handle, unsupported),
+        **_structures(gpu),
     }
-    return {
-        "kind": "gpu",
+    pci = gpu.call("PCI address", "nvmlDeviceGetPciInfo")
+    device: Device = {
+        **_NOTHING,
         "name": str(index),
-        "pci": pci_name(nvml.text(pci)),
+        "pci": "" if pci is None else pci_name(nvml.text(pci.busId)),
         "counters": counters,
         "levels": known(levels),
     }
+    return {**device, "errors": gpu.listed_errors()} if gpu.errors else device
 
 
-def _links(bindings: Any, handle: Any) -> tuple[dict[str, int], int | None]:
+def _links(gpu: _Gpu) -> tuple[dict[str, int], int | None]:
     """Return error counters as "NAME.LINK", and the number of active links; None without NVLink."""
     counters: dict[str, int] = {}
     active, links = [], 0
-    for link in range(bindings.NVML_NVLINK_MAX_LINKS):
-        try:
-            state = bindings.nvmlDeviceGetNvLinkState(handle, link)
-        except bindings.NVMLError:
-            continue
-        links += 1
+    for link in range(gpu.bindings.NVML_NVLINK_MAX_LINKS):
+        # Of links that a GPU does not have, the state is not supported.
+        state = gpu.number("NVLink", "nvmlDeviceGetNvLinkState", link, optional=True)
+        links += state is not None
         if not state:
             continue
         active.append(link)
         for name, constant in _LINKS.items():
-            try:
-                value = bindings.nvmlDeviceGetNvLinkErrorCounter(
-                    handle, link, getattr(bindings, constant)
-                )
-            except bindings.NVMLError:
-                continue
-            counters[f"{name}.{link}"] = int(value)
+            error = getattr(gpu.bindings, constant)
+            value = gpu.number(name, "nvmlDeviceGetNvLinkErrorCounter", link, error, optional=True)
+            if value is not None:
+                counters[f"{name}.{link}"] = value
     both = {**_LINK_FIELDS, **_SUMMED_FIELDS}
     fields = [(name, field, link) for name, field in both.items() for link in active]
-    for (name, link), value in _field_values(bindings, handle, fields).items():
+    for (name, link), value in _field_values(gpu, fields).items():
         key = name if name in _SUMMED_FIELDS else f"{name}.{link}"
         counters[key] = counters.get(key, 0) + value
+    if not links and not gpu.errors:
+        gpu.unsupported.setdefault("Not Supported", set()).add("NVLink")
     return counters, len(active) if links else None
 
 
-def _field_values(
-    bindings: Any, handle: Any, fields: Sequence[tuple[str, str, int]]
-) -> dict[tuple[str, int], int]:
+def _field_values(gpu: _Gpu, fields: Sequence[tuple[str, str, int]]) -> dict[tuple[str, int], int]:
     """Return the values of fields that the GPU supports, from (name, NVML's name, link)."""
-    numbers = [(name, getattr(bindings, constant, None), link) for name, constant, link in fields]
+    numbers = [(name, getattr(gpu.bindings, field, None), link) for name, field, link in fields]
     queries = [(name, number, link) for name, number, link in numbers if number is not None]
-    try:
-        pairs = [(number, link) for _, number, link in queries]
-        values = bindings.nvmlDeviceGetFieldValues(handle, pairs) if pairs else ()
-    except bindings.NVMLError:
-        values = ()
-    return {
-        (name, link): int(getattr(value.value, _MEMBERS[value.valueType]))
-        for (name, _, link), value in zip(queries, values, strict=False)
-        if value.nvmlReturn == 0 and value.valueType < len(_MEMBERS)
-    }
+    pairs = tuple((number, link) for _, number, link in queries)
+    function = "nvmlDeviceGetFieldValues"
+    values = gpu.call("fields", function, pairs, optional=True) if pairs else ()
+    found = {}
+    for (name, _, link), value in zip(queries, values or (), strict=False):
+        if value.nvmlReturn != 0:
+            gpu.failed(name, gpu.bindings.NVMLError(value.nvmlReturn), optional=True)
+        elif value.valueType < len(_MEMBERS):
+            number = gpu.checked(name, getattr(value.value, _MEMBERS[value.valueType]))
+            if number is not None:
+                found[name, link] = int(number)
+    return found
 
 
-def _structures(
-    bindings: Any, handle: Any, unsupported: dict[str, set[str]]
-) -> dict[str, float | None]:
+def _structures(gpu: _Gpu) -> dict[str, float | None]:
     """Return the levels that NVML writes into a structure.
 
     The fabric is that of NVLink with NVSwitches. A GPU without one has the state 0.
     """
     levels: dict[str, float | None] = {}
     for name, function, structure, members in _STRUCTURES:
-        try:
-            filled = getattr(bindings, structure)()
-            getattr(bindings, function)(handle, ctypes.byref(filled))
-        except (bindings.NVMLError, AttributeError) as error:
-            unsupported.setdefault(str(error)[:80], set()).add(name)
-            continue
-        levels |= {level: getattr(filled, member) for level, member in members.items()}
+        if (filled := gpu.fill(name, function, structure)) is not None:
+            levels |= {
+                level: gpu.checked(name, getattr(filled, member))
+                for level, member in members.items()
+            }
     if levels.get("fabric-state") == 0:
-        unsupported.setdefault("Not Supported", set()).add("fabric")
+        gpu.unsupported.setdefault("Not Supported", set()).add("fabric")
         levels = {name: value for name, value in levels.items() if not name.startswith("fabric")}
     return levels
+
+
+def _complete_addresses(root: Path, devices: Sequence[Device], count: int) -> None:
+    """Add the addresses of GPUs that the driver has lost, if they are certain.
+
+    NVML orders GPUs by address, as the kernel's list of the driver's GPUs is ordered here.
+    """
+    listed = sorted(pci_name(path.name) for path in (root / "proc/driver/nvidia/gpus").glob("*:*"))
+    by_index = {str(index): address for index, address in enumerate(listed)}
+    if len(listed) == count and all(d["pci"] in ("", by_index[d["name"]]) for d in devices):
+        for device in devices:
+            device["pci"] = by_index[device["name"]]
 
 
 def _by_smi(why: str) -> tuple[list[Device], list[Gap]]:

@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 _BINDINGS = str(Path(__file__).with_name("bindings"))
+#: Return codes that only mean that this GPU, driver or user has no such reading: invalid argument,
+#: not supported, no permission, function not found, no data, other version of an argument,
+#: deprecated, not ready (nvml.h, nvmlReturn_t). All others are faults, such as "GPU is lost".
+_NO_READING = frozenset({2, 3, 4, 13, 21, 25, 26, 27})
 
 
 def load() -> Any:
@@ -20,6 +24,12 @@ def load() -> Any:
     import pynvml
 
     return pynvml
+
+
+def fault(error: Exception) -> int | None:
+    """Return the code of an NVML error that is a fault of the GPU; None for other errors."""
+    code = getattr(error, "value", None)
+    return code if isinstance(code, int) and code not in _NO_READING else None
 
 
 def text(value: str | bytes) -> str:

@@ -1,8 +1,10 @@
 """Wait for Xids on all GPUs of this host with NVML, which needs no access to the kernel log.
 
 `xid_watch.py FILE` runs until FILE is removed. Each line of FILE is a JSON object: first {"since",
-"gpus"} as soon as all GPUs are watched, or {"error"}; then {"at", "pci", "code"} for each Xid. All
-times are seconds on the monotonic clock. A lock on FILE shows that the watcher still runs.
+"gpus"} when the GPUs are watched, or {"error"} if none can be; then {"at", "pci", "code"} for each
+Xid, the same with {"kind": "lost"} and NVML's code for a GPU that the driver has lost, and
+{"error"} for what is not watched. All times are seconds on the monotonic clock. A lock on FILE
+shows that the watcher still runs.
 
 Sources: nvmlEventSetCreate, nvmlDeviceRegisterEvents and nvmlEventSetWait_v2 of the NVML API
 Reference Guide. NVIDIA's device plugin for Kubernetes watches in the same way, also in a container.
@@ -10,14 +12,16 @@ Reference Guide. NVIDIA's device plugin for Kubernetes watches in the same way, 
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import nvml
 from health_host import pci_name
@@ -28,6 +32,10 @@ _WAIT_MS = 5000
 _START_SECONDS = 20.0
 #: Xids that are kept; the rest of the file would only repeat them.
 _MAX_EVENTS = 1024
+#: Errors in a row, without a GPU that is lost, after which nothing is watched any more.
+_MAX_FAILURES = 3
+#: Functions that fail on a GPU that the driver has lost.
+_PROBES = ("nvmlDeviceGetPciInfo", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates")
 
 
 def start(file: Path) -> subprocess.Popen[bytes] | None:
@@ -61,9 +69,10 @@ def is_alive(file: Path) -> bool:
 def state(
     file: Path, started: subprocess.Popen[bytes] | None = None
 ) -> tuple[dict[str, Any] | None, str]:
-    """Return {"last", "events"} as of the kernel log, or None and the reason.
+    """Return {"last", "events"} as of the kernel log, and what is not watched, or "".
 
-    Waits until a watcher that was just `started` watches.
+    If some GPUs are not watched, or no longer, {"blind"} lists the reasons. If none ever was, the
+    first is None. Waits until a watcher that was just `started` watches.
     """
     until = time.monotonic() + _START_SECONDS
     while (
@@ -75,13 +84,15 @@ def state(
         time.sleep(0.05)
     if not lines:
         return None, "it did not start"
-    if errors := [line["error"] for line in lines if "error" in line]:
-        return None, str(errors[0])
-    if not is_alive(file):
-        return None, "it ended"
-    events = [{"kind": "xid", **line} for line in lines[1:]]
-    last = max((event["at"] for event in events), default=lines[0]["since"])
-    return {"last": last, "events": events}, ""
+    first, *rest = lines
+    if "since" not in first:
+        return None, str(first.get("error"))
+    events = [{"kind": "xid", **line} for line in rest if "at" in line]
+    blind = [str(line["error"]) for line in rest if "error" in line]
+    if not blind and not is_alive(file):
+        blind = ["it ended"]
+    watch = {"last": max([first["since"], *(event["at"] for event in events)]), "events": events}
+    return watch | ({"blind": blind} if blind else {}), "; ".join(blind)
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
@@ -101,39 +112,108 @@ def _watch(file: Path, opened: BinaryIO) -> None:
     try:
         bindings = nvml.load()
         bindings.nvmlInit()
-        events = bindings.nvmlEventSetCreate()
-        count = bindings.nvmlDeviceGetCount()
-        for index in range(count):
-            handle = bindings.nvmlDeviceGetHandleByIndex(index)
-            bindings.nvmlDeviceRegisterEvents(
-                handle, bindings.nvmlEventTypeXidCriticalError, events
-            )
+        watched = _Watched(bindings)
     except Exception as error:
         write(error=str(error)[:200] or type(error).__name__)
         return
-    write(since=round(time.monotonic(), 3), gpus=count)
-    kept = 0
+    if not watched.handles:
+        write(error=next(iter(watched.failed), "no GPU"))
+        return
+    write(since=round(time.monotonic(), 3), gpus=len(watched.handles))
+    kept = failures = 0
     while file.exists():
+        while watched.failed:
+            write(error=watched.failed.pop(0))
         try:
-            event = bindings.nvmlEventSetWait_v2(events, _WAIT_MS)
+            event = bindings.nvmlEventSetWait_v2(watched.events, _WAIT_MS)
         except bindings.NVMLError_Timeout:
+            failures = 0
             continue
         except bindings.NVMLError as error:
-            # Without an answer of the driver nothing is watched any more.
-            write(error=str(error)[:200])
-            return
+            # A lost GPU ends the waiting for all, so it is reported, and the others are watched.
+            lost = watched.lost()
+            for handle, code in lost.items():
+                at = round(time.monotonic(), 6)
+                write(at=at, pci=watched.handles[handle].pci, code=code, kind="lost")
+            failures = 0 if lost else failures + 1
+            if failures == _MAX_FAILURES or len(lost) == len(watched.handles):
+                write(error=str(error)[:200])
+                return
+            watched.restart(lost)
+            continue
         if event.eventType == bindings.nvmlEventTypeXidCriticalError and kept < _MAX_EVENTS:
             kept += 1
             at = round(time.monotonic(), 6)
-            write(at=at, pci=_pci(bindings, event.device), code=int(event.eventData))
+            write(at=at, pci=watched.pci(event.device), code=int(event.eventData))
 
 
-def _pci(bindings: Any, handle: Any) -> str:
-    """Return the address of a GPU; empty if the driver has lost it."""
-    try:
-        return pci_name(nvml.text(bindings.nvmlDeviceGetPciInfo(handle).busId))
-    except bindings.NVMLError:
-        return ""
+class _Gpu(NamedTuple):
+    index: int
+    handle: Any
+    pci: str
+
+
+class _Watched:
+    """The GPUs whose events are in one event set, by the address of their handles."""
+
+    def __init__(self, bindings: Any) -> None:
+        self.bindings = bindings
+        self.handles: dict[int, _Gpu] = {}
+        #: The GPUs that are not watched, with the reasons.
+        self.failed: list[str] = []
+        for index in range(bindings.nvmlDeviceGetCount()):
+            try:
+                handle = bindings.nvmlDeviceGetHandleByIndex(index)
+                pci = pci_name(nvml.text(bindings.nvmlDeviceGetPciInfo(handle).busId))
+            except bindings.NVMLError as error:
+                self.failed.append(f"GPU {index}: {str(error)[:100]}")
+            else:
+                self.handles[_address(handle)] = _Gpu(index, handle, pci)
+        self.events = self._new_set()
+
+    def _new_set(self) -> Any:
+        """Return a new event set with the GPUs; remove those that cannot be watched."""
+        events = self.bindings.nvmlEventSetCreate()
+        xid = self.bindings.nvmlEventTypeXidCriticalError
+        for address, gpu in list(self.handles.items()):
+            try:
+                self.bindings.nvmlDeviceRegisterEvents(gpu.handle, xid, events)
+            except self.bindings.NVMLError as error:
+                self.failed.append(f"GPU {gpu.index}: {str(error)[:100]}")
+                del self.handles[address]
+        return events
+
+    def restart(self, lost: Collection[int]) -> None:
+        """Watch all GPUs except the `lost` ones."""
+        old = self.events
+        for address in lost:
+            del self.handles[address]
+        self.events = self._new_set()
+        # Only now, so that no event falls between the two sets.
+        self.bindings.nvmlEventSetFree(old)
+
+    def lost(self) -> dict[int, int]:
+        """Return the GPUs that the driver has lost, with its codes."""
+        found = {}
+        for address, gpu in self.handles.items():
+            for function in _PROBES:
+                try:
+                    getattr(self.bindings, function)(gpu.handle)
+                except self.bindings.NVMLError as error:
+                    if (code := nvml.fault(error)) is not None:
+                        found[address] = code
+                        break
+        return found
+
+    def pci(self, handle: Any) -> str:
+        """Return the address of a GPU on the PCI bus; empty if it is unknown."""
+        gpu = self.handles.get(_address(handle))
+        return gpu.pci if gpu else ""
+
+
+def _address(handle: Any) -> int:
+    """Return the address of a handle. Each call of the bindings returns a new object for it."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def main(path: str) -> None:

@@ -437,6 +437,15 @@ class Cause(TextEnum):
         permanent=True,
         not_tested=True,
     )
+    GPU_LOST = Row(
+        text="gpu-lost",
+        meaning="the driver lost the GPU, or reports an error instead of its values",
+        action="read the kernel log for its Xid, reboot the host, and have the GPU replaced if it "
+        "happens again",
+        owner=Owner.PROVIDER,
+        judgement=Judgement.ABSOLUTE,
+        no_gpu=True,
+    )
     FABRIC_MANAGER = Row(
         text="fabric-manager",
         meaning="the GPU has not joined its NVLink fabric, or the fabric is degraded",

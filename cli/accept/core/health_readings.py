@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeVar
 from accept.core.facts import FactKind
 from accept.core.model import Fact
 from accept.core.serde import read
-from accept.core.text import TextEnum
+from accept.core.text import TextEnum, plain
 
 T = TypeVar("T")
 
@@ -79,6 +79,16 @@ class DeviceId(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DriverError:
+    """An error of the driver that is a fault of a GPU, such as a lost GPU."""
+
+    #: NVML's return code, its text, and the readings that failed with it.
+    code: int
+    words: str = ""
+    readings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Device:
     """A GPU, port, interface or memory controller. Counters that are zero are left out."""
 
@@ -89,11 +99,7 @@ class Device:
     levels: dict[str, float] = field(default_factory=dict)
     #: Counters that this device lacks, although others of its kind have them.
     missing: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Return an identity that stays the same when the driver renumbers its GPUs."""
-        return f"{self.kind} {self.pci or self.name}"
+    errors: tuple[DriverError, ...] = ()
 
     @property
     def title(self) -> str:
@@ -105,12 +111,13 @@ class Device:
 class Event:
     """A line of the kernel log: an Xid of a GPU, an SXid of an NVSwitch, a machine check.
 
-    "reset": the driver reported that a GPU no longer needs a reset.
+    "reset": the driver reported that a GPU no longer needs a reset. "lost": the driver lost a GPU,
+    and the code is NVML's.
     """
 
     #: Seconds since boot.
     at: float
-    kind: Literal["xid", "sxid", "mce", "reset"]
+    kind: Literal["xid", "sxid", "mce", "reset", "lost"]
     pci: str = ""
     code: int = 0
     fatal: bool = False
@@ -127,6 +134,8 @@ class Log:
     first: float = 0.0
     last: float = 0.0
     events: tuple[Event, ...] = ()
+    #: What the watcher does not watch. Events of the others count all the same.
+    blind: tuple[str, ...] = ()
 
 
 class Unread(TextEnum):
@@ -160,6 +169,45 @@ def _with_gaps(data: dict[str, object]) -> dict[str, object]:
     }
 
 
+def _valid(data: dict[str, object]) -> dict[str, object]:
+    """Return a reading in which values of a wrong type are gaps, so that only they are lost."""
+    data = _with_gaps(data)
+    devices, unread = data.get("devices"), data.get("unread", [])
+    if not isinstance(devices, list) or not isinstance(unread, list):
+        return data
+    gaps: list[object] = []
+    valid: list[object] = []
+    for device in devices:
+        cleaned, bad = _valid_device(device)
+        try:
+            read(Device, cleaned)
+        except ValueError as error:
+            gaps.append({"reason": f"a device ({str(error)[:100]})", "devices": "all"})
+            continue
+        valid.append(cleaned)
+        if bad:
+            title = f"{device.get('kind')} {device.get('name')}" if isinstance(device, dict) else ""
+            reason = f"{', '.join(bad[:4])} of {title[:40]} (unexpected value)"
+            gaps.append({"reason": reason, "devices": "none"})
+    return {**data, "devices": valid, "unread": [*unread, *gaps]}
+
+
+def _valid_device(device: object) -> tuple[object, list[str]]:
+    """Return a device without counters and levels of a wrong type, and their names."""
+    if not isinstance(device, dict):
+        return device, []
+    cleaned, bad = dict(device), []
+    for key, types in (("counters", int), ("levels", (int, float))):
+        values = device.get(key)
+        if isinstance(values, dict):
+            wrong = [
+                n for n, v in values.items() if isinstance(v, bool) or not isinstance(v, types)
+            ]
+            cleaned[key] = {name: value for name, value in values.items() if name not in wrong}
+            bad += [plain(name, 40) for name in wrong]
+    return cleaned, bad
+
+
 def _gap(reason: str) -> dict[str, str]:
     starts = {"anything": Unread.ALL, "GPU": Unread.GPUS}
     devices = (unread for start, unread in starts.items() if reason.startswith(start))
@@ -186,7 +234,12 @@ class Reading:
     #: True if the program finished.
     whole: bool = False
 
-    adapt = staticmethod(_with_gaps)
+    adapt = staticmethod(_valid)
+
+    @property
+    def reports_xids(self) -> bool:
+        """Return True if the Xids of all GPUs are in the kernel log, or known to the watcher."""
+        return any(source is not None and not source.blind for source in (self.log, self.watch))
 
     def count(self, device: Device, counter: str) -> int | None:
         """Return a counter of one of the devices, or None if it could not be read."""
@@ -208,6 +261,8 @@ class Change:
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
     #: For each level of each device: (former or possible value, current value).
     levels: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)
+    #: Errors that the driver did not report for a GPU in the earlier reading.
+    errors: dict[str, tuple[DriverError, ...]] = field(default_factory=dict)
     #: Link rates, in 10^9 bits per second, of the devices in `counters` and `levels`.
     rates: dict[str, float] = field(default_factory=dict)
     #: `STATE` in the later reading, for each GPU with counters, levels or events here.
@@ -283,12 +338,12 @@ def change(
     """
     if before.boot and after.boot and before.boot != after.boot:
         return Change(since=since, rebooted=True)
-    new_devices = {device.key: device for device in after.devices}
+    new_devices = dict(_matched(before, after))
     growth: dict[str, dict[str, int]] = {}
     levels: dict[str, dict[str, tuple[float, ...]]] = {}
     reset, gone = [], []
     for old in before.devices:
-        new = new_devices.get(old.key)
+        new = new_devices.get(old.title)
         if new is None:
             gone += [old.title] if _covers(after, old) else []
             continue
@@ -315,15 +370,18 @@ def change(
         return Change(since=since, seconds=seconds, counters=counters, cut=cut)
     events = tuple(_events(before, after))
     unread = tuple(gap for gap in after.unread if gap not in before.unread)
-    if (before.log or before.watch) and not _xid_sources(before, after):
+    sources = _xid_sources(before, after)
+    if before.reports_xids and all(new.blind for _, new in sources):
         unread = (Gap(reason="Xids", devices=Unread.XIDS), *unread)
-    changed = {**counters, **levels}
+    errors = {title: new for title, new in _new_errors(before, after, new_devices) if new}
+    changed = {**counters, **levels, **errors}
     affected = {*changed, *(event[0] for event in events)}
     return Change(
         since=since,
         seconds=seconds,
         counters=counters,
         levels=_bounded(levels),
+        errors=_bounded(errors),
         rates={title: rate for title, rate in rates.items() if title in changed},
         states=_bounded(_states(before, new_devices, affected)),
         run=tuple(d.title for d in after.devices if d.levels.get("run") and d.title in changed),
@@ -331,8 +389,43 @@ def change(
         gone=tuple(gone[:MOST]),
         events=events[:MOST],
         unread=unread[:MOST],
-        cut=sum(max(0, len(entries) - MOST) for entries in (growth, levels, reset, gone, events)),
+        cut=sum(
+            max(0, len(entries) - MOST) for entries in (growth, levels, errors, reset, gone, events)
+        ),
     )
+
+
+def _matched(before: Reading, after: Reading) -> Iterator[tuple[str, Device]]:
+    """Yield the title of each device of `before` that is in `after`, and its later reading.
+
+    A device is known by its address, because the driver may renumber its GPUs. If one of the two
+    readings lacks the address of a lost GPU, its name counts.
+    """
+    by_address = {(device.kind, device.pci): device for device in after.devices if device.pci}
+    by_name = {(device.kind, device.name): device for device in after.devices}
+    for old in before.devices:
+        new = by_address.get((old.kind, old.pci))
+        if new is None:
+            new = by_name.get((old.kind, old.name))
+            if new is not None and new.pci and old.pci:
+                continue
+        if new is not None:
+            yield old.title, new
+
+
+def _new_errors(
+    before: Reading, after: Reading, new_devices: Mapping[str, Device]
+) -> Iterator[tuple[str, tuple[DriverError, ...]]]:
+    """Yield the errors that a device did not have before, under its former title."""
+    matched = set()
+    for old in before.devices:
+        if new := new_devices.get(old.title):
+            matched.add(new.title)
+            known = {error.code for error in old.errors}
+            yield old.title, tuple(error for error in new.errors if error.code not in known)
+    for device in after.devices:
+        if device.title not in matched:
+            yield device.title, device.errors
 
 
 def _bounded(entries: dict[str, T]) -> dict[str, T]:
@@ -345,7 +438,7 @@ def _states(
     """Return the current `STATE` of the GPUs with the `affected` titles."""
     states = {}
     for old in before.devices:
-        new = new_devices.get(old.key)
+        new = new_devices.get(old.title)
         if new is None or old.kind is not DeviceKind.GPU or old.title not in affected:
             continue
         if state := {name: new.levels[name] for name in STATE if name in new.levels}:
@@ -390,7 +483,7 @@ def fabric_faults(health: float) -> list[str]:
 
 
 def _xid_sources(before: Reading, after: Reading) -> list[tuple[Log, Log]]:
-    """Return the sources of Xids that cover the whole time between two readings."""
+    """Return the sources of Xids that both readings have."""
     sources = ((before.log, after.log), (before.watch, after.watch))
     return [(old, new) for old, new in sources if old is not None and new is not None]
 

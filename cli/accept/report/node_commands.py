@@ -39,6 +39,7 @@ _FAULTS = {
         (
             Cause.GPU_MISSING,
             Cause.GPU_UNUSABLE,
+            Cause.GPU_LOST,
             Cause.GPU_ECC,
             Cause.GPU_REMAP_FAILED,
             Cause.GPU_XID,

@@ -1,4 +1,4 @@
-"""health.py on file trees like sysfs and on a fake of NVML."""
+"""health.py on file trees like sysfs, and above a stand-in for NVIDIA's library."""
 
 from __future__ import annotations
 
@@ -9,49 +9,50 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
+from tests.factories import nvml
 from tests.factories.paths import PROGRAMS
 
-FAKE = Path(__file__).with_name("fake_pynvml.py")
+from accept.core import record_protocol
+from accept.core.health_readings import reading_of
 
-H100 = {
-    "nvmlDeviceGetPciInfo": "00000000:1B:00.0",
-    "nvmlDeviceGetTotalEccErrors": 0,
-    "nvmlDeviceGetRemappedRows": [1, 0, 0, 0],
-    "nvmlDeviceGetPcieReplayCounter": 4,
-    "nvmlDeviceGetViolationStatus 0": 5_000_000_000,
-    "nvmlDeviceGetViolationStatus 1": 0,
-    "nvmlDeviceGetNvLinkState 0": 1,
-    "nvmlDeviceGetNvLinkState 1": 1,
-    "nvmlDeviceGetNvLinkState 2": 0,
-    "nvmlDeviceGetNvLinkErrorCounter": 0,
-    "nvmlDeviceGetNvLinkErrorCounter 1 0": 7,
-    "nvmlDeviceGetFieldValues 214 1": 2,
-    "nvmlDeviceGetFieldValues 221 0": 5,
-    "nvmlDeviceGetFieldValues 221 1": 5,
-    "nvmlDeviceGetFieldValues 82 0": 64,
-    "nvmlDeviceGetFieldValues 230 0": 1,
-    "nvmlDeviceGetTemperature": 61,
-    "nvmlDeviceGetPowerUsage": 512_000,
-    "nvmlDeviceGetClockInfo": 1980,
-    "nvmlDeviceGetUtilizationRates": 0,
-    "nvmlDeviceGetCurrentClocksEventReasons": 1,
-    "nvmlDeviceGetCurrPcieLinkGeneration": 5,
-    "nvmlDeviceGetMaxPcieLinkGeneration": 5,
-    "nvmlDeviceGetCurrPcieLinkWidth": 16,
-    "nvmlDeviceGetMaxPcieLinkWidth": 16,
-    "nvmlDeviceGetEccMode": [1, 1],
-    "nvmlDeviceGetDefaultEccMode": [1],  # as the binding returns it
-    "nvmlDeviceGetMigMode": [0, 0],
-    "nvmlDeviceGetComputeMode": 0,
-    "nvmlDeviceGetEnforcedPowerLimit": 650_000,
-    "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
-    "nvmlDeviceGetGpuFabricInfoV": {"state": 3, "status": 0, "healthMask": 0x1A9},
-    "nvmlDeviceGetSramEccErrorStatus": {"bThresholdExceeded": 1},
+MISMATCH = "RM has detected an NVML/RM version mismatch."
+#: Return codes that are a fault of a GPU: insufficient power, timeout, interrupt, infoROM, lost,
+#: reset required, operating system, memory, not found, unknown.
+FAULTS = (8, 10, 11, 14, 15, 16, 17, 20, 28, 999)
+#: Return codes by which a GPU, driver or user has no such reading.
+NO_READING = (2, 3, 4, 13, 21, 25, 26, 27)
+LEVELS_OF_AN_H100 = {
+    "temperature": 32,
+    "memory-temperature": 39,
+    "power": 75.401,
+    "power-limit": 700,
+    "power-limit-default": 700,
+    "sm-clock": 345,
+    "memory-clock": 2619,
+    "utilization": 0,
+    "reasons": 1,
+    "pcie-generation": 5,
+    "pcie-generation-max": 5,
+    "pcie-width": 16,
+    "pcie-width-max": 16,
+    "remap-pending": 0,
+    "remap-failure": 0,
+    "recovery-action": 0,
+    "sram-threshold": 0,
+    "ecc": 1,
+    "ecc-default": 1,
+    "mig": 0,
+    "compute-mode": 0,
+    "nvlinks": 18,
+    "fabric-state": 3,
+    "fabric-status": 0,
+    "fabric-health": 0x1AA,
 }
 
 
@@ -114,13 +115,6 @@ def together(text: str) -> dict[str, Any]:
 
 def gap(reason: str, devices: str = "none") -> dict[str, str]:
     return {"reason": reason, "devices": devices}
-
-
-def fake(tmp_path: Path, *gpus: dict[str, Any], init: str = "") -> dict[str, str]:
-    """Return an environment in which pynvml is the fake with these answers."""
-    shutil.copy(FAKE, tmp_path / "pynvml.py")
-    (tmp_path / "nvml.json").write_text(json.dumps({"init": init, "gpus": gpus}))
-    return {"PYTHONPATH": str(tmp_path), "FAKE_NVML": str(tmp_path / "nvml.json")}
 
 
 def titles(found: dict[str, Any]) -> list[str]:
@@ -245,101 +239,165 @@ class TestHost:
 
 
 class TestGpus:
+    """The programs use the real bindings, above a stand-in for NVIDIA's library."""
+
     @pytest.fixture
     def root(self, root: Path) -> Path:
-        files(root, dev__nvidiactl="")
+        nvml.host(root, range(2))
         return root
 
-    def test_reads_the_counters_of_nvml(self, root: Path, tmp_path: Path) -> None:
-        one = health(root, env=fake(tmp_path, H100))["devices"][-1]
-        assert (one["kind"], one["name"], one["pci"]) == ("gpu", "0", "0000:1b:00")
+    @pytest.fixture
+    def h100(self, tmp_path: Path) -> nvml.Scenario:
+        return nvml.Scenario(tmp_path / "scenario", "h100", 2)
+
+    @staticmethod
+    def gpus(root: Path, scenario: nvml.Scenario) -> list[dict[str, Any]]:
+        found = health(root, env=scenario.env)
+        return [one for one in found["devices"] if one["kind"] == "gpu"]
+
+    def test_reads_the_counters_of_nvml(self, root: Path, h100: nvml.Scenario) -> None:
+        h100.change(
+            "nvmlDeviceGetRemappedRows 0 : 0 1 0 0 0",
+            "nvmlDeviceGetViolationStatus 0 0 : 0 5000000000",
+            "nvmlDeviceGetNvLinkState 0 2 : 0 0",
+            "nvmlDeviceGetNvLinkErrorCounter 0 1 0 : 0 7",
+            "nvmlDeviceGetFieldValues 0 214 1 : 0 3 2",
+            "nvmlDeviceGetFieldValues 0 221 0 : 0 3 5",
+            "nvmlDeviceGetFieldValues 0 221 1 : 0 3 5",
+        )
+        one = self.gpus(root, h100)[0]
+        assert (one["name"], one["pci"]) == ("0", nvml.address(0))
         assert one["counters"] == {
             "rows-remapped-corrected": 1,
-            "pcie-replay": 4,
+            "pcie-replay": 2,
             "limited-power": 5_000_000_000,
             "nvlink-replay.1": 7,
             "nvlink-recovery-failed.1": 2,
             "nvlink-symbol-errors": 10,
         }
-        levels = one["levels"]
-        assert (levels["nvlinks"], levels["power"], levels["remap-pending"]) == (2, 512, 0)
+        assert (one["levels"]["nvlinks"], one["levels"]["power"]) == (17, 75.401)
 
-    def test_reads_state_and_settings(self, root: Path, tmp_path: Path) -> None:
-        levels = health(root, env=fake(tmp_path, H100))["devices"][-1]["levels"]
-        expected = {
-            "memory-temperature": 64,
-            "recovery-action": 1,
-            "sram-threshold": 1,
-            "ecc": 1,
-            "ecc-default": 1,
-            "mig": 0,
-            "compute-mode": 0,
-            "power-limit": 650,
-            "power-limit-default": 700,
-            "fabric-state": 3,
-            "fabric-status": 0,
-            "fabric-health": 0x1A9,
-        }
-        assert {name: levels.get(name) for name in expected} == expected
+    def test_reads_state_and_settings(self, root: Path, h100: nvml.Scenario) -> None:
+        levels = self.gpus(root, h100)[1]["levels"]
+        assert {name: levels.get(name) for name in LEVELS_OF_AN_H100} == LEVELS_OF_AN_H100
+        assert levels.keys() - LEVELS_OF_AN_H100.keys() == set()
 
-    def test_what_a_virtual_gpu_does_not_report_is_unread(self, root: Path, tmp_path: Path) -> None:
-        bare = {
-            "nvmlDeviceGetPciInfo": "00000000:1B:00.0",
-            "nvmlDeviceGetGpuFabricInfoV": {"state": 0},
-        }
-        found = health(root, env=fake(tmp_path, bare))
-        assert found["devices"][-1]["levels"] == {}
+    def test_what_a_virtual_gpu_does_not_report_is_unread(
+        self, root: Path, h100: nvml.Scenario
+    ) -> None:
+        h100.change("* 0 : 3", *nvml.opened(0))
+        found = health(root, env=h100.env)
+        assert [one["levels"] == {} for one in found["devices"][-2:]] == [True, False]
         (unread,) = [one["reason"] for one in found["unread"] if "Not Supported" in one["reason"]]
-        for name in ("ECC mode", "NVLink", "fabric", "power limit", "row remaps", "MIG mode"):
+        for name in ("ECC mode", "NVLink", "fabric", "power-limit", "row remaps", "MIG mode"):
             assert name in unread
+        assert all("errors" not in one for one in found["devices"])
 
-    def test_a_link_that_cannot_be_read_hides_no_other(self, root: Path, tmp_path: Path) -> None:
-        gpu = {**H100, "nvmlDeviceGetNvLinkState 0": {"error": "Unknown Error"}}
-        assert health(root, env=fake(tmp_path, gpu))["devices"][-1]["levels"]["nvlinks"] == 1
+    @pytest.mark.parametrize("value", ["-1", str(2**63), str(2**64 - 1)])
+    def test_a_value_that_is_not_valid_costs_only_itself(
+        self, root: Path, h100: nvml.Scenario, value: str
+    ) -> None:
+        h100.change(f"nvmlDeviceGetTotalEccErrors 0 0 0 : 0 {value}")
+        found = health(root, env=h100.env)
+        assert [one.get("missing") for one in found["devices"][-2:]] == [["ecc-corrected"], None]
+        assert gap("ecc-corrected (unexpected value)") in found["unread"]
 
-    def test_an_unsupported_counter_is_reported_as_unread(self, root: Path, tmp_path: Path) -> None:
-        found = health(root, env=fake(tmp_path, H100))
+    @pytest.mark.parametrize("opened", ["opened", "not opened"])
+    def test_a_fault_that_the_driver_reports_is_one_of_its_gpu(
+        self, root: Path, tmp_path: Path, opened: str
+    ) -> None:
+        count = len(FAULTS) + 1
+        scenario = nvml.Scenario(tmp_path / "scenario", "h100", count)
+        nvml.host(root, range(count))
+        for index, code in enumerate(FAULTS):
+            scenario.change(*nvml.failed(index, code, handle=opened == "opened"))
+        *bad, good = self.gpus(root, scenario)
+        assert [[error["code"] for error in one["errors"]] for one in bad] == [[n] for n in FAULTS]
+        assert [one["pci"] for one in bad] == [nvml.address(n) for n in range(len(FAULTS))]
+        assert "errors" not in good
+        assert good["levels"]["nvlinks"] == 18
+
+    def test_a_reading_that_a_gpu_does_not_support_is_no_fault(
+        self, root: Path, tmp_path: Path
+    ) -> None:
+        scenario = nvml.Scenario(tmp_path / "scenario", "h100", len(NO_READING))
+        for index, code in enumerate(NO_READING):
+            scenario.change(f"* {index} : {code}", *nvml.opened(index))
+        found = self.gpus(root, scenario)
+        assert len(found) == len(NO_READING)
+        assert all("errors" not in one for one in found)
+
+    def test_a_gpu_that_this_user_may_not_open_is_unread(
+        self, root: Path, h100: nvml.Scenario
+    ) -> None:
+        h100.change("nvmlDeviceGetHandleByIndex 0 : 4")
+        found = health(root, env=h100.env)
+        assert titles(found)[-1] == "gpu 1"
+        assert gap("GPU 0 (Insufficient Permissions)", "gpus") in found["unread"]
+
+    def test_a_link_that_cannot_be_read_hides_no_other(
+        self, root: Path, h100: nvml.Scenario
+    ) -> None:
+        h100.change("nvmlDeviceGetNvLinkState 0 0 : 999")
+        one = self.gpus(root, h100)[0]
+        assert one["levels"]["nvlinks"] == 17
+        assert one["errors"] == [{"code": 999, "words": "Unknown Error", "readings": ["NVLink"]}]
+
+    def test_an_unsupported_counter_is_reported_as_unread(
+        self, root: Path, h100: nvml.Scenario
+    ) -> None:
+        found = health(root, env=h100.env)
         (unread,) = [one for one in found["unread"] if "retired pages" in one["reason"]]
-        assert unread["devices"] == "none"
-        assert "Not Supported" in unread["reason"]
+        assert unread == gap("pages-pending, retired pages (Not Supported)")
         assert "pages-retired-double" not in found["read"]["gpu"]
 
     def test_a_counter_that_one_gpu_lacks_is_missing_there(
-        self, root: Path, tmp_path: Path
+        self, root: Path, h100: nvml.Scenario
     ) -> None:
-        other = {**H100, "nvmlDeviceGetPciInfo": "00000000:2C:00.0"}
-        del other["nvmlDeviceGetPcieReplayCounter"]
-        found = health(root, env=fake(tmp_path, H100, other))
-        assert [one.get("missing", []) for one in found["devices"][-2:]] == [[], ["pcie-replay"]]
+        h100.change("nvmlDeviceGetPcieReplayCounter 1 : 3")
+        assert [one.get("missing", []) for one in self.gpus(root, h100)] == [[], ["pcie-replay"]]
+
+    def test_a_host_with_72_gpus_fits_into_the_records(self, root: Path, tmp_path: Path) -> None:
+        gpus = nvml.Scenario(tmp_path / "scenario", "h100", 72)
+        gpus.change(
+            *("nvmlDeviceGetNvLinkErrorCounter * : 0 1", "nvmlDeviceGetTotalEccErrors * : 0 9")
+        )
+        nvml.host(root, range(72))
+        done = subprocess.run(
+            [sys.executable, PROGRAMS / "health.py", "--root", root, "--quiet"],
+            capture_output=True,
+            check=True,
+            env={**os.environ, **gpus.env},
+        )
+        parsed = record_protocol.parse([done.stdout], "health")
+        assert parsed.problems == ()
+        devices = reading_of(parsed.facts).devices
+        assert [d.name for d in devices if d.kind == "gpu"] == [str(n) for n in range(72)]
 
     def test_a_host_without_bindings_uses_those_of_the_run(
-        self, root: Path, tmp_path: Path
+        self, root: Path, tmp_path: Path, h100: nvml.Scenario
     ) -> None:
         programs = tmp_path / "programs"
         shutil.copytree(PROGRAMS, programs, ignore=shutil.ignore_patterns("__pycache__"))
-        env = fake(tmp_path, H100)
         (programs / "bindings").mkdir()
-        (tmp_path / "pynvml.py").rename(programs / "bindings/pynvml.py")
+        shutil.copy(pynvml.__file__, programs / "bindings/pynvml.py")
         done = subprocess.run(
             [sys.executable, "-S", programs / "health.py", "--root", root],
             capture_output=True,
             text=True,
             check=True,
-            env={"FAKE_NVML": env["FAKE_NVML"]},
+            env=h100.env,
         )
-        assert titles(together(done.stdout))[-1] == "gpu 0"
-
-    def test_a_lost_gpu_is_named_and_the_others_are_read(self, root: Path, tmp_path: Path) -> None:
-        found = health(root, env=fake(tmp_path, {"lost": True}, H100))
-        assert titles(found)[-1] == "gpu 1"
-        assert gap("GPU 0 (GPU is lost)", "gpus") in found["unread"]
+        assert titles(together(done.stdout))[-1] == "gpu 1"
 
     def test_clock_reasons_are_read_by_their_old_name_from_nvml(
-        self, root: Path, tmp_path: Path
+        self, root: Path, h100: nvml.Scenario
     ) -> None:
-        missing = {"nvmlDeviceGetCurrentClocksEventReasons": {"error": "Function Not Found"}}
-        old = {**H100, **missing, "nvmlDeviceGetCurrentClocksThrottleReasons": 4}
-        found = health(root, env=fake(tmp_path, old))
+        h100.change(
+            "nvmlDeviceGetCurrentClocksEventReasons * : 13",
+            "nvmlDeviceGetCurrentClocksThrottleReasons * : 0 4",
+        )
+        found = health(root, env=h100.env)
         assert found["devices"][-1]["levels"]["reasons"] == 4
         assert not any("clock reasons" in one["reason"] for one in found["unread"])
 
@@ -360,8 +418,9 @@ class TestGpus:
         program = tmp_path / "bin/nvidia-smi"
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
-        path = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
-        return {**fake(tmp_path, init="Driver/library mismatch"), **path}
+        scenario = nvml.Scenario(tmp_path / "scenario", "h100", 1)
+        scenario.change("nvmlInit * : 18")
+        return {**scenario.env, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
 
     def test_without_nvml_nvidia_smi_reports_fewer_counters(
         self, root: Path, tmp_path: Path
@@ -373,25 +432,27 @@ class TestGpus:
         assert (one["levels"]["pcie-width"], one["levels"]["remap-pending"]) == (8, 0)
         modes = [one["levels"][name] for name in ("ecc", "mig", "compute-mode", "power-limit")]
         assert modes == [0, 1, 3, 500]
-        reason = "NVLink, fabric, PCIe replays, time spent limited (NVML: Driver/library mismatch)"
+        reason = f"NVLink, fabric, PCIe replays, time spent limited (NVML: {MISMATCH})"
         assert gap(reason) in found["unread"]
 
     def test_without_nvml_and_nvidia_smi_the_gpus_are_unread(
-        self, root: Path, tmp_path: Path
+        self, root: Path, tmp_path: Path, h100: nvml.Scenario
     ) -> None:
-        env = {**fake(tmp_path, init="Unknown Error"), "PATH": str(tmp_path)}
+        h100.change("nvmlInit * : 999")
+        env = {**h100.env, "PATH": str(tmp_path)}
         reason = "GPUs (NVML: Unknown Error; nvidia-smi printed no GPU)"
         assert gap(reason, "gpus") in health(root, env=env)["unread"]
 
     def test_with_a_hanging_driver_only_the_gpus_are_missing(
-        self, root: Path, tmp_path: Path
+        self, root: Path, h100: nvml.Scenario
     ) -> None:
         """The kernel's readings are printed before the driver is queried; then its alarm fires."""
+        h100.change("nvmlInit * : hang")
         process = subprocess.Popen(
             [sys.executable, PROGRAMS / "health.py", "--root", root],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **fake(tmp_path, init="hang")},
+            env={**os.environ, **h100.env},
         )
         assert process.stdout is not None
         printed = ""
@@ -424,53 +485,80 @@ class TestXidWatcher:
                 # Returns when the watcher has ended.
                 fcntl.flock(held, fcntl.LOCK_SH)
 
+    @pytest.fixture
+    def h100(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nvml.Scenario:
+        monkeypatch.setenv("ACCEPT_EXEC", "a/step/0-0")
+        return nvml.Scenario(tmp_path / "scenario", "h100", 8)
+
     @staticmethod
-    def env(tmp_path: Path, *gpus: dict[str, Any], init: str = "") -> dict[str, str]:
-        (tmp_path / "events").touch()
-        env = fake(tmp_path, *gpus, init=init)
-        return {**env, "FAKE_XIDS": str(tmp_path / "events"), "ACCEPT_EXEC": "a/step/0-0"}
+    def seen(root: Path, file: Path, scenario: nvml.Scenario, events: int) -> dict[str, Any]:
+        """Read until the watcher has seen a number of events."""
+        while True:
+            found = health(root, "--watch", str(file), env=scenario.env)
+            if len(found["watch"].get("events", [])) >= events:
+                return found
 
-    GPU = {**H100, "nvmlDeviceRegisterEvents": None}
-
-    def test_xids_are_seen_by_later_readings(self, root: Path, tmp_path: Path, file: Path) -> None:
-        env = self.env(tmp_path, self.GPU)
-        first = health(root, "--watch", str(file), env=env)
+    def test_xids_are_seen_by_later_readings(
+        self, root: Path, file: Path, h100: nvml.Scenario
+    ) -> None:
+        first = self.seen(root, file, h100, 0)
         assert first["watch"]["events"] == []
         assert not any("Xids" in one["reason"] for one in first["unread"])
-        (tmp_path / "events").write_text("0 79\n")
-        while not (events := health(root, "--watch", str(file), env=env)["watch"]["events"]):
-            pass
-        (event,) = events
-        assert (event["kind"], event["pci"], event["code"]) == ("xid", "0000:1b:00", 79)
+        h100.change(nvml.xid(3, 79))
+        (event,) = self.seen(root, file, h100, 1)["watch"]["events"]
+        assert (event["kind"], event["pci"], event["code"]) == ("xid", nvml.address(3), 79)
         assert event["at"] > first["watch"]["last"]
 
-    @pytest.mark.parametrize(
-        ("gpu", "init"),
-        [
-            ({**H100, "nvmlDeviceRegisterEvents": {"error": "Not Supported"}}, ""),
-            ({"lost": True}, ""),
-            (GPU, "Driver/library mismatch"),
-        ],
-    )
-    def test_without_events_of_all_gpus_nothing_is_watched(
-        self, root: Path, tmp_path: Path, file: Path, gpu: dict[str, Any], init: str
+    def test_a_lost_gpu_ends_no_event_and_hides_no_other_gpu(
+        self, root: Path, file: Path, h100: nvml.Scenario
     ) -> None:
-        env = {**self.env(tmp_path, self.GPU, gpu, init=init), "PATH": ""}
-        found = health(root, "--watch", str(file), env=env)
+        self.seen(root, file, h100, 0)
+        h100.change(nvml.xid(3, 79), *nvml.failed(3))
+        self.seen(root, file, h100, 2)
+        h100.change(nvml.xid(5, 48))
+        found = self.seen(root, file, h100, 3)
+        events = [(one["kind"], one["pci"], one["code"]) for one in found["watch"]["events"]]
+        lost, other = nvml.address(3), nvml.address(5)
+        assert events == [("xid", lost, 79), ("lost", lost, 15), ("xid", other, 48)]
+        assert "blind" not in found["watch"], "the other seven are watched"
+
+    @pytest.mark.parametrize(
+        "faults", [nvml.failed(3, handle=False), ("nvmlDeviceRegisterEvents 3 : 3",)]
+    )
+    def test_a_gpu_that_cannot_be_watched_hides_no_other(
+        self, root: Path, file: Path, h100: nvml.Scenario, faults: Iterable[str]
+    ) -> None:
+        h100.change(*faults)
+        found = self.seen(root, file, h100, 0)
+        (blind,) = found["watch"]["blind"]
+        assert blind.startswith("GPU 3: ")
+        assert gap(f"Xids by NVML ({blind})") in found["unread"]
+        h100.change(nvml.xid(5, 79))
+        (event,) = self.seen(root, file, h100, 1)["watch"]["events"]
+        assert event["pci"] == nvml.address(5)
+
+    @pytest.mark.parametrize(
+        "fault", ["nvmlDeviceRegisterEvents * : 3", "nvmlEventSetCreate * : 3", "nvmlInit * : 18"]
+    )
+    def test_without_events_of_any_gpu_nothing_is_watched(
+        self, root: Path, file: Path, h100: nvml.Scenario, fault: str
+    ) -> None:
+        h100.change(fault)
+        found = health(root, "--watch", str(file), env={**h100.env, "PATH": ""})
         assert "watch" not in found
         assert any(one["reason"].startswith("Xids by NVML (") for one in found["unread"])
 
-    def test_a_watcher_that_ended_is_not_trusted(
-        self, root: Path, tmp_path: Path, file: Path
+    def test_a_watcher_that_ended_has_its_events_and_a_gap(
+        self, root: Path, file: Path, h100: nvml.Scenario
     ) -> None:
-        env = self.env(tmp_path, self.GPU)
-        health(root, "--watch", str(file), env=env)
-        (tmp_path / "events").write_text("lost\n")
+        self.seen(root, file, h100, 0)
+        h100.change(nvml.xid(3, 79), "nvmlEventSetWait * : 999")
         with file.open("rb") as held:
             fcntl.flock(held, fcntl.LOCK_SH)
-        found = health(root, "--watch", str(file), env=env)
-        assert "watch" not in found
-        assert gap("Xids by NVML (GPU is lost)") in found["unread"]
+        found = health(root, "--watch", str(file), env=h100.env)
+        assert [event["code"] for event in found["watch"]["events"]] == [79]
+        assert gap("Xids by NVML (Unknown Error)") in found["unread"]
+        assert found["watch"]["blind"] == ["Unknown Error"]
 
     def test_a_host_without_a_driver_has_no_watcher(self, tmp_path: Path, file: Path) -> None:
         assert "watch" not in health(tmp_path / "empty", "--watch", str(file))

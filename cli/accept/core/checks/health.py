@@ -153,7 +153,7 @@ def _unread(
         if evidence.plan.machine.gpus != 0 and not reasons:
             if not has_gpu:
                 hosts_by_reason.setdefault("GPUs (the driver shows none)", []).append(host)
-            elif reading.log is None and reading.watch is None:
+            elif not reading.reports_xids:
                 why = "Xids (neither the kernel log nor NVML's events)"
                 hosts_by_reason.setdefault(why, []).append(host)
     for reason, hosts in hosts_by_reason.items():

@@ -15,10 +15,11 @@ from accept.core.health_readings import (
     Change,
     DeviceId,
     DeviceKind,
+    DriverError,
     fabric_faults,
 )
 from accept.core.model import Problem, Record, Step
-from accept.core.text import decimal
+from accept.core.text import decimal, plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,8 @@ LEVELS = {
 }
 #: Kind of a device -> the cause that its disappearance indicates.
 _GONE = {DeviceKind.GPU: Cause.GPU_MISSING, DeviceKind.RDMA: Cause.LINK_DOWN}
+#: NVML's return code for a GPU that needs a reset (nvml.h, NVML_ERROR_RESET_REQUIRED).
+_RESET_REQUIRED = 16
 #: Xids that faulty programs cause on healthy GPUs: the list of NVIDIA's device plugin
 #: for Kubernetes (NVIDIA/k8s-device-plugin, "Application errors: the GPU should still be healthy").
 #: A killed step causes Xid 45.
@@ -159,7 +162,7 @@ def problems(sweep: Sweep, limits: Limits) -> Iterator[Problem]:
         if kind in _GONE:
             message = f"{sweep.when}: {title} of {host} disappeared"
             yield device_problem(_GONE[kind], host, title, message)
-    for title in {**change.counters, **change.levels}:
+    for title in {**change.counters, **change.levels, **change.errors}:
         by_cause: dict[Cause, list[str]] = {}
         for name, grown in change.counters.get(title, {}).items():
             if cause := blamed(change, title, name, grown, limits):
@@ -167,6 +170,8 @@ def problems(sweep: Sweep, limits: Limits) -> Iterator[Problem]:
         for level, values in change.levels.get(title, {}).items():
             if len(values) == 2 and level in LEVELS and _is_judged(change, title):
                 by_cause.setdefault(LEVELS[level], []).append(_level_text(level, *values))
+        for cause, text in driver_faults(change.errors.get(title, ())):
+            by_cause.setdefault(cause, []).append(text)
         for cause, texts in by_cause.items():
             yield device_problem(cause, sweep.host, title, _sentence(sweep, title, texts))
     for event in change.events:
@@ -233,6 +238,18 @@ def _is_judged(change: Change, title: str) -> bool:
     return DeviceId.of(title).kind is not DeviceKind.NET or title in change.run
 
 
+def driver_faults(errors: Sequence[DriverError]) -> Iterator[tuple[Cause, str]]:
+    """Yield the cause and a text for each error that the driver reports for a GPU."""
+    for error in errors:
+        cause = Cause.GPU_RESET_REQUIRED if error.code == _RESET_REQUIRED else Cause.GPU_LOST
+        names = ", ".join(plain(name, 40) for name in error.readings[:3])
+        more = f" and {len(error.readings) - 3} more" if len(error.readings) > 3 else ""
+        yield (
+            cause,
+            f"the driver error {plain(error.words, 80)!r} (NVML {error.code}: {names}{more})",
+        )
+
+
 # Texts
 
 
@@ -264,7 +281,12 @@ def _state_text(change: Change, title: str) -> str:
 
 def _event_problems(sweep: Sweep, event: tuple[str, ...]) -> Iterator[Problem]:
     title, kind, code, fatal, pci = event if len(event) == 5 else ("", "", "", "", "")
-    if kind == "xid" and decimal(code) not in APPLICATION_XIDS:
+    if kind == "lost":
+        where = title or f"the GPU at {pci}"
+        errors = (DriverError(code=decimal(code) or 0, words="lost", readings=("events",)),)
+        for cause, text in driver_faults(errors):
+            yield device_problem(cause, sweep.host, where, _sentence(sweep, where, [text]))
+    elif kind == "xid" and decimal(code) not in APPLICATION_XIDS:
         where = title or f"the GPU at {pci}"
         message = _sentence(sweep, where, [f"Xid {code}"])
         yield device_problem(Cause.GPU_XID, sweep.host, where, message)

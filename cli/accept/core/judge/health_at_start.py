@@ -16,7 +16,7 @@ from accept.core.health_readings import (
     Reading,
     fabric_faults,
 )
-from accept.core.judge.health import Limits, device_problem
+from accept.core.judge.health import Limits, device_problem, driver_faults
 from accept.core.model import PlannedMachine, Problem
 from accept.core.text import count, duration
 
@@ -126,6 +126,7 @@ def notes(readings: Mapping[str, Reading], machine: PlannedMachine) -> Iterator[
 def _gpu_faults(gpu: Device, limits: Limits) -> Iterator[_Fault]:
     """Yield what is wrong with a GPU, except its links."""
     levels = gpu.levels
+    yield from driver_faults(gpu.errors)
     for name, (cause, text) in _FLAGS.items():
         if levels.get(name):
             yield cause, text

@@ -1,0 +1,147 @@
+"""A stand-in for NVIDIA's library below the real bindings, and scenarios of GPUs for it.
+
+`nvml.c` describes the lines of a scenario. Of several lines that fit a call, the last one counts,
+so a fault is a healthy machine and a few more lines.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.factories.paths import ROOT
+
+_SOURCE = Path(__file__).with_name("nvml.c")
+_DATA = ROOT / "tests/data/nvml"
+_NAME = "libnvidia-ml.so.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip:
+    """A kind of GPU."""
+
+    #: The files with its answers, of which the last counts.
+    files: tuple[str, ...]
+    links: int = 0
+    #: True if an NVLink has the counters of NVLink 1 to 4, which NVLink 5 does not have.
+    replays: bool = True
+
+
+CHIPS = {
+    "h100": Chip(files=("h100",), links=18),
+    "b200": Chip(files=("h100", "b200"), links=18, replays=False),
+    "gb200": Chip(files=("h100", "b200", "gb200"), links=18, replays=False),
+    "a100": Chip(files=("h100", "a100"), links=12),
+    "l4": Chip(files=("h100", "l4")),
+}
+
+
+def address(gpu: int) -> str:
+    """Return the PCI address of a GPU in the form of the kernel, "0000:1b:00"."""
+    return f"{gpu // 16:04x}:{0x1B + gpu % 16 * 8:02x}:00"
+
+
+def lines(chip: str, gpus: int) -> list[str]:
+    """Return the scenario of a healthy host."""
+    kind = CHIPS[chip]
+    found = [f"nvmlDeviceGetCount * : 0 {gpus}"]
+    for name in kind.files:
+        found += (_DATA / f"{name}.txt").read_text().splitlines()
+    for link in range(kind.links):
+        found.append(f"nvmlDeviceGetNvLinkState * {link} : 0 1")
+        if kind.replays:
+            found.append(f"nvmlDeviceGetNvLinkErrorCounter * {link} : 0 0")
+    for gpu in range(gpus):
+        found += [
+            *opened(gpu),
+            f"nvmlDeviceGetUUID {gpu} : 0 GPU-{gpu:08x}-0000-0000-0000-000000000000",
+            f"nvmlDeviceGetSerial {gpu} : 0 16500000000{gpu:02d}",
+        ]
+    return found
+
+
+@functools.cache
+def library() -> Path:
+    """Return the folder with the compiled library, which is made at most once per content."""
+    content = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]
+    folder = ROOT / "build" / "nvml" / content
+    if not (folder / _NAME).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        made = folder / f"{os.getpid()}.so"
+        options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{_NAME}"]
+        subprocess.run(["cc", *options, "-o", made, _SOURCE], check=True)
+        # Test processes that run at the same time make the same file.
+        made.replace(folder / _NAME)
+    return folder
+
+
+class Scenario:
+    """A scenario in a file; programs with `env` see its GPUs."""
+
+    def __init__(self, file: Path, chip: str, gpus: int = 8) -> None:
+        self.file = file
+        self.gpus = gpus
+        self.lines = lines(chip, gpus)
+        self.change()
+
+    def change(self, *more: str) -> None:
+        """Add lines to the scenario, also for processes that already run."""
+        self.lines += more
+        new = self.file.with_suffix(".new")
+        new.write_text("".join(f"{line}\n" for line in self.lines))
+        new.replace(self.file)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Return the environment of a program that sees the GPUs."""
+        folder = str(library())
+        path = os.environ.get("LD_LIBRARY_PATH", "")
+        return {
+            "LD_LIBRARY_PATH": f"{folder}:{path}" if path else folder,
+            "NVML_SCENARIO": str(self.file),
+        }
+
+    def load(self) -> None:
+        """Load the library into this process, which then sees the GPUs."""
+        os.environ["NVML_SCENARIO"] = str(self.file)
+        _load()
+
+
+@functools.cache
+def _load() -> ctypes.CDLL:
+    """Load the library before the bindings do: a library is found by its name if it is loaded."""
+    assert "pynvml" not in sys.modules or sys.modules["pynvml"].nvmlLib is None
+    return ctypes.CDLL(str(library() / _NAME), mode=ctypes.RTLD_GLOBAL)
+
+
+def opened(gpu: int) -> tuple[str, ...]:
+    """Return the lines by which a GPU can be opened and has an address."""
+    return (
+        f"nvmlDeviceGetHandleByIndex {gpu} : 0",
+        f"nvmlDeviceGetPciInfo {gpu} : 0 0000{address(gpu).upper()}.0",
+    )
+
+
+def failed(gpu: int, code: int = 15, *, handle: bool = True) -> tuple[str, ...]:
+    """Return the lines of a GPU whose calls fail, such as a lost one; with `handle`, it opens."""
+    return (f"* {gpu} : {code}", *(opened(gpu) if handle else ()))
+
+
+def xid(gpu: int, code: int) -> str:
+    """Return the line of an Xid."""
+    return f"event {gpu} : 0 8 {code}"
+
+
+def host(root: Path, gpus: Iterable[int]) -> None:
+    """Create the files by which a program sees NVIDIA's driver and its GPUs below `root`."""
+    (root / "dev").mkdir(parents=True, exist_ok=True)
+    (root / "dev/nvidiactl").touch()
+    for gpu in gpus:
+        (root / "proc/driver/nvidia/gpus" / f"{address(gpu)}.0").mkdir(parents=True, exist_ok=True)
