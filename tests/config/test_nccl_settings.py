@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from accept import config
 from accept.config.nccl_settings import remarks, settings
 from accept.core.error_codes import Code
+from accept.core.errors import BadInput
 from accept.plan.resolve import Options, resolve
 
 A4 = config.load_machine("a4-highgpu-8g").value
@@ -38,9 +40,9 @@ def test_an_unknown_setting_has_a_warning(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["NCCL_ALGO", "NCCL_FASTRAK_NUM_FLOWS", "NCCL_TESTS_SPLIT", "UCX_TLS", "CUDA_X"]
+    "name", ["NCCL_ALGO", "NCCL_FASTRAK_NUM_FLOWS", "NCCL_TESTS_SPLIT", "UCX_TLS"]
 )
-def test_known_settings_and_other_variables_have_none(name: str) -> None:
+def test_known_settings_have_no_warning(name: str) -> None:
     assert warnings({name: "1"}) == ()
 
 
@@ -100,6 +102,49 @@ def test_every_setting_of_a_machine_is_on_the_list() -> None:
         for profile in machine.nccl.profiles.values():
             env = dict.fromkeys(profile.env, "")
             assert [one for one in remarks(env, machine, "default") if "UNKNOWN" in one] == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "suggestion"),
+    [
+        ("profile=channels", "--nccl-profile channels"),
+        ("profile=other", "--nccl-profile NAME"),
+        ("DEBUG=INFO", "NCCL_DEBUG?"),
+        ("nccl_debug=INFO", "NCCL_DEBUG?"),
+        ("ALGOS=Ring", "NCCL_ALGO?"),
+        ("CUDA_VISIBLE_DEVICES=0", "NCCL_"),
+    ],
+)
+def test_a_name_that_nothing_reads_is_refused_with_a_suggestion(
+    setting: str, suggestion: str, tmp_path: Path
+) -> None:
+    name, _, value = setting.partition("=")
+    (tmp_path / "site.yaml").write_text(f"nccl: {{env: {{{name}: {value}}}}}\n")
+    from_site = Options(machine="a4-highgpu-8g", backend="ssh", site=str(tmp_path / "site.yaml"))
+    from_option = Options(machine="a4-highgpu-8g", backend="ssh", nccl=(setting,))
+    for options in (from_site, from_option):
+        with pytest.raises(BadInput) as refused:
+            resolve(replace(options, hosts=("a",)))
+        assert refused.value.code is Code.NCCL_SETTING_FOREIGN
+        assert suggestion in refused.value.hint
+
+
+@pytest.mark.parametrize("name", ["FI_PROVIDER", "UCX_TLS", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_X"])
+def test_settings_of_plugins_and_transports_are_taken(name: str) -> None:
+    options = Options(machine="cpu", backend="ssh", hosts=("a",), nccl=(f"{name}=1",))
+    assert resolve(options).env[name].value == "1"
+
+
+def test_the_option_for_a_profile_gives_what_the_site_file_gives(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text("nccl: {profile: channels}\n")
+    options = Options(machine="a4-highgpu-8g", backend="ssh", hosts=("a", "b"))
+    of_site = resolve(replace(options, site=str(tmp_path / "site.yaml")))
+    of_option = resolve(replace(options, nccl_profile="channels"))
+    assert of_option.env == of_site.env != resolve(options).env
+    with pytest.raises(BadInput) as refused:
+        resolve(replace(options, nccl_profile="chanels"))
+    assert refused.value.code is Code.NCCL_PROFILE_UNKNOWN
+    assert "channels" in refused.value.hint
 
 
 def test_the_list_is_sorted_and_has_each_name_once() -> None:

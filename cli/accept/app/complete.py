@@ -35,6 +35,16 @@ def machines() -> list[str]:
     return [*config.names("machines")]
 
 
+def nccl_profiles(parsed: typer.Context) -> list[str]:
+    """Return the NCCL profiles of the machine that the words before name, or of all machines."""
+    from accept import config
+
+    named = parsed.params.get("machine")
+    names = [str(named)] if named else config.names("machines")
+    found = (profile for name in names for profile in config.load_machine(name).value.nccl.profiles)
+    return [*dict.fromkeys(found)]
+
+
 def suites() -> list[str]:
     """Return the suites that come with `accept`."""
     from accept import config

@@ -353,7 +353,20 @@ class DrillOptions:
     ] = None
     nccl: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="NCCL setting.", rich_help_panel=Panel.CHECKS),
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Setting of NCCL, a plugin or a transport: NCCL_DEBUG=INFO.",
+            rich_help_panel=Panel.CHECKS,
+        ),
+    ] = None
+    nccl_profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="NCCL profile of the machine; default: site's. Names: accept list profiles.",
+            rich_help_panel=Panel.CHECKS,
+            autocompletion=complete.nccl_profiles,
+        ),
     ] = None
     rounds: Annotated[
         str | None,

@@ -50,6 +50,7 @@ def parse_options(
         backend=plan.backend,
         settings=tuple(plan.settings or ()),
         nccl=tuple(plan.nccl or ()),
+        nccl_profile=plan.nccl_profile or "",
         expect=tuple(plan.expect or ()),
         gpus_per_node=plan.gpus_per_node,
         rounds=plan.rounds or "",

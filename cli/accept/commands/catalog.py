@@ -66,6 +66,8 @@ class Listed:
     """The list that was requested: `accept list`."""
 
     machines: tuple[Entry, ...] | None = None
+    #: NCCL profiles.
+    profiles: tuple[Entry, ...] | None = None
     suites: tuple[Entry, ...] | None = None
     checks: tuple[Entry, ...] | None = None
     causes: tuple[Entry, ...] | None = None
@@ -213,6 +215,19 @@ def _machines() -> tuple[Entry, ...]:
     return tuple(Entry(name=m.name, about=m.description, confidence=m.confidence) for m in machines)
 
 
+def _profiles() -> tuple[Entry, ...]:
+    """Return the NCCL profiles with their machines; a name can mean other settings on others."""
+    owners: dict[tuple[str, str], list[str]] = {}
+    for machine in (config.load_machine(name).value for name in config.names("machines")):
+        for name, profile in machine.nccl.profiles.items():
+            about = profile.description or "The settings of the vendor."
+            owners.setdefault((name, about), []).append(machine.name)
+    return tuple(
+        Entry(name=name, about=f"{about} Machines: {', '.join(machines)}")
+        for (name, about), machines in sorted(owners.items())
+    )
+
+
 def _suites() -> tuple[Entry, ...]:
     suites = (config.load_suite(name).value for name in config.names("suites"))
     return tuple(Entry(name=s.name, about=s.description) for s in suites)
@@ -267,6 +282,7 @@ def _explanation(cause: causes.Cause) -> str:
 
 _LISTS: Final[Mapping[Listing, Callable[[], tuple[Entry, ...]]]] = {
     Listing.MACHINES: _machines,
+    Listing.PROFILES: _profiles,
     Listing.SUITES: _suites,
     Listing.CHECKS: _checks,
     Listing.CAUSES: _causes,

@@ -9,6 +9,7 @@ class Listing(StrEnum):
     """The names that `accept list` takes."""
 
     MACHINES = "machines"
+    PROFILES = "profiles"
     SUITES = "suites"
     CHECKS = "checks"
     CAUSES = "causes"

@@ -1,12 +1,13 @@
-"""Warn about NCCL settings before a run: unknown names, and values that contradict the machine.
+"""Check NCCL settings before a run: foreign and unknown names, values that contradict the machine.
 
-`values/nccl.yaml` lists the known names and the values that turn a path off, with sources. These
-are only remarks: a plugin may read settings that the list lacks.
+`values/nccl.yaml` lists the known names and the values that turn a path off, with sources. A name
+that neither begins with NCCL_ nor is on the list is refused. The others are only remarks: a plugin
+may read settings that the list lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -16,7 +17,7 @@ from accept.config.fields import Url
 from accept.config.machine import Machine
 from accept.config.yaml_file import read_file
 from accept.core.error_codes import Code
-from accept.core.errors import warning
+from accept.core.errors import BadInput, warning
 from accept.core.serde import did_you_mean, escaped
 from accept.core.text import decimal
 
@@ -34,10 +35,15 @@ _EFFECTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Others:
-    """Settings that plugins read; `*` at the end of a name stands for any suffix."""
+    """Settings that others than NCCL read; `*` at the end of a name stands for any suffix."""
 
     names: tuple[str, ...]
     source: Url
+
+    def contains(self, name: str) -> bool:
+        """Return True if a setting is one of them."""
+        prefixes = tuple(known[:-1] for known in self.names if known.endswith("*"))
+        return name in self.names or name.startswith(prefixes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,19 +97,44 @@ def remarks(given: Mapping[str, str], machine: Machine, profile: str) -> tuple[s
     return tuple(dict.fromkeys(lines))
 
 
-def _unknown(given: Mapping[str, str]) -> Iterator[str]:
-    data = settings()
-    plugin_names = [name for others in data.others for name in others.names]
-    prefixes = tuple(name[:-1] for name in plugin_names if name.endswith("*"))
-    known_names = (*data.names, *(name for name in plugin_names if not name.endswith("*")))
-    for name in given:
-        if (
-            not name.upper().startswith(NCCL_PREFIX)
-            or name in known_names
-            or name.startswith(prefixes)
+def refuse_foreign(given: Mapping[str, str], profiles: Collection[str], origin: str) -> None:
+    """Raise BadInput for a name that is not a setting of NCCL, a plugin or a transport.
+
+    It would be a variable that nothing reads, and the run would not measure what was requested.
+    `profiles` are those of the machine.
+    """
+    for name, value in given.items():
+        if name.startswith(NCCL_PREFIX) or any(
+            others.contains(name) for others in settings().others
         ):
             continue
-        hint = did_you_mean(name.upper(), known_names).rstrip() or "does a plugin read it?"
+        hint = ""
+        if value in profiles:
+            hint = f"did you mean --nccl-profile {value}?"
+        elif name.lower().endswith("profile"):
+            hint = f"to choose a profile: --nccl-profile NAME; known: {', '.join(profiles)}"
+        raise BadInput(
+            f"{origin} {escaped(name)}: this is not a setting of NCCL, a plugin or a transport",
+            code=Code.NCCL_SETTING_FOREIGN,
+            hint=hint or _did_you_mean(name) or "their names begin with NCCL_, such as NCCL_DEBUG",
+        )
+
+
+def _did_you_mean(name: str) -> str:
+    """Return the known settings that an unknown name may mean, as a question; or ""."""
+    data = settings()
+    plugin_names = (name for others in data.others for name in others.names)
+    known_names = (*data.names, *(name for name in plugin_names if not name.endswith("*")))
+    start = f"{NCCL_PREFIX}{name.upper().removeprefix(NCCL_PREFIX)}"
+    return f"did you mean {start}?" if start in known_names else did_you_mean(start, known_names)
+
+
+def _unknown(given: Mapping[str, str]) -> Iterator[str]:
+    data = settings()
+    for name in given:
+        if name in data.names or any(others.contains(name) for others in data.others):
+            continue
+        hint = _did_you_mean(name).rstrip() or "does a plugin read it?"
         message = f"{escaped(name)} is not a known NCCL setting: {hint}"
         yield warning(Code.NCCL_SETTING_UNKNOWN, message)
 

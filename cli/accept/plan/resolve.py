@@ -29,7 +29,7 @@ from accept.config.floors import bounds
 from accept.config.hostlist import MOST_HOSTS, expand
 from accept.config.kubernetes import PodSettings
 from accept.config.machine import check_gpus_per_node
-from accept.config.nccl_settings import NCCL_PREFIX, remarks, without
+from accept.config.nccl_settings import NCCL_PREFIX, refuse_foreign, remarks, without
 from accept.config.slurm import Slurm
 from accept.core.catalog.faults import FAULTS, Injector
 from accept.core.error_codes import Code
@@ -88,6 +88,8 @@ class Options:
     backend: str | None = None
     settings: tuple[str, ...] = ()
     nccl: tuple[str, ...] = ()
+    #: Name of an NCCL profile of the machine; empty: that of the site.
+    nccl_profile: str = ""
     expect: tuple[str, ...] = ()
     gpus_per_node: int | None = None
     seed: int = 1
@@ -307,6 +309,8 @@ def site_of(options: Options) -> Site:
 
 def _with_options(site: Site, options: Options) -> Site:
     site = replace(site, slurm=site.slurm.override(options.slurm))
+    if options.nccl_profile:
+        site = replace(site, nccl=replace(site.nccl, profile=options.nccl_profile))
     if not options.image:
         return site
     try:
@@ -347,7 +351,7 @@ def resolve(options: Options) -> Resolved:
         _check_gpus(machine.value, settings.kubernetes.gpus_per_pod)
         per_pod, gpus = gpus_of_pod(machine.value, settings.kubernetes, nodes=count, used=gpus)
     profile = _profile(machine.value, settings)
-    user_env = _user_env(settings, options, on_pods=on_pods)
+    user_env = _user_env(settings, options, machine.value.nccl.profiles, on_pods=on_pods)
     env, script = _nccl(machine.value, user_env, profile)
     if on_pods:
         settings = _without_ranks_env(settings, machine.value, env)
@@ -537,19 +541,26 @@ def _settings(env: Mapping[str, str | int], origin: str) -> dict[str, Setting]:
     return {name: Setting(value=str(value), origin=origin) for name, value in env.items()}
 
 
-def _user_env(site: Site, options: Options, *, on_pods: bool) -> dict[str, Setting]:
+def _user_env(
+    site: Site, options: Options, profiles: Collection[str], *, on_pods: bool
+) -> dict[str, Setting]:
     """Return the variables that the user sets for all ranks; later sources replace earlier ones.
 
     From `kubernetes.extraEnv` only the settings of NCCL are taken; the others are for the whole
-    pod.
+    pod. Raises BadInput for a name that is not a setting of NCCL, a plugin or a transport.
     """
     extra = site.kubernetes.extra_env if on_pods else {}
     of_nccl = {name: value for name, value in extra.items() if name.startswith(NCCL_PREFIX)}
-    return {
-        **_settings(of_nccl, "site file, kubernetes.extraEnv"),
-        **_settings(site.nccl.env, "site file, nccl.env"),
-        **_settings(_parse_nccl(options.nccl), "--nccl"),
+    origins: dict[str, Mapping[str, str | int]] = {
+        "site file, kubernetes.extraEnv": of_nccl,
+        "site file, nccl.env": site.nccl.env,
+        "--nccl": _parse_nccl(options.nccl),
     }
+    env: dict[str, Setting] = {}
+    for origin, given in origins.items():
+        refuse_foreign({name: str(value) for name, value in given.items()}, profiles, origin)
+        env |= _settings(given, origin)
+    return env
 
 
 def _without_ranks_env(site: Site, machine: Machine, env: Mapping[str, Setting]) -> Site:
