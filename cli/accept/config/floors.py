@@ -2,7 +2,8 @@
 
 `values/floors.yaml` lists the share of a line rate that a collective reaches on a healthy machine
 at any scale. A machine that states its NVLink and NICs therefore has bounds even without figures of
-its own. If it has its own figures, both apply.
+its own. If it has its own figures, both apply, with one exception: the threshold of the vendor's
+own health check replaces the floor of its check, and limits the other checks of that floor.
 """
 
 from collections.abc import Iterator
@@ -55,7 +56,12 @@ class Floor:
     #: over two nodes moves each byte once. "none": no peak, as the metric may exceed the line rate.
     peak: Literal["rate", "tree", "none"] = "rate"
     why: str
-    source: Url | None = None
+    source: Annotated[Url | None, Doc("A published figure that `share` is derived from.")] = None
+
+    @property
+    def kind(self) -> BoundKind:
+        """Return the kind of the bounds: `derived` without a published figure."""
+        return BoundKind.FLOOR if self.source else BoundKind.DERIVED
 
     def __post_init__(self) -> None:
         """Raise Invalid for a check that does not exist."""
@@ -78,8 +84,41 @@ def floors() -> tuple[Floor, ...]:
 
 def figures(machine: Machine, profile: str = "default") -> tuple[Figure, ...]:
     """Return all figures of a machine under an NCCL profile: its own, then those from floors."""
-    own = (figure for figure in machine.references if profile in figure.profiles)
-    return (*own, *(f for floor in floors() for f in _figures_of(floor, machine, profile)))
+    own = tuple(figure for figure in machine.references if profile in figure.profiles)
+    from_floors = (
+        figure
+        for floor in floors()
+        for figure in _below_vendor(floor, tuple(figures_of(floor, machine, profile)), own)
+    )
+    return (*own, *from_floors)
+
+
+def _below_vendor(
+    floor: Floor, figures: tuple[Figure, ...], own: tuple[Figure, ...]
+) -> Iterator[Figure]:
+    """Yield the figures of a floor that require no more than the vendor's own health check.
+
+    The vendor's threshold for one of the floor's checks replaces the figure of that check. The data
+    of the other checks takes the same path, so their bound cannot be higher than that threshold.
+    """
+    for figure in figures:
+        thresholds = [
+            one
+            for one in own
+            if one.kind is BoundKind.VENDOR
+            and one.check in floor.checks
+            and (one.metric, one.size) == (figure.metric, figure.size)
+            and (one.min_nodes, one.max_nodes) == (figure.min_nodes, figure.max_nodes)
+            and (one.one_domain, one.per_rail) == (figure.one_domain, figure.per_rail)
+        ]
+        if any(one.check == figure.check for one in thresholds):
+            continue
+        limits = [
+            one.value * one.share / figure.value
+            for one in thresholds
+            if one.value and one.share and figure.value
+        ]
+        yield replace(figure, share=min([figure.share or 1, *limits]))
 
 
 def bounds(
@@ -102,7 +141,7 @@ def bounds(
     )
 
 
-def _figures_of(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure]:
+def figures_of(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure]:
     """Yield figures from a floor; none if the hardware or the profile lacks the path."""
     if floor.reach == "device":
         yield from _device_figures(floor, machine)
@@ -140,7 +179,7 @@ def _figures_of(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure
             continue
         yield Figure(
             check=check,
-            kind=BoundKind.FLOOR,
+            kind=floor.kind,
             value=value,
             share=floor.share,
             expected=floor.expected,
@@ -177,7 +216,7 @@ def _device_figures(floor: Floor, machine: Machine) -> Iterator[Figure]:
             check=check,
             metric=floor.metric,
             unit=unit_of(check, floor.metric),
-            kind=BoundKind.FLOOR,
+            kind=floor.kind,
             value=rate,
             share=share,
             expected=expected,

@@ -22,7 +22,12 @@ class Figure:
     metric: Annotated[str, Doc("The metric of that check.")] = BUSBW.name
     unit: Annotated[str, Doc("Unit of the metric.")] = BUSBW.unit
     kind: Annotated[
-        BoundKind, Doc("measured, spec (a specification) or floor (a share of a specification).")
+        BoundKind,
+        Doc(
+            "measured, spec (a specification), floor (a share of a specification), derived (such a "
+            "share without a published figure) or vendor (the threshold of the vendor's own health "
+            "check, which replaces floors)."
+        ),
     ]
     source: Annotated[
         str,

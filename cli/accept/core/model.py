@@ -49,6 +49,10 @@ class BoundKind(TextEnum):
     MEASURED = "measured"
     SPEC = "spec"
     FLOOR = "floor"
+    #: A share of a specification without any published figure of healthy machines.
+    DERIVED = "derived"
+    #: The vendor's own health check requires it.
+    VENDOR = "vendor"
     #: A requirement of the user.
     EXPECTATION = "expectation"
     #: The peers in the same run. No reference is of this kind.

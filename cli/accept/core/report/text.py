@@ -228,7 +228,7 @@ class _Screen:
             text += f"been found with {found.probability:.0%} probability."
             yield from self._wrapped(text, "  ", "  ")
         kinds = {one.bound.kind for one in tightest_ranges(verdict) if one.bound}
-        if verdict.state is State.PASS and BoundKind.FLOOR in kinds:
+        if verdict.state is State.PASS and kinds & _SPECIFIED:
             text = "¹ from the specification, not measured: accept show machine "
             yield from self._wrapped(f"{text}{plain(verdict.machine, 60)}", "  ", "    ")
 
@@ -287,6 +287,8 @@ class _Screen:
 
 
 #: Kinds that need no label because the name of the suspect shows them.
+#: Kinds of bounds that come from a specification.
+_SPECIFIED = {BoundKind.FLOOR, BoundKind.DERIVED}
 _NO_KIND = (SuspectKind.RAIL, SuspectKind.FABRIC)
 #: Checks whose pass needs no figures.
 _QUIET = ("hosts", "inventory", "connectivity")
@@ -416,7 +418,8 @@ def range_row(one: MeasuredRange) -> tuple[str, ...]:
     at = plain(one.worst_at, 40) if one.values > 1 else ""
     if one.bound is None or one.bound.lower is None:
         return name, measured, at, "", ""
-    mark = {BoundKind.FLOOR: " ¹", BoundKind.EXPECTATION: " (yours)"}.get(one.bound.kind, "")
+    own = " (yours)" if one.bound.kind is BoundKind.EXPECTATION else ""
+    mark = " ¹" if one.bound.kind in _SPECIFIED else own
     margin = f"{one.margin:+.0%}" if one.margin is not None else ""
     return name, measured, at, f"≥ {number3(one.bound.lower)} {one.unit}{mark}", margin
 

@@ -1,0 +1,220 @@
+"""Published figures of healthy nodes are not rejected, and every bound leaves room below them.
+
+The figures are data: tests/data/published.yaml. Whole logs are in tests/data, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated, Literal
+
+import pytest
+from tests.factories import verdicts
+from tests.factories.command_line import accept
+from tests.factories.paths import TESTS
+from tests.factories.real_logs import PUBLISHED, REPOSITORY
+
+from accept import config
+from accept.config.floors import Floor, bounds, figures_of, floors
+from accept.config.machine import Machine
+from accept.config.yaml_file import read_file
+from accept.core.causes import Judgement
+from accept.core.checks import REGISTRY
+from accept.core.judge import judge
+from accept.core.model import BoundKind, Finding, GroupKind, Metric, Placement, State
+from accept.core.serde import Pattern
+from accept.core.text import parse_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A published figure of healthy nodes."""
+
+    machine: str
+    check: str
+    metric: str = "busbw"
+    figure: float
+    unit: str
+    size: str = ""
+    nodes: int = 1
+    gpus_per_node: Literal[1] | None = None
+    profile: str = "default"
+    kind: Literal["measured", "threshold"] = "measured"
+    settings: Literal["good", "other"] = "good"
+    date: Annotated[str, Pattern(r"\d{4}-\d\d-\d\d", "a day")]
+    source: Annotated[str, Pattern(r"(https://|run:)\S+", "a URL, or run:NAME")]
+
+    @property
+    def name(self) -> str:
+        """Return the name for the ID of a test."""
+        return f"{self.machine}-{self.check}.{self.metric}-{self.nodes}-{self.figure:g}"
+
+    def loaded(self) -> Machine:
+        """Return the machine."""
+        return config.load_machine(self.machine).value
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    figures: tuple[Row, ...]
+
+
+ROWS = read_file(_File, TESTS / "data" / "published.yaml").figures
+
+
+def findings(row: Row, share: float = 1.0) -> list[Finding]:
+    """Judge a run in which everything reached a share of a figure; return its bounds."""
+    machine = row.loaded()
+    hosts = verdicts.hosts(row.nodes)
+    ranks = row.gpus_per_node or machine.planned().gpus or 1
+    groups = GroupKind.RAILS if row.gpus_per_node else GroupKind.ALL
+    step = verdicts.step(row.check, groups, params=dict(machine.parameters.get(row.check, {})))
+    inventory = verdicts.step("inventory", "each", number=5)
+    plan = verdicts.plan(
+        inventory,
+        step,
+        machine=machine.planned(row.profile),
+        nodes=row.nodes,
+        references=bounds(machine, row.profile),
+    )
+    listed = [{**gpu, "name": machine.gpus.device} for gpu in verdicts.gpus("", ranks)]
+    rack = {"domain": "c/7"} if row.nodes <= (machine.nvlink.nodes if machine.nvlink else 1) else {}
+    facts = [verdicts.inventory_of(host, gpus=listed, **rack) for host in hosts]
+    each = [
+        verdicts.record(inventory, (host,), facts=(fact,), number=number, ranks=ranks)
+        for number, (host, fact) in enumerate(zip(hosts, facts, strict=True))
+    ]
+    record = verdicts.record(step, hosts, *_metrics(row, share, hosts[0]), ranks=ranks * row.nodes)
+    if row.gpus_per_node:
+        record = replace(record, local_ranks=(0,))
+    verdict = judge(
+        plan, [verdicts.hosts_record(hosts), *each, record], checks=REGISTRY, attempt="one"
+    )
+    return [
+        finding
+        for check in verdict.checks
+        for finding in check.findings
+        if finding.judgement is Judgement.ABSOLUTE and finding.metric == row.metric
+    ]
+
+
+def _metrics(row: Row, share: float, host: str) -> list[Metric]:
+    value = row.figure * share * (1 + 1e-9)
+    if REGISTRY[row.check].devices:
+        return [
+            Metric(
+                check=row.check,
+                name=row.metric,
+                value=value,
+                unit=row.unit,
+                host=host,
+                rank=0,
+                gpu="0",
+            )
+        ]
+    top = row.size or str(row.loaded().parameters[row.check]["max"])
+    return [
+        Metric(
+            check=row.check,
+            name=row.metric,
+            value=value,
+            unit=row.unit,
+            size=parse_size(top),
+            placement=Placement.OUT,
+        )
+    ]
+
+
+def _failed(found: list[Finding]) -> list[str]:
+    return [finding.message for finding in found if finding.state is State.FAIL]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+class TestPublishedFigure:
+    def test_has_a_bound_and_does_not_fail(self, row: Row) -> None:
+        found = findings(row)
+        assert found
+        assert _failed(found) == []
+
+    def test_is_good_if_its_nodes_had_good_settings(self, row: Row) -> None:
+        if row.settings == "good" and row.kind == "measured":
+            assert {finding.state for finding in findings(row)} == {State.PASS}
+
+    def test_is_8_percent_above_what_is_expected(self, row: Row) -> None:
+        if row.settings == "good" and row.kind == "measured":
+            assert [
+                f.message for f in _ours(findings(row, 0.92)) if f.state is not State.PASS
+            ] == []
+
+    def test_is_15_percent_above_what_fails(self, row: Row) -> None:
+        if row.kind == "measured":
+            assert _failed(_ours(findings(row, 0.85))) == []
+
+
+def _ours(found: list[Finding]) -> list[Finding]:
+    """Return findings of bounds that we chose; for its own threshold the vendor answers."""
+    return [f for f in found if f.bound is None or f.bound.kind is not BoundKind.VENDOR]
+
+
+@lru_cache(maxsize=1)
+def _published_floors() -> frozenset[int]:
+    """Return the positions of the floors that bound some published figure."""
+    return frozenset(
+        position
+        for position, floor in enumerate(floors())
+        for row in ROWS
+        if row.source.startswith("https:") and _bounds(floor, row)
+    )
+
+
+def _bounds(floor: Floor, row: Row) -> bool:
+    """Return True if a bound from this floor applies to a figure."""
+    return any(
+        (figure.check, figure.metric) == (row.check, row.metric)
+        and (figure.min_nodes or 1) <= row.nodes <= (figure.max_nodes or row.nodes)
+        and figure.per_rail is bool(row.gpus_per_node)
+        for figure in figures_of(floor, row.loaded(), row.profile)
+    )
+
+
+@pytest.mark.parametrize("position", range(len(floors())))
+def test_a_floor_without_a_published_figure_is_derived(position: int) -> None:
+    floor = floors()[position]
+    name = f"{floor.checks} {floor.of} {floor.reach} {floor.min_nodes}"
+    assert (floor.kind is BoundKind.FLOOR) is (position in _published_floors()), name
+    assert floor.kind is not BoundKind.DERIVED or floor.share <= 0.5, name
+
+
+def _machines() -> list[str]:
+    return [name for name in config.names("machines") if config.load_machine(name).value.references]
+
+
+@pytest.mark.parametrize("name", _machines())
+def test_a_measured_figure_of_a_machine_is_published_and_has_room(name: str) -> None:
+    published = {(row.check, row.metric, row.nodes, row.figure) for row in ROWS}
+    for figure in config.load_machine(name).value.references:
+        if figure.kind is BoundKind.MEASURED and figure.upper is None:
+            subject = figure.check, figure.metric, figure.min_nodes or 1, figure.value
+            assert subject in published, subject
+            assert (figure.share or 1) <= 0.85, subject
+            assert (figure.expected or 0) <= 0.92 or figure.min_nodes == 2, subject
+
+
+#: Machines of the published logs that name none, and the number of nodes that their tables imply.
+LOGS = {
+    "aws-nccl-tests": "p5.48xlarge",
+    "gke-a3-mega": "a3-megagpu-8g",
+    "gke-rdma": "a4-highgpu-8g",
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_published_log_of_a_vendor_is_not_rejected(name: str) -> None:
+    done = accept("judge", PUBLISHED / f"{name}.log", "--machine", LOGS[name], "--json")
+    assert done.code in (0, 6, 7), done.out
+
+
+def test_logs_of_healthy_nodes_are_not_rejected() -> None:
+    done = accept("judge", REPOSITORY, "--machine", "h100-8", "--json")
+    assert done.code in (0, 7), done.out
