@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.factories.paths import ROOT
 
 from accept.core import evidence
 from accept.core.runner import supervise
@@ -73,6 +76,26 @@ def test_a_rank_that_delays_the_run_is_named(node: Path) -> None:
     assert (verdict["state"], verdict["exit"]) == ("fail", 3)
     (suspect,) = verdict["suspects"]
     assert (suspect["name"], suspect["cause"]) == ("h0", "rank-hung")
+
+
+def test_a_rank_that_nccl_reports_as_behind_is_named(
+    node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("NCCL_RAS_ADDR", f"localhost:{port}")
+    ranks = " ".join(f"{rank}:{40 - (rank == 1)}" for rank in range(_ranks(node)))
+    serve = f"{sys.executable} -m tests.factories.ras_server {port} {ranks}"
+    verdict = end(node, f"(cd {ROOT} && exec {serve}) &")
+    (suspect,) = verdict["suspects"]
+    assert (suspect["name"], suspect["cause"]) == ("h0", "rank-hung")
+    assert list((node / "evidence" / "logs").rglob("*.ras.log"))
+
+
+def _ranks(node: Path) -> int:
+    """Return the number of ranks per host in the plan."""
+    machine = json.loads((node / evidence.PLAN).read_text())["machine"]
+    return int(machine["ranks"])
 
 
 def test_a_launch_that_failed_and_does_not_end_is_ended(

@@ -17,6 +17,7 @@ from accept.core.checks import parse_log, with_problems_seen
 from accept.core.facts import BEGAN, WAITED
 from accept.core.groups import Group, Wave
 from accept.core.model import Problem, Record, Step
+from accept.core.runner import nccl_ras
 from accept.core.runner.nccl_output import keep_logs
 from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run, lose_silent_hosts
@@ -163,18 +164,21 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
     if outcome.exit != 0:
         await lose_silent_hosts(state, hosts)
         await keep_logs(state, mark, hosts, path)
+        nccl_ras.keep(outcome.ras, path)
+    per_host = len(group.local_ranks) or hosts[0].slots
     parsed = parse_log(step.checks, evidence.open_log(state.evidence, log) or (), group.hosts)
     problems = outcome.problems
     if outcome.exit != 0:
         if outcome.exit is None or not any(problem.host for problem in parsed.problems):
             waited = [fact.rank for fact, _ in WAITED.among(parsed.facts) if fact.rank is not None]
             problems = await _locate_hang(state, mark, hosts, outcome, waited)
+            if not any(problem.host for problem in problems):
+                problems += nccl_ras.problems(outcome.ras, hosts, per_host)
         # This includes hosts that were lost earlier: their loss was the reason to end the group.
         problems += tuple(state.lost[h.name] for h in hosts if h.name in state.lost)
         problems += await _full_disks(state, hosts)
     if outcome.late and not problems:
         return None
-    per_host = len(group.local_ranks) or hosts[0].slots
     record = Record(
         step=step.id,
         checks=step.checks,

@@ -8,7 +8,7 @@ import math
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from accept.core.catalog.faults import for_ranks
@@ -17,6 +17,7 @@ from accept.core.checks import checks_of
 from accept.core.groups import Group
 from accept.core.launcher_errors import is_over
 from accept.core.model import Problem, Step
+from accept.core.runner import nccl_ras
 from accept.core.runner.ssh import Host, Session, arguments, environment, has_connection
 from accept.core.runner.state import ASK_SECONDS, Run, lose_silent_hosts
 from accept.core.text import duration
@@ -40,6 +41,8 @@ class Outcome:
     problems: tuple[Problem, ...] = ()
     #: True if the deadline of the run ended it, not its own timeout.
     late: bool = False
+    #: What NCCL's RAS answered on each host before a hung execution was killed.
+    ras: dict[str, str] = field(default_factory=dict)
 
 
 def _command(state: Run, step: Step, mark: str, group: Group) -> str:
@@ -92,6 +95,8 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
     end = time.time()
     if status == 0:
         return Outcome(exit=0, end=end)
+    hangs = reason is not None and reason.cause is Cause.TIMED_OUT
+    ras = await nccl_ras.ask(state, mark, hosts) if hangs else {}
     survivors = await _kill(state, mark, hosts)
     process.kill_session()
     if reason is None:
@@ -103,7 +108,7 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
     ending.cancel()
     await process.close()
     problems = survivors if late else (reason, *survivors)
-    return Outcome(exit=None, end=end, problems=problems, late=late)
+    return Outcome(exit=None, end=end, problems=problems, late=late, ras=ras)
 
 
 async def _start(state: Run, hosts: list[Host], command: str) -> Session:
