@@ -27,7 +27,7 @@ _NAME = "libnvidia-ml.so.1"
 class Chip:
     """A kind of GPU."""
 
-    #: The files with its answers, of which the last counts.
+    #: The files with its answers. The last one counts.
     files: tuple[str, ...]
     links: int = 0
     #: True if an NVLink has the counters of NVLink 1 to 4, which NVLink 5 does not have.

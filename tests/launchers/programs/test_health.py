@@ -317,7 +317,7 @@ class TestGpus:
         assert "errors" not in good
         assert good["levels"]["nvlinks"] == 18
 
-    def test_a_reading_that_a_gpu_does_not_support_is_no_fault(
+    def test_a_reading_that_a_gpu_does_not_support_is_not_a_fault(
         self, root: Path, tmp_path: Path
     ) -> None:
         scenario = nvml.Scenario(tmp_path / "scenario", "h100", len(NO_READING))
