@@ -182,7 +182,8 @@ def _of_run(folder: Path, name: str) -> LoadedEvidence:
     inner = folder / rundir.EVIDENCE
     if not inner.is_dir() and (folder / rundir.JOB).is_file():
         raise _not_collected(folder, name)
-    return _of_folder(inner if inner.is_dir() else folder)
+    # A link that the user named is followed; the folder of the evidence in a run must not be one.
+    return _of_folder(inner if inner.is_dir() else folder.resolve())
 
 
 def _of_found(found: search.Found, limits: Limits) -> LoadedEvidence:
@@ -512,9 +513,22 @@ def write_reports(judged: Judged) -> tuple[str, ...]:
             code=Code.EVIDENCE_NO_FOLDER,
             hint="give --format html, md or junit",
         )
-    write_judgement(judged.folder, judged.plan, judged.verdict, judged.records)
+    try:
+        write_judgement(judged.folder, judged.plan, judged.verdict, judged.records)
+        beside = _write_beside(judged, judged.folder)
+    except OSError as error:
+        raise not_written(error) from None
     names = (evidence.VERDICT, evidence.REPORT, evidence.JUNIT)
-    return (*(str(judged.folder / name) for name in names), *_write_beside(judged, judged.folder))
+    return (*(str(judged.folder / name) for name in names), *beside)
+
+
+def not_written(error: OSError) -> BadInput:
+    """Return the error for a file beside evidence that cannot be written."""
+    return BadInput(
+        f"{plain(error.filename, 200)} cannot be written: {error.strerror}",
+        code=Code.OUTPUT_WRITE,
+        hint="free space there, or copy the evidence to another folder",
+    )
 
 
 def _write_beside(judged: Judged, folder: Path) -> tuple[str, ...]:
@@ -522,16 +536,10 @@ def _write_beside(judged: Judged, folder: Path) -> tuple[str, ...]:
 
     They are never inside it, because its checksums cover all files.
     """
-    target = rundir.beside(folder)
-    lists = node_lists(judged.verdict)
-    with rundir.same_age(target):
-        (target / rundir.NODES).mkdir(parents=True, exist_ok=True)
-        evidence.write(target / rundir.REPORT, html_page(judged))
-        paths = [target / rundir.REPORT]
-        for name, hosts in vars(lists).items():
-            paths.append(target / rundir.NODES / f"{name}.txt")
-            evidence.write(paths[-1], "".join(f"{plain(host)}\n" for host in hosts))
-    return tuple(map(str, paths))
+    files = {rundir.REPORT: html_page(judged)}
+    for name, hosts in vars(node_lists(judged.verdict)).items():
+        files[f"{rundir.NODES}/{name}.txt"] = "".join(f"{plain(host)}\n" for host in hosts)
+    return tuple(str(rundir.write_beside(folder, name, text)) for name, text in files.items())
 
 
 def html_page(judged: Judged) -> str:

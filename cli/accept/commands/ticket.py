@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from accept.commands.explain import check_node
-from accept.commands.judge import Judged, judge_path, reported
+from accept.commands.judge import Judged, judge_path, not_written, reported
 from accept.commands.run import read_run
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.judge.summary import node_lists
 from accept.core.model import Suspect
 from accept.core.text import plain
-from accept.evidence import rundir
+from accept.evidence import bucket, rundir
 from accept.plan.bundle import net_channels
 from accept.report.console import Terminal
 from accept.report.node_commands import saved_nodes
@@ -46,7 +47,9 @@ def do_ticket(
         raise BadInput(
             "there is no folder for the ticket, and no logs for it",
             code=Code.EVIDENCE_NO_FOLDER,
-            hint="fetch or unpack the evidence first: accept collect URL",
+            hint=f"fetch it: accept collect {quote(name)}, and name the run"
+            if bucket.is_url(name)
+            else "unpack it, and name its folder",
         )
     made = ticket(
         reported(judged),
@@ -57,20 +60,15 @@ def do_ticket(
         settings=_settings(judged.folder),
         redact=redact,
     )
-    target = rundir.beside(judged.folder)
-    stem = target / rundir.TICKETS / (f"{made.name}-redacted" if redact else made.name)
-    files = TicketFiles(text=f"{stem}.md", archive=f"{stem}.zip", redacted=redact)
+    stem = f"{rundir.TICKETS}/{made.name}-redacted" if redact else f"{rundir.TICKETS}/{made.name}"
     try:
-        with rundir.same_age(target):
-            stem.parent.mkdir(parents=True, exist_ok=True)
-            Path(files.text).write_text(made.text, encoding="utf-8")
-            Path(files.archive).write_bytes(made.archive())
+        text, archive = (
+            str(rundir.write_beside(judged.folder, f"{stem}{suffix}", content))
+            for suffix, content in ((".md", made.text), (".zip", made.archive()))
+        )
     except OSError as error:
-        raise BadInput(
-            f"{files.archive} cannot be written: {error.strerror}",
-            code=Code.OUTPUT_WRITE,
-            hint="free space there, or copy the evidence to another folder",
-        ) from None
+        raise not_written(error) from None
+    files = TicketFiles(text=text, archive=archive, redacted=redact)
     terminal.result(files, files.text, files.archive)
     more = "" if redact else "; with --redact they have no names and addresses"
     terminal.progress(f"next: send both files to the provider{more}")

@@ -11,7 +11,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from functools import lru_cache, partial
@@ -53,8 +53,8 @@ COLLECTORS = "collectors"
 #: verdict and the reports, and the console log still grows. No judgement may depend on them.
 _REPORTS = (VERDICT, REPORT, JUNIT, CONSOLE, "report.html")
 _NOT_COVERED = (CHECKSUMS, RUN_SIGNATURE, USER_SIGNATURE, *_REPORTS)
-#: Suffix of a file that is being written.
-_UNFINISHED = ".new"
+#: Suffix of a file that is being written; older versions wrote only `.new`.
+_UNFINISHED = re.compile(r"(?:\.[0-9a-f]{16})?\.new$")
 
 #: If a step has more groups than this, its logs go into one archive, `logs/STEP.tar`.
 LOOSE_LOGS = 64
@@ -120,15 +120,53 @@ class StoredVerdict:
         return {key: value for key, value in kept.items() if key in used}
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    temporary = path.with_name(path.name + _UNFINISHED)
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file atomically. Raises OSError if its folder is a link."""
+    write_below(path.parent, path.name, content)
+
+
+def write_below(folder: Path, name: str, content: str | bytes) -> Path:
+    """Write a file such as "nodes/bad.txt" below a folder atomically, and return its path.
+
+    The folders in `name` are made. No link is followed, because evidence may come from anybody and
+    could link to any file of this user: a link in the place of the file is replaced, and one in the
+    place of a folder raises OSError.
+    """
+    target, inner = folder / name, PurePosixPath(name)
+    if inner.is_absolute() or ".." in inner.parts:
+        raise OSError(errno.EINVAL, "a name outside of the folder", str(target))
+    with ExitStack() as opened:
+        within = _open_folder(folder, None)
+        opened.callback(os.close, within)
+        for part in inner.parent.parts:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=within)
+            within = _open_folder(part, within)
+            opened.callback(os.close, within)
+        temporary = f"{target.name}.{os.urandom(8).hex()}.new"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=within), "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+            os.replace(temporary, target.name, src_dir_fd=within, dst_dir_fd=within)
+        except BaseException as error:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=within)
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, str(target)) from None
+            raise
+    return target
+
+
+def _open_folder(folder: str | Path, within: int | None) -> int:
+    """Open a folder, which `within` contains if its path is relative."""
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(folder, flags, dir_fd=within)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            reason = "a link or a file is in the place of this folder"
+            raise OSError(error.errno, reason, str(folder)) from None
         raise
 
 
@@ -406,7 +444,7 @@ def _covered(folder: Path) -> Iterator[tuple[str, Path]]:
     for name, path in sorted(_files(folder)):
         is_of_desktop = path.name in _OF_DESKTOPS or path.name.startswith("._")
         # An unfinished file remains if its writer was killed.
-        is_excluded = name in _NOT_COVERED or name.removesuffix(_UNFINISHED) in _NOT_COVERED
+        is_excluded = _UNFINISHED.sub("", name) in _NOT_COVERED
         # Pods add their own logs after the coordinator wrote SHA256SUMS.
         if not is_of_desktop and not is_excluded and not name.startswith(f"{PODS}/"):
             yield name, path

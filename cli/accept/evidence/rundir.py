@@ -7,10 +7,11 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
+from accept.core.evidence import write_below
 from accept.core.serde import did_you_mean, escaped
 from accept.core.text import plain
 
@@ -64,22 +65,20 @@ def listed() -> tuple[Path, ...]:
     return tuple(sorted(folders, key=lambda p: (p.stat().st_mtime_ns, p.name)))
 
 
-def beside(evidence: Path) -> Path:
-    """Return the folder for files that belong beside evidence.
+def write_beside(evidence: Path, name: str, content: str | bytes) -> Path:
+    """Write a file beside evidence, through no link, and return its path.
 
-    This is the run folder, or a folder named after the evidence if that has a name of its own.
+    Its folder is the run folder, or one named after the evidence if that has a name of its own.
+    The folder keeps its time, so that a new report does not make an old run the newest.
     """
-    is_in_run = evidence.name == EVIDENCE
-    return evidence.parent if is_in_run else evidence.with_name(f"{evidence.name}-report")
-
-
-@contextmanager
-def same_age(folder: Path) -> Iterator[None]:
-    """Keep the time of a run folder, so that a new report does not make an old run the newest."""
-    before = folder.stat() if folder.is_dir() else None
-    yield
+    inner = "" if evidence.name == EVIDENCE else f"{evidence.name}-report"
+    folder = evidence.parent / inner
+    before = folder.lstat() if folder.is_dir() else None
+    # The user may have named the folder by a link.
+    write_below(evidence.parent.resolve(), str(PurePosixPath(inner, name)), content)
     if before is not None:
-        os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+        os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns), follow_symlinks=False)
+    return folder / name
 
 
 def is_file(path: Path) -> bool:
