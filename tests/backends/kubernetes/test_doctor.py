@@ -312,20 +312,34 @@ class TestRights:
 class TestPlugin:
     SETS = "/apis/apps/v1/daemonsets"
 
-    def sets(self, name: str, ready: int) -> dict[str, Any]:
+    def sets(self, name: str, ready: int, folder: str = "/") -> dict[str, Any]:
         status = {"desiredNumberScheduled": 2, "numberReady": ready}
-        return {"items": [{"metadata": {"name": name}, "status": status}]}
+        volumes = [{"name": "x", "hostPath": {"path": folder}}, {"name": "y", "emptyDir": {}}]
+        spec = {"template": {"spec": {"volumes": volumes}}}
+        return {"items": [{"metadata": {"name": name}, "spec": spec, "status": status}]}
 
     def test_is_installed_by_a_daemon_set(self, server: ApiServer, ask: Ask) -> None:
         server.answer_with(self.SETS, self.sets("nccl-rdma-installer", 2))
         (row,) = ask()[Requirement.PLUGIN]
         assert (row["good"], row["advice"]) == (True, "")
 
-    @pytest.mark.parametrize(("name", "ready"), [("nccl-rdma-installer", 1), ("another", 2)])
-    def test_may_have_another_name_so_the_run_may_start(
-        self, server: ApiServer, ask: Ask, name: str, ready: int
+    @pytest.mark.parametrize("folder", ["/", "/home/kubernetes/bin/nvidia", "/home/kubernetes/bi"])
+    def test_whose_folders_nothing_makes_is_missing(
+        self, server: ApiServer, ask: Ask, folder: str
     ) -> None:
-        server.answer_with(self.SETS, self.sets(name, ready))
+        server.answer_with(self.SETS, self.sets("another", 2, folder))
+        (row,) = ask()[Requirement.PLUGIN]
+        assert row["good"] is False
+        assert "/home/kubernetes/bin/gib" in row["advice"]
+
+    @pytest.mark.parametrize(
+        ("name", "ready", "folder"),
+        [("nccl-rdma-installer", 1, "/"), ("another", 2, "/home/kubernetes/bin")],
+    )
+    def test_that_is_not_ready_or_has_another_name_only_informs(
+        self, server: ApiServer, ask: Ask, name: str, ready: int, folder: str
+    ) -> None:
+        server.answer_with(self.SETS, self.sets(name, ready, folder))
         (row,) = ask()[Requirement.PLUGIN]
         assert (row["good"], row["advice"] != "") == (True, True)
 

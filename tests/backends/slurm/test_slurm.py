@@ -78,6 +78,25 @@ def test_what_sbatch_refuses_has_its_own_code(
     is_refused("--nodes", "2", error=error, code=code)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "--partition", "gpu", "--nodes", "2"),
+        ("run", "--backend", "slurm", "--nodes", "64"),
+        ("doctor", "--partition", "gpu", "--nodes", "2"),
+        ("init", "--partition", "gpu"),
+        ("init", "--backend", "slurm"),
+    ],
+    ids=" ".join,
+)
+def test_a_cluster_that_does_not_answer_is_not_an_empty_one(
+    slurm: StandinSlurm, command: tuple[str, ...]
+) -> None:
+    slurm.fail("sinfo", "sinfo: fatal: Could not establish a configuration source")
+    shown = refused(*command, error="E-SLURM-CONTROLLER", code=4)
+    assert "Could not establish a configuration source" in shown
+
+
 def test_a_machine_without_the_commands_is_refused(slurm: StandinSlurm) -> None:
     for program in slurm.folder.iterdir():
         program.unlink()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from accept.backends.kubernetes.client import Api, ApiError
@@ -13,6 +13,7 @@ from accept.backends.kubernetes.objects import (
     DEVICE_CLASSES,
     STORAGE_CLASS,
     VOLUME_CLAIM,
+    DaemonSet,
     Kind,
     Object,
     text_at,
@@ -96,7 +97,11 @@ def _device_classes(api: Api, run: Resolved, version: str) -> Iterator[Need]:
 
 
 def check_plugin(api: Api, run: Resolved) -> Iterator[Need]:
-    """Look for the DaemonSets that prepare the nodes; they may have other names, so only inform."""
+    """Look for the DaemonSets that prepare the nodes.
+
+    Pods that mount a missing folder never start. A DaemonSet with another name may make the folder,
+    and one that is not ready yet may become so, so both only inform.
+    """
     wanted = run.machine.kubernetes.plugin.daemon_sets
     if not wanted or run.site.kubernetes.plugin != "daemonset":
         return
@@ -111,13 +116,36 @@ def check_plugin(api: Api, run: Resolved) -> Iterator[Need]:
         matching = [s for s in sets if s.name.startswith(name)]
         ready, nodes = sum(s.ready for s in matching), sum(s.wanted for s in matching)
         found = f"DaemonSet {name}: {ready} of {count(nodes, 'node')} ready"
-        if not matching:
-            found = f"there is no DaemonSet {name}"
         if matching and ready >= nodes:
             yield fine(Requirement.PLUGIN, found)
-        else:
-            advice = "without it, NCCL uses another network; install it (docs/machines.md)"
+        elif matching:
+            advice = "pods on the other nodes wait for it, or NCCL uses another network"
             yield lack(Requirement.PLUGIN, found, advice, good=True)
+        else:
+            yield _without_plugin(run, name, sets)
+
+
+def _without_plugin(run: Resolved, name: str, sets: Sequence[DaemonSet]) -> Need:
+    """Return what it means that the cluster has no DaemonSet with this name."""
+    found = f"there is no DaemonSet {name}"
+    plugin = run.machine.kubernetes.plugin
+    made = [folder.rstrip("/") for each in sets for folder in each.folders]
+    missing = [
+        path
+        for volume in plugin.volumes
+        if text_at(volume, "hostPath", "type") == "Directory"
+        and (path := text_at(volume, "hostPath", "path"))
+        # The root folder is mounted by programs that only read.
+        and not any(folder and f"{path}/".startswith(f"{folder}/") for folder in made)
+    ]
+    other = "; or kubernetes.plugin: init in the site file" if plugin.installer else ""
+    if missing:
+        advice = f"pods mount {', '.join(missing)} and do not start without it"
+        return lack(Requirement.PLUGIN, found, f"{advice}; install it (docs/machines.md){other}")
+    advice = "unless another one does the same, NCCL uses another network"
+    return lack(
+        Requirement.PLUGIN, found, f"{advice}; install it (docs/machines.md){other}", good=True
+    )
 
 
 def _domains(api: Api) -> Need:

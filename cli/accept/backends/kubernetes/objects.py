@@ -354,6 +354,14 @@ class DaemonSet(Object):
     ready: int = _read_by(
         lambda document: whole_number(value_at(document, "status", "numberReady"))
     )
+    #: Folders of the node that its pods mount.
+    folders: tuple[str, ...] = _read_by(
+        lambda document: tuple(
+            text_at(volume, "hostPath", "path")
+            for volume in list_at(document, "spec", "template", "spec", "volumes")
+            if volume.get("hostPath")
+        )
+    )
 
 
 AnyObject_co = TypeVar("AnyObject_co", bound=Object, covariant=True)

@@ -95,6 +95,21 @@ def call(*words: str, stdin: str = "", tries: int = _TRIES) -> Answer:
     return answer
 
 
+def query(*words: str) -> str:
+    """Return what a command prints about the cluster.
+
+    Raises NotStarted if it fails: nothing is known then, which is different from an empty cluster.
+    """
+    answer = call(*words)
+    if answer.exit != 0:
+        raise NotStarted(
+            f"{words[0]} fails: {answer.reason}",
+            code=Code.SLURM_CONTROLLER,
+            hint=f"{_HINT}; try: scontrol ping",
+        )
+    return answer.out
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobState:
     """A job as `scontrol show job` describes it; empty texts if Slurm has forgotten it."""

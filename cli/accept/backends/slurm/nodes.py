@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from accept.backends.slurm.client import call, expand_nodes
+from accept.backends.slurm.client import expand_nodes, query
 from accept.config import Site
 from accept.config.slurm import Slurm
 from accept.core.error_codes import Code
@@ -55,7 +55,7 @@ class Node:
 
 def partition_of(slurm: Slurm) -> str:
     """Return the partition of the settings, or else the default one. Raises BadInput."""
-    names = call("sinfo", "--noheader", "--format=%P").out.split()
+    names = query("sinfo", "--noheader", "--format=%P").split()
     known = {name.rstrip("*") for name in names}
     if slurm.partition is None:
         # Without a default partition, the controller decides about a job that names none.
@@ -76,7 +76,7 @@ def nodes_of(partition: str) -> tuple[Node, ...]:
     if partition:
         words.append(f"--partition={partition}")
     nodes = {}
-    for line in call(*words).out.splitlines():
+    for line in query(*words).splitlines():
         name, _, rest = line.partition("|")
         state, _, rest = rest.partition("|")
         gres, _, reason = rest.partition("|")

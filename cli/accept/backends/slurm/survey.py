@@ -10,7 +10,7 @@ from accept.backends.host_survey import IMAGE, RESULTS, Finding, SiteText, find,
 from accept.backends.protocol import Note, Question, Remark
 from accept.backends.requirements import tools_here
 from accept.backends.slurm import nodes
-from accept.backends.slurm.client import call
+from accept.backends.slurm.client import query
 from accept.core.text import count, plain
 from accept.plan.resolve import Options
 
@@ -80,13 +80,13 @@ def survey(options: Options) -> Survey:
 
 
 def _partition_question() -> Question:
-    names = call("sinfo", "--noheader", "--format=%P").out.split()
+    names = query("sinfo", "--noheader", "--format=%P").split()
     candidates = tuple(dict.fromkeys(plain(name.rstrip("*"), 80) for name in names))
     return Question(key="partition", text="Partition", option="partition", candidates=candidates)
 
 
 def _cluster_name() -> str:
     """Return the name of the cluster, or "slurm"."""
-    shown = call("scontrol", "show", "config").out
+    shown = query("scontrol", "show", "config")
     match = re.search(r"^ClusterName\s*=\s*(\S+)", shown, re.MULTILINE)
     return plain(match[1], 80) if match else "slurm"

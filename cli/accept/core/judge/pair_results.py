@@ -291,7 +291,7 @@ class PairResults:
         if blamed.kind in _OF_HOST:
             return ""
         if blamed.kind is SuspectKind.LINK:
-            return "neither host: draining one of them does not remove the fault"
+            return "these two hosts: draining one of them does not remove the fault"
         named = [b.hosts[0] for b in self.blamed() if b.kind in _OF_HOST]
         hosts = "single hosts"
         if blamed.kind in (SuspectKind.LEAF, SuspectKind.SWITCH):
