@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.factories import nccl_logs
-from tests.factories.judging import judged
+from tests.factories.judging import gpu_inventory, judged
 from tests.factories.simulated_cluster import Cluster
 from tests.factories.simulated_runs import run_of
-from tests.factories.verdicts import FLOOR, TOP
+from tests.factories.verdicts import FLOOR, GPU, TOP
 
 from accept import __version__
 from accept.core import evidence
@@ -22,15 +22,31 @@ from accept.core.serde import dump
 
 _DEVICE = "NVIDIA B200"
 #: Healthy pairs of the simulation reach 100 GB/s.
-_REFERENCE = replace(FLOOR, lower=60.0, peak=120.0)
+_REFERENCE = replace(FLOOR, lower=60.0, expected=80.0, peak=120.0)
 _SIZES = (TOP >> 2, TOP >> 1, TOP)
 
 
 def write(folder: Path, cluster: Cluster, *, rounds: int, name: str) -> None:
     """Write the evidence of rounds of pairs of a simulated cluster; `name` is the attempt."""
     run = run_of(cluster, rounds)
-    plan = replace(run.plan, version=__version__, files_hash="0" * 64, references=(_REFERENCE,))
-    write_run(folder, replace(plan, hash=evidence.plan_hash(dump(plan))), run.records, name)
+    inventory, listed = gpu_inventory(cluster.count)
+    ranks = cluster.gpus or GPU.gpus or 1
+    plan = replace(
+        run.plan,
+        version=__version__,
+        files_hash="0" * 64,
+        machine=replace(GPU, ranks=ranks),
+        nodes=cluster.count,
+        steps=(inventory, *(replace(step, id=f"20-{step.checks[0]}") for step in run.plan.steps)),
+        references=(_REFERENCE,),
+    )
+    listed = [replace(record, ranks=ranks) for record in listed]
+    hosts, *pairs = run.records
+    measured = (
+        replace(record, step=plan.steps[1].id, ranks=ranks * len(record.hosts)) for record in pairs
+    )
+    plan = replace(plan, hash=evidence.plan_hash(dump(plan)))
+    write_run(folder, plan, (hosts, *listed, *measured), name)
 
 
 def write_run(folder: Path, plan: Plan, records: Iterable[Record], attempt: str) -> None:

@@ -440,8 +440,16 @@ class Bound:
 
     lower: float | None = None
     upper: float | None = None
+    #: The lower side of good values if it is above `lower`: values between fail nothing, but do
+    #: not pass.
+    expected: float | None = None
     kind: BoundKind
     source: str
+
+    @property
+    def required(self) -> float | None:
+        """Return the lower side that a value must reach to pass."""
+        return self.lower if self.expected is None else self.expected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -469,6 +477,8 @@ class Finding:
     value: float | None = None
     unit: str = ""
     size: int | None = None
+    #: Hosts of the execution that gave the value; None: it is of no execution.
+    nodes: int | None = None
     bound: Bound | None = None
     #: Share of the theoretical peak, 0 to 1; None if no peak is known.
     peak_share: float | None = None
@@ -587,14 +597,14 @@ class MeasuredRange:
     #: Hosts, or host and device, of the worst value.
     worst_at: str
     median: float
-    #: The highest lower bound that applies; None: there is none.
+    #: The bound that requires most of those that apply; None: there is none.
     bound: Bound | None = None
 
     @property
     def margin(self) -> float | None:
-        """Return the distance of the worst value from its bound, as a share of the bound."""
-        lower = self.bound.lower if self.bound else None
-        return self.worst / lower - 1 if lower else None
+        """Return the distance of the worst value from the required one, as a share of that."""
+        required = self.bound.required if self.bound else None
+        return self.worst / required - 1 if required else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from accept.core.causes import Judgement
 from accept.core.facts import Inventory
-from accept.core.judge.bounds import bound_text
+from accept.core.judge.collective_metrics import number
 from accept.core.judge.summary import node_lists
-from accept.core.model import BoundKind, Reference
+from accept.core.model import Bound, BoundKind, Finding
 from accept.core.serde import dump
 from accept.core.text import folded, format_size
 from accept.report.data import Run
@@ -22,12 +23,20 @@ _MOST_LISTED = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Criterion:
-    """A bound that the run was judged by."""
+    """A bound that judged a figure, or an expectation of the user without a figure."""
 
     check: str
     figure: str
-    required: str
-    source: str
+    #: Nodes of the measured groups; empty: nothing was measured.
+    nodes: str
+    #: Limits with unit; empty: none on this side.
+    fail_below: str
+    expected: str
+    at_most: str
+    #: The worst value; empty: nothing was measured.
+    measured: str
+    #: Number of the source in the list of sources, from 1.
+    source: int
     #: True if it is the user's own.
     own: bool
 
@@ -54,6 +63,8 @@ class Certificate:
     gpus: int
     gpu_hours: float
     criteria: tuple[Criterion, ...]
+    #: The sources of the criteria, in order.
+    sources: tuple[str, ...]
     #: SHA-256 of the user's expectations as JSON, one line each, sorted; empty: there are none.
     expectations_hash: str
     #: Name and value, as most nodes reported it.
@@ -83,13 +94,16 @@ def certificate(run: Run) -> Certificate:
     listed = sorted(
         f"{host} {gpu.uuid}" for host, one in inventories.items() for gpu in one.gpus if gpu.uuid
     )
+    judged = _judged(run)
+    sources = tuple(dict.fromkeys(bound.source for _, bound in judged))
     return Certificate(
         good=folded(lists.good),
         bad=folded(lists.bad),
         untested=folded(lists.untested),
         gpus=gpus,
         gpu_hours=counted * max(run.verdict.end - run.verdict.start, 0.0) / 3600,
-        criteria=tuple(_criteria(run)),
+        criteria=tuple(_criterion(finding, bound, sources) for finding, bound in judged),
+        sources=sources,
         expectations_hash=_expectations_hash(run),
         versions=tuple(_versions(run)),
         nodes=devices if len(devices) <= _MOST_LISTED else (),
@@ -111,24 +125,41 @@ def _expectations_hash(run: Run) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
 
 
-def _criteria(run: Run) -> list[Criterion]:
-    measured = {check for step in run.plan.steps for check in step.checks}
-    bounds = [r for r in run.plan.references if r.check in measured and _has_limit(r)]
-    bounds.sort(key=lambda bound: bound.kind is not BoundKind.EXPECTATION)
-    return [
-        Criterion(
-            check=bound.check,
-            figure=f"{bound.metric} {format_size(bound.size) if bound.size else ''}".strip(),
-            required=bound_text(bound),
-            source=bound.source,
-            own=bound.kind is BoundKind.EXPECTATION,
-        )
-        for bound in bounds
-    ]
+def _judged(run: Run) -> list[tuple[Finding, Bound]]:
+    """Return the findings about bounds, the user's own first; of equal ones, the worst value."""
+    worst: dict[tuple[object, ...], tuple[Finding, Bound]] = {}
+    for check in run.verdict.checks:
+        for finding in check.findings:
+            bound = finding.bound
+            if finding.judgement is not Judgement.ABSOLUTE or bound is None:
+                continue
+            key = (finding.check, finding.metric, finding.size, finding.nodes, bound)
+            known = worst.setdefault(key, (finding, bound))[0]
+            if _badness(finding, bound) > _badness(known, bound):
+                worst[key] = finding, bound
+    return sorted(worst.values(), key=lambda one: one[1].kind is not BoundKind.EXPECTATION)
 
 
-def _has_limit(bound: Reference) -> bool:
-    return bound.lower is not None or bound.upper is not None
+def _badness(finding: Finding, bound: Bound) -> float:
+    value = finding.value or 0.0
+    return value if bound.lower is None else -value
+
+
+def _criterion(finding: Finding, bound: Bound, sources: Sequence[str]) -> Criterion:
+    def text(value: float | None) -> str:
+        return "" if value is None else f"{number(value)} {finding.unit}"
+
+    return Criterion(
+        check=finding.check,
+        figure=f"{finding.metric} {format_size(finding.size) if finding.size else ''}".strip(),
+        nodes=str(finding.nodes or ""),
+        fail_below=text(bound.lower),
+        expected=text(bound.expected),
+        at_most=text(bound.upper),
+        measured=text(finding.value),
+        source=sources.index(bound.source) + 1,
+        own=bound.kind is BoundKind.EXPECTATION,
+    )
 
 
 def _versions(run: Run) -> list[tuple[str, str]]:

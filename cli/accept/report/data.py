@@ -37,7 +37,7 @@ class Population:
     samples: tuple[Sample, ...]
     #: The spread of the healthy ones; None: too few.
     normal: Spread | None
-    #: The value that each must reach; None: no bound.
+    #: The value below which one fails; None: no bound.
     bound: float | None
 
     @property
@@ -162,9 +162,15 @@ def is_bad(population: Population, sample: Sample) -> bool:
     """Return True if an execution failed, is below its bound, or slower than all normal ones."""
     if sample.cause or sample.value is None:
         return True
+    lowest = lowest_good(population)
+    return lowest is not None and sample.value < lowest
+
+
+def lowest_good(population: Population) -> float | None:
+    """Return the value below which an execution is bad; None: nothing shows it."""
     limits = [population.bound] if population.bound is not None else []
     limits += [population.normal.limit] if population.normal is not None else []
-    return bool(limits) and sample.value < max(limits)
+    return max(limits, default=None)
 
 
 def _normal(

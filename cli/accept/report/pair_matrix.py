@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from accept.report.data import Run, share_of
+from accept.report.data import Population, Run, is_bad, lowest_good, share_of
 from accept.report.svg import Tone, cells, tone
 
 #: With more nodes, cells would be smaller than a pixel on paper.
@@ -38,26 +38,36 @@ class PairMatrix:
     size: float
     #: Room for the names, on the left and above.
     margin: int
-    #: Measured pairs, all pairs, and pairs that failed, are below 90 % of normal, or below a bound.
+    #: Measured pairs, and all pairs.
     measured: int
     pairs: int
+    #: Pairs without a valid result, and others that are slower than all normal ones or below their
+    #: bound.
+    failed: int
     slow: int
+    #: The limit of slow pairs; empty: it differs between checks.
+    limit: str
 
 
 def pair_matrix(run: Run) -> PairMatrix | None:
     """Return the matrix of the worst result of each pair; None without pairs or with many nodes."""
     worst: dict[tuple[str, str], Tone] = {}
-    for population in run.populations:
-        for sample in population.samples if population.nodes == 2 else ():
+    slow: set[tuple[str, str]] = set()
+    populations = [population for population in run.populations if population.nodes == 2]
+    for population in populations:
+        for sample in population.samples:
             bound, value = population.bound, sample.value
             is_below = bound is not None and value is not None and value < bound
             kind = tone(share_of(sample, population.normal), is_below_bound=is_below)
             kind = Tone.FAILED if sample.cause or value is None else kind
             one, other = sorted(sample.hosts)
+            if is_bad(population, sample):
+                slow.add((one, other))
             worst[one, other] = max(worst.get((one, other), kind), kind, key=_SEVERITY.index)
     count = len(run.order)
     if not worst or not 2 < count <= MOST_NODES:
         return None
+    failed = {pair for pair, kind in worst.items() if kind is Tone.FAILED}
     step = min(_SIDE / count, _MOST_CELL)
     longest = min(_LONGEST, max(map(len, run.order)))
     margin = round(_MARGIN + _CHARACTER * longest)
@@ -84,5 +94,16 @@ def pair_matrix(run: Run) -> PairMatrix | None:
         margin=margin,
         measured=len(worst),
         pairs=count * (count - 1) // 2,
-        slow=sum(kind in (Tone.SLOW, Tone.BAD, Tone.FAILED) for kind in worst.values()),
+        failed=len(failed),
+        slow=len(slow - failed),
+        limit=_limit(populations[0]) if len(populations) == 1 else "",
     )
+
+
+def _limit(population: Population) -> str:
+    """Return the value below which a pair is slow, and its share of normal."""
+    normal, lowest = population.normal, lowest_good(population)
+    if lowest is None:
+        return ""
+    share = f", {lowest / normal.median:.0%} of normal" if normal and normal.median else ""
+    return f"below {population.measure.text(lowest)}{share}"

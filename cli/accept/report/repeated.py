@@ -13,7 +13,7 @@ from accept.core.errors import Exit
 from accept.core.judge.collective_metrics import nominal, read
 from accept.core.judge.summary import node_lists, worst_state
 from accept.core.model import Record, State, Step, Verdict, worst_exit
-from accept.core.report.text import VERDICT_LINE, accepted_without, answer_of, number3
+from accept.core.report.text import VERDICT_LINE, answer_of, number3, without
 from accept.core.text import count, duration, format_size, plain, shortened
 from accept.core.text import markdown as escaped
 from accept.report.data import Run
@@ -119,7 +119,8 @@ def summarize(
     good = [host for host in hosts if all(host in one.good for one in lists)]
     exits = [verdict.exit for verdict in verdicts]
     accepted = all(verdict.accepted for verdict in verdicts) and not interruption
-    if len(bad) > max((v.max_bad for v in verdicts), default=0):
+    max_bad = max((verdict.max_bad for verdict in verdicts), default=0)
+    if len(bad) > max_bad:
         # Each repetition may have another bad node.
         exits.append(Exit.REJECTED)
         accepted = False
@@ -132,7 +133,7 @@ def summarize(
         machine=verdicts[0].machine,
         suite=verdicts[0].suite,
         times=times,
-        answer=_answer(worst, good, bad),
+        answer=_answer(worst, good, bad, max_bad if accepted else 0),
         state=state,
         exit=worst_exit(exits) if code is None else code,
         accepted=accepted,
@@ -156,12 +157,12 @@ def summarize(
     )
 
 
-def _answer(worst: Verdict | None, good: Sequence[str], bad: Sequence[str]) -> str:
+def _answer(worst: Verdict | None, good: Sequence[str], bad: Sequence[str], max_bad: int) -> str:
     """Return the answer of the worst verdict, with the bad nodes of all."""
     if worst is None:
         return "? INTERRUPTED"
     if worst.state is State.DEGRADED and not worst.injected:
-        return accepted_without(bad) if good else "✖ REJECTED"
+        return without(bad, max_bad=max_bad) if good else "✖ REJECTED"
     return answer_of(worst)
 
 

@@ -84,9 +84,14 @@ def _curve(
 ) -> Curve:
     sizes = sorted(by_size)
     limits = [
-        (r.size or sizes[-1], limit, r.kind.value)
+        (r.size or sizes[-1], limit, f"{text}, {r.kind}")
         for r in references
-        for limit in (r.lower, r.upper, r.value)
+        for text, limit in (
+            ("fails below", r.lower),
+            ("expected", r.expected),
+            ("at most", r.upper),
+            ("reference", r.value),
+        )
         if limit and limit > 0
     ]
     values = [value for own in by_size.values() for value in own]

@@ -34,7 +34,7 @@ LEGEND = (
     (Tone.NORMAL, "at least 97 % of normal"),
     (Tone.LOW, "90 to 97 %"),
     (Tone.SLOW, "70 to 90 %"),
-    (Tone.BAD, "below 70 %, or below the required value"),
+    (Tone.BAD, "below 70 %, or failed below its limit"),
     (Tone.UNKNOWN, "no peers to compare with"),
     (Tone.FAILED, "failed or wrong data"),
     (Tone.MISSING, "not measured"),

@@ -173,15 +173,21 @@ def _all_are(wanted: str, devices: Sequence[str]) -> bool:
 def highest_lower_bound(
     evidence: Evidence, nodes: int, metric: str, *, top: Collection[int] = ()
 ) -> float | None:
-    """Return the value of `tightest_bound`."""
-    bound = tightest_bound(evidence, nodes, metric, top=top)
-    return bound.lower if bound else None
+    """Return the value below which `metric` on `nodes` hosts fails; None if there is none."""
+    applicable = _lower_bounds(evidence, nodes, metric, top)
+    return max((bound.lower for bound in applicable if bound.lower is not None), default=None)
 
 
 def tightest_bound(
     evidence: Evidence, nodes: int, metric: str, *, top: Collection[int] = ()
 ) -> Bound | None:
-    """Return the highest lower bound of `metric` on `nodes` hosts; None if there is none.
+    """Return the bound of `metric` on `nodes` hosts that requires most; None if there is none."""
+    applicable = _lower_bounds(evidence, nodes, metric, top)
+    return max(applicable, key=lambda bound: bound.required or 0.0, default=None)
+
+
+def _lower_bounds(evidence: Evidence, nodes: int, metric: str, top: Collection[int]) -> list[Bound]:
+    """Return the lower bounds of `metric` on `nodes` hosts.
 
     Bounds for one size count if that size is in `top`. Bounds for one NVLink domain count if every
     record is of one domain, and those for rails if every record is of one rail.
@@ -199,8 +205,7 @@ def tightest_bound(
         and bound.profile in profiles
         and (bound.size is None or bound.size in top)
     ]
-    lower = [(b.lower, b) for b in _in_force(applicable) if b.lower is not None]
-    return _bound(max(lower, key=lambda one: one[0])[1]) if lower else None
+    return [_bound(bound) for bound in _in_force(applicable) if bound.lower is not None]
 
 
 def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
@@ -320,7 +325,7 @@ def _concerns(bound: Reference, metric: Metric, size: int | None, *, is_top: boo
 
 
 def _finding(check: str, bound: Reference, measurements: Sequence[Measurement]) -> Finding:
-    state, cause = State.FAIL, Cause.BELOW_REFERENCE
+    state, cause, reference = State.FAIL, Cause.BELOW_REFERENCE, bound
     bad = [m for m in measurements if not _holds(bound, m.value)]
     if not bad and bound.expected is not None:
         # The tier above the bound: not proven to be broken, but not good either.
@@ -345,7 +350,8 @@ def _finding(check: str, bound: Reference, measurements: Sequence[Measurement]) 
         value=value,
         unit=bound.unit,
         size=bound.size,
-        bound=_bound(bound),
+        nodes=len(record.hosts),
+        bound=_bound(reference),
         peak_share=value / bound.peak if bound.peak else None,
         peak=bound.peak,
         peak_source=(bound.peak_source or bound.source) if bound.peak else "",
@@ -364,6 +370,7 @@ def _bound(reference: Reference) -> Bound:
     return Bound(
         lower=reference.lower,
         upper=reference.upper,
+        expected=reference.expected,
         kind=reference.kind,
         source=reference.source,
     )
@@ -386,7 +393,7 @@ def sources(bound_findings: Sequence[Finding]) -> list[str]:
             or (bound.upper is not None and all(b.upper is None for b in same))
         )
         if len(texts) < 2 or other_side:
-            text = f"{finding.metric} {_sides(bound)} {finding.unit}"
+            text = f"{finding.metric} {required_text(bound)} {finding.unit}"
             texts.setdefault(f"{text}, {bound.kind}: {bound.source}", finding)
     peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in bound_findings if f.peak]
     return [*texts, *list(dict.fromkeys(peaks))[:2]]
@@ -394,12 +401,12 @@ def sources(bound_findings: Sequence[Finding]) -> list[str]:
 
 def bound_text(bound: Reference) -> str:
     """Return a bound for people: ">= 360 GB/s (floor)"."""
-    return f"{_sides(_bound(bound))} {bound.unit} ({bound.kind})"
+    return f"{required_text(replace(_bound(bound), expected=None))} {bound.unit} ({bound.kind})"
 
 
-def _sides(bound: Bound) -> str:
-    """Return the sides of a bound: ">= 1", "<= 2" or ">= 1 and <= 2"."""
-    parts = [f">= {number(bound.lower)}"] if bound.lower is not None else []
+def required_text(bound: Bound) -> str:
+    """Return what a value must reach to pass: ">= 1", "<= 2" or ">= 1 and <= 2"."""
+    parts = [f">= {number(bound.required)}"] if bound.required is not None else []
     parts += [f"<= {number(bound.upper)}"] if bound.upper is not None else []
     return " and ".join(parts)
 

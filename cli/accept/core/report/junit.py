@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from xml.etree import ElementTree
 
-from accept.core.judge.summary import node_lists
+from accept.core.judge.summary import NodeLists, node_lists
 from accept.core.model import CheckVerdict, Finding, Record, State, Verdict
 from accept.core.report.text import excused, finding_text, notable
 from accept.core.text import plain
@@ -23,8 +23,8 @@ _MOST_CASES = 20_000
 def junit(verdict: Verdict, records: Sequence[Record] = ()) -> str:
     """Return the verdict as JUnit XML: a case for itself, each check, and each node in a check.
 
-    Only an accepted run has neither a failure nor an error. A node that a failed check does not
-    name is skipped, because nothing shows that it is good.
+    Only an accepted run has neither a failure nor an error. Of the nodes, only bad ones fail. A
+    node that is neither bad nor good is skipped in a failed check.
     """
     suite = ElementTree.Element("testsuite", name=f"accept {plain(verdict.machine, 80)}")
     _overall(suite, verdict)
@@ -95,7 +95,7 @@ def _nodes(
     for finding in notable(check):
         for host in finding.hosts:
             findings.setdefault(host, finding)
-    good = set(node_lists(verdict).good)
+    lists = node_lists(verdict)
     for host in verdict.hosts:
         if (check.check, host) not in times:
             continue
@@ -109,18 +109,22 @@ def _nodes(
         )
         if start > 0:
             case.set("timestamp", _timestamp(start))
-        for tag, message in _outcome(check, findings.get(host), is_good=host in good):
+        for tag, message in _outcome(check, findings.get(host), host, lists):
             ElementTree.SubElement(case, tag, message=message)
 
 
 def _outcome(
-    check: CheckVerdict, finding: Finding | None, *, is_good: bool
+    check: CheckVerdict, finding: Finding | None, host: str, lists: NodeLists
 ) -> Iterator[tuple[str, str]]:
-    """Yield the element of a node's case and its message; nothing for a pass."""
-    if finding is not None and finding.state in (State.FAIL, State.DEGRADED):
+    """Yield the element of a node's case and its message; nothing for a pass.
+
+    A finding also lists hosts that only shared an execution with a bad node.
+    """
+    is_bad = finding is not None and finding.state in (State.FAIL, State.DEGRADED)
+    if finding is not None and is_bad and host in lists.bad:
         yield "failure", plain(finding.message)
-    elif check.state is not State.PASS and not is_good:
-        yield "skipped", f"{check.check} is {check.state}, and does not name this node"
+    elif check.state is not State.PASS and host not in lists.good:
+        yield "skipped", f"{check.check} is {check.state}, and does not show that this node is bad"
 
 
 def _timestamp(seconds: float) -> str:

@@ -295,7 +295,10 @@ _QUIET = ("hosts", "inventory", "connectivity")
 
 
 def answer_of(verdict: Verdict) -> str:
-    """Return whether the nodes are accepted, such as "✔ ACCEPTED"."""
+    """Return whether the nodes are accepted, such as "✔ ACCEPTED".
+
+    ACCEPTED is in it only if the run is accepted, with exit code 0.
+    """
     if verdict.injected:
         return "■ DRILL"
     if verdict.state is State.PASS:
@@ -305,8 +308,7 @@ def answer_of(verdict: Verdict) -> str:
     lists = node_lists(verdict)
     if verdict.state is State.DEGRADED and lists.good:
         # A node is left out with all of its GPUs and NICs.
-        allowed = f" (--max-bad {verdict.max_bad})" if verdict.max_bad else ""
-        return accepted_without(lists.bad) + allowed
+        return without(lists.bad, max_bad=verdict.max_bad)
     if verdict.state in (State.FAIL, State.DEGRADED):
         return "✖ REJECTED"
     if verdict.interruption:
@@ -314,9 +316,12 @@ def answer_of(verdict: Verdict) -> str:
     return "? NOT DECIDED" if verdict.state is State.INCONCLUSIVE else "? NOT TESTED"
 
 
-def accepted_without(bad: Sequence[str]) -> str:
-    """Return the answer if only these nodes are bad."""
-    return f"▲ ACCEPTED WITHOUT {count(len(bad), 'NODE', 'NODES')}"
+def without(bad: Sequence[str], *, max_bad: int) -> str:
+    """Return the answer if only these nodes are bad; `max_bad`: the user accepts the run so."""
+    nodes = count(len(bad), "NODE", "NODES")
+    if max_bad:
+        return f"▲ ACCEPTED WITHOUT {nodes} (--max-bad {max_bad})"
+    return f"▲ KEEP BACK {nodes}"
 
 
 def summary(verdict: Verdict) -> str:
@@ -416,12 +421,12 @@ def range_row(one: MeasuredRange) -> tuple[str, ...]:
     if one.values == 1:
         measured = f"{number3(one.worst)} {one.unit}"
     at = plain(one.worst_at, 40) if one.values > 1 else ""
-    if one.bound is None or one.bound.lower is None:
+    if one.bound is None or one.bound.required is None:
         return name, measured, at, "", ""
     own = " (yours)" if one.bound.kind is BoundKind.EXPECTATION else ""
     mark = " ¹" if one.bound.kind in _SPECIFIED else own
     margin = f"{one.margin:+.0%}" if one.margin is not None else ""
-    return name, measured, at, f"≥ {number3(one.bound.lower)} {one.unit}{mark}", margin
+    return name, measured, at, f"≥ {number3(one.bound.required)} {one.unit}{mark}", margin
 
 
 def number3(value: float) -> str:
