@@ -38,17 +38,26 @@ _LINKS = {
     "nvlink-crc-data": "NVML_NVLINK_ERROR_DL_CRC_DATA",
 }
 #: Counter -> field of nvmlDeviceGetFieldValues, on each link: those of NVLink 5.
-_LINK_FIELDS = {"nvlink-recovery-failed": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS"}
-#: The same, summed over the links, because they are only noted and many links have some.
-_SUMMED_FIELDS = {
-    "nvlink-recovered": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS",
+_LINK_FIELDS = {
+    "nvlink-recovery-failed": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS",
+    "nvlink-recovery-events": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS",
     "nvlink-receive-errors": "NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS",
+    "nvlink-remote-errors": "NVML_FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS",
+    "nvlink-general-errors": "NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS",
     "nvlink-symbol-errors": "NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS",
     "nvlink-effective-errors": "NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS",
     "nvlink-integrity-errors": "NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS",
     "nvlink-malformed": "NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS",
     "nvlink-overruns": "NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS",
 }
+#: Level -> field on each link: the error ratios of NVLink 5, of which the level is the highest.
+#: Bits 8 to 11 are the mantissa and bits 0 to 7 the negative exponent; 15e-255 stands for 0
+#: (NVIDIA/DCGM, modules/health/tests, MonitorNVLink5Fields).
+_LINK_RATIOS = {
+    "nvlink-effective-ber": "NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER",
+    "nvlink-symbol-ber": "NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER",
+}
+_NO_ERRORS = 0xFFF
 #: Level -> field of the whole GPU. The times for each clock event reason are not among them: their
 #: numbers have another meaning in other drivers (269 to 271 in bindings 13.615, else 251 to 253).
 _LEVEL_FIELDS = {
@@ -63,6 +72,14 @@ _LEVELS = {
     "pcie-width-max": ("nvmlDeviceGetMaxPcieLinkWidth",),
     "pages-pending": ("nvmlDeviceGetRetiredPagesPendingStatus",),
     "compute-mode": ("nvmlDeviceGetComputeMode",),
+    "persistence": ("nvmlDeviceGetPersistenceMode",),
+}
+#: Level in MHz of the SM clock -> NVML function.
+_CLOCKS = {
+    "sm-clock": "nvmlDeviceGetClockInfo",
+    "sm-clock-max": "nvmlDeviceGetMaxClockInfo",
+    "sm-clock-application": "nvmlDeviceGetApplicationsClock",
+    "sm-clock-default": "nvmlDeviceGetDefaultApplicationsClock",
 }
 #: Level in watts -> NVML function, which returns milliwatts.
 _POWERS = {
@@ -72,19 +89,26 @@ _POWERS = {
 }
 #: A GPU without any reading.
 _NOTHING: Device = {"kind": "gpu", "pci": "", "counters": {}, "levels": {}}
-#: What is unreadable without it, the function, its structure, and level -> member.
+#: Name of a reading, then the function, its structure, and level -> member; then those of drivers
+#: before 545, if they had one.
+_FABRIC = {"fabric-state": "state", "fabric-status": "status"}
 _STRUCTURES = (
     (
         "fabric",
-        "nvmlDeviceGetGpuFabricInfoV",
-        "c_nvmlGpuFabricInfoV_t",
-        {"fabric-state": "state", "fabric-status": "status", "fabric-health": "healthMask"},
+        (
+            "nvmlDeviceGetGpuFabricInfoV",
+            "c_nvmlGpuFabricInfoV_t",
+            {**_FABRIC, "fabric-health": "healthMask"},
+        ),
+        ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t", _FABRIC),
     ),
     (
         "SRAM threshold",
-        "nvmlDeviceGetSramEccErrorStatus",
-        "c_nvmlEccSramErrorStatus_v1_t",
-        {"sram-threshold": "bThresholdExceeded"},
+        (
+            "nvmlDeviceGetSramEccErrorStatus",
+            "c_nvmlEccSramErrorStatus_v1_t",
+            {"sram-threshold": "bThresholdExceeded"},
+        ),
     ),
 )
 #: The member that holds a field's value, by the field's type.
@@ -220,13 +244,13 @@ class _Gpu:
                 self.failed(name, error, optional=optional)
         return self._results[key]
 
-    def fill(self, name: str, function: str, structure: str) -> Any:
+    def fill(self, name: str, function: str, structure: str, *, optional: bool = False) -> Any:
         """Return a structure that an NVML function fills, or None if it fails."""
         try:
             filled = getattr(self.bindings, structure)()
             getattr(self.bindings, function)(self.handle, ctypes.byref(filled))
         except Exception as error:
-            self.failed(name, error)
+            self.failed(name, error, optional=optional)
             return None
         return filled
 
@@ -274,7 +298,7 @@ def _device(gpu: _Gpu, index: int) -> Device:
     """Return the counters and levels of a GPU."""
     bindings, number = gpu.bindings, gpu.number
     rows = [number("row remaps", "nvmlDeviceGetRemappedRows", part=part) for part in range(4)]
-    links, active = _links(gpu)
+    links, link_levels = _links(gpu)
     counters = {
         **{name: number(name, "nvmlDeviceGetTotalEccErrors", *kind) for name, kind in _ECC.items()},
         "rows-remapped-corrected": rows[0],
@@ -301,13 +325,16 @@ def _device(gpu: _Gpu, index: int) -> Device:
         "temperature": number(
             "temperature", "nvmlDeviceGetTemperature", bindings.NVML_TEMPERATURE_GPU
         ),
-        "sm-clock": number("clocks", "nvmlDeviceGetClockInfo", bindings.NVML_CLOCK_SM),
-        "memory-clock": number("clocks", "nvmlDeviceGetClockInfo", bindings.NVML_CLOCK_MEM),
+        **{name: number(name, f, bindings.NVML_CLOCK_SM) for name, f in _CLOCKS.items()},
+        "memory-clock": number("memory-clock", "nvmlDeviceGetClockInfo", bindings.NVML_CLOCK_MEM),
         "utilization": number("utilization", "nvmlDeviceGetUtilizationRates", part="gpu"),
         "reasons": number("clock reasons", _REASONS, older=_OLD_REASONS),
         "remap-pending": rows[2],
         "remap-failure": rows[3],
-        "nvlinks": active,
+        "banks-without-spares": number(
+            "row remaps", "nvmlDeviceGetRowRemapperHistogram", part="none", optional=True
+        ),
+        **link_levels,
         "ecc": number("ECC mode", "nvmlDeviceGetEccMode", part=0),
         "ecc-default": number("default ECC mode", "nvmlDeviceGetDefaultEccMode", part=0),
         "mig": number("MIG mode", "nvmlDeviceGetMigMode", part=0),
@@ -325,8 +352,8 @@ def _device(gpu: _Gpu, index: int) -> Device:
     return {**device, "errors": gpu.listed_errors()} if gpu.errors else device
 
 
-def _links(gpu: _Gpu) -> tuple[dict[str, int], int | None]:
-    """Return error counters as "NAME.LINK", and the number of active links; None without NVLink."""
+def _links(gpu: _Gpu) -> tuple[dict[str, int], dict[str, float | None]]:
+    """Return error counters as "NAME.LINK", and the levels of all links together."""
     counters: dict[str, int] = {}
     active, links = [], 0
     for link in range(gpu.bindings.NVML_NVLINK_MAX_LINKS):
@@ -341,14 +368,18 @@ def _links(gpu: _Gpu) -> tuple[dict[str, int], int | None]:
             value = gpu.number(name, "nvmlDeviceGetNvLinkErrorCounter", link, error, optional=True)
             if value is not None:
                 counters[f"{name}.{link}"] = value
-    both = {**_LINK_FIELDS, **_SUMMED_FIELDS}
+    both = {**_LINK_FIELDS, **_LINK_RATIOS}
     fields = [(name, field, link) for name, field in both.items() for link in active]
+    levels: dict[str, float | None] = {"nvlinks": len(active) if links else None}
     for (name, link), value in _field_values(gpu, fields).items():
-        key = name if name in _SUMMED_FIELDS else f"{name}.{link}"
-        counters[key] = counters.get(key, 0) + value
+        if name in _LINK_FIELDS:
+            counters[f"{name}.{link}"] = value
+        else:
+            ratio = 0.0 if value >= _NO_ERRORS else (value >> 8) * 10.0 ** -(value & 0xFF)
+            levels[name] = max(ratio, levels.get(name) or 0.0)
     if not links and not gpu.errors:
         gpu.unsupported.setdefault("Not Supported", set()).add("NVLink")
-    return counters, len(active) if links else None
+    return counters, levels
 
 
 def _field_values(gpu: _Gpu, fields: Sequence[tuple[str, str, int]]) -> dict[tuple[str, int], int]:
@@ -375,15 +406,15 @@ def _structures(gpu: _Gpu) -> dict[str, float | None]:
     The fabric is that of NVLink with NVSwitches. A GPU without one has the state 0.
     """
     levels: dict[str, float | None] = {}
-    for name, function, structure, members in _STRUCTURES:
-        if (filled := gpu.fill(name, function, structure)) is not None:
-            levels |= {
-                level: gpu.checked(name, getattr(filled, member))
-                for level, member in members.items()
-            }
-    if levels.get("fabric-state") == 0:
-        gpu.unsupported.setdefault("Not Supported", set()).add("fabric")
-        levels = {name: value for name, value in levels.items() if not name.startswith("fabric")}
+    for name, *ways in _STRUCTURES:
+        for function, structure, members in ways:
+            last = function == ways[-1][0]
+            if (filled := gpu.fill(name, function, structure, optional=not last)) is not None:
+                levels |= {
+                    level: gpu.checked(name, getattr(filled, member))
+                    for level, member in members.items()
+                }
+                break
     return levels
 
 

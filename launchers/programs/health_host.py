@@ -51,16 +51,26 @@ _INTERFACE = (
     "rx_dropped",
     "tx_dropped",
 )
+#: The start of an Xid line, also of a GPU instance with MIG, "(PCI:0000:3b:00 GPU-I:01 GPU-CI:02)".
+_XID = rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})(?: GPU-I:\d+)?(?: GPU-CI:\d+)?\): "
 #: Kernel messages about a GPU, an NVSwitch, and an error that the hardware reported. Xids of NVLink
 #: have the word "Fatal" or "Nonfatal" after their name. Xid 154 reports what a GPU needs: after a
-#: reset that is "None" (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html).
+#: reset that is "None" (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html); any
+#: other action is one that the driver requires. Xid 45 names the Xid that caused it. Some drivers
+#: report a GPU off the bus without an Xid (NVIDIA/NVSentinel issue 155).
 _SIGNS = {
     "reset": re.compile(
-        rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})\): (154), GPU recovery action changed "
-        rb"from 0x\d+ \([^)]{1,60}\) to 0x0 \(None\)"
+        _XID + rb"(154), GPU recovery action changed from 0x\w+ \([^)]{1,60}\) to 0x0 \(None\)"
     ),
+    "cause": re.compile(_XID + rb"\d{1,6}, .{0,200}caused by previous Xid (\d{1,6})", re.DOTALL),
     "xid": re.compile(
-        rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,6})(?:, [A-Z_]{3,40} +(Fatal)\b)?"
+        _XID + rb"(\d{1,6})(?:, (?:[A-Z_]{3,40} +(Fatal)\b|GPU recovery action changed from "
+        rb"0x\w+ \([^)]{1,60}\) (to) 0x))?"
+    ),
+    "lost": re.compile(
+        rb"NVRM: (?:The NVIDIA )?GPU ([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F.]{2,4})\b"
+        rb".{0,300}?(?:fallen off the bus)()",
+        re.DOTALL,
     ),
     "sxid": re.compile(rb"SXid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,6}), (Fatal)?"),
     "mce": re.compile(rb"\[Hardware Error\]: Machine check"),
@@ -68,8 +78,13 @@ _SIGNS = {
 #: Maximum number of events that are reported, the newest ones. Of equal events only the newest is,
 #: so that a flood of one cannot hide another.
 _EVENTS = 64
-#: A line of `/dev/kmsg`: priority, number, microseconds since the boot; of `dmesg`: seconds.
-_LINE = re.compile(rb"(?:\d+,\d+,(\d+),[^;]*;|\[ *(\d+\.\d+)\])(.*)")
+#: A line of `/dev/kmsg`: priority, number, microseconds since the boot; of `dmesg`: seconds. Lines
+#: of `dmesg` that start with blanks continue the message.
+_LINE = re.compile(
+    rb"^(?:\d+,\d+,(\d+),[^;\n]*;|\[ *(\d+\.\d+)\])(.*(?:\n[ \t]+NVRM:.*)*)", re.MULTILINE
+)
+#: NVML's return code for a lost GPU, which is the code of the event "lost".
+_LOST = 15
 
 
 def gap(reason: str, devices: str = "none") -> Gap:
@@ -157,8 +172,8 @@ def host(root: Path) -> Device:
 def kernel_log(root: Path) -> tuple[dict[str, Any] | None, list[Gap]]:
     """Return the kernel log's first and last time (s since boot) and its events.
 
-    An event is {"at": s, "kind": "xid" | "reset" | "sxid" | "mce", "pci", "code", "fatal"}. Returns
-    None and the reason if the log cannot be read.
+    An event is {"at": s, "kind": "xid" | "reset" | "lost" | "sxid" | "mce", "pci", "code",
+    "fatal"}. Returns None and the reason if the log cannot be read.
     """
     try:
         text = _messages(root / "dev/kmsg")
@@ -168,10 +183,7 @@ def kernel_log(root: Path) -> tuple[dict[str, Any] | None, list[Gap]]:
             return None, [gap(f"Xid in the kernel log ({error.strerror or error})")]
     first, last = None, 0.0
     events: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for line in text.split(b"\n"):
-        entry = _LINE.match(line)
-        if entry is None:
-            continue
+    for entry in _LINE.finditer(text):
         at = int(entry[1]) / 1e6 if entry[1] else float(entry[2])
         first = at if first is None else first
         last = max(last, at)
@@ -186,11 +198,13 @@ def kernel_log(root: Path) -> tuple[dict[str, Any] | None, list[Gap]]:
 
 
 def _event(at: float, kind: str, found: re.Match[bytes]) -> dict[str, Any]:
-    event: dict[str, Any] = {"at": at, "kind": kind}
+    event: dict[str, Any] = {"at": at, "kind": "xid" if kind == "cause" else kind}
     if kind != "mce":
-        event |= {"pci": pci_name(found[1].decode()), "code": int(found[2])}
-    if kind == "sxid" or (kind == "xid" and found[3]):
+        event |= {"pci": pci_name(found[1].decode()), "code": int(found[2] or _LOST)}
+    if kind == "sxid":
         event["fatal"] = found[3] is not None
+    elif kind == "xid" and (found[3] or found[4]):
+        event["fatal"] = True
     return event
 
 

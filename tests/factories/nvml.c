@@ -62,7 +62,7 @@ static void refresh(void) {
     static struct stat seen;
     struct stat now;
     const char *path = getenv("NVML_SCENARIO");
-    char line[512];
+    char line[4096];
     if (!path || stat(path, &now)) abort();
     if (rows && now.st_ino == seen.st_ino && now.st_mtim.tv_nsec == seen.st_mtim.tv_nsec) return;
     FILE *file = fopen(path, "r");

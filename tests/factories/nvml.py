@@ -6,20 +6,31 @@ so a fault is a healthy machine and a few more lines.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
+import io
+import json
 import os
 import subprocess
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pynvml
+from tests.factories import programs  # noqa: F401 - makes the programs importable
 from tests.factories.paths import ROOT
+
+from accept.core import record_protocol
+from accept.core.health_readings import Reading, reading_of
+
+import health  # isort: skip
 
 _SOURCE = Path(__file__).with_name("nvml.c")
 _DATA = ROOT / "tests/data/nvml"
+_RECORDED = ROOT / "tests/data/gpu/h100-80gb-hbm3/nvml.json"
 _NAME = "libnvidia-ml.so.1"
 
 
@@ -35,6 +46,8 @@ class Chip:
 
 
 CHIPS = {
+    # One GPU of a virtual machine, exactly as recorded.
+    "recorded": Chip(files=()),
     "h100": Chip(files=("h100",), links=18),
     "b200": Chip(files=("h100", "b200"), links=18, replays=False),
     "gb200": Chip(files=("h100", "b200", "gb200"), links=18, replays=False),
@@ -48,10 +61,48 @@ def address(gpu: int) -> str:
     return f"{gpu // 16:04x}:{0x1B + gpu % 16 * 8:02x}:00"
 
 
+#: The members of a structure that a line lists, if not all of them in their order.
+_MEMBERS = {
+    "c_nvmlViolationTime_t": ("violationTime",),
+    "c_nvmlMemory_t": ("total", "used"),
+    "c_nvmlEccSramErrorStatus_v1_t": ("bThresholdExceeded", "aggregateCor"),
+}
+
+
+@functools.cache
+def _recorded() -> tuple[str, ...]:
+    """Return the lines of the recorded H100, with its values and error codes."""
+    recorded = json.loads(_RECORDED.read_text())
+    (gpu,) = recorded["gpus"]
+    found = ["nvmlDeviceGetFieldValues * : 0", "nvmlDeviceGetHandleByIndex * : 0"]
+    for call, answer in {**recorded["system"], **gpu["calls"]}.items():
+        function, _, arguments = call.rstrip(")").partition("(")
+        numbers = " ".join(word for word in arguments.split(",") if word.strip().isdigit())
+        if answer.get("code") or "value" in answer:
+            found.append(f"{function} * {numbers} : {_answer(answer, arguments)}")
+    for name, field in gpu["fields"].items():
+        number, value = getattr(pynvml, name), field["value"]
+        answer = f"{field['return']} {field['valueType']} {int(value)}"
+        found.append(f"nvmlDeviceGetFieldValues * {number} : {answer}")
+    return tuple(found)
+
+
+def _answer(answer: Mapping[str, Any], structure: str) -> str:
+    """Return the code and the values of a recorded call."""
+    if answer.get("code"):
+        return str(answer["code"])
+    value = answer.get("filled", answer["value"])
+    if isinstance(value, dict):
+        names = _MEMBERS.get(structure if "filled" in answer else answer["type"], tuple(value))
+        value = [value.get(name, 0) for name in names]
+    values = value if isinstance(value, list) else [value]
+    return " ".join(["0", *(str(v) for v in values if isinstance(v, int | str))])
+
+
 def lines(chip: str, gpus: int) -> list[str]:
     """Return the scenario of a healthy host."""
     kind = CHIPS[chip]
-    found = [f"nvmlDeviceGetCount * : 0 {gpus}"]
+    found = [*_recorded(), f"nvmlInit * : 0\nnvmlDeviceGetCount * : 0 {gpus}"]
     for name in kind.files:
         found += (_DATA / f"{name}.txt").read_text().splitlines()
     for link in range(kind.links):
@@ -117,8 +168,19 @@ class Scenario:
 @functools.cache
 def _load() -> ctypes.CDLL:
     """Load the library before the bindings do: a library is found by its name if it is loaded."""
-    assert "pynvml" not in sys.modules or sys.modules["pynvml"].nvmlLib is None
+    assert pynvml.nvmlLib is None
     return ctypes.CDLL(str(library() / _NAME), mode=ctypes.RTLD_GLOBAL)
+
+
+def read(root: Path) -> Reading:
+    """Return what `health.py` reads in this process; `Scenario.load` chooses the GPUs."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        health.read_host(root, (), words=False)
+        health.read_gpus(root, None, words=False)
+    parsed = record_protocol.parse([printed.getvalue().encode()], "health")
+    assert parsed.problems == ()
+    return reading_of(parsed.facts)
 
 
 def opened(gpu: int) -> tuple[str, ...]:

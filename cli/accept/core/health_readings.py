@@ -24,8 +24,22 @@ SLOWED = 0x20 | 0x40 | 0x80
 #: Upper limit of the devices, and of the events, that are kept per host and sweep.
 MOST = 32
 #: Levels that are a loss when they fall, and levels that are a loss when they rise.
-_LOST_WHEN_LOWER = ("active", "rate", "pcie-width", "pcie-speed", "nvlinks", "fabric-state")
+_LOST_WHEN_LOWER = (
+    "active",
+    "rate",
+    "pcie-width",
+    "pcie-speed",
+    "nvlinks",
+    "fabric-state",
+    "power-limit",
+    "sm-clock-application",
+)
 _LOST_WHEN_HIGHER = (
+    "nvlink-effective-ber",
+    "nvlink-symbol-ber",
+    "banks-without-spares",
+    "compute-mode",
+    "mig",
     "remap-pending",
     "remap-failure",
     "pages-pending",

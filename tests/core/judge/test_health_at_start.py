@@ -144,11 +144,12 @@ class TestGpus:
     @pytest.mark.parametrize(
         ("counters", "expected"),
         [
-            ({"rows-remapped-uncorrected": 10}, set()),
-            ({"rows-remapped-uncorrected": 11}, {"gpu-ecc"}),
-            ({"rows-remapped-uncorrected": 6, "pages-retired-double": 5}, {"gpu-ecc"}),
-            ({"ecc-uncorrected-aggregate": 10}, set()),
-            ({"ecc-uncorrected-aggregate": 11}, {"gpu-ecc"}),
+            ({"rows-remapped-uncorrected": 511}, set()),
+            ({"rows-remapped-uncorrected": 512}, {"gpu-ecc"}),
+            ({"pages-retired-single": 32, "pages-retired-double": 30}, set()),
+            ({"pages-retired-single": 32, "pages-retired-double": 31}, {"gpu-ecc"}),
+            ({"ecc-uncorrected-aggregate": 10_000}, set()),
+            ({"ecc-uncorrected-aggregate": 10_001}, {"gpu-ecc"}),
             ({"ecc-corrected-aggregate": 10**6, "rows-remapped-corrected": 400}, set()),
         ],
     )

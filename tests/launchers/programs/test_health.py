@@ -34,6 +34,11 @@ LEVELS_OF_AN_H100 = {
     "power-limit": 700,
     "power-limit-default": 700,
     "sm-clock": 345,
+    "sm-clock-max": 1980,
+    "sm-clock-application": 1980,
+    "sm-clock-default": 1980,
+    "persistence": 1,
+    "banks-without-spares": 0,
     "memory-clock": 2619,
     "utilization": 0,
     "reasons": 1,
@@ -216,7 +221,7 @@ class TestHost:
         assert [(e["kind"], e["code"], e.get("fatal")) for e in events] == [
             ("xid", 149, True),
             ("xid", 145, None),
-            ("xid", 154, None),
+            ("xid", 154, True),
             ("reset", 154, None),
         ]
 
@@ -273,7 +278,8 @@ class TestGpus:
             "limited-power": 5_000_000_000,
             "nvlink-replay.1": 7,
             "nvlink-recovery-failed.1": 2,
-            "nvlink-symbol-errors": 10,
+            "nvlink-symbol-errors.0": 5,
+            "nvlink-symbol-errors.1": 5,
         }
         assert (one["levels"]["nvlinks"], one["levels"]["power"]) == (17, 75.401)
 

@@ -46,9 +46,10 @@ class Params(CheckParams, Limits):
     (DCGM_LIMIT_MAX_NVLINK_CRC_ERROR), no NVLink replay or recovery (DCGM_LIMIT_MAX_NVLINK_ERROR; so
     does facebookresearch/gcm, check-dcgmi nvlink), 8 PCIe replays per minute
     (DCGM_LIMIT_MAX_PCIREPLAY_RATE). The bit error ratio of ports, 1e-12, is the threshold of
-    ibdiagnet (user manual, --ber_thresh). 10 repairs of memory: the limit of retired pages in
-    facebookresearch/gcm, check-nvidia-smi gpu_retired_pages; that for uncorrected errors is derived
-    from it, because each such error in a memory row leads to one repair.
+    ibdiagnet (user manual, --ber_thresh). 511 remapped rows and 62 retired pages: DCGM fails at 512
+    (DCGM_LIMIT_MAX_ROW_REMAP_UNCORRECTABLE) and 63 (DCGM_LIMIT_MAX_RETIRED_PAGES). A reset repairs
+    each of them, so fewer are in the specification. 10,000 corrected errors in a step and 10,000
+    uncorrected in a lifetime: Azure's node health check (azure_gpu_ecc, of SRAM).
     """
 
     nvlink_crc_per_second: float = param(100.0, "tolerated CRC errors of an NVLink, per second")
@@ -61,11 +62,15 @@ class Params(CheckParams, Limits):
     limited_share: float = param(
         0.01, "tolerated share of a step during which a GPU is slowed, except by its power limit"
     )
-    memory_repairs: int = param(
-        10, "rows remapped and pages retired for uncorrected errors in a GPU's lifetime, tolerated"
+    corrected_errors: int = param(
+        10_000, "tolerated corrected memory errors of a GPU between two readings"
     )
+    memory_repairs: int = param(
+        511, "rows remapped for uncorrected errors in a GPU's lifetime, tolerated"
+    )
+    retired_pages: int = param(62, "pages retired in a GPU's lifetime, tolerated")
     uncorrected_errors: int = param(
-        10, "uncorrected memory errors in a GPU's lifetime, tolerated before the run"
+        10_000, "uncorrected memory errors in a GPU's lifetime, tolerated before the run"
     )
     # Limits are rounded to whole watts.
     power_limit_share: float = param(

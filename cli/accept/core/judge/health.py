@@ -36,10 +36,12 @@ class Limits:
     few: int
     #: Share of the time of a step, 0 to 1.
     limited_share: float
-    #: Before the run: number of uncorrected errors, and of rows remapped and pages retired for
-    #: them.
-    memory_repairs: int
+    #: Corrected memory errors of a GPU between two readings.
+    corrected_errors: int
+    #: Before the run: numbers of uncorrected errors, rows remapped for them, and retired pages.
     uncorrected_errors: int
+    memory_repairs: int
+    retired_pages: int
     #: Enforced power limit as a share of the default one.
     power_limit_share: float
     #: True if GPUs may allow only one process.
@@ -54,11 +56,13 @@ class Rule(NamedTuple):
     allows: str = "none"
 
 
-#: Counter -> its rule. Other counters are only reported after the run: corrected errors, packets
-#: that were dropped or resent because buffers were full, a GPU at its power limit. So are counters
-#: that healthy GPUs may have, until hardware shows more: errors of an NVLink 5 that its own error
-#: correction repairs, and limits by board or reliability (false positives: NVIDIA/DCGM 270, 285).
+#: Counter -> its rule. Other counters are only reported after the run: packets that were dropped
+#: or resent because buffers were full, a GPU at its power limit. So are limits by board or
+#: reliability, which healthy GPUs may have (false positives: NVIDIA/DCGM 270, 285). The counters of
+#: NVLink 5 are those for which DCGM fails a GPU at 1 (modules/health, MonitorNVLink5Fields). Errors
+#: before the link's own correction are not read.
 RULES = {
+    "ecc-corrected": Rule(Cause.GPU_ECC, "corrected"),
     "ecc-uncorrected": Rule(Cause.GPU_ECC),
     "ecc-uncorrected-aggregate": Rule(Cause.GPU_ECC),
     "rows-remapped-uncorrected": Rule(Cause.GPU_ROW_REMAP),
@@ -66,7 +70,21 @@ RULES = {
     "limited-thermal": Rule(Cause.GPU_THROTTLED, "time"),
     "nvlink-replay": Rule(Cause.NVLINK_ERRORS),
     "nvlink-recovery": Rule(Cause.NVLINK_ERRORS),
-    "nvlink-recovery-failed": Rule(Cause.NVLINK_ERRORS),
+    **dict.fromkeys(
+        (
+            "nvlink-recovery-failed",
+            "nvlink-recovery-events",
+            "nvlink-receive-errors",
+            "nvlink-remote-errors",
+            "nvlink-general-errors",
+            "nvlink-symbol-errors",
+            "nvlink-effective-errors",
+            "nvlink-integrity-errors",
+            "nvlink-malformed",
+            "nvlink-overruns",
+        ),
+        Rule(Cause.NVLINK_ERRORS),
+    ),
     "nvlink-crc-flit": Rule(Cause.NVLINK_ERRORS, "crc"),
     "nvlink-crc-data": Rule(Cause.NVLINK_ERRORS, "crc"),
     "pcie-replay": Rule(Cause.PCIE_ERRORS, "replays"),
@@ -103,7 +121,18 @@ LEVELS = {
     "recovery-action": Cause.GPU_RESET_REQUIRED,
     "sram-threshold": Cause.GPU_ECC,
     "reasons": Cause.GPU_THROTTLED,
+    "nvlink-effective-ber": Cause.NVLINK_ERRORS,
+    "nvlink-symbol-ber": Cause.NVLINK_ERRORS,
+    "banks-without-spares": Cause.GPU_REMAP_FAILED,
+    "power-limit": Cause.GPU_SETTINGS,
+    "sm-clock-application": Cause.GPU_SETTINGS,
+    "compute-mode": Cause.GPU_SETTINGS,
+    "mig": Cause.GPU_SETTINGS,
 }
+#: Values of NVML's compute mode (nvml.h, nvmlComputeMode_t), except 0 for any number of processes.
+PROHIBITED, EXCLUSIVE = 2, (1, 3)
+#: Highest error ratios of an NVLink 5 that are not a fault (NVIDIA/DCGM, MonitorNVLink5Fields).
+NVLINK_RATIOS = {"nvlink-effective-ber": 1e-12, "nvlink-symbol-ber": 0.0}
 #: Kind of a device -> the cause that its disappearance indicates.
 _GONE = {DeviceKind.GPU: Cause.GPU_MISSING, DeviceKind.RDMA: Cause.LINK_DOWN}
 #: NVML's return code for a GPU that needs a reset (nvml.h, NVML_ERROR_RESET_REQUIRED).
@@ -168,7 +197,7 @@ def problems(sweep: Sweep, limits: Limits) -> Iterator[Problem]:
             if cause := blamed(change, title, name, grown, limits):
                 by_cause.setdefault(cause, []).append(_growth_text(name, grown, change.seconds))
         for level, values in change.levels.get(title, {}).items():
-            if len(values) == 2 and level in LEVELS and _is_judged(change, title):
+            if len(values) == 2 and _is_judged(change, title) and is_loss(level, *values, limits):
                 by_cause.setdefault(LEVELS[level], []).append(_level_text(level, *values))
         for cause, text in driver_faults(change.errors.get(title, ())):
             by_cause.setdefault(cause, []).append(text)
@@ -216,6 +245,8 @@ def allowed(rule: Rule, limits: Limits, *, seconds: float, gbps: float | None) -
     if rule.allows == "replays":
         # Replays come in bursts, so a shorter step may have those of a full minute.
         return limits.pcie_replays_per_minute * max(1.0, seconds / 60)
+    if rule.allows == "corrected":
+        return limits.corrected_errors
     if rule.allows == "bits":
         if not gbps:
             return math.inf
@@ -231,6 +262,15 @@ def blamed(change: Change, title: str, counter: str, grown: int, limits: Limits)
     gbps = change.rates.get(title)
     limit = allowed(rule, limits, seconds=change.seconds, gbps=gbps)
     return rule.cause if grown > limit else None
+
+
+def is_loss(level: str, was: float, now: float, limits: Limits) -> bool:
+    """Return True if a level that changed indicates a fault."""
+    if level == "power-limit":
+        return now < limits.power_limit_share * was
+    if level == "compute-mode":
+        return now == PROHIBITED or (now in EXCLUSIVE and not limits.exclusive_ok)
+    return level in LEVELS and now != was and not 0 < now <= NVLINK_RATIOS.get(level, 0.0)
 
 
 def _is_judged(change: Change, title: str) -> bool:
@@ -283,9 +323,10 @@ def _event_problems(sweep: Sweep, event: tuple[str, ...]) -> Iterator[Problem]:
     title, kind, code, fatal, pci = event if len(event) == 5 else ("", "", "", "", "")
     if kind == "lost":
         where = title or f"the GPU at {pci}"
-        errors = (DriverError(code=decimal(code) or 0, words="lost", readings=("events",)),)
-        for cause, text in driver_faults(errors):
-            yield device_problem(cause, sweep.host, where, _sentence(sweep, where, [text]))
+        is_reset = decimal(code) == _RESET_REQUIRED
+        cause = Cause.GPU_RESET_REQUIRED if is_reset else Cause.GPU_LOST
+        text = "a GPU that needs a reset" if is_reset else "a GPU that the driver has lost"
+        yield device_problem(cause, sweep.host, where, _sentence(sweep, where, [text]))
     elif kind == "xid" and decimal(code) not in APPLICATION_XIDS:
         where = title or f"the GPU at {pci}"
         message = _sentence(sweep, where, [f"Xid {code}"])

@@ -6,6 +6,7 @@ The reading lists what is missing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from accept.core.causes import Cause
@@ -16,7 +17,14 @@ from accept.core.health_readings import (
     Reading,
     fabric_faults,
 )
-from accept.core.judge.health import Limits, device_problem, driver_faults
+from accept.core.judge.health import (
+    EXCLUSIVE,
+    NVLINK_RATIOS,
+    PROHIBITED,
+    Limits,
+    device_problem,
+    driver_faults,
+)
 from accept.core.model import PlannedMachine, Problem
 from accept.core.text import count, duration
 
@@ -24,8 +32,9 @@ from accept.core.text import count, duration
 #: (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Not among them: errors
 #: that end one application (94), and repairs of memory (63), which have a state of their own.
 _FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
-#: Xids of NVLink 5, which are fatal only if the driver reports them as fatal.
-_NVLINK_XIDS = range(144, 151)
+#: Xids that are fatal only if the log says so: those of NVLink 5, and 154, by which the driver
+#: requires an action.
+_FATAL_IF_REPORTED = frozenset({*range(144, 151), 154})
 #: Levels of a GPU -> the cause if they are not 0, and a text. The first two are NVIDIA's criteria
 #: for a replacement (https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/).
 _FLAGS = {
@@ -44,11 +53,21 @@ _RECOVERY = {
     6: "a reset of the bus",
     7: "a reboot of the system",
 }
-#: Values of NVML's compute mode (nvml.h, nvmlComputeMode_t), except 0 for any number of processes.
-_PROHIBITED, _EXCLUSIVE = 2, (1, 3)
 #: Values of `fabric-state` (nvml.h, NVML_GPU_FABRIC_STATE_...).
-_FABRIC_STATES = {1: "did not start to join", 2: "has not yet joined", 3: "has joined"}
+_NO_FABRIC = 0
+_FABRIC_STATES = {
+    _NO_FABRIC: "has no part in",
+    1: "did not start to join",
+    2: "has not yet joined",
+    3: "has joined",
+}
 _JOINED = 3
+#: Clocks of a GPU that equal GPUs have in common, with texts.
+_CLOCKS = {
+    "sm-clock-max": "highest clock",
+    "sm-clock-application": "application clock",
+    "sm-clock-default": "default application clock",
+}
 #: PCIe generation from which an idle link may have fewer lanes (L0p of PCIe 6.0).
 _FEWER_LANES_AT_REST = 6
 #: Share of the raw rate of PCIe that carries data, by the encoding of generations 3 to 5.
@@ -70,11 +89,16 @@ def problems(
     `one_kind`: all GPUs of the run have the same name, so they must have equal numbers of links.
     """
     links = _required_links(readings, machine, one_kind=one_kind)
+    usual_clocks = _usual_clocks(readings) if one_kind else {}
     for host, reading in readings.items():
+        gpus = sum(device.kind is DeviceKind.GPU for device in reading.devices)
+        # A single GPU of a virtual machine has no part in a fabric (leptonai/gpud issue 1140).
+        fabric = machine.nvls and gpus > 1
         for device in reading.devices:
             faults = list(_nic_faults(device))
             if device.kind is DeviceKind.GPU and machine.gpus != 0:
-                faults += _gpu_faults(device, limits)
+                faults += _gpu_faults(device, limits, fabric=fabric)
+                faults += _unusual_clocks(device, usual_clocks)
                 faults += _missing_links(device, links, unsure=not machine.nvlinks)
             texts: dict[Cause, list[str]] = {}
             for cause, text in faults:
@@ -114,8 +138,9 @@ def notes(readings: Mapping[str, Reading], machine: PlannedMachine) -> Iterator[
             begin = duration(reading.log.first)
             yield f"the kernel log of {host} begins {begin} after the boot: no earlier Xid is known"
         blamed = set() if machine.gpus == 0 else set(_fatal_events(reading))
-        others = [e for e in reading.log.events if e.kind in ("xid", "sxid") and e not in blamed]
-        texts = sorted({f"{event.kind.title()} {event.code} at {event.pci}" for event in others})
+        kinds = ("xid", "sxid", "lost")
+        others = [e for e in reading.log.events if e.kind in kinds and e not in blamed]
+        texts = sorted({f"{_event_name(event)} at {event.pci}" for event in others})
         if texts:
             yield f"before the run, in the kernel log of {host}: {', '.join(texts[:_MAX_NAMED])}"
 
@@ -123,8 +148,8 @@ def notes(readings: Mapping[str, Reading], machine: PlannedMachine) -> Iterator[
 # GPUs
 
 
-def _gpu_faults(gpu: Device, limits: Limits) -> Iterator[_Fault]:
-    """Yield what is wrong with a GPU, except its links."""
+def _gpu_faults(gpu: Device, limits: Limits, *, fabric: bool) -> Iterator[_Fault]:
+    """Yield what is wrong with a GPU, except its links; `fabric`: it must have joined one."""
     levels = gpu.levels
     yield from driver_faults(gpu.errors)
     for name, (cause, text) in _FLAGS.items():
@@ -136,19 +161,22 @@ def _gpu_faults(gpu: Device, limits: Limits) -> Iterator[_Fault]:
     errors = gpu.counters.get("ecc-uncorrected-aggregate", 0)
     if errors > limits.uncorrected_errors:
         yield Cause.GPU_ECC, f"{errors} uncorrected memory errors in its lifetime"
-    repairs = _repairs(gpu)
-    if repairs > limits.memory_repairs:
-        yield Cause.GPU_ECC, f"{repairs} memory rows or pages replaced for uncorrected errors"
-    yield from _fabric_faults(levels)
+    rows = gpu.counters.get("rows-remapped-uncorrected", 0)
+    if rows > limits.memory_repairs:
+        yield Cause.GPU_ECC, f"{rows} memory rows remapped for uncorrected errors"
+    pages = sum(gpu.counters.get(f"pages-retired-{kind}", 0) for kind in ("single", "double"))
+    if pages > limits.retired_pages:
+        yield Cause.GPU_ECC, f"{count(pages, 'retired memory page')}"
+    if banks := levels.get("banks-without-spares", 0):
+        yield Cause.GPU_REMAP_FAILED, f"{count(int(banks), 'memory bank')} without a spare row"
+    yield from _fabric_faults(levels, required=fabric)
+    for level, limit in NVLINK_RATIOS.items():
+        if (ratio := levels.get(level, 0.0)) > limit:
+            yield Cause.NVLINK_ERRORS, f"{level} of a link is {ratio:.0e}"
     yield from _wrong_settings(levels, limits)
     width, most = levels.get("pcie-width", 0), levels.get("pcie-width-max", 0)
     if 0 < width < most and not _may_rest(gpu):
         yield Cause.PCIE_DEGRADED, f"{width:g} PCIe lanes instead of {most:g}"
-
-
-def _repairs(gpu: Device) -> int:
-    names = ("rows-remapped-uncorrected", "pages-retired-double")
-    return sum(gpu.counters.get(name, 0) for name in names)
 
 
 def _may_rest(gpu: Device) -> bool:
@@ -156,9 +184,9 @@ def _may_rest(gpu: Device) -> bool:
     return gpu.levels.get("pcie-generation-max", 0) >= _FEWER_LANES_AT_REST
 
 
-def _fabric_faults(levels: Mapping[str, float]) -> Iterator[_Fault]:
+def _fabric_faults(levels: Mapping[str, float], *, required: bool) -> Iterator[_Fault]:
     state = levels.get("fabric-state")
-    if state is None:
+    if state is None or (state == _NO_FABRIC and not required):
         return
     if state != _JOINED:
         text = _FABRIC_STATES.get(int(state), f"has the state {state:g} in")
@@ -176,13 +204,42 @@ def _wrong_settings(levels: Mapping[str, float], limits: Limits) -> Iterator[_Fa
     if levels.get("mig"):
         yield Cause.GPU_SETTINGS, "MIG is on"
     mode = levels.get("compute-mode", 0)
-    if mode == _PROHIBITED:
+    if mode == PROHIBITED:
         yield Cause.GPU_SETTINGS, "its compute mode prohibits any process"
-    elif mode in _EXCLUSIVE and not limits.exclusive_ok:
+    elif mode in EXCLUSIVE and not limits.exclusive_ok:
         yield Cause.GPU_SETTINGS, "its compute mode allows only one process"
+    clock, usual = levels.get("sm-clock-application", 0), levels.get("sm-clock-default", 0)
+    if 0 < clock < usual:
+        yield Cause.GPU_SETTINGS, f"its application clock is {clock:g} MHz, the default {usual:g}"
     limit, default = levels.get("power-limit", 0), levels.get("power-limit-default", 0)
     if 0 < limit < limits.power_limit_share * default:
         yield Cause.GPU_SETTINGS, f"its power limit is {limit:g} W, the default is {default:g} W"
+
+
+def _usual_clocks(readings: Mapping[str, Reading]) -> dict[str, float]:
+    """Return the clocks that more than half of all GPUs of the run have, by level."""
+    usual = {}
+    for level in _CLOCKS:
+        values = [
+            device.levels[level]
+            for reading in readings.values()
+            for device in reading.devices
+            if level in device.levels
+        ]
+        counts = Counter(values).most_common(1)
+        if counts and 2 * counts[0][1] > len(values):
+            usual[level] = counts[0][0]
+    return usual
+
+
+def _unusual_clocks(gpu: Device, usual: Mapping[str, float]) -> Iterator[_Fault]:
+    for level, text in _CLOCKS.items():
+        clock = gpu.levels.get(level)
+        if clock is not None and clock < usual.get(level, 0):
+            yield (
+                Cause.GPU_SETTINGS,
+                f"its {text} is {clock:g} MHz, that of others {usual[level]:g}",
+            )
 
 
 def _required_links(
@@ -235,13 +292,17 @@ def _fast_enough(nic: Device) -> bool:
 def _fatal_events(reading: Reading) -> Iterator[Event]:
     """Yield the fatal events since boot, except Xids of GPUs that were reset afterwards."""
     events = reading.log.events if reading.log else ()
+    working = {d.pci for d in reading.devices if d.levels and not d.errors}
     resets = {event.pci: event.at for event in events if event.kind == "reset"}
     for event in events:
         if event.kind == "sxid":
             fatal = event.fatal
+        elif event.kind == "lost":
+            # A GPU that works again was reset, even if the log does not show it.
+            fatal = event.pci not in working
         else:
             fatal = event.kind == "xid" and (
-                event.code in _FATAL_XIDS or (event.fatal and event.code in _NVLINK_XIDS)
+                event.code in _FATAL_XIDS or (event.fatal and event.code in _FATAL_IF_REPORTED)
             )
         if fatal and resets.get(event.pci, 0.0) <= event.at:
             yield event
@@ -252,16 +313,23 @@ def _xid_problems(host: str, reading: Reading) -> Iterator[Problem]:
     titles = {device.pci: device.title for device in reading.devices if device.pci}
     by_device: dict[str, list[Event]] = {}
     for event in _fatal_events(reading):
-        other = "GPU" if event.kind == "xid" else "NVSwitch"
+        other = "NVSwitch" if event.kind == "sxid" else "GPU"
         title = titles.get(event.pci, f"the {other} at {event.pci}")
         by_device.setdefault(title, []).append(event)
     for title, events in by_device.items():
         texts = [
-            f"{event.kind.title()} {event.code} {duration(event.at)} after the boot"
+            f"{_event_name(event)} {duration(event.at)} after the boot"
             for event in events[-_MAX_NAMED:]
         ]
         message = f"before the run: {', '.join(texts)}, and no reset since: {title} of {host}"
-        yield device_problem(Cause.GPU_XID, host, title, message)
+        if not any("recovery-action" in d.levels for d in reading.devices):
+            message += "; its driver does not report resets: reboot the host after a repair"
+        lost = all(event.kind == "lost" for event in events)
+        yield device_problem(Cause.GPU_LOST if lost else Cause.GPU_XID, host, title, message)
+
+
+def _event_name(event: Event) -> str:
+    return "fallen off the bus" if event.kind == "lost" else f"{event.kind.title()} {event.code}"
 
 
 # Notes
@@ -271,6 +339,8 @@ def _note_texts(device: Device) -> Iterator[str]:
     for name in ("ecc-uncorrected-aggregate", "pages-retired-double", "rows-remapped-uncorrected"):
         if number := device.counters.get(name):
             yield f"{name} {number}"
+    if device.levels.get("persistence") == 0:
+        yield "persistence mode off, so counters may restart between steps (`nvidia-smi -pm 1`)"
     if (temperature := device.levels.get("memory-temperature", 0)) >= _HOT_MEMORY:
         yield f"memory at {temperature:g} C"
     width, most = device.levels.get("pcie-width", 0), device.levels.get("pcie-width-max", 0)

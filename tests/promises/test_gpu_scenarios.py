@@ -1,0 +1,437 @@
+"""Each known fault of a GPU, from NVIDIA's library to the verdict, on each kind of machine.
+
+The scenario is one more line for the stand-in of NVIDIA's library, or for the kernel log. The
+programs and the bindings are the shipped ones. A fault exists from the start, or comes during the
+run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from tests.factories import nvml
+from tests.factories.health_runs import run_of
+
+from accept.config import load_machine
+from accept.core.health_readings import Reading, change
+from accept.core.judge.health import WATCHED
+from accept.core.model import PlannedMachine, State, Verdict
+
+#: The GPU with the fault.
+BAD = 3
+#: Chip -> the machine, and its number of GPUs.
+MACHINES = {"h100": "h100-8", "b200": "b200-8", "gb200": "gb200-4x", "a100": "a100-8", "l4": "gpu"}
+COUNTS = {"gb200": 4}
+ALL = tuple(MACHINES)
+#: Chips with NVLink, with NVLink 5, with the older one, and with NVSwitches that form a fabric.
+LINKED = ("h100", "b200", "gb200", "a100")
+NVLINK5, NVLINK4, FABRIC = ("b200", "gb200"), ("h100", "a100"), ("h100", "b200", "gb200")
+START, LATER = "from the start", "during the run"
+BOTH = (START, LATER)
+_CALLED = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A scenario, and what the verdict must say."""
+
+    name: str
+    lines: tuple[str, ...] = ()
+    #: Lines of the kernel log, after their time.
+    log: tuple[str, ...] = ()
+    #: None: the machine is healthy.
+    cause: str | None
+    chips: tuple[str, ...] = ALL
+    when: tuple[str, ...] = BOTH
+    #: False: the host is accused, and not the GPU.
+    names_gpu: bool = True
+    #: The state of the check without a cause.
+    state: State = State.PASS
+
+
+def field(number: int, value: int, link: int | str = 0) -> str:
+    return f"nvmlDeviceGetFieldValues {BAD} {number} {link} : 0 3 {value}"
+
+
+def xid(code: int, text: str, instance: str = "") -> str:
+    return f"NVRM: Xid (PCI:{nvml.address(BAD)}{instance}): {code}, {text}"
+
+
+#: Health masks of a fabric: its bandwidth is degraded, and it has no partition (nvml.h).
+DEGRADED, WRONG = 0x1A9, 0x4AA
+BUS = f"0000{nvml.address(BAD)}"[4:]
+
+CASES = (
+    Case(name="healthy", cause=None),
+    # Errors of the driver.
+    Case(name="lost", lines=nvml.failed(BAD), cause="gpu-lost"),
+    Case(name="lost, no handle", lines=nvml.failed(BAD, handle=False), cause="gpu-lost"),
+    Case(name="unknown error", lines=nvml.failed(BAD, 999), cause="gpu-lost"),
+    Case(name="unknown, no handle", lines=nvml.failed(BAD, 999, handle=False), cause="gpu-lost"),
+    Case(name="timeout", lines=nvml.failed(BAD, 10), cause="gpu-lost"),
+    Case(name="interrupts", lines=nvml.failed(BAD, 11), cause="gpu-lost"),
+    Case(name="infoROM", lines=nvml.failed(BAD, 14), cause="gpu-lost"),
+    Case(name="not found", lines=nvml.failed(BAD, 28, handle=False), cause="gpu-lost"),
+    Case(name="reset", lines=nvml.failed(BAD, 16), cause="gpu-reset-required"),
+    Case(
+        name="reset, no handle",
+        lines=nvml.failed(BAD, 16, handle=False),
+        cause="gpu-reset-required",
+    ),
+    Case(
+        name="one reading fails",
+        lines=(f"nvmlDeviceGetPowerUsage {BAD} : 15",),
+        cause="gpu-lost",
+    ),
+    Case(
+        name="recovery action",
+        lines=(f"nvmlDeviceGetFieldValues {BAD} 230 : 0 1 1",),
+        cause="gpu-reset-required",
+    ),
+    # Memory.
+    Case(
+        name="remapping failed",
+        lines=(f"nvmlDeviceGetRemappedRows {BAD} : 0 0 1 0 1",),
+        cause="gpu-remap-failed",
+        when=(START,),
+    ),
+    Case(
+        name="remapping pending",
+        lines=(f"nvmlDeviceGetRemappedRows {BAD} : 0 0 0 1 0",),
+        cause="gpu-reset-required",
+        when=(START,),
+    ),
+    Case(
+        name="remapping during a step",
+        lines=(f"nvmlDeviceGetRemappedRows {BAD} : 0 0 1 1 0",),
+        cause="gpu-row-remap",
+        when=(LATER,),
+    ),
+    Case(
+        name="12 repaired rows",
+        lines=(f"nvmlDeviceGetRemappedRows {BAD} : 0 0 12 0 0",),
+        cause=None,
+        when=(START,),
+    ),
+    Case(
+        name="512 repaired rows",
+        lines=(f"nvmlDeviceGetRemappedRows {BAD} : 0 0 512 0 0",),
+        cause="gpu-ecc",
+        when=(START,),
+    ),
+    Case(
+        name="bank without spare rows",
+        lines=(f"nvmlDeviceGetRowRemapperHistogram {BAD} : 0 2559 0 0 0 1",),
+        cause="gpu-remap-failed",
+    ),
+    Case(
+        name="SRAM threshold",
+        lines=(f"nvmlDeviceGetSramEccErrorStatus {BAD} : 0 1 0",),
+        cause="gpu-ecc",
+    ),
+    Case(
+        name="uncorrected errors",
+        lines=(f"nvmlDeviceGetTotalEccErrors {BAD} 1 0 : 0 1",),
+        cause="gpu-ecc",
+        when=(LATER,),
+    ),
+    Case(
+        name="storm of corrected errors",
+        lines=(f"nvmlDeviceGetTotalEccErrors {BAD} 0 0 : 0 5000000",),
+        cause="gpu-ecc",
+        when=(LATER,),
+    ),
+    Case(
+        name="corrected errors",
+        lines=(f"nvmlDeviceGetTotalEccErrors {BAD} 0 0 : 0 4000",),
+        cause=None,
+    ),
+    # NVLink and its fabric.
+    Case(
+        name="link down",
+        lines=(f"nvmlDeviceGetNvLinkState {BAD} 7 : 0 0",),
+        cause="nvlink-down",
+        chips=LINKED,
+    ),
+    Case(
+        name="link replays",
+        lines=(f"nvmlDeviceGetNvLinkErrorCounter {BAD} 4 0 : 0 1",),
+        cause="nvlink-errors",
+        chips=NVLINK4,
+        when=(LATER,),
+    ),
+    Case(
+        name="link CRC errors",
+        lines=(f"nvmlDeviceGetNvLinkErrorCounter {BAD} 4 2 : 0 50000000",),
+        cause="nvlink-errors",
+        chips=NVLINK4,
+        when=(LATER,),
+    ),
+    *(
+        Case(
+            name=f"link field {number}",
+            lines=(field(number, 1, 4),),
+            cause="nvlink-errors",
+            chips=NVLINK5,
+            when=(LATER,),
+        )
+        for number in (206, 207, 208, 209, 210, 211, 214, 215, 219, 221)
+    ),
+    Case(
+        name="discarded packets",
+        lines=(field(212, 1000, 4), field(213, 1, 4)),
+        cause=None,
+        chips=NVLINK5,
+    ),
+    Case(name="no bit errors", lines=(field(220, 0xFFF, 4),), cause=None, chips=NVLINK5),
+    Case(name="few bit errors", lines=(field(220, 0x10C, 4),), cause=None, chips=NVLINK5),
+    Case(name="bit errors", lines=(field(220, 0x20C, 4),), cause="nvlink-errors", chips=NVLINK5),
+    Case(name="symbol errors", lines=(field(222, 0x10D, 4),), cause="nvlink-errors", chips=NVLINK5),
+    *(
+        Case(
+            name=f"fabric {name}",
+            lines=(
+                f"nvmlDeviceGetGpuFabricInfoV {BAD} : 0 {values}",
+                f"nvmlDeviceGetGpuFabricInfo {BAD} : 0 {values}",
+            ),
+            cause="fabric-manager",
+            chips=FABRIC,
+            when=when,
+        )
+        for name, values, when in (
+            ("not supported", "0 0 0 0", BOTH),
+            ("not started", "1 0 0 0", BOTH),
+            ("in progress", "2 0 0 0", BOTH),
+            ("insufficient resources", "3 23 0 0", (START,)),
+            ("degraded", f"3 0 {DEGRADED} 0", BOTH),
+            ("wrong configuration", f"3 0 {WRONG} 0", BOTH),
+        )
+    ),
+    Case(
+        name="fabric not started, driver 535",
+        lines=(
+            "nvmlDeviceGetGpuFabricInfoV * : 13",
+            f"nvmlDeviceGetGpuFabricInfo {BAD} : 0 1 0 0 0",
+        ),
+        cause="fabric-manager",
+        chips=("h100",),
+    ),
+    Case(
+        name="driver 535",
+        lines=(
+            "nvmlDeviceGetGpuFabricInfoV * : 13",
+            "nvmlDeviceGetCurrentClocksEventReasons * : 13",
+            "nvmlDeviceGetSramEccErrorStatus * : 13",
+            "nvmlDeviceGetFieldValues * 230 : 3",
+        ),
+        cause=None,
+    ),
+    # Settings.
+    Case(
+        name="MIG",
+        lines=(f"nvmlDeviceGetMigMode {BAD} : 0 1 1",),
+        cause="gpu-settings",
+        chips=LINKED,
+    ),
+    Case(
+        name="ECC off",
+        lines=(f"nvmlDeviceGetEccMode {BAD} : 0 0 0",),
+        cause="gpu-settings",
+        when=(START,),
+    ),
+    Case(
+        name="exclusive",
+        lines=(f"nvmlDeviceGetComputeMode {BAD} : 0 3",),
+        cause="gpu-settings",
+    ),
+    Case(name="prohibited", lines=(f"nvmlDeviceGetComputeMode {BAD} : 0 2",), cause="gpu-settings"),
+    Case(
+        name="power limit",
+        lines=(f"nvmlDeviceGetEnforcedPowerLimit {BAD} : 0 60000",),
+        cause="gpu-settings",
+    ),
+    Case(
+        name="application clock",
+        lines=(f"nvmlDeviceGetApplicationsClock {BAD} 1 : 0 1200",),
+        cause="gpu-settings",
+        chips=("h100", "a100", "l4"),
+    ),
+    Case(
+        name="highest clock",
+        lines=(f"nvmlDeviceGetMaxClockInfo {BAD} 1 : 0 1200",),
+        cause="gpu-settings",
+        when=(START,),
+    ),
+    Case(
+        name="persistence off",
+        lines=(f"nvmlDeviceGetPersistenceMode {BAD} : 0 0",),
+        cause=None,
+    ),
+    # Clocks, heat and PCIe.
+    Case(
+        name="limited by heat",
+        lines=(f"nvmlDeviceGetViolationStatus {BAD} 1 : 0 90000000000",),
+        cause="gpu-throttled",
+        chips=NVLINK4,
+        when=(LATER,),
+    ),
+    Case(
+        name="power cap",
+        lines=(f"nvmlDeviceGetViolationStatus {BAD} 0 : 0 90000000000",),
+        cause=None,
+        chips=NVLINK4,
+        when=(LATER,),
+    ),
+    Case(
+        name="power brake while it works",
+        lines=(
+            f"nvmlDeviceGetCurrentClocksEventReasons {BAD} : 0 0x88",
+            f"nvmlDeviceGetUtilizationRates {BAD} : 0 90 10",
+        ),
+        cause="gpu-throttled",
+        chips=NVLINK5,
+        when=(LATER,),
+    ),
+    Case(
+        name="8 lanes",
+        lines=(f"nvmlDeviceGetCurrPcieLinkWidth {BAD} : 0 8",),
+        cause="pcie-degraded",
+        when=(START,),
+    ),
+    Case(
+        name="8 lanes while it works",
+        lines=(
+            f"nvmlDeviceGetCurrPcieLinkWidth {BAD} : 0 8",
+            f"nvmlDeviceGetUtilizationRates {BAD} : 0 90 10",
+        ),
+        cause="pcie-degraded",
+        when=(LATER,),
+    ),
+    Case(
+        name="slow PCIe at rest",
+        lines=(f"nvmlDeviceGetCurrPcieLinkGeneration {BAD} : 0 1",),
+        cause=None,
+    ),
+    Case(
+        name="PCIe replays",
+        lines=(f"nvmlDeviceGetPcieReplayCounter {BAD} : 0 5000",),
+        cause="pcie-errors",
+        when=(LATER,),
+    ),
+    # The kernel log.
+    Case(name="Xid 79", log=(xid(79, "GPU has fallen off the bus."),), cause="gpu-xid"),
+    Case(
+        name="Xid 79 with MIG",
+        log=(xid(79, "GPU has fallen off the bus.", " GPU-I:01 GPU-CI:02"),),
+        cause="gpu-xid",
+    ),
+    Case(
+        name="Xid 154 with an action",
+        log=(xid(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot)"),),
+        cause="gpu-xid",
+    ),
+    Case(
+        name="Xid 154 after a reset",
+        log=(
+            xid(79, "GPU has fallen off the bus."),
+            xid(154, "GPU recovery action changed from 0x1 (GPU Reset) to 0x0 (None)"),
+        ),
+        cause=None,
+        when=(START,),
+    ),
+    Case(
+        name="off the bus without an Xid",
+        log=(f"NVRM: The NVIDIA GPU {BUS}.0\\x0aNVRM: (PCI ID: 10de:2330) fallen off the bus and",),
+        lines=nvml.failed(BAD, handle=False),
+        cause="gpu-lost",
+    ),
+    Case(
+        name="off the bus, then reset",
+        log=(f"NVRM: GPU {BUS}.0: GPU has fallen off the bus.",),
+        cause=None,
+        when=(START,),
+    ),
+    Case(name="Xid of a program", log=(xid(31, "MMU Fault"),), cause=None),
+    # Drivers that cannot be read.
+    Case(
+        name="no permission",
+        lines=(f"nvmlDeviceGetHandleByIndex {BAD} : 4",),
+        cause=None,
+        state=State.NOT_TESTED,
+        when=(START,),
+    ),
+    Case(
+        name="few readings of a virtual GPU",
+        lines=("nvmlDeviceGetTotalEccErrors * : 3", "nvmlDeviceGetPcieReplayCounter * : 3"),
+        cause=None,
+        when=(START,),
+    ),
+    Case(
+        name="a value that is not available",
+        lines=(f"nvmlDeviceGetTotalEccErrors {BAD} 0 0 : 0 {2**64 - 1}",),
+        cause=None,
+    ),
+)
+
+
+def _each() -> Iterator[object]:
+    for case in CASES:
+        for chip in case.chips:
+            for when in case.when:
+                yield pytest.param(case, chip, when, id=f"{case.name}, {chip}, {when}")
+
+
+class Host:
+    """One host: its files, and its GPUs in the stand-in of NVIDIA's library."""
+
+    def __init__(self, folder: Path, chip: str) -> None:
+        self.root = folder / "root"
+        self.gpus = COUNTS.get(chip, 8)
+        self.scenario = nvml.Scenario(folder / "scenario", chip, self.gpus)
+        nvml.host(self.root, range(self.gpus))
+        self.log = ["6,1,1000000,-;NVRM: loading NVIDIA UNIX Open Kernel Module"]
+        self.write()
+
+    def write(self, *lines: str) -> None:
+        for line in lines:
+            seconds = len(self.log) * 100
+            self.log.append(f"3,{seconds},{seconds * _CALLED},-;{line}")
+        (self.root / "dev/kmsg").write_text("".join(f"{line}\n" for line in self.log))
+
+    def read(self) -> Reading:
+        self.scenario.load()
+        return nvml.read(self.root)
+
+
+def planned(chip: str) -> PlannedMachine:
+    # The factory's runs have two ranks on each host.
+    return replace(load_machine(MACHINES[chip]).value.planned(), ranks=2)
+
+
+def judged(folder: Path, case: Case, chip: str, when: str) -> Verdict:
+    """Return the verdict on four hosts, of which `h1` has the fault."""
+    host = Host(folder, chip)
+    healthy = host.read()
+    host.scenario.change(*case.lines)
+    host.write(*case.log)
+    faulty = host.read()
+    if when == START:
+        return run_of(machine=planned(chip), first=healthy, others={"h1": faulty})
+    changed = change(healthy, faulty, since=2, watched=WATCHED)
+    return run_of(("h1", 3, changed), machine=planned(chip), first=healthy)
+
+
+@pytest.mark.parametrize(("case", "chip", "when"), list(_each()))
+def test_a_scenario_has_its_verdict(tmp_path: Path, case: Case, chip: str, when: str) -> None:
+    verdict = judged(tmp_path, case, chip, when)
+    (health,) = (check for check in verdict.checks if check.check == "health")
+    accused = {(one.kind, one.name, one.cause) for one in verdict.suspects}
+    if case.cause is None:
+        assert (health.state, accused) == (case.state, set())
+    else:
+        name = f"h1:{BAD}" if case.names_gpu else "h1"
+        assert accused == {("gpu" if case.names_gpu else "node", name, case.cause)}
+        assert health.state in (State.DEGRADED, State.FAIL)
