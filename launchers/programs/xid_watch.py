@@ -148,7 +148,7 @@ def _watch(file: Path, opened: BinaryIO) -> None:
 
 
 class _Gpu(NamedTuple):
-    index: int
+    number: int
     handle: Any
     pci: str
 
@@ -179,7 +179,7 @@ class _Watched:
             try:
                 self.bindings.nvmlDeviceRegisterEvents(gpu.handle, xid, events)
             except self.bindings.NVMLError as error:
-                self.failed.append(f"GPU {gpu.index}: {str(error)[:100]}")
+                self.failed.append(f"GPU {gpu.number}: {str(error)[:100]}")
                 del self.handles[address]
         return events
 
