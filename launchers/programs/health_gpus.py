@@ -50,7 +50,7 @@ _LINK_FIELDS = {
     "nvlink-malformed": "NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS",
     "nvlink-overruns": "NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS",
 }
-#: Level -> field on each link: the error ratios of NVLink 5, of which the level is the highest.
+#: Level -> field on each link: the highest error ratio of NVLink 5.
 #: Bits 8 to 11 are the mantissa and bits 0 to 7 the negative exponent; 15e-255 stands for 0
 #: (NVIDIA/DCGM, modules/health/tests, MonitorNVLink5Fields).
 _LINK_RATIOS = {

@@ -412,7 +412,7 @@ def planned(chip: str) -> PlannedMachine:
 
 
 def judged(folder: Path, case: Case, chip: str, when: str) -> Verdict:
-    """Return the verdict on four hosts, of which `h1` has the fault."""
+    """Return the verdict on four hosts; `h1` has the fault."""
     host = Host(folder, chip)
     healthy = host.read()
     host.scenario.change(*case.lines)

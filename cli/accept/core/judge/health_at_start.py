@@ -32,7 +32,7 @@ from accept.core.text import count, duration
 #: (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Not among them: errors
 #: that end one application (94), and repairs of memory (63), which have a state of their own.
 _FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
-#: Xids that are fatal only if the log says so: those of NVLink 5, and 154, by which the driver
+#: Xids that are fatal only if the log reports that: those of NVLink 5, and 154, by which the driver
 #: requires an action.
 _FATAL_IF_REPORTED = frozenset({*range(144, 151), 154})
 #: Levels of a GPU -> the cause if they are not 0, and a text. The first two are NVIDIA's criteria
