@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.cluster.faults import BackEnd, Fault, FaultRecord
 from tests.cluster.hosts import Hosts
-from tests.cluster.runs import CONNECT, Lab
+from tests.cluster.runs import ALL_REDUCE, CONNECT, Lab
 
 Make = Callable[..., Lab]
 
@@ -37,17 +37,34 @@ def test_an_absent_host_is_named_with_its_reason(
     lab = make_lab(4, before=absent)
     fault_record.begins("h3")
     done = fault_record.judged(lab.run("--start-timeout", wait, checks=CONNECT), lab)
-    assert done.ending == ("fail", 3), done.err
+    assert done.ending == ("degraded", 3), done.err
     assert done.suspects == {("h3", cause)}
     assert done.result["missing"] == ["h3"]
     # The others were tested all the same.
     states = {each["check"]: each["state"] for each in done.result["checks"]}
     assert states["connectivity"] == "pass"
     assert done.result["hosts"] == [name for name in lab.hosts.names if name != "h3"]
+    lists = lab.do("show", "nodes", "last", "--json").result
+    assert lists == {"good": done.result["hosts"], "bad": ["h3"], "untested": []}
+    assert lab.do("judge", "last", "--max-bad", "1").exit == 0
     lab.nothing_is_left()
     lab.evidence_holds(done)
     # After a timeout, files may be left on the host. Otherwise nothing was created there.
     assert lab.do("delete", "last").exit == (5 if cause == "unreachable-timeout" else 0)
+
+
+def test_a_run_is_accepted_with_the_retest_of_a_repaired_host(make_lab: Make) -> None:
+    lab = make_lab(4, before=lambda hosts: hosts.stop_sshd("h3"))
+    done = lab.run("--start-timeout", "12s", checks=[*CONNECT, *ALL_REDUCE])
+    assert done.ending == ("degraded", 3), done.err
+    run = done.result["attempt"]
+    assert lab.do("ticket", run, "h3").exit == 0
+    assert lab.do("explain", run, "h3", "--json").result["state"] == "bad"
+    lab.hosts.start_sshd("h3")
+    again = lab.do("retest", run, "--json")
+    assert [s["outcome"] for s in again.result["suspects"]] == ["closed"], again.err
+    assert (again.exit, again.result["accepted"]) == (0, True), again.err
+    lab.nothing_is_left([name for name in lab.hosts.names if name != "h3"])
 
 
 def test_all_nodes_required_means_that_nothing_starts(make_lab: Make) -> None:

@@ -60,3 +60,48 @@ def test_output_of_a_program_is_not_a_message_of_the_launcher() -> None:
     found: list[object] = []
     list(watch([b'ACCEPT {"fact":"x","value":"No space left on device"}\n'], found))  # type: ignore[arg-type]
     assert found == []
+
+
+#: As Open MPI 4.1.4 printed it when its daemon on another host was paused; the exit status is 250.
+NO_PATH = b"""\
+# Open MPI 4: 'mpirun' '-np' '2'
+[h2:03102] UNSUPPORTED DAEMON ERROR STATE: NO PATH TO TARGET
+--------------------------------------------------------------------------
+"""
+CHECKS = ["connectivity", "all-reduce", "train", "gemm", "inventory"]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize(("log", "line"), [(NO_PATH, "NO PATH TO TARGET"), (b"", "")])
+def test_a_launch_that_ended_before_its_program_began_has_its_status_and_line(
+    check: str, log: bytes, line: str
+) -> None:
+    (problem,) = parse_log((check,), log.splitlines(keepends=True), status=250).problems
+    assert (problem.cause, problem.host) == ("launch-failed", None)
+    assert "250" in problem.message
+    assert line in problem.message
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'ACCEPT {"fact":"began","value":1.0}\n',
+        b"Traceback (most recent call last):\n",
+        b"mpirun noticed that process rank 1 with PID 0 on node h2 exited on signal 9\n",
+        b"prterun detected that one or more processes exited with non-zero status\n",
+        b"srun: error: h2: task 1: Exited with exit code 1\n",
+        b"h2:3102:3102 [0] NCCL INFO Bootstrap : Using eth0\n",
+    ],
+)
+def test_a_program_that_began_is_no_failed_launch(check: str, line: bytes) -> None:
+    problems = parse_log((check,), [b"# Open MPI 4: 'mpirun'\n", line], status=1).problems
+    assert "launch-failed" not in {problem.cause for problem in problems}
+
+
+def test_a_log_that_never_began_is_not_unparsable_if_it_was_killed() -> None:
+    assert parse_log(("all-reduce",), NO_PATH.splitlines(keepends=True), status=None).problems == ()
+
+
+def test_the_status_of_a_script_of_the_user_is_its_own() -> None:
+    assert parse_log(("script",), [b"no\n"], status=3).problems == ()

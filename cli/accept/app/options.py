@@ -94,7 +94,7 @@ MaxBadOption = Annotated[
         "--max-bad",
         metavar="N",
         min=0,
-        help="Accept a run that passes without N bad nodes at most.",
+        help="Accept a run that passes without N bad or absent nodes at most.",
     ),
 ]
 MachineOption = Annotated[
@@ -311,7 +311,7 @@ class DrillOptions:
         bool,
         typer.Option(
             "--require-all-nodes",
-            help="Stop if any host does not respond.",
+            help="Stop, or fail, if any host does not respond or is lost.",
             rich_help_panel=Panel.TARGET,
         ),
     ] = False

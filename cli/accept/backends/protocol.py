@@ -17,6 +17,7 @@ from accept.backends.requirements import Need
 from accept.config import Site
 from accept.core.error_codes import Code
 from accept.core.errors import Interrupted
+from accept.core.model import LeftOutNode
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Options, Resolved
 
@@ -179,10 +180,19 @@ class Survey(Protocol):
         """Return the site file as YAML, with open questions as comments."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class FreeNodes:
+    """The nodes of a cluster that a run on all nodes uses, and those that it leaves out."""
+
+    names: tuple[str, ...]
+    #: Nodes that are drained, cordoned or down. Nodes that other jobs use are in neither list.
+    left_out: tuple[LeftOutNode, ...] = ()
+
+
 class NodeList(Protocol):
     """The functions of a back end that knows the nodes of a cluster."""
 
-    def free_nodes(self, options: Options) -> tuple[str, ...]:
+    def free_nodes(self, options: Options) -> FreeNodes:
         """Return every node that matches the run and has all its GPUs free. Raises NotStarted."""
 
     def allocated_nodes(self) -> tuple[str, ...]:

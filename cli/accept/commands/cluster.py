@@ -55,7 +55,7 @@ def do_nodes(options: Options, terminal: Terminal) -> int:
     """Print the names of the free nodes, one a line, as `--nodes @FILE` takes them."""
     name = named_backend(options, site_of(options))
     nodes = backends.NODE_LISTS.get(name or "") or backends.load_cluster()
-    names = nodes.free_nodes(options)
+    names = nodes.free_nodes(options).names
     terminal.result(FreeNodes(nodes=names), "\n".join(names))
     return Exit.PASS
 

@@ -98,7 +98,7 @@ def do_explain(name: str, node: str, terminal: Terminal) -> int:
 
 def check_node(judged: Judged, node: str, name: str) -> None:
     """Raise BadInput if the run called `name` has no such node."""
-    hosts = (*judged.verdict.hosts, *judged.verdict.missing)
+    hosts = [host for own in vars(node_lists(judged.verdict)).values() for host in own]
     if node not in hosts:
         raise BadInput(
             f"the run has no node {plain(node, 80)!r}",
@@ -120,6 +120,7 @@ def explain(judged: Judged, node: str) -> Explanation:
         for problem in record.problems
         if problem.host == node
     )
+    problems |= {one.reason: None for one in judged.verdict.left_out if one.name == node}
     return Explanation(
         node=node,
         state=next((state for state, own in lists.items() if node in own), "untested"),

@@ -285,7 +285,7 @@ def _parse_log_again(folder: Path, record: Record) -> Record:
             code=Code.EVIDENCE_LOG_MISSING,
             hint="collect the run again",
         )
-    parsed = parse_log(record.checks, lines, record.hosts)
+    parsed = parse_log(record.checks, lines, record.hosts, status=record.exit)
     problems = with_problems_seen(record.problems, parsed)
     return replace(record, metrics=parsed.metrics, facts=parsed.facts, problems=problems)
 

@@ -18,7 +18,8 @@ def do_show_nodes(name: str, terminal: Terminal, *, states: Sequence[str], fold:
 
     With `fold`, the nodes of a state are one host list, such as node[01-16].
     """
-    lists = node_lists(judge_path(name, expect=()).verdict)
+    verdict = judge_path(name, expect=()).verdict
+    lists = node_lists(verdict)
     by_state: dict[str, tuple[str, ...]] = vars(lists)
     if states:
         nodes = [host for state in states for host in by_state[state]]
@@ -26,11 +27,16 @@ def do_show_nodes(name: str, terminal: Terminal, *, states: Sequence[str], fold:
         terminal.result(lists, *([plain(text, 1 << 20)] if fold and text else map(plain, nodes)))
         return Exit.PASS
     if fold:
-        rows = [(state, str(len(own)), folded(own) or "-") for state, own in by_state.items()]
-        terminal.result(lists, Table(rows=rows))
+        by_count = [(state, str(len(own)), folded(own) or "-") for state, own in by_state.items()]
+        terminal.result(lists, Table(rows=by_count))
     else:
-        pairs = [(host, state) for state, own in by_state.items() for host in own]
-        terminal.result(lists, Table(rows=pairs) if pairs else "no nodes")
+        reasons = {node.name: node.reason for node in verdict.left_out}
+        rows: list[tuple[str, ...]] = [
+            (host, state, *([plain(reasons.get(host, ""), 200)] * bool(reasons)))
+            for state, own in by_state.items()
+            for host in own
+        ]
+        terminal.result(lists, Table(rows=rows) if rows else "no nodes")
     return Exit.PASS
 
 

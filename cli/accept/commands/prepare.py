@@ -8,12 +8,15 @@ from dataclasses import replace
 from accept import backends
 from accept.config.faults import parse_faults
 from accept.config.hostlist import expand
+from accept.core.text import plain
 from accept.plan.bundle import Bundle, render
 from accept.plan.resolve import Options, Resolved, choose_target, named_backend, resolve, site_of
 from accept.report.console import Terminal
 
 #: As long as a generated name.
 _SAMPLE_NAME = "20261121-045334-1a2b"
+#: Maximum number of listed nodes that are left out; the report has all.
+_MAX_LEFT_OUT = 16
 
 
 def prepare(options: Options, terminal: Terminal) -> tuple[Resolved, Bundle]:
@@ -32,9 +35,13 @@ def prepare(options: Options, terminal: Terminal) -> tuple[Resolved, Bundle]:
     if options.all_nodes:
         # Refuse contradictory options before the cluster is contacted.
         cluster = choose_target(options, site_of(options)).backend
-        names = backends.NODE_LISTS[cluster].free_nodes(options)
-        options = replace(options, hosts=names, all_nodes=False, backend=cluster)
-        terminal.progress(f"nodes: all {len(names)} that are free and match")
+        free = backends.NODE_LISTS[cluster].free_nodes(options)
+        options = replace(
+            options, hosts=free.names, left_out=free.left_out, all_nodes=False, backend=cluster
+        )
+        terminal.progress(f"nodes: all {len(free.names)} that are free and match")
+        for node in free.left_out[:_MAX_LEFT_OUT]:
+            terminal.progress(f"  not tested: {plain(f'{node.name} ({node.reason})', 200)}")
     run = resolve(options)
     _check_start(run, options)
     bundle = render(run)

@@ -167,6 +167,7 @@ def _again(old: Resolved, before: Judged, suspects: Sequence[Suspect], *, pairs:
         # A retest without its suspects means nothing.
         require_all_nodes=True,
         fail_fast=False,
+        left_out=(),
     )
     if pairs:
         plan = _of_pairs(plan, hosts)
@@ -360,7 +361,8 @@ def _exit(
 
 def _explained(verdict: Verdict) -> bool:
     """Return True if nothing but the suspects kept a run from being accepted."""
-    if verdict.interruption or verdict.missing:
+    blamed = {host for suspect in verdict.suspects for host in suspect.hosts}
+    if verdict.interruption or not blamed.issuperset(verdict.missing):
         return False
     if verdict.state is State.DEGRADED:
         return True

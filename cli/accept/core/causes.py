@@ -64,6 +64,8 @@ class Row:
     loses_host: bool = False
     #: True if no connection to the host could be made.
     unreachable: bool = False
+    #: True if it is about a host that never got a node, so no node is blamed.
+    names_no_node: bool = False
     #: True if no command can have started on the host. After a timeout, one may have started.
     no_login: bool = False
     #: True if another attempt to prepare the host would give the same result.
@@ -132,11 +134,13 @@ class Cause(TextEnum):
     )
     NOT_REGISTERED = Row(
         text="not-registered",
-        meaning="the pod did not register with the coordinator before the run started",
+        meaning="the pod never started or registered: mostly capacity or scheduling; no node is "
+        "blamed",
         action="`kubectl describe pod` and `kubectl logs` show whether it started, and why not",
-        owner=Owner.NODE,
+        owner=Owner.USER,
         unreachable=True,
         no_login=True,
+        names_no_node=True,
     )
     KEY_REFUSED = Row(
         text="key-refused",

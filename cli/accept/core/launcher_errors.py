@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from accept.core.causes import Cause
 from accept.core.model import Problem
+from accept.core.text import plain
 
 
 class _Sign(NamedTuple):
@@ -67,6 +68,21 @@ _SIGNS = (
     _Sign(b" DUE TO NODE FAILURE", _FAILED, "Slurm ended the job because a node failed"),
     _Sign(b"No space left on device", Cause.DISK_FULL, "nothing more can be written"),
 )
+#: Text that shows that a program started: a record or line of it, or how the launcher reports its
+#: end. A traceback without any of that is the launcher's own.
+_RAN = re.compile(
+    rb"^ACCEPT |^# nThread |NCCL (?:INFO|WARN) |^Traceback |"
+    rb"(?:mpirun|prterun|orterun)[^\n]{0,8} (?:detected|noticed) that |"
+    rb"process(?:es)? returned a non-zero exit|MPI_ABORT was invoked|"
+    rb"srun: error: [^\n]{1,80}: task[^\n]{1,40}: (?:Exited|Terminated|Killed)",
+    re.MULTILINE,
+)
+#: A line in which a launcher reports its own failure.
+_REASON = re.compile(rb"error|fail|unable|cannot|could not|lost|refused|abort", re.IGNORECASE)
+#: A line that reports nothing: the command line, or a rule.
+_NO_REASON = re.compile(rb"\s*(?:#.*|[-=*]*\s*)")
+#: Number of characters of that line.
+_MAX_REASON = 240
 #: Upper limit of problems per log.
 _MAX_PROBLEMS = 64
 #: Length up to which a line that spans blocks is examined as a whole.
@@ -85,6 +101,38 @@ def watch(blocks: Iterable[bytes], problems: list[Problem]) -> Iterator[bytes]:
         rest = (rest + block[end:])[-_MAX_LINE:]
         yield block
     _search(rest, problems)
+
+
+class Launch:
+    """The beginning of a program in a log, or the launcher's reason why there was none."""
+
+    def __init__(self) -> None:
+        self.began = False
+        self._reason, self._last = b"", b""
+
+    def watch(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Pass blocks of whole lines on, and look for the beginning of a program in them."""
+        for block in blocks:
+            if not self.began and not (began := _RAN.search(block) is not None):
+                self._look_for_reason(block)
+            elif not self.began:
+                self.began = began
+            yield block
+
+    def failure(self, status: int) -> Problem:
+        """Return the problem of a launch that ended with `status` before a program began."""
+        reason = (self._reason or self._last).decode("utf-8", "replace")
+        message = f"the launch ended with status {status} before the program began"
+        message += f": {plain(reason, _MAX_REASON)}" if reason else ""
+        return Problem(cause=_FAILED, message=message)
+
+    def _look_for_reason(self, block: bytes) -> None:
+        for line in block.split(b"\n"):
+            if _NO_REASON.fullmatch(line):
+                continue
+            self._last = line.strip()[:_MAX_LINE]
+            if not self._reason and _REASON.search(self._last):
+                self._reason = self._last
 
 
 def is_over(text: bytes) -> bool:

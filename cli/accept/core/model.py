@@ -194,6 +194,15 @@ class Skipped:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeftOutNode:
+    """A node of a cluster that a run on all nodes could not use."""
+
+    name: str
+    #: The reason for people, such as "drained: broken fan".
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Injection:
     """A fault of a drill, and the part of the run that it affects."""
 
@@ -278,6 +287,8 @@ class Plan:
     suite: str
     #: Number of requested nodes; None: all hosts of the back end's list.
     nodes: int | None
+    #: With `--nodes all`: the other nodes, which were drained, cordoned or down.
+    left_out: tuple[LeftOutNode, ...] = ()
     steps: tuple[Step, ...]
     skipped: tuple[Skipped, ...] = ()
     references: tuple[Reference, ...] = ()
@@ -407,6 +418,15 @@ class Parsed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FailedLaunch:
+    """The first launch of an execution that was started once more."""
+
+    message: str
+    #: Its raw log, relative to the evidence folder.
+    log: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """One execution of a step on one group."""
 
@@ -429,6 +449,8 @@ class Record:
     end: float = 0.0
     #: Raw log, relative to the evidence folder.
     log: str = ""
+    #: The first launch if it failed, so that the execution was started once more.
+    failed_launch: FailedLaunch | None = None
     metrics: tuple[Metric, ...] = ()
     facts: tuple[Fact, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -699,6 +721,8 @@ class Verdict:
     hosts: tuple[str, ...]
     #: Requested hosts that did not take part.
     missing: tuple[str, ...]
+    #: Nodes that were not requested, because they were drained, cordoned or down.
+    left_out: tuple[LeftOutNode, ...] = ()
     checks: tuple[CheckVerdict, ...]
     suspects: tuple[Suspect, ...]
     #: The exit code: 0, 3, 5, 6 or 7.

@@ -34,7 +34,7 @@ from accept.config.slurm import Slurm
 from accept.core.catalog.faults import FAULTS, Injector
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.model import Injection, Plan, Problem, Reference, Step
+from accept.core.model import Injection, LeftOutNode, Plan, Problem, Reference, Step
 from accept.core.serde import Invalid, escaped, known, read
 from accept.core.text import count, duration
 from accept.plan.placement import (
@@ -118,6 +118,8 @@ class Options:
     image: str | None = None
     #: Use every node that matches and is free; the back end of the cluster finds their names.
     all_nodes: bool = False
+    #: The nodes that are not free for it, because they are drained, cordoned or down.
+    left_out: tuple[LeftOutNode, ...] = ()
     #: Name of the launch; empty: made from the time and a random number. It does not change what
     #: runs.
     attempt: str = ""
@@ -385,6 +387,7 @@ def resolve(options: Options) -> Resolved:
         profiles={name: machine.value.planned(name) for name in of_steps},
         suite=suite.value.name,
         nodes=count,
+        left_out=options.left_out,
         steps=steps,
         skipped=skipped,
         references=(

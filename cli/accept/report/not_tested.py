@@ -32,11 +32,13 @@ def _gaps(run: Run) -> Iterator[Gap]:
         yield Gap(subject="the nodes", reason="this was a drill with injected faults")
     if verdict.missing:
         yield Gap(subject=host_list(verdict.missing), reason="did not take part")
+    for node in verdict.left_out:
+        yield Gap(subject=node.name, reason=node.reason)
     if not verdict.gpu_tested and run.plan.machine.gpus != 0:
         yield Gap(subject="GPUs", reason="no check detected a GPU")
     if verdict.part:
         yield Gap(subject="the rest of each node", reason=f"only {verdict.part} took part")
-    unshown = [host for host in node_lists(verdict).untested if host not in verdict.missing]
+    unshown = [host for host in verdict.hosts if host in node_lists(verdict).untested]
     if unshown and verdict.suspects:
         reason = "the run does not show that they pass without the suspects"
         yield Gap(subject=host_list(unshown), reason=reason)

@@ -11,7 +11,7 @@ from accept.core.catalog.metrics import BUSBW
 from accept.core.checks import REGISTRY
 from accept.core.errors import Exit
 from accept.core.judge.collective_metrics import nominal, read
-from accept.core.judge.summary import node_lists, worst_state
+from accept.core.judge.summary import node_lists, not_good, worst_state
 from accept.core.model import Record, State, Step, Verdict, worst_exit
 from accept.core.report.text import VERDICT_LINE, answer_of, number3, without
 from accept.core.text import count, duration, format_size, plain, shortened
@@ -117,10 +117,12 @@ def summarize(
     hosts = dict.fromkeys(h for verdict in verdicts for h in (*verdict.hosts, *verdict.missing))
     bad = [host for host in hosts if any(host in one.bad for one in lists)]
     good = [host for host in hosts if all(host in one.good for one in lists)]
+    degraded = [verdict for verdict in verdicts if verdict.state is State.DEGRADED]
+    kept_back = dict.fromkeys((*bad, *(host for one in degraded for host in not_good(one))))
     exits = [verdict.exit for verdict in verdicts]
     accepted = all(verdict.accepted for verdict in verdicts) and not interruption
     max_bad = max((verdict.max_bad for verdict in verdicts), default=0)
-    if len(bad) > max_bad:
+    if len(kept_back) > max_bad:
         # Each repetition may have another bad node.
         exits.append(Exit.REJECTED)
         accepted = False
@@ -133,7 +135,7 @@ def summarize(
         machine=verdicts[0].machine,
         suite=verdicts[0].suite,
         times=times,
-        answer=_answer(worst, good, bad, max_bad if accepted else 0),
+        answer=_answer(worst, good, tuple(kept_back), max_bad if accepted else 0),
         state=state,
         exit=worst_exit(exits) if code is None else code,
         accepted=accepted,
@@ -157,12 +159,14 @@ def summarize(
     )
 
 
-def _answer(worst: Verdict | None, good: Sequence[str], bad: Sequence[str], max_bad: int) -> str:
-    """Return the answer of the worst verdict, with the bad nodes of all."""
+def _answer(
+    worst: Verdict | None, good: Sequence[str], kept_back: Sequence[str], max_bad: int
+) -> str:
+    """Return the answer of the worst verdict, with the nodes that any run did without."""
     if worst is None:
         return "? INTERRUPTED"
     if worst.state is State.DEGRADED and not worst.injected:
-        return without(bad, max_bad=max_bad) if good else "✖ REJECTED"
+        return without(kept_back, max_bad=max_bad) if good else "✖ REJECTED"
     return answer_of(worst)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.faults import BackEnd, Fault, FaultRecord
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
-from tests.cluster.runs import CONNECT, ENDLESS, until
+from tests.cluster.runs import CONNECT, ENDLESS, LONG, until
 
 HOLD = {"holdSeconds": 120}
 
@@ -34,7 +34,7 @@ def test_a_pod_that_is_killed_in_the_middle_is_named(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
-    started = desk.start(checks=ENDLESS)
+    started = desk.start(checks=LONG)
     desk.wait_for_log("[1/2]")
     node = kill_second_pod(cluster, namespace, desk)
     done = started.wait()
@@ -53,7 +53,7 @@ def test_a_separate_coordinator_judges_the_loss_of_a_host(
         "coordinatorPod": {"volumes": volumes, "volumeMounts": mounts},
     }
     desk = Desk(cluster, namespace, tmp_path, results=HOLD, kubernetes=keys)
-    started = desk.start(nodes=2, checks=ENDLESS)
+    started = desk.start(nodes=2, checks=LONG)
     until(lambda: "[1/2]" in desk.log())
     # The first of the tested nodes is a host like the others.
     node = kill_second_pod(cluster, namespace, desk)
@@ -64,7 +64,7 @@ def test_a_separate_coordinator_judges_the_loss_of_a_host(
     assert desk.log().splitlines()[-1].startswith("verdict: fail")
 
 
-def test_a_node_too_few_is_rejected_at_once_with_the_logs_kept(
+def test_a_pod_that_never_started_blames_no_node_and_the_others_are_good(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, startTimeout="45s")
@@ -72,6 +72,8 @@ def test_a_node_too_few_is_rejected_at_once_with_the_logs_kept(
     desk.wait_for_log("-----END ACCEPT")
     assert desk.ended(60) == "Failed"
     assert "hosts: 3 of 4 answered" in desk.log()
+    (line,) = (line for line in desk.log().splitlines() if line.startswith("VERDICT "))
+    assert line.split()[1:5] == ["degraded", "good=3", "bad=none", "untested=1"]
     codes = ended(desk)
     # The first is the verdict's. Of the other pods, those that had ended stay, with their logs.
     assert codes.pop(0) == 3
@@ -94,7 +96,7 @@ def test_a_lost_node_is_named(
     cluster: Cluster, namespace: str, tmp_path: Path, fault_record: FaultRecord
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
-    started = desk.start(checks=ENDLESS)
+    started = desk.start(checks=LONG)
     desk.wait_for_log("[1/2]")
     pods = desk.pods()
     node = pods[2]["spec"]["nodeName"]
@@ -184,7 +186,7 @@ def test_an_image_without_mpirun_is_reported(
 
 def test_a_pod_without_its_sshd_is_named(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
-    started = desk.start(checks=ENDLESS)
+    started = desk.start(checks=LONG)
     desk.wait_for_log("[1/2]")
     victim = desk.pods()[1]
     node, name = victim["spec"]["nodeName"], victim["metadata"]["name"]

@@ -22,6 +22,7 @@ from tests.factories.verdicts import (
 )
 
 from accept.core.causes import Cause
+from accept.core.judge.summary import NodeLists, node_lists
 from accept.core.model import Fact, Problem, Record, State, Step
 
 # -- hosts and ranks that are lost ----------------------------------------------------------------
@@ -40,9 +41,39 @@ from accept.core.model import Fact, Problem, Record, State, Step
 def test_a_host_that_never_answered_is_named_with_its_reason(cause: Cause) -> None:
     gone = Problem(cause=cause, message="h7: no", check="hosts", host="h7")
     verdict = judged(plan(ALL), hosts_record(EIGHT[:7], gone), *measured(ALL, EIGHT[:7], slow()))
-    assert (verdict.state, verdict.exit) == (State.FAIL, 3)
+    assert (verdict.state, verdict.exit) == (State.DEGRADED, 3)
     assert verdict.missing == ("h7",)
     assert blamed(verdict) == {("node", "h7", cause)}
+    assert node_lists(verdict) == NodeLists(good=EIGHT[:7], bad=("h7",), untested=())
+
+
+def test_one_host_that_is_left_of_two_is_not_good() -> None:
+    gone = Problem(cause=Cause.UNREACHABLE_REFUSED, message="", check="hosts", host="h1")
+    verdict = judged(plan(ALL), hosts_record(("h0",), gone), *measured(ALL, ("h0",), slow()))
+    assert (verdict.state, verdict.exit) == (State.FAIL, 3)
+    assert node_lists(verdict) == NodeLists(good=(), bad=("h1",), untested=("h0",))
+
+
+def test_hosts_that_were_measured_again_without_a_lost_one_are_good() -> None:
+    died = Problem(cause=Cause.HOST_DIED, message="h3", check="hosts", host="h3")
+    rest = tuple(host for host in EIGHT if host != "h3")
+    again = [replace(r, wave=1) for r in measured(ALL, rest, slow())]
+    verdict = judged(
+        plan(ALL), hosts_record(EIGHT), record(ALL, EIGHT, status=None, problems=(died,)), *again
+    )
+    assert verdict.state is State.DEGRADED
+    assert node_lists(verdict) == NodeLists(good=rest, bad=("h3",), untested=())
+
+
+def test_pairs_of_two_hosts_that_failed_without_a_reason_are_not_excused_by_a_lost_host() -> None:
+    died = Problem(cause=Cause.HOST_DIED, message="h3", check="hosts", host="h3")
+    rest = tuple(host for host in EIGHT if host != "h3")
+    crashed = record(ALL, rest, status=1, wave=1)
+    verdict = judged(
+        plan(ALL), hosts_record(EIGHT), record(ALL, EIGHT, status=None, problems=(died,)), crashed
+    )
+    assert verdict.state is State.FAIL
+    assert not node_lists(verdict).good
 
 
 def test_most_hosts_missing_are_all_named() -> None:

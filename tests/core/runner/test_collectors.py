@@ -12,7 +12,7 @@ from tests.factories.verdicts import plan
 
 from accept.core.causes import Cause
 from accept.core.evidence import check_checksums, write_checksums
-from accept.core.model import Collector, Strength, Suspect, SuspectKind
+from accept.core.model import BadPair, Collector, Strength, Suspect, SuspectKind
 from accept.core.runner import collectors
 from accept.core.runner.collectors import INDEX, collect
 from accept.core.runner.ssh import Host
@@ -38,6 +38,8 @@ def collected(
         cause=Cause.SLOW_OUTLIER,
         strength=Strength.STRONG,
         why="slow",
+        # Its partner is healthy.
+        pairs=(BadPair(hosts=("h1", "h2")),),
     )
     asyncio.run(collect(state, (suspect,)))
     index = json.loads((folder / "evidence" / "collectors" / INDEX).read_text())["collected"]

@@ -123,7 +123,7 @@ def test_a_host_without_gpus_is_left_out_and_the_others_go_on(
 ) -> None:
     folder = node(tmp_path, {"h0": 8, "h1": 0, "h2": 8}, monkeypatch)
     verdict = coordinated(folder)
-    assert (verdict["state"], verdict["exit"], verdict["interruption"]) == ("fail", 3, "")
+    assert (verdict["state"], verdict["exit"], verdict["interruption"]) == ("degraded", 3, "")
     assert blamed(verdict) == [("h1", "gpu-missing")]
     assert ran(folder, SCRIPT.id) == {"h0", "h2"}
 

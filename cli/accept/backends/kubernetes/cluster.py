@@ -5,6 +5,7 @@ from __future__ import annotations
 from accept.backends.kubernetes import nodes, rbac
 from accept.backends.kubernetes import survey as cluster_survey
 from accept.backends.kubernetes.client import Api, before_start, resolve_place
+from accept.backends.protocol import FreeNodes
 from accept.config import Site, load_machine, load_site, load_suite
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
@@ -12,7 +13,7 @@ from accept.plan.placement import gpu_resource, pod_settings
 from accept.plan.resolve import ClusterPlace, Options, gpus_to_use
 
 
-def free_nodes(options: Options) -> tuple[str, ...]:
+def free_nodes(options: Options) -> FreeNodes:
     """Return every node that the run matches and that has all its GPUs free.
 
     Raises NotStarted if there is none, or if the cluster cannot be reached.
@@ -39,14 +40,14 @@ def free_nodes(options: Options) -> tuple[str, ...]:
             pod = pod_settings(machine.kubernetes, site.kubernetes, 1)
         deadline = options.deadline or site.deadline or load_suite(options.suite).value.deadline
         wanted = nodes.pod_request(pod, site.kubernetes, seconds=deadline)
-        names = nodes.free_nodes(api, wanted)
-    if not names:
+        free = nodes.free_nodes(api, wanted)
+    if not free.names:
         raise NotStarted(
             f"no {name} node of this cluster is free",
             code=Code.KUBE_NODES_NONE_FREE,
             hint=f"accept doctor --backend kubernetes --machine {name} --nodes 1 shows why",
         )
-    return names
+    return free
 
 
 def allocated_nodes() -> tuple[str, ...]:

@@ -25,10 +25,12 @@ from accept.backends.kubernetes.objects import (
     value_at,
     whole_number,
 )
+from accept.backends.protocol import FreeNodes
 from accept.config import Site
 from accept.config.kubernetes import Kubernetes, PodSettings
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
+from accept.core.model import LeftOutNode
 from accept.core.text import count, plain, shortened
 from accept.plan.placement import GPU, gpu_resource
 
@@ -70,6 +72,10 @@ class Misfit(StrEnum):
     TAINT = "taint"
     GPUS_IN_USE = "gpus-in-use"
     MAINTENANCE = "maintenance"
+
+
+#: Why a node gets no pods of any run.
+_CLOSED = (Misfit.NOT_READY, Misfit.CORDONED, Misfit.MAINTENANCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,9 +228,15 @@ def query_fits(
     return node_fits(api.find_all(NODE) if nodes is None else nodes, pods, wanted)
 
 
-def free_nodes(api: Api, wanted: PodRequest) -> tuple[str, ...]:
-    """Return the names of the matching nodes with all their GPUs free."""
-    return tuple(fit.node for fit in query_fits(api, wanted) if fit.misfit is None and fit.whole)
+def free_nodes(api: Api, wanted: PodRequest) -> FreeNodes:
+    """Return the matching nodes with all their GPUs free, and those that get no pods."""
+    fits = query_fits(api, wanted)
+    return FreeNodes(
+        names=tuple(fit.node for fit in fits if fit.misfit is None and fit.whole),
+        left_out=tuple(
+            LeftOutNode(name=fit.node, reason=fit.why) for fit in fits if fit.misfit in _CLOSED
+        ),
+    )
 
 
 def count_machines(nodes: Iterable[Node]) -> dict[str, int]:

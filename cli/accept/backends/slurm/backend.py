@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 
 from accept.backends.job import Job
-from accept.backends.protocol import Phase, Progress
+from accept.backends.protocol import FreeNodes, Phase, Progress
 from accept.backends.slurm import nodes
 from accept.backends.slurm.doctor import doctor
 from accept.backends.slurm.follow import cancel, collect, delete, watch
@@ -65,6 +65,7 @@ def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:
     return (f"{update} state=drain reason={text}", f"{update} state=resume")
 
 
-def free_nodes(options: Options) -> tuple[str, ...]:
+def free_nodes(options: Options) -> FreeNodes:
     """Return the nodes of this shell's allocation, or else every idle node of the partition."""
-    return nodes.allocated_nodes() or nodes.idle_nodes(site_of(options))
+    allocated = nodes.allocated_nodes()
+    return FreeNodes(names=allocated) if allocated else nodes.idle_nodes(site_of(options))

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from accept.backends.protocol import FreeNodes
 from accept.backends.slurm.client import expand_nodes, query
 from accept.config import Site
 from accept.config.slurm import Slurm
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
+from accept.core.model import LeftOutNode
 from accept.core.text import count, decimal, plain, shortened
 
 #: States of nodes that Slurm gives to no job, by the first word that `sinfo` prints.
@@ -48,9 +50,14 @@ class Node:
         return sum(int(number) for number in _GPUS.findall(self.gres))
 
     @property
+    def why(self) -> str:
+        """Return the state and the reason for people."""
+        return f"{self.state}{f': {self.reason}' if self.reason else ''}"
+
+    @property
     def text(self) -> str:
         """Return the name, the state and the reason for people."""
-        return f"{self.name} ({self.state}{f': {self.reason}' if self.reason else ''})"
+        return f"{self.name} ({self.why})"
 
 
 def partition_of(slurm: Slurm) -> str:
@@ -135,8 +142,11 @@ def check_results(site: Site) -> None:
         )
 
 
-def idle_nodes(site: Site) -> tuple[str, ...]:
-    """Return the idle nodes of the partition. Raises NotStarted if there are none."""
+def idle_nodes(site: Site) -> FreeNodes:
+    """Return the idle nodes of the partition, and those that Slurm gives to no job.
+
+    Raises NotStarted if no node is idle.
+    """
     partition = partition_of(site.slurm)
     excluded = {name for pattern in site.slurm.exclude for name in expand_nodes(pattern)}
     nodes = nodes_of(partition)
@@ -148,9 +158,9 @@ def idle_nodes(site: Site) -> tuple[str, ...]:
             code=Code.SLURM_NONE_IDLE,
             hint="give --nodes NUMBER to wait for nodes",
         )
-    return idle
-
-
-def left_out(site: Site) -> tuple[str, ...]:
-    """Return the nodes that Slurm gives to no job, with the reasons of others."""
-    return tuple(node.text for node in nodes_of(partition_of(site.slurm)) if not node.usable)
+    left_out = tuple(
+        LeftOutNode(name=node.name, reason=node.why)
+        for node in nodes
+        if not node.usable and node.name not in excluded
+    )
+    return FreeNodes(names=idle, left_out=left_out)

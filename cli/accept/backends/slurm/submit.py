@@ -20,7 +20,6 @@ from accept.backends.slurm.nodes import (
     allocated_nodes,
     check_request,
     check_results,
-    left_out,
 )
 from accept.backends.slurm.script import batch_script
 from accept.config.container import Runtime
@@ -53,8 +52,6 @@ _PYXIS_OPTIONS = (
     "--no-container-entrypoint",
     "--container-writable",
 )
-#: Maximum number of listed nodes that Slurm gives to no job.
-_MAX_LEFT_OUT = 8
 #: Messages of sbatch about a bad request, in lower case; the first match counts.
 _REFUSALS: tuple[tuple[str, Code], ...] = (
     ("invalid account", Code.SLURM_ACCOUNT),
@@ -91,8 +88,6 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         say(f"running in the allocation of job {slurm_job.id}")
     else:
         known = check_request(run.site, run.hosts, run.nodes)
-        for text in left_out(run.site)[:_MAX_LEFT_OUT]:
-            say(f"  not tested: {text}")
         words = [*_sbatch(run, attempt, known), "--parsable"]
         slurm_job = SlurmJob(id=_submitted(call(*words, stdin=script, tries=1), attempt))
         say(f"submitted job {slurm_job.id}")

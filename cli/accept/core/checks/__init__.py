@@ -76,16 +76,25 @@ def _with_known_host(problem: Problem, hosts: tuple[str, ...]) -> Problem:
     return replace(problem, host=matches[0] if len(matches) == 1 else None)
 
 
-def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, ...] = ()) -> Parsed:
+def parse_log(
+    checks: Sequence[str],
+    lines: Iterable[bytes],
+    hosts: tuple[str, ...] = (),
+    *,
+    status: int | None = 0,
+) -> Parsed:
     """Parse the raw log of one execution for those `checks` of its step that this version has.
 
     In a group of one host, facts without a host belong to that host. Launchers use the hosts'
     own names; a problem on a host that is not in `hosts`, such as a pod, loses its host. If the
-    launch failed, problems about missing results are left out.
+    launch failed, problems about missing results are left out. `status` is the exit status of the
+    execution, None if it was killed: if it is not 0 and no program began, the launch failed.
     """
+    launch = launcher_errors.Launch()
     launch_problems: list[Problem] = []
     nccl_warnings: list[str] = []
-    watched = nccl_info.watch(launcher_errors.watch(lines, launch_problems), nccl_warnings)
+    watched = launcher_errors.watch(launch.watch(lines), launch_problems)
+    watched = nccl_info.watch(watched, nccl_warnings)
     # Checks of one launch share one parser, so that the lines are read only once.
     parsers = tuple(dict.fromkeys(REGISTRY[name].parse for name in checks if name in REGISTRY))
     source = watched if len(parsers) == 1 else tuple(watched)
@@ -98,7 +107,11 @@ def parse_log(checks: Sequence[str], lines: Iterable[bytes], hosts: tuple[str, .
         facts = [fact if fact.host else replace(fact, host=hosts[0]) for fact in facts]
     metrics = tuple(metric for part in parts for metric in part.metrics)
     problems = [problem for part in parts for problem in part.problems]
-    if launch_problems and not metrics:
+    users = any(REGISTRY[name].user_script for name in checks if name in REGISTRY)
+    never_began = status != 0 and not launch.began and not metrics and not users
+    if never_began and status is not None and not launch_problems:
+        launch_problems.append(launch.failure(status))
+    if (launch_problems or never_began) and not metrics:
         rest = (problem for problem in problems if not problem.cause.row.no_result)
         problems = [*launch_problems, *rest]
     problems = [_with_known_host(problem, hosts) for problem in problems]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -12,7 +12,7 @@ from accept.core.errors import Exit
 from accept.core.facts import inventories_of
 from accept.core.judge import bounds, coverage, groups, hosts, summary
 from accept.core.judge.attribution import examine
-from accept.core.judge.completeness import problem_findings
+from accept.core.judge.completeness import problem_findings, repeated_launches, step_findings
 from accept.core.judge.crosscheck import shares_by_log, without_explained
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.groups import scored
@@ -69,6 +69,9 @@ def judge(
     for evidence, score in scored(evidences.values(), checks):
         if findings := tuple(groups.intermittent_findings(evidence, score)):
             judged[evidence.check] = _with_findings(judged[evidence.check], findings)
+    for name, evidence in evidences.items():
+        notes = tuple(repeated_launches(name, evidence.records))
+        judged[name] = _with_findings(judged[name], notes)
     accused = [s for one in judged.values() for s in one.suspects]
     suspects = _suspects(plan, records, found, accused, pairs)
     if plan.origin:
@@ -92,7 +95,7 @@ def judge(
     if (
         state is State.FAIL
         and not interruption
-        and _passes_without(suspects, verdicts, evidences, checks)
+        and _passes_without(suspects, plan, found, verdicts, evidences, checks)
     ):
         state = State.DEGRADED
         verdicts = [
@@ -116,6 +119,7 @@ def judge(
         origin=plan.origin,
         hosts=found.present,
         missing=found.missing,
+        left_out=plan.left_out,
         checks=tuple(verdicts),
         suspects=suspects,
         exit=int(exit_code),
@@ -434,49 +438,89 @@ def _overall(verdicts: Sequence[CheckVerdict], interruption: str) -> State:
 
 def _passes_without(
     suspects: Sequence[Suspect],
+    plan: Plan,
+    found: hosts.Found,
     verdicts: Sequence[CheckVerdict],
     evidences: dict[str, Evidence],
     checks: Checks,
 ) -> bool:
     """Return True if every check ran, and each failed check passes without the suspects.
 
-    A failed check without any other records has not shown that the rest passes. Without the fabric,
-    nothing is left.
+    Requested hosts that are missing or were lost are left out like suspects, unless the plan
+    requires all of them. Without the fabric, or without a second host for the network, nothing is
+    shown about the rest.
     """
-    if any(suspect.kind is SuspectKind.FABRIC for suspect in suspects):
+    absent = {*found.missing, *found.lost}
+    accused = {host for s in suspects if not s.of_network for host in s.hosts}
+    set_aside = absent | accused
+    rest = [host for host in found.present if host not in set_aside]
+    requested = len(found.present) + len(found.missing)
+    if (
+        not (suspects or absent)
+        or not rest
+        or (absent and plan.require_all_nodes)
+        or any(suspect.kind is SuspectKind.FABRIC for suspect in suspects)
+        or (len(rest) < 2 <= requested and coverage.measures_network(plan, requested, checks))
+    ):
         return False
     for verdict in verdicts:
-        if verdict.state in (State.PASS, State.DEGRADED):
+        if verdict.state in (State.PASS, State.DEGRADED) or (
+            verdict.state is not State.FAIL and verdict.optional
+        ):
             continue
-        if verdict.state is not State.FAIL:
-            if verdict.optional:
-                continue
-            return False
+        if verdict.check == hosts.CHECK:
+            if not hosts.is_only_absence(verdict, absent):
+                return False
+            continue
         evidence = evidences.get(verdict.check)
-        failed = [f for f in verdict.findings if f.state is State.FAIL]
-        if evidence is None or any(f.judgement is Judgement.COMPLETENESS for f in failed):
+        if evidence is None or verdict.state is not State.FAIL:
             return False
-        kept = tuple(r for r in evidence.records if not any(_took_part(s, r) for s in suspects))
-        kept_steps = {record.step for record in kept}
-        rest = replace(
-            evidence,
-            records=kept,
-            steps=tuple(step for step in evidence.steps if step.id in kept_steps),
-            host_answers=tuple(
-                _without_hosts_of(suspects, record) for record in evidence.host_answers
-            ),
-            pairs=None,
-            partial=True,
-        )
-        if not kept or _judge_check(rest, checks).verdict.state is not State.PASS:
+        if not _check_passes_without(suspects, evidence, verdict, set_aside, checks):
             return False
-    return bool(suspects)
+    return True
 
 
-def _without_hosts_of(suspects: Sequence[Suspect], record: Record) -> Record:
-    """Remove the metrics and facts of accused hosts from a record."""
-    one_host = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
-    accused = {host for s in suspects if s.kind in one_host for host in s.hosts}
+def _check_passes_without(
+    suspects: Sequence[Suspect],
+    evidence: Evidence,
+    verdict: CheckVerdict,
+    set_aside: Collection[str],
+    checks: Checks,
+) -> bool:
+    """Return True if a failed check passes when its suspects and absent hosts are left out."""
+    not_run = step_findings(evidence)
+    if any(not (f.hosts and set(f.hosts) <= {*set_aside}) for f in not_run):
+        return False
+    open_findings = [f for f in verdict.findings if f.state is not State.PASS and f not in not_run]
+    if not open_findings:
+        return True
+    kept = tuple(
+        record
+        for record in evidence.records
+        if not any(_took_part(s, record) for s in suspects)
+        and evidence.lost.keys().isdisjoint(record.hosts)
+    )
+    kept_steps = {record.step for record in kept}
+    if any(f.judgement is Judgement.COMPLETENESS for f in open_findings):
+        # An execution that failed has measured nothing of its other hosts.
+        rest = {host for host in evidence.hosts if host not in set_aside}
+        ended = [r for r in evidence.records if r in kept or (r.exit == 0 and not r.problems)]
+        for step in evidence.steps:
+            if not rest <= {h for r in ended if r.step == step.id for h in r.hosts}:
+                return False
+    remaining = replace(
+        evidence,
+        records=kept,
+        steps=tuple(step for step in evidence.steps if step.id in kept_steps),
+        host_answers=tuple(_without_hosts(set_aside, record) for record in evidence.host_answers),
+        pairs=None,
+        partial=True,
+    )
+    return bool(kept) and _judge_check(remaining, checks).verdict.state is State.PASS
+
+
+def _without_hosts(accused: Collection[str], record: Record) -> Record:
+    """Remove the metrics and facts of hosts from a record."""
     return replace(
         record,
         metrics=tuple(m for m in record.metrics if m.host not in accused),

@@ -48,7 +48,8 @@ def step_findings(evidence: Evidence) -> list[Finding]:
 def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[Finding]:
     """Return findings on the hosts and groups of a step that have no record."""
     if not records:
-        if len(evidence.hosts) == 1 and step.groups in _NEED_TWO:
+        left = [host for host in evidence.hosts if host not in evidence.lost]
+        if len(left) <= 1 and step.groups in _NEED_TWO:
             return []
         why = evidence.interruption or "it has no record"
         return [
@@ -232,6 +233,19 @@ def problem_findings(
     for problem in more:
         add(problem, "", ())
     return [merge_findings(evidence.check, cause, found) for cause, found in by_cause.items()]
+
+
+def repeated_launches(check: str, records: Iterable[Record]) -> Iterator[Finding]:
+    """Yield a note on the executions whose launch failed once and then succeeded."""
+    found = [
+        (Problem(cause=Cause.LAUNCH_FAILED, message=launch.message), launch.log, record.hosts)
+        for record in records
+        if (launch := record.failed_launch) is not None and record.exit == 0
+    ]
+    if found:
+        finding = merge_findings(check, Cause.LAUNCH_FAILED, found)
+        message = f"{finding.message}; started once more, and that result counts"
+        yield replace(finding, state=State.PASS, message=message)
 
 
 def decisive_warning(record: Record) -> str:

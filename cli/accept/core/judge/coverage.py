@@ -171,7 +171,7 @@ def nics_verdict(
     Logs of others rarely show which network was used, so they get none.
     """
     untested = [host for host in covered.nics_untested if host not in found.lost]
-    if plan.origin or not untested or not _measures_network(plan, len(found.present), checks):
+    if plan.origin or not untested or not measures_network(plan, len(found.present), checks):
         return None
     finding = Finding(
         check="nics",
@@ -185,7 +185,7 @@ def nics_verdict(
     return CheckVerdict(check="nics", state=State.INCONCLUSIVE, findings=(finding,))
 
 
-def _measures_network(plan: Plan, hosts: int, checks: Checks) -> bool:
+def measures_network(plan: Plan, hosts: int, checks: Checks) -> bool:
     """Return True if collectives of a plan connect hosts, or force traffic over NICs."""
     return any(
         (hosts > 1 and step.groups is not GroupKind.EACH) or step.profile

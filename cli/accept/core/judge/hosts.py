@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from accept.core.causes import Cause, Judgement
@@ -23,6 +23,8 @@ from accept.core.model import (
     State,
 )
 
+#: The name of the check on which hosts took part.
+CHECK = "hosts"
 #: Words that distinguish a card from a module with the same chip: NVIDIA H200 NVL, NVIDIA H100
 #: PCIe.
 _CARDS = ("nvl", "pcie")
@@ -101,14 +103,14 @@ def verdict(
     `unreported`: problems that no check's findings cover.
     """
     own = dict.fromkeys(p for p in found.problems if plan.origin or p.host in found.missing)
-    findings = [merge_findings("hosts", problem.cause, [_without_log(problem)]) for problem in own]
+    findings = [merge_findings(CHECK, problem.cause, [_without_log(problem)]) for problem in own]
     gone = {*found.missing, *found.lost}
     by_cause: dict[Cause, list[Problem]] = {}
     for problem in dict.fromkeys(unreported):
         if problem not in own and problem.host not in gone:
             by_cause.setdefault(problem.cause, []).append(problem)
     findings += [
-        merge_findings("hosts", cause, [*map(_without_log, problems)])
+        merge_findings(CHECK, cause, [*map(_without_log, problems)])
         for cause, problems in by_cause.items()
     ]
     known = len(found.present) + len(found.missing)
@@ -133,11 +135,20 @@ def verdict(
         measured += _unknown_positions(plan, found)
         required = "all requested hosts"
     return CheckVerdict(
-        check="hosts",
+        check=CHECK,
         state=worst_state(finding.state for finding in findings),
         measured=measured,
         required=required,
         findings=tuple(findings),
+    )
+
+
+def is_only_absence(verdict: CheckVerdict, absent: Collection[str]) -> bool:
+    """Return True if every failed finding of the check `hosts` is about one absent host."""
+    return all(
+        len(finding.hosts) == 1 and finding.hosts[0] in absent
+        for finding in verdict.findings
+        if finding.state is not State.PASS
     )
 
 
@@ -174,7 +185,7 @@ def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
     uncompared = tuple(host for host in measured if host not in compared)
     if compared and uncompared:
         yield Finding(
-            check="hosts",
+            check=CHECK,
             judgement=Judgement.POPULATION,
             state=State.INCONCLUSIVE,
             message=f"{host_list(uncompared)} cannot be compared with others: fewer than {FEWEST} "
@@ -192,7 +203,7 @@ def _finding(
     cause: Cause, message: str, hosts: tuple[str | None, ...], state: State = State.FAIL
 ) -> Finding:
     return Finding(
-        check="hosts",
+        check=CHECK,
         judgement=cause.row.judgement,
         state=state,
         cause=cause,
@@ -238,7 +249,7 @@ def _skipped(step: Skipped) -> CheckVerdict:
 def no_gpu_seen() -> CheckVerdict:
     """Return the verdict for a machine with GPUs on which everything passed and no GPU was seen."""
     finding = Finding(
-        check="hosts",
+        check=CHECK,
         judgement=Judgement.COMPLETENESS,
         state=State.INCONCLUSIVE,
         cause=Cause.GPU_MISSING,

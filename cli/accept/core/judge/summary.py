@@ -43,7 +43,7 @@ class NodeLists:
 
     good: tuple[str, ...]
     bad: tuple[str, ...]
-    #: Requested nodes that did not take part, and those that are not shown to be good.
+    #: Nodes that did not take part or were left out, and those that are not shown to be good.
     untested: tuple[str, ...]
 
 
@@ -194,12 +194,14 @@ def node_lists(verdict: Verdict) -> NodeLists:
     """Return which nodes are good, bad and not tested, in the run's order.
 
     Nodes are good if the run is a pass, or if it passes without the bad ones and the network is not
-    blamed. A requested node that never took part was not tested. A drill shows nothing about nodes.
+    blamed. A requested node that did not take part is bad if it is blamed for that, else it was not
+    tested. A drill shows nothing about nodes.
     """
+    left_out = tuple(node.name for node in verdict.left_out)
     if verdict.injected:
-        return NodeLists(good=(), bad=(), untested=(*verdict.hosts, *verdict.missing))
+        return NodeLists(good=(), bad=(), untested=(*verdict.hosts, *verdict.missing, *left_out))
     accused = {host for s in verdict.suspects if not s.of_network for host in s.hosts}
-    bad = tuple(host for host in verdict.hosts if host in accused)
+    bad = tuple(host for host in (*verdict.hosts, *verdict.missing) if host in accused)
     without_bad = (
         verdict.state is State.DEGRADED
         and not any(s.of_network for s in verdict.suspects)
@@ -210,17 +212,28 @@ def node_lists(verdict: Verdict) -> NodeLists:
     return NodeLists(
         good=rest if is_good else (),
         bad=bad,
-        untested=(*(() if is_good else rest), *verdict.missing),
+        untested=(
+            *(() if is_good else rest),
+            *(host for host in verdict.missing if host not in accused),
+            *left_out,
+        ),
     )
 
 
-def tolerated(verdict: Verdict, most: int) -> Verdict:
-    """Return the verdict if the user accepts a run with at most `most` bad nodes.
+def not_good(verdict: Verdict) -> tuple[str, ...]:
+    """Return the requested nodes that are not shown to be good: bad, or never started."""
+    good = {*node_lists(verdict).good}
+    return tuple(host for host in (*verdict.hosts, *verdict.missing) if host not in good)
 
-    Only a run that passes without its bad nodes can be accepted, and never a drill.
+
+def tolerated(verdict: Verdict, most: int) -> Verdict:
+    """Return the verdict if the user accepts a run that does without at most `most` nodes.
+
+    These are the bad ones, and those that never started. Only a run that passes without them can be
+    accepted, and never a drill.
     """
-    lists = node_lists(verdict)
-    if not (verdict.state is State.DEGRADED and lists.good and 0 < len(lists.bad) <= most):
+    good = node_lists(verdict).good
+    if not (verdict.state is State.DEGRADED and good and len(not_good(verdict)) <= most):
         return verdict
     return replace(verdict, accepted=True, exit=int(Exit.PASS), max_bad=most)
 
@@ -229,7 +242,7 @@ def usable(verdict: Verdict) -> str:
     """Return which hosts may be used, as one sentence; empty if the verdict is a pass."""
     if verdict.state is State.PASS or verdict.injected:
         return ""
-    hosts = count(len(verdict.hosts), "host")
+    hosts = count(len(verdict.hosts) + len(verdict.missing), "host")
     if verdict.state not in (State.FAIL, State.DEGRADED):
         return f"do not hand out the {hosts} yet: too little is known"
     wrong = any(s.of_network and s.cause is Cause.WRONG_DATA for s in verdict.suspects)
@@ -249,7 +262,10 @@ def usable(verdict: Verdict) -> str:
         )
     if verdict.state is State.DEGRADED:
         good = len(set(verdict.hosts) - bad)
-        return f"{good} of {hosts} pass everything; do not hand out {listed}"
+        absent = [host for host in verdict.missing if host not in bad]
+        rest = [f"do not hand out {listed}"] * bool(names)
+        rest += [f"{shortened(absent, _MAX_LISTED)} never started"] * bool(absent)
+        return f"{good} of {hosts} pass everything; {'; '.join(rest)}"
     if bad:
         return f"do not hand out the {hosts}: the rest is not shown to pass without {listed}"
     return f"do not hand out the {hosts}"
@@ -290,8 +306,6 @@ def action(suspect: Suspect) -> str:
 
 def _advice_on_findings(verdict: Verdict) -> Iterator[str]:
     """Yield what to do about each cause that accuses no suspect, wrong data first."""
-    if verdict.state is State.DEGRADED:
-        return
     advised = {suspect.cause for suspect in verdict.suspects}
     order = {state: index for index, state in enumerate(WORST_FIRST)}
     found = [
@@ -306,6 +320,8 @@ def _advice_on_findings(verdict: Verdict) -> Iterator[str]:
         cause = finding.cause
         if cause is None or cause in advised or (verdict.suspects and cause.row.consequence):
             continue
+        if verdict.state is State.DEGRADED and not cause.row.names_no_node:
+            continue  # the suspects explain it
         advised.add(cause)
         executions = finding.executions
         everywhere = executions is not None and executions.bad > 1 and not executions.common_hosts

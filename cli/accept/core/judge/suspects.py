@@ -28,7 +28,11 @@ def root_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
 
     If an execution reports a root cause, its other problems accuse nobody.
     """
-    naming = [p for p in problems if p.host and state_of(p.cause) is State.FAIL]
+    naming = [
+        p
+        for p in problems
+        if p.host and not p.cause.row.names_no_node and state_of(p.cause) is State.FAIL
+    ]
     root = tuple(p for p in naming if p.cause.row.root_cause)
     consequences = tuple(p for p in naming if p.cause.row.consequence)
     others = tuple(p for p in naming if p not in root and p not in consequences)

@@ -30,6 +30,10 @@ def junit(verdict: Verdict, records: Sequence[Record] = ()) -> str:
     _overall(suite, verdict)
     for check in verdict.checks:
         _check(suite, check)
+    for node in verdict.left_out:
+        name = plain(node.name, 80)
+        case = ElementTree.SubElement(suite, "testcase", classname="accept.nodes", name=name)
+        ElementTree.SubElement(case, "skipped", message=plain(node.reason))
     times = _times(records)
     if len(times) <= _MOST_CASES:
         for check in verdict.checks:

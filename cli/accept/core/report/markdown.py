@@ -56,7 +56,7 @@ def _page(verdict: Verdict, plan: Plan, records: Sequence[Record]) -> Iterator[s
         "check | judgement | state | cause | finding | source | evidence",
         _findings(verdict),
     )
-    yield from _section("Not tested", "check | reason", _not_tested(verdict, plan))
+    yield from _section("Not tested", "node or check | reason", _not_tested(verdict, plan))
     yield from _section(
         "Versions and settings", "property | most nodes | nodes | others", _drift(inventories)
     )
@@ -128,6 +128,8 @@ def _scaling(verdict: Verdict) -> Iterator[tuple[str, ...]]:
 def _not_tested(verdict: Verdict, plan: Plan) -> Iterator[tuple[str, ...]]:
     if verdict.part:
         yield "all", f"only {escaped(verdict.part)} took part"
+    for node in verdict.left_out:
+        yield escaped(node.name, 120), escaped(node.reason)
     for check in verdict.checks:
         for finding in check.findings:
             if finding.state is State.NOT_TESTED:

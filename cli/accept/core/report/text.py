@@ -15,6 +15,7 @@ from accept.core.judge.collective_metrics import number
 from accept.core.judge.summary import (
     action,
     node_lists,
+    not_good,
     not_run,
     suspect_advice,
     usable,
@@ -53,6 +54,8 @@ _SUMMARY_SUSPECTS = 20
 _TEXT_LINES = 3
 #: Maximum number of collectives whose efficiency over the number of nodes is shown.
 _MOST_SCALING = 2
+#: Maximum number of listed nodes that the run left out.
+_MAX_LEFT_OUT = 4
 #: Maximum number of listed steps of an earlier attempt.
 _MAX_KEPT = 12
 
@@ -308,7 +311,7 @@ def answer_of(verdict: Verdict) -> str:
     lists = node_lists(verdict)
     if verdict.state is State.DEGRADED and lists.good:
         # A node is left out with all of its GPUs and NICs.
-        return without(lists.bad, max_bad=verdict.max_bad)
+        return without(not_good(verdict), max_bad=verdict.max_bad)
     if verdict.state in (State.FAIL, State.DEGRADED):
         return "✖ REJECTED"
     if verdict.interruption:
@@ -316,12 +319,15 @@ def answer_of(verdict: Verdict) -> str:
     return "? NOT DECIDED" if verdict.state is State.INCONCLUSIVE else "? NOT TESTED"
 
 
-def without(bad: Sequence[str], *, max_bad: int) -> str:
-    """Return the answer if only these nodes are bad; `max_bad`: the user accepts the run so."""
-    nodes = count(len(bad), "NODE", "NODES")
+def without(nodes: Sequence[str], *, max_bad: int) -> str:
+    """Return the answer if only these nodes are bad or never started.
+
+    `max_bad`: the user accepts the run without them.
+    """
+    shown = count(len(nodes), "NODE", "NODES")
     if max_bad:
-        return f"▲ ACCEPTED WITHOUT {nodes} (--max-bad {max_bad})"
-    return f"▲ KEEP BACK {nodes}"
+        return f"▲ ACCEPTED WITHOUT {shown} (--max-bad {max_bad})"
+    return f"▲ KEEP BACK {shown}"
 
 
 def summary(verdict: Verdict) -> str:
@@ -439,6 +445,8 @@ def not_tested(verdict: Verdict) -> str:
     parts = [f"only {plain(verdict.part)}"] if verdict.part else []
     if verdict.missing:
         parts.append(f"{count(len(verdict.missing), 'node')} did not take part")
+    nodes = [f"{node.name} ({node.reason})" for node in verdict.left_out]
+    parts += [plain(shortened(nodes, _MAX_LEFT_OUT))] * bool(nodes)
     left_out = {skip.check for skip in verdict.not_run}
     checks = [check for check in verdict.checks if check.state is State.NOT_TESTED]
     checks = [check for check in checks if check.check not in left_out]

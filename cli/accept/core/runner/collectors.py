@@ -100,7 +100,9 @@ _REASONS = {
 
 
 def _hosts_of(suspect: Suspect) -> Iterable[str]:
-    return (*suspect.hosts, *(host for pair in suspect.pairs for host in pair.hosts))
+    """Return the hosts to collect from: the partners of a bad node are healthy."""
+    in_pairs = (host for pair in suspect.pairs for host in pair.hosts)
+    return (*suspect.hosts, *(in_pairs if suspect.of_network else ()))
 
 
 async def _on_host(state: Run, host: Host) -> list[Collected]:

@@ -30,7 +30,7 @@ from accept.core.judge.hosts import domains, places, without_gpus
 from accept.core.judge.remeasure import waves_again
 from accept.core.judge.summary import not_run
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import Fact, Finding, Plan, Problem, Record, Step
+from accept.core.model import Fact, Finding, GroupKind, Plan, Problem, Record, Step
 from accept.core.report import text as report_text
 from accept.core.report import write_judgement
 from accept.core.runner import collectors, events, fault_injection, resume
@@ -546,17 +546,9 @@ async def _execute(state: Run, step: Step, position: str) -> None:
 
     `position` is the step's number, such as `2/5`.
     """
-    alive = state.alive()
-    if not alive:
+    if not state.alive():
         raise _Aborted("no host is left")
-    plan_waves = waves(
-        step.groups,
-        [h.name for h in alive],
-        rounds=step.rounds,
-        seed=state.plan.seed,
-        ranks=alive[0].slots,
-        pairs=state.plan.pairs,
-    )
+    plan_waves = _waves(state, step)
     began = time.time()
     say(
         f"step {position} starts: {step.id}: {', '.join(step.checks)} on {step.groups}, "
@@ -565,6 +557,11 @@ async def _execute(state: Run, step: Step, position: str) -> None:
     events.report(Event(event=EventKind.STEP_BEGAN, step=step.id, waves=len(plan_waves)))
     records: list[Record] = []
     await _execute_waves(state, step, plan_waves, records)
+    measured = 0
+    while _lost_together(state, step, records[measured:]) and state.alive():
+        measured = len(records)
+        say(f"  {step.id}: measuring the other hosts without the lost ones")
+        await _execute_waves(state, step, _waves(state, step), records, again=True)
     while repeated_waves := waves_again(
         state.plan,
         step,
@@ -616,6 +613,26 @@ async def _execute(state: Run, step: Step, position: str) -> None:
         _leave_out_hosts_without_gpus(state, began)
     if any(check.gate for check in checks):
         _stop_unless_all_ranks(state, records)
+
+
+def _waves(state: Run, step: Step) -> tuple[Wave, ...]:
+    """Return the waves of a step on the hosts that are alive, at least one."""
+    alive = state.alive()
+    return waves(
+        step.groups,
+        [h.name for h in alive],
+        rounds=step.rounds,
+        seed=state.plan.seed,
+        ranks=alive[0].slots,
+        pairs=state.plan.pairs,
+    )
+
+
+def _lost_together(state: Run, step: Step, records: Sequence[Record]) -> bool:
+    """Return True if a lost host ended executions that measure the other hosts nowhere else."""
+    if step.groups.of_pairs or step.groups is GroupKind.EACH:
+        return False
+    return any(r.exit != 0 and not state.lost.keys().isdisjoint(r.hosts) for r in records)
 
 
 def _shown_hosts(hosts: Sequence[str]) -> str:

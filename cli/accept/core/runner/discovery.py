@@ -287,7 +287,7 @@ def _split(
             message = f"{candidate.name} is on {result.host.name}, which already takes part"
             problems.append(
                 Problem(
-                    cause=Cause.LAUNCH_FAILED, message=message, check="hosts", host=candidate.name
+                    cause=Cause.NOT_REGISTERED, message=message, check="hosts", host=candidate.name
                 )
             )
         else:
@@ -379,7 +379,10 @@ def _addresses_of(index: int, candidate: Candidate, search: _Search) -> tuple[st
     if registration is not None:
         return registration.addresses
     refused = search.registrations.refused_by_index.get(index)
-    return _Failure(Cause.NOT_REGISTERED, refused or "did not register with the coordinator")
+    return _Failure(
+        Cause.NOT_REGISTERED,
+        refused or "never registered: mostly capacity or scheduling",
+    )
 
 
 async def _addresses(address: str, port: int) -> list[str] | _Failure:

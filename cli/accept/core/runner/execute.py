@@ -16,12 +16,14 @@ from accept.core.causes import Cause
 from accept.core.checks import parse_log, with_problems_seen
 from accept.core.facts import BEGAN, WAITED
 from accept.core.groups import Group, Wave
-from accept.core.model import Problem, Record, Step
+from accept.core.model import FailedLaunch, Problem, Record, Step
 from accept.core.runner import nccl_ras
+from accept.core.runner.log import say
 from accept.core.runner.nccl_output import keep_logs
 from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run, lose_silent_hosts
 from accept.core.runner.supervise import Outcome, supervise
+from accept.core.text import plain
 
 #: Ranks that entered an operation less than this many seconds before the end were still working.
 STILL_SECONDS = 5
@@ -151,12 +153,44 @@ async def execute_wave(
 
 
 async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) -> Record | None:
-    """Run a group and keep its record; None if only the run's deadline ended it."""
-    hosts = [state.host(name) for name in group.hosts]
-    mark = f"{state.attempt}/{step.id}/{wave}-{index}"
+    """Run a group and keep its record; None if only the run's deadline ended it.
+
+    If its launch fails while all of its hosts answer, it is started once more, and the second
+    record counts.
+    """
     log = evidence.log_path(
         step.id, wave, index, hosts=group.hosts, ranks=group.local_ranks, checks=step.checks
     )
+    mark = f"{state.attempt}/{step.id}/{wave}-{index}"
+    record = await _execute_once(state, step, wave, index, group, mark=mark, log=log)
+    if record is None or (failure := _failed_launch(record)) is None or state.is_over():
+        return state.keep(record) if record is not None else None
+    path = state.evidence / log
+    first = path.with_name(f"{path.stem}-failed-launch{path.suffix}")
+    path.replace(first)
+    say(f"  {' '.join(group.hosts[:4])}: {plain(failure.message, 300)}; started once more")
+    again = await _execute_once(state, step, wave, index, group, mark=f"{mark}-again", log=log)
+    if again is None:
+        return None
+    launch = FailedLaunch(message=failure.message, log=first.relative_to(state.evidence).as_posix())
+    return state.keep(replace(again, failed_launch=launch))
+
+
+def _failed_launch(record: Record) -> Problem | None:
+    """Return why no rank could be started; None if ranks started, or if a host explains it."""
+    if record.exit == 0 or any(p.cause.row.root_cause for p in record.problems):
+        return None
+    return next((p for p in record.problems if p.cause is Cause.LAUNCH_FAILED), None)
+
+
+async def _execute_once(
+    state: Run, step: Step, wave: int, index: int, group: Group, *, mark: str, log: str
+) -> Record | None:
+    """Run a group and return its record; None if only the run's deadline ended it.
+
+    Its processes have `mark` in their environment, and its output goes to `log`.
+    """
+    hosts = [state.host(name) for name in group.hosts]
     path = state.evidence / log
     path.parent.mkdir(parents=True, exist_ok=True)
     start = time.time()
@@ -166,7 +200,8 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
         await keep_logs(state, mark, hosts, path)
         nccl_ras.keep(outcome.ras, path)
     per_host = len(group.local_ranks) or hosts[0].slots
-    parsed = parse_log(step.checks, evidence.open_log(state.evidence, log) or (), group.hosts)
+    lines = evidence.open_log(state.evidence, log) or ()
+    parsed = parse_log(step.checks, lines, group.hosts, status=outcome.exit)
     problems = outcome.problems
     if outcome.exit != 0:
         if outcome.exit is None or not any(problem.host for problem in parsed.problems):
@@ -179,7 +214,7 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
         problems += await _full_disks(state, hosts)
     if outcome.late and not problems:
         return None
-    record = Record(
+    return Record(
         step=step.id,
         checks=step.checks,
         wave=wave,
@@ -197,7 +232,6 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
         facts=parsed.facts,
         problems=with_problems_seen(problems, parsed),
     )
-    return state.keep(record)
 
 
 async def _locate_hang(
