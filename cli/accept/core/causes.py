@@ -142,6 +142,13 @@ class Cause(TextEnum):
         no_login=True,
         names_no_node=True,
     )
+    DUPLICATE_HOST = Row(
+        text="duplicate-host",
+        meaning="two names lead to one node, which took part once; no node is blamed",
+        action="name each host once; on Kubernetes, let pods request all GPUs of a node",
+        owner=Owner.USER,
+        names_no_node=True,
+    )
     KEY_REFUSED = Row(
         text="key-refused",
         meaning="the host refused the ssh key",

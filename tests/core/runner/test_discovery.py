@@ -36,7 +36,7 @@ def test_a_host_that_is_slow_to_report_its_gpus_does_not_delay_the_others(
     )
     assert [host.name for host in found.hosts] == ["h0"]
     assert [(problem.cause, problem.host) for problem in found.problems] == [
-        (Cause.LAUNCH_FAILED, "h0")
+        (Cause.DUPLICATE_HOST, "h0")
     ]
 
 

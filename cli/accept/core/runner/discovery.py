@@ -287,7 +287,7 @@ def _split(
             message = f"{candidate.name} is on {result.host.name}, which already takes part"
             problems.append(
                 Problem(
-                    cause=Cause.NOT_REGISTERED, message=message, check="hosts", host=candidate.name
+                    cause=Cause.DUPLICATE_HOST, message=message, check="hosts", host=candidate.name
                 )
             )
         else:
