@@ -75,7 +75,7 @@ def _with_log(folder: Path, record: Record) -> Record:
     path.write_text(_log(record), encoding="utf-8")
     lines = evidence.open_log(folder, log)
     assert lines is not None
-    parsed = parse_log(record.checks, lines, record.hosts)
+    parsed = parse_log(record.checks, lines, record.hosts, status=record.exit)
     return replace(
         record, log=log, metrics=parsed.metrics, facts=parsed.facts, problems=parsed.problems
     )

@@ -174,9 +174,11 @@ def plan_hash(plan: Mapping[str, object]) -> str:
     """Return the hash that identifies a run, from its plan as plain data.
 
     It is the SHA-256 of the plan as JSON with sorted keys and an empty `hash`. It also covers all
-    other rendered files, because the plan contains their hash.
+    other rendered files, because the plan contains their hash. Nodes that the run leaves out do not
+    change what it runs.
     """
-    text = json.dumps({**plan, "hash": ""}, sort_keys=True, separators=(",", ":"))
+    own = {key: value for key, value in plan.items() if key != "leftOut"}
+    text = json.dumps({**own, "hash": ""}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
