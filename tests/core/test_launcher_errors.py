@@ -94,7 +94,7 @@ def test_a_launch_that_ended_before_its_program_began_has_its_status_and_line(
         b"h2:3102:3102 [0] NCCL INFO Bootstrap : Using eth0\n",
     ],
 )
-def test_a_program_that_began_is_no_failed_launch(check: str, line: bytes) -> None:
+def test_a_program_that_began_and_failed_was_launched(check: str, line: bytes) -> None:
     problems = parse_log((check,), [b"# Open MPI 4: 'mpirun'\n", line], status=1).problems
     assert "launch-failed" not in {problem.cause for problem in problems}
 
