@@ -1,0 +1,127 @@
+"""List what our sources use of other people's modules, by reading the sources."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from tests.factories.paths import ROOT
+
+#: The modules that are listed.
+MODULES = ("kubernetes", "obstore", "torch")
+_SOURCES = (ROOT / "cli" / "accept", ROOT / "launchers" / "programs")
+#: Functions of ours that return a module.
+_RETURNED = {"library": "kubernetes.client", "client_config": "kubernetes.config"}
+#: Parameters and attributes that are a module wherever they appear.
+_PASSED = {"torch": "torch", "_torch": "torch", "dist": "torch.distributed"}
+
+
+@dataclass(frozen=True, order=True)
+class Use:
+    """A name of a module, and the keyword arguments of a call of it."""
+
+    name: str
+    keywords: tuple[str, ...] = ()
+    place: str = field(default="", compare=False)
+
+
+@cache
+def uses() -> tuple[Use, ...]:
+    """Return every use of a module once, sorted."""
+    found: dict[Use, Use] = {}
+    for folder in _SOURCES:
+        for path in sorted(folder.rglob("*.py")):
+            for use in _File(path).uses():
+                found.setdefault(use, use)
+    return tuple(sorted(found))
+
+
+class _File:
+    """The uses in one file, function by function: each has names of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.tree = ast.parse(path.read_text(encoding="utf-8"))
+        self.path = path.relative_to(ROOT)
+        self.returned = _RETURNED if "kubernetes" in self.path.parts else {}
+        self.passed = _PASSED if "programs" in self.path.parts else {}
+        #: Names and attributes of `self` that are a module or a part of it.
+        self.names: dict[str, str] = {}
+        self.attributes: dict[str, str] = {}
+
+    def uses(self) -> Iterator[Use]:
+        functions = [n for n in ast.walk(self.tree) if isinstance(n, ast.FunctionDef)]
+        inside = {id(n) for function in functions for n in ast.walk(function)}
+        outside = [n for n in ast.walk(self.tree) if id(n) not in inside]
+        for node in outside:
+            yield from (self._use(name, node) for name in self._imported(node))
+        shared = dict(self.names)
+        # Attributes are set in one method and used in others.
+        for again in (False, True):
+            for nodes in (outside, *(list(ast.walk(function)) for function in functions)):
+                self.names = dict(shared)
+                found = list(self._of_scope(nodes))
+                yield from found if again else ()
+
+    def _of_scope(self, nodes: list[ast.AST]) -> Iterator[Use]:
+        yield from (self._use(name, node) for node in nodes for name in self._imported(node))
+        for node in nodes:
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                self._assign(node.targets[0], node.value)
+            elif isinstance(node, ast.For | ast.comprehension) and isinstance(
+                node.target, ast.Name
+            ):
+                self.names[node.target.id] = ""
+        for node in nodes:
+            if isinstance(node, ast.Call) and (name := self._dotted(node.func)):
+                keywords = (keyword.arg for keyword in node.keywords)
+                yield self._use(name, node, tuple(sorted(filter(None, keywords))))
+            elif isinstance(node, ast.Attribute) and (name := self._dotted(node)):
+                yield self._use(name, node)
+
+    def _use(self, name: str, node: ast.AST, keywords: tuple[str, ...] = ()) -> Use:
+        return Use(name, keywords, f"{self.path}:{getattr(node, 'lineno', 0)}")
+
+    def _imported(self, node: ast.AST) -> Iterator[str]:
+        """Yield the names that an import takes, and remember what they are called here."""
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.partition(".")[0]
+                if first in MODULES:
+                    self.names[alias.asname or first] = alias.name if alias.asname else first
+                    yield alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names if node.module.partition(".")[0] in MODULES else ():
+                self.names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                yield f"{node.module}.{alias.name}"
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            for one, its_value in zip(target.elts, value.elts, strict=False):
+                self._assign(one, its_value)
+        elif name := self._dotted(value):
+            if isinstance(target, ast.Name):
+                self.names[target.id] = name
+            elif isinstance(target, ast.Attribute) and _is_self(target.value):
+                self.attributes[target.attr] = name
+        elif isinstance(target, ast.Name):
+            self.names[target.id] = ""
+
+    def _dotted(self, node: ast.expr) -> str:
+        """Return the name of an expression in its module; "" if it is not of one."""
+        if isinstance(node, ast.Name):
+            return self.names.get(node.id, self.passed.get(node.id, ""))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return self.returned.get(node.func.id, "")
+        if isinstance(node, ast.Attribute):
+            if base := self._dotted(node.value):
+                return f"{base}.{node.attr}"
+            own = self.attributes.get(node.attr, "") if _is_self(node.value) else ""
+            return own or self.passed.get(node.attr, "")
+        return ""
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
