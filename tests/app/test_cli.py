@@ -21,6 +21,7 @@ from unittest import mock
 import pytest
 import yaml
 from tests.factories import sample_evidence
+from tests.factories.clock import PATIENCE
 from tests.factories.command_line import SOURCE, accept, installed, program, refused
 from tests.factories.paths import TESTS
 
@@ -733,7 +734,7 @@ def test_two_commands_that_collect_one_run_fetch_it_once(
         return folder / rundir.EVIDENCE
 
     def load_job(folder: Path) -> Job:
-        both.wait(timeout=10)
+        both.wait(timeout=PATIENCE)
         return job
 
     monkeypatch.setattr(backends.load("local"), "collect", collect)

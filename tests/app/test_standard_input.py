@@ -15,6 +15,7 @@ from typing import TextIO
 
 import pytest
 from tests.factories import sample_evidence
+from tests.factories.clock import PATIENCE
 from tests.factories.command_line import SOURCE, Done, accept, program
 
 from accept.app.commands import COMMANDS
@@ -42,7 +43,7 @@ def piped(*arguments: str, data: bytes) -> Done:
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
         input=data,
         capture_output=True,
-        timeout=300,
+        timeout=PATIENCE,
         check=False,
     )
     return Done(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.factories.clock import PATIENCE
 from tests.factories.command_line import SMALL, SOURCE, Done, accept, refused
 
 from accept.backends.requirements import survey_script
@@ -223,7 +224,7 @@ class TestEnd:
             if "20-connectivity (" in line:
                 break
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
         assert out == ""
         assert "cancel" in err

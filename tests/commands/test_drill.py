@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.factories import sample_evidence
+from tests.factories.clock import PATIENCE
 from tests.factories.command_line import SMALL, SOURCE, accept, refused
 from tests.factories.verdicts import plan
 
@@ -211,7 +212,7 @@ class TestHere:
             if drilled and "20-connectivity (" in line:
                 break
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
         assert (process.returncode, out) == (130, ""), "".join([*lines, err])
         assert "the drill was interrupted" in err
         assert "Traceback" not in err

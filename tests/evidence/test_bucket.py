@@ -14,6 +14,7 @@ import pytest
 from tests.cluster.kube.build import cache
 from tests.factories import buckets, sample_evidence
 from tests.factories.buckets import BUCKET, Proxy
+from tests.factories.clock import PATIENCE
 from tests.factories.command_line import accept
 from tests.factories.upload import command, evidence_in, send
 
@@ -166,7 +167,7 @@ def test_an_upload_waits_for_a_bucket_that_comes_back(
         while server.refused == before:
             assert running.poll() is None
         server.down = False
-        out, _ = running.communicate(timeout=90)
+        out, _ = running.communicate(timeout=PATIENCE)
     assert (running.returncode, out[:16]) == (0, "sent 3 of 3 file")
 
 

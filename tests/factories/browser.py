@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.factories.clock import PATIENCE
+
 #: Debian's package, and the name on other systems.
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
 _OPTIONS = (
@@ -138,7 +140,7 @@ def browser() -> Iterator[Browser]:
         finally:
             os.close(to)
             running.terminate()
-            running.wait(30)
+            running.wait(PATIENCE)
 
 
 def _messages(source: Any) -> Iterator[dict[str, Any]]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from tests.factories.clock import PATIENCE
 from tests.factories.ports import free_port
 
 BUCKET = "evidence"
@@ -113,7 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
             path += f"&name={quote(unquote(name), safe='')}"
             if when := self.headers.get("x-goog-if-generation-match"):
                 path += f"&ifGenerationMatch={when}"
-        with closing(http.client.HTTPConnection(state.server, state.port, timeout=60)) as server:
+        with closing(
+            http.client.HTTPConnection(state.server, state.port, timeout=PATIENCE)
+        ) as server:
             server.request(method, path, body, kept)
             answer = server.getresponse()
             content, status = answer.read(), answer.status
@@ -195,5 +198,5 @@ def _ask(url: str, method: str, body: bytes = b"") -> None:
     asked = urllib.request.Request(url, method=method, data=body, headers=headers)
     # Ignore the proxy settings of this machine: the server is local.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(asked, timeout=30) as answer:
+    with opener.open(asked, timeout=PATIENCE) as answer:
         answer.read()

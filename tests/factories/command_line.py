@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from unittest import mock
 
 import pytest
+from tests.factories.clock import PATIENCE
 from tests.factories.paths import CLI
 
 from accept.__main__ import main
@@ -78,7 +79,7 @@ def program(*args: object, **environment: str) -> Done:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         check=False,
     )
     return Done(code=done.returncode, out=done.stdout, err=done.stderr)

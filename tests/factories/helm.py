@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.cluster.kube.build import SHORT_LIVED
+from tests.factories.clock import PATIENCE
 
 from accept.plan.chart import chart_folder
 
@@ -64,7 +65,7 @@ def call(major: int, *words: object) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
 

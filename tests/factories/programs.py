@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.factories.clock import PATIENCE
 from tests.factories.paths import PROGRAMS
 from tests.factories.ports import free_port
 
@@ -106,7 +107,7 @@ def launch(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=400,
+        timeout=PATIENCE,
         check=False,
     )
     files = {int(path.name): path.read_text().split() for path in progress.iterdir()}

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.factories.clock import PATIENCE
+
 from accept.config import resources
 
 PROGRAM = resources.launchers() / "programs" / "upload.py"
@@ -29,4 +31,4 @@ def command(source: Path, place: Path | str, *options: str) -> list[str]:
 def send(source: Path, place: Path | str, *options: str) -> subprocess.CompletedProcess[str]:
     """Upload and wait for the end."""
     words = command(source, place, *options)
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=90)
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.runs import VENV, VENV_MPI4
 from tests.factories import sample_evidence
+from tests.factories.clock import PATIENCE
 from tests.factories.command_line import accept
 from tests.factories.ports import free_port
 
@@ -48,7 +49,7 @@ def sh(script: str | Path, *args: str, **environment: str) -> subprocess.Complet
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -136,7 +137,7 @@ class TestKill:
         other = self.start(started, f"{mark}1")
         done = sh(LAUNCHERS / "kill.sh", mark)
         assert (done.returncode, done.stdout) == (0, "")
-        assert [process.wait(10) for process in ours] == [-15, -15]
+        assert [process.wait(PATIENCE) for process in ours] == [-15, -15]
         assert other.poll() is None
 
     def test_ends_a_process_that_ignores_the_first_signal(
@@ -146,7 +147,7 @@ class TestKill:
         deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         process = self.start(started, mark, SLEEP[0], SLEEP[1], deaf + SLEEP[2])
         assert sh(LAUNCHERS / "kill.sh", mark).returncode == 0
-        assert process.wait(10) == -9
+        assert process.wait(PATIENCE) == -9
 
     def test_without_a_marked_process_prints_nothing(self) -> None:
         done = sh(LAUNCHERS / "kill.sh", f"ACCEPT_EXEC=test-{os.getpid()}/nothing")
@@ -434,7 +435,10 @@ class TestWatchdog:
         fake.chmod(0o755)
         return node
 
-    def guard(self, node: Path, seconds: str, keep: str) -> subprocess.Popen[bytes]:
+    def guard(
+        self, node: Path, seconds: str, keep: str, *, wait: bool = True
+    ) -> subprocess.Popen[bytes]:
+        """Start the watchdog, and wait until its sshd listens."""
         guard = subprocess.Popen(
             ["sh", str(node / "watchdog.sh"), seconds, keep, str(node.parent / "sshd")],
             cwd=node,
@@ -443,7 +447,7 @@ class TestWatchdog:
             start_new_session=True,
             env={**os.environ, "ACCEPT_GUARD": str(node)},
         )
-        while not (node / "port").exists():
+        while wait and not (node / "port").exists():
             assert guard.poll() is None
             time.sleep(0.01)
         return guard
@@ -454,12 +458,12 @@ class TestWatchdog:
     def test_after_remove_it_leaves_nothing(self, node: Path) -> None:
         guard = self.guard(node, "600", "600")
         self.tell(node, "remove")
-        guard.wait(30)
+        guard.wait(PATIENCE)
         assert not node.exists()
         assert not self.left(node)
 
     def test_after_its_time_limit_it_leaves_nothing(self, node: Path) -> None:
-        self.guard(node, "1", "1").wait(30)
+        self.guard(node, "1", "1", wait=False).wait(PATIENCE)
         assert not node.exists()
         assert not self.left(node)
 
@@ -476,14 +480,14 @@ class TestWatchdog:
             "guard.pid", "kill.sh",
         }  # fmt: skip
         self.tell(node, "remove")
-        guard.wait(30)
+        guard.wait(PATIENCE)
         assert not node.exists()
 
     def test_uncollected_evidence_is_removed_after_a_while(self, node: Path) -> None:
         (node / "evidence").mkdir()
         guard = self.guard(node, "600", "1")
         self.tell(node, "over")
-        guard.wait(30)
+        guard.wait(PATIENCE)
         assert not node.exists()
 
     def test_remove_makes_the_watchdog_remove_the_folder(self, node: Path) -> None:
@@ -492,7 +496,7 @@ class TestWatchdog:
         (node / "kill.sh").write_text("exit 1\n")
         done = sh(LAUNCHERS / "manage.sh", "remove", str(node))
         assert (done.returncode, done.stdout) == (0, "")
-        assert guard.wait(30) == 0
+        assert guard.wait(PATIENCE) == 0
         assert not node.exists()
 
     def test_a_run_of_the_same_name_in_another_folder_goes_on(
@@ -513,8 +517,8 @@ class TestWatchdog:
                 process.stdout.readline()
             guard = self.guard(node, "600", "600")
             self.tell(node, "remove")
-            guard.wait(30)
-            assert own.wait(10) == -signal.SIGTERM
+            guard.wait(PATIENCE)
+            assert own.wait(PATIENCE) == -signal.SIGTERM
             assert other.poll() is None
         finally:
             for process in (own, other):
@@ -712,7 +716,7 @@ class TestPodEntrypoint:
 
     def ended(self, entry: subprocess.Popen[str]) -> tuple[int, str]:
         try:
-            output, _ = entry.communicate(timeout=60)
+            output, _ = entry.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             os.killpg(entry.pid, signal.SIGKILL)
             entry.communicate()
@@ -827,7 +831,7 @@ class TestPodEntrypoint:
             "touch none-left; exec sleep 600",
         )
         alone = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-        entry = self.start(pod, *alone, ACCEPT_LIFE_SECONDS="20")
+        entry = self.start(pod, *alone, ACCEPT_LIFE_SECONDS="600")
         while not (pod / "none-left").exists():
             assert entry.poll() is None
             time.sleep(0.01)
@@ -916,7 +920,9 @@ class TestPodEntrypoint:
         """Return the line about missing optional tools, or ""."""
         self.tool(pod.parent / "bin" / "python3", python)
         first = {"ACCEPT_ROLE": "host", "JOB_COMPLETION_INDEX": "0", **environment}
-        entry = self.start(pod, ACCEPT_LIFE_SECONDS="1", ACCEPT_IMAGE="img:1", **first)
+        entry = self.start(pod, ACCEPT_IMAGE="img:1", **first)
+        self.ready(pod, entry)
+        entry.terminate()
         self.ended(entry)
         after = (pod / "pod.log").read_text().splitlines()[1]
         return after if "has no" in after else ""
@@ -966,7 +972,9 @@ class TestPodEntrypoint:
     def test_saves_the_environment_of_the_container_without_its_own_variables(
         self, pod: Path
     ) -> None:
-        entry = self.start(pod, LD_LIBRARY_PATH="/own 'lib'", ACCEPT_LIFE_SECONDS="1")
+        entry = self.start(pod, LD_LIBRARY_PATH="/own 'lib'")
+        self.ready(pod, entry)
+        entry.terminate()
         self.ended(entry)
         script = f'. "{pod}/host.env"; env'
         done = subprocess.run(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.factories.clock import PATIENCE
 from tests.factories.helm import call
 from tests.factories.paths import ROOT
 
@@ -41,7 +42,7 @@ def run(*command: str | Path, cwd: Path) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.factories.api_server import ERR, OUT, STATUS, ApiServer, Frames, api_server
+from tests.factories.clock import PATIENCE
 from tests.factories.kubernetes import job, listed, running, stored_job, unscheduled
 
 from accept.backends.job import Place
@@ -175,9 +176,9 @@ class TestTheConsole:
         server.answer_with(LOG, b"one\ntwo\nthr", 503, log.encode(), log)
         console = watch._Console(Api(place), "run-w-0-0-abcde", tmp_path / "copy")
         console.start()
-        lines = [console.lines.get(timeout=20) for _ in range(4)]
+        lines = [console.lines.get(timeout=PATIENCE) for _ in range(4)]
         console.over.set()
-        console.join(20)
+        console.join(PATIENCE)
         assert lines == [b"one\n", b"two\n", b"three\n", b"four\n"]
         assert console.lines.empty()
         assert (tmp_path / "copy").read_text() == log
@@ -216,7 +217,7 @@ class TestWatching:
             self.watch(place, tmp_path)
         for thread in threading.enumerate():
             if isinstance(thread, watch._Console):
-                thread.join(20)
+                thread.join(PATIENCE)
                 assert not thread.is_alive()
 
     def test_gives_up_after_minutes_and_shows_how_to_watch_again(

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.factories.clock import PATIENCE
 from tests.factories.command_line import refused
 
 from accept.backends.remote import Reply
@@ -83,7 +84,7 @@ def test_a_folder_that_another_user_made_is_refused_and_left_alone(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 1

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories import sample_evidence
+from tests.factories.clock import PATIENCE, Clock
 from tests.factories.command_line import accept
 from tests.factories.keys import KEYS
 from tests.factories.standin_ssh import StandinSsh, standin_ssh
@@ -126,23 +127,10 @@ def process() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         one.stdout.close()
 
 
-class Clock:
-    """A clock that only sleeping moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Return the clock that code on the workstation uses."""
-    clock = Clock()
-    monkeypatch.setattr("time.sleep", clock.sleep)
-    monkeypatch.setattr("time.monotonic", lambda: clock.now)
-    return clock
+    return Clock(monkeypatch)
 
 
 def ignore(_: str) -> None:
@@ -158,10 +146,10 @@ class TestALoginShellThatPrintsText:
         place = backend.collect(job, folder=folder, say=ignore)
         assert evidence.check_checksums(place) == ()
 
+    @pytest.mark.usefixtures("clock")
     def test_does_not_shift_the_console_after_a_reconnect(
-        self, hosts: StandinSsh, node: Path, job: Job, monkeypatch: pytest.MonkeyPatch
+        self, hosts: StandinSsh, node: Path, job: Job
     ) -> None:
-        monkeypatch.setattr("time.sleep", lambda _: None)
         (node / "status").write_text("3\n")
         hosts.greet(GREETING)
         hosts.cut(200, 200)
@@ -224,17 +212,16 @@ class TestAFirstHostThatDoesNotAnswer:
 
     @pytest.mark.usefixtures("disconnected")
     def test_is_not_lost_if_it_answers_after_a_minute(
-        self, hosts: StandinSsh, node: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+        self, hosts: StandinSsh, node: Path, clock: Clock
     ) -> None:
         (node / "status").write_text("0\n")
         back = clock.now + 60
 
-        def sleep(seconds: float) -> None:
-            clock.sleep(seconds)
+        def bring_up() -> None:
             if clock.now >= back:
                 hosts.bring_up("h1")
 
-        monkeypatch.setattr("time.sleep", sleep)
+        clock.on_sleep(bring_up)
         job = job_in(node, "h1", "h2", "h3")
         assert backend.watch(job, folder=node, say=ignore, log=ignore) == 0
 
@@ -398,15 +385,15 @@ def offsets_sent(hosts: StandinSsh) -> list[int]:
 
 
 @pytest.fixture
-def limited_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+def limited_sleep(clock: Clock) -> None:
     """Fail a test that asks a host again and again."""
     left = iter(range(3))
 
-    def sleep(_: float) -> None:
+    def count() -> None:
         if next(left, None) is None:
             pytest.fail("the host is asked again and again")
 
-    monkeypatch.setattr("time.sleep", sleep)
+    clock.on_sleep(count)
 
 
 class TestWatch:
@@ -597,7 +584,7 @@ class TestAConnection:
     ) -> None:
         monkeypatch.setattr("random.uniform", lambda *_: 0.0)
         hosts.refuse(2)
-        assert call(reach_of(SshAccess()), "h1", "echo there", timeout=60).out == b"there\n"
+        assert call(reach_of(SshAccess()), "h1", "echo there", timeout=PATIENCE).out == b"there\n"
 
 
 class TestSubmit:
@@ -641,10 +628,10 @@ class TestSubmit:
     ) -> None:
         assert self.absent(monkeypatch, tmp_path, error).has_files is has_files
 
+    @pytest.mark.usefixtures("clock")
     def test_remembers_a_try_that_may_have_made_files(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("time.sleep", lambda _: None)
         errors = ("Connection timed out", "Permission denied (publickey).")
         assert self.absent(monkeypatch, tmp_path, *errors).has_files
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.factories import verdicts
+from tests.factories.clock import PATIENCE
 
 from accept.core import evidence
 from accept.core.model import Collector, Fact, PlannedMachine
@@ -131,7 +132,7 @@ def test_a_host_without_gpus_is_left_out_and_the_others_go_on(
 def test_collectors_run_on_suspects_before_the_checksums_and_only_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = Collector(name="uptime", command="echo up", timeout=20.0, max_bytes=100)
+    one = Collector(name="uptime", command="echo up", timeout=PATIENCE, max_bytes=100)
     folder = node(tmp_path, {"h0": 8, "h1": 0, "h2": 8}, monkeypatch, collectors=(one,))
     coordinated(folder)
     assert (folder / "evidence/collectors/h1/uptime.txt").read_text() == "up\n"

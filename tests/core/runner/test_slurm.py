@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories.clock import PATIENCE
 
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
@@ -48,7 +49,7 @@ def step(folder: Path, script: str) -> Step:
     started = Step(
         RUN, ("n1", "n2"), job="7", folder=folder, restarted=(folder / "restarted").write_text
     )
-    started.wait(60, lambda: False)
+    started.wait(PATIENCE, lambda: False)
     started.end()
     return started
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.factories.clock import PATIENCE
 
 from accept.core.runner.ssh import Answer, Host, marked_arguments, run
 
@@ -34,7 +35,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer
     def ask(command: str, *, text: str, local: bool = False) -> Answer:
         greeting.write_text(text)
         host = Host(name="h1", mpi_name="h1", address="10.0.0.1", port=22, slots=1, local=local)
-        return asyncio.run(run(marked_arguments(tmp_path, host, command), timeout=60))
+        return asyncio.run(run(marked_arguments(tmp_path, host, command), timeout=PATIENCE))
 
     return ask
 
@@ -61,11 +62,14 @@ def test_a_command_that_outlives_its_timeout_leaves_no_error_on_the_console(
     descriptors = Path("/proc/self/fd")
 
     async def outlive() -> int | None:
-        before = len([*descriptors.iterdir()])
-        answer = await run(
-            ["/bin/sh", "-c", "setsid sleep 600 & echo $!; exec sleep 600"], timeout=0.5
-        )
-        os.kill(int(answer.out), signal.SIGKILL)
+        # A busy machine needs more than half a second until the command has begun.
+        timeout, out = 0.5, ""
+        while not out:
+            before = len([*descriptors.iterdir()])
+            command = "setsid sleep 600 & echo $!; exec sleep 600"
+            answer = await run(["/bin/sh", "-c", command], timeout=timeout)
+            timeout, out = timeout * 2, answer.out
+        os.kill(int(out), signal.SIGKILL)
         # Its end closes the output, which asyncio notices a moment later.
         while len([*descriptors.iterdir()]) > before:
             await asyncio.sleep(0.01)
@@ -89,7 +93,7 @@ def test_a_cancelled_command_leaves_nothing_open_when_the_event_loop_is_closed(
     async def cancel() -> None:
         keep = f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 60"
         command = f"setsid sh -c '{keep}' & exec sleep 60"
-        running = asyncio.create_task(run(["/bin/sh", "-c", command], timeout=60))
+        running = asyncio.create_task(run(["/bin/sh", "-c", command], timeout=PATIENCE))
         while not pid.exists():
             await asyncio.sleep(0.01)
         running.cancel()
