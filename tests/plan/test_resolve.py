@@ -131,7 +131,11 @@ class TestGpus:
 
     def test_a_part_of_a_node_has_only_bounds_of_single_gpus(self) -> None:
         assert {one.check for one in plan(FULL).references} > {"gemm", "memory"}
-        assert {one.check for one in plan(FULL, gpus_per_node=4).references} == {"gemm", "memory"}
+        assert {one.check for one in plan(FULL, gpus_per_node=4).references} == {
+            "burn",
+            "gemm",
+            "memory",
+        }
 
 
 class TestSet:

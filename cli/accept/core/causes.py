@@ -467,9 +467,10 @@ class Cause(TextEnum):
     )
     GPU_SETTINGS = Row(
         text="gpu-settings",
-        meaning="a setting of the GPU reduces what it can do: ECC, MIG, compute mode, power limit",
-        action="correct the named setting: `nvidia-smi -e 1`, `-mig 0`, `-c 0`, `-pl WATTS`; then "
-        "reset the GPU",
+        meaning="a setting of the GPU reduces what it can do: ECC, MIG, compute mode, power limit, "
+        "clocks",
+        action="correct the named setting: `nvidia-smi -e 1`, `-mig 0`, `-c 0`, `-pl WATTS`, "
+        "`-rac`; then reset the GPU",
         owner=Owner.NODE,
         judgement=Judgement.CONSISTENCY,
     )

@@ -303,6 +303,8 @@ class Load:
     """The state of a GPU while it measured a data type."""
 
     type: str
+    #: Number of samples.
+    samples: int
     #: Reason -> share of the time in which it limited the clock.
     limited: Mapping[str, float]
     #: Median clock in MHz and temperature in degrees Celsius, by unit.
@@ -317,6 +319,7 @@ def _load(value: object) -> Load | None:
     medians = {unit: number(span[1]) for unit, span in spans.items() if len(span) == 3}
     return Load(
         type=str(value.get("type")),
+        samples=whole(value.get("looks")),
         limited={name: share for name, share in shares.items() if share is not None and share > 0},
         medians={unit: median for unit, median in medians.items() if median is not None},
     )

@@ -39,6 +39,7 @@ _CHECKS = {
     "all-gather": _COLLECTIVE,
     "all-reduce": _COLLECTIVE,
     "alltoall": _COLLECTIVE,
+    "burn": (400, 900),
     "connectivity": (1200, 1400),
     "gemm": (0, 3700),
     "health": (0, 470),

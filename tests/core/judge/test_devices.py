@@ -640,7 +640,7 @@ def test_the_links_to_the_host_have_bounds(name: str, lower: float) -> None:
 
 def test_bounds_of_single_gpus_apply_to_a_part_of_a_node() -> None:
     part = bounds(MACHINE, "default", 4)
-    assert {bound.check for bound in part} == {"gemm", "memory"}
+    assert {bound.check for bound in part} == {"burn", "gemm", "memory"}
 
 
 @pytest.mark.parametrize("suite", config.names("suites"))

@@ -31,7 +31,16 @@ from accept.core.model import (
 )
 
 #: Noise of metrics that differ between healthy devices: the limit is half of the median.
-_UNEVEN_NOISE = 0.5 / SIGMAS
+UNEVEN_NOISE = 0.5 / SIGMAS
+#: Reasons for a lower clock that are faults -> the cause. A GPU at its power limit is normal. The
+#: names are those of `launchers/programs/sampler.py`.
+LIMITING_FAULTS = {
+    "power-brake": Cause.GPU_THROTTLED,
+    "thermal-hardware": Cause.GPU_THROTTLED,
+    "application-clocks": Cause.GPU_SETTINGS,
+}
+#: Share of a rank's samples from which on such a reason counts.
+_LIMITED_SHARE = 0.05
 #: Speeds from this on are damage.
 _ABSURD = 1e9
 #: Maximum number of ranks of a host; a record with more is damaged.
@@ -97,6 +106,7 @@ def judge_devices(
     required |= names.intersection((*measured.rates, *measured.uneven))
     incomplete = list(_incomplete(evidence, measured, devices, required))
     problems = [*more, *_wrong(devices, measured), *_unexplained(evidence, incomplete, names)]
+    problems += limited_clocks(devices, evidence.check)
     complete = {id(d.record) for d in devices} - {id(d.record) for d, _ in incomplete}
 
     def score(record: Record, _step: Step) -> tuple[float | None, Cause | None]:
@@ -170,6 +180,24 @@ def _wrong(devices: Sequence[Device], measured: Measured) -> Iterator[Problem]:
             if count and not explained:
                 elements = "1 wrong element" if count == 1 else f"{number(count)} wrong elements"
                 yield _problem(cause, device, f"computed {elements} ({name})")
+
+
+def limited_clocks(devices: Iterable[Device], check: str) -> Iterator[Problem]:
+    """Yield the devices whose clock was limited by a fault during their measurements."""
+    for device in devices:
+        loads = [
+            load
+            for fact, load in LOAD.of(device.record)
+            if (fact.check, fact.rank) == (check, device.rank)
+        ]
+        samples = sum(load.samples for load in loads)
+        for reason, cause in LIMITING_FAULTS.items():
+            limited = sum(load.samples * load.limited.get(reason, 0.0) for load in loads)
+            # A single sample in a short measurement may be chance.
+            if limited > 1 and limited >= _LIMITED_SHARE * samples:
+                share = limited / samples
+                predicate = f"had a clock limited by {reason} in {share:.0%} of {samples} samples"
+                yield _problem(cause, device, predicate)
 
 
 def _incomplete(
@@ -284,7 +312,7 @@ def _compare(
             Sample((d.host,), d.values[name], None, d.record.log, (d.rank,)) for d in with_metric
         ]
         uneven = name in measured.uneven
-        metric_noise = max(noise, _UNEVEN_NOISE) if uneven else noise
+        metric_noise = max(noise, UNEVEN_NOISE) if uneven else noise
         found = outliers(samples, metric_noise, bound, fixed=uneven)
         spreads.append((name, found.spread, len(with_metric)))
         for index, outlier in found.bad.items():
