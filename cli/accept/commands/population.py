@@ -9,7 +9,7 @@ from math import log, sqrt
 from statistics import median
 
 from accept.core.judge.blame import Attribution, Blamed, attribute
-from accept.core.judge.pair_results import is_distance, network_faults
+from accept.core.judge.pair_results import network_faults
 from accept.core.judge.pairs import COLLAPSED, Event, Measurement, Population, events
 from accept.core.judge.robust_stats import FEWEST, spread
 from accept.core.judge.topology import find_blocks, near_and_far
@@ -83,7 +83,7 @@ def _examine_pairs(measured: Sequence[Measurement], noise: float) -> tuple[list[
 
 
 def _faults(found: Attribution) -> Iterator[str]:
-    for blamed in (*(b for b in found.blamed if not is_distance(b)), *network_faults(found)):
+    for blamed in (*(b for b in found.blamed if not b.distance), *network_faults(found)):
         counts = f"{blamed.bad} of {count(blamed.pairs, 'pair')} bad"
         yield f"{_name(blamed)}: {counts}"
     if found.collapsed:

@@ -270,7 +270,8 @@ def test_a_bound_at_a_size_that_a_step_does_not_reach_accuses_nobody_in_it() -> 
     verdict = judged(
         gpu_plan(of, ALL, small, references=bounds), hosts_record(few), *listed[:3], *records
     )
-    assert (verdict.state, verdict.suspects) == (State.PASS, ())
+    # Nothing shows whether the two pairs of h1 are slow, or the third one is fast.
+    assert (verdict.state, verdict.suspects) == (State.INCONCLUSIVE, ())
 
 
 def test_an_expectation_that_was_never_measured_is_inconclusive() -> None:

@@ -13,13 +13,13 @@ from accept.core.causes import Cause
 from accept.core.facts import GPUS, NCCL_NICS
 from accept.core.groups import round_count
 from accept.core.judge import bounds
-from accept.core.judge.blame import attribute
+from accept.core.judge.blame import Attribution, attribute, units
 from accept.core.judge.collective_metrics import BANDWIDTH, Measure, planned_sizes
 from accept.core.judge.evidence import Evidence, Score
 from accept.core.judge.groups import is_full_rail, to_sample
-from accept.core.judge.pair_results import PairResults
-from accept.core.judge.pairs import Gpus, Measurement, Population, events
-from accept.core.judge.robust_stats import FEWEST, median_of
+from accept.core.judge.pair_results import OF_HOST, PairResults, network_faults
+from accept.core.judge.pairs import Event, Gpus, Measurement, Population, events, healthy_spread
+from accept.core.judge.robust_stats import FALSE_ALARMS, FEWEST, median_of
 from accept.core.judge.topology import Blocks, find_blocks, near_and_far
 from accept.core.model import GroupKind, Record, Step
 
@@ -64,13 +64,17 @@ def examine(
     parts = {
         key: tuple(
             _with_bound(part, evidences[key], measure)
-            for part in near_and_far(_with_bound(population, evidences[key], measure), blocks)
+            for part in near_and_far(
+                _with_bound(population, evidences[key], measure), blocks, limited=not domains
+            )
         )
         for key, population in populations.items()
     }
     pool = [part for own in parts.values() for part in own]
+    slow = attribute(events(map(_of_speed, pool)), places=places)
     return PairResults(
-        slow=attribute(events(map(_of_speed, pool)), places=places),
+        slow=slow,
+        by_population=_by_population(parts, slow, places),
         wrong=attribute(events(_of_results(pool)), places=places),
         blocks=blocks,
         populations=parts,
@@ -78,6 +82,51 @@ def examine(
         nics=nics,
         order=order,
     )
+
+
+def _by_population(
+    parts: Mapping[tuple[str, str], Sequence[Population]],
+    pooled: Attribution,
+    places: Mapping[str, str],
+) -> dict[tuple[str, str], Attribution]:
+    """Return what single populations show by themselves and the pool of all does not.
+
+    In the pool, a collapse in one of several collectives or steps looks like a good pair with some
+    bad results. Here it shows a fault of the network, or pairs that are open: one collective alone
+    accuses no host. All populations together are wrong by chance as often as the pool.
+    """
+    known = {
+        (check, *_execution(event))
+        for one in (*pooled.blamed, *network_faults(pooled))
+        for event in one.events
+        for check in event.checks
+    }
+    result: dict[tuple[str, str], Attribution] = {}
+    for (check, step), own in parts.items() if len(parts) > 1 else ():
+        if all(healthy_spread(p.measurements, p.noise, p.bound) is None for p in own):
+            continue  # nothing but a bound, whose finding reports it
+        found = events(map(_of_speed, own))
+        new = {e for e in found if e.collapsed and (check, *_execution(e)) not in known}
+        if not new:
+            continue
+        alone = attribute(found, places=places, alarms=FALSE_ALARMS / len(parts))
+        of_hosts = [event for b in alone.blamed if b.kind in OF_HOST for event in b.events]
+        open_pairs = (*alone.open_pairs, *units(of_hosts))
+        result[check, step] = replace(
+            alone,
+            blamed=tuple(
+                one
+                for one in alone.blamed
+                if one.kind not in OF_HOST and not new.isdisjoint(one.events)
+            ),
+            open_pairs=tuple(unit for unit in open_pairs if not new.isdisjoint(unit.events)),
+            collapsed=tuple(event for event in alone.collapsed if event in new),
+        )
+    return result
+
+
+def _execution(event: Event) -> tuple[object, ...]:
+    return event.step, event.log, event.wave, event.hosts
 
 
 def _measurements(evidence: Evidence, score: Score, step: Step) -> Iterator[Measurement]:

@@ -18,7 +18,7 @@ from math import exp, lgamma, log
 
 from accept.core.causes import Cause
 from accept.core.judge.pairs import COLLAPSED, Event, Gpus
-from accept.core.judge.robust_stats import FALSE_ALARMS, SIGMAS, median_of
+from accept.core.judge.robust_stats import FALSE_ALARMS, FEWEST, SIGMAS, median_of
 from accept.core.model import Strength, SuspectKind
 
 #: Parameters of the Beta distribution of the share of bad pairs of a bad part: nearly all of its
@@ -35,6 +35,8 @@ _MOSTLY = 0.6
 _MOST_MOVES = 30
 #: Hosts move together if each gains more than this share of the largest gain.
 _LARGE = 0.7
+#: Noise of a measured distance.
+_TOLERANCE = 0.01
 #: Log odds from which a host certainly belongs to a group: 100 to 1.
 _CERTAIN = log(100)
 #: A host with one bad pair is cleared by this many good pairs with new partners.
@@ -104,6 +106,8 @@ class Blamed:
     share: float | None = None
     #: The GPUs that took part in all of its bad pairs, if that was not all of them.
     gpus: frozenset[int] | None = None
+    #: True if distance explains the loss between two groups of hosts, so nothing is at fault.
+    distance: bool = False
     events: tuple[Event, ...]
 
 
@@ -170,12 +174,12 @@ def attribute(
     `places`: the places of hosts (`row/rack/host`). `alarms`: share of healthy clusters in which
     something may be accused.
     """
-    search = _Search(_units(found), places or {}, log(1 / alarms))
+    search = _Search(units(found), places or {}, log(1 / alarms))
     search.run()
     return search.result()
 
 
-def _units(found: Iterable[Event]) -> tuple[Unit, ...]:
+def units(found: Iterable[Event]) -> tuple[Unit, ...]:
     """Return the units, each with all its events."""
     by_key: dict[tuple[Pair, tuple[Gpus, ...]], list[Event]] = {}
     for event in found:
@@ -461,10 +465,21 @@ class _Search:
         """Return the median loss of a unit in its bad events, as a share of normal."""
         return median_of(e.lost for e in self.units[index].events if e.bad)
 
-    def _is_distance(self, bad: Collection[int]) -> bool:
-        """Return True if the median loss of bad units is no more than distance costs."""
-        shares = [e.share or 0.0 for i in bad for e in self.units[i].events if e.bad]
-        return median_of(shares) >= COLLAPSED
+    def _is_distance(self, bad: Collection[int], limit: float = COLLAPSED) -> bool:
+        """Return True if the median loss of bad units is no more than distance costs.
+
+        This must hold in each step by itself: a collapse in one of several steps is a fault.
+        """
+        return self._lowest_share(bad) >= limit
+
+    def _lowest_share(self, bad: Collection[int]) -> float:
+        """Return the lowest median share of bad units, of all steps together and of each step."""
+        shares: dict[tuple[str, frozenset[str]], list[float]] = {}
+        for event in (e for i in bad for e in self.units[i].events if e.bad):
+            shares.setdefault((event.step, event.checks), []).append(event.share or 0.0)
+        together = [share for own in shares.values() for share in own]
+        comparable = [own for own in shares.values() if len(own) >= FEWEST]
+        return min(median_of(own) for own in (together, *comparable))
 
     def _agrees(self, one: _Accepted) -> bool:
         """Return True if the simple rule agrees: several bad pairs, with partners that are good."""
@@ -901,6 +916,12 @@ class _Search:
         if cause is None:
             cause = Cause.INTERMITTENT if one.intermittent else Cause.SLOW_OUTLIER
         shares = [e.share for e in bad_events if e.share is not None]
+        share = median_of(shares) if shares else None
+        farthest = COLLAPSED - _TOLERANCE
+        between = kind in _APART and cause.row.relative
+        is_distance = between and self._is_distance(one.bad, farthest)
+        if between and not is_distance and share is not None and share >= farthest:
+            share = self._lowest_share(one.bad)  # that of the step which distance does not explain
         return Blamed(
             kind=kind,
             hosts=hosts,
@@ -913,8 +934,9 @@ class _Search:
             other_pairs=one.other_pairs,
             other_bad=one.other_bad,
             cleared=len(cleared),
-            share=median_of(shares) if shares else None,
+            share=share,
             gpus=hypothesis.gpus,
+            distance=is_distance,
             events=tuple(bad_events),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,10 +24,11 @@ from accept.core.judge.collective_metrics import (
 from accept.core.judge.evidence import Evidence, Judged, Score
 from accept.core.judge.groups import Comparison, compare, counts
 from accept.core.judge.outliers import is_uneven
-from accept.core.judge.pair_results import PairResults
+from accept.core.judge.pair_results import Gap, PairResults
 from accept.core.judge.robust_stats import FEWEST, Spread, slowdown_found
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
+from accept.core.judge.topology import DISTANCE
 from accept.core.model import (
     Bound,
     BoundKind,
@@ -53,6 +54,8 @@ _NVLS_OFF = "NVLS off"
 _NETWORK_PATH = "moved data between its GPUs over the network"
 #: Maximum number of pairs, and of suspects, in one message.
 _MAX_UNPROVEN, _MAX_EXPLAINED = 5, 3
+#: Maximum number of steps in one message.
+_MAX_STEPS = 5
 #: Kind of the finding that results were not checked.
 _UNCHECKED = (Cause.NO_MEASUREMENT, Judgement.CORRECTNESS)
 
@@ -104,12 +107,15 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
             own = [suspect for suspect, row in rows if not (row.relative or row.consequence)]
         suspects += own
         findings.append(_population_finding(check, comparison, own, measure))
+        if not own and (unequal := pairs.unequal(check, comparison.step)):
+            findings.append(_unequal_finding(check, comparison.step, unequal, measure))
         findings += _block_findings(evidence, comparison, measure, promised=promised)
         if promised and comparison.uneven and not own and not measure.inverse:
             findings.append(_uneven_finding(check, comparison, measure))
-    accused = {host for s in suspects for host in (*s.hosts, *s.others)}
-    for step in evidence.steps if promised or not measure.inverse else ():
-        findings += _open_findings(evidence, step, pairs, accused, promised=promised)
+    if promised or not measure.inverse:
+        findings += _unproven_findings(evidence, pairs)
+    if promised:
+        findings += _distance_findings(evidence, pairs, suspects, measure)
     single_rank = False
     needs_bound = promised and bool(evidence.records) and not evidence.partial
     if needs_bound and not _has_bound(evidence, bound_findings):
@@ -179,55 +185,86 @@ def _pair_comparison(
     )
 
 
-def _open_findings(
-    evidence: Evidence,
-    step: Step,
-    pairs: PairResults,
-    accused: Collection[str],
-    *,
-    promised: bool,
-) -> Iterator[Finding]:
-    """Yield what pairs leave open and, with a speed target, the distance of hosts as a note."""
-    check = evidence.check
-
-    def finding(
-        text: str, state: State, hosts: Sequence[str] = (), logs: Sequence[str] = ()
-    ) -> Finding:
-        return Finding(
-            check=check,
+def _unproven_findings(evidence: Evidence, pairs: PairResults) -> Iterator[Finding]:
+    """Yield the pairs of each step that collapsed without a known reason."""
+    for step in evidence.steps:
+        units = pairs.unproven(evidence.check, step) if step.groups.of_pairs else []
+        if not units:
+            continue
+        shown = "this pair shows it" if len(units) == 1 else "these pairs show it"
+        logs = dict.fromkeys(e.log for unit in units for e in unit.events if e.log)
+        yield Finding(
+            check=evidence.check,
             judgement=Judgement.POPULATION,
-            state=state,
-            cause=Cause.UNPROVEN if state is State.INCONCLUSIVE else None,
-            message=f"step {step.id}: {text}",
-            hosts=tuple(hosts),
+            state=State.INCONCLUSIVE,
+            cause=Cause.UNPROVEN,
+            message=f"step {step.id}: {_collapsed(units)}: the path or either host may be the "
+            f"reason. No part is named, because only {shown}",
             evidence=tuple(logs)[:8],
         )
 
-    if not step.groups.of_pairs:
-        return
-    if units := pairs.unproven(check, step):
-        shown = "this pair shows it" if len(units) == 1 else "these pairs show it"
-        text = f"{_collapsed(units)}: the path or either host may be the reason. No part is named, "
-        text += f"because only {shown}"
-        logs = dict.fromkeys(e.log for unit in units for e in unit.events if e.log)
-        yield finding(text, State.INCONCLUSIVE, logs=[*logs])
-    if not promised:
-        return
-    if lost := pairs.distance(check, step):
-        blocks = count(len(pairs.blocks), "block")
-        text = f"{blocks} of near hosts: pairs across blocks are {lost:.0%} slower (distance)"
-        yield finding(text, State.PASS)
-    for group in pairs.far_groups(check, step):
-        near = completeness.host_list(group.hosts)
-        lost = 1 - (group.share or 1.0)
-        text = f"pairs of {near} with other hosts are {lost:.0%} slower (distance)"
-        yield finding(text, State.PASS)
-    # Hosts in one NVLink domain are known to be near each other, so distance explains nothing.
-    if hosts := [] if evidence.domains else pairs.ambiguous(check, step, accused):
-        verb = "is slower in all its pairs" if len(hosts) == 1 else "are slower in all their pairs"
-        text = f"{completeness.host_list(hosts)} {verb}: slow, or on another switch. "
-        text += "A `topology` command in the machine's file would show which"
-        yield finding(text, State.INCONCLUSIVE, hosts)
+
+def _distance_findings(
+    evidence: Evidence, pairs: PairResults, suspects: Sequence[Suspect], measure: Measure
+) -> Iterator[Finding]:
+    """Yield which hosts are slower with each other, with what the steps measured that show it.
+
+    Distance is a note. Hosts that are alone under their switch, or slow, are open, and so are
+    pairs across blocks that distance does not explain and for which nobody is accused.
+    """
+    check = evidence.check
+    accused = {host for s in suspects for host in (*s.hosts, *s.others)}
+    near: list[Gap] = []
+    unexplained: list[Gap] = []
+    groups: dict[tuple[str, ...], list[Gap]] = {}
+    lone: dict[str, list[Gap]] = {}
+    for step in (step for step in evidence.steps if step.groups.of_pairs):
+        if gap := pairs.across_blocks(check, step):
+            if pairs.is_explained(check, step):
+                near.append(gap)
+            elif not pairs.suspects(check, step):
+                unexplained.append(gap)
+        for group, gap in pairs.far_groups(check, step):
+            groups.setdefault(group.hosts, []).append(gap)
+        # Hosts in one NVLink domain are known to be near each other: distance explains nothing.
+        for host, gap in [] if evidence.domains else pairs.ambiguous(check, step):
+            if host not in accused:
+                lone.setdefault(host, []).append(gap)
+
+    def finding(who: str, gaps: Sequence[Gap], what: str, hosts: Sequence[str] = ()) -> Finding:
+        return Finding(
+            check=check,
+            judgement=Judgement.POPULATION,
+            state=State.INCONCLUSIVE if hosts or gaps is unexplained else State.PASS,
+            message=f"{who}: {_slower(gaps, measure)}: {what}",
+            metric=measure.metric,
+            unit=measure.unit,
+            hosts=tuple(hosts),
+        )
+
+    across = f"pairs across {count(len(pairs.blocks), 'block')} of near hosts"
+    if near:
+        yield finding(across, near, "distance")
+    if unexplained:
+        yield finding(across, unexplained, f"distance explains {DISTANCE:.0%} at most")
+    for names, gaps in groups.items():
+        yield finding(
+            f"pairs of {completeness.host_list(names)} with other hosts", gaps, "distance"
+        )
+    for host, gaps in lone.items():
+        reason = "slow, or on another switch. "
+        reason += "A `topology` command in the machine's file would show which"
+        yield finding(f"pairs of {host}", gaps, reason, [host])
+
+
+def _slower(gaps: Sequence[Gap], measure: Measure) -> str:
+    """Return how much slower some pairs are than the others of a step, in each of some steps."""
+    texts = [
+        f"{measure.text(gap.values[0])} to {measure.text(gap.values[-1])} instead of "
+        f"{measure.text(gap.normal)}, slower in {gap.slow} of {len(gap.values)} (step {gap.step})"
+        for gap in gaps
+    ]
+    return shortened(texts, _MAX_STEPS, "; ")
 
 
 def _collapsed(units: Sequence[Unit]) -> str:
@@ -333,6 +370,22 @@ def _uneven_finding(check: str, comparison: Comparison, measure: Measure) -> Fin
         message=f"step {comparison.step.id}: {comparison.groups} groups that should be equal fall "
         f"apart{median}, by more than noise explains: many are slow, or they are of several kinds. "
         "Judge each kind separately, or give a bound: --expect",
+    )
+
+
+def _unequal_finding(
+    check: str, step: Step, unequal: Sequence[tuple[str, float]], measure: Measure
+) -> Finding:
+    """Return the finding on pairs that differ while they are too few to show which are slow."""
+    texts = [f"{name} {measure.text(value)}" for name, value in unequal]
+    return Finding(
+        check=check,
+        judgement=Judgement.POPULATION,
+        state=State.INCONCLUSIVE,
+        message=f"step {step.id}: pairs are unequal: {', '.join(texts)}. Nothing shows which speed "
+        f"is normal: that needs {FEWEST} hosts, or a bound: --expect '{check}>={measure.unit}'",
+        metric=measure.metric,
+        unit=measure.unit,
     )
 
 

@@ -5,22 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import itemgetter
+from typing import NamedTuple
 
 from accept.core.causes import Cause
 from accept.core.judge.blame import Attribution, Blamed, Unit
 from accept.core.judge.pairs import COLLAPSED, Event, Gpus, Population, healthy_spread
-from accept.core.judge.robust_stats import FOUND, Spread, rounds_for, slowdown_found
-from accept.core.judge.topology import Blocks, distance, lone_hosts
+from accept.core.judge.robust_stats import (
+    FOUND,
+    MIN_SIGMAS,
+    SIGMAS,
+    Spread,
+    median_of,
+    rounds_for,
+    slowdown_found,
+)
+from accept.core.judge.topology import Blocks, is_near, lone_hosts
 from accept.core.model import BadPair, Detectable, Step, Strength, Suspect, SuspectKind
 from accept.core.text import count, shortened
 
 #: Collapsed pairs are a fault of the network from this number and this share of all pairs on.
 _FEWEST_COLLAPSED, _LOWEST_COLLAPSED = 4, 0.01
 #: Kinds of suspects that are a host or a part of one, and that are groups of hosts.
-_OF_HOST = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
+OF_HOST = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
 _OF_GROUP = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH)
-#: Noise of a measured distance.
-_TOLERANCE = 0.01
 #: Maximum number of logs of one suspect.
 _MAX_LOGS = 8
 #: Maximum number of hosts in a sentence.
@@ -29,12 +38,27 @@ _MAX_HOSTS = 16
 _MAX_PAIRS = 1000
 
 
+class Gap(NamedTuple):
+    """How much slower some pairs are than the other pairs of the same step."""
+
+    step: str
+    #: What they reached, slowest first; higher is better.
+    values: tuple[float, ...]
+    #: The number of them that are slower than noise explains.
+    slow: int
+    #: The median of the other pairs.
+    normal: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairResults:
     """The results of the pairs of all checks together."""
 
     slow: Attribution = field(default_factory=Attribution)
     wrong: Attribution = field(default_factory=Attribution)
+    #: (check, step) -> what its pairs show by themselves, if some collapsed in it that nothing in
+    #: `slow` explains: in all other collectives these pairs may be good.
+    by_population: Mapping[tuple[str, str], Attribution] = field(default_factory=dict)
     blocks: Blocks = ()
     #: (check, step) -> the populations of the step: all pairs, or the near and the far ones.
     populations: Mapping[tuple[str, str], tuple[Population, ...]] = field(default_factory=dict)
@@ -94,51 +118,93 @@ class PairResults:
         found: dict[int, list[Suspect]] = {}
         for blamed in self.blamed():
             own = [e for e in blamed.events if check in e.checks and e.step == step.id]
-            for rank in _numbers(own) if blamed.kind in (*_OF_HOST, *_OF_GROUP) else ():
+            for rank in _numbers(own) if blamed.kind in (*OF_HOST, *_OF_GROUP) else ():
                 found.setdefault(rank, []).append(self._suspect(self._narrowed(blamed)))
         return found
 
     def blamed(self) -> Iterator[Blamed]:
         """Yield everything that is blamed, wrong data first."""
         for found in (self.wrong, self.slow):
-            yield from (one for one in found.blamed if not is_distance(one))
+            yield from (one for one in found.blamed if not one.distance)
             yield from network_faults(found)
+        for found in self.by_population.values():
+            yield from (one for one in (*found.blamed, *network_faults(found)) if _collapsed(one))
 
-    def far_groups(self, check: str, step: Step) -> list[Blamed]:
+    def across_blocks(self, check: str, step: Step) -> Gap | None:
+        """Return how much slower pairs of two blocks are in a step; None if they are not."""
+        return self._gap(check, step, lambda hosts: not is_near(hosts, self.blocks))
+
+    def is_explained(self, check: str, step: Step) -> bool:
+        """Return True if distance explains how much slower pairs of two blocks are in a step."""
+        return len(self.populations.get((check, step.id), ())) > 1
+
+    def far_groups(self, check: str, step: Step) -> list[tuple[Blamed, Gap]]:
         """Return the groups of hosts that are slower with the others because of the distance."""
-        return [
-            one
-            for one in self.slow.blamed
-            if is_distance(one) and any(check in e.checks and e.step == step.id for e in one.events)
-        ]
+        groups = (one for one in self.slow.blamed if one.distance)
+        gaps = ((one, self._gap(check, step, partial(crosses, one))) for one in groups)
+        return [(one, gap) for one, gap in gaps if gap is not None]
 
-    def distance(self, check: str, step: Step) -> float:
-        """Return the share of the speed that pairs of two blocks lose; 0 without blocks."""
-        return distance(self._joined(check, step), self.blocks)
+    def ambiguous(self, check: str, step: Step) -> list[tuple[str, Gap]]:
+        """Return the hosts that are slow in a step, or alone under their switch."""
+        parts = self.populations.get((check, step.id), ())
+        hosts = dict.fromkeys(host for part in parts for m in part.measurements for host in m.hosts)
+        lone = lone_hosts(hosts, self.blocks)
+        gaps = ((host, self._gap(check, step, {host}.intersection)) for host in lone)
+        return [(host, gap) for host, gap in gaps if gap is not None]
 
-    def ambiguous(self, check: str, step: Step, accused: Iterable[str]) -> list[str]:
-        """Return hosts that are slow, or alone under their switch."""
-        pairs = self._joined(check, step).measurements
-        hosts = dict.fromkeys(host for pair in pairs for host in pair.hosts)
-        return [host for host in lone_hosts(hosts, self.blocks) if host not in set(accused)]
+    def unequal(self, check: str, step: Step) -> list[tuple[str, float]]:
+        """Return pairs with their best values if these differ, and nothing shows what is normal.
+
+        That is the case if there are fewer than four hosts and no bound. The slowest pair is first.
+        """
+        parts = self.populations.get((check, step.id), ())
+        if self.spread(check, step) is not None or any(part.bound is not None for part in parts):
+            return []
+        best: dict[str, float] = {}
+        for m in (m for part in parts for m in part.measurements if m.value and not m.cause):
+            name = " - ".join(self._sorted(m.hosts))
+            best[name] = max(best.get(name, 0.0), m.value or 0.0)
+        noise = max((part.noise for part in parts), default=0.0)
+        limit = min(COLLAPSED, 1 - SIGMAS * noise) * max(best.values(), default=0.0)
+        return (
+            sorted(best.items(), key=itemgetter(1))
+            if min(best.values(), default=0.0) < limit
+            else []
+        )
+
+    def _gap(self, check: str, step: Step, chosen: Callable[[Sequence[str]], object]) -> Gap | None:
+        """Compare some pairs of a step with the other ones, the near ones if these are known.
+
+        Return None if most of the chosen ones are no slower than noise explains.
+        """
+        parts = self.populations.get((check, step.id), ())
+        live = [[m for m in p.measurements if m.value and not m.cause] for p in parts]
+        others = [m for m in live[0] if not chosen(m.hosts)] if live else []
+        values = [m.value or 0.0 for own in live for m in own if chosen(m.hosts)]
+        if not others or not values:
+            return None
+        healthy = healthy_spread(others, parts[0].noise, parts[0].bound)
+        normal = healthy.median if healthy else median_of(m.value or 0.0 for m in others)
+        sigma = healthy.sigma if healthy else parts[0].noise * normal
+        slow = sum(value < normal - MIN_SIGMAS * sigma for value in values)
+        if 2 * slow <= len(values):
+            return None
+        return Gap(step=step.id, values=tuple(sorted(values)), slow=slow, normal=normal)
 
     def unproven(self, check: str, step: Step) -> list[Unit]:
         """Return the pairs that collapsed, were not measured often enough, and have no reason."""
         if any(b.kind is SuspectKind.FABRIC for b in self.blamed()):
             return []
-        if 2 * len(self.slow.open_pairs) > self.slow.pairs:
-            return []  # bounds and other findings report a common cause
         named = {b.hosts for b in self.blamed() if b.kind is SuspectKind.LINK}
-        return [
-            unit
-            for unit in self.slow.open_pairs
-            if unit.hosts not in named
-            and any(e.collapsed and check in e.checks and e.step == step.id for e in unit.events)
-        ]
-
-    def _joined(self, check: str, step: Step) -> Population:
-        parts = self.populations.get((check, step.id), ())
-        return Population(measurements=tuple(m for p in parts for m in p.measurements), noise=0.0)
+        alone = self.by_population.get((check, step.id), Attribution()).open_pairs
+        # Bounds and other findings report what most pairs have in common.
+        pooled = self.slow.open_pairs if 2 * len(self.slow.open_pairs) <= self.slow.pairs else ()
+        found: dict[tuple[str, ...], Unit] = {}
+        for unit in (*pooled, *alone):
+            shown = (e.collapsed and check in e.checks and e.step == step.id for e in unit.events)
+            if unit.hosts not in named and any(shown):
+                found.setdefault(unit.hosts, unit)
+        return [*found.values()]
 
     def _suspect(self, blamed: Blamed) -> Suspect:
         key = (blamed.kind, blamed.hosts, blamed.others, blamed.device, blamed.cause)
@@ -154,7 +220,7 @@ class PairResults:
         """
         ranks = self._ranks(blamed)
         of_group = blamed.kind in (SuspectKind.BORDER, SuspectKind.SWITCH)
-        if of_group and any(ranks & self._ranks(b) for b in self.blamed() if b.kind in _OF_HOST):
+        if of_group and any(ranks & self._ranks(b) for b in self.blamed() if b.kind in OF_HOST):
             return blamed  # the host may be what made the rail slow
         if not ranks or not (of_group or blamed.kind is SuspectKind.NODE):
             return blamed
@@ -221,7 +287,7 @@ class PairResults:
             device=blamed.device,
             cause=_cause(blamed),
             strength=blamed.strength,
-            why=_why(blamed) + (self._device(blamed) if blamed.kind in _OF_HOST else ""),
+            why=_why(blamed) + (self._device(blamed) if blamed.kind in OF_HOST else ""),
             around=self._around(blamed),
             innocent=self._innocent(blamed),
             pairs=tuple(
@@ -237,7 +303,7 @@ class PairResults:
 
     def _around(self, blamed: Blamed) -> str:
         """Return what all bad pairs of a network fault share, and what is normal around it."""
-        if blamed.kind in _OF_HOST:
+        if blamed.kind in OF_HOST:
             return ""
         members, others = set(blamed.hosts), set(blamed.others)
         times: dict[str, int] = {}
@@ -288,11 +354,11 @@ class PairResults:
 
     def _innocent(self, blamed: Blamed) -> str:
         """Return the hosts that are in bad pairs of a network fault without being the reason."""
-        if blamed.kind in _OF_HOST:
+        if blamed.kind in OF_HOST:
             return ""
         if blamed.kind is SuspectKind.LINK:
             return "these two hosts: draining one of them does not remove the fault"
-        named = [b.hosts[0] for b in self.blamed() if b.kind in _OF_HOST]
+        named = [b.hosts[0] for b in self.blamed() if b.kind in OF_HOST]
         hosts = "single hosts"
         if blamed.kind in (SuspectKind.LEAF, SuspectKind.SWITCH):
             hosts = f"the {count(len(blamed.hosts), 'host')} behind it"
@@ -318,10 +384,16 @@ def _numbers(events: Iterable[Event]) -> frozenset[int]:
     return frozenset(number for e in events for gpus in e.gpus for number in gpus or ())
 
 
-def is_distance(blamed: Blamed) -> bool:
-    """Return True if distance explains the loss between two groups of hosts."""
-    share = blamed.share if blamed.cause.row.relative else None
-    return blamed.kind in _OF_GROUP and share is not None and share >= COLLAPSED - _TOLERANCE
+def crosses(group: Blamed, hosts: Sequence[str]) -> bool:
+    """Return True if a pair is between a group and its other side, or all other hosts."""
+    inside = set(group.hosts).intersection(hosts)
+    outside = set(hosts).difference(inside)
+    return bool(inside and outside) and (not group.others or outside.issubset(group.others))
+
+
+def _collapsed(blamed: Blamed) -> bool:
+    """Return True if one population shows a fault by itself: distance and noise cost less."""
+    return not blamed.distance and (blamed.share is None or blamed.share < COLLAPSED)
 
 
 # Faults of the network
@@ -349,7 +421,7 @@ def network_faults(found: Attribution) -> Iterator[Blamed]:
 
 def _cause(blamed: Blamed) -> Cause:
     """Return the reported cause: if no host explains the slowness, it is the network's."""
-    of_host = blamed.kind in _OF_HOST
+    of_host = blamed.kind in OF_HOST
     return blamed.cause if of_host or not blamed.cause.row.relative else Cause.SLOW_NETWORK
 
 

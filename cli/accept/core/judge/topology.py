@@ -2,8 +2,9 @@
 
 On healthy clusters, too, hosts under the same switch are faster than hosts under two switches. If
 the places of the hosts do not show how they are wired, the fast pairs do: hosts joined by fast
-pairs are a block. Pairs of two blocks are compared with each other only. A loss of more than
-`DISTANCE` is not distance but a fault, and is left to `accept.core.judge.blame`.
+pairs are a block. Pairs of two blocks are compared with each other only, in each population where
+distance explains how much slower they are. A loss of more than `DISTANCE` is not distance but a
+fault, and is left to `accept.core.judge.blame`.
 """
 
 from __future__ import annotations
@@ -51,18 +52,21 @@ def find_blocks(populations: Iterable[Population], places: Mapping[str, str]) ->
     return ()
 
 
-def near_and_far(population: Population, blocks: Blocks) -> list[Population]:
-    """Return the near pairs and the far pairs of a population; one population without blocks.
+def near_and_far(
+    population: Population, blocks: Blocks, *, limited: bool = True
+) -> list[Population]:
+    """Return the near pairs and the far pairs of a population.
 
-    Too few far pairs cannot be compared with each other. The near ones show how fast they should
-    be at least.
+    It stays one population without blocks, and if the two differ by more than distance explains:
+    then the slower ones are a fault. NVLink domains are not `limited`, because pairs inside them
+    use no network. Too few far pairs cannot be compared with each other. The near ones show how
+    fast they should be at least.
     """
     near: list[Measurement] = []
     far: list[Measurement] = []
     for pair in population.measurements:
-        together = any(block.issuperset(pair.hosts) for block in blocks)
-        (near if together else far).append(pair)
-    if not near or not far:
+        (near if is_near(pair.hosts, blocks) else far).append(pair)
+    if not near or not far or (limited and not _explains(near, far, blocks)):
         return [population]
     parts = []
     for part, other, loss in ((near, far, 0.0), (far, near, DISTANCE)):
@@ -72,6 +76,26 @@ def near_and_far(population: Population, blocks: Blocks) -> list[Population]:
             bound = others.median * (1 - loss) if others else bound
         parts.append(replace(population, measurements=tuple(part), bound=bound))
     return parts
+
+
+def is_near(hosts: Collection[str], blocks: Blocks) -> bool:
+    """Return True if all hosts of a pair are in one block."""
+    return any(block.issuperset(hosts) for block in blocks)
+
+
+def _explains(near: Sequence[Measurement], far: Sequence[Measurement], blocks: Blocks) -> bool:
+    """Return True if distance explains how much near and far pairs of one population differ.
+
+    The pairs of a host in no block count only if there are no others: it may be slow.
+    """
+    known = frozenset[str]().union(*blocks)
+    between = [pair for pair in far if known.issuperset(pair.hosts)]
+    medians = [
+        median_of(values)
+        for pairs in (near, between or far)
+        if (values := [pair.value for pair in pairs if pair.value and not pair.cause])
+    ]
+    return len(medians) < 2 or min(medians) >= (1 - DISTANCE - _TOLERANCE) * max(medians)
 
 
 def blocks_by_place(pairs: Sequence[Measurement], places: Mapping[str, str]) -> Blocks:
@@ -120,15 +144,6 @@ def _is_distance(near: Sequence[float], far: Sequence[float]) -> bool:
     if not near or not far:
         return False
     return _MIN_DISTANCE <= 1 - median_of(far) / median_of(near) <= DISTANCE + _TOLERANCE
-
-
-def distance(population: Population, blocks: Blocks) -> float:
-    """Return the share of the speed that far pairs lose, in the median; 0 without blocks."""
-    parts = near_and_far(population, blocks)
-    if len(parts) < 2:
-        return 0.0
-    near, far = ([m.value for m in p.measurements if m.value and not m.cause] for p in parts)
-    return 1 - median_of(far) / median_of(near) if near and far else 0.0
 
 
 def lone_hosts(hosts: Collection[str], blocks: Blocks) -> list[str]:
