@@ -17,7 +17,7 @@ from accept.core.judge.blame import Attribution, attribute, units
 from accept.core.judge.collective_metrics import BANDWIDTH, Measure, planned_sizes
 from accept.core.judge.evidence import Evidence, Score
 from accept.core.judge.groups import is_full_rail, to_sample
-from accept.core.judge.pair_results import OF_HOST, PairResults, network_faults
+from accept.core.judge.pair_results import OF_HOST, PairResults
 from accept.core.judge.pairs import Event, Gpus, Measurement, Population, events, healthy_spread
 from accept.core.judge.robust_stats import FALSE_ALARMS, FEWEST, median_of
 from accept.core.judge.topology import Blocks, find_blocks, near_and_far
@@ -72,9 +72,13 @@ def examine(
     }
     pool = [part for own in parts.values() for part in own]
     slow = attribute(events(map(_of_speed, pool)), places=places)
+    by_population = _by_population(parts, slow, places)
+    groups = [event for own in by_population.values() for b in own.blamed for event in b.events]
+    explained = {_execution(event) for event in groups}
+    collapsed = tuple(e for e in slow.collapsed if _execution(e) not in explained)
     return PairResults(
-        slow=slow,
-        by_population=_by_population(parts, slow, places),
+        slow=replace(slow, collapsed=collapsed),
+        by_population=by_population,
         wrong=attribute(events(_of_results(pool)), places=places),
         blocks=blocks,
         populations=parts,
@@ -97,7 +101,7 @@ def _by_population(
     """
     known = {
         (check, *_execution(event))
-        for one in (*pooled.blamed, *network_faults(pooled))
+        for one in pooled.blamed
         for event in one.events
         for check in event.checks
     }

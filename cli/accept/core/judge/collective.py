@@ -236,10 +236,14 @@ def _distance_findings(
             check=check,
             judgement=Judgement.POPULATION,
             state=State.INCONCLUSIVE if hosts or gaps is unexplained else State.PASS,
-            message=f"{who}: {_slower(gaps, measure)}: {what}",
+            message=f"{who} reached {_slower(gaps, measure)}: {what}",
             metric=measure.metric,
             unit=measure.unit,
             hosts=tuple(hosts),
+            executions=Executions(
+                bad=sum(gap.slow for gap in gaps), total=sum(len(gap.values) for gap in gaps)
+            ),
+            evidence=tuple(log for gap in gaps for log in gap.logs if log)[:8],
         )
 
     across = f"pairs across {count(len(pairs.blocks), 'block')} of near hosts"

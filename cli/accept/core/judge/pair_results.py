@@ -39,7 +39,7 @@ _MAX_PAIRS = 1000
 
 
 class Gap(NamedTuple):
-    """How much slower some pairs are than the other pairs of the same step."""
+    """Some pairs of a step that are slower than its other pairs."""
 
     step: str
     #: What they reached, slowest first; higher is better.
@@ -48,6 +48,8 @@ class Gap(NamedTuple):
     slow: int
     #: The median of the other pairs.
     normal: float
+    #: The logs of the slow ones.
+    logs: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +109,12 @@ class PairResults:
 
     def suspects(self, check: str, step: Step) -> list[Suspect]:
         """Return the suspects that this check accuses in this step."""
-        return [
+        found = (
             self._suspect(self._narrowed(blamed))
             for blamed in self.blamed()
             if any(check in e.checks and e.step == step.id for e in blamed.events)
-        ]
+        )
+        return list(dict.fromkeys(found))
 
     def suspects_of_rails(self, check: str, step: Step) -> dict[int, list[Suspect]]:
         """Return what explains slow rails of a step: local rank -> suspects by the rail's pairs."""
@@ -175,21 +178,22 @@ class PairResults:
     def _gap(self, check: str, step: Step, chosen: Callable[[Sequence[str]], object]) -> Gap | None:
         """Compare some pairs of a step with the other ones, the near ones if these are known.
 
-        Return None if most of the chosen ones are no slower than noise explains.
+        Return None unless most of the chosen ones are slower than noise explains.
         """
         parts = self.populations.get((check, step.id), ())
         live = [[m for m in p.measurements if m.value and not m.cause] for p in parts]
         others = [m for m in live[0] if not chosen(m.hosts)] if live else []
-        values = [m.value or 0.0 for own in live for m in own if chosen(m.hosts)]
-        if not others or not values:
+        pairs = sorted((m.value or 0.0, m.log) for own in live for m in own if chosen(m.hosts))
+        if not others or not pairs:
             return None
         healthy = healthy_spread(others, parts[0].noise, parts[0].bound)
         normal = healthy.median if healthy else median_of(m.value or 0.0 for m in others)
         sigma = healthy.sigma if healthy else parts[0].noise * normal
-        slow = sum(value < normal - MIN_SIGMAS * sigma for value in values)
-        if 2 * slow <= len(values):
+        slow = [log for value, log in pairs if value < normal - MIN_SIGMAS * sigma]
+        if 2 * len(slow) <= len(pairs):
             return None
-        return Gap(step=step.id, values=tuple(sorted(values)), slow=slow, normal=normal)
+        values = tuple(value for value, _ in pairs)
+        return Gap(step=step.id, values=values, slow=len(slow), normal=normal, logs=tuple(slow))
 
     def unproven(self, check: str, step: Step) -> list[Unit]:
         """Return the pairs that collapsed, were not measured often enough, and have no reason."""
