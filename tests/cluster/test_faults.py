@@ -217,7 +217,7 @@ def test_a_disk_that_fills_up_during_a_run_is_named_before_anything_is_started_t
     place.hosts.fill(full)
     place.hosts.run(first, "touch /tmp/filled")
     done = fault_record.judged(started.wait(), place)
-    assert done.ending == ("degraded", 3), done.err
+    assert done.ending == ("fail", 3), done.err
     assert done.suspects == {(place.names[1], "disk-full")}
     assert "did not end within" not in done.err
     place.hosts.empty(full)

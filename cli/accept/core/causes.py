@@ -70,6 +70,9 @@ class Row:
     no_login: bool = False
     #: True if another attempt to prepare the host would give the same result.
     permanent: bool = False
+    #: True if collectives with the host would crash, hang, or use fewer GPUs. If a host has it at
+    #: the start, the others are measured without it.
+    sets_aside: bool = False
     #: True if a GPU is missing or unusable.
     no_gpu: bool = False
     #: True if it may follow from a missing or unusable GPU. It is then not blamed, like every
@@ -431,6 +434,7 @@ class Cause(TextEnum):
         owner=Owner.PROVIDER,
         permanent=True,
         no_gpu=True,
+        sets_aside=True,
     )
     GPU_UNUSABLE = Row(
         text="gpu-unusable",
@@ -438,6 +442,7 @@ class Cause(TextEnum):
         action="check that the driver is loaded (`nvidia-smi`), then read the kernel log",
         owner=Owner.NODE,
         no_gpu=True,
+        sets_aside=True,
     )
     DRIVER_TOO_OLD = Row(
         text="driver-too-old",
@@ -456,6 +461,7 @@ class Cause(TextEnum):
         owner=Owner.PROVIDER,
         judgement=Judgement.ABSOLUTE,
         no_gpu=True,
+        sets_aside=True,
     )
     FABRIC_MANAGER = Row(
         text="fabric-manager",
@@ -464,6 +470,7 @@ class Cause(TextEnum):
         "it, then reset the GPUs",
         owner=Owner.NODE,
         no_gpu=True,
+        sets_aside=True,
     )
     GPU_SETTINGS = Row(
         text="gpu-settings",
@@ -473,6 +480,7 @@ class Cause(TextEnum):
         "`-rac`; then reset the GPU",
         owner=Owner.NODE,
         judgement=Judgement.CONSISTENCY,
+        sets_aside=True,
     )
     GPU_RESET_REQUIRED = Row(
         text="gpu-reset-required",
@@ -481,6 +489,7 @@ class Cause(TextEnum):
         action="reset the GPU (`nvidia-smi --gpu-reset`) or reboot the host, then run again",
         owner=Owner.NODE,
         judgement=Judgement.ABSOLUTE,
+        sets_aside=True,
     )
     GPU_BUSY = Row(
         text="gpu-busy",
@@ -507,6 +516,7 @@ class Cause(TextEnum):
         action="have the GPU replaced",
         owner=Owner.PROVIDER,
         judgement=Judgement.ABSOLUTE,
+        sets_aside=True,
     )
     # Errors of devices, most of them during a step.
     GPU_XID = Row(

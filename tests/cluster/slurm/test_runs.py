@@ -67,6 +67,32 @@ def test_a_slow_link_is_named_in_an_allocation_without_a_shared_folder(
     login.evidence_holds(done)
 
 
+def test_a_drained_node_is_not_tested_in_any_output(make_login: Make) -> None:
+    login = make_login(shared=True)
+    node = ("scontrol", "update", "nodename=n4")
+    login.cluster.call(*node, "state=drain", "reason=alice: fan")
+    try:
+        done = login.run(nodes="all", checks=[*CONNECT, *ALL_REDUCE])
+    finally:
+        login.cluster.call(*node, "state=resume")
+    assert done.ending == ("pass", 0), done.err
+    assert done.result["hosts"] == ["n1", "n2", "n3"]
+    (left_out,) = done.result["leftOut"]
+    assert left_out["name"] == "n4"
+    assert left_out["reason"].endswith("alice: fan")
+    run = done.result["attempt"]
+    again = login.do("judge", run)
+    assert "VERDICT pass good=3 bad=none untested=1 " in again.out
+    assert login.do("show", "nodes", run, "--untested").out.split() == ["n4"]
+    evidence = login.evidence(run)
+    html = evidence.parent / "report.html"
+    for page in (html, evidence / "report.md", evidence / "junit.xml", evidence / "verdict.json"):
+        assert "alice: fan" in page.read_text(), page
+    assert "alice: fan" in again.out
+    login.nothing_is_left()
+    login.evidence_holds(done)
+
+
 @pytest.mark.fault(Fault.HOST_LOST, BackEnd.SLURM)
 def test_a_node_that_dies_in_a_step_is_named_and_the_others_go_on(
     make_login: Make, fault_record: FaultRecord

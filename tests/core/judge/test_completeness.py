@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.factories.judging import ALL, EACH, EIGHT, PAIRS, blamed, causes, healthy_records, judged
+from tests.factories.judging import ALL, EIGHT, PAIRS, blamed, causes, healthy_records, judged
 from tests.factories.verdicts import (
     FLOOR,
-    GPU,
     TOP,
     hosts,
     hosts_record,
@@ -254,15 +253,6 @@ def test_the_ranks_of_a_table_must_be_on_the_hosts_of_the_execution(
     answers = replace(hosts_record(hosts(4)), facts=names)
     verdict = judged(plan(of), answers, replace(half, facts=(fact,)), rest)
     assert causes(verdict) == expected
-
-
-def test_a_host_that_lacks_a_gpu_puts_no_blame_on_the_others() -> None:
-    """All hosts start as many ranks as the one with the fewest GPUs."""
-    fewer = [replace(one, ranks=1) for one in measured(EACH, EIGHT, slow())]
-    verdict = judged(plan(EACH, machine=replace(GPU, gpus=2, ranks=2)), hosts_record(EIGHT), *fewer)
-    (finding,) = (f for c in verdict.checks for f in c.findings if f.cause == "rank-count")
-    assert finding.hosts == ()
-    assert "8 of 8 executions have a wrong" in finding.message
 
 
 @pytest.mark.parametrize("ranks", [0, 1, 15, 17])

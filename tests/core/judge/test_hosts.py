@@ -20,6 +20,7 @@ from tests.factories.verdicts import (
 )
 
 from accept.core.causes import Judgement
+from accept.core.judge.consistency import usual_number
 from accept.core.judge.hosts import is_device
 from accept.core.model import Fact, Metric, Plan, State, Verdict
 
@@ -267,3 +268,20 @@ def test_a_host_without_an_inventory_fails() -> None:
     records = [record(INVENTORY, ["h0"], facts=(inventory_of("h0"),)), record(INVENTORY, ["h1"])]
     verdict = judged(plan(INVENTORY), hosts_record(["h0", "h1"]), *records)
     assert causes(verdict) == {"no-measurement"}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "usual"),
+    [([8] * 63 + [7], 8), ([8, 8, 3], 8), ([8, 4], 4), ([4, 4, 8, 8], 4), ([], 1), ([0, 0], 1)],
+)
+def test_the_number_of_ranks_is_that_of_most_hosts(numbers: list[int], usual: int) -> None:
+    assert usual_number(numbers) == usual
+
+
+def test_a_host_with_fewer_gpus_than_most_lacks_a_gpu_also_if_the_machine_names_no_number() -> None:
+    planned = gpu_plan(INVENTORY)
+    planned = replace(planned, machine=replace(planned.machine, gpus=None, ranks=None))
+    facts = [inventory_of(h, gpus=gpus(h, 7 if h == "h5" else 8)) for h in EIGHT]
+    listed = [record(INVENTORY, [h], facts=(f,)) for h, f in zip(EIGHT, facts, strict=True)]
+    verdict = judged(planned, hosts_record(EIGHT), *listed)
+    assert blamed(verdict) == {("node", "h5", "gpu-missing")}

@@ -54,13 +54,10 @@ def node(
     launch = Launch(attempt="one", hosts=candidates, start_seconds=2.0)
     (folder / evidence.HOSTS).write_text(json.dumps(dump(launch)))
 
-    # One rank, if no host shows a GPU.
-    slots = min([count for count in gpus.values() if count], default=1)
-
-    async def discover(found: Sequence[Candidate], **_: Any) -> Found:
+    async def discover(found: Sequence[Candidate], *, ranks: int, **_: Any) -> Found:
         hosts = tuple(
             Host(
-                name=c.name, mpi_name=c.name, address="127.0.0.1", port=22, slots=slots, local=True
+                name=c.name, mpi_name=c.name, address="127.0.0.1", port=22, slots=ranks, local=True
             )
             for c in found
             if not c.problem
@@ -129,6 +126,20 @@ def test_a_host_without_gpus_is_left_out_and_the_others_go_on(
     assert ran(folder, SCRIPT.id) == {"h0", "h2"}
 
 
+@pytest.mark.parametrize("bad", ["h0", "h40"])
+def test_of_64_hosts_one_with_a_lost_gpu_is_set_aside_and_the_others_use_all_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    hosts = {f"h{n}": 8 for n in range(64)}
+    folder = node(tmp_path, hosts | {bad: 7}, monkeypatch)
+    verdict = coordinated(folder)
+    assert (verdict["state"], verdict["exit"], verdict["interruption"]) == ("degraded", 3, "")
+    assert blamed(verdict) == [(bad, "gpu-missing")]
+    assert ran(folder, SCRIPT.id) == hosts.keys() - {bad}
+    records = evidence.read_records(folder / "evidence")
+    assert {r.ranks for r in records if r.step == SCRIPT.id} == {8}
+
+
 def test_collectors_run_on_suspects_before_the_checksums_and_only_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,15 +199,6 @@ def test_a_run_goes_on_after_the_finished_steps_of_another_attempt(
     assert (SCRIPT.id, "one") not in by_attempt
     assert ran(second, SCRIPT.id) == {"h0", "h1"}
     assert "was finished by attempt one" in capsys.readouterr().out
-
-
-def test_a_host_that_lacks_some_of_its_gpus_takes_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = node(tmp_path, {"h0": 8, "h1": 7}, monkeypatch)
-    verdict = coordinated(folder)
-    assert blamed(verdict) == [("h1", "gpu-missing")]
-    assert ran(folder, SCRIPT.id) == {"h0", "h1"}
 
 
 def launched(folder: Path, **changes: Any) -> None:

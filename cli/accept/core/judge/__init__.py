@@ -157,6 +157,27 @@ def failures(
     return tuple(f for verdict in verdicts for f in verdict.findings if f.state is State.FAIL)
 
 
+def to_set_aside(
+    plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks
+) -> dict[str, Suspect]:
+    """Return the hosts with a hard fault that one step shows, with the fault. Never raises.
+
+    Collectives with them would say nothing about the others. If more than half of the hosts have
+    such a fault, they share a reason, and none is returned.
+    """
+    found = hosts.find(records)
+    evidences = _evidences(plan, records, found, "", checks, steps=(step,))
+    accused = [s for one in evidences.values() for s in _judge_check(one, checks).suspects]
+    own = [record for record in records if record.step == step.id]
+    accused += from_records(own, len(found.present))
+    faulty = {
+        suspect.hosts[0]: suspect
+        for suspect in accused
+        if suspect.cause.row.sets_aside and not suspect.of_network
+    }
+    return faulty if 2 * len(faulty) <= len(found.present) else {}
+
+
 def is_open(plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks) -> bool:
     """Return True if collectives of earlier steps failed or are inconclusive, or if there are none.
 
@@ -540,4 +561,12 @@ def _took_part(suspect: Suspect, record: Record) -> bool:
     return {*suspect.hosts[:1], *suspect.hosts[-1:]} <= set(record.hosts)
 
 
-__all__ = ["HOSTS_STEP", "failures", "gathered", "has_final_failure", "is_open", "judge"]
+__all__ = [
+    "HOSTS_STEP",
+    "failures",
+    "gathered",
+    "has_final_failure",
+    "is_open",
+    "judge",
+    "to_set_aside",
+]

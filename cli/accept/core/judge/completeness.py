@@ -123,11 +123,7 @@ def _planned_ranks(plan: Plan) -> int | None:
 
 
 def _rank_count(evidence: Evidence) -> Iterator[Finding]:
-    """Yield a finding if executions started a wrong number of ranks.
-
-    Without a planned number, all hosts start as many ranks as the host with the fewest GPUs; the
-    inventory check reports which host that is.
-    """
+    """Yield a finding if executions started a wrong number of ranks."""
     planned = _planned_ranks(evidence.plan)
     wrong = []
     for record in evidence.records:

@@ -28,6 +28,13 @@ _VERSIONS = ("mpi", "nccl", "cuda", "torch", "python", "mpi4py", "ncclTests")
 # GPUs of each host
 
 
+def usual_number(numbers: Iterable[int]) -> int:
+    """Return the number that more than half of the hosts have; else the lowest; at least 1."""
+    counts = Counter(numbers)
+    (usual, hosts), *_ = counts.most_common(1) or [(1, 1)]
+    return max(1, usual if 2 * hosts > counts.total() else min(counts))
+
+
 def gpu_problems(
     inventories: Mapping[str, Inventory],
     machine: PlannedMachine,
@@ -43,8 +50,10 @@ def gpu_problems(
     that the run requested; the other GPUs on the bus then belong to other programs.
     """
     owner: dict[str, str] = {}
-    required = machine.gpus if machine.gpus is not None else 1
-    expected = f"the machine has {required}"
+    required, expected = machine.gpus or 0, f"the machine has {machine.gpus}"
+    if machine.gpus is None:
+        required = usual_number(len(i.gpus) for i in inventories.values() if i.gpus)
+        expected = f"most hosts show {required}" if required > 1 else "the machine has GPUs"
     if given is not None:
         required, expected = given, f"the run requested {given}"
     for host, inventory in inventories.items():

@@ -548,7 +548,8 @@ def findings_of(verdict: Verdict) -> list[str]:
 def _is_of_suspects(finding: Finding, suspects: Sequence[Suspect]) -> bool:
     """Return True if a finding only repeats a suspect.
 
-    It lists the outliers among peers, or wrong data that all comes with an accused host.
+    It lists the outliers among peers, or one host, or wrong data that all comes with an accused
+    host.
     """
     common = finding.executions.common_hosts if finding.executions else ()
     if finding.cause is Cause.WRONG_DATA and common:
@@ -556,7 +557,7 @@ def _is_of_suspects(finding: Finding, suspects: Sequence[Suspect]) -> bool:
         return any(host in common for suspect in wrong for host in suspect.hosts)
     hosts = {host for suspect in suspects for host in suspect.hosts}
     return (
-        finding.judgement is Judgement.POPULATION
+        (finding.judgement is Judgement.POPULATION or len(finding.hosts) == 1)
         and finding.state is not State.INCONCLUSIVE
         and finding.cause in {suspect.cause for suspect in suspects}
         and hosts.issuperset(finding.hosts)

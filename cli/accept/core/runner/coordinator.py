@@ -25,7 +25,7 @@ from accept.core.checks import REGISTRY, checks_of, log_lines
 from accept.core.errors import AcceptError, Exit
 from accept.core.facts import LEFT_OUT_HOST, NOT_INJECTED, PLACE, RANK
 from accept.core.groups import Wave, waves
-from accept.core.judge import failures, has_final_failure, is_open, judge
+from accept.core.judge import failures, has_final_failure, is_open, judge, to_set_aside
 from accept.core.judge.hosts import domains, places, without_gpus
 from accept.core.judge.remeasure import waves_again
 from accept.core.judge.summary import not_run
@@ -440,7 +440,7 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         candidates,
         folder=state.folder,
         attempt=state.attempt,
-        ranks=plan.gpus_used or plan.machine.ranks,
+        ranks=plan.gpus_used or plan.machine.ranks or plan.machine.gpus,
         topology=plan.machine.topology,
         seconds=launch.start_seconds,
         positions=positions,
@@ -609,8 +609,8 @@ async def _execute(state: Run, step: Step, position: str) -> None:
     for line in largest_table(state.evidence, records):
         show(line)
     checks = checks_of(step)
-    if any(check.shows_gpus for check in checks):
-        _leave_out_hosts_without_gpus(state, began)
+    if any(check.shows_gpus or check.read_only for check in checks):
+        _set_aside_faulty_hosts(state, step, began)
     if any(check.gate for check in checks):
         _stop_unless_all_ranks(state, records)
 
@@ -650,34 +650,39 @@ def _is_accused(record: Record, findings: Sequence[Finding]) -> bool:
     )
 
 
-def _leave_out_hosts_without_gpus(state: Run, began: float) -> None:
-    """Continue without hosts of a GPU machine that show no GPU; end the run if no host is left.
+def _set_aside_faulty_hosts(state: Run, step: Step, began: float) -> None:
+    """Continue without the hosts that a step shows to have a hard fault.
 
-    Their ranks would compute on the CPU: that is slow, and the results would mean nothing.
+    Ranks of a host without any GPU would compute on the CPU, so without other hosts the run ends.
     """
+    faults = {
+        host: (suspect.cause, suspect.why)
+        for host, suspect in to_set_aside(state.plan, step, state.records, checks=REGISTRY).items()
+    }
+    empty = without_gpus(state.plan, state.records)
+    faults |= dict.fromkeys(empty, (Cause.GPU_MISSING, "it shows no GPU"))
     alive = [host.name for host in state.alive()]
-    missing = [name for name in without_gpus(state.plan, state.records) if name in alive]
-    if not missing:
+    faulty = [name for name in alive if name in faults]
+    if not faulty:
         return
-    left = [name for name in alive if name not in missing]
-    if left and not state.plan.require_all_nodes:
-        for name in missing:
-            message = f"{name} shows no GPU and takes no further part"
-            say(f"  left out: {message} (gpu-missing)")
-            state.lost[name] = Problem(
-                cause=Cause.GPU_MISSING, message=message, check="hosts", host=name
-            )
-        # The record counts as part of the health sweep before this step.
-        number = max([1, *(r.wave for r in state.records if r.step == HOSTS_STEP)])
-        kind = LEFT_OUT_HOST.name
-        facts = [
-            Fact(name=kind, value=Cause.GPU_MISSING.value, check="hosts", host=h) for h in missing
-        ]
-        problems = [state.lost[name] for name in missing]
-        state.keep_asked(number, began, facts=facts, problems=problems)
-        return
-    shown = f"{missing[0]} shows" if len(missing) == 1 else f"{len(missing)} hosts show"
-    raise _Aborted(f"{shown} no GPU, and machine {state.plan.machine.name} has GPUs")
+    if len(faulty) == len(alive) or (state.plan.require_all_nodes and empty):
+        shown = f"{faulty[0]}: {faults[faulty[0]][1]}"
+        more = f", and {len(faulty) - 1} more" if len(faulty) > 1 else ""
+        raise _Aborted(f"hosts cannot take part: {plain(shown, 300)}{more}")
+    for name in faulty:
+        cause, why = faults[name]
+        say(f"  set aside: {name}: {plain(why, 300)} ({cause})")
+        message = f"{name} takes no further part: {why}"
+        state.lost[name] = Problem(cause=cause, message=message, check="hosts", host=name)
+    # The record counts as part of the health sweep before this step.
+    number = max([1, *(r.wave for r in state.records if r.step == HOSTS_STEP)])
+    facts = [
+        Fact(name=LEFT_OUT_HOST.name, value=faults[name][0].value, check="hosts", host=name)
+        for name in faulty
+    ]
+    # The checks name the others, some with the GPU.
+    problems = [state.lost[name] for name in faulty if name in empty]
+    state.keep_asked(number, began, facts=facts, problems=problems)
 
 
 async def _execute_waves(

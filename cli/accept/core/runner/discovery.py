@@ -15,6 +15,7 @@ from pathlib import Path
 from accept.core.causes import Cause
 from accept.core.checks.inventory import CLOCK_OFFSET, INVENTORY_CHECK
 from accept.core.facts import HOSTNAMES, ORDER, PLACE, POSITION
+from accept.core.judge.consistency import usual_number
 from accept.core.model import Fact, Metric, Problem
 from accept.core.runner.registration import Registrations
 from accept.core.runner.ssh import Answer, Host, environment, marked_arguments, run
@@ -177,8 +178,8 @@ async def discover(
     hosts in the network by name. They count if `topology` reports no more of them. It is called
     last, because new nodes may join the cluster until then.
 
-    If `ranks` is None, the number of ranks per host is the lowest GPU count of all hosts. Hosts
-    without GPUs are not counted for that, because a run on GPUs continues without them.
+    If `ranks` is None, the number of ranks per host is the GPU count of most hosts. Hosts without
+    GPUs are not counted for that, because a run on GPUs continues without them.
     """
     search = _Search(folder=folder, attempt=attempt, topology=topology)
     if register:
@@ -199,7 +200,7 @@ async def discover(
         for task in tasks:
             task.cancel()
     reachable, problems = _split(candidates, results)
-    slots = ranks or max(1, min((r.gpus for r in reachable if r.gpus), default=1))
+    slots = ranks or usual_number(r.gpus for r in reachable if r.gpus)
     known = await asyncio.to_thread(positions)
     placed = [replace(r, place=known.get(r.host.name, "")) for r in reachable]
     if sum(bool(r.place) for r in placed) >= sum(bool(r.place) for r in reachable):
