@@ -23,10 +23,12 @@ from accept.commands.explain import explain
 from accept.commands.judge import Judged, judge_path
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
+from accept.core.facts import LEFT_OUT_HOST
 from accept.core.judge import HOSTS_STEP, judge
 from accept.core.judge.summary import node_lists, not_good, tolerated
 from accept.core.model import (
     CheckVerdict,
+    Fact,
     FailedLaunch,
     LeftOutNode,
     Plan,
@@ -41,6 +43,8 @@ from accept.core.report.text import table
 
 #: With fewer hosts, the rest cannot be compared, or has no network.
 _LEAST_HOSTS = 3
+#: A host that never answered, two that were lost, and one that was set aside.
+_ABSENCES = [Cause.UNREACHABLE_REFUSED, Cause.HOST_DIED, Cause.CUT_OFF, Cause.GPU_MISSING]
 #: Runs of the pool, and numbers of healthy hosts of an invented run.
 _RUNS: tuple[PooledRun | int, ...] = (*runs(Kind.EVIDENCE), 3, 8, 9)
 
@@ -152,19 +156,24 @@ def _answers_without(judged: Judged, problem: Problem, first: int) -> Iterator[R
         if record.wave < first:
             yield record
         else:
-            new = (problem,) if record.wave == first else ()
             rest = _smaller(record, host)
-            yield replace(rest, problems=(*rest.problems, *new))
+            if record.wave == first:
+                rest = replace(rest, problems=(*rest.problems, problem))
+                if problem.cause.row.sets_aside:
+                    name, value = LEFT_OUT_HOST.name, problem.cause.value
+                    fact = Fact(name=name, value=value, check="hosts", host=host)
+                    rest = replace(rest, facts=(*rest.facts, fact))
+            yield rest
 
 
 def _with_absent_host(judged: Judged, cause: Cause, host: str) -> Verdict:
     problem = Problem(cause=cause, message=f"{host}: absent", check="hosts", host=host)
-    first = 1 if cause.row.loses_host else 0
+    first = 1 if cause.row.loses_host or cause.row.sets_aside else 0
     answers = _answers_without(judged, problem, first)
     return _again(judged, judged.plan, (*answers, *_steps_without(judged, host)))
 
 
-@pytest.mark.parametrize("cause", [Cause.UNREACHABLE_REFUSED, Cause.HOST_DIED, Cause.CUT_OFF])
+@pytest.mark.parametrize("cause", _ABSENCES)
 @pytest.mark.parametrize("run", _RUNS)
 def test_an_absent_host_is_bad_and_the_others_stay_good(run: PooledRun | int, cause: Cause) -> None:
     judged, host = _with_good_hosts(run)
