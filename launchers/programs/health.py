@@ -38,7 +38,7 @@ from health_host import Device, gap, host, interfaces, kernel_log, memory, rdma_
 #: Maximum number of devices of one fact, because the length of a record is limited.
 _DEVICES = 16
 #: Seconds after which this program ends itself; longer than the time limit of nvidia-smi
-#: (`inventory.SECONDS`).
+#: (`gpu_inventory.SECONDS`).
 SECONDS = 100
 
 

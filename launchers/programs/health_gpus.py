@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gpu_inventory
 import nvml
 from health_host import Device, Gap, gap, known, pci_name
 
@@ -432,31 +433,49 @@ def _complete_addresses(root: Path, devices: Sequence[Device], count: int) -> No
 
 def _by_smi(why: str) -> tuple[list[Device], list[Gap]]:
     """Return the same from nvidia-smi, which lacks NVLink, replays and the time spent throttled."""
-    from inventory import smi
-
     columns = ["index", "pci.bus_id", *_SMI_COUNTERS, *_SMI_LEVELS]
     try:
-        # With one unknown column nvidia-smi prints nothing.
-        rows = smi("gpu", columns) or smi("gpu", [_OLD_COLUMNS.get(c, c) for c in columns])
+        # With one unknown column nvidia-smi prints no row.
+        rows, words = gpu_inventory.smi("gpu", columns)
+        if not rows:
+            older = [_OLD_COLUMNS.get(column, column) for column in columns]
+            rows, words = gpu_inventory.smi("gpu", older)
     except subprocess.TimeoutExpired as error:
         reason = f"GPUs ({why}; nvidia-smi does not answer in {error.timeout:.0f} s)"
         return [], [gap(reason, "gpus")]
-    if not rows:
-        return [], [gap(f"GPUs ({why}; nvidia-smi printed no GPU)", "gpus")]
     found = [_row(dict(zip(columns, row, strict=True))) for row in rows]
+    found += [_unopened(gpu) for gpu in gpu_inventory.unopened(words)]
+    if not found:
+        return [], [gap(f"GPUs ({why}; nvidia-smi: {words or 'no GPU'})", "gpus")]
     return found, [gap(f"NVLink, fabric, PCIe replays, time spent limited ({why})")]
+
+
+def _unopened(gpu: dict[str, Any]) -> Device:
+    """Return a GPU that nvidia-smi could not open."""
+    error = {"code": gpu["errorCode"], "words": gpu["error"][:80], "readings": ["its handle"]}
+    pci = pci_name(gpu["pci"]) if gpu["pci"] else ""
+    return {**_NOTHING, "name": str(gpu.get("index", "?")), "pci": pci, "errors": [error]}
 
 
 def _row(row: dict[str, str]) -> Device:
     counters = {name: _value(row[column]) for column, name in _SMI_COUNTERS.items()}
     levels = {name: _value(row[column]) for column, name in _SMI_LEVELS.items()}
-    return {
-        "kind": "gpu",
+    device: Device = {
+        **_NOTHING,
         "name": row["index"],
         "pci": pci_name(row["pci.bus_id"]),
         "counters": {k: None if v is None else int(v) for k, v in counters.items()},
         "levels": known(levels),
     }
+    readings: dict[str, list[str]] = {}
+    for column, text in row.items():
+        if gpu_inventory.fault(text) is not None:
+            readings.setdefault(text, []).append(column)
+    errors = [
+        {"code": gpu_inventory.fault(text), "words": text.strip("[]"), "readings": columns}
+        for text, columns in readings.items()
+    ]
+    return {**device, "errors": errors} if errors else device
 
 
 def _value(text: str) -> float | None:

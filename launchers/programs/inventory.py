@@ -7,8 +7,6 @@ out of the evidence.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import platform
 import re
@@ -20,6 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import commands
+import gpu_inventory
 import rank_io
 from rank_io import number, read
 
@@ -29,89 +29,8 @@ _SETTINGS = re.compile(
     r"(NCCL|GLOO|OMPI_MCA|PRTE_MCA|UCX|FI|NVSHMEM)_[A-Z0-9_a-z]+|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|LD_LIBRARY_PATH|OMP_NUM_THREADS"
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
-_GPU_FIELDS = {
-    "index": "index",
-    "uuid": "uuid",
-    "name": "name",
-    "memory.total": "memoryMiB",
-    "memory.used": "memoryUsedMiB",
-    "driver_version": "driver",
-    "ecc.errors.uncorrected.volatile.total": "eccUncorrected",
-    "pci.bus_id": "pci",
-    "serial": "serial",
-}
-#: Time limit of a command in seconds. Without persistence mode nvidia-smi first starts all GPUs of
-#: the host, which takes half a minute or more.
-SECONDS = 90
-_NUMBERS = {"index", "memoryMiB", "memoryUsedMiB", "eccUncorrected"}
-
-
-def output(*command: str) -> str:
-    """Return the output of a command; "" if it is missing or fails.
-
-    Raises subprocess.TimeoutExpired after SECONDS.
-    """
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    except OSError:
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
-def smi(query: str, fields: list[str]) -> list[list[str]]:
-    """Return the rows of an nvidia-smi query. Raises the errors of `output`."""
-    text = output(
-        "nvidia-smi", f"--query-{query}={','.join(fields)}", "--format=csv,noheader,nounits"
-    )
-    rows = csv.reader(io.StringIO(text), skipinitialspace=True)
-    return [row for row in rows if len(row) == len(fields)]
-
-
-def gpus() -> list[dict[str, Any]] | None:
-    """Return the driver's GPUs, with the processes on each; unknown values are None.
-
-    Returns None if the driver does not answer, because the host may still have GPUs.
-    """
-    queries = (("gpu", list(_GPU_FIELDS)), ("compute-apps", ["gpu_uuid", "pid", "process_name"]))
-    try:
-        # At the same time, so that the driver starts once for both.
-        with ThreadPoolExecutor() as pool:
-            rows, apps = pool.map(lambda query: smi(*query), queries)
-    except subprocess.TimeoutExpired:
-        return None
-    found = []
-    for row in rows:
-        gpu: dict[str, Any] = {}
-        for key, text in zip(_GPU_FIELDS.values(), row, strict=True):
-            known = text and not text.startswith("[")
-            number = key in _NUMBERS
-            gpu[key] = (int(float(text)) if number else text) if known else None
-        gpu["processes"] = []
-        found.append(gpu)
-    by_uuid = {gpu["uuid"]: gpu for gpu in found}
-    for uuid, pid, name in apps:
-        if uuid in by_uuid:
-            by_uuid[uuid]["processes"].append(f"{pid} {name}"[:100])
-    return found
-
-
-def domain() -> dict[str, str | None]:
-    """Return the key of the NVLink domain of all GPUs here; None if it ends at this host.
-
-    Return an empty dictionary if that is unknown, because nvidia-smi fails or does not answer.
-
-    NCCL treats GPUs as connected if they report the same cluster, not zero, and the same clique:
-    https://github.com/NVIDIA/nccl/blob/192610c9321b23deb0fad81cf51b99bc06849e85/src/mnnvl.cc
-    """
-    try:
-        domains = {tuple(row) for row in smi("gpu", ["fabric.clusterUuid", "fabric.cliqueId"])}
-    except subprocess.TimeoutExpired:
-        return {}
-    if len(domains) != 1:
-        return {"domain": None} if domains else {}
-    ((cluster, clique),) = domains
-    known = re.fullmatch("[0-9a-f-]{36}", cluster) and re.search("[1-9a-f]", cluster)
-    return {"domain": f"{cluster}/{clique}" if known and clique.isdigit() else None}
+#: Time limit of `mpirun --version` in seconds.
+_SECONDS = 90
 
 
 def pci_gpus() -> int:
@@ -154,16 +73,12 @@ def versions() -> dict[str, str | None]:
             found[name] = dist.version
         elif name.startswith("nvidia-nccl"):
             found["nccl"] = dist.version
-    commands = {
-        "mpi": (r"\(Open MPI\) (\S+)", "mpirun", "--version"),
-        "cuda": (r"CUDA Version: *(\S+)", "nvidia-smi"),
-    }
-    for name, (pattern, *command) in commands.items():
-        try:
-            if match := re.search(pattern, output(*command)):
-                found[name] = match.group(1)
-        except subprocess.TimeoutExpired:
-            found[name] = None
+    try:
+        ran = commands.run(_SECONDS, "mpirun", "--version")
+        if match := re.search(r"\(Open MPI\) (\S+)", ran.out):
+            found["mpi"] = match.group(1)
+    except subprocess.TimeoutExpired:
+        found["mpi"] = None
     return found
 
 
@@ -209,21 +124,25 @@ def main() -> None:
     """Print the fact."""
     memory = re.search(r"MemTotal:\s+(\d+) kB", read(Path("/proc/meminfo")))
     with ThreadPoolExecutor() as pool:
-        shown, linked, used = pool.submit(gpus), pool.submit(domain), pool.submit(versions)
+        shown, used = pool.submit(gpu_inventory.gpus), pool.submit(versions)
+    found, software = shown.result(), used.result()
+    if found.cuda or found.gpus is None:
+        software["cuda"] = found.cuda or None
     value = {
         "hostname": socket.gethostname(),
         # Only root may read it.
         "serial": read(Path("/sys/class/dmi/id/product_serial")) or None,
         "cpus": len(os.sched_getaffinity(0)),
         "memoryBytes": int(memory.group(1)) * 1024 if memory else None,
-        "gpus": shown.result(),
-        **linked.result(),
+        "gpus": found.gpus,
+        "driverWords": found.words,
+        **gpu_inventory.domain(found.fabrics),
         "pciNvidia": pci_gpus(),
         "nics": nics(),
         "memlock": limit(resource.RLIMIT_MEMLOCK),
         "ipcLock": may_lock(),
         "kernel": platform.release(),
-        "versions": used.result(),
+        "versions": software,
         "env": settings(),
         # Settings that this node chose for itself.
         "chosen": os.environ.get("ACCEPT_CHOSEN", "").split(),

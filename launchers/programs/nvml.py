@@ -6,7 +6,9 @@ of pure Python, BSD license, in the folder `bindings`.
 
 from __future__ import annotations
 
+import ctypes
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,21 @@ def fault(error: Exception) -> int | None:
     """Return the code of an NVML error that is a fault of the GPU; None for other errors."""
     code = getattr(error, "value", None)
     return code if isinstance(code, int) and code not in _NO_READING else None
+
+
+def fabric(bindings: Any, handle: Any) -> tuple[str, str] | None:
+    """Return the NVLink cluster and clique of a GPU; None if it reports none."""
+    for function, structure in (
+        ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfoV_t"),
+        ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+    ):
+        try:
+            info = getattr(bindings, structure)()
+            getattr(bindings, function)(handle, ctypes.byref(info))
+        except Exception:
+            continue
+        return str(uuid.UUID(bytes=bytes(info.clusterUuid))), str(info.cliqueId)
+    return None
 
 
 def text(value: str | bytes) -> str:

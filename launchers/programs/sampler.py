@@ -24,6 +24,11 @@ REASONS = {
 }
 
 
+#: The function for these reasons, and its name in drivers before 535.
+_REASONS_NAMES = (
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+)
 #: Values of a PCIe link, with the NVML function that reads each.
 LINK = {
     "width": "nvmlDeviceGetCurrPcieLinkWidth",
@@ -43,6 +48,8 @@ class Sampler:
     def __init__(self, device: str) -> None:
         self.device = device
         self.seen: dict[str, list[float]] = {"MHz": [], "W": [], "C": []}
+        #: Number of samples of the reasons, and of those that showed each reason.
+        self.looks = 0
         self.held: dict[str, int] = {}
         self.unread = "" if device.startswith("cuda") else "no GPU"
         self._over = threading.Event()
@@ -65,10 +72,9 @@ class Sampler:
             for unit, values in self.seen.items()
             if values
         }
-        looks = len(self.seen["C"])
-        if looks:
-            result["looks"] = looks
-            result["held"] = {name: round(n / looks, 3) for name, n in self.held.items()}
+        if self.looks:
+            result["looks"] = self.looks
+            result["held"] = {name: round(n / self.looks, 3) for name, n in self.held.items()}
         return result | ({"unread": self.unread} if self.unread else {})
 
     def _watch(self) -> None:
@@ -80,15 +86,32 @@ class Sampler:
             self.unread = rank_io.one_line(error)
 
     def _look(self, bindings: Any, handle: Any) -> None:
-        clock = bindings.nvmlDeviceGetClockInfo(handle, bindings.NVML_CLOCK_SM)
-        self.seen["MHz"].append(clock)
-        self.seen["W"].append(round(bindings.nvmlDeviceGetPowerUsage(handle) / 1000, 1))
-        # Every release has this name; newer ones also have the name with EventReasons.
-        mask = bindings.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-        for bit, name in REASONS.items():
-            self.held[name] = self.held.get(name, 0) + bool(mask & bit)
-        celsius = bindings.nvmlDeviceGetTemperature(handle, bindings.NVML_TEMPERATURE_GPU)
-        self.seen["C"].append(celsius)
+        """Take one sample of each value; one that cannot be read costs no other."""
+        clock = self._ask(bindings, handle, "nvmlDeviceGetClockInfo", bindings.NVML_CLOCK_SM)
+        power = self._ask(bindings, handle, "nvmlDeviceGetPowerUsage")
+        celsius = self._ask(
+            bindings, handle, "nvmlDeviceGetTemperature", bindings.NVML_TEMPERATURE_GPU
+        )
+        watts = None if power is None else round(power / 1000, 1)
+        for unit, value in (("MHz", clock), ("W", watts), ("C", celsius)):
+            if value is not None:
+                self.seen[unit].append(value)
+        mask = self._ask(bindings, handle, *_REASONS_NAMES)
+        if mask is not None:
+            self.looks += 1
+            for bit, name in REASONS.items():
+                self.held[name] = self.held.get(name, 0) + bool(mask & bit)
+
+    def _ask(self, bindings: Any, handle: Any, function: str, *others: Any) -> Any:
+        """Return the result of an NVML function, or None; `others`: arguments, or older names."""
+        older = [name for name in others if isinstance(name, str)]
+        try:
+            return getattr(bindings, function)(handle, *(o for o in others if o not in older))
+        except Exception as error:
+            if older:
+                return self._ask(bindings, handle, *older)
+            self.unread = rank_io.one_line(error)
+            return None
 
 
 class Link:

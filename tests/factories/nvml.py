@@ -61,6 +61,11 @@ def address(gpu: int) -> str:
     return f"{gpu // 16:04x}:{0x1B + gpu % 16 * 8:02x}:00"
 
 
+def uuid(gpu: int) -> str:
+    """Return the UUID of a GPU."""
+    return f"GPU-{gpu:08x}-0000-0000-0000-000000000000"
+
+
 #: The members of a structure that a line lists, if not all of them in their order.
 _MEMBERS = {
     "c_nvmlViolationTime_t": ("violationTime",),
@@ -112,7 +117,7 @@ def lines(chip: str, gpus: int) -> list[str]:
     for gpu in range(gpus):
         found += [
             *opened(gpu),
-            f"nvmlDeviceGetUUID {gpu} : 0 GPU-{gpu:08x}-0000-0000-0000-000000000000",
+            f"nvmlDeviceGetUUID {gpu} : 0 {uuid(gpu)}",
             f"nvmlDeviceGetSerial {gpu} : 0 16500000000{gpu:02d}",
         ]
     return found

@@ -666,6 +666,15 @@ class Cause(TextEnum):
     )
 
 
+#: NVML's return code for a GPU that needs a reset (nvml.h, NVML_ERROR_RESET_REQUIRED).
+RESET_REQUIRED = 16
+
+
+def driver_cause(code: int) -> Cause:
+    """Return the cause that an error of NVIDIA's driver for a GPU indicates, by NVML's code."""
+    return Cause.GPU_RESET_REQUIRED if code == RESET_REQUIRED else Cause.GPU_LOST
+
+
 _BY_TEXT = {cause.row.text: cause for cause in Cause}
 
 

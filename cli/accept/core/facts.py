@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from accept.core import causes
 from accept.core.model import Fact, Record
+from accept.core.text import plain
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -157,6 +158,9 @@ class Gpu:
     uncorrected_errors: int
     #: Programs that use it, as "PID NAME".
     processes: tuple[str, ...]
+    #: The error that the driver reports for it, and NVML's return code; empty and 0: none.
+    error: str = ""
+    error_code: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +186,8 @@ class Inventory:
     driver_answered: bool = True
     #: True if the inventory has a list of GPUs, even an empty one.
     gpus_listed: bool = False
+    #: Why the driver shows no GPU, or not all of them; empty: unknown.
+    driver_words: str = ""
     #: Number of NVIDIA GPUs on the PCI bus, even without a driver.
     gpus_on_bus: int = 0
     #: NVLink domain of its GPUs; empty: none that spans hosts; None: unknown.
@@ -218,6 +224,8 @@ def _gpu(gpu: Mapping[str, object]) -> Gpu:
         memory_used_mib=whole(gpu.get("memoryUsedMiB")),
         uncorrected_errors=whole(gpu.get("eccUncorrected")),
         processes=tuple(str(name)[:60] for name in items(gpu.get("processes"))),
+        error=plain(text(gpu.get("error")) or "", 200),
+        error_code=whole(gpu.get("errorCode")),
     )
 
 
@@ -244,6 +252,7 @@ def _inventory(value: object) -> Inventory | None:
         gpus=tuple(_gpu(gpu) for gpu in items(value.get("gpus")) if isinstance(gpu, dict)),
         driver_answered=value.get("gpus", ()) is not None,
         gpus_listed=isinstance(value.get("gpus"), list),
+        driver_words=plain(text(value.get("driverWords")) or "", 300),
         gpus_on_bus=whole(value.get("pciNvidia")),
         domain="" if domain is None else text(domain),
         nics=tuple(_nic(nic) for nic in items(value.get("nics")) if isinstance(nic, dict)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -254,6 +254,47 @@ def test_a_gpu_that_is_slow_only_with_the_others_is_reported_as_hot() -> None:
     assert (suspect.name, suspect.cause) == ("h1:3", "slow-outlier")
     assert "alone it is as fast as the others: heat or power" in suspect.why
     assert "thermal-hardware 80% of the time, 1200 MHz, 91 C" in suspect.why
+
+
+def limited(
+    reason: str, share: float, *, gpus: Collection[tuple[str, int]], samples: int = 20
+) -> dict[str, str]:
+    """Judge GPUs that are as fast as the others, some with a reason for a lower clock."""
+
+    def load(host: str, gpu: int) -> list[Fact]:
+        held = {reason: share if (host, gpu) in gpus else 0.0}
+        value = {"type": "bf16", "held": held, "looks": samples}
+        return [Fact(name="load", value=value, check="gemm", host=host, rank=gpu)]
+
+    return blamed(judged(records(facts=load)))
+
+
+@pytest.mark.parametrize(
+    ("reason", "share", "cause"),
+    [
+        ("power-brake", 0.1, "gpu-throttled"),
+        ("thermal-hardware", 0.1, "gpu-throttled"),
+        ("power-brake", 0.05, None),
+        ("power-cap", 1.0, None),
+        ("thermal-software", 1.0, None),
+        ("sync-boost", 1.0, None),
+        ("application-clocks", 1.0, "gpu-settings"),
+    ],
+)
+def test_a_clock_that_a_fault_limits_fails_at_any_speed(
+    reason: str, share: float, cause: str | None
+) -> None:
+    found = limited(reason, share, gpus={("h1", 3)})
+    assert found == ({} if cause is None else {"h1:3": cause})
+
+
+def test_one_sample_of_a_limit_may_be_chance() -> None:
+    assert limited("power-brake", 1.0, gpus={("h1", 3)}, samples=1) == {}
+
+
+def test_a_setting_that_most_gpus_have_accuses_nobody() -> None:
+    every = {(host, gpu) for host in HOSTS for gpu in range(GPUS)}
+    assert limited("application-clocks", 1.0, gpus=every) == {}
 
 
 def test_heat_is_not_reported_if_the_gpu_is_unknown() -> None:

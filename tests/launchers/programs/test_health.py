@@ -15,9 +15,10 @@ from typing import Any
 
 import pynvml
 import pytest
-from tests.factories import nvml
+from tests.factories import nvml, smi
 from tests.factories.paths import PROGRAMS
 
+import health_gpus
 from accept.core import record_protocol
 from accept.core.health_readings import reading_of
 
@@ -407,47 +408,54 @@ class TestGpus:
         assert found["devices"][-1]["levels"]["reasons"] == 4
         assert not any("clock reasons" in one["reason"] for one in found["unread"])
 
-    def test_clock_reasons_are_read_by_their_old_name_from_nvidia_smi(
-        self, root: Path, tmp_path: Path
-    ) -> None:
-        refuses = "case $1 in *clocks_event_reasons*) echo 'not a valid field'; exit 2 ;; esac"
-        env = self.smi(tmp_path, f"{refuses}\necho '{self.ROW}'")
-        assert health(root, env=env)["devices"][-1]["levels"]["reasons"] == 4
-
-    ROW = "0, 00000000:1B:00.0, 0, 2, 0, 2, [N/A], [N/A], 1, 0, 61, 512.10, 1980, 2619, 97, "
-    ROW += "0x0000000000000004, 5, 5, 8, 16, No, Yes, No, 66, Disabled, Enabled, "
-    ROW += "Exclusive_Process, 500.00, 700.00"
-
-    def smi(self, tmp_path: Path, text: str) -> dict[str, str]:
-        """Return an environment in which NVML fails and nvidia-smi runs these lines of sh."""
-        (tmp_path / "bin").mkdir()
-        program = tmp_path / "bin/nvidia-smi"
-        program.write_text(f"#!/bin/sh\n{text}\n")
-        program.chmod(0o755)
-        scenario = nvml.Scenario(tmp_path / "scenario", "h100", 1)
+    def by_smi(self, tmp_path: Path, root: Path, name: str) -> dict[str, Any]:
+        """Return the reading of a host without NVML, whose nvidia-smi prints a recording."""
+        scenario = nvml.Scenario(tmp_path / "scenario", "h100", 8)
         scenario.change("nvmlInit * : 18")
-        return {**scenario.env, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+        return health(root, env={**scenario.env, **smi.write(tmp_path / "bin", name)})
 
     def test_without_nvml_nvidia_smi_reports_fewer_counters(
         self, root: Path, tmp_path: Path
     ) -> None:
-        found = health(root, env=self.smi(tmp_path, f"echo '{self.ROW}'"))
-        one = found["devices"][-1]
-        assert one["counters"]["ecc-uncorrected"] == 2
-        assert (one["levels"]["remap-failure"], one["levels"]["reasons"]) == (1, 4)
-        assert (one["levels"]["pcie-width"], one["levels"]["remap-pending"]) == (8, 0)
-        modes = [one["levels"][name] for name in ("ecc", "mig", "compute-mode", "power-limit")]
-        assert modes == [0, 1, 3, 500]
+        found = self.by_smi(tmp_path, root, "healthy")
+        gpus = [one for one in found["devices"] if one["kind"] == "gpu"]
+        assert [one["pci"] for one in gpus] == [nvml.address(n) for n in range(8)]
+        assert all("errors" not in one for one in gpus)
+        levels = {k: v for k, v in LEVELS_OF_AN_H100.items() if k in gpus[0]["levels"]}
+        assert gpus[0]["levels"] == levels | {"power": 75.4}
+        assert "ecc-uncorrected" in found["read"]["gpu"]
         reason = f"NVLink, fabric, PCIe replays, time spent limited (NVML: {MISMATCH})"
         assert gap(reason) in found["unread"]
 
-    def test_without_nvml_and_nvidia_smi_the_gpus_are_unread(
-        self, root: Path, tmp_path: Path, h100: nvml.Scenario
+    def test_clock_reasons_are_read_by_their_old_name_from_nvidia_smi(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        h100.change("nvmlInit * : 999")
-        env = {**h100.env, "PATH": str(tmp_path)}
-        reason = "GPUs (NVML: Unknown Error; nvidia-smi printed no GPU)"
-        assert gap(reason, "gpus") in health(root, env=env)["unread"]
+        old = {name.replace("event_reasons", "throttle_reasons") for name in smi.columns()}
+        monkeypatch.setattr(smi, "columns", lambda: old)
+        cells = {health_gpus._OLD_COLUMNS.get(k, k): v for k, v in smi._CELLS.items()}
+        monkeypatch.setattr(smi, "_CELLS", cells)
+        assert self.by_smi(tmp_path, root, "healthy")["devices"][-1]["levels"]["reasons"] == 1
+
+    @pytest.mark.parametrize(
+        ("name", "code"),
+        [("lost", 15), ("reset", 16), ("unknown cells", 999), ("unknown, exit 0", 999)],
+    )
+    def test_a_fault_that_nvidia_smi_shows_is_one_of_its_gpu(
+        self, root: Path, tmp_path: Path, name: str, code: int
+    ) -> None:
+        found = self.by_smi(tmp_path, root, name)
+        (bad,) = [one for one in found["devices"] if "errors" in one]
+        assert (bad["name"], bad["pci"]) == ("3", nvml.address(3))
+        assert [error["code"] for error in bad["errors"]] == [code]
+        assert len([one for one in found["devices"] if one["kind"] == "gpu"]) == 8
+
+    def test_without_nvml_and_nvidia_smi_the_gpus_are_unread(
+        self, root: Path, tmp_path: Path
+    ) -> None:
+        found = self.by_smi(tmp_path, root, "mismatch")
+        (unread,) = [one for one in found["unread"] if one["devices"] == "gpus"]
+        assert MISMATCH in unread["reason"]
+        assert "Driver/library version mismatch" in unread["reason"]
 
     def test_with_a_hanging_driver_only_the_gpus_are_missing(
         self, root: Path, h100: nvml.Scenario

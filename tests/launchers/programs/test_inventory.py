@@ -2,81 +2,217 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
 import sys
+import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.factories import nvml, smi
 from tests.factories.paths import PROGRAMS
 
+import commands
+import gpu_inventory
+import health_gpus
+from accept.core.facts import inventories_of
+from accept.core.judge.consistency import gpu_problems
+from accept.core.model import Fact, PlannedMachine, Problem, Record
+
 PROGRAM = PROGRAMS / "inventory.py"
-CLUSTER = "9f4d6c0e-1b2a-4c3d-8e5f-0a1b2c3d4e5f"
-ZERO = "00000000-0000-0000-0000-000000000000"
+CLUSTER = "9f4d6c0e1b2a4c3d8e5f0a1b2c3d4e5f"
+DASHED = str(uuid.UUID(CLUSTER))
+ZERO = "0" * 32
 
 
-def inventory_fact(folder: Path, fabric: str) -> dict[str, Any]:
-    """Return the fact with an nvidia-smi that knows only the fabric of its GPUs."""
-    smi = folder / "nvidia-smi"
-    smi.write_text(f'#!/bin/sh\ncase $1 in *fabric*) printf "{fabric}" ;; *) exit 1 ;; esac\n')
-    smi.chmod(0o755)
-    path = f"{folder}:{os.environ['PATH']}"
+def inventory(*environments: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fact of the program in an environment."""
+    env = dict(os.environ)
+    for more in environments:
+        env |= more
     made = subprocess.run(
-        [sys.executable, str(PROGRAM)],
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, str(PROGRAM)], env=env, capture_output=True, text=True, check=True
     )
     value: dict[str, Any] = json.loads(made.stdout.partition("ACCEPT ")[2])["value"]
     return value
 
 
+@pytest.fixture
+def h100(tmp_path: Path) -> nvml.Scenario:
+    return nvml.Scenario(tmp_path / "scenario", "h100", 8)
+
+
+@pytest.fixture
+def no_nvml(tmp_path: Path) -> Mapping[str, str]:
+    scenario = nvml.Scenario(tmp_path / "none", "h100", 8)
+    scenario.change("nvmlInit * : 18")
+    return scenario.env
+
+
+def test_nvml_lists_the_gpus_with_their_processes(h100: nvml.Scenario) -> None:
+    h100.change(
+        "nvmlDeviceGetComputeRunningProcesses 5 : 0 77 1000",
+        "nvmlSystemGetProcessName * : 0 python",
+    )
+    found = inventory(h100.env, {"PATH": "/usr/bin:/bin"})
+    assert [gpu["index"] for gpu in found["gpus"]] == list(range(8))
+    gpu = found["gpus"][5]
+    assert gpu["processes"] == ["77 python"]
+    assert (gpu["uuid"], gpu["name"]) == (nvml.uuid(5), "NVIDIA H100 80GB HBM3")
+    assert (gpu["memoryMiB"], gpu["memoryUsedMiB"], gpu["eccUncorrected"]) == (81559, 0, 0)
+    assert (gpu["driver"], found["versions"]["cuda"]) == ("580.159.04", "13.0")
+    assert (gpu["pci"], gpu["serial"]) == (f"0000{nvml.address(5).upper()}.0", "1650000000005")
+    assert found["driverWords"] == ""
+
+
+def test_nvidia_smi_lists_the_same_gpus(
+    tmp_path: Path, h100: nvml.Scenario, no_nvml: Mapping[str, str]
+) -> None:
+    """Without its own fields for errors, both give the same list."""
+    shown = inventory(no_nvml, smi.write(tmp_path / "bin", "healthy"))
+    assert shown["gpus"] == inventory(h100.env)["gpus"]
+
+
+@pytest.mark.parametrize("handle", [{"handle": True}, {"handle": False}])
+@pytest.mark.parametrize("code", [15, 16, 999])
+def test_a_gpu_with_an_error_is_listed_with_it(
+    h100: nvml.Scenario, code: int, handle: dict[str, bool]
+) -> None:
+    h100.change(*nvml.failed(3, code, **handle))
+    found = inventory(h100.env)["gpus"]
+    assert [gpu.get("errorCode") for gpu in found] == [None] * 3 + [code] + [None] * 4
+
+
+def test_a_gpu_that_this_user_may_not_open_is_left_out(h100: nvml.Scenario) -> None:
+    h100.change("nvmlDeviceGetHandleByIndex 3 : 4")
+    assert [gpu["index"] for gpu in inventory(h100.env)["gpus"]] == [0, 1, 2, 4, 5, 6, 7]
+
+
 @pytest.mark.parametrize(
-    ("fabric", "domain"),
+    ("fabrics", "domain"),
     [
-        (f"{CLUSTER}, 7\\n{CLUSTER}, 7\\n", f"{CLUSTER}/7"),
+        ([f"3 0 0 7 {CLUSTER}"], f"{DASHED}/7"),
         # Inside one host alone, of two kinds, not yet registered, without such a fabric.
-        (f"{ZERO}, 0\\n{ZERO}, 0\\n", None),
-        (f"{CLUSTER}, 7\\n{CLUSTER}, 8\\n", None),
-        (f"{CLUSTER}, [N/A]\\n", None),
-        ("[N/A], [N/A]\\n", None),
+        ([f"3 0 0 0 {ZERO}"], None),
+        ([f"3 0 0 7 {CLUSTER}", f"3 0 0 8 {CLUSTER}"], None),
+        ([f"0 0 0 0 {ZERO}"], None),
     ],
 )
 def test_the_nvlink_domain_is_that_of_all_gpus(
-    tmp_path: Path, fabric: str, domain: str | None
+    h100: nvml.Scenario, fabrics: list[str], domain: str | None
 ) -> None:
-    assert inventory_fact(tmp_path, fabric)["domain"] == domain
+    for gpu, fabric in zip(("*", "1"), fabrics, strict=False):
+        h100.change(f"nvmlDeviceGetGpuFabricInfoV {gpu} : 0 {fabric}")
+    assert inventory(h100.env)["domain"] == domain
 
 
-def test_an_unknown_domain_is_left_out(tmp_path: Path) -> None:
-    assert "domain" not in inventory_fact(tmp_path, "")
+def test_an_unknown_domain_is_left_out(h100: nvml.Scenario) -> None:
+    h100.change("nvmlDeviceGetGpuFabricInfoV * : 3", "nvmlDeviceGetGpuFabricInfo * : 3")
+    assert "domain" not in inventory(h100.env)
 
 
-def test_a_domain_that_is_not_reported_in_time_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("program", ["NVML", "nvidia-smi"])
+def test_gpus_of_a_driver_that_does_not_answer_in_time_are_not_known(
+    tmp_path: Path, h100: nvml.Scenario, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
-    monkeypatch.syspath_prepend(str(PROGRAM.parent))
-    inventory = importlib.import_module("inventory")
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\nexec sleep 600\n")
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(inventory, "SECONDS", 0.1)
-    assert inventory.domain() == {}
+    h100.change("nvmlInit * : hang" if program == "NVML" else "nvmlInit * : 18")
+    hanging = tmp_path / "nvidia-smi"
+    hanging.write_text("#!/bin/sh\nexec sleep 600\n")
+    hanging.chmod(0o755)
+    for name, value in {**h100.env, "PATH": f"{tmp_path}:{os.environ['PATH']}"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(gpu_inventory, "SECONDS", 3)
+    found = gpu_inventory.gpus()
+    assert found.gpus is None
+    assert found.words.startswith(f"{program} does not answer")
 
 
-def test_the_permission_to_lock_memory_comes_from_the_kernel(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Stuck] = []
+
+    class Stuck(subprocess.Popen[bytes]):
+        def kill(self) -> None:
+            """Do nothing, like the kernel for a process in a driver."""
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Stuck)
+    with pytest.raises(subprocess.TimeoutExpired):
+        commands.run(0.1, "sleep", "600")
+    (process,) = started
+    assert process.poll() is None
+    process.terminate()
+    process.wait()
+
+
+def problems(found: dict[str, Any]) -> list[Problem]:
+    """Return the problems of a host with this inventory, on a machine with eight GPUs."""
+    record = Record(
+        step="inventory",
+        checks=("inventory",),
+        wave=0,
+        group=0,
+        hosts=("h0",),
+        facts=(Fact(name="inventory", value=found),),
+    )
+    inventories = inventories_of([record], ("h0",))
+    machine = PlannedMachine(name="h100", gpus=8, ranks=None)
+    return list(gpu_problems(inventories, machine, used=None, busy_ok=False, busy_mib=1024))
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "gpu", "words"),
+    [
+        ("healthy", None, None, ""),
+        ("MIG", None, None, ""),
+        ("lost", "gpu-lost", "3", "GPU is lost"),
+        ("unknown", "gpu-lost", None, "Unknown Error"),
+        ("unknown, exit 0", "gpu-lost", "3", "Unknown Error"),
+        ("reset", "gpu-reset-required", "3", "GPU requires reset"),
+        ("unknown cells", "gpu-lost", "3", "Unknown Error"),
+        ("unknown, no GPU", "gpu-missing", None, "Unknown Error"),
+        ("mismatch", "gpu-missing", None, "Driver/library version mismatch"),
+        ("no driver", "gpu-missing", None, "couldn't communicate with the NVIDIA driver"),
+        ("no permission", "gpu-missing", None, "Insufficient Permissions"),
+        ("no devices", "gpu-missing", None, "No devices were found"),
+    ],
+)
+def test_the_words_of_nvidia_smi_reach_the_verdict(
+    tmp_path: Path,
+    no_nvml: Mapping[str, str],
+    name: str,
+    cause: str | None,
+    gpu: str | None,
+    words: str,
+) -> None:
+    found = inventory(no_nvml, smi.write(tmp_path / "bin", name))
+    seen = problems(found | {"pciNvidia": 0})
+    assert [(one.cause, one.gpu) for one in seen] == ([(cause, gpu)] if cause else [])
+    assert all(words in one.message for one in seen)
+    assert {row["index"] for row in found["gpus"] if "error" not in row} == (
+        set() if cause == "gpu-missing" else set(range(8)) - ({3} if cause else set())
+    )
+
+
+def test_a_host_without_a_driver_has_no_gpus(tmp_path: Path) -> None:
+    assert inventory({"PATH": str(tmp_path)})["gpus"] == []
+
+
+def test_the_columns_are_those_of_nvidia_smi() -> None:
+    columns = {*gpu_inventory._COLUMNS, *health_gpus._SMI_COUNTERS, *health_gpus._SMI_LEVELS}
+    assert columns <= smi.columns()
+
+
+def test_the_permission_to_lock_memory_comes_from_the_kernel() -> None:
     held = next(
         int(line.split()[1], 16)
         for line in Path("/proc/self/status").read_text().splitlines()
         if line.startswith("CapEff:")
     )
     first = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
-    assert inventory_fact(tmp_path, "")["ipcLock"] is (first and bool(held & 1 << 14))
+    assert inventory()["ipcLock"] is (first and bool(held & 1 << 14))
 
 
 def test_a_host_without_python_counts_only_display_controllers_as_gpus(tmp_path: Path) -> None:

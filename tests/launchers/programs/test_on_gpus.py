@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories import nvml
 from tests.launchers.programs.fake_torch import fake_torch
 
 import exact_gemm
-import inventory
 import p2p_matrix
 import patterns
 import sampler
 import torch_io
 from gemm import lacking
+from health_host import pci_name
 from memory import Memory
 from rank_io import Ended, Identity, cause_of
 from train_options import MODELS
@@ -212,46 +212,80 @@ def test_gpus_have_the_numbers_of_nvidia_smi(
     assert torch_io.gpu_number(index, ME.local_rank) == number
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, uuid: str | None) -> Any:
-    """Return the NVML handle that is requested for cuda:2."""
-    nvml = SimpleNamespace(
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+@pytest.fixture
+def h100(tmp_path: Path) -> nvml.Scenario:
+    scenario = nvml.Scenario(tmp_path / "scenario", "h100", 8)
+    scenario.load()
+    return scenario
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, uuid: str | None) -> str:
+    """Return the address of the GPU that is opened for cuda:2."""
     imported(monkeypatch, fake_torch("2.3.0", uuid=uuid))
-    return sampler._open("cuda:2")[1]
+    bindings, handle = sampler._open("cuda:2")
+    return pci_name(bindings.nvmlDeviceGetPciInfo(handle).busId)
 
 
+@pytest.mark.usefixtures("h100")
 def test_a_gpu_is_opened_by_its_uuid(torch: pytest.MonkeyPatch) -> None:
     torch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    assert opened(torch, "12ab") == b"GPU-12ab"
+    assert opened(torch, nvml.uuid(6).removeprefix("GPU-")) == nvml.address(6)
 
 
+@pytest.mark.usefixtures("h100")
 def test_without_a_uuid_from_torch_a_gpu_is_opened_by_its_number(
     torch: pytest.MonkeyPatch,
 ) -> None:
-    assert opened(torch, None) == 2
+    assert opened(torch, None) == nvml.address(2)
 
 
-def link(torch: pytest.MonkeyPatch, *widths: int) -> dict[str, Any]:
+def link(torch: pytest.MonkeyPatch, h100: nvml.Scenario, *widths: int) -> dict[str, Any]:
     """Return the readings of a link with this many lanes each time."""
-    left = list(widths)
-    answers = {name: lambda _: 5 for name in sampler.LINK.values()}
-    answers["nvmlDeviceGetMaxPcieLinkWidth"] = lambda _: 16
-    answers["nvmlDeviceGetCurrPcieLinkWidth"] = lambda _: left.pop(0)
-    torch.setattr(sampler, "_open", lambda _: (SimpleNamespace(**answers), None))
+    imported(torch, fake_torch("2.3.0", uuid=None))
     found = sampler.Link("cuda:0")
-    for _ in widths:
+    for width in widths:
+        h100.change(f"nvmlDeviceGetCurrPcieLinkWidth * : 0 {width}")
         found.look()
     return found.seen
 
 
-def test_the_widest_reading_of_a_link_is_reported(torch: pytest.MonkeyPatch) -> None:
+def test_the_widest_reading_of_a_link_is_reported(
+    torch: pytest.MonkeyPatch, h100: nvml.Scenario
+) -> None:
     whole = {"width": 16, "width-max": 16, "generation": 5, "generation-max": 5}
-    assert link(torch, 4, 16, 16) == whole
-    assert link(torch, 8, 8) == {**whole, "width": 8}
+    assert link(torch, h100, 4, 16, 16) == whole
+    assert link(torch, h100, 8, 8) == {**whole, "width": 8}
+
+
+@pytest.mark.parametrize(
+    ("faults", "missing"),
+    [
+        ((), set()),
+        (("nvmlDeviceGetCurrentClocksEventReasons * : 13",), set()),
+        (("nvmlDeviceGetPowerUsage * : 3",), {"W"}),
+        (("nvmlDeviceGetClockInfo * : 3",), {"MHz"}),
+        (("nvmlDeviceGetTemperature * : 999",), {"C"}),
+        (
+            (
+                "nvmlDeviceGetCurrentClocksEventReasons * : 13",
+                "nvmlDeviceGetCurrentClocksThrottleReasons * : 3",
+            ),
+            {"looks", "held"},
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_sampled_costs_no_other(
+    torch: pytest.MonkeyPatch, h100: nvml.Scenario, faults: tuple[str, ...], missing: set[str]
+) -> None:
+    h100.change(*faults)
+    imported(torch, fake_torch("2.3.0", uuid=None))
+    found = sampler.Sampler("cuda:0")
+    bindings, handle = sampler._open("cuda:0")
+    for _ in range(2):
+        found._look(bindings, handle)
+    summary = found.summary()
+    assert {"MHz", "W", "C", "looks", "held"} - summary.keys() == missing
+    assert ("unread" in summary) == bool(missing)
 
 
 def test_an_unreadable_link_is_reported_with_the_reason(torch: pytest.MonkeyPatch) -> None:
@@ -264,48 +298,11 @@ def test_an_unreadable_link_is_reported_with_the_reason(torch: pytest.MonkeyPatc
     assert "pynvml" in found.seen["unread"]
 
 
+@pytest.mark.usefixtures("h100")
 def test_no_gpu_is_opened_by_a_number_that_may_differ(torch: pytest.MonkeyPatch) -> None:
     torch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     with pytest.raises(LookupError, match="UUID"):
         opened(torch, None)
-
-
-# -- a driver that is slow -----------------------------------------------------------------------
-
-
-def smi(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
-    """Write a fake nvidia-smi with these lines of sh."""
-    program = folder / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{text}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-
-
-def test_gpus_of_a_driver_that_does_not_answer_in_time_are_not_known(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    smi(monkeypatch, tmp_path, "exec sleep 600")
-    monkeypatch.setattr(inventory, "SECONDS", 0.05)
-    assert inventory.gpus() is None
-    assert inventory.versions()["cuda"] is None
-
-
-def test_gpus_are_listed_with_their_processes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    gpu = "0, GPU-12ab, NVIDIA H200, 143771, 4, 570.1, 0, 00000000:1B:00.0, 165"
-    apps = "*compute-apps*) echo 'GPU-12ab, 77, python' ;;"
-    smi(monkeypatch, tmp_path, f"case $1 in {apps} *) echo '{gpu}' ;; esac")
-    (one,) = inventory.gpus() or []
-    assert (one["index"], one["memoryMiB"], one["processes"]) == (0, 143771, ["77 python"])
-    assert (one["pci"], one["serial"]) == ("00000000:1B:00.0", "165")
-
-
-def test_a_host_without_a_driver_has_no_gpus(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert inventory.gpus() == []
 
 
 # -- GPUs that take one process only -------------------------------------------------------------

@@ -7,8 +7,10 @@ Its program prints one fact `inventory` on every host. The value has these keys 
     cpus               number of CPUs available to the run
     memoryBytes        bytes
     gpus               list of {index, uuid, serial, name, memoryMiB, memoryUsedMiB, driver,
-                       eccUncorrected, pci, processes: list of "PID NAME"}; null: nvidia-smi did
-                       not answer in time
+                       eccUncorrected, pci, processes: list of "PID NAME", error, errorCode};
+                       `error` is what the driver reports for a GPU, with NVML's return code; null:
+                       the driver did not answer in time
+    driverWords        why the driver shows no GPU, or not all; empty: it shows them
     domain             name of the NVLink domain of its GPUs; null: no domain spans hosts; missing:
                        not known
     pciNvidia          number of NVIDIA GPUs on the PCI bus, even without a driver

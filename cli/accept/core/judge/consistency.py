@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from accept.core.causes import Cause
+from accept.core.causes import Cause, driver_cause
 from accept.core.facts import DIGEST, Digest, Gpu, Inventory
 from accept.core.judge.completeness import device_label
 from accept.core.judge.evidence import Evidence
@@ -58,16 +58,18 @@ def gpu_problems(
         required, expected = given, f"the run requested {given}"
     for host, inventory in inventories.items():
         if not inventory.driver_answered:
-            text = "nvidia-smi did not answer in time; does it hang, or is persistence mode off?"
+            text = inventory.driver_words or "nvidia-smi did not answer in time"
+            text += "; does the driver hang, or is persistence mode off?"
             yield Problem(cause=Cause.GPU_UNUSABLE, message=text, host=host)
             continue
         gpus, on_bus = inventory.gpus, inventory.gpus_on_bus
+        words = f" ({inventory.driver_words})" if inventory.driver_words else ""
         if given is None and on_bus > len(gpus):
             text = f"the PCI bus has {count(on_bus, 'NVIDIA GPU')}, and the driver shows "
-            yield Problem(cause=Cause.GPU_UNUSABLE, message=f"{text}{len(gpus)}", host=host)
+            yield Problem(cause=Cause.GPU_UNUSABLE, message=f"{text}{len(gpus)}{words}", host=host)
         if len(gpus) < required:
             shown = count(len(gpus), "GPU") if gpus else "no GPU"
-            text = f"the host shows {shown}, and {expected}"
+            text = f"the host shows {shown}, and {expected}{words}"
             yield Problem(cause=Cause.GPU_MISSING, message=text, host=host)
         for index, gpu in enumerate(gpus):
             yield from _gpu_problems(host, gpu, machine, owner)
@@ -81,6 +83,11 @@ def _gpu_problems(
 ) -> Iterator[Problem]:
     """Yield the problems of one GPU. `owner` maps the UUIDs seen so far to their hosts."""
     name, uuid, errors = gpu.index, gpu.uuid, gpu.uncorrected_errors
+    if gpu.error:
+        cause = driver_cause(gpu.error_code)
+        where = f" at {gpu.pci}" if gpu.pci else ""
+        text = f"the driver reports {gpu.error!r} for GPU {name}{where}"
+        yield Problem(cause=cause, message=text, host=host, gpu=None if name == "?" else name)
     if uuid:
         if uuid in owner:
             text = f"GPU {uuid} was seen on {owner[uuid]} already"
@@ -202,7 +209,7 @@ def _properties(inventory: Inventory) -> dict[str, str | None]:
         "kernel": inventory.kernel,
         "memlock": inventory.memlock,
     }
-    if gpus:
+    if gpus := tuple(gpu for gpu in gpus if not gpu.error):
         properties["GPU name"] = _each(gpu.name and gpu.name[:80] for gpu in gpus)
         properties["GPU driver"] = _each(gpu.driver for gpu in gpus)
         properties["GPU memoryMiB"] = _each(gpu.memory_mib for gpu in gpus)

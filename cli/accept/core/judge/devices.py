@@ -182,8 +182,18 @@ def _wrong(devices: Sequence[Device], measured: Measured) -> Iterator[Problem]:
                 yield _problem(cause, device, f"computed {elements} ({name})")
 
 
-def limited_clocks(devices: Iterable[Device], check: str) -> Iterator[Problem]:
-    """Yield the devices whose clock was limited by a fault during their measurements."""
+def limited_clocks(devices: Sequence[Device], check: str) -> Iterator[Problem]:
+    """Yield the devices whose clock was limited by a fault during their measurements.
+
+    A setting that at least half of the devices have is one of the site.
+    """
+    found = list(_limited_clocks(devices, check))
+    settings = sum(problem.cause is Cause.GPU_SETTINGS for problem in found)
+    shared = 2 * settings >= len(devices)
+    yield from (p for p in found if not (shared and p.cause is Cause.GPU_SETTINGS))
+
+
+def _limited_clocks(devices: Iterable[Device], check: str) -> Iterator[Problem]:
     for device in devices:
         loads = [
             load

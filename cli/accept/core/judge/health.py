@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from accept.core.causes import Cause
+from accept.core.causes import Cause, driver_cause
 from accept.core.health_readings import (
     HEALTH_CHANGE,
     HEALTH_TOTAL,
@@ -135,8 +135,6 @@ PROHIBITED, EXCLUSIVE = 2, (1, 3)
 NVLINK_RATIOS = {"nvlink-effective-ber": 1e-12, "nvlink-symbol-ber": 0.0}
 #: Kind of a device -> the cause that its disappearance indicates.
 _GONE = {DeviceKind.GPU: Cause.GPU_MISSING, DeviceKind.RDMA: Cause.LINK_DOWN}
-#: NVML's return code for a GPU that needs a reset (nvml.h, NVML_ERROR_RESET_REQUIRED).
-_RESET_REQUIRED = 16
 #: Xids that faulty programs cause on healthy GPUs: the list of NVIDIA's device plugin
 #: for Kubernetes (NVIDIA/k8s-device-plugin, "Application errors: the GPU should still be healthy").
 #: A killed step causes Xid 45.
@@ -281,7 +279,7 @@ def _is_judged(change: Change, title: str) -> bool:
 def driver_faults(errors: Sequence[DriverError]) -> Iterator[tuple[Cause, str]]:
     """Yield the cause and a text for each error that the driver reports for a GPU."""
     for error in errors:
-        cause = Cause.GPU_RESET_REQUIRED if error.code == _RESET_REQUIRED else Cause.GPU_LOST
+        cause = driver_cause(error.code)
         names = ", ".join(plain(name, 40) for name in error.readings[:3])
         more = f" and {len(error.readings) - 3} more" if len(error.readings) > 3 else ""
         yield (
@@ -323,9 +321,9 @@ def _event_problems(sweep: Sweep, event: tuple[str, ...]) -> Iterator[Problem]:
     title, kind, code, fatal, pci = event if len(event) == 5 else ("", "", "", "", "")
     if kind == "lost":
         where = title or f"the GPU at {pci}"
-        is_reset = decimal(code) == _RESET_REQUIRED
-        cause = Cause.GPU_RESET_REQUIRED if is_reset else Cause.GPU_LOST
-        text = "a GPU that needs a reset" if is_reset else "a GPU that the driver has lost"
+        cause = driver_cause(decimal(code) or 0)
+        needs_reset = cause is Cause.GPU_RESET_REQUIRED
+        text = "a GPU that needs a reset" if needs_reset else "a GPU that the driver has lost"
         yield device_problem(cause, sweep.host, where, _sentence(sweep, where, [text]))
     elif kind == "xid" and decimal(code) not in APPLICATION_XIDS:
         where = title or f"the GPU at {pci}"

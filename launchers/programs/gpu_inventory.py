@@ -1,0 +1,234 @@
+"""List the GPUs of this host with NVML (pynvml), or else with nvidia-smi.
+
+As a program, print what NVML reports as JSON. `gpus` starts it as one, because a call of a driver
+that hangs never returns.
+
+A GPU is {index, uuid, name, memoryMiB, memoryUsedMiB, driver, eccUncorrected, pci, serial,
+processes: list of "PID NAME", error, errorCode}; unknown values are None. A GPU for which the
+driver reports an error has `error` and NVML's `errorCode`, and may lack all other values.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import commands
+import nvml
+
+#: Time limit of a program in seconds. Without persistence mode the driver first starts all GPUs of
+#: the host, which takes half a minute or more.
+SECONDS = 90
+#: Column of `nvidia-smi --query-gpu` -> key.
+_COLUMNS = {
+    "index": "index",
+    "uuid": "uuid",
+    "name": "name",
+    "memory.total": "memoryMiB",
+    "memory.used": "memoryUsedMiB",
+    "driver_version": "driver",
+    "ecc.errors.uncorrected.volatile.total": "eccUncorrected",
+    "pci.bus_id": "pci",
+    "serial": "serial",
+}
+_NUMBERS = {"index", "memoryMiB", "memoryUsedMiB", "eccUncorrected"}
+#: What nvidia-smi prints for a value that it could not read because of a fault -> NVML's code.
+_FAULTS = {"[GPU requires reset]": 16, "[GPU is lost]": 15, "[Unknown Error]": 999}
+#: The line of nvidia-smi for a GPU that it cannot open, in the forms of several releases.
+_UNOPENED = re.compile(
+    r"Unable to determine the device handle for GPU ?(?:(?P<index>\d{1,3}):)? ?"
+    r"(?P<pci>[0-9A-Fa-f]{3,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)?:? ?(?P<error>.+)"
+)
+_MIB = 1 << 20
+
+
+class Found(NamedTuple):
+    """The GPUs of a host. `gpus` is None if the driver did not answer in time."""
+
+    gpus: list[dict[str, Any]] | None
+    #: NVLink fabric of each GPU, as (cluster, clique); None: unknown.
+    fabrics: list[tuple[str, str]] | None = None
+    #: Newest CUDA that the driver supports, such as "13.0"; "": unknown.
+    cuda: str = ""
+    #: Why the driver shows no GPU, or not all; "" if it does.
+    words: str = ""
+
+
+def gpus() -> Found:
+    """Return the driver's GPUs, from NVML if it works."""
+    try:
+        ran = commands.run(SECONDS, sys.executable, __file__)
+        listed: dict[str, Any] = {"words": f"NVML: {last(ran.err)}"}
+        if ran.exit == 0:
+            listed = json.loads(ran.out)
+        if "gpus" in listed:
+            fabrics = [(cluster, clique) for cluster, clique in listed["fabrics"]]
+            return Found(listed["gpus"], fabrics, listed["cuda"])
+        return _by_smi(listed["words"])
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        words = str(error)
+        if isinstance(error, subprocess.TimeoutExpired):
+            program = "NVML" if __file__ in error.cmd else "nvidia-smi"
+            words = f"{program} does not answer in {error.timeout:.0f} s"
+        return Found(None, words=words)
+
+
+def last(text: str) -> str:
+    """Return the last line of a text."""
+    return text.strip().rpartition("\n")[2][:200]
+
+
+# nvidia-smi
+
+
+def smi(query: str, columns: Sequence[str]) -> tuple[list[list[str]], str]:
+    """Return the rows of an nvidia-smi query, and its other lines, whatever its exit status.
+
+    With one lost GPU it prints rows for the others. Raises subprocess.TimeoutExpired.
+    """
+    options = (f"--query-{query}={','.join(columns)}", "--format=csv,noheader,nounits")
+    ran = commands.run(SECONDS, "nvidia-smi", *options)
+    rows, words = [], []
+    for line in ran.out.splitlines():
+        for row in csv.reader(io.StringIO(line), skipinitialspace=True):
+            if len(row) == len(columns):
+                rows.append(row)
+            elif line.strip():
+                words.append(line.strip())
+    return rows, "; ".join([*words, *filter(str.strip, ran.err.splitlines())])[:400]
+
+
+def fault(text: str) -> int | None:
+    """Return NVML's code for a value that nvidia-smi could not read because of a fault."""
+    return _FAULTS.get(text)
+
+
+def unopened(words: str) -> list[dict[str, Any]]:
+    """Return the GPUs that nvidia-smi could not open, from its lines."""
+    found = []
+    for part in words.split("; "):
+        if match := _UNOPENED.search(part):
+            error = match["error"].strip()
+            gpu: dict[str, Any] = {"pci": match["pci"], "error": error}
+            gpu["errorCode"] = 15 if "lost" in error else 999
+            found.append(gpu | ({"index": int(match["index"])} if match["index"] else {}))
+    return found
+
+
+def _by_smi(why: str) -> Found:
+    rows, words = smi("gpu", list(_COLUMNS))
+    found = [_row(row) for row in rows] + [{"processes": []} | gpu for gpu in unopened(words)]
+    apps, _ = smi("compute-apps", ["gpu_uuid", "pid", "process_name"]) if rows else ([], "")
+    by_uuid = {gpu["uuid"]: gpu for gpu in found if gpu.get("uuid")}
+    for uuid, pid, name in apps:
+        if uuid in by_uuid:
+            by_uuid[uuid]["processes"].append(f"{pid} {name}"[:100])
+    fabric, _ = smi("gpu", ["fabric.clusterUuid", "fabric.cliqueId"])
+    fabrics = [(cluster, clique) for cluster, clique in fabric] if fabric else None
+    cuda = re.search(r"CUDA Version: *(\S+)", commands.run(SECONDS, "nvidia-smi").out)
+    return Found(found, fabrics, cuda[1] if cuda else "", f"{why}; nvidia-smi: {words or 'no GPU'}")
+
+
+def _row(row: Sequence[str]) -> dict[str, Any]:
+    gpu: dict[str, Any] = {"processes": []}
+    for key, text in zip(_COLUMNS.values(), row, strict=True):
+        gpu[key] = None
+        if (code := fault(text)) is not None:
+            gpu |= {"error": text.strip("[]"), "errorCode": code}
+        elif text and not text.startswith("["):
+            gpu[key] = int(float(text)) if key in _NUMBERS else text
+    return gpu
+
+
+# NVML
+
+
+def by_nvml() -> dict[str, Any]:
+    """Return the keys `gpus`, `fabrics` and `cuda`, or `words` if NVML does not work."""
+    try:
+        bindings = nvml.load()
+    except ImportError:
+        return {"words": "no pynvml"}
+    try:
+        bindings.nvmlInit()
+        count = bindings.nvmlDeviceGetCount()
+        driver = nvml.text(bindings.nvmlSystemGetDriverVersion())
+    except bindings.NVMLError as error:
+        return {"words": f"NVML: {error}"}
+    listed, fabrics = [], []
+    for index in range(count):
+        gpu = _gpu(bindings, index, driver)
+        if gpu is not None:
+            listed.append(gpu)
+            fabrics += gpu.pop("fabric", [])
+    try:
+        version = bindings.nvmlSystemGetCudaDriverVersion()
+        cuda = f"{version // 1000}.{version % 1000 // 10}"
+    except (bindings.NVMLError, TypeError):
+        cuda = ""
+    return {"gpus": listed, "fabrics": fabrics, "cuda": cuda}
+
+
+def _gpu(bindings: Any, index: int, driver: str) -> dict[str, Any] | None:
+    """Return a GPU; None if this user may not open it."""
+    gpu: dict[str, Any] = {**dict.fromkeys(_COLUMNS.values()), "index": index, "processes": []}
+    handle: Any = None
+
+    def ask(function: str, *arguments: Any, then: Callable[[Any], Any] = lambda v: v) -> Any:
+        try:
+            return then(getattr(bindings, function)(*arguments))
+        # Also errors of the bindings: an unknown value is None.
+        except Exception as error:
+            code = nvml.fault(error)
+            if code is not None:
+                gpu.setdefault("error", str(error)[:200])
+                gpu.setdefault("errorCode", code)
+            return None
+
+    handle = ask("nvmlDeviceGetHandleByIndex", index)
+    if handle is None:
+        return gpu if "error" in gpu else None
+    memory = ask("nvmlDeviceGetMemoryInfo", handle)
+    gpu |= {
+        "uuid": ask("nvmlDeviceGetUUID", handle, then=nvml.text),
+        "name": ask("nvmlDeviceGetName", handle, then=nvml.text),
+        "memoryMiB": None if memory is None else memory.total // _MIB,
+        "memoryUsedMiB": None if memory is None else memory.used // _MIB,
+        "driver": driver,
+        "eccUncorrected": ask("nvmlDeviceGetTotalEccErrors", handle, 1, 0),
+        "pci": ask("nvmlDeviceGetPciInfo", handle, then=lambda info: nvml.text(info.busId)),
+        "serial": ask("nvmlDeviceGetSerial", handle, then=nvml.text),
+    }
+    for process in ask("nvmlDeviceGetComputeRunningProcesses", handle) or ():
+        name = ask("nvmlSystemGetProcessName", process.pid, then=nvml.text)
+        gpu["processes"].append(f"{process.pid} {name or ''}".strip()[:100])
+    fabric = nvml.fabric(bindings, handle)
+    if fabric is not None:
+        gpu["fabric"] = [fabric]
+    return gpu
+
+
+def domain(fabrics: Sequence[tuple[str, str]] | None) -> Mapping[str, str | None]:
+    """Return the key of the NVLink domain of all GPUs here; None if it ends at this host.
+
+    Return an empty dictionary if that is unknown.
+
+    NCCL treats GPUs as connected if they report the same cluster, not zero, and the same clique:
+    https://github.com/NVIDIA/nccl/blob/192610c9321b23deb0fad81cf51b99bc06849e85/src/mnnvl.cc
+    """
+    domains = set(fabrics or ())
+    if len(domains) != 1:
+        return {"domain": None} if domains else {}
+    ((cluster, clique),) = domains
+    known = re.fullmatch("[0-9a-f-]{36}", cluster) and re.search("[1-9a-f]", cluster)
+    return {"domain": f"{cluster}/{clique}" if known and clique.isdigit() else None}
+
+
+if __name__ == "__main__":
+    print(json.dumps(by_nvml()))
