@@ -24,6 +24,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+#: The fixtures `dist`, `wheel` and `installed`.
+pytest_plugins = ("tests.factories.release",)
+
 CLUSTER = Path(__file__).parent / "cluster"
 PROMISES = Path(__file__).parent / "promises"
 #: Groups of tests that share one Kubernetes cluster, the memory for many hosts, or a built wheel,
@@ -38,6 +41,7 @@ _GROUPS = {
     "tests/cluster/test_kube_leaves_nothing.py": "pods-3",
     "tests/cluster/": "hosts",
     "tests/repository/test_wheel.py": "wheel",
+    "tests/promises/test_docs.py": "wheel",
 }
 #: Maximum number of names listed for one reason.
 _NAMES_SHOWN = 5

@@ -142,29 +142,6 @@ def test_every_command_that_is_shown_exists_with_its_options(page: str, text: st
         assert stages <= set(dockerfile.stages())
 
 
-def _harmless(text: str) -> bool:
-    words = text.split()
-    asks = (words[1] in ("list", "show", "schema") and "last" not in words) or (
-        "--dry-run" in words and "--machine" in words
-    )
-    return words[0] == "accept" and asks and not re.search(r"\b[A-Z]{3,}\b", text)
-
-
-@pytest.mark.parametrize(
-    ("page", "text"), [one for one in COMMANDS if _harmless(str(one.values[1]))]
-)
-def test_commands_that_only_read_run_as_shown(
-    page: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    for name, content in examples(page).items():
-        (tmp_path / name).write_text(content)
-    done = accept(*shlex.split(text.partition(" > ")[0])[1:])
-    assert done.code == 0, done.err
-    assert done.out
-
-
 #: Commands that need no cluster, no hosts and no run.
 ALONE = {"render", "drill", "list", "show", "schema", "chart", "help"}
 
@@ -252,6 +229,12 @@ def test_the_page_on_drills_lists_every_fault_and_its_causes() -> None:
         words = set(re.findall(r"`([^`]+)`", text))
         assert (FAULTS["slow"].causes if words == {"slow"} else words) == FAULTS[name].causes
         assert FAULTS[name].causes <= {*causes.Cause}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_tutorial_ends_with_what_next(page: Path) -> None:
+    if page.parent.name == "tutorials":
+        assert re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE)[-1] == "What next"
 
 
 class TestReadme:

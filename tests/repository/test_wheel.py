@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import tarfile
 import zipfile
 from hashlib import sha256
@@ -13,88 +10,19 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.factories.clock import PATIENCE
 from tests.factories.helm import call
 from tests.factories.paths import ROOT
+from tests.factories.release import run, tracked
 
 from accept import __version__
 from accept.plan.bundle import code as read_code
 from accept.plan.chart import chart_folder
 from accept.plan.node_code import chart_files
 
-#: The pinned uv, which `make setup-dev` installs there.
-UV = ROOT / ".tools" / "bin" / "uv"
 #: The folders that are shipped inside the package.
 FOLDERS = ("chart", "launchers", "values")
-OUR_VARIABLES = ("PYTHONPATH", "VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")
 
 pytestmark = pytest.mark.real
-
-
-def run(*command: str | Path, cwd: Path) -> str:
-    """Run a command outside the checkout's own environment; return its stdout."""
-    env = {name: value for name, value in os.environ.items() if name not in OUR_VARIABLES}
-    done = subprocess.run(
-        [str(part) for part in command],
-        check=False,
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
-
-
-def tracked(*folders: str) -> dict[str, Path]:
-    """Return the files of `folders` that belong to the project, by their path in it."""
-    listed = run("git", "ls-files", "-z", "-co", "--exclude-standard", *folders, cwd=ROOT)
-    return {name: ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()}
-
-
-def release(folder: Path) -> Path:
-    """Build the files of a release from a copy of the project; return their folder."""
-    copy = folder / "copy"
-    for name, path in tracked(".").items():
-        target = copy / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(path.read_bytes())
-        target.chmod(path.stat().st_mode)
-    (copy / ".tools").symlink_to(UV.parents[1].resolve())
-    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    run("git", "init", "--quiet", cwd=copy)
-    run("git", "add", "--all", cwd=copy)
-    run("git", *identity, "commit", "--quiet", "--message=copy", cwd=copy)
-    run("bash", ".ci/release", "files", cwd=copy)
-    return copy / "dist"
-
-
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return release(tmp_path_factory.mktemp("dist"))
-
-
-@pytest.fixture(scope="module")
-def wheel(dist: Path) -> Path:
-    (wheel,) = dist.glob("gpu_accept-*-py3-none-any.whl")
-    return wheel
-
-
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create an environment with the wheel, without a network and without access to the checkout.
-
-    Its dependencies are the locked ones, from the cache of uv, which `make setup-dev` fills.
-    """
-    home = tmp_path_factory.mktemp("installed")
-    locked = ("--quiet", "--offline", "--locked", "--no-dev", "--no-install-project")
-    project = ("--project", ROOT, "--python", sys.executable)
-    run("env", f"UV_PROJECT_ENVIRONMENT={home / 'env'}", UV, "sync", *locked, *project, cwd=home)
-    only = ("--quiet", "--offline", "--no-deps", "--python", home / "env")
-    run(UV, "pip", "install", *only, wheel, cwd=home)
-    return home
 
 
 def test_the_wheel_holds_every_file_of_the_data_folders_unchanged(wheel: Path) -> None:
@@ -182,39 +110,11 @@ def test_both_commands_work_outside_a_checkout(installed: Path) -> None:
         assert example == (ROOT / "values" / "site.example.yaml").read_text()
 
 
-def test_everything_that_users_read_is_in_the_wheel(installed: Path) -> None:
-    accept = installed / "env" / "bin" / "accept"
-    for words in (
-        ("show", "cause", "slow-outlier"),
-        ("show", "error", "E-USAGE"),
-        ("list", "errors"),
-        ("schema", "site"),
-        ("show", "site", "example"),
-        ("show", "machine", "a4-highgpu-8g"),
-        ("show", "suite", "standard"),
-    ):
-        assert run(accept, *words, cwd=installed)
-
-
-def test_the_demo_is_in_the_wheel(installed: Path) -> None:
-    runs = f"ACCEPT_RUNS={installed / 'runs'}"
-    accept = installed / "env" / "bin" / "accept"
-    shown = run("env", runs, accept, "demo", "--json", cwd=installed)
-    assert json.loads(shown)["state"] == "degraded"
-    assert (installed / "runs" / "demo" / "report.html").is_file()
-
-
 def test_the_machines_are_found_outside_a_checkout(installed: Path) -> None:
     listed = run(installed / "env" / "bin" / "accept", "list", "machines", cwd=installed)
     assert {path.stem for path in (ROOT / "values" / "machines").glob("*.yaml")} <= {
         word for line in listed.splitlines() for word in line.split()[:1]
     }
-
-
-def test_a_run_can_be_rendered_outside_a_checkout(installed: Path) -> None:
-    accept = installed / "env" / "bin" / "accept"
-    run(accept, "render", "--machine", "cpu", "--nodes", "1", "--out", "plan", cwd=installed)
-    assert list((installed / "plan" / "rendered" / "steps").glob("*.sh"))
 
 
 def test_the_chart_is_found_outside_a_checkout(installed: Path) -> None:

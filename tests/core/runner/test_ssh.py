@@ -91,7 +91,7 @@ def test_a_cancelled_command_leaves_nothing_open_when_the_event_loop_is_closed(
     pid = tmp_path / "pid"
 
     async def cancel() -> None:
-        keep = f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 60"
+        keep = f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 600"
         command = f"setsid sh -c '{keep}' & exec sleep 60"
         running = asyncio.create_task(run(["/bin/sh", "-c", command], timeout=PATIENCE))
         while not pid.exists():
