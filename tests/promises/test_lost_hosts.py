@@ -21,6 +21,7 @@ from tests.promises.pool import Kind, PooledRun, runs
 
 from accept.commands.explain import explain
 from accept.commands.judge import Judged, judge_path
+from accept.commands.retest import compared
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.facts import LEFT_OUT_HOST
@@ -192,6 +193,12 @@ def test_an_absent_host_is_bad_and_the_others_stay_good(run: PooledRun | int, ca
     limit = len(after.bad)
     assert tolerated(verdict, limit - 1).exit == 3
     assert (tolerated(verdict, limit).exit, tolerated(verdict, limit).accepted) == (0, True)
+    if judged.verdict.state is State.PASS:
+        # The run on all hosts is like a retest after the repair.
+        first = replace(judged, verdict=verdict)
+        result = compared(first, judged, verdict.suspects)
+        assert [one.outcome for one in result.suspects] == ["closed"]
+        assert (result.exit, result.accepted) == (0, True), result.reason
 
 
 @pytest.mark.parametrize("run", _RUNS)

@@ -395,7 +395,7 @@ async def _execute_plan(state: Run, launch: Launch) -> None:
             events.report(Event(event=EventKind.STEP_KEPT, step=step.id))
             continue
         evidence.write_step(state.evidence, number, len(state.plan.steps))
-        await sweep(state, watch, number, final=False)
+        await _sweep(state, watch, number)
         await copies.send()
         if step.if_open and not is_open(state.plan, step, state.records, checks=REGISTRY):
             say(f"[{position}] {step.id} is left out: earlier steps left no question")
@@ -411,8 +411,20 @@ async def _execute_plan(state: Run, launch: Launch) -> None:
     # A dying host can make the last step fail and still answer right afterwards.
     if _last_step_failed_unexplained(state):
         await asyncio.sleep(_DYING_SECONDS)
-    await sweep(state, watch, len(state.plan.steps) + 1, final=True)
+    await _sweep(state, watch, len(state.plan.steps) + 1)
     await copies.send()
+
+
+async def _sweep(state: Run, watch: Watch, number: int) -> None:
+    """Read the hosts before step `number`, or after the last one.
+
+    Only then, the loss of a host may be noticed that ended executions of the step before.
+    """
+    steps, lost = state.plan.steps, len(state.lost)
+    await sweep(state, watch, number, final=number > len(steps))
+    if len(state.lost) > lost and number > 1:
+        own = [record for record in state.records if record.step == steps[number - 2].id]
+        await _measure_without_lost(state, steps[number - 2], own)
 
 
 def _last_step_failed_unexplained(state: Run) -> bool:
@@ -557,11 +569,7 @@ async def _execute(state: Run, step: Step, position: str) -> None:
     events.report(Event(event=EventKind.STEP_BEGAN, step=step.id, waves=len(plan_waves)))
     records: list[Record] = []
     await _execute_waves(state, step, plan_waves, records)
-    measured = 0
-    while _lost_together(state, step, records[measured:]) and state.alive():
-        measured = len(records)
-        say(f"  {step.id}: measuring the other hosts without the lost ones")
-        await _execute_waves(state, step, _waves(state, step), records, again=True)
+    await _measure_without_lost(state, step, records)
     while repeated_waves := waves_again(
         state.plan,
         step,
@@ -628,11 +636,27 @@ def _waves(state: Run, step: Step) -> tuple[Wave, ...]:
     )
 
 
-def _lost_together(state: Run, step: Step, records: Sequence[Record]) -> bool:
-    """Return True if a lost host ended executions that measure the other hosts nowhere else."""
+async def _measure_without_lost(state: Run, step: Step, records: list[Record]) -> None:
+    """Measure hosts again that were measured only together with a lost one, and add to `records`.
+
+    Stop if that loses no other host.
+    """
+    known = -1
+    while len(state.lost) > known and _lost_others(state, step, records):
+        known = len(state.lost)
+        say(f"  {step.id}: measuring the other hosts without the lost ones")
+        await _execute_waves(state, step, _waves(state, step), records, again=True)
+
+
+def _lost_others(state: Run, step: Step, records: Sequence[Record]) -> bool:
+    """Return True if a lost host ended executions, and other hosts have no good one."""
     if step.groups.of_pairs or step.groups is GroupKind.EACH:
         return False
-    return any(r.exit != 0 and not state.lost.keys().isdisjoint(r.hosts) for r in records)
+    bad = [record for record in records if events.is_bad(record)]
+    measured = {host for record in records if record not in bad for host in record.hosts}
+    return any(not state.lost.keys().isdisjoint(record.hosts) for record in bad) and any(
+        host.name not in measured for host in state.alive()
+    )
 
 
 def _shown_hosts(hosts: Sequence[str]) -> str:

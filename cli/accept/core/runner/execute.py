@@ -7,7 +7,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -178,9 +178,13 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
 
 def _failed_launch(record: Record) -> Problem | None:
     """Return why no rank could be started; None if ranks started, or if a host explains it."""
-    if record.exit == 0 or any(p.cause.row.root_cause for p in record.problems):
+    if any(problem.cause.row.root_cause for problem in record.problems):
         return None
-    return next((p for p in record.problems if p.cause is Cause.LAUNCH_FAILED), None)
+    return _launch_problem(record.problems)
+
+
+def _launch_problem(problems: Iterable[Problem]) -> Problem | None:
+    return next((p for p in problems if p.cause is Cause.LAUNCH_FAILED), None)
 
 
 async def _execute_once(
@@ -203,6 +207,10 @@ async def _execute_once(
     lines = evidence.open_log(state.evidence, log) or ()
     parsed = parse_log(step.checks, lines, group.hosts, status=outcome.exit)
     problems = outcome.problems
+    if outcome.exit == 0 and _launch_problem(parsed.problems):
+        # mpirun may lose a host and end with status 0.
+        await lose_silent_hosts(state, hosts)
+        problems += tuple(state.lost[h.name] for h in hosts if h.name in state.lost)
     if outcome.exit != 0:
         if outcome.exit is None or not any(problem.host for problem in parsed.problems):
             waited = [fact.rank for fact, _ in WAITED.among(parsed.facts) if fact.rank is not None]
