@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accept.config.hostlist import MOST_HOSTS, expand
+from accept.config.hostlist import expand
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
+from accept.core.limits import MOST_HOSTS
 from accept.core.text import folded
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from enum import Enum
 from types import UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +21,7 @@ from accept.core.serde import (
     Bounds,
     Doc,
     Invalid,
+    Keys,
     Pattern,
     Text,
     dump,
@@ -291,7 +292,7 @@ class TestProperties:
 
 def _instances(cls: Any) -> st.SearchStrategy[Any]:
     """Return a strategy for instances of a dataclass: finite numbers, short lists, plain data."""
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     given_fields = (item for item in fields(cls) if item.init)
     return st.builds(cls, **{item.name: _values(hints[item.name]) for item in given_fields})
 
@@ -300,7 +301,9 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
     args = get_args(hint)
     if is_dataclass(hint):
         return _instances(hint)
-    if get_origin(hint) is UnionType:
+    if get_origin(hint) is Annotated:
+        return _limited(*args)
+    if get_origin(hint) in (Union, UnionType):
         return st.one_of(*map(_values, args))
     if get_origin(hint) is tuple:
         return st.lists(_values(args[0]), max_size=2).map(tuple)
@@ -308,6 +311,17 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(_words, _values(args[1]), max_size=2)
     simple = {str: _words, float: _numbers, Any: _plain, object: _plain}
     return simple[hint] if hint in simple else st.from_type(hint)
+
+
+def _limited(hint: Any, marker: Bounds | Pattern | Keys) -> st.SearchStrategy[Any]:
+    """Return a strategy for the values of a type that a marker allows."""
+    if isinstance(marker, Keys):
+        keys = st.from_regex(marker.regex, fullmatch=True)
+        return st.dictionaries(keys, _values(get_args(hint)[1]), max_size=2)
+    if isinstance(marker, Pattern):
+        return st.from_regex(marker.regex, fullmatch=True)
+    numbers = st.integers if hint is int else st.floats
+    return numbers(marker.min, marker.max)  # type: ignore[arg-type]
 
 
 class TestSchema:

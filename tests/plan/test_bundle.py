@@ -27,10 +27,10 @@ from tests.factories.command_line import SOURCE, accept, program, refused
 from tests.factories.paths import ROOT, TESTS
 
 from accept.config import resources
-from accept.config.hostlist import MOST_HOSTS
 from accept.core import checks, evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput
+from accept.core.limits import MOST_HOSTS
 from accept.core.model import Plan
 from accept.core.serde import dump, read
 from accept.plan import node_code

@@ -19,6 +19,7 @@ from accept.backends.ssh import survey as ssh_survey
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.serde import escaped, known, read
+from accept.core.text import command_line
 from accept.evidence import rundir
 
 BACKENDS: Final[Mapping[str, Backend]] = {
@@ -93,7 +94,7 @@ def load_job(folder: Path) -> Job:
         raise BadInput(
             f"{folder.name} was never started",
             code=Code.RUN_NOT_STARTED,
-            hint=f"start it: accept submit {folder}",
+            hint=f"start it: {command_line('accept', 'submit', folder)}",
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from accept.config.hostlist import is_host_name
+from accept.core.limits import is_host_name
 from accept.core.serde import Bounds, Invalid, Pattern, dump, escaped, fields_of, read
 from accept.evidence.rundir import runs
 

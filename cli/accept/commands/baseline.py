@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 from pathlib import Path
-from shlex import quote
 from tempfile import TemporaryDirectory
 
 import yaml
@@ -18,7 +17,6 @@ from accept.commands import judge
 from accept.commands.diff import failures, started
 from accept.commands.judge import Judged, measurements
 from accept.commands.population import summarize
-from accept.config.fields import NAME
 from accept.config.machine import Baseline, Confidence, Machine
 from accept.config.references import Figure
 from accept.core import checks
@@ -28,9 +26,10 @@ from accept.core.errors import BadInput, Exit, warning
 from accept.core.facts import INVENTORY, NCCL_TESTS
 from accept.core.judge.completeness import host_list
 from accept.core.judge.pairs import Measurement
+from accept.core.limits import NAME
 from accept.core.model import BoundKind, Record, State, Verdict
 from accept.core.serde import dump
-from accept.core.text import count, format_size, plain, visible
+from accept.core.text import command_line, count, format_size, plain, visible
 from accept.report.console import Terminal
 
 #: A bound below this share of the median lets slow nodes pass, so the user is warned.
@@ -90,7 +89,8 @@ def do_baseline(
             f"{plain('; '.join(divided[:_MAX_DIVISIONS]), 400)}"
             + (f"; and {more} more" if more > 0 else ""),
             code=Code.BASELINE_DIVIDED,
-            hint=f"--force does not change this; see what is bad: accept judge {plain(path, 100)}",
+            hint=f"--force does not change this; see what is bad: "
+            f"{command_line('accept', 'judge', path)}",
         )
     if not (judged.verdict.accepted or _lacks_only_references(judged.verdict)) and not force:
         raise BadInput(
@@ -148,7 +148,7 @@ def do_baseline(
         ) from None
     terminal.result(BaselineFile(machine=str(out), figures=len(figures)), str(out))
     terminal.progress(f"wrote {count(len(figures), 'reference')}")
-    terminal.progress(f"next: accept run --machine {quote(str(out))}")
+    terminal.progress(f"next: {command_line('accept', 'run', '--machine', out)}")
     return Exit.PASS
 
 
@@ -156,13 +156,14 @@ def _base(judged: Judged, machine: str | None) -> Machine:
     if judged.machine is not None:
         return judged.machine
     name = machine or judged.plan.machine.name
-    try:
-        return config.load_machine(name).value
-    except BadInput as error:
-        if machine:
-            raise
-        hint = "give the machine file of the run: --machine FILE"
-        raise BadInput(error.message, code=error.code, hint=hint) from None
+    # Evidence may come from anybody, and its machine may have the name of any file.
+    if not machine and name not in config.names("machines"):
+        raise BadInput(
+            f"machine {plain(name, 80)!r} of the run does not come with accept",
+            code=Code.MACHINE_UNKNOWN,
+            hint="give the machine file of the run: --machine FILE",
+        )
+    return config.load_machine(name).value
 
 
 def measured_kinds(judged: Judged) -> dict[MeasuredKind, list[Measurement]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from accept.core.judge.groups import scored
 from accept.core.judge.summary import action, node_lists
 from accept.core.model import Suspect
 from accept.core.serde import did_you_mean
-from accept.core.text import count, plain
+from accept.core.text import command_line, count, plain
 from accept.report.console import Table, Terminal
 from accept.report.data import Run, is_bad, share_of
 
@@ -91,8 +90,8 @@ def do_explain(name: str, node: str, terminal: Terminal) -> int:
     explanation = explain(judged, node)
     terminal.result(explanation, *_text(explanation))
     if explanation.suspects:
-        words = shlex.join((name, node))
-        terminal.progress(f"next: accept retest {words}, or accept ticket {words}")
+        retest, ticket = (command_line("accept", word, name, node) for word in ("retest", "ticket"))
+        terminal.progress(f"next: {retest}, or {ticket}")
     return Exit.PASS
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
 
 from accept import __version__, backends
 from accept.backends.protocol import Phase
@@ -40,7 +39,7 @@ from accept.core.report.markdown import render_markdown
 from accept.core.report.text import Place
 from accept.core.safe_read import BLOCK, open_regular
 from accept.core.serde import Invalid
-from accept.core.text import count, plain, shortened
+from accept.core.text import command_line, count, plain, shortened
 from accept.evidence import bucket, rundir, search, standard_input
 from accept.evidence.untrusted import Limits
 from accept.nccl_logs import to_run
@@ -210,12 +209,13 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
         return BadEvidence(
             f"{folder.name} is still {progress.text}",
             code=Code.RUN_STILL_RUNNING,
-            hint=f"follow it: accept watch {name}",
+            hint=f"follow it: {command_line('accept', 'watch', name)}",
         )
     return BadEvidence(
         f"the evidence of {folder.name} was not collected",
         code=Code.EVIDENCE_NOT_COLLECTED,
-        hint=f"fetch it: accept collect {name}; if the run may go on, end it: accept cancel {name}",
+        hint=f"fetch it: {command_line('accept', 'collect', name)}; if the run may go on, end it: "
+        f"{command_line('accept', 'cancel', name)}",
     )
 
 
@@ -570,6 +570,10 @@ def _place(judged: Judged) -> Place:
     run = folder.parent
     report = run / rundir.REPORT
     commands: list[tuple[str, str]] = []
+
+    def add(purpose: str, *words: str) -> None:
+        commands.append((command_line("accept", *words), purpose))
+
     bad = node_lists(judged.verdict).bad
     if bad and not judged.verdict.injected:
         backend = backends.load_job(run).backend if (run / rundir.JOB).is_file() else ""
@@ -579,18 +583,18 @@ def _place(judged: Judged) -> Place:
         drain = backends.load(backend).drain(bad[:_MOST_EXCLUDED], reason) if backend else ()
         commands += zip(drain, (purpose, "after the repair"), strict=False)
         if (run / rundir.RUN).is_file():
-            commands.append((f"accept retest {run.name}", "measure it again, with good nodes"))
-        commands.append((f"accept explain {run.name} {bad[0]}", "evidence for and against"))
-        commands.append((f"accept ticket {run.name} {bad[0]}", "text and logs for the provider"))
-        commands.append((f"accept show nodes {run.name} --bad", "the list, one per line"))
+            add("measure it again, with good nodes", "retest", run.name)
+        add("evidence for and against", "explain", run.name, bad[0])
+        add("text and logs for the provider", "ticket", run.name, bad[0])
+        add("the list, one per line", "show", "nodes", run.name, "--bad")
         if node_commands(judged.verdict, saved_provider_ids(folder)):
             purpose = "label them, report their hosts"
-            commands.append((f"accept show nodes {run.name} --commands", purpose))
+            add(purpose, "show", "nodes", run.name, "--commands")
     if any(s.of_network for s in judged.verdict.suspects) and not judged.verdict.injected:
-        commands.append((f"accept retest {run.name} --pairs", "measure its bad pairs again"))
-        commands.append((f"accept ticket {run.name} --fabric", "pairs and logs for the network"))
+        add("measure its bad pairs again", "retest", run.name, "--pairs")
+        add("pairs and logs for the network", "ticket", run.name, "--fabric")
     if judged.verdict.state is State.PASS:
-        commands.append((f"accept baseline {run.name} --out my.yaml", "tighter bounds next time"))
+        add("tighter bounds next time", "baseline", run.name, "--out", "my.yaml")
     return Place(report=str(report) if report.is_file() else "", commands=tuple(commands))
 
 
@@ -652,7 +656,8 @@ def do_judge(
     is_lasting = standard_input.PATH not in paths
     if is_lasting and len(results) == len(paths) == 1 and results[0].folder is None:
         # There is no run folder that could have report.html already.
-        terminal.progress(f"next: accept report {quote(paths[0])} --format html > report.html")
+        page = command_line("accept", "report", paths[0], "--format", "html")
+        terminal.progress(f"next: {page} > report.html")
     return worst_exit(judged.verdict.exit for judged in results)
 
 

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 
 from accept.config.hostlist import expand
 from accept.core.causes import Cause
@@ -17,7 +16,7 @@ from accept.core.evidence import write
 from accept.core.judge.summary import not_run
 from accept.core.model import GroupKind, Plan, Skipped
 from accept.core.serde import dump
-from accept.core.text import count, duration
+from accept.core.text import command_line, count, duration
 from accept.evidence import rundir
 from accept.plan.bundle import Bundle, render
 from accept.plan.helm_values import helm_values, values_of
@@ -135,7 +134,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
         ) from None
     terminal.progress(f"rendered run {bundle.plan.hash[:12]}")
     terminal.result(RenderedRun(run=bundle.plan.hash, folder=str(out)), str(out))
-    terminal.progress(f"next: accept submit {quote(str(out))}")
+    terminal.progress(f"next: {command_line('accept', 'submit', out)}")
     return Exit.PASS
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 
 from accept.commands.explain import check_node
 from accept.commands.judge import Judged, judge_path, not_written, reported
@@ -13,7 +12,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.judge.summary import node_lists
 from accept.core.model import Suspect
-from accept.core.text import plain
+from accept.core.text import command_line, plain
 from accept.evidence import bucket, rundir
 from accept.plan.bundle import net_channels
 from accept.report.console import Terminal
@@ -47,7 +46,7 @@ def do_ticket(
         raise BadInput(
             "there is no folder for the ticket, and no logs for it",
             code=Code.EVIDENCE_NO_FOLDER,
-            hint=f"fetch it: accept collect {quote(name)}, and name the run"
+            hint=f"fetch it: {command_line('accept', 'collect', name)}, and name the run"
             if bucket.is_url(name)
             else "unpack it, and name its folder",
         )
@@ -88,18 +87,19 @@ def _suspects(judged: Judged, node: str | None, name: str) -> tuple[Suspect, ...
             f"{shown} has {what}"
             + (": it was a drill, which shows nothing about nodes" if verdict.injected else ""),
             code=Code.RUN_NO_SUSPECT,
-            hint=f"accept show nodes {shown} lists its nodes",
+            hint=f"{command_line('accept', 'show', 'nodes', name)} lists its nodes",
         )
     if node is None:
         return of_network
     suspects = tuple(s for s in verdict.suspects if node in s.hosts and not s.of_network)
     if not suspects:
         state = "good" if node in node_lists(verdict).good else "not shown to be bad"
-        fabric = f"; the network: accept ticket {shown} --fabric" if of_network else ""
+        fabric = command_line("accept", "ticket", name, "--fabric")
         raise BadInput(
             f"{plain(node, 80)} is {state} in {shown}",
             code=Code.NODE_NOT_BAD,
-            hint=f"bad nodes: accept show nodes {shown} --bad{fabric}",
+            hint=f"bad nodes: {command_line('accept', 'show', 'nodes', name, '--bad')}"
+            + (f"; the network: {fabric}" if of_network else ""),
         )
     return suspects
 

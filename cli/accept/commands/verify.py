@@ -16,7 +16,7 @@ from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput, Exit
 from accept.core.signatures import PublicKey, parse_public_key, read_public_keys, sign, signer
-from accept.core.text import count, plain
+from accept.core.text import command_line, count, plain
 from accept.evidence import bucket, rundir, search, standard_input
 from accept.evidence.untrusted import Limits
 from accept.report.console import Terminal
@@ -89,7 +89,8 @@ def verify(folder: Path, known: tuple[PublicKey, ...]) -> Verified:
             f"this is not the evidence of {attempt} that this workstation fetched: its SHA-256 is "
             f"{root}, not {job.evidence}",
             code=Code.EVIDENCE_CHANGED,
-            hint=f"compare it with that of the run folder: accept verify {attempt}",
+            hint=f"compare it with that of the run folder: "
+            f"{command_line('accept', 'verify', attempt)}",
         )
     signed_by = []
     of_run = parse_public_key(job.signer, holder="the run") if job else None

@@ -8,17 +8,10 @@ from typing import Annotated
 from accept.config.chart_rules import chart_rules
 from accept.core import checks
 from accept.core.error_codes import Code
+from accept.core.limits import MachineName, is_variable
 from accept.core.serde import Doc, Invalid, Pattern, escaped, known
 
-#: Maximum number of GPUs in a node.
-MOST_GPUS = 64
-#: Pattern of the name of a machine or suite.
-NAME = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
-Name = Annotated[
-    str,
-    Pattern(NAME, "a name of a-z, 0-9, '.' and '-'"),
-    Doc("Name; usually the name of the file without .yaml."),
-]
+Name = Annotated[MachineName, Doc("Name; usually the name of the file without .yaml.")]
 Url = Annotated[str, Pattern(r"https?://\S+", "a URL"), Doc("Source of the figure or setting.")]
 #: Environment variables.
 Env = dict[str, str | int]
@@ -29,7 +22,7 @@ Plain = dict[str, object]
 def check_env(env: Env, path: tuple[str, ...]) -> None:
     """Raise Invalid for a name that no shell accepts, a value that is not one line, or a secret."""
     for name, value in env.items():
-        if not (name.isascii() and name.isidentifier()):
+        if not is_variable(name):
             message = "this is not a valid name of an environment variable"
             raise Invalid((*path, name), message, code=Code.ENV_INVALID)
         if not str(value).isprintable():

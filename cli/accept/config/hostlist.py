@@ -11,16 +11,12 @@ from pathlib import Path
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
+from accept.core.limits import MOST_HOSTS, is_host_name
 from accept.core.serde import escaped
 
-#: Maximum number of hosts, because longer lists are probably typing errors.
-MOST_HOSTS = 16384
 _MAX_FILE_BYTES = 1 << 20
 _NUMBER = re.compile(r"[0-9]{1,12}")
 _RANGE = re.compile(r"\[([0-9,-]+)\]")
-#: Valid names. This is strict, because names become part of file names, command lines and ssh
-#: configurations.
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
 
 
 def expand(texts: Sequence[str]) -> tuple[str, ...]:
@@ -49,11 +45,6 @@ def _too_many(what: str) -> BadInput:
 def _bad_file(text: str, reason: str) -> BadInput:
     hint = "write one host per line; # begins a comment"
     return BadInput(f"host file {escaped(text)}: {reason}", code=Code.HOSTLIST_FILE, hint=hint)
-
-
-def is_host_name(text: str) -> bool:
-    """Return True if a text can be the name or address of a host."""
-    return _NAME.fullmatch(text) is not None
 
 
 def _items(text: str) -> Iterator[str]:

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from accept.config.fields import (
-    MOST_GPUS,
     Env,
     Plain,
     Url,
@@ -15,6 +14,7 @@ from accept.config.fields import (
 )
 from accept.core.error_codes import Code
 from accept.core.facts import POSITION
+from accept.core.limits import MOST_GPUS
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
 #: A Kubernetes object name: DNS-1123.

@@ -4,12 +4,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from accept.config.fields import MOST_GPUS, Name, Plain, Url, check_exists
+from accept.config.fields import Name, Plain, Url, check_exists
 from accept.config.kubernetes import MachinePods
 from accept.config.nccl import Nccl
 from accept.config.references import Figure
 from accept.core.checks.gemm_memory import TYPES
 from accept.core.error_codes import Code
+from accept.core.limits import MOST_GPUS, MOST_RANKS
 from accept.core.model import PlannedMachine
 from accept.core.serde import Bounds, Doc, Invalid, known
 from accept.core.text import count, parse_size
@@ -166,7 +167,7 @@ class Machine:
     ] = ()
     gpus: Gpus
     ranks_per_node: Annotated[
-        Annotated[int, Bounds(min=1, max=256)] | Literal["gpus"],
+        Annotated[int, Bounds(min=1, max=MOST_RANKS)] | Literal["gpus"],
         Doc('Ranks that a node runs; "gpus": one for each GPU.'),
     ] = "gpus"
     interface: Annotated[

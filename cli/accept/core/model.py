@@ -8,10 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from accept.core import causes
 from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
+from accept.core.limits import (
+    VARIABLES,
+    Gpus,
+    HostName,
+    Hosts,
+    MachineName,
+    Parts,
+    Ranks,
+    RanksOfAll,
+    Seconds,
+    Share,
+)
 from accept.core.serde import renamed
 from accept.core.text import TextEnum, decimal
 
@@ -163,13 +176,13 @@ class Step:
     script: str
     groups: GroupKind
     params: dict[str, ParamValue] = field(default_factory=dict)
-    rounds: int = 1
+    rounds: Hosts = 1
     #: NCCL profile of its ranks; empty: that of the run.
     profile: str = ""
     #: Maximum number of waves of pairs that may follow the rounds to measure suspects again.
-    repeats: int = 0
-    timeout: float = 300.0
-    estimate: float = 0.0
+    repeats: Hosts = 0
+    timeout: Seconds = 300.0
+    estimate: Seconds = 0.0
     optional: bool = False
     #: True if it runs only after a step that left a question.
     if_open: bool = False
@@ -197,7 +210,7 @@ class Skipped:
 class LeftOutNode:
     """A node of a cluster that a run on all nodes could not use."""
 
-    name: str
+    name: HostName
     #: The reason for people, such as "drained: broken fan".
     reason: str
 
@@ -228,17 +241,17 @@ class Injection:
 class PlannedMachine:
     """The properties of a machine that the nodes and the judge need."""
 
-    name: str
+    name: MachineName
     #: GPUs per node; 0: a machine without GPUs; None: as many as a node shows, at least 1.
-    gpus: int | None
+    gpus: Gpus | None
     #: Ranks per node; None: one per GPU.
-    ranks: int | None
+    ranks: Ranks | None
     #: Name of the device in `nvidia-smi`; None: any.
     device: str | None = None
     #: False if the machine has no speed target: then only correctness is judged.
     speed_promised: bool = True
     #: Noise floor of the population test, as a share of the median.
-    noise: float = 0.01
+    noise: Share = 0.01
     #: Interface of the bootstrap and control traffic; empty: the route to the other hosts.
     interface: str = ""
     #: Command that prints the node's position in the topology as one line; empty: none.
@@ -254,12 +267,12 @@ class PlannedMachine:
     #: True if the NVSwitches can do reductions, so NCCL must be able to use NVLS.
     nvls: bool = False
     #: Active NVLinks that each GPU must have; 0: unknown.
-    nvlinks: int = 0
+    nvlinks: Parts = 0
     #: RDMA devices per node that must be up, and the rate of each in 10^9 bits per second.
-    rdma_devices: int = 0
+    rdma_devices: Parts = 0
     rdma_gbps: float = 0.0
     #: NICs per node that carry data between GPUs; 0: unknown or none.
-    nics: int = 0
+    nics: Parts = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +299,7 @@ class Plan:
     profiles: dict[str, PlannedMachine] = field(default_factory=dict)
     suite: str
     #: Number of requested nodes; None: all hosts of the back end's list.
-    nodes: int | None
+    nodes: Hosts | None
     #: With `--nodes all`: the other nodes, which were drained, cordoned or down.
     left_out: tuple[LeftOutNode, ...] = ()
     steps: tuple[Step, ...]
@@ -294,33 +307,33 @@ class Plan:
     references: tuple[Reference, ...] = ()
     seed: int = 1
     #: Pairs of hosts that steps of pairs measure instead of rounds; empty: rounds.
-    pairs: tuple[tuple[str, ...], ...] = ()
+    pairs: tuple[tuple[HostName, ...], ...] = ()
     #: Name of the run whose suspects this run measures again; empty: none.
     retest_of: str = ""
     require_all_nodes: bool = False
     #: GPUs per node that take part; None: all.
-    gpus_used: int | None = None
+    gpus_used: Gpus | None = None
     #: GPUs per node that are allocated to the run, if other jobs may use the rest; None: all.
-    gpus_given: int | None = None
+    gpus_given: Gpus | None = None
     busy_ok: bool = False
     #: Time limit for hosts to answer.
-    start_seconds: float = 300.0
+    start_seconds: Seconds = 300.0
     #: Time limit of the run after discovery.
-    deadline_seconds: float = 3600.0
+    deadline_seconds: Seconds = 3600.0
     #: True if the run ends after the first step with a bad result that no later step can change.
     fail_fast: bool = False
     #: Time for which the hosts stay up for debugging after the verdict.
-    hold_seconds: float = 0.0
+    hold_seconds: Seconds = 0.0
     #: True if they also stay up after a run that was accepted.
     hold_always: bool = False
-    keep_seconds: float = 86400.0
+    keep_seconds: Seconds = 86400.0
     #: Commands for suspects after the steps, and their longest time together.
     collectors: tuple[Collector, ...] = ()
-    collect_seconds: float = 0.0
+    collect_seconds: Seconds = 0.0
     #: Injected faults; such a run is a drill and never an acceptance.
     injected: tuple[Injection, ...] = ()
     #: Environment variables of all ranks as rendered, most of them settings of NCCL.
-    env: dict[str, str] = field(default_factory=dict)
+    env: Annotated[dict[str, str], VARIABLES] = field(default_factory=dict)
     #: What a user changed in the Helm values after they were rendered, one text each.
     edited: tuple[str, ...] = ()
     #: Description of the logs that the plan was derived from; the request is then exactly what they
@@ -359,7 +372,7 @@ class Metric:
     value: float
     unit: str
     size: int | None = None
-    host: str | None = None
+    host: HostName | None = None
     rank: int | None = None
     gpu: str | None = None
     #: Only for collectives.
@@ -382,7 +395,7 @@ class Fact:
     #: Untrusted; `accept.core.facts` reads it.
     value: object
     check: str | None = None
-    host: str | None = None
+    host: HostName | None = None
     rank: int | None = None
 
 
@@ -393,7 +406,7 @@ class Problem:
     cause: Cause
     message: str
     check: str | None = None
-    host: str | None = None
+    host: HostName | None = None
     rank: int | None = None
     gpu: str | None = None
     nic: str | None = None
@@ -436,10 +449,10 @@ class Record:
     checks: tuple[str, ...]
     wave: int
     group: int
-    hosts: tuple[str, ...]
+    hosts: tuple[HostName, ...]
     #: Local ranks that took part; empty: all.
-    local_ranks: tuple[int, ...] = ()
-    ranks: int = 0
+    local_ranks: tuple[Ranks, ...] = ()
+    ranks: RanksOfAll = 0
     command: str = ""
     #: Exit status of the step script; None if it was killed or never started.
     exit: int | None = None

@@ -150,6 +150,30 @@ class Pattern:
 
 
 @dataclass(frozen=True)
+class Keys:
+    """A regular expression that matches each key of a mapping; `form` describes it in words."""
+
+    regex: str
+    form: str
+
+    def apply(self, kind: _Kind) -> _Kind:
+        """Return the kind with this expression for its keys."""
+        regex = re.compile(self.regex)
+
+        def read_matching(data: object) -> Any:
+            value = kind.read(data)
+            for key in value:
+                if not regex.fullmatch(key):
+                    raise _wrong(self.form, key).under(key)
+            return value
+
+        def schema_matching(defs: _Schema) -> _Schema:
+            return {**kind.schema(defs), "propertyNames": {"pattern": f"^(?:{self.regex})$"}}
+
+        return replace(kind, read=read_matching, schema=schema_matching)
+
+
+@dataclass(frozen=True)
 class Text:
     """Allow a number to be written as text; `parse` reads the text or raises ValueError."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import unicodedata
 from collections.abc import Sequence
 from enum import Enum
@@ -44,6 +45,11 @@ def visible(text: str) -> str:
     """Return the lines of a text without anything that controls a terminal."""
     kept = _ANSI.sub("", text).replace("\t", " ")
     return "".join(c for c in kept if c == "\n" or unicodedata.category(c)[0] != "C")
+
+
+def command_line(*words: object) -> str:
+    """Return a command line to copy. Words that a shell would interpret are quoted."""
+    return shlex.join(plain(word, 4096) for word in words)
 
 
 def markdown(text: object, most: int = 400) -> str:

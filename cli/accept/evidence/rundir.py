@@ -13,7 +13,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.evidence import write_below
 from accept.core.serde import did_you_mean, escaped
-from accept.core.text import plain
+from accept.core.text import command_line, plain
 
 RUN = "run.json"
 JOB = "job.json"
@@ -207,12 +207,12 @@ def _not_own(folder: Path) -> BadInput:
         return BadInput(
             f"{shown} was never started",
             code=Code.RUN_NOT_STARTED,
-            hint=f"start it: accept submit {shown}",
+            hint=f"start it: {command_line('accept', 'submit', folder)}",
         )
     return BadInput(
         f"{shown} is not in your runs folder {runs()}, and a run folder can start any program",
         code=Code.RUN_NOT_OWN,
-        hint=f"read it: accept judge {shown}, accept report {shown}; "
+        hint=f"read it: {command_line('accept', 'judge', folder)}; "
         "run this command where the run was started",
     )
 

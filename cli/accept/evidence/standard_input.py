@@ -6,7 +6,6 @@ Nothing here waits for a person: a terminal is never read.
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput
 from accept.core.safe_read import BLOCK
+from accept.core.text import command_line
 from accept.evidence.archive import DISK_ERRORS
 
 #: The path that stands for standard input, and its name for people.
@@ -39,7 +39,7 @@ def refuse_unnamed(words: Sequence[str]) -> None:
         return
     if stat.S_ISCHR(mode):
         return
-    command = shlex.join(("accept", *words))
+    command = command_line("accept", *words)
     kind = "a file" if stat.S_ISREG(mode) else "a pipe"
     raise BadInput(
         f"standard input is {kind}, and no run or path is given",

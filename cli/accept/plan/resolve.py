@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Annotated
 
 from accept.config import (
     Loaded,
@@ -26,7 +27,7 @@ from accept.config.expectations import parse_expectation
 from accept.config.faults import parse_faults
 from accept.config.fields import check_env
 from accept.config.floors import bounds
-from accept.config.hostlist import MOST_HOSTS, expand
+from accept.config.hostlist import expand
 from accept.config.kubernetes import PodSettings
 from accept.config.machine import check_gpus_per_node
 from accept.config.nccl_settings import NCCL_PREFIX, refuse_foreign, remarks, without
@@ -34,6 +35,7 @@ from accept.config.slurm import Slurm
 from accept.core.catalog.faults import FAULTS, Injector
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
+from accept.core.limits import MOST_HOSTS, VARIABLES
 from accept.core.model import Injection, LeftOutNode, Plan, Problem, Reference, Step
 from accept.core.serde import Invalid, escaped, known, read
 from accept.core.text import count, duration
@@ -129,7 +131,7 @@ class Options:
 class ProfileChanges:
     """The changes that the NCCL profile of a step makes to the environment variables of a run."""
 
-    env: dict[str, str]
+    env: Annotated[dict[str, str], VARIABLES]
     removed: tuple[str, ...]
 
     def keeping(self, names: Collection[str]) -> ProfileChanges:
@@ -159,7 +161,7 @@ class Resolved:
     backend: str
     hosts: tuple[str, ...]
     #: Environment variables of all ranks by name, most of them settings of NCCL.
-    env: dict[str, Setting]
+    env: Annotated[dict[str, Setting], VARIABLES]
     #: The environment script of the NCCL plugin, sourced before the settings.
     script: str
     #: The NCCL profiles that steps use instead of the run's profile.

@@ -25,6 +25,7 @@ from accept.core.errors import NotStarted
 from accept.core.evidence import write
 from accept.core.facts import position_of
 from accept.core.runner.resume import pack_finished
+from accept.core.text import command_line
 from accept.evidence.rundir import VALUES
 from accept.plan.bundle import Bundle
 from accept.plan.helm_values import positions_that_fit
@@ -69,8 +70,7 @@ def rehearse(run: Resolved) -> str:
 
 def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:
     """Return the command that keeps new pods away from nodes, and the one that undoes it."""
-    names = " ".join(hosts)
-    return (f"kubectl cordon {names}", f"kubectl uncordon {names}")
+    return tuple(command_line("kubectl", verb, *hosts) for verb in ("cordon", "uncordon"))
 
 
 def check_job(job: Job, folder: Path) -> None:

@@ -22,7 +22,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadEvidence, Exit, Interrupted, NoEvidence
 from accept.core.runner.coordinator import RECORDS_COPY, Launch
 from accept.core.serde import dump
-from accept.core.text import decimal, plain
+from accept.core.text import command_line, decimal, plain
 from accept.evidence import archive as evidence_archive
 from accept.evidence import bucket, rundir
 
@@ -271,7 +271,7 @@ def _evidence_elsewhere(job: Job, code: int | None, why: str, log: Path) -> NoEv
         hints.insert(0, "accept judge FOLDER where that volume is mounted")
     else:
         where = f"its evidence is at {url}, which cannot be read here"
-        hints.insert(0, f"accept judge {url}, as a user who may read it")
+        hints.insert(0, f"{command_line('accept', 'judge', url)}, as a user who may read it")
     hint = "; ".join(hints)
     return NoEvidence(
         f"{job.attempt} ended with exit status {code}; {where} ({why})",

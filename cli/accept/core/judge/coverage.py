@@ -16,6 +16,7 @@ from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_NICS
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Checks
 from accept.core.judge.hosts import Found
+from accept.core.limits import MOST_RANKS
 from accept.core.model import (
     CheckVerdict,
     Coverage,
@@ -210,7 +211,8 @@ def _names(found: Found) -> Mapping[str, str]:
 
 def _ranks(record: Record) -> Iterable[int]:
     """Return the local ranks that took part on each host."""
-    return record.local_ranks or range(record.ranks // max(1, len(record.hosts)))
+    ranks = record.ranks // max(1, len(record.hosts))
+    return record.local_ranks or range(min(ranks, MOST_RANKS))
 
 
 def _nics(record: Record, machine: PlannedMachine, names: Mapping[str, str]) -> set[_Part]:

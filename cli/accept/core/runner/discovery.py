@@ -16,6 +16,7 @@ from accept.core.causes import Cause
 from accept.core.checks.inventory import CLOCK_OFFSET, INVENTORY_CHECK
 from accept.core.facts import HOSTNAMES, ORDER, PLACE, POSITION
 from accept.core.judge.consistency import usual_number
+from accept.core.limits import is_host_name
 from accept.core.model import Fact, Metric, Problem
 from accept.core.runner.registration import Registrations
 from accept.core.runner.ssh import Answer, Host, environment, marked_arguments, run
@@ -33,7 +34,6 @@ _SMI_SECONDS = 90.0
 _QUORUM_MISSING, _QUORUM_SECONDS, _QUORUM_HOSTS = 0.01, 60.0, 16
 #: Interval at which new registrations are read.
 _LOOK_SECONDS = 0.1
-_NAME = re.compile(r"(?![-.])[\w.:-]{1,253}")
 #: Hostnames that ssh and mpirun accept. They contain no spaces, which separate words in `group`.
 _HOSTNAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 #: Number of GPUs up to 999; empty if nvidia-smi is missing.
@@ -473,14 +473,14 @@ async def _probe(
             Cause.UNREACHABLE_TIMEOUT,
             f"{host.address}:{host.port} is another host: {lines[1][:100]}",
         )
-    name, clock = _NAME.fullmatch(lines[5].strip()), _clock(lines[0])
-    if name is None or clock is None or not _GPU_COUNT.fullmatch(lines[4]):
+    name, clock = lines[5].strip(), _clock(lines[0])
+    if not is_host_name(name) or clock is None or not _GPU_COUNT.fullmatch(lines[4]):
         return _Failure(Cause.LAUNCH_FAILED, f"unexpected answer {answer.out[:200]!r}")
     hostname = _HOSTNAME.fullmatch(lines[2].strip())
     # The host read its clock between `began` and `ended`: times in that span show no offset.
     clock_offset = clock - ended if clock > ended else min(0.0, clock - began)
     return _Reachable(
-        host=replace(host, name=name[0], mpi_name=hostname[0] if hostname else host.name),
+        host=replace(host, name=name, mpi_name=hostname[0] if hostname else host.name),
         gpus=int(lines[4] or 0),
         clock_offset=clock_offset,
         place=lines[3] if POSITION.fullmatch(lines[3]) else "",

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from accept.core.limits import is_host_name
 from accept.core.text import decimal, plain
 
 REGISTRATIONS = "registrations"
@@ -97,6 +98,8 @@ class Registrations:
         addresses = tuple(announced.split(","))
         if not all(map(_is_address_of_host, addresses)):
             raise _Refused("the address cannot be that of a pod", index)
+        if not is_host_name(node):
+            raise _Refused("the name of its node is not valid", index)
         return Registration(index=index, node=node, addresses=addresses)
 
     def _check(self, registration: Registration) -> None:

@@ -1,0 +1,156 @@
+"""Evidence of others: no number makes a judgement endless, and names are names."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.factories.command_line import accept
+from tests.promises import pool
+from tests.promises.pool import Kind
+
+from accept.core import evidence
+
+pytestmark = pytest.mark.usefixtures("runs")
+
+RUNS = {run.name: run for run in pool.runs(Kind.EVIDENCE) if not run.mark}
+#: Small ones, because each number is replaced alone; of the demo, only those of the plan itself.
+REPLACED = ("script", "simulated-two-nodes", "simulated-rail", "demo")
+#: Seconds of processor time, and bytes, for all judgements of one run.
+_SECONDS, _BYTES = 300, 4 << 30
+
+Edit = Callable[[Any, list[Any]], None]
+
+
+def numbers(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the path of each number in plain data; of a list, those in its first item."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from numbers(value, (*path, key))
+    elif isinstance(data, list):
+        yield from numbers(data[0], (*path, 0)) if data else ()
+    elif isinstance(data, int | float) and not isinstance(data, bool):
+        yield path
+
+
+def with_number(data: Any, path: tuple[str | int, ...], number: float) -> Any:
+    copy = json.loads(json.dumps(data))
+    inner = copy
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = number
+    return copy
+
+
+def seal(folder: Path, plan: dict[str, Any], records: list[Any]) -> None:
+    """Write plan and records with the hashes that belong to them."""
+    plan["hash"] = evidence.plan_hash(plan)
+    evidence.write(folder / evidence.PLAN, json.dumps(plan))
+    lines = (json.dumps(record) + "\n" for record in records)
+    evidence.write(folder / evidence.RECORDS, "".join(lines))
+    evidence.write_checksums(folder)
+
+
+def opened(name: str, target: Path) -> tuple[Path, dict[str, Any], list[Any]]:
+    """Return a copy of the evidence of a run, its plan and its records."""
+    folder = shutil.copytree(RUNS[name].folder, target / "evidence")
+    lines = (folder / evidence.RECORDS).read_text().splitlines()
+    return folder, json.loads((folder / evidence.PLAN).read_text()), [*map(json.loads, lines)]
+
+
+def judge_with_each_number(name: str, target: Path, progress: Path) -> None:
+    """Judge a run once for each number in its plan and records, which is huge."""
+    resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
+    folder, plan, records = opened(name, target)
+    first = {record["step"]: number for number, record in reversed([*enumerate(records)])}
+    is_large = len(records) > 100
+    edited = [
+        (with_number(plan, path, 2**62), records, path)
+        for path in numbers(plan)
+        if not is_large or path[0] not in ("steps", "references")
+    ]
+    for number in first.values() if not is_large else ():
+        for path in numbers(records[number]):
+            others = [*records]
+            others[number] = with_number(records[number], path, 2**62)
+            edited.append((plan, others, (number, *path)))
+    for plan_now, records_now, path in edited:
+        progress.write_text(str(path))
+        seal(folder, {**plan_now}, records_now)
+        done = accept("judge", folder, "--json")
+        assert done.code in (0, 3, 6, 7), (path, done)
+    progress.write_text("done")
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_no_number_makes_a_judgement_endless(name: str, tmp_path: Path) -> None:
+    progress = tmp_path / "progress"
+    arguments = (name, tmp_path, progress)
+    child = multiprocessing.get_context("fork").Process(
+        target=judge_with_each_number, args=arguments
+    )
+    child.start()
+    child.join()
+    assert (child.exitcode, progress.read_text()) == (0, "done")
+
+
+PAYLOAD = "gpu17;touch PWNED #"
+
+
+def of_a_variable(plan: Any, records: list[Any]) -> None:
+    plan["env"]["NCCL_A=1; touch PWNED; NCCL_B"] = "1"
+
+
+def of_the_machine(plan: Any, records: list[Any]) -> None:
+    plan["machine"]["name"] = "./m.yaml"
+
+
+def of_a_host(plan: Any, records: list[Any]) -> None:
+    records[-1]["hosts"][0] = PAYLOAD
+
+
+def of_the_host_of_a_problem(plan: Any, records: list[Any]) -> None:
+    problem = {"cause": "crashed", "message": "x", "host": PAYLOAD}
+    records[-1]["problems"] = [problem]
+
+
+def of_a_pair(plan: Any, records: list[Any]) -> None:
+    plan["pairs"] = [[PAYLOAD, "h2"]]
+
+
+NAMES: list[Edit] = [
+    of_a_variable,
+    of_the_machine,
+    of_a_host,
+    of_the_host_of_a_problem,
+    of_a_pair,
+]
+
+
+@pytest.mark.parametrize("edit", NAMES)
+def test_a_name_that_a_shell_would_execute_is_refused(edit: Edit, tmp_path: Path) -> None:
+    folder, plan, records = opened("demo", tmp_path)
+    edit(plan, records)
+    seal(folder, plan, records)
+    for command in ("judge", "report", "baseline"):
+        done = accept(command, folder)
+        assert (done.code, done.error) == (6, "E-EVIDENCE-DAMAGED")
+
+
+def test_baseline_opens_no_file_that_evidence_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, plan, records = opened("simulated-w0", tmp_path)
+    plan["machine"]["name"] = "mine.yaml"
+    seal(folder, plan, records)
+    (tmp_path / "mine.yaml").write_text("base: [h100-8]\nname: mine\nnccl: {script: /tmp/x.sh}\n")
+    monkeypatch.chdir(tmp_path)
+    done = accept("baseline", folder, "--force")
+    assert (done.out, done.error) == ("", "E-MACHINE-UNKNOWN")
