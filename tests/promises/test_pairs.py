@@ -66,7 +66,12 @@ def claims(verdict: Verdict) -> Iterator[Finding]:
 
 @pytest.mark.parametrize("run", runs())
 def test_a_finding_names_only_steps_in_which_its_pairs_are_slower(run: PooledRun) -> None:
-    for one in all_judged(run):
+    assert_measured(all_judged(run))
+
+
+def assert_measured(found: Sequence[judge.Judged]) -> None:
+    """Recompute what the findings on pairs claim from the records of the steps that they name."""
+    for one in found:
         noise = one.plan.machine.noise
         for finding in claims(one.verdict):
             named = [s.id for s in one.plan.steps if f"(step {s.id})" in finding.message]
@@ -142,23 +147,28 @@ _STEPS = tuple(
 )
 
 
-def _of_blocks(near_far: Callable[[str], float], count: int = 16) -> Verdict:
-    """Judge two blocks of hosts; pairs across them reach a share of normal in each collective."""
+def _of_blocks(near_far: Callable[[str], float], *firsts: int) -> judge.Judged:
+    """Judge 16 hosts in blocks, two by default; pairs across them reach a share of normal.
+
+    `near_far`: collective -> the share. `firsts`: the numbers of the first hosts of the blocks.
+    """
+    count = 16
     names = hosts(count)
-    first = set(names[: count // 2])
+    block = {f"h{i}": sum(i >= first for first in firsts or (8,)) for i in range(count)}
     inventory, listed = gpu_inventory(count)
     records = []
     for of in _STEPS:
 
         def speed(group: Group, check: str = of.checks[0]) -> float:
-            across = len(first.intersection(group.hosts)) == 1
+            across = len({block[host] for host in group.hosts}) > 1
             wave = sum(int(host[1:]) for host in group.hosts) % 5
             return 400 * (near_far(check) if across else 1.0) * (1 + 0.002 * wave)
 
         records += measured(of, names, speed, ranks=8)
     references = tuple(replace(FLOOR, check=of.checks[0], lower=1.0) for of in _STEPS)
     of_gpus = gpu_plan(inventory, *_STEPS, references=references)
-    return judged(of_gpus, hosts_record(names), *listed, *records)
+    records = [hosts_record(names), *listed, *records]
+    return judge.Judged(verdict=judged(of_gpus, *records), plan=of_gpus, records=tuple(records))
 
 
 @pytest.mark.parametrize("share", _COLLAPSED)
@@ -167,7 +177,7 @@ def _of_blocks(near_far: Callable[[str], float], count: int = 16) -> Verdict:
 def test_a_collapse_of_one_collective_across_two_blocks_is_a_fault_of_the_network(
     check: str, near: float, share: float
 ) -> None:
-    verdict = _of_blocks(lambda name: share if name == check else near)
+    verdict = _of_blocks(lambda name: share if name == check else near).verdict
     assert verdict.state in (State.FAIL, State.DEGRADED)
     (suspect,) = verdict.suspects
     assert suspect.kind in (SuspectKind.BORDER, SuspectKind.SWITCH)
@@ -176,8 +186,20 @@ def test_a_collapse_of_one_collective_across_two_blocks_is_a_fault_of_the_networ
 
 @pytest.mark.parametrize("near", [1.0, 0.95, 0.9, 0.87])
 def test_distance_between_two_blocks_passes(near: float) -> None:
-    verdict = _of_blocks(lambda _: near)
+    verdict = _of_blocks(lambda _: near).verdict
     assert (verdict.state, verdict.suspects) == (State.PASS, ())
+
+
+def test_a_host_alone_under_its_switch_is_named_only_for_the_collective_in_which_it_is_far() -> (
+    None
+):
+    one = _of_blocks(lambda check: 0.9 if check == "all-reduce" else 1.0, 8, 15)
+    assert_measured([one])
+    named = [(finding.check, finding.hosts) for finding in claims(one.verdict) if finding.hosts]
+    assert named == [("all-reduce", ("h15",))]
+    assert not one.verdict.suspects
+    states = {check.check: check.state for check in one.verdict.checks}
+    assert [check for check, state in states.items() if state is not State.PASS] == ["all-reduce"]
 
 
 # -- fewer than four hosts ------------------------------------------------------------------------
