@@ -5,7 +5,8 @@ gloo on CPU, NCCL on CUDA (control traffic stays on gloo). For each collective r
 table of nccl-tests: same columns, sizes, rounding of counts, algorithm and bus bandwidth
 (nccl-tests doc/PERFORMANCE.md). These are all differences:
 
-* time is the mean over the iterations on each rank, then the maximum over the ranks;
+* time is the mean over the iterations on each rank, then the maximum over the ranks; with
+  --jitter, as with -I 1, the times of single iterations are the maximum over the ranks;
 * bandwidths below 1 GB/s have four decimals, where nccl-tests prints two;
 * a size of less than 16 B per rank is left out with a comment line, not listed as 0;
 * fewer iterations run, with a comment line, if all would take longer than --limit (2 s on CUDA,
@@ -37,7 +38,7 @@ from dataclasses import dataclass
 import rank_io
 import torch_io
 from corruption_source import PROBE, Accuser
-from nccl_table_writer import bandwidth, devices, fixed, header
+from nccl_table_writer import bandwidth, devices, fixed, header, repetitions
 from reference_data import COLLECTIVES, FLOAT, Collective, count_of
 from torch_collectives import Operations
 
@@ -119,17 +120,23 @@ class Bench:
         if self.options.warmup:
             operations.timed(kind, count, size, min(self.options.warmup, iters))
         own: list[float] = []  # seconds and wrong elements out of place, then both in place
+        each: list[float] = []  # seconds of each iteration, in the same order
         sources: list[list[int]] = []
         for in_place in (False, True):
             inject = strike and not in_place
-            own.append(operations.timed(kind, count, size, iters, in_place=in_place, strike=inject))
+            timed = operations.timed(kind, count, size, iters, in_place=in_place, strike=inject)
+            own.append(timed.mean)
+            each += timed.each
             total, by_source = 0, [0] * self.me.size
             if kind.checked_in_place or not in_place:
                 total, by_source = operations.checked(kind, count, size, in_place=in_place)
             own.append(total)
             sources.append(by_source)
         # Only one exchange, because on small sizes it takes as long as a measurement.
-        by_rank = operations.exchange(own)
+        by_rank = operations.exchange(own + (each if self.options.jitter else []))
+        slowest = [
+            max(values) for values in zip(*(row[len(own) :] for row in by_rank), strict=True)
+        ]
         row = f"{size:>12d}  {count:>12d}  {'float':>8}  {kind.redop:>6}  {-1:>6d}"
         times, speeds, wrongs = [], [], []
         for side, in_place in enumerate((False, True)):
@@ -140,6 +147,8 @@ class Bench:
             row += f"  {fixed(seconds * 1e6, 7)}  {bandwidth(algbw)}  {bandwidth(busbw)}"
             checked = kind.checked_in_place or not in_place
             row += f"  {sum(wrong) if checked else 'N/A':>6}"
+            if slowest:
+                row += repetitions(slowest[side * iters : (side + 1) * iters])
             times.append(seconds)
             speeds.append(busbw)
             wrongs.append(wrong)
@@ -205,6 +214,9 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--factor", type=int, default=2, help="factor between sizes (default 2)")
     parser.add_argument("--iters", type=int, default=5, help="timed iterations (default 5)")
     parser.add_argument("--warmup", type=int, default=1, help="warm-ups per size (default 1)")
+    parser.add_argument(
+        "--jitter", action="store_true", help="also print the times of single iterations"
+    )
     parser.add_argument(
         "--limit",
         type=float,

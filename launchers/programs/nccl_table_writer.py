@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
+from collections.abc import Sequence
 
 import torch_io
 from reference_data import Collective
 from torch_collectives import Operations
+from windowed_timer import quantile
 
 
 def fixed(value: float, width: int) -> str:
@@ -23,6 +26,15 @@ def fixed(value: float, width: int) -> str:
 def bandwidth(value: float) -> str:
     """Format GB/s in six characters; below 1 with four decimals, because two are too coarse."""
     return f"{value:6.4f}" if value < 1 else f"{value:6.2f}"
+
+
+def repetitions(seconds: Sequence[float]) -> str:
+    """Return the columns of the times of single iterations, as nccl-tests prints them for -I 1."""
+    mean = sum(seconds) / len(seconds)
+    deviation = math.sqrt(sum((one - mean) ** 2 for one in seconds) / len(seconds))
+    times = (min(seconds), max(seconds), quantile(seconds, 0.99))
+    columns = [fixed(one * 1e6, 7) for one in times] + [fixed(100 * deviation / mean, 7)]
+    return "".join(f"  {column}" for column in columns)
 
 
 def devices(operations: Operations) -> tuple[list[str], list[str]]:
@@ -54,6 +66,9 @@ def header(
     counts += f"iters: {options.iters} agg iters: 1 validation: 1 graph: 0"
     side = f"{'time':>9}{'algbw':>8}{'busbw':>8}{'#wrong':>8}"
     units = f"{'(GB/s)':>8}{'(GB/s)':>8}{'':>8}"
+    if options.jitter:
+        side += "".join(f"{name:>9}" for name in ("i_min", "i_max", "i_p99", "i_cv%"))
+        units += f"{'(us)':>9}{'(us)':>9}{'(us)':>9}{'(%)':>9}"
     lines = [
         f"# accept collective.py, torch {version}, {backend}; table as nccl-tests",
         f"# Collective test starting: {kind.name}_perf",

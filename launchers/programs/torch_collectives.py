@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import rank_io
 import torch_io
 from reference_data import FLOAT, Collective, Part, Pattern, parts
+
+
+class Timed(NamedTuple):
+    """The seconds of one iteration on this rank: the mean, and each."""
+
+    mean: float
+    each: list[float]
 
 
 class Operations:
@@ -95,19 +103,32 @@ class Operations:
         *,
         in_place: bool = False,
         strike: bool = False,
-    ) -> float:
-        """Return the seconds of one iteration on this rank: the mean of `iters`."""
+    ) -> Timed:
+        """Run `iters` iterations; return the seconds of one on this rank."""
         send, recv = self.buffers(kind, count, in_place=in_place)
         self.finish()
         self.progress.enter("barrier")
         torch_io.wait_for_all()
         start = time.perf_counter()
+        marks = [self._mark()]
         for iteration in range(iters):
             if strike and iteration == iters // 2:
                 self.injected.strike()
             self.operate(kind, send, recv, size)
+            marks.append(self._mark())
         self.finish()
-        return (time.perf_counter() - start) / iters
+        mean = (time.perf_counter() - start) / iters
+        if self.device == "cpu":
+            return Timed(mean, [after - before for before, after in pairwise(marks)])
+        return Timed(mean, [before.elapsed_time(after) / 1e3 for before, after in pairwise(marks)])
+
+    def _mark(self) -> Any:
+        """Return the time at which the operations so far are done: seconds, or an event."""
+        if self.device == "cpu":
+            return time.perf_counter()
+        event = self.torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
     def checked(
         self, kind: Collective, count: int, size: int, *, in_place: bool

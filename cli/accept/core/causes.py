@@ -318,6 +318,14 @@ class Cause(TextEnum):
         follows_no_gpu=True,
         slow=True,
     )
+    PAUSES = Row(
+        text="pauses",
+        meaning="single repetitions took at least 100 ms longer than the others, more than once",
+        action="look for links that go down for a moment (`carrier_changes`, the switches' logs) "
+        "and for programs that stop the ranks; then repeat",
+        owner=Owner.FABRIC,
+        judgement=Judgement.ABSOLUTE,
+    )
     NVLS_OFF = Row(
         text="nvls-off",
         meaning="NCCL could not use NVLS, the reductions in NVSwitch, which this machine has",

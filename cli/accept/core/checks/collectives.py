@@ -48,8 +48,8 @@ class Params(CheckParams):
         "float", "type of the elements"
     )
     jitter: bool = param(
-        False,
-        "also time each repetition: the 99th percentile and the longest. Needs nccl-tests 2.19",
+        True,
+        "also time each repetition, which shows pauses. nccl-tests before 2.19 cannot",
     )
 
     def __post_init__(self) -> None:
@@ -209,6 +209,7 @@ class LatencyParams(Params):
     factor: int = param(2, "ratio of each size to the previous one, at least 2")
     iters: int = param(100, "timed repetitions of each size")
     warmup: int = param(20, "untimed repetitions before these")
+    jitter: bool = param(False, "also time each repetition, which takes longer than the smallest")
     noise: float = param(0.1, "noise floor when groups are compared, as a share of the median")
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, FactKind
-from accept.core.judge import bounds, completeness
+from accept.core.judge import bounds, completeness, pauses
 from accept.core.judge.attribution import examine
 from accept.core.judge.blame import Unit
 from accept.core.judge.collective_metrics import (
@@ -91,6 +91,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     findings += _result_findings(evidence, readings, {f.cause for f in findings if f.cause})
     bound_findings = bounds.findings(evidence, nominal)
     findings += bound_findings
+    findings += pauses.findings(evidence)
     pairs = evidence.pairs
     if pairs is None or measure.inverse:
         scored = [(evidence, record_score)]
