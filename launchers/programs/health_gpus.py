@@ -166,17 +166,19 @@ def gpus(root: Path) -> tuple[list[Device], list[Gap]]:
 
     A GPU that the driver has lost is one of them, with `errors` instead of values.
     """
-    if not has_driver(root):
+    # Some containers hide the driver's files, but not its library.
+    driver = has_driver(root)
+    if not driver and root != Path("/"):
         return [], []
     try:
         bindings = nvml.load()
     except ImportError:
-        return _by_smi("no pynvml")
+        return _by_smi("no pynvml") if driver else ([], [])
     try:
         bindings.nvmlInit()
         count = bindings.nvmlDeviceGetCount()
     except bindings.NVMLError as error:
-        return _by_smi(f"NVML: {error}")
+        return _by_smi(f"NVML: {error}") if driver else ([], [])
     unopened: dict[str, set[str]] = {}
     unsupported: dict[str, set[str]] = {}
     devices = []

@@ -21,6 +21,7 @@ from typing import Any
 import commands
 import gpu_inventory
 import rank_io
+from near_cpus import SYS
 from rank_io import number, read
 
 #: PCI devices of these classes are GPUs: display and 3D controllers.
@@ -36,7 +37,7 @@ _SECONDS = 90
 def pci_gpus() -> int:
     """Return the number of NVIDIA GPUs on the PCI bus, also without a driver."""
     count = 0
-    for device in Path("/sys/bus/pci/devices").glob("*"):
+    for device in (SYS / "bus/pci/devices").glob("*"):
         if read(device / "vendor") == "0x10de" and read(device / "class").startswith(_GPU_CLASSES):
             count += 1
     return count

@@ -211,4 +211,8 @@ def host(root: Path, gpus: Iterable[int]) -> None:
     (root / "dev").mkdir(parents=True, exist_ok=True)
     (root / "dev/nvidiactl").touch()
     for gpu in gpus:
+        device = root / "sys/bus/pci/devices" / f"{address(gpu)}.0"
+        device.mkdir(parents=True, exist_ok=True)
+        (device / "vendor").write_text("0x10de\n")
+        (device / "class").write_text("0x030200\n")
         (root / "proc/driver/nvidia/gpus" / f"{address(gpu)}.0").mkdir(parents=True, exist_ok=True)

@@ -122,14 +122,20 @@ _IDENTITY = ("index", "uuid", "name", "pci.bus_id", "serial", "driver_version")
 _PROGRAM = """
 import json, sys
 data = json.loads({data!r})
+chosen = [option.partition("=")[2] for option in sys.argv if option.startswith("--id=")]
+rows = [row for row in data["rows"] if not chosen or row["index"] in chosen]
 for option in sys.argv[1:]:
+    if option == "-L":
+        for row in rows:
+            print("GPU %s: %s (UUID: %s)" % (row["index"], row["name"], row["uuid"]))
+        break
     if option.startswith("--query-gpu="):
         columns = option.partition("=")[2].split(",")
         bad = [column for column in columns if column not in data["columns"]]
         if bad:
             print('Field "' + bad[0] + '" is not a valid field to query.')
             sys.exit(2)
-        for row in data["rows"]:
+        for row in rows:
             print(", ".join(row.get(column, "[N/A]") for column in columns))
         break
     if option.startswith("--query-"):
