@@ -54,7 +54,7 @@ def accused(verdict: Any) -> set[tuple[str, str]]:
 
 
 def health(verdict: Any) -> str:
-    return next(check["state"] for check in verdict["checks"] if check["check"] == "health")
+    return str(next(one["state"] for one in verdict["checks"] if one["check"] == "health"))
 
 
 def test_healthy_gpus_accuse_nobody(tmp_path: Path) -> None:
