@@ -219,6 +219,16 @@ def test_the_gpu_machine_has_only_specifications() -> None:
         assert (figure.min_nodes, figure.max_nodes) == (1, 1)
 
 
+def test_the_gpu_machine_knows_every_device_with_nvlink() -> None:
+    known = [
+        config.load_machine(name).value for name in config.load_machine("gpu").value.devices_of
+    ]
+    devices = [machine.gpus.device for machine in known]
+    assert len(set(devices)) == len(devices)
+    others = [config.load_machine(name).value for name in KINDS]
+    assert {other.gpus.device for other in others if other.nvlink} == {*devices}
+
+
 @pytest.mark.parametrize("name", SUITES)
 class TestSuites:
     def test_has_the_name_of_its_file(self, name: str) -> None:

@@ -25,6 +25,7 @@ from accept.core.judge import judge
 from accept.core.model import BoundKind, Finding, GroupKind, Metric, Placement, State
 from accept.core.serde import Pattern
 from accept.core.text import parse_size
+from accept.plan.resolve import Options, resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +200,46 @@ def test_a_measured_figure_of_a_machine_is_published_and_has_room(name: str) -> 
             assert subject in published, subject
             assert (figure.share or 1) <= 0.85, subject
             assert (figure.expected or 0) <= 0.92 or figure.min_nodes == 2, subject
+
+
+#: Chips whose figures are published, by a machine that has them.
+_CHIPS = sorted({row.machine for row in ROWS if row.check == "gemm"})
+
+
+@pytest.mark.parametrize("name", _CHIPS)
+def test_a_host_that_shows_one_gpu_has_the_bounds_of_its_chip(name: str) -> None:
+    chip = config.load_machine(name).value
+    here = {
+        (b.check, b.metric, b.lower, b.expected)
+        for b in bounds(config.load_machine("gpu").value)
+        if b.device == chip.gpus.device and REGISTRY[b.check].devices
+    }
+    own = {(b.check, b.metric, b.lower, b.expected) for b in bounds(chip, gpus_per_node=1)}
+    assert here <= own
+    published = {(r.check, r.metric) for r in ROWS if REGISTRY[r.check].devices}
+    published = {one for one in published if one in {(c, m) for c, m, *_ in own}}
+    assert {(check, metric) for check, metric, *_ in here} >= {
+        (check, metric)
+        for check, metric in published
+        if metric not in ("p2p-in", "p2p-out", "triad")
+    }
+
+
+@pytest.mark.parametrize("name", _CHIPS)
+def test_one_gpu_of_a_big_machine_can_be_judged_by_its_bounds(name: str) -> None:
+    options = Options(machine=name, backend="local", nodes=1, gpus_per_node=1)
+    plan = resolve(options).plan
+    (inventory,) = [step for step in plan.steps if step.checks == ("inventory",)]
+    plan = replace(plan, steps=(inventory,), skipped=())
+    listed = [{**gpu, "name": plan.machine.device} for gpu in verdicts.gpus("", 1)]
+    fact = verdicts.inventory_of("h0", gpus=listed, pciNvidia=1)
+    records = [
+        verdicts.hosts_record(("h0",)),
+        verdicts.record(inventory, ("h0",), facts=(fact,), ranks=1),
+    ]
+    verdict = judge(plan, records, checks=REGISTRY, attempt="one")
+    assert [f.message for c in verdict.checks for f in c.findings if f.state is State.FAIL] == []
+    assert (plan.machine.nvlinks, plan.machine.rdma_devices) == (0, 0)
 
 
 #: Machines of the published logs that name none, and the number of nodes that their tables imply.

@@ -507,7 +507,7 @@ def _step_times(
 def _subject(figure: Figure) -> str:
     """Return what a figure applies to: a message size on some nodes, or a metric of each GPU."""
     if figure.size is None:
-        return f"{figure.metric} of each GPU"
+        return f"{figure.metric} of each {figure.device or 'GPU'}"
     domain = " of one NVLink domain" if figure.one_domain else ""
     return f"at {format_size(figure.size)}{_nodes(figure)}{domain}"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Literal
 
-from accept.config import resources
+from accept.config import load_machine, resources
 from accept.config.expectations import unit_of
 from accept.config.fields import Url, check_exists
 from accept.config.machine import Machine, Nics
@@ -90,7 +90,26 @@ def figures(machine: Machine, profile: str = "default") -> tuple[Figure, ...]:
         for floor in floors()
         for figure in _below_vendor(floor, tuple(figures_of(floor, machine, profile)), own)
     )
-    return (*own, *from_floors)
+    return (*own, *from_floors, *_of_devices(machine))
+
+
+def _of_devices(machine: Machine) -> Iterator[Figure]:
+    """Yield the figures of single GPUs of other machines, one for each device and metric.
+
+    Those of NVLink are left out, because a node may have one such GPU, and derived ones, because
+    the plan of a run must stay small.
+    """
+    for name in machine.devices_of:
+        other = load_machine(name).value
+        link = other.nvlink.source if other.nvlink else None
+        chosen: dict[tuple[str, str], Figure] = {}
+        for figure in figures(other):
+            if REGISTRY[figure.check].devices and figure.source != link:
+                # The machine's own figures come first, and are higher than the floors.
+                chosen.setdefault((figure.check, figure.metric), figure)
+        for figure in chosen.values():
+            if figure.kind is not BoundKind.DERIVED:
+                yield replace(figure, device=other.gpus.device)
 
 
 def _below_vendor(

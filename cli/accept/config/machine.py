@@ -195,6 +195,10 @@ class Machine:
         dict[str, Plain], Doc("Parameters of checks on this machine, by check.")
     ] = field(default_factory=dict)
     references: Annotated[tuple[Figure, ...], Doc("Reference figures for its metrics.")] = ()
+    devices_of: Annotated[
+        tuple[str, ...],
+        Doc("Machines whose bounds of single GPUs apply here, by the name of the device."),
+    ] = ()
     baseline: Annotated[Baseline | None, Doc("The run that measured its own figures.")] = None
 
     def __post_init__(self) -> None:

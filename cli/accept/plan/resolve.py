@@ -36,7 +36,15 @@ from accept.core.catalog.faults import FAULTS, Injector
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.limits import MOST_HOSTS, VARIABLES
-from accept.core.model import Injection, LeftOutNode, Plan, Problem, Reference, Step
+from accept.core.model import (
+    Injection,
+    LeftOutNode,
+    Plan,
+    PlannedMachine,
+    Problem,
+    Reference,
+    Step,
+)
 from accept.core.serde import Invalid, escaped, known, read
 from accept.core.text import count, duration
 from accept.plan.placement import (
@@ -326,6 +334,17 @@ def _with_options(site: Site, options: Options) -> Site:
     return replace(site, container=container)
 
 
+def _for_gpus(machine: PlannedMachine, used: int | None, nodes: int | None) -> PlannedMachine:
+    """Return the machine; if a run uses one GPU of each node, without the links that it lacks.
+
+    The nodes may then be virtual machines with one GPU, which have no NVLink and no such NICs.
+    """
+    if used != 1 or machine.gpus == 1:
+        return machine
+    devices = min(1, machine.rdma_devices) if nodes != 1 else 0
+    return replace(machine, nvlinks=0, rdma_devices=devices)
+
+
 def resolve(options: Options) -> Resolved:
     """Read the files that the options name and plan the run. Raises BadInput."""
     machine = load_machine(options.machine)
@@ -385,7 +404,9 @@ def resolve(options: Options) -> Resolved:
         schema=1,
         version="",
         hash="",
-        machine=replace(planned, interface=settings.interface or planned.interface),
+        machine=replace(
+            _for_gpus(planned, gpus, count), interface=settings.interface or planned.interface
+        ),
         profiles={name: machine.value.planned(name) for name in of_steps},
         suite=suite.value.name,
         nodes=count,

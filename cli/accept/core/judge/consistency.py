@@ -54,6 +54,9 @@ def gpu_problems(
     if machine.gpus is None:
         required = usual_number(len(i.gpus) for i in inventories.values() if i.gpus)
         expected = f"most hosts show {required}" if required > 1 else "the machine has GPUs"
+    if used == 1:
+        # The host may be a virtual machine with one of the machine's GPUs.
+        required, expected = 1, "the run uses 1"
     if given is not None:
         required, expected = given, f"the run requested {given}"
     for host, inventory in inventories.items():
