@@ -43,6 +43,16 @@ def pci_gpus() -> int:
     return count
 
 
+def imex_channels(dev: Path) -> int | None:
+    """Return the number of IMEX channels, which NVLink between hosts needs; None: no driver.
+
+    https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html
+    """
+    if not (dev / "nvidiactl").exists():
+        return None
+    return len(list((dev / "nvidia-caps-imex-channels").glob("channel*")))
+
+
 def nics() -> list[dict[str, Any]]:
     """Return network interfaces except loopback, and RDMA devices; speed in Mbit/s if known."""
     found: list[dict[str, Any]] = []
@@ -139,6 +149,7 @@ def main() -> None:
         "driverWords": found.words,
         **gpu_inventory.domain(found.fabrics),
         "pciNvidia": pci_gpus(),
+        "imexChannels": imex_channels(Path("/dev")),
         "nics": nics(),
         "memlock": limit(resource.RLIMIT_MEMLOCK),
         "ipcLock": may_lock(),

@@ -190,6 +190,8 @@ class Inventory:
     driver_words: str = ""
     #: Number of NVIDIA GPUs on the PCI bus, even without a driver.
     gpus_on_bus: int = 0
+    #: Number of IMEX channels of the host; None: unknown.
+    imex_channels: int | None = None
     #: NVLink domain of its GPUs; empty: none that spans hosts; None: unknown.
     domain: str | None = None
     nics: tuple[Nic, ...] = ()
@@ -254,6 +256,7 @@ def _inventory(value: object) -> Inventory | None:
         gpus_listed=isinstance(value.get("gpus"), list),
         driver_words=plain(text(value.get("driverWords")) or "", 300),
         gpus_on_bus=whole(value.get("pciNvidia")),
+        imex_channels=integer(value.get("imexChannels")),
         domain="" if domain is None else text(domain),
         nics=tuple(_nic(nic) for nic in items(value.get("nics")) if isinstance(nic, dict)),
         memory_bytes=whole(value.get("memoryBytes")),

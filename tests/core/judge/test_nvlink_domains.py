@@ -26,6 +26,8 @@ from accept.core.judge.remeasure import waves_again
 from accept.core.model import BoundKind, PlannedMachine, Record, Reference, State, Verdict
 
 EIGHT = hosts(8)
+#: No host reports whether it is in a rack.
+UNKNOWN: dict[str, str] = {}
 RACK = {host: f"cluster/{place // 4}" for place, host in enumerate(EIGHT)}
 MACHINE = PlannedMachine(name="racks", gpus=8, ranks=2, device="B200", noise=0.01)
 INVENTORY = step("inventory", "each", number=10)
@@ -54,12 +56,16 @@ def speed(**slow: float) -> Speed:
     return of
 
 
-def records(reached: Speed, racks: dict[str, str]) -> list[Record]:
+def records(reached: Speed, racks: dict[str, str], *, channels: int | None = 2048) -> list[Record]:
+
+    def domain(host: str) -> dict[str, str | None]:
+        return {} if racks is UNKNOWN else {"domain": racks.get(host)}
+
     inventories = [
         record(
             INVENTORY,
             [host],
-            facts=(inventory_of(host, gpus=gpus(host), domain=racks.get(host)),),
+            facts=(inventory_of(host, gpus=gpus(host), imexChannels=channels, **domain(host)),),
             number=number,
         )
         for number, host in enumerate(EIGHT)
@@ -141,12 +147,30 @@ def test_racks_also_decide_what_is_measured_again() -> None:
 
 
 def test_if_no_host_reports_its_rack_nvlink_between_hosts_is_not_tested() -> None:
-    verdict = judged(lambda _: 190.0, {})
+    verdict = judged(lambda _: 190.0, UNKNOWN)
     assert verdict.state is State.INCONCLUSIVE
     assert causes(verdict) == {"no-measurement"}
+
+
+def test_hosts_that_are_all_outside_of_a_rack_fail() -> None:
+    """NCCL falls back to the NICs without a word, and the NICs are as fast as they should be."""
+    verdict = judged(lambda _: 190.0, {"nobody": ""})
+    assert verdict.state is State.FAIL
+    assert "fabric-manager" in causes(verdict)
 
 
 def test_a_host_outside_of_all_racks_is_named() -> None:
     racks = {host: rack for host, rack in RACK.items() if host != "h3"}
     named = {(s.hosts, s.cause) for s in judged(speed(), racks).suspects}
-    assert (("h3",), "inventory-mismatch") in named
+    assert (("h3",), "fabric-manager") in named
+
+
+@pytest.mark.parametrize(
+    ("channels", "state"), [(0, State.FAIL), (1, State.PASS), (None, State.PASS)]
+)
+def test_without_imex_channels_nvlink_between_hosts_fails(
+    channels: int | None, state: State
+) -> None:
+    run = plan(INVENTORY, PAIRS, machine=MACHINE, references=(NVLINK, NICS))
+    made = records(speed(), RACK, channels=channels)
+    assert judge(run, made, checks=REGISTRY, attempt="one").state is state

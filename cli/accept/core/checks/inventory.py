@@ -13,6 +13,7 @@ Its program prints one fact `inventory` on every host. The value has these keys 
     driverWords        why the driver shows no GPU, or not all; empty: it shows them
     domain             name of the NVLink domain of its GPUs; null: no domain spans hosts; missing:
                        not known
+    imexChannels       number of IMEX channels, for NVLink between hosts; null: no driver
     pciNvidia          number of NVIDIA GPUs on the PCI bus, even without a driver
     nics               list of {name, speed (Mbit/s), state, rdma: true for RDMA devices}
     memlock            "unlimited" or KiB
@@ -78,6 +79,8 @@ def _problems(
         )
     )
     problems += consistency.nic_problems(inventories, machine)
+    if _spans_hosts(evidence) and len(inventories) > 1:
+        problems += consistency.domain_problems(inventories)
     metrics = (metric for record in evidence.host_answers for metric in record.metrics)
     offsets = [metric for metric in metrics if metric.name == CLOCK_OFFSET.name]
     problems += consistency.clock_problems(offsets, params.max_clock_offset)
@@ -133,11 +136,15 @@ def judge(evidence: Evidence) -> Judged:
     )
 
 
+def _spans_hosts(evidence: Evidence) -> bool:
+    """Return True if the machine has NVLink between hosts, because bounds concern it."""
+    return any(reference.one_domain for reference in evidence.plan.references)
+
+
 def _unknown_domain(evidence: Evidence, inventories: Mapping[str, Inventory]) -> list[Finding]:
     """Return a finding if bounds concern NVLink between hosts and no host reported its domain."""
-    has_bounds = any(reference.one_domain for reference in evidence.plan.references)
-    has_domain = any(inventory.domain for inventory in inventories.values())
-    if not has_bounds or has_domain or len(inventories) < 2:
+    known = any(inventory.domain is not None for inventory in inventories.values())
+    if not _spans_hosts(evidence) or known or len(inventories) < 2:
         return []
     return [
         Finding(

@@ -17,6 +17,7 @@ from accept.core.text import count, plain
 
 #: Patterns of NCCL's warnings, the most decisive first: devices and drivers, then consequences.
 _EXPLAINING = (
+    re.compile(r"MNNVL|IMEX|fabric handle"),
     re.compile(r"Got completion|async (?:fatal )?event|ibv_\w+ failed|Cuda failure|NVLS|cuMem"),
     re.compile(r"fail|error|refused|unreachable|mismatch|cannot|could not", re.IGNORECASE),
     re.compile(r"time[d ]*out|abort|closed", re.IGNORECASE),

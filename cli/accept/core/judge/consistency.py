@@ -247,6 +247,29 @@ def nic_problems(
             yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text, host=host)
 
 
+def domain_problems(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
+    """Yield what keeps hosts from NVLink between hosts, on a machine that has it.
+
+    A host whose GPUs report no cluster, or not all the same clique, is in no domain. NCCL then uses
+    NICs without a word. IMEX channels are needed to share memory over NVLink.
+    """
+    for host, inventory in inventories.items():
+        if not inventory.gpus:
+            continue
+        if inventory.domain == "":
+            text = "its GPUs have no NVLink domain in common that spans hosts, and the machine has "
+            text += (
+                "one; check nvidia-smi --query-gpu=fabric.state,fabric.clusterUuid,fabric.cliqueId"
+            )
+            yield Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host)
+        elif inventory.domain and inventory.imex_channels == 0:
+            text = (
+                "it has no IMEX channel in /dev/nvidia-caps-imex-channels, so GPUs of other hosts "
+            )
+            text += "cannot be reached over NVLink; check nvidia-imex-ctl -N"
+            yield Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host)
+
+
 def clock_problems(offsets: Sequence[Metric], limit: float) -> Iterator[Problem]:
     """Yield the hosts whose clock is more than `limit` seconds away from the median."""
     known = {m.host: m.value for m in offsets if m.host and math.isfinite(m.value)}
