@@ -241,6 +241,8 @@ def _screens_agree(judged: Judged, verdict: Verdict) -> None:
     assert int(fields["good"]) == len(lists.good)
     assert fields["bad"] == (",".join(lists.bad) or "none")
     assert int(fields["untested"]) == len(lists.untested)
+    absent = sum(host in lists.untested for host in verdict.missing)
+    assert ("did not take part" in screen) == bool(absent)
     page = render_markdown(verdict, judged.plan)
     states = dict(re.findall(r"^\| (\S+) \| (good|bad|untested) \|", page, re.MULTILINE))
     cases = ElementTree.fromstring(junit(verdict, judged.records).encode())

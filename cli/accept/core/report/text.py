@@ -443,8 +443,9 @@ def number3(value: float) -> str:
 def not_tested(verdict: Verdict) -> str:
     """Return what the run did not test, as one line; empty if it tested everything."""
     parts = [f"only {plain(verdict.part)}"] if verdict.part else []
-    if verdict.missing:
-        parts.append(f"{count(len(verdict.missing), 'node')} did not take part")
+    untested = {*node_lists(verdict).untested}
+    if absent := [host for host in verdict.missing if host in untested]:
+        parts.append(f"{count(len(absent), 'node')} did not take part")
     nodes = [f"{node.name} ({node.reason})" for node in verdict.left_out]
     parts += [plain(shortened(nodes, _MAX_LEFT_OUT))] * bool(nodes)
     left_out = {skip.check for skip in verdict.not_run}
