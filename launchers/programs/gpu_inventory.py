@@ -4,8 +4,8 @@ As a program, print what NVML reports as JSON. `gpus` starts it as one, because 
 that hangs never returns.
 
 A GPU is {index, uuid, name, memoryMiB, memoryUsedMiB, driver, eccUncorrected, pci, serial,
-processes: list of "PID NAME", error, errorCode}; unknown values are None. A GPU for which the
-driver reports an error has `error` and NVML's `errorCode`, and may lack all other values.
+vbios, processes: list of "PID NAME", error, errorCode}; unknown values are None. A GPU for which
+the driver reports an error has `error` and NVML's `errorCode`, and may lack all other values.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _COLUMNS = {
     "ecc.errors.uncorrected.volatile.total": "eccUncorrected",
     "pci.bus_id": "pci",
     "serial": "serial",
+    "vbios_version": "vbios",
 }
 _NUMBERS = {"index", "memoryMiB", "memoryUsedMiB", "eccUncorrected"}
 #: What nvidia-smi prints for a value that it could not read because of a fault -> NVML's code.
@@ -204,6 +205,7 @@ def _gpu(bindings: Any, index: int, driver: str) -> dict[str, Any] | None:
         "eccUncorrected": ask("nvmlDeviceGetTotalEccErrors", handle, 1, 0),
         "pci": ask("nvmlDeviceGetPciInfo", handle, then=lambda info: nvml.text(info.busId)),
         "serial": ask("nvmlDeviceGetSerial", handle, then=nvml.text),
+        "vbios": ask("nvmlDeviceGetVbiosVersion", handle, then=nvml.text),
     }
     for process in ask("nvmlDeviceGetComputeRunningProcesses", handle) or ():
         name = ask("nvmlSystemGetProcessName", process.pid, then=nvml.text)

@@ -20,6 +20,7 @@ from typing import Any
 
 import commands
 import gpu_inventory
+import host_settings
 import rank_io
 from near_cpus import SYS
 from rank_io import number, read
@@ -156,6 +157,7 @@ def main() -> None:
         "kernel": platform.release(),
         "versions": software,
         "env": settings(),
+        "settings": host_settings.settings(),
         # Settings that this node chose for itself.
         "chosen": os.environ.get("ACCEPT_CHOSEN", "").split(),
     }

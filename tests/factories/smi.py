@@ -92,6 +92,7 @@ _CELLS = {
     "memory.total": "81559",
     "memory.used": "0",
     "driver_version": "580.159.04",
+    "vbios_version": "96.00.CF.00.01",
     "ecc.errors.corrected.volatile.total": "0",
     "ecc.errors.uncorrected.volatile.total": "0",
     "ecc.errors.corrected.aggregate.total": "0",

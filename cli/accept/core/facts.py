@@ -153,6 +153,7 @@ class Gpu:
     serial: str = ""
     pci: str = ""
     driver: str | None
+    vbios: str | None = None
     memory_mib: str | None
     memory_used_mib: int
     uncorrected_errors: int
@@ -205,6 +206,8 @@ class Inventory:
     ipc_lock: bool = False
     #: Versions of installed software; None: unknown.
     versions: Mapping[str, str | None] = field(default_factory=dict)
+    #: Settings of the host that change the speed of GPUs and NICs; None: unknown.
+    settings: Mapping[str, str | None] = field(default_factory=dict)
     #: Settings of NCCL, without those that `launchers/rank.sh` chose on the host.
     nccl_settings: Mapping[str, str | None] = field(default_factory=dict)
 
@@ -222,6 +225,7 @@ def _gpu(gpu: Mapping[str, object]) -> Gpu:
         serial=(text(gpu.get("serial")) or "")[:80],
         pci=(text(gpu.get("pci")) or "")[:40],
         driver=_short(gpu.get("driver")),
+        vbios=_short(gpu.get("vbios")),
         memory_mib=_short(gpu.get("memoryMiB")),
         memory_used_mib=whole(gpu.get("memoryUsedMiB")),
         uncorrected_errors=whole(gpu.get("eccUncorrected")),
@@ -265,6 +269,10 @@ def _inventory(value: object) -> Inventory | None:
         memlock=_short(value.get("memlock")),
         ipc_lock=value.get("ipcLock") is True,
         versions={k: v[:80] if isinstance(v, str) else None for k, v in versions.items()},
+        settings={
+            str(name)[:40]: _short(setting)
+            for name, setting in list(mapping(value.get("settings")).items())[:20]
+        },
         nccl_settings={
             name: _short(setting)
             for name, setting in settings

@@ -43,7 +43,7 @@ _CHECKS = {
     "connectivity": (1200, 1400),
     "gemm": (0, 3700),
     "health": (0, 470),
-    "inventory": (250, 200),
+    "inventory": (550, 230),
     "latency": (600, 3300),
     "memory": (0, 3340),
     "reduce-scatter": _COLLECTIVE,

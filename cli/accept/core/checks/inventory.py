@@ -7,7 +7,7 @@ Its program prints one fact `inventory` on every host. The value has these keys 
     cpus               number of CPUs available to the run
     memoryBytes        bytes
     gpus               list of {index, uuid, serial, name, memoryMiB, memoryUsedMiB, driver,
-                       eccUncorrected, pci, processes: list of "PID NAME", error, errorCode};
+                       eccUncorrected, pci, vbios, processes: list of "PID NAME", error, errorCode};
                        `error` is what the driver reports for a GPU, with NVML's return code; null:
                        the driver did not answer in time
     driverWords        why the driver shows no GPU, or not all; empty: it shows them
@@ -21,6 +21,7 @@ Its program prints one fact `inventory` on every host. The value has these keys 
     versions           of python, mpi, torch, nccl, cuda, mpi4py, ncclTests, if installed; null: the
                        program did not answer in time
     env                effective settings of NCCL and MPI, through an allow-list
+    settings           texts of `launchers/programs/host_settings.py` by name; null: unknown
     chosen             names of the settings that the host chose itself
 
 Discovery reads the clocks: metric `clock-offset` in seconds, one per host.
@@ -87,8 +88,11 @@ def _problems(
     if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):
         problems += consistency.memlock_problems(inventories)
     differences = list(consistency.differences(inventories))
+    notes = list(consistency.differences(inventories, noted=True))
     # Hosts of a machine without a speed target need not be equal.
-    return (problems + differences, []) if machine.speed_promised else (problems, differences)
+    if machine.speed_promised:
+        return problems + differences, notes
+    return problems, differences + notes
 
 
 def judge(evidence: Evidence) -> Judged:

@@ -21,6 +21,10 @@ from accept.core.text import count
 #: differs a little from boot to boot.
 _MEMORY_STEP = 1 << 30
 _DOMAIN = "NVLink between hosts"
+_VBIOS = "GPU VBIOS"
+#: Properties whose differences are only noted: repaired hosts have newer firmware, and the pages
+#: that a host reserves are the choice of its other programs.
+_NOTED = frozenset({_VBIOS, "NIC firmware", "hugepages"})
 #: Versions that must be equal because ranks of several hosts communicate.
 _VERSIONS = ("mpi", "nccl", "cuda", "torch", "python", "mpi4py", "ncclTests")
 
@@ -115,15 +119,15 @@ def _busy(gpu: Gpu, busy_mib: int) -> str:
 # Differences between hosts
 
 
-def differences(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
+def differences(inventories: Mapping[str, Inventory], *, noted: bool = False) -> Iterator[Problem]:
     """Yield the hosts that differ from the majority in a property that should be equal.
 
-    Without a strict majority, no host is named. A host whose value is unknown is not compared; see
-    `partly_unknown`.
+    With `noted`, only properties whose differences accuse nobody; else all others. Without a strict
+    majority, no host is named. A host whose value is unknown is not compared; see `partly_unknown`.
     """
     for name, known in _known_values(inventories):
         counts = Counter(known.values())
-        if len(counts) < 2:
+        if len(counts) < 2 or (name in _NOTED) is not noted:
             continue
         (usual, count), *_ = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         if count * 2 <= len(known):
@@ -186,7 +190,7 @@ def partly_unknown(inventories: Mapping[str, Inventory]) -> Iterator[tuple[str, 
         silent = tuple(
             host for host, i in inventories.items() if i.driver_answered and host not in known
         )
-        if known and silent and name != _DOMAIN:
+        if known and silent and name != _DOMAIN and name not in _NOTED:
             yield name, silent
 
 
@@ -214,6 +218,8 @@ def _properties(inventory: Inventory) -> dict[str, str | None]:
     }
     if gpus := tuple(gpu for gpu in gpus if not gpu.error):
         properties["GPU name"] = _each(gpu.name and gpu.name[:80] for gpu in gpus)
+        if vbios := _each(gpu.vbios for gpu in gpus):
+            properties[_VBIOS] = vbios
         properties["GPU driver"] = _each(gpu.driver for gpu in gpus)
         properties["GPU memoryMiB"] = _each(gpu.memory_mib for gpu in gpus)
         registered = "registered" if inventory.domain else "none"
@@ -223,7 +229,7 @@ def _properties(inventory: Inventory) -> dict[str, str | None]:
         properties["RDMA devices"] = f"{len(rdma)} ({labels})" if labels else None
     versions = inventory.versions
     properties |= {f"{name} version": versions[name] for name in _VERSIONS if name in versions}
-    return properties | dict(inventory.nccl_settings)
+    return properties | dict(inventory.settings) | dict(inventory.nccl_settings)
 
 
 def _each(values: Iterable[str | None]) -> str | None:
