@@ -110,24 +110,40 @@ def test_an_unknown_command_is_refused_with_the_nearest(words: list[str], meant:
 
 class TestTheCalledName:
     @pytest.mark.parametrize("name", ["accept", "gpu-accept"])
-    def test_is_that_of_help_and_hints(self, name: str, tmp_path: Path) -> None:
-        def call(*words: str) -> subprocess.CompletedProcess[str]:
+    @pytest.mark.parametrize("kind", ["on PATH", "below here", "elsewhere", "here"])
+    def test_is_that_of_help_and_hints(self, name: str, kind: str, tmp_path: Path) -> None:
+        """It is the name if the shell finds that, else the path; so a copied command works."""
+        script = installed(name)
+        work = tmp_path / "work"
+        work.mkdir()
+        path = "/usr/bin:/bin"
+        called, shown = str(script), str(script)
+        if kind == "on PATH":
+            path, called, shown = f"{script.parent}:{path}", name, name
+        if kind in ("below here", "here"):
+            folder = work / "bin" if kind == "below here" else work
+            folder.mkdir(exist_ok=True)
+            (folder / name).symlink_to(script)
+            called = shown = f"bin/{name}" if kind == "below here" else f"./{name}"
+
+        def call(words: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                [str(installed(name)), *words],
+                ["/bin/bash", "-c", f"{called} {words}"],
+                env={"PATH": path, "HOME": str(tmp_path)},
                 capture_output=True,
                 text=True,
                 check=False,
-                cwd=tmp_path,
+                cwd=work,
             )
 
-        assert all(example.startswith(f"{name} ") for example in examples(call("help").stdout))
-        assert call("help", "run").stdout.startswith(f"Usage: {name} run")
-        assert f" {name} help all" in call("rendr").stderr
-        rendered = call("render", "-m", "cpu", "-n", "1", "--out", str(tmp_path / "run"))
-        assert f" {name} submit " in rendered.stderr
+        lines = call("help").stdout.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+        assert all(line.startswith(f"  {shown} ") for line in lines), lines
+        assert call("help run").stdout.startswith(f"Usage: {shown} run")
+        assert f" {shown} help all" in call("rendr").stderr
+        assert f" {shown} submit " in call("render -m cpu -n 1 --out run").stderr
 
-    def test_is_accept_if_started_as_a_module(self) -> None:
-        assert program("help").out.startswith("Usage: accept ")
+    def test_of_a_module_is_the_python_that_runs_it(self) -> None:
+        assert re.match(r"Usage: \S*python\S* -m accept ", program("help").out)
 
     def test_of_another_program_first_on_path_is_a_warning_of_the_doctor(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -22,6 +22,9 @@ from accept.__main__ import main
 #: PYTHONPATH for calls of `python -m accept` from another folder.
 SOURCE = CLI
 
+#: What the calls in this process are started by: a path, or a name.
+PROGRAM = "accept"
+
 #: A suite that takes seconds.
 SMALL = """\
 name: small
@@ -57,7 +60,7 @@ def accept(*args: object) -> Done:
     with (
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
-        mock.patch.object(sys, "argv", ["accept", *map(str, args)]),
+        mock.patch.object(sys, "argv", [PROGRAM, *map(str, args)]),
         mock.patch("accept.__main__._crashed", side_effect=_raise),
     ):
         try:

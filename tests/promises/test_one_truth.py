@@ -63,7 +63,7 @@ class Outputs:
 
     @cached_property
     def page(self) -> Page:
-        return Page(judge.html_page(self.judged))
+        return Page(judge.html_page(self.judged, Terminal()))
 
     @cached_property
     def markdown(self) -> str:
@@ -325,7 +325,7 @@ def test_the_files_beside_the_evidence_are_those_of_the_verdict(
     for key, value in written.items():
         assert one.json[key] == value
     assert (folder / evidence.REPORT).read_text() == one.markdown
-    judge._write_beside(one.judged, folder)
+    judge._write_beside(one.judged, folder, Terminal())
     for name, hosts in one.lists.items():
         assert (folder.parent / "nodes" / f"{name}.txt").read_text().split() == [*hosts]
     page = (folder.parent / "report.html").read_text()

@@ -37,6 +37,10 @@ class _Group(TyperGroup):
 class _Command(TyperCommand):
     """A command, whose help shows its options in groups."""
 
+    def get_help(self, ctx: "Context") -> str:
+        """Return the help, whose commands start with what starts this program."""
+        return layout.as_called(super().get_help(ctx))
+
     def format_options(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Write the arguments, then the options of each panel."""
         rows: dict[str, list[tuple[str, str]]] = {panel: [] for panel in ("Arguments", *Panel)}
@@ -80,7 +84,7 @@ def call(words: Sequence[str]) -> int:
 
     Raises BadInput if they are not a valid command line.
     """
-    script = layout.program()
+    script = layout.name()
     if f"_{script.upper().replace('-', '_')}_COMPLETE" in os.environ:
         return _complete(script)
     _refuse_blank_words(script, words)
@@ -98,13 +102,15 @@ def call(words: Sequence[str]) -> int:
     # Declaring only the command that runs saves Typer the work for all others.
     names = (first,) if first in COMMANDS else ()
     try:
-        code: int = command_line(names)(args=words, prog_name=script, standalone_mode=False)
+        # The help of a command passes `as_called`; scripts for completion need the name.
+        prog_name = layout.NAMES[0] if names else script
+        code: int = command_line(names)(args=words, prog_name=prog_name, standalone_mode=False)
     except typer.TyperException as error:
         message = " ".join(error.format_message().split())
         raise BadInput(
             re.sub(r"is not a valid (int|float)\b( range)?", "is not a valid number", message),
             code=Code.USAGE,
-            hint=f"usage and examples: {' '.join(filter(None, (script, *names, '--help')))}",
+            hint=f"usage and examples: {' '.join(('accept', *names, '--help'))}",
         ) from None
     return code
 

@@ -121,7 +121,8 @@ def submit(
     *,
     parsed: typer.Context,
     folder: Annotated[
-        str | None, typer.Argument(metavar="FOLDER", help="Folder that accept render wrote.")
+        str | None,
+        typer.Argument(metavar="FOLDER", help="Rendered run: accept render -m cpu --out run1."),
     ] = None,
     plan: PlanOptions,
     launch: LaunchOptions,

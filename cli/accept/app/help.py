@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,9 +55,8 @@ _EXAMPLES: Final = (
     ("accept ticket last node17", "report a bad node to its provider"),
 )
 _MORE_EXAMPLES: Final = (
-    ("accept demo", "judge a simulated run with a bad node"),
     ("accept run --suite standard --dry-run", "what would run, and how long"),
-    ("accept render -m a4-highgpu-8g -n 64", "print the values for Helm"),
+    ("accept render -m cpu -n 2 --image IMG", "print the values for Helm"),
     ("accept explain last node17", "the evidence for and against a node"),
     ("accept diff monday last", "what got slower"),
     ("accept baseline last --out my-a4.yaml", "your own references, for --machine"),
@@ -77,20 +79,42 @@ Options:
 """
 
 
+#: The first word of a suggested command; a color may come directly before it.
+_COMMAND: Final = re.compile(
+    rf"(^|[^\w./-]|\x1b\[[0-9;]*m)(?<!-m ){NAMES[0]}(?= (?:{'|'.join(COMMANDS)}|--help)\b)",
+    re.MULTILINE,
+)
+
+
+def name() -> str:
+    """Return the name of the program that was called, without its folder."""
+    called = Path(sys.argv[0]).name
+    return called if called in NAMES else NAMES[0]
+
+
 @cache
 def program() -> str:
-    """Return the name that the program was called by."""
-    name = Path(sys.argv[0]).name
-    return name if name in NAMES else NAMES[0]
+    """Return what starts this program in the shell: its name, or its path if PATH lacks it."""
+    path = Path(sys.argv[0])
+    if path.name == "__main__.py" and path.parent.name == NAMES[0]:
+        return f"{_from_here(Path(sys.executable))} -m {NAMES[0]}"
+    return _from_here(path) if path.name in NAMES else NAMES[0]
+
+
+def _from_here(path: Path) -> str:
+    """Return the name of a program if the shell finds it, else its path from the working folder."""
+    found = shutil.which(path.name)
+    if not path.is_file() or (found and path.samefile(found)):
+        return path.name
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - a link in .venv/bin is not followed
+    here = Path.cwd()
+    shown = str(path.relative_to(here) if path.is_relative_to(here) else path)
+    return shlex.quote(shown if os.sep in shown else f"./{shown}")
 
 
 def as_called(text: str) -> str:
-    """Return a text whose commands start with the name that the program was called by."""
-    if program() == NAMES[0]:
-        return text
-    command = rf"{NAMES[0]}(?= (?:{'|'.join(COMMANDS)}|--help)\b)"
-    # A color may come directly before a command.
-    return re.sub(rf"(^|[^\w./-]|\x1b\[[0-9;]*m){command}", rf"\g<1>{program()}", text, flags=re.M)
+    """Return a text whose commands start with what starts this program in the user's shell."""
+    return _COMMAND.sub(lambda found: f"{found[1]}{program()}", text)
 
 
 def short_help(summaries: Mapping[str, str]) -> str:
@@ -104,7 +128,7 @@ def short_help(summaries: Mapping[str, str]) -> str:
     for topic in TOPICS:
         lines += _section(topic.title, topic.main, summaries)
     lines += ["", "More:", *_columns(more), "", _EXIT_CODES_SHORT, _OTHER_PROGRAM]
-    return "\n".join(lines)
+    return as_called("\n".join(lines))
 
 
 def full_help(summaries: Mapping[str, str]) -> str:
@@ -112,7 +136,7 @@ def full_help(summaries: Mapping[str, str]) -> str:
     lines = [*_head((*_EXAMPLES, *_MORE_EXAMPLES))]
     for topic in TOPICS:
         lines += _section(topic.title, (*topic.main, *topic.more), summaries)
-    return "\n".join((*lines, "", _OPTIONS, _EXIT_CODES, _OTHER_PROGRAM))
+    return as_called("\n".join((*lines, "", _OPTIONS, _EXIT_CODES, _OTHER_PROGRAM)))
 
 
 def _head(examples: tuple[tuple[str, str], ...]) -> list[str]:
@@ -133,6 +157,5 @@ def _section(title: str, names: tuple[str, ...], summaries: Mapping[str, str]) -
 
 
 def _columns(examples: tuple[tuple[str, str], ...]) -> list[str]:
-    """Return commands with what they do, under the name that the program was called by."""
-    width = 38 + len(program()) - len(NAMES[0])
-    return [f"  {as_called(command):<{width}}  {about}" for command, about in examples]
+    """Return commands with what they do."""
+    return [f"  {command:<38}  {about}" for command, about in examples]

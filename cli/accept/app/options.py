@@ -493,7 +493,7 @@ class PlanOptions(DrillOptions):
         list[str] | None,
         typer.Option(
             metavar="FAULT",
-            help="Inject a fault: FAULT@HOST[:LOCALRANK]. accept drill injects each in turn.",
+            help="Inject a fault: FAULT@HOST[:LOCALRANK]. Each in turn: accept drill.",
             rich_help_panel=Panel.CHECKS,
             autocompletion=complete.faults,
         ),

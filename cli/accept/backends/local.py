@@ -284,7 +284,7 @@ def watch(job: Job, *, folder: Path, say: Say, log: Say) -> int:
             raise Interrupted(
                 f"the coordinator of {job.attempt} ended without an exit status",
                 code=Code.RUN_COORDINATOR_DIED,
-                hint=f"accept collect {job.attempt} fetches its evidence so far; see {console}",
+                hint=f"its evidence so far: accept collect {job.attempt}; see {console}",
             )
         time.sleep(_LOOK)
 

@@ -15,11 +15,10 @@ import yaml
 from accept import config
 from accept.commands import judge
 from accept.commands.diff import failures, started
-from accept.commands.judge import Judged, measurements
+from accept.commands.judge import Judged, is_figure, measurements
 from accept.commands.population import summarize
 from accept.config.machine import Baseline, Confidence, Machine
 from accept.config.references import Figure
-from accept.core import checks
 from accept.core.causes import Cause, Judgement
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, warning
@@ -89,7 +88,7 @@ def do_baseline(
             f"{plain('; '.join(divided[:_MAX_DIVISIONS]), 400)}"
             + (f"; and {more} more" if more > 0 else ""),
             code=Code.BASELINE_DIVIDED,
-            hint=f"--force does not change this; see what is bad: "
+            hint="--force does not change this; see what is bad: "
             f"{command_line('accept', 'judge', path)}",
         )
     if not (judged.verdict.accepted or _lacks_only_references(judged.verdict)) and not force:
@@ -119,7 +118,7 @@ def do_baseline(
     for line in _low_bounds(figures):
         print(visible(line), file=sys.stderr)
     if out is None:
-        terminal.result(extended, text)
+        terminal.document(extended, text)
         return Exit.PASS
     if not re.fullmatch(NAME, name):
         raise BadInput(
@@ -171,13 +170,11 @@ def measured_kinds(judged: Judged) -> dict[MeasuredKind, list[Measurement]]:
     waves = {record.log: (record.step, record.wave) for record in judged.records}
     by_kind: dict[MeasuredKind, list[Measurement]] = {}
     for measurement in measurements(judged.plan, judged.records):
-        spec = checks.metric_spec(measurement.check, measurement.metric)
-        is_usable = not measurement.ranks and measurement.value > 0
-        if spec is not None and spec.baseline and is_usable:
+        if is_figure(measurement):
             kind = MeasuredKind(
                 check=measurement.check,
-                metric=spec.name,
-                unit=spec.unit,
+                metric=measurement.metric,
+                unit=measurement.unit,
                 nodes=len(measurement.hosts),
                 size=measurement.size,
             )

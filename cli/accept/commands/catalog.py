@@ -301,16 +301,16 @@ def do_show(what: Shown, name: str, terminal: Terminal, *, machine: str, nodes: 
     if what is Shown.MACHINE:
         # The values of its bases are merged into it.
         shown = replace(config.load_machine(name).value, base=())
-        terminal.result(shown, _yaml(shown) + _derived_bounds(shown))
+        terminal.document(shown, _yaml(shown) + _derived_bounds(shown))
     elif what is Shown.SUITE:
         suite = config.load_suite(name)
         times = _step_times(config.load_machine(machine), suite, nodes)
-        terminal.result(suite.value, _yaml(suite.value) + times)
+        terminal.document(suite.value, _yaml(suite.value) + times)
     elif what is Shown.SITE:
         example = resources.values() / "site.example.yaml"
         site = config.load_site(str(example) if name == _EXAMPLE else name).value
         text = example.read_text(encoding="utf-8") if name == _EXAMPLE else _yaml(site)
-        terminal.result(site, text)
+        terminal.document(site, text)
     elif what is Shown.CHECK:
         check = _check_page(name)
         terminal.result(check, *_check_text(check))

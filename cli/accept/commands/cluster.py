@@ -86,7 +86,7 @@ def do_init(
     text = survey.site_text(chosen)
     file = read(SiteFile, {"site": str(out or ""), "text": text, **chosen})
     if out is None:
-        terminal.result(file, text)
+        terminal.document(file, text)
         return Exit.PASS
     try:
         write(out, text)

@@ -106,5 +106,5 @@ def _other_program() -> str:
 def do_rbac(options: Options, terminal: Terminal) -> int:
     """Print the permissions that a run on a cluster needs, as YAML."""
     text = backends.load_cluster().role(options.place, site_of(options))
-    terminal.result(Role(yaml=text), text)
+    terminal.document(Role(yaml=text), text)
     return Exit.PASS

@@ -293,7 +293,7 @@ def do_drill(
         raise BadInput(
             f"none of these faults can be injected here: {reasons}",
             code=Code.DRILL_NOTHING,
-            hint="accept drill --dry-run shows the possible faults",
+            hint="the possible faults: accept drill --dry-run",
         )
     name = options.attempt or commands_run.new_name()
     folder = rundir.create(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from accept.commands.judge import Judged, judge_path
+from accept.commands.judge import Judged, can_retest, can_write_ticket, judge_path
 from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
@@ -89,9 +89,13 @@ def do_explain(name: str, node: str, terminal: Terminal) -> int:
     check_node(judged, node, name)
     explanation = explain(judged, node)
     terminal.result(explanation, *_text(explanation))
-    if explanation.suspects:
-        retest, ticket = (command_line("accept", word, name, node) for word in ("retest", "ticket"))
-        terminal.progress(f"next: {retest}, or {ticket}")
+    steps = []
+    if explanation.suspects and can_retest(judged):
+        steps.append(command_line("accept", "retest", name, node))
+    if can_write_ticket(judged, node):
+        steps.append(command_line("accept", "ticket", name, node))
+    if steps:
+        terminal.progress(f"next: {', or '.join(steps)}")
     return Exit.PASS
 
 
@@ -102,7 +106,8 @@ def check_node(judged: Judged, node: str, name: str) -> None:
         raise BadInput(
             f"the run has no node {plain(node, 80)!r}",
             code=Code.NODE_UNKNOWN,
-            hint=f"{did_you_mean(node, hosts)}all nodes: accept show nodes {plain(name, 200)}",
+            hint=f"{did_you_mean(node, hosts)}all nodes: "
+            f"{command_line('accept', 'show', 'nodes', name)}",
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from accept import __version__, backends
+from accept import __version__, backends, config
 from accept.backends.protocol import Phase
 from accept.config.expectations import parse_expectation
 from accept.config.floors import bounds
@@ -29,6 +29,7 @@ from accept.core.model import (
     Reference,
     State,
     Step,
+    Suspect,
     Verdict,
     worst_exit,
 )
@@ -78,6 +79,12 @@ def measurements(plan: Plan, records: Sequence[Record]) -> Iterator[Measurement]
         if step is not None:
             for check in record.checks:
                 yield from _of_check(record, step, check)
+
+
+def is_figure(measured: Measurement) -> bool:
+    """Return True if a value can be a reference: it is of whole nodes, and its metric allows it."""
+    spec = checks.metric_spec(measured.check, measured.metric)
+    return spec is not None and spec.baseline and not measured.ranks and measured.value > 0
 
 
 def _of_check(record: Record, step: Step, check: str) -> Iterator[Measurement]:
@@ -202,7 +209,7 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
         return BadEvidence(
             f"{folder} holds no evidence",
             code=Code.EVIDENCE_NONE,
-            hint="ask whoever ran it for the folder `evidence`, which accept collect fetched there",
+            hint="ask whoever ran it for the folder `evidence` of the run",
         )
     progress = backends.progress_of(folder)
     if progress.phase is Phase.RUNNING:
@@ -214,8 +221,8 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
     return BadEvidence(
         f"the evidence of {folder.name} was not collected",
         code=Code.EVIDENCE_NOT_COLLECTED,
-        hint=f"fetch it: {command_line('accept', 'collect', name)}; if the run may go on, end it: "
-        f"{command_line('accept', 'cancel', name)}",
+        hint=f"fetch it: {command_line('accept', 'collect', name)}; if it still runs, follow it: "
+        f"{command_line('accept', 'watch', name)}",
     )
 
 
@@ -315,6 +322,8 @@ class Judged:
     unjudged: dict[str, int] = field(default_factory=dict)
     #: Name of the evidence or logs for people.
     source: str = ""
+    #: Paths of the logs of nccl-tests that were judged; none for evidence of a run.
+    logs: tuple[Path, ...] = ()
 
 
 def judge_paths(
@@ -338,7 +347,10 @@ def judge_paths(
             judged = judge_paths(
                 named, expect=expect, machine=machine, collective=collective, say=say
             )
-            return [replace(one, source=standard_input.named(one.source, file)) for one in judged]
+            return [
+                replace(one, source=standard_input.named(one.source, file), logs=())
+                for one in judged
+            ]
     limits = Limits()
     other_machine = to_run.machine_of(machine)
     results: list[Judged] = []
@@ -405,6 +417,7 @@ def _judge_logs(
         skipped=logs.skipped,
         unjudged=logs.unjudged,
         source=", ".join(map(str, paths[:3])),
+        logs=tuple(paths),
     )
 
 
@@ -427,19 +440,19 @@ def with_max_bad(judged: Judged, most: int) -> Judged:
 
 def text(judged: Judged, terminal: Terminal) -> str:
     """Return the verdict as text for the terminal."""
-    place = _place(judged)
+    knows_machine = judged.verdict.machine in config.names("machines")
+    place = replace(_place(judged), as_called=terminal.as_called, knows_machine=knows_machine)
     notes = [*judged.notes]
     if judged.skipped:
         files = [f"{skipped.file} ({skipped.reason})" for skipped in judged.skipped]
         left_out = f"Left out: {count(len(files), 'file')} without results: "
         notes.append(left_out + shortened(files, _MAX_SKIPPED))
-    screen = reports.table(
+    return reports.table(
         judged.verdict,
         width=min(terminal.width, 80),
         color=terminal.color,
         place=replace(place, notes=tuple(notes)),
     )
-    return terminal.as_called(screen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -502,7 +515,7 @@ class Reports:
     junit: str | None = None
 
 
-def write_reports(judged: Judged) -> tuple[str, ...]:
+def write_reports(judged: Judged, terminal: Terminal) -> tuple[str, ...]:
     """Write the verdict and all reports beside the evidence, and return the paths.
 
     Raises BadInput if there is no folder for them.
@@ -515,7 +528,7 @@ def write_reports(judged: Judged) -> tuple[str, ...]:
         )
     try:
         write_judgement(judged.folder, judged.plan, judged.verdict, judged.records)
-        beside = _write_beside(judged, judged.folder)
+        beside = _write_beside(judged, judged.folder, terminal)
     except OSError as error:
         raise not_written(error) from None
     names = (evidence.VERDICT, evidence.REPORT, evidence.JUNIT)
@@ -531,20 +544,22 @@ def not_written(error: OSError) -> BadInput:
     )
 
 
-def _write_beside(judged: Judged, folder: Path) -> tuple[str, ...]:
+def _write_beside(judged: Judged, folder: Path, terminal: Terminal) -> tuple[str, ...]:
     """Write report.html and the lists of nodes beside the evidence, and return the paths.
 
     They are never inside it, because its checksums cover all files.
     """
-    files = {rundir.REPORT: html_page(judged)}
+    files = {rundir.REPORT: html_page(judged, terminal)}
     for name, hosts in vars(node_lists(judged.verdict)).items():
         files[f"{rundir.NODES}/{name}.txt"] = "".join(f"{plain(host)}\n" for host in hosts)
     return tuple(str(rundir.write_beside(folder, name, text)) for name, text in files.items())
 
 
-def html_page(judged: Judged) -> str:
-    """Return the report as a page."""
-    return render_html(reported(judged))
+def html_page(judged: Judged, terminal: Terminal) -> str:
+    """Return the report as a page, with commands that work in the shell of this user."""
+    run = reported(judged)
+    commands = tuple((terminal.as_called(command), purpose) for command, purpose in run.commands)
+    return render_html(replace(run, commands=commands))
 
 
 def reported(judged: Judged) -> ReportedRun:
@@ -582,20 +597,42 @@ def _place(judged: Judged) -> Place:
         reason = _reason(judged.verdict, bad[0])
         drain = backends.load(backend).drain(bad[:_MOST_EXCLUDED], reason) if backend else ()
         commands += zip(drain, (purpose, "after the repair"), strict=False)
-        if (run / rundir.RUN).is_file():
+        if can_retest(judged):
             add("measure it again, with good nodes", "retest", run.name)
         add("evidence for and against", "explain", run.name, bad[0])
-        add("text and logs for the provider", "ticket", run.name, bad[0])
+        if can_write_ticket(judged, bad[0]):
+            add("text and logs for the provider", "ticket", run.name, bad[0])
         add("the list, one per line", "show", "nodes", run.name, "--bad")
         if node_commands(judged.verdict, saved_provider_ids(folder)):
             purpose = "label them, report their hosts"
             add(purpose, "show", "nodes", run.name, "--commands")
-    if any(s.of_network for s in judged.verdict.suspects) and not judged.verdict.injected:
-        add("measure its bad pairs again", "retest", run.name, "--pairs")
+    of_network = [suspect for suspect in judged.verdict.suspects if suspect.of_network]
+    if of_network and not judged.verdict.injected:
+        if can_retest(judged) and any(suspect.pairs for suspect in of_network):
+            add("measure its bad pairs again", "retest", run.name, "--pairs")
         add("pairs and logs for the network", "ticket", run.name, "--fabric")
-    if judged.verdict.state is State.PASS:
+    figures = map(is_figure, measurements(judged.plan, judged.records))
+    if judged.verdict.state is State.PASS and any(figures):
         add("tighter bounds next time", "baseline", run.name, "--out", "my.yaml")
     return Place(report=str(report) if report.is_file() else "", commands=tuple(commands))
+
+
+def can_retest(judged: Judged) -> bool:
+    """Return True if `accept retest` can repeat the run: one of this machine, with a suspect."""
+    folder, verdict = judged.folder, judged.verdict
+    is_repeatable = folder is not None and is_own(folder) and (folder.parent / rundir.RUN).is_file()
+    return is_repeatable and bool(verdict.suspects) and not verdict.injected
+
+
+def can_write_ticket(judged: Judged, node: str) -> bool:
+    """Return True if `accept ticket` has something to report about a node, and its logs."""
+    has_logs = judged.folder is not None or bool(judged.logs)
+    return has_logs and not judged.verdict.injected and bool(suspects_at(judged.verdict, node))
+
+
+def suspects_at(verdict: Verdict, node: str) -> tuple[Suspect, ...]:
+    """Return the suspects that are a node or a part of it, and not of the network."""
+    return tuple(s for s in verdict.suspects if node in s.hosts and not s.of_network)
 
 
 def _reason(verdict: Verdict, host: str) -> str:
@@ -618,7 +655,7 @@ def write_page(judged: Judged, terminal: Terminal) -> None:
     if folder is None or not is_own(folder):
         return
     try:
-        _write_beside(judged, folder)
+        _write_beside(judged, folder, terminal)
     except OSError as error:
         terminal.progress(f"report.html was not written: {error.strerror}")
 
@@ -665,16 +702,16 @@ def do_report(name: str, terminal: Terminal, *, form: str) -> int:
     """Write the reports, or print one of them."""
     judged = judge_path(name, expect=())
     if form == "files":
-        files = write_reports(judged)
+        files = write_reports(judged, terminal)
         terminal.result(Reports(files=files), "\n".join(files))
         terminal.progress("next: open report.html in a browser, or send it: it needs no other file")
     elif form == "html":
-        html = html_page(judged)
-        terminal.result(Reports(html=html), html)
+        html = html_page(judged, terminal)
+        terminal.document(Reports(html=html), html)
     elif form == "md":
         page = render_markdown(judged.verdict, judged.plan, judged.records)
-        terminal.result(Reports(md=page), page)
+        terminal.document(Reports(md=page), page)
     else:
         xml = junit(judged.verdict, judged.records)
-        terminal.result(Reports(junit=xml), xml)
+        terminal.document(Reports(junit=xml), xml)
     return Exit.PASS

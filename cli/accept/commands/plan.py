@@ -105,7 +105,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
         if terminal.json:
             terminal.result(values_of(run, bundle), "")
         else:
-            terminal.result(None, helm_values(run, bundle))
+            terminal.document(None, helm_values(run, bundle))
         terminal.progress('next: helm install NAME "$(accept chart)" --values FILE')
         return Exit.PASS
     try:

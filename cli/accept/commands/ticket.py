@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from accept.commands.explain import check_node
-from accept.commands.judge import Judged, judge_path, not_written, reported
+from accept.commands.judge import Judged, judge_path, not_written, reported, suspects_at
 from accept.commands.run import read_run
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
+from accept.core.evidence import write_below
 from accept.core.judge.summary import node_lists
 from accept.core.model import Suspect
 from accept.core.text import command_line, plain
 from accept.evidence import bucket, rundir
+from accept.evidence.untrusted import Limits, walk
 from accept.plan.bundle import net_channels
 from accept.report.console import Terminal
 from accept.report.node_commands import saved_nodes
@@ -33,7 +37,10 @@ class TicketFiles:
 def do_ticket(
     name: str, node: str | None, terminal: Terminal, *, fabric: bool, redact: bool
 ) -> int:
-    """Write the ticket beside the evidence. `fabric`: about the network instead of a node."""
+    """Write the ticket beside the evidence, or into the working folder if there are only logs.
+
+    `fabric`: about the network instead of a node.
+    """
     if fabric == (node is not None):
         raise BadInput(
             "a ticket is about one node or about the network",
@@ -42,7 +49,7 @@ def do_ticket(
         )
     judged = judge_path(name, expect=())
     suspects = _suspects(judged, node, name)
-    if judged.folder is None:
+    if judged.folder is None and not judged.logs:
         raise BadInput(
             "there is no folder for the ticket, and no logs for it",
             code=Code.EVIDENCE_NO_FOLDER,
@@ -55,14 +62,15 @@ def do_ticket(
         judged.folder,
         suspects,
         node=node,
-        nodes=saved_nodes(judged.folder),
-        settings=_settings(judged.folder),
+        nodes=saved_nodes(judged.folder) if judged.folder else {},
+        settings=_settings(judged.folder) if judged.folder else Settings(),
         redact=redact,
+        read_log=None if judged.folder else partial(_log_of, judged.logs),
     )
     stem = f"{rundir.TICKETS}/{made.name}-redacted" if redact else f"{rundir.TICKETS}/{made.name}"
     try:
         text, archive = (
-            str(rundir.write_beside(judged.folder, f"{stem}{suffix}", content))
+            _written(judged.folder, f"{stem}{suffix}", content)
             for suffix, content in ((".md", made.text), (".zip", made.archive()))
         )
     except OSError as error:
@@ -72,6 +80,23 @@ def do_ticket(
     more = "" if redact else "; with --redact they have no names and addresses"
     terminal.progress(f"next: send both files to the provider{more}")
     return Exit.PASS
+
+
+def _written(evidence: Path | None, name: str, content: str | bytes) -> str:
+    """Write a file beside the evidence of a run, or into the working folder; return its path."""
+    if evidence:
+        return str(rundir.write_beside(evidence, name, content))
+    write_below(Path(), name, content)
+    return name
+
+
+def _log_of(paths: Sequence[Path], name: str) -> Iterator[bytes]:
+    """Yield the content of a log of nccl-tests, found again by the name that its record has."""
+    for path in paths:
+        for entry in walk(path, Limits()):
+            if entry.name == name:
+                yield from entry.blocks
+                return
 
 
 def _suspects(judged: Judged, node: str | None, name: str) -> tuple[Suspect, ...]:
@@ -87,11 +112,11 @@ def _suspects(judged: Judged, node: str | None, name: str) -> tuple[Suspect, ...
             f"{shown} has {what}"
             + (": it was a drill, which shows nothing about nodes" if verdict.injected else ""),
             code=Code.RUN_NO_SUSPECT,
-            hint=f"{command_line('accept', 'show', 'nodes', name)} lists its nodes",
+            hint=f"its nodes: {command_line('accept', 'show', 'nodes', name)}",
         )
     if node is None:
         return of_network
-    suspects = tuple(s for s in verdict.suspects if node in s.hosts and not s.of_network)
+    suspects = suspects_at(verdict, node)
     if not suspects:
         state = "good" if node in node_lists(verdict).good else "not shown to be bad"
         fabric = command_line("accept", "ticket", name, "--fabric")

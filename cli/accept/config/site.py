@@ -54,7 +54,7 @@ class SiteNccl:
     """NCCL settings of this cluster."""
 
     profile: Annotated[
-        str, Doc("NCCL profile of the machine; `accept show machine` lists them.")
+        str, Doc("NCCL profile of the machine; `accept list profiles` lists them.")
     ] = "default"
     env: Annotated[
         Env, Doc("Environment variables that are added to the profile or replace its own.")

@@ -55,7 +55,8 @@ class SuiteCheck:
         ),
     ] = False
     finds: Annotated[
-        str, Doc("What it finds that no other check of the suite does; for `accept show suite`.")
+        str,
+        Doc("What it finds that no other check of the suite does; for `accept show suite NAME`."),
     ] = ""
     timeout: Annotated[Seconds | None, Doc("Longest time of one execution.")] = None
     params: Annotated[Plain, Doc("Its parameters; `accept show check NAME` lists them.")] = field(

@@ -26,7 +26,7 @@ from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, NotStarted
 from accept.core.serde import read
-from accept.core.text import plain
+from accept.core.text import command_line, plain
 from accept.evidence.archive import MOST_BYTES, MOST_FILES
 
 #: Timeout of a fetch.
@@ -103,7 +103,7 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
         raise BadEvidence(
             f"{plain(url, 200)} was never finished: it has no {store.MANIFEST}",
             code=Code.BUCKET_UNFINISHED,
-            hint="accept collect fetches the part that was sent",
+            hint=f"the part that was sent: {command_line('accept', 'collect', url)}",
         )
     wanted = names - {evidence.CHECKSUMS} if manifest is None else names
     target.mkdir(parents=True)

@@ -110,7 +110,7 @@ def _nothing_judged(path: Path, unjudged: Collection[str]) -> BadEvidence:
     return BadEvidence(
         f"{plain(path, 200)}: only {', '.join(unjudged)} was measured",
         code=Code.LOGS_NOT_JUDGED,
-        hint="accept list checks shows the collectives that are judged",
+        hint="the collectives that are judged: accept list checks",
     )
 
 

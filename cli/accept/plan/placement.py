@@ -207,7 +207,7 @@ def _plugin(machine: MachinePods, site: Kubernetes) -> Plugin:
         raise BadInput(
             f"kubernetes.plugin: {site.plugin} is not possible on this machine",
             code=Code.KUBE_PLUGIN,
-            hint="leave it out; accept show machine NAME shows the plugin and its installer",
+            hint="leave it out; the plugin and its installer: accept show machine NAME",
         )
     mounts = plugin.installer.get("volumeMounts")
     names = [m["name"] for m in mounts if isinstance(m, dict)] if isinstance(mounts, list) else []

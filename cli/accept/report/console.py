@@ -203,7 +203,18 @@ class Terminal:
             self.progress(text)
 
     def result(self, value: object, *parts: str | Table) -> None:
-        """Print the result: `value` as JSON with --json, else the texts and tables."""
+        """Print the result: `value` as JSON with --json, else the texts and tables for people."""
+        self.document(value, *(self._called(part) for part in parts))
+
+    def _called(self, part: str | Table) -> str | Table:
+        """Return a part whose commands start as the user's shell needs it."""
+        if isinstance(part, str):
+            return self.as_called(part)
+        rows = [tuple(map(self.as_called, row)) for row in part.rows]
+        return Table(header=part.header, rows=rows)
+
+    def document(self, value: object, *parts: str | Table) -> None:
+        """Print a file, which is the same on every machine; `value` as JSON with --json."""
         try:
             self._write(*((_json(value),) if self.json else parts))
         except BrokenPipeError:

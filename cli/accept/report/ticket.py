@@ -6,10 +6,11 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 
 from accept.config.resources import cause_section
 from accept.core.evidence import COLLECTORS, open_log
@@ -22,6 +23,9 @@ from accept.report import repro
 from accept.report.data import Population, Run, is_bad, share_of
 from accept.report.node_commands import SavedNode
 from accept.report.redaction import Redactor
+
+#: Returns a log in blocks, by the name that records have for it; None: there is none.
+ReadLog = Callable[[str], Iterable[bytes] | None]
 
 TEXT, SCRIPT = "ticket.md", "repro.sh"
 #: Maximum number of executions and problems in the text, of logs in the archive, and of lines of a
@@ -76,27 +80,33 @@ class _Execution:
 
 def ticket(
     run: Run,
-    evidence: Path,
+    evidence: Path | None,
     suspects: Sequence[Suspect],
     *,
     node: str | None,
     nodes: Mapping[str, SavedNode],
     settings: repro.Settings,
     redact: bool,
+    read_log: ReadLog | None = None,
 ) -> Ticket:
     """Return the ticket about `node`, or about the network between nodes if that is None.
 
+    `evidence` is the folder of the evidence; None for logs that are read with `read_log` instead.
     `suspects` are its suspects, and `nodes` the cluster's records of the run's nodes. With
     `redact`, names and addresses are replaced in all files.
     """
-    return _Writer(run, evidence, tuple(suspects), node, nodes, settings, redact=redact).ticket()
+    if read_log is None and evidence is not None:
+        read_log = partial(open_log, evidence)
+    writer = _Writer(run, evidence, read_log, tuple(suspects), node, nodes, settings, redact=redact)
+    return writer.ticket()
 
 
 class _Writer:
     def __init__(
         self,
         run: Run,
-        evidence: Path,
+        evidence: Path | None,
+        read_log: ReadLog | None,
         suspects: tuple[Suspect, ...],
         node: str | None,
         nodes: Mapping[str, SavedNode],
@@ -105,6 +115,7 @@ class _Writer:
         redact: bool,
     ) -> None:
         self.run, self.evidence, self.suspects, self.node = run, evidence, suspects, node
+        self.read_log = read_log
         self.nodes, self.settings = nodes, settings
         self.redacted = redact
         self.clean = _redactor(run, nodes) if redact else str
@@ -172,11 +183,16 @@ class _Writer:
         named = [log for suspect in self.suspects for log in suspect.evidence]
         logs = [log for log in dict.fromkeys((*of_bad, *of_problems, *named)) if log]
         for log in logs[:_MOST_LOGS]:
-            if blocks := open_log(self.evidence, log):
-                yield log.removeprefix("logs/"), _excerpt(blocks)
+            blocks = self.read_log(log) if self.read_log else None
+            if blocks is not None:
+                # Logs that `accept` did not write may be anywhere.
+                parts = [part for part in PurePosixPath(log).parts if part not in ("/", "..")]
+                yield "/".join(parts).removeprefix("logs/"), _excerpt(blocks)
 
     def _collected(self) -> Iterator[tuple[str, str]]:
         """Yield path and text of the collectors' output on the nodes of the ticket."""
+        if self.evidence is None:
+            return
         for host in self.hosts:
             folder = self.evidence / COLLECTORS / host
             if "/" in host or host.startswith(".") or not folder.is_dir():

@@ -94,10 +94,13 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         nodes = _list_nodes(api, say)
         found = _fits(api, run, nodes, say)
         if found is not None and (short := _shortage(found, run, say)):
+            machine = ("--machine", run.machine.name)
+            doctor = command_line("accept", "doctor", "--backend", "kubernetes", *machine)
             raise NotStarted(
                 short,
                 code=Code.KUBE_NODES_TOO_FEW,
-                hint="accept doctor shows every node; accept nodes lists the free ones",
+                hint=f"the free ones: {command_line('accept', 'nodes', *machine)}; every node: "
+                f"{doctor}, with the other options",
             )
         due = [fit for fit in found or () if fit.misfit is Misfit.MAINTENANCE]
         for fit in due[:_DUE_SHOWN]:

@@ -130,7 +130,7 @@ _CODES = {
 _HINTS = {
     0: "try: kubectl get pods; another cluster: --context",
     401: "log in again, as for kubectl",
-    403: "accept doctor --backend kubernetes --rbac prints the Role that is needed",
+    403: "the Role that is needed: accept doctor --backend kubernetes --rbac",
 }
 
 

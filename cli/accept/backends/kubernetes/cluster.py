@@ -9,6 +9,7 @@ from accept.backends.protocol import FreeNodes
 from accept.config import Site, load_machine, load_site, load_suite
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
+from accept.core.text import command_line
 from accept.plan.placement import gpu_resource, pod_settings
 from accept.plan.resolve import ClusterPlace, Options, gpus_to_use
 
@@ -42,10 +43,11 @@ def free_nodes(options: Options) -> FreeNodes:
         wanted = nodes.pod_request(pod, site.kubernetes, seconds=deadline)
         free = nodes.free_nodes(api, wanted)
     if not free.names:
+        doctor = ("accept", "doctor", "--backend", "kubernetes")
         raise NotStarted(
             f"no {name} node of this cluster is free",
             code=Code.KUBE_NODES_NONE_FREE,
-            hint=f"accept doctor --backend kubernetes --machine {name} --nodes 1 shows why",
+            hint=f"why: {command_line(*doctor, '--machine', name, '--nodes', 1)}",
         )
     return free
 

@@ -215,7 +215,9 @@ def _save(
         source = fetch(target)
         if not source and not place.is_dir():
             missing += _from_log(job, state, folder, target)
-            evidence.write(folder / rundir.FROM_LOG, "accept collect fetches everything again\n")
+            evidence.write(
+                folder / rundir.FROM_LOG, f"fetch everything: accept collect {job.attempt}\n"
+            )
         if missing:
             _report_missing(folder / CLUSTER_FOLDER, missing, say)
         if target.is_dir():

@@ -176,7 +176,7 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
             f"cannot check whether {job.attempt} left any {', '.join(listing.hidden)} in "
             f"namespace {api.place.namespace}: this user may not list them",
             code=Code.KUBE_OBJECTS_HIDDEN,
-            hint="accept doctor --backend kubernetes --rbac prints the Role that is needed",
+            hint="the Role that is needed: accept doctor --backend kubernetes --rbac",
         )
     return tuple(found)
 

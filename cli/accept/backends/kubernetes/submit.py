@@ -187,7 +187,8 @@ def install_release(
             raise NotStarted(
                 f"helm install: {last_line(done.stderr)}",
                 code=Code.HELM_FAILED,
-                hint="accept doctor shows what the cluster lacks",
+                hint="what the cluster lacks: accept doctor --backend kubernetes, with the options "
+                "of the run",
             )
         return _controller(done.stdout), signer
     except BaseException as error:

@@ -172,7 +172,7 @@ def _ended(job: Job, state: JobState, shared: Path, console: manage.Console) -> 
         raise Interrupted(
             f"job {number} {text}{f': {failure.message}' if failure else ''}",
             code=code,
-            hint=f"accept collect {job.attempt} fetches what was measured",
+            hint=f"what was measured: accept collect {job.attempt}",
         )
     if status is None:
         status = state.exit if state.state in ("COMPLETED", "FAILED") else None
@@ -180,14 +180,14 @@ def _ended(job: Job, state: JobState, shared: Path, console: manage.Console) -> 
         raise NotStarted(
             f"job {number}: {failure.message}",
             code=failure.code,
-            hint=f"accept show error {failure.code}; accept doctor shows what the cluster lacks",
+            hint=f"the reason: accept show error {failure.code}",
         )
     if status is None:
         reason = state.state or "Slurm no longer knows it"
         raise Interrupted(
             f"job {number} has ended: {reason}",
             code=Code.SLURM_JOB_ENDED,
-            hint=f"accept collect {job.attempt} fetches what was measured",
+            hint=f"what was measured: accept collect {job.attempt}",
         )
     return status
 

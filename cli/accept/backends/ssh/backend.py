@@ -42,7 +42,7 @@ from accept.core.runner.host_setup import Ready, is_own
 from accept.core.runner.resume import EARLIER, pack_finished
 from accept.core.runner.ssh import HOST_KEY_ALIAS
 from accept.core.serde import dump
-from accept.core.text import count, plain, shortened
+from accept.core.text import command_line, count, folded, plain, shortened
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Resolved
 
@@ -177,10 +177,11 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
             timeout=SECONDS,
         )
         if not started.out.endswith(b"started\n"):
+            doctor = command_line("accept", "doctor", "--hosts", first.name)
             raise NotStarted(
                 f"{first.name}: the coordinator did not start: {last_line(started.err)}",
                 code=Code.SSH_NO_COORDINATOR,
-                hint=f"accept doctor --hosts {first.name} shows what the host lacks",
+                hint=f"what the host lacks: {doctor}",
             )
     except BaseException:
         for host, leftovers in manage.end(reach, run.hosts, run_folder).items():
@@ -217,10 +218,11 @@ def _refuse_unusable(
     problems = [r.problem for r in results.values() if isinstance(r, Absent)]
     if not ready or (problems and run.plan.require_all_nodes):
         shown = shortened([f"{p.message} ({p.cause})" for p in problems], 4, "; ")
+        doctor = command_line("accept", "doctor", "--hosts", folded(run.hosts))
         raise NotStarted(
             f"{len(ready)} of {count(len(results), 'host')} can be used: {shown}",
             code=Code.SSH_HOSTS_UNUSABLE,
-            hint="accept doctor shows what each host lacks",
+            hint=f"what each lacks: {doctor}",
         )
     if not run.plan.busy_ok and (busy := [f"{r.name}: {b}" for r in ready for b in r.busy]):
         raise NotStarted(

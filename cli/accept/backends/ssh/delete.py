@@ -36,7 +36,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     _refuse_leftovers(
         job,
         leftovers,
-        f"accept collect {job.attempt} fetches what was measured; then accept delete",
+        f"what was measured: accept collect {job.attempt}; then: accept delete {job.attempt}",
     )
 
 

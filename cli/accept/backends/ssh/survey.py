@@ -47,7 +47,7 @@ def survey(options: Options) -> Survey:
     hosts = options.hosts
     if not hosts:
         raise BadInput(
-            "accept init needs the hosts",
+            "the hosts are missing",
             code=Code.SSH_NO_HOSTS,
             hint="accept init --hosts node[01-16]",
         )

@@ -99,7 +99,7 @@ def _status(job: Job, how: str) -> int:
         raise Interrupted(
             f"the coordinator of {job.attempt} was killed, or {job.first} was restarted",
             code=Code.RUN_COORDINATOR_DIED,
-            hint=f"accept collect {job.attempt} fetches what was measured",
+            hint=f"what was measured: accept collect {job.attempt}",
         )
     if how == "foreign":
         raise Interrupted(

@@ -6,7 +6,7 @@ Everything that came from hosts and logs is untrusted: it is bounded and escaped
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from accept.core.catalog.metrics import BUSBW
@@ -34,7 +34,7 @@ from accept.core.model import (
     SuspectKind,
     Verdict,
 )
-from accept.core.text import count, duration, format_size, plain, shortened
+from accept.core.text import command_line, count, duration, format_size, plain, shortened
 
 #: Maximum number of lines for any verdict.
 MOST_LINES = 30
@@ -78,6 +78,10 @@ class Place:
     report: str = ""
     #: Command and purpose, in order.
     commands: tuple[tuple[str, str], ...] = ()
+    #: Returns a text whose commands start as the user's shell needs it.
+    as_called: Callable[[str], str] = str
+    #: True if the machine comes with `accept`, which can show its sources then.
+    knows_machine: bool = False
     #: Remarks, one sentence each.
     notes: tuple[str, ...] = ()
 
@@ -232,8 +236,10 @@ class _Screen:
             yield from self._wrapped(text, "  ", "  ")
         kinds = {one.bound.kind for one in tightest_ranges(verdict) if one.bound}
         if verdict.state is State.PASS and kinds & _SPECIFIED:
-            text = "¹ from the specification, not measured: accept show machine "
-            yield from self._wrapped(f"{text}{plain(verdict.machine, 60)}", "  ", "    ")
+            text = "¹ from the specification, not measured"
+            if self.place.knows_machine:
+                text += f": {command_line('accept', 'show', 'machine', verdict.machine)}"
+            yield from self._wrapped(text, "  ", "    ")
 
     def _do_now(self) -> Iterator[str]:
         shown = {suspect_advice(s) for s in self.verdict.suspects}
@@ -241,6 +247,7 @@ class _Screen:
         commands = [*self.place.commands]
         for suspect in self.verdict.suspects[:1]:
             commands.append((f"accept show cause {suspect.cause}", "how to confirm it by hand"))
+        commands = [(self.place.as_called(command), purpose) for command, purpose in commands]
         if not advice and not commands:
             return
         yield f"  {self._painted('DO NOW', _BOLD)}"
