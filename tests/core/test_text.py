@@ -1,10 +1,14 @@
-"""Texts for people: counts and durations."""
+"""Texts for people: counts and durations, and commands to copy."""
 
 from __future__ import annotations
 
-import pytest
+import shlex
 
-from accept.core.text import byte_count, count, duration
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accept.core.text import byte_count, command_line, count, duration
 
 
 @pytest.mark.parametrize(
@@ -48,3 +52,8 @@ def test_a_duration_uses_two_units_at_most(seconds: float, expected: str) -> Non
 )
 def test_bytes_have_three_digits_and_are_never_zero_by_rounding(size: int, expected: str) -> None:
     assert byte_count(size) == expected
+
+
+@given(st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=126)), min_size=1))
+def test_a_shell_reads_the_words_of_a_command_line(words: list[str]) -> None:
+    assert shlex.split(command_line(*words)) == words
