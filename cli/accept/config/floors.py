@@ -2,8 +2,9 @@
 
 `values/floors.yaml` lists the share of a line rate that a collective reaches on a healthy machine
 at any scale. A machine that states its NVLink and NICs therefore has bounds even without figures of
-its own. If it has its own figures, both apply, with one exception: the threshold of the vendor's
-own health check replaces the floor of its check, and limits the other checks of that floor.
+its own. If it has its own figures, both apply, with two exceptions: the threshold of the vendor's
+own health check replaces the floor of its check, and limits the other checks of that floor. An own
+figure of single GPUs replaces the floor of the same metric.
 """
 
 from collections.abc import Iterator
@@ -85,16 +86,27 @@ def floors() -> tuple[Floor, ...]:
 def figures(machine: Machine, profile: str = "default") -> tuple[Figure, ...]:
     """Return all figures of a machine under an NCCL profile: its own, then those from floors."""
     own = tuple(figure for figure in machine.references if profile in figure.profiles)
-    from_floors = (
+    from_floors = [
         figure
         for floor in floors()
         for figure in _below_vendor(floor, tuple(figures_of(floor, machine, profile)), own)
-    )
-    return (*own, *from_floors, *_of_devices(machine))
+    ]
+    of_gpus = {(f.check, f.metric): f for f in from_floors if REGISTRY[f.check].devices}
+    own = tuple(_with_peak(figure, of_gpus.get((figure.check, figure.metric))) for figure in own)
+    measured = {(figure.check, figure.metric) for figure in own if REGISTRY[figure.check].devices}
+    left = (figure for figure in from_floors if (figure.check, figure.metric) not in measured)
+    return (*own, *left, *_of_devices(machine))
+
+
+def _with_peak(figure: Figure, floor: Figure | None) -> Figure:
+    """Return a figure of single GPUs with the peak of the floor that it replaces, if any."""
+    if floor is None or floor.peak is None or figure.peak is not None:
+        return figure
+    return replace(figure, peak=floor.peak, peak_source=floor.source)
 
 
 def _of_devices(machine: Machine) -> Iterator[Figure]:
-    """Yield the figures of single GPUs of other machines, one for each device and metric.
+    """Yield the figures of single GPUs of other machines, each for its device.
 
     Those of NVLink are left out, because a node may have one such GPU, and derived ones, because
     the plan of a run must stay small.
@@ -102,13 +114,9 @@ def _of_devices(machine: Machine) -> Iterator[Figure]:
     for name in machine.devices_of:
         other = load_machine(name).value
         link = other.nvlink.source if other.nvlink else None
-        chosen: dict[tuple[str, str], Figure] = {}
         for figure in figures(other):
-            if REGISTRY[figure.check].devices and figure.source != link:
-                # The machine's own figures come first, and are higher than the floors.
-                chosen.setdefault((figure.check, figure.metric), figure)
-        for figure in chosen.values():
-            if figure.kind is not BoundKind.DERIVED:
+            is_left_out = figure.source == link or figure.kind is BoundKind.DERIVED
+            if REGISTRY[figure.check].devices and not is_left_out:
                 yield replace(figure, device=other.gpus.device)
 
 

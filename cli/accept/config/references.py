@@ -114,7 +114,7 @@ class Figure:
             one_domain=self.one_domain,
             per_rail=self.per_rail,
             peak=self.peak,
-            peak_source=self.peak_source or (self.source if self.peak else ""),
+            peak_source=self.peak_source or "",
         )
 
 
