@@ -162,7 +162,7 @@ class Reference:
     per_rail: bool = False
     #: NCCL profile of the steps that it applies to; empty: that of the run.
     profile: str = ""
-    #: Theoretical peak of the metric, for "share of the peak", and its source if it has another one.
+    #: Theoretical peak of the metric, for "share of the peak"; its source, if that is another one.
     peak: float | None = None
     peak_source: str = ""
 
