@@ -33,7 +33,16 @@ from typing import Any
 import rank_io
 import xid_watch
 from health_gpus import gpus, has_driver
-from health_host import Device, gap, host, interfaces, kernel_log, memory, rdma_ports
+from health_host import (
+    Device,
+    gap,
+    host,
+    interfaces,
+    kernel_log,
+    memory,
+    pci_devices,
+    rdma_ports,
+)
 
 #: Maximum number of devices of one fact, because the length of a record is limited.
 _DEVICES = 16
@@ -88,6 +97,7 @@ def read_host(root: Path, of_the_run: tuple[str, ...], *, words: bool) -> None:
     """Print the counters of the kernel."""
     log, unread = kernel_log(root)
     devices = [*rdma_ports(root), *interfaces(root, of_the_run), *memory(root), host(root)]
+    devices += pci_devices(root)
     boot = rank_io.read(root / "proc/sys/kernel/random/boot_id")[:8]
     if not any(device["kind"] == "memory" for device in devices):
         unread.append(gap("memory errors (no EDAC)"))

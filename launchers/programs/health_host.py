@@ -53,6 +53,16 @@ _INTERFACE = (
 )
 #: The start of an Xid line, also of a GPU instance with MIG, "(PCI:0000:3b:00 GPU-I:01 GPU-CI:02)".
 _XID = rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})(?: GPU-I:\d+)?(?: GPU-CI:\d+)?\): "
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+#: Errors of PCI Express that a damaged link or device causes, by the file that counts them.
+#: Requests that a device does not support are left out, because programs cause them.
+_AER = {
+    "fatal": frozenset({"DLP", "SDES", "TLP", "FCP", "CmpltTO", "RxOF", "MalfTLP", "ECRC"}),
+    "nonfatal": frozenset({"DLP", "SDES", "TLP", "FCP", "CmpltTO", "RxOF", "MalfTLP", "ECRC"}),
+    "correctable": frozenset({"RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout"}),
+}
+#: Rate of PCIe 6.0 in GT/s.
+_CORRECTING = 64.0
 #: Kernel messages about a GPU, an NVSwitch, and an error that the hardware reported. Xids of NVLink
 #: have the word "Fatal" or "Nonfatal" after their name. Xid 154 reports what a GPU needs: after a
 #: reset that is "None" (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html); any
@@ -153,6 +163,38 @@ def interfaces(root: Path, of_the_run: tuple[str, ...]) -> Iterator[Device]:
             "run": 1.0 if path.name in of_the_run else None,
         }
         yield {"kind": "net", "name": path.name, "counters": counters, "levels": known(levels)}
+
+
+def pci_devices(root: Path) -> Iterator[Device]:
+    """Yield GPUs, RDMA devices and the bridges above them on the PCI bus, with their errors.
+
+    From PCIe 6.0 on they have no level `rate`, so that correctable errors have no limit: such links
+    correct errors all the time. Devices without files of AER (Documentation/ABI/testing/
+    sysfs-bus-pci-devices-aer_stats) have none.
+    """
+    ends = [device / "device" for device in (root / "sys/class/infiniband").glob("*")]
+    for device in (root / "sys/bus/pci/devices").glob("*"):
+        if read(device / "vendor") == "0x10de" and read(device / "class").startswith("0x03"):
+            ends.append(device)
+    paths = [path for end in ends for path in (end.resolve(), *end.resolve().parents)]
+    for path in sorted({path for path in paths if _ADDRESS.fullmatch(path.name)}):
+        counters = {
+            f"aer-{kind}": _aer(read(path / f"aer_dev_{kind}"), names)
+            for kind, names in _AER.items()
+        }
+        if set(counters.values()) == {None}:
+            continue
+        link = pcie_link(path)
+        speed, width = link["pcie-speed-max"], link["pcie-width-max"]
+        levels = {"rate": speed * width if speed and width and speed < _CORRECTING else None}
+        yield {"kind": "pcie", "name": path.name, "counters": counters, "levels": known(levels)}
+
+
+def _aer(text: str, names: frozenset[str]) -> int | None:
+    """Return the sum of the named errors in a file of AER; None if it has none of them."""
+    rows = (line.split() for line in text.splitlines())
+    counts = [int(row[1]) for row in rows if len(row) == 2 and row[0] in names and row[1].isdigit()]
+    return sum(counts) if counts else None
 
 
 def memory(root: Path) -> Iterator[Device]:

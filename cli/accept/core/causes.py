@@ -565,8 +565,8 @@ class Cause(TextEnum):
     )
     PCIE_ERRORS = Row(
         text="pcie-errors",
-        meaning="the GPU's PCIe link has more replays than a healthy link",
-        action="have the GPU reseated, then its riser or the GPU replaced",
+        meaning="the PCIe link of a GPU or NIC has more errors than a healthy link",
+        action="have the card reseated, then its riser or the card replaced",
         owner=Owner.PROVIDER,
         judgement=Judgement.ABSOLUTE,
     )

@@ -75,6 +75,8 @@ class DeviceKind(TextEnum):
     #: A network interface.
     NET = "net"
     MEMORY = "memory"
+    #: A GPU, an RDMA device, or a bridge above them, on the PCI bus.
+    PCIE = "pcie"
     HOST = "host"
 
 

@@ -71,6 +71,9 @@ class TestJudging:
             ("rdma mlx5_2/1", {"link_downed": 1}, "link-down", "nic"),
             ("rdma mlx5_2/1", {"symbol_error": 25}, "nic-errors", "nic"),
             ("memory mc0", {"ue_count": 1}, "host-errors", "node"),
+            ("pcie 0000:1b:00.0", {"aer-nonfatal": 1}, "pcie-errors", "node"),
+            # 400 Gbit/s for a minute allow 24.
+            ("pcie 0000:1b:00.0", {"aer-correctable": 25}, "pcie-errors", "node"),
         ],
     )
     def test_a_counter_that_grew_too_much_accuses_its_device(
@@ -98,6 +101,7 @@ class TestJudging:
             ("rdma mlx5_2/1", {"symbol_error": 23}),
             ("rdma mlx5_2/1", {"out_of_sequence": 100_000}),
             ("memory mc0", {"ce_count": 12}),
+            ("pcie 0000:1b:00.0", {"aer-correctable": 23}),
             ("host", {"oom_kill": 1}),
         ],
     )

@@ -187,6 +187,30 @@ class TestHost:
         files(port.parents[1] / "device", current_link_width=0, current_link_speed="Unknown")
         assert health(root)["devices"][0]["levels"] == {"active": 1}
 
+    @pytest.mark.parametrize(("speed", "rate"), [(32, {"rate": 512}), (64, {})])
+    def test_reads_errors_of_pci_express_of_cards_and_the_bridges_above(
+        self, root: Path, speed: int, rate: dict[str, int]
+    ) -> None:
+        bridge = root / "sys/devices/pci0000:00/0000:00:01.0"
+        card = bridge / "0000:1b:00.0"
+        for folder in (bridge, card):
+            files(folder, max_link_width=16, max_link_speed=f"{speed}.0 GT/s PCIe")
+        files(card, vendor="0x10de", **{"class": "0x030200"})
+        # The format of the kernel, with an unsupported request, which programs cause.
+        corrected = "RxErr 3\nBadTLP 2\nNonFatalErr 9\nTOTAL_ERR_COR 14\n"
+        files(card, aer_dev_correctable=corrected)
+        files(card, aer_dev_nonfatal="CmpltTO 0\nUnsupReq 7\nTOTAL_ERR_NONFATAL 7\n")
+        files(bridge, aer_dev_fatal="DLP 1\nTOTAL_ERR_FATAL 1\n")
+        (root / "sys/bus/pci/devices").mkdir(parents=True)
+        (root / "sys/bus/pci/devices" / card.name).symlink_to(card)
+        (root / "sys/bus/pci/devices" / bridge.name).symlink_to(bridge)
+        found = [one for one in health(root)["devices"] if one["kind"] == "pcie"]
+        assert {one["name"]: one["counters"] for one in found} == {
+            bridge.name: {"aer-fatal": 1},
+            card.name: {"aer-correctable": 5},
+        }
+        assert [one["levels"] for one in found] == [rate, rate]
+
     def test_reads_memory_errors_and_reports_a_missing_edac(self, root: Path) -> None:
         assert gap("memory errors (no EDAC)") in health(root)["unread"]
         files(root / "sys/devices/system/edac/mc/mc0", ue_count=1, ce_count=40)
