@@ -440,8 +440,7 @@ def with_max_bad(judged: Judged, most: int) -> Judged:
 
 def text(judged: Judged, terminal: Terminal) -> str:
     """Return the verdict as text for the terminal."""
-    knows_machine = judged.verdict.machine in config.names("machines")
-    place = replace(_place(judged), as_called=terminal.as_called, knows_machine=knows_machine)
+    place = replace(_place(judged), as_called=terminal.as_called)
     notes = [*judged.notes]
     if judged.skipped:
         files = [f"{skipped.file} ({skipped.reason})" for skipped in judged.skipped]
@@ -580,8 +579,9 @@ _MOST_EXCLUDED = 8
 def _place(judged: Judged) -> Place:
     """Return where the report is, and what to type next with the back end of the run."""
     folder = judged.folder
+    knows_machine = judged.verdict.machine in config.names("machines")
     if folder is None or not is_own(folder):
-        return Place()
+        return Place(knows_machine=knows_machine)
     run = folder.parent
     report = run / rundir.REPORT
     commands: list[tuple[str, str]] = []
@@ -612,9 +612,13 @@ def _place(judged: Judged) -> Place:
             add("measure its bad pairs again", "retest", run.name, "--pairs")
         add("pairs and logs for the network", "ticket", run.name, "--fabric")
     figures = map(is_figure, measurements(judged.plan, judged.records))
-    if judged.verdict.state is State.PASS and any(figures):
+    if judged.verdict.state is State.PASS and knows_machine and any(figures):
         add("tighter bounds next time", "baseline", run.name, "--out", "my.yaml")
-    return Place(report=str(report) if report.is_file() else "", commands=tuple(commands))
+    return Place(
+        report=str(report) if report.is_file() else "",
+        commands=tuple(commands),
+        knows_machine=knows_machine,
+    )
 
 
 def can_retest(judged: Judged) -> bool:
