@@ -44,7 +44,7 @@ def test_machines_and_suites_that_are_shipped() -> None:
         *("p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge"),
         *("nd96isr-h100-v5", "nd96isr-h200-v5", "nd96asr-v4", "nd96amsr-a100-v4"),
         *("bm.gpu.h100.8", "bm.gpu.h200.8", "bm.gpu.b200.8", "bm.gpu.b300.8"),
-        *("a100-8", "h100-8", "h200-8", "b200-8", "b300-8", "cpu", "gpu"),
+        *("a100-8", "h100-8", "h200-8", "b200-8", "b300-8", "gb200-4", "gb300-4", "cpu", "gpu"),
     } == set(MACHINES)
     assert set(SUITES) >= {"quick", "standard", "soak"}
 
