@@ -306,14 +306,14 @@ class TestSteps:
         self, node: Path, tmp_path: Path, build: str, *, is_asked: bool
     ) -> None:
         folder = tmp_path / "gpus"
-        options = Options(machine="h100-8", nodes=1, settings=("all-reduce.jitter=true",))
-        render(resolve(options)).write(folder)
+        render(resolve(Options(machine="h100-8", nodes=1))).write(folder)
         (folder / "group").write_text("h0 h0 127.0.0.1 22 8\n")
-        for name in ("mpirun", "all_reduce_perf", "all_gather_perf", "reduce_scatter_perf"):
+        programs = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
+        for name in ("mpirun", *(f"{program}_perf" for program in programs)):
             fake = node / "bin" / name
             fake.write_text(f"#!/bin/sh\n# {build}\necho 'mpirun (Open MPI) 5.0.8'\n")
             fake.chmod(0o755)
-        script = next(one for one in (folder / "steps").iterdir() if "jitter" in one.read_text())
+        (script,) = (folder / "steps").glob("*-collectives.sh")
         done = sh(script, PATH=f"{node}/bin:{os.environ['PATH']}", ACCEPT_PYTHON=sys.executable)
         assert ("'-I' '1'" in done.stdout) is is_asked, done.stdout
 

@@ -157,15 +157,14 @@ def speed_lines(check: str, records: Sequence[Record]) -> Iterator[str]:
     if speeds := [reading.value for reading in readings if reading.value is not None]:
         top = max(reading.top for reading in readings)
         yield f"{check}: {value_range(speeds)} GB/s at {format_size(top)}"
-        for spec, name in ((TIME_P99, "99th percentile"), (TIME_LONGEST, "longest")):
-            times = [
-                metric.value / 1000
-                for record in records
-                for metric in record.metrics
-                if (metric.check, metric.name, metric.size) == (check, spec.name, top)
-            ]
-            if times:
-                yield f"{check}: repetitions at {format_size(top)}, {name}: {value_range(times)} ms"
+        times = [
+            metric.value / 1000
+            for record in records
+            for metric in record.metrics
+            if (metric.check, metric.name, metric.size) == (check, TIME_LONGEST.name, top)
+        ]
+        if times:
+            yield f"{check}: longest repetition at {format_size(top)}: {value_range(times)} ms"
 
 
 def make(name: str, title: str, worth: int, *, bus_factor: float = 1.0) -> Check:
