@@ -212,6 +212,24 @@ class TestFacts:
         found = reading_of([Fact(name="health", value={"unread": [unread], "whole": True})])
         assert [gap.devices for gap in found.unread] == [devices]
 
+    @pytest.mark.parametrize("kind", ["counters", "levels"])
+    @given(st.text() | st.lists(st.integers()) | st.none() | st.booleans())
+    def test_a_value_of_a_wrong_type_costs_only_itself(self, kind: str, value: Any) -> None:
+        bad = dump(gpu(counters={"pcie-replay": 1}, levels={"power": 70.0}))
+        bad[kind]["ecc-default"] = value
+        devices = [bad, dump(gpu("1", "0000:2c:00"))]
+        found = reading_of([Fact(name="health", value={"devices": devices, "whole": True})])
+        assert [d.counters for d in found.devices] == [{"pcie-replay": 1}, {}]
+        assert found.devices[0].levels == {"power": 70.0}
+        assert [gap.devices for gap in found.unread] == [Unread.NONE]
+        assert "ecc-default of gpu 0" in found.unread[0].reason
+
+    def test_a_device_of_an_unknown_form_leaves_the_others(self) -> None:
+        devices = [5, {"kind": "tpu", "name": "0"}, dump(gpu())]
+        found = reading_of([Fact(name="health", value={"devices": devices, "whole": True})])
+        assert found.devices == (gpu(),)
+        assert {gap.devices for gap in found.unread} == {Unread.ALL}
+
     @pytest.mark.parametrize("unread", ["GPUs", [["GPUs"]], [{"reason": "x", "devices": "tpus"}]])
     def test_gaps_of_an_unknown_form_leave_all_devices_unread(self, unread: object) -> None:
         found = reading_of([Fact(name="health", value={"unread": unread, "whole": True})])

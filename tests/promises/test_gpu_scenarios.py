@@ -23,9 +23,16 @@ from accept.core.model import PlannedMachine, State, Verdict
 #: The GPU with the fault.
 BAD = 3
 #: Chip -> the machine, and its number of GPUs.
-MACHINES = {"h100": "h100-8", "b200": "b200-8", "gb200": "gb200-4x", "a100": "a100-8", "l4": "gpu"}
-COUNTS = {"gb200": 4}
-ALL = tuple(MACHINES)
+MACHINES = {
+    "recorded": "gpu",
+    "h100": "h100-8",
+    "b200": "b200-8",
+    "gb200": "gb200-4x",
+    "a100": "a100-8",
+    "l4": "gpu",
+}
+COUNTS = {"gb200": 4, "recorded": 1}
+ALL = ("h100", "b200", "gb200", "a100", "l4")
 #: Chips with NVLink, with NVLink 5, with the older one, and with NVSwitches that form a fabric.
 LINKED = ("h100", "b200", "gb200", "a100")
 NVLINK5, NVLINK4, FABRIC = ("b200", "gb200"), ("h100", "a100"), ("h100", "b200", "gb200")
@@ -65,7 +72,7 @@ DEGRADED, WRONG = 0x1A9, 0x4AA
 BUS = f"0000{nvml.address(BAD)}"[4:]
 
 CASES = (
-    Case(name="healthy", cause=None),
+    Case(name="healthy", cause=None, chips=tuple(MACHINES)),
     # Errors of the driver.
     Case(name="lost", lines=nvml.failed(BAD), cause="gpu-lost"),
     Case(name="lost, no handle", lines=nvml.failed(BAD, handle=False), cause="gpu-lost"),

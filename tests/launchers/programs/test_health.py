@@ -531,10 +531,11 @@ class TestXidWatcher:
     @staticmethod
     def seen(root: Path, file: Path, scenario: nvml.Scenario, events: int) -> dict[str, Any]:
         """Read until the watcher has seen a number of events."""
-        while True:
+        for _ in range(50):
             found = health(root, "--watch", str(file), env=scenario.env)
             if len(found["watch"].get("events", [])) >= events:
                 return found
+        raise AssertionError(f"fewer than {events} events: {found}")
 
     def test_xids_are_seen_by_later_readings(
         self, root: Path, file: Path, h100: nvml.Scenario
