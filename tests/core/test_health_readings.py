@@ -215,7 +215,7 @@ class TestFacts:
     @pytest.mark.parametrize("kind", ["counters", "levels"])
     @given(st.text() | st.lists(st.integers()) | st.none() | st.booleans())
     def test_a_value_of_a_wrong_type_costs_only_itself(self, kind: str, value: Any) -> None:
-        bad = dump(gpu(counters={"pcie-replay": 1}, levels={"power": 70.0}))
+        bad: Any = dump(gpu(counters={"pcie-replay": 1}, levels={"power": 70.0}))
         bad[kind]["ecc-default"] = value
         devices = [bad, dump(gpu("1", "0000:2c:00"))]
         found = reading_of([Fact(name="health", value={"devices": devices, "whole": True})])

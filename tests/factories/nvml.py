@@ -70,6 +70,8 @@ def uuid(gpu: int) -> str:
 _MEMBERS = {
     "c_nvmlViolationTime_t": ("violationTime",),
     "c_nvmlMemory_t": ("total", "used"),
+    "c_nvmlGpuFabricInfo_t": ("state", "status", "healthMask", "cliqueId"),
+    "c_nvmlGpuFabricInfoV_t": ("state", "status", "healthMask", "cliqueId"),
     "c_nvmlEccSramErrorStatus_v1_t": ("bThresholdExceeded", "aggregateCor"),
 }
 
