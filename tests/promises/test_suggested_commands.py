@@ -196,13 +196,22 @@ def test_suggestions_after_the_demo_work(shell: Shell) -> None:
     assert {"explain demo gpu17", "ticket demo gpu17"} <= set(followed)
 
 
-def test_examples_in_the_help_can_be_parsed(shell: Shell) -> None:
-    """The help of single commands is part of the sources, which another test reads."""
+def test_examples_in_the_help_work(shell: Shell) -> None:
+    """Those that need no run, file, host or cluster of the reader are executed, runs as a dry run.
+
+    The help of single commands is part of the sources, which another test reads.
+    """
     for command in ("help", "help all"):
         shown = [*shell.suggestions(command, shell.call(command))]
         assert len(shown) > 5
         for example in shown:
             parse(example)
+            if example.split()[0] in ("demo", "help", "render", "run", "show"):
+                if re.search("--(site|partition|hosts)|COMMAND", example):
+                    continue
+                dry = example.startswith("run") and "--dry-run" not in example
+                done = shell.call(example + " --dry-run" * dry)
+                assert done.error == "", (example, done.err)
 
 
 def test_the_suggestions_of_the_demo_work_in_a_real_shell(tmp_path: Path) -> None:
