@@ -90,7 +90,7 @@ def _offline() -> Iterator[PooledRun]:
     def run(name: str, make: Callable[[Path], object]) -> PooledRun:
         return PooledRun(name=name, kind=Kind.EVIDENCE, _make=make)
 
-    yield run("demo", _demo)
+    yield run("demo", partial(_recorded, archive=demo()))
     yield run("script", _script)
     yield run("script-failed", partial(_script, status=3))
     yield run("interrupted", partial(_script, interruption="the user ended it"))
@@ -108,10 +108,13 @@ def _offline() -> Iterator[PooledRun]:
     for path in sorted((TESTS / "data" / "evidence-0.1").iterdir()):
         if path.is_dir():
             yield PooledRun(name=f"version-0.1-{path.name}", kind=Kind.EVIDENCE, _place=path)
+    for path in sorted((TESTS / "data" / "gpu").glob("*/run-*.tar.gz")):
+        name = f"recorded-{path.parent.name}-{path.name.removesuffix('.tar.gz')}"
+        yield run(name, partial(_recorded, archive=path))
 
 
-def _demo(folder: Path) -> None:
-    with tarfile.open(demo()) as tar:
+def _recorded(folder: Path, *, archive: Path) -> None:
+    with tarfile.open(archive) as tar:
         tar.extractall(folder.parent, filter="data")
 
 

@@ -108,15 +108,16 @@ def _with_peak(figure: Figure, floor: Figure | None) -> Figure:
 def _of_devices(machine: Machine) -> Iterator[Figure]:
     """Yield the figures of single GPUs of other machines, each for its device.
 
-    Those of NVLink are left out, because a node may have one such GPU, and derived ones, because
-    the plan of a run must stay small.
+    Those of NVLink are left out, because a node may have one such GPU. Derived ones are left out if
+    the check has others, because the plan of a run must stay small.
     """
     for name in machine.devices_of:
         other = load_machine(name).value
         link = other.nvlink.source if other.nvlink else None
-        for figure in figures(other):
-            is_left_out = figure.source == link or figure.kind is BoundKind.DERIVED
-            if REGISTRY[figure.check].devices and not is_left_out:
+        own = [f for f in figures(other) if REGISTRY[f.check].devices and f.source != link]
+        bounded = {figure.check for figure in own if figure.kind is not BoundKind.DERIVED}
+        for figure in own:
+            if figure.kind is not BoundKind.DERIVED or figure.check not in bounded:
                 yield replace(figure, device=other.gpus.device)
 
 

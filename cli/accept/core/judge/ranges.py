@@ -52,9 +52,9 @@ def _of_groups(
             worst=1e6 / worst if is_time else worst,
             worst_at=host_list(record.hosts),
             median=1e6 / median if is_time else median,
-            # Bounds of times are upper ones, for single sizes.
+            # Bounds of times are upper ones, for single sizes. One rank has no peer to send to.
             bound=None
-            if is_time
+            if is_time or record.ranks == 1
             else bounds.tightest_bound(part, nodes, measure.metric, top=(size,)),
         )
 
