@@ -316,6 +316,7 @@ class TestSteps:
         (script,) = (folder / "steps").glob("*-collectives.sh")
         done = sh(script, PATH=f"{node}/bin:{os.environ['PATH']}", ACCEPT_PYTHON=sys.executable)
         assert ("'-I' '1'" in done.stdout) is is_asked, done.stdout
+        assert "--jitter" in script.read_text(), "the torch program"
 
 
 class TestUnpack:

@@ -14,7 +14,7 @@ from tests.factories.paths import PROGRAMS
 from tests.factories.programs import launch, missing_parts
 
 from accept.core.causes import Cause
-from accept.core.checks import parse_log
+from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge import pauses
 from accept.core.judge.evidence import Evidence
 from accept.core.model import Finding, Metric, Placement, Record, State
@@ -52,16 +52,19 @@ def pairs(
     return found
 
 
-def findings(records: list[Record], *, promised: bool = True) -> list[Finding]:
+def evidence_of(records: list[Record], *, promised: bool = True) -> Evidence:
     machine = verdicts.GPU if promised else verdicts.CPU
-    evidence = Evidence(
+    return Evidence(
         check="all-gather",
         plan=verdicts.plan(STEP, machine=machine),
         steps=(STEP,),
         records=tuple(records),
         hosts=HOSTS,
     )
-    return list(pauses.findings(evidence))
+
+
+def findings(records: list[Record], *, promised: bool = True) -> list[Finding]:
+    return list(pauses.findings(evidence_of(records, promised=promised)))
 
 
 def records_of(executions: list[tuple[tuple[str, ...], list[float]]]) -> list[Record]:
@@ -97,6 +100,9 @@ def test_a_host_that_pauses_in_two_executions_makes_the_check_inconclusive(
     (found,) = findings(records_of(executions))
     assert (found.state, found.cause, found.hosts) == (State.INCONCLUSIVE, Cause.PAUSES, ())
     assert "h5" in found.message
+    judged = REGISTRY["all-gather"].judge(evidence_of(records_of(executions)))
+    assert found in judged.verdict.findings
+    assert Cause.PAUSES not in {suspect.cause for suspect in judged.suspects}
     (note,) = findings(records_of(executions), promised=False)
     assert note.state is State.PASS
 
