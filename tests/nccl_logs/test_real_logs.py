@@ -167,7 +167,8 @@ def test_logs_of_all_pairs_of_a_node_that_just_end_accuse_nobody(
         (tmp_path / f"nccl_N2_G8_{'_'.join(pair)}.log").write_text(copy)
     verdict = judge.judge_path(str(tmp_path), expect=()).verdict
     assert [(s.name, s.cause) for s in verdict.suspects] == [(NODE(4), c) for c in accused]
-    assert verdict.state is State.FAIL
+    # Without the node that crashed, the others may pass.
+    assert verdict.state in ((State.FAIL, State.DEGRADED) if accused else (State.FAIL,))
 
 
 def test_a_truncated_log_of_all_nodes_accuses_nobody_and_is_named(
