@@ -19,10 +19,10 @@ from accept import config
 from accept.config.floors import Floor, bounds, figures_of, floors
 from accept.config.machine import Machine
 from accept.config.yaml_file import read_file
-from accept.core.causes import Judgement
+from accept.core.causes import Cause, Judgement
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
-from accept.core.model import BoundKind, Finding, GroupKind, Metric, Placement, State
+from accept.core.model import BoundKind, Finding, GroupKind, Metric, Placement, Plan, State
 from accept.core.serde import Pattern
 from accept.core.text import parse_size
 from accept.plan.resolve import Options, resolve
@@ -227,19 +227,30 @@ def test_a_host_that_shows_one_gpu_has_the_bounds_of_its_chip(name: str) -> None
 
 @pytest.mark.parametrize("name", _CHIPS)
 def test_one_gpu_of_a_big_machine_can_be_judged_by_its_bounds(name: str) -> None:
-    options = Options(machine=name, backend="local", nodes=1, gpus_per_node=1)
+    plan, failed = _with_one_gpu(name, shown=1)
+    assert failed == []
+    assert (plan.machine.nvlinks, plan.machine.rdma_devices) == (0, 0)
+
+
+def test_a_host_that_lacks_one_of_its_gpus_fails_if_the_run_uses_one() -> None:
+    _, failed = _with_one_gpu("h100-8", shown=7)
+    assert [finding.cause for finding in failed] == [Cause.GPU_MISSING]
+
+
+def _with_one_gpu(machine: str, *, shown: int) -> tuple[Plan, list[Finding]]:
+    """Judge the inventory of a host that shows some GPUs, in a run that uses one."""
+    options = Options(machine=machine, backend="local", nodes=1, gpus_per_node=1)
     plan = resolve(options).plan
     (inventory,) = [step for step in plan.steps if step.checks == ("inventory",)]
     plan = replace(plan, steps=(inventory,), skipped=())
-    listed = [{**gpu, "name": plan.machine.device} for gpu in verdicts.gpus("", 1)]
-    fact = verdicts.inventory_of("h0", gpus=listed, pciNvidia=1)
+    listed = [{**gpu, "name": plan.machine.device} for gpu in verdicts.gpus("", shown)]
+    fact = verdicts.inventory_of("h0", gpus=listed, pciNvidia=shown)
     records = [
         verdicts.hosts_record(("h0",)),
         verdicts.record(inventory, ("h0",), facts=(fact,), ranks=1),
     ]
     verdict = judge(plan, records, checks=REGISTRY, attempt="one")
-    assert [f.message for c in verdict.checks for f in c.findings if f.state is State.FAIL] == []
-    assert (plan.machine.nvlinks, plan.machine.rdma_devices) == (0, 0)
+    return plan, [f for c in verdict.checks for f in c.findings if f.state is State.FAIL]
 
 
 #: Machines of the published logs that name none, and the number of nodes that their tables imply.

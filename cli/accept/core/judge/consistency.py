@@ -58,9 +58,6 @@ def gpu_problems(
     if machine.gpus is None:
         required = usual_number(len(i.gpus) for i in inventories.values() if i.gpus)
         expected = f"most hosts show {required}" if required > 1 else "the machine has GPUs"
-    if used == 1:
-        # The host may be a virtual machine with one of the machine's GPUs.
-        required, expected = 1, "the run uses 1"
     if given is not None:
         required, expected = given, f"the run requested {given}"
     for host, inventory in inventories.items():
@@ -74,7 +71,9 @@ def gpu_problems(
         if given is None and on_bus > len(gpus):
             text = f"the PCI bus has {count(on_bus, 'NVIDIA GPU')}, and the driver shows "
             yield Problem(cause=Cause.GPU_UNUSABLE, message=f"{text}{len(gpus)}{words}", host=host)
-        if len(gpus) < required:
+        # The host may be a virtual machine with one of the machine's GPUs.
+        is_alone = used == 1 and len(gpus) == 1
+        if len(gpus) < required and not is_alone:
             shown = count(len(gpus), "GPU") if gpus else "no GPU"
             text = f"the host shows {shown}, and {expected}{words}"
             yield Problem(cause=Cause.GPU_MISSING, message=text, host=host)
