@@ -43,7 +43,9 @@ def test_machines_and_suites_that_are_shipped() -> None:
         *("gb200-4x", "gb300-4x", "gb300-4x-e"),
         *("p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge"),
         *("nd96isr-h100-v5", "nd96isr-h200-v5", "nd96asr-v4", "nd96amsr-a100-v4"),
-        *("bm.gpu.h100.8", "bm.gpu.h200.8", "bm.gpu.b200.8", "bm.gpu.b300.8"),
+        *("bm.gpu4.8", "bm.gpu.a100-v2.8", "bm.gpu.h100.8", "bm.gpu.h200.8", "bm.gpu.b200.8"),
+        *("bm.gpu.b300.8", "bm.gpu.gb200.4", "bm.gpu.gb200-v2.4", "bm.gpu.gb200-v3.4"),
+        "bm.gpu.gb300.4",
         *("a100-8", "h100-8", "h200-8", "b200-8", "b300-8", "gb200-4", "gb300-4", "cpu", "gpu"),
     } == set(MACHINES)
     assert set(SUITES) >= {"quick", "standard", "soak"}
@@ -126,6 +128,15 @@ class TestKindsOfNodes:
         for figure in _figures(name):
             assert figure.kind != "floor" or figure.value in rates, figure
             assert figure.why
+
+    def test_a_rail_that_lost_one_of_the_two_nics_of_its_gpu_fails(self, name: str) -> None:
+        machine = config.load_machine(name).value
+        assert machine.nics is not None
+        if machine.nics.count == 2 * (machine.planned().gpus or 0):
+            left = machine.nics.gbps / 8
+            rails = [f.reference() for f in _figures(name) if f.per_rail]
+            assert rails
+            assert all(bound.lower is not None and bound.lower > left for bound in rails)
 
     def test_no_figure_exceeds_its_peak(self, name: str) -> None:
         for figure in _figures(name):

@@ -26,11 +26,9 @@ from accept.core.serde import Bounds, Doc
 from accept.core.text import parse_size
 
 #: The rate that limits a collective: NVLink of a GPU, PCI Express of a GPU, all NICs of a node, one
-#: NIC, a GPU's share of the NICs, or that share up to one NIC. The rate that limits a single GPU:
-#: its memory, or its arithmetic in a data type.
-Rate = Literal[
-    "nvlink", "pcie", "nics", "nic", "gpu", "rail", "memory", "bf16", "fp8", "tf32", "fp32"
-]
+#: NIC, or a GPU's share of the NICs. The rate that limits a single GPU: its memory, or its
+#: arithmetic in a data type.
+Rate = Literal["nvlink", "pcie", "nics", "nic", "gpu", "memory", "bf16", "fp8", "tf32", "fp32"]
 #: Where a floor applies: inside a node, between nodes that report the same NVLink domain, between
 #: any nodes, between one GPU of each of any nodes, with profiles that force the network inside a
 #: node too, or to single GPUs.
@@ -278,8 +276,7 @@ def _rate(floor: Floor, machine: Machine, profile: Profile) -> tuple[float, floa
     ):
         return None
     assert isinstance(gpus, int)
-    per_gpu = nics.count / gpus
-    shares = {"nics": nics.count, "nic": 1, "gpu": per_gpu, "rail": min(1.0, per_gpu)}
+    shares = {"nics": nics.count, "nic": 1, "gpu": nics.count / gpus}
     return _gbytes(nics, shares[floor.of])
 
 
