@@ -9,3 +9,23 @@ count_pci_gpus() {
     done
     printf '%s\n' "$gpus"
 }
+
+# list_gpus: prints the lines of `nvidia-smi -L`, one per GPU. A container without the driver's capability "utility" has
+# no nvidia-smi: then the lines come from the kernel driver, for the GPUs whose device file is here, because a container
+# may see those of others in /proc.
+list_gpus() {
+    if command -v nvidia-smi >/dev/null 2>&1; then
+        nvidia-smi -L 2>/dev/null | grep '^GPU'
+        return
+    fi
+    number=0
+    for information in "${ACCEPT_ROOT:-}"/proc/driver/nvidia/gpus/*/information; do
+        [ -r "$information" ] || continue
+        minor=$(sed -n 's/^Device Minor:[[:space:]]*//p' "$information")
+        [ -e "${ACCEPT_ROOT:-}/dev/nvidia${minor:-x}" ] || continue
+        # Before its first use, the UUID of a GPU is "GPU-????????-…": unknown.
+        printf 'GPU %d: %s (UUID: %s)\n' "$number" "$(sed -n 's/^Model:[[:space:]]*//p' "$information")" \
+            "$(sed -n 's/^GPU UUID:[[:space:]]*\([A-Za-z0-9-]*\)$/\1/p' "$information")"
+        number=$((number + 1))
+    done
+}

@@ -6,11 +6,11 @@ export ACCEPT_HOST
 # shellcheck source=/dev/null
 . "$here/python.sh"
 [ -z "$python" ] || exec "$python" "$here/inventory.py"
-gpus=$(nvidia-smi --query-gpu=index,uuid,name --format=csv,noheader 2>/dev/null |
-    sed -n 's/^\([0-9]*\), \([^,"]*\), \([^,"]*\)$/{"index":\1,"uuid":"\2","name":"\3","processes":[]}/p' | paste -sd, -)
 memory=$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)
 # shellcheck source=/dev/null
 . "$here/../gpus.sh"
+gpus=$(list_gpus |
+    sed -n 's/^GPU \([0-9]*\): \([^"]*\) (UUID: \([^)"]*\))$/{"index":\1,"uuid":"\3","name":"\2","processes":[]}/p' | paste -sd, -)
 memlock=$(sed -n 's/^Max locked memory *\([^ ]*\).*/\1/p' /proc/self/limits)
 [ "$memlock" = unlimited ] || memlock=$((memlock / 1024))
 # CAP_IPC_LOCK is bit 14, and counts in the first user namespace alone: inventory.py.

@@ -24,8 +24,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import gpu_inventory
 import rank_io
 
 #: Minimum life of a rank in seconds: Open MPI 5.0 hangs at the end of one in five or ten runs over
@@ -33,6 +35,8 @@ import rank_io
 ALIVE = 1.2
 #: Time limit of nvidia-smi in seconds; it is slow if the driver has to start first.
 SMI_SECONDS = 90
+#: Folder of the device files of GPUs.
+DEV = Path("/dev")
 #: Seconds before the first message of ranks that srun started. Open MPI 5.0 crashes if a message
 #: reaches a rank that has not left MPI_Init, and Slurm lets ranks leave it one after another
 #: (open-mpi/ompi issue 12495).
@@ -56,14 +60,16 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
 
 
 def gpus_of_host(host: str) -> list[str]:
-    """Return the UUIDs of this host's GPUs in nvidia-smi's order; none without nvidia-smi.
+    """Return the UUIDs of this host's GPUs in nvidia-smi's order, without nvidia-smi from NVML.
 
     If nvidia-smi fails, a problem is printed, because its GPUs are not missing.
     """
     # A folder of PATH that this user may not search does not mean that nvidia-smi fails.
     program = shutil.which("nvidia-smi")
     if program is None:
-        return []
+        there = any(DEV.glob("nvidia[0-9]*"))
+        found = gpu_inventory.gpus().gpus if there else None
+        return [gpu["uuid"] for gpu in found or () if gpu.get("uuid")]
     try:
         ran = subprocess.run(
             [program, "-L"], capture_output=True, text=True, timeout=SMI_SECONDS, check=True

@@ -4,11 +4,10 @@ python=${ACCEPT_PYTHON:-python3}
 mpi4py=false
 "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("mpi4py") is None)' 2>/dev/null && mpi4py=true
 local_rank=${ACCEPT_LOCAL_RANK:-${OMPI_COMM_WORLD_LOCAL_RANK:-0}}
-gpu=null
-if command -v nvidia-smi >/dev/null 2>&1; then
-    found=$(nvidia-smi --id="$local_rank" --query-gpu=uuid --format=csv,noheader 2>/dev/null | tr -cd 'A-Za-z0-9-')
-    [ -z "$found" ] || gpu="\"$found\""
-fi
+# shellcheck source=/dev/null
+. "$(dirname "$0")/../gpus.sh"
+gpu=$(list_gpus | sed -n "s/^GPU $local_rank:.*(UUID: \\([A-Za-z0-9-]\\{1,64\\}\\)).*/\"\\1\"/p")
+gpu=${gpu:-null}
 printf 'ACCEPT {"fact":"rank","check":"connectivity","rank":%d,"host":"%s","value":{"host":"%s","hostname":"%s","rank":%d,"localRank":%d,"gpu":%s,"size":%d,"mpi4py":%s}}\n' \
     "${OMPI_COMM_WORLD_RANK:-0}" "$ACCEPT_HOST" "$ACCEPT_HOST" "$(hostname)" "${OMPI_COMM_WORLD_RANK:-0}" "$local_rank" \
     "$gpu" "${OMPI_COMM_WORLD_SIZE:-1}" "$mpi4py"

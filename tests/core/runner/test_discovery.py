@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.factories.paths import LAUNCHERS
 
 from accept.core.causes import Cause
 from accept.core.runner.discovery import Candidate, Found, discover
@@ -23,6 +24,7 @@ def test_a_host_that_is_slow_to_report_its_gpus_does_not_delay_the_others(
     monkeypatch.setattr("accept.core.runner.discovery._HANDSHAKES", 1)
     monkeypatch.setattr("accept.core.runner.discovery._SMI_SECONDS", 0.0)
     (tmp_path / "host").write_text("h0\n")
+    (tmp_path / "gpus.sh").symlink_to(LAUNCHERS / "gpus.sh")
     os.mkfifo(tmp_path / "meet")
     found = asyncio.run(
         discover(
@@ -87,7 +89,7 @@ def test_an_invalid_hostname_is_replaced(
 
 
 def test_mpi_uses_the_own_name_of_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (host,) = answered(monkeypatch, tmp_path, "1700000000.", "h0", "node-7.x", "", "").hosts
+    (host,) = answered(monkeypatch, tmp_path, "1700000000.", "h0", "node-7.x", "", "0").hosts
     assert (host.mpi_name, host.slots) == ("node-7.x", 1)
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.programs import Start
 
+import gpu_inventory
 from ping import gpus_of_host, own_gpu, rounds
 
 real = pytest.mark.real
@@ -62,6 +63,18 @@ def test_an_nvidia_smi_that_this_user_may_not_run_accuses_nobody(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpus_of_host("h0") == []
     assert capsys.readouterr().out == ""
+
+
+def test_without_nvidia_smi_nvml_identifies_the_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("ping.DEV", tmp_path)
+    listed = gpu_inventory.Found([{"uuid": "GPU-a"}, {"uuid": None}, {"uuid": "GPU-b"}])
+    monkeypatch.setattr("gpu_inventory.gpus", lambda: listed)
+    assert gpus_of_host("h0") == []
+    (tmp_path / "nvidia0").touch()
+    assert gpus_of_host("h0") == ["GPU-a", "GPU-b"]
 
 
 def test_an_nvidia_smi_that_fails_is_a_problem(

@@ -36,8 +36,8 @@ _QUORUM_MISSING, _QUORUM_SECONDS, _QUORUM_HOSTS = 0.01, 60.0, 16
 _LOOK_SECONDS = 0.1
 #: Hostnames that ssh and mpirun accept. They contain no spaces, which separate words in `group`.
 _HOSTNAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
-#: Number of GPUs up to 999; empty if nvidia-smi is missing.
-_GPU_COUNT = re.compile(r"\d{0,3}", re.ASCII)
+#: Number of GPUs up to 999.
+_GPU_COUNT = re.compile(r"\d{1,3}", re.ASCII)
 
 #: Folder in which GKE mounts nvidia-smi, as in launchers/env.sh.
 _DRIVER_FOLDER = "/usr/local/nvidia/bin"
@@ -454,8 +454,8 @@ async def _probe(
         "read -r name < host && "
         "{ { read -r asked < pod; } 2>/dev/null || asked=$name; } && "
         "{ { read -r own < /proc/sys/kernel/hostname; } 2>/dev/null || own=$(hostname); } && "
-        f'echo "$asked" && echo "$own" && {print_place} && if command -v nvidia-smi >/dev/null; '
-        "then nvidia-smi -L 2>/dev/null | grep -c '^GPU'; true; else echo 0; fi && echo \"$name\""
+        f'echo "$asked" && echo "$own" && {print_place} && . ./gpus.sh && '
+        "{ list_gpus | grep -c '^GPU'; true; } && echo \"$name\""
     )
     argv = marked_arguments(folder, host, command)
     if not host.local:
@@ -481,7 +481,7 @@ async def _probe(
     clock_offset = clock - ended if clock > ended else min(0.0, clock - began)
     return _Reachable(
         host=replace(host, name=name, mpi_name=hostname[0] if hostname else host.name),
-        gpus=int(lines[4] or 0),
+        gpus=int(lines[4]),
         clock_offset=clock_offset,
         place=lines[3] if POSITION.fullmatch(lines[3]) else "",
     )
