@@ -44,6 +44,7 @@ def test_machines_and_suites_that_are_shipped() -> None:
         *("p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge"),
         *("p6-b200.48xlarge", "p6-b300.48xlarge", "p6e-gb200.36xlarge"),
         *("nd96isr-h100-v5", "nd96isr-h200-v5", "nd96asr-v4", "nd96amsr-a100-v4"),
+        *("nd128isr-ndr-gb200-v6", "nd128isr-gb300-v6"),
         *("bm.gpu4.8", "bm.gpu.a100-v2.8", "bm.gpu.h100.8", "bm.gpu.h200.8", "bm.gpu.b200.8"),
         *("bm.gpu.b300.8", "bm.gpu.gb200.4", "bm.gpu.gb200-v2.4", "bm.gpu.gb200-v3.4"),
         "bm.gpu.gb300.4",
