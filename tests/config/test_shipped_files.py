@@ -36,6 +36,7 @@ def _profiles() -> list[tuple[str, str]]:
 
 def test_machines_and_suites_that_are_shipped() -> None:
     assert {
+        *("a2-highgpu-8g", "a2-ultragpu-8g"),
         *("a3-highgpu-8g", "a3-megagpu-8g", "a3-ultragpu-8g"),
         *("a4-highgpu-8g", "a4x-highgpu-4g", "a4x-maxgpu-4g-metal"),
         *("g4-standard-48", "g4-standard-96", "g4-standard-192", "g4-standard-384"),
