@@ -66,8 +66,9 @@ _CORRECTING = 64.0
 #: Kernel messages about a GPU, an NVSwitch, and an error that the hardware reported. Xids of NVLink
 #: have the word "Fatal" or "Nonfatal" after their name. Xid 154 reports what a GPU needs: after a
 #: reset that is "None" (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html); any
-#: other action is one that the driver requires. Xid 45 names the Xid that caused it. Some drivers
-#: report a GPU off the bus without an Xid (NVIDIA/NVSentinel issue 155).
+#: other action is one that the driver requires. Xid 45 names the Xid that caused it, which thus
+#: ended a program's work. Some drivers report a GPU off the bus without an Xid (NVIDIA/NVSentinel
+#: issue 155), and one that needs a reset without its address (scitix/sichek issue 51).
 _SIGNS = {
     "reset": re.compile(
         _XID + rb"(154), GPU recovery action changed from 0x\w+ \([^)]{1,60}\) to 0x0 \(None\)"
@@ -82,6 +83,7 @@ _SIGNS = {
         rb".{0,300}?(?:fallen off the bus)()",
         re.DOTALL,
     ),
+    "refused": re.compile(rb"NVRM: .{0,200}\[NV_ERR_RESET_REQUIRED\]"),
     "sxid": re.compile(rb"SXid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,6}), (Fatal)?"),
     "mce": re.compile(rb"\[Hardware Error\]: Machine check"),
 }
@@ -93,8 +95,8 @@ _EVENTS = 64
 _LINE = re.compile(
     rb"^(?:\d+,\d+,(\d+),[^;\n]*;|\[ *(\d+\.\d+)\])(.*(?:\n[ \t]+NVRM:.*)*)", re.MULTILINE
 )
-#: NVML's return code for a lost GPU, which is the code of the event "lost".
-_LOST = 15
+#: NVML's return codes for a lost GPU and for one that needs a reset: the codes of the event "lost".
+_LOST, _RESET_REQUIRED = 15, 16
 
 
 def gap(reason: str, devices: str = "none") -> Gap:
@@ -240,12 +242,14 @@ def kernel_log(root: Path) -> tuple[dict[str, Any] | None, list[Gap]]:
 
 
 def _event(at: float, kind: str, found: re.Match[bytes]) -> dict[str, Any]:
+    if kind == "refused":
+        return {"at": at, "kind": "lost", "pci": "", "code": _RESET_REQUIRED}
     event: dict[str, Any] = {"at": at, "kind": "xid" if kind == "cause" else kind}
     if kind != "mce":
         event |= {"pci": pci_name(found[1].decode()), "code": int(found[2] or _LOST)}
     if kind == "sxid":
         event["fatal"] = found[3] is not None
-    elif kind == "xid" and (found[3] or found[4]):
+    elif kind == "cause" or (kind == "xid" and (found[3] or found[4])):
         event["fatal"] = True
     return event
 

@@ -70,6 +70,11 @@ def xid(code: int, text: str, instance: str = "") -> str:
 #: Health masks of a fabric: its bandwidth is degraded, and it has no partition (nvml.h).
 DEGRADED, WRONG = 0x1A9, 0x4AA
 BUS = f"0000{nvml.address(BAD)}"[4:]
+#: A line about a GPU whose address it does not have (scitix/sichek issue 51).
+_REFUSED = (
+    "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] "
+    "(0x00000062) returned from status @ kernel_channel.c:2874"
+)
 
 CASES = (
     Case(name="healthy", cause=None, chips=tuple(MACHINES)),
@@ -358,6 +363,31 @@ CASES = (
     Case(
         name="off the bus, then reset",
         log=(f"NVRM: GPU {BUS}.0: GPU has fallen off the bus.",),
+        cause=None,
+        when=(START,),
+    ),
+    Case(
+        name="Xid 45 that an earlier error of NVLink caused",
+        log=(xid(45, "pid=7, name=python3, Ch 00000001 caused by previous Xid 149"),),
+        cause="gpu-xid",
+    ),
+    Case(
+        name="Xid 45 that an error of a program caused",
+        log=(xid(45, "pid=7, name=python3, Ch 00000001 caused by previous Xid 31"),),
+        cause=None,
+    ),
+    Case(
+        name="a GPU that needs a reset, without its address",
+        log=(_REFUSED,),
+        cause="gpu-reset-required",
+        names_gpu=False,
+    ),
+    Case(
+        name="a GPU that needed a reset, and was reset",
+        log=(
+            _REFUSED,
+            xid(154, "GPU recovery action changed from 0x1 (GPU Reset) to 0x0 (None)"),
+        ),
         cause=None,
         when=(START,),
     ),

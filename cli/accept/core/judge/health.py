@@ -323,7 +323,7 @@ def _state_text(change: Change, title: str) -> str:
 def _event_problems(sweep: Sweep, event: tuple[str, ...]) -> Iterator[Problem]:
     title, kind, code, fatal, pci = event if len(event) == 5 else ("", "", "", "", "")
     if kind == "lost":
-        where = title or f"the GPU at {pci}"
+        where = title or (f"the GPU at {pci}" if pci else "a GPU")
         cause = driver_cause(decimal(code) or 0)
         needs_reset = cause is Cause.GPU_RESET_REQUIRED
         text = "a GPU that needs a reset" if needs_reset else "a GPU that the driver has lost"

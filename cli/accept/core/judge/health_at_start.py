@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from accept.core.causes import Cause
+from accept.core.causes import RESET_REQUIRED, Cause, driver_cause
 from accept.core.health_readings import (
     Device,
     DeviceKind,
@@ -294,6 +294,8 @@ def _fatal_events(reading: Reading) -> Iterator[Event]:
     events = reading.log.events if reading.log else ()
     working = {d.pci for d in reading.devices if d.levels and not d.errors}
     resets = {event.pci: event.at for event in events if event.kind == "reset"}
+    # The driver does not always write which GPU needs a reset: that of any may have been the one.
+    resets[""] = max(resets.values(), default=0.0)
     for event in events:
         if event.kind == "sxid":
             fatal = event.fatal
@@ -314,7 +316,8 @@ def _xid_problems(host: str, reading: Reading) -> Iterator[Problem]:
     by_device: dict[str, list[Event]] = {}
     for event in _fatal_events(reading):
         other = "NVSwitch" if event.kind == "sxid" else "GPU"
-        title = titles.get(event.pci, f"the {other} at {event.pci}")
+        unnamed = f"the {other} at {event.pci}" if event.pci else "a GPU"
+        title = titles.get(event.pci, unnamed)
         by_device.setdefault(title, []).append(event)
     for title, events in by_device.items():
         texts = [
@@ -325,11 +328,14 @@ def _xid_problems(host: str, reading: Reading) -> Iterator[Problem]:
         if not any("recovery-action" in d.levels for d in reading.devices):
             message += "; its driver does not report resets: reboot the host after a repair"
         lost = all(event.kind == "lost" for event in events)
-        yield device_problem(Cause.GPU_LOST if lost else Cause.GPU_XID, host, title, message)
+        cause = driver_cause(events[-1].code) if lost else Cause.GPU_XID
+        yield device_problem(cause, host, title, message)
 
 
 def _event_name(event: Event) -> str:
-    return "fallen off the bus" if event.kind == "lost" else f"{event.kind.title()} {event.code}"
+    if event.kind != "lost":
+        return f"{event.kind.title()} {event.code}"
+    return "needs a reset" if event.code == RESET_REQUIRED else "fallen off the bus"
 
 
 # Notes
