@@ -76,10 +76,11 @@ export NCCL_DEBUG_FILE="$ACCEPT_PROGRESS/nccl.$ACCEPT_LOCAL_RANK.%h.%p.log"
 "$@"
 status=$?
 if [ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" = 0 ]; then
-    grep -hE 'Using network|NET/[^/]* : Using \[0\]|via (NET|SHM)/|P2P is disabled|NVLS multicast support is' \
+    grep -hE 'Using network|NET/[^/]* : Using \[0\]|via (NET|SHM)/|P2P is disabled|NVLS multicast support is|MNNVL [01]( |$)' \
         "$ACCEPT_PROGRESS"/nccl.*.log 2>/dev/null |
         awk '{ gpu = ""; kind = $0; sub(/^.*(Using |via )/, "", kind) }
             / via NET\// { gpu = $0; sub(/ NCCL .*$/, "", gpu); sub(/^.* /, "", gpu) }
+            / MNNVL / { sub(/^.* MNNVL/, "MNNVL", kind); sub(/ cliqueId [^ ]*/, "", kind) }
             !/ via NET\// { gsub(/[0-9]+/, "", kind) }
             !seen[gpu kind]++ { print; if (++lines == 80) exit }'
 fi

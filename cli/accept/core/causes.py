@@ -333,6 +333,14 @@ class Cause(TextEnum):
         owner=Owner.NODE,
         judgement=Judgement.CORRECTNESS,
     )
+    NVLINK_DOMAIN_OFF = Row(
+        text="nvlink-domain-off",
+        meaning="NCCL did not use NVLink between hosts of one NVLink domain",
+        action="run `nvidia-imex-ctl -N` on these hosts, and check nvidia-imex, the IMEX channels "
+        "and NCCL_MNNVL_ENABLE and NCCL_CUMEM_ENABLE",
+        owner=Owner.FABRIC,
+        judgement=Judgement.CORRECTNESS,
+    )
     SLOW_OUTLIER = Row(
         text="slow-outlier",
         meaning="clearly slower than its peers in the same run",

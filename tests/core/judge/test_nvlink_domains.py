@@ -23,7 +23,7 @@ from accept.core.groups import Group
 from accept.core.judge import judge
 from accept.core.judge.hosts import domains
 from accept.core.judge.remeasure import waves_again
-from accept.core.model import BoundKind, PlannedMachine, Record, Reference, State, Verdict
+from accept.core.model import BoundKind, Fact, PlannedMachine, Record, Reference, State, Verdict
 
 EIGHT = hosts(8)
 #: No host reports whether it is in a rack.
@@ -92,6 +92,31 @@ def test_pairs_of_one_rack_are_compared_with_nvlink() -> None:
     verdict = judged(lambda _: 190.0)
     assert verdict.state is State.FAIL
     assert "below-reference" in causes(verdict)
+
+
+@pytest.mark.parametrize(
+    ("together", "profile", "found"), [(True, "", True), (False, "", False), (True, "rdma", False)]
+)
+def test_hosts_of_one_rack_that_do_without_nvlink_are_reported_and_not_accused(
+    *, together: bool, profile: str, found: bool
+) -> None:
+    pairs = replace(PAIRS, profile=profile)
+
+    def seen(one: Record) -> Record:
+        same = len({RACK[host] for host in one.hosts}) == 1
+        if one.step != PAIRS.id or same is not together:
+            return one
+        fact = Fact(name="nccl-detours", value={"MNNVL off": list(one.hosts)})
+        return replace(one, facts=(*one.facts, fact))
+
+    profiles = {"rdma": replace(MACHINE, name="rdma")}
+    run = plan(INVENTORY, pairs, machine=MACHINE, references=(NVLINK, NICS))
+    run = replace(run, profiles=profiles)
+    made = [seen(one) for one in records(speed(), RACK)]
+    verdict = judge(run, made, checks=REGISTRY, attempt="one")
+    assert ("nvlink-domain-off" in causes(verdict)) is found
+    assert (verdict.state is State.FAIL) is found
+    assert verdict.suspects == ()
 
 
 @pytest.mark.parametrize("bad", ["h1", "h6"])

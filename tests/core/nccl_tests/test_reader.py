@@ -327,6 +327,32 @@ def test_switches_that_cannot_reduce_are_kept_with_their_hosts(
     assert parse(line.encode() + CLEAN).detours.get("NVLS off", ()) == hosts
 
 
+@pytest.mark.parametrize(
+    ("nodes", "used", "clique", "hosts"),
+    [
+        (1, 0, None, ()),
+        (2, 0, None, ("node1",)),
+        (2, 1, 8, ()),
+        (2, 1, 4, ("node1",)),
+        # Older releases of NCCL write no size.
+        (2, 1, None, ()),
+    ],
+)
+def test_groups_without_nvlink_between_their_hosts_are_kept(
+    nodes: int, used: int, clique: int | None, hosts: tuple[str, ...]
+) -> None:
+    recorded = (TESTS / "data/gpu/h100-80gb-hbm3/all_reduce_perf.log").read_text()
+    (line,) = (line for line in recorded.splitlines() if line.endswith(" MNNVL 0"))
+    line = line.replace("nRanks 1 nNodes 1", f"nRanks 8 nNodes {nodes}")
+    line = line.replace("MNNVL 0", f"MNNVL {used}").replace("vm:", "node1:")
+    text = (
+        ""
+        if clique is None
+        else (f"node1:1:2 [0] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize {clique} cliqueRank 0\n")
+    )
+    assert parse(f"{text}{line}\n".encode() + CLEAN).detours.get("MNNVL off", ()) == hosts
+
+
 # -- missing parts --------------------------------------------------------------------------------
 
 

@@ -51,6 +51,7 @@ _SLOW_PATHS = {
     "P2P off": "reports that P2P is disabled between its GPUs",
 }
 _NVLS_OFF = "NVLS off"
+_MNNVL_OFF = "MNNVL off"
 _NETWORK_PATH = "moved data between its GPUs over the network"
 #: Maximum number of pairs, and of suspects, in one message.
 _MAX_UNPROVEN, _MAX_EXPLAINED = 5, 3
@@ -499,6 +500,7 @@ def _result_finding(
 
 def transport_problems(evidence: Evidence) -> Iterator[Problem]:
     """Yield the hosts that used a network or path other than the one that the machine promises."""
+    yield from _domains_off(evidence)
     for cause, text, host in dict.fromkeys(_fallbacks(evidence)):
         known = host if host in evidence.hosts else None
         yield Problem(cause=cause, message=f"{host} {text}", host=known)
@@ -553,6 +555,27 @@ def _fallbacks(evidence: Evidence) -> Iterator[tuple[Cause, str, str]]:
                 yield Cause.NVLS_OFF, "has no NVLS, although its switches can reduce", host
             elif machine.peer_to_peer and (path in _SLOW_PATHS or (path == "NET" and single_host)):
                 yield fallback, f"{_SLOW_PATHS.get(path, _NETWORK_PATH)}; NVLink is promised", host
+
+
+def _domains_off(evidence: Evidence) -> Iterator[Problem]:
+    """Yield a problem if groups in one NVLink domain did without NVLink between their hosts.
+
+    It counts where a bound requires that NVLink. NCCL decides for the whole group, so no host is
+    accused.
+    """
+    spans = {r.profile for r in evidence.plan.references if r.one_domain}
+    steps = {step.id for step in evidence.steps if step.profile in spans}
+    off = [
+        record
+        for record in _between_hosts(evidence)
+        if record.step in steps
+        and evidence.together(record.hosts)
+        and any(path == _MNNVL_OFF for path, _ in _users(record, NCCL_DETOURS))
+    ]
+    if off:
+        hosts = shortened(sorted(off[0].hosts), _MAX_EXPLAINED)
+        text = f"NCCL used no NVLink between hosts of one domain in {count(len(off), 'execution')}"
+        yield Problem(cause=Cause.NVLINK_DOMAIN_OFF, message=f"{text}, first with {hosts}")
 
 
 def _is_promised(machine: PlannedMachine, network: str) -> bool:

@@ -31,6 +31,10 @@ _P2P_OFF = b"P2P is disabled between"
 #: NCCL writes this for groups of several GPUs of one host, unless a setting turns NVLS off:
 #: https://github.com/NVIDIA/nccl/blob/178b6b7/src/transport/nvls.cc
 _NVLS_OFF = b"NVLS multicast support is not available"
+#: Whether a group uses NVLink between its hosts, and before that how many of its GPUs are connected
+#: by it: https://github.com/NVIDIA/nccl/blob/192610c9321b23deb0fad81cf51b99bc06849e85/src/mnnvl.cc
+_MNNVL = re.compile(rb" nRanks (\d{1,7}) nNodes (\d{1,7}) .{0,80} MNNVL ([01])\b")
+_CLIQUE = re.compile(rb" MNNVL 1 cliqueId \S{1,20} cliqueSize (\d{1,7})\b")
 
 
 _WARNING = b" NCCL WARN "
@@ -73,6 +77,8 @@ class Info:
         #: Host -> GPU -> numbers of its NICs; host -> names of its NICs by number.
         self._nics: dict[str, dict[int, set[int]]] = {}
         self._names: dict[str, dict[int, str]] = {}
+        #: Host -> number of GPUs that NVLink connects in its newest group.
+        self._cliques: dict[str, int] = {}
 
     def add(self, host: str, gpu: int, message: bytes) -> None:
         """Add one message of a GPU's process on a host; it begins with the word NCCL."""
@@ -82,6 +88,8 @@ class Info:
                 self._add_path(host, gpu, message)
             elif _NVLS_OFF in message:
                 _note(self._detours, "NVLS off", host)
+            elif b" MNNVL " in message:
+                self._add_domain(host, message)
             elif b" set by environment " in message and (found := _SET.search(message)):
                 self.set(found[1], found[2])
             elif _USING.match(message) and len(self._names) < _MAX_HOSTS:
@@ -97,6 +105,17 @@ class Info:
         key = name.decode()
         if "DEBUG" not in key and (key in self.environment or len(self.environment) < _MAX_NAMES):
             self.environment[key] = text_of(value[:_MAX_VALUE])
+
+    def _add_domain(self, host: str, message: bytes) -> None:
+        """Add what a message reports about NVLink between hosts."""
+        if found := _CLIQUE.search(message):
+            if host in self._cliques or len(self._cliques) < _MAX_HOSTS:
+                self._cliques[host] = int(found[1])
+        elif found := _MNNVL.search(message):
+            ranks, hosts, used = (int(text) for text in found.groups())
+            connected = self._cliques.pop(host, ranks) if used else 0
+            if hosts > 1 and connected < ranks:
+                _note(self._detours, "MNNVL off", host)
 
     def _add_path(self, host: str, gpu: int, message: bytes) -> None:
         """Add the network or the host memory that a message reports."""
@@ -140,7 +159,8 @@ class Info:
 
         "NET/gIB": this network without GDRDMA. "NET": any network, which is unnecessary inside one
         host. "SHM": host memory between GPUs of one host. "P2P off": a warning of NCCL. "NVLS
-        off": the switches between the GPUs cannot reduce.
+        off": the switches between the GPUs cannot reduce. "MNNVL off": not all GPUs of the group
+        use NVLink between hosts.
         """
         return {name: tuple(sorted(hosts)) for name, hosts in sorted(self._detours.items())}
 
