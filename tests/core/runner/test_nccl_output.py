@@ -133,3 +133,36 @@ class TestRanks:
             printed.append(done.stdout)
         bounded = "".join(line(text) for text in "abcefg")
         assert printed == [bounded] * 3
+
+    def test_the_first_rank_of_a_host_prints_once_whether_nvlink_spans_hosts(
+        self, folder: Path
+    ) -> None:
+        progress = folder / "progress" / MARK
+        progress.mkdir(parents=True, exist_ok=True)
+        for name in ("rank.sh", "interface.sh"):
+            (folder / name).write_text((resources.launchers() / name).read_text())
+        (folder / "env.sh").touch()
+        for gpu in range(2):
+            start = f"h1:{gpu}:9 [{gpu}] NCCL INFO"
+            (progress / f"nccl.{gpu}.h1.{gpu}.log").write_text(
+                f"{start} MNNVL diag entry cuMemEnable 1\n"
+                f"{start} MNNVL 1 cliqueId 7f{'ab'[gpu]} cliqueSize 4 cliqueRank {gpu}\n"
+                f"{start} comm 0x5{'ef'[gpu]} rank {gpu} nRanks 8 nNodes 2 localRanks 4 "
+                f"localRank {gpu} MNNVL 1\n"
+            )
+        done = subprocess.run(
+            ["sh", folder / "rank.sh", "true"],
+            env={
+                "PATH": os.environ["PATH"],
+                "NCCL_DEBUG": "INFO",
+                "ACCEPT_PROGRESS": str(progress),
+                "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert [line.partition(" INFO ")[2] for line in done.stdout.splitlines()] == [
+            "MNNVL 1 cliqueId 7fa cliqueSize 4 cliqueRank 0",
+            "comm 0x5e rank 0 nRanks 8 nNodes 2 localRanks 4 localRank 0 MNNVL 1",
+        ]
