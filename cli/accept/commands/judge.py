@@ -438,10 +438,16 @@ def with_max_bad(judged: Judged, most: int) -> Judged:
     return replace(judged, verdict=tolerated(judged.verdict, most))
 
 
-def text(judged: Judged, terminal: Terminal) -> str:
-    """Return the verdict as text for the terminal."""
-    place = replace(_place(judged), as_called=terminal.as_called)
+def text(judged: Judged, terminal: Terminal, *, own_bounds: bool = False) -> str:
+    """Return the verdict as text for the terminal.
+
+    `own_bounds`: the user gave a machine or expectations. Other commands judge without them, so
+    the screen suggests none of those.
+    """
+    place = replace(_place(judged, own_bounds=own_bounds), as_called=terminal.as_called)
     notes = [*judged.notes]
+    if own_bounds:
+        notes.append("Other commands judge without this --machine and --expect.")
     if judged.skipped:
         files = [f"{skipped.file} ({skipped.reason})" for skipped in judged.skipped]
         left_out = f"Left out: {count(len(files), 'file')} without results: "
@@ -576,7 +582,7 @@ def reported(judged: Judged) -> ReportedRun:
 _MOST_EXCLUDED = 8
 
 
-def _place(judged: Judged) -> Place:
+def _place(judged: Judged, *, own_bounds: bool = False) -> Place:
     """Return where the report is, and what to type next with the back end of the run."""
     folder = judged.folder
     knows_machine = judged.verdict.machine in config.names("machines")
@@ -597,6 +603,9 @@ def _place(judged: Judged) -> Place:
         reason = _reason(judged.verdict, bad[0])
         drain = backends.load(backend).drain(bad[:_MOST_EXCLUDED], reason) if backend else ()
         commands += zip(drain, (purpose, "after the repair"), strict=False)
+    if own_bounds:
+        return Place(commands=tuple(commands), knows_machine=knows_machine)
+    if bad and not judged.verdict.injected:
         if can_retest(judged):
             add("measure it again, with good nodes", "retest", run.name)
         add("evidence for and against", "explain", run.name, bad[0])
@@ -682,7 +691,8 @@ def do_judge(
         say=terminal.progress,
     )
     results = [with_max_bad(judged, max_bad) for judged in results]
-    for judged in results if not (expect or machine) else ():
+    own_bounds = bool(expect or machine)
+    for judged in results if not own_bounds else ():
         write_page(judged, terminal)
     if terminal.json:
         values = [with_measurements(judged) for judged in results]
@@ -693,8 +703,9 @@ def do_judge(
             terminal.progress("\n".join([f"{len(results)} verdicts:", *sources]))
         for judged in results:
             heading = f"{plain(judged.source)}:\n" if len(results) > 1 else ""
-            terminal.result(judged.verdict, heading + text(judged, terminal))
-    is_lasting = standard_input.PATH not in paths
+            screen = text(judged, terminal, own_bounds=own_bounds)
+            terminal.result(judged.verdict, heading + screen)
+    is_lasting = standard_input.PATH not in paths and not own_bounds
     if is_lasting and len(results) == len(paths) == 1 and results[0].folder is None:
         # There is no run folder that could have report.html already.
         page = command_line("accept", "report", paths[0], "--format", "html")
