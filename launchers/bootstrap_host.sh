@@ -57,7 +57,7 @@ error=$(
     . ./env.sh
     # shellcheck source=unpack.sh
     . ./unpack.sh
-    unpack programs.tar.bz2 2>&1
+    unpack_programs 2>&1
 )
 case $? in
     0) ;;

@@ -82,7 +82,7 @@ sshd=$(find_sshd) || missing="$missing sshd"
 for tool in ssh ssh-keygen mpirun sha256sum; do
     command -v "$tool" >/dev/null || missing="$missing $tool"
 done
-unpack programs.tar.bz2
+unpack_programs
 case $? in
     0) ;;
     2) missing="$missing bzip2" ;;

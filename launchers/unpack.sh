@@ -20,3 +20,8 @@ unpack() {
         *) "$unpacker" -W ignore -m tarfile -e "$1" . || return 1 ;;
     esac
 }
+
+# unpack_programs: unpacks the programs and what they import; returns as unpack does.
+unpack_programs() {
+    unpack programs.tar.bz2 && unpack bindings.tar.bz2
+}

@@ -24,11 +24,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-#: The fixtures `dist`, `wheel` and `installed`.
-pytest_plugins = ("tests.factories.release",)
-
 CLUSTER = Path(__file__).parent / "cluster"
 PROMISES = Path(__file__).parent / "promises"
+#: The fixtures `dist`, `wheel` and `installed`. A test of the tests copies this file alone.
+pytest_plugins = ("tests.factories.release",) if PROMISES.is_dir() else ()
 #: Groups of tests that share one Kubernetes cluster, the memory for many hosts, or a built wheel,
 #: by the start of their names; the first match counts. Kubernetes has several groups, because a
 #: single one would take longer than everything else.

@@ -47,6 +47,8 @@
       - configMap:
           name: {{ printf "%s-programs" (include "accept.fullname" .) | quote }}
       - configMap:
+          name: {{ printf "%s-bindings" (include "accept.fullname" .) | quote }}
+      - configMap:
           name: {{ printf "%s-coordinator" (include "accept.fullname" .) | quote }}
       {{- end }}
 - name: accept-key

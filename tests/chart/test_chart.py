@@ -249,7 +249,8 @@ class TestEveryRun:
             **{Path(path).name: text for path, text in scripts.items()},
         }
         code = dict[str, bytes]()
-        for one in (found["ConfigMap programs"], found["ConfigMap coordinator"]):
+        for name in ("programs", "bindings", "coordinator"):
+            one = found[f"ConfigMap {name}"]
             code |= {name: text.encode() for name, text in one.get("data", {}).items()}
             code |= {
                 name: base64.b64decode(text, validate=True)
@@ -266,6 +267,7 @@ class TestEveryRun:
             names = {kind: one["metadata"]["name"] for kind, one in found.items()}
             assert names.pop("Secret") == "mytest-a1-ssh"
             assert names.pop("ConfigMap programs") == "mytest-a1-programs"
+            assert names.pop("ConfigMap bindings") == "mytest-a1-bindings"
             assert names.pop("ConfigMap coordinator") == "mytest-a1-coordinator"
             assert set(names.values()) == {"mytest-a1"}
             for one in found.values():
@@ -421,9 +423,10 @@ class TestEveryRun:
             path = write(KNOWN, suite="soak", **options)
             shown = text(major, path)
             configs = [o for o in yaml.safe_load_all(shown) if o and o["kind"] == "ConfigMap"]
-            assert len(configs) == 3
+            assert len(configs) == 4
             assert all(config["immutable"] for config in configs)
-            assert all(len(json.dumps(config)) < CONFIGMAP_LIMIT for config in configs)
+            sizes = {c["metadata"]["name"]: len(json.dumps(c)) for c in configs}
+            assert max(sizes.values()) < CONFIGMAP_LIMIT, sizes
             release = {
                 "config": yaml.safe_load(path.read_text()),
                 "manifest": shown,

@@ -98,9 +98,13 @@ def objects(
     return by_kind
 
 
+#: Ends of the names of the ConfigMaps with code.
+_CODE = ("programs", "bindings", "coordinator")
+
+
 def _key(one: dict[str, Any]) -> str:
     _, _, last = str(one["metadata"]["name"]).rpartition("-")
-    return f"{one['kind']} {last}" if last in ("programs", "coordinator") else str(one["kind"])
+    return f"{one['kind']} {last}" if last in _CODE else str(one["kind"])
 
 
 def values_in(file: Path) -> dict[str, Any]:

@@ -338,7 +338,7 @@ class TestUnpack:
         (node / "bin" / name).symlink_to(program)
 
     def unpack(self, node: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        (node / "test.sh").write_text(f"cd {node}; . ./unpack.sh; unpack programs.tar.bz2\n")
+        (node / "test.sh").write_text(f"cd {node}; . ./unpack.sh; unpack_programs\n")
         return sh(node / "test.sh", PATH=f"{node}/bin", **environment)
 
     def test_uses_bzip2(self, node: Path) -> None:

@@ -125,7 +125,10 @@ def unpack(archive: bytes, folder: Path) -> list[tarfile.TarInfo]:
 def code_archives() -> Mapping[str, bytes]:
     """Return the archives of the code for the nodes, by name."""
     packed = node_code.pack(code())
-    return {name: packed[name] for name in (node_code.COORDINATOR, node_code.PROGRAMS)}
+    return {
+        name: packed[name]
+        for name in (node_code.COORDINATOR, node_code.PROGRAMS, node_code.BINDINGS)
+    }
 
 
 class TestArchive:

@@ -14,7 +14,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, partial
@@ -217,15 +217,15 @@ def leave_behind(place: Path, mark: str) -> None:
     changed is left out.
     """
     for run in _found(place):
-        target = LEFT_BEHIND / mark / _name(run)
-        if target.exists() or _is_full() or not _is_small(run) or not _is_unmodified(run):
-            continue
-        new = target.with_name(f".new-{uuid4().hex}")
-        try:
+        new = LEFT_BEHIND / mark / f".new-{uuid4().hex}"
+        # A test may have damaged its run, or its processes still write to it.
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            target = new.with_name(_name(run))
+            if target.exists() or _is_full() or not _is_small(run) or not _is_unmodified(run):
+                continue
             shutil.copytree(run, new, symlinks=True)
             new.rename(target)
-        except OSError:  # a process of the test still writes to it, or left the same run
-            shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def _found(place: Path) -> Iterator[Path]:

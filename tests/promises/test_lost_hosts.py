@@ -66,6 +66,8 @@ def _judged(run: PooledRun | int) -> Judged:
 def _with_good_hosts(run: PooledRun | int) -> tuple[Judged, str]:
     """Return the run's judgement, and a good host; skip runs that have too few."""
     judged = _judged(run)
+    if judged.plan.require_all_nodes:
+        pytest.skip("the run requires all nodes")
     good = node_lists(judged.verdict).good
     if node_lists(judged.verdict).bad and len(judged.verdict.hosts) <= _LEAST_WITH_BAD:
         pytest.skip("the other three hosts do not show which one is slow")

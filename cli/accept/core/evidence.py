@@ -372,13 +372,13 @@ def archive_logs(folder: Path, step: str) -> None:
 def open_log(folder: Path, log: str) -> Iterable[bytes] | None:
     """Return a raw log in blocks of whole lines, from its file or its step's archive.
 
-    Return None if the log does not exist.
+    Return None if the log does not exist, or is a link.
     """
     path, parts = folder / log, PurePosixPath(log).parts
     if len(parts) < 3 or parts[0] != LOGS or ".." in parts:
         return None
     try:
-        if path.is_file():
+        if path.is_file() and not path.is_symlink():
             return _blocks(path)
         archive = path.parent.with_suffix(".tar")
         if not archive.is_file():

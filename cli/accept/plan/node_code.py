@@ -1,4 +1,4 @@
-"""The code that runs on the nodes: its files, its two archives, and its part of the Helm chart.
+"""The code that runs on the nodes: its files, its three archives, and its part of the Helm chart.
 
 `hatch_build.py` imports this module to build the package, so it needs only the standard library.
 """
@@ -16,10 +16,10 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 
 #: The archives: the code that only the coordinator needs, and the code that every host needs.
-COORDINATOR, PROGRAMS = "coordinator.tar.bz2", "programs.tar.bz2"
-#: This part of the coordinator's code travels with the programs, so that both archives fit into a
+COORDINATOR, PROGRAMS, BINDINGS = "coordinator.tar.bz2", "programs.tar.bz2", "bindings.tar.bz2"
+#: These parts of the coordinator's code travel with the programs, so that each archive fits into a
 #: ConfigMap.
-_WITH_PROGRAMS = "core/accept/core/nccl_tests/"
+_WITH_PROGRAMS = ("core/accept/core/nccl_tests/", "core/accept/core/report/")
 #: Folder of the code in the Helm chart, and the file in it with the digest of all the code.
 CHART_FOLDER, CHART_DIGEST = "code", "sha256"
 #: Scripts that a node needs before it has unpacked `PROGRAMS`.
@@ -105,7 +105,7 @@ def pack(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
             hint="install a Python with libbz2, such as your distribution's",
         ) from error
     packed: dict[str, bytes] = {}
-    contents: dict[str, dict[str, bytes]] = {COORDINATOR: {}, PROGRAMS: {}}
+    contents: dict[str, dict[str, bytes]] = {COORDINATOR: {}, PROGRAMS: {}, BINDINGS: {}}
     for name, content in files.items():
         archive = _archive_of(name)
         (contents[archive] if archive else packed)[name] = content
@@ -114,6 +114,8 @@ def pack(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
 
 def _archive_of(name: str) -> str:
     """Return the archive that a file travels in; empty if it travels unpacked."""
+    if name.startswith("programs/bindings/"):
+        return BINDINGS
     if name.startswith("core/") and not name.startswith(_WITH_PROGRAMS):
         return COORDINATOR
     return PROGRAMS if name.startswith(("programs/", "core/")) or name in _PACKED_SCRIPTS else ""

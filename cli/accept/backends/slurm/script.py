@@ -41,7 +41,7 @@ main() {
         fail "$SLURMD_NODENAME has no Python 3.10 or newer: set tools.python in the site file"
     fi
     . ./unpack.sh
-    unpack programs.tar.bz2 && unpack coordinator.tar.bz2 ||
+    unpack_programs && unpack coordinator.tar.bz2 ||
         fail "$SLURMD_NODENAME cannot unpack the programs of the run"
     earlier | base64 -d > earlier.tar.bz2
     if [ -s earlier.tar.bz2 ]; then
