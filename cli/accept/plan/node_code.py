@@ -17,9 +17,9 @@ from accept.core.errors import BadInput
 
 #: The archives: the code that only the coordinator needs, and the code that every host needs.
 COORDINATOR, PROGRAMS, BINDINGS = "coordinator.tar.bz2", "programs.tar.bz2", "bindings.tar.bz2"
-#: These parts of the coordinator's code travel with the programs, so that each archive fits into a
+#: This part of the coordinator's code travels with the programs, so that each archive fits into a
 #: ConfigMap.
-_WITH_PROGRAMS = ("core/accept/core/nccl_tests/", "core/accept/core/report/")
+_WITH_PROGRAMS = "core/accept/core/runner/"
 #: Folder of the code in the Helm chart, and the file in it with the digest of all the code.
 CHART_FOLDER, CHART_DIGEST = "code", "sha256"
 #: Scripts that a node needs before it has unpacked `PROGRAMS`.
