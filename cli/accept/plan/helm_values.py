@@ -30,7 +30,7 @@ MAX_VALUES = 64_000
 _MAX_CONFIG_MAP = 240_000
 #: Maximum size of positions that are passed unmodified. Helm's record contains them twice, and
 #: random identifiers cannot be compressed.
-_MAX_LONG_POSITIONS = 100_000
+_MAX_POSITIONS = 62_000
 _HEADER = """\
 # Written by `accept render`. You may change these values, or set them with --set:
 #   launcher.env      the environment of all ranks. It is final: nothing replaces it.
@@ -80,21 +80,25 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
 def positions_that_fit(
     run: Resolved, bundle: Bundle, positions: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return positions that the run's ConfigMap can contain; none if there are too many.
+    """Return positions that the run's ConfigMap and Helm's record can contain; none if too many.
 
     If they are large, the parts of each position are cut to the shortest beginnings that differ:
     providers name parts of a network by long random identifiers.
     """
-    if len(json.dumps(dict(positions))) > _MAX_LONG_POSITIONS:
+    if len(json.dumps(dict(positions))) > _MAX_POSITIONS:
         positions = _cut(positions)
-    return positions if _config_map_size(run, bundle, positions) <= _MAX_CONFIG_MAP else {}
+    fits = (
+        len(json.dumps(dict(positions))) <= _MAX_POSITIONS
+        and _config_map_size(run, bundle, positions) <= _MAX_CONFIG_MAP
+    )
+    return positions if fits else {}
 
 
 def _cut(positions: Mapping[str, str]) -> Mapping[str, str]:
-    """Cut the parts of positions to the shortest beginnings that differ, at least 8 characters."""
+    """Cut the parts of positions to the shortest beginnings that differ, at least 4 characters."""
     levels = zip_longest(*(position.split("/") for position in positions.values()), fillvalue="")
     lengths = [
-        next(n for n in count(8) if len({part[:n] for part in level}) == len(set(level)))
+        next(n for n in count(4) if len({part[:n] for part in level}) == len(set(level)))
         for level in levels
     ]
     return {

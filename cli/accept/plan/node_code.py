@@ -51,6 +51,15 @@ _PACKED_SCRIPTS = (
     "watchdog.sh",
 )
 SCRIPTS = (*_PLAIN_SCRIPTS, *_PACKED_SCRIPTS)
+#: Files that only hosts of ssh and Slurm use. The chart leaves them out, because Helm's record of a
+#: release, which contains the code twice, has a limit.
+_NOT_IN_PODS = (
+    "bootstrap_host.sh",
+    "container.sh",
+    "container_host.sh",
+    "slurm_host.sh",
+    "core/accept/core/runner/slurm.py",
+)
 #: NVIDIA's bindings of NVML, for hosts that have none (`launchers/programs/nvml.py`): one file of
 #: pure Python with its BSD license at the top. The version is that of pyproject.toml.
 NVML_PACKAGE, NVML_VERSION, _NVML_FILE = "nvidia-ml-py", "13.615.71", "pynvml.py"
@@ -123,7 +132,8 @@ def _archive_of(name: str) -> str:
 
 def chart_files(code: Mapping[str, bytes]) -> Mapping[str, bytes]:
     """Return the files that the chart needs in addition to its sources, by their paths in it."""
-    files = {**pack(code), CHART_DIGEST: f"{digest(code)}\n".encode()}
+    of_pods = {name: content for name, content in code.items() if name not in _NOT_IN_PODS}
+    files = {**pack(of_pods), CHART_DIGEST: f"{digest(code)}\n".encode()}
     return {f"{CHART_FOLDER}/{name}": content for name, content in files.items()}
 
 
