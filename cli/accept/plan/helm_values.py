@@ -28,8 +28,8 @@ MAX_VALUES = 64_000
 #: Maximum size of the run's ConfigMap as JSON, in bytes: `kubectl apply` copies it into an
 #: annotation of at most 262,144 bytes. chart/templates/validate.yaml has the same limit.
 _MAX_CONFIG_MAP = 240_000
-#: Maximum size of positions that are passed unmodified. Helm's record contains them twice, and
-#: random identifiers cannot be compressed.
+#: Maximum size of positions as JSON, in bytes; larger ones are cut. Helm's record contains them
+#: twice, and random identifiers cannot be compressed.
 _MAX_POSITIONS = 62_000
 _HEADER = """\
 # Written by `accept render`. You may change these values, or set them with --set:

@@ -296,9 +296,9 @@ class _Screen:
         return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
 
-#: Kinds that need no label because the name of the suspect shows them.
 #: Kinds of bounds that come from a specification.
 _SPECIFIED = {BoundKind.FLOOR, BoundKind.DERIVED}
+#: Kinds that need no label because the name of the suspect shows them.
 _NO_KIND = (SuspectKind.RAIL, SuspectKind.FABRIC)
 #: Checks whose pass needs no figures.
 _QUIET = ("hosts", "inventory", "connectivity")
