@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -37,6 +37,19 @@ _PAIRS = step("all-reduce", "pairs", rounds=5, number=40, checks=_CHECKS, repeat
 _RAILS = step("all-reduce", "rails", number=50)
 
 
+#: The faults of each case; a factor of 0 stands for wrong data.
+CASES: Mapping[str, tuple[Effect, ...]] = {
+    "healthy": (),
+    "node": (slow_nodes({BAD}, 0.62), bad_pairs(0.05, 0.55, _SEED)),
+    "leaf": (leaf(set(BEHIND_LEAF), 3, 0.45),),
+    "border": (border(set(range(32)), 0.6),),
+    "rail": (slow_rail(3, 0.6),),
+    "fabric": (bad_pairs(0.1, 0.55, _SEED),),
+    "wrong": (bad_pairs(0.08, 0.0, _SEED),),
+    "wrong-node": (slow_nodes({BAD}, 0.0, 0.7), slow_nodes({SLOW}, 0.62)),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """The plan of a run, its records and its verdict."""
@@ -47,8 +60,8 @@ class Case:
 
 
 @cache
-def case(name: str) -> Case:
-    """Return the run of a case: `healthy`, or one of the names in `_effects`."""
+def case(name: str, *, again: bool = True) -> Case:
+    """Return the run of a case in `CASES`; `again`: with what is measured after the plan."""
     chance = random.Random(f"{_SEED}:{name}")
     inventory, listed = gpu_inventory(COUNT)
     # Different GPUs in each pair show which of them is behind the leaf.
@@ -69,23 +82,9 @@ def case(name: str) -> Case:
         while todo:
             for wave in todo:
                 own += _measured(of, wave, 1 + max((r.wave for r in own), default=-1), name, chance)
-            todo = waves_again(planned, of, own, names, {}, checks=REGISTRY)
+            todo = waves_again(planned, of, own, names, {}, checks=REGISTRY) if again else ()
         records += own
     return Case(plan=planned, records=tuple(records), verdict=judged(planned, *records))
-
-
-def _effects(name: str) -> tuple[Effect, ...]:
-    """Return the faults of a case; a factor of 0 stands for wrong data."""
-    return {
-        "healthy": (),
-        "node": (slow_nodes({BAD}, 0.62), bad_pairs(0.05, 0.55, _SEED)),
-        "leaf": (leaf(set(BEHIND_LEAF), 3, 0.45),),
-        "border": (border(set(range(32)), 0.6),),
-        "rail": (slow_rail(3, 0.6),),
-        "fabric": (bad_pairs(0.1, 0.55, _SEED),),
-        "wrong": (bad_pairs(0.08, 0.0, _SEED),),
-        "wrong-node": (slow_nodes({BAD}, 0.0, 0.7), slow_nodes({SLOW}, 0.62)),
-    }[name]
 
 
 def _measured(
@@ -110,7 +109,7 @@ def _measured(
             )
             for one, other in pairwise(ring)
             if one != other
-            for effect in _effects(name)
+            for effect in CASES[name]
         ]
         value = _USUAL * min((f for f in factors if f), default=1.0)
         wrong = 1024 if 0.0 in factors and of.groups is not GroupKind.RAILS else 0
