@@ -65,8 +65,8 @@ EVERYTHING = [
 ]
 #: Long enough for something to happen meanwhile, and with an end.
 LONG = [*CONNECT, "check: all-reduce, groups: all, timeout: 6m, params: {iters: 400}"]
-#: It measures for minutes: long enough for something to happen to it meanwhile.
-ENDLESS = [*CONNECT, "check: all-reduce, groups: all, timeout: 20m, params: {iters: 100000}"]
+#: With the most repetitions that a plan may have: minutes, even on one rank alone.
+ENDLESS = [*CONNECT, "check: all-reduce, groups: all, timeout: 20m, params: {iters: 10000000}"]
 
 
 def drilled(rounds: int) -> list[str]:

@@ -130,7 +130,12 @@ def test_runs_side_by_side_keep_what_they_measured_however_they_are_ended(
         run: run.start(nodes=nodes, checks=ENDLESS)
         for run, nodes in ((first, "n1,n2"), (second, "n3"), (third, "n4"))
     }
-    until(lambda: all(map(first.measures, cluster.names)))
+    until(
+        lambda: (
+            all(map(first.measures, cluster.names))
+            or any(each.process.poll() is not None for each in started.values())
+        )
+    )
     # A user ends the own run, somebody else the second one, and Slurm the third one.
     assert first.do("cancel", "last").exit == 0
     cluster.call("scancel", f"--name=accept-{second.attempt()}")
