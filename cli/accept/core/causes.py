@@ -320,7 +320,7 @@ class Cause(TextEnum):
     )
     PAUSES = Row(
         text="pauses",
-        meaning="single repetitions took at least 100 ms longer than the others, more than once",
+        meaning="single repetitions took at least 100 ms longer than the others",
         action="look for links that go down for a moment (`carrier_changes`, the switches' logs) "
         "and for programs that stop the ranks; then repeat",
         owner=Owner.FABRIC,

@@ -5,19 +5,24 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories import verdicts
+from tests.factories import real_logs, verdicts
 from tests.factories.paths import PROGRAMS
 from tests.factories.programs import launch, missing_parts
+from tests.promises.pool import PooledRun, runs
 
+from accept.commands import judge
+from accept.core import nccl_tests
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, parse_log
+from accept.core.groups import pair_rounds
 from accept.core.judge import pauses
 from accept.core.judge.evidence import Evidence
-from accept.core.model import Finding, Metric, Placement, Record, State
+from accept.core.model import Finding, Metric, Placement, Record, State, SuspectKind
 
 HOSTS = verdicts.hosts(8)
 ITERS = 10
@@ -64,7 +69,7 @@ def evidence_of(records: list[Record], *, promised: bool = True) -> Evidence:
 
 
 def findings(records: list[Record], *, promised: bool = True) -> list[Finding]:
-    return list(pauses.findings(evidence_of(records, promised=promised)))
+    return pauses.examine(evidence_of(records, promised=promised))[0]
 
 
 def records_of(executions: list[tuple[tuple[str, ...], list[float]]]) -> list[Record]:
@@ -79,32 +84,107 @@ def test_noise_with_long_tails_is_not_reported(seed: int, usual: float, spread: 
     assert findings(records_of(pairs(random.Random(seed), 8, usual, spread))) == []
 
 
-@given(seeds, st.floats(0.1, 10))
-def test_one_pause_of_each_of_two_pairs_is_a_note(seed: int, longer: float) -> None:
+@given(seeds, st.floats(0.1, 10), st.sampled_from([1, 2]))
+def test_pauses_of_separate_pairs_make_the_check_inconclusive_and_accuse_nobody(
+    seed: int, longer: float, number: int
+) -> None:
     executions = pairs(random.Random(seed), 8, 0.02, 0.05)
     # The pairs of one round have no host in common.
-    for _, times in executions[:2]:
+    for _, times in executions[:number]:
         times[3] += longer + 0.01
-    (found,) = findings(records_of(executions))
-    assert (found.state, found.cause, found.hosts) == (State.PASS, None, ())
-
-
-@given(seeds, st.floats(1e-5, 0.06), st.floats(0.2, 10))
-def test_a_host_that_pauses_in_two_executions_makes_the_check_inconclusive(
-    seed: int, usual: float, longer: float
-) -> None:
-    executions = pairs(random.Random(seed), 8, usual, 0.05)
-    own = [times for pair, times in executions if "h5" in pair]
-    for times in own[:2]:
-        times[3] += longer
-    (found,) = findings(records_of(executions))
+    evidence = evidence_of(records_of(executions))
+    (found,), suspects = pauses.examine(evidence)
     assert (found.state, found.cause, found.hosts) == (State.INCONCLUSIVE, Cause.PAUSES, ())
-    assert "h5" in found.message
-    judged = REGISTRY["all-gather"].judge(evidence_of(records_of(executions)))
-    assert found in judged.verdict.findings
-    assert Cause.PAUSES not in {suspect.cause for suspect in judged.suspects}
-    (note,) = findings(records_of(executions), promised=False)
-    assert note.state is State.PASS
+    assert suspects == []
+    assert found in REGISTRY["all-gather"].judge(evidence).verdict.findings
+    (note,), _ = pauses.examine(evidence_of(records_of(executions), promised=False))
+    assert (note.state, note.cause) == (State.PASS, None)
+
+
+def test_a_pause_that_is_not_far_longer_than_other_delays_is_a_note() -> None:
+    executions = pairs(random.Random(1), 8, 0.01, 0.05)
+    for _, times in executions[1:]:
+        times[0] += 0.08
+    for longer, state in ((0.15, State.PASS), (0.5, State.INCONCLUSIVE)):
+        executions[0][1][3] = longer
+        (found,) = findings(records_of(executions))
+        assert found.state is state
+
+
+@given(seeds, st.floats(1e-5, 0.06), st.floats(0.2, 10), st.integers(5, 8))
+def test_a_host_that_pauses_with_most_partners_is_the_only_suspect(
+    seed: int, usual: float, longer: float, number: int
+) -> None:
+    # Each host meets each other host once, as in the rounds of a run.
+    executions = [
+        (group.hosts, [usual] * ITERS)
+        for wave in pair_rounds(HOSTS, rounds=7, seed=seed)
+        for group in wave
+    ]
+    own = [times for pair, times in executions if "h5" in pair]
+    draw = random.Random(seed)
+    for times in draw.sample(own, min(number, len(own))):
+        times[3] += longer
+    (found,), (suspect,) = pauses.examine(evidence := evidence_of(records_of(executions)))
+    assert (found.state, found.cause) == (State.FAIL, Cause.PAUSES)
+    assert (suspect.kind, suspect.hosts) == (SuspectKind.NODE, ("h5",))
+    assert suspect in REGISTRY["all-gather"].judge(evidence).suspects
+    _, none = pauses.examine(evidence_of(records_of(executions), promised=False))
+    assert none == []
+
+
+def test_a_link_that_pauses_in_several_executions_is_the_only_suspect() -> None:
+    others = [g.hosts for wave in pair_rounds(HOSTS, rounds=7, seed=3) for g in wave]
+    link = others[0]
+    executions = [(pair, [0.01] * ITERS) for pair in (*others, link, link, link)]
+    for pair, times in executions:
+        times[2] += 0.3 if pair == link else 0.0
+    _, (suspect,) = pauses.examine(evidence_of(records_of(executions)))
+    assert (suspect.kind, set(suspect.hosts)) == (SuspectKind.LINK, set(link))
+
+
+@pytest.mark.parametrize("hosts", [8, 32])
+@pytest.mark.parametrize("paused", [2, 3, 5])
+def test_pauses_at_random_name_an_innocent_host_in_at_most_one_of_a_hundred_runs(
+    hosts: int, paused: int
+) -> None:
+    names = verdicts.hosts(hosts)
+    draw, named, runs = random.Random(7), 0, 200
+    for seed in range(runs):
+        rounds = pair_rounds(names, rounds=7, seed=seed)
+        executions = [(g.hosts, [0.01] * ITERS) for wave in rounds for g in wave]
+        for _, times in draw.sample(executions, paused):
+            times[1] += 0.3
+        evidence = replace(evidence_of(records_of(executions)), hosts=names)
+        (found,), suspects = pauses.examine(evidence)
+        assert found.state is not State.PASS
+        named += bool(suspects)
+    assert named <= runs // 100
+
+
+@pytest.mark.parametrize("folder", real_logs.FOLDERS, ids=real_logs.folder_name)
+def test_no_repetition_of_real_healthy_runs_can_have_been_a_pause(folder: Path) -> None:
+    """Compare means with their median: one repetition alone cannot have added more than that."""
+    means: dict[tuple[object, ...], list[float]] = {}
+    for path in sorted(folder.glob("*/*.log")):
+        kind = (path.parent.name, path.name.split("_")[2])
+        for metric in nccl_tests.read(path.read_bytes()).metrics:
+            if metric.name == "time":
+                key = (kind, metric.check, metric.size, metric.placement)
+                means.setdefault(key, []).append(metric.value)
+    compared = [values for values in means.values() if len(values) > 2]
+    assert sum(map(len, compared)) > 500
+    for values in compared:
+        usual = median(values)
+        longest = 20 * (max(values) - usual)
+        assert longest < 100e3 or longest + usual < 3 * usual
+
+
+@pytest.mark.parametrize("run", [r for r in runs() if r.name.startswith("recorded-")], ids=str)
+def test_recorded_runs_on_gpus_have_no_pause(run: PooledRun) -> None:
+    (judged,) = judge.judge_paths((str(run.folder),), expect=(), machine=None)
+    found = {finding.cause for check in judged.verdict.checks for finding in check.findings}
+    assert Cause.PAUSES not in found
 
 
 #: The torch program, on whose rank 1 every 15th operation is late by 200 ms.

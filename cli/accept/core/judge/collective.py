@@ -92,7 +92,8 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     findings += _result_findings(evidence, readings, {f.cause for f in findings if f.cause})
     bound_findings = bounds.findings(evidence, nominal)
     findings += bound_findings
-    findings += pauses.findings(evidence)
+    pause_findings, pausing = pauses.examine(evidence)
+    findings += pause_findings
     pairs = evidence.pairs
     if pairs is None or measure.inverse:
         scored = [(evidence, record_score)]
@@ -100,7 +101,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     comparisons: list[Comparison] = []
     if promised or not measure.inverse:
         comparisons = _comparisons(evidence, record_score, pairs, measure, noise)
-    suspects = list(from_problems(fallbacks, "", len(evidence.hosts)))
+    suspects = [*from_problems(fallbacks, "", len(evidence.hosts)), *pausing]
     for comparison in comparisons:
         own = _proven(comparison.suspects, promised=promised)
         if evidence.plan.origin and comparison.groups < FEWEST:

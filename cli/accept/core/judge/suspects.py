@@ -192,7 +192,7 @@ def _fold(suspects: list[Suspect], part: Suspect, others: Sequence[Suspect]) -> 
 
 
 def _sort(cause: Cause) -> str | None:
-    """Return the sort of a fault that a GPU and its host can have in common; None for others."""
-    if cause.row.slow:
+    """Return the sort of a fault that a part and its host can have in common; None for others."""
+    if cause.row.slow or cause is Cause.PAUSES:
         return "slow"
     return "wrong" if cause is Cause.WRONG_DATA else None
