@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 
@@ -72,7 +74,7 @@ def findings(records: list[Record], *, promised: bool = True) -> list[Finding]:
     return pauses.examine(evidence_of(records, promised=promised))[0]
 
 
-def records_of(executions: list[tuple[tuple[str, ...], list[float]]]) -> list[Record]:
+def records_of(executions: Sequence[tuple[tuple[str, ...], list[float]]]) -> list[Record]:
     return [executed(hosts, n, times) for n, (hosts, times) in enumerate(executions)]
 
 
@@ -111,6 +113,26 @@ def test_a_pause_that_is_not_far_longer_than_other_delays_is_a_note() -> None:
         assert found.state is state
 
 
+def test_two_hosts_that_pause_with_all_partners_are_both_suspects() -> None:
+    names = verdicts.hosts(16)
+    executions = [
+        (g.hosts, [0.01] * ITERS) for w in pair_rounds(names, rounds=15, seed=1) for g in w
+    ]
+    for pair, times in executions:
+        times[1] += 0.3 if {"h2", "h9"} & set(pair) else 0.0
+    evidence = replace(evidence_of(records_of(executions)), hosts=names)
+    assert {s.hosts for s in pauses.examine(evidence)[1]} == {("h2",), ("h9",)}
+
+
+def test_hosts_that_pause_with_each_other_and_met_nobody_else_are_not_named() -> None:
+    names = verdicts.hosts(20)
+    executions = [((a, b), [0.01] * ITERS) for a, b in combinations(names[5:], 2)]
+    executions += [((a, b), [0.01] * 9 + [0.4]) for a, b in combinations(names[:5], 2)]
+    evidence = replace(evidence_of(records_of(executions)), hosts=names)
+    (found,), suspects = pauses.examine(evidence)
+    assert (found.state, suspects) == (State.INCONCLUSIVE, [])
+
+
 @given(seeds, st.floats(1e-5, 0.06), st.floats(0.2, 10), st.integers(5, 8))
 def test_a_host_that_pauses_with_most_partners_is_the_only_suspect(
     seed: int, usual: float, longer: float, number: int
@@ -136,21 +158,26 @@ def test_a_host_that_pauses_with_most_partners_is_the_only_suspect(
 def test_a_link_that_pauses_in_several_executions_is_the_only_suspect() -> None:
     others = [g.hosts for wave in pair_rounds(HOSTS, rounds=7, seed=3) for g in wave]
     link = others[0]
-    executions = [(pair, [0.01] * ITERS) for pair in (*others, link, link, link)]
+    executions = [(pair, [0.01] * ITERS) for pair in (*others, *[link] * 6)]
     for pair, times in executions:
         times[2] += 0.3 if pair == link else 0.0
     _, (suspect,) = pauses.examine(evidence_of(records_of(executions)))
     assert (suspect.kind, set(suspect.hosts)) == (SuspectKind.LINK, set(link))
+    # If one of its hosts also pauses once with a third host, either explains it.
+    _, times = next(e for e in executions if e[0] != link and link[0] in e[0])
+    times[2] += 0.3
+    (found,), suspects = pauses.examine(evidence_of(records_of(executions)))
+    assert (found.state, suspects) == (State.INCONCLUSIVE, [])
 
 
-@pytest.mark.parametrize("hosts", [8, 32])
+@pytest.mark.parametrize("hosts", [8, 16])
 @pytest.mark.parametrize("paused", [2, 3, 5])
 def test_pauses_at_random_name_an_innocent_host_in_at_most_one_of_a_hundred_runs(
     hosts: int, paused: int
 ) -> None:
     names = verdicts.hosts(hosts)
-    draw, named, runs = random.Random(7), 0, 200
-    for seed in range(runs):
+    draw, named, tries = random.Random(7), 0, 100
+    for seed in range(tries):
         rounds = pair_rounds(names, rounds=7, seed=seed)
         executions = [(g.hosts, [0.01] * ITERS) for wave in rounds for g in wave]
         for _, times in draw.sample(executions, paused):
@@ -159,7 +186,7 @@ def test_pauses_at_random_name_an_innocent_host_in_at_most_one_of_a_hundred_runs
         (found,), suspects = pauses.examine(evidence)
         assert found.state is not State.PASS
         named += bool(suspects)
-    assert named <= runs // 100
+    assert named <= tries // 100
 
 
 @pytest.mark.parametrize("folder", real_logs.FOLDERS, ids=real_logs.folder_name)

@@ -41,7 +41,7 @@ _FAR = 3.0
 #: Highest probability that pauses which strike executions at random follow any host, or any link,
 #: as closely. Fewer than one healthy run in ten has two pauses: none was in 80,000 repetitions.
 _CHANCE = 0.01
-#: Executions with a pause, and partners without any with third hosts, that name a host.
+#: Executions with a pause, and partners that are good with third hosts, that name a host.
 _FEWEST = 2
 _MAX_LOGS = 8
 
@@ -161,11 +161,21 @@ def _suspects(executions: Sequence[Execution], evidence: Evidence) -> list[Suspe
     return suspects
 
 
+def _worst_of_each_group(executions: Iterable[Execution]) -> list[Execution]:
+    """Return one execution of each group of hosts, so that a link counts once against its hosts."""
+    worst: dict[frozenset[str], Execution] = {}
+    for execution in executions:
+        if execution.hosts not in worst or execution.pause > worst[execution.hosts].pause:
+            worst[execution.hosts] = execution
+    return [*worst.values()]
+
+
 def _likeliest(
     executions: Sequence[Execution], kind: SuspectKind, order: Sequence[str]
 ) -> tuple[frozenset[str], Suspect] | None:
     """Return the part that the pauses follow more closely than chance explains; None: none."""
     size = 1 if kind is SuspectKind.NODE else 2
+    executions = _worst_of_each_group(executions) if size == 1 else executions
     parts = Counter(part for e in executions for part in _parts(e.hosts, size))
     bad = Counter(part for e in executions if _is_bad(e) for part in _parts(e.hosts, size))
     total, paused = len(executions), sum(map(_is_bad, executions))
@@ -179,9 +189,9 @@ def _likeliest(
         return None
     own = [e for e in executions if part <= e.hosts and _is_bad(e)]
     longest = max(execution.pause for execution in own) / 1e6
+    what = "pair" if size == 1 else "execution"
     text = f"a repetition paused for up to {longest:.2g} s in {bad[part]} of "
-    text += f"{count(parts[part], 'execution')}; others {paused - bad[part]} of "
-    text += f"{total - parts[part]}; its partners do not pause with third hosts"
+    text += f"{count(parts[part], what)}; others {paused - bad[part]} of {total - parts[part]}"
     often = size == 1 and 2 * bad[part] > parts[part]
     logs = tuple(e.record.log for e in own if e.record.log)[:_MAX_LOGS]
     pairs = [e.record for e in own if len(e.hosts) == 2]
@@ -207,20 +217,20 @@ def _parts(hosts: Iterable[str], size: int) -> Iterator[frozenset[str]]:
 def _is_separate(part: frozenset[str], executions: Sequence[Execution]) -> bool:
     """Return True if third hosts show that the part, and none of its partners, is the reason.
 
-    For a host, at least two of its partners must not pause with third hosts. For a link, neither
-    of its hosts may.
+    For a host, at least two of its partners must work with most third hosts without a pause. For a
+    link, both hosts with all of them.
     """
     if len(part) == 1:
         partners = {h for e in executions if part <= e.hosts and _is_bad(e) for h in e.hosts - part}
-        clean = [h for h in partners if _is_clean(h, part, executions)]
-        return len(clean) >= _FEWEST
-    return all(_is_clean(host, part - {host}, executions) for host in part)
+        good = [h for h in partners if _paused_share(h, part, executions) < 0.5]
+        return len(good) >= _FEWEST
+    return all(_paused_share(host, part - {host}, executions) == 0 for host in part)
 
 
-def _is_clean(host: str, other: frozenset[str], executions: Sequence[Execution]) -> bool:
-    """Return True if executions of a host without the `other` exist, and none of them paused."""
-    third = [e for e in executions if host in e.hosts and not other <= e.hosts]
-    return bool(third) and not any(map(_is_bad, third))
+def _paused_share(host: str, other: frozenset[str], executions: Sequence[Execution]) -> float:
+    """Return the share of the executions of a host without the `other` that paused; 1: none ran."""
+    third = [_is_bad(e) for e in executions if host in e.hosts and not other <= e.hosts]
+    return sum(third) / len(third) if third else 1.0
 
 
 def _tail(bad: int, own: int, paused: int, total: int) -> float:
