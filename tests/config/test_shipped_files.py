@@ -15,8 +15,8 @@ from accept.config.expectations import unit_of
 from accept.config.references import Figure
 from accept.core import checks
 from accept.core.checks.collectives import Params
-from accept.core.judge.collective_metrics import message_sizes
 from accept.core.serde import fields_of, members, read, split
+from accept.core.table import message_sizes
 
 MACHINES = config.names("machines")
 SUITES = config.names("suites")

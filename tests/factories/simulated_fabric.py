@@ -20,9 +20,9 @@ from accept.core.checks import REGISTRY
 from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_NICS
 from accept.core.groups import Group, Wave, waves
 from accept.core.judge import is_open
-from accept.core.judge.collective_metrics import planned_sizes
 from accept.core.judge.remeasure import waves_again
 from accept.core.model import Fact, Metric, Placement, Plan, Record, Step, Verdict
+from accept.core.table import planned_sizes
 from accept.plan.resolve import Options, resolve
 
 #: Share of the line rate that a NIC reaches.

@@ -17,10 +17,10 @@ from accept.core.causes import Cause
 from accept.core.checks.collectives import Params as CollectiveParams
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.judge.collective_metrics import message_sizes, planned_sizes
 from accept.core.limits import MOST_HOSTS
 from accept.core.model import Plan, Step
 from accept.core.serde import read
+from accept.core.table import message_sizes, planned_sizes
 from accept.core.text import format_size
 from accept.plan.resolve import Options, Resolved, resolve
 from accept.plan.selection import Selection

@@ -15,7 +15,7 @@ import yaml
 from accept import config
 from accept.commands import judge
 from accept.commands.diff import failures, started
-from accept.commands.judge import Judged, is_figure, measurements
+from accept.commands.judge import Judged, is_reference
 from accept.commands.population import summarize
 from accept.config.machine import Baseline, Confidence, Machine
 from accept.config.references import Figure
@@ -167,31 +167,30 @@ def _base(judged: Judged, machine: str | None) -> Machine:
 
 def measured_kinds(judged: Judged) -> dict[MeasuredKind, list[Measurement]]:
     """Return what can be a reference, by check, metric, unit, number of nodes and size."""
-    waves = {record.log: (record.step, record.wave) for record in judged.records}
-    by_kind: dict[MeasuredKind, list[Measurement]] = {}
-    for measurement in measurements(judged.plan, judged.records):
-        if is_figure(measurement):
-            kind = MeasuredKind(
-                check=measurement.check,
-                metric=measurement.metric,
-                unit=measurement.unit,
-                nodes=len(measurement.hosts),
-                size=measurement.size,
+    by_kind = judged.figures.where(is_reference).by(
+        lambda row: MeasuredKind(
+            check=row.check,
+            metric=row.metric,
+            unit=row.unit,
+            nodes=row.nodes,
+            size=row.nominal_size,
+        )
+    )
+    # A log may have several results, and each needs a log of its own.
+    return {
+        kind: [
+            Measurement(
+                row.hosts,
+                row.value,
+                log=f"{row.log} {number}",
+                step=row.step.id,
+                wave=row.wave,
+                check=row.check,
             )
-            step, wave = waves[measurement.log]
-            own = by_kind.setdefault(kind, [])
-            # A log may have several results, and each needs a log of its own.
-            own.append(
-                Measurement(
-                    measurement.hosts,
-                    measurement.value,
-                    log=f"{measurement.log} {len(own)}",
-                    step=step,
-                    wave=wave,
-                    check=measurement.check,
-                )
-            )
-    return by_kind
+            for number, row in enumerate(rows)
+        ]
+        for kind, rows in by_kind.items()
+    }
 
 
 def divisions(judged: Judged, kinds: Mapping[MeasuredKind, Sequence[Measurement]]) -> Iterator[str]:
@@ -202,7 +201,7 @@ def divisions(judged: Judged, kinds: Mapping[MeasuredKind, Sequence[Measurement]
             size = f" at {format_size(kind.size)}" if kind.size else ""
             yield f"{kind.check}{size} on {count(kind.nodes, 'node')}: {divided}"
     referenced = {kind.check for kind in kinds}
-    for failure in failures(judged.plan, judged.records):
+    for failure in failures(judged):
         if failure.check in referenced:
             yield f"{failure.check} failed on {host_list(failure.hosts) or 'unknown hosts'}"
 

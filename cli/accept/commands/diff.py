@@ -19,16 +19,16 @@ from accept.commands.host_changes import (
     changed_hosts,
     changed_pairs,
 )
-from accept.commands.judge import Judged, Measurement, measurements
+from accept.commands.judge import Judged
 from accept.core.catalog.metrics import BUSBW, Better
 from accept.core.checks import better
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
-from accept.core.judge.collective_metrics import number
 from accept.core.judge.completeness import host_list
 from accept.core.judge.robust_stats import FEWEST, SIGMAS
-from accept.core.model import GroupKind, Plan, Record, State, Suspect
-from accept.core.text import count, format_size, plain, shortened
+from accept.core.model import GroupKind, Record, State, Suspect
+from accept.core.table import Row, Table
+from accept.core.text import count, format_size, number, plain, shortened
 from accept.report.console import Terminal
 
 #: Exponent of a ratio, so that above 1 is better.
@@ -134,27 +134,31 @@ _Group = tuple[tuple[str, ...], tuple[int, ...]]
 _Groups = dict[_Group, float]
 
 
-def kinds(measured: Iterable[Measurement]) -> dict[Kind, _Groups]:
+def kinds(figures: Table) -> dict[Kind, _Groups]:
     """Return the values by kind and group; of repeated measurements the median."""
-    values: dict[Kind, dict[_Group, list[float]]] = {}
-    for measurement in measured:
-        direction = better(measurement.check, measurement.metric, measurement.unit)
-        if direction in _DIRECTION and measurement.value > 0:
-            kind = Kind(
-                check=measurement.check,
-                metric=measurement.metric,
-                unit=measurement.unit,
-                groups=measurement.groups,
-                nodes=len(measurement.hosts),
-                gpus=len(measurement.ranks),
-                size=measurement.size,
-            )
-            group = (tuple(sorted(measurement.hosts)), measurement.ranks)
-            values.setdefault(kind, {}).setdefault(group, []).append(measurement.value)
+    comparable = figures.where(
+        lambda row: (row.value or 0.0) > 0 and better(row.check, row.metric, row.unit) in _DIRECTION
+    )
     return {
-        kind: {group: median(repeated) for group, repeated in by_group.items()}
-        for kind, by_group in values.items()
+        kind: {group: repeated.median for group, repeated in own.by(_group).items()}
+        for kind, own in comparable.by(_kind).items()
     }
+
+
+def _kind(row: Row) -> Kind:
+    return Kind(
+        check=row.check,
+        metric=row.metric,
+        unit=row.unit,
+        groups=row.step.groups,
+        nodes=row.nodes,
+        gpus=len(row.ranks),
+        size=row.nominal_size,
+    )
+
+
+def _group(row: Row) -> _Group:
+    return tuple(sorted(row.hosts)), row.ranks
 
 
 def changes(a: Mapping[Kind, _Groups], b: Mapping[Kind, _Groups]) -> tuple[Change, ...]:
@@ -212,12 +216,12 @@ def figures(a: Mapping[Kind, _Groups], b: Mapping[Kind, _Groups]) -> list[Figure
     ]
 
 
-def failures(plan: Plan, records: Sequence[Record]) -> tuple[Failure, ...]:
+def failures(judged: Judged) -> tuple[Failure, ...]:
     """Return the checks that failed and measured nothing, each with its hosts."""
-    measured = {(m.check, m.hosts, m.log) for m in measurements(plan, records)}
+    measured = {(row.check, row.hosts, row.log) for row in judged.figures}
     failed = {
         (check, tuple(sorted(record.hosts)))
-        for record in records
+        for record in judged.records
         for check in record.checks
         if record.exit != 0 and (check, record.hosts, record.log) not in measured
     }
@@ -287,7 +291,7 @@ def do_diff(a: str, b: str, terminal: Terminal) -> int:
 
 def compare(path_a: str, a: Judged, path_b: str, b: Judged) -> Diff:
     """Return what changed from A to B. Raises BadInput if they have no measurement in common."""
-    kinds_a, kinds_b = (kinds(measurements(judged.plan, judged.records)) for judged in (a, b))
+    kinds_a, kinds_b = (kinds(judged.figures) for judged in (a, b))
     common = changes(kinds_a, kinds_b)
     if not common:
         raise BadInput(
@@ -296,7 +300,7 @@ def compare(path_a: str, a: Judged, path_b: str, b: Judged) -> Diff:
             code=Code.DIFF_NOTHING_IN_COMMON,
             hint="compare runs of the same checks, sizes and numbers of nodes",
         )
-    known_failures, all_failures = (failures(judged.plan, judged.records) for judged in (a, b))
+    known_failures, all_failures = (failures(judged) for judged in (a, b))
     known_suspects = {(s.part, s.cause) for s in a.verdict.suspects}
     hosts_b = b.verdict.hosts
     failed = tuple(failure for failure in all_failures if failure not in known_failures)

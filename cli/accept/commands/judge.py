@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from accept import __version__, backends, config
@@ -14,12 +14,10 @@ from accept.config.expectations import parse_expectation
 from accept.config.floors import bounds
 from accept.config.machine import Machine
 from accept.core import checks, evidence
-from accept.core.catalog.metrics import BUSBW
 from accept.core.checks import REGISTRY, parse_log, with_problems_seen
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput, Exit
 from accept.core.judge import judge
-from accept.core.judge.collective_metrics import nominal, read
 from accept.core.judge.summary import node_lists, tolerated
 from accept.core.model import (
     BoundKind,
@@ -28,7 +26,6 @@ from accept.core.model import (
     Record,
     Reference,
     State,
-    Step,
     Suspect,
     Verdict,
     worst_exit,
@@ -40,6 +37,7 @@ from accept.core.report.markdown import render_markdown
 from accept.core.report.text import Place
 from accept.core.safe_read import BLOCK, open_regular
 from accept.core.serde import Invalid
+from accept.core.table import Row, Table, figures
 from accept.core.text import command_line, count, plain, shortened
 from accept.evidence import bucket, rundir, search, standard_input
 from accept.evidence.untrusted import Limits
@@ -52,8 +50,8 @@ from accept.report.node_commands import node_commands, saved_provider_ids
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """One value that one group of hosts measured."""
+class MeasuredValue:
+    """One value that one group of hosts measured, in the output of `accept judge --json`."""
 
     check: str
     metric: str
@@ -68,49 +66,10 @@ class Measurement:
     log: str
 
 
-def measurements(plan: Plan, records: Sequence[Record]) -> Iterator[Measurement]:
-    """Return the values that verdicts rest on; of a collective, its bandwidth at the largest size.
-
-    Metrics of single ranks, infinite values and NaN are left out.
-    """
-    steps = {step.id: step for step in plan.steps}
-    for record in records:
-        step = steps.get(record.step)
-        if step is not None:
-            for check in record.checks:
-                yield from _of_check(record, step, check)
-
-
-def is_figure(measured: Measurement) -> bool:
+def is_reference(row: Row) -> bool:
     """Return True if a value can be a reference: it is of whole nodes, and its metric allows it."""
-    spec = checks.metric_spec(measured.check, measured.metric)
-    return spec is not None and spec.baseline and not measured.ranks and measured.value > 0
-
-
-def _of_check(record: Record, step: Step, check: str) -> Iterator[Measurement]:
-    metrics = [metric for metric in record.metrics if metric.check == check]
-
-    def measurement(name: str, unit: str, size: int | None, value: float) -> Measurement:
-        return Measurement(
-            check=check,
-            metric=name,
-            unit=unit,
-            groups=step.groups,
-            hosts=record.hosts,
-            ranks=record.local_ranks,
-            size=size,
-            value=value,
-            log=record.log,
-        )
-
-    if any(metric.name == BUSBW.name for metric in metrics):
-        bandwidth = read(metrics, check)
-        if bandwidth.value is not None:
-            yield measurement(BUSBW.name, BUSBW.unit, nominal(bandwidth.top, step), bandwidth.value)
-        return
-    for metric in metrics:
-        if metric.rank is None and metric.size is None and abs(metric.value) < float("inf"):
-            yield measurement(metric.name, metric.unit, None, metric.value)
+    spec = checks.metric_spec(row.check, row.metric)
+    return spec is not None and spec.baseline and not row.ranks and (row.value or 0.0) > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,6 +284,11 @@ class Judged:
     #: Paths of the logs of nccl-tests that were judged; none for evidence of a run.
     logs: tuple[Path, ...] = ()
 
+    @cached_property
+    def figures(self) -> Table:
+        """Return the values that can be compared with those of other runs."""
+        return figures(self.plan.steps, self.records)
+
 
 def judge_paths(
     paths: Sequence[str],
@@ -473,7 +437,7 @@ class JudgedVerdict(Verdict):
     """The output of `accept judge --json`: a verdict, and what it rests on."""
 
     #: One value for each execution.
-    metrics: tuple[Measurement, ...]
+    metrics: tuple[MeasuredValue, ...]
     #: References and expectations of the checks that ran.
     references: tuple[Reference, ...]
     not_tested: tuple[NotTested, ...]
@@ -488,12 +452,28 @@ def with_measurements(judged: Judged) -> JudgedVerdict:
     judged_checks = {check for step in judged.plan.steps for check in step.checks}
     return JudgedVerdict(
         **vars(judged.verdict),
-        metrics=tuple(measurements(judged.plan, judged.records)),
+        metrics=tuple(_measured_values(judged)),
         references=tuple(ref for ref in judged.plan.references if ref.check in judged_checks),
         not_tested=tuple(_not_tested(judged, judged_checks)),
         skipped=judged.skipped,
         notes=judged.notes,
     )
+
+
+def _measured_values(judged: Judged) -> Iterator[MeasuredValue]:
+    for row in judged.figures:
+        if row.value is not None:
+            yield MeasuredValue(
+                check=row.check,
+                metric=row.metric,
+                unit=row.unit,
+                groups=row.step.groups,
+                hosts=row.hosts,
+                ranks=row.ranks,
+                size=row.nominal_size,
+                value=row.value,
+                log=row.log,
+            )
 
 
 def _not_tested(judged: Judged, judged_checks: set[str]) -> Iterator[NotTested]:
@@ -620,8 +600,8 @@ def _place(judged: Judged, *, own_bounds: bool = False) -> Place:
         if can_retest(judged) and any(suspect.pairs for suspect in of_network):
             add("measure its bad pairs again", "retest", run.name, "--pairs")
         add("pairs and logs for the network", "ticket", run.name, "--fabric")
-    figures = map(is_figure, measurements(judged.plan, judged.records))
-    if judged.verdict.state is State.PASS and knows_machine and any(figures):
+    can_refer = any(map(is_reference, judged.figures))
+    if judged.verdict.state is State.PASS and knows_machine and can_refer:
         add("tighter bounds next time", "baseline", run.name, "--out", "my.yaml")
     return Place(
         report=str(report) if report.is_file() else "",

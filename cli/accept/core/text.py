@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import unicodedata
@@ -62,10 +63,28 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def number(value: float) -> str:
+    """Return a number with four significant digits, without an exponent if possible."""
+    if not math.isfinite(value) or value == 0 or not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.4g}"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def value_range(values: Sequence[float]) -> str:
+    """Return the smallest and the largest value for people: "9.6 to 10"."""
+    low, high = number(min(values)), number(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
 def shortened(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     """Return the first texts, such as "a, b and 4 more"; `most` is how many of them are shown."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return separator.join(texts[:most]) + more
+
+
+def device_label(host: str | None, rank: int | None, gpu: str | None) -> str:
+    """Return a device for people: "GPU 3 of h1", or "rank 3 of h1" without a GPU."""
+    return f"GPU {gpu} of {host}" if gpu else f"rank {rank} of {host}"
 
 
 def duration(seconds: float) -> str:

@@ -233,7 +233,7 @@ def _step(number: str, launch: Sequence[_Draft]) -> Step:
         params=first.params,
         rounds=first.rounds,
         profile=first.profile,
-        repeats=MOST_REPEATS if first.groups.of_pairs and first.check.score else 0,
+        repeats=MOST_REPEATS if first.groups.of_pairs and first.check.measure else 0,
         timeout=round(timeout, 1),
         estimate=sum(draft.work for draft in launch) + start,
         optional=first.optional,

@@ -9,7 +9,6 @@ from functools import cached_property
 from accept.core.checks import REGISTRY
 from accept.core.facts import Inventory, inventories_of
 from accept.core.judge import bounds, gathered
-from accept.core.judge.collective_metrics import BANDWIDTH, LATENCY, Measure, planned_sizes
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.groups import scored, to_samples
 from accept.core.judge.hosts import Found
@@ -17,6 +16,7 @@ from accept.core.judge.outliers import Sample
 from accept.core.judge.pairs import Measurement, healthy_spread
 from accept.core.judge.robust_stats import Spread, spread
 from accept.core.model import GroupKind, Plan, Record, Step, Verdict
+from accept.core.table import BANDWIDTH, LATENCY, Measure, planned_sizes
 from accept.core.text import format_size
 
 #: Suffixes of metrics that repeat another one under other conditions.
@@ -110,14 +110,14 @@ class Run:
         return tuple(self._populations())
 
     def _populations(self) -> Iterator[Population]:
-        for evidence, score in scored(self.evidences.values(), REGISTRY):
+        for evidence in scored(self.evidences.values(), REGISTRY):
             inverse = evidence.check == "latency"
             measure = LATENCY if inverse else BANDWIDTH
             for step in evidence.steps:
                 nodes = {GroupKind.EACH: 1, GroupKind.PAIRS: 2}.get(step.groups)
                 if nodes is None:
                     continue
-                samples = to_samples(evidence, score, step, evidence.of_step(step))
+                samples = to_samples(evidence.results(step=step))
                 samples = [s for s in samples if len(set(s.hosts)) == nodes and not s.ranks]
                 sizes = planned_sizes(step)
                 if samples:

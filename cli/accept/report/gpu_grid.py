@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from accept.core.facts import LOAD
-from accept.core.judge.collective_metrics import number
 from accept.core.judge.robust_stats import median_of
+from accept.core.text import number
 from accept.report.data import Run
 from accept.report.svg import Tone, cells, tone
 

@@ -15,12 +15,11 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from accept.core.judge.collective_metrics import number
 from accept.core.judge.consistency import compared
 from accept.core.judge.summary import action, node_lists, not_run, suspect_advice, usable
 from accept.core.model import Verdict
 from accept.core.report.text import answer_of, kept, number3
-from accept.core.text import count, duration, folded, format_size, plain
+from accept.core.text import count, duration, folded, format_size, number, plain
 from accept.report.certificate import certificate
 from accept.report.coverage_table import coverage_rows
 from accept.report.data import Run

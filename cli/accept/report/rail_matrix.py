@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from accept.core.checks import REGISTRY
-from accept.core.judge.evidence import Evidence, Score
-from accept.core.judge.groups import is_full_rail, scored, to_sample
+from accept.core.judge.evidence import Evidence
+from accept.core.judge.groups import is_full_rail, scored
 from accept.core.judge.robust_stats import median_of
 from accept.core.model import GroupKind, Step
+from accept.core.table import Outcome
 from accept.report.data import Run
 from accept.report.svg import Tone, cells, tone
 
@@ -38,27 +39,26 @@ class RailMatrix:
 def rail_matrices(run: Run) -> tuple[RailMatrix, ...]:
     """Return a matrix for each check and step that measured rails."""
     matrices = (
-        _matrix(run, evidence, score, step)
-        for evidence, score in scored(run.evidences.values(), REGISTRY)
+        _matrix(run, evidence, step)
+        for evidence in scored(run.evidences.values(), REGISTRY)
         for step in evidence.steps
         if step.groups is GroupKind.RAILS
     )
     return tuple(matrix for matrix in matrices if matrix is not None)
 
 
-def _matrix(run: Run, evidence: Evidence, score: Score, step: Step) -> RailMatrix | None:
+def _matrix(run: Run, evidence: Evidence, step: Step) -> RailMatrix | None:
     full: dict[int, float | None] = {}
     pairs: dict[tuple[str, int], list[float]] = {}
-    for record in evidence.of_step(step):
-        sample = to_sample(evidence.check, score, record, step)
-        if sample is None or len(record.local_ranks) != 1:
+    for row in evidence.results(step=step):
+        if row.outcome is Outcome.MISSING or len(row.ranks) != 1:
             continue
-        (rank,) = record.local_ranks
-        value = None if sample.cause else sample.value
-        if is_full_rail(record, evidence.hosts):
+        (rank,) = row.ranks
+        value = row.value if row.outcome is Outcome.OK else None
+        if is_full_rail(row.execution.record, evidence.hosts):
             full[rank] = value
         else:
-            for host in record.hosts:
+            for host in row.hosts:
                 pairs.setdefault((host, rank), []).append(value or 0.0)
     known = [value for value in full.values() if value]
     if not known:

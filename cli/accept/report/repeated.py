@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from statistics import mean, median, stdev
 
 from accept.core.catalog.metrics import BUSBW
-from accept.core.checks import REGISTRY
+from accept.core.checks import metric_spec
 from accept.core.errors import Exit
-from accept.core.judge.collective_metrics import nominal, read
 from accept.core.judge.summary import node_lists, not_good, worst_state
-from accept.core.model import Record, State, Step, Verdict, worst_exit
+from accept.core.model import State, Verdict, worst_exit
 from accept.core.report.text import VERDICT_LINE, answer_of, number3, without
+from accept.core.table import figures
 from accept.core.text import count, duration, format_size, plain, shortened
 from accept.core.text import markdown as escaped
 from accept.report.data import Run
@@ -190,54 +190,25 @@ def _spreads(runs: Sequence[Run]) -> Iterator[FigureSpread]:
 
 
 def _values(run: Run) -> dict[Figure, dict[str, list[float]]]:
-    """Return the values of each node by figure."""
-    steps = {step.id: step for step in run.plan.steps}
+    """Return the values of each node by figure; of a collective, that at the largest size."""
     found: dict[Figure, dict[str, list[float]]] = {}
-    for record in run.records:
-        step = steps.get(record.step)
-        for figure, value in _of_record(record, step) if step else ():
+    for row in figures(run.plan.steps, run.records):
+        spec = metric_spec(row.check, row.metric)
+        value = row.value or 0.0
+        is_rate = spec is not None and spec.baseline and value > 0
+        if (is_rate or row.metric == BUSBW.name) and row.execution.record.exit == 0:
+            figure = Figure(
+                check=row.check,
+                metric=row.metric,
+                unit=row.unit,
+                size=row.nominal_size,
+                step=row.step.id,
+                nodes=row.nodes,
+            )
             by_host = found.setdefault(figure, {})
-            for host in record.hosts:
+            for host in row.hosts:
                 by_host.setdefault(host, []).append(value)
     return found
-
-
-def _of_record(record: Record, step: Step) -> Iterator[tuple[Figure, float]]:
-    """Yield the rates that one execution measured; of a collective, that at the largest size."""
-    nodes = len(record.hosts)
-    for name in record.checks if record.exit == 0 else ():
-        metrics = [metric for metric in record.metrics if metric.check == name]
-        if any(metric.name == BUSBW.name for metric in metrics):
-            reading = read(metrics, name)
-            if reading.value is not None:
-                size = nominal(reading.top, step)
-                yield (
-                    Figure(
-                        check=name,
-                        metric=BUSBW.name,
-                        unit=BUSBW.unit,
-                        size=size,
-                        step=step.id,
-                        nodes=nodes,
-                    ),
-                    reading.value,
-                )
-            continue
-        check = REGISTRY.get(name)
-        for metric in metrics:
-            spec = check.metric(metric.name) if check else None
-            is_figure = spec is not None and spec.baseline and metric.size is None
-            if is_figure and 0 < metric.value < float("inf"):
-                yield (
-                    Figure(
-                        check=name,
-                        metric=metric.name,
-                        unit=metric.unit,
-                        step=step.id,
-                        nodes=nodes,
-                    ),
-                    metric.value,
-                )
 
 
 def _median(values: Sequence[float]) -> float | None:

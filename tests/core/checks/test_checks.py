@@ -20,16 +20,10 @@ from accept.core.checks import REGISTRY, parse_log, with_problems_seen
 from accept.core.checks.check import launch_seconds
 from accept.core.checks.collectives import Params
 from accept.core.facts import RANK, FactKind
-from accept.core.judge.collective_metrics import (
-    message_sizes,
-    nominal,
-    planned_sizes,
-    reached,
-    read,
-)
-from accept.core.model import Parsed, Problem
+from accept.core.model import Parsed, Problem, Record
 from accept.core.serde import Invalid
 from accept.core.serde import read as read_typed
+from accept.core.table import Outcome, Row, message_sizes, nominal, planned_sizes, table_of
 from accept.core.text import format_size, parse_size
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
@@ -201,6 +195,22 @@ def lines(text: str) -> list[bytes]:
     return text.encode().splitlines(keepends=True)
 
 
+def measured(check: str, parsed: Parsed) -> Row:
+    """Return the result of one execution of a check."""
+    of = step(check)
+    record = Record(
+        step=of.id,
+        checks=(check,),
+        wave=0,
+        group=0,
+        hosts=("h0", "h1"),
+        exit=0,
+        metrics=parsed.metrics,
+    )
+    (result,) = table_of((of,), [record]).at_top_size()
+    return result
+
+
 def test_one_log_of_several_collectives_gives_each_check_its_own() -> None:
     text = (
         log("all_reduce")
@@ -210,9 +220,8 @@ def test_one_log_of_several_collectives_gives_each_check_its_own() -> None:
     )
     parsed = parse_log(("all-reduce", "all-gather"), lines(text), ("h0", "h1"))
     for check, busbw in (("all-reduce", 10.0), ("all-gather", 5.0)):
-        found = read(parsed.metrics, check)
-        assert (found.value, found.top, found.wrong, found.unchecked) == (busbw, TOP, 0, ())
-        assert reached(found, step(check))
+        result = measured(check, parsed)
+        assert (result.value, result.size, result.flaws) == (busbw, TOP, ())
     assert [fact.value for fact in parsed.facts if fact.name == "began"] == [1000.5]
     assert [(p.cause, p.check, p.host) for p in parsed.problems] == [
         ("wrong-data", "all-gather", "h1")
@@ -230,12 +239,13 @@ def test_warnings_of_nccl_are_facts_of_any_check(check: str) -> None:
 def test_unchecked_in_place_alltoall_is_not_a_problem() -> None:
     parsed = parse_log(("alltoall",), lines(log("alltoall", in_place="N/A")))
     assert parsed.problems == ()
-    assert read(parsed.metrics, "alltoall").unchecked == ()
+    assert not measured("alltoall", parsed).flaws
 
 
 def test_in_place_all_reduce_must_be_checked() -> None:
     parsed = parse_log(("all-reduce",), lines(log("all_reduce", in_place="N/A")))
-    assert read(parsed.metrics, "all-reduce").unchecked == ("in",)
+    flaws = measured("all-reduce", parsed).flaws
+    assert [(flaw.metric, flaw.outcome) for flaw in flaws] == [("wrong", Outcome.MISSING)]
 
 
 def test_a_missing_tool_explains_the_missing_table() -> None:
@@ -320,8 +330,7 @@ def test_recorded_pairs_of_a_real_cluster_are_read_whole(folder: Path) -> None:
     for path in paths:
         with path.open("rb") as file:
             parsed = parse_log(("all-reduce",), file)
-        readings = [read(parsed.metrics, check) for check in COLLECTIVES]
-        assert [one for one in readings if one.value and not one.wrong and not one.unchecked], path
+        assert [check for check in COLLECTIVES if not measured(check, parsed).flaws], path
 
 
 def test_the_parameters_of_simulated_runs_are_those_of_the_check() -> None:

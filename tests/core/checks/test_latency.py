@@ -11,7 +11,6 @@ from tests.factories import verdicts
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge import judge
-from accept.core.judge.collective_metrics import LATENCY, read
 from accept.core.model import (
     BoundKind,
     Fact,
@@ -24,6 +23,7 @@ from accept.core.model import (
     Step,
     Verdict,
 )
+from accept.core.table import LATENCY, table_of
 
 SIZES = (8, 16, 32)
 PARAMS = {"min": "8", "max": "32", "factor": 2, "iters": 100, "warmup": 20, "noise": 0.1}
@@ -122,9 +122,13 @@ def test_a_log_of_all_reduces_is_read_as_times() -> None:
 
 def test_one_outlying_size_does_not_count() -> None:
     parsed = parse_log(("latency",), log().splitlines(keepends=True), ("h0",))
-    calls = read(parsed.metrics, "latency", LATENCY).value
-    assert calls is not None
-    assert round(1e6 / calls, 2) == 13.67
+    of = step()
+    made = Record(
+        step=of.id, checks=("latency",), wave=0, group=0, hosts=("h0",), metrics=parsed.metrics
+    )
+    (row,) = table_of((of,), [made]).at_top_size(LATENCY)
+    assert row.value is not None
+    assert round(row.value, 2) == 13.67
 
 
 def test_it_runs_nccl_tests_all_reduce() -> None:

@@ -369,16 +369,21 @@ def test_escaped_text_has_no_bare_markup(text: str) -> None:
 
 
 def test_a_step_is_summarized_in_one_line_per_check() -> None:
-    assert log_lines(measured(PAIRS, EIGHT, slow("h5"))) == ["all-reduce: 5 to 10 GB/s at 4M"]
+    assert log_lines(PAIRS, measured(PAIRS, EIGHT, slow("h5"))) == [
+        "all-reduce: 5 to 10 GB/s at 4M"
+    ]
     train = step("train")
     speed = Metric(check="train", name="throughput", value=12345.6, unit="samples/s")
-    assert log_lines([record(train, EIGHT, speed)]) == ["train: throughput 12346 samples/s"]
-    assert log_lines([record(ALL, EIGHT, *table("all-gather", 1)[:0])]) == []
+    assert log_lines(train, [record(train, EIGHT, speed)]) == ["train: throughput 12346 samples/s"]
+    assert log_lines(ALL, [record(ALL, EIGHT, *table("all-gather", 1)[:0])]) == []
 
 
 def test_log_lines_accept_any_metric() -> None:
     odd = Metric(check="connectivity", name="ping", value=float("inf"), unit="\n")
-    assert log_lines([record(step("connectivity"), EIGHT, odd)]) == ["connectivity: ping inf us"]
+    connectivity = step("connectivity")
+    assert log_lines(connectivity, [record(connectivity, EIGHT, odd)]) == [
+        "connectivity: ping inf us"
+    ]
 
 
 def test_shown_lines_cannot_control_a_terminal() -> None:

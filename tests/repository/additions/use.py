@@ -63,7 +63,7 @@ def main(folder: Path) -> None:
     assert own.state is State.FAIL
     assert [f.value for f in own.findings if f.state is State.FAIL] == [3.0]
     assert "clock: sh" in render_markdown(verdict, bundle.plan)
-    assert log_lines(records[1:]) == ["sample: delay 1 to 3 us"]
+    assert log_lines(step, records[1:]) == ["sample: delay 1 to 3 us"]
     assert better("sample", "delay", "us") is Better.LOWER
 
     shown = json.loads(accept("show", "cause", "sample-cause", "--json").out)

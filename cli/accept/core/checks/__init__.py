@@ -18,6 +18,7 @@ from accept.core.checks.check import Check
 from accept.core.facts import NCCL_WARNINGS
 from accept.core.model import Fact, Parsed, Problem, Record, Step
 from accept.core.nccl_tests import nccl_info
+from accept.core.table import table_of
 
 #: The only module of this folder that declares no checks.
 _DEFINITION = "check"
@@ -61,10 +62,11 @@ def better(check: str, metric: str, unit: str) -> Better:
     return spec.better if spec is not None else BETTER_BY_UNIT.get(unit, Better.NONE)
 
 
-def log_lines(records: Sequence[Record]) -> list[str]:
+def log_lines(step: Step, records: Sequence[Record]) -> list[str]:
     """Return what the executions of a step measured, for the log of a run."""
-    names = dict.fromkeys(name for record in records for name in record.checks)
-    return [line for name in names if name in REGISTRY for line in REGISTRY[name].lines(records)]
+    by_check = table_of((step,), records).by(lambda row: row.check)
+    known = ((REGISTRY[name], own) for name, own in by_check.items() if name in REGISTRY)
+    return [line for check, own in known for line in check.lines(own)]
 
 
 def _with_known_host(problem: Problem, hosts: tuple[str, ...]) -> Problem:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.catalog.tools import Tool
 from accept.core.facts import FactKind
-from accept.core.judge.collective_metrics import value_range
 from accept.core.judge.evidence import CheckRules
-from accept.core.model import GroupKind, Parsed, Record
-from accept.core.text import plain
+from accept.core.model import GroupKind, Parsed
+from accept.core.table import Table
+from accept.core.text import plain, value_range
 
 T = TypeVar("T")
 
@@ -92,8 +92,8 @@ class Check(CheckRules):
     #: Priority under `--budget`: checks with lower values are dropped first.
     worth: int = 0
     parse: Parse
-    #: (its name, records of a step) -> lines for the log of a run; None: its metrics `in_log`.
-    log_lines: Callable[[str, Sequence[Record]], Iterator[str]] | None = None
+    #: (its name, what it measured) -> lines for the log of a run; None: its metrics `in_log`.
+    log_lines: Callable[[str, Table], Iterator[str]] | None = None
     #: True if each GPU is measured alone, so that the bounds also hold for a part of a node.
     devices: bool = False
     #: True if it only reads the state of the hosts and launches no ranks. It runs first.
@@ -114,18 +114,13 @@ class Check(CheckRules):
         """Return the declaration of one of its metrics; None if it has no such metric."""
         return next((spec for spec in self.metrics if spec.name == name), None)
 
-    def lines(self, records: Sequence[Record]) -> Iterator[str]:
-        """Yield the lines about what it measured in the records of a step, for the log of a run."""
+    def lines(self, table: Table) -> Iterator[str]:
+        """Yield the lines about what it measured in a step, for the log of a run."""
         if self.log_lines is not None:
-            yield from self.log_lines(self.name, records)
+            yield from self.log_lines(self.name, table)
             return
+        metrics = table.where(lambda row: row.rank is None).by(lambda row: row.metric)
         for spec in self.metrics:
-            values = [
-                metric.value
-                for record in records
-                for metric in record.metrics
-                if (metric.check, metric.name, metric.rank) == (self.name, spec.name, None)
-            ]
-            if values and spec.in_log:
-                text = f"{self.name}: {spec.name} {value_range(values)} {spec.unit}"
-                yield plain(text.rstrip(), 120)
+            if spec.in_log and spec.name in metrics:
+                values = value_range(metrics[spec.name].values)
+                yield plain(f"{self.name}: {spec.name} {values} {spec.unit}".rstrip(), 120)

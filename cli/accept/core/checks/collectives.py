@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from accept.core import facts, nccl_tests, record_protocol
 from accept.core.catalog.metrics import BUSBW, TIME, TIME_LONGEST, TIME_P99, WRONG
 from accept.core.catalog.tools import MPIRUN, NCCL_TESTS, TORCH
-from accept.core.causes import Cause
 from accept.core.checks.check import Check, CheckParams, param
 from accept.core.judge import collective
-from accept.core.judge.collective_metrics import LATENCY, message_sizes, read, value_range
-from accept.core.judge.evidence import Evidence, Judged, Score
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
-from accept.core.model import GroupKind, Parsed, Record, Step
-from accept.core.text import format_size, parse_size
+from accept.core.model import GroupKind, Parsed
+from accept.core.table import BANDWIDTH, LATENCY, Table, message_sizes
+from accept.core.text import format_size, parse_size, value_range
 
 T = TypeVar("T")
 
@@ -142,28 +141,14 @@ def _copied(blocks: Iterable[bytes], record_lines: list[bytes]) -> Iterator[byte
         yield block
 
 
-def score_of(check: str) -> Score:
-    """Return a `Check.score`: the bus bandwidth in GB/s at the largest planned size."""
-
-    def score(record: Record, step: Step) -> tuple[float | None, Cause | None]:
-        return collective.score(read(record.metrics, check), step)
-
-    return score
-
-
-def speed_lines(check: str, records: Sequence[Record]) -> Iterator[str]:
+def speed_lines(check: str, table: Table) -> Iterator[str]:
     """Yield the bus bandwidths at the largest size."""
-    readings = [read(record.metrics, check) for record in records]
-    if speeds := [reading.value for reading in readings if reading.value is not None]:
-        top = max(reading.top for reading in readings)
-        yield f"{check}: {value_range(speeds)} GB/s at {format_size(top)}"
-        times = [
-            metric.value / 1000
-            for record in records
-            for metric in record.metrics
-            if (metric.check, metric.name, metric.size) == (check, TIME_LONGEST.name, top)
-        ]
-        if times:
+    results = table.at_top_size()
+    if results.values:
+        top = max(row.size or 0 for row in results)
+        yield f"{check}: {value_range(results.values)} GB/s at {format_size(top)}"
+        longest = table.where(lambda row: (row.metric, row.size) == (TIME_LONGEST.name, top))
+        if times := [time / 1000 for time in longest.values]:
             yield f"{check}: longest repetition at {format_size(top)}: {value_range(times)} ms"
 
 
@@ -186,7 +171,7 @@ def make(name: str, title: str, worth: int, *, bus_factor: float = 1.0) -> Check
         parse=parse,
         log_lines=speed_lines,
         judge=collective.judge,
-        score=score_of(name),
+        measure=BANDWIDTH,
         faults=FAULTS,
     )
 
@@ -232,10 +217,9 @@ def judge_latency(evidence: Evidence) -> Judged:
     return collective.judge(evidence, LATENCY, params_of(evidence, LatencyParams).noise)
 
 
-def latency_lines(check: str, records: Sequence[Record]) -> Iterator[str]:
+def latency_lines(check: str, table: Table) -> Iterator[str]:
     """Yield the median times of a call."""
-    speeds = [read(record.metrics, check, LATENCY).value for record in records]
-    if times := [1e6 / speed for speed in speeds if speed]:
+    if times := table.at_top_size(LATENCY).values:
         yield f"{check}: {value_range(times)} us"
 
 

@@ -19,12 +19,11 @@ from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import RANK, FactKind, RankIdentity
 from accept.core.judge import bounds, completeness
-from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, GroupKind, Problem, Record, State
-from accept.core.text import count
+from accept.core.text import count, number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,12 @@ from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause
 from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import FactKind
-from accept.core.judge.completeness import device_label
 from accept.core.judge.consistency import digest_problems, missing_digest_problems
 from accept.core.judge.devices import Measured, judge_devices
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
 from accept.core.model import GroupKind, Problem
-from accept.core.text import parse_size
+from accept.core.text import device_label, parse_size
 
 #: Data types of `gemm`, in the order they are measured.
 TYPES = ("bf16", "fp8", "tf32", "fp32")

@@ -9,10 +9,10 @@ from accept.core import record_protocol
 from accept.core.causes import Cause
 from accept.core.checks.check import Check, CheckParams, param
 from accept.core.judge import bounds, completeness
-from accept.core.judge.collective_metrics import number
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import verdict_of
 from accept.core.model import GroupKind, Problem, Record
+from accept.core.text import number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,12 @@ from accept.core.causes import Cause
 from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import FactKind
 from accept.core.judge import bounds, completeness, stragglers
-from accept.core.judge.collective_metrics import number
 from accept.core.judge.consistency import digest_problems
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import GroupKind, Problem, Record
+from accept.core.text import number
 
 #: Metrics of a finished run.
 _REQUIRED = ("loss-first", "loss-last", "throughput")

@@ -39,6 +39,7 @@ from accept.core.model import (
     Verdict,
     worst_exit,
 )
+from accept.core.table import Execution, Outcome, result_of
 from accept.core.text import count
 
 #: Times from this on (in the year 5138) are damage.
@@ -66,8 +67,8 @@ def judge(
     if shares:
         evidences = {name: replace(e, shares=shares) for name, e in evidences.items()}
     judged = {name: _judge_check(evidence, checks) for name, evidence in evidences.items()}
-    for evidence, score in scored(evidences.values(), checks):
-        if findings := tuple(groups.intermittent_findings(evidence, score)):
+    for evidence in scored(evidences.values(), checks):
+        if findings := tuple(groups.intermittent_findings(evidence)):
             judged[evidence.check] = _with_findings(judged[evidence.check], findings)
     for name, evidence in evidences.items():
         notes = tuple(repeated_launches(name, evidence.records))
@@ -187,7 +188,7 @@ def is_open(plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks
     scored_steps = [
         one
         for one in earlier
-        if any((rules := checks.get(name)) and rules.score for name in one.checks)
+        if any((rules := checks.get(name)) and rules.measure for name in one.checks)
     ]
     if not scored_steps:
         return True
@@ -335,9 +336,12 @@ def _split_by_check(
 
 def _is_done(rules: CheckRules | None, name: str, record: Record, step: Step) -> bool:
     """Return True if a check of a shared launch measured everything and has no problem."""
-    score = rules.score if rules is not None else None
-    value, bad = score(record, step) if score else (1.0 if record.metrics else None, None)
-    return value is not None and not bad and all(p.check != name for p in record.problems)
+    if any(problem.check == name for problem in record.problems):
+        return False
+    if rules is None or rules.measure is None:
+        return bool(record.metrics)
+    execution = Execution(step, record, alone=True, repeated=False)
+    return result_of(execution, name, rules.measure).outcome is Outcome.OK
 
 
 def _metrics_by_check(metrics: Sequence[Metric]) -> dict[str, list[Metric]]:

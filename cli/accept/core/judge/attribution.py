@@ -10,22 +10,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from accept.core.causes import Cause
-from accept.core.facts import GPUS, NCCL_NICS
-from accept.core.groups import round_count
+from accept.core.facts import NCCL_NICS
 from accept.core.judge import bounds
 from accept.core.judge.blame import Attribution, attribute, units
-from accept.core.judge.collective_metrics import BANDWIDTH, Measure, planned_sizes
-from accept.core.judge.evidence import Evidence, Score
-from accept.core.judge.groups import is_full_rail, to_sample
+from accept.core.judge.evidence import Evidence
+from accept.core.judge.groups import is_full_rail
 from accept.core.judge.pair_results import OF_HOST, PairResults
-from accept.core.judge.pairs import Event, Gpus, Measurement, Population, events, healthy_spread
+from accept.core.judge.pairs import Event, Measurement, Population, events, healthy_spread
 from accept.core.judge.robust_stats import FALSE_ALARMS, FEWEST, median_of
 from accept.core.judge.topology import Blocks, find_blocks, near_and_far
-from accept.core.model import GroupKind, Record, Step
+from accept.core.model import GroupKind, Step
+from accept.core.table import BANDWIDTH, Measure, Outcome, planned_sizes
 
 
 def examine(
-    scored: Iterable[tuple[Evidence, Score]],
+    scored: Iterable[Evidence],
     places: Mapping[str, str],
     domains: Blocks,
     *,
@@ -41,7 +40,7 @@ def examine(
     nics: dict[str, dict[int, frozenset[str]]] = {}
     evidences: dict[tuple[str, str], Evidence] = {}
     order: tuple[str, ...] = ()
-    for evidence, score in scored:
+    for evidence in scored:
         order = order or evidence.hosts
         own_names = {name: host for host, name in (evidence.hostnames or {}).items()}
         for _, by_host in NCCL_NICS.of(*evidence.records):
@@ -50,9 +49,9 @@ def examine(
                 for gpu, names in by_gpu.items():
                     known[gpu] = known.get(gpu, frozenset()) | names
         for step in evidence.steps:
-            if shares := _rail_shares(evidence, score, step):
+            if shares := _rail_shares(evidence, step):
                 rails[evidence.check, step.id] = shares
-            found = tuple(_measurements(evidence, score, step))
+            found = tuple(_measurements(evidence, step, measure))
             if found:
                 key = (evidence.check, step.id)
                 width = max(evidence.plan.machine.noise, noise)
@@ -133,53 +132,40 @@ def _execution(event: Event) -> tuple[object, ...]:
     return event.step, event.log, event.wave, event.hosts
 
 
-def _measurements(evidence: Evidence, score: Score, step: Step) -> Iterator[Measurement]:
+def _measurements(evidence: Evidence, step: Step, measure: Measure) -> Iterator[Measurement]:
     """Yield the measurements of pairs of hosts in one step."""
     if not step.groups.of_pairs and step.groups is not GroupKind.RAILS:
         return
-    records = [r for r in evidence.of_step(step) if len(set(r.hosts)) == 2]
-    if step.groups is GroupKind.RAILS:
-        # In a run of two hosts, a pair is a full rail.
-        records = records if len(evidence.hosts) > 2 else []
-    planned = round_count(len({host for r in records for host in r.hosts}), step.rounds)
-    waves: dict[int, set[tuple[str, ...]]] = {}
-    for record in records:
-        waves.setdefault(record.wave, set()).add(record.hosts)
-    for record in records:
-        sample = to_sample(evidence.check, score, record, step)
-        if sample is not None:
+    # In a run of two hosts, a pair is a full rail.
+    if step.groups is GroupKind.RAILS and len(evidence.hosts) <= 2:
+        return
+    for row in evidence.results(measure, step):
+        if len(set(row.hosts)) == 2 and row.outcome is not Outcome.MISSING:
             yield Measurement(
-                record.hosts,
-                sample.value,
-                sample.cause,
-                log=record.log,
-                gpus=_gpus(record),
+                row.hosts,
+                None if row.outcome is Outcome.FAILED else row.score,
+                row.cause,
+                log=row.log,
+                gpus=row.execution.gpus,
                 step=step.id,
-                wave=record.wave,
+                wave=row.wave,
                 check=evidence.check,
-                alone=len(waves[record.wave]) == 1,
-                repeated=step.groups.of_pairs and record.wave >= planned,
+                alone=row.execution.alone,
+                repeated=row.execution.repeated,
             )
 
 
-def _rail_shares(evidence: Evidence, score: Score, step: Step) -> dict[int, float]:
+def _rail_shares(evidence: Evidence, step: Step) -> dict[int, float]:
     """Return the values of the full rails of a step, as shares of their median."""
     values: dict[int, list[float]] = {}
-    for record in evidence.of_step(step) if step.groups is GroupKind.RAILS else ():
-        if is_full_rail(record, evidence.hosts) and record.local_ranks:
-            sample = to_sample(evidence.check, score, record, step)
-            if sample is not None:
-                value = 0.0 if sample.cause else sample.value or 0.0
-                values.setdefault(record.local_ranks[0], []).append(value)
+    for row in evidence.results(step=step) if step.groups is GroupKind.RAILS else ():
+        is_rail = is_full_rail(row.execution.record, evidence.hosts) and row.ranks
+        if is_rail and row.outcome is not Outcome.MISSING:
+            value = row.score if row.outcome is Outcome.OK else None
+            values.setdefault(row.ranks[0], []).append(value or 0.0)
     best = {rank: max(own) for rank, own in values.items()}
     median = median_of(best.values()) if len(best) >= FEWEST else 0.0
     return {rank: value / median for rank, value in best.items()} if median > 0 else {}
-
-
-def _gpus(record: Record) -> tuple[Gpus, ...]:
-    known = {fact.host: gpus for fact, gpus in GPUS.of(record)}
-    ranks = frozenset(record.local_ranks) or None
-    return tuple(known.get(host, ranks) for host in record.hosts)
 
 
 def _with_bound(population: Population, evidence: Evidence, measure: Measure) -> Population:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 from accept.core.catalog.metrics import BUSBW, TIME
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import PROGRAM
-from accept.core.judge.collective_metrics import number
-from accept.core.judge.completeness import device_label, host_list
+from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
 from accept.core.model import (
@@ -32,7 +31,7 @@ from accept.core.model import (
     State,
     Step,
 )
-from accept.core.text import format_size
+from accept.core.text import device_label, format_size, number
 
 #: (measured size, its step) -> the requested size; programs round sizes down.
 Nominal = Callable[[int, Step], int]

@@ -7,21 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from accept.core.catalog.metrics import WRONG
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, FactKind
 from accept.core.judge import bounds, completeness, pauses
 from accept.core.judge.attribution import examine
 from accept.core.judge.blame import Unit
-from accept.core.judge.collective_metrics import (
-    BANDWIDTH,
-    Measure,
-    Reading,
-    nominal,
-    planned_sizes,
-    reached,
-    read,
-)
-from accept.core.judge.evidence import Evidence, Judged, Score
+from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.groups import Comparison, compare, counts
 from accept.core.judge.outliers import is_uneven
 from accept.core.judge.pair_results import Gap, PairResults
@@ -43,7 +35,8 @@ from accept.core.model import (
     Suspect,
     SuspectKind,
 )
-from accept.core.text import count, format_size, shortened
+from accept.core.table import BANDWIDTH, Measure, Row, Table, nominal, planned_sizes
+from accept.core.text import count, format_size, number, shortened
 
 #: Predicate of a sentence about a host, for each path between GPUs that is slower than NVLink.
 _SLOW_PATHS = {
@@ -61,46 +54,31 @@ _MAX_STEPS = 5
 _UNCHECKED = (Cause.NO_MEASUREMENT, Judgement.CORRECTNESS)
 
 
-def score(reading: Reading, step: Step) -> tuple[float | None, Cause | None]:
-    """Return the value by which groups are compared, and a cause; see `Score`.
-
-    The value is None unless the planned sizes were measured and checked.
-    """
-    if reading.wrong:
-        return reading.value, Cause.WRONG_DATA
-    # Without checks by plan (`-c 0`), unchecked results do not count against a group.
-    unchecked = reading.unchecked and step.params.get("check", 1)
-    return (reading.value if reached(reading, step) and not unchecked else None), None
-
-
 def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) -> Judged:
     """Judge one collective by all steps that it is part of.
 
     `noise`: noise of healthy groups, if it is larger than that of the machine.
     """
     check = evidence.check
-    readings = {id(record): read(record.metrics, check, measure) for record in evidence.records}
+    results = evidence.results(measure)
+    outcomes = {id(row.execution.record): row.outcome for row in results}
     promised = evidence.plan.machine.speed_promised
-
-    def record_score(record: Record, step: Step) -> tuple[float | None, Cause | None]:
-        return score(readings[id(record)], step)
-
     findings = completeness.step_findings(evidence)
     fallbacks = tuple(transport_problems(evidence))
-    findings += completeness.problem_findings(evidence, score=record_score, more=fallbacks)
+    findings += completeness.problem_findings(evidence, outcomes=outcomes, more=fallbacks)
     findings += transport_unknown(evidence)
-    findings += _result_findings(evidence, readings, {f.cause for f in findings if f.cause})
+    findings += _result_findings(evidence, results, {f.cause for f in findings if f.cause})
     bound_findings = bounds.findings(evidence, nominal)
     findings += bound_findings
     pause_findings, pausing = pauses.examine(evidence)
     findings += pause_findings
     pairs = evidence.pairs
     if pairs is None or measure.inverse:
-        scored = [(evidence, record_score)]
-        pairs = examine(scored, evidence.places, evidence.domains, measure=measure, noise=noise)
+        own_hosts = evidence.places, evidence.domains
+        pairs = examine([evidence], *own_hosts, measure=measure, noise=noise)
     comparisons: list[Comparison] = []
     if promised or not measure.inverse:
-        comparisons = _comparisons(evidence, record_score, pairs, measure, noise)
+        comparisons = _comparisons(evidence, pairs, measure, noise)
     suspects = [*from_problems(fallbacks, "", len(evidence.hosts)), *pausing]
     for comparison in comparisons:
         own = _proven(comparison.suspects, promised=promised)
@@ -128,11 +106,11 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         if single_rank:
             findings.append(_single_rank_finding(check))
         else:
-            findings.append(_no_bound_finding(evidence, readings.values(), measure))
+            findings.append(_no_bound_finding(evidence, results, measure))
     verdict = verdict_of(
         evidence,
         findings,
-        measured=_measured(evidence, readings, measure),
+        measured=_measured(evidence, results, measure),
         required=_required(evidence, bound_findings, comparisons, measure),
     )
     return Judged(replace(verdict, optional=verdict.optional or single_rank), tuple(suspects))
@@ -142,7 +120,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
 
 
 def _comparisons(
-    evidence: Evidence, record_score: Score, pairs: PairResults, measure: Measure, noise: float
+    evidence: Evidence, pairs: PairResults, measure: Measure, noise: float
 ) -> list[Comparison]:
     """Compare the groups of each step."""
     machine = evidence.plan.machine
@@ -163,9 +141,7 @@ def _comparisons(
         part = replace(evidence, steps=(step,), records=tuple(evidence.of_step(step)))
         lower = partial(bounds.highest_lower_bound, part, metric=measure.metric, top=top)
         lowest = lower if use_bound else lambda _: None
-        comparisons += compare(
-            part, record_score, lowest, pairs.suspects_of_rails(evidence.check, step)
-        )
+        comparisons += compare(part, measure, lowest, pairs.suspects_of_rails(evidence.check, step))
     return comparisons
 
 
@@ -413,39 +389,36 @@ def _beyond(peers: Spread, measure: Measure) -> str:
 # Results
 
 
-def _result_findings(
-    evidence: Evidence, readings: dict[int, Reading], known: set[Cause]
-) -> list[Finding]:
+def _result_findings(evidence: Evidence, results: Table, known: set[Cause]) -> list[Finding]:
     """Return findings on results that are wrong, unchecked, missing, or lack the largest size.
 
     Causes in `known` have a finding already.
     """
-    steps = {step.id: step for step in evidence.steps}
     by_kind: dict[tuple[Cause, Judgement], list[tuple[Record, str]]] = {}
 
     def add(cause: Cause, record: Record, text: str) -> None:
         by_kind.setdefault((cause, cause.row.judgement), []).append((record, text))
 
     names = {} if evidence.plan.origin else completeness.hosts_by_short_name(evidence)
-    for record in evidence.records:
-        reading = readings[id(record)]
-        if reading.wrong:
-            add(Cause.WRONG_DATA, record, _wrong_text(reading.wrong))
-        if reading.damaged:
-            text = "a number is not finite"
-            add(Cause.NOT_FINITE, record, text)
-        if record.exit != 0:
-            continue
-        for text in _rank_mismatches(evidence, names, record):
+    for result in results:
+        record = result.execution.record
+        for text in _rank_mismatches(evidence, names, record) if record.exit == 0 else ():
             add(Cause.RANK_COUNT, record, text)
-        has_problem = any(p.check in (None, evidence.check) for p in record.problems)
-        if reading.unchecked:
-            by_kind.setdefault(_UNCHECKED, []).append((record, "the results were not checked"))
-        elif reading.value is None and not has_problem:
-            add(Cause.NO_MEASUREMENT, record, "nothing was measured")
-        elif reading.value is not None and not reached(reading, steps[record.step]):
-            text = f"the largest message measured is {format_size(reading.top)}"
-            add(Cause.TOP_SIZE_MISSING, record, text)
+        for flaw in result.flaws:
+            if flaw.cause is Cause.WRONG_DATA:
+                add(flaw.cause, record, _wrong_text(flaw.value or 0.0))
+            elif flaw.cause is Cause.NOT_FINITE:
+                add(flaw.cause, record, "a number is not finite")
+            elif record.exit != 0:
+                continue
+            elif flaw.metric == WRONG.name:
+                by_kind.setdefault(_UNCHECKED, []).append((record, "the results were not checked"))
+                break
+            elif flaw.cause is Cause.TOP_SIZE_MISSING:
+                text = f"the largest message measured is {format_size(flaw.size or 0)}"
+                add(flaw.cause, record, text)
+            elif not flaw.execution.problems(evidence.check):
+                add(Cause.NO_MEASUREMENT, record, "nothing was measured")
     return [
         _result_finding(evidence, *kind, records)
         for kind, records in by_kind.items()
@@ -605,8 +578,8 @@ def _has_bound(evidence: Evidence, bound_findings: Sequence[Finding]) -> bool:
     return any(f.cause is not Cause.NO_MEASUREMENT for f in bound_findings)
 
 
-def _no_bound_finding(evidence: Evidence, readings: Iterable[Reading], measure: Measure) -> Finding:
-    top = max((reading.top for reading in readings), default=0)
+def _no_bound_finding(evidence: Evidence, results: Iterable[Row], measure: Measure) -> Finding:
+    top = max((row.size or 0 for row in results), default=0)
     if measure.inverse:
         top = min((planned_sizes(s)[0] for s in evidence.steps if planned_sizes(s)), default=top)
     at = f"@{format_size(top)}" if top else ""
@@ -631,26 +604,21 @@ def _single_rank_finding(check: str) -> Finding:
 # Columns of the results table
 
 
-def _measured(evidence: Evidence, readings: dict[int, Reading], measure: Measure) -> str:
+def _measured(evidence: Evidence, results: Table, measure: Measure) -> str:
     """Return the slowest value among the groups of each step."""
     parts = []
-    for step in evidence.steps:
-        values = [
-            (reading.value, nominal(reading.top, step), record.hosts, bool(record.local_ranks))
-            for record in evidence.of_step(step)
-            if (reading := readings[id(record)]).value is not None
-        ]
-        if not values:
-            continue
-        value, top, hosts, is_part = min(values)
-        if len(values) > 1:
-            groups = f"slowest of {len(values)} {step.groups}"
+    measured = results.where(lambda row: row.value is not None)
+    for own in measured.by(lambda row: row.step.id).values():
+        worst = own.worst
+        step, value, top = worst.step, worst.value or 0.0, worst.nominal_size or 0
+        if len(own) > 1:
+            groups = f"slowest of {len(own)} {step.groups}"
         else:
-            groups = count(len(hosts), "host") if hosts else "hosts not known"
+            groups = count(worst.nodes, "host") if worst.hosts else "hosts not known"
         at = f"up to {format_size(top)}" if measure.inverse else f"at {format_size(top)}"
-        peak = None if is_part else bounds.peak(evidence, hosts, measure.metric, top, step.profile)
-        share = f", {value / peak[0]:.0%} of the peak" if peak else ""
-        parts.append(f"{measure.text(value)} {at} ({groups}{share})")
+        peak = bounds.peak(evidence, worst.hosts, measure.metric, top, step.profile)
+        share = f", {value / peak[0]:.0%} of the peak" if peak and not worst.ranks else ""
+        parts.append(f"{number(value)} {worst.unit} {at} ({groups}{share})")
     return "; ".join(parts[:3])
 
 

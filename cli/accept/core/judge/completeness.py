@@ -6,13 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import NCCL_WARNINGS
 from accept.core.groups import Wave, waves
-from accept.core.judge.evidence import Evidence, Score
+from accept.core.judge.evidence import Evidence
 from accept.core.judge.summary import state_of
 from accept.core.model import Finding, GroupKind, Plan, Problem, Record, State, Step
+from accept.core.table import Outcome
 from accept.core.text import count, plain
 
 #: Patterns of NCCL's warnings, the most decisive first: devices and drivers, then consequences.
@@ -196,14 +198,17 @@ def _short(name: str) -> str:
 
 
 def problem_findings(
-    evidence: Evidence, *, score: Score | None = None, more: Iterable[Problem] = ()
+    evidence: Evidence,
+    *,
+    outcomes: Mapping[int, Outcome] = MappingProxyType({}),
+    more: Iterable[Problem] = (),
 ) -> list[Finding]:
     """Return findings on executions that failed, one for each cause.
 
-    `more` are problems that the check itself found. If this check has a score and no problem of
-    its own, a failure of the shared launch belongs to the other checks.
+    `outcomes`: id of a record -> the outcome of this check. If it measured everything and has no
+    problem of its own, a failure of the shared launch belongs to the other checks. `more` are
+    problems that the check itself found.
     """
-    steps = {step.id: step for step in evidence.steps}
     by_cause: dict[Cause, list[tuple[Problem, str, tuple[str, ...]]]] = {}
 
     def add(problem: Problem, log: str, hosts: tuple[str, ...], nccl: str = "") -> None:
@@ -215,10 +220,10 @@ def problem_findings(
     for record in evidence.records:
         if record.exit == 0 and not record.problems:
             continue
-        value, bad = score(record, steps[record.step]) if score is not None else (None, None)
+        outcome = outcomes.get(id(record), Outcome.MISSING)
         problems = [p for p in record.problems if p.check in (None, evidence.check)]
-        wrong = bad is Cause.WRONG_DATA or any(p.cause is Cause.WRONG_DATA for p in problems)
-        done = value is not None and len(record.checks) > 1
+        wrong = any(p.cause is Cause.WRONG_DATA for p in problems) or outcome is Outcome.WRONG
+        done = outcome in (Outcome.OK, Outcome.WRONG) and len(record.checks) > 1
         nccl = decisive_warning(record) if record.exit != 0 else ""
         for problem in problems:
             ended = problem.check is None and problem.cause.row.ends_launch
@@ -286,11 +291,6 @@ def _exit_text(record: Record) -> str:
 
 
 # Texts
-
-
-def device_label(host: str | None, rank: int | None, gpu: str | None) -> str:
-    """Return a device for people: "GPU 3 of h1", or "rank 3 of h1" without a GPU."""
-    return f"GPU {gpu} of {host}" if gpu else f"rank {rank} of {host}"
 
 
 def host_list(hosts: Sequence[str], most: int = 4) -> str:

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from accept.core.causes import Cause, driver_cause
 from accept.core.facts import DIGEST, Digest, Gpu, Inventory
-from accept.core.judge.completeness import device_label
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
 from accept.core.judge.robust_stats import median_of
 from accept.core.model import Metric, PlannedMachine, Problem
-from accept.core.text import count
+from accept.core.text import count, device_label
 
 #: Unit of memory sizes. They are rounded, because the memory that firmware and kernel reserve
 #: differs a little from boot to boot.

@@ -191,7 +191,7 @@ def measures_network(plan: Plan, hosts: int, checks: Checks) -> bool:
     return any(
         (hosts > 1 and step.groups is not GroupKind.EACH) or step.profile
         for step in plan.steps
-        if any((rules := checks.get(name)) and rules.score for name in step.checks)
+        if any((rules := checks.get(name)) and rules.measure for name in step.checks)
     )
 
 

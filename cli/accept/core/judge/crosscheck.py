@@ -10,37 +10,36 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from accept.core.facts import GPUS
-from accept.core.judge.evidence import Evidence, Score, Share
-from accept.core.judge.groups import to_sample
+from accept.core.judge.evidence import Evidence, Share
 from accept.core.judge.robust_stats import median_of, spread
 from accept.core.model import Record, Step, Strength, Suspect, SuspectKind
+from accept.core.table import Outcome
 
 #: One execution in this many may contradict the GPU that is named.
 _EXECUTIONS_PER_EXCEPTION = 10
 
 
-def shares_by_log(scored: Iterable[tuple[Evidence, Score]]) -> dict[str, list[Share]]:
+def shares_by_log(scored: Iterable[Evidence]) -> dict[str, list[Share]]:
     """Return, by log, the result of each execution as a share of the median of its peers."""
     result: dict[str, list[Share]] = {}
-    for evidence, score in scored:
+    for evidence in scored:
         for step in evidence.steps:
-            for share in _shares(evidence, step, score):
+            for share in _shares(evidence, step):
                 result.setdefault(share.record.log, []).append(share)
     return result
 
 
-def _shares(part: Evidence, step: Step, score: Score) -> Iterator[Share]:
+def _shares(part: Evidence, step: Step) -> Iterator[Share]:
     """Yield the share of each execution of one step. There are none without enough peers."""
-    samples = [(r, to_sample(part.check, score, r, step)) for r in part.of_step(step)]
-    values = [s.value for _, s in samples if s and s.value is not None and not s.cause]
-    peers = spread(values, part.plan.machine.noise)
+    results = part.results(step=step)
+    peers = spread(results.scores, part.plan.machine.noise)
     if peers is None or peers.median <= 0:
         return
-    for record, sample in samples:
-        if sample is not None:
-            value = 0.0 if sample.cause else sample.value or 0.0
+    for row in results:
+        if row.outcome is not Outcome.MISSING:
+            share = row.share_of(peers.median) or 0.0
             sigma = peers.sigma / peers.median
-            yield Share(part.check, record, value, value / peers.median, sigma)
+            yield Share(row.execution.record, share, sigma)
 
 
 def without_explained(

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import LEFT_OUT, LOAD, FactKind, shown
 from accept.core.judge import bounds, completeness
-from accept.core.judge.collective_metrics import number
-from accept.core.judge.completeness import device_label
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.outliers import Sample, outliers
 from accept.core.judge.robust_stats import FEWEST, SIGMAS, Spread
@@ -24,11 +22,12 @@ from accept.core.model import (
     Problem,
     Record,
     State,
-    Step,
     Strength,
     Suspect,
     SuspectKind,
 )
+from accept.core.table import Outcome
+from accept.core.text import device_label, number
 
 #: Noise of metrics that differ between healthy devices: the limit is half of the median.
 UNEVEN_NOISE = 0.5 / SIGMAS
@@ -108,12 +107,9 @@ def judge_devices(
     problems = [*more, *_wrong(devices, measured), *_unexplained(evidence, incomplete, names)]
     problems += limited_clocks(devices, evidence.check)
     complete = {id(d.record) for d in devices} - {id(d.record) for d, _ in incomplete}
-
-    def score(record: Record, _step: Step) -> tuple[float | None, Cause | None]:
-        return (1.0 if id(record) in complete else None), None
-
+    outcomes = dict.fromkeys(complete, Outcome.OK)
     findings = completeness.step_findings(evidence)
-    findings += completeness.problem_findings(evidence, score=score, more=problems)
+    findings += completeness.problem_findings(evidence, outcomes=outcomes, more=problems)
     bound_findings = bounds.findings(evidence)
     findings += bound_findings
     suspects = list(from_problems(problems, "", len(evidence.hosts)))

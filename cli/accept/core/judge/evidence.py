@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from accept.core.causes import Cause
 from accept.core.judge.pair_results import PairResults
 from accept.core.model import CheckVerdict, Plan, Record, Step, Suspect
+from accept.core.table import (
+    BANDWIDTH,
+    Execution,
+    Measure,
+    Row,
+    Table,
+    executions,
+    result_of,
+    rows_of,
+)
 
 
 class Share(NamedTuple):
     """The value of one execution; `share` and `sigma` are shares of the median of its peers."""
 
-    check: str
     record: Record
-    measured: float
     share: float
     sigma: float
 
@@ -52,10 +61,41 @@ class Evidence:
     pairs: PairResults | None = None
     #: True if records were removed on purpose, to judge the rest; then missing ones are ignored.
     partial: bool = False
+    #: Results by record and measure, which evidence made of this one shares.
+    _results: dict[tuple[int, Measure], Row] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def of_step(self, step: Step) -> list[Record]:
         """Return the records of one step."""
         return [record for record in self.records if record.step == step.id]
+
+    @cached_property
+    def executions(self) -> tuple[Execution, ...]:
+        """Return the executions of the steps."""
+        return tuple(executions(self.steps, self.records))
+
+    @property
+    def table(self) -> Table:
+        """Return everything that was measured for this check."""
+        return Table(tuple(row for e in self.executions for row in rows_of(e, self.check)))
+
+    def results(self, measure: Measure = BANDWIDTH, step: Step | None = None) -> Table:
+        """Return the result of each execution, of one step if it is given."""
+        return Table(
+            tuple(
+                self._result(execution, measure)
+                for execution in self.executions
+                if step is None or execution.step.id == step.id
+            )
+        )
+
+    def _result(self, execution: Execution, measure: Measure) -> Row:
+        # The row keeps the record alive, so that its id stays unique.
+        key = id(execution.record), measure
+        if key not in self._results:
+            self._results[key] = result_of(execution, self.check, measure)
+        return self._results[key]
 
     def together(self, hosts: Iterable[str]) -> bool:
         """Return True if the hosts are known to be in one NVLink domain."""
@@ -65,11 +105,6 @@ class Evidence:
     def optional(self) -> bool:
         """Return True if every step of the check is optional."""
         return bool(self.steps) and all(step.optional for step in self.steps)
-
-
-#: (record, its step) -> the value by which groups of the same kind are compared, higher is better,
-#: and the cause that makes it invalid (`wrong-data`) or None. The value is None if it is missing.
-Score = Callable[[Record, Step], tuple[float | None, Cause | None]]
 
 
 class Judged(NamedTuple):
@@ -87,8 +122,8 @@ class CheckRules:
 
     name: str
     judge: Callable[[Evidence], Judged]
-    #: Set for checks that compare groups of the same kind.
-    score: Score | None = None
+    #: The metric by which groups of the same kind are compared; None: groups are not compared.
+    measure: Measure | None = None
     #: True if its ranks work on GPUs.
     loads_gpus: bool = False
 

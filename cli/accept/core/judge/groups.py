@@ -8,12 +8,10 @@ from typing import NamedTuple
 from accept.core.causes import Cause, Judgement
 from accept.core.groups import Group
 from accept.core.judge.completeness import host_list
-from accept.core.judge.evidence import Checks, Evidence, Score
+from accept.core.judge.evidence import Checks, Evidence
 from accept.core.judge.outliers import Outlier, Outliers, Sample, is_frequent, outliers
 from accept.core.judge.pair_results import fault_of
 from accept.core.judge.robust_stats import Spread, spread
-from accept.core.judge.summary import state_of
-from accept.core.judge.suspects import root_problems
 from accept.core.model import (
     Finding,
     GroupKind,
@@ -24,6 +22,7 @@ from accept.core.model import (
     Suspect,
     SuspectKind,
 )
+from accept.core.table import Measure, Outcome, Row
 from accept.core.text import count
 
 #: Strength of the evidence if only the comparison of groups shows the suspect.
@@ -54,51 +53,41 @@ class Comparison(NamedTuple):
 # Samples
 
 
-def scored(evidences: Iterable[Evidence], checks: Checks) -> Iterator[tuple[Evidence, Score]]:
-    """Yield the evidence and the score function of each check that compares groups."""
+def scored(evidences: Iterable[Evidence], checks: Checks) -> Iterator[Evidence]:
+    """Yield the evidence of each check that compares groups."""
     for evidence in evidences:
         rules = checks.get(evidence.check)
-        if rules is not None and rules.score is not None:
-            yield evidence, rules.score
+        if rules is not None and rules.measure is not None:
+            yield evidence
 
 
-def to_sample(check: str, score: Score, record: Record, step: Step) -> Sample | None:
-    """Return the result of one execution; None if it shows nothing about its hosts.
+def to_samples(rows: Iterable[Row]) -> list[Sample]:
+    """Return the results of executions; those that show nothing about their hosts are left out.
 
     That is the case if a tool was missing or if the log just ends; `completeness` reports these.
     """
-    problems = [p for p in record.problems if p.check in (None, check)]
-    if any(state_of(problem.cause) is State.NOT_TESTED for problem in problems):
-        return None
-    value, cause = score(record, step)
-    if any(problem.cause is Cause.WRONG_DATA for problem in problems):
-        cause = Cause.WRONG_DATA
-    if not cause and value is None:
-        causes = [p.cause for p in (*root_problems(problems), *problems)]
-        cause = next((c for c in causes if c is not Cause.INCOMPLETE_LOG), None)
-        if cause is None and causes:
-            return None
-        cause = cause or (Cause.NO_MEASUREMENT if record.exit == 0 else Cause.CRASHED)
-    return Sample(record.hosts, value, cause, record.log, record.local_ranks)
+    return [
+        Sample(
+            row.hosts,
+            None if row.outcome is Outcome.FAILED else row.score,
+            row.cause,
+            row.log,
+            row.ranks,
+        )
+        for row in rows
+        if row.outcome is not Outcome.MISSING
+    ]
 
 
-def to_samples(
-    evidence: Evidence, score: Score, step: Step, records: Iterable[Record]
-) -> list[Sample]:
-    """Return the results of all executions that ran."""
-    samples = (to_sample(evidence.check, score, record, step) for record in records)
-    return [sample for sample in samples if sample is not None]
-
-
-def group_by_kind(evidence: Evidence, records: Iterable[Record]) -> list[list[Record]]:
-    """Group records by the size of their group and by whether it is in one NVLink domain.
+def group_by_kind(evidence: Evidence, rows: Iterable[Row]) -> list[list[Row]]:
+    """Group results by the size of their group and by whether it is in one NVLink domain.
 
     The smallest groups come first.
     """
-    kinds: dict[tuple[int, bool], list[Record]] = {}
-    for record in records:
-        kinds.setdefault((len(record.hosts), evidence.together(record.hosts)), []).append(record)
-    return [records_of_kind for _, records_of_kind in sorted(kinds.items())]
+    kinds: dict[tuple[int, bool], list[Row]] = {}
+    for row in rows:
+        kinds.setdefault((row.nodes, evidence.together(row.hosts)), []).append(row)
+    return [rows_of_kind for _, rows_of_kind in sorted(kinds.items())]
 
 
 # Comparison by group kind
@@ -106,7 +95,7 @@ def group_by_kind(evidence: Evidence, records: Iterable[Record]) -> list[list[Re
 
 def compare(
     evidence: Evidence,
-    score: Score,
+    measure: Measure,
     lowest: LowestScore,
     of_rails: Mapping[int, Sequence[Suspect]],
 ) -> list[Comparison]:
@@ -116,28 +105,25 @@ def compare(
     """
     comparisons = []
     for step in evidence.steps:
-        records = evidence.of_step(step)
-        if not records:
+        rows = evidence.results(measure, step).rows
+        if not rows:
             continue
         if step.groups is GroupKind.EACH:
-            comparisons.append(_compare_hosts(evidence, score, step, records, lowest(1)))
+            comparisons.append(_compare_hosts(evidence, step, rows, lowest(1)))
         elif step.groups is GroupKind.RAILS:
-            bound = lowest(max(len(record.hosts) for record in records))
-            comparisons.append(_compare_rails(evidence, score, step, records, of_rails, bound))
+            bound = lowest(max(row.nodes for row in rows))
+            comparisons.append(_compare_rails(evidence, step, rows, of_rails, bound))
         elif step.groups is GroupKind.LADDER:
-            comparisons.append(_compare_blocks(evidence, score, step, records))
+            comparisons.append(_compare_blocks(evidence, step, rows))
     return comparisons
 
 
-def slow_rails(
-    evidence: Evidence, score: Score, step: Step, bound: float | None
-) -> tuple[int, ...]:
+def slow_rails(evidence: Evidence, step: Step, bound: float | None) -> tuple[int, ...]:
     """Return the local ranks whose rail failed or is slow, also if most of them are below `bound`.
 
     If rails differ by so much that nothing shows which of them are normal, all are returned.
     """
-    rails = [record for record in evidence.of_step(step) if is_full_rail(record, evidence.hosts)]
-    samples, found = _rail_outliers(evidence, score, step, rails, bound)
+    samples, found = _rail_outliers(evidence, evidence.results(step=step), bound)
     slow = {outlier.sample.ranks[0] for outlier in found.bad.values()}
     for sample in samples:
         low = bound is not None and sample.value is not None and sample.value < bound
@@ -146,23 +132,22 @@ def slow_rails(
     return tuple(sorted(slow))
 
 
-def slow_groups(evidence: Evidence, score: Score, step: Step) -> list[Group]:
+def slow_groups(evidence: Evidence, step: Step) -> list[Group]:
     """Return the single hosts, or blocks of a ladder, that are outliers among their peers."""
-    records = evidence.of_step(step)
+    rows = evidence.results(step=step).rows
     if step.groups is GroupKind.LADDER:
-        blocks, _, _ = _slow_blocks(evidence, score, step, records)
+        blocks, _, _ = _slow_blocks(evidence, rows)
         return [Group(hosts=block.sample.hosts) for block in blocks]
     if step.groups is not GroupKind.EACH:
         return []
-    samples = to_samples(evidence, score, step, records)
-    found = outliers(samples, evidence.plan.machine.noise)
+    found = outliers(to_samples(rows), evidence.plan.machine.noise)
     return [Group(hosts=outlier.sample.hosts) for outlier in found.bad.values()]
 
 
 def _compare_hosts(
-    evidence: Evidence, score: Score, step: Step, records: Sequence[Record], bound: float | None
+    evidence: Evidence, step: Step, rows: Sequence[Row], bound: float | None
 ) -> Comparison:
-    samples = to_samples(evidence, score, step, records)
+    samples = to_samples(rows)
     found = outliers(samples, evidence.plan.machine.noise, bound)
     suspects = [
         _outlying(SuspectKind.NODE, outlier.sample.hosts, evidence.check, outlier)
@@ -174,15 +159,13 @@ def _compare_hosts(
 
 def _compare_rails(
     evidence: Evidence,
-    score: Score,
     step: Step,
-    records: Sequence[Record],
+    rows: Sequence[Row],
     of_rails: Mapping[int, Sequence[Suspect]],
     bound: float | None,
 ) -> Comparison:
     """Compare the rails; a slow one is a suspect unless its pairs show the reason."""
-    rails = [r for r in records if is_full_rail(r, evidence.hosts)]
-    samples, found = _rail_outliers(evidence, score, step, rails, bound)
+    samples, found = _rail_outliers(evidence, rows, bound)
     suspects: list[Suspect] = []
     for outlier in found.bad.values():
         (rank,) = outlier.sample.ranks
@@ -200,29 +183,28 @@ def is_full_rail(record: Record, hosts: Sequence[str]) -> bool:
 
 
 def _rail_outliers(
-    evidence: Evidence, score: Score, step: Step, rails: Sequence[Record], bound: float | None
+    evidence: Evidence, rows: Iterable[Row], bound: float | None
 ) -> tuple[list[Sample], Outliers]:
-    """Return the samples of the rails, and the outliers among them."""
-    samples = to_samples(evidence, score, step, rails)
+    """Return the samples of the full rails, and the outliers among them."""
+    rails = (row for row in rows if is_full_rail(row.execution.record, evidence.hosts))
+    samples = to_samples(rails)
     return samples, outliers(samples, evidence.plan.machine.noise, bound)
 
 
-def _compare_blocks(
-    evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
-) -> Comparison:
+def _compare_blocks(evidence: Evidence, step: Step, rows: Sequence[Row]) -> Comparison:
     """Compare the blocks of a ladder. A slow block does not show which part of it is bad."""
-    blocks, first_spread, total = _slow_blocks(evidence, score, step, records)
+    blocks, first_spread, total = _slow_blocks(evidence, rows)
     return Comparison(step, (), total, first_spread, blocks=tuple(blocks))
 
 
 def _slow_blocks(
-    evidence: Evidence, score: Score, step: Step, records: Sequence[Record]
+    evidence: Evidence, rows: Sequence[Row]
 ) -> tuple[list[Outlier], Spread | None, int]:
     """Return the smallest slow blocks, the spread of their first kind, and the number of blocks."""
     slow: list[Outlier] = []
     first_spread, total = None, 0
-    for records_of_kind in group_by_kind(evidence, records):
-        samples = to_samples(evidence, score, step, records_of_kind)
+    for rows_of_kind in group_by_kind(evidence, rows):
+        samples = to_samples(rows_of_kind)
         found = outliers(samples, evidence.plan.machine.noise)
         total += len(samples)
         first_spread = first_spread or found.spread
@@ -270,7 +252,7 @@ def counts(outlier: Outlier, others: str) -> str:
 # Intermittently slow groups
 
 
-def intermittent_findings(evidence: Evidence, score: Score) -> Iterator[Finding]:
+def intermittent_findings(evidence: Evidence) -> Iterator[Finding]:
     """Yield findings on groups that were slow in some executions only and are not suspects.
 
     Pairs are left out, because `blame` judges all their executions together.
@@ -279,11 +261,10 @@ def intermittent_findings(evidence: Evidence, score: Score) -> Iterator[Finding]
         if step.groups.of_pairs:
             continue
         # Logs without host names may be of different hosts.
-        named = [record for record in evidence.of_step(step) if record.hosts]
-        for records in group_by_kind(evidence, named):
-            if len({(r.hosts, r.local_ranks) for r in records}) < len(records):
-                samples = to_samples(evidence, score, step, records)
-                yield from _intermittent(evidence, step, samples)
+        named = [row for row in evidence.results(step=step) if row.hosts]
+        for rows in group_by_kind(evidence, named):
+            if len({(row.hosts, row.ranks) for row in rows}) < len(rows):
+                yield from _intermittent(evidence, step, to_samples(rows))
 
 
 def _intermittent(evidence: Evidence, step: Step, samples: Sequence[Sample]) -> Iterator[Finding]:

@@ -5,85 +5,61 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from accept.core.catalog.metrics import BUSBW, TIME
+from accept.core.catalog.metrics import TIME
 from accept.core.judge import bounds
-from accept.core.judge.collective_metrics import BANDWIDTH, LATENCY, nominal, read
-from accept.core.judge.completeness import device_label, host_list
+from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence
-from accept.core.judge.robust_stats import median_of
-from accept.core.model import MeasuredRange, Record, Step
-
-#: Speeds from this on are damage.
-_ABSURD = 1e9
+from accept.core.model import MeasuredRange
+from accept.core.table import BANDWIDTH, LATENCY, Table
 
 
 def ranges(evidence: Evidence) -> Iterator[MeasuredRange]:
     """Yield the figures of a check: each kind of groups at the largest size, and each device."""
-    for step in evidence.steps:
-        records = evidence.of_step(step)
-        names = {metric.name for record in records for metric in record.metrics}
-        if BUSBW.name in names or TIME.name in names:
-            yield from _of_groups(evidence, step, records, is_time=BUSBW.name not in names)
-        else:
-            yield from _of_devices(evidence, records)
+    names = {metric.name for record in evidence.records for metric in record.metrics}
+    measure = next((m for m in (BANDWIDTH, LATENCY) if m.metric in names), None)
+    table = evidence.results(measure) if measure else evidence.table
+    for own in table.by(lambda row: row.step.id).values():
+        yield from _of_groups(evidence, own) if measure else _of_devices(evidence, own)
 
 
-def _of_groups(
-    evidence: Evidence, step: Step, records: list[Record], *, is_time: bool
-) -> Iterator[MeasuredRange]:
-    measure = LATENCY if is_time else BANDWIDTH
-    found: dict[int, list[tuple[float, Record, int]]] = {}
-    for record in records:
-        reading = read(record.metrics, evidence.check, measure)
-        if reading.value and not record.local_ranks:
-            own = found.setdefault(len(record.hosts), [])
-            own.append((reading.value, record, nominal(reading.top, step)))
-    for nodes, values in found.items():
-        worst, record, size = min(values, key=lambda one: one[0])
-        median = median_of(value for value, _, _ in values)
-        part = replace(evidence, steps=(step,), records=tuple(one for _, one, _ in values))
+def _of_groups(evidence: Evidence, results: Table) -> Iterator[MeasuredRange]:
+    measured = results.where(lambda row: bool(row.value) and not row.ranks)
+    for nodes, own in measured.by(lambda row: row.nodes).items():
+        worst, size = own.worst, own.worst.nominal_size or 0
+        is_time = worst.metric == TIME.name
+        part = replace(evidence, steps=(worst.step,), records=own.records)
         yield MeasuredRange(
             check=evidence.check,
-            metric=measure.metric,
-            unit=measure.unit,
+            metric=worst.metric,
+            unit=worst.unit,
             size=None if is_time else size,
             nodes=nodes,
-            values=len(values),
-            worst=1e6 / worst if is_time else worst,
-            worst_at=host_list(record.hosts),
-            median=1e6 / median if is_time else median,
+            values=len(own),
+            worst=worst.value or 0.0,
+            worst_at=host_list(worst.hosts),
+            median=own.median,
             # Bounds of times are upper ones, for single sizes. One rank has no peer to send to.
             bound=None
-            if is_time or record.ranks == 1
-            else bounds.tightest_bound(part, nodes, measure.metric, top=(size,)),
+            if is_time or worst.execution.record.ranks == 1
+            else bounds.tightest_bound(part, nodes, worst.metric, top=(size,)),
         )
 
 
-def _of_devices(evidence: Evidence, records: list[Record]) -> Iterator[MeasuredRange]:
+def _of_devices(evidence: Evidence, table: Table) -> Iterator[MeasuredRange]:
     """Yield the metrics of devices that have a bound."""
     bounded = {bound.metric for bound in bounds.bounds_of(evidence) if bound.lower is not None}
-    found: dict[tuple[str, str], list[tuple[float, str]]] = {}
-    for record in records:
-        for metric in record.metrics:
-            if (
-                metric.check == evidence.check
-                and metric.name in bounded
-                and metric.size is None
-                and abs(metric.value) < _ABSURD
-            ):
-                host = metric.host or host_list(record.hosts)
-                at = host if metric.rank is None else device_label(host, metric.rank, metric.gpu)
-                found.setdefault((metric.name, metric.unit), []).append((metric.value, at))
-    for (name, unit), values in found.items():
-        worst, at = min(values)
+    known = table.where(lambda row: row.metric in bounded and row.size is None and row.is_plausible)
+    part = replace(evidence, records=table.records)
+    for (name, unit), own in known.by(lambda row: (row.metric, row.unit)).items():
+        worst = min(own, key=lambda row: (row.value or 0.0, row.device))
         yield MeasuredRange(
             check=evidence.check,
             metric=name,
             unit=unit,
             nodes=1,
-            values=len(values),
-            worst=worst,
-            worst_at=at,
-            median=median_of(value for value, _ in values),
-            bound=bounds.tightest_bound(replace(evidence, records=tuple(records)), 1, name),
+            values=len(own),
+            worst=worst.value or 0.0,
+            worst_at=worst.device,
+            median=own.median,
+            bound=bounds.tightest_bound(part, 1, name),
         )

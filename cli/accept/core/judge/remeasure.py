@@ -12,7 +12,6 @@ from accept.core.groups import Group, Wave, on_each_rail, pair_rounds, round_cou
 from accept.core.judge.attribution import examine
 from accept.core.judge.blame import Attribution
 from accept.core.judge.bounds import highest_lower_bound
-from accept.core.judge.collective_metrics import BANDWIDTH, planned_sizes
 from accept.core.judge.evidence import Checks, Evidence
 from accept.core.judge.groups import is_full_rail, scored, slow_groups, slow_rails
 from accept.core.judge.pair_results import network_faults
@@ -20,6 +19,7 @@ from accept.core.judge.pairs import Event
 from accept.core.judge.robust_stats import FALSE_ALARMS
 from accept.core.judge.topology import Blocks, lone_hosts
 from accept.core.model import GroupKind, Plan, Record, Step, Strength, SuspectKind
+from accept.core.table import BANDWIDTH, planned_sizes
 
 #: Rounds of pairs that follow a slow rail: three name one host without accusing another.
 _RAIL_ROUNDS = 3
@@ -64,9 +64,9 @@ def waves_again(
         )
         for name in step.checks
     ]
-    with_scores = list(scored(evidences, checks))
+    compared = list(scored(evidences, checks))
     if step.groups.of_pairs:
-        found = examine(with_scores, places, domains)
+        found = examine(compared, places, domains)
         met = {frozenset(record.hosts) for record in records}
         waves = max((record.wave for record in records), default=-1) + 1
         done = waves - round_count(len({h for r in records for h in r.hosts}), step.rounds)
@@ -87,8 +87,8 @@ def waves_again(
     if step.groups is GroupKind.RAILS:
         slow = {
             rank
-            for evidence, score in with_scores
-            for rank in slow_rails(evidence, score, step, _rail_bound(evidence, step))
+            for evidence in compared
+            for rank in slow_rails(evidence, step, _rail_bound(evidence, step))
         }
         if any(len(record.hosts) == 2 for record in records):
             return ()
@@ -96,7 +96,7 @@ def waves_again(
         return tuple(on_each_rail(wave, sorted(slow)) for wave in rounds) if slow else ()
     if repeated:
         return ()
-    groups = [g for evidence, score in with_scores for g in slow_groups(evidence, score, step)]
+    groups = [group for evidence in compared for group in slow_groups(evidence, step)]
     return (tuple(dict.fromkeys(groups)),) if groups else ()
 
 

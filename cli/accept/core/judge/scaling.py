@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from accept.core.catalog.metrics import BUSBW
-from accept.core.judge.collective_metrics import nominal, read
 from accept.core.judge.evidence import Evidence
-from accept.core.judge.robust_stats import median_of
-from accept.core.model import GroupKind, Record, Scaling, ScalingPoint, Step
+from accept.core.model import GroupKind, Scaling, ScalingPoint
+from accept.core.table import Outcome
 
 
 def scaling(evidence: Evidence) -> Iterator[Scaling]:
@@ -16,38 +14,35 @@ def scaling(evidence: Evidence) -> Iterator[Scaling]:
 
     Groups inside one NVLink domain do not use the fabric, so they do not count.
     """
-    for step in evidence.steps:
-        if step.groups is not GroupKind.LADDER:
+    if all(step.groups is not GroupKind.LADDER for step in evidence.steps):
+        return
+    correct = evidence.results().where(
+        lambda row: (
+            bool(row.value)
+            and row.step.groups is GroupKind.LADDER
+            and row.nodes > 1
+            and row.outcome is not Outcome.WRONG
+            and row.execution.record.exit == 0
+            and not row.execution.record.problems
+            and not evidence.together(row.hosts)
+        )
+    )
+    for step, results in correct.by(lambda row: row.step.id).items():
+        sizes = results.by(lambda row: row.nominal_size or 0)
+        size = max(sizes)
+        medians = {
+            nodes: own.median for nodes, own in sizes[size].by(lambda row: row.nodes).items()
+        }
+        if len(medians) < 2:
             continue
-        values = _values(evidence, step, evidence.of_step(step))
-        size = max((size for size, _ in values), default=0)
-        nodes = sorted(count for own, count in values if own == size)
-        if len(nodes) < 2:
-            continue
-        medians = {count: median_of(values[size, count]) for count in nodes}
-        base = medians[nodes[0]]
+        base = medians[min(medians)]
         yield Scaling(
             check=evidence.check,
-            step=step.id,
-            unit=BUSBW.unit,
+            step=step,
+            unit=results.rows[0].unit,
             size=size,
             points=tuple(
-                ScalingPoint(nodes=count, value=value, efficiency=value / base)
-                for count, value in medians.items()
+                ScalingPoint(nodes=nodes, value=value, efficiency=value / base)
+                for nodes, value in sorted(medians.items())
             ),
         )
-
-
-def _values(
-    evidence: Evidence, step: Step, records: Sequence[Record]
-) -> dict[tuple[int, int], list[float]]:
-    """Return the bandwidths of correct executions by size and number of hosts."""
-    found: dict[tuple[int, int], list[float]] = {}
-    for record in records:
-        if record.exit != 0 or record.problems or evidence.together(record.hosts):
-            continue
-        reading = read(record.metrics, evidence.check)
-        if reading.value and not reading.wrong and len(record.hosts) > 1:
-            key = nominal(reading.top, step), len(record.hosts)
-            found.setdefault(key, []).append(reading.value)
-    return found

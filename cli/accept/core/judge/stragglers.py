@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
-from accept.core.judge.collective_metrics import number
-from accept.core.judge.completeness import device_label, host_list
+from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.outliers import Sample, outliers
 from accept.core.judge.robust_stats import FEWEST, GROSS, spread
@@ -27,6 +26,7 @@ from accept.core.model import (
     Suspect,
     SuspectKind,
 )
+from accept.core.text import device_label, number
 
 #: Smallest difference, in seconds, that counts if ranks share CPUs: each turn of the scheduler that
 #: a rank loses takes several ms.

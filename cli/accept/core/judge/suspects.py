@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from accept.core.causes import Cause
 from accept.core.judge.pair_results import nic_of
-from accept.core.judge.summary import state_of
-from accept.core.model import Part, Problem, Record, State, Strength, Suspect, SuspectKind
+from accept.core.model import Part, Problem, Record, Strength, Suspect, SuspectKind
+from accept.core.table import root_problems
 
 #: Worst first, or in the order of reports.
 _CAUSES, _STRENGTHS, _KINDS = tuple(Cause), tuple(Strength), tuple(SuspectKind)
@@ -21,22 +21,6 @@ NicsOfGpus = Mapping[str, Mapping[int, Collection[str]]]
 _OF_HOST = (SuspectKind.NODE, SuspectKind.GPU)
 #: Maximum number of logs of one suspect.
 _MAX_LOGS = 8
-
-
-def root_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Return the problems of one execution that name a host and do not follow from others.
-
-    If an execution reports a root cause, its other problems accuse nobody.
-    """
-    naming = [
-        p
-        for p in problems
-        if p.host and not p.cause.row.names_no_node and state_of(p.cause) is State.FAIL
-    ]
-    root = tuple(p for p in naming if p.cause.row.root_cause)
-    consequences = tuple(p for p in naming if p.cause.row.consequence)
-    others = tuple(p for p in naming if p not in root and p not in consequences)
-    return root or others or consequences
 
 
 def from_records(records: Iterable[Record], host_count: int) -> Iterator[Suspect]:

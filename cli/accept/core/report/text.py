@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from accept.core.catalog.metrics import BUSBW
 from accept.core.causes import Cause, Judgement
-from accept.core.judge.collective_metrics import number
 from accept.core.judge.summary import (
     action,
     node_lists,
@@ -34,7 +33,7 @@ from accept.core.model import (
     SuspectKind,
     Verdict,
 )
-from accept.core.text import command_line, count, duration, format_size, plain, shortened
+from accept.core.text import command_line, count, duration, format_size, number, plain, shortened
 
 #: Maximum number of lines for any verdict.
 MOST_LINES = 30

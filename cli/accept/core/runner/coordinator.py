@@ -612,7 +612,7 @@ async def _execute(state: Run, step: Step, position: str) -> None:
     for finding in [f for f in findings if f.cause not in reported][:20]:
         subject = _shown_hosts(finding.hosts) or finding.check
         say(f"  {subject}: {plain(finding.message, 300)} ({finding.cause})")
-    for line in log_lines(records):
+    for line in log_lines(step, records):
         say(f"  {line}")
     for line in largest_table(state.evidence, records):
         show(line)
