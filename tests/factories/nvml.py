@@ -31,7 +31,7 @@ import health  # isort: skip
 _SOURCE = Path(__file__).with_name("nvml.c")
 _DATA = ROOT / "tests/data/nvml"
 _RECORDED = ROOT / "tests/data/gpu/h100-80gb-hbm3/nvml.json"
-_NAME = "libnvidia-ml.so.1"
+NAME = "libnvidia-ml.so.1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +61,14 @@ def address(gpu: int) -> str:
     return f"{gpu // 16:04x}:{0x1B + gpu % 16 * 8:02x}:00"
 
 
-def uuid(gpu: int) -> str:
+def uuid(gpu: int, host: int = 0) -> str:
     """Return the UUID of a GPU."""
-    return f"GPU-{gpu:08x}-0000-0000-0000-000000000000"
+    return f"GPU-{gpu:08x}-0000-0000-0000-{host:012x}"
+
+
+def serial(gpu: int, host: int = 0) -> str:
+    """Return the serial number of a GPU."""
+    return f"165{host:08d}{gpu:02d}"
 
 
 #: The members of a structure that a line lists, if not all of them in their order.
@@ -106,8 +111,8 @@ def _answer(answer: Mapping[str, Any], structure: str) -> str:
     return " ".join(["0", *(str(v) for v in values if isinstance(v, int | str))])
 
 
-def lines(chip: str, gpus: int) -> list[str]:
-    """Return the scenario of a healthy host."""
+def lines(chip: str, gpus: int, host: int = 0) -> list[str]:
+    """Return the scenario of a healthy host. GPUs of hosts with other numbers are others."""
     kind = CHIPS[chip]
     found = [*_recorded(), f"nvmlInit * : 0\nnvmlDeviceGetCount * : 0 {gpus}"]
     for name in kind.files:
@@ -119,8 +124,8 @@ def lines(chip: str, gpus: int) -> list[str]:
     for gpu in range(gpus):
         found += [
             *opened(gpu),
-            f"nvmlDeviceGetUUID {gpu} : 0 {uuid(gpu)}",
-            f"nvmlDeviceGetSerial {gpu} : 0 16500000000{gpu:02d}",
+            f"nvmlDeviceGetUUID {gpu} : 0 {uuid(gpu, host)}",
+            f"nvmlDeviceGetSerial {gpu} : 0 {serial(gpu, host)}",
         ]
     return found
 
@@ -130,23 +135,23 @@ def library() -> Path:
     """Return the folder with the compiled library, which is made at most once per content."""
     content = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]
     folder = ROOT / "build" / "nvml" / content
-    if not (folder / _NAME).exists():
+    if not (folder / NAME).exists():
         folder.mkdir(parents=True, exist_ok=True)
         made = folder / f"{os.getpid()}.so"
-        options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{_NAME}"]
+        options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{NAME}"]
         subprocess.run(["cc", *options, "-o", made, _SOURCE], check=True)
         # Test processes that run at the same time make the same file.
-        made.replace(folder / _NAME)
+        made.replace(folder / NAME)
     return folder
 
 
 class Scenario:
     """A scenario in a file; programs with `env` see its GPUs."""
 
-    def __init__(self, file: Path, chip: str, gpus: int = 8) -> None:
+    def __init__(self, file: Path, chip: str, gpus: int = 8, *, host: int = 0) -> None:
         self.file = file
         self.gpus = gpus
-        self.lines = lines(chip, gpus)
+        self.lines = lines(chip, gpus, host)
         self.change()
 
     def change(self, *more: str) -> None:
@@ -176,7 +181,7 @@ class Scenario:
 def _load() -> ctypes.CDLL:
     """Load the library before the bindings do: a library is found by its name if it is loaded."""
     assert pynvml.nvmlLib is None
-    return ctypes.CDLL(str(library() / _NAME), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(library() / NAME), mode=ctypes.RTLD_GLOBAL)
 
 
 def read(root: Path) -> Reading:

@@ -156,7 +156,7 @@ def columns() -> set[str]:
     return {name for line in lines for name in re.findall(r'"([\w.]+)"', line)}
 
 
-def write(folder: Path, name: str, gpus: int = 8) -> dict[str, str]:
+def write(folder: Path, name: str, gpus: int = 8, *, host: int = 0) -> dict[str, str]:
     """Write the stand-in, and return the environment in which programs find it."""
     recording = RECORDINGS[name]
     rows = []
@@ -165,9 +165,9 @@ def write(folder: Path, name: str, gpus: int = 8) -> dict[str, str]:
             continue
         row = _CELLS | {
             "index": str(gpu),
-            "uuid": nvml.uuid(gpu),
+            "uuid": nvml.uuid(gpu, host),
             "pci.bus_id": f"0000{nvml.address(gpu).upper()}.0",
-            "serial": f"16500000000{gpu:02d}",
+            "serial": nvml.serial(gpu, host),
         }
         if text := recording.cells.get(gpu):
             row |= {column: text for column in row if column not in _IDENTITY}
