@@ -7,7 +7,7 @@ compares numbers is a query on these rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
@@ -279,11 +279,16 @@ def executions(steps: Iterable[Step], records: Iterable[Record]) -> Iterator[Exe
             )
 
 
-def rows_of(execution: Execution, check: str) -> Iterator[Row]:
-    """Yield what one execution measured for a check; one row without a value if that is nothing."""
-    is_empty = True
+def rows_of(
+    execution: Execution, check: str, names: Collection[str] | None = None
+) -> Iterator[Row]:
+    """Yield what one execution measured for a check; one row without a value if that is nothing.
+
+    `names`: the only metrics to return.
+    """
+    is_empty = names is None
     for m in execution.record.metrics:
-        if m.check == check:
+        if m.check == check and (names is None or m.name in names):
             is_empty = False
             yield Row(
                 check,

@@ -15,6 +15,7 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.outliers import Sample, outliers
 from accept.core.judge.summary import params_of
 from accept.core.model import GroupKind, Problem
+from accept.core.table import rows_of
 from accept.core.text import parse_size
 
 #: Data types of the products: on GPUs, and on CPUs and old GPUs.
@@ -72,10 +73,10 @@ def _slow_links(evidence: Evidence) -> Iterator[Problem]:
     if not evidence.plan.machine.speed_promised:
         return
     samples = [
-        Sample(record.hosts, metric.value, None, record.log)
-        for record in evidence.records
-        for metric in record.metrics
-        if (metric.check, metric.name) == (evidence.check, GATHER.name) and metric.value < 1e9
+        Sample(row.hosts, row.value, None, row.log)
+        for execution in evidence.executions
+        for row in rows_of(execution, evidence.check, {GATHER.name})
+        if row.is_plausible
     ]
     for index, outlier in outliers(samples, UNEVEN_NOISE, fixed=True).bad.items():
         sample = samples[index]

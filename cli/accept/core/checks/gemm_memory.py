@@ -17,6 +17,7 @@ from accept.core.judge.devices import Measured, judge_devices
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
 from accept.core.model import GroupKind, Problem
+from accept.core.table import rows_of
 from accept.core.text import device_label, parse_size
 
 #: Data types of `gemm`, in the order they are measured.
@@ -192,16 +193,15 @@ def judge_memory(evidence: Evidence) -> Judged:
 
 def _untested(evidence: Evidence, least: float) -> Iterator[Problem]:
     """Yield GPUs that tested less than `least` of their memory, and CPUs that tested nothing."""
-    for record in evidence.records:
-        for m in record.metrics:
-            if m.check != "memory" or m.name != "tested":
-                continue
-            if not m.value > 0 or (m.gpu and m.value < least):
-                device = device_label(m.host, m.rank, m.gpu)
-                message = f"{m.value:.1%} of the memory of {device} was tested"
-                message += f"; at least {least:.0%} is required" if m.gpu else ""
+    for execution in evidence.executions:
+        for row in rows_of(execution, evidence.check, {"tested"}):
+            share = row.value or 0.0
+            if not share > 0 or (row.gpu and share < least):
+                message = f"{share:.1%} of the memory of {row.device} was tested"
+                message += f"; at least {least:.0%} is required" if row.gpu else ""
+                cause = Cause.NO_MEASUREMENT
                 yield Problem(
-                    cause=Cause.NO_MEASUREMENT, message=message, host=m.host, rank=m.rank, gpu=m.gpu
+                    cause=cause, message=message, host=row.host, rank=row.rank, gpu=row.gpu
                 )
 
 

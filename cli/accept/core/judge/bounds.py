@@ -8,9 +8,8 @@ all references.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from accept.core.catalog.metrics import BUSBW, TIME
 from accept.core.causes import Cause, Judgement
@@ -23,35 +22,23 @@ from accept.core.model import (
     BoundKind,
     CheckVerdict,
     Finding,
-    Metric,
     Placement,
     Plan,
     Record,
     Reference,
     State,
-    Step,
 )
-from accept.core.text import device_label, format_size, number
+from accept.core.table import Execution, Row, rows_of
+from accept.core.text import format_size, number
 
-#: (measured size, its step) -> the requested size; programs round sizes down.
-Nominal = Callable[[int, Step], int]
 #: No measurement is that large. Not-a-number compares false as well.
 _ABSURD = 1e300
-
-
-class Measurement(NamedTuple):
-    """A measured value that a bound applies to."""
-
-    value: float
-    record: Record
-    #: The device for people; "" if the value belongs to a group.
-    device: str
 
 
 # Findings
 
 
-def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding]:
+def findings(evidence: Evidence) -> list[Finding]:
     """Return one finding for each bound and step with measurements, about the worst value.
 
     An expectation without any measurement gets a finding as well.
@@ -59,24 +46,23 @@ def findings(evidence: Evidence, nominal: Nominal | None = None) -> list[Finding
     bounds = bounds_of(evidence)
     result = []
     measured_bounds: set[Reference] = set()
-    for step in evidence.steps:
-        measurements: dict[Reference, list[Measurement]] = {}
-        for record in evidence.records if bounds else ():
-            if record.step == step.id:
-                together = evidence.together(record.hosts)
-                applicable = [
-                    bound
-                    for bound in bounds
-                    if covers_nodes(bound, len(record.hosts), together=together)
-                    and bound.profile == step.profile
-                    and _covers_ranks(bound, record)
-                    and _same_program(bound, record)
-                ]
-                _collect(evidence.check, applicable, record, step, nominal, measurements)
-        result += [
-            _finding(evidence.check, bound, values) for bound, values in measurements.items()
+    measured: dict[str, dict[Reference, list[Row]]] = {step.id: {} for step in evidence.steps}
+    for execution in evidence.executions if bounds else ():
+        record = execution.record
+        together = evidence.together(record.hosts)
+        applicable = [
+            bound
+            for bound in bounds
+            if covers_nodes(bound, len(record.hosts), together=together)
+            and bound.profile == execution.step.profile
+            and _covers_ranks(bound, record)
+            and _same_program(bound, record)
         ]
-        measured_bounds.update(measurements)
+        for bound, row in _bounded(evidence.check, applicable, execution):
+            measured[record.step].setdefault(bound, []).append(row)
+    for by_bound in measured.values():
+        result += [_finding(evidence.check, bound, rows) for bound, rows in by_bound.items()]
+        measured_bounds.update(by_bound)
     for bound in bounds:
         if (
             bound.kind is BoundKind.EXPECTATION
@@ -276,69 +262,54 @@ def _same_program(bound: Reference, record: Record) -> bool:
     return not other_program or bound.metric != TIME.name or bound.kind is BoundKind.EXPECTATION
 
 
-def _collect(
-    check: str,
-    bounds: Sequence[Reference],
-    record: Record,
-    step: Step,
-    nominal: Nominal | None,
-    measurements: dict[Reference, list[Measurement]],
-) -> None:
-    """Add the measurements of one record to the bounds that apply to them."""
+def _bounded(
+    check: str, bounds: Sequence[Reference], execution: Execution
+) -> Iterator[tuple[Reference, Row]]:
+    """Yield the values of one execution, each with a bound that applies to it."""
     # The bus bandwidth of one rank is 0 by definition: nccl-tests, doc/PERFORMANCE.md.
-    undefined = BUSBW.name if record.ranks == 1 else ""
-    names = {bound.metric for bound in bounds} - {undefined}
-    metrics = [
-        m
-        for m in record.metrics
-        if m.name in names
-        and m.check == check
-        and m.placement is not Placement.IN
-        and abs(m.value) < _ABSURD
+    undefined = BUSBW.name if execution.record.ranks == 1 else ""
+    rows = [
+        row
+        for row in rows_of(execution, check, {bound.metric for bound in bounds} - {undefined})
+        if row.placement is not Placement.IN and abs(row.value or 0.0) < _ABSURD
     ]
     top_sizes: dict[str, int] = {}
-    for metric in metrics:
-        if metric.size is not None:
-            top_sizes[metric.name] = max(top_sizes.get(metric.name, 0), metric.size)
-    for metric in metrics:
-        size = metric.size
-        if size is not None and nominal is not None:
-            size = nominal(size, step)
-        is_top = metric.size == top_sizes.get(metric.name)
-        applicable = [bound for bound in bounds if _concerns(bound, metric, size, is_top=is_top)]
+    for row in rows:
+        if row.size is not None:
+            top_sizes[row.metric] = max(top_sizes.get(row.metric, 0), row.size)
+    for row in rows:
+        is_top = row.size == top_sizes.get(row.metric)
+        applicable = [bound for bound in bounds if _concerns(bound, row, is_top=is_top)]
         for bound in _in_force(applicable):
-            host = metric.host or host_list(record.hosts)
-            device = device_label(host, metric.rank, metric.gpu) if metric.rank is not None else ""
-            measurements.setdefault(bound, []).append(Measurement(metric.value, record, device))
+            yield bound, row
 
 
-def _concerns(bound: Reference, metric: Metric, size: int | None, *, is_top: bool) -> bool:
-    if bound.metric != metric.name:
+def _concerns(bound: Reference, row: Row, *, is_top: bool) -> bool:
+    if bound.metric != row.metric or bound.algorithm not in (None, row.algorithm):
         return False
-    if bound.algorithm is not None and bound.algorithm != metric.algorithm:
-        return False
-    return bound.size == size if bound.size is not None else is_top or size is None
+    return bound.size == row.nominal_size if bound.size is not None else is_top or row.size is None
 
 
 # Values and texts
 
 
-def _finding(check: str, bound: Reference, measurements: Sequence[Measurement]) -> Finding:
+def _finding(check: str, bound: Reference, rows: Sequence[Row]) -> Finding:
     state, cause, reference = State.FAIL, Cause.BELOW_REFERENCE, bound
-    bad = [m for m in measurements if not _holds(bound, m.value)]
+    bad = [row for row in rows if not _holds(bound, row)]
     if not bad and bound.expected is not None:
         # The tier above the bound: not proven to be broken, but not good either.
         state, cause = State.INCONCLUSIVE, Cause.BELOW_EXPECTED
         bound = replace(bound, lower=bound.expected)
-        bad = [m for m in measurements if not _holds(bound, m.value)]
-    only_too_high = bound.lower is None or any(m.value >= bound.lower for m in bad)
+        bad = [row for row in rows if not _holds(bound, row)]
+    only_too_high = bound.lower is None or any((row.value or 0.0) >= bound.lower for row in bad)
     pick = max if only_too_high and bound.upper is not None else min
-    value, record, device = pick(bad or measurements, key=lambda m: m.value)
+    worst = pick(bad or rows, key=lambda row: row.value or 0.0)
+    value = worst.value or 0.0
     text = f"{number(value)} {bound.unit} is {'outside' if bad else 'within'} {bound_text(bound)}"
-    if len(measurements) > 1 and bad:
-        unit = "devices" if device else "groups"
-        text += f" in {len(bad)} of {len(measurements)} {unit}, worst"
-    text += f" on {device or host_list(record.hosts)}"
+    if len(rows) > 1 and bad:
+        unit = "groups" if worst.rank is None else "devices"
+        text += f" in {len(bad)} of {len(rows)} {unit}, worst"
+    text += f" on {host_list(worst.hosts) if worst.rank is None else worst.device}"
     return Finding(
         check=check,
         judgement=Judgement.ABSOLUTE,
@@ -349,17 +320,18 @@ def _finding(check: str, bound: Reference, measurements: Sequence[Measurement]) 
         value=value,
         unit=bound.unit,
         size=bound.size,
-        nodes=len(record.hosts),
+        nodes=worst.nodes,
         bound=_bound(reference),
         peak_share=value / bound.peak if bound.peak else None,
         peak=bound.peak,
         peak_source=(bound.peak_source or bound.source) if bound.peak else "",
-        hosts=tuple(dict.fromkeys(host for m in bad for host in m.record.hosts)),
-        evidence=tuple(dict.fromkeys(m.record.log for m in bad if m.record.log))[:8],
+        hosts=tuple(dict.fromkeys(host for row in bad for host in row.hosts)),
+        evidence=tuple(dict.fromkeys(row.log for row in bad if row.log))[:8],
     )
 
 
-def _holds(bound: Reference, value: float) -> bool:
+def _holds(bound: Reference, row: Row) -> bool:
+    value = row.value or 0.0
     return (bound.lower is None or value >= bound.lower) and (
         bound.upper is None or value <= bound.upper
     )

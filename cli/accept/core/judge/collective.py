@@ -35,7 +35,7 @@ from accept.core.model import (
     Suspect,
     SuspectKind,
 )
-from accept.core.table import BANDWIDTH, Measure, Row, Table, nominal, planned_sizes
+from accept.core.table import BANDWIDTH, Measure, Row, Table, planned_sizes
 from accept.core.text import count, format_size, number, shortened
 
 #: Predicate of a sentence about a host, for each path between GPUs that is slower than NVLink.
@@ -68,7 +68,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     findings += completeness.problem_findings(evidence, outcomes=outcomes, more=fallbacks)
     findings += transport_unknown(evidence)
     findings += _result_findings(evidence, results, {f.cause for f in findings if f.cause})
-    bound_findings = bounds.findings(evidence, nominal)
+    bound_findings = bounds.findings(evidence)
     findings += bound_findings
     pause_findings, pausing = pauses.examine(evidence)
     findings += pause_findings
@@ -574,7 +574,7 @@ def _has_bound(evidence: Evidence, bound_findings: Sequence[Finding]) -> bool:
     # A bound for one node does not cover the network between nodes.
     between = tuple(record for record in evidence.records if len(record.hosts) > 1)
     if 0 < len(between) < len(evidence.records):
-        bound_findings = bounds.findings(replace(evidence, records=between), nominal)
+        bound_findings = bounds.findings(replace(evidence, records=between))
     return any(f.cause is not Cause.NO_MEASUREMENT for f in bound_findings)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import LEFT_OUT, LOAD, FactKind, shown
@@ -18,7 +17,6 @@ from accept.core.model import (
     Bound,
     BoundKind,
     Finding,
-    Metric,
     Problem,
     Record,
     State,
@@ -26,8 +24,8 @@ from accept.core.model import (
     Suspect,
     SuspectKind,
 )
-from accept.core.table import Outcome
-from accept.core.text import device_label, number
+from accept.core.table import Execution, Outcome, Row, rows_of
+from accept.core.text import number
 
 #: Noise of metrics that differ between healthy devices: the limit is half of the median.
 UNEVEN_NOISE = 0.5 / SIGMAS
@@ -40,8 +38,6 @@ LIMITING_FAULTS = {
 }
 #: Share of a rank's samples from which on such a reason counts.
 _LIMITED_SHARE = 0.05
-#: Speeds from this on are damage.
-_ABSURD = 1e9
 #: Maximum number of ranks of a host; a record with more is damaged.
 _MAX_RANKS = 1024
 #: Maximum number of metrics that a note lists as left out.
@@ -69,17 +65,8 @@ class Measured:
     shares: tuple[str, ...] = ()
 
 
-class Device(NamedTuple):
-    """One rank in one record, and its values by metric."""
-
-    record: Record
-    host: str
-    rank: int
-    gpu: str | None
-    values: dict[str, float]
-
-    def __str__(self) -> str:
-        return device_label(self.host, self.rank, self.gpu)
+#: A row for one rank of one execution, without a value, and the rows of its metrics.
+Device = tuple[Row, dict[str, Row]]
 
 
 @dataclass(kw_only=True)
@@ -99,14 +86,14 @@ def judge_devices(
     `noise`: noise of healthy devices, if it is larger than that of the machine. `more`: problems
     that the check itself found.
     """
-    devices = [device for record in evidence.records for device in _devices(record, evidence.check)]
-    names = {name for device in devices for name in device.values}
+    devices = [one for e in evidence.executions for one in _devices(e, evidence.check)]
+    names = {name for _, values in devices for name in values}
     required = {*measured.needed, *measured.wrong, *names.intersection(measured.others)}
     required |= names.intersection((*measured.rates, *measured.uneven))
     incomplete = list(_incomplete(evidence, measured, devices, required))
     problems = [*more, *_wrong(devices, measured), *_unexplained(evidence, incomplete, names)]
     problems += limited_clocks(devices, evidence.check)
-    complete = {id(d.record) for d in devices} - {id(d.record) for d, _ in incomplete}
+    complete = {_record(rank) for rank, _ in devices} - {_record(rank) for rank, _ in incomplete}
     outcomes = dict.fromkeys(complete, Outcome.OK)
     findings = completeness.step_findings(evidence)
     findings += completeness.problem_findings(evidence, outcomes=outcomes, more=problems)
@@ -136,46 +123,49 @@ def judge_devices(
 # Measurements of each device
 
 
-def _devices(record: Record, check: str) -> Iterator[Device]:
-    """Yield every rank that the record should have, even if it measured nothing."""
-    host = record.hosts[0] if record.hosts else ""
+def _devices(execution: Execution, check: str) -> Iterator[Device]:
+    """Yield every rank that the execution should have, even if it measured nothing."""
+    record = execution.record
     gpus: dict[int, str | None] = {}
-    values: dict[int, dict[str, float]] = {
-        rank: {} for rank in range(min(record.ranks, _MAX_RANKS))
-    }
-    for metric in record.metrics:
-        if metric.check == check and metric.rank in values:
-            gpus[metric.rank] = metric.gpu or gpus.get(metric.rank)
-            if _is_plausible(metric):
-                values[metric.rank][metric.name] = metric.value
+    values: dict[int, dict[str, Row]] = {rank: {} for rank in range(min(record.ranks, _MAX_RANKS))}
+    for row in rows_of(execution, check):
+        if row.rank is not None and row.rank in values:
+            gpus[row.rank] = row.gpu or gpus.get(row.rank)
+            if _is_plausible(row):
+                values[row.rank][row.metric] = row
     for problem in record.problems:
         if problem.rank in values and problem.gpu:
             gpus.setdefault(problem.rank, problem.gpu)
-    for rank, rank_values in values.items():
-        yield Device(record, host, rank, gpus.get(rank), rank_values)
+    host = record.hosts[0] if record.hosts else ""
+    for rank, own in values.items():
+        yield Row(check, execution, host=host, rank=rank, gpu=gpus.get(rank)), own
 
 
-def _is_plausible(metric: Metric) -> bool:
-    """Return True unless a value is damaged: a speed must be above 0 and below `_ABSURD`."""
-    return abs(metric.value) < _ABSURD and (metric.value > 0 or metric.unit in ("count", ""))
+def _is_plausible(row: Row) -> bool:
+    """Return True unless a value is damaged: a speed must be above 0."""
+    return row.is_plausible and ((row.value or 0.0) > 0 or row.unit in ("count", ""))
 
 
-def _problem(cause: Cause, device: Device, predicate: str) -> Problem:
+def _record(row: Row) -> int:
+    return id(row.execution.record)
+
+
+def _problem(cause: Cause, rank: Row, predicate: str) -> Problem:
     """Return a problem of a device; `predicate` is the sentence without its subject, the device."""
-    message = f"{device} {predicate}"
-    return Problem(cause=cause, message=message, host=device.host, rank=device.rank, gpu=device.gpu)
+    message = f"{rank.device} {predicate}"
+    return Problem(cause=cause, message=message, host=rank.host, rank=rank.rank, gpu=rank.gpu)
 
 
 def _wrong(devices: Sequence[Device], measured: Measured) -> Iterator[Problem]:
     """Yield the devices that count wrong results and have no problem for them yet."""
-    for device in devices:
-        known = {p.cause for p in device.record.problems if p.rank == device.rank}
+    for rank, values in devices:
+        known = {p.cause for p in rank.execution.record.problems if p.rank == rank.rank}
         for name, cause in measured.wrong.items():
-            count = device.values.get(name, 0.0)
+            count = values[name].value if name in values else None
             explained = any(c in (cause, Cause.WRONG_DATA) or c.row.wrong_numbers for c in known)
             if count and not explained:
                 elements = "1 wrong element" if count == 1 else f"{number(count)} wrong elements"
-                yield _problem(cause, device, f"computed {elements} ({name})")
+                yield _problem(cause, rank, f"computed {elements} ({name})")
 
 
 def limited_clocks(devices: Sequence[Device], check: str) -> Iterator[Problem]:
@@ -183,18 +173,18 @@ def limited_clocks(devices: Sequence[Device], check: str) -> Iterator[Problem]:
 
     A setting that at least half of the devices have is one of the site.
     """
-    found = list(_limited_clocks(devices, check))
+    found = list(_limited_clocks((rank for rank, _ in devices), check))
     settings = sum(problem.cause is Cause.GPU_SETTINGS for problem in found)
     shared = 2 * settings >= len(devices)
     yield from (p for p in found if not (shared and p.cause is Cause.GPU_SETTINGS))
 
 
-def _limited_clocks(devices: Iterable[Device], check: str) -> Iterator[Problem]:
-    for device in devices:
+def _limited_clocks(ranks: Iterable[Row], check: str) -> Iterator[Problem]:
+    for rank in ranks:
         loads = [
             load
-            for fact, load in LOAD.of(device.record)
-            if (fact.check, fact.rank) == (check, device.rank)
+            for fact, load in LOAD.of(rank.execution.record)
+            if (fact.check, fact.rank) == (check, rank.rank)
         ]
         samples = sum(load.samples for load in loads)
         for reason, cause in LIMITING_FAULTS.items():
@@ -203,43 +193,45 @@ def _limited_clocks(devices: Iterable[Device], check: str) -> Iterator[Problem]:
             if limited > 1 and limited >= _LIMITED_SHARE * samples:
                 share = limited / samples
                 predicate = f"had a clock limited by {reason} in {share:.0%} of {samples} samples"
-                yield _problem(cause, device, predicate)
+                yield _problem(cause, rank, predicate)
 
 
 def _incomplete(
     evidence: Evidence, measured: Measured, devices: Sequence[Device], required: Collection[str]
-) -> Iterator[tuple[Device, list[str]]]:
-    """Yield the devices that lack required metrics, and these metrics."""
+) -> Iterator[tuple[Row, list[str]]]:
+    """Yield the ranks that lack required metrics, and these metrics."""
     own = set(required).difference(measured.by_first)
     # Records whose first rank could not measure for its host, or gave a reason for it.
-    without_first = {id(d.record) for d in devices if d.rank == 0 and not own <= d.values.keys()}
+    without_first = {
+        _record(rank) for rank, values in devices if rank.rank == 0 and not own <= values.keys()
+    }
     for record in evidence.records:
         names = {name for name, _ in _reasons(evidence, record)}
         if names.intersection(measured.by_first) or any(p.rank == 0 for p in record.problems):
             without_first.add(id(record))
-    for device in devices:
-        wanted = own if id(device.record) in without_first else required
+    for rank, values in devices:
+        wanted = own if _record(rank) in without_first else required
         excused = {
             name
-            for fact, reasons in LEFT_OUT.of(device.record)
-            if (fact.check, fact.rank) == (evidence.check, device.rank)
+            for fact, reasons in LEFT_OUT.of(rank.execution.record)
+            if (fact.check, fact.rank) == (evidence.check, rank.rank)
             for name in reasons
         }
-        lacking = set(wanted) - device.values.keys() - excused.intersection(measured.uneven)
+        lacking = set(wanted) - values.keys() - excused.intersection(measured.uneven)
         if lacking:
-            yield device, sorted(lacking)
+            yield rank, sorted(lacking)
 
 
 def _unexplained(
-    evidence: Evidence, incomplete: Iterable[tuple[Device, list[str]]], names: Collection[str]
+    evidence: Evidence, incomplete: Iterable[tuple[Row, list[str]]], names: Collection[str]
 ) -> Iterator[Problem]:
     """Yield the incomplete devices, unless their record explains what is missing."""
-    for device, lacking in incomplete:
-        problems = [p for p in device.record.problems if p.check in (None, evidence.check)]
-        explained = any(p.rank in (None, device.rank) for p in problems)
-        if not explained and device.record.exit is not None:
+    for rank, lacking in incomplete:
+        problems = rank.execution.problems(evidence.check)
+        explained = any(p.rank in (None, rank.rank) for p in problems)
+        if not explained and rank.execution.record.exit is not None:
             missing = f"no {', '.join(lacking[:4])}" if names else "nothing"
-            yield _problem(Cause.NO_MEASUREMENT, device, f"measured {missing}")
+            yield _problem(Cause.NO_MEASUREMENT, rank, f"measured {missing}")
 
 
 def _without_measurement(
@@ -289,10 +281,10 @@ def _measured_text(evidence: Evidence, measured: Measured, devices: Sequence[Dev
     """Return the value of the slowest device for each rate."""
     parts = []
     for name in measured.rates:
-        values = [device.values[name] for device in devices if name in device.values]
+        values = [own[name].value or 0.0 for _, own in devices if name in own]
         if not values:
             continue
-        unit = "GPUs" if any(device.gpu for device in devices) else "ranks"
+        unit = "GPUs" if any(rank.gpu for rank, _ in devices) else "ranks"
         peak = bounds.peak(evidence, evidence.hosts[:1], name, 0)
         share = f", {min(values) / peak[0]:.0%} of the peak" if peak else ""
         slowest = f"slowest of {len(values)} {unit}{share}"
@@ -307,69 +299,72 @@ def _compare(
     evidence: Evidence, measured: Measured, devices: Sequence[Device], noise: float
 ) -> tuple[list[Finding], list[Suspect]]:
     """Return findings on, and suspects for, devices slower than their peers or below a bound."""
-    slow: dict[tuple[str, int], _Slow] = {}
+    slow: dict[tuple[str | None, int | None], _Slow] = {}
     spreads: list[tuple[str, Spread | None, int]] = []
     for name in (*measured.rates, *measured.others, *measured.uneven):
-        with_metric = [device for device in devices if name in device.values]
+        with_metric = [(rank, values[name]) for rank, values in devices if name in values]
         if not with_metric:
             continue
         bound = bounds.highest_lower_bound(evidence, 1, name)
         samples = [
-            Sample((d.host,), d.values[name], None, d.record.log, (d.rank,)) for d in with_metric
+            Sample((rank.host or "",), row.value, None, row.log, (rank.rank or 0,))
+            for rank, row in with_metric
         ]
         uneven = name in measured.uneven
         metric_noise = max(noise, UNEVEN_NOISE) if uneven else noise
         found = outliers(samples, metric_noise, bound, fixed=uneven)
         spreads.append((name, found.spread, len(with_metric)))
         for index, outlier in found.bad.items():
-            device = with_metric[index]
-            reasons = slow.setdefault((device.host, device.rank), _Slow(cause=outlier.cause))
+            rank, row = with_metric[index]
+            reasons = slow.setdefault((rank.host, rank.rank), _Slow(cause=outlier.cause))
             reasons.metrics.append(name)
             share = f", {outlier.share}" if outlier.share else ""
-            value = f"{name} {number(device.values[name])}{_unit(device, measured, name)}"
+            value = f"{name} {number(row.value or 0.0)}{_unit(row, measured)}"
             reasons.texts.append(f"{value}{share}")
-    latest = {(device.host, device.rank): device for device in devices}
+    latest = {(rank.host, rank.rank): (rank, values) for rank, values in devices}
     suspects = [_suspect(evidence, latest[key], reasons) for key, reasons in slow.items()]
     return [_population(evidence, measured, spreads, suspects)], suspects
 
 
-def _unit(device: Device, measured: Measured, name: str) -> str:
-    """Return the unit of a metric; for a metric without one, the detail in the device's fact."""
-    if name not in measured.shares:
+def _unit(row: Row, measured: Measured) -> str:
+    """Return the unit of a value; for a metric without one, the detail in the device's fact."""
+    if row.metric not in measured.shares:
         return f" {measured.unit}"
-    details = FactKind(name, shown).of(device.record)
-    own = [detail for fact, detail in details if fact.rank == device.rank]
+    details = FactKind(row.metric, shown).of(row.execution.record)
+    own = [detail for fact, detail in details if fact.rank == row.rank]
     return f" ({own[-1][:60]})" if own else ""
 
 
 def _suspect(evidence: Evidence, device: Device, slow: _Slow) -> Suspect:
+    rank, _ = device
     texts = "; ".join(slow.texts[:3]) + _only_together(device, slow.metrics)
     return Suspect(
-        kind=SuspectKind.GPU if device.gpu else SuspectKind.NODE,
-        hosts=(device.host,),
-        device=device.gpu or None,
+        kind=SuspectKind.GPU if rank.gpu else SuspectKind.NODE,
+        hosts=(rank.host or "",),
+        device=rank.gpu or None,
         cause=slow.cause,
         strength=Strength.STRONG,
-        why=f"{evidence.check}: {texts}{_throttling(device, slow.metrics)}",
-        evidence=(device.record.log,) if device.record.log else (),
+        why=f"{evidence.check}: {texts}{_throttling(rank, slow.metrics)}",
+        evidence=(rank.log,) if rank.log else (),
     )
 
 
 def _only_together(device: Device, slow: Sequence[str]) -> str:
     """Return the explanation of a GPU that is slow only while its neighbors work; else ""."""
-    if not device.gpu:
+    rank, values = device
+    if not rank.gpu:
         return ""
     kinds = {name.removesuffix("-p5") for name in slow if not name.endswith("-alone")}
-    alone = [kind for kind in kinds if f"{kind}-alone" in device.values]
+    alone = [kind for kind in kinds if f"{kind}-alone" in values]
     if not alone or any(f"{kind}-alone" in slow for kind in kinds):
         return ""
     return "; alone it is as fast as the others: heat or power while the full host works"
 
 
-def _throttling(device: Device, slow: Sequence[str]) -> str:
+def _throttling(rank: Row, slow: Sequence[str]) -> str:
     """Return why the GPU limited its clock in a slow measurement, as far as it reported it."""
-    for fact, load in LOAD.of(device.record):
-        if fact.rank != device.rank or not any(name.startswith(load.type) for name in slow):
+    for fact, load in LOAD.of(rank.execution.record):
+        if fact.rank != rank.rank or not any(name.startswith(load.type) for name in slow):
             continue
         parts = [f"{reason} {share:.0%} of the time" for reason, share in load.limited.items()]
         parts += [f"{number(median)} {unit}" for unit, median in load.medians.items()]

@@ -19,14 +19,13 @@ from accept.core.model import (
     Bound,
     BoundKind,
     Finding,
-    Metric,
-    Record,
     State,
     Strength,
     Suspect,
     SuspectKind,
 )
-from accept.core.text import device_label, number
+from accept.core.table import Execution, Row, rows_of
+from accept.core.text import number
 
 #: Smallest difference, in seconds, that counts if ranks share CPUs: each turn of the scheduler that
 #: a rank loses takes several ms.
@@ -57,10 +56,9 @@ def judge(evidence: Evidence, metric: str, speed: MetricSpec) -> Stragglers:
     promised = evidence.plan.machine.speed_promised
     findings: list[Finding] = []
     suspects: list[Suspect] = []
-    for record in evidence.records:
-        ranks = _ranks(record, evidence.check, metric)
-        speeds = [1 / rank.value for rank in ranks]
-        peers = spread(speeds, evidence.plan.machine.noise)
+    for execution in evidence.executions:
+        ranks = _ranks(execution, evidence.check, metric)
+        peers = spread([_speed(rank) for rank in ranks], evidence.plan.machine.noise)
         if peers is None:
             continue
         median, limit = 1 / peers.median, peers.limit
@@ -68,11 +66,11 @@ def judge(evidence: Evidence, metric: str, speed: MetricSpec) -> Stragglers:
             limit = min(limit, 1 / (median + _KERNEL_START_SECONDS))
         else:
             limit = min(limit, peers.median * (1 - GROSS), 1 / (median + _SCHEDULING_SECONDS))
-        slow = [rank for rank in ranks if 1 / rank.value < limit]
+        slow = [rank for rank in ranks if _speed(rank) < limit]
         if 2 * len(slow) > len(ranks):
             slow = []
-        suspects += _suspects(slow, ranks, median, record)
-        findings.append(_finding(evidence.check, metric, slow, len(ranks), median, limit, record))
+        suspects += _suspects(slow, ranks, median)
+        findings.append(_finding(ranks[0], slow, len(ranks), median, limit))
     hosts = _slow_hosts(evidence, speed) if promised else Stragglers([], ())
     return Stragglers([*findings, *hosts.findings], (*suspects, *hosts.suspects))
 
@@ -80,19 +78,13 @@ def judge(evidence: Evidence, metric: str, speed: MetricSpec) -> Stragglers:
 def _slow_hosts(evidence: Evidence, speed: MetricSpec) -> Stragglers:
     """Compare a speed between the hosts that ran alone."""
     metric, unit = speed.name, speed.unit
-    samples = [
-        Sample(record.hosts, values[-1], log=record.log)
-        for record in evidence.records
-        if len(record.hosts) == 1
-        and (
-            values := [
-                m.value
-                for m in record.metrics
-                if (m.check, m.name, m.rank) == (evidence.check, metric, None)
-                and 1 / _MAX_SECONDS <= m.value <= _MAX_SECONDS
-            ]
-        )
-    ]
+    speeds = {
+        id(execution): row
+        for execution in evidence.executions
+        for row in rows_of(execution, evidence.check, {metric})
+        if row.nodes == 1 and row.rank is None and _is_plausible(row)
+    }
+    samples = [Sample(row.hosts, row.value, log=row.log) for row in speeds.values()]
     noise = max(evidence.plan.machine.noise, _TRAINING_NOISE)
     found = outliers(samples, noise)
     if not found.spread:
@@ -123,25 +115,28 @@ def _slow_hosts(evidence: Evidence, speed: MetricSpec) -> Stragglers:
     return Stragglers([finding], suspects)
 
 
-def _ranks(record: Record, check: str, metric: str) -> list[Metric]:
+def _ranks(execution: Execution, check: str, metric: str) -> list[Row]:
     """Return the last value of the metric for each rank, without damaged ones.
 
     Return [] if there are too few to compare.
     """
     latest = {
-        m.rank: m
-        for m in record.metrics
-        if (m.check, m.name) == (check, metric)
-        and m.rank is not None
-        and m.host in record.hosts
-        and 1 / _MAX_SECONDS <= m.value <= _MAX_SECONDS
+        row.rank: row
+        for row in rows_of(execution, check, {metric})
+        if row.rank is not None and row.host in row.hosts and _is_plausible(row)
     }
     return list(latest.values()) if len(latest) >= FEWEST else []
 
 
-def _suspects(
-    slow: list[Metric], ranks: list[Metric], median: float, record: Record
-) -> list[Suspect]:
+def _is_plausible(row: Row) -> bool:
+    return 1 / _MAX_SECONDS <= (row.value or 0.0) <= _MAX_SECONDS
+
+
+def _speed(row: Row) -> float:
+    return 1 / (row.value or _MAX_SECONDS)
+
+
+def _suspects(slow: list[Row], ranks: list[Row], median: float) -> list[Suspect]:
     result = []
     for host in dict.fromkeys(rank.host or "" for rank in slow):
         slow_on_host = [rank for rank in slow if rank.host == host]
@@ -156,36 +151,28 @@ def _suspects(
                     device=rank.gpu if named else None,
                     cause=Cause.SLOW_OUTLIER,
                     strength=Strength.MODERATE,
-                    why=f"the others wait for {device_label(host, rank.rank, rank.gpu)}: it "
+                    why=f"the others wait for {rank.device}: it "
                     f"computes for {rank.value:.3g} s per step, the median is {median:.3g} s",
-                    evidence=(record.log,) if record.log else (),
+                    evidence=(rank.log,) if rank.log else (),
                 )
             )
     return result
 
 
-def _finding(
-    check: str,
-    metric: str,
-    slow: list[Metric],
-    count: int,
-    median: float,
-    limit: float,
-    record: Record,
-) -> Finding:
+def _finding(first: Row, slow: list[Row], count: int, median: float, limit: float) -> Finding:
     longest = 1 / limit if limit > 0 else float("inf")
-    names = host_list([device_label(rank.host, rank.rank, rank.gpu) for rank in slow])
-    what = f"step {record.step}, {count} ranks"
+    names = host_list([rank.device for rank in slow])
+    what = f"step {first.step.id}, {count} ranks"
     text = f"none computes for more than {longest:.3g} s per step, the median is {median:.3g} s"
     return Finding(
-        check=check,
+        check=first.check,
         judgement=Judgement.POPULATION,
         state=State.FAIL if slow else State.PASS,
         message=f"{what}: {names} {'keep' if len(slow) > 1 else 'keeps'} the others waiting"
         if slow
         else f"{what}: {text}",
         cause=Cause.SLOW_OUTLIER if slow else None,
-        metric=metric,
+        metric=first.metric,
         unit="s",
         bound=Bound(
             upper=longest if limit > 0 else None,
@@ -193,5 +180,5 @@ def _finding(
             source=f"median of {count} in this run",
         ),
         hosts=tuple(dict.fromkeys(rank.host or "" for rank in slow)),
-        evidence=(record.log,) if slow and record.log else (),
+        evidence=(first.log,) if slow and first.log else (),
     )
