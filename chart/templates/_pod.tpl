@@ -105,7 +105,7 @@ leave() {
 command -v tar >/dev/null || leave "the image $ACCEPT_IMAGE lacks tar: build it into the image, or name another image"
 {{- if eq .Values.site.code "image" }}
 code=/usr/local/share/accept/code
-[ "$(cat "$code/sha256" 2>/dev/null)" = {{ .Values.accept.code }} ] || leave "the image $ACCEPT_IMAGE does not contain the code of accept {{ .Values.accept.version }} ({{ trunc 8 .Values.accept.code }}) in $code: add it (docker/README.md), or take it from the chart with site.code=chart"
+[ "$(cat "$code/sha256" 2>/dev/null)" = {{ .Values.accept.code }} ] || leave "the image $ACCEPT_IMAGE does not contain the code of accept {{ .Values.accept.version }} ({{ trunc 8 .Values.accept.code }}) in $code: add it (docker/README.md), or take it from the chart with --set site.code=chart"
 cp -RL "$code"/* /opt/accept || leave "cannot copy the code into /opt/accept"
 {{- end }}
 cp -RL /accept/bundle/* /opt/accept || leave "cannot copy the run into /opt/accept"

@@ -37,13 +37,14 @@
           items:
             - {key: plan.json, path: plan.json}
             - {key: settings.sh, path: settings.sh}
-            {{- if include "accept.positions" . }}
-            - {key: positions.json, path: positions.json}
-            {{- end }}
             {{- range $path, $_ := .Values.launcher.scripts }}
             - {key: {{ base $path | quote }}, path: {{ $path | quote }}, mode: 365} # r-xr-xr-x
             {{- end }}
-      {{- if eq .Values.site.code "chart" }}
+      {{- /* `accept run` makes it beside the release: Helm's record of the release has too little room for it. */}}
+      - configMap:
+          name: {{ printf "%s-positions" (include "accept.fullname" .) | quote }}
+          optional: true
+      {{- if ne .Values.site.code "image" }}
       - configMap:
           name: {{ printf "%s-programs" (include "accept.fullname" .) | quote }}
       - configMap:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
 import re
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.factories import chart_values_table
-from tests.factories.chart_runs import IMAGE, KINDS, MACHINES, SITES, Write, resolved
+from tests.factories.chart_runs import IMAGE, KINDS, MACHINES, SITES, Write
 from tests.factories.helm import (
     CHART,
     KUBERNETES,
@@ -26,6 +25,7 @@ from tests.factories.helm import (
     job,
     objects,
     pod,
+    record,
     refusal,
     text,
     values_in,
@@ -33,15 +33,16 @@ from tests.factories.helm import (
 
 from accept import __version__, config
 from accept.config.chart_values import Values, chart_schema
+from accept.config.kubernetes import CodeSource
 from accept.core.error_codes import Code
+from accept.core.errors import BadInput
 from accept.core.serde import fields_of, read, split
-from accept.plan.bundle import render
-from accept.plan.helm_values import positions_that_fit
+from accept.plan.helm_values import positions_that_fit, record_parts
 
 #: `kubectl apply` copies a ConfigMap into an annotation of at most 262,144 bytes.
 CONFIGMAP_LIMIT = 240_000
 #: Kubernetes refuses Secrets above 1 MiB, and Helm keeps a release in one.
-RECORD_LIMIT = 1008 * 1024
+RECORD_LIMIT = 1024 * 1024
 SAME = ("--set", "attempt=a1,ssh.existingSecret=mine")
 KNOWN = "a4-highgpu-8g"
 #: Machines that need a privileged container.
@@ -144,12 +145,11 @@ def gke_positions(nodes: int) -> dict[str, str]:
     }
 
 
-def test_positions_of_many_nodes_are_shortened_to_the_parts_that_differ(tmp_path: Path) -> None:
+def test_positions_of_many_nodes_are_shortened_to_the_parts_that_differ() -> None:
     """If not all fit, none are passed, because with only some the order would be wrong."""
-    run = resolved(tmp_path, KNOWN)
-    few, many, too_many = (gke_positions(nodes) for nodes in (300, 800, 5000))
-    assert positions_that_fit(run, render(run), few) == few
-    cut = positions_that_fit(run, render(run), many)
+    few, many, too_many = (gke_positions(nodes) for nodes in (4_000, 10_000, 20_000))
+    assert positions_that_fit(few) == few
+    cut = positions_that_fit(many)
     assert list(cut) == list(many)
     assert all(many[node].startswith(cut[node][:4]) for node in many)
     for levels in (1, 2, 3):
@@ -157,7 +157,7 @@ def test_positions_of_many_nodes_are_shortened_to_the_parts_that_differ(tmp_path
             {tuple(one.split("/")[:levels]) for one in found.values()} for found in (many, cut)
         )
         assert len(before) == len(after)
-    assert positions_that_fit(run, render(run), too_many) == {}
+    assert positions_that_fit(too_many) == {}
 
 
 @pytest.mark.real
@@ -409,37 +409,51 @@ class TestEveryRun:
         assert one.pop("Secret")["data"] != two.pop("Secret")["data"]
         assert one == two
 
-    def test_of_8_to_1000_nodes_is_within_the_limits_of_kubernetes_and_helm(
-        self, major: int, write: Write, tmp_path: Path
+    @pytest.mark.parametrize(
+        ("machine", "nodes", "site"),
+        [
+            *((one, 64, "plain") for one in (*KINDS, "domain")),
+            *((KNOWN, 3, one) for one in SITES if one != "plain"),
+            (KNOWN, 8, "soak"),
+            (KNOWN, 4000, "plain"),
+            (KNOWN, 256, "names"),
+            (KNOWN, 800, "positions"),
+        ],
+    )
+    def test_is_within_the_limits_of_kubernetes_and_helm(
+        self, machine: str, nodes: int, site: str, write: Write
     ) -> None:
+        """`accept render` computes Helm's record in its parts, and Helm's own is not larger."""
         names = "".join(f"    - gke-node-pool-name-{i:08d}-abcd\n" for i in range(256))
-        run = resolved(tmp_path, KNOWN, suite="soak")
-        positions = positions_that_fit(run, render(run), gke_positions(800))
-        assert positions
-        for options in (
-            {"nodes": 8},
-            {"nodes": 256, "site": f"  includeNodes:\n{names}"},
-            {"nodes": 800, "site": f"  positions: {json.dumps(positions)}\n"},
-            {"nodes": 1000},
-        ):
-            path = write(KNOWN, suite="soak", **options)
-            shown = text(major, path)
-            configs = [o for o in yaml.safe_load_all(shown) if o and o["kind"] == "ConfigMap"]
-            assert len(configs) == 4
-            assert all(config["immutable"] for config in configs)
-            sizes = {c["metadata"]["name"]: len(json.dumps(c)) for c in configs}
-            assert max(sizes.values()) < CONFIGMAP_LIMIT, sizes
-            release = {
-                "config": yaml.safe_load(path.read_text()),
-                "manifest": shown,
-                "chart": {
-                    str(p): base64.b64encode(p.read_bytes()).decode()
-                    for p in CHART.rglob("*")
-                    if p.is_file()
-                },
-            }
-            record = base64.b64encode(gzip.compress(json.dumps(release).encode()))
-            assert len(record) < RECORD_LIMIT
+        large = {
+            "soak": "",
+            "names": f"  includeNodes:\n{names}",
+            "positions": f"  code: image\n  positions: {json.dumps(gke_positions(800))}\n",
+        }
+        suite = "soak" if site == "soak" else "quick"
+        path = write(machine, suite=suite, nodes=nodes, site=large.get(site, SITES.get(site)))
+        values = path.read_text()
+        positions = yaml.safe_dump({"site": {"positions": values_in(path)["site"]["positions"]}})
+        shares: dict[CodeSource, float] = {"chart": 0.97, "image": 0.60}
+        for source, share in shares.items():
+            if source == "chart" and site == "positions":
+                continue
+            found = objects(4, path, "--set", f"site.code={source}")
+            configs = {name: one for name, one in found.items() if one["kind"] == "ConfigMap"}
+            assert all(config["immutable"] for config in configs.values())
+            assert max(len(json.dumps(one)) for one in configs.values()) < CONFIGMAP_LIMIT
+            computed = record_parts(values, positions, source)
+            size = len(record(path, "--set", f"site.code={source}"))
+            assert size <= sum(computed.values()) <= size * 1.02
+            assert site == "positions" or size <= share * RECORD_LIMIT
+
+    def test_too_large_for_helm_is_refused_with_the_sizes_of_its_parts(self, write: Write) -> None:
+        placed = f"  code: chart\n  positions: {json.dumps(gke_positions(1000))}\n"
+        with pytest.raises(BadInput) as caught:
+            write(KNOWN, site=placed)
+        assert caught.value.code is Code.HELM_TOO_LARGE
+        assert "site.positions" in caught.value.message
+        assert "site.code" in caught.value.message
 
 
 @pytest.mark.real

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.factories.chart_runs import Write
+from tests.factories.chart_runs import Write, resolved
 from tests.factories.helm import (
     Objects,
     container,
@@ -22,7 +23,10 @@ from tests.factories.helm import (
     values_in,
 )
 
+from accept.config.kubernetes import CodeSource
 from accept.core.error_codes import Code
+from accept.plan import bundle, node_code
+from accept.plan.helm_values import code_source
 
 pytestmark = pytest.mark.real
 
@@ -97,14 +101,33 @@ def named(operator: str, node: str) -> dict[str, Any]:
 
 
 class TestCode:
-    def test_comes_from_the_image_if_the_site_file_names_it(self, major: int, write: Write) -> None:
+    @pytest.mark.parametrize(
+        ("site", "image", "source"),
+        [
+            ("auto", "registry.example:5000/accept:1", "chart"),
+            ("auto", "registry.example:5000/accept:1-code-{code}", "image"),
+            ("auto", "registry.example/accept:1-code-{code}@sha256:1", "image"),
+            ("auto", "registry.example/accept:1-code-000000000000", "chart"),
+            ("chart", "registry.example/accept:1-code-{code}", "chart"),
+            ("image", "registry.example/accept:1", "image"),
+        ],
+    )
+    def test_comes_from_the_image_if_its_tag_or_the_site_file_shows_it(
+        self, tmp_path: Path, site: CodeSource, image: str, source: str
+    ) -> None:
+        run = resolved(tmp_path)
+        digest = node_code.digest(bundle.code())[:12]
+        of_site = replace(run.site.kubernetes, code=site, image=image.format(code=digest))
+        run = replace(run, site=replace(run.site, kubernetes=of_site))
+        assert code_source(run) == source
+
+    def test_in_the_image_is_not_in_the_manifest(self, major: int, write: Write) -> None:
         file = write(site="  code: image\n")
         found = objects(major, file)
         assert [kind for kind in found if kind.startswith("ConfigMap")] == ["ConfigMap"]
-        bundle = volumes(found)["accept-bundle"]["projected"]["sources"]
-        assert [source["configMap"]["name"] for source in bundle] == [
-            found["ConfigMap"]["metadata"]["name"]
-        ]
+        sources = volumes(found)["accept-bundle"]["projected"]["sources"]
+        name = found["ConfigMap"]["metadata"]["name"]
+        assert [source["configMap"]["name"] for source in sources] == [name, f"{name}-positions"]
         # A pod whose image contains another version ends before it starts anything.
         assert f"= {values_in(file)['accept']['code']} ] || leave" in container(found)["command"][2]
 
@@ -150,9 +173,9 @@ class TestNetwork:
 
 
 class TestPositions:
-    def test_of_the_site_file_come_with_the_plan(self, major: int, write: Write) -> None:
+    def test_of_the_site_file_have_a_configmap(self, major: int, write: Write) -> None:
         found = objects(major, write(KNOWN, site="  positions: {n1: b1/r1/h1}\n"))
-        given = json.loads(found["ConfigMap"]["data"]["positions.json"])
+        given = json.loads(found["ConfigMap positions"]["data"]["positions.json"])
         assert given["positions"] == {"n1": "b1/r1/h1"}
         assert not {"ServiceAccount", "ClusterRole"} & set(found)
 
@@ -173,8 +196,14 @@ class TestPositions:
 
     def test_of_a_run_are_not_read_by_default(self, major: int, write: Write) -> None:
         found = objects(major, write(KNOWN))
-        assert "positions.json" not in found["ConfigMap"]["data"]
-        assert not {"ServiceAccount", "ClusterRole"} & set(found)
+        assert not {"ConfigMap positions", "ServiceAccount", "ClusterRole"} & set(found)
+        # `accept run` makes the ConfigMap beside the release.
+        (mounted,) = (
+            source["configMap"]
+            for source in volumes(found)["accept-bundle"]["projected"]["sources"]
+            if "items" not in source["configMap"] and "optional" in source["configMap"]
+        )
+        assert mounted["optional"] is True
 
 
 class TestPlacement:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import os
 import re
 import shutil
@@ -84,12 +87,23 @@ def text(
     return done.stdout
 
 
+def record(values: Path, *words: object) -> bytes:
+    """Return the record that Helm 4 keeps of a release: JSON, compressed and encoded."""
+    done = call(
+        4, "install", "mytest", CHART, "--dry-run=client", "--output", "json", "--values", values,
+        *words,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    release = json.dumps(json.loads(done.stdout), separators=(",", ":"), ensure_ascii=False)
+    return base64.b64encode(gzip.compress(release.encode()))
+
+
 def objects(
     major: int, values: Path, *words: object, name: str = "mytest", jobset: bool = True
 ) -> Objects:
     """Return the objects that helm renders, by kind; each kind occurs once.
 
-    The ConfigMaps of the code have keys such as `ConfigMap programs`.
+    ConfigMaps of a part of the run have keys such as `ConfigMap programs`.
     """
     rendered = yaml.load_all(text(major, values, *words, name=name, jobset=jobset), Loader=_Loader)
     found = [one for one in rendered if one]
@@ -98,13 +112,13 @@ def objects(
     return by_kind
 
 
-#: Ends of the names of the ConfigMaps with code.
-_CODE = ("programs", "bindings", "coordinator")
+#: Ends of the names of ConfigMaps with code or positions.
+_PARTS = ("programs", "bindings", "coordinator", "positions")
 
 
 def _key(one: dict[str, Any]) -> str:
     _, _, last = str(one["metadata"]["name"]).rpartition("-")
-    return f"{one['kind']} {last}" if last in _CODE else str(one["kind"])
+    return f"{one['kind']} {last}" if last in _PARTS else str(one["kind"])
 
 
 def values_in(file: Path) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def longest_name(nodes: int) -> int:
 
 #: Name of something inside a pod.
 Short = Annotated[str, Pattern(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "a name of a-z, 0-9 and '-'")]
+CodeSource = Literal["auto", "chart", "image"]
 Quantity = Annotated[
     str, Pattern(r"|[1-9][0-9]*(?:[kMGTP]i?)?", "a quantity of memory such as 250Gi")
 ]
@@ -281,12 +282,14 @@ class ClusterSettings:
     ] = False
     image: Annotated[str | None, Doc("Container image of the run.")] = None
     code: Annotated[
-        Literal["chart", "image"],
+        CodeSource,
         Doc(
             "Source of the code for the nodes: ConfigMaps of the chart, or the image, which must "
-            "contain the same version in /usr/local/share/accept/code."
+            "contain the same version in /usr/local/share/accept/code. auto: the image if its tag "
+            "ends in `code-` and the first 12 digits of `accept.code`, else the chart; `accept "
+            "render` writes which of the two it is."
         ),
-    ] = "chart"
+    ] = "auto"
     image_pull_policy: Annotated[
         Literal["IfNotPresent", "Always", "Never"], Doc("When nodes pull the image.")
     ] = "IfNotPresent"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import hashlib
 import json
 import math
@@ -9,28 +11,35 @@ import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cache
 from itertools import count, zip_longest
+from pathlib import Path
 
 from accept import __version__
 from accept.config.chart_values import Launcher, Origin, Values
-from accept.config.kubernetes import ClusterSettings, longest_name
+from accept.config.kubernetes import ClusterSettings, CodeSource, longest_name
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.serde import Plain, dump
 from accept.plan import node_code
 from accept.plan.bundle import PLAN_FILE, Bundle, code
+from accept.plan.chart import chart_folder
 from accept.plan.placement import gpu_resource
 from accept.plan.resolve import Resolved
 
-#: Maximum size of the values in bytes, without `site.positions`. Helm keeps them with the manifest
-#: in a Secret of 1 MiB.
+#: Maximum size of the values in bytes, without `site.positions`.
 MAX_VALUES = 64_000
-#: Maximum size of the run's ConfigMap as JSON, in bytes: `kubectl apply` copies it into an
+#: Maximum size of a ConfigMap of the chart as JSON, in bytes: `kubectl apply` copies it into an
 #: annotation of at most 262,144 bytes. chart/templates/validate.yaml has the same limit.
 _MAX_CONFIG_MAP = 240_000
-#: Maximum size of positions as JSON, in bytes; larger ones are cut. Helm's record contains them
-#: twice, and random identifiers cannot be compressed.
-_MAX_POSITIONS = 62_000
+#: Maximum size of Helm's record of a release, which is a Secret: 1 MiB, less 1 % because the record
+#: is computed here without Helm.
+MAX_RECORD = 1_038_000
+#: What the manifest and the record contain besides the values and the code, in bytes of the record.
+_RECORD_FRAME = 6_000
+#: Maximum size of positions as JSON in the ConfigMap that `accept run` makes, which can have 1 MiB;
+#: larger ones are cut.
+_MAX_POSITIONS = 1_000_000
 _HEADER = """\
 # Written by `accept render`. You may change these values, or set them with --set:
 #   launcher.env      the environment of all ranks. It is final: nothing replaces it.
@@ -62,36 +71,78 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
     scripts = textwrap.indent(_dump({"scripts": dict(launcher)}), "  ")
     text = "\n".join([_HEADER, *lines, scripts + _dump({"plan": plan})])
     positions = run.site.kubernetes.positions
-    _check_size(
-        len(text.encode()) - len(_dump({"site": {"positions": dict(positions)}}).encode()),
-        MAX_VALUES,
-        "Helm values",
-        {**launcher, "plan": str(plan)},
-    )
-    _check_size(
-        _config_map_size(run, bundle, positions),
-        _MAX_CONFIG_MAP,
-        "run's ConfigMap",
-        {**launcher, "plan": str(plan), "site.positions": _dump(positions)},
-    )
+    placed = _dump({"site": {"positions": dict(positions)}})
+    sizes = {name: len(script.encode()) for name, script in launcher.items()}
+    sizes["plan"] = len(str(plan).encode())
+    _check_size("Helm values", len(text.encode()) - len(placed.encode()), MAX_VALUES, sizes)
+    # As JSON, like `kubectl apply` copies it.
+    data = json.dumps([plan, {"env": {}, "scripts": dict(launcher)}])
+    _check_size("run's ConfigMap", len(data), _MAX_CONFIG_MAP, sizes)
+    data = json.dumps([run.site.kubernetes.position_labels, dict(positions)])
+    _check_size("ConfigMap of site.positions", len(data), _MAX_CONFIG_MAP, {})
+    parts = record_parts(text, placed, code_source(run))
+    _check_size("record that Helm keeps of the release", sum(parts.values()), MAX_RECORD, parts)
     return text
 
 
-def positions_that_fit(
-    run: Resolved, bundle: Bundle, positions: Mapping[str, str]
-) -> Mapping[str, str]:
-    """Return positions that the run's ConfigMap and Helm's record can contain; none if too many.
+def code_source(run: Resolved) -> CodeSource:
+    """Return where the pods find the code: in the image if the site or the image's tag shows it.
+
+    The pods compare the code in the image with that of the values before they start anything.
+    """
+    site = run.site.kubernetes
+    if site.code != "auto":
+        return site.code
+    tagged, _, _ = (site.image or "").partition("@")
+    return "image" if tagged.endswith(f"code-{node_code.digest(code())[:12]}") else "chart"
+
+
+def record_parts(values: str, positions: str, source: CodeSource) -> Mapping[str, int]:
+    """Return the parts of Helm's record of a release and their sizes in bytes.
+
+    Helm stores the chart, the values and the manifest as JSON, compressed with gzip and encoded
+    with base64. The manifest contains the values again, and the code if it comes from the chart.
+    `values` and `positions`, which is a part of `values`, are YAML.
+    """
+    of_positions = 2 * _in_record(positions.encode())
+    of_values = 2 * _in_record(values.encode()) - of_positions
+    return {
+        "the chart": _chart_in_record(chart_folder()) + _RECORD_FRAME,
+        "the code in ConfigMaps (site.code)": _code_in_record(chart_folder()) * (source != "image"),
+        "the plan, scripts and settings": of_values,
+        "site.positions": of_positions,
+    }
+
+
+def _in_record(data: bytes) -> int:
+    return len(base64.b64encode(gzip.compress(data)))
+
+
+@cache
+def _chart_in_record(chart: Path) -> int:
+    """Return how much of Helm's record the chart is: each file is in base64 there."""
+    files = sorted(path for path in chart.rglob("*") if path.is_file())
+    return _in_record(b"".join(base64.b64encode(path.read_bytes()) for path in files))
+
+
+@cache
+def _code_in_record(chart: Path) -> int:
+    """Return how much of Helm's record the ConfigMaps of the code are."""
+    files = sorted((chart / node_code.CHART_FOLDER).iterdir())
+    archives = (path.read_bytes() for path in files if path.suffix == ".bz2")
+    scripts = (path.read_bytes() for path in files if path.suffix == ".sh")
+    return _in_record(b"".join((*map(base64.b64encode, archives), *scripts)))
+
+
+def positions_that_fit(positions: Mapping[str, str]) -> Mapping[str, str]:
+    """Return positions that a ConfigMap beside the release can contain; none if too many.
 
     If they are large, the parts of each position are cut to the shortest beginnings that differ:
     providers name parts of a network by long random identifiers.
     """
     if len(json.dumps(dict(positions))) > _MAX_POSITIONS:
         positions = _cut(positions)
-    fits = (
-        len(json.dumps(dict(positions))) <= _MAX_POSITIONS
-        and _config_map_size(run, bundle, positions) <= _MAX_CONFIG_MAP
-    )
-    return positions if fits else {}
+    return positions if len(json.dumps(dict(positions))) <= _MAX_POSITIONS else {}
 
 
 def _cut(positions: Mapping[str, str]) -> Mapping[str, str]:
@@ -105,14 +156,6 @@ def _cut(positions: Mapping[str, str]) -> Mapping[str, str]:
         node: "/".join(part[:n] for part, n in zip(position.split("/"), lengths, strict=False))
         for node, position in positions.items()
     }
-
-
-def _config_map_size(run: Resolved, bundle: Bundle, positions: Mapping[str, str]) -> int:
-    """Return the size of the run's ConfigMap as JSON, in bytes."""
-    labels = run.site.kubernetes.position_labels
-    placed = json.dumps({"labels": labels, "positions": dict(positions)}, separators=(",", ":"))
-    plan, scripts = bundle.files[PLAN_FILE].decode(), dict(bundle.scripts)
-    return len(json.dumps([plan, {"env": {}, "scripts": scripts}, placed]))
 
 
 def _dump(values: Mapping[str, object]) -> str:
@@ -137,15 +180,18 @@ def _dump(values: Mapping[str, object]) -> str:
     return str(dumped)
 
 
-def _check_size(size: int, limit: int, what: str, parts: Mapping[str, str]) -> None:
+def _check_size(what: str, size: int, limit: int, parts: Mapping[str, int]) -> None:
     """Raise BadInput if something is too large for Helm or for `kubectl apply`."""
     if size > limit:
-        largest = max(parts, key=lambda name: len(parts[name]))
+        largest = sorted(parts, key=lambda name: -parts[name])[:4]
+        listed = ", ".join(f"{name} {parts[name]}" for name in largest if parts[name])
         raise BadInput(
-            f"the {what} would have {size} bytes, and at most {limit} are possible; the largest "
-            f"part is {largest} with {len(parts[largest].encode())}",
+            f"the {what} would have {size} bytes, and at most {limit} are possible"
+            + (f": {listed}" if listed else ""),
             code=Code.HELM_TOO_LARGE,
-            hint="put large scripts and their data into the image, or on a volume of the pods",
+            hint="take the code from the image (kubernetes.code), put large scripts and their data "
+            "into the image or on a volume of the pods, and set kubernetes.readNodes instead of "
+            "positions",
         )
 
 
@@ -172,8 +218,11 @@ def values_of(run: Resolved, bundle: Bundle) -> Values:
         pod=pod,
         site=ClusterSettings(
             **{
-                item.name: getattr(run.site.kubernetes, item.name)
-                for item in fields(ClusterSettings)
+                **{
+                    item.name: getattr(run.site.kubernetes, item.name)
+                    for item in fields(ClusterSettings)
+                },
+                "code": code_source(run),
             }
         ),
         results=run.site.results,

@@ -23,6 +23,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 
 SECRETS = "/api/v1/namespaces/lab/secrets"
+CONFIG_MAPS = "/api/v1/namespaces/lab/configmaps"
 NOT_FOUND = "Error: release: not found"
 TIMEOUT = "Error: Kubernetes cluster unreachable: dial tcp 10.0.0.1:443: i/o timeout"
 IN_USE = "Error: INSTALLATION FAILED: cannot re-use a name that is still in use"
@@ -86,6 +87,8 @@ def server() -> Iterator[ApiServer]:
         made.answer_with(SECRETS, {"metadata": {"name": "key"}})
         for attempt in ("one", "two"):
             made.answer_with(f"{SECRETS}/train-{attempt}-ssh", {"metadata": {}})
+        made.answer_with(CONFIG_MAPS, {"metadata": {"name": "positions"}})
+        made.answer_with(f"{CONFIG_MAPS}/train-one-positions", {"metadata": {}})
         yield made
 
 
@@ -102,14 +105,14 @@ def helm(monkeypatch: pytest.MonkeyPatch) -> HelmStandIn:
     return made
 
 
-def start(api: Api, attempt: str = "one") -> None:
+def start(api: Api, attempt: str = "one", **positions: str) -> None:
     """Install attempt `attempt` of release `train`."""
     name = RunName(release="train", attempt=attempt)
-    submit.install_release(api, name, Path("values.yaml"), say=lambda _: None)
+    submit.install_release(api, name, Path("values.yaml"), positions=positions, say=lambda _: None)
 
 
 def secrets_deleted(server: ApiServer) -> list[str]:
-    """Return the names of the deleted Secrets."""
+    """Return the names of the deleted Secrets and ConfigMaps."""
     return [path.rpartition("/")[2] for verb, path, _ in server.seen if verb == "DELETE"]
 
 
@@ -169,6 +172,36 @@ class TestIfTheNameIsTaken:
         assert [type(error) for error in failed if error] == [NotStarted]
         assert helm.releases["train"]["attempt"] == winner
         assert secrets_deleted(server) == [f"train-{loser}-ssh"]
+
+
+class TestPositions:
+    def test_travel_beside_the_release(
+        self, api: Api, helm: HelmStandIn, server: ApiServer
+    ) -> None:
+        start(api, n1="b1/r1")
+        (made,) = (sent for sent in server.bodies if "ssh-privatekey" not in str(sent))
+        assert made["metadata"]["name"] == "train-one-positions"
+        assert made["metadata"]["labels"] == {"accept-run": "train-one"}
+        assert json.loads(made["data"]["positions.json"]) == {"positions": {"n1": "b1/r1"}}
+        assert secrets_deleted(server) == []
+
+    def test_are_removed_if_the_install_fails(
+        self, api: Api, helm: HelmStandIn, server: ApiServer
+    ) -> None:
+        helm.errors = {"install": ["Error: values are refused"]}
+        with pytest.raises(NotStarted, match="values are refused"):
+            start(api, n1="b1/r1")
+        assert secrets_deleted(server) == ["train-one-ssh", "train-one-positions"]
+
+    def test_that_cannot_be_stored_start_nothing(
+        self, api: Api, helm: HelmStandIn, server: ApiServer
+    ) -> None:
+        server.answer_with(CONFIG_MAPS, 409)
+        with pytest.raises(NotStarted):
+            start(api, n1="b1/r1")
+        assert "install" not in helm.verbs
+        # A ConfigMap that has this name already belongs to another run.
+        assert secrets_deleted(server) == ["train-one-ssh"]
 
 
 class TestIfHelmInstallFails:

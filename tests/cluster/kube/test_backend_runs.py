@@ -14,13 +14,16 @@ from tests.factories.doc_examples import examples
 def test_good_nodes_are_accepted_and_delete_leaves_nothing(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    desk = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 120})
+    keys = {"positionLabels": ["kubernetes.io/hostname"]}
+    desk = Desk(cluster, namespace, tmp_path, kubernetes=keys, results={"holdSeconds": 120})
     before = desk.everything()
     train = "check: train, timeout: 6m, params: {steps: 40}"
     done = desk.run(checks=[*CONNECT, *ALL_REDUCE, train])
     assert done.ending == ("pass", 0), done.err
     assert set(done.result["hosts"]) == set(cluster.nodes)
     assert desk.ended() == "Completed"
+    assert "the positions of 3 of 3 in the network are known" in desk.log()
+    assert f"ConfigMap {done.result['attempt']}-positions" in desk.made()
     desk.evidence_holds(done)
     assert desk.do("delete", done.result["attempt"]).exit == 0
     desk.leaves(before)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import bz2
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from accept.backends.protocol import Phase, Progress, Say
 from accept.config import Site
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
-from accept.core.evidence import write
 from accept.core.facts import position_of
 from accept.core.runner.resume import pack_finished
 from accept.core.text import command_line
@@ -30,9 +28,6 @@ from accept.evidence.rundir import VALUES
 from accept.plan.bundle import Bundle
 from accept.plan.helm_values import positions_that_fit
 from accept.plan.resolve import ClusterPlace, Resolved
-
-#: Helm values with the positions of the nodes in the network, in the run's folder.
-_POSITIONS = "positions.json"
 
 __all__ = [
     "attempt_name",
@@ -106,12 +101,12 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         for fit in due[:_DUE_SHOWN]:
             say(f"{fit.node} is left out: {fit.why}")
         exclude = [*run.site.kubernetes.exclude_nodes, *(fit.node for fit in due)] if due else []
-        positions = _write_positions(run, bundle, nodes, folder, say)
+        positions = _known_positions(run, nodes, say)
         if run.earlier:
             finished = bz2.compress(pack_finished(Path(run.earlier), run.plan))
             (folder / FINISHED).write_bytes(finished)
         controller, signer = install_release(
-            api, name, folder / VALUES, *positions, exclude=exclude, say=say
+            api, name, folder / VALUES, positions=positions, exclude=exclude, say=say
         )
     place = api.place
     return Job(
@@ -149,32 +144,27 @@ def _list_nodes(api: Api, say: Say) -> Sequence[Node] | None:
     return None
 
 
-def _write_positions(
-    run: Resolved, bundle: Bundle, nodes: Sequence[Node] | None, folder: Path, say: Say
-) -> tuple[Path, ...]:
-    """Write the positions of the nodes as Helm values, from their labels; return the file, if any.
+def _known_positions(run: Resolved, nodes: Sequence[Node] | None, say: Say) -> Mapping[str, str]:
+    """Return the positions of the nodes that a pod of the run can go to, from their labels.
 
-    Positions in the site file take precedence. Only nodes with the labels that the pods require are
-    included.
+    Nodes that are busy now are included, because they may be free when the pods are scheduled.
+    Positions in the site file take precedence, and with `readNodes` index 0 reads the labels.
     """
     of_site = run.site.kubernetes
-    if of_site.positions or nodes is None:
-        return ()
-    required = run.pod.node_selector.items()
+    if of_site.positions or of_site.read_nodes or nodes is None:
+        return {}
+    fits = {fit.node: fit for fit in cluster_nodes.node_fits(nodes, (), _wanted(run))}
     found = {
         node.name: position_of(node.labels, of_site.position_labels)
         for node in nodes
-        if required <= node.labels.items()
+        if fits[node.name].matches
+        and fits[node.name].misfit not in (Misfit.TAINT, Misfit.MAINTENANCE)
     }
     known = {name: position for name, position in sorted(found.items()) if position}
-    positions = positions_that_fit(run, bundle, known)
+    positions = positions_that_fit(known)
     if known and not positions:
         say(f"the positions of {len(known)} nodes are too many for a ConfigMap: set readNodes")
-    if not positions:
-        return ()
-    file = folder / _POSITIONS
-    write(file, json.dumps({"site": {"positions": positions}}, indent=1) + "\n")
-    return (file,)
+    return positions
 
 
 def _wanted(run: Resolved) -> PodRequest:

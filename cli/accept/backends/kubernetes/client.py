@@ -358,6 +358,17 @@ class Api:
         )
         self._request("CoreV1Api", "create_namespaced_secret", self.place.namespace, secret)
 
+    def create_config_map(
+        self, name: str, data: Mapping[str, str], labels: Mapping[str, str]
+    ) -> None:
+        """Create a ConfigMap that cannot be changed."""
+        config_map = library().V1ConfigMap(
+            immutable=True,
+            metadata=library().V1ObjectMeta(name=name, labels=dict(labels)),
+            data=dict(data),
+        )
+        self._request("CoreV1Api", "create_namespaced_config_map", self.place.namespace, config_map)
+
     def try_pod(self, pod: Document) -> Document:
         """Send a pod that is not stored (server-side dry run); return it with its defaults.
 

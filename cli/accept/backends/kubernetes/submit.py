@@ -1,7 +1,8 @@
-"""Start a run: create its key as a Secret, then install the rendered values with the user's helm.
+"""Start a run: create its key and its positions, then install the rendered values with helm.
 
-The key never passes through helm, because helm would store it in the release record. No file with
-the key outlives the call.
+The positions are a ConfigMap beside the release, because helm would store them twice. The key never
+passes through helm, because helm would store it in the release record. No file with the key
+outlives the call.
 """
 
 from __future__ import annotations
@@ -13,17 +14,26 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from accept.backends.job import Place
 from accept.backends.keys import new_keys
 from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.objects import SECRET, Controller, value_at
+from accept.backends.kubernetes.objects import (
+    CONFIG_MAP,
+    SECRET,
+    Controller,
+    Kind,
+    Object,
+    value_at,
+)
 from accept.backends.kubernetes.status import RUN_LABEL
 from accept.backends.protocol import Say
 from accept.config.chart_rules import chart_rules
 from accept.config.kubernetes import longest_name
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
+from accept.core.runner.positions import POSITIONS
 from accept.core.text import duration, plain
 from accept.plan.chart import chart_folder
 
@@ -150,9 +160,15 @@ def installed_attempt(place: Place, release: str) -> str:
 
 
 def install_release(
-    api: Api, name: RunName, *values: Path, exclude: Sequence[str] = (), say: Say
+    api: Api,
+    name: RunName,
+    values: Path,
+    *,
+    positions: Mapping[str, str] = MappingProxyType({}),
+    exclude: Sequence[str] = (),
+    say: Say,
 ) -> tuple[Controller, str]:
-    """Make the Secret, and install the chart with the unmodified `values`; later files win.
+    """Make the Secret and the positions, and install the chart with the unmodified `values`.
 
     `exclude` replaces the list of nodes not to use, unless it is empty. Returns the JobSet or Job
     that the chart made, and the public half of the run's key. Raises NotStarted with helm's last
@@ -167,14 +183,18 @@ def install_release(
         )
     secret = f"{name.full}-ssh"
     signer = _make_secret(api, name, secret)
+    made: list[tuple[Kind[Object], str]] = [(SECRET, secret)]
     try:
+        if positions:
+            made.append((CONFIG_MAP, _make_positions(api, name, positions)))
         say(f"helm install {name.release} in namespace {api.place.namespace}")
         done = helm(
             api.place,
             "install",
             name.release,
             str(chart_folder()),
-            *(word for file in values for word in ("--values", str(file))),
+            "--values",
+            str(values),
             "--set-string",
             f"attempt={name.attempt}",
             "--set-string",
@@ -192,7 +212,7 @@ def install_release(
             )
         return _controller(done.stdout), signer
     except BaseException as error:
-        left = _undo(api, name, secret)
+        left = _undo(api, name, made)
         if left is None:
             raise
         if not isinstance(error, NotStarted):
@@ -225,7 +245,7 @@ def _controller(record: str) -> Controller:
     )
 
 
-def _undo(api: Api, name: RunName, secret: str) -> NotStarted | None:
+def _undo(api: Api, name: RunName, made: Sequence[tuple[Kind[Object], str]]) -> NotStarted | None:
     """Remove what a failed install made; return what is left and what to do about it, if any.
 
     The API stores only one Secret of a name, and this attempt made it. So a release that names both
@@ -234,7 +254,8 @@ def _undo(api: Api, name: RunName, secret: str) -> NotStarted | None:
     place = api.place
     here = f"--namespace {place.namespace}"
     remove_release = f"helm uninstall {name.release} {here}"
-    remove_secret = f"kubectl delete secret {secret} {here}"
+    secret = made[0][1]
+    remove = "; ".join(f"kubectl delete {kind.name.lower()} {one} {here}" for kind, one in made)
     left, hints = [], []
     try:
         values = release_values(place, name.release)
@@ -242,8 +263,7 @@ def _undo(api: Api, name: RunName, secret: str) -> NotStarted | None:
         return NotStarted(
             f"release {name.release} and Secret {secret} may be left: {error.message}",
             code=error.code,
-            hint=f"if helm status {name.release} {here} shows it: {remove_release}; "
-            f"then: {remove_secret}",
+            hint=f"if helm status {name.release} {here} shows it: {remove_release}; then: {remove}",
         )
     if values is not None and _is_own(values, name, secret):
         try:
@@ -254,11 +274,12 @@ def _undo(api: Api, name: RunName, secret: str) -> NotStarted | None:
     elif values is not None:
         left.append(f"release {name.release} is not of this attempt, and was not modified")
         hints.append("choose another --release")
-    try:
-        api.delete(SECRET, secret)
-    except ApiError as error:
-        left.append(f"Secret {secret} is left: {error.message}")
-        hints.append(remove_secret)
+    for kind, one in made:
+        try:
+            api.delete(kind, one)
+        except ApiError as error:
+            left.append(f"{kind.name} {one} is left: {error.message}")
+            hints.append(f"kubectl delete {kind.name.lower()} {one} {here}")
     if not left:
         return None
     return NotStarted("; ".join(left), code=Code.HELM_FAILED, hint="; ".join(hints))
@@ -280,6 +301,19 @@ def uninstall(place: Place, release: str) -> None:
             code=Code.HELM_FAILED,
             hint=f"try it again: helm uninstall {release} --namespace {place.namespace}",
         )
+
+
+def _make_positions(api: Api, name: RunName, positions: Mapping[str, str]) -> str:
+    """Make the ConfigMap with the positions of nodes, which the pods mount; return its name."""
+    config_map = f"{name.full}-positions"
+    data = {POSITIONS: json.dumps({"positions": dict(positions)})}
+    try:
+        api.create_config_map(config_map, data, {RUN_LABEL: name.full})
+    except ApiError as error:
+        raise NotStarted(
+            f"ConfigMap {config_map}: {error.message}", code=error.code, hint=error.hint
+        ) from None
+    return config_map
 
 
 def _make_secret(api: Api, name: RunName, secret: str) -> str:

@@ -24,7 +24,7 @@ _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 @dataclass(frozen=True, kw_only=True)
 class Positions:
-    """The file `positions.json` in the run's folder, which the chart writes."""
+    """The file `positions.json` in the run's folder, from a ConfigMap."""
 
     #: Labels of nodes, from the largest part of the network to the node.
     labels: tuple[str, ...] = ()
