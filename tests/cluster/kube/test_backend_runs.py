@@ -10,6 +10,9 @@ from tests.cluster.kube.desk import Desk
 from tests.cluster.runs import ALL_REDUCE, CONNECT, LONG
 from tests.factories.doc_examples import examples
 
+from accept.core.evidence import read_records
+from accept.core.facts import PLACE
+
 
 def test_good_nodes_are_accepted_and_delete_leaves_nothing(
     cluster: Cluster, namespace: str, tmp_path: Path
@@ -22,9 +25,11 @@ def test_good_nodes_are_accepted_and_delete_leaves_nothing(
     assert done.ending == ("pass", 0), done.err
     assert set(done.result["hosts"]) == set(cluster.nodes)
     assert desk.ended() == "Completed"
-    assert "the positions of 3 of 3 in the network are known" in desk.log()
     assert f"ConfigMap {done.result['attempt']}-positions" in desk.made()
     desk.evidence_holds(done)
+    records = read_records(desk.evidence(done.result["attempt"]))
+    places = {fact.host: place for fact, place in PLACE.of(*records)}
+    assert places == {node: node for node in cluster.nodes}
     assert desk.do("delete", done.result["attempt"]).exit == 0
     desk.leaves(before)
 
