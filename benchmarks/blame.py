@@ -14,8 +14,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from tests.factories.simulated_cluster import Cluster, Outcome, accept, rate
-from tests.factories.simulated_worlds import BY_NAME, COMPARED, MIXED, WORLDS, score
+from tests.factories.simulated_cluster import Cluster, rate
+from tests.factories.simulated_runs import SimulatedRun, run_of
+from tests.factories.simulated_worlds import BY_NAME, COMPARED, KINDS, MIXED, WORLDS, score
 
 from benchmarks import Row
 from benchmarks.blame_methods import METHODS
@@ -36,7 +37,7 @@ class Tally:
     """Sums over clusters."""
 
     clusters: int = 0
-    #: As in `Score`; of the last four, the number of clusters.
+    #: As in `Score`; of `innocent` to `network`, the number of clusters.
     faults: int = 0
     found: int = 0
     right: int = 0
@@ -46,7 +47,13 @@ class Tally:
     member: int = 0
     other: int = 0
     network: int = 0
+    #: Clusters in which anything is named that is not a fault.
+    accused: int = 0
     waves: int = 0
+    #: Waves that the judge added to the planned ones.
+    added: int = 0
+    #: CPU time of simulation and judging.
+    seconds: float = 0.0
     #: Clusters whose second measurement gave other suspects.
     changed: int = 0
     #: Clusters in which an innocent node was accused or a fault was missed.
@@ -56,17 +63,20 @@ class Tally:
         return Tally(**{name: getattr(self, name) + getattr(other, name) for name in _NAMES})
 
 
+_KIND_OF = {world.name: kind for kind, own in KINDS.items() for world in own}
 _NAMES = tuple(Tally.__dataclass_fields__)
 
 
-def scored(cluster: Cluster, outcome: Outcome, seed: int) -> Tally:
+def scored(cluster: Cluster, run: SimulatedRun, rounds: int, seed: int) -> Tally:
     """Return the sums of one cluster."""
-    result = score(cluster, outcome)
+    result = score(cluster, run)
     wrong = result.innocent or result.other or result.right < result.faults
     return Tally(
         clusters=1,
         **result._asdict(),
-        waves=outcome.rounds + outcome.again,
+        accused=int(result.named > result.true),
+        waves=rounds + run.added,
+        added=run.added,
         failed=(seed,) if wrong else (),
     )
 
@@ -75,8 +85,11 @@ def ours(name: str, count: int, rounds: int, seeds: Iterable[int]) -> Tally:
     """Judge clusters of a world."""
     total = Tally()
     for seed in seeds:
-        cluster = BY_NAME[name].cluster(count, rounds, SEED + seed)
-        total += scored(cluster, accept(cluster, rounds, seed=seed), seed)
+        began = time.process_time()
+        cluster = BY_NAME[name].cluster(count, rounds, SEED + seed, schedule=seed)
+        run = run_of(cluster, rounds, seed=seed, again=True)
+        total += scored(cluster, run, rounds, seed)
+        total += Tally(seconds=time.process_time() - began)
     return total
 
 
@@ -86,8 +99,8 @@ def twice(name: str, count: int, rounds: int, seeds: Iterable[int]) -> Tally:
     for seed in seeds:
         verdicts = []
         for noise in (0, 1):
-            cluster = BY_NAME[name].cluster(count, rounds, SEED + seed, noise=noise)
-            found = accept(cluster, rounds, seed=seed).blamed
+            cluster = BY_NAME[name].cluster(count, rounds, SEED + seed, noise=noise, schedule=seed)
+            found = run_of(cluster, rounds, seed=seed, again=True).verdict.suspects
             verdicts.append({(one.kind, one.hosts, one.device) for one in found})
         changed = verdicts[0] != verdicts[1]
         total += Tally(clusters=1, changed=int(changed), failed=(seed,) if changed else ())
@@ -168,7 +181,7 @@ class Options:
 
 
 def worlds(pool: Pool, options: Options) -> dict[tuple[int, int], Tally]:
-    """Print the results of each world; return the sums for each size and number of rounds."""
+    """Print the results of each world and kind; return the sums for each size and rounds."""
     sums: dict[tuple[int, int], Tally] = {}
     for count in options.sizes:
         for rounds in options.rounds:
@@ -186,6 +199,7 @@ def worlds(pool: Pool, options: Options) -> dict[tuple[int, int], Tally]:
                     "waves",
                 )
             )
+            of_kind: dict[str, Tally] = {}
             jobs = {
                 name: pool.start(partial(ours, name, count, rounds), trials)
                 for name in options.worlds
@@ -193,7 +207,7 @@ def worlds(pool: Pool, options: Options) -> dict[tuple[int, int], Tally]:
             }
             for name, parts in jobs.items():
                 tally = total(parts)
-                sums[count, rounds] = sums.get((count, rounds), Tally()) + tally
+                of_kind[_KIND_OF[name]] = of_kind.get(_KIND_OF[name], Tally()) + tally
                 print(
                     _line(
                         f"{name}: {BY_NAME[name].text}",
@@ -208,7 +222,7 @@ def worlds(pool: Pool, options: Options) -> dict[tuple[int, int], Tally]:
                     flush=True,
                 )
                 _report(name, count, rounds, tally)
-            tally = sums[count, rounds]
+            tally = sums[count, rounds] = sum(of_kind.values(), Tally())
             cells = (
                 bound(tally.innocent, tally.clusters),
                 tally.member,
@@ -217,7 +231,37 @@ def worlds(pool: Pool, options: Options) -> dict[tuple[int, int], Tally]:
                 "",
             )
             print(_line(f"all {tally.clusters:,} clusters", "", "", *cells), flush=True)
+            _kinds({**of_kind, "all": tally})
     return sums
+
+
+def _kinds(tallies: Mapping[str, Tally]) -> None:
+    """Print the figures of each kind of fault."""
+    print()
+    print(
+        _head(
+            "kind of fault",
+            "clusters",
+            "found",
+            "right kind and members",
+            "clusters with anything else named",
+            "waves added",
+            "CPU seconds",
+        )
+    )
+    for kind, tally in tallies.items():
+        print(
+            _line(
+                kind,
+                tally.clusters,
+                share(tally.found, tally.faults),
+                share(tally.right, tally.faults),
+                bound(tally.accused, tally.clusters),
+                f"{tally.added / tally.clusters:.2f}",
+                f"{tally.seconds / tally.clusters:.2f}",
+            ),
+            flush=True,
+        )
 
 
 def _report(name: str, count: int, rounds: int, tally: Tally) -> None:

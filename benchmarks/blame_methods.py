@@ -55,9 +55,9 @@ class _Rounds:
             wave = tuple(Group(hosts=group) for group in groups)
             samples = self.cluster.measure(wave, self.count)
             self.count += 1
-            return {sample.hosts: sample.value or 0.0 for sample in samples}
+            return {sample.hosts: 100 * sample.worst for sample in samples}
         result = {}
-        shared: dict[int, float] = {}
+        shared: dict[tuple[str, int], float] = {}
         for group in groups:
             numbers = [int(host[1:]) for host in group]
             ring = [*pairwise(numbers), (numbers[-1], numbers[0])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 from tests.factories.judging import gpu_inventory, judged
@@ -18,12 +18,10 @@ from tests.factories.simulated_cluster import (
     slow_nodes,
     slow_rail,
 )
+from tests.factories.simulated_runs import REPEATS, records_of
 from tests.factories.verdicts import FLOOR, GPU, hosts, hosts_record, plan, record, step, table
 
-from accept.core.checks import REGISTRY
-from accept.core.groups import Wave, waves
-from accept.core.judge.remeasure import waves_again
-from accept.core.judge.robust_stats import MOST_REPEATS
+from accept.core.groups import Wave
 from accept.core.model import Fact, GroupKind, Plan, Record, Step, Verdict
 
 COUNT = 64
@@ -33,7 +31,7 @@ _RANKS, _USUAL, _NOISE, _SEED = 8, 480.0, 0.01, 7
 _CHECKS = ("all-reduce", "alltoall")
 _EACH = step("all-reduce", "each", number=20, checks=_CHECKS)
 _ALL = step("all-reduce", "all", number=30, checks=_CHECKS)
-_PAIRS = step("all-reduce", "pairs", rounds=5, number=40, checks=_CHECKS, repeats=MOST_REPEATS)
+_PAIRS = step("all-reduce", "pairs", rounds=5, number=40, checks=_CHECKS, repeats=REPEATS)
 _RAILS = step("all-reduce", "rails", number=50)
 
 
@@ -77,18 +75,13 @@ def case(name: str, *, again: bool = True) -> Case:
     names = hosts(COUNT)
     records = [hosts_record(names), *(replace(r, ranks=_RANKS) for r in listed)]
     for of in steps:
-        own: list[Record] = []
-        todo = waves(of.groups, names, rounds=of.rounds, seed=_SEED, ranks=_RANKS)
-        while todo:
-            for wave in todo:
-                own += _measured(of, wave, 1 + max((r.wave for r in own), default=-1), name, chance)
-            todo = waves_again(planned, of, own, names, {}, checks=REGISTRY) if again else ()
-        records += own
+        measure = partial(_measured, of, name, chance)
+        records += records_of(planned, of, names, measure, ranks=_RANKS, again=again)
     return Case(plan=planned, records=tuple(records), verdict=judged(planned, *records))
 
 
 def _measured(
-    of: Step, wave: Wave, number: int, name: str, chance: random.Random
+    of: Step, name: str, chance: random.Random, wave: Wave, number: int
 ) -> Iterator[Record]:
     """Yield the records of a wave: each group is as slow as the slowest pair of its ring."""
     for index, group in enumerate(wave):

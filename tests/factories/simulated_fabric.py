@@ -8,19 +8,20 @@ as NVLS does on Hopper (https://github.com/NVIDIA/nccl-tests/issues/153).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 
 from tests.factories.judging import judged
+from tests.factories.simulated_runs import records_of
 from tests.factories.verdicts import gpus, hosts, hosts_record, inventory_of, record
 
 from accept.config import load_machine
 from accept.core.checks import REGISTRY
 from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_NICS
-from accept.core.groups import Group, Wave, waves
+from accept.core.groups import Group, Wave
 from accept.core.judge import is_open
-from accept.core.judge.remeasure import waves_again
 from accept.core.model import Fact, Metric, Placement, Plan, Record, Step, Verdict
 from accept.core.table import planned_sizes
 from accept.plan.resolve import Options, resolve
@@ -134,27 +135,20 @@ def run(fabric: Fabric, *, again: bool = True) -> Verdict:
         needless = again and step.if_open and not is_open(planned, step, records, checks=REGISTRY)
         if step is inventory or needless or step.groups == fabric.without:
             continue
-        own: list[Record] = []
-        todo: Sequence[Wave] = waves(
-            step.groups, fabric.hosts, rounds=step.rounds, seed=planned.seed, ranks=fabric.ranks
-        )
-        while todo:
-            for wave in todo:
-                number = 1 + max((r.wave for r in own), default=-1)
-                own += [
-                    _record(fabric, step, group, number, index, chance)
-                    for index, group in enumerate(wave)
-                ]
-            todo = (
-                waves_again(planned, step, own, fabric.hosts, {}, checks=REGISTRY) if again else ()
-            )
-        records += own
+        measure = partial(_records, fabric, step, chance)
+        records += records_of(planned, step, fabric.hosts, measure, ranks=fabric.ranks, again=again)
     return judged(planned, *records)
 
 
 def _inventory(fabric: Fabric, step: Step, host: str, number: int) -> Record:
     fact = inventory_of(host, gpus=gpus(host, fabric.ranks), pciNvidia=fabric.ranks, domain="rack")
     return record(step, [host], facts=(fact,), number=number, ranks=fabric.ranks)
+
+
+def _records(
+    fabric: Fabric, step: Step, chance: random.Random, wave: Wave, number: int
+) -> list[Record]:
+    return [_record(fabric, step, group, number, index, chance) for index, group in enumerate(wave)]
 
 
 def _record(

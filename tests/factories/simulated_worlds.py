@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -12,7 +12,6 @@ from tests.factories.simulated_cluster import (
     Effect,
     Fault,
     Law,
-    Outcome,
     bad_pairs,
     border,
     collisions,
@@ -20,14 +19,19 @@ from tests.factories.simulated_cluster import (
     disturbed,
     fixed_gpus,
     leaf,
+    only,
+    shared_nic,
     slow_gpus,
+    slow_link,
     slow_nodes,
     slow_rail,
 )
+from tests.factories.simulated_runs import SimulatedRun
 
-from accept.core.judge.blame import Blamed
-from accept.core.model import SuspectKind
+from accept.core.groups import pair_rounds
+from accept.core.model import GroupKind, Suspect, SuspectKind
 
+_FOUR = ("all-reduce", "all-gather", "reduce-scatter", "alltoall")
 #: The local rank with a fault.
 _GPU = 3
 #: Three slow nodes of so few make more than half of the pairs slow.
@@ -59,14 +63,21 @@ class Score(NamedTuple):
     network: bool
 
 
-def score(cluster: Cluster, outcome: Outcome) -> Score:
+def named(suspects: Iterable[Suspect], *kinds: SuspectKind) -> set[int]:
+    """Return the hosts that are accused as one of these kinds (none given: a host or its part)."""
+    kinds = kinds or _HOST_KINDS
+    return {int(host[1:]) for one in suspects if one.kind in kinds for host in one.hosts}
+
+
+def score(cluster: Cluster, run: SimulatedRun) -> Score:
     """Compare the suspects with those of an ideal judge.
 
     All pairs of a bad host are bad on either side of a group, so good and bad pairs are equally
     likely with the host inside and outside: it may be missing from the group.
     """
-    blamed, nodes, bad = outcome.blamed, outcome.named(), cluster.bad
-    found, right = len(nodes & bad), len(outcome.named(SuspectKind.NODE) & bad)
+    blamed, bad = run.verdict.suspects, cluster.bad
+    nodes = named(blamed)
+    found, right = len(nodes & bad), len(named(blamed, SuspectKind.NODE) & bad)
     true = [one for one in blamed if _is_true(one, cluster)]
     members: set[int] = set()
     owners: set[int] = set()
@@ -75,7 +86,7 @@ def score(cluster: Cluster, outcome: Outcome) -> Score:
         # The larger side of a border is not its group.
         least = min(map(len, fault.members))
         own = {host for side in fault.members if len(side) == least for host in side}
-        hidden = fault.hidden(outcome.measured) if fault.devices else set[int]()
+        hidden = fault.hidden(run.measured) if fault.devices else set[int]()
         visible = own - hidden - bad
         if own and len(visible) <= (SuspectKind.LEAF in fault.kinds or bool(own & bad)):
             # The measurements show no slow host or only one, so naming that host is correct.
@@ -85,7 +96,9 @@ def score(cluster: Cluster, outcome: Outcome) -> Score:
         exact = [one for one in blamed if fault.is_named_by(one, hidden | bad)]
         true += [one for one in exact if one not in true]
         right += bool(exact)
-        if fault.kinds.isdisjoint(_GROUP_KINDS):
+        if SuspectKind.LINK in fault.kinds:
+            found += bool(exact)
+        elif fault.kinds.isdisjoint(_GROUP_KINDS):
             owners |= own
             found += bool(nodes & own)
         else:
@@ -104,7 +117,7 @@ def score(cluster: Cluster, outcome: Outcome) -> Score:
     )
 
 
-def _is_true(one: Blamed, cluster: Cluster) -> bool:
+def _is_true(one: Suspect, cluster: Cluster) -> bool:
     """Return True for a bad node, and for the network of a cluster with random bad pairs."""
     if one.kind in _HOST_KINDS:
         return int(one.hosts[0][1:]) in cluster.bad
@@ -118,6 +131,8 @@ class Draw:
     count: int
     rounds: int
     chance: random.Random
+    #: Seed of the rounds of pairs.
+    schedule: int
 
     def some(self, number: int) -> frozenset[int]:
         """Return distinct hosts."""
@@ -132,10 +147,16 @@ class World:
     text: str
     make: Callable[[Draw], Cluster]
 
-    def cluster(self, count: int, rounds: int, seed: int, *, noise: int = 0) -> Cluster:
-        """Return the cluster with a seed; `noise` gives the same one with other noise."""
+    def cluster(
+        self, count: int, rounds: int, seed: int, *, noise: int = 0, schedule: int = 1
+    ) -> Cluster:
+        """Return the cluster with a seed; `noise` gives the same one with other noise.
+
+        `schedule`: the seed of the rounds in which it is measured.
+        """
         key = f"{self.name}:{count}:{seed}"
-        made = self.make(Draw(count=count, rounds=rounds, chance=random.Random(key)))
+        draw = Draw(count=count, rounds=rounds, chance=random.Random(key), schedule=schedule)
+        made = self.make(draw)
         return replace(made, schedule=key, chance=random.Random(f"{key}:{noise}"))
 
 
@@ -209,6 +230,32 @@ def _rail(factor: float) -> _Make:
     return lambda draw: Cluster(count=draw.count, effects=effects, gpus=4, faults=(fault,))
 
 
+def _link(factor: float) -> _Make:
+    """Return a world in which one of the planned pairs is slow or fails."""
+
+    def make(draw: Draw) -> Cluster:
+        names = Cluster(count=draw.count).hosts
+        planned = pair_rounds(names, rounds=draw.rounds, seed=draw.schedule)
+        pair = frozenset(int(host[1:]) for host in draw.chance.choice(planned[0]).hosts)
+        fault = Fault(kinds=frozenset((SuspectKind.LINK,)), members=(pair,))
+        return Cluster(count=draw.count, effects=(slow_link(pair, factor),), faults=(fault,))
+
+    return make
+
+
+def _shared_nic(factor: float) -> _Make:
+    """Return a world in which a GPU without its NIC uses that of another, 6 of 8 take part."""
+    kinds = frozenset((SuspectKind.GPU, SuspectKind.NIC, SuspectKind.NODE))
+
+    def make(draw: Draw) -> Cluster:
+        (host,) = group = draw.some(1)
+        fault = Fault(kinds=kinds, members=(group,), devices=_devices(2, 3))
+        effects = (shared_nic(host, 2, 3, factor),)
+        return Cluster(count=draw.count, effects=effects, gpus=6, faults=(fault,))
+
+    return make
+
+
 def _gpus(factor: float, *numbers: int) -> _Make:
     """Return a world in which some GPUs of a host are slow, in jobs with 4 of 8 GPUs."""
     # The judge does not know which GPUs share a NIC, so their host is right, too.
@@ -277,6 +324,26 @@ def _and(
         )
 
     return more
+
+
+def _collectives(
+    make: _Make,
+    *,
+    check: str = "",
+    gpus: int | None = 0,
+    more: tuple[tuple[GroupKind, int | None], ...] = (),
+) -> _Make:
+    """Return a world in which four collectives are measured, and also `more`.
+
+    Its faults are limited to one of the collectives, or to groups with a number of GPUs.
+    """
+
+    def of_four(draw: Draw) -> Cluster:
+        made = make(draw)
+        effects = tuple(only(effect, check=check, gpus=gpus) for effect in made.effects)
+        return replace(made, effects=effects, checks=_FOUR, more=more)
+
+    return of_four
 
 
 def _pairs(share: float, factor: float) -> _Make:
@@ -433,7 +500,86 @@ _GROUPS = (
         _and(_gpus(0.5, _GPU), pairs=(0.05, 0.7)),
     ),
 )
-WORLDS = (*COMPARED, *_NODES, *_FLAKY, *_HEALTHY, *_GROUPS)
+_ALLTOALL, _EACH = "alltoall", ((GroupKind.EACH, None),)
+#: Four collectives in each log, and faults that show in a part of what is measured.
+_PARTIAL = (
+    World("four", "healthy, 4 collectives", _collectives(_healthy())),
+    World(
+        "four-heavy",
+        "healthy, 4 collectives, single hosts, too; heavy tails",
+        _collectives(_and(_healthy(), law="heavy"), more=_EACH),
+    ),
+    World(
+        "four-noise",
+        "healthy, 4 collectives, single hosts, too; 3 % of noise with heavy tails",
+        _collectives(_and(_healthy(), law="heavy", noise=0.03), more=_EACH),
+    ),
+    World(
+        "singles-node",
+        "a node 15 % slow, also alone, heavy tails",
+        _collectives(_and(_nodes(1, 0.85), law="heavy"), more=_EACH),
+    ),
+    World("four-node", "a node 6 % slow in 4 collectives", _collectives(_nodes(1, 0.94))),
+    World("four-gpu", "a GPU at 70 % in 4 collectives", _collectives(_gpus(0.7, _GPU))),
+    World("four-leaf", "a leaf at 50 % in 4 collectives", _collectives(_leaf(0.5, 4))),
+    World("four-border", "a border at 70 % in 4 collectives", _collectives(_border(0, 0.7))),
+    World("four-often", "a node at 60 %, often", _collectives(_nodes(1, 0.6, often=0.5))),
+    World(
+        "node-alltoall",
+        "a node at 70 % in alltoall only",
+        _collectives(_nodes(1, 0.7), check=_ALLTOALL),
+    ),
+    World(
+        "gpu-alltoall",
+        "a GPU at 60 % in alltoall only",
+        _collectives(_gpus(0.6, _GPU), check=_ALLTOALL),
+    ),
+    World(
+        "leaf-alltoall",
+        "a leaf at 50 % in alltoall only",
+        _collectives(_leaf(0.5, 4), check=_ALLTOALL),
+    ),
+    World(
+        "border-alltoall",
+        "a border at 70 % in alltoall only",
+        _collectives(_border(0, 0.7), check=_ALLTOALL),
+    ),
+    World(
+        "leaf-node", "a leaf at 50 %, a node at 60 %", _collectives(_and(_leaf(0.5, 4), node=0.6))
+    ),
+    World(
+        "border-8",
+        "a border at 60 % with all GPUs only, also measured with 4",
+        _collectives(_border(0, 0.6), gpus=None, more=((GroupKind.PAIRS, 4),)),
+    ),
+    World("nic-shared", "two GPUs at 60 % that share a NIC", _collectives(_shared_nic(0.6))),
+    World("link-dead", "a pair that always fails", _collectives(_link(0.0))),
+    World("link", "a pair at 30 %", _collectives(_link(0.3))),
+)
+WORLDS = (*COMPARED, *_NODES, *_FLAKY, *_HEALTHY, *_GROUPS, *_PARTIAL)
+_OF_KIND = {
+    "healthy": "w0 w8 w9 apart-5 apart-10 apart-15 by-switch two-waves some-gpus same-gpus "
+    "four four-heavy four-noise",
+    "bad pairs": "w3 w4 pairs-1-6 pairs-1-70 pairs-2-6 pairs-5-70 pairs-10-6 pairs-20-6 "
+    "pairs-20-70 pairs-dead collisions pairs-heavy pairs-apart pairs-gpus",
+    "node": "w1 w2 node-3 node-15 node-50 node-dead two-nodes tenth node-heavy node-switch "
+    "node-noise node-wave node-apart node-gpus four-node singles-node",
+    "node beside bad pairs": "w5 node-pairs-70 node-pairs-6 bad-node-pairs node-collisions",
+    "node at times": "w6 often-pairs four-often",
+    "GPU": "gpu gpu-pairs four-gpu",
+    "NIC": "nic nic-shared",
+    "rail": "rail rail-same rail-pairs",
+    "leaf": "leaf leaf-two leaf-same leaf-pairs leaf-all four-leaf",
+    "border or switch": "w7 border-10 border-50 border-80 switch border-pairs four-border",
+    "link": "link link-dead",
+    "in one collective": "node-alltoall gpu-alltoall leaf-alltoall border-alltoall",
+    "two parts": "border-node leaf-node border-8",
+}
+#: The worlds by kind of fault; each is in one.
+KINDS = {
+    kind: tuple(world for world in WORLDS if world.name in names.split())
+    for kind, names in _OF_KIND.items()
+}
 #: Faults of all kinds, with and without random bad pairs and under all laws of noise.
 MIXED = World("mixed", "any fault", _mixed)
 BY_NAME = {world.name: world for world in (*WORLDS, MIXED)}

@@ -11,14 +11,14 @@ from statistics import median
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.factories.simulated_cluster import judged
 
 from accept.core.causes import Cause
 from accept.core.groups import pair_rounds
 from accept.core.judge.blame import Attribution, attribute
 from accept.core.judge.outliers import Sample, outliers
-from accept.core.judge.pairs import Event, Measurement
+from accept.core.judge.pairs import Event, Measurement, Population, events
 from accept.core.judge.robust_stats import rounds_for, spread
+from accept.core.judge.topology import find_blocks, near_and_far
 
 NOISE = 0.01
 
@@ -55,7 +55,9 @@ def shown(
     bound: float | None = None,
     places: Mapping[str, str] | None = None,
 ) -> Attribution:
-    return judged(measurements, NOISE, bound=bound, places=places)[0]
+    population = Population(measurements=tuple(measurements), noise=NOISE, bound=bound)
+    blocks = find_blocks([population], places or {})
+    return attribute(events(near_and_far(population, blocks)), places=places)
 
 
 def named(measurements: Sequence[Measurement], bound: float | None = None) -> set[str]:
