@@ -17,6 +17,7 @@ from accept.commands import judge
 from accept.core.model import Suspect, SuspectKind, Verdict
 
 ROW = re.compile(r" +\d+ +\d+ +[a-z]+ ")
+_DEVICE = re.compile(r" on (\S+) device +\d+ \[0000:(\w\w):00\]")
 #: PCI addresses of the GPUs of each node, in their order.
 BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
 NODE = "cnode3-{:03d}".format
@@ -64,13 +65,90 @@ def node(host: str, share: float) -> Change:
 
 def gpu(host: str, number: int, share: float) -> Change:
     """Make all tables slow in which one GPU of a node took part."""
-    bus = f"[0000:{BUSES[number]}:00]"
     return lambda _, text: slowed(
-        text,
-        lambda devices: (
-            share if any(f" on {host} " in line and bus in line for line in devices) else 1.0
-        ),
+        text, lambda devices: share if (host, number) in _used(devices) else 1.0
     )
+
+
+def _used(devices: Sequence[str]) -> set[tuple[str, int]]:
+    """Return the nodes and GPUs of the lines of a table's devices."""
+    found = (_DEVICE.search(line) for line in devices)
+    return {(one[1], BUSES.index(one[2])) for one in found if one}
+
+
+def nic(host: str, numbers: Collection[int], share: float) -> Change:
+    """Make all tables over several nodes slow in which one of some GPUs of a node took part."""
+
+    def speed(devices: Sequence[str]) -> float:
+        used = _used(devices)
+        hit = any((host, number) in used for number in numbers)
+        return share if hit and len({name for name, _ in used}) > 1 else 1.0
+
+    return lambda _, text: slowed(text, speed)
+
+
+def rail(number: int, share: float) -> Change:
+    """Make all tables over several nodes slow in which a GPU with this number took part."""
+
+    def speed(devices: Sequence[str]) -> float:
+        used = _used(devices)
+        hit = any(gpu == number for _, gpu in used)
+        return share if hit and len({name for name, _ in used}) > 1 else 1.0
+
+    return lambda _, text: slowed(text, speed)
+
+
+def border(group: Collection[str], share: float) -> Change:
+    """Make all tables slow with nodes on both sides of a border."""
+
+    def speed(devices: Sequence[str]) -> float:
+        return share if len({name in group for name, _ in _used(devices)}) > 1 else 1.0
+
+    return lambda _, text: slowed(text, speed)
+
+
+def leaf(group: Collection[str], number: int, share: float) -> Change:
+    """Make all tables slow in which data leaves a group of nodes through one GPU."""
+
+    def speed(devices: Sequence[str]) -> float:
+        used = _used(devices)
+        inside = any((name, number) in used for name in group)
+        return share if inside and any(name not in group for name, _ in used) else 1.0
+
+    return lambda _, text: slowed(text, speed)
+
+
+def dead(pair: Pair) -> Change:
+    """Cut the logs of a pair of nodes before their results."""
+
+    def change(name: str, text: str) -> str:
+        return text[:900] if all(host in name for host in pair) else text
+
+    return change
+
+
+def dealt(logs: Path, chance: random.Random, *changes: Change) -> Change:
+    """Give each pair the results of another one with as many GPUs, after some changes."""
+    texts = {path.name: path.read_text() for path in sorted(logs.rglob("*_N2_*.log"))}
+    for change in changes:
+        texts = {name: change(name, text) or "" for name, text in texts.items()}
+    source: dict[str, str] = {}
+    for kind in {name.partition("_cnode")[0] for name in texts}:
+        own = [name for name in texts if name.partition("_cnode")[0] == kind]
+        source |= dict(zip(own, chance.sample(own, len(own)), strict=True))
+
+    def deal(name: str, text: str) -> str | None:
+        if name not in source:
+            return None
+        old, new = _hosts(source[name]), _hosts(name)
+        named = texts[source[name]].replace(old[0], "first").replace(old[1], new[1])
+        return named.replace("first", new[0])
+
+    return deal
+
+
+def _hosts(name: str) -> list[str]:
+    return [host for host in HOSTS if host in name]
 
 
 def only(*parts: str) -> Change:
@@ -98,10 +176,22 @@ def named(verdict: Verdict) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """Changes to the healthy logs, and the names of the suspects that they should lead to."""
+    """Changes to the healthy logs, and what they should lead to."""
 
     changes: tuple[Change, ...]
+    #: The names of the suspects that are nodes or their parts.
     injected: frozenset[str] = frozenset()
+    #: The nodes behind a bad part of the network, and the number of a bad rail.
+    group: frozenset[str] = frozenset()
+    rail: str | None = None
+
+    def __add__(self, other: Draw) -> Draw:
+        return Draw(
+            changes=(*self.changes, *other.changes),
+            injected=self.injected | other.injected,
+            group=self.group | other.group,
+            rail=self.rail or other.rail,
+        )
 
 
 def bad_pairs(pairs: Iterable[Pair], share: float) -> Change:
@@ -120,8 +210,26 @@ def _pairs(chance: random.Random, rate: float, hosts: Sequence[str] = HOSTS) -> 
     return chance.sample(pairs, round(rate * len(pairs)))
 
 
-def _bad_pairs(rate: float, share: float) -> Callable[[random.Random], Draw]:
+_Draws = Callable[[random.Random], Draw]
+
+
+def _bad_pairs(rate: float, share: float) -> _Draws:
     return lambda chance: Draw(changes=(bad_pairs(_pairs(chance, rate), share),))
+
+
+def _bad_logs(rate: float, share: float) -> _Draws:
+    """Make each log of several nodes slow with the same probability."""
+
+    def make(chance: random.Random) -> Draw:
+        seed = chance.random()
+
+        def change(name: str, text: str) -> str:
+            hit = "_N1_" not in name and random.Random(f"{seed}:{name}").random() < rate
+            return slowed(text, lambda _: share) if hit else text
+
+        return Draw(changes=(change,))
+
+    return make
 
 
 def _bad_node(chance: random.Random) -> Draw:
@@ -132,7 +240,7 @@ def _bad_node(chance: random.Random) -> Draw:
     return Draw(changes=(bad_pairs(bad, 0.7),), injected=frozenset((host,)))
 
 
-def _slow_gpu(share: float) -> Callable[[random.Random], Draw]:
+def _slow_gpu(share: float) -> _Draws:
     def make(chance: random.Random) -> Draw:
         host, number = chance.choice(HOSTS), chance.randrange(len(BUSES))
         return Draw(changes=(gpu(host, number, share),), injected=frozenset((f"{host}:{number}",)))
@@ -140,9 +248,47 @@ def _slow_gpu(share: float) -> Callable[[random.Random], Draw]:
     return make
 
 
-def _two_slow_nodes(chance: random.Random) -> Draw:
-    hosts = chance.sample(HOSTS, 2)
-    return Draw(changes=tuple(node(host, 0.93) for host in hosts), injected=frozenset(hosts))
+def _slow_nic(chance: random.Random) -> Draw:
+    host, first = chance.choice(HOSTS), 2 * chance.randrange(len(BUSES) // 2)
+    return Draw(changes=(nic(host, (first, first + 1), 0.7),), injected=frozenset((host,)))
+
+
+def _slow_nodes(share: float, count: int = 1) -> _Draws:
+    def make(chance: random.Random) -> Draw:
+        hosts = chance.sample(HOSTS, count)
+        return Draw(changes=tuple(node(host, share) for host in hosts), injected=frozenset(hosts))
+
+    return make
+
+
+def _at_times(chance: random.Random) -> Draw:
+    """Make one node slow in half of its logs."""
+    host, seed = chance.choice(HOSTS), chance.random()
+    slow = node(host, 0.6)
+
+    def change(name: str, text: str) -> str | None:
+        return slow(name, text) if random.Random(f"{seed}:{name}").random() < 0.5 else text
+
+    return Draw(changes=(change,), injected=frozenset((host,)))
+
+
+def _slow_border(chance: random.Random) -> Draw:
+    group = frozenset(chance.sample(HOSTS, 4))
+    return Draw(changes=(border(group, 0.7),), group=group)
+
+
+def _slow_leaf(chance: random.Random) -> Draw:
+    group, number = frozenset(chance.sample(HOSTS, 3)), chance.randrange(len(BUSES))
+    return Draw(changes=(leaf(group, number, 0.6),), group=group)
+
+
+def _slow_rail(chance: random.Random) -> Draw:
+    number = chance.randrange(len(BUSES))
+    return Draw(changes=(rail(number, 0.6),), rail=str(number))
+
+
+def _dead_link(chance: random.Random) -> Draw:
+    return Draw(changes=(dead(chance.choice(list(combinations(HOSTS, 2)))),))
 
 
 def _subset(chance: random.Random) -> Draw:
@@ -151,16 +297,32 @@ def _subset(chance: random.Random) -> Draw:
     return Draw(changes=(lambda _, text: text if chance.random() < kept else None,))
 
 
-WORLDS: dict[str, Callable[[random.Random], Draw]] = {
+def _both(one: _Draws, other: _Draws) -> _Draws:
+    return lambda chance: one(chance) + other(chance)
+
+
+WORLDS: dict[str, _Draws] = {
     **{
         f"{rate:.0%} of pairs at {share:.0%}": _bad_pairs(rate, share)
         for rate in (0.05, 0.1, 0.2)
         for share in (0.7, 0.06)
     },
+    **{f"{rate:.0%} of logs at 60%": _bad_logs(rate, 0.6) for rate in (0.05, 0.1, 0.2)},
     "a node bad in all pairs, 10% of pairs at 70%": _bad_node,
+    **{f"a node at {share:.0%}": _slow_nodes(share) for share in (0.97, 0.93, 0.6, 0.06)},
     "a GPU at 93%": _slow_gpu(0.93),
     "a GPU at 80%": _slow_gpu(0.8),
-    "two nodes at 93%": _two_slow_nodes,
+    "a NIC of two GPUs at 70%": _slow_nic,
+    "two nodes at 93%": _slow_nodes(0.93, 2),
+    "two nodes at 60%": _slow_nodes(0.6, 2),
+    "a node at 60% in half of its logs": _at_times,
+    "a border at 70%": _slow_border,
+    "a leaf at 60%": _slow_leaf,
+    "a rail at 60%": _slow_rail,
+    "a dead link": _dead_link,
+    "a node at 60%, 10% of logs at 60%": _both(_slow_nodes(0.6), _bad_logs(0.1, 0.6)),
+    "a node at 60%, a dead link": _both(_slow_nodes(0.6), _dead_link),
+    "a node at 30%, a leaf at 60%": _both(_slow_nodes(0.3), _slow_leaf),
     "healthy, a random part of the logs": _subset,
 }
 
@@ -176,7 +338,30 @@ def accused(verdict: Verdict) -> list[Suspect]:
     return [suspect for suspect in verdict.suspects if suspect.kind not in other]
 
 
-def innocent(verdict: Verdict, injected: Collection[str]) -> set[str]:
+def found(verdict: Verdict, one: Draw) -> bool:
+    """Return True if all suspects that are or hold a host are those that were injected."""
+    suspects = accused(verdict)
+    nodes = {s.name for s in suspects if not s.of_network}
+    groups = [s for s in suspects if s.kind is not SuspectKind.RAIL and s.of_network]
+    members = {frozenset(side) - one.injected for s in groups for side in (s.hosts, s.others)}
+    rails = {s.device for s in suspects if s.kind is SuspectKind.RAIL}
+    return (
+        nodes == one.injected
+        and (one.group - one.injected in members if one.group else not groups)
+        and rails == ({one.rail} if one.rail else set())
+    )
+
+
+def innocent(verdict: Verdict, one: Draw) -> set[str]:
     """Return the names of suspects without a fault. Without enough logs, a GPU is its node."""
-    guilty = {name.partition(":")[0] for name in injected}
-    return {s.name for s in accused(verdict) if not s.hosts or not guilty.issuperset(s.hosts)}
+    guilty = {name.partition(":")[0] for name in one.injected}
+    return {s.name for s in accused(verdict) if not _is_guilty(s, one, guilty)}
+
+
+def _is_guilty(suspect: Suspect, one: Draw, guilty: Collection[str]) -> bool:
+    if suspect.kind is SuspectKind.RAIL:
+        return suspect.device == one.rail
+    if suspect.of_network:
+        behind = one.group.union(guilty)
+        return any(side and behind.issuperset(side) for side in (suspect.hosts, suspect.others))
+    return set(guilty).issuperset(suspect.hosts)
