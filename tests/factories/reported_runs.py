@@ -134,6 +134,7 @@ def _dressed(planned: Plan, verdict: Verdict, records: Sequence[Record]) -> Run:
         timed.append(replace(made, start=start, began=start + 5, end=end))
     if verdict.machine == GPU.name:
         timed += _devices(verdict, chance, at)
+        planned = replace(planned, steps=(*planned.steps, _GEMM))
     if not any(made.step.startswith("10-inventory") for made in timed):
         timed += [
             replace(made, start=_START, end=_START + 3)
@@ -148,9 +149,11 @@ def _dressed(planned: Plan, verdict: Verdict, records: Sequence[Record]) -> Run:
     return Run(plan=planned, verdict=ends, records=tuple(timed), evidence_hash="ab" * 32)
 
 
+_GEMM = step("gemm", "each", checks=("gemm", "memory"), number=60, params={})
+
+
 def _devices(verdict: Verdict, chance: random.Random, at: float) -> list[Record]:
     """Return figures of each GPU; one GPU is hot and slow, and one reports nothing."""
-    of = step("gemm", "each", checks=("gemm", "memory"), number=60, params={})
     made = []
     for index, host in enumerate(verdict.hosts):
         metrics = []
@@ -179,7 +182,7 @@ def _devices(verdict: Verdict, chance: random.Random, at: float) -> list[Record]
             heat = 84.0 if is_hot else chance.gauss(62, 1)
             load = {"type": "bf16", "C": [50, heat, 70], "MHz": [1700, 1800 - 200 * is_hot, 1900]}
             facts.append(Fact(name="load", check="gemm", host=host, rank=gpu, value=load))
-        one = record(of, (host,), *metrics, number=index, facts=tuple(facts))
+        one = record(_GEMM, (host,), *metrics, number=index, facts=tuple(facts))
         made.append(replace(one, start=at, began=at + 8, end=at + 40))
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 
 from accept.core.checks import REGISTRY
 from accept.core.facts import Inventory, inventories_of
@@ -53,8 +54,8 @@ class DeviceValues:
     check: str
     metric: str
     unit: str
-    #: Host -> local rank -> value.
-    values: Mapping[str, Mapping[int, float]]
+    #: Host and local rank -> value.
+    values: Mapping[tuple[str, int], float]
     median: float
 
 
@@ -138,23 +139,26 @@ class Run:
     @cached_property
     def devices(self) -> tuple[DeviceValues, ...]:
         """Return the rates that each GPU measured by itself."""
-        found: dict[tuple[str, str, str], dict[str, dict[int, float]]] = {}
-        for record in self.records:
-            for metric in record.metrics:
-                check = REGISTRY.get(metric.check)
-                if check is None or not check.devices or metric.rank is None:
-                    continue
-                spec = check.metric(metric.name)
-                if spec is None or spec.unit == "count" or spec.name.endswith(_TAILS):
-                    continue
-                host = metric.host or (record.hosts[0] if len(record.hosts) == 1 else "")
-                by_host = found.setdefault((metric.check, metric.name, metric.unit), {})
-                by_host.setdefault(host, {})[metric.rank] = metric.value
+        rows = (
+            row
+            for check, evidence in self.evidences.items()
+            if (rules := REGISTRY.get(check)) is not None and rules.devices
+            for row in evidence.table
+            if row.rank is not None
+            and (spec := rules.metric(row.metric)) is not None
+            and spec.unit != "count"
+            and not spec.name.endswith(_TAILS)
+        )
+        found: dict[tuple[str, str, str], dict[tuple[str, int], float]] = {}
+        for row in rows:
+            host = row.host or (row.hosts[0] if row.nodes == 1 else "")
+            own = found.setdefault((row.check, row.metric, row.unit), {})
+            own[host, row.rank or 0] = row.value or 0.0
         return tuple(
             DeviceValues(
-                check=check, metric=metric, unit=unit, values=by_host, median=_median(by_host)
+                check=check, metric=metric, unit=unit, values=own, median=median(own.values())
             )
-            for (check, metric, unit), by_host in found.items()
+            for (check, metric, unit), own in found.items()
         )
 
 
@@ -181,11 +185,6 @@ def _normal(
         pairs = (Measurement(sample.hosts, sample.value, sample.cause) for sample in samples)
         return healthy_spread(pairs, noise, bound)
     return spread([s.value for s in samples if s.value is not None and not s.cause], noise)
-
-
-def _median(by_host: Mapping[str, Mapping[int, float]]) -> float:
-    values = sorted(value for own in by_host.values() for value in own.values())
-    return values[len(values) // 2] if values else 0.0
 
 
 def share_of(sample: Sample, normal: Spread | None) -> float | None:

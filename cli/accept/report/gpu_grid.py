@@ -48,7 +48,8 @@ class GpuGrid:
 class _Figure:
     title: str
     subtitle: str
-    tones: Mapping[str, Mapping[int, Tone]]
+    #: Host and local rank -> its color.
+    tones: Mapping[tuple[str, int], Tone]
 
 
 def gpu_grid(run: Run) -> GpuGrid | None:
@@ -57,9 +58,7 @@ def gpu_grid(run: Run) -> GpuGrid | None:
     if not figures:
         return None
     order = [*Tone]
-    ranks = 1 + max(
-        (rank for figure in figures for own in figure.tones.values() for rank in own), default=0
-    )
+    ranks = 1 + max((rank for figure in figures for _, rank in figure.tones), default=0)
     ranks = max(ranks, run.plan.gpus_used or run.plan.machine.gpus or 0)
     cut, ranks = max(0, ranks - _MOST_RANKS), min(ranks, _MOST_RANKS)
     # With one row for each node, the worst come first.
@@ -67,7 +66,7 @@ def gpu_grid(run: Run) -> GpuGrid | None:
     worst = {
         host: max(
             (
-                severity[figure.tones.get(host, {}).get(rank, Tone.MISSING)]
+                severity[figure.tones.get((host, rank), Tone.MISSING)]
                 for figure in figures
                 for rank in range(ranks)
             ),
@@ -98,7 +97,7 @@ def _grid(figure: _Figure, index: int, hosts: list[str], ranks: int) -> Grid:
     corners: dict[Tone, list[tuple[float, float]]] = {}
     for row, host in enumerate(hosts):
         for rank in range(ranks):
-            kind = figure.tones.get(host, {}).get(rank, Tone.MISSING)
+            kind = figure.tones.get((host, rank), Tone.MISSING)
             corner = (left + rank * _CELL, _TOP + (row + 0.5) * _ROW)
             corners.setdefault(kind, []).append(corner)
     return Grid(
@@ -114,10 +113,7 @@ def _rates(run: Run) -> Iterator[_Figure]:
         yield _Figure(
             title=f"{device.check} {device.metric}",
             subtitle=f"{number(device.median)} {device.unit}",
-            tones={
-                host: {rank: _tone_of(value, device.median) for rank, value in own.items()}
-                for host, own in device.values.items()
-            },
+            tones={at: _tone_of(value, device.median) for at, value in device.values.items()},
         )
 
 
@@ -127,28 +123,25 @@ def _tone_of(value: float, median: float) -> Tone:
 
 def _levels(run: Run) -> Iterator[_Figure]:
     """Yield temperature and clock of each GPU while it worked."""
-    found: dict[str, dict[str, dict[int, float]]] = {}
+    found: dict[str, dict[tuple[str, int], float]] = {}
     for record in run.records:
         for fact, load in LOAD.of(record):
             host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
             if fact.rank is not None:
                 for unit, value in load.medians.items():
-                    own = found.setdefault(unit, {}).setdefault(host, {})
-                    own[fact.rank] = max(own.get(fact.rank, value), value)
+                    own = found.setdefault(unit, {})
+                    own[host, fact.rank] = max(own.get((host, fact.rank), value), value)
     for unit, title, limit, direction in _LEVELS:
-        if by_host := found.get(unit):
-            usual = median_of([value for own in by_host.values() for value in own.values()])
+        if levels := found.get(unit):
+            usual = median_of(levels.values())
             yield _Figure(
                 title=title,
                 subtitle=f"{number(usual)} {unit}",
                 tones={
-                    host: {
-                        rank: _level_tone(
-                            (value - usual) * direction, limit * (usual if limit < 1 else 1)
-                        )
-                        for rank, value in own.items()
-                    }
-                    for host, own in by_host.items()
+                    at: _level_tone(
+                        (value - usual) * direction, limit * (usual if limit < 1 else 1)
+                    )
+                    for at, value in levels.items()
                 },
             )
 

@@ -12,7 +12,8 @@ from accept.core.catalog.metrics import BUSBW, TIME
 from accept.core.judge.bounds import bounds_of, covers_nodes
 from accept.core.judge.robust_stats import median_of
 from accept.core.model import Placement, Reference
-from accept.core.text import format_size
+from accept.core.table import Row, Table, rows_of
+from accept.core.text import count, format_size
 from accept.report.data import Run
 from accept.report.svg import area, line, short
 
@@ -42,41 +43,29 @@ class Curve:
 
 def size_curves(run: Run) -> tuple[Curve, ...]:
     """Return a curve for each check, kind of groups and number of nodes with several sizes."""
-    steps = {step.id: step for step in run.plan.steps}
-    found: dict[tuple[str, str, str, int, str], dict[int, list[float]]] = {}
-    hosts_of: dict[tuple[str, str, int], tuple[str, ...]] = {}
-    for record in run.records:
-        step = steps.get(record.step)
-        if step is None or record.local_ranks:
-            continue
-        for metric in record.metrics:
-            if (
-                metric.name in (BUSBW.name, TIME.name)
-                and metric.size
-                and metric.check in run.evidences
-                and metric.placement is not Placement.IN
-                and 0 < metric.value < 1e9
-                and (metric.name == BUSBW.name or metric.check == "latency")
-            ):
-                key = (metric.check, metric.name, step.groups.value, len(record.hosts), metric.unit)
-                hosts_of.setdefault(
-                    (metric.check, step.groups.value, len(record.hosts)), record.hosts
-                )
-                found.setdefault(key, {}).setdefault(metric.size, []).append(metric.value)
     curves = []
-    for (check, name, groups, nodes, unit), by_size in found.items():
-        if len(by_size) > 1:
-            evidence = run.evidences[check]
-            together = evidence.together(hosts_of[check, groups, nodes])
-            own = [
+    for check, evidence in run.evidences.items():
+        name = TIME.name if check == "latency" else BUSBW.name
+        drawn = [e for e in evidence.executions if not e.record.local_ranks]
+        table = Table(tuple(row for e in drawn for row in rows_of(e, check, {name})))
+        kinds = table.where(_is_drawn).by(lambda row: (row.step.groups, row.nodes, row.unit))
+        for (groups, nodes, unit), own in kinds.items():
+            together = evidence.together(own.rows[0].hosts)
+            references = [
                 bound
                 for bound in bounds_of(evidence)
                 if bound.metric == name and covers_nodes(bound, nodes, together=together)
             ]
-            plural = "node" if nodes == 1 else "nodes"
-            title = f"{check}: {groups}, {nodes} {plural}"
-            curves.append(_curve(title, unit, by_size, own))
+            values = {size: rows.values for size, rows in own.by(lambda row: row.size or 0).items()}
+            if len(values) > 1:
+                title = f"{check}: {groups}, {count(nodes, 'node')}"
+                curves.append(_curve(title, unit, values, references))
     return tuple(curves[:_MOST])
+
+
+def _is_drawn(row: Row) -> bool:
+    out_of_place = row.placement is not Placement.IN
+    return bool(row.size) and row.is_plausible and (row.value or 0.0) > 0 and out_of_place
 
 
 def _curve(

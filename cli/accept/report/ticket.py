@@ -291,7 +291,7 @@ class _Writer:
         rows = [
             (f"{one.check} {one.metric}", f"{one.median:.4g} {one.unit}", values)
             for one in self.run.devices
-            if (values := one.values.get(self.node or ""))
+            if (values := {rank: v for (host, rank), v in one.values.items() if host == self.node})
         ]
         if rows:
             yield from ("", "| check | median of all GPUs | GPUs of the node |", "|---|---|---|")
