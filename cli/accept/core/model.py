@@ -363,7 +363,7 @@ def _of_text(injected: str) -> dict[str, object]:
     return {"fault": fault, "host": host, "rank": decimal(rank)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
     """One measured number of one check."""
 

@@ -86,10 +86,18 @@ def judge_devices(
     `noise`: noise of healthy devices, if it is larger than that of the machine. `more`: problems
     that the check itself found.
     """
-    devices = [one for e in evidence.executions for one in _devices(e, evidence.check)]
-    names = {name for _, values in devices for name in values}
-    required = {*measured.needed, *measured.wrong, *names.intersection(measured.others)}
-    required |= names.intersection((*measured.rates, *measured.uneven))
+    judged = {
+        *measured.rates,
+        *measured.wrong,
+        *measured.others,
+        *measured.needed,
+        *measured.uneven,
+    }
+    devices = [one for e in evidence.executions for one in _devices(e, evidence.check, judged)]
+    names = {metric.name for record in evidence.records for metric in record.metrics}
+    found = {name for _, values in devices for name in values}
+    required = {*measured.needed, *measured.wrong, *found.intersection(measured.others)}
+    required |= found.intersection((*measured.rates, *measured.uneven))
     incomplete = list(_incomplete(evidence, measured, devices, required))
     problems = [*more, *_wrong(devices, measured), *_unexplained(evidence, incomplete, names)]
     problems += limited_clocks(devices, evidence.check)
@@ -123,12 +131,12 @@ def judge_devices(
 # Measurements of each device
 
 
-def _devices(execution: Execution, check: str) -> Iterator[Device]:
+def _devices(execution: Execution, check: str, names: Collection[str]) -> Iterator[Device]:
     """Yield every rank that the execution should have, even if it measured nothing."""
     record = execution.record
     gpus: dict[int, str | None] = {}
     values: dict[int, dict[str, Row]] = {rank: {} for rank in range(min(record.ranks, _MAX_RANKS))}
-    for row in rows_of(execution, check):
+    for row in rows_of(execution, check, names):
         if row.rank is not None and row.rank in values:
             gpus[row.rank] = row.gpu or gpus.get(row.rank)
             if _is_plausible(row):

@@ -10,16 +10,18 @@ from accept.core.judge import bounds
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.model import MeasuredRange
-from accept.core.table import BANDWIDTH, LATENCY, Table
+from accept.core.table import BANDWIDTH, LATENCY, Table, rows_of
 
 
 def ranges(evidence: Evidence) -> Iterator[MeasuredRange]:
     """Yield the figures of a check: each kind of groups at the largest size, and each device."""
     names = {metric.name for record in evidence.records for metric in record.metrics}
     measure = next((m for m in (BANDWIDTH, LATENCY) if m.metric in names), None)
-    table = evidence.results(measure) if measure else evidence.table
-    for own in table.by(lambda row: row.step.id).values():
-        yield from _of_groups(evidence, own) if measure else _of_devices(evidence, own)
+    if measure is not None:
+        for own in evidence.results(measure).by(lambda row: row.step.id).values():
+            yield from _of_groups(evidence, own)
+    else:
+        yield from _of_devices(evidence)
 
 
 def _of_groups(evidence: Evidence, results: Table) -> Iterator[MeasuredRange]:
@@ -45,21 +47,21 @@ def _of_groups(evidence: Evidence, results: Table) -> Iterator[MeasuredRange]:
         )
 
 
-def _of_devices(evidence: Evidence, table: Table) -> Iterator[MeasuredRange]:
+def _of_devices(evidence: Evidence) -> Iterator[MeasuredRange]:
     """Yield the metrics of devices that have a bound."""
     bounded = {bound.metric for bound in bounds.bounds_of(evidence) if bound.lower is not None}
-    known = table.where(lambda row: row.metric in bounded and row.size is None and row.is_plausible)
-    part = replace(evidence, records=table.records)
-    for (name, unit), own in known.by(lambda row: (row.metric, row.unit)).items():
-        worst = min(own, key=lambda row: (row.value or 0.0, row.device))
+    rows = (row for e in evidence.executions for row in rows_of(e, evidence.check, bounded))
+    known = Table(tuple(row for row in rows if row.size is None and row.is_plausible))
+    for own in known.by(lambda row: (row.step.id, row.metric, row.unit)).values():
+        worst, part = own.worst, replace(evidence, records=own.records)
         yield MeasuredRange(
             check=evidence.check,
-            metric=name,
-            unit=unit,
+            metric=worst.metric,
+            unit=worst.unit,
             nodes=1,
             values=len(own),
             worst=worst.value or 0.0,
             worst_at=worst.device,
             median=own.median,
-            bound=bounds.tightest_bound(part, 1, name),
+            bound=bounds.tightest_bound(part, 1, worst.metric),
         )
