@@ -32,15 +32,24 @@ _PORT = (
     "port_rcv_remote_physical_errors",
     "port_rcv_switch_relay_errors",
     "port_xmit_discards",
+    "port_xmit_packets",
+    "port_rcv_packets",
 )
-#: Counters in `ports/N/hw_counters`, if the driver has them.
+#: Counters in `ports/N/hw_counters`, if the driver has them: of mlx5, and the last three of bnxt_re
+#: (drivers/infiniband/hw of the Linux kernel).
 _HARDWARE = (
     "out_of_sequence",
     "packet_seq_err",
     "local_ack_timeout_err",
     "rnr_nak_retry_err",
     "implied_nak_seq_err",
+    "roce_adp_retrans",
+    "np_cnp_sent",
+    "rp_cnp_handled",
     "rx_icrc_encapsulated",
+    "oos_drop_count",
+    "seq_err_naks_rcvd",
+    "to_retransmits",
 )
 #: Counters in `statistics`.
 _INTERFACE = (

@@ -10,7 +10,7 @@ from tests.factories.verdicts import CPU, hosts, hosts_record, plan, record, ste
 from accept.core.checks import REGISTRY
 from accept.core.health_readings import Change, Device, DeviceKind, Log, Reading
 from accept.core.judge import judge
-from accept.core.model import CheckVerdict, Fact, PlannedMachine, Verdict
+from accept.core.model import CheckVerdict, Fact, PlannedMachine, Step, Verdict
 from accept.core.serde import dump
 
 HEALTH = step("health", "each", number=10, params={})
@@ -40,10 +40,11 @@ def run_of(
     first: Reading | dict[str, Any] | None = None,
     others: dict[str, Reading] | None = None,
     sweeps: tuple[int, ...] = (1, 2, 3),
+    later: tuple[Step, ...] = (LATER,),
 ) -> Verdict:
-    """Return the verdict on a run of two steps; each change belongs to a host and a sweep.
+    """Return the verdict on a run; each change belongs to a host and a sweep.
 
-    All hosts have the `first` reading, except those in `others`.
+    All hosts have the `first` reading, except those in `others`. The steps `later` follow `health`.
     """
     names = hosts(count)
     whole = first or reading(gpus=machine.gpus or 0)
@@ -60,10 +61,9 @@ def run_of(
             name="health", check="health", host=name, value=dump((others or {}).get(name, whole))
         )
         records.append(record(HEALTH, (name,), number=index, facts=(fact,)))
-    records.append(record(LATER, names))
-    return judge(
-        plan(HEALTH, LATER, machine=machine, nodes=count), records, checks=REGISTRY, attempt="one"
-    )
+    records += [record(one, names) for one in later]
+    planned = plan(HEALTH, *later, machine=machine, nodes=count)
+    return judge(planned, records, checks=REGISTRY, attempt="one")
 
 
 def health_of(verdict: Verdict) -> CheckVerdict:

@@ -46,6 +46,19 @@ _LOST_WHEN_HIGHER = (
     "recovery-action",
     "sram-threshold",
 )
+#: Counters of an RDMA port for packets that it sent again, and for those that it received out of
+#: sequence. A lost packet counts at both ends. Drivers mlx5 and bnxt_re of the Linux kernel; those
+#: of congestion control (CNP) are not among them.
+_SENT_AGAIN = (
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "implied_nak_seq_err",
+    "seq_err_naks_rcvd",
+    "to_retransmits",
+)
+_OUT_OF_SEQUENCE = ("out_of_sequence", "oos_drop_count")
+#: Counters of the packets of a port. They are compared only with the counters above.
+_SENT, _RECEIVED = "port_xmit_packets", "port_rcv_packets"
 #: Levels that describe the state of a GPU when something happened to it, with their units. They
 #: never lead to a finding themselves.
 STATE = {
@@ -266,6 +279,16 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Hold the packets of an RDMA port between two readings, and those that were lost."""
+
+    sent: int = 0
+    received: int = 0
+    sent_again: int = 0
+    out_of_sequence: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Change:
     """Hold the changes on one host between two readings. Devices are keyed by their titles."""
 
@@ -275,6 +298,8 @@ class Change:
     seconds: float = 0.0
     #: Growth of each counter of each device.
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: RDMA ports that sent packets again or received them out of sequence.
+    losses: dict[str, Loss] = field(default_factory=dict)
     #: For each level of each device: (former or possible value, current value).
     levels: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)
     #: Errors that the driver did not report for a GPU in the earlier reading.
@@ -357,6 +382,7 @@ def change(
     new_devices = dict(_matched(before, after))
     growth: dict[str, dict[str, int]] = {}
     levels: dict[str, dict[str, tuple[float, ...]]] = {}
+    lost: dict[str, Loss] = {}
     reset, gone = [], []
     for old in before.devices:
         new = new_devices.get(old.title)
@@ -366,7 +392,9 @@ def change(
         if not (old.levels.get("active", 1) or new.levels.get("active", 1)):
             # A link that nobody uses may come and go.
             continue
-        for name in sorted({*old.counters, *new.counters}):
+        if new.kind is DeviceKind.RDMA and (loss := _loss(before, old, after, new)):
+            lost[old.title] = loss
+        for name in sorted({*old.counters, *new.counters} - {_SENT, _RECEIVED}):
             old_count, new_count = before.count(old, name), after.count(new, name)
             if old_count is None or new_count is None:
                 continue
@@ -396,6 +424,7 @@ def change(
         since=since,
         seconds=seconds,
         counters=counters,
+        losses=_bounded(lost),
         levels=_bounded(levels),
         errors=_bounded(errors),
         rates={title: rate for title, rate in rates.items() if title in changed},
@@ -406,7 +435,8 @@ def change(
         events=events[:MOST],
         unread=unread[:MOST],
         cut=sum(
-            max(0, len(entries) - MOST) for entries in (growth, levels, errors, reset, gone, events)
+            max(0, len(entries) - MOST)
+            for entries in (growth, lost, levels, errors, reset, gone, events)
         ),
     )
 
@@ -442,6 +472,31 @@ def _new_errors(
     for device in after.devices:
         if device.title not in matched:
             yield device.title, device.errors
+
+
+def _loss(before: Reading, old: Device, after: Reading, new: Device) -> Loss | None:
+    """Return the packets of a port, and those that were lost; None: none, or not readable."""
+
+    def grown(*names: str) -> int:
+        counts = ((before.count(old, name), after.count(new, name)) for name in names)
+        return sum(max(0, now - was) for was, now in counts if was is not None and now is not None)
+
+    loss = Loss(
+        sent=grown(_SENT),
+        received=grown(_RECEIVED),
+        sent_again=grown(*_SENT_AGAIN),
+        out_of_sequence=grown(*_OUT_OF_SEQUENCE),
+    )
+    return loss if loss.sent_again or loss.out_of_sequence else None
+
+
+def counts_losses(reading: Reading, port: Device) -> bool:
+    """Return True if a port has counters of lost packets, and of packets."""
+    counted = [
+        any(reading.count(port, name) is not None for name in names)
+        for names in ((*_SENT_AGAIN, *_OUT_OF_SEQUENCE), (_SENT, _RECEIVED))
+    ]
+    return port.kind is DeviceKind.RDMA and all(counted)
 
 
 def _bounded(entries: dict[str, T]) -> dict[str, T]:

@@ -26,7 +26,7 @@ from accept.core.health_readings import (
     Unread,
     reading_of,
 )
-from accept.core.judge import completeness, health, health_at_start
+from accept.core.judge import completeness, health, health_at_start, packet_loss
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.health import Limits
 from accept.core.judge.summary import params_of, verdict_of
@@ -57,6 +57,11 @@ class Params(CheckParams, Limits):
     bit_error_ratio: float = param(1e-12, "tolerated errors of a port, per bit")
     # The standard deviation of a count of 10 is about 3, so smaller counts give no usable rate.
     few: int = param(10, "errors of a port in one step that are too few for a rate")
+    # A tenth of the loss at which RoCE nearly stops: its relative throughput drops to nearly zero
+    # above 1 % with go-back-N (Wang et al., ICCCN 2019, doi 10.1109/ICCCN.2019.8846946).
+    packet_loss: float = param(
+        0.001, "lost packets of an RDMA port, as a share of its packets in a step, tolerated"
+    )
     # Shorter slowdowns are below the noise of a measurement. DCGM failed GPUs for 0.0 s
     # (NVIDIA/DCGM issue 242).
     limited_share: float = param(
@@ -110,6 +115,8 @@ def judge(evidence: Evidence) -> Judged:
         *health_at_start.problems(readings, machine, limits, one_kind=one_kind),
         *(problem for change in changes for problem in health.problems(change, limits)),
     ]
+    lossy, losses = packet_loss.examine(changes, readings, limits.packet_loss)
+    problems += lossy
     findings = completeness.step_findings(evidence)
     findings += completeness.problem_findings(evidence, more=problems)
     findings += [*_unread(evidence, readings, changes), *_missing_sweeps(evidence)]
@@ -117,6 +124,8 @@ def judge(evidence: Evidence) -> Judged:
         text = f"before the run: no active NVLink on {titles} of {host}, but on other GPUs; add "
         text += "nvlink.links to your machine file"
         findings.append(_finding(State.INCONCLUSIVE, text, Cause.NVLINK_DOWN, (host,)))
+    for text in losses:
+        findings.append(_finding(State.INCONCLUSIVE, text, Cause.NIC_ERRORS))
     notes = list(health_at_start.notes(readings, machine))
     notes += [note for change in changes for note in health.notes(change, limits)]
     findings += [_finding(State.PASS, note, None) for note in notes[:_MAX_NOTES]]

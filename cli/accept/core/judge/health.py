@@ -34,6 +34,8 @@ class Limits:
     bit_error_ratio: float
     #: A port may count this many errors at any rate.
     few: int
+    #: Lost packets of an RDMA port, as a share of its packets in a step, 0 to 1.
+    packet_loss: float
     #: Share of the time of a step, 0 to 1.
     limited_share: float
     #: Corrected memory errors of a GPU between two readings.
@@ -156,6 +158,8 @@ class Sweep(NamedTuple):
     change: Change
     #: True for the changes over the full run, of counters that accuse nothing.
     total: bool
+    #: The step since the last sweep; None if there was none, or several.
+    step: Step | None = None
 
 
 def changes_of(answers: Sequence[Record], steps: Sequence[Step]) -> Iterator[Sweep]:
@@ -165,16 +169,19 @@ def changes_of(answers: Sequence[Record], steps: Sequence[Step]) -> Iterator[Swe
             for fact, change in kind.of(record):
                 if fact.host:
                     total = kind is HEALTH_TOTAL
-                    when = "over the run" if total else _when(steps, change.since, record.wave)
-                    yield Sweep(fact.host, when, change, total)
+                    # Step n runs between sweeps n and n + 1.
+                    between = steps[max(0, change.since - 1) : max(0, record.wave - 1)]
+                    when = "over the run" if total else _when(between)
+                    step = between[0] if len(between) == 1 and not total else None
+                    yield Sweep(fact.host, when, change, total, step)
 
 
-def _when(steps: Sequence[Step], since: int, number: int) -> str:
-    """Return the steps between two sweeps: step n runs between sweeps n and n + 1."""
-    names = [step.id for step in steps[max(0, since - 1) : max(0, number - 1)]]
-    if not names:
+def _when(steps: Sequence[Step]) -> str:
+    """Return the names of the steps between two sweeps."""
+    if not steps:
         return "before the first step"
-    return f"during {names[0]}" if len(names) == 1 else f"between {names[0]} and {names[-1]}"
+    first, last = steps[0].id, steps[-1].id
+    return f"during {first}" if len(steps) == 1 else f"between {first} and {last}"
 
 
 # Problems and notes

@@ -1,0 +1,250 @@
+"""Lost packets of RDMA ports, from the files of the kernel to the verdict.
+
+Each host has a folder like `/sys` with the counters of mlx5. A step adds the packets of its waves:
+a lost packet is sent again by its sender, and its receiver gets the next ones out of sequence.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.factories import verdicts
+from tests.factories.health_runs import health_of, run_of
+from tests.factories.paths import PROGRAMS
+
+from accept.core import record_protocol
+from accept.core.groups import waves
+from accept.core.health_readings import Change, Device, DeviceKind, Reading, change, reading_of
+from accept.core.judge.health import WATCHED
+from accept.core.model import GroupKind, State, Verdict
+
+PORTS = ("mlx5_0/1", "mlx5_1/1")
+PACKETS = 1_000_000
+#: Packets that arrive after a lost one until it is sent again; each counts at the receiver.
+AFTER = 20
+BAD = ("h3", "mlx5_1/1")
+MACHINE = verdicts.GPU
+READ = (
+    "out_of_sequence", "packet_seq_err", "np_cnp_sent", "port_xmit_packets", "port_rcv_packets",
+)  # fmt: skip
+
+_Port = tuple[str, str]
+#: (sender, receiver) -> the share of its packets that is lost.
+Loss = Callable[[_Port, _Port], float]
+
+
+def lossy(*, sent: float = 0.0, received: float = 0.0, bad: _Port = BAD) -> Loss:
+    return lambda a, b: sent * (a == bad) + received * (b == bad)
+
+
+@dataclass
+class World:
+    """The counters of all ports."""
+
+    hosts: tuple[str, ...]
+    loss: Loss
+    ports: tuple[str, ...] = PORTS
+    #: Packets out of sequence for each packet that took another path.
+    reordered: Loss = lambda a, b: 0.0
+    counters: dict[_Port, dict[str, int]] = field(default_factory=dict)
+
+    def run(self, kind: str, rounds: int, seed: int = 1) -> None:
+        """Send the packets of all waves of a step around a ring in each group."""
+        for wave in waves(GroupKind(kind), self.hosts, rounds=rounds, seed=seed):
+            for group in wave:
+                ring = zip(group.hosts, (*group.hosts[1:], group.hosts[0]), strict=True)
+                for a, b in ring if len(group.hosts) > 1 else ():
+                    for port in self.ports:
+                        self._send((a, port), (b, port))
+
+    def _send(self, a: _Port, b: _Port) -> None:
+        lost = int(PACKETS * self.loss(a, b))
+        other = int(PACKETS * self.reordered(a, b))
+        self._add(a, port_xmit_packets=PACKETS, packet_seq_err=lost, np_cnp_sent=PACKETS // 50)
+        self._add(b, port_rcv_packets=PACKETS, out_of_sequence=lost * AFTER + other)
+
+    def _add(self, port: _Port, **grown: int) -> None:
+        own = self.counters.setdefault(port, dict.fromkeys(READ, 0))
+        for name, number in grown.items():
+            own[name] += number
+
+    def readings(self) -> dict[str, Reading]:
+        """Return the readings of all hosts, without files."""
+        return {
+            host: Reading(
+                boot="b",
+                uptime=9.0,
+                whole=True,
+                read={"rdma": READ},
+                devices=tuple(
+                    Device(
+                        kind=DeviceKind.RDMA,
+                        name=port,
+                        counters=dict(self.counters.get((host, port), {})),
+                        levels={"active": 1.0, "rate": 400.0},
+                    )
+                    for port in self.ports
+                ),
+            )
+            for host in self.hosts
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write the counters like the kernel."""
+        for host in self.hosts:
+            for name in self.ports:
+                device, _, number = name.partition("/")
+                port = folder / host / "sys/class/infiniband" / device / "ports" / number
+                own = self.counters.get((host, name), dict.fromkeys(READ, 0))
+                for counter, value in own.items():
+                    kind = "counters" if counter.startswith("port_") else "hw_counters"
+                    (port / kind).mkdir(parents=True, exist_ok=True)
+                    (port / kind / counter).write_text(f"{value}\n")
+                (port / "state").write_text("4: ACTIVE\n")
+                (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
+
+
+def read(folder: Path, host: str) -> Reading:
+    """Read a host with the program that hosts run."""
+    command = [sys.executable, PROGRAMS / "health.py", "--quiet", "--root", folder / host]
+    ran = subprocess.run(command, capture_output=True, check=True)
+    return reading_of(record_protocol.parse([ran.stdout], "health").facts)
+
+
+STEPS = (
+    verdicts.step("script", "all", number=20, params={"name": "load"}),
+    verdicts.step("script", "pairs", number=30, rounds=4, params={"name": "load"}),
+)
+
+
+def judged(
+    world: World,
+    rounds: int,
+    seed: int = 1,
+    look: Callable[[], dict[str, Reading]] | None = None,
+    pause: str = "",
+) -> Verdict:
+    """Return the verdict on a run of an `all` step and of rounds of pairs.
+
+    The step of the kind `pause` sends nothing.
+    """
+    look = look or world.readings
+    first = before = look()
+    changes: list[tuple[str, int, Change]] = []
+    for number, (kind, count) in enumerate((("all", 1), ("pairs", rounds)), start=3):
+        if kind != pause:
+            world.run(kind, count, seed)
+        now = look()
+        for host in world.hosts:
+            grown = change(before[host], now[host], since=number - 1, watched=WATCHED)
+            changes.append((host, number, grown))
+        before = now
+    return run_of(
+        *changes,
+        count=len(world.hosts),
+        machine=verdicts.CPU,
+        others=first,
+        sweeps=(1, 2, 3, 4),
+        later=STEPS,
+    )
+
+
+def named(verdict: Verdict) -> set[tuple[str, str, str]]:
+    return {(one.kind, one.name, one.cause) for one in verdict.suspects}
+
+
+EXPECTED = {("nic", ":".join(BAD), "nic-errors")}
+
+
+@pytest.mark.parametrize("hosts", [6, 16])
+@pytest.mark.parametrize("rounds", [3, 5])
+@pytest.mark.parametrize(
+    "loss",
+    [lossy(sent=0.01), lossy(received=0.01), lossy(sent=0.01, received=0.01), lossy(sent=0.002)],
+    ids=["sent", "received", "both", "0.2 %"],
+)
+def test_a_port_that_loses_packets_with_different_partners_is_named(
+    loss: Loss, rounds: int, hosts: int
+) -> None:
+    for seed in range(5):
+        verdict = judged(World(verdicts.hosts(hosts), loss), rounds, seed)
+        assert named(verdict) == EXPECTED
+        assert health_of(verdict).state in (State.FAIL, State.DEGRADED)
+
+
+def healthy() -> Iterator[object]:
+    """Yield worlds whose ports count packets without a fault: loss, and packets out of sequence."""
+
+    def nothing(_a: _Port, _b: _Port) -> float:
+        return 0.0
+
+    def unequal(share: float) -> Loss:
+        draw = random.Random(5)
+        drawn: dict[tuple[_Port, _Port], float] = {}
+        return lambda a, b: drawn.setdefault((a, b), share * draw.lognormvariate(0, 1))
+
+    def farther(a: _Port, b: _Port) -> float:
+        return 0.05 if "h0" in (a[0], b[0]) else 0.0
+
+    yield pytest.param(nothing, nothing, id="lossless, with congestion notifications")
+    yield pytest.param(unequal(1e-3), nothing, id="congested without flow control")
+    yield pytest.param(unequal(1e-5), nothing, id="few lost packets")
+    yield pytest.param(nothing, unequal(0.05), id="adaptive routing")
+    yield pytest.param(nothing, farther, id="one host behind another switch")
+
+
+@pytest.mark.parametrize(("loss", "reordered"), [*healthy()])
+@pytest.mark.parametrize("ports", [PORTS, PORTS[:1]])
+def test_a_congested_healthy_cluster_accuses_nobody(
+    ports: tuple[str, ...], loss: Loss, reordered: Loss
+) -> None:
+    for seed in range(10):
+        for hosts in (2, 8, 16):
+            world = World(verdicts.hosts(hosts), loss, ports=ports, reordered=reordered)
+            verdict = judged(world, 4, seed)
+            assert (named(verdict), health_of(verdict).state) == (set(), State.PASS)
+
+
+def on_paths(*paths: tuple[str, str]) -> Loss:
+    """Return the loss from the first port of one host to that of another."""
+    ends = [tuple((host, PORTS[0]) for host in path) for path in paths]
+    return lambda a, b: 0.01 * ((a, b) in ends)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "loss"),
+    [
+        (2, lossy(sent=0.01, bad=("h1", PORTS[0]))),
+        (8, on_paths(("h1", "h2"))),
+        (8, on_paths(("h1", "h2"), ("h4", "h6"))),
+    ],
+)
+def test_losses_that_follow_no_single_port_are_inconclusive(hosts: int, loss: Loss) -> None:
+    verdict = judged(World(verdicts.hosts(hosts), loss), 7)
+    assert (named(verdict), health_of(verdict).state) == (set(), State.INCONCLUSIVE)
+
+
+def test_losses_in_one_step_only_are_inconclusive() -> None:
+    world = World(verdicts.hosts(8), lossy(sent=0.01))
+    verdict = judged(world, 4, pause="all")
+    assert (named(verdict), health_of(verdict).state) == (set(), State.INCONCLUSIVE)
+
+
+def test_counters_of_the_kernel_name_the_port(tmp_path: Path) -> None:
+    for name, loss, expected in (
+        ("lossy", lossy(sent=0.01), EXPECTED),
+        ("healthy", lossy(sent=0.0), set()),
+    ):
+        world = World(verdicts.hosts(6), loss)
+
+        def look(world: World = world, folder: Path = tmp_path / name) -> dict[str, Reading]:
+            world.write(folder)
+            return {host: read(folder, host) for host in world.hosts}
+
+        assert named(judged(world, 3, look=look)) == expected
