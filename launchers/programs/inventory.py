@@ -21,6 +21,7 @@ from typing import Any
 import commands
 import gpu_inventory
 import host_settings
+import imex
 import rank_io
 from near_cpus import SYS
 from rank_io import number, read
@@ -137,6 +138,7 @@ def main() -> None:
     memory = re.search(r"MemTotal:\s+(\d+) kB", read(Path("/proc/meminfo")))
     with ThreadPoolExecutor() as pool:
         shown, used = pool.submit(gpu_inventory.gpus), pool.submit(versions)
+        domain_state = pool.submit(imex.state)
     found, software = shown.result(), used.result()
     if found.cuda or found.gpus is None:
         software["cuda"] = found.cuda or None
@@ -151,6 +153,7 @@ def main() -> None:
         **gpu_inventory.domain(found.fabrics),
         "pciNvidia": pci_gpus(),
         "imexChannels": imex_channels(Path("/dev")),
+        "imex": domain_state.result(),
         "nics": nics(),
         "memlock": limit(resource.RLIMIT_MEMLOCK),
         "ipcLock": may_lock(),

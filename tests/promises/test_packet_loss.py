@@ -112,7 +112,7 @@ class World:
 
 def read(folder: Path, host: str) -> Reading:
     """Read a host with the program that hosts run."""
-    command = [sys.executable, PROGRAMS / "health.py", "--quiet", "--root", folder / host]
+    command = [sys.executable, str(PROGRAMS / "health.py"), "--quiet", "--root", str(folder / host)]
     ran = subprocess.run(command, capture_output=True, check=True)
     return reading_of(record_protocol.parse([ran.stdout], "health").facts)
 

@@ -177,6 +177,30 @@ class Nic:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Imex:
+    """The view that the IMEX service of a host has of its NVLink domain."""
+
+    #: UP, DEGRADED or DOWN; empty: unknown.
+    domain: str = ""
+    #: State of the host itself, such as READY; empty: unknown.
+    state: str = ""
+    #: Address of the host in the domain.
+    host: str = ""
+    #: Address of each node -> the state of the connection with it, such as CONNECTED.
+    connections: Mapping[str, str] = field(default_factory=dict)
+    #: Address -> name.
+    names: Mapping[str, str] = field(default_factory=dict)
+    #: The answer if it has no state.
+    words: str = ""
+
+    @property
+    def lost(self) -> list[str]:
+        """Return the addresses of the other nodes without a connection."""
+        links = self.connections.items()
+        return [host for host, state in links if state != "CONNECTED" and host != self.host]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Inventory:
     """The inventory of one host. Texts that are only compared are None if unknown."""
 
@@ -193,6 +217,8 @@ class Inventory:
     gpus_on_bus: int = 0
     #: Number of IMEX channels of the host; None: unknown.
     imex_channels: int | None = None
+    #: None: the host has no program that reports it.
+    imex: Imex | None = None
     #: NVLink domain of its GPUs; empty: none that spans hosts; None: unknown.
     domain: str | None = None
     nics: tuple[Nic, ...] = ()
@@ -247,6 +273,27 @@ def _nic(nic: Mapping[str, object]) -> Nic:
     )
 
 
+def _imex(value: object) -> Imex | None:
+    if not isinstance(value, dict):
+        return None
+
+    def short(name: object) -> str:
+        return plain(text(name) or "", 80)
+
+    connections, names = (
+        {short(key): short(item) for key, item in list(mapping(value.get(part)).items())[:100]}
+        for part in ("connections", "names")
+    )
+    return Imex(
+        domain=short(value.get("domain")),
+        state=short(value.get("state")),
+        host=short(value.get("host")),
+        connections=connections,
+        names=names,
+        words=plain(text(value.get("words")) or "", 200),
+    )
+
+
 def _inventory(value: object) -> Inventory | None:
     if not isinstance(value, dict):
         return None
@@ -261,6 +308,7 @@ def _inventory(value: object) -> Inventory | None:
         driver_words=plain(text(value.get("driverWords")) or "", 300),
         gpus_on_bus=whole(value.get("pciNvidia")),
         imex_channels=integer(value.get("imexChannels")),
+        imex=_imex(value.get("imex")),
         domain="" if domain is None else text(domain),
         nics=tuple(_nic(nic) for nic in items(value.get("nics")) if isinstance(nic, dict)),
         memory_bytes=whole(value.get("memoryBytes")),

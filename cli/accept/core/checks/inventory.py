@@ -14,6 +14,7 @@ Its program prints one fact `inventory` on every host. The value has these keys 
     domain             name of the NVLink domain of its GPUs; null: no domain spans hosts; missing:
                        not known
     imexChannels       number of IMEX channels, for NVLink between hosts; null: no driver
+    imex               the NVLink domain by `launchers/programs/imex.py`; null: no nvidia-imex-ctl
     pciNvidia          number of NVIDIA GPUs on the PCI bus, even without a driver
     nics               list of {name, speed (Mbit/s), state, rdma: true for RDMA devices}
     memlock            "unlimited" or KiB
@@ -80,15 +81,18 @@ def _problems(
         )
     )
     problems += consistency.nic_problems(inventories, machine)
+    outside: list[Problem] = []
     if _spans_hosts(evidence) and len(inventories) > 1:
         problems += consistency.domain_problems(inventories)
+        lost, outside = consistency.imex_problems(inventories)
+        problems += lost
     metrics = (metric for record in evidence.host_answers for metric in record.metrics)
     offsets = [metric for metric in metrics if metric.name == CLOCK_OFFSET.name]
     problems += consistency.clock_problems(offsets, params.max_clock_offset)
     if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):
         problems += consistency.memlock_problems(inventories)
     differences = list(consistency.differences(inventories))
-    notes = list(consistency.differences(inventories, noted=True))
+    notes = [*outside, *consistency.differences(inventories, noted=True)]
     # Hosts of a machine without a speed target need not be equal.
     if machine.speed_promised:
         return problems + differences, notes

@@ -14,7 +14,7 @@ from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
 from accept.core.judge.robust_stats import median_of
 from accept.core.model import Metric, PlannedMachine, Problem
-from accept.core.text import count, device_label
+from accept.core.text import count, device_label, shortened
 
 #: Unit of memory sizes. They are rounded, because the memory that firmware and kernel reserve
 #: differs a little from boot to boot.
@@ -272,6 +272,50 @@ def domain_problems(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
             )
             text += "cannot be reached over NVLink; check nvidia-imex-ctl -N"
             yield Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host)
+
+
+def imex_problems(inventories: Mapping[str, Inventory]) -> tuple[list[Problem], list[Problem]]:
+    """Return the hosts that IMEX lost, and notes on nodes outside the run.
+
+    A host is lost if most others of its domain have no connection with it. If no majority names a
+    host, the failed connections are reported without one. A host that waits for lost nodes is not
+    blamed, and neither is a domain that is only DEGRADED: healthy ones report that, too.
+    """
+    views = {host: i.imex for host, i in inventories.items() if i.imex and i.imex.state}
+    by_address = {view.host: host for host, view in views.items()}
+    for view in views.values():
+        for address, name in view.names.items():
+            if name in inventories:
+                by_address.setdefault(address, name)
+    problems, notes = [], []
+    named, links = set(), set()
+    for address in dict.fromkeys(a for view in views.values() for a in view.lost):
+        host = by_address.get(address)
+        others = {name: v for name, v in views.items() if name != host and address in v.connections}
+        seeing = {name: view for name, view in others.items() if address in view.lost}
+        states = ", ".join(sorted({view.connections[address] for view in seeing.values()}))
+        domain = ", ".join(sorted({view.domain for view in seeing.values() if view.domain}))
+        text = f"IMEX of {len(seeing)} of {count(len(others), 'other host')} is not connected with "
+        text += f"{{}} ({states}; the domain is {domain or 'unknown'})"
+        if host is None:
+            names = {view.names.get(address) or address for view in seeing.values()}
+            text = text.format(f"{', '.join(sorted(names))}, which is not part of the run")
+            notes.append(Problem(cause=Cause.FABRIC_MANAGER, message=text))
+        elif len(seeing) > 1 and 2 * len(seeing) > len(others):
+            named.add(host)
+            text = text.format("it")
+            problems.append(Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host))
+        else:
+            links |= {(name, host) for name in seeing}
+    for host, view in views.items():
+        if view.state != "READY" and not view.lost:
+            text = f"its IMEX service is {view.state} instead of READY; see its log"
+            problems.append(Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host))
+    if pairs := sorted({tuple(sorted(link)) for link in links if named.isdisjoint(link)}):
+        shown = shortened([" - ".join(pair) for pair in pairs], 4)
+        text = f"the IMEX services of these hosts are not connected: {shown}"
+        problems.append(Problem(cause=Cause.FABRIC_MANAGER, message=text))
+    return problems, notes
 
 
 def clock_problems(offsets: Sequence[Metric], limit: float) -> Iterator[Problem]:
