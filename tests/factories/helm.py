@@ -17,7 +17,9 @@ import pytest
 import yaml
 from tests.cluster.kube.build import SHORT_LIVED
 from tests.factories.clock import PATIENCE
+from tests.factories.oci_registry import OciRegistry
 
+from accept import __version__
 from accept.plan.chart import chart_folder
 
 CHART = chart_folder()
@@ -96,6 +98,16 @@ def record(values: Path, *words: object) -> bytes:
     assert done.returncode == 0, done.stderr[-2000:]
     release = json.dumps(json.loads(done.stdout), separators=(",", ":"), ensure_ascii=False)
     return base64.b64encode(gzip.compress(release.encode()))
+
+
+def pushed_chart(registry: OciRegistry, major: int, folder: Path) -> str:
+    """Package the chart, push it to a registry, and return its URL there."""
+    url = f"oci://127.0.0.1:{registry.port}/team/charts"
+    done = call(major, "package", CHART, "--destination", folder)
+    assert done.returncode == 0, done.stderr
+    done = call(major, "push", folder / f"accept-{__version__}.tgz", url, "--plain-http")
+    assert done.returncode == 0, done.stderr
+    return f"{url}/accept"
 
 
 def objects(

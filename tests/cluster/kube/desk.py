@@ -103,10 +103,11 @@ class Desk(Workstation):
         name: str = "mytest",
         major: int = 4,
         verb: str = "install",
+        chart: str = "",
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        """Call `helm install` with the chart of `accept`."""
-        command = [str(helm(major)), verb, name, str(chart_folder()), "-f", str(values)]
+        """Call `helm install` with the chart of `accept`, by default that of the checkout."""
+        command = [str(helm(major)), verb, name, chart or str(chart_folder()), "-f", str(values)]
         done = subprocess.run(
             [*command, "--namespace", self.namespace, *options],
             env=self.environment,

@@ -8,6 +8,8 @@ import pytest
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
 from tests.cluster.runs import ALL_REDUCE, CONNECT
+from tests.factories.helm import pushed_chart
+from tests.factories.oci_registry import oci_registry
 
 
 @pytest.mark.parametrize(("major", "checks"), [(4, [*CONNECT, *ALL_REDUCE]), (3, CONNECT)])
@@ -15,7 +17,13 @@ def test_good_nodes_are_accepted(
     cluster: Cluster, namespace: str, tmp_path: Path, major: int, checks: list[str]
 ) -> None:
     desk = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 600})
-    desk.install(desk.render(checks=checks), major=major)
+    values = desk.render(checks=checks)
+    if major == 4:
+        desk.install(values, major=major)
+    else:
+        with oci_registry() as registry:
+            url = pushed_chart(registry, major, tmp_path)
+            desk.install(values, "--plain-http", major=major, chart=url)
     # When the Job has ended, pods that still run are removed with their logs.
     for index in (1, 2):
         desk.wait_for_log("the run is over", index)

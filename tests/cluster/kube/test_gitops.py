@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.kube.build import helm, program
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk, desk_with_folder
-from tests.cluster.runs import CONNECT
+from tests.cluster.runs import CONNECT, PATIENCE
 from tests.factories.helm import JOBSET
 
 from accept.core.evidence import read_plan
@@ -24,6 +24,18 @@ def message(desk: Desk) -> str:
     """Return the last message of index 0, which Kubernetes keeps."""
     (container,) = desk.pods()[0]["status"]["containerStatuses"]
     return str(container["state"]["terminated"]["message"])
+
+
+def helm_test(desk: Desk) -> subprocess.CompletedProcess[str]:
+    """Call `helm test`, which waits for the verdict."""
+    words = [str(helm(4)), "test", "mytest", "--logs", "--timeout", f"{PATIENCE:.0f}s"]
+    return subprocess.run(
+        [*words, "--namespace", desk.namespace],
+        env=desk.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def install_beside_a_foreign_key(desk: Desk, values: Path) -> subprocess.CompletedProcess[str]:
@@ -88,6 +100,9 @@ def test_a_rollback_does_not_run_a_finished_attempt_again(
         for line in lines:  # They end with the run, and succeed.
             subprocess.run(["sh", "-c", line], env=desk.environment, check=True, timeout=180)
         assert desk.state() == "Completed"
+    tested = helm_test(desk)
+    assert tested.returncode == 0, tested.stderr
+    assert message(desk).splitlines()[0] in tested.stdout
     first = (shared / "runs" / "mytest-a1" / "MANIFEST.json").read_bytes()
     refused = desk.install(values, "--set", "attempt=a2", verb="upgrade", check=False)
     assert "[E-ATTEMPT-EXISTS]" in refused.stderr
@@ -97,6 +112,8 @@ def test_a_rollback_does_not_run_a_finished_attempt_again(
     assert desk.ended() == "Failed"
     assert re.match("mytest-a1 has already run", message(desk))
     assert (shared / "runs" / "mytest-a1" / "MANIFEST.json").read_bytes() == first
+    assert helm_test(desk).returncode != 0
+    cluster.kubectl("-n", namespace, "delete", "pod", "mytest-a1-test", "mytest-a2-test")
     words = [str(helm(4)), "uninstall", "mytest", *here]
     subprocess.run(words, env=desk.environment, check=True, capture_output=True)
     desk.leaves(before)
