@@ -96,7 +96,7 @@ def test_a_rollback_does_not_run_a_finished_attempt_again(
     (tmp_path / "bin" / "kubectl").symlink_to(program("kubectl"))
     for verb, attempt in (("install", "a1"), ("upgrade", "a2")):
         notes = desk.install(values, "--set", f"attempt={attempt}", verb=verb).stdout
-        lines = notes.partition("Wait ")[2].partition("\nRead ")[0].splitlines()[1:]
+        lines = notes.partition("Wait ")[2].partition("\nTest ")[0].splitlines()[1:]
         for line in lines:  # They end with the run, and succeed.
             subprocess.run(["sh", "-c", line], env=desk.environment, check=True, timeout=180)
         assert desk.state() == "Completed"
