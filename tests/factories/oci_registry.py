@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -48,12 +49,15 @@ def oci_registry() -> Iterator[OciRegistry]:
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
         def do_GET(self) -> None:
-            """Return a blob or a manifest."""
+            """Return a blob, a manifest, or the tags of a package."""
             path = urlsplit(self.path).path
             if path == "/v2/":
                 return self._send(200)
             name, _, reference = path.removeprefix("/v2/").rpartition("/")
-            name, _, _ = name.rpartition("/")
+            name, _, kind = name.rpartition("/")
+            if kind == "tags":
+                own = [tag.removeprefix(f"{name}:") for tag in registry.tags if f"{name}:" in tag]
+                return self._send(200, json.dumps({"name": name, "tags": own}).encode())
             digest = registry.tags.get(f"{name}:{reference}", reference)
             if digest not in registry.stored:
                 return self._send(404, b'{"errors": [{"code": "MANIFEST_UNKNOWN"}]}')

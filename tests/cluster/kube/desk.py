@@ -213,6 +213,8 @@ class Desk(Workstation):
             int(p["metadata"]["annotations"][key])
             + (p["metadata"]["labels"].get("accept-role") == "host"): p
             for p in self.objects("pods")
+            # Not that of `helm test`.
+            if "accept-run" in p["metadata"].get("labels", {})
         }
 
     def log(self, index: int = 0, *, stamped: bool = False) -> str:
