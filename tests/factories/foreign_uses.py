@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tests.factories.paths import ROOT
 
@@ -37,6 +39,16 @@ def uses() -> tuple[Use, ...]:
             for use in _File(path).uses():
                 found.setdefault(use, use)
     return tuple(sorted(found))
+
+
+def found(name: str) -> Any:
+    """Return what a name is in the real module, which is imported."""
+    first, *parts = name.split(".")
+    thing, path = importlib.import_module(first), first
+    for part in parts:
+        path = f"{path}.{part}"
+        thing = getattr(thing, part) if hasattr(thing, part) else importlib.import_module(path)
+    return thing
 
 
 class _File:

@@ -87,19 +87,21 @@ def launch(
     *args: str,
     inject: str = "",
     launcher: str = "mpirun",
+    python: str = sys.executable,
 ) -> Ran:
     """Start a program on `ranks` ranks, wait for it and return its result.
 
     The launcher is "mpirun", "torchrun" or "" for one plain process. `progress` is an empty folder.
     """
     environment = _environment(progress, inject)
-    command = [sys.executable, str(PROGRAMS / program), *args]
+    command = [python, str(PROGRAMS / program), *args]
     if launcher == "mpirun":
         command = _mpirun(ranks) + command
     elif launcher == "torchrun":
         port = environment["ACCEPT_MASTER_PORT"]
         static = ["--master-addr", "127.0.0.1", "--master-port", port]
-        command = [str(_BIN / "torchrun"), "--nproc-per-node", str(ranks), *static, *command[1:]]
+        torchrun = str(Path(python).with_name("torchrun"))
+        command = [torchrun, "--nproc-per-node", str(ranks), *static, *command[1:]]
     # Much longer than any launch takes, so only one that hangs reaches it.
     ran = subprocess.run(
         command,

@@ -1,26 +1,23 @@
-r"""Read the names and keyword arguments of a release of torch from its files.
+"""Read the names and keyword arguments of a release of torch from its files; nothing is imported.
 
-`python -m tests.factories.torch_signatures WHEEL` prints the record of the names that our sources
-use, for tests/data/torch/2.6.0.json. Nothing is imported, and the wheel may be of another system:
-
-    pip download torch==2.6.0 --no-deps --only-binary=:all: --python-version 3.11 \
-        --platform macosx_11_0_arm64
+`python -m tests.factories.torch_signatures` prints the record of the names that our sources use
+of the oldest supported release, for tests/data/torch/2.6.0.json.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-import sys
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from tests.factories.foreign_uses import uses
-from tests.factories.paths import TESTS
+from tests.factories.paths import ROOT, TESTS
 
+#: The Python with the oldest supported release; made by `make setup-oldest`.
+OLDEST = ROOT / ".venv-torch26" / "bin" / "python"
 #: The record of the oldest supported release.
 RECORD = TESTS / "data" / "torch" / "2.6.0.json"
 #: Where torch takes names from that its modules list by a loop.
@@ -185,24 +182,18 @@ def _names(node: ast.AST) -> Iterator[str]:
         yield node.target.id
 
 
-def installed() -> Torch | None:
-    """Return the installed release; None without torch."""
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    folder = Path(spec.origin).parent.parent
+def installed(python: Path) -> Torch:
+    """Return the release beside a Python; skip the test if there is none."""
+    (folder, *_) = [*python.parent.parent.glob("lib/python*/site-packages/torch"), None]
+    if folder is None:
+        pytest.skip(f"no torch beside {python}: make setup-dev setup-oldest")
+    place = folder.parent
 
     def read(name: str) -> str | None:
-        path = folder / name
+        path = place / name
         return path.read_text(encoding="utf-8") if path.is_file() else None
 
     return Torch(read)
-
-
-def _of_wheel(path: Path) -> Torch:
-    wheel = zipfile.ZipFile(path)
-    names = set(wheel.namelist())
-    return Torch(lambda name: wheel.read(name).decode() if name in names else None)
 
 
 def names() -> tuple[str, ...]:
@@ -211,5 +202,5 @@ def names() -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    release = _of_wheel(Path(sys.argv[1]))
+    release = installed(OLDEST)
     print(json.dumps({name: release.keywords(name) for name in names()}))

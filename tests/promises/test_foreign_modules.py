@@ -7,9 +7,10 @@ NVML has tests of its own, above a stand-in for its library.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +18,17 @@ from typing import Any
 
 import pytest
 from tests.factories.api_server import ApiServer, api_server
-from tests.factories.foreign_uses import Use, uses
-from tests.factories.torch_signatures import RECORD, Keywords, Missing, Torch, installed, names
+from tests.factories.foreign_uses import Use, found, uses
+from tests.factories.paths import ROOT
+from tests.factories.torch_signatures import (
+    OLDEST,
+    RECORD,
+    Keywords,
+    Missing,
+    Torch,
+    installed,
+    names,
+)
 from tests.launchers.programs.fake_torch import fake_torch
 
 from accept.backends.kubernetes import objects
@@ -36,16 +46,6 @@ KINDS = sorted(
     },
     key=lambda kind: (kind.name, kind.version),
 )
-
-
-def found(name: str) -> Any:
-    """Return what a name is in the real module."""
-    first, *parts = name.split(".")
-    thing, path = importlib.import_module(first), first
-    for part in parts:
-        path = f"{path}.{part}"
-        thing = getattr(thing, part) if hasattr(thing, part) else importlib.import_module(path)
-    return thing
 
 
 def test_the_scan_finds_our_uses() -> None:
@@ -81,24 +81,33 @@ def test_the_oldest_torch_has_our_names_and_takes_our_arguments() -> None:
 
 
 @pytest.mark.real
+@pytest.mark.parametrize("python", [Path(sys.executable), OLDEST], ids=["newest", "oldest"])
 class TestInstalledTorch:
     @pytest.fixture
-    def release(self, run_extra: None) -> Torch:
-        found = installed()
-        assert found is not None
-        return found
+    def release(self, python: Path) -> Torch:
+        return installed(python)
 
     def test_has_our_names_and_takes_our_arguments(self, release: Torch) -> None:
         assert wrong({name: release.keywords(name) for name in names()}) == []
 
-    def test_has_our_names_when_it_is_imported(self, release: Torch) -> None:
-        for name in names():
-            found(name)
+    def test_has_our_names_when_it_is_imported(self, release: Torch, python: Path) -> None:
+        code = "import sys; from tests.factories.foreign_uses import found; "
+        code += "[found(name) for name in sys.argv[1:]]"
+        subprocess.run([python, "-c", code, *names()], cwd=ROOT, check=True)
 
     def test_lacks_a_name_that_does_not_exist(self, release: Torch) -> None:
         for name in ("torch.cuda.nothing", "torch.nothing", "torch.nn.Linear.nothing"):
             with pytest.raises(Missing):
                 release.keywords(name)
+
+
+@pytest.mark.real
+def test_the_record_is_that_of_the_oldest_torch() -> None:
+    oldest = installed(OLDEST)
+    recorded = json.loads(RECORD.read_text())
+    assert {name: oldest.keywords(name) for name in names()} == {
+        name: None if (keywords := recorded[name]) is None else tuple(keywords) for name in names()
+    }
 
 
 def test_the_fake_of_torch_has_only_names_that_we_use_of_the_real_one() -> None:
