@@ -41,13 +41,16 @@ LINK = {
 class Sampler:
     """Sample one GPU in a thread, while the context is entered.
 
-    `summary` has the minimum, median and maximum of each value, and for each throttle reason the
-    share of the samples that showed it. If sampling failed, `unread` has the reason.
+    `summary` has the minimum, median and maximum of each value, the GPU's highest clock, and for
+    each throttle reason the share of the samples that showed it. If sampling failed, `unread` has
+    the reason.
     """
 
     def __init__(self, device: str) -> None:
         self.device = device
         self.seen: dict[str, list[float]] = {"MHz": [], "W": [], "C": []}
+        #: Highest clock of the GPU in MHz.
+        self.most: int | None = None
         #: Number of samples of the reasons, and of those that showed each reason.
         self.looks = 0
         self.held: dict[str, int] = {}
@@ -72,6 +75,8 @@ class Sampler:
             for unit, values in self.seen.items()
             if values
         }
+        if self.most is not None:
+            result["MHz-max"] = self.most
         if self.looks:
             result["looks"] = self.looks
             result["held"] = {name: round(n / self.looks, 3) for name, n in self.held.items()}
@@ -87,6 +92,10 @@ class Sampler:
 
     def _look(self, bindings: Any, handle: Any) -> None:
         """Take one sample of each value; one that cannot be read costs no other."""
+        if self.most is None:
+            self.most = self._ask(
+                bindings, handle, "nvmlDeviceGetMaxClockInfo", bindings.NVML_CLOCK_SM
+            )
         clock = self._ask(bindings, handle, "nvmlDeviceGetClockInfo", bindings.NVML_CLOCK_SM)
         power = self._ask(bindings, handle, "nvmlDeviceGetPowerUsage")
         celsius = self._ask(

@@ -377,6 +377,8 @@ class Load:
     limited: Mapping[str, float]
     #: Median clock in MHz and temperature in degrees Celsius, by unit.
     medians: Mapping[str, float]
+    #: Highest clock of the GPU in MHz; 0: unknown.
+    highest_clock: float = 0.0
 
 
 def _load(value: object) -> Load | None:
@@ -390,6 +392,7 @@ def _load(value: object) -> Load | None:
         samples=whole(value.get("looks")),
         limited={name: share for name, share in shares.items() if share is not None and share > 0},
         medians={unit: median for unit, median in medians.items() if median is not None},
+        highest_clock=number(value.get("MHz-max")) or 0.0,
     )
 
 

@@ -297,6 +297,60 @@ def test_a_setting_that_most_gpus_have_accuses_nobody() -> None:
     assert limited("application-clocks", 1.0, gpus=every) == {}
 
 
+CAPPED, FREE = {"power-cap": 1.0}, {"power-cap": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("clock", "held", "usual", "usual_held", "samples", "cause"),
+    [
+        # 15 % below the highest clock, which is 1980 MHz, and no reason for it.
+        (1680, FREE, 1980, FREE, 20, "gpu-settings"),
+        (1680, FREE, 1965, CAPPED, 20, "gpu-settings"),
+        (1200, FREE, 1400, CAPPED, 20, "gpu-settings"),
+        # Others are at their power limit at that clock, so it costs nothing.
+        (1680, FREE, 1650, CAPPED, 20, None),
+        (1350, FREE, 1400, CAPPED, 20, None),
+        # Its own power limit, which differs between healthy GPUs.
+        (1680, CAPPED, 1980, FREE, 20, None),
+        (1680, {"thermal-software": 0.5}, 1980, FREE, 20, None),
+        (1920, FREE, 1980, FREE, 20, None),
+        (1680, FREE, 1980, FREE, 3, None),
+    ],
+)
+def test_locked_clocks_show_as_a_lower_clock_without_a_reason(
+    clock: int,
+    held: dict[str, float],
+    usual: int,
+    usual_held: dict[str, float],
+    samples: int,
+    cause: str | None,
+) -> None:
+    def load(host: str, gpu: int) -> list[Fact]:
+        own = (host, gpu) == ("h1", 3)
+        mhz = clock if own else usual
+        value = {
+            "type": "fp32",
+            "held": held if own else usual_held,
+            "looks": samples,
+            "MHz": [mhz, mhz, mhz],
+            "MHz-max": 1980,
+        }
+        return [Fact(name="load", value=value, check="gemm", host=host, rank=gpu)]
+
+    assert blamed(judged(records(facts=load))) == ({} if cause is None else {"h1:3": cause})
+
+
+def test_clocks_that_are_locked_everywhere_are_a_note() -> None:
+    def load(host: str, gpu: int) -> list[Fact]:
+        value = {"type": "fp32", "held": FREE, "looks": 20, "MHz": [1680] * 3, "MHz-max": 1980}
+        return [Fact(name="load", value=value, check="gemm", host=host, rank=gpu)]
+
+    found = judged(records(facts=load))
+    assert blamed(found) == {}
+    notes = [finding for finding in found.verdict.findings if "1680" in finding.message]
+    assert [note.state for note in notes] == [State.PASS]
+
+
 def test_heat_is_not_reported_if_the_gpu_is_unknown() -> None:
     def slow_together(host: str, gpu: int, name: str, value: float) -> float:
         return value * (0.5 if (host, gpu) == (HOSTS[1], 2) and name == "bf16" else 1)

@@ -264,6 +264,7 @@ def test_the_widest_reading_of_a_link_is_reported(
         (("nvmlDeviceGetCurrentClocksEventReasons * : 13",), set()),
         (("nvmlDeviceGetPowerUsage * : 3",), {"W"}),
         (("nvmlDeviceGetClockInfo * : 3",), {"MHz"}),
+        (("nvmlDeviceGetMaxClockInfo * : 3",), {"MHz-max"}),
         (("nvmlDeviceGetTemperature * : 999",), {"C"}),
         (
             (
@@ -284,7 +285,7 @@ def test_a_value_that_cannot_be_sampled_costs_no_other(
     for _ in range(2):
         found._look(bindings, handle)
     summary = found.summary()
-    assert {"MHz", "W", "C", "looks", "held"} - summary.keys() == missing
+    assert {"MHz", "MHz-max", "W", "C", "looks", "held"} - summary.keys() == missing
     assert ("unread" in summary) == bool(missing)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from accept.core.causes import Cause, Judgement
-from accept.core.facts import LEFT_OUT, LOAD, FactKind, shown
+from accept.core.facts import LEFT_OUT, LOAD, FactKind, Load, shown
 from accept.core.judge import bounds, completeness
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.outliers import Sample, outliers
-from accept.core.judge.robust_stats import FEWEST, SIGMAS, Spread
+from accept.core.judge.robust_stats import FEWEST, SIGMAS, Spread, median_of
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import (
@@ -38,6 +38,11 @@ LIMITING_FAULTS = {
 }
 #: Share of a rank's samples from which on such a reason counts.
 _LIMITED_SHARE = 0.05
+#: A clock below this share of the highest one is low. A recorded H100 without a limit stayed within
+#: 1 % of its highest clock (tests/data/gpu), and clocks have steps of 15 MHz.
+_LOW_CLOCK = 0.95
+#: Fewer samples may all be from the start of a measurement.
+_FEWEST_SAMPLES = 4
 #: Maximum number of ranks of a host; a record with more is damaged.
 _MAX_RANKS = 1024
 #: Maximum number of metrics that a note lists as left out.
@@ -107,6 +112,7 @@ def judge_devices(
     findings += completeness.problem_findings(evidence, outcomes=outcomes, more=problems)
     bound_findings = bounds.findings(evidence)
     findings += bound_findings
+    findings += _locked_everywhere(devices, evidence.check)
     suspects = list(from_problems(problems, "", len(evidence.hosts)))
     promised = evidence.plan.machine.speed_promised
     # Without a speed target, ranks share the cores and the memory of their host.
@@ -181,19 +187,24 @@ def limited_clocks(devices: Sequence[Device], check: str) -> Iterator[Problem]:
 
     A setting that at least half of the devices have is one of the site.
     """
-    found = list(_limited_clocks((rank for rank, _ in devices), check))
+    ranks = [rank for rank, _ in devices]
+    found = [*_limited_clocks(ranks, check), *_low_clocks(ranks, check)]
     settings = sum(problem.cause is Cause.GPU_SETTINGS for problem in found)
     shared = 2 * settings >= len(devices)
     yield from (p for p in found if not (shared and p.cause is Cause.GPU_SETTINGS))
 
 
+def _loads(rank: Row, check: str) -> list[Load]:
+    return [
+        load
+        for fact, load in LOAD.of(rank.execution.record)
+        if (fact.check, fact.rank) == (check, rank.rank)
+    ]
+
+
 def _limited_clocks(ranks: Iterable[Row], check: str) -> Iterator[Problem]:
     for rank in ranks:
-        loads = [
-            load
-            for fact, load in LOAD.of(rank.execution.record)
-            if (fact.check, fact.rank) == (check, rank.rank)
-        ]
+        loads = _loads(rank, check)
         samples = sum(load.samples for load in loads)
         for reason, cause in LIMITING_FAULTS.items():
             limited = sum(load.samples * load.limited.get(reason, 0.0) for load in loads)
@@ -202,6 +213,51 @@ def _limited_clocks(ranks: Iterable[Row], check: str) -> Iterator[Problem]:
                 share = limited / samples
                 predicate = f"had a clock limited by {reason} in {share:.0%} of {samples} samples"
                 yield _problem(cause, rank, predicate)
+
+
+def _low_clocks(ranks: Sequence[Row], check: str) -> Iterator[Problem]:
+    """Yield the devices with a lower clock than most, and than their highest, for no reason.
+
+    NVML can set and reset locked clocks (`nvidia-smi -lgc`), but not report them. They are not the
+    application clocks, and limit a GPU without one of the reasons that it reports.
+    """
+    loads = [(rank, load) for rank in ranks for load in _loads(rank, check)]
+    clocks: dict[str, list[float]] = {}
+    for _, load in loads:
+        if "MHz" in load.medians:
+            clocks.setdefault(load.type, []).append(load.medians["MHz"])
+    named: set[int] = set()
+    for rank, load in loads:
+        own = clocks.get(load.type, [])
+        if len(own) < FEWEST or not _is_low(load) or id(rank) in named:
+            continue
+        clock, usual = load.medians["MHz"], median_of(own)
+        if clock < _LOW_CLOCK * usual:
+            named.add(id(rank))
+            text = f"had a clock of {number(clock)} MHz under load ({load.type}) without a reason: "
+            text += f"others {number(usual)}, its highest {number(load.highest_clock)}; locked "
+            text += "clocks? `nvidia-smi -rgc` releases them"
+            yield _problem(Cause.GPU_SETTINGS, rank, text)
+
+
+def _is_low(load: Load) -> bool:
+    """Return True if a clock was below the GPU's highest, and no reason limited it."""
+    limited = max(load.limited.values(), default=0.0) >= _LIMITED_SHARE
+    clock = load.medians.get("MHz", load.highest_clock)
+    low = clock < _LOW_CLOCK * load.highest_clock
+    return low and not limited and load.samples >= _FEWEST_SAMPLES
+
+
+def _locked_everywhere(devices: Sequence[Device], check: str) -> Iterator[Finding]:
+    """Yield a note if at least half of the devices had a low clock for no reason."""
+    low = [load for rank, _ in devices for load in _loads(rank, check) if _is_low(load)]
+    ranks = sum(any(map(_is_low, _loads(rank, check))) for rank, _ in devices)
+    if low and 2 * ranks >= len(devices):
+        clocks = [load.medians["MHz"] for load in low]
+        text = f"{ranks} of {len(devices)} devices had clocks of {number(min(clocks))} to "
+        text += f"{number(max(clocks))} MHz under load without a reason, and their highest is "
+        text += f"{number(low[0].highest_clock)}: clocks may be locked (`nvidia-smi -rgc`)"
+        yield Finding(check=check, judgement=Judgement.CONSISTENCY, state=State.PASS, message=text)
 
 
 def _incomplete(
