@@ -181,6 +181,8 @@ class Draw:
     changes: tuple[Change, ...]
     #: The names of the suspects that are nodes or their parts.
     injected: frozenset[str] = frozenset()
+    #: Names that are as good for what was injected.
+    parts: frozenset[str] = frozenset()
     #: The nodes behind a bad part of the network, and the number of a bad rail.
     group: frozenset[str] = frozenset()
     rail: str | None = None
@@ -189,6 +191,7 @@ class Draw:
         return Draw(
             changes=(*self.changes, *other.changes),
             injected=self.injected | other.injected,
+            parts=self.parts | other.parts,
             group=self.group | other.group,
             rail=self.rail or other.rail,
         )
@@ -250,7 +253,12 @@ def _slow_gpu(share: float) -> _Draws:
 
 def _slow_nic(chance: random.Random) -> Draw:
     host, first = chance.choice(HOSTS), 2 * chance.randrange(len(BUSES) // 2)
-    return Draw(changes=(nic(host, (first, first + 1), 0.7),), injected=frozenset((host,)))
+    numbers = (first, first + 1)
+    return Draw(
+        changes=(nic(host, numbers, 0.7),),
+        injected=frozenset((host,)),
+        parts=frozenset(f"{host}:{number}" for number in numbers),
+    )
 
 
 def _slow_nodes(share: float, count: int = 1) -> _Draws:
@@ -346,7 +354,7 @@ def found(verdict: Verdict, one: Draw) -> bool:
     members = {frozenset(side) - one.injected for s in groups for side in (s.hosts, s.others)}
     rails = {s.device for s in suspects if s.kind is SuspectKind.RAIL}
     return (
-        nodes == one.injected
+        (nodes == one.injected or (bool(nodes) and nodes <= one.parts))
         and (one.group - one.injected in members if one.group else not groups)
         and rails == ({one.rail} if one.rail else set())
     )
