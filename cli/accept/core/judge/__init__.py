@@ -529,7 +529,8 @@ def _check_passes_without(
     if any(f.judgement is Judgement.COMPLETENESS for f in open_findings):
         # An execution that failed has measured nothing of its other hosts.
         rest = {host for host in evidence.hosts if host not in set_aside}
-        ended = [r for r in evidence.records if r in kept or (r.exit == 0 and not r.problems)]
+        own = set(map(id, kept))
+        ended = [r for r in evidence.records if id(r) in own or (r.exit == 0 and not r.problems)]
         for step in evidence.steps:
             if not rest <= {h for r in ended if r.step == step.id for h in r.hosts}:
                 return False
