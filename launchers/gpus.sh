@@ -10,10 +10,14 @@ count_pci_gpus() {
     printf '%s\n' "$gpus"
 }
 
-# list_gpus: prints the lines of `nvidia-smi -L`, one per GPU. A container without the driver's capability "utility" has
+# list_gpus: prints the lines of `nvidia-smi -L`, one per GPU that this job was given, in the order of its ranks. A container without the driver's capability "utility" has
 # no nvidia-smi: then the lines come from the kernel driver, for the GPUs whose device file is here, because a container
 # may see those of others in /proc.
 list_gpus() {
+    list_all_gpus | only_given_gpus
+}
+
+list_all_gpus() {
     if command -v nvidia-smi >/dev/null 2>&1; then
         nvidia-smi -L 2>/dev/null | grep '^GPU'
         return
@@ -28,4 +32,24 @@ list_gpus() {
             "$(sed -n 's/^GPU UUID:[[:space:]]*\([A-Za-z0-9-]*\)$/\1/p' "$information")"
         number=$((number + 1))
     done
+}
+
+# only_given_gpus: of the lines of GPUs, prints those that CUDA_VISIBLE_DEVICES lists, as programs/given_gpus.py does.
+only_given_gpus() {
+    case ${CUDA_VISIBLE_DEVICES:-} in
+        '' | MIG-[!G]* | *,MIG-[!G]*) cat ;;
+        *)
+            awk -v listed="$CUDA_VISIBLE_DEVICES" '
+                { number = $2; sub(/:$/, "", number); uuid = $NF; sub(/\)$/, "", uuid)
+                    line[NR] = $0; place[NR] = number; name[NR] = uuid }
+                END { count = split(listed, entries, ",")
+                    for (i = 1; i <= count; i++) {
+                        entry = entries[i]; gsub(/^ +| +$/, "", entry)
+                        if (sub(/^MIG-GPU-/, "GPU-", entry)) sub(/\/.*/, "", entry)
+                        for (n = 1; n <= NR; n++)
+                            if (entry == place[n] || (entry ~ /^GPU-/ && index(name[n], entry) == 1)) {
+                                print line[n]; break
+                            }
+                    } }' ;;
+    esac
 }

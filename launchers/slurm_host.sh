@@ -15,10 +15,12 @@ esac
 quoted() { printf '%s' "$1" | sed "s/'/'\\\\''/g"; }
 {
     printf "PATH='%s'\n" "$(quoted "$PATH")"
-    for name in LD_LIBRARY_PATH SLURM_CONF; do
+    # The GPUs of the job: without ConstrainDevices, those of other jobs are visible, too.
+    for name in LD_LIBRARY_PATH SLURM_CONF CUDA_VISIBLE_DEVICES; do
         eval "value=\${$name:-}"
         # shellcheck disable=SC2154 # set by the eval
-        [ -z "$value" ] || printf "export %s='%s'\n" "$name" "$(quoted "$value")"
+        case $name:$value in *: | CUDA_VISIBLE_DEVICES:NoDevFiles | CUDA_VISIBLE_DEVICES:-*) continue ;; esac
+        printf "export %s='%s'\n" "$name" "$(quoted "$value")"
     done
     printf 'ACCEPT_SLURM_JOB=%s\n' "$SLURM_JOB_ID"
 } > host.env

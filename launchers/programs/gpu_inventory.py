@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import commands
+import given_gpus
 import nvml
 
 #: Time limit of a program in seconds. Without persistence mode the driver first starts all GPUs of
@@ -47,6 +48,8 @@ _UNOPENED = re.compile(
     r"(?P<pci>[0-9A-Fa-f]{3,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)?:? ?(?P<error>.+)"
 )
 _MIB = 1 << 20
+#: The argument with which the program also lists the GPUs of other jobs.
+OTHERS = "--of-others"
 
 
 class Found(NamedTuple):
@@ -61,17 +64,17 @@ class Found(NamedTuple):
     words: str = ""
 
 
-def gpus() -> Found:
-    """Return the driver's GPUs, from NVML if it works."""
+def gpus(*, of_others: bool = False) -> Found:
+    """Return the driver's GPUs, from NVML if it works; `of_others`: also those of other jobs."""
     try:
-        ran = commands.run(SECONDS, sys.executable, __file__)
+        ran = commands.run(SECONDS, sys.executable, __file__, *[OTHERS] * of_others)
         listed: dict[str, Any] = {"words": f"NVML: {last(ran.err)}"}
         if ran.exit == 0:
             listed = json.loads(ran.out)
         if "gpus" in listed:
             fabrics = [(cluster, clique) for cluster, clique in listed["fabrics"]]
             return Found(listed["gpus"], fabrics, listed["cuda"])
-        return _by_smi(listed["words"])
+        return _by_smi(listed["words"], of_others=of_others)
     except (subprocess.TimeoutExpired, ValueError) as error:
         words = str(error)
         if isinstance(error, subprocess.TimeoutExpired):
@@ -122,18 +125,26 @@ def unopened(words: str) -> list[dict[str, Any]]:
     return found
 
 
-def _by_smi(why: str) -> Found:
+def _by_smi(why: str, *, of_others: bool) -> Found:
     rows, words = smi("gpu", list(_COLUMNS))
     found = [_row(row) for row in rows] + [{"processes": []} | gpu for gpu in unopened(words)]
+    found = found if of_others else given(found)
     apps, _ = smi("compute-apps", ["gpu_uuid", "pid", "process_name"]) if rows else ([], "")
     by_uuid = {gpu["uuid"]: gpu for gpu in found if gpu.get("uuid")}
     for uuid, pid, name in apps:
         if uuid in by_uuid:
             by_uuid[uuid]["processes"].append(f"{pid} {name}"[:100])
-    fabric, _ = smi("gpu", ["fabric.clusterUuid", "fabric.cliqueId"])
-    fabrics = [(cluster, clique) for cluster, clique in fabric] if fabric else None
+    fabric, _ = smi("gpu", ["uuid", "fabric.clusterUuid", "fabric.cliqueId"])
+    fabrics = [(cluster, clique) for uuid, cluster, clique in fabric if uuid in by_uuid] or None
     cuda = re.search(r"CUDA Version: *(\S+)", commands.run(SECONDS, "nvidia-smi").out)
     return Found(found, fabrics, cuda[1] if cuda else "", f"{why}; nvidia-smi: {words or 'no GPU'}")
+
+
+def given(gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return those of all GPUs that this job was given, by the keys `index` and `uuid`."""
+    ordered = sorted(gpus, key=lambda gpu: gpu.get("index", len(gpus)))
+    places = given_gpus.places([gpu.get("uuid") for gpu in ordered])
+    return [gpu for place, gpu in enumerate(ordered) if place in places]
 
 
 def _row(row: Sequence[str]) -> dict[str, Any]:
@@ -150,7 +161,7 @@ def _row(row: Sequence[str]) -> dict[str, Any]:
 # NVML
 
 
-def by_nvml() -> dict[str, Any]:
+def by_nvml(*, of_others: bool = False) -> dict[str, Any]:
     """Return the keys `gpus`, `fabrics` and `cuda`, or `words` if NVML does not work."""
     try:
         bindings = nvml.load()
@@ -158,12 +169,12 @@ def by_nvml() -> dict[str, Any]:
         return {"words": "no pynvml"}
     try:
         bindings.nvmlInit()
-        count = bindings.nvmlDeviceGetCount()
+        given = [gpu.number for gpu in nvml.gpus(bindings) if gpu.given or of_others]
         driver = nvml.text(bindings.nvmlSystemGetDriverVersion())
     except bindings.NVMLError as error:
         return {"words": f"NVML: {error}"}
     listed, fabrics = [], []
-    for index in range(count):
+    for index in given:
         gpu = _gpu(bindings, index, driver)
         if gpu is not None:
             listed.append(gpu)
@@ -233,4 +244,4 @@ def domain(fabrics: Sequence[tuple[str, str]] | None) -> Mapping[str, str | None
 
 
 if __name__ == "__main__":
-    print(json.dumps(by_nvml()))
+    print(json.dumps(by_nvml(of_others=OTHERS in sys.argv[1:])))

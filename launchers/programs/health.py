@@ -15,6 +15,7 @@ driver that hangs affects only the latter. The keys:
                lists what it does not watch
     unread     list of {reason, devices}: a thing that could not be read, with the reason, and the
                devices without any reading because of it: "all", "gpus" or "none"
+    others     the addresses of GPUs that this job was not given, by CUDA_VISIBLE_DEVICES
     whole      true in the last fact
 
 Uses the standard library, and pynvml (package nvidia-ml-py): see `nvml`.
@@ -109,12 +110,12 @@ def read_gpus(root: Path, watch: Path | None, *, words: bool) -> None:
     watched = None
     watching = watch is not None and has_driver(root)
     started = xid_watch.start(watch) if watch is not None and watching else None
-    devices, unread = gpus(root)
+    devices, unread, others = gpus(root)
     if watch is not None and watching:
         watched, why = xid_watch.state(watch, started)
         if why:
             unread.append(gap(f"Xids by NVML ({why})"))
-    say(devices, words=words, unread=unread, watch=watched, whole=True)
+    say(devices, words=words, unread=unread, watch=watched, others=others, whole=True)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -161,47 +161,48 @@ def has_driver(root: Path) -> bool:
     return any((root / sign).exists() for sign in ("proc/driver/nvidia", "dev/nvidiactl"))
 
 
-def gpus(root: Path) -> tuple[list[Device], list[Gap]]:
-    """Return the driver's GPUs, and what could not be read; no GPUs without a driver.
+def gpus(root: Path) -> tuple[list[Device], list[Gap], list[str]]:
+    """Return the driver's GPUs, what could not be read, and the addresses of other jobs' GPUs.
 
-    A GPU that the driver has lost is one of them, with `errors` instead of values.
+    There are no GPUs without a driver. A GPU that the driver has lost is one of them, with `errors`
+    instead of values.
     """
     # Some containers hide the driver's files, but not its library.
     driver = has_driver(root)
     if not driver and root != Path("/"):
-        return [], []
+        return [], [], []
     try:
         bindings = nvml.load()
     except ImportError:
-        return _by_smi("no pynvml") if driver else ([], [])
+        return _by_smi("no pynvml") if driver else ([], [], [])
     try:
         bindings.nvmlInit()
-        count = bindings.nvmlDeviceGetCount()
+        listed = nvml.gpus(bindings)
     except bindings.NVMLError as error:
-        return _by_smi(f"NVML: {error}") if driver else ([], [])
+        return _by_smi(f"NVML: {error}") if driver else ([], [], [])
     unopened: dict[str, set[str]] = {}
     unsupported: dict[str, set[str]] = {}
-    devices = []
-    for index in range(count):
-        gpu = _Gpu(bindings, unsupported)
-        try:
-            gpu.handle = bindings.nvmlDeviceGetHandleByIndex(index)
-        except bindings.NVMLError as error:
-            if nvml.fault(error) is None:
-                unopened.setdefault(str(error), set()).add(f"GPU {index}")
-                continue
-            # A lost GPU keeps its index, and NVML reports the error.
-            gpu.failed("its handle", error)
-            devices.append({**_NOTHING, "name": str(index), "errors": gpu.listed_errors()})
-        else:
+    devices, others = [], []
+    for index, handle, failure, _, given in listed:
+        gpu = _Gpu(bindings, unsupported if given else {})
+        gpu.handle = handle
+        if not given:
+            others += [pci for pci in [_address(gpu)] if handle is not None and pci]
+        elif failure is None:
             devices.append(_device(gpu, index))
-    _complete_addresses(root, devices, count)
+        elif nvml.fault(failure) is None:
+            unopened.setdefault(str(failure), set()).add(f"GPU {index}")
+        else:
+            # A lost GPU keeps its index, and NVML reports the error.
+            gpu.failed("its handle", failure)
+            devices.append({**_NOTHING, "name": str(index), "errors": gpu.listed_errors()})
+    _complete_addresses(root, devices, len(listed))
     unread = [
         gap(f"{', '.join(sorted(names))} ({why})", unread_devices)
         for names_by_error, unread_devices in ((unopened, "gpus"), (unsupported, "none"))
         for why, names in sorted(names_by_error.items())
     ]
-    return devices, unread
+    return devices, unread, others
 
 
 class _Gpu:
@@ -344,15 +345,20 @@ def _device(gpu: _Gpu, index: int) -> Device:
         **{name: values.get(name) for name in _LEVEL_FIELDS},
         **_structures(gpu),
     }
-    pci = gpu.call("PCI address", "nvmlDeviceGetPciInfo")
     device: Device = {
         **_NOTHING,
         "name": str(index),
-        "pci": "" if pci is None else pci_name(nvml.text(pci.busId)),
+        "pci": _address(gpu),
         "counters": counters,
         "levels": known(levels),
     }
     return {**device, "errors": gpu.listed_errors()} if gpu.errors else device
+
+
+def _address(gpu: _Gpu) -> str:
+    """Return the address of a GPU on the PCI bus; "" if it is unknown."""
+    pci = gpu.call("PCI address", "nvmlDeviceGetPciInfo")
+    return "" if pci is None else pci_name(nvml.text(pci.busId))
 
 
 def _links(gpu: _Gpu) -> tuple[dict[str, int], dict[str, float | None]]:
@@ -433,9 +439,9 @@ def _complete_addresses(root: Path, devices: Sequence[Device], count: int) -> No
             device["pci"] = by_index[device["name"]]
 
 
-def _by_smi(why: str) -> tuple[list[Device], list[Gap]]:
+def _by_smi(why: str) -> tuple[list[Device], list[Gap], list[str]]:
     """Return the same from nvidia-smi, which lacks NVLink, replays and the time spent throttled."""
-    columns = ["index", "pci.bus_id", *_SMI_COUNTERS, *_SMI_LEVELS]
+    columns = ["index", "uuid", "pci.bus_id", *_SMI_COUNTERS, *_SMI_LEVELS]
     try:
         # With one unknown column nvidia-smi prints no row.
         rows, words = gpu_inventory.smi("gpu", columns)
@@ -444,12 +450,21 @@ def _by_smi(why: str) -> tuple[list[Device], list[Gap]]:
             rows, words = gpu_inventory.smi("gpu", older)
     except subprocess.TimeoutExpired as error:
         reason = f"GPUs ({why}; nvidia-smi does not answer in {error.timeout:.0f} s)"
-        return [], [gap(reason, "gpus")]
-    found = [_row(dict(zip(columns, row, strict=True))) for row in rows]
-    found += [_unopened(gpu) for gpu in gpu_inventory.unopened(words)]
-    if not found:
-        return [], [gap(f"GPUs ({why}; nvidia-smi: {words or 'no GPU'})", "gpus")]
-    return found, [gap(f"NVLink, fabric, PCIe replays, time spent limited ({why})")]
+        return [], [gap(reason, "gpus")], []
+    found: dict[str, Device] = {}
+    listed: list[dict[str, Any]] = []
+    for row in (dict(zip(columns, values, strict=True)) for values in rows):
+        listed.append({"index": int(row["index"]), "uuid": row["uuid"]})
+        found[row["index"]] = _row(row)
+    for gpu in gpu_inventory.unopened(words):
+        listed.append(gpu)
+        found[str(gpu.get("index", "?"))] = _unopened(gpu)
+    own = {str(gpu.get("index", "?")) for gpu in gpu_inventory.given(listed)}
+    if not own:
+        return [], [gap(f"GPUs ({why}; nvidia-smi: {words or 'no GPU'})", "gpus")], []
+    devices = [device for name, device in found.items() if name in own]
+    others = [device["pci"] for name, device in found.items() if name not in own and device["pci"]]
+    return devices, [gap(f"NVLink, fabric, PCIe replays, time spent limited ({why})")], others
 
 
 def _unopened(gpu: dict[str, Any]) -> Device:

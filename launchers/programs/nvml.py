@@ -10,7 +10,9 @@ import ctypes
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import given_gpus
 
 _BINDINGS = str(Path(__file__).with_name("bindings"))
 #: Return codes that only mean that this GPU, driver or user has no such reading: invalid argument,
@@ -32,6 +34,37 @@ def fault(error: Exception) -> int | None:
     """Return the code of an NVML error that is a fault of the GPU; None for other errors."""
     code = getattr(error, "value", None)
     return code if isinstance(code, int) and code not in _NO_READING else None
+
+
+class Listed(NamedTuple):
+    """A GPU of NVML's list; `handle` is None if it cannot be opened, because of `error`."""
+
+    number: int
+    handle: Any
+    error: Exception | None
+    uuid: str | None
+    #: False: this job was not given it.
+    given: bool
+
+
+def gpus(bindings: Any) -> list[Listed]:
+    """Return all GPUs of NVML's list."""
+    found = []
+    for index in range(bindings.nvmlDeviceGetCount()):
+        handle, error, own = None, None, None
+        try:
+            handle = bindings.nvmlDeviceGetHandleByIndex(index)
+            own = text(bindings.nvmlDeviceGetUUID(handle))
+        except bindings.NVMLError as failed:
+            error = failed if handle is None else None
+        found.append(Listed(index, handle, error, own, given=True))
+    if given_gpus.entries() is None:
+        return found
+    # CUDA numbers only those that it may open.
+    open_ = [gpu for gpu in found if gpu.error is None or fault(gpu.error) is not None]
+    places = given_gpus.places([gpu.uuid for gpu in open_])
+    given = {open_[place].number for place in places if place is not None}
+    return [gpu._replace(given=gpu.number in given) for gpu in found]
 
 
 def fabric(bindings: Any, handle: Any) -> tuple[str, str] | None:

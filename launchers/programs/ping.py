@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import given_gpus
 import gpu_inventory
 import rank_io
 
@@ -68,7 +69,7 @@ def gpus_of_host(host: str) -> list[str]:
     program = shutil.which("nvidia-smi")
     if program is None:
         there = any(DEV.glob("nvidia[0-9]*"))
-        found = gpu_inventory.gpus().gpus if there else None
+        found = gpu_inventory.gpus(of_others=True).gpus if there else None
         return [gpu["uuid"] for gpu in found or () if gpu.get("uuid")]
     try:
         ran = subprocess.run(
@@ -82,15 +83,12 @@ def gpus_of_host(host: str) -> list[str]:
 
 def own_gpu(uuids: Sequence[str], local_rank: int) -> str | None:
     """Return the GPU of a local rank, or None; CUDA_VISIBLE_DEVICES is taken into account."""
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if shown is not None:
-        listed = [item.strip() for item in shown.split(",") if item.strip()]
-        own = 0 if len(listed) == 1 else local_rank
-        chosen = listed[own] if own < len(listed) else ""
-        if chosen.isdigit():
-            return uuids[int(chosen)] if int(chosen) < len(uuids) else None
-        return chosen if chosen in uuids else None
-    return uuids[local_rank] if local_rank < len(uuids) else None
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return None
+    places = given_gpus.places(uuids)
+    own = 0 if len(places) == 1 and given_gpus.entries() is not None else local_rank
+    place = places[own] if own < len(places) else None
+    return None if place is None else uuids[place]
 
 
 def median_ping(comm: Any, peer: int, *, first: bool, pings: int) -> float:

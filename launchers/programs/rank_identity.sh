@@ -6,7 +6,9 @@ mpi4py=false
 local_rank=${ACCEPT_LOCAL_RANK:-${OMPI_COMM_WORLD_LOCAL_RANK:-0}}
 # shellcheck source=/dev/null
 . "$(dirname "$0")/../gpus.sh"
-gpu=$(list_gpus | sed -n "s/^GPU $local_rank:.*(UUID: \\([A-Za-z0-9-]\\{1,64\\}\\)).*/\"\\1\"/p")
+# A launcher may show each rank only its own GPU.
+case ${CUDA_VISIBLE_DEVICES:-,} in *,*) own=$((local_rank + 1)) ;; *) own=1 ;; esac
+gpu=$(list_gpus | sed -n "${own}s/^GPU .*(UUID: \\([A-Za-z0-9-]\\{1,64\\}\\)).*/\"\\1\"/p")
 gpu=${gpu:-null}
 printf 'ACCEPT {"fact":"rank","check":"connectivity","rank":%d,"host":"%s","value":{"host":"%s","hostname":"%s","rank":%d,"localRank":%d,"gpu":%s,"size":%d,"mpi4py":%s}}\n' \
     "${OMPI_COMM_WORLD_RANK:-0}" "$ACCEPT_HOST" "$ACCEPT_HOST" "$(hostname)" "${OMPI_COMM_WORLD_RANK:-0}" "$local_rank" \

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import given_gpus
+import gpu_inventory
 from rank_io import (
     EXIT_WRONG,
     Ended,
@@ -156,12 +158,15 @@ def _unusable_cause(error: BaseException) -> str:
 def gpu_number(index: int, otherwise: int) -> str:
     """Return nvidia-smi's number of torch's GPU `index`, from CUDA_VISIBLE_DEVICES.
 
-    Returns `otherwise` if the variable is unset or lists UUIDs.
+    Returns `otherwise` if the variable is unset or does not show it.
     """
-    listed = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    if index < len(listed) and all(one.isdigit() for one in listed):
-        return listed[index]
-    return str(otherwise)
+    entries = given_gpus.entries() or []
+    entry = entries[index] if index < len(entries) else ""
+    if not entry.startswith("GPU-"):
+        return entry if entry.isdecimal() else str(otherwise)
+    found = [gpu.get("uuid") for gpu in gpu_inventory.gpus(of_others=True).gpus or ()]
+    place = given_gpus.places(found)[index]
+    return str(otherwise if place is None else place)
 
 
 def join(me: Identity, device: str, timeout: float) -> None:

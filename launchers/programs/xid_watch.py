@@ -161,12 +161,15 @@ class _Watched:
         self.handles: dict[int, _Gpu] = {}
         #: The GPUs that are not watched, with the reasons.
         self.failed: list[str] = []
-        for index in range(bindings.nvmlDeviceGetCount()):
+        for index, handle, error, _, given in nvml.gpus(bindings):
+            if not given:
+                continue
             try:
-                handle = bindings.nvmlDeviceGetHandleByIndex(index)
+                if error is not None:
+                    raise error
                 pci = pci_name(nvml.text(bindings.nvmlDeviceGetPciInfo(handle).busId))
-            except bindings.NVMLError as error:
-                self.failed.append(f"GPU {index}: {str(error)[:100]}")
+            except bindings.NVMLError as failed:
+                self.failed.append(f"GPU {index}: {str(failed)[:100]}")
             else:
                 self.handles[_address(handle)] = _Gpu(index, handle, pci)
         self.events = self._new_set()

@@ -1,14 +1,22 @@
-"""Hosts with a hard fault of a GPU are set aside, and the others are measured without them."""
+"""Bad GPUs of hosts: a host with one is set aside, and those of other jobs do not count."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.cluster import gpus
 from tests.cluster.hosts import Hosts
-from tests.cluster.runs import ALL_REDUCE, CONNECT, Lab
+from tests.cluster.runs import ALL_REDUCE, CONNECT, VENV, Lab
+from tests.cluster.slurm.cluster import SlurmCluster, why_not
+from tests.cluster.slurm.login import Login
 from tests.factories import nvml
+
+from accept.core import evidence
+from accept.core.facts import inventories_of
+
+GPU_STEPS = ["check: inventory", "check: health", *CONNECT]
 
 
 def with_gpus(hosts: Hosts, bad: str, number: int, faults: tuple[str, ...]) -> None:
@@ -35,7 +43,7 @@ def test_a_host_with_a_bad_gpu_is_set_aside_and_the_other_seven_are_measured(
 ) -> None:
     lab = make_lab(8, before=lambda hosts: with_gpus(hosts, bad, number, faults))
     lab.machine.write_text(lab.machine.read_text().replace("count: 0", "count: 8"))
-    done = lab.run(checks=["check: inventory", "check: health", *CONNECT, *ALL_REDUCE])
+    done = lab.run(checks=[*GPU_STEPS, *ALL_REDUCE])
     assert done.ending == ("degraded", 3), done.err
     assert done.suspects == {suspect}
     good = [name for name in lab.names if name != bad]
@@ -47,3 +55,24 @@ def test_a_host_with_a_bad_gpu_is_set_aside_and_the_other_seven_are_measured(
     assert lab.do("judge", "last", "--max-bad", "1").exit == 0
     lab.nothing_is_left()
     lab.evidence_holds(done)
+
+
+def test_a_slurm_job_with_some_gpus_of_a_node_judges_these_alone(tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    with SlurmCluster(4, venv=VENV) as cluster:
+        for name in cluster.hosts.names:
+            gpus.install(cluster.hosts, name, *nvml.failed(6))
+        login = Login(cluster, tmp_path)
+        machine = login.machine.read_text().replace("count: 0", "count: 8")
+        login.machine.write_text(machine.replace("ranksPerNode: 1", "ranksPerNode: gpus"))
+        login.site.write_text(f"slurm: {{gres: 'gpu:4'}}\n{login.site.read_text()}")
+        try:
+            done = login.run("--gpus-per-node", "4", checks=GPU_STEPS, nodes=2)
+        finally:
+            login.close()
+    assert done.ending == ("pass", 0), done.err
+    assert (done.result["gpus"], done.suspects) == (8, set())
+    read = evidence.read_records(login.evidence(done.result["attempt"]))
+    given = [i.gpus_given for i in inventories_of(read, done.result["hosts"]).values()]
+    assert given == [4, 4]

@@ -215,6 +215,8 @@ class Inventory:
     driver_words: str = ""
     #: Number of NVIDIA GPUs on the PCI bus, even without a driver.
     gpus_on_bus: int = 0
+    #: Number of GPUs that the job was given (CUDA_VISIBLE_DEVICES); None: all of the host.
+    gpus_given: int | None = None
     #: Number of IMEX channels of the host; None: unknown.
     imex_channels: int | None = None
     #: None: the host has no program that reports it.
@@ -307,6 +309,7 @@ def _inventory(value: object) -> Inventory | None:
         gpus_listed=isinstance(value.get("gpus"), list),
         driver_words=plain(text(value.get("driverWords")) or "", 300),
         gpus_on_bus=whole(value.get("pciNvidia")),
+        gpus_given=integer(value.get("gpusGiven")),
         imex_channels=integer(value.get("imexChannels")),
         imex=_imex(value.get("imex")),
         domain="" if domain is None else text(domain),

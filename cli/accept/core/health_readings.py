@@ -260,6 +260,8 @@ class Reading:
     #: works.
     watch: Log | None = None
     unread: tuple[Gap, ...] = ()
+    #: Addresses of the GPUs of other jobs, whose events are not those of the run.
+    others: tuple[str, ...] = ()
     #: True if the program finished.
     whole: bool = False
 
@@ -362,8 +364,12 @@ def reading_of(facts: Iterable[Fact]) -> Reading:
             log=part.log or reading.log,
             watch=part.watch or reading.watch,
             unread=(*reading.unread, *part.unread),
+            others=(*reading.others, *part.others),
             whole=reading.whole or part.whole,
         )
+    if reading.others and reading.log is not None:
+        own = tuple(event for event in reading.log.events if event.pci not in reading.others)
+        reading = replace(reading, log=replace(reading.log, events=own))
     if not reading.whole:
         gap = Gap(reason="GPUs (the reading was interrupted)", devices=Unread.GPUS)
         reading = replace(reading, unread=(*reading.unread, gap))

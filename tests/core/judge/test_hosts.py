@@ -120,6 +120,29 @@ def test_a_version_that_differs_or_is_missing_names_its_host_and_an_unknown_one_
     assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == suspect
 
 
+@pytest.mark.parametrize(
+    ("used", "given", "shown", "is_bad"),
+    [
+        (4, 4, 4, False),
+        (2, 4, 4, False),
+        # One of the job's GPUs is missing, or the job has fewer than the run uses.
+        (4, 4, 3, True),
+        (4, 2, 2, True),
+        (None, 4, 4, True),
+        (None, 8, 8, False),
+        (None, 8, 7, True),
+    ],
+)
+def test_a_host_must_show_the_gpus_that_the_job_was_given(
+    *, used: int | None, given: int, shown: int, is_bad: bool
+) -> None:
+    enough = max(given, used or 8)
+    facts = [inventory_of(h, gpus=gpus(h)[:enough], gpusGiven=enough) for h in ("h0", "h2", "h3")]
+    facts.insert(1, inventory_of("h1", gpus=gpus("h1")[:shown], pciNvidia=8, gpusGiven=given))
+    verdict = inventoried(replace(gpu_plan(INVENTORY), gpus_used=used), facts)
+    assert {host for _, host, _ in blamed(verdict)} == ({"h1"} if is_bad else set())
+
+
 def test_a_missing_gpu_is_the_cause_and_slowness_follows_from_it() -> None:
     facts = [inventory_of(h, gpus=gpus(h), pciNvidia=8) for h in EIGHT]
     facts[1] = inventory_of("h1", gpus=gpus("h1", 7), pciNvidia=7)

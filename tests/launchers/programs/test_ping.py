@@ -71,7 +71,7 @@ def test_without_nvidia_smi_nvml_identifies_the_gpus(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("ping.DEV", tmp_path)
     listed = gpu_inventory.Found([{"uuid": "GPU-a"}, {"uuid": None}, {"uuid": "GPU-b"}])
-    monkeypatch.setattr("gpu_inventory.gpus", lambda: listed)
+    monkeypatch.setattr("gpu_inventory.gpus", lambda *, of_others: listed)
     assert gpus_of_host("h0") == []
     (tmp_path / "nvidia0").touch()
     assert gpus_of_host("h0") == ["GPU-a", "GPU-b"]

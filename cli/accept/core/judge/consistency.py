@@ -66,15 +66,22 @@ def gpu_problems(
             yield Problem(cause=Cause.GPU_UNUSABLE, message=text, host=host)
             continue
         gpus, on_bus = inventory.gpus, inventory.gpus_on_bus
+        needed, reason = required, expected
+        if (of_job := inventory.gpus_given) is not None:
+            on_bus = min(on_bus, of_job)
+            if used is not None and of_job >= used:
+                needed, reason = of_job, f"the job was given {of_job}"
+            elif of_job < required:
+                reason += f"; the job was given {of_job}, see --gpus-per-node"
         words = f" ({inventory.driver_words})" if inventory.driver_words else ""
         if given is None and on_bus > len(gpus):
             text = f"the PCI bus has {count(on_bus, 'NVIDIA GPU')}, and the driver shows "
             yield Problem(cause=Cause.GPU_UNUSABLE, message=f"{text}{len(gpus)}{words}", host=host)
         # The host may be a virtual machine with one of the machine's GPUs.
         is_alone = used == 1 and len(gpus) == 1
-        if len(gpus) < required and not is_alone:
+        if len(gpus) < needed and not is_alone:
             shown = count(len(gpus), "GPU") if gpus else "no GPU"
-            text = f"the host shows {shown}, and {expected}{words}"
+            text = f"the host shows {shown}, and {reason}{words}"
             yield Problem(cause=Cause.GPU_MISSING, message=text, host=host)
         for index, gpu in enumerate(gpus):
             yield from _gpu_problems(host, gpu, machine, owner)

@@ -1,0 +1,146 @@
+"""A job with a part of a host's GPUs: all programs speak about these, and NVML shows all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories import nvml, smi
+from tests.factories.paths import LAUNCHERS, PROGRAMS
+
+import given_gpus
+import gpu_inventory
+import torch_io
+from accept.core import record_protocol
+from accept.core.health_readings import reading_of
+from ping import gpus_of_host, own_gpu
+
+UUIDS = [nvml.uuid(gpu) for gpu in range(8)]
+#: The same GPUs 4 to 7, as Slurm and users list them.
+LISTS = {
+    "indexes": "4,5,6,7",
+    "UUIDs": ",".join(UUIDS[4:]),
+    "beginnings of UUIDs": " GPU-00000004, GPU-00000005,GPU-00000006 ,GPU-00000007",
+    "MIG devices of old drivers": ",".join(f"MIG-{uuid}/1/0" for uuid in UUIDS[4:]),
+}
+SOURCES = {"NVML": (), "nvidia-smi": ("nvmlInit * : 18",)}
+
+
+@given(st.lists(st.integers(0, 7), unique=True, min_size=1), st.data())
+def test_each_way_to_list_gpus_gives_the_same_places(places: list[int], data: Any) -> None:
+    ways = [str, lambda n: UUIDS[n], lambda n: f" {UUIDS[n][:12]} "]
+    listed = ",".join(data.draw(st.sampled_from(ways))(place) for place in places)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", listed)
+        assert given_gpus.places(UUIDS) == places
+
+
+@pytest.mark.parametrize("listed", [None, "", "MIG-00000004-0000-0000-0000-000000000000"])
+def test_without_a_list_of_gpus_all_count(
+    listed: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if listed is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    assert given_gpus.places(UUIDS) == [*range(8)]
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nvml.Scenario:
+    """Return a host of 8 GPUs, on which another job has a lost GPU."""
+    scenario = nvml.Scenario(tmp_path / "scenario", "h100")
+    scenario.change(*nvml.failed(2))
+    nvml.host(tmp_path / "root", range(8))
+    environment = {**scenario.env, **smi.write(tmp_path / "bin", "healthy")}
+    for name, value in {**environment, "ACCEPT_HOST": "h0"}.items():
+        monkeypatch.setenv(name, value)
+    return scenario
+
+
+def health(folder: Path) -> Any:
+    command = [
+        sys.executable,
+        str(PROGRAMS / "health.py"),
+        "--root",
+        str(folder / "root"),
+        "--quiet",
+    ]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    return reading_of(record_protocol.parse([printed], "health").facts)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("form", LISTS)
+def test_inventory_and_health_read_the_gpus_of_the_job_alone(
+    host: nvml.Scenario,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    source: str,
+) -> None:
+    host.change(*SOURCES[source])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", LISTS[form])
+    found = gpu_inventory.gpus().gpus or []
+    assert [gpu["index"] for gpu in found] == [4, 5, 6, 7]
+    assert [gpu["uuid"] for gpu in found] == UUIDS[4:]
+    assert not [gpu for gpu in found if gpu.get("error")]
+    reading = health(tmp_path)
+    gpus = [device for device in reading.devices if device.kind == "gpu"]
+    assert [gpu.name for gpu in gpus] == ["4", "5", "6", "7"]
+    assert [gpu.pci for gpu in gpus] == [nvml.address(n) for n in range(4, 8)]
+    assert not [gpu for gpu in gpus if gpu.errors]
+    assert set(reading.others) == {nvml.address(n) for n in range(4)}
+
+
+def test_a_lost_gpu_of_the_job_is_named(
+    host: nvml.Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.change(*nvml.failed(6, handle=False))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", LISTS["indexes"])
+    bad = [gpu for gpu in gpu_inventory.gpus().gpus or [] if gpu.get("error")]
+    assert [gpu["index"] for gpu in bad] == [6]
+    assert [device.name for device in health(tmp_path).devices if device.errors] == ["6"]
+
+
+def test_numbers_count_the_gpus_that_the_job_may_open(
+    host: nvml.Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ConstrainDevices, CUDA numbers them from 0."""
+    host.change(*(f"nvmlDeviceGetHandleByIndex {gpu} : 4" for gpu in range(4)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    assert [gpu["uuid"] for gpu in gpu_inventory.gpus().gpus or []] == UUIDS[4:]
+    reading = health(tmp_path)
+    assert [d.pci for d in reading.devices if d.kind == "gpu"] == [*map(nvml.address, range(4, 8))]
+    assert not [gap for gap in reading.unread if gap.devices == "gpus"]
+
+
+@pytest.mark.parametrize("form", LISTS)
+@pytest.mark.usefixtures("host")
+def test_each_rank_has_the_same_gpu_everywhere(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", LISTS[form])
+    for rank in range(4):
+        command = ["sh", "programs/rank_identity.sh"]
+        env = {**os.environ, "ACCEPT_LOCAL_RANK": str(rank)}
+        out = subprocess.run(
+            command, cwd=LAUNCHERS, env=env, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+        identity = json.loads(out.splitlines()[0].removeprefix("ACCEPT "))["value"]
+        assert identity["gpu"] == own_gpu(gpus_of_host("h0"), rank) == UUIDS[4 + rank]
+        if not form.startswith("MIG"):
+            assert torch_io.gpu_number(rank, rank) == str(4 + rank)
+
+
+@pytest.mark.usefixtures("host")
+def test_a_rank_that_is_shown_its_own_gpu_alone_has_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", UUIDS[6])
+    assert own_gpu(gpus_of_host("h0"), 3) == UUIDS[6]
+    assert torch_io.gpu_number(0, 3) == "6"
