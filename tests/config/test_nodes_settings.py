@@ -319,7 +319,9 @@ class TestFewerDevices:
             for n, speed in enumerate(speeds)
         ]
 
-    @pytest.mark.parametrize("nics", [(400,), (400, 200), ()])
+    @pytest.mark.parametrize(
+        "nics", [(400,), (400, 200), (), (200,) * 3, (400, 200, 200), (100,) * 7]
+    )
     def test_fail_the_check(self, nics: tuple[int, ...]) -> None:
         found = inventory(self.MACHINE, nics=self.nics(*nics))
         messages = [one.message for one in found.findings if "are up" in one.message]
@@ -332,8 +334,10 @@ class TestFewerDevices:
             one.message for one in found.findings
         )
 
-    def test_all_devices_have_no_problem(self) -> None:
-        nics = self.nics(400, 400, 100)
+    @pytest.mark.parametrize("speeds", [(400, 400, 100), (200,) * 4, (100,) * 8])
+    def test_all_devices_have_no_problem(self, speeds: tuple[int, ...]) -> None:
+        """Pass a NIC that appears as two or four devices, too."""
+        nics = self.nics(*speeds)
         records = [
             verdicts.record(
                 INVENTORY,

@@ -256,6 +256,9 @@ class Machine:
             rdma_devices=detected_nics.count if detected_nics else 0,
             rdma_gbps=detected_nics.gbps if detected_nics else 0.0,
             nics=self.nics.count if self.nics and "nics" in chosen.uses else 0,
+            faster_profile=next(
+                (n for n, p in self.nccl.profiles.items() if p.faster and n != profile), ""
+            ),
         )
 
 

@@ -36,6 +36,9 @@ class Profile:
         Bounds(min=0.01, max=1),
         Doc("Share of NVLink that collectives can use with it; below 1, NVLS is not required."),
     ] = 1.0
+    faster: Annotated[
+        bool, Doc("Whether to advise it when collectives between nodes reach less than expected.")
+    ] = False
     description: Annotated[str, Doc("When to use the profile.")] = ""
     source: Url | None = None
 

@@ -273,6 +273,8 @@ class PlannedMachine:
     rdma_gbps: float = 0.0
     #: NICs per node that carry data between GPUs; 0: unknown or none.
     nics: Parts = 0
+    #: NCCL profile that is faster on some networks and was not used; empty: none.
+    faster_profile: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

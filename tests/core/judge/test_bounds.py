@@ -34,6 +34,7 @@ from tests.factories.verdicts import (
     table,
 )
 
+from accept.config import load_machine
 from accept.core.causes import Cause
 from accept.core.model import Bound, BoundKind, CheckVerdict, Metric, Reference, Skipped, State
 
@@ -77,6 +78,26 @@ def test_between_the_bound_and_the_expected_value_a_run_is_inconclusive() -> Non
         records = measured(ALL, EIGHT, slow(usual=usual))
         verdict = judged(plan_of, hosts_record(EIGHT), *listed, *records)
         assert (verdict.state, causes(verdict)) == (state, cause)
+
+
+@pytest.mark.parametrize(("usual", "advised"), [(299, True), (301, True), (341, False)])
+def test_a_slow_network_is_advised_the_faster_profile_that_was_not_used(
+    usual: float, *, advised: bool
+) -> None:
+    of, listed = gpu_inventory()
+    for profile in ("quick-pairs", ""):
+        planned = gpu_plan(of, ALL, references=(replace(FLOOR, expected=340),))
+        machine = replace(planned.machine, faster_profile=profile)
+        records = measured(ALL, EIGHT, slow(usual=usual))
+        verdict = judged(replace(planned, machine=machine), hosts_record(EIGHT), *listed, *records)
+        shown = any("--nccl-profile quick-pairs" in line for line in verdict.advice)
+        assert shown is (advised and bool(profile))
+
+
+def test_only_profiles_that_a_run_did_not_use_are_advised() -> None:
+    machine = load_machine("h100-8").value
+    assert machine.planned().faster_profile == "tuned"
+    assert machine.planned("tuned").faster_profile == ""
 
 
 def test_an_expectation_of_the_user_replaces_the_expected_value_too() -> None:

@@ -138,7 +138,11 @@ def judge(
         detectable=pairs.detectable(),
         version=plan.version,
     )
-    return replace(verdict, headline=summary.headline(verdict), advice=summary.advice(verdict))
+    return replace(
+        verdict,
+        headline=summary.headline(verdict),
+        advice=summary.advice(verdict, plan.machine.faster_profile),
+    )
 
 
 def gathered(

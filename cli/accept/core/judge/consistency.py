@@ -16,6 +16,9 @@ from accept.core.judge.robust_stats import median_of
 from accept.core.model import Metric, PlannedMachine, Problem
 from accept.core.text import count, device_label, shortened
 
+#: Numbers of RDMA devices as which a NIC can appear, with as many parts of its rate each. Google
+#: and Oracle set up ConnectX-8 as two, Oracle also as four (values/machines/bm.gpu.gb300.4.yaml).
+_DEVICES_OF_A_NIC = (1, 2, 4)
 #: Unit of memory sizes. They are rounded, because the memory that firmware and kernel reserve
 #: differs a little from boot to boot.
 _MEMORY_STEP = 1 << 30
@@ -251,8 +254,12 @@ def nic_problems(
 ) -> Iterator[Problem]:
     """Yield the hosts with too few active RDMA devices of the machine's speed."""
     for host, inventory in inventories.items() if machine.rdma_devices else ():
-        up = sum(n.active and n.mbps >= machine.rdma_gbps * 1000 for n in inventory.rdma)
-        if up < machine.rdma_devices:
+        rates = [nic.mbps / 1000 for nic in inventory.rdma if nic.active]
+        if not any(
+            sum(rate >= machine.rdma_gbps / parts for rate in rates) >= machine.rdma_devices * parts
+            for parts in _DEVICES_OF_A_NIC
+        ):
+            up = sum(rate >= machine.rdma_gbps for rate in rates)
             text = f"{up} RDMA devices of {machine.rdma_gbps:g} Gbit/s are up, the machine has "
             text += str(machine.rdma_devices)
             yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text, host=host)

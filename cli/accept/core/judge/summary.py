@@ -30,6 +30,8 @@ _MAX_NAMED, _MAX_ADVICE = 3, 20
 _MAX_LISTED = 8
 #: Maximum number of checks in the list of those that a user left out.
 _MAX_NOT_RUN = 12
+#: Causes of a value below its bound, for which a faster NCCL profile is advised.
+_TOO_SLOW = (Cause.BELOW_EXPECTED, Cause.BELOW_REFERENCE)
 #: Advice about wrong data that follows no host.
 _SOFTWARE = (
     "no host explains the wrong data: compare the versions of NCCL, network plugin, driver and "
@@ -271,22 +273,25 @@ def usable(verdict: Verdict) -> str:
     return f"do not hand out the {hosts}"
 
 
-def advice(verdict: Verdict) -> tuple[str, ...]:
-    """Return what to do next, one line for each suspect, then for each cause without a suspect."""
-    lines = [*_advice(verdict)]
+def advice(verdict: Verdict, faster_profile: str = "") -> tuple[str, ...]:
+    """Return what to do next, one line for each suspect, then for each cause without a suspect.
+
+    `faster_profile`: NCCL profile that the run did not use; see `PlannedMachine`.
+    """
+    lines = [*_advice(verdict, faster_profile)]
     if len(lines) > _MAX_ADVICE:
         lines = [*lines[:_MAX_ADVICE], f"… and {len(lines) - _MAX_ADVICE} more: see the report"]
     return tuple(lines)
 
 
-def _advice(verdict: Verdict) -> Iterator[str]:
+def _advice(verdict: Verdict, faster_profile: str) -> Iterator[str]:
     if verdict.injected:
         faults = ", ".join(verdict.injected)
         yield f"this was a drill ({faults}): the verdict does not apply to the hosts"
     if verdict.interruption:
         yield f"the run was interrupted ({verdict.interruption}): run it again"
     yield from map(suspect_advice, verdict.suspects)
-    yield from _advice_on_findings(verdict)
+    yield from _advice_on_findings(verdict, faster_profile)
 
 
 def suspect_advice(suspect: Suspect) -> str:
@@ -304,7 +309,7 @@ def action(suspect: Suspect) -> str:
     return (Cause.SLOW_NETWORK if of_network else suspect.cause).row.action
 
 
-def _advice_on_findings(verdict: Verdict) -> Iterator[str]:
+def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
     """Yield what to do about each cause that accuses no suspect, wrong data first."""
     advised = {suspect.cause for suspect in verdict.suspects}
     order = {state: index for index, state in enumerate(WORST_FIRST)}
@@ -326,7 +331,11 @@ def _advice_on_findings(verdict: Verdict) -> Iterator[str]:
         executions = finding.executions
         everywhere = executions is not None and executions.bad > 1 and not executions.common_hosts
         software = cause is Cause.WRONG_DATA and everywhere
-        yield f"{check.check}: {_SOFTWARE if software else _explained(cause)}"
+        text = f"{check.check}: {_SOFTWARE if software else _explained(cause)}"
+        between_nodes = (finding.nodes or 0) > 1
+        if faster_profile and between_nodes and cause in _TOO_SLOW:
+            text += f"; repeat with `--nccl-profile {faster_profile}`, which this run did not use"
+        yield text
 
 
 def _explained(cause: Cause) -> str:
