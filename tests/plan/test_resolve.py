@@ -129,12 +129,13 @@ class TestGpus:
     def test_zero_gpus_are_refused(self, machine: str) -> None:
         assert refusal(machine=machine, gpus_per_node=0).code == Code.GPUS_PER_NODE
 
-    def test_a_part_of_a_node_has_only_bounds_of_single_gpus(self) -> None:
+    def test_a_part_of_a_node_has_only_bounds_of_single_gpus_and_nics(self) -> None:
         assert {one.check for one in plan(FULL).references} > {"gemm", "memory"}
         assert {one.check for one in plan(FULL, gpus_per_node=4).references} == {
             "burn",
             "gemm",
             "memory",
+            "nic-loop",
         }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.factories import nvml, smi
+from tests.factories import nvml, perftest, smi
 from tests.factories.command_line import SOURCE
 
 pytestmark = pytest.mark.real
@@ -19,13 +19,27 @@ LOST = nvml.failed(3)
 PENDING = ("nvmlDeviceGetRemappedRows 2 : 0 0 1 1 0",)
 
 
-def run(folder: Path, *, start: tuple[str, ...] = (), later: tuple[str, ...] = ()) -> Any:
-    """Return the verdict of a run; the lines `later` come when its last step starts."""
+def run(
+    folder: Path,
+    *,
+    start: tuple[str, ...] = (),
+    later: tuple[str, ...] = (),
+    only: str = "inventory,health",
+    suite: str = "quick",
+    env: dict[str, str] | None = None,
+    before: tuple[str, ...] = (),
+) -> Any:
+    """Return the verdict of a run; the lines `later` come when its last step starts.
+
+    `before`: a command that starts the run.
+    """
     scenario = nvml.Scenario(folder / "scenario", "h100", 8)
     scenario.change(*start)
-    nvml.host(folder / "root", range(8))
-    env = {
+    if not (folder / "root").exists():
+        nvml.host(folder / "root", range(8))
+    variables = {
         **os.environ,
+        **(env or {}),
         **scenario.env,
         **smi.write(folder / "bin", "healthy"),
         "ACCEPT_SYS": str(folder / "root/sys"),
@@ -34,8 +48,8 @@ def run(folder: Path, *, start: tuple[str, ...] = (), later: tuple[str, ...] = (
     }
     command = [sys.executable, "-m", "accept", "run", "--machine", "gpu"]
     with subprocess.Popen(
-        [*command, "--only", "inventory,health"],
-        env=env,
+        [*before, *command, "--suite", suite, "--only", only],
+        env=variables,
         cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -74,3 +88,49 @@ def test_a_gpu_that_is_lost_during_the_run_is_named(tmp_path: Path) -> None:
 
 def test_a_gpu_that_needs_a_reset_is_named(tmp_path: Path) -> None:
     assert accused(run(tmp_path, start=PENDING)) == {("2", "gpu-reset-required")}
+
+
+# -- NICs ----------------------------------------------------------------------------------------
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts a folder")
+LOOPS: dict[str, perftest.Loops] = {
+    f"mlx5_{nic}": {"gpu": 390.0 - nic / 10, "host": 380.0} for nic in range(8)
+}
+
+
+def run_loops(folder: Path, loops: dict[str, perftest.Loops]) -> Any:
+    """Return the verdict on the loops through the NICs of this host."""
+    nvml.host(folder / "root", range(8))
+    perftest.host(folder / "root", 8)
+    env = perftest.write(folder / "bin", loops) if loops else {}
+    # Steps read the files of the kernel, wherever this process would look for them.
+    mount = ("sh", "-c", 'mount --bind "$0" /sys && exec "$@"', str(folder / "root/sys"))
+    before = ("unshare", "--mount", *mount)
+    return run(folder, only="nic-loop", env=env, suite="standard", before=before)
+
+
+def loop_check(verdict: Any) -> Any:
+    return next(one for one in verdict["checks"] if one["check"] == "nic-loop")
+
+
+@root
+def test_a_loop_through_each_healthy_nic_accuses_nobody(tmp_path: Path) -> None:
+    verdict = run_loops(tmp_path, LOOPS)
+    assert (accused(verdict), loop_check(verdict)["state"]) == (set(), "pass")
+    assert loop_check(verdict)["measured"] == "ib-write-gpu 48.66 to 48.75 GB/s (8 NICs)"
+
+
+@root
+def test_a_nic_that_is_slow_by_itself_and_one_without_gpu_memory_are_named(tmp_path: Path) -> None:
+    slow: perftest.Loops = {"gpu": 99.0, "host": 99.0}
+    broken: perftest.Loops = {"gpu": "no-mr", "host": 390.0}
+    verdict = run_loops(tmp_path, {**LOOPS, "mlx5_5": slow, "mlx5_2": broken})
+    assert accused(verdict) == {("mlx5_5", "slow-outlier"), ("mlx5_2", "nic-loop-failed")}
+    assert any("Couldn't allocate MR" in one["why"] for one in verdict["suspects"])
+
+
+@root
+def test_nics_without_a_tool_are_not_tested_with_the_reason(tmp_path: Path) -> None:
+    verdict = run_loops(tmp_path, {})
+    assert (accused(verdict), loop_check(verdict)["state"]) == (set(), "not-tested")
+    assert "no ib_write_bw" in loop_check(verdict)["findings"][0]["message"]

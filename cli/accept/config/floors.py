@@ -7,6 +7,7 @@ own health check replaces the floor of its check, and limits the other checks of
 figure of single GPUs replaces the floor of the same metric.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -31,7 +32,7 @@ from accept.core.text import parse_size
 Rate = Literal["nvlink", "pcie", "nics", "nic", "gpu", "memory", "bf16", "fp8", "tf32", "fp32"]
 #: Where a floor applies: inside a node, between nodes that report the same NVLink domain, between
 #: any nodes, between one GPU of each of any nodes, with profiles that force the network inside a
-#: node too, or to single GPUs.
+#: node too, or to single GPUs and NICs.
 Reach = Literal["node", "domain", "fabric", "rail", "loopback", "device"]
 
 
@@ -51,6 +52,8 @@ class Floor:
     rdma: bool = True
     min_nodes: Annotated[int, Bounds(min=1)] = 1
     max_nodes: Annotated[int | None, Doc("None: any number.")] = None
+    #: Fastest NICs that it applies to, in 10^9 bits per second.
+    max_gbps: Annotated[float | None, Doc("None: any rate.")] = None
     #: The peak that reports compare with. "rate": the line rate. "tree": 2(n-1)/n of it, as a tree
     #: over two nodes moves each byte once. "none": no peak, as the metric may exceed the line rate.
     peak: Literal["rate", "tree", "none"] = "rate"
@@ -221,7 +224,7 @@ def figures_of(floor: Floor, machine: Machine, profile: str) -> Iterator[Figure]
 
 
 def _device_figures(floor: Floor, machine: Machine) -> Iterator[Figure]:
-    """Yield the figures of single GPUs from a floor."""
+    """Yield the figures of single GPUs and NICs from a floor."""
     peaks, share, expected = machine.gpus.peaks, floor.share, floor.expected
     if floor.of == "nvlink":
         link = machine.nvlink if machine.gpus.count != 1 else None
@@ -231,6 +234,12 @@ def _device_figures(floor: Floor, machine: Machine) -> Iterator[Figure]:
         rate, source = (bus.gbytes_per_second, bus.source) if bus else (None, "")
         if bus and bus.share:
             share, expected = bus.share, None
+    elif floor.of == "nic":
+        # A share of the rate of each port, because some NICs appear as several slower ones.
+        nics = machine.nics
+        applies = nics and nics.rdma == floor.rdma and nics.gbps <= (floor.max_gbps or math.inf)
+        rate = (nics.reachable_gbps or nics.gbps) / nics.gbps if nics and applies else None
+        source = floor.source or ""
     elif peaks is None:
         return
     elif floor.of == "memory":

@@ -229,6 +229,11 @@ class Machine:
                 code=Code.MACHINE_CONTRADICTION,
             )
 
+    @property
+    def may_have_rdma(self) -> bool:
+        """Return False if the machine has no RDMA devices; one of any kind may have some."""
+        return self.nics.rdma if self.nics else self.gpus.count == "detect"
+
     def planned(self, profile: str = "default") -> PlannedMachine:
         """Return the part of the machine that the plan contains, under an NCCL profile."""
         chosen = self.nccl.profiles[profile]

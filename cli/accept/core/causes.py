@@ -599,6 +599,14 @@ class Cause(TextEnum):
         owner=Owner.FABRIC,
         judgement=Judgement.ABSOLUTE,
     )
+    NIC_LOOP_FAILED = Row(
+        text="nic-loop-failed",
+        meaning="data does not pass through the NIC and back, while it does through other NICs",
+        action="read the step's log; check /dev/infiniband, the limit of locked memory, "
+        "nvidia-peermem or dma-buf, then the NIC in the kernel log",
+        owner=Owner.NODE,
+        judgement=Judgement.POPULATION,
+    )
     HOST_ERRORS = Row(
         text="host-errors",
         meaning="the host's memory had uncorrectable errors",

@@ -377,6 +377,8 @@ class Metric:
     host: HostName | None = None
     rank: int | None = None
     gpu: str | None = None
+    #: The NIC that was measured alone.
+    nic: str | None = None
     #: Only for collectives.
     placement: Placement | None = None
     algorithm: str | None = None

@@ -97,12 +97,13 @@ class Row(NamedTuple):
     outcome: Outcome = Outcome.OK
     #: The reason for any outcome but `ok`.
     cause: Cause | None = None
-    #: The host, rank and GPU that measured it; None: the whole group did.
+    #: The host, rank, GPU or NIC that was measured; None: the whole group.
     host: str | None = None
     rank: int | None = None
     gpu: str | None = None
     placement: Placement | None = None
     algorithm: str | None = None
+    nic: str | None = None
     #: What is wrong with the result of an execution: a row for wrong elements (metric `wrong`), for
     #: damaged numbers, for unchecked results (metric `wrong`, too), and for what is missing.
     flaws: tuple[Row, ...] = ()
@@ -164,8 +165,10 @@ class Row(NamedTuple):
 
     @property
     def device(self) -> str:
-        """Return the rank or GPU that measured the value, for people; else the hosts."""
+        """Return the rank, GPU or NIC that was measured, for people; else the hosts."""
         hosts = self.host or shortened(self.hosts, 4)
+        if self.nic:
+            return f"NIC {self.nic} of {hosts}"
         return hosts if self.rank is None else device_label(hosts, self.rank, self.gpu)
 
     def share_of(self, normal: float) -> float | None:
@@ -245,7 +248,7 @@ def table_of(steps: Iterable[Step], records: Iterable[Record]) -> Table:
 def figures(steps: Iterable[Step], records: Iterable[Record]) -> Table:
     """Return what can be compared with other runs; of a collective, its result.
 
-    Values of single ranks or sizes, and those that are not finite, are left out.
+    Values of single ranks, NICs or sizes, and those that are not finite, are left out.
     """
     rows: list[Row] = []
     for execution in executions(steps, records):
@@ -254,7 +257,9 @@ def figures(steps: Iterable[Step], records: Iterable[Record]) -> Table:
             if check in bandwidths:
                 rows.append(result_of(execution, check))
             else:
-                rows += (r for r in rows_of(execution, check) if r.rank is None and r.size is None)
+                rows += (
+                    r for r in rows_of(execution, check) if (r.rank, r.nic, r.size) == (None,) * 3
+                )
     return Table(tuple(row for row in rows if row.value is not None and math.isfinite(row.value)))
 
 
@@ -304,6 +309,7 @@ def rows_of(
                 m.gpu,
                 m.placement,
                 m.algorithm,
+                m.nic,
             )
     if is_empty:
         outcome, cause = _failure(execution, check)

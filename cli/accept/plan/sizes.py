@@ -46,6 +46,7 @@ _CHECKS = {
     "inventory": (550, 230),
     "latency": (600, 3300),
     "memory": (0, 3340),
+    "nic-loop": (0, 3800),
     "reduce-scatter": _COLLECTIVE,
     "script": (0, 0),
     "sendrecv": _COLLECTIVE,

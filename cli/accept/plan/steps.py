@@ -283,6 +283,8 @@ def _unsuited(entry: SuiteCheck, machine: Machine, nodes: int) -> str:
     """Return why an entry of a suite does not apply to this run; empty: it does."""
     if entry.profile and entry.profile not in machine.nccl.profiles:
         return f"{machine.name} has no NCCL profile {entry.profile}"
+    if REGISTRY[entry.check].needs_rdma and not machine.may_have_rdma:
+        return f"{machine.name} has no RDMA NICs"
     if entry.max_nodes is not None and nodes > entry.max_nodes:
         return f"{count(nodes, 'node')}: only for {entry.max_nodes} or fewer"
     return ""

@@ -94,8 +94,10 @@ class Check(CheckRules):
     parse: Parse
     #: (its name, what it measured) -> lines for the log of a run; None: its metrics `in_log`.
     log_lines: Callable[[str, Table], Iterator[str]] | None = None
-    #: True if each GPU is measured alone, so that the bounds also hold for a part of a node.
+    #: True if each GPU or NIC is measured alone, so that the bounds also hold for a part of a node.
     devices: bool = False
+    #: True if it measures RDMA devices: a machine that has none skips it.
+    needs_rdma: bool = False
     #: True if it only reads the state of the hosts and launches no ranks. It runs first.
     read_only: bool = False
     #: True if every run has it, before all checks that measure. The run ends after it unless all

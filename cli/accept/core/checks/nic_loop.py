@@ -1,0 +1,377 @@
+"""Define the check `nic-loop`: a loop through each NIC of a host, without another host.
+
+The loop goes from memory through the NIC into memory: it tests the NIC, its PCIe link and its path
+to GPU memory, but no cable. `launchers/programs/nic_loop.py` describes the ways to measure it. What
+they reach differs, so each is compared only with itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from accept.core import nccl_tests, record_protocol
+from accept.core.catalog.metrics import BUSBW, WRONG, Better, MetricSpec
+from accept.core.causes import Cause, Judgement
+from accept.core.checks.check import Check, CheckParams, param
+from accept.core.facts import LEFT_OUT, FactKind, integer, mapping, number, text
+from accept.core.judge import bounds, completeness
+from accept.core.judge.devices import UNEVEN_NOISE
+from accept.core.judge.evidence import Evidence, Judged
+from accept.core.judge.outliers import Sample, outliers
+from accept.core.judge.summary import params_of, verdict_of
+from accept.core.judge.suspects import from_problems
+from accept.core.model import Finding, GroupKind, Metric, Parsed, Problem, State
+from accept.core.nccl_tests.lines import clean
+from accept.core.table import Execution, Row, Table, rows_of
+from accept.core.text import count, plain, value_range
+from accept.core.text import number as digits
+
+NAME = "nic-loop"
+#: The ways to measure, the most telling first: with GPU memory, with memory of the host, by NCCL.
+GPU_MEMORY, HOST_MEMORY, BY_NCCL = LOOPS = ("ib-write-gpu", "ib-write-host", "nccl")
+#: The first of them as a share of the rate of the port, if a PCI bridge is above NIC and GPU.
+SHARE = "line-share"
+#: Metrics that compare all NICs with each other.
+_OF_ALL = (SHARE, HOST_MEMORY)
+_UNITS = {**dict.fromkeys(LOOPS, "GB/s"), SHARE: ""}
+#: A line of a tool, as the program marks it: the NIC, the loop, the line.
+_MARKED = re.compile(
+    rb"nic-loop ([\w.:-]{1,64}) (" + "|".join(LOOPS).encode() + rb")\| ?(.{0,1000})"
+)
+#: Limits of the NICs of a host and of the lines of one loop; more are damage.
+_MAX_NICS, _MAX_LINES = 64, 2000
+#: The unit of ib_write_bw's table, and one GB/s in it. Older releases call MiB MB.
+_UNIT = re.compile(rb"BW average\[(Gb|MB|MiB)/sec\]")
+_PER_GBYTES = {b"Gb": 8.0, b"MB": 1e9 / 2**20, b"MiB": 1e9 / 2**20}
+_ROW = re.compile(rb"\s*\d+\s+\d+\s+[\d.]+\s+(\d+\.?\d*)\s+[\d.]+\s*")
+#: NCCL's line about its NICs, if it has exactly one, and the line of a channel through it.
+_ONE_NIC = re.compile(rb"NET/\S{1,40} : Using \[0\]([\w.-]{1,64}):[^\[]*(?:\[RO\])?[^\[]*$")
+_CHANNEL = b" via NET/"
+#: Faster is damage.
+_MAX_GBYTES = 1e4
+#: Lines that explain a failure; the last other line is the second choice.
+_EXPLAINING = re.compile(
+    r"couldn't|failed|unable|error|WARN|denied|cannot|no such|not (?:found|supported)", re.I
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NicLoopParams(CheckParams):
+    """Parameters of `nic-loop`."""
+
+    # 0.03 means 12 % below the median. Loops of healthy NICs of one kind differ by a few percent.
+    noise: float = param(0.03, "noise floor when one NIC is compared on all hosts, as a share")
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, which names the parameter, for invalid values."""
+        if not 0 <= self.noise < 1:
+            raise ValueError(f"noise must be at least 0 and below 1, not {self.noise}")
+
+    def estimate(self, _hosts: int, _ranks: int) -> float:
+        """Return the seconds of slow loops: 16 with memory of the host, two at once."""
+        return 45.0
+
+    def healthy_seconds(self, _hosts: int, _ranks: int, _algbw: float | None) -> float:
+        """Return the seconds of loops with GPU memory, all at once, or of two rounds of NCCL."""
+        return 22.0
+
+
+# Reading
+
+
+class Loop(NamedTuple):
+    """One try of a loop: the NIC, the way, the tool's exit status, and the rate of the port."""
+
+    nic: str
+    loop: str
+    #: None: it did not end in time.
+    exit: int | None
+    #: Gbit/s; 0: unknown.
+    gbps: float
+    #: True if a PCI bridge is above NIC and GPU, so that data need not cross the processor.
+    near: bool
+    #: Why it failed; empty if it did not.
+    failed: str
+
+
+def _loop(value: object) -> Loop | None:
+    given = mapping(value)
+    nic, loop = text(given.get("nic")) or "", text(given.get("loop")) or ""
+    if not re.fullmatch(r"[\w.:-]{1,64}", nic, re.ASCII) or loop not in LOOPS:
+        return None
+    gbps = number(given.get("gbps")) or 0.0
+    failed = plain(text(given.get("failed")) or "", 200)
+    return Loop(nic, loop, integer(given.get("exit")), gbps, given.get("near") is True, failed)
+
+
+#: `parse` adds why a loop failed, in the words of its tool.
+LOOP = FactKind("nic-loop", _loop)
+
+
+def parse(lines: Iterable[bytes]) -> Parsed:
+    """Parse the log of one host: the outputs of the tools, and the records. Never raises."""
+    outputs: dict[tuple[str, str], list[bytes]] = {}
+    others: list[bytes] = []
+    for block in lines:
+        for line in block.split(b"\n"):
+            if found := _MARKED.match(line):
+                key = found[1].decode(), found[2].decode()
+                if key in outputs or len(outputs) < _MAX_NICS * len(LOOPS):
+                    output = outputs.setdefault(key, [])
+                    output += [clean(found[3])] if len(output) < _MAX_LINES else []
+            elif b"ACCEPT {" in line:
+                others.append(line)
+    records = record_protocol.parse(others, NAME)
+    metrics, facts, problems = [*records.metrics], [], [*records.problems]
+    for fact in records.facts:
+        loop = LOOP.parse(fact.value) if fact.name == LOOP.name else None
+        if loop is None:
+            facts.append(fact)
+            continue
+        output = outputs.get((loop.nic, loop.loop), [])
+        value, wrong = (
+            _nccl(output, loop.nic) if loop.loop == BY_NCCL else (_ib_write(output), False)
+        )
+        if wrong:
+            message = f"a loop by NCCL through {loop.nic} of {fact.host} returned wrong data"
+            problems.append(_problem(Cause.WRONG_DATA, message, fact.host, loop.nic))
+        good = loop.exit == 0 and value is not None and 0 < value < _MAX_GBYTES
+        values = {loop.loop: value} if good and value is not None else {}
+        if loop.loop == GPU_MEMORY and values and loop.near and loop.gbps > 0:
+            values[SHARE] = values[loop.loop] * 8 / loop.gbps
+        metrics += [
+            Metric(check=NAME, name=name, value=v, unit=_UNITS[name], host=fact.host, nic=loop.nic)
+            for name, v in values.items()
+        ]
+        failed = "" if values or wrong else _reason(output, loop.exit)
+        facts.append(replace(fact, value={**mapping(fact.value), "failed": failed}))
+    return Parsed(metrics=tuple(metrics), facts=tuple(facts), problems=tuple(problems))
+
+
+def _problem(cause: Cause, message: str, host: str | None, nic: str) -> Problem:
+    return Problem(cause=cause, message=message, check=NAME, host=host, nic=nic)
+
+
+def _ib_write(output: Sequence[bytes]) -> float | None:
+    """Return the GB/s in the last row of `ib_write_bw`; None if there is none.
+
+    The format is in src/perftest_parameters.h of https://github.com/linux-rdma/perftest.
+    """
+    unit, value = None, None
+    for line in output:
+        if found := _UNIT.search(line):
+            unit = _PER_GBYTES[found[1]]
+        elif unit and (row := _ROW.fullmatch(line)):
+            value = float(row[1]) / unit
+    return value
+
+
+def _nccl(output: Sequence[bytes], nic: str) -> tuple[float | None, bool]:
+    """Return the GB/s that two GPUs send through a NIC together, and whether data was wrong.
+
+    None if NCCL's log does not show that exactly this NIC carried the data.
+    """
+    names = {found[1].decode() for line in output if (found := _ONE_NIC.search(line))}
+    used = names == {nic.partition(":")[0]} and any(_CHANNEL in line for line in output)
+    metrics = nccl_tests.read(b"\n".join(output), collective="all_gather").metrics
+    speeds = [metric.value for metric in metrics if metric.name == BUSBW.name]
+    wrong = used and any(metric.value for metric in metrics if metric.name == WRONG.name)
+    return (2 * min(speeds) if used and not wrong and speeds else None), wrong
+
+
+def _reason(output: Sequence[bytes], status: int | None) -> str:
+    """Return why a loop has no value, in the words of its tool."""
+    if status is None:
+        return "it did not end in time"
+    texts = [line.decode(errors="replace").strip() for line in output if not line.startswith(b"#")]
+    words = [one for one in texts if one.strip("-* ")]
+    if status == 0:
+        used = [one for one in words if " : Using " in one or "Using network" in one]
+        return (
+            f"another network carried the data: {used[-1]}" if used else "no result in its output"
+        )
+    decisive = [one for one in words if _EXPLAINING.search(one)]
+    return next(iter([*decisive[:1], *words[-1:]]), f"exit status {status}")
+
+
+# Judging
+
+
+class Nic(NamedTuple):
+    """One NIC of a host in one execution."""
+
+    execution: Execution
+    host: str
+    name: str
+    #: True if a PCI bridge is above it and the GPU.
+    near: bool
+    #: Metric -> its value, of the ways that worked.
+    rows: Mapping[str, Row]
+    #: Way -> why it failed.
+    failed: Mapping[str, str]
+
+    def is_compared(self, metric: str) -> bool:
+        """Return True if the value depends on the NIC and not on where the GPU is."""
+        return metric in self.rows and (self.near or metric == HOST_MEMORY)
+
+
+def _nics(evidence: Evidence) -> list[Nic]:
+    found = []
+    for execution in evidence.executions:
+        host = execution.record.hosts[0] if execution.record.hosts else ""
+        rows: dict[str, dict[str, Row]] = {}
+        for row in rows_of(execution, evidence.check, _UNITS):
+            if row.nic and row.is_plausible:
+                rows.setdefault(row.nic, {})[row.metric] = row
+        failed: dict[str, dict[str, str]] = {}
+        near = set()
+        for _, loop in LOOP.of(execution.record):
+            near |= {loop.nic} if loop.near else set()
+            if loop.failed and loop.loop not in rows.get(loop.nic, ()):
+                failed.setdefault(loop.nic, {})[loop.loop] = loop.failed
+        found += [
+            Nic(execution, host, name, name in near, rows.get(name, {}), failed.get(name, {}))
+            for name in dict.fromkeys([*rows, *failed])
+        ]
+    return found
+
+
+def judge(evidence: Evidence) -> Judged:
+    """Pass if a loop through each NIC works and is as fast as those of its peers."""
+    nics = _nics(evidence)
+    promised = evidence.plan.machine.speed_promised
+    problems = [*_broken(nics), *(_slow(evidence, nics) if promised else ())]
+    findings = completeness.step_findings(evidence)
+    findings += completeness.problem_findings(evidence, more=problems)
+    bound_findings = bounds.findings(evidence)
+    findings += bound_findings
+    findings += _untested(evidence, nics, problems)
+    criteria = ["as fast as peers" if promised else "no speed target"]
+    verdict = verdict_of(
+        evidence,
+        findings,
+        measured="; ".join(_measured(evidence.table)),
+        required="; ".join([*criteria, *bounds.sources(bound_findings)]),
+    )
+    return Judged(verdict, tuple(from_problems(problems, "", len(evidence.hosts))))
+
+
+def _common(nics: Sequence[Nic]) -> str | None:
+    """Return the most telling way that works on more than half of the NICs; None if none does."""
+    working = Counter(metric for nic in nics for metric in nic.rows)
+    return next((loop for loop in LOOPS if 2 * working[loop] > len(nics)), None)
+
+
+def _broken(nics: Sequence[Nic]) -> Iterator[Problem]:
+    """Yield the NICs on which the way failed that works on most NICs of the run.
+
+    If it fails on the same NIC of at least half of the hosts, they share a reason.
+    """
+    loop = _common(nics)
+    hosts = Counter(nic.name for nic in nics)
+    failing = Counter(nic.name for nic in nics if loop in nic.failed)
+    for nic in nics:
+        if loop is None or loop in nic.rows or loop not in nic.failed:
+            continue
+        if hosts[nic.name] > 1 and 2 * failing[nic.name] >= hosts[nic.name]:
+            continue
+        working = sum(loop in other.rows for other in nics)
+        message = f"no loop ({loop}) through {nic.name} of {nic.host}: {nic.failed[loop]}; "
+        message += f"it works on {working} of {len(nics)} NICs"
+        yield _problem(Cause.NIC_LOOP_FAILED, message, nic.host, nic.name)
+
+
+def _slow(evidence: Evidence, nics: Sequence[Nic]) -> Iterator[Problem]:
+    """Yield NICs below a bound or slower than their peers.
+
+    Peers are the same NIC of the other hosts and, with half of the median as the limit, all NICs.
+    What a distant GPU reaches is not compared, because it depends on where the GPU is.
+    """
+    noise = max(evidence.plan.machine.noise, params_of(evidence, NicLoopParams).noise)
+    slow: dict[tuple[str, str], Problem] = {}
+    for metric, unit in _UNITS.items():
+        measured = [nic for nic in nics if nic.is_compared(metric)]
+        bound = bounds.highest_lower_bound(evidence, 1, metric)
+        found = []
+        if metric in _OF_ALL:
+            samples = _samples(measured, metric)
+            found += [(measured, outliers(samples, UNEVEN_NOISE, bound, fixed=True))]
+        for name in {nic.name: None for nic in measured} if metric in LOOPS else ():
+            same = [nic for nic in measured if nic.name == name]
+            found += [(same, outliers(_samples(same, metric), noise))]
+        for group, result in found:
+            for index, outlier in result.bad.items():
+                nic = group[index]
+                value = f"{digits(outlier.sample.value or 0.0)} {unit or 'of its line rate'}"
+                share = f", {outlier.share}" if outlier.share else ""
+                message = f"{metric} through {nic.name} of {nic.host}: {value}{share}"
+                problem = _problem(outlier.cause, message, nic.host, nic.name)
+                slow.setdefault((nic.host, nic.name), problem)
+    yield from slow.values()
+
+
+def _samples(nics: Sequence[Nic], metric: str) -> list[Sample]:
+    rows = [nic.rows[metric] for nic in nics]
+    return [Sample(row.hosts, row.value, None, row.log, (index,)) for index, row in enumerate(rows)]
+
+
+def _untested(
+    evidence: Evidence, nics: Sequence[Nic], problems: Sequence[Problem]
+) -> Iterator[Finding]:
+    """Yield a finding on the NICs without any loop, and on hosts without NICs; one each reason."""
+    named = {(problem.host, problem.nic) for problem in problems}
+    reasons: dict[str, dict[str, str]] = {}
+    for nic in nics:
+        if (nic.host, nic.name) in named or any(map(nic.is_compared, _UNITS)):
+            continue
+        why = "speed not judged: no PCI bridge is visible above the NIC and a GPU"
+        if not nic.rows:
+            why = "; ".join(f"no loop: {loop}: {text}" for loop, text in nic.failed.items())
+        reasons.setdefault(why, {})[f"{nic.host}:{nic.name}"] = nic.host
+    seen = {nic.host for nic in nics}
+    for record in evidence.records:
+        if record.exit == 0 and not seen.intersection(record.hosts):
+            whys = [why for _, left in LEFT_OUT.of(record) for why in left.values()]
+            why = f"no loop: {'; '.join(whys) or 'the program reported no NIC'}"
+            reasons.setdefault(why, {}).update({host: host for host in record.hosts})
+    for why, names in reasons.items():
+        yield Finding(
+            check=evidence.check,
+            judgement=Judgement.COMPLETENESS,
+            state=State.NOT_TESTED,
+            message=f"{completeness.host_list([*names])}: {plain(why, 300)}",
+            hosts=tuple(dict.fromkeys(names.values())),
+        )
+
+
+def _measured(table: Table) -> Iterator[str]:
+    """Yield the bandwidths of all NICs for each way."""
+    by_metric = table.by(lambda row: row.metric)
+    for loop in LOOPS:
+        if values := by_metric[loop].values if loop in by_metric else []:
+            yield f"{loop} {value_range(values)} GB/s ({count(len(values), 'NIC')})"
+
+
+NIC_LOOP = Check(
+    name=NAME,
+    summary="a loop through each NIC of a host, with GPU memory: bandwidth, without another host",
+    template="nic-loop.sh.j2",
+    params=NicLoopParams,
+    groups=(GroupKind.EACH,),
+    metrics=tuple(
+        MetricSpec(name=name, unit=unit, better=Better.HIGHER, in_log=True)
+        for name, unit in _UNITS.items()
+    ),
+    facts=(LOOP, LEFT_OUT),
+    worth=35,
+    parse=parse,
+    judge=judge,
+    devices=True,
+    needs_rdma=True,
+)
+
+CHECKS = (NIC_LOOP,)

@@ -1,0 +1,265 @@
+"""nic-loop: the outputs that are read, which NIC is named, and what counts as not tested."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories import nccl_logs, perftest, verdicts
+
+from accept import config
+from accept.config.floors import bounds
+from accept.config.machine import Machine
+from accept.core.causes import Cause
+from accept.core.checks import REGISTRY, parse_log
+from accept.core.judge.evidence import Evidence, Judged
+from accept.core.model import Reference, State, Step
+from accept.plan.resolve import Options, resolve
+
+NICS = 8
+STEP: Step = verdicts.step("nic-loop", "each", params={})
+#: The loop of a NIC -> Gbit/s or a recorded failure.
+Loops = Mapping[str, float | str]
+
+
+def log(host: str, nics: Mapping[str, Loops], *, near: bool = True, gbps: float = 400) -> str:
+    """Return the log of a host, as the program prints it."""
+    lines = []
+    for nic, loops in nics.items():
+        for loop, rate in loops.items():
+            failed = isinstance(rate, str)
+            text = by_nccl(nic, rate) if loop == "nccl" else written(nic, rate)
+            lines += [f"nic-loop {nic} {loop}| {line}" for line in text.splitlines()]
+            value = {"nic": nic, "loop": loop, "exit": int(failed), "near": near, "gbps": gbps}
+            fact = {"fact": "nic-loop", "value": value, "check": "nic-loop", "host": host}
+            lines.append(f"ACCEPT {json.dumps(fact)}")
+    if not nics:
+        fact = {"fact": "left-out", "value": {"nics": "no active RDMA port"}, "check": "nic-loop"}
+        lines.append(f"ACCEPT {json.dumps(fact)}")
+    return "\n".join(lines)
+
+
+def written(nic: str, rate: float | str) -> str:
+    return perftest.recorded(rate) if isinstance(rate, str) else perftest.printed(nic, rate)
+
+
+def by_nccl(nic: str, rate: float | str, used: str = "") -> str:
+    """Return what a loop by NCCL prints; both GPUs together send `rate` Gbit/s."""
+    if isinstance(rate, str):
+        return f"h:1:1 [0] NCCL WARN {rate}"
+    network = f"h:1:1 [0] NCCL INFO NET/IB : Using [0]{used or nic}:1/IB [RO]; OOB eth0:10.0.0.1<0>"
+    channel = "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA"
+    table = nccl_logs.table("all_gather", ["h"], [0, 1], rate / 16, sizes=(256 << 20,))
+    return "\n".join((network, channel, table))
+
+
+@lru_cache
+def machine_of(name: str) -> tuple[Machine, tuple[Reference, ...]]:
+    """Return a machine and its bounds."""
+    machine = config.load_machine(name).value
+    return machine, bounds(machine)
+
+
+def judged(logs: Mapping[str, str], machine: str = "h100-8") -> Judged:
+    """Judge the logs of hosts."""
+    loaded, references = machine_of(machine)
+    records = []
+    for number, (host, text) in enumerate(logs.items()):
+        parsed = parse_log(("nic-loop",), [text.encode()], (host,))
+        records.append(
+            verdicts.record(
+                STEP,
+                (host,),
+                *parsed.metrics,
+                number=number,
+                ranks=loaded.planned().gpus,
+                facts=parsed.facts,
+                problems=parsed.problems,
+            )
+        )
+    evidence = Evidence(
+        check="nic-loop",
+        plan=verdicts.plan(STEP, machine=loaded.planned(), references=references),
+        steps=(STEP,),
+        records=tuple(records),
+        hosts=tuple(logs),
+    )
+    return REGISTRY["nic-loop"].judge(evidence)
+
+
+def cluster(
+    seed: int,
+    loop: str = "ib-write-gpu",
+    hosts: int = 4,
+    change: Callable[[str, str], Loops | None] = lambda _host, _nic: None,
+    *,
+    near: bool = True,
+) -> dict[str, str]:
+    """Return the logs of hosts with 2 % of noise; `change` replaces the loops of a NIC."""
+    draw = random.Random(seed)
+    logs = {}
+    for host in verdicts.hosts(hosts):
+        nics = {f"mlx5_{n}": {loop: 385 * draw.gauss(1, 0.02)} for n in range(NICS)}
+        changed = {nic: change(host, nic) or loops for nic, loops in nics.items()}
+        logs[host] = log(host, changed, near=near)
+    return logs
+
+
+def blamed(found: Judged) -> dict[str, str]:
+    return {suspect.name: suspect.cause for suspect in found.suspects}
+
+
+seeds = st.integers(0, 10**6)
+loops = st.sampled_from(["ib-write-gpu", "ib-write-host", "nccl"])
+
+
+# -- outputs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("output", "rate"),
+    [("gpu", 140.40 / 8), ("duration", 42.31 / 8), ("mib", 920.13 * 2**20 / 1e9), ("no-mr", None)],
+)
+def test_recorded_outputs_of_ib_write_bw_are_read(output: str, rate: float | None) -> None:
+    text = log("h1", {"mlx5_0": {"ib-write-gpu": output}}).replace('"exit": 1', '"exit": 0')
+    found = parse_log(("nic-loop",), [text.encode()], ("h1",)).metrics
+    values = [metric.value for metric in found if metric.name == "ib-write-gpu"]
+    assert values == ([] if rate is None else [pytest.approx(rate)])
+
+
+def test_nothing_counts_if_the_tool_failed_after_it_printed_a_result() -> None:
+    text = log("h1", {"mlx5_0": {"ib-write-gpu": 390.0}}).replace('"exit": 0', '"exit": 1')
+    assert parse_log(("nic-loop",), [text.encode()], ("h1",)).metrics == ()
+
+
+def test_a_loop_by_nccl_counts_both_directions_through_this_nic_only() -> None:
+    text = log("h1", {"mlx5_0": {"nccl": 384.0}})
+    (metric,) = parse_log(("nic-loop",), [text.encode()], ("h1",)).metrics
+    assert metric.nic == "mlx5_0"
+    assert metric.value == pytest.approx(48.0)
+    other = text.replace("[0]mlx5_0:1", "[0]mlx5_7:1")
+    for wrong in (other, text.replace("NET/IB/0/GDRDMA", "SHM/direct/direct")):
+        assert parse_log(("nic-loop",), [wrong.encode()], ("h1",)).metrics == ()
+
+
+def test_wrong_data_in_a_loop_by_nccl_names_the_nic() -> None:
+    logs = cluster(1, "nccl")
+    logs["h2"] = re.sub(r"(mlx5_3 nccl\|  +268435456 .*) 0$", r"\1 9", logs["h2"], flags=re.M)
+    found = judged(logs)
+    assert found.verdict.state is State.FAIL
+    assert [f.cause for f in found.verdict.findings if f.state is State.FAIL] == [Cause.WRONG_DATA]
+    assert "mlx5_3 of h2" in found.verdict.findings[0].message
+
+
+@given(st.binary(max_size=300), st.sampled_from(["ib-write-gpu", "nccl"]))
+def test_any_output_is_read_without_an_error(noise: bytes, loop: str) -> None:
+    text = b"\n".join(b"nic-loop mlx5_0 %s| " % loop.encode() + line for line in noise.split(b"\n"))
+    fact = log("h1", {"mlx5_0": {loop: 1.0}}).splitlines()[-1].encode()
+    found = parse_log(("nic-loop",), [text + b"\n" + fact], ("h1",))
+    assert all(metric.value > 0 for metric in found.metrics)
+
+
+# -- which NIC is named --------------------------------------------------------------------------
+
+
+@given(seeds, loops)
+def test_healthy_nics_accuse_nobody(seed: int, loop: str) -> None:
+    found = judged(cluster(seed, loop))
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+
+
+@given(seeds, loops, st.floats(5, 260))
+def test_a_nic_that_is_slow_by_itself_is_named(seed: int, loop: str, rate: float) -> None:
+    logs = cluster(
+        seed, loop, change=lambda h, n: {loop: rate} if (h, n) == ("h1", "mlx5_3") else None
+    )
+    found = judged(logs)
+    assert list(blamed(found)) == ["h1:mlx5_3"]
+    assert found.verdict.state is State.FAIL
+
+
+@given(seeds, loops)
+def test_a_broken_nic_is_named(seed: int, loop: str) -> None:
+    logs = cluster(
+        seed, loop, change=lambda h, n: {loop: "no-mr"} if (h, n) == ("h1", "mlx5_3") else None
+    )
+    assert blamed(judged(logs)) == {"h1:mlx5_3": "nic-loop-failed"}
+
+
+@given(seeds)
+def test_on_a_single_host_the_other_nics_are_the_peers(seed: int) -> None:
+    slow = cluster(
+        seed, hosts=1, change=lambda _, n: {"ib-write-gpu": 150.0} if n == "mlx5_3" else None
+    )
+    assert list(blamed(judged(slow))) == ["h0:mlx5_3"]
+    assert judged(cluster(seed, hosts=1)).verdict.state is State.PASS
+
+
+def test_nics_below_the_bound_on_all_hosts_fail_and_name_nobody() -> None:
+    found = judged(cluster(1, change=lambda _host, _nic: {"ib-write-gpu": 215.0}))
+    assert (found.verdict.state, found.suspects) == (State.FAIL, ())
+    # A machine without NICs in its file has no such bound.
+    assert (
+        judged(cluster(1, change=lambda _h, _n: {"ib-write-gpu": 215.0}), "gpu").verdict.state
+        is State.PASS
+    )
+
+
+def test_faster_ports_than_those_of_the_source_have_no_bound() -> None:
+    names = [b.metric for b in machine_of("gb300-4")[1] if b.check == "nic-loop"]
+    assert names == []
+
+
+@given(seeds)
+def test_nics_whose_gpu_is_distant_are_judged_by_memory_of_the_host(seed: int) -> None:
+    draw = random.Random(seed)
+
+    def distant(_host: str, _nic: str) -> Loops:
+        return {
+            "ib-write-gpu": draw.choice([140.0, 390.0]),
+            "ib-write-host": 380 * draw.gauss(1, 0.02),
+        }
+
+    found = judged(cluster(seed, change=distant, near=False))
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+
+
+def test_two_hosts_of_four_with_one_fault_accuse_nobody() -> None:
+    logs = cluster(1, change=lambda h, _: {"ib-write-gpu": "no-mr"} if h in ("h0", "h1") else None)
+    found = judged(logs)
+    assert found.suspects == ()
+    assert found.verdict.state is State.NOT_TESTED
+
+
+# -- not tested ----------------------------------------------------------------------------------
+
+
+def test_a_host_without_nics_is_not_tested() -> None:
+    found = judged({**cluster(1), "h1": log("h1", {})})
+    assert (found.verdict.state, found.suspects) == (State.NOT_TESTED, ())
+    assert [f.hosts for f in found.verdict.findings if f.state is State.NOT_TESTED] == [("h1",)]
+
+
+def test_a_loop_that_fails_everywhere_is_not_tested_with_the_words_of_the_tool() -> None:
+    found = judged(cluster(1, change=lambda _host, _nic: {"ib-write-gpu": "no-mr"}))
+    assert (found.verdict.state, found.suspects) == (State.NOT_TESTED, ())
+    assert "Couldn't allocate MR with error=14" in found.verdict.findings[0].message
+
+
+def test_loops_of_distant_gpus_by_nccl_are_not_judged() -> None:
+    assert judged(cluster(1, "nccl", near=False)).verdict.state is State.NOT_TESTED
+
+
+@pytest.mark.parametrize("machine", ["h100-8", "gpu", "g4-standard-48", "cpu"])
+def test_machines_without_rdma_skip_the_check(machine: str) -> None:
+    plan = resolve(Options(machine=machine, hosts=("a", "b"), suite="standard")).plan
+    has_rdma = machine in ("h100-8", "gpu")
+    assert any("nic-loop" in step.checks for step in plan.steps) is has_rdma
+    skipped = [skip.optional for skip in plan.skipped if skip.check == "nic-loop"]
+    assert skipped == ([] if has_rdma else [True])

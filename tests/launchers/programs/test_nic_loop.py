@@ -1,0 +1,116 @@
+"""nic_loop.py: which GPU is near a port, and how a port is measured that fails or hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.factories import nvml, perftest
+from tests.factories.paths import PROGRAMS
+
+import nic_loop
+
+pytestmark = pytest.mark.real
+
+
+def gpus(count: int) -> list[nic_loop.Gpu]:
+    return [nic_loop.Gpu(n, nvml.uuid(n), f"0000{nvml.address(n)}.0") for n in range(count)]
+
+
+def listed(count: int) -> str:
+    return "=" + ",".join(f"mlx5_{n}:1" for n in range(count))
+
+
+def test_the_gpu_behind_the_same_bridge_is_nearest(tmp_path: Path) -> None:
+    nvml.host(tmp_path, range(8))
+    perftest.host(tmp_path, 8)
+    # GPUs in another order than their bridges.
+    found = nic_loop.ports(listed(8), gpus(8)[::-1], tmp_path / "sys")
+    assert [port.gpus[0].number for port in found] == list(range(8))
+    assert all(port.near and port.rate == 400 for port in found)
+
+
+def test_ports_that_are_near_no_gpu_get_different_ones(tmp_path: Path) -> None:
+    perftest.host(tmp_path, 4)
+    found = nic_loop.ports(listed(4), gpus(4), tmp_path / "sys")
+    assert [port.gpus[0].number for port in found] == [0, 1, 2, 3]
+    assert not any(port.near for port in found)
+
+
+def test_pairs_of_one_round_share_no_gpu(tmp_path: Path) -> None:
+    perftest.host(tmp_path, 8)
+    found = nic_loop.ports(listed(8), gpus(8), tmp_path / "sys")
+    rounds = [
+        [{gpu.number for gpu in port.gpus[:2]} for port in now] for now in nic_loop.rounds(found)
+    ]
+    assert sum(map(len, rounds)) == 8
+    for pairs in rounds:
+        assert len(set().union(*pairs)) == 2 * len(pairs)
+
+
+def run(tmp_path: Path, tools: dict[str, str], nics: int = 2) -> list[Any]:
+    """Return the facts of the program on a host with GPUs, one more than it has NICs."""
+    scenario = nvml.Scenario(tmp_path / "scenario", "h100", nics + 1)
+    nvml.host(tmp_path / "root", range(nics + 1))
+    perftest.host(tmp_path / "root", nics)
+    env = {**os.environ, **tools, **scenario.env, "ACCEPT_SYS": str(tmp_path / "root/sys")}
+    command = [sys.executable, str(PROGRAMS / "nic_loop.py"), f"--nics={listed(nics)}"]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return [json.loads(line[7:]) for line in ran.stdout.splitlines() if line.startswith("ACCEPT {")]
+
+
+def tried(facts: list[Any]) -> list[tuple[str, str, int | None]]:
+    values = [fact["value"] for fact in facts if fact["fact"] == "nic-loop"]
+    return [(value["nic"], value["loop"], value["exit"]) for value in values]
+
+
+def test_a_failed_loop_with_gpu_memory_is_tried_with_dma_buf_and_then_with_the_host(
+    tmp_path: Path,
+) -> None:
+    loops: dict[str, perftest.Loops] = {
+        "mlx5_0": {"gpu": 390.0, "host": 390.0},
+        "mlx5_1": {"gpu": "no-mr", "host": 390.0},
+    }
+    facts = run(tmp_path, perftest.write(tmp_path / "bin", loops))
+    assert tried(facts) == [
+        ("mlx5_0", "ib-write-gpu", 0),
+        ("mlx5_1", "ib-write-gpu", 1),
+        ("mlx5_1", "ib-write-gpu", 1),
+        ("mlx5_1", "ib-write-host", 0),
+    ]
+
+
+def test_a_loop_that_hangs_is_ended_and_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nic_loop, "MOST_SECONDS", 1.0)
+    tools = perftest.write(tmp_path / "bin", {"mlx5_0": {"gpu": "hang", "host": 390.0}})
+    monkeypatch.setenv("PATH", tools["PATH"])
+    perftest.host(tmp_path / "root", 1)
+    assert nic_loop.measure(nic_loop.ports(listed(1), gpus(1), tmp_path / "root/sys")) == {}
+    lines = capsys.readouterr().out.splitlines()
+    facts = [json.loads(line[7:]) for line in lines if line.startswith("ACCEPT {")]
+    assert tried(facts) == [("mlx5_0", "ib-write-gpu", None)]
+
+
+def test_without_perftest_nccl_gathers_through_each_port(tmp_path: Path) -> None:
+    program = tmp_path / "bin/all_gather_perf"
+    program.parent.mkdir()
+    names = "$CUDA_VISIBLE_DEVICES $NCCL_IB_HCA $NCCL_P2P_DISABLE $NCCL_SHM_DISABLE"
+    program.write_text(f'#!/bin/sh\necho "NCCL INFO NET/IB : Using {names}" > "$NCCL_DEBUG_FILE"\n')
+    program.chmod(0o755)
+    path = os.pathsep.join((str(program.parent), "/usr/bin", "/bin"))
+    facts = run(tmp_path, {"PATH": path, "LD_LIBRARY_PATH": ""})
+    assert tried(facts) == [("mlx5_0", "nccl", 0), ("mlx5_1", "nccl", 0)]
+    assert facts[-1]["value"] == {"ib-write": "no ib_write_bw (perftest) on PATH"}
+
+
+def test_without_a_tool_nothing_is_tried_and_the_reason_is_reported(tmp_path: Path) -> None:
+    facts = run(tmp_path, {"PATH": "/usr/bin:/bin"})
+    assert tried(facts) == []
+    assert set(facts[-1]["value"]) == {"ib-write", "nccl"}
