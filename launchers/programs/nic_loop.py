@@ -275,7 +275,7 @@ def gather(tool: str, port: Port) -> Tried:
 
 
 def rounds(wanted: Iterable[Port]) -> Iterator[list[Port]]:
-    """Yield the ports in rounds, in each of which no GPU is in two pairs."""
+    """Yield the ports in rounds. In a round, no GPU is in two pairs."""
     left = list(wanted)
     while left:
         now: list[Port] = []

@@ -174,7 +174,7 @@ def test_healthy_nics_accuse_nobody(seed: int, loop: str) -> None:
     assert (found.verdict.state, found.suspects) == (State.PASS, ())
 
 
-@given(seeds, loops, st.floats(5, 260))
+@given(seeds, loops, st.floats(5, 190))
 def test_a_nic_that_is_slow_by_itself_is_named(seed: int, loop: str, rate: float) -> None:
     logs = cluster(
         seed, loop, change=lambda h, n: {loop: rate} if (h, n) == ("h1", "mlx5_3") else None
@@ -190,6 +190,15 @@ def test_a_broken_nic_is_named(seed: int, loop: str) -> None:
         seed, loop, change=lambda h, n: {loop: "no-mr"} if (h, n) == ("h1", "mlx5_3") else None
     )
     assert blamed(judged(logs)) == {"h1:mlx5_3": "nic-loop-failed"}
+
+
+@given(seeds, st.floats(5, 279))
+def test_a_nic_below_the_bound_is_named_also_if_peers_vary(seed: int, rate: float) -> None:
+    logs = cluster(
+        seed,
+        change=lambda h, n: {"ib-write-gpu": rate} if (h, n) == ("h1", "mlx5_3") else None,
+    )
+    assert list(blamed(judged(logs))) == ["h1:mlx5_3"]
 
 
 @given(seeds)

@@ -21,7 +21,7 @@ from accept.core.facts import LEFT_OUT, FactKind, integer, mapping, number, text
 from accept.core.judge import bounds, completeness
 from accept.core.judge.devices import UNEVEN_NOISE
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.outliers import Sample, outliers
+from accept.core.judge.outliers import Outlier, Sample, outliers
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, GroupKind, Metric, Parsed, Problem, State
@@ -295,16 +295,16 @@ def _slow(evidence: Evidence, nics: Sequence[Nic]) -> Iterator[Problem]:
     slow: dict[tuple[str, str], Problem] = {}
     for metric, unit in _UNITS.items():
         measured = [nic for nic in nics if nic.is_compared(metric)]
-        bound = bounds.highest_lower_bound(evidence, 1, metric)
-        found = []
+        groups: list[tuple[Sequence[Nic], Mapping[int, Outlier]]] = []
         if metric in _OF_ALL:
             samples = _samples(measured, metric)
-            found += [(measured, outliers(samples, UNEVEN_NOISE, bound, fixed=True))]
+            groups += [(measured, _below(samples, bounds.highest_lower_bound(evidence, 1, metric)))]
+            groups += [(measured, outliers(samples, UNEVEN_NOISE, fixed=True).bad)]
         for name in {nic.name: None for nic in measured} if metric in LOOPS else ():
             same = [nic for nic in measured if nic.name == name]
-            found += [(same, outliers(_samples(same, metric), noise))]
-        for group, result in found:
-            for index, outlier in result.bad.items():
+            groups += [(same, outliers(_samples(same, metric), noise).bad)]
+        for group, bad in groups:
+            for index, outlier in bad.items():
                 nic = group[index]
                 value = f"{digits(outlier.sample.value or 0.0)} {unit or 'of its line rate'}"
                 share = f", {outlier.share}" if outlier.share else ""
@@ -312,6 +312,16 @@ def _slow(evidence: Evidence, nics: Sequence[Nic]) -> Iterator[Problem]:
                 problem = _problem(outlier.cause, message, nic.host, nic.name)
                 slow.setdefault((nic.host, nic.name), problem)
     yield from slow.values()
+
+
+def _below(samples: Sequence[Sample], bound: float | None) -> dict[int, Outlier]:
+    """Return the samples below a bound, unless more than half are: then they share a reason."""
+    bad = {
+        index: Outlier(sample, Cause.BELOW_REFERENCE, None)
+        for index, sample in enumerate(samples)
+        if bound is not None and sample.value is not None and sample.value < bound
+    }
+    return bad if 2 * len(bad) <= len(samples) else {}
 
 
 def _samples(nics: Sequence[Nic], metric: str) -> list[Sample]:
