@@ -241,9 +241,8 @@ def run(command: Sequence[str], until: float, **env: str) -> tuple[int | None, s
 # nccl-tests
 
 
-def gather_program() -> str | None:
-    """Return the path of the all-gather of nccl-tests, or None."""
-    folders = os.environ.get("ACCEPT_NCCL_TESTS_FOLDERS", "").split(":")
+def gather_program(folders: Iterable[str]) -> str | None:
+    """Return the path of the all-gather of nccl-tests in folders or on PATH, or None."""
     found = (
         shutil.which(name, path=folder) for folder in filter(None, folders) for name in GATHERS
     )
@@ -308,7 +307,7 @@ def at_once(most: int, work: Callable[[Port], Tried], wanted: Sequence[Port]) ->
     return tried
 
 
-def measure(wanted: Sequence[Port]) -> dict[str, str]:
+def measure(wanted: Sequence[Port], folders: Sequence[str] = ()) -> dict[str, str]:
     """Run the loops; return what could not be tried, and why."""
     if tool := shutil.which("ib_write_bw"):
         by_gpu, hung = set[Port](), set[Port]()
@@ -322,7 +321,7 @@ def measure(wanted: Sequence[Port]) -> dict[str, str]:
         at_once(HOST_LOOPS, functools.partial(write, tool), [p for p in rest if p not in hung])
         return {}
     reasons = {"ib-write": "no ib_write_bw (perftest) on PATH"}
-    program = gather_program()
+    program = gather_program(folders)
     if program is None:
         return reasons | {NCCL: "no all_gather_perf (nccl-tests)"}
     able = [port for port in wanted if len(port.gpus) > 1]
@@ -337,13 +336,14 @@ def main() -> None:
     """Print a loop through each port."""
     parser = argparse.ArgumentParser(description="Measure a loop through each RDMA port.")
     parser.add_argument("--nics", default="", help="active ports, such as =mlx5_0:1,mlx5_1:1")
+    parser.add_argument("--nccl-tests", default="", help="folders, separated by colons")
     options = parser.parse_args()
     rank_io.fact("began", time.time())
     if options.nics.lstrip("="):
         listed = gpu_inventory.gpus().gpus or []
         usable = [g for g in listed if g.get("pci") and g.get("uuid") and not g.get("error")]
         gpus = [Gpu(g["index"], g["uuid"], g["pci"]) for g in usable]
-        reasons = measure(ports(options.nics, gpus))
+        reasons = measure(ports(options.nics, gpus), options.nccl_tests.split(":"))
     else:
         reasons = {"nics": "no active RDMA port in /sys/class/infiniband"}
     if reasons:

@@ -226,10 +226,10 @@ def net_channels(machine: Machine) -> int:
 
 
 def _json(plan: Any) -> bytes:
-    """Return the plan as JSON, with each reference on a line of its own, as there are many."""
-    references = [json.dumps(one, ensure_ascii=False) for one in plan["references"]]
-    text = json.dumps({**plan, "references": []}, indent=1, ensure_ascii=False)
-    if references:
-        lines = ",\n  ".join(references)
-        text = text.replace('"references": []', f'"references": [\n  {lines}\n ]', 1)
+    """Return the plan as JSON, with each step and reference on a line of its own: they are many."""
+    lists = {key: plan[key] for key in ("steps", "references") if plan[key]}
+    text = json.dumps({**plan, **dict.fromkeys(lists, ())}, indent=1, ensure_ascii=False)
+    for key, entries in lists.items():
+        lines = ",\n  ".join(json.dumps(one, ensure_ascii=False) for one in entries)
+        text = text.replace(f'"{key}": []', f'"{key}": [\n  {lines}\n ]', 1)
     return f"{text}\n".encode()

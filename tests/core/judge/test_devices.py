@@ -733,9 +733,9 @@ def test_the_links_to_the_host_have_bounds(name: str, lower: float) -> None:
     assert [found[way].lower for way in WAYS] == [pytest.approx(lower)] * 2
 
 
-def test_bounds_of_single_gpus_apply_to_a_part_of_a_node() -> None:
+def test_bounds_of_single_gpus_and_nics_apply_to_a_part_of_a_node() -> None:
     part = bounds(MACHINE, "default", 4)
-    assert {bound.check for bound in part} == {"burn", "gemm", "memory"}
+    assert {bound.check for bound in part} == {"burn", "gemm", "memory", "nic-loop"}
 
 
 @pytest.mark.parametrize("suite", config.names("suites"))
