@@ -2,27 +2,20 @@
 
     nic_loop.py --nics =mlx5_0:1,mlx5_1:1
 
-No other host takes part, so the loop tests the NIC, its PCIe link and its path to GPU memory, but
-no cable. Server and client of perftest's `ib_write_bw` run on the same port:
+Server and client of perftest's `ib_write_bw` run on the same port:
 
-* `ib-write-gpu`: both with memory of the nearest GPU, if it was built with CUDA; all ports at once,
-  as in Azure's health check
+* `ib-write-gpu`: with memory of the nearest GPU, if it was built with CUDA; all ports at once, as
+  in Azure's health check
   (https://github.com/Azure/azurehpc-health-checks/blob/0e0a1ac/customTests/azure_ib_write_bw_gdr.nhc);
 * `ib-write-host`: with memory of the host, if there is no such loop, or no PCI bridge is above GPU
   and NIC; two ports at once, because more would share the bandwidth of that memory.
 
 Without `ib_write_bw`, nccl-tests gather between the nearest GPU and another one (`nccl`). With P2P
 and shared memory off, NCCL sends through the network even inside a host, and NCCL_IB_HCA names the
-port (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, src/graph/paths.cc). Pairs
-of different GPUs run at once.
+port (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, src/graph/paths.cc).
 
-Every line of a tool is printed after `nic-loop PORT LOOP| `. Facts, check `nic-loop`:
-
-* `nic-loop`: a try: the port and its Gbit/s, the loop, its GPUs, whether a PCI bridge is above the
-  NIC and the first of them, and the exit status, null if it took too long;
-* `left-out`: what could not be tried, and why.
-
-Exit status: 0, also if a loop failed.
+Lines of a tool are printed after `nic-loop PORT LOOP| `. Facts: `nic-loop`, each try, with the exit
+status, null if it took too long; `left-out`, what could not be tried. Exit status: 0.
 """
 
 from __future__ import annotations
@@ -34,17 +27,17 @@ import os
 import random
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
+import commands
 import gpu_inventory
 import rank_io
 from health_host import leading
@@ -146,17 +139,12 @@ def cuda_options(tool: str) -> list[tuple[str, ...]]:
 
     Without nvidia-peermem, GPU memory needs dma-buf.
     """
-    try:
-        ran = subprocess.run([tool, "--help"], capture_output=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    text = ran.stdout + ran.stderr
-    found: list[tuple[str, ...]] = []
-    if b"--use_cuda=" in text:
-        found.append(("--use_cuda=0",))
-    if b"--use_cuda_dmabuf" in text:
-        found.append(("--use_cuda=0", "--use_cuda_dmabuf"))
-    return found
+    _, text = run(LISTEN_SECONDS, tool, "--help")
+    found = [("--use_cuda=0",)] if "--use_cuda=" in text else []
+    return [
+        *found,
+        *([("--use_cuda=0", "--use_cuda_dmabuf")] if "--use_cuda_dmabuf" in text else []),
+    ]
 
 
 def write(tool: str, port: Port, options: Sequence[str] = ()) -> Tried:
@@ -169,29 +157,24 @@ def write(tool: str, port: Port, options: Sequence[str] = ()) -> Tried:
 
 
 def _write(tool: str, port: Port, options: Sequence[str]) -> Tried:
-    own = list(options)
-    visible = {"CUDA_VISIBLE_DEVICES": port.gpus[0].uuid} if options else {}
-    index = os.environ.get("NCCL_IB_GID_INDEX", "")
-    own += ["-x", index] if index.isascii() and index.isdigit() else []
-    command = [tool, "-d", port.device, "-i", port.number, "-s", str(MESSAGE), "-F"]
+    command = [tool, "-d", port.device, "-i", port.number, "-s", str(MESSAGE), "-F", *options]
     command += ["-D", str(SECONDS), "-f", str(MARGIN), "--report_gbits", "-p", str(free_port())]
-    command += own
-    lines = ["# " + " ".join(command)]
+    index = os.environ.get("NCCL_IB_GID_INDEX", "")
+    command += ["-x", index] if index.isascii() and index.isdigit() else []
+    if options:
+        command = ["env", f"CUDA_VISIBLE_DEVICES={port.gpus[0].uuid}", *command]
     start = time.monotonic()
-    with tempfile.TemporaryFile() as served, started(command, served, **visible) as server:
+    with ThreadPoolExecutor(1) as pool:
+        server = pool.submit(run, MOST_SECONDS, *command)
         while True:
-            status, client = run([*command, "127.0.0.1"], start + MOST_SECONDS, **visible)
+            status, client = run(MOST_SECONDS, *command, "127.0.0.1")
             late = time.monotonic() > start + LISTEN_SECONDS
-            if "Couldn't connect" not in client or late or server.poll() is not None:
+            if "Couldn't connect" not in client or late or server.done():
                 break
             time.sleep(0.2)
-        if status == 0:
-            with suppress(subprocess.TimeoutExpired):
-                server.wait(5)
-        served.seek(0)
-        answer = served.read(1 << 16).decode(errors="replace")
-    # The server knows the reason if the client could not even connect.
-    lines += ([] if status == 0 else answer.splitlines()) + client.splitlines()
+        # The server knows the reason if the client could not even connect.
+        text = client if status == 0 else server.result()[1] + client
+    lines = ["# " + " ".join(command), *text.splitlines()]
     return Tried(port, GPU if options else HOST, status, lines)
 
 
@@ -204,38 +187,13 @@ def free_port() -> int:
     raise rank_io.Unusable("no free port")
 
 
-@contextmanager
-def started(
-    command: Sequence[str], out: IO[bytes], **env: str
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program whose output goes to a file, and kill it and its children at the end."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=out,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        env=os.environ | env,
-    )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        # The kernel may not let it die.
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(1)
-
-
-def run(command: Sequence[str], until: float, **env: str) -> tuple[int | None, str]:
+def run(seconds: float, *command: str) -> tuple[int | None, str]:
     """Return the exit status and the output of a program; None if it did not end in time."""
-    with tempfile.TemporaryFile() as out:
-        with started(command, out, **env) as process:
-            status: int | None = None
-            with suppress(subprocess.TimeoutExpired):
-                status = process.wait(max(0.1, until - time.monotonic()))
-        out.seek(0)
-        return status, out.read(1 << 20).decode(errors="replace")
+    try:
+        ran = commands.run(seconds, *command)
+    except subprocess.TimeoutExpired:
+        return None, ""
+    return ran.exit, ran.out + ran.err
 
 
 # nccl-tests
@@ -254,23 +212,22 @@ def gather(tool: str, port: Port) -> Tried:
     command = [tool, "-g", "2", "-b", GATHERED, "-e", GATHERED, "-n", "20", "-w", "5", "-c", "1"]
     # Into a file, because NCCL would break the lines of the table.
     with tempfile.NamedTemporaryFile() as log:
-        status, out = run(
-            command,
-            time.monotonic() + MOST_SECONDS,
-            CUDA_VISIBLE_DEVICES=",".join(gpu.uuid for gpu in port.gpus[:2]),
-            NCCL_IB_HCA=f"={port.device}:{port.number}",
-            NCCL_P2P_DISABLE="1",
-            NCCL_SHM_DISABLE="1",
-            NCCL_NVLS_ENABLE="0",
-            NCCL_MNNVL_ENABLE="0",
-            NCCL_NET_DISABLE_INTRA="0",
-            NCCL_DEBUG="INFO",
-            NCCL_DEBUG_SUBSYS="INIT,NET",
-            NCCL_DEBUG_FILE=log.name,
-        )
+        settings = {
+            "CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in port.gpus[:2]),
+            "NCCL_IB_HCA": f"={port.device}:{port.number}",
+            **dict.fromkeys(("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"), "1"),
+            **dict.fromkeys(
+                ("NCCL_NVLS_ENABLE", "NCCL_MNNVL_ENABLE", "NCCL_NET_DISABLE_INTRA"), "0"
+            ),
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,NET",
+            "NCCL_DEBUG_FILE": log.name,
+        }
+        variables = [f"{name}={value}" for name, value in settings.items()]
+        status, out = run(MOST_SECONDS, "env", *variables, *command)
         logged = Path(log.name).read_text(errors="replace").splitlines()
-    lines = [*filter(SHOWN.search, logged), *out.splitlines()]
-    return Tried(port, NCCL, status, ["# " + " ".join(command), *lines])
+    lines = ["# " + " ".join(command), *filter(SHOWN.search, logged), *out.splitlines()]
+    return Tried(port, NCCL, status, lines)
 
 
 def rounds(wanted: Iterable[Port]) -> Iterator[list[Port]]:
