@@ -5,14 +5,13 @@
 Server and client of perftest's `ib_write_bw` run on the same port:
 
 * `ib-write-gpu`: with memory of the nearest GPU, if it was built with CUDA; all ports at once, as
-  in Azure's health check
-  (https://github.com/Azure/azurehpc-health-checks/blob/0e0a1ac/customTests/azure_ib_write_bw_gdr.nhc);
+  in azure_ib_write_bw_gdr.nhc of Azure's health checks;
 * `ib-write-host`: with memory of the host, if there is no such loop, or no PCI bridge is above GPU
   and NIC; two ports at once, because more would share the bandwidth of that memory.
 
 Without `ib_write_bw`, nccl-tests gather between the nearest GPU and another one (`nccl`). With P2P
 and shared memory off, NCCL sends through the network even inside a host, and NCCL_IB_HCA names the
-port (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, src/graph/paths.cc).
+port (src/graph/paths.cc of NCCL).
 
 Lines of a tool are printed after `nic-loop PORT LOOP| `. Facts: `nic-loop`, each try, with the exit
 status, null if it took too long; `left-out`, what could not be tried. Exit status: 0.

@@ -51,13 +51,14 @@ _PACKED_SCRIPTS = (
     "watchdog.sh",
 )
 SCRIPTS = (*_PLAIN_SCRIPTS, *_PACKED_SCRIPTS)
-#: Files that only hosts of ssh and Slurm use. The chart leaves them out, because Helm's record of a
-#: release, which contains the code twice, has a limit.
+#: Files that only hosts of ssh and Slurm use, or only the workstation for logs of others. The chart
+#: leaves them out, because Helm's record of a release, which contains the code twice, has a limit.
 _NOT_IN_PODS = (
     "bootstrap_host.sh",
     "container.sh",
     "container_host.sh",
     "slurm_host.sh",
+    "core/accept/core/nccl_tests/json.py",
     "core/accept/core/runner/slurm.py",
 )
 #: NVIDIA's bindings of NVML, for hosts that have none (`launchers/programs/nvml.py`): one file of

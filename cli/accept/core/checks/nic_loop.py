@@ -16,13 +16,13 @@ from typing import NamedTuple
 from accept.core import nccl_tests, record_protocol
 from accept.core.catalog.metrics import BUSBW, WRONG, Better, MetricSpec
 from accept.core.causes import Cause, Judgement
-from accept.core.checks.check import Check, CheckParams, param
+from accept.core.checks.check import Check, CheckParams
 from accept.core.facts import LEFT_OUT, FactKind, integer, mapping, number, text
 from accept.core.judge import bounds, completeness
 from accept.core.judge.devices import UNEVEN_NOISE
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.outliers import Outlier, Sample, outliers
-from accept.core.judge.summary import params_of, verdict_of
+from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, GroupKind, Metric, Parsed, Problem, State
 from accept.core.nccl_tests.lines import clean
@@ -44,32 +44,24 @@ _MARKED = re.compile(
 )
 #: Limits of the NICs of a host and of the lines of one loop; more are damage.
 _MAX_NICS, _MAX_LINES = 64, 2000
-#: The unit of ib_write_bw's table, and one GB/s in it. Older releases call MiB MB.
-_UNIT = re.compile(rb"BW average\[(Gb|MB|MiB)/sec\]")
-_PER_GBYTES = {b"Gb": 8.0, b"MB": 1e9 / 2**20, b"MiB": 1e9 / 2**20}
+#: The head of ib_write_bw's table and a row, as in src/perftest_parameters.h of perftest.
+_HEAD = b"BW average[Gb/sec]"
 _ROW = re.compile(rb"\s*\d+\s+\d+\s+[\d.]+\s+(\d+\.?\d*)\s+[\d.]+\s*")
 #: NCCL's line about its NICs, if it has exactly one, and the line of a channel through it.
 _ONE_NIC = re.compile(rb"NET/\S{1,40} : Using \[0\]([\w.-]{1,64}):[^\[]*(?:\[RO\])?[^\[]*$")
 _CHANNEL = b" via NET/"
 #: Faster is damage.
 _MAX_GBYTES = 1e4
-#: Lines that explain a failure; the last other line is the second choice.
-_EXPLAINING = re.compile(
-    r"couldn't|failed|unable|error|WARN|denied|cannot|no such|not (?:found|supported)", re.I
-)
+#: Lines that explain why a tool failed, and why it measured something else.
+_FAILED = re.compile(r"couldn't|failed|unable|error|WARN|denied|cannot", re.I)
+_OTHER = re.compile("Using")
+#: Noise of one NIC on equal hosts: the limit is 12 % below the median.
+_NOISE = 0.03
 
 
 @dataclass(frozen=True, kw_only=True)
 class NicLoopParams(CheckParams):
-    """Parameters of `nic-loop`."""
-
-    # 0.03 means 12 % below the median. Loops of healthy NICs of one kind differ by a few percent.
-    noise: float = param(0.03, "noise floor when one NIC is compared on all hosts, as a share")
-
-    def __post_init__(self) -> None:
-        """Raise ValueError, which names the parameter, for invalid values."""
-        if not 0 <= self.noise < 1:
-            raise ValueError(f"noise must be at least 0 and below 1, not {self.noise}")
+    """`nic-loop` has no parameters."""
 
     def estimate(self, _hosts: int, _ranks: int) -> float:
         """Return the seconds of slow loops: 16 with memory of the host, two at once."""
@@ -157,17 +149,10 @@ def _problem(cause: Cause, message: str, host: str | None, nic: str) -> Problem:
 
 
 def _ib_write(output: Sequence[bytes]) -> float | None:
-    """Return the GB/s in the last row of `ib_write_bw`; None if there is none.
-
-    The format is in src/perftest_parameters.h of https://github.com/linux-rdma/perftest.
-    """
-    unit, value = None, None
-    for line in output:
-        if found := _UNIT.search(line):
-            unit = _PER_GBYTES[found[1]]
-        elif unit and (row := _ROW.fullmatch(line)):
-            value = float(row[1]) / unit
-    return value
+    """Return the GB/s in the last row of `ib_write_bw`; None if there is none."""
+    begin = next((n for n, line in enumerate(output) if _HEAD in line), len(output))
+    rows = [row for line in output[begin:] if (row := _ROW.fullmatch(line))]
+    return float(rows[-1][1]) / 8 if rows else None
 
 
 def _nccl(output: Sequence[bytes], nic: str) -> tuple[float | None, bool]:
@@ -189,13 +174,8 @@ def _reason(output: Sequence[bytes], status: int | None) -> str:
         return "it did not end in time"
     texts = [line.decode(errors="replace").strip() for line in output if not line.startswith(b"#")]
     words = [one for one in texts if one.strip("-* ")]
-    if status == 0:
-        used = [one for one in words if " : Using " in one or "Using network" in one]
-        return (
-            f"another network carried the data: {used[-1]}" if used else "no result in its output"
-        )
-    decisive = [one for one in words if _EXPLAINING.search(one)]
-    return next(iter([*decisive[:1], *words[-1:]]), f"exit status {status}")
+    sign = _FAILED if status else _OTHER
+    return next((one for one in [*filter(sign.search, words), *words[-1:]]), f"status {status}")
 
 
 # Judging
@@ -260,18 +240,13 @@ def judge(evidence: Evidence) -> Judged:
     return Judged(verdict, tuple(from_problems(problems, "", len(evidence.hosts))))
 
 
-def _common(nics: Sequence[Nic]) -> str | None:
-    """Return the most telling way that works on more than half of the NICs; None if none does."""
-    working = Counter(metric for nic in nics for metric in nic.rows)
-    return next((loop for loop in LOOPS if 2 * working[loop] > len(nics)), None)
-
-
 def _broken(nics: Sequence[Nic]) -> Iterator[Problem]:
-    """Yield the NICs on which the way failed that works on most NICs of the run.
+    """Yield the NICs on which the most telling way failed that works on most NICs of the run.
 
     If it fails on the same NIC of at least half of the hosts, they share a reason.
     """
-    loop = _common(nics)
+    working = Counter(metric for nic in nics for metric in nic.rows)
+    loop = next((loop for loop in LOOPS if 2 * working[loop] > len(nics)), None)
     hosts = Counter(nic.name for nic in nics)
     failing = Counter(nic.name for nic in nics if loop in nic.failed)
     for nic in nics:
@@ -279,9 +254,8 @@ def _broken(nics: Sequence[Nic]) -> Iterator[Problem]:
             continue
         if hosts[nic.name] > 1 and 2 * failing[nic.name] >= hosts[nic.name]:
             continue
-        working = sum(loop in other.rows for other in nics)
         message = f"no loop ({loop}) through {nic.name} of {nic.host}: {nic.failed[loop]}; "
-        message += f"it works on {working} of {len(nics)} NICs"
+        message += f"it works on {working[loop]} of {len(nics)} NICs"
         yield _problem(Cause.NIC_LOOP_FAILED, message, nic.host, nic.name)
 
 
@@ -291,7 +265,7 @@ def _slow(evidence: Evidence, nics: Sequence[Nic]) -> Iterator[Problem]:
     Peers are the same NIC of the other hosts and, with half of the median as the limit, all NICs.
     What a distant GPU reaches is not compared, because it depends on where the GPU is.
     """
-    noise = max(evidence.plan.machine.noise, params_of(evidence, NicLoopParams).noise)
+    noise = max(evidence.plan.machine.noise, _NOISE)
     slow: dict[tuple[str, str], Problem] = {}
     for metric, unit in _UNITS.items():
         measured = [nic for nic in nics if nic.is_compared(metric)]
