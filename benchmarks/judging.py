@@ -1,7 +1,8 @@
 """Measure the judging of large runs on one core: 4,096 nodes in pairs, and 10^6 values of GPUs.
 
 The records of pairs come from two generated logs, with the hosts of each pair filled in. One node
-is 6 % slow, and must be the only suspect. Of the GPUs, one is 10 % slow.
+is 6 % slow, and must be the only suspect. Of the GPUs, one is 10 % slow. Simulated
+clusters with four collectives in each log follow.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import sys
 import time
 from dataclasses import replace
 
+from tests.factories.judging import judged
+from tests.factories.simulated_runs import run_of
+from tests.factories.simulated_worlds import BY_NAME
+
 from accept.core import checks
 from accept.core.checks import REGISTRY
 from accept.core.groups import pair_rounds
@@ -25,6 +30,8 @@ from benchmarks.nccl_text import table_text
 NODES, ROUNDS, GPUS = 4096, 5, 8
 _SECONDS, _MEGABYTES = 5.0, 500.0
 _BAD = "node0007"
+#: Nodes, rounds, and the most CPU seconds for the verdict on four collectives.
+_FOUR = ((64, 8, 2.0), (1024, 8, 60.0))
 _STEP = Step(
     id="10-all-reduce-pairs",
     checks=("all-reduce",),
@@ -151,6 +158,21 @@ def measured(case: str) -> dict[str, float]:
     return {"seconds": seconds, "megabytes": peak}
 
 
+def _four(count: int, rounds: int, most: float) -> Row:
+    """Return the CPU time of the verdict on a simulated cluster with one slow node."""
+    run = run_of(BY_NAME["four-node"].cluster(count, rounds, 1), rounds)
+    began = time.process_time()
+    judged(run.plan, *run.records)
+    seconds = time.process_time() - began
+    metrics = sum(len(record.metrics) for record in run.records)
+    return Row(
+        what=f"judging {count:,} nodes x {rounds} rounds x 4 collectives, {metrics:,} metrics",
+        measured=f"{seconds:.1f} s of CPU",
+        bar=f"{most:.0f} s",
+        met=seconds <= most,
+    )
+
+
 def rows() -> list[Row]:
     """Measure each case in a separate process, for its peak memory."""
     pairs = f"judging {NODES:,} nodes x {ROUNDS} rounds x {GPUS} GPUs"
@@ -177,7 +199,7 @@ def rows() -> list[Row]:
                 met=result["megabytes"] <= megabytes,
             ),
         ]
-    return found
+    return [*found, *(_four(*one) for one in _FOUR)]
 
 
 if __name__ == "__main__":
