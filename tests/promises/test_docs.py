@@ -30,6 +30,7 @@ NOT_HERE = {
     r"(gcloud|gsutil|skopeo|crane) .*": "needs a cloud or a registry",
     r".*\bdocker (build|run) .*": "needs Docker; docker/self_test.sh runs in CI",
     r"(helm (install|template)|kubectl) .*": "needs a cluster; tests/cluster/kube runs them",
+    r"helm (package|push) .*": "needs a registry; tests/chart runs them",
     r".*/opt/accept/.*|accept-mpirun .*|.* ACCEPT_GROUP=.*": "runs inside a pod",
     r"(tar -xf|accept judge) (evidence\.tar|evidence|pod\.log)": "reads what a pod left behind",
     r"accept (init|doctor|nodes) .*|accept doctor": "needs the hosts, the cluster or Slurm",
