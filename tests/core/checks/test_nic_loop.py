@@ -239,6 +239,21 @@ def test_nics_whose_gpu_is_distant_are_judged_by_memory_of_the_host(seed: int) -
     assert (found.verdict.state, found.suspects) == (State.PASS, ())
 
 
+def test_a_nic_below_the_bound_is_named_also_without_peers_on_enough_hosts() -> None:
+    def low(host: str, nic: str) -> Loops | None:
+        return {"ib-write-gpu": 250.0} if (host, nic) == ("h1", "mlx5_3") else None
+
+    assert blamed(judged(cluster(1, hosts=2, change=low))) == {"h1:mlx5_3": "below-reference"}
+
+
+def test_the_same_nic_that_fails_on_half_of_the_hosts_accuses_nobody() -> None:
+    def failing(host: str, nic: str) -> Loops | None:
+        return {"ib-write-gpu": "no-mr"} if nic == "mlx5_3" and host in ("h0", "h1") else None
+
+    found = judged(cluster(1, change=failing))
+    assert (found.verdict.state, found.suspects) == (State.NOT_TESTED, ())
+
+
 def test_two_hosts_of_four_with_one_fault_accuse_nobody() -> None:
     logs = cluster(1, change=lambda h, _: {"ib-write-gpu": "no-mr"} if h in ("h0", "h1") else None)
     found = judged(logs)
