@@ -32,9 +32,9 @@ MAX_VALUES = 64_000
 #: Maximum size of a ConfigMap of the chart as JSON, in bytes: `kubectl apply` copies it into an
 #: annotation of at most 262,144 bytes. chart/templates/validate.yaml has the same limit.
 _MAX_CONFIG_MAP = 240_000
-#: Maximum size of Helm's record of a release, which is a Secret: 1 MiB, less 1 % because the record
-#: is computed here without Helm.
-MAX_RECORD = 1_038_000
+#: Maximum size of Helm's record of a release, which is a Secret. Sizes that are computed here are
+#: never below those of Helm.
+MAX_RECORD = 1024 * 1024
 #: What the manifest and the record contain besides the values and the code, in bytes of the record.
 _RECORD_FRAME = 6_000
 #: Maximum size of positions as JSON in the ConfigMap that `accept run` makes, which can have 1 MiB;
