@@ -33,8 +33,8 @@ from accept.core.text import count
 #: A repetition paused if it took this many microseconds longer than the mean of the others, and
 #: this many times as long. Interruptions by the operating system last milliseconds; a link that
 #: comes back after it was down, or a lost packet that is sent again, take longer than 100 ms.
-#: In the logs of ten healthy hosts (tests/data/nccl-logs), no repetition within a host can have
-#: taken 4 ms longer, and none between two hosts 3 times as long: 80,000 repetitions.
+#: In 204 logs of ten healthy hosts (tests/data/nccl-logs has 21 of them), no repetition within a
+#: host can have taken 4 ms longer, and none between two 3 times as long: 80,000 repetitions.
 _PAUSE, _TIMES = 100e3, 3.0
 #: A pause counts if it is this many times as long as any delay in executions without a pause.
 _FAR = 3.0
