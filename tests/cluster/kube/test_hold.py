@@ -57,5 +57,5 @@ def test_held_pods_take_commands_and_have_sent_the_evidence(
     assert accept("judge", tmp_path / "evidence").code == 0
     typed(release)
     # They end with the run, and succeed.
-    for line in notes.partition("Wait ")[2].partition("\nRead ")[0].splitlines()[1:]:
+    for line in notes.partition("Wait ")[2].partition("\nTest ")[0].splitlines()[1:]:
         typed(line)
