@@ -8,6 +8,7 @@ from typing import Any
 from tests.factories.verdicts import CPU, hosts, hosts_record, plan, record, step
 
 from accept.core.checks import REGISTRY
+from accept.core.groups import waves
 from accept.core.health_readings import Change, Device, DeviceKind, Log, Reading
 from accept.core.judge import judge
 from accept.core.model import CheckVerdict, Fact, PlannedMachine, Step, Verdict
@@ -41,6 +42,7 @@ def run_of(
     others: dict[str, Reading] | None = None,
     sweeps: tuple[int, ...] = (1, 2, 3),
     later: tuple[Step, ...] = (LATER,),
+    seed: int = 1,
 ) -> Verdict:
     """Return the verdict on a run; each change belongs to a host and a sweep.
 
@@ -61,7 +63,12 @@ def run_of(
             name="health", check="health", host=name, value=dump((others or {}).get(name, whole))
         )
         records.append(record(HEALTH, (name,), number=index, facts=(fact,)))
-    records += [record(one, names) for one in later]
+    records += [
+        record(one, group, wave=number, number=index)
+        for one in later
+        for number, wave in enumerate(waves(one.groups, names, rounds=one.rounds, seed=seed))
+        for index, group in enumerate(wave)
+    ]
     planned = plan(HEALTH, *later, machine=machine, nodes=count)
     return judge(planned, records, checks=REGISTRY, attempt="one")
 

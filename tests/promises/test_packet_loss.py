@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -151,7 +151,8 @@ def judged(
         machine=verdicts.CPU,
         others=first,
         sweeps=(1, 2, 3, 4),
-        later=STEPS,
+        later=(STEPS[0], replace(STEPS[1], rounds=rounds)),
+        seed=seed,
     )
 
 
@@ -234,6 +235,38 @@ def test_losses_in_one_step_only_are_inconclusive() -> None:
     world = World(verdicts.hosts(8), lossy(sent=0.01))
     verdict = judged(world, 4, pause="all")
     assert (named(verdict), health_of(verdict).state) == (set(), State.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize("hosts", [3, 8, 16, 64])
+@pytest.mark.parametrize("bad", [1, 2, 3])
+def test_only_bad_ports_are_named_and_losses_never_pass(bad: int, hosts: int) -> None:
+    for seed in range({3: 120, 64: 6}.get(hosts, 40)):
+        draw = random.Random(f"{seed} {bad} {hosts}")
+        ports = [(host, port) for host in verdicts.hosts(hosts) for port in PORTS]
+        # A port loses packets that it sends, that it receives, or both.
+        ways = {
+            port: draw.choice([(share, 0.0), (0.0, share), (share, share)])
+            for port in draw.sample(ports, bad)
+            for share in (draw.choice([0.003, 0.01, 0.03]),)
+        }
+
+        def loss(a: _Port, b: _Port, ways: dict[_Port, tuple[float, float]] = ways) -> float:
+            return max(ways.get(a, (0.0,))[0], ways.get(b, (0.0, 0.0))[1])
+
+        verdict = judged(World(verdicts.hosts(hosts), loss), draw.choice([3, 4, 5]), seed)
+        names = {name for _, name, _ in named(verdict)}
+        assert names <= {":".join(port) for port in ways}, (seed, ways)
+        assert len(names) == 1 or bad > 1 or hosts == 3, (seed, ways)
+        health = health_of(verdict)
+        assert health.state in (State.INCONCLUSIVE, State.DEGRADED, State.FAIL)
+        for finding in (f for f in health.findings if f.cause == "nic-errors"):
+            # The shares, the counts, and the limit.
+            assert all(text in finding.message for text in (" of its packets (", "0.001"))
+
+
+def test_two_bad_ports_of_a_host_with_several_partners_are_both_named() -> None:
+    world = World(verdicts.hosts(8), lambda a, b: 0.01 * (a[0] == "h3"))
+    assert {name for _, name, _ in named(judged(world, 4))} == {f"h3:{port}" for port in PORTS}
 
 
 def test_counters_of_the_kernel_name_the_port(tmp_path: Path) -> None:

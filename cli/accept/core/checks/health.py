@@ -115,7 +115,9 @@ def judge(evidence: Evidence) -> Judged:
         *health_at_start.problems(readings, machine, limits, one_kind=one_kind),
         *(problem for change in changes for problem in health.problems(change, limits)),
     ]
-    lossy, losses = packet_loss.examine(changes, readings, limits.packet_loss)
+    lossy, losses = packet_loss.examine(
+        changes, readings, evidence.step_records, limits.packet_loss
+    )
     problems += lossy
     findings = completeness.step_findings(evidence)
     findings += completeness.problem_findings(evidence, more=problems)

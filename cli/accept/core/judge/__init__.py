@@ -302,6 +302,7 @@ def _evidences(
             domains=found.domains,
             hostnames=found.hostnames,
             host_answers=tuple(_of_check(record, name) for record in host_answers),
+            step_records=by_step,
             devices=devices,
             interruption=interruption,
         )

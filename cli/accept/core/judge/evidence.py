@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -52,6 +52,8 @@ class Evidence:
     hostnames: Mapping[str, str] | None = None
     #: Answers of the hosts, at the start and between the steps, for this check only.
     host_answers: tuple[Record, ...] = ()
+    #: Step -> the records of the run, of all checks.
+    step_records: Mapping[str, Sequence[Record]] = field(default_factory=dict, repr=False)
     #: Names of the GPUs that the inventory found.
     devices: tuple[str, ...] = ()
     interruption: str = ""

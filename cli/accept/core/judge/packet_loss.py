@@ -1,9 +1,10 @@
 """Find the RDMA port that loses packets, from counters of both ends and different partners.
 
 A lost packet counts at both ends: the sender sends it again, and the receiver gets the next ones
-out of sequence. So the two directions are compared separately, and a port is a suspect only if it
-is the only bad one of a step in which several hosts saw its losses, and again among the worst of
-another step. Congestion and adaptive routing raise the counters of most ports, and accuse none.
+out of sequence. So the two directions are compared separately. A port is a suspect only if it
+explains all losses of a step with several pairs: it lost far more than other hosts, each of its
+partners saw losses, and no other host did. It must be among the worst of another step, too.
+Congestion and adaptive routing raise the counters of most ports, and accuse none.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import NamedTuple
 from accept.core.causes import Cause
 from accept.core.health_readings import Loss, Reading, counts_losses
 from accept.core.judge.health import Sweep, device_problem
-from accept.core.model import Problem, Step
-from accept.core.text import shortened
+from accept.core.model import Problem, Record, Step
+from accept.core.text import count, shortened
 
 #: A port loses packets if its share is this many times that of most ports.
 _ABOVE_MOST = 100
 #: Ports that lose less than the worst one divided by this are not among the worst. Each partner of
 #: a bad port meets it in one of several rounds of pairs.
 _ABOVE_NEXT = 2
-#: Other hosts that must have seen the losses of a port, each at least this share of the limit.
+#: Partners that a port must have had one by one, and the share of the limit that counts as seen.
 _FEWEST, _SEEN = 2, 0.1
 #: Fewer lost packets give no usable share.
 _FEWEST_PACKETS = 100
@@ -39,25 +40,38 @@ class _Direction(NamedTuple):
 
     text: str
     step: Step
+    losses: Mapping[_Port, tuple[int, int]]
     shares: Mapping[_Port, float]
     #: Hosts with losses in the opposite direction, which are the other ends.
     ends: frozenset[str]
+    #: Hosts with losses in any direction.
+    lossy: frozenset[str]
     #: The ports that lose far more than most, worst first.
     worst: tuple[_Port, ...]
+    #: Hosts that took part in an execution with the worst port, and those that were alone with it.
+    mates: frozenset[str]
+    partners: frozenset[str]
 
     @property
-    def single(self) -> bool:
-        """Return True if one port is worse than all others, and several hosts saw its losses."""
-        others = self.ends - {port[0] for port in self.worst}
-        return len(self.worst) == 1 and len(others) >= _FEWEST
+    def named(self) -> tuple[_Port, ...]:
+        """Return the worst ports if they are of one host, and if its losses explain all others."""
+        explained = self.partners <= self.ends and self.lossy <= self.mates
+        # Of three hosts with losses, two may have bad ports.
+        others = {host for host, _ in self.shares} - self.lossy
+        several = len(self.partners) >= (_FEWEST if others else _FEWEST + 1)
+        return self.worst if explained and several and len({p[0] for p in self.worst}) == 1 else ()
 
 
 def examine(
-    sweeps: Sequence[Sweep], readings: Mapping[str, Reading], limit: float
+    sweeps: Sequence[Sweep],
+    readings: Mapping[str, Reading],
+    records: Mapping[str, Sequence[Record]],
+    limit: float,
 ) -> tuple[list[Problem], list[str]]:
     """Return a problem for each port that loses packets, and a text for losses that name none.
 
-    `limit`: lost packets as a share of all packets of a port that a healthy one may have.
+    `records`: those of each step. `limit`: lost packets as a share of all packets of a port that a
+    healthy one may have.
     """
     ports = {
         (host, device.title)
@@ -65,10 +79,9 @@ def examine(
         for device in reading.devices
         if counts_losses(reading, device)
     }
-    directions = [d for d in _directions(sweeps, ports, limit) if d.worst]
+    directions = [d for d in _directions(sweeps, ports, records, limit) if d.worst]
     problems: dict[_Port, Problem] = {}
-    for direction in (d for d in directions if d.single):
-        port = direction.worst[0]
+    for direction, port in ((d, port) for d in directions for port in d.named):
         again = [
             other
             for other in directions
@@ -77,14 +90,14 @@ def examine(
         ]
         if again and port not in problems:
             message = f"{_share_text(direction, port)}, and {_share_text(again[0], port)}"
-            message += f"; most ports {median_low(direction.shares.values()):.1g}"
-            message += f": {port[1]} of {port[0]}"
+            message += f"; most ports {median_low(direction.shares.values()):.1g}, {limit:g} is "
+            message += f"allowed: {port[1]} of {port[0]}"
             problems[port] = device_problem(Cause.NIC_ERRORS, *port, message)
     named = {host for host, _ in problems}
     texts = [
-        f"{_share_text(direction, direction.worst[0])}: "
+        f"{_share_text(direction, direction.worst[0])}, {limit:g} is allowed: "
         + shortened([f"{title} of {host}" for host, title in direction.worst], _MAX_NAMED)
-        + "; measure these hosts with other partners to name one"
+        + _advice(direction)
         for direction in directions
         if not named & (direction.ends | {host for host, _ in direction.worst})
     ]
@@ -92,13 +105,30 @@ def examine(
 
 
 def _share_text(direction: _Direction, port: _Port) -> str:
+    lost, packets = direction.losses[port]
     return (
-        f"{direction.shares[port]:.2g} of its packets {direction.text} during {direction.step.id}"
+        f"{direction.shares[port]:.2g} of its packets ({lost} of {packets}) {direction.text} "
+        f"during {direction.step.id}"
+    )
+
+
+def _advice(direction: _Direction) -> str:
+    """Return why the worst ports are not named."""
+    if direction.named:
+        return "; no other step shows it, so it is not named; run more steps"
+    if len(direction.partners) < _FEWEST:
+        return "; measure these hosts with other partners to name one"
+    return (
+        f"; it had {count(len(direction.partners), 'partner')}, and no single host explains the "
+        f"losses of {count(len(direction.lossy), 'host')}: check these ports"
     )
 
 
 def _directions(
-    sweeps: Iterable[Sweep], ports: Collection[_Port], limit: float
+    sweeps: Iterable[Sweep],
+    ports: Collection[_Port],
+    records: Mapping[str, Sequence[Record]],
+    limit: float,
 ) -> Iterator[_Direction]:
     """Yield both directions of each step in which packets were lost."""
     steps: dict[str, tuple[Step, dict[_Port, Loss]]] = {}
@@ -116,7 +146,7 @@ def _directions(
             (_OUT_OF_SEQUENCE, received, sent),
         ):
             shares = {port: _share(*own.get(port, (0, 0))) for port in ports}
-            ends = {port[0] for port, counts in opposite.items() if _share(*counts) > limit * _SEEN}
+            ends = _seeing(opposite, limit)
             lowest = max(limit, _ABOVE_MOST * median_low(shares.values()))
             top = max(shares.values())
             worst = [
@@ -130,7 +160,30 @@ def _directions(
                 # Packets took different paths, as with adaptive routing, and none was lost.
                 continue
             worst.sort(key=lambda port: (-shares[port], port))
-            yield _Direction(text, step, shares, frozenset(ends), tuple(worst))
+            lossy = ends | _seeing(own, limit)
+            host = worst[0][0] if worst else ""
+            joint = [r for r in records.get(step.id, ()) if host in r.hosts]
+            mates = {name for r in joint for name in r.hosts}
+            partners = {
+                name for r in joint if r.exit == 0 and len(r.hosts) == 2 for name in r.hosts
+            }
+            partners.discard(host)
+            yield _Direction(
+                text=text,
+                step=step,
+                losses=own,
+                shares=shares,
+                ends=ends,
+                lossy=lossy,
+                worst=tuple(worst),
+                mates=frozenset(mates),
+                partners=frozenset(partners),
+            )
+
+
+def _seeing(losses: Mapping[_Port, tuple[int, int]], limit: float) -> frozenset[str]:
+    """Return the hosts that lost packets."""
+    return frozenset(p[0] for p, counts in losses.items() if _share(*counts) > limit * _SEEN)
 
 
 def _share(lost: int, packets: int) -> float:
