@@ -5,7 +5,7 @@
 Server and client of perftest's `ib_write_bw` run on the same port:
 
 * `ib-write-gpu`: with memory of the nearest GPU, if it was built with CUDA; all ports at once, as
-  in azure_ib_write_bw_gdr.nhc of Azure's health checks;
+  in azure_ib_write_bw_gdr.nhc of Azure's health checks, but never two with the same GPU;
 * `ib-write-host`: with memory of the host, if there is no such loop, or no PCI bridge is above GPU
   and NIC; two ports at once, because more would share the bandwidth of that memory.
 
@@ -191,7 +191,7 @@ def run(seconds: float, *command: str) -> tuple[int | None, str]:
     try:
         ran = commands.run(seconds, *command)
     except subprocess.TimeoutExpired:
-        return None, ""
+        return None, f"it did not end in {seconds:g} s\n"
     return ran.exit, ran.out + ran.err
 
 
@@ -229,13 +229,13 @@ def gather(tool: str, port: Port) -> Tried:
     return Tried(port, NCCL, status, lines)
 
 
-def rounds(wanted: Iterable[Port]) -> Iterator[list[Port]]:
-    """Yield the ports in rounds. In a round, no GPU is in two pairs."""
+def rounds(wanted: Iterable[Port], used: int) -> Iterator[list[Port]]:
+    """Yield the ports in rounds. A loop uses the nearest GPUs, and no GPU is in two of a round."""
     left = list(wanted)
     while left:
         now: list[Port] = []
         for port in left:
-            if not {gpu for one in now for gpu in one.gpus[:2]}.intersection(port.gpus[:2]):
+            if not {gpu for one in now for gpu in one.gpus[:used]}.intersection(port.gpus[:used]):
                 now.append(port)
         yield now
         left = [port for port in left if port not in now]
@@ -269,9 +269,10 @@ def measure(wanted: Sequence[Port], folders: Sequence[str] = ()) -> dict[str, st
         by_gpu, hung = set[Port](), set[Port]()
         for options in cuda_options(tool):
             able = [port for port in wanted if port.gpus and port not in by_gpu | hung]
-            tried = at_once(len(able), functools.partial(write, tool, options=options), able)
-            by_gpu |= {one.port for one in tried if one.exit == 0}
-            hung |= {one.port for one in tried if one.exit is None}
+            for now in rounds(able, 1):
+                tried = at_once(len(now), functools.partial(write, tool, options=options), now)
+                by_gpu |= {one.port for one in tried if one.exit == 0}
+                hung |= {one.port for one in tried if one.exit is None}
         # What a distant GPU reaches depends on where it is, and not only on the NIC.
         rest = [port for port in wanted if port not in by_gpu or not port.near]
         at_once(HOST_LOOPS, functools.partial(write, tool), [p for p in rest if p not in hung])
@@ -283,7 +284,7 @@ def measure(wanted: Sequence[Port], folders: Sequence[str] = ()) -> dict[str, st
     able = [port for port in wanted if len(port.gpus) > 1]
     if len(able) < len(wanted):
         reasons[NCCL] = "fewer than two GPUs"
-    for now in rounds(able):
+    for now in rounds(able, 2):
         at_once(len(now), functools.partial(gather, program), now)
     return reasons
 

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +44,42 @@ def test_ports_that_are_near_no_gpu_get_different_ones(tmp_path: Path) -> None:
     assert not any(port.near for port in found)
 
 
-def test_pairs_of_one_round_share_no_gpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize("used", [1, 2])
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_loops_of_one_round_share_no_gpu(tmp_path: Path, count: int, used: int) -> None:
     perftest.host(tmp_path, 8)
-    found = nic_loop.ports(listed(8), gpus(8), tmp_path / "sys")
+    found = nic_loop.ports(listed(8), gpus(count), tmp_path / "sys")
     rounds = [
-        [{gpu.number for gpu in port.gpus[:2]} for port in now] for now in nic_loop.rounds(found)
+        [{gpu.number for gpu in port.gpus[:used]} for port in now]
+        for now in nic_loop.rounds(found, used)
     ]
     assert sum(map(len, rounds)) == 8
-    for pairs in rounds:
-        assert len(set().union(*pairs)) == 2 * len(pairs)
+    for now in rounds:
+        assert len(set().union(*now)) == used * len(now)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_a_gpu_is_in_one_loop_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setenv("PATH", perftest.write(tmp_path / "bin", {})["PATH"])
+    nvml.host(tmp_path / "root", range(8))
+    perftest.host(tmp_path / "root", 8)
+    busy: dict[int, threading.Lock] = {n: threading.Lock() for n in range(8)}
+    shared = []
+
+    def write(_tool: str, port: nic_loop.Port, options: tuple[str, ...] = ()) -> nic_loop.Tried:
+        gpu = busy[port.gpus[0].number]
+        if options and not gpu.acquire(blocking=False):
+            shared.append(port.name)
+        elif options:
+            time.sleep(0.05)
+            gpu.release()
+        return nic_loop.Tried(port, nic_loop.GPU if options else nic_loop.HOST, 0, [])
+
+    monkeypatch.setattr(nic_loop, "write", write)
+    nic_loop.measure(nic_loop.ports(listed(8), gpus(count), tmp_path / "root/sys"))
+    assert shared == []
 
 
 def run(tmp_path: Path, tools: dict[str, str], nics: int = 2) -> list[Any]:
