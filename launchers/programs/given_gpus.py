@@ -30,12 +30,31 @@ def places(uuids: Sequence[str | None]) -> list[int | None]:
     """Return the place in `uuids` of each GPU that the job was given, in CUDA's order.
 
     None stands for a GPU that is not among them. `uuids` are those of all GPUs that can be opened,
-    in the order of their indexes.
+    in the order of their indexes. A lost GPU has none: if no more GPUs lack one than UUIDs of the
+    job were not found, these are the job's.
     """
     listed = entries()
     if listed is None:
         return list(range(len(uuids)))
-    return [_place(entry, uuids) for entry in listed]
+    found = [_place(entry, uuids) for entry in listed]
+    shown = tuple(filter(None, uuids))
+    missing = [
+        n
+        for n, entry in enumerate(listed)
+        if entry.startswith("GPU-") and not any(uuid.startswith(entry) for uuid in shown)
+    ]
+    silent = [n for n, uuid in enumerate(uuids) if not uuid and n not in found]
+    if len(silent) <= len(missing):
+        for n, place in zip(missing, silent, strict=False):
+            found[n] = place
+    return found
+
+
+def given(uuids: Sequence[str | None]) -> list[bool | None]:
+    """Return for each GPU whether the job was given it; None: its UUID would tell."""
+    found = places(uuids)
+    unknown = None if None in found else False
+    return [n in found or (False if uuid else unknown) for n, uuid in enumerate(uuids)]
 
 
 def _place(entry: str, uuids: Sequence[str | None]) -> int | None:

@@ -128,7 +128,7 @@ def unopened(words: str) -> list[dict[str, Any]]:
 def _by_smi(why: str, *, of_others: bool) -> Found:
     rows, words = smi("gpu", list(_COLUMNS))
     found = [_row(row) for row in rows] + [{"processes": []} | gpu for gpu in unopened(words)]
-    found = found if of_others else given(found)
+    found = found if of_others else [gpu for gpu, own in given(found) if own]
     apps, _ = smi("compute-apps", ["gpu_uuid", "pid", "process_name"]) if rows else ([], "")
     by_uuid = {gpu["uuid"]: gpu for gpu in found if gpu.get("uuid")}
     for uuid, pid, name in apps:
@@ -140,11 +140,20 @@ def _by_smi(why: str, *, of_others: bool) -> Found:
     return Found(found, fabrics, cuda[1] if cuda else "", f"{why}; nvidia-smi: {words or 'no GPU'}")
 
 
-def given(gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return those of all GPUs that this job was given, by the keys `index` and `uuid`."""
-    ordered = sorted(gpus, key=lambda gpu: gpu.get("index", len(gpus)))
-    places = given_gpus.places([gpu.get("uuid") for gpu in ordered])
-    return [gpu for place, gpu in enumerate(ordered) if place in places]
+def given(gpus: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], bool | None]]:
+    """Return all GPUs, by the keys `index` and `uuid`, and whether this job was given each.
+
+    A GPU without an index has one that no other has. GPUs without a row keep theirs.
+    """
+    by_index = {gpu["index"]: gpu for gpu in gpus if gpu.get("index") is not None}
+    for gpu in gpus:
+        if gpu.get("index") is None:
+            by_index[next(n for n in range(len(by_index) + 1) if n not in by_index)] = gpu
+    uuids = [
+        by_index.get(n, {}).get("uuid") for n in range(min(1024, max(by_index, default=-1) + 1))
+    ]
+    own = given_gpus.given(uuids)
+    return [(gpu, own[n]) for n, gpu in sorted(by_index.items()) if 0 <= n < len(own)]
 
 
 def _row(row: Sequence[str]) -> dict[str, Any]:

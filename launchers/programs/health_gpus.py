@@ -187,7 +187,8 @@ def gpus(root: Path) -> tuple[list[Device], list[Gap], list[str]]:
         gpu = _Gpu(bindings, unsupported if given else {})
         gpu.handle = handle
         if not given:
-            others += [pci for pci in [_address(gpu)] if handle is not None and pci]
+            known = given is not None and handle is not None
+            others += [pci for pci in [_address(gpu)] if known and pci]
         elif failure is None:
             devices.append(_device(gpu, index))
         elif nvml.fault(failure) is None:
@@ -451,19 +452,16 @@ def _by_smi(why: str) -> tuple[list[Device], list[Gap], list[str]]:
     except subprocess.TimeoutExpired as error:
         reason = f"GPUs ({why}; nvidia-smi does not answer in {error.timeout:.0f} s)"
         return [], [gap(reason, "gpus")], []
-    found: dict[str, Device] = {}
     listed: list[dict[str, Any]] = []
     for row in (dict(zip(columns, values, strict=True)) for values in rows):
-        listed.append({"index": int(row["index"]), "uuid": row["uuid"]})
-        found[row["index"]] = _row(row)
-    for gpu in gpu_inventory.unopened(words):
-        listed.append(gpu)
-        found[str(gpu.get("index", "?"))] = _unopened(gpu)
-    own = {str(gpu.get("index", "?")) for gpu in gpu_inventory.given(listed)}
-    if not own:
+        uuid = None if row["uuid"].startswith("[") else row["uuid"]
+        listed.append({"index": int(row["index"]), "uuid": uuid, "device": _row(row)})
+    listed += [gpu | {"device": _unopened(gpu)} for gpu in gpu_inventory.unopened(words)]
+    found = [(gpu["device"], own) for gpu, own in gpu_inventory.given(listed)]
+    devices = [device for device, own in found if own]
+    if not devices:
         return [], [gap(f"GPUs ({why}; nvidia-smi: {words or 'no GPU'})", "gpus")], []
-    devices = [device for name, device in found.items() if name in own]
-    others = [device["pci"] for name, device in found.items() if name not in own and device["pci"]]
+    others = [device["pci"] for device, own in found if own is False and device["pci"]]
     return devices, [gap(f"NVLink, fabric, PCIe replays, time spent limited ({why})")], others
 
 

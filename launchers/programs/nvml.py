@@ -43,8 +43,8 @@ class Listed(NamedTuple):
     handle: Any
     error: Exception | None
     uuid: str | None
-    #: False: this job was not given it.
-    given: bool
+    #: False: this job was not given it; None: unknown.
+    given: bool | None
 
 
 def gpus(bindings: Any) -> list[Listed]:
@@ -62,9 +62,9 @@ def gpus(bindings: Any) -> list[Listed]:
         return found
     # CUDA numbers only those that it may open.
     open_ = [gpu for gpu in found if gpu.error is None or fault(gpu.error) is not None]
-    places = given_gpus.places([gpu.uuid for gpu in open_])
-    given = {open_[place].number for place in places if place is not None}
-    return [gpu._replace(given=gpu.number in given) for gpu in found]
+    shares = given_gpus.given([gpu.uuid for gpu in open_])
+    given = {gpu.number: share for gpu, share in zip(open_, shares, strict=True)}
+    return [gpu._replace(given=given.get(gpu.number, False)) for gpu in found]
 
 
 def fabric(bindings: Any, handle: Any) -> tuple[str, str] | None:

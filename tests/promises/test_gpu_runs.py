@@ -80,6 +80,22 @@ def test_a_gpu_that_is_lost_before_the_run_is_named(tmp_path: Path) -> None:
     assert accused(run(tmp_path, start=LOST)) == {("3", "gpu-lost")}
 
 
+@pytest.mark.parametrize("handle", [True, False])
+@pytest.mark.parametrize("given", [(2, 3, 4), (3,)])
+def test_a_lost_gpu_that_the_job_lists_by_uuid_is_named(
+    tmp_path: Path, *, given: tuple[int, ...], handle: bool
+) -> None:
+    env = {"CUDA_VISIBLE_DEVICES": ",".join(map(nvml.uuid, given))}
+    verdict = run(tmp_path, start=nvml.failed(3, handle=handle), env=env)
+    assert accused(verdict) == {("3", "gpu-lost")}
+
+
+def test_a_job_whose_lost_gpu_is_one_of_several_is_not_accepted(tmp_path: Path) -> None:
+    env = {"CUDA_VISIBLE_DEVICES": ",".join(map(nvml.uuid, (2, 3, 4)))}
+    verdict = run(tmp_path, start=(*LOST, *nvml.failed(6)), env=env)
+    assert {cause for _, cause in accused(verdict)} == {"gpu-missing"}
+
+
 def test_a_gpu_that_is_lost_during_the_run_is_named(tmp_path: Path) -> None:
     verdict = run(tmp_path, later=LOST)
     assert accused(verdict) == {("3", "gpu-lost")}

@@ -131,6 +131,7 @@ def test_a_version_that_differs_or_is_missing_names_its_host_and_an_unknown_one_
         (None, 4, 4, True),
         (None, 8, 8, False),
         (None, 8, 7, True),
+        (1, 2, 1, True),
     ],
 )
 def test_a_host_must_show_the_gpus_that_the_job_was_given(
@@ -141,6 +142,13 @@ def test_a_host_must_show_the_gpus_that_the_job_was_given(
     facts.insert(1, inventory_of("h1", gpus=gpus("h1")[:shown], pciNvidia=8, gpusGiven=given))
     verdict = inventoried(replace(gpu_plan(INVENTORY), gpus_used=used), facts)
     assert {host for _, host, _ in blamed(verdict)} == ({"h1"} if is_bad else set())
+
+
+def test_a_run_on_cpus_needs_none_of_the_gpus_that_the_job_was_given() -> None:
+    plan = gpu_plan(INVENTORY)
+    facts = [inventory_of(h, gpus=[], gpusGiven=4) for h in ("h0", "h1")]
+    on_cpus = replace(plan, machine=replace(plan.machine, gpus=0))
+    assert blamed(inventoried(on_cpus, facts)) == set()
 
 
 def test_a_missing_gpu_is_the_cause_and_slowness_follows_from_it() -> None:

@@ -42,6 +42,50 @@ def test_each_way_to_list_gpus_gives_the_same_places(places: list[int], data: An
         assert given_gpus.places(UUIDS) == places
 
 
+@given(
+    own=st.sets(st.integers(0, 7), min_size=1),
+    lost=st.sets(st.integers(0, 7)),
+    by_index=st.booleans(),
+    data=st.data(),
+)
+def test_a_lost_gpu_is_never_that_of_another_job_if_it_may_be_the_own(
+    *, own: set[int], lost: set[int], by_index: bool, data: Any
+) -> None:
+    listed = data.draw(st.permutations(sorted(own)))
+    uuids = [None if n in lost else uuid for n, uuid in enumerate(UUIDS)]
+    with pytest.MonkeyPatch.context() as patch:
+        names = [str(n) if by_index else UUIDS[n] for n in listed]
+        patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(names))
+        given = given_gpus.given(uuids)
+        places = given_gpus.places(uuids)
+    known = by_index or lost <= own or not lost & own
+    for gpu, is_own in enumerate(given):
+        is_certain = gpu not in lost or known
+        assert is_own is ((gpu in own) if is_certain else None)
+    assert len(places) == len(own)
+    assert all(place == gpu for place, gpu in zip(places, listed, strict=True) if gpu not in lost)
+
+
+@given(
+    unnamed=st.sets(st.integers(0, 7)),
+    own=st.sets(st.integers(0, 7), min_size=1),
+    is_shown=st.booleans(),
+)
+def test_gpus_without_an_index_or_a_row_leave_the_others_their_numbers(
+    *, unnamed: set[int], own: set[int], is_shown: bool
+) -> None:
+    rows = [{"index": n, "uuid": UUIDS[n]} for n in range(8) if n not in unnamed]
+    rows += [{"uuid": None} for _ in unnamed if is_shown]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, sorted(own))))
+        found = gpu_inventory.given(rows)
+    shown = {gpu["uuid"] for gpu, is_own in found if is_own}
+    assert shown - {None} == {UUIDS[n] for n in own - unnamed}
+    assert sum(is_own is True for _, is_own in found) == len(own - unnamed) + (
+        len(own & unnamed) if is_shown else 0
+    )
+
+
 @pytest.mark.parametrize("listed", [None, "", "MIG-00000004-0000-0000-0000-000000000000"])
 def test_without_a_list_of_gpus_all_count(
     listed: str | None, monkeypatch: pytest.MonkeyPatch

@@ -72,7 +72,7 @@ def gpu_problems(
         needed, reason = required, expected
         if (of_job := inventory.gpus_given) is not None:
             on_bus = min(on_bus, of_job)
-            if used is not None and of_job >= used:
+            if machine.gpus != 0 and of_job >= (required if used is None else used):
                 needed, reason = of_job, f"the job was given {of_job}"
             elif of_job < required:
                 reason += f"; the job was given {of_job}, see --gpus-per-node"
@@ -81,7 +81,7 @@ def gpu_problems(
             text = f"the PCI bus has {count(on_bus, 'NVIDIA GPU')}, and the driver shows "
             yield Problem(cause=Cause.GPU_UNUSABLE, message=f"{text}{len(gpus)}{words}", host=host)
         # The host may be a virtual machine with one of the machine's GPUs.
-        is_alone = used == 1 and len(gpus) == 1
+        is_alone = used == 1 and len(gpus) == 1 and (of_job or 1) == 1
         if len(gpus) < needed and not is_alone:
             shown = count(len(gpus), "GPU") if gpus else "no GPU"
             text = f"the host shows {shown}, and {reason}{words}"
