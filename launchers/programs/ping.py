@@ -60,10 +60,10 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
     return found
 
 
-def gpus_of_host(host: str) -> list[str]:
-    """Return the UUIDs of this host's GPUs in nvidia-smi's order, without nvidia-smi from NVML.
+def gpus_of_host(host: str) -> list[str | None]:
+    """Return the UUIDs of this host's GPUs by index, without nvidia-smi from NVML.
 
-    If nvidia-smi fails, a problem is printed, because its GPUs are not missing.
+    If nvidia-smi fails for a GPU of this job, a problem is printed, because it is not missing.
     """
     # A folder of PATH that this user may not search does not mean that nvidia-smi fails.
     program = shutil.which("nvidia-smi")
@@ -71,17 +71,27 @@ def gpus_of_host(host: str) -> list[str]:
         there = any(DEV.glob("nvidia[0-9]*"))
         found = gpu_inventory.gpus(of_others=True).gpus if there else None
         return [gpu["uuid"] for gpu in found or () if gpu.get("uuid")]
+    options: dict[str, Any] = {"text": True, "errors": "replace", "timeout": SMI_SECONDS}
     try:
-        ran = subprocess.run(
-            [program, "-L"], capture_output=True, text=True, timeout=SMI_SECONDS, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        rank_io.problem("gpu-unusable", f"nvidia-smi -L: {rank_io.one_line(error)}", host=host)
-        return []
-    return re.findall(r"\(UUID: ([\w-]+)\)", ran.stdout)
+        ran = subprocess.run([program, "-L"], capture_output=True, check=False, **options)
+        failed, printed, words = ran.returncode, ran.stdout, f"{ran.stdout}\n{ran.stderr}"
+    except subprocess.TimeoutExpired:
+        failed, printed, words = 1, "", f"no answer in {SMI_SECONDS} s"
+    except OSError as error:
+        failed, printed, words = 1, "", rank_io.one_line(error)
+    rows = dict(re.findall(r"^GPU (\d{1,3}): .*\(UUID: ([\w-]+)\)", printed, re.MULTILINE))
+    uuids = [rows.get(str(n)) for n in range(max(map(int, rows), default=-1) + 1)]
+    places = given_gpus.places(uuids)
+    # Without a list, also GPUs after the last row are the job's.
+    is_whole = uuids and given_gpus.entries() is not None
+    if failed and not (is_whole and all(n is not None and uuids[n] for n in places)):
+        lines = [line.strip() for line in words.splitlines() if not line.startswith("GPU ")]
+        text = "; ".join(filter(None, lines))[:300] or f"exit status {failed}"
+        rank_io.problem("gpu-unusable", f"nvidia-smi -L: {text}", host=host)
+    return uuids
 
 
-def own_gpu(uuids: Sequence[str], local_rank: int) -> str | None:
+def own_gpu(uuids: Sequence[str | None], local_rank: int) -> str | None:
     """Return the GPU of a local rank, or None; CUDA_VISIBLE_DEVICES is taken into account."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return None

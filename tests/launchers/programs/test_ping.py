@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories import nvml, smi
 from tests.factories.programs import Start
 
 import gpu_inventory
@@ -85,6 +86,25 @@ def test_an_nvidia_smi_that_fails_is_a_problem(
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     assert gpus_of_host("h0") == []
     assert "gpu-unusable" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["lost", "unknown"])
+@pytest.mark.parametrize("form", ["index", "UUID"])
+@pytest.mark.parametrize("own", range(8))
+def test_only_a_lost_gpu_of_the_job_is_a_problem_with_the_words_of_nvidia_smi(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    own: int,
+    form: str,
+    name: str,
+) -> None:
+    monkeypatch.setenv("PATH", smi.write(tmp_path, name)["PATH"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", str(own) if form == "index" else nvml.uuid(own))
+    assert own_gpu(gpus_of_host("h0"), 0) == (None if own == 3 else nvml.uuid(own))
+    printed = capsys.readouterr().out
+    assert ("Unable to determine the device handle" in printed) is (own == 3)
+    assert "CalledProcessError" not in printed
 
 
 def test_a_rank_has_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
