@@ -302,8 +302,8 @@ class Cause(TextEnum):
     BELOW_REFERENCE = Row(
         text="below-reference",
         meaning="a measurement is below what this machine should reach",
-        action="check the NCCL settings and the transport first, then run `pairs` to find a "
-        "slow host",
+        action="for a GPU or NIC, check its PCIe link, clocks and log; between hosts, check the "
+        "transport and the settings of NCCL, then run `pairs` to find a slow host",
         owner=Owner.USER,
         follows_no_gpu=True,
         slow=True,

@@ -117,6 +117,8 @@ def blamed(found: Judged) -> dict[str, str]:
 
 seeds = st.integers(0, 10**6)
 loops = st.sampled_from(["ib-write-gpu", "ib-write-host", "nccl"])
+#: What works on a NIC whose loop with GPU memory fails.
+memories = st.sampled_from([{}, {"ib-write-host": 380.0}])
 
 
 # -- outputs -------------------------------------------------------------------------------------
@@ -181,15 +183,56 @@ def test_a_nic_that_is_slow_by_itself_is_named(seed: int, loop: str, rate: float
     )
     found = judged(logs)
     assert list(blamed(found)) == ["h1:mlx5_3"]
+    assert "at least" in found.suspects[0].why
     assert found.verdict.state is State.FAIL
 
 
-@given(seeds, loops)
-def test_a_broken_nic_is_named(seed: int, loop: str) -> None:
-    logs = cluster(
-        seed, loop, change=lambda h, n: {loop: "no-mr"} if (h, n) == ("h1", "mlx5_3") else None
-    )
-    assert blamed(judged(logs)) == {"h1:mlx5_3": "nic-loop-failed"}
+@given(seeds, loops, st.integers(1, 4), memories)
+def test_a_broken_nic_is_named(seed: int, loop: str, hosts: int, memory: Loops) -> None:
+    broken = {**memory, loop: "no-mr"} if loop == "ib-write-gpu" else {loop: "no-mr"}
+    logs = cluster(seed, loop, hosts, lambda h, n: broken if (h, n) == ("h0", "mlx5_3") else None)
+    assert blamed(judged(logs)) == {"h0:mlx5_3": "nic-loop-failed"}
+
+
+@given(seeds, st.integers(3, 6), memories)
+def test_a_host_whose_nics_all_fail_is_named_once(seed: int, hosts: int, memory: Loops) -> None:
+    broken: Loops = {"ib-write-gpu": "no-mr", **memory}
+    found = judged(cluster(seed, hosts=hosts, change=lambda h, _: broken if h == "h1" else None))
+    assert blamed(found) == {"h1": "nic-loop-failed"}
+    assert ("host memory works" in found.suspects[0].why) is bool(memory)
+
+
+#: The hosts and NICs whose loop with GPU memory fails, so that nobody is named.
+SHARED: list[Callable[[str, str], bool]] = [
+    lambda host, _: host in ("h0", "h1"),
+    lambda host, nic: nic == "mlx5_3" and host in ("h0", "h1"),
+    lambda _, nic: nic == "mlx5_3",
+]
+
+
+@pytest.mark.parametrize("fails", SHARED)
+@pytest.mark.parametrize("memory", [{}, {"ib-write-host": 380.0}])
+def test_a_loop_that_fails_is_never_excused_if_others_work(
+    fails: Callable[[str, str], bool], memory: Loops
+) -> None:
+    broken: Loops = {"ib-write-gpu": "no-mr", **memory}
+    found = judged(cluster(1, change=lambda h, n: broken if fails(h, n) else None))
+    assert found.suspects == ()
+    assert (found.verdict.state, found.verdict.optional) == (State.INCONCLUSIVE, False)
+    assert "Couldn't allocate MR" in found.verdict.findings[-1].message
+
+
+@pytest.mark.parametrize(
+    ("machine", "state"), [("h100-8", State.INCONCLUSIVE), ("gpu", State.PASS)]
+)
+def test_no_gpu_memory_anywhere_is_noted_and_not_excused_with_gpudirect(
+    machine: str, state: State
+) -> None:
+    broken: Loops = {"ib-write-gpu": "no-mr", "ib-write-host": 380.0}
+    found = judged(cluster(1, change=lambda _host, _nic: broken), machine)
+    assert (found.verdict.state, found.suspects) == (state, ())
+    messages = [finding.message for finding in found.verdict.findings]
+    assert any("Couldn't allocate MR" in one and "32 of 32" in one for one in messages)
 
 
 @given(seeds, st.floats(5, 279))
@@ -244,21 +287,6 @@ def test_a_nic_below_the_bound_is_named_also_without_peers_on_enough_hosts() -> 
         return {"ib-write-gpu": 250.0} if (host, nic) == ("h1", "mlx5_3") else None
 
     assert blamed(judged(cluster(1, hosts=2, change=low))) == {"h1:mlx5_3": "below-reference"}
-
-
-def test_the_same_nic_that_fails_on_half_of_the_hosts_accuses_nobody() -> None:
-    def failing(host: str, nic: str) -> Loops | None:
-        return {"ib-write-gpu": "no-mr"} if nic == "mlx5_3" and host in ("h0", "h1") else None
-
-    found = judged(cluster(1, change=failing))
-    assert (found.verdict.state, found.suspects) == (State.NOT_TESTED, ())
-
-
-def test_two_hosts_of_four_with_one_fault_accuse_nobody() -> None:
-    logs = cluster(1, change=lambda h, _: {"ib-write-gpu": "no-mr"} if h in ("h0", "h1") else None)
-    found = judged(logs)
-    assert found.suspects == ()
-    assert found.verdict.state is State.NOT_TESTED
 
 
 # -- not tested ----------------------------------------------------------------------------------

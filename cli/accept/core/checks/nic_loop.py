@@ -22,6 +22,7 @@ from accept.core.judge import bounds, completeness
 from accept.core.judge.devices import UNEVEN_NOISE
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.outliers import Outlier, Sample, outliers
+from accept.core.judge.robust_stats import SIGMAS
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, GroupKind, Metric, Parsed, Problem, State
@@ -144,7 +145,7 @@ def parse(lines: Iterable[bytes]) -> Parsed:
     return Parsed(metrics=tuple(metrics), facts=tuple(facts), problems=tuple(problems))
 
 
-def _problem(cause: Cause, message: str, host: str | None, nic: str) -> Problem:
+def _problem(cause: Cause, message: str, host: str | None, nic: str | None) -> Problem:
     return Problem(cause=cause, message=message, check=NAME, host=host, nic=nic)
 
 
@@ -170,10 +171,10 @@ def _nccl(output: Sequence[bytes], nic: str) -> tuple[float | None, bool]:
 
 def _reason(output: Sequence[bytes], status: int | None) -> str:
     """Return why a loop has no value, in the words of its tool."""
-    if status is None:
-        return "it did not end in time"
     texts = [line.decode(errors="replace").strip() for line in output if not line.startswith(b"#")]
     words = [one for one in texts if one.strip("-* ")]
+    if status is None:
+        return next(iter(words[-1:]), "it did not end in time")
     sign = _FAILED if status else _OTHER
     return next((one for one in [*filter(sign.search, words), *words[-1:]]), f"status {status}")
 
@@ -229,34 +230,85 @@ def judge(evidence: Evidence) -> Judged:
     findings += completeness.problem_findings(evidence, more=problems)
     bound_findings = bounds.findings(evidence)
     findings += bound_findings
-    findings += _untested(evidence, nics, problems)
-    criteria = ["as fast as peers" if promised else "no speed target"]
+    failing = [*_failing(evidence, nics, problems)]
+    findings += [*failing, *_untested(evidence, nics, problems)]
+    peers = f"as fast as peers: {1 - SIGMAS * _noise(evidence):.0%} of the median of the same NIC"
+    peers += f", {1 - SIGMAS * UNEVEN_NOISE:.0%} of that of all NICs"
+    criteria = [peers if promised else "no speed target"]
     verdict = verdict_of(
         evidence,
         findings,
         measured="; ".join(_measured(evidence.table)),
         required="; ".join([*criteria, *bounds.sources(bound_findings)]),
     )
+    # What works only on some NICs is not excused.
+    if any(finding.state is State.INCONCLUSIVE for finding in failing):
+        verdict = replace(verdict, optional=False)
     return Judged(verdict, tuple(from_problems(problems, "", len(evidence.hosts))))
 
 
 def _broken(nics: Sequence[Nic]) -> Iterator[Problem]:
-    """Yield the NICs on which the most telling way failed that works on most NICs of the run.
+    """Yield what the most telling way fails on, while it works on most NICs of the run.
 
-    If it fails on the same NIC of at least half of the hosts, they share a reason.
+    That is a NIC, or a host if it fails on each of several NICs. If it fails on the same NIC of at
+    least half of the other hosts, and of two, they share a reason.
     """
     working = Counter(metric for nic in nics for metric in nic.rows)
-    loop = next((loop for loop in LOOPS if 2 * working[loop] > len(nics)), None)
-    hosts = Counter(nic.name for nic in nics)
-    failing = Counter(nic.name for nic in nics if loop in nic.failed)
+    loop = next((loop for loop in LOOPS if 2 * working[loop] > len(nics)), "")
+    by_host: dict[str, list[Nic]] = {}
     for nic in nics:
-        if loop is None or loop in nic.rows or loop not in nic.failed:
+        by_host.setdefault(nic.host, []).append(nic)
+    bad = {host: [nic for nic in of if loop in nic.failed] for host, of in by_host.items()}
+    whole = {host for host, of in bad.items() if len(of) == len(by_host[host]) > 1}
+    # A NIC of a host without any working one shows nothing about the same NIC of other hosts.
+    hosts = Counter(nic.name for nic in nics if nic.host not in whole)
+    failing = Counter(nic.name for host, of in bad.items() if host not in whole for nic in of)
+    for host, of in bad.items():
+        if host in whole:
+            by_memory = all(HOST_MEMORY in nic.rows for nic in of)
+            why = "; host memory works: nvidia-peermem or dma-buf" if by_memory else ""
+            message = f"no loop ({loop}) through {len(of)} of {len(of)} NICs of {host}{why}: "
+            message += f"{of[0].failed[loop]}; it works on {working[loop]} of {len(nics)} NICs"
+            yield _problem(Cause.NIC_LOOP_FAILED, message, host, None)
             continue
-        if hosts[nic.name] > 1 and 2 * failing[nic.name] >= hosts[nic.name]:
+        for nic in of:
+            if failing[nic.name] > 1 and 2 * failing[nic.name] >= hosts[nic.name]:
+                continue
+            message = f"no loop ({loop}) through {nic.name} of {host}: {nic.failed[loop]}; "
+            message += f"it works on {working[loop]} of {len(nics)} NICs"
+            yield _problem(Cause.NIC_LOOP_FAILED, message, host, nic.name)
+
+
+def _failing(
+    evidence: Evidence, nics: Sequence[Nic], problems: Sequence[Problem]
+) -> Iterator[Finding]:
+    """Yield how many NICs a way fails on that no problem explains, while some loop works.
+
+    GPU memory that fails on all NICs of a machine without GPUDirect is only noted.
+    """
+    named = {(problem.host, problem.nic) for problem in problems}
+    for loop in LOOPS if any(nic.rows for nic in nics) else ():
+        failed = [nic for nic in nics if loop in nic.failed]
+        rest = [nic for nic in failed if not {(nic.host, nic.name), (nic.host, None)} & named]
+        if not rest:
             continue
-        message = f"no loop ({loop}) through {nic.name} of {nic.host}: {nic.failed[loop]}; "
-        message += f"it works on {working[loop]} of {len(nics)} NICs"
-        yield _problem(Cause.NIC_LOOP_FAILED, message, nic.host, nic.name)
+        message = f"{loop} fails on {len(failed)} of {count(len(nics), 'NIC')}, such as "
+        message += f"{rest[0].name} of {rest[0].host}: {rest[0].failed[loop]}"
+        absent = loop == GPU_MEMORY and not any(loop in nic.rows for nic in nics)
+        if absent:
+            message += "; GPUDirect RDMA works on none of them"
+        noted = absent and not evidence.plan.machine.gpu_direct and all(nic.rows for nic in rest)
+        yield Finding(
+            check=evidence.check,
+            judgement=Judgement.POPULATION,
+            state=State.PASS if noted else State.INCONCLUSIVE,
+            message=plain(message, 400),
+            hosts=tuple(dict.fromkeys(nic.host for nic in rest)),
+        )
+
+
+def _noise(evidence: Evidence) -> float:
+    return max(evidence.plan.machine.noise, _NOISE)
 
 
 def _slow(evidence: Evidence, nics: Sequence[Nic]) -> Iterator[Problem]:
@@ -265,14 +317,15 @@ def _slow(evidence: Evidence, nics: Sequence[Nic]) -> Iterator[Problem]:
     Peers are the same NIC of the other hosts and, with half of the median as the limit, all NICs.
     What a distant GPU reaches is not compared, because it depends on where the GPU is.
     """
-    noise = max(evidence.plan.machine.noise, _NOISE)
+    noise = _noise(evidence)
     slow: dict[tuple[str, str], Problem] = {}
     for metric, unit in _UNITS.items():
         measured = [nic for nic in nics if nic.is_compared(metric)]
         groups: list[tuple[Sequence[Nic], Mapping[int, Outlier]]] = []
+        bound = bounds.highest_lower_bound(evidence, 1, metric)
         if metric in _OF_ALL:
             samples = _samples(measured, metric)
-            groups += [(measured, _below(samples, bounds.highest_lower_bound(evidence, 1, metric)))]
+            groups += [(measured, _below(samples, bound))]
             groups += [(measured, outliers(samples, UNEVEN_NOISE, fixed=True).bad)]
         for name in {nic.name: None for nic in measured} if metric in LOOPS else ():
             same = [nic for nic in measured if nic.name == name]
@@ -280,12 +333,23 @@ def _slow(evidence: Evidence, nics: Sequence[Nic]) -> Iterator[Problem]:
         for group, bad in groups:
             for index, outlier in bad.items():
                 nic = group[index]
-                value = f"{digits(outlier.sample.value or 0.0)} {unit or 'of its line rate'}"
-                share = f", {outlier.share}" if outlier.share else ""
-                message = f"{metric} through {nic.name} of {nic.host}: {value}{share}"
+                message = f"{metric} through {nic.name} of {nic.host}: "
+                message += _speed(nic, metric, unit, outlier)
+                limit = (outlier.peers.limit if outlier.peers else bound) or 0.0
+                message += f"; required: at least {digits(limit)} {unit}".rstrip()
                 problem = _problem(outlier.cause, message, nic.host, nic.name)
                 slow.setdefault((nic.host, nic.name), problem)
     yield from slow.values()
+
+
+def _speed(nic: Nic, metric: str, unit: str, outlier: Outlier) -> str:
+    """Return the speed of a NIC, with its line rate if it is judged by that."""
+    value = outlier.sample.value or 0.0
+    share = f", {outlier.share}" if outlier.share else ""
+    speed = nic.rows[GPU_MEMORY].value if GPU_MEMORY in nic.rows else None
+    if metric != SHARE or speed is None or value <= 0:
+        return f"{digits(value)} {unit}".rstrip() + share
+    return f"{digits(speed)} GB/s, {digits(value)} of {digits(speed * 8 / value)} Gbit/s{share}"
 
 
 def _below(samples: Sequence[Sample], bound: float | None) -> dict[int, Outlier]:
@@ -308,12 +372,15 @@ def _untested(
 ) -> Iterator[Finding]:
     """Yield a finding on the NICs without any loop, and on hosts without NICs; one each reason."""
     named = {(problem.host, problem.nic) for problem in problems}
+    some_work = any(nic.rows for nic in nics)
     reasons: dict[str, dict[str, str]] = {}
     for nic in nics:
         if (nic.host, nic.name) in named or any(map(nic.is_compared, _UNITS)):
             continue
         why = "speed not judged: no PCI bridge is visible above the NIC and a GPU"
         if not nic.rows:
+            if some_work:
+                continue  # see `_failing`
             why = "; ".join(f"no loop: {loop}: {text}" for loop, text in nic.failed.items())
         reasons.setdefault(why, {})[f"{nic.host}:{nic.name}"] = nic.host
     seen = {nic.host for nic in nics}
