@@ -34,10 +34,11 @@ list_all_gpus() {
     done
 }
 
-# only_given_gpus: of the lines of GPUs, prints those that CUDA_VISIBLE_DEVICES lists, as programs/given_gpus.py does.
+# only_given_gpus: of the lines of GPUs, prints those that CUDA_VISIBLE_DEVICES lists, as programs/given_gpus.py does, and
+# an empty line for one that is missing, so that the ranks after it keep their GPUs.
 only_given_gpus() {
     case ${CUDA_VISIBLE_DEVICES:-} in
-        '' | MIG-[!G]* | *,MIG-[!G]*) cat ;;
+        '' | MIG-[!G]* | *,MIG-[!G]*) awk '{ for (number = $2 + 0; shown < number && number < 1024; shown++) print ""; print; shown++ }' ;;
         *)
             awk -v listed="$CUDA_VISIBLE_DEVICES" '
                 { number = $2; sub(/:$/, "", number); uuid = $NF; sub(/\)$/, "", uuid)
@@ -46,10 +47,12 @@ only_given_gpus() {
                     for (i = 1; i <= count; i++) {
                         entry = entries[i]; gsub(/^ +| +$/, "", entry)
                         if (sub(/^MIG-GPU-/, "GPU-", entry)) sub(/\/.*/, "", entry)
+                        found = ""; fitting = 0
                         for (n = 1; n <= NR; n++)
                             if (entry == place[n] || (entry ~ /^GPU-/ && index(name[n], entry) == 1)) {
-                                print line[n]; break
+                                found = line[n]; fitting++
                             }
+                        print fitting == 1 ? found : ""
                     } }' ;;
     esac
 }

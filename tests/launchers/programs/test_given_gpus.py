@@ -181,6 +181,22 @@ def test_each_rank_has_the_same_gpu_everywhere(monkeypatch: pytest.MonkeyPatch, 
             assert torch_io.gpu_number(rank, rank) == str(4 + rank)
 
 
+@pytest.mark.parametrize("listed", ["0,1,2,3,4", ",".join(UUIDS[:5]), "", "GPU-0"])
+@pytest.mark.parametrize("name", ["healthy", "lost", "unknown"])
+def test_a_rank_has_no_gpu_in_place_of_a_missing_one(
+    tmp_path: Path, name: str, listed: str
+) -> None:
+    environment = {**smi.write(tmp_path, name), "CUDA_VISIBLE_DEVICES": listed}
+    command = ["sh", "-c", ". ./gpus.sh; list_gpus"]
+    env = os.environ | environment
+    out = subprocess.run(
+        command, cwd=LAUNCHERS, env=env, stdout=subprocess.PIPE, text=True, check=True
+    )
+    shown = [line.partition("UUID: ")[2].strip(")") for line in out.stdout.splitlines()]
+    expected = ["" if n == 3 and name != "healthy" else UUIDS[n] for n in range(5)]
+    assert shown[:5] == ([""] if listed == "GPU-0" else expected)
+
+
 @pytest.mark.usefixtures("host")
 def test_a_rank_that_is_shown_its_own_gpu_alone_has_that_one(
     monkeypatch: pytest.MonkeyPatch,
