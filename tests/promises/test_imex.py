@@ -175,6 +175,26 @@ CASES: dict[str, tuple[Domain, set[tuple[str, str]], bool]] = {
         set(),
         True,
     ),
+    "a lost node outside the run, and one that is not ready": (
+        Domain(
+            nodes=(*HOSTS, "other"),
+            links={(host, "other"): "DISCONNECTED" for host in HOSTS},
+            states={"h1": "INIT_GPU"},
+        ),
+        H1,
+        False,
+    ),
+    "an outsider that others do not know": (
+        Domain(nodes=("h0", "h2", "h3"), words={"h1": "Failed to connect to nvidia-imex"}),
+        H1,
+        False,
+    ),
+    **{
+        f"{words} on {len(hosts)}": (Domain(words=dict.fromkeys(hosts, words)), set(), False)
+        for words in ("Failed to connect to nvidia-imex", "Connection refused")
+        for hosts in (HOSTS[1:2], HOSTS[1:], HOSTS)
+    },
+    "a domain that is down": (Domain(domain="DOWN"), set(), False),
     "no program": (Domain(without=HOSTS), set(), True),
     "not configured": (
         Domain(words=dict.fromkeys(HOSTS, "Failed to read node configuration file")),
@@ -192,6 +212,14 @@ def test_a_node_that_imex_lost_is_named(name: str, tmp_path: Path) -> None:
     assert (verdict.state is State.PASS) is passes
     assert causes(verdict) <= {"fabric-manager"}
     shown = [f.message for check in verdict.checks for f in check.findings]
+    reached = next(check.measured for check in verdict.checks if check.check == "inventory")
+    assert ("nvidia-imex-ctl" in reached) is bool(domain.without)
+    # Nothing that a service reports instead of its state is lost.
+    named = {one.name for one in verdict.suspects}
+    for host, words in domain.words.items():
+        assert host in named or any(words in text for text in shown)
+    for state in set(domain.links.values()):
+        assert any(state in text for text in shown)
     assert any("other" in text for text in shown) or "part of the run" not in name
 
 

@@ -31,7 +31,7 @@ Discovery reads the clocks: metric `clock-offset` in seconds, one per host.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from accept.core import record_protocol
@@ -66,8 +66,8 @@ class Params(CheckParams):
 
 def _problems(
     evidence: Evidence, inventories: Mapping[str, Inventory]
-) -> tuple[list[Problem], list[Problem]]:
-    """Return the problems that fail the check, and the differences that are only notes."""
+) -> tuple[list[Problem], list[Problem], list[Problem]]:
+    """Return the problems that fail the check, unclear ones, and those that are only notes."""
     plan, machine = evidence.plan, evidence.plan.machine
     params = params_of(evidence, Params)
     problems = list(
@@ -81,28 +81,28 @@ def _problems(
         )
     )
     problems += consistency.nic_problems(inventories, machine)
-    outside: list[Problem] = []
+    imex = consistency.ImexProblems([], [], [])
     if _spans_hosts(evidence) and len(inventories) > 1:
         problems += consistency.domain_problems(inventories)
-        lost, outside = consistency.imex_problems(inventories)
-        problems += lost
+        imex = consistency.imex_problems(inventories)
+        problems += imex.problems
     metrics = (metric for record in evidence.host_answers for metric in record.metrics)
     offsets = [metric for metric in metrics if metric.name == CLOCK_OFFSET.name]
     problems += consistency.clock_problems(offsets, params.max_clock_offset)
     if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):
         problems += consistency.memlock_problems(inventories)
     differences = list(consistency.differences(inventories))
-    notes = [*outside, *consistency.differences(inventories, noted=True)]
+    notes = [*imex.notes, *consistency.differences(inventories, noted=True)]
     # Hosts of a machine without a speed target need not be equal.
     if machine.speed_promised:
-        return problems + differences, notes
-    return problems, differences + notes
+        return problems + differences, imex.unclear, notes
+    return problems, imex.unclear, differences + notes
 
 
 def judge(evidence: Evidence) -> Judged:
     """Pass if every host reported its inventory and nothing is missing, broken or different."""
     inventories = inventories_of(evidence.records, evidence.hosts)
-    problems, notes = _problems(evidence, inventories)
+    problems, unclear, notes = _problems(evidence, inventories)
     silent = [
         record.hosts
         for record in evidence.records
@@ -120,6 +120,10 @@ def judge(evidence: Evidence) -> Judged:
     findings += completeness.step_findings(evidence)
     findings += bounds.findings(evidence)
     findings += [_note(note) for note in notes[:20]]
+    findings += [
+        replace(_note(problem), state=State.INCONCLUSIVE, cause=problem.cause)
+        for problem in unclear
+    ]
     findings += _unknown_domain(evidence, inventories)
     findings += [
         Finding(
@@ -183,6 +187,9 @@ def _measured(evidence: Evidence, inventories: Mapping[str, Inventory]) -> str:
     names = f" ({', '.join(evidence.devices[:2])})" if evidence.devices else ""
     hosts = f"{len(inventories)} of {len(evidence.hosts)} hosts reported"
     text = f"{hosts}; {each} {'GPU' if gpus == [1] else 'GPUs'} each{names}"
+    without = [host for host, i in inventories.items() if i.domain and i.imex is None]
+    if without and _spans_hosts(evidence):
+        text += f"; IMEX not read on {completeness.host_list(without)} (no nvidia-imex-ctl)"
     unknown = consistency.unknown_properties(inventories)
     return f"{text}; not reported: {', '.join(unknown)}" if unknown else text
 

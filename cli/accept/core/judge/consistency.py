@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from accept.core.causes import Cause, driver_cause
@@ -22,6 +23,8 @@ _DEVICES_OF_A_NIC = (1, 2, 4)
 #: Unit of memory sizes. They are rounded, because the memory that firmware and kernel reserve
 #: differs a little from boot to boot.
 _MEMORY_STEP = 1 << 30
+#: Words of nvidia-imex-ctl if the service is configured, but does not serve this host.
+_NO_SERVICE = re.compile(r"failed to connect|refused|no answer|timed out|not a node", re.IGNORECASE)
 _DOMAIN = "NVLink between hosts"
 _VBIOS = "GPU VBIOS"
 #: Properties whose differences are only noted: repaired hosts have newer firmware, and the pages
@@ -288,8 +291,17 @@ def domain_problems(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
             yield Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host)
 
 
-def imex_problems(inventories: Mapping[str, Inventory]) -> tuple[list[Problem], list[Problem]]:
-    """Return the hosts that IMEX lost, and notes on nodes outside the run.
+class ImexProblems(NamedTuple):
+    """Problems that the IMEX services of all hosts show."""
+
+    problems: list[Problem]
+    #: What may be a fault, or not.
+    unclear: list[Problem]
+    notes: list[Problem]
+
+
+def imex_problems(inventories: Mapping[str, Inventory]) -> ImexProblems:
+    """Return the hosts that IMEX lost, services that do not answer, and notes.
 
     A host is lost if most others of its domain have no connection with it. If no majority names a
     host, the failed connections are reported without one. A host that waits for lost nodes is not
@@ -302,7 +314,8 @@ def imex_problems(inventories: Mapping[str, Inventory]) -> tuple[list[Problem], 
             if name in inventories:
                 by_address.setdefault(address, name)
     problems, notes = [], []
-    named, links = set(), set()
+    named: set[str] = set()
+    links: dict[tuple[str, ...], str] = {}
     for address in dict.fromkeys(a for view in views.values() for a in view.lost):
         host = by_address.get(address)
         others = {name: v for name, v in views.items() if name != host and address in v.connections}
@@ -320,16 +333,46 @@ def imex_problems(inventories: Mapping[str, Inventory]) -> tuple[list[Problem], 
             text = text.format("it")
             problems.append(Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host))
         else:
-            links |= {(name, host) for name in seeing}
+            for name in seeing:
+                links.setdefault(tuple(sorted((name, host))), seeing[name].connections[address])
     for host, view in views.items():
-        if view.state != "READY" and not view.lost:
+        waits = view.lost and view.state.startswith("WAITING")
+        if view.state != "READY" and not waits and not any(a in by_address for a in view.lost):
+            named.add(host)
             text = f"its IMEX service is {view.state} instead of READY; see its log"
             problems.append(Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host))
-    if pairs := sorted({tuple(sorted(link)) for link in links if named.isdisjoint(link)}):
-        shown = shortened([" - ".join(pair) for pair in pairs], 4)
-        text = f"the IMEX services of these hosts are not connected: {shown}"
+    if pairs := [f"{' - '.join(p)} ({links[p]})" for p in sorted(links) if named.isdisjoint(p)]:
+        text = f"the IMEX services of these hosts are not connected: {shortened(pairs, 4)}"
         problems.append(Problem(cause=Cause.FABRIC_MANAGER, message=text))
-    return problems, notes
+    unclear = []
+    down = [host for host, view in views.items() if view.domain == "DOWN"]
+    if down and not problems:
+        states = ", ".join(sorted({views[host].state for host in down}))
+        text = f"the IMEX services of {shortened(down, 4)} report that their domain is DOWN, and "
+        text += f"themselves {states}; check nvidia-imex-ctl -N"
+        unclear.append(Problem(cause=Cause.FABRIC_MANAGER, message=text))
+    for host, inventory in inventories.items():
+        if not inventory.domain or host in views or host in named or inventory.imex is None:
+            continue
+        words = inventory.imex.words
+        problem = Problem(
+            cause=Cause.FABRIC_MANAGER,
+            message=f"its IMEX service showed no state: {words or 'an unknown answer'}",
+            host=host,
+        )
+        same = [h for h, i in inventories.items() if h != host and i.domain == inventory.domain]
+        joined = [name for name in same if name in views]
+        known = any(by_address.get(a) == host for v in views.values() for a in v.connections)
+        connected = [name for name in joined if not views[name].lost]
+        if not joined and not _NO_SERVICE.search(words):
+            notes.append(problem)
+        elif not known and len(connected) > 1 and 2 * len(connected) > len(same):
+            text = f"; {len(connected)} of {count(len(same), 'other host')} are connected "
+            text += "without it"
+            problems.append(replace(problem, message=problem.message + text))
+        else:
+            unclear.append(problem)
+    return ImexProblems(problems, unclear, notes)
 
 
 def clock_problems(offsets: Sequence[Metric], limit: float) -> Iterator[Problem]:

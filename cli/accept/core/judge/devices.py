@@ -234,9 +234,12 @@ def _low_clocks(ranks: Sequence[Row], check: str) -> Iterator[Problem]:
         clock, usual = load.medians["MHz"], median_of(own)
         if clock < _LOW_CLOCK * usual:
             named.add(id(rank))
-            text = f"had a clock of {number(clock)} MHz under load ({load.type}) without a reason: "
-            text += f"others {number(usual)}, its highest {number(load.highest_clock)}; locked "
-            text += "clocks? `nvidia-smi -rgc` releases them"
+            text = (
+                f"had a clock of {number(clock)} MHz under load ({load.type}) without a reason in "
+            )
+            text += f"{load.samples} samples: the median of {len(own)} is {number(usual)}, its "
+            text += f"highest {number(load.highest_clock)}, and {_LOW_CLOCK:.0%} of both are "
+            text += "required; locked clocks? `nvidia-smi -rgc` releases them"
             yield _problem(Cause.GPU_SETTINGS, rank, text)
 
 
