@@ -97,6 +97,8 @@ def log_of_the_first_pod(folder: Path, scratch: Path) -> Path:
     try:
         evidence.unpack(packed.encode().splitlines(), "the log")
     except BadEvidence as error:
+        if "the plan was changed" in str(error):
+            pytest.skip("its plan has no field that pods of this version write")
         if error.code is not Code.EVIDENCE_TOO_LARGE_FOR_LOG:
             raise
         pytest.skip("its records are too many for the log of a pod")
