@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tarfile
@@ -19,6 +20,7 @@ from accept.commands import judge
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
+from accept.core.serde import dump
 from accept.evidence import bucket
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -89,6 +91,8 @@ def bucket_of_files(folder: Path, scratch: Path) -> str:
 
 def log_of_the_first_pod(folder: Path, scratch: Path) -> Path:
     plan, records = evidence.read_plan(folder), tuple(evidence.read_records(folder))
+    if dump(plan) != json.loads((folder / "plan.json").read_text()):
+        pytest.skip("an older version rendered its plan, and only pods of that version pack it")
     packed = evidence.pack(plan, records, judge.judge_path(str(folder), expect=()).verdict)
     lines = f"10-inventory starts\n{packed}VERDICT\n".splitlines()
     log = scratch / "pod.log"
@@ -97,8 +101,6 @@ def log_of_the_first_pod(folder: Path, scratch: Path) -> Path:
     try:
         evidence.unpack(packed.encode().splitlines(), "the log")
     except BadEvidence as error:
-        if "the plan was changed" in str(error):
-            pytest.skip("its plan has no field that pods of this version write")
         if error.code is not Code.EVIDENCE_TOO_LARGE_FOR_LOG:
             raise
         pytest.skip("its records are too many for the log of a pod")
