@@ -10,13 +10,14 @@ count_pci_gpus() {
     printf '%s\n' "$gpus"
 }
 
-# list_gpus: prints the lines of `nvidia-smi -L`, one per GPU that this job was given, in the order of its ranks. A container without the driver's capability "utility" has
-# no nvidia-smi: then the lines come from the kernel driver, for the GPUs whose device file is here, because a container
-# may see those of others in /proc.
+# list_gpus: prints the lines of `nvidia-smi -L`, one per GPU that this job was given, in the order of its ranks.
 list_gpus() {
     list_all_gpus | only_given_gpus
 }
 
+# list_all_gpus: prints those of all GPUs. A container without the driver's capability "utility" has no nvidia-smi: then
+# the lines come from the kernel driver, for the GPUs whose device file is here, because a container may see those of
+# others in /proc.
 list_all_gpus() {
     if command -v nvidia-smi >/dev/null 2>&1; then
         nvidia-smi -L 2>/dev/null | grep '^GPU'

@@ -187,8 +187,8 @@ def gpus(root: Path) -> tuple[list[Device], list[Gap], list[str]]:
         gpu = _Gpu(bindings, unsupported if given else {})
         gpu.handle = handle
         if not given:
-            known = given is not None and handle is not None
-            others += [pci for pci in [_address(gpu)] if known and pci]
+            if given is not None and handle is not None and (pci := _address(gpu)):
+                others.append(pci)
         elif failure is None:
             devices.append(_device(gpu, index))
         elif nvml.fault(failure) is None:

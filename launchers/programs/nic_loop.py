@@ -139,11 +139,12 @@ def cuda_options(tool: str) -> list[tuple[str, ...]]:
     Without nvidia-peermem, GPU memory needs dma-buf.
     """
     _, text = run(LISTEN_SECONDS, tool, "--help")
-    found = [("--use_cuda=0",)] if "--use_cuda=" in text else []
-    return [
-        *found,
-        *([("--use_cuda=0", "--use_cuda_dmabuf")] if "--use_cuda_dmabuf" in text else []),
-    ]
+    found: list[tuple[str, ...]] = []
+    if "--use_cuda=" in text:
+        found.append(("--use_cuda=0",))
+    if "--use_cuda_dmabuf" in text:
+        found.append(("--use_cuda=0", "--use_cuda_dmabuf"))
+    return found
 
 
 def write(tool: str, port: Port, options: Sequence[str] = ()) -> Tried:

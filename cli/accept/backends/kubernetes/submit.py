@@ -255,7 +255,7 @@ def _undo(api: Api, name: RunName, made: Sequence[tuple[Kind[Object], str]]) -> 
     here = f"--namespace {place.namespace}"
     remove_release = f"helm uninstall {name.release} {here}"
     secret = made[0][1]
-    remove = "; ".join(f"kubectl delete {kind.name.lower()} {one} {here}" for kind, one in made)
+    removals = [f"kubectl delete {kind.name.lower()} {one} {here}" for kind, one in made]
     left, hints = [], []
     try:
         values = release_values(place, name.release)
@@ -263,7 +263,8 @@ def _undo(api: Api, name: RunName, made: Sequence[tuple[Kind[Object], str]]) -> 
         return NotStarted(
             f"release {name.release} and Secret {secret} may be left: {error.message}",
             code=error.code,
-            hint=f"if helm status {name.release} {here} shows it: {remove_release}; then: {remove}",
+            hint=f"if helm status {name.release} {here} shows it: {remove_release}; "
+            f"then: {'; '.join(removals)}",
         )
     if values is not None and _is_own(values, name, secret):
         try:
@@ -274,12 +275,12 @@ def _undo(api: Api, name: RunName, made: Sequence[tuple[Kind[Object], str]]) -> 
     elif values is not None:
         left.append(f"release {name.release} is not of this attempt, and was not modified")
         hints.append("choose another --release")
-    for kind, one in made:
+    for (kind, one), removal in zip(made, removals, strict=True):
         try:
             api.delete(kind, one)
         except ApiError as error:
             left.append(f"{kind.name} {one} is left: {error.message}")
-            hints.append(f"kubectl delete {kind.name.lower()} {one} {here}")
+            hints.append(removal)
     if not left:
         return None
     return NotStarted("; ".join(left), code=Code.HELM_FAILED, hint="; ".join(hints))

@@ -48,7 +48,7 @@ _MAX_LOGS = 8
 _Row = tuple[str, int | None, Placement | None]
 
 
-class Execution(NamedTuple):
+class TimedExecution(NamedTuple):
     """An execution and its longest pause, in microseconds; 0: no pause."""
 
     record: Record
@@ -90,7 +90,7 @@ def examine(evidence: Evidence) -> tuple[list[Finding], list[Suspect]]:
     return [finding], suspects
 
 
-def _message(paused: Sequence[Execution], total: int, hosts: Sequence[str]) -> str:
+def _message(paused: Sequence[TimedExecution], total: int, hosts: Sequence[str]) -> str:
     worst = max(paused, key=lambda execution: execution.pause)
     text = f"a repetition took up to {worst.pause / 1e6:.2g} s longer than the others"
     text += f" in {len(paused)} of {count(total, 'execution')}"
@@ -108,13 +108,12 @@ def _message(paused: Sequence[Execution], total: int, hosts: Sequence[str]) -> s
 # Pauses
 
 
-def _executions(evidence: Evidence) -> Iterator[Execution]:
+def _executions(evidence: Evidence) -> Iterator[TimedExecution]:
     """Yield each execution whose repetitions were timed."""
-    steps = {step.id: step for step in evidence.steps}
     timed = [
-        (record, rows)
-        for record in evidence.records
-        if (rows := dict(_delays(record, evidence.check, steps[record.step])))
+        (execution.record, rows)
+        for execution in evidence.executions
+        if (rows := dict(_delays(execution.record, evidence.check, execution.step)))
     ]
     usual: dict[_Row, float] = {}
     for _, rows in timed:
@@ -122,7 +121,7 @@ def _executions(evidence: Evidence) -> Iterator[Execution]:
             usual[row] = max(usual.get(row, 0.0), 0.0 if paused else delay)
     for record, rows in timed:
         pauses = [(delay, usual[row]) for row, (delay, paused) in rows.items() if paused]
-        yield Execution(record, *max(pauses, default=(0.0, 0.0)))
+        yield TimedExecution(record, *max(pauses, default=(0.0, 0.0)))
 
 
 def _delays(record: Record, check: str, step: Step) -> Iterator[tuple[_Row, tuple[float, bool]]]:
@@ -149,7 +148,7 @@ def _delays(record: Record, check: str, step: Step) -> Iterator[tuple[_Row, tupl
 # Suspects
 
 
-def _suspects(executions: Sequence[Execution], evidence: Evidence) -> list[Suspect]:
+def _suspects(executions: Sequence[TimedExecution], evidence: Evidence) -> list[Suspect]:
     """Return the hosts, and then the links, that the pauses of pairs and single hosts follow."""
     small = [e for e in executions if 0 < len(e.hosts) <= 2 and not e.record.local_ranks]
     suspects: list[Suspect] = []
@@ -161,9 +160,9 @@ def _suspects(executions: Sequence[Execution], evidence: Evidence) -> list[Suspe
     return suspects
 
 
-def _worst_of_each_group(executions: Iterable[Execution]) -> list[Execution]:
+def _worst_of_each_group(executions: Iterable[TimedExecution]) -> list[TimedExecution]:
     """Return one execution of each group of hosts, so that a link counts once against its hosts."""
-    worst: dict[frozenset[str], Execution] = {}
+    worst: dict[frozenset[str], TimedExecution] = {}
     for execution in executions:
         if execution.hosts not in worst or execution.pause > worst[execution.hosts].pause:
             worst[execution.hosts] = execution
@@ -171,7 +170,7 @@ def _worst_of_each_group(executions: Iterable[Execution]) -> list[Execution]:
 
 
 def _likeliest(
-    executions: Sequence[Execution], kind: SuspectKind, order: Sequence[str]
+    executions: Sequence[TimedExecution], kind: SuspectKind, order: Sequence[str]
 ) -> tuple[frozenset[str], Suspect] | None:
     """Return the part that the pauses follow more closely than chance explains; None: none."""
     size = 1 if kind is SuspectKind.NODE else 2
@@ -206,7 +205,7 @@ def _likeliest(
     )
 
 
-def _is_bad(execution: Execution) -> bool:
+def _is_bad(execution: TimedExecution) -> bool:
     return execution.pause > 0 and execution.pause >= _FAR * execution.usual
 
 
@@ -214,7 +213,7 @@ def _parts(hosts: Iterable[str], size: int) -> Iterator[frozenset[str]]:
     return map(frozenset, combinations(sorted(hosts), size))
 
 
-def _is_separate(part: frozenset[str], executions: Sequence[Execution]) -> bool:
+def _is_separate(part: frozenset[str], executions: Sequence[TimedExecution]) -> bool:
     """Return True if third hosts show that the part, and none of its partners, is the reason.
 
     For a host, at least two of its partners must work with most third hosts without a pause. For a
@@ -227,7 +226,7 @@ def _is_separate(part: frozenset[str], executions: Sequence[Execution]) -> bool:
     return all(_paused_share(host, part - {host}, executions) == 0 for host in part)
 
 
-def _paused_share(host: str, other: frozenset[str], executions: Sequence[Execution]) -> float:
+def _paused_share(host: str, other: frozenset[str], executions: Sequence[TimedExecution]) -> float:
     """Return the share of the executions of a host without the `other` that paused; 1: none ran."""
     third = [_is_bad(e) for e in executions if host in e.hosts and not other <= e.hosts]
     return sum(third) / len(third) if third else 1.0
