@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -351,28 +351,38 @@ def imex_problems(inventories: Mapping[str, Inventory]) -> ImexProblems:
         text = f"the IMEX services of {shortened(down, 4)} report that their domain is DOWN, and "
         text += f"themselves {states}; check nvidia-imex-ctl -N"
         unclear.append(Problem(cause=Cause.FABRIC_MANAGER, message=text))
-    for host, inventory in inventories.items():
-        if not inventory.domain or host in views or host in named or inventory.imex is None:
+    # A host that others list as a node takes part, whatever its own service reports.
+    listed = {by_address.get(address) for view in views.values() for address in view.connections}
+    silent = _silent_imex(
+        {h: i for h, i in inventories.items() if h not in named}, inventories, listed
+    )
+    return ImexProblems(problems + silent.problems, unclear + silent.unclear, notes + silent.notes)
+
+
+def _silent_imex(
+    asked: Mapping[str, Inventory],
+    inventories: Mapping[str, Inventory],
+    listed: Container[str | None],
+) -> ImexProblems:
+    """Return the `asked` hosts whose IMEX service showed no state; others have `listed` some."""
+    found = ImexProblems([], [], [])
+    for host, inventory in asked.items():
+        if not inventory.domain or inventory.imex is None or inventory.imex.state:
             continue
         words = inventory.imex.words
-        problem = Problem(
-            cause=Cause.FABRIC_MANAGER,
-            message=f"its IMEX service showed no state: {words or 'an unknown answer'}",
-            host=host,
-        )
-        same = [h for h, i in inventories.items() if h != host and i.domain == inventory.domain]
-        joined = [name for name in same if name in views]
-        known = any(by_address.get(a) == host for v in views.values() for a in v.connections)
-        connected = [name for name in joined if not views[name].lost]
+        text = f"its IMEX service showed no state: {words or 'an unknown answer'}"
+        problem = Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host)
+        same = [i for h, i in inventories.items() if h != host and i.domain == inventory.domain]
+        joined = [i.imex for i in same if i.imex and i.imex.state]
+        connected = [view for view in joined if not view.lost]
         if not joined and not _NO_SERVICE.search(words):
-            notes.append(problem)
-        elif not known and len(connected) > 1 and 2 * len(connected) > len(same):
-            text = f"; {len(connected)} of {count(len(same), 'other host')} are connected "
-            text += "without it"
-            problems.append(replace(problem, message=problem.message + text))
+            found.notes.append(problem)
+        elif host not in listed and len(connected) > 1 and 2 * len(connected) > len(same):
+            text += f"; {len(connected)} of {count(len(same), 'other host')} are connected "
+            found.problems.append(replace(problem, message=text + "without it"))
         else:
-            unclear.append(problem)
-    return ImexProblems(problems, unclear, notes)
+            found.unclear.append(problem)
+    return found
 
 
 def clock_problems(offsets: Sequence[Metric], limit: float) -> Iterator[Problem]:
