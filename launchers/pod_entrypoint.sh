@@ -11,7 +11,8 @@
 # lacks something, 21 if the coordinator never connected, 22 if it is gone, and 23 if the time is up.
 # The chart sets ACCEPT_ATTEMPT, _NODES, _HOST_PREFIX, _ADDRESSES, _NODE, _SSH_PORT, _START_SECONDS,
 # _LIFE_SECONDS, _HOLD_SECONDS, _RESULTS, _IMAGE, _EDITED (JSON), _RESUMED if the workstation sends finished steps of an
-# earlier attempt, and _ROLE if the coordinator has a pod of its own; Kubernetes JOB_COMPLETION_INDEX.
+# earlier attempt, _LOG_EVENTS if the workstation reads the progress from the log, and _ROLE if the coordinator has a
+# pod of its own; Kubernetes JOB_COMPLETION_INDEX.
 # The first process of a pod becomes the parent of all orphans. A shell reaps dead children only while it waits.
 # So the first process only waits, forwards signals, and passes on the exit status.
 if [ "$$" = 1 ]; then
@@ -207,6 +208,23 @@ print(*(name for name in ("torch", "mpi4py", "obstore") if not find_spec(name)))
     [ -z "$without" ] || say "$image has no: $without"
 }
 
+# say_versions: reports the image, the driver, and the NCCL that nccl-tests load, with its place: the image's own, or that
+# of a plugin. torch may bring another NCCL, which its steps report.
+say_versions() {
+    say "image: ${ACCEPT_IMAGE:-unknown}"
+    driver=$(sed -n 's/^NVRM version:.*  *\([0-9][0-9]*\.[0-9.]*\) .*/\1/p' "${ACCEPT_PROC:-/proc}/driver/nvidia/version" 2>/dev/null)
+    [ -n "$driver" ] || return
+    library=''
+    rest=${LD_LIBRARY_PATH:-}:
+    while [ -n "$rest" ] && [ -z "$library" ]; do
+        folder=${rest%%:*} rest=${rest#*:}
+        [ -z "$folder" ] || [ ! -e "$folder/libnccl.so.2" ] || library=$folder/libnccl.so.2
+    done
+    [ -n "$library" ] || library=$(ldconfig -p 2>/dev/null | sed -n '/libnccl\.so\.2 /{s/.*=> //p;q;}')
+    version=$(readlink -f "$library" 2>/dev/null | sed -n 's/.*libnccl\.so\.//p')
+    say "driver $driver; NCCL ${version:-of an unknown version}${library:+ from $library}${ACCEPT_NCCL_SCRIPT:+; plugin: $ACCEPT_NCCL_SCRIPT}"
+}
+
 # upload FOLDER OPTIONS...: uploads to the run's place in the results bucket or folder; fails if none is set.
 upload() {
     [ -n "$ACCEPT_RESULTS" ] && [ -n "$python" ] || return 1
@@ -253,6 +271,8 @@ if [ -z "$coordinates" ]; then
 fi
 
 # From here on: the coordinator's pod.
+say_versions
+[ -n "${ACCEPT_LOG_EVENTS:-}" ] || export ACCEPT_PROGRESS="$ACCEPT_DIR/progress.jsonl"
 # receive_finished: waits for the finished steps of an earlier attempt, which the workstation sends. It fails if
 # nothing arrives for 120 s.
 receive_finished() {

@@ -155,6 +155,9 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
 {{- with get . "role" -}}
 {{- $_ := set $all "ACCEPT_ROLE" . -}}
 {{- end -}}
+{{- if .Values.logEvents -}}
+{{- $_ := set $all "ACCEPT_LOG_EVENTS" "yes" -}}
+{{- end -}}
 {{- if .Values.resumed -}}
 {{- $_ := set $all "ACCEPT_RESUMED" "yes" -}}
 {{- end -}}

@@ -307,6 +307,10 @@ class TestEveryRun:
             "ACCEPT_ADDRESSES": "status.podIPs",
         }
 
+    def test_reports_its_progress_in_the_log_only_if_a_program_reads_it(self, write: Write) -> None:
+        found = objects(4, write(), "--set", "logEvents=true")
+        assert environment(found)["ACCEPT_LOG_EVENTS"] == "yes"
+
     def test_needs_nothing_filled_in_by_a_webhook(self, major: int, write: Write) -> None:
         spec = objects(major, write())["JobSet"]["spec"]
         assert spec["successPolicy"] == {"operator": "All"}

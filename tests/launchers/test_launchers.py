@@ -864,6 +864,30 @@ class TestPodEntrypoint:
         assert (code, last) == (0, f"evidence: {tmp_path}/results/runs/entry-{os.getpid()}")
         assert not (pod / "evidence.tar").exists()
 
+    @pytest.mark.parametrize("kernel", ["x86_64 Kernel Module", "Open Kernel Module for x86_64"])
+    def test_index_0_names_the_image_the_driver_and_the_nccl_that_is_loaded(
+        self, pod: Path, tmp_path: Path, kernel: str
+    ) -> None:
+        (tmp_path / "driver" / "nvidia").mkdir(parents=True)
+        (tmp_path / "driver" / "nvidia" / "version").write_text(
+            f"NVRM version: NVIDIA UNIX {kernel}  580.95.05  Sat Nov  1 00:59:57 UTC 2025\n"
+            "GCC version: gcc version 13.3.0\n"
+        )
+        plugin = tmp_path / "plugin"
+        plugin.mkdir()
+        (plugin / "libnccl.so.2.28.3").touch()
+        (plugin / "libnccl.so.2").symlink_to("libnccl.so.2.28.3")
+        self.fill(pod, coordinate="mkdir evidence; touch evidence/records.jsonl console.log\n"
+                  'echo verdict > "$2"; echo 0 > status; echo over 1<>events\n')  # fmt: skip
+        entry = self.start(
+            pod, JOB_COMPLETION_INDEX="0", ACCEPT_RESULTS=str(tmp_path), ACCEPT_IMAGE="img:1",
+            ACCEPT_PROC=str(tmp_path), LD_LIBRARY_PATH=f"/missing::{plugin}",
+        )  # fmt: skip
+        assert self.ended(entry)[0] == 0
+        log = (pod / "pod.log").read_text()
+        assert "\nimage: img:1\n" in log
+        assert f"\ndriver 580.95.05; NCCL 2.28.3 from {plugin}/libnccl.so.2\n" in log
+
     def test_index_0_waits_if_only_the_folder_has_all_records(
         self, pod: Path, tmp_path: Path
     ) -> None:

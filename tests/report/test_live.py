@@ -21,7 +21,7 @@ from accept import backends
 from accept.backends.job import Job
 from accept.backends.protocol import Say
 from accept.commands import run as runs
-from accept.core.runner.events import Event, EventKind, parse_event
+from accept.core.runner.events import FILE, Event, EventKind, parse_event, report
 from accept.core.serde import dump
 from accept.report.console import Terminal
 from accept.report.live import RunView
@@ -103,6 +103,20 @@ def test_a_small_terminal_keeps_the_running_step() -> None:
     lines = text(view(*EVENTS), 100, height=10)
     assert len(lines) <= 10
     assert any(PAIRS.id in line for line in lines)
+
+
+def test_events_go_to_a_file_if_people_read_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for event in EVENTS:
+        report(event)
+    printed = capsys.readouterr().out
+    monkeypatch.setenv(FILE, str(tmp_path / "progress.jsonl"))
+    for event in EVENTS:
+        report(event)
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "progress.jsonl").read_text() == printed
+    assert [parse_event(line) for line in printed.splitlines()] == list(EVENTS)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class SshValues:
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """The values of the chart; all but `attempt` and `ssh` come from `accept render`."""
+    """The values of the chart; `accept render` prints all but `attempt`, `ssh` and `logEvents`."""
 
     accept: Origin = field(default_factory=Origin)
     nodes: Annotated[int, Bounds(min=0), Doc("Number of pods, one for each node.")] = 0
@@ -101,6 +101,13 @@ class Values:
         Doc(
             "Whether the coordinator waits for the finished steps of an earlier attempt, which "
             "`--resume` sends."
+        ),
+    ] = False
+    log_events: Annotated[
+        bool,
+        Doc(
+            "Whether the log of index 0 also has records of the progress, which `accept run` "
+            "reads. Without it they are in the pod, in /opt/accept/progress.jsonl."
         ),
     ] = False
     launcher: Launcher = field(default_factory=Launcher)

@@ -63,6 +63,12 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def nccl_version(code: int) -> str:
+    """Return the version of NCCL in NCCL_VERSION_CODE, such as 2.28.3 for 22803."""
+    first, step = (10_000, 100) if code >= 10_000 else (1000, 100)
+    return f"{code // first}.{code % first // step}.{code % step}"
+
+
 def number(value: float) -> str:
     """Return a number with four significant digits, without an exponent if possible."""
     if not math.isfinite(value) or value == 0 or not 1e-4 <= abs(value) < 1e9:

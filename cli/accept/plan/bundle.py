@@ -91,7 +91,9 @@ def render(run: Resolved) -> Bundle:
         files[step.script] = _step(run, step)
         if step.id in run.user_scripts:
             files[f"steps/{step.id}.user"] = run.user_scripts[step.id].encode()
-    plan = replace(run.plan, version=__version__, env=env, files_hash=node_code.digest(files))
+    origins = {name: run.env[name].origin for name in env}
+    plan = replace(run.plan, version=__version__, env=env, env_origins=origins)
+    plan = replace(plan, files_hash=node_code.digest(files))
     data = dump(plan)
     plan = replace(plan, hash=plan_hash(data))
     files[PLAN_FILE] = _json({**data, "hash": plan.hash})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,10 +93,19 @@ def blamed(verdict: Any) -> list[tuple[str, str]]:
 
 
 def test_hosts_with_their_gpus_run_to_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = node(tmp_path, {"h0": 8, "h1": 8}, monkeypatch)
+    env = {"NCCL_A": "1", "NCCL_B": "2", "NCCL_C": "3"}
+    origins = {"NCCL_A": "profile x", "NCCL_B": "--nccl", "NCCL_C": "profile x"}
+    keys = {"env": env, "env_origins": origins}
+    folder = node(tmp_path, {"h0": 8, "h1": 8}, monkeypatch, **keys)
     verdict = coordinated(folder)
+    # Hosts and settings are at the top of the log, in one line each.
+    log = capsys.readouterr().out.splitlines()
+    top = "\n".join(log[:20])
+    assert "settings of profile x: NCCL_A=1 NCCL_C=3\n" in top
+    assert "settings of --nccl: NCCL_B=2\n" in top
+    assert re.search(r"hosts: 2 of 2 answered in .*: h\[0-1\]\n", top)
     assert (verdict["exit"], verdict["gpuTested"]) == (0, True)
     assert ran(folder, SCRIPT.id) == {"h0", "h1"}
 

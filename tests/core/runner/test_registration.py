@@ -207,6 +207,17 @@ def test_the_reason_of_a_missing_pod_is_that_its_registration_was_refused(
     assert found.refused[0] in problem.message
 
 
+def test_the_log_names_the_missing_pods_while_it_waits(
+    search: Discover, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(discovery, "_REPORT_SECONDS", 0.3)
+    search(*lines(1, 2, 4), hosts=7, seconds=1.0)
+    reports = [one.split(" ", 1)[1] for one in capsys.readouterr().out.splitlines()]
+    assert reports
+    assert all(one.startswith("hosts: 4 of 7 after ") for one in reports)
+    assert all(one.endswith("; missing: p[3,5-6]") for one in reports)
+
+
 def test_hosts_are_in_the_order_of_their_positions_if_all_are_known(search: Discover) -> None:
     positions = {"p0": "b1/r1/h0", "p1": "b1/r2/h1", "p2": "b1/r1/h2"}
     found = search(*lines(1, 2), hosts=3, positions=positions)

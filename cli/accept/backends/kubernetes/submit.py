@@ -199,6 +199,8 @@ def install_release(
             f"attempt={name.attempt}",
             "--set-string",
             f"ssh.existingSecret={secret}",
+            "--set",
+            "logEvents=true",
             *(("--set-json", f"site.excludeNodes={json.dumps(exclude)}") if exclude else ()),
             "--output",
             "json",

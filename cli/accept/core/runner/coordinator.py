@@ -45,7 +45,7 @@ from accept.core.runner.ssh import KEY, Host, run
 from accept.core.runner.state import MAX_CONCURRENT, Run
 from accept.core.serde import dump, read, to_json
 from accept.core.signatures import sign
-from accept.core.text import count, duration, plain
+from accept.core.text import count, duration, folded, plain
 
 #: Named pipe in a host's folder from which its guard reads events.
 _EVENTS = "events"
@@ -471,6 +471,7 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
     say(
         f"hosts: {len(found.hosts)} of {len(launch.hosts)} answered in "
         f"{duration(time.time() - began)}"
+        + (f": {plain(folded([host.name for host in found.hosts]), 400)}" if found.hosts else "")
     )
     placed = sum(1 for _ in PLACE.among(found.facts))
     if (plan.machine.topology or placed) and placed < len(found.hosts):
@@ -614,7 +615,7 @@ async def _execute(state: Run, step: Step, position: str) -> None:
         say(f"  {subject}: {plain(finding.message, 300)} ({finding.cause})")
     for line in log_lines(step, records):
         say(f"  {line}")
-    for line in largest_table(state.evidence, records):
+    for line in largest_table(state.evidence, records, step.profile):
         show(line)
     checks = checks_of(step)
     if any(check.shows_gpus or check.read_only for check in checks):
@@ -782,6 +783,12 @@ def _print_plan(plan: Plan, launch: Launch) -> None:
     say(f"machine {plan.machine.name}, suite {plan.suite}, {hosts}")
     for change in plan.edited:
         say(f"EDITED after rendering: {plain(change, 300)}")
+    for origin in dict.fromkeys(plan.env_origins.values()):
+        own = {name: plan.env[name] for name in plan.env if plan.env_origins.get(name) == origin}
+        settings = " ".join(f"{name}={value}" for name, value in own.items())
+        say(f"  settings of {plain(origin, 100)}: {plain(settings, 1000)}")
+    if launch.results:
+        say(f"evidence goes to {plain(launch.results.rstrip('/'), 300)}/runs/{launch.attempt}")
     for step in plan.steps:
         estimate = duration(step.estimate)
         condition = ", if earlier steps leave a question" if step.if_open else ""

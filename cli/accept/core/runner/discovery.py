@@ -8,7 +8,7 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,8 +18,10 @@ from accept.core.facts import HOSTNAMES, ORDER, PLACE, POSITION
 from accept.core.judge.consistency import usual_number
 from accept.core.limits import is_host_name
 from accept.core.model import Fact, Metric, Problem
+from accept.core.runner.log import say
 from accept.core.runner.registration import Registrations
 from accept.core.runner.ssh import Answer, Host, environment, marked_arguments, run
+from accept.core.text import duration, folded, plain
 
 #: Maximum number of ssh handshakes at the same time, because they load the coordinator's host.
 _HANDSHAKES = 32
@@ -34,6 +36,8 @@ _SMI_SECONDS = 90.0
 _QUORUM_MISSING, _QUORUM_SECONDS, _QUORUM_HOSTS = 0.01, 60.0, 16
 #: Interval at which new registrations are read.
 _LOOK_SECONDS = 0.1
+#: Seconds between two lines of the log about missing hosts.
+_REPORT_SECONDS = 60.0
 #: Hostnames that ssh and mpirun accept. They contain no spaces, which separate words in `group`.
 _HOSTNAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 #: Number of GPUs up to 999.
@@ -191,7 +195,8 @@ async def discover(
         for index, candidate in enumerate(candidates)
     ]
     try:
-        await _wait_for_hosts(search, tasks, seconds, require_all=require_all)
+        names = {task: candidate.name for task, candidate in zip(tasks, candidates, strict=True)}
+        await _wait_for_hosts(search, names, seconds, require_all=require_all)
         results = await asyncio.gather(*tasks)
         for index, candidate in enumerate(candidates):
             if search.is_outdated(index, results[index]):
@@ -249,13 +254,17 @@ async def discover(
 
 async def _wait_for_hosts(
     search: _Search,
-    tasks: Collection[asyncio.Task[_Reachable | Problem]],
+    tasks: Mapping[asyncio.Task[_Reachable | Problem], str],
     seconds: float,
     *,
     require_all: bool,
 ) -> None:
-    """Wait until all hosts are found, the time is over, or a quorum of them has been waiting."""
-    until = time.monotonic() + seconds
+    """Wait until all hosts are found, the time is over, or a quorum of them has been waiting.
+
+    `tasks` has the name of each host. Report every minute which hosts are missing.
+    """
+    began = reported = time.monotonic()
+    until = began + seconds
     has_quorum = len(tasks) >= _QUORUM_HOSTS and not require_all
     most_missing = max(1, int(len(tasks) * _QUORUM_MISSING))
     pending, missing = set(tasks), len(tasks)
@@ -269,6 +278,17 @@ async def _wait_for_hosts(
         now = time.monotonic()
         if found:
             search.last_arrival = now
+        if pending and now - reported >= _REPORT_SECONDS:
+            reported = now
+            absent = [
+                name
+                for task, name in tasks.items()
+                if task in pending or isinstance(task.result(), Problem)
+            ]
+            say(
+                f"hosts: {len(tasks) - len(absent)} of {len(tasks)} after "
+                f"{duration(now - began)}; missing: {plain(folded(absent), 400)}"
+            )
         is_quiet = now - search.last_arrival >= _QUORUM_SECONDS
         if now >= until or (has_quorum and is_quiet and missing <= most_missing):
             break

@@ -1,11 +1,14 @@
-"""Report the progress of a run as records in its log, for a program that shows it."""
+"""Report the progress of a run as records in its log or in a file, for a program that shows it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from accept.core.model import Record
 from accept.core.runner.log import show
@@ -13,6 +16,8 @@ from accept.core.serde import Invalid, dump, read
 from accept.core.text import TextEnum
 
 _MARK = "ACCEPT "
+#: Environment variable with the path of the file of the records, if the log is for people.
+FILE = "ACCEPT_PROGRESS"
 #: Maximum length of a record, and maximum number of suspects in one.
 _MAX_LINE, _MAX_SUSPECTS = 4096, 8
 #: Shortest time between two records on the groups of one wave.
@@ -60,8 +65,14 @@ class Event:
 
 
 def report(event: Event) -> None:
-    """Write a record to the log."""
-    show(_MARK + json.dumps(dump(event), separators=(",", ":")))
+    """Write a record to the file in the environment variable `FILE`; without it, to the log."""
+    line = _MARK + json.dumps(dump(event), separators=(",", ":"))
+    if not (file := os.environ.get(FILE)):
+        show(line)
+        return
+    # A full disk must not end a run that only reports its progress.
+    with contextlib.suppress(OSError), Path(file).open("a", encoding="utf-8") as log:
+        log.write(line + "\n")
 
 
 def parse_event(line: str) -> Event | None:
