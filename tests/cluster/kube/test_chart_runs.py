@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
+from tests.cluster.kube.image import BASE
 from tests.cluster.runs import ALL_REDUCE, CONNECT
 from tests.factories.helm import pushed_chart
 from tests.factories.oci_registry import oci_registry
@@ -31,6 +33,11 @@ def test_good_nodes_are_accepted(
     assert desk.ended() == "Completed"
     log = desk.log()
     assert "hosts: 3 of 3 answered" in log
+    assert f"image: {BASE}\n" in log
+    assert 'ACCEPT {"event"' not in log
+    if major == 4:
+        assert re.search(r"\n# all_reduce_perf, \d+ ranks on 3 nodes\n", log)
+        assert "# Avg bus bandwidth" in log
     assert "\n✔ ACCEPTED (no GPU tested)" in log
     assert "evidence is kept here" in log
     saved = tmp_path / "pod.log"
