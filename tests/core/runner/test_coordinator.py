@@ -105,6 +105,7 @@ def test_hosts_with_their_gpus_run_to_the_end(
     top = "\n".join(log[:20])
     assert "settings of profile x: NCCL_A=1 NCCL_C=3\n" in top
     assert "settings of --nccl: NCCL_B=2\n" in top
+    assert "evidence stays here until it is collected\n" in top
     assert re.search(r"hosts: 2 of 2 answered in .*: h\[0-1\]\n", top)
     assert (verdict["exit"], verdict["gpuTested"]) == (0, True)
     assert ran(folder, SCRIPT.id) == {"h0", "h1"}

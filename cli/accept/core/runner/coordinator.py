@@ -789,6 +789,8 @@ def _print_plan(plan: Plan, launch: Launch) -> None:
         say(f"  settings of {plain(origin, 100)}: {plain(settings, 1000)}")
     if launch.results:
         say(f"evidence goes to {plain(launch.results.rstrip('/'), 300)}/runs/{launch.attempt}")
+    else:
+        say("evidence stays here until it is collected")
     for step in plan.steps:
         estimate = duration(step.estimate)
         condition = ", if earlier steps leave a question" if step.if_open else ""
