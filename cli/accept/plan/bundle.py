@@ -91,7 +91,10 @@ def render(run: Resolved) -> Bundle:
         files[step.script] = _step(run, step)
         if step.id in run.user_scripts:
             files[f"steps/{step.id}.user"] = run.user_scripts[step.id].encode()
-    origins = {name: run.env[name].origin for name in env}
+    origins: dict[str, tuple[str, ...]] = {}
+    for name in env:
+        origin = run.env[name].origin
+        origins[origin] = (*origins.get(origin, ()), name)
     plan = replace(run.plan, version=__version__, env=env, env_origins=origins)
     plan = replace(plan, files_hash=node_code.digest(files))
     data = dump(plan)

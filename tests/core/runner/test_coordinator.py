@@ -96,7 +96,7 @@ def test_hosts_with_their_gpus_run_to_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     env = {"NCCL_A": "1", "NCCL_B": "2", "NCCL_C": "3"}
-    origins = {"NCCL_A": "profile x", "NCCL_B": "--nccl", "NCCL_C": "profile x"}
+    origins = {"profile x": ("NCCL_A", "NCCL_C"), "--nccl": ("NCCL_B",)}
     keys = {"env": env, "env_origins": origins}
     folder = node(tmp_path, {"h0": 8, "h1": 8}, monkeypatch, **keys)
     verdict = coordinated(folder)

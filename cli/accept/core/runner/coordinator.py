@@ -783,9 +783,8 @@ def _print_plan(plan: Plan, launch: Launch) -> None:
     say(f"machine {plan.machine.name}, suite {plan.suite}, {hosts}")
     for change in plan.edited:
         say(f"EDITED after rendering: {plain(change, 300)}")
-    for origin in dict.fromkeys(plan.env_origins.values()):
-        own = {name: plan.env[name] for name in plan.env if plan.env_origins.get(name) == origin}
-        settings = " ".join(f"{name}={value}" for name, value in own.items())
+    for origin, names in plan.env_origins.items():
+        settings = " ".join(f"{name}={plan.env[name]}" for name in names if name in plan.env)
         say(f"  settings of {plain(origin, 100)}: {plain(settings, 1000)}")
     if launch.results:
         say(f"evidence goes to {plain(launch.results.rstrip('/'), 300)}/runs/{launch.attempt}")
