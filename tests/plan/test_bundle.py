@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import bz2
 import functools
 import getpass
@@ -330,6 +331,19 @@ class TestValues:
         assert len(helm_values(run, bundle)) <= VALUES_LIMIT - 3_500
 
 
+def _statements(source: bytes) -> str:
+    """Return the syntax tree of a Python module with its lines, without texts that do nothing."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.end_lineno = node.end_col_offset = 0
+            node.value = ast.Constant("")
+        for name in ("end_lineno", "end_col_offset"):
+            # A block may end with such a text.
+            setattr(node, name, None)
+    return ast.dump(tree, include_attributes=True)
+
+
 class TestChartFolder:
     @pytest.fixture(autouse=True)
     def build(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -342,6 +356,18 @@ class TestChartFolder:
         found = {name: content for name, (_, content) in tree(chart_folder()).items()}
         sources = {name: content for name, (_, content) in tree(resources.chart()).items()}
         assert found == {**sources, **node_code.chart_files(code())}
+
+    def test_has_the_statements_of_the_code_on_their_lines(self) -> None:
+        for name, source in code().items():
+            if name.endswith(".py"):
+                found = node_code.without_comments(source)
+                assert _statements(found) == _statements(source), name
+                assert len(found.splitlines()) == len(source.splitlines())
+
+    def test_keeps_licenses_and_no_other_comments(self) -> None:
+        source = b'# License\n\nx = """\n# x"""\ndef f():\n    """Do."""\n    # why\n    return 1\n'
+        expected = b'# License\n\nx = """\n# x"""\ndef f():\n    ""\n\n    return 1\n'
+        assert node_code.without_comments(source) == expected
 
     def test_is_built_once_by_commands_that_start_at_the_same_time(self, build: Path) -> None:
         with ThreadPoolExecutor(4) as pool:

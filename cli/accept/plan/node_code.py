@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import tarfile
@@ -51,8 +52,7 @@ _PACKED_SCRIPTS = (
     "watchdog.sh",
 )
 SCRIPTS = (*_PLAIN_SCRIPTS, *_PACKED_SCRIPTS)
-#: Files that only hosts of ssh and Slurm use, or only the workstation for logs of others. The chart
-#: leaves them out, because Helm's record of a release, which contains the code twice, has a limit.
+#: Files that only hosts of ssh and Slurm use, or only the workstation for logs of others.
 _NOT_IN_PODS = (
     "bootstrap_host.sh",
     "container.sh",
@@ -61,6 +61,7 @@ _NOT_IN_PODS = (
     "core/accept/core/nccl_tests/json.py",
     "core/accept/core/runner/slurm.py",
 )
+_WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 #: NVIDIA's bindings of NVML, for hosts that have none (`launchers/programs/nvml.py`): one file of
 #: pure Python with its BSD license at the top. The version is that of pyproject.toml.
 NVML_PACKAGE, NVML_VERSION, _NVML_FILE = "nvidia-ml-py", "13.615.71", "pynvml.py"
@@ -132,10 +133,43 @@ def _archive_of(name: str) -> str:
 
 
 def chart_files(code: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    """Return the files that the chart needs in addition to its sources, by their paths in it."""
-    of_pods = {name: content for name, content in code.items() if name not in _NOT_IN_PODS}
+    """Return the files that the chart needs in addition to its sources, by their paths in it.
+
+    Python is without comments there, because Helm's record of a release, which has the code twice,
+    has a limit. The digest is that of the unmodified code.
+    """
+    of_pods = {
+        name: without_comments(content) if name.endswith(".py") else content
+        for name, content in code.items()
+        if name not in _NOT_IN_PODS
+    }
     files = {**pack(of_pods), CHART_DIGEST: f"{digest(code)}\n".encode()}
     return {f"{CHART_FOLDER}/{name}": content for name, content in files.items()}
+
+
+def without_comments(source: bytes) -> bytes:
+    """Return a Python module without docstrings and lines of comments; statements keep their lines.
+
+    The lines before the first statement stay, because licenses are there.
+    """
+    tree, lines = ast.parse(source), source.decode().split("\n")
+    texts: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant | ast.JoinedStr):
+            last = node.end_lineno or node.lineno
+            texts.update(range(node.lineno, last + 1) if last > node.lineno else ())
+        elif isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
+            doc = node.body[0]
+            # An empty text, because it may be the only statement of a block.
+            filler = [" " * doc.col_offset + '""']
+            lines[doc.lineno - 1 : doc.end_lineno] = filler + [""] * (
+                (doc.end_lineno or doc.lineno) - doc.lineno
+            )
+    first = tree.body[0].lineno if tree.body else len(lines)
+    for number, line in enumerate(lines[first:], first + 1):
+        if number not in texts and line.lstrip().startswith("#"):
+            lines[number - 1] = ""
+    return "\n".join(lines).encode()
 
 
 def digest(files: Mapping[str, bytes]) -> str:
