@@ -336,8 +336,9 @@ class Plan:
     injected: tuple[Injection, ...] = ()
     #: Environment variables of all ranks as rendered, most of them settings of NCCL.
     env: Annotated[dict[str, str], VARIABLES] = field(default_factory=dict)
-    #: Names of these variables by their origin for people, such as `--nccl`.
-    env_origins: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Names of these variables by their origin for people, such as `--nccl`; None: the plan was
+    #: rendered by a version that did not write them, and keeps its hash.
+    env_origins: dict[str, tuple[str, ...]] | None = None
     #: What a user changed in the Helm values after they were rendered, one text each.
     edited: tuple[str, ...] = ()
     #: Description of the logs that the plan was derived from; the request is then exactly what they

@@ -783,7 +783,7 @@ def _print_plan(plan: Plan, launch: Launch) -> None:
     say(f"machine {plan.machine.name}, suite {plan.suite}, {hosts}")
     for change in plan.edited:
         say(f"EDITED after rendering: {plain(change, 300)}")
-    for origin, names in plan.env_origins.items():
+    for origin, names in (plan.env_origins or {}).items():
         settings = " ".join(f"{name}={plan.env[name]}" for name in names if name in plan.env)
         say(f"  settings of {plain(origin, 100)}: {plain(settings, 1000)}")
     if launch.results:
