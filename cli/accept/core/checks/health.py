@@ -109,14 +109,15 @@ def judge(evidence: Evidence) -> Judged:
     """Pass if no device was damaged or had new errors, and all counters could be read."""
     limits = params_of(evidence, Params)
     readings = readings_of(evidence)
-    changes = list(health.changes_of(evidence.host_answers, evidence.plan.steps))
+    sweeps = list(health.changes_of(evidence.host_answers, evidence.plan.steps))
+    changes = [sweep for sweep in sweeps if sweep.host not in evidence.set_aside]
     machine, one_kind = evidence.plan.machine, len(evidence.devices) <= 1
     problems: list[Problem] = [
         *health_at_start.problems(readings, machine, limits, one_kind=one_kind),
         *(problem for change in changes for problem in health.problems(change, limits)),
     ]
     lossy, losses = packet_loss.examine(
-        changes, readings, evidence.step_records, limits.packet_loss
+        sweeps, readings, evidence.step_records, limits.packet_loss, evidence.set_aside
     )
     problems += lossy
     findings = completeness.step_findings(evidence)

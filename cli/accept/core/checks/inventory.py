@@ -87,7 +87,11 @@ def _problems(
         imex = consistency.imex_problems(inventories)
         problems += imex.problems
     metrics = (metric for record in evidence.host_answers for metric in record.metrics)
-    offsets = [metric for metric in metrics if metric.name == CLOCK_OFFSET.name]
+    offsets = [
+        metric
+        for metric in metrics
+        if metric.name == CLOCK_OFFSET.name and metric.host not in evidence.set_aside
+    ]
     problems += consistency.clock_problems(offsets, params.max_clock_offset)
     if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):
         problems += consistency.memlock_problems(inventories)

@@ -63,6 +63,8 @@ class Evidence:
     pairs: PairResults | None = None
     #: True if records were removed on purpose, to judge the rest; then missing ones are ignored.
     partial: bool = False
+    #: Hosts that are left out then. `host_answers` and `step_records` still have theirs.
+    set_aside: frozenset[str] = frozenset()
     #: Results by record and measure, which evidence made of this one shares.
     _results: dict[tuple[int, Measure], Row] = field(
         default_factory=dict, repr=False, compare=False

@@ -40,6 +40,7 @@ class _Direction(NamedTuple):
 
     text: str
     step: Step
+    records: Sequence[Record]
     losses: Mapping[_Port, tuple[int, int]]
     shares: Mapping[_Port, float]
     #: Hosts with losses in the opposite direction, which are the other ends.
@@ -47,19 +48,44 @@ class _Direction(NamedTuple):
     #: Hosts with losses in any direction.
     lossy: frozenset[str]
     #: The ports that lose far more than most, worst first.
-    worst: tuple[_Port, ...]
-    #: Hosts that took part in an execution with the worst port, and those that were alone with it.
-    mates: frozenset[str]
-    partners: frozenset[str]
+    high: tuple[_Port, ...]
+
+    def worst(self, without: Collection[str] = ()) -> tuple[_Port, ...]:
+        """Return the ports that lose most, except those of some hosts."""
+        left = [port for port in self.high if port[0] not in without]
+        return tuple(p for p in left if _ABOVE_NEXT * self.shares[p] >= self.shares[left[0]])
+
+    def partners(self, host: str) -> set[str]:
+        """Return the hosts that were alone with a host in an execution that worked."""
+        pairs = (r.hosts for r in self.records if r.exit == 0 and len(r.hosts) == 2)
+        return {name for pair in pairs if host in pair for name in pair} - {host}
+
+    def explained(self, hosts: Collection[str]) -> set[str]:
+        """Return the hosts whose losses may be those of `hosts`, and these.
+
+        A lost packet counts at both ends, so one of the `hosts` in an execution saw losses in the
+        opposite direction. In an execution that failed, it may have stopped to answer.
+        """
+        seeing = self.ends.intersection(hosts)
+        joint = (
+            record.hosts
+            for record in self.records
+            if not (seeing if record.exit == 0 else {*hosts}).isdisjoint(record.hosts)
+        )
+        return {*hosts}.union(*joint)
 
     @property
     def named(self) -> tuple[_Port, ...]:
         """Return the worst ports if they are of one host, and if its losses explain all others."""
-        explained = self.partners <= self.ends and self.lossy <= self.mates
+        worst = self.worst()
+        host = worst[0][0]
+        partners = self.partners(host)
+        mates = {name for r in self.records if host in r.hosts for name in r.hosts}
         # Of three hosts with losses, two may have bad ports.
-        others = {host for host, _ in self.shares} - self.lossy
-        several = len(self.partners) >= (_FEWEST if others else _FEWEST + 1)
-        return self.worst if explained and several and len({p[0] for p in self.worst}) == 1 else ()
+        others = {name for name, _ in self.shares} - self.lossy
+        several = len(partners) >= (_FEWEST if others else _FEWEST + 1)
+        explained = partners <= self.ends and self.lossy <= mates
+        return worst if explained and several and len({p[0] for p in worst}) == 1 else ()
 
 
 def examine(
@@ -67,11 +93,12 @@ def examine(
     readings: Mapping[str, Reading],
     records: Mapping[str, Sequence[Record]],
     limit: float,
+    set_aside: Collection[str] = (),
 ) -> tuple[list[Problem], list[str]]:
     """Return a problem for each port that loses packets, and a text for losses that name none.
 
     `records`: those of each step. `limit`: lost packets as a share of all packets of a port that a
-    healthy one may have.
+    healthy one may have. `set_aside`: hosts whose losses count only as a reason of others.
     """
     ports = {
         (host, device.title)
@@ -79,27 +106,27 @@ def examine(
         for device in reading.devices
         if counts_losses(reading, device)
     }
-    directions = [d for d in _directions(sweeps, ports, records, limit) if d.worst]
+    directions = [d for d in _directions(sweeps, ports, records, limit, set_aside) if d.high]
     problems: dict[_Port, Problem] = {}
     for direction, port in ((d, port) for d in directions for port in d.named):
         again = [
             other
             for other in directions
             if other.text == direction.text and other.step.id != direction.step.id
-            if port in other.worst
+            if port in other.worst()
         ]
-        if again and port not in problems:
+        if again and port not in problems and port[0] not in direction.explained(set_aside):
             message = f"{_share_text(direction, port)}, and {_share_text(again[0], port)}"
             message += f"; most ports {median_low(direction.shares.values()):.1g}, {limit:g} is "
             message += f"allowed: {port[1]} of {port[0]}"
             problems[port] = device_problem(Cause.NIC_ERRORS, *port, message)
-    named = {host for host, _ in problems}
+    aside = {*set_aside, *(host for host, _ in problems)}
     texts = [
-        f"{_share_text(direction, direction.worst[0])}, {limit:g} is allowed: "
-        + shortened([f"{title} of {host}" for host, title in direction.worst], _MAX_NAMED)
-        + _advice(direction)
+        f"{_share_text(direction, left[0])}, {limit:g} is allowed: "
+        + shortened([f"{title} of {host}" for host, title in left], _MAX_NAMED)
+        + _advice(direction, left[0])
         for direction in directions
-        if not named & (direction.ends | {host for host, _ in direction.worst})
+        if (left := direction.worst(without=direction.explained(aside)))
     ]
     return list(problems.values()), texts
 
@@ -112,14 +139,15 @@ def _share_text(direction: _Direction, port: _Port) -> str:
     )
 
 
-def _advice(direction: _Direction) -> str:
-    """Return why the worst ports are not named."""
-    if direction.named:
+def _advice(direction: _Direction, port: _Port) -> str:
+    """Return why a port, one of the worst, is not named."""
+    if port in direction.named:
         return "; no other step shows it, so it is not named; run more steps"
-    if len(direction.partners) < _FEWEST:
+    partners = len(direction.partners(port[0]))
+    if partners < _FEWEST:
         return "; measure these hosts with other partners to name one"
     return (
-        f"; it had {count(len(direction.partners), 'partner')}, and no single host explains the "
+        f"; it had {count(partners, 'partner')}, and no single host explains the "
         f"losses of {count(len(direction.lossy), 'host')}: check these ports"
     )
 
@@ -129,6 +157,7 @@ def _directions(
     ports: Collection[_Port],
     records: Mapping[str, Sequence[Record]],
     limit: float,
+    set_aside: Collection[str],
 ) -> Iterator[_Direction]:
     """Yield both directions of each step in which packets were lost."""
     steps: dict[str, tuple[Step, dict[_Port, Loss]]] = {}
@@ -136,7 +165,7 @@ def _directions(
         if sweep.step is None:
             continue
         for title, loss in sweep.change.losses.items():
-            if (sweep.host, title) in ports:
+            if sweep.host in set_aside or (sweep.host, title) in ports:
                 steps.setdefault(sweep.step.id, (sweep.step, {}))[1][sweep.host, title] = loss
     for step, losses in steps.values():
         sent = {port: (loss.sent_again, loss.sent) for port, loss in losses.items()}
@@ -148,36 +177,23 @@ def _directions(
             shares = {port: _share(*own.get(port, (0, 0))) for port in ports}
             ends = _seeing(opposite, limit)
             lowest = max(limit, _ABOVE_MOST * median_low(shares.values()))
-            top = max(shares.values())
-            worst = [
+            high = [
                 port
                 for port, share in shares.items()
-                if share >= lowest
-                and _ABOVE_NEXT * share >= top
-                and own[port][0] >= _FEWEST_PACKETS
+                if share >= lowest and own[port][0] >= _FEWEST_PACKETS
             ]
             if text == _OUT_OF_SEQUENCE and not ends:
                 # Packets took different paths, as with adaptive routing, and none was lost.
                 continue
-            worst.sort(key=lambda port: (-shares[port], port))
-            lossy = ends | _seeing(own, limit)
-            host = worst[0][0] if worst else ""
-            joint = [r for r in records.get(step.id, ()) if host in r.hosts]
-            mates = {name for r in joint for name in r.hosts}
-            partners = {
-                name for r in joint if r.exit == 0 and len(r.hosts) == 2 for name in r.hosts
-            }
-            partners.discard(host)
             yield _Direction(
                 text=text,
                 step=step,
+                records=records.get(step.id, ()),
                 losses=own,
                 shares=shares,
                 ends=ends,
-                lossy=lossy,
-                worst=tuple(worst),
-                mates=frozenset(mates),
-                partners=frozenset(partners),
+                lossy=ends | _seeing(own, limit),
+                high=tuple(sorted(high, key=lambda port: (-shares[port], port))),
             )
 
 
