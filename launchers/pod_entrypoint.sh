@@ -10,7 +10,7 @@
 # The exit status of the coordinator's pod is that of the verdict. On other pods it is 0 after `over`, 20 if the image
 # lacks something, 21 if the coordinator never connected, 22 if it is gone, and 23 if the time is up.
 # The chart sets ACCEPT_ATTEMPT, _NODES, _HOST_PREFIX, _ADDRESSES, _NODE, _SSH_PORT, _START_SECONDS,
-# _LIFE_SECONDS, _HOLD_SECONDS, _RESULTS, _IMAGE, _EDITED (JSON), _RESUMED if the workstation sends finished steps of an
+# _LIFE_SECONDS, _HOLD_SECONDS, _RESULTS, _BUCKET (the URL of a bucket that _RESULTS is mounted from), _IMAGE, _EDITED (JSON), _RESUMED if the workstation sends finished steps of an
 # earlier attempt, _LOG_EVENTS if the workstation reads the progress from the log, and _ROLE if the coordinator has a
 # pod of its own; Kubernetes JOB_COMPLETION_INDEX.
 # The first process of a pod becomes the parent of all orphans. A shell reaps dead children only while it waits.
@@ -297,7 +297,7 @@ fi
 {
     printf '{"attempt":"%s","startSeconds":%s,"register":true,' "$ACCEPT_ATTEMPT" "$ACCEPT_START_SECONDS"
     printf '"results":"%s",' "$(printf '%s' "$ACCEPT_RESULTS" | sed 's/[\\"]/\\&/g')"
-    printf '"earlier":"%s",' "$earlier"
+    printf '"bucket":"%s","earlier":"%s",' "$(printf '%s' "${ACCEPT_BUCKET:-}" | sed 's/[\\"]/\\&/g')" "$earlier"
     printf '"edited":%s,"hosts":[' "${ACCEPT_EDITED:-[]}"
     n=0
     while [ "$n" -lt "$ACCEPT_NODES" ]; do
@@ -344,10 +344,11 @@ finish() {
     exit "$code"
 }
 if upload evidence --seconds "${ACCEPT_SEND_SECONDS:-300}"; then
-    say "evidence: ${ACCEPT_RESULTS%/}/runs/$ACCEPT_ATTEMPT"
+    place=${ACCEPT_BUCKET:-$ACCEPT_RESULTS}
+    say "evidence: ${place%/}/runs/$ACCEPT_ATTEMPT"
     # The workstation can reach a bucket. It often cannot reach a folder of the pods; then it has only this log, which
     # always contains records of up to 1 MiB.
-    case $ACCEPT_RESULTS in /* | file://*) folder=yes ;; *) folder='' ;; esac
+    case $place in /* | file://*) folder=yes ;; *) folder='' ;; esac
     if [ -z "$folder" ] || [ "$(wc -c < evidence/records.jsonl)" -le 1048576 ]; then
         finish
     fi

@@ -152,6 +152,9 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
         "ACCEPT_RESULTS" (include "accept.results" .)
         "ACCEPT_IMAGE" (.Values.site.image | default "")
         "ACCEPT_EDITED" (get . "edited" | default (include "accept.edited" .) | replace "$(" "$$(")) -}}
+{{- with include "accept.mountedBucket" . -}}
+{{- $_ := set $all "ACCEPT_BUCKET" . -}}
+{{- end -}}
 {{- with get . "role" -}}
 {{- $_ := set $all "ACCEPT_ROLE" . -}}
 {{- end -}}

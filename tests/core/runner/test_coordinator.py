@@ -279,13 +279,17 @@ def test_edited_values_are_in_log_plan_and_verdict(
     assert "edited" in verdict["headline"]
 
 
-@pytest.mark.parametrize(("results", "is_printed"), [("gs://bucket", False), ("/volume", True)])
+@pytest.mark.parametrize(
+    ("results", "bucket", "is_printed"),
+    [("gs://bucket", "", False), ("/accept/results", "gs://bucket", False), ("/volume", "", True)],
+)
 def test_packed_evidence_is_in_the_log_unless_a_bucket_may_take_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     *,
     results: str,
+    bucket: str,
     is_printed: bool,
 ) -> None:
     async def publish(*_: Any) -> bool:
@@ -293,13 +297,14 @@ def test_packed_evidence_is_in_the_log_unless_a_bucket_may_take_it(
 
     monkeypatch.setattr(coordinator, "_publish", publish)
     folder = node(tmp_path, {"h0": 8}, monkeypatch)
-    launched(folder, results=results)
+    launched(folder, results=results, bucket=bucket)
     verdict = coordinated(folder)
     printed = capsys.readouterr().out
     packed = folder / "packed"
     assert (evidence.PACKED_BEGIN in printed, packed.exists()) == (is_printed, not is_printed)
     text = printed if is_printed else packed.read_text()
     assert len(evidence.unpack(text.encode().splitlines(), "log")[1]) > 0
+    assert evidence.PACKED_END not in printed.partition("verdict of the coordinator")[2]
     summary = (folder / "summary").read_text()
     assert summary.splitlines()[0] == f"verdict: {verdict['headline']}"
 

@@ -124,7 +124,8 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
             context=place.context,
             namespace=place.namespace,
             release=name.release,
-            results=controller.environment.get("ACCEPT_RESULTS", ""),
+            results=controller.environment.get("ACCEPT_BUCKET")
+            or controller.environment.get("ACCEPT_RESULTS", ""),
         ),
     )
 

@@ -97,6 +97,8 @@ class Launch:
     register: bool = False
     #: Bucket or folder to which the evidence is copied after each step; empty: none.
     results: str = ""
+    #: URL of the bucket that `results` is a mounted folder of; empty: it is not.
+    bucket: str = ""
     #: Copy of the evidence of an earlier attempt, whose finished steps count; empty: none.
     earlier: str = ""
     #: Number of the Slurm job in which the coordinator runs; empty if there is none.
@@ -114,7 +116,8 @@ class Launch:
     @property
     def has_bucket(self) -> bool:
         """Return True if the evidence goes to a place that the workstation may also reach."""
-        return bool(self.results) and not self.results.startswith(("/", "file://"))
+        place = self.bucket or self.results
+        return bool(place) and not place.startswith(("/", "file://"))
 
 
 class _Aborted(Exception):
@@ -242,8 +245,8 @@ async def _collect(state: Run, abort_reason: str, cancelled: asyncio.Event) -> N
 def _conclude(state: Run, launch: Launch, abort_reason: str) -> int:
     """Judge the run, write and print the verdict, and return the exit status.
 
-    The packed evidence follows the verdict. If there is a bucket, it only goes to a file, which is
-    printed if the upload to the bucket fails.
+    The verdict follows the packed evidence, so that the log ends with it. If there is a bucket,
+    this only goes to a file, which is printed if the upload to the bucket fails.
     """
     evidence.write_run_end(state.evidence, abort_reason)
     verdict = judge(
@@ -258,11 +261,11 @@ def _conclude(state: Run, launch: Launch, abort_reason: str) -> int:
     packed = evidence.pack(state.plan, state.records, verdict)
     if launch.has_bucket:
         evidence.write(state.folder / _PACKED, packed)
+    else:
+        show(packed.rstrip("\n"))
     events.report(Event(event=EventKind.VERDICT))
     say("verdict of the coordinator:")
     show(report_text.table(verdict))
-    if not launch.has_bucket:
-        show(packed.rstrip("\n"))
     return verdict.exit
 
 
@@ -786,8 +789,8 @@ def _print_plan(plan: Plan, launch: Launch) -> None:
     for origin, names in (plan.env_origins or {}).items():
         settings = " ".join(f"{name}={plan.env[name]}" for name in names if name in plan.env)
         say(f"  settings of {plain(origin, 100)}: {plain(settings, 1000)}")
-    if launch.results:
-        say(f"evidence goes to {plain(launch.results.rstrip('/'), 300)}/runs/{launch.attempt}")
+    if place := launch.bucket or launch.results:
+        say(f"evidence goes to {plain(place.rstrip('/'), 300)}/runs/{launch.attempt}")
     else:
         say("evidence stays here until it is collected")
     for step in plan.steps:
