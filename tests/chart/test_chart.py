@@ -450,6 +450,10 @@ class TestEveryRun:
             assert max(len(json.dumps(one)) for one in configs.values()) < CONFIGMAP_LIMIT
             computed = record_parts(values, positions, source)
             size = len(record(path, "--set", f"site.code={source}"))
+            if site != "positions":
+                # `accept run` makes the ConfigMaps of the code itself.
+                given = ("--set", f"site.code={source},codeGiven=true")
+                assert len(record(path, *given)) <= 0.48 * RECORD_LIMIT
             assert size <= sum(computed.values()) <= size * 1.02
             assert site == "positions" or size <= share * RECORD_LIMIT
 
@@ -676,7 +680,8 @@ class TestNotes:
     def test_name_the_bucket_that_is_mounted(self, write: Write) -> None:
         csi = "driver: gcsfuse.csi.storage.gke.io, volumeAttributes: {bucketName: ours%s}"
         for more, path in (("", ""), (', mountOptions: "implicit-dirs,only-dir=a/b"', "/a/b")):
-            notes = self.notes(write(site=f"results: {{volume: {{csi: {{{csi % more}}}}}}}\n"))
+            file = write(site=f"results: {{volume: {{csi: {{{csi % more}}}}}}}\n")
+            notes = self.notes(file)
             assert re.search(rf"accept judge gs://ours{path}/runs/mytest-", notes)
 
     def test_name_the_run_after_its_time_unless_that_is_too_long(self, write: Write) -> None:

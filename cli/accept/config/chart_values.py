@@ -57,7 +57,7 @@ class SshValues:
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """The values of the chart; `accept render` prints all but `attempt`, `ssh` and `logEvents`."""
+    """The values of the chart; `accept render` prints those that are no matter of an attempt."""
 
     accept: Origin = field(default_factory=Origin)
     nodes: Annotated[int, Bounds(min=0), Doc("Number of pods, one for each node.")] = 0
@@ -108,6 +108,13 @@ class Values:
         Doc(
             "Whether the log of index 0 also has records of the progress, which `accept run` "
             "reads. Without it they are in the pod, in /opt/accept/progress.jsonl."
+        ),
+    ] = False
+    code_given: Annotated[
+        bool,
+        Doc(
+            "Whether the ConfigMaps of the code exist: `accept run` makes them beside the release, "
+            "whose record has little room."
         ),
     ] = False
     launcher: Launcher = field(default_factory=Launcher)

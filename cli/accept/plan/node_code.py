@@ -172,6 +172,19 @@ def without_comments(source: bytes) -> bytes:
     return "\n".join(lines).encode()
 
 
+def config_maps(folder: Path) -> Mapping[str, Mapping[str, bytes]]:
+    """Return the files of the ConfigMaps of the code by their part, from the folder of the chart.
+
+    chart/templates/configmap.yaml makes the same ones.
+    """
+    files: dict[str, dict[str, bytes]] = {}
+    archives = (folder / name for name in (PROGRAMS, BINDINGS, COORDINATOR))
+    for path in (*archives, *sorted(folder.glob("*.sh"))):
+        part = PROGRAMS if path.suffix == ".sh" else path.name
+        files.setdefault(part.partition(".")[0], {})[path.name] = path.read_bytes()
+    return files
+
+
 def digest(files: Mapping[str, bytes]) -> str:
     """Return the SHA-256 over the names, sizes and contents of files."""
     result = hashlib.sha256()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import threading
@@ -21,6 +22,7 @@ from accept.backends.kubernetes.client import Api, find_place
 from accept.backends.kubernetes.submit import RunName
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
+from accept.plan.chart import chart_folder
 
 SECRETS = "/api/v1/namespaces/lab/secrets"
 CONFIG_MAPS = "/api/v1/namespaces/lab/configmaps"
@@ -46,6 +48,8 @@ class HelmStandIn:
     #: Error that `helm install` ends with after it has made the release.
     broken_install: str = ""
     verbs: list[str] = field(default_factory=list)
+    #: Words of the last `helm install`.
+    installed: tuple[str, ...] = ()
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(
@@ -68,6 +72,7 @@ class HelmStandIn:
         if verb == "install":
             if release in self.releases:
                 return "", IN_USE
+            self.installed = words
             given = dict(word.split("=", 1) for word in words if "=" in word)
             secret = {"existingSecret": given["ssh.existingSecret"]}
             self.releases[release] = {"attempt": given["attempt"], "ssh": secret}
@@ -174,6 +179,24 @@ class TestIfTheNameIsTaken:
         assert secrets_deleted(server) == [f"train-{loser}-ssh"]
 
 
+class TestCode:
+    def test_travels_beside_the_release_as_the_chart_would_make_it(
+        self, api: Api, helm: HelmStandIn, server: ApiServer
+    ) -> None:
+        name = RunName(release="train", attempt="one")
+        values = Path("values.yaml")
+        submit.install_release(api, name, values, brings_code=True, say=lambda _: None)
+        made = [sent for sent in server.bodies if "ssh-privatekey" not in str(sent)]
+        packed = [item for one in made for item in one["binaryData"].items()]
+        files = {key: base64.b64decode(data) for key, data in packed}
+        code = chart_folder() / "code"
+        assert files == {path.name: path.read_bytes() for path in code.glob("*.*")}
+        assert {one["metadata"]["name"] for one in made} == {
+            f"train-one-{part}" for part in ("programs", "bindings", "coordinator")
+        }
+        assert "logEvents=true,codeGiven=true" in helm.installed
+
+
 class TestPositions:
     def test_travel_beside_the_release(
         self, api: Api, helm: HelmStandIn, server: ApiServer
@@ -182,7 +205,9 @@ class TestPositions:
         (made,) = (sent for sent in server.bodies if "ssh-privatekey" not in str(sent))
         assert made["metadata"]["name"] == "train-one-positions"
         assert made["metadata"]["labels"] == {"accept-run": "train-one"}
-        assert json.loads(made["data"]["positions.json"]) == {"positions": {"n1": "b1/r1"}}
+        assert json.loads(base64.b64decode(made["binaryData"]["positions.json"])) == {
+            "positions": {"n1": "b1/r1"}
+        }
         assert secrets_deleted(server) == []
 
     def test_are_removed_if_the_install_fails(

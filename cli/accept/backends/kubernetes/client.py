@@ -6,6 +6,7 @@ every field of an answer, which cannot be switched off. `objects` reads only the
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -359,13 +360,14 @@ class Api:
         self._request("CoreV1Api", "create_namespaced_secret", self.place.namespace, secret)
 
     def create_config_map(
-        self, name: str, data: Mapping[str, str], labels: Mapping[str, str]
+        self, name: str, data: Mapping[str, bytes], labels: Mapping[str, str]
     ) -> None:
         """Create a ConfigMap that cannot be changed."""
+        encoded = {key: base64.b64encode(content).decode() for key, content in data.items()}
         config_map = library().V1ConfigMap(
             immutable=True,
             metadata=library().V1ObjectMeta(name=name, labels=dict(labels)),
-            data=dict(data),
+            binary_data=encoded,
         )
         self._request("CoreV1Api", "create_namespaced_config_map", self.place.namespace, config_map)
 
