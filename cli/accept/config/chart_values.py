@@ -57,7 +57,7 @@ class SshValues:
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """The values of the chart; `accept render` prints those that are no matter of an attempt."""
+    """The values of the chart; `accept render` prints all but those of an attempt."""
 
     accept: Origin = field(default_factory=Origin)
     nodes: Annotated[int, Bounds(min=0), Doc("Number of pods, one for each node.")] = 0
