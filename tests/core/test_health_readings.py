@@ -153,9 +153,9 @@ class TestLevels:
         busy = self.lost("gpu", full, {**idle, "utilization": 90.0})
         assert busy == {"pcie-width": (16.0, 8.0), "pcie-generation": (5.0, 1.0)}
 
-    def test_the_current_clock_limit_counts_only_without_a_counter(self) -> None:
-        was, now = {"utilization": 90.0}, {"utilization": 90.0, "reasons": float(0x4 | 0x40)}
-        assert self.lost("gpu", was, now) == {"reasons": (0.0, float(0x40))}
+    def test_a_slowdown_by_software_counts_only_without_a_counter(self) -> None:
+        was, now = {"utilization": 90.0}, {"utilization": 90.0, "reasons": float(0x4 | 0x20)}
+        assert self.lost("gpu", was, now) == {"reasons": (0.0, float(0x20))}
         before, after = reading(gpu(levels=was)), reading(gpu(levels=now))
         read_: dict[str, tuple[str, ...]] = {"gpu": ("limited-thermal",)}
         assert not moved(replace(before, read=read_), replace(after, read=read_)).levels

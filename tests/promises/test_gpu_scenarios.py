@@ -67,6 +67,13 @@ def xid(code: int, text: str, instance: str = "") -> str:
     return f"NVRM: Xid (PCI:{nvml.address(BAD)}{instance}): {code}, {text}"
 
 
+def busy(reasons: int) -> tuple[str, ...]:
+    return (
+        f"nvmlDeviceGetCurrentClocksEventReasons {BAD} : 0 {reasons}",
+        f"nvmlDeviceGetUtilizationRates {BAD} : 0 90 10",
+    )
+
+
 #: Health masks of a fabric: its bandwidth is degraded, and it has no partition (nvml.h).
 DEGRADED, WRONG = 0x1A9, 0x4AA
 BUS = f"0000{nvml.address(BAD)}"[4:]
@@ -297,15 +304,17 @@ CASES = (
         chips=NVLINK4,
         when=(LATER,),
     ),
-    Case(
-        name="power brake while it works",
-        lines=(
-            f"nvmlDeviceGetCurrentClocksEventReasons {BAD} : 0 0x88",
-            f"nvmlDeviceGetUtilizationRates {BAD} : 0 90 10",
-        ),
-        cause="gpu-throttled",
-        chips=NVLINK5,
-        when=(LATER,),
+    *(
+        Case(name=f"{name} while it works", lines=busy(reasons), cause=cause, chips=chips)
+        for name, reasons, cause, chips in (
+            ("power brake", 0x80, "gpu-throttled", ALL),
+            ("power brake with hardware slowdown", 0x88, "gpu-throttled", ALL),
+            ("hardware slowdown by heat", 0x40, "gpu-throttled", ALL),
+            ("software slowdown by heat, counted", 0x20, None, NVLINK4),
+            ("software slowdown by heat, not counted", 0x20, "gpu-throttled", NVLINK5),
+            ("power cap", 0x4, None, LINKED),
+            ("any hardware slowdown", 0x8, None, LINKED),
+        )
     ),
     Case(
         name="8 lanes",

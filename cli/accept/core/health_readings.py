@@ -17,10 +17,13 @@ from accept.core.text import TextEnum, plain
 
 T = TypeVar("T")
 
-#: Bits of the level `reasons` for a GPU slowed by heat or by its power supply: software thermal
-#: slowdown, hardware thermal slowdown and power brake (nvml.h, nvmlClocksEventReason...). The bit
-#: for any hardware slowdown is not among them, because it may also come with a change of clocks.
-SLOWED = 0x20 | 0x40 | 0x80
+#: Bits of the level `reasons` for a GPU that its hardware slows to half its clock or less: heat and
+#: power brake (nvml.h, nvmlClocksEventReason...). The bit for any hardware slowdown is not among
+#: them, because it may also come with a change of clocks.
+_SLOWED_BY_HARDWARE = 0x40 | 0x80
+#: The bit for a GPU slowed by its software because of heat. The counter `limited-thermal` has the
+#: time of that, which may be short, so the bit counts only without the counter.
+_SLOWED_BY_SOFTWARE = 0x20
 #: Upper limit of the devices, and of the events, that are kept per host and sweep.
 MOST = 32
 #: Levels that are a loss when they fall, and levels that are a loss when they rise.
@@ -548,9 +551,17 @@ def _losses(old: Device, new: Device, after: Reading) -> Iterator[tuple[str, tup
         maximum = new.levels.get(f"{level}-max", 0.0)
         if new.levels.get(level, maximum) < maximum:
             yield level, (maximum, new.levels[level])
-    slowed = int(new.levels.get("reasons", 0)) & SLOWED
-    if slowed and after.count(new, "limited-thermal") is None:
+    if slowed := slowed_by(new, after):
         yield "reasons", (0.0, float(slowed))
+
+
+def slowed_by(gpu: Device, reading: Reading) -> int:
+    """Return the bits of `reasons` by which heat or power supply slows a busy GPU; 0: none."""
+    if not gpu.levels.get("utilization"):
+        return 0
+    counted = reading.count(gpu, "limited-thermal") is not None
+    bits = _SLOWED_BY_HARDWARE | (0 if counted else _SLOWED_BY_SOFTWARE)
+    return int(gpu.levels.get("reasons", 0)) & bits
 
 
 def fabric_faults(health: float) -> list[str]:

@@ -353,11 +353,16 @@ def _growth_text(counter: str, grown: int, seconds: float) -> str:
     return f"+{grown} {name}" + (f" on link {link}" if link else "")
 
 
+def slowed_text(reasons: int) -> str:
+    """Return a text for a GPU that these clock event reasons slow."""
+    return f"a clock limited by heat or power supply (clock event reasons 0x{reasons:x})"
+
+
 def _level_text(level: str, was: float, now: float) -> str:
     if level == "active":
         return "a link that is no longer active"
     if level == "reasons":
-        return f"a clock limited by heat or power supply (clock event reasons 0x{int(now):x})"
+        return slowed_text(int(now))
     if level == "fabric-health":
         return f"an NVLink fabric with a fault ({', '.join(fabric_faults(now))})"
     return f"{level} {now:g} instead of {was:g}"

@@ -16,6 +16,7 @@ from accept.core.health_readings import (
     Event,
     Reading,
     fabric_faults,
+    slowed_by,
 )
 from accept.core.judge.health import (
     EXCLUSIVE,
@@ -24,6 +25,7 @@ from accept.core.judge.health import (
     Limits,
     device_problem,
     driver_faults,
+    slowed_text,
 )
 from accept.core.model import PlannedMachine, Problem
 from accept.core.text import count, duration
@@ -98,6 +100,8 @@ def problems(
             faults = list(_nic_faults(device))
             if device.kind is DeviceKind.GPU and machine.gpus != 0:
                 faults += _gpu_faults(device, limits, fabric=fabric)
+                if slowed := slowed_by(device, reading):
+                    faults.append((Cause.GPU_THROTTLED, slowed_text(slowed)))
                 faults += _unusual_clocks(device, usual_clocks)
                 faults += _missing_links(device, links, unsure=not machine.nvlinks)
             texts: dict[Cause, list[str]] = {}
