@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accept.core.groups import pair_rounds, waves
+from accept.core.groups import MAX_BLOCK, pair_rounds, waves
 from accept.core.model import GroupKind
 
 
@@ -84,6 +84,16 @@ def test_halves_split_the_hosts(n: int) -> None:
     ((first, second),) = waves(GroupKind.HALVES, names(n))
     assert first.hosts + second.hosts == names(n)
     assert abs(len(first.hosts) - len(second.hosts)) <= 1
+
+
+@given(n=st.integers(1, 4096))
+def test_blocks_are_neighbors_of_similar_numbers_and_contain_every_host_once(n: int) -> None:
+    (wave,) = waves(GroupKind.BLOCKS, names(n))
+    sizes = [len(group.hosts) for group in wave]
+    assert tuple(host for group in wave for host in group.hosts) == names(n)
+    assert max(sizes) <= MAX_BLOCK
+    assert max(sizes) - min(sizes) <= 1
+    assert len(sizes) == -(-n // MAX_BLOCK)
 
 
 @given(n=st.integers(1, 300))

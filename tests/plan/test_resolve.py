@@ -619,6 +619,17 @@ def test_the_number_of_rounds_depends_on_nodes_and_noise() -> None:
     assert rounds(plan(nodes=3)) == [2]
 
 
+@pytest.mark.parametrize(("nodes", "minutes"), [(64, 6), (256, 10), (1000, 13), (4000, 26)])
+def test_the_quick_suite_stays_short_on_many_nodes(nodes: int, minutes: int) -> None:
+    found = plan("a4-highgpu-8g", nodes=nodes, site=SITE, backend="kubernetes")
+    assert sum(step.estimate for step in found.steps) <= 60 * minutes
+    of_all = {check for step in found.steps if step.groups == "all" for check in step.checks}
+    of_blocks = {check for step in found.steps if step.groups == "blocks" for check in step.checks}
+    assert {"all-reduce", "all-gather"} <= of_all
+    other = {"connectivity", "reduce-scatter", "alltoall", "sendrecv", "train"}
+    assert other <= (of_blocks if nodes > 256 else of_all)
+
+
 @pytest.mark.parametrize(("nodes", "of_bandwidth"), [(2, 1), (4, 3), (5, 5), (8, 7), (64, 8)])
 def test_standard_measures_eight_rounds_or_as_many_as_the_nodes_have(
     nodes: int, of_bandwidth: int

@@ -18,6 +18,7 @@ from accept.core.catalog.faults import (
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.facts import INJECTED, NOT_INJECTED, NOT_UNDONE
+from accept.core.groups import MAX_BLOCK
 from accept.core.judge import judge
 from accept.core.judge.robust_stats import FEWEST
 from accept.core.model import (
@@ -143,6 +144,7 @@ def _largest_group(step: Step, hosts: int) -> int:
         GroupKind.PAIRS: min(2, hosts),
         GroupKind.RAIL_PAIRS: min(2, hosts),
         GroupKind.HALVES: (hosts + 1) // 2,
+        GroupKind.BLOCKS: min(MAX_BLOCK, hosts),
     }
     return largest.get(step.groups, hosts)
 

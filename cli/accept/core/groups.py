@@ -9,8 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from accept.core.model import GroupKind
+
+#: Maximum number of hosts in one of the blocks. What grows faster than the number of hosts, such as
+#: an all-to-all, takes minutes on larger groups, and shows nothing that blocks of this size do not.
+MAX_BLOCK = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +47,8 @@ def waves(
     hosts = tuple(hosts)
     if kind is GroupKind.ALL:
         return ((Group(hosts=hosts),),) if hosts else ()
+    if kind is GroupKind.BLOCKS:
+        return (_blocks(hosts),) if hosts else ()
     if kind is GroupKind.EACH:
         return (tuple(Group(hosts=(h,)) for h in hosts),) if hosts else ()
     if len(hosts) < 2:
@@ -116,6 +123,13 @@ def on_each_rail(wave: Wave, ranks: Iterable[int]) -> Wave:
 def round_count(hosts: int, rounds: int) -> int:
     """Return how many of `rounds` rounds of pairs exist for this number of hosts."""
     return max(0, min(rounds, hosts - 1 + hosts % 2))
+
+
+def _blocks(hosts: tuple[str, ...]) -> Wave:
+    """Return the fewest blocks of neighbors with at most `MAX_BLOCK` hosts, of similar sizes."""
+    blocks = -(-len(hosts) // MAX_BLOCK)
+    edges = [len(hosts) * i // blocks for i in range(blocks + 1)]
+    return tuple(Group(hosts=hosts[a:b]) for a, b in pairwise(edges))
 
 
 def _ladder(hosts: tuple[str, ...]) -> tuple[Wave, ...]:

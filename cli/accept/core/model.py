@@ -44,6 +44,8 @@ class GroupKind(TextEnum):
     RAIL_PAIRS = "rail-pairs"
     LADDER = "ladder"
     HALVES = "halves"
+    #: Neighbors in rank order, at most `groups.MAX_BLOCK` hosts in each.
+    BLOCKS = "blocks"
 
     @property
     def of_pairs(self) -> bool:

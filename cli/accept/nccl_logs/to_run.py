@@ -297,6 +297,7 @@ _WORDS: dict[GroupKind, str] = {
     GroupKind.RAILS: "rail",
     GroupKind.RAIL_PAIRS: "rail pair",
     GroupKind.LADDER: "block",
+    GroupKind.BLOCKS: "block",
     GroupKind.ALL: "all-node",
     GroupKind.HALVES: "split",
 }

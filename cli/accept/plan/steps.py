@@ -19,7 +19,7 @@ from accept.core.checks import REGISTRY
 from accept.core.checks.check import Check, CheckParams, launch_seconds
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.groups import round_count, waves
+from accept.core.groups import MAX_BLOCK, round_count, waves
 from accept.core.judge.bounds import covers_nodes
 from accept.core.judge.robust_stats import DEFICIT, GROSS, MOST_REPEATS, rounds_for
 from accept.core.model import GroupKind, PlannedMachine, Reference, Skipped, Step
@@ -105,6 +105,8 @@ def steps_of(
                 known(groups, check.groups),
                 code=Code.SUITE_CONTRADICTION,
             )
+        if groups is GroupKind.BLOCKS and nodes <= MAX_BLOCK:
+            groups = GroupKind.ALL
         hosts = [f"n{i}" for i in range(nodes)]
         pair_round_count = _rounds(rounds or entry.rounds, planned, nodes) if groups.of_pairs else 1
         if reason := _unsuited(entry, machine.value, nodes):

@@ -167,7 +167,7 @@ CONNECTIVITY = Check(
     summary="exactly the planned ranks answer over MPI; latency between every pair of hosts",
     template="connectivity.sh.j2",
     params=Params,
-    groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS, GroupKind.HALVES),
+    groups=(GroupKind.ALL, GroupKind.BLOCKS, GroupKind.EACH, GroupKind.PAIRS, GroupKind.HALVES),
     needs=((MPIRUN,),),
     metrics=(
         MetricSpec(name="ping", unit="us", better=Better.LOWER, in_log=True),
