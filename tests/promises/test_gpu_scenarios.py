@@ -407,7 +407,20 @@ CASES = (
         lines=(f"nvmlDeviceGetHandleByIndex {BAD} : 4",),
         cause=None,
         state=State.NOT_TESTED,
-        when=(START,),
+    ),
+    *(
+        Case(
+            name=f"no driver: {function} returns {code}",
+            lines=(f"{function} * : {code}",),
+            cause=None,
+            state=State.NOT_TESTED,
+        )
+        # Uninitialized driver, no permission, driver not loaded, mismatch, unknown error.
+        for function, code in (
+            *(("nvmlInit", code) for code in (1, 4, 9, 18, 999)),
+            ("nvmlDeviceGetCount", 999),
+            ("nvmlDeviceGetHandleByIndex", 4),
+        )
     ),
     Case(
         name="few readings of a virtual GPU",

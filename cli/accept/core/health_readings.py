@@ -181,6 +181,10 @@ class Unread(TextEnum):
     NONE = "none"
 
 
+#: Gaps that may contain any GPU.
+_WITHOUT_GPUS = (Unread.ALL, Unread.GPUS)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gap:
     """Something that a reading lacks."""
@@ -528,7 +532,9 @@ def _states(
 
 def _covers(reading: Reading, device: Device) -> bool:
     """Return True if the reading got as far as the device, so that its absence means something."""
-    return reading.whole if device.kind is DeviceKind.GPU else bool(reading.uptime)
+    if device.kind is not DeviceKind.GPU:
+        return bool(reading.uptime)
+    return reading.whole and not any(gap.devices in _WITHOUT_GPUS for gap in reading.unread)
 
 
 def _losses(old: Device, new: Device, after: Reading) -> Iterator[tuple[str, tuple[float, ...]]]:
