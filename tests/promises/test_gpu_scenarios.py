@@ -218,15 +218,14 @@ CASES = (
             ),
             cause="fabric-manager",
             chips=FABRIC,
-            when=when,
         )
-        for name, values, when in (
-            ("not supported", "0 0 0 0", BOTH),
-            ("not started", "1 0 0 0", BOTH),
-            ("in progress", "2 0 0 0", BOTH),
-            ("insufficient resources", "3 23 0 0", (START,)),
-            ("degraded", f"3 0 {DEGRADED} 0", BOTH),
-            ("wrong configuration", f"3 0 {WRONG} 0", BOTH),
+        for name, values in (
+            ("not supported", "0 0 0 0"),
+            ("not started", "1 0 0 0"),
+            ("in progress", "2 0 0 0"),
+            ("insufficient resources", "3 23 0 0"),
+            ("degraded", f"3 0 {DEGRADED} 0"),
+            ("wrong configuration", f"3 0 {WRONG} 0"),
         )
     ),
     Case(

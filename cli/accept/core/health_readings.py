@@ -70,6 +70,8 @@ STATE = {
     "power": "W",
     "sm-clock": "MHz",
 }
+#: Value of `fabric-state` (nvml.h, NVML_GPU_FABRIC_STATE_COMPLETED).
+FABRIC_JOINED = 3
 #: Fields of the level `fabric-health`: the fault, its lowest bit, its mask, and the values that
 #: mean it. 0 means that the GPU does not report the field (nvml.h,
 #: NVML_GPU_FABRIC_HEALTH_MASK_...).
@@ -548,6 +550,10 @@ def _losses(old: Device, new: Device, after: Reading) -> Iterator[tuple[str, tup
         old_value, new_value = old.levels[level], new.levels[level]
         if new_value > old_value if level in _LOST_WHEN_HIGHER else new_value < old_value:
             yield level, (old_value, new_value)
+    # The error of a fabric that it joined. Of another one, `fabric-state` is the loss.
+    old_status, new_status = (d.levels.get("fabric-status", 0.0) for d in (old, new))
+    if new_status not in (0.0, old_status) and new.levels.get("fabric-state") == FABRIC_JOINED:
+        yield "fabric-status", (old_status, new_status)
     old_health, new_health = (d.levels.get("fabric-health", 0.0) for d in (old, new))
     if set(fabric_faults(new_health)) - set(fabric_faults(old_health)):
         yield "fabric-health", (old_health, new_health)

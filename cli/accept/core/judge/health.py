@@ -119,6 +119,7 @@ LEVELS = {
     "pcie-generation": Cause.PCIE_DEGRADED,
     "nvlinks": Cause.NVLINK_DOWN,
     "fabric-state": Cause.FABRIC_MANAGER,
+    "fabric-status": Cause.FABRIC_MANAGER,
     "fabric-health": Cause.FABRIC_MANAGER,
     "remap-pending": Cause.GPU_ROW_REMAP,
     "remap-failure": Cause.GPU_REMAP_FAILED,
@@ -363,6 +364,8 @@ def _level_text(level: str, was: float, now: float) -> str:
         return "a link that is no longer active"
     if level == "reasons":
         return slowed_text(int(now))
+    if level == "fabric-status":
+        return f"an NVLink fabric with an error (NVML error {now:g})"
     if level == "fabric-health":
         return f"an NVLink fabric with a fault ({', '.join(fabric_faults(now))})"
     return f"{level} {now:g} instead of {was:g}"

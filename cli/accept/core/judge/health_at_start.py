@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from accept.core.causes import RESET_REQUIRED, Cause, driver_cause
 from accept.core.health_readings import (
+    FABRIC_JOINED,
     Device,
     DeviceKind,
     Event,
@@ -61,9 +62,8 @@ _FABRIC_STATES = {
     _NO_FABRIC: "has no part in",
     1: "did not start to join",
     2: "has not yet joined",
-    3: "has joined",
+    FABRIC_JOINED: "has joined",
 }
-_JOINED = 3
 #: Clocks of a GPU that equal GPUs have in common, with texts.
 _CLOCKS = {
     "sm-clock-max": "highest clock",
@@ -192,7 +192,7 @@ def _fabric_faults(levels: Mapping[str, float], *, required: bool) -> Iterator[_
     state = levels.get("fabric-state")
     if state is None or (state == _NO_FABRIC and not required):
         return
-    if state != _JOINED:
+    if state != FABRIC_JOINED:
         text = _FABRIC_STATES.get(int(state), f"has the state {state:g} in")
         yield Cause.FABRIC_MANAGER, f"it {text} the NVLink fabric"
     elif status := int(levels.get("fabric-status", 0)):
