@@ -3,7 +3,7 @@
 Fast tests go first, then those marked `real`, then those marked `cluster`; everything below
 tests/cluster carries that mark. The promises come last, because they are about the runs that the
 others leave behind; `make test` starts them in a second process (`--promises only`).
-Tests that share a cluster are one group: with several processes (`-n 3 --dist loadgroup`) one
+Tests that share a cluster are one group: with several processes (`-n 5 --dist loadgroup`) one
 process runs the whole group, and `--shard 1/2` selects whole groups.
 The end of the output lists what was left out, with the reason. With CI=true, skipping a test that
 is marked `real` or `cluster` is a failure.
@@ -29,8 +29,8 @@ PROMISES = Path(__file__).parent / "promises"
 #: The fixtures `dist`, `wheel` and `installed`. A test of the tests copies this file alone.
 pytest_plugins = ("tests.factories.release",) if PROMISES.is_dir() else ()
 #: Groups of tests that share one Kubernetes cluster, the memory for many hosts, or a built wheel,
-#: by the start of their names; the first match counts. Kubernetes has several groups, because a
-#: single one would take longer than everything else.
+#: by the start of their names; the first match counts. Kubernetes and the hosts have several
+#: groups, because a single one would take longer than everything else.
 _GROUPS = {
     "tests/cluster/kube/test_drill.py": "pods-2",
     "tests/cluster/kube/test_broken_pods.py": "pods-2",
@@ -38,10 +38,15 @@ _GROUPS = {
     "tests/cluster/slurm/": "slurm",
     "tests/cluster/test_bare.py": "bare",
     "tests/cluster/test_kube_leaves_nothing.py": "pods-3",
+    "tests/cluster/test_drill.py": "hosts-2",
+    "tests/cluster/test_paths.py": "hosts-2",
+    "tests/cluster/test_suspects.py": "hosts-2",
     "tests/cluster/": "hosts",
     "tests/repository/test_wheel.py": "wheel",
     "tests/promises/test_docs.py": "wheel",
 }
+#: The groups that take minutes, the longest first.
+_LONGEST = ("pods", "hosts", "pods-2", "hosts-2", "slurm")
 #: Maximum number of names listed for one reason.
 _NAMES_SHOWN = 5
 #: Names of the tests that were collected and will not run, by reason.
@@ -155,6 +160,18 @@ def _other_shards(items: list[pytest.Item], number: int, count: int) -> list[pyt
     return [item for item in items if shard_of[_group(item.nodeid)] != number - 1]
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even read what `--promises` excludes: reading all tests takes many seconds."""
+    chosen = config.getoption("promises")
+    if collection_path == PROMISES:
+        return chosen == "no" or None
+    return (
+        chosen == "only"
+        and PROMISES not in (collection_path, *collection_path.parents)
+        and collection_path not in PROMISES.parents
+    ) or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if CLUSTER in item.path.parents:
@@ -178,7 +195,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Schedule each group as one piece of work, the largest first, and every other test alone.
+    """Schedule each group as one piece of work, the longest first, and every other test alone.
 
     The groups of xdist do not work with pytest 9.2, which removed the attribute that they set.
     """
@@ -189,6 +206,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class WholeGroups(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return _group(nodeid)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if group := next((one for one in _LONGEST if one in self.workqueue), None):
+                self.workqueue.move_to_end(group, last=False)
+            super()._assign_work_unit(node)
 
     return WholeGroups(config, log)
 

@@ -33,7 +33,7 @@ def test_data():
 
 
 #: The options of CI, and those for one worker process.
-PARALLEL = ("-n", "3", "--dist", "loadgroup")
+PARALLEL = ("-n", "5", "--dist", "loadgroup")
 APART = ("-n", "1", "--dist", "loadgroup")
 
 
