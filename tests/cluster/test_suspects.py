@@ -26,12 +26,12 @@ def digest(folder: Path) -> str:
 def test_a_slow_link_is_named_by_the_pairs_and_bad_until_it_is_repaired(
     make_lab: Make, fault_record: FaultRecord
 ) -> None:
-    lab = make_lab(6)
-    lab.hosts.slow("h5")
-    fault_record.begins("h5")
+    lab = make_lab(4)
+    lab.hosts.slow("h4")
+    fault_record.begins("h4")
     done = fault_record.judged(lab.run(checks=[*CONNECT, *PAIRS]), lab)
     assert done.ending == ("degraded", 3), done.err
-    assert done.suspects == {("h5", "slow-outlier")}
+    assert done.suspects == {("h4", "slow-outlier")}
     lab.nothing_is_left()
     lab.evidence_holds(done)
     run = done.result["attempt"]
@@ -39,13 +39,13 @@ def test_a_slow_link_is_named_by_the_pairs_and_bad_until_it_is_repaired(
     again = lab.do("retest", run, "--json")
     assert (again.exit, again.result["accepted"]) == (3, False), again.err
     assert [s["outcome"] for s in again.result["suspects"]] == ["still-bad"], again.err
-    lab.hosts.shape("h5")
-    repaired = lab.do("retest", run, "h5", "--json")
+    lab.hosts.shape("h4")
+    repaired = lab.do("retest", run, "h4", "--json")
     assert [s["outcome"] for s in repaired.result["suspects"]] == ["closed"], repaired.err
     assert (repaired.exit, repaired.result["accepted"]) == (0, True)
     assert digest(lab.evidence(run)) == before
     lab.nothing_is_left()
-    lab.hosts.stop("h5")
+    lab.hosts.stop("h4")
     gone = lab.do("retest", run)
     assert (gone.exit, "E-SSH-HOSTS-UNUSABLE" in gone.err) == (4, True), gone.err
 
