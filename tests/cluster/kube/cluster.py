@@ -237,7 +237,7 @@ class Cluster:
         asked.add_header("Authorization", f"Bearer {self._tokens.admin}")
         for _ in range(10):
             try:
-                with self._opener.open(asked, timeout=30) as answer:
+                with self._opener.open(asked, timeout=120) as answer:
                     return str(answer.read().decode(errors="replace"))
             except HTTPError as refused:
                 if refused.code != HTTPStatus.TOO_MANY_REQUESTS:

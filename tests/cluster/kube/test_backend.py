@@ -287,7 +287,7 @@ class TestThePodsFirstProcess:
         left = execute(api, pod, ["sh", "-c", orphans]).out.split()
         assert len(left) == 3
         gone = "for one; do until [ ! -d /proc/$one ]; do sleep 0.05; done; done"
-        done = execute(api, pod, ["sh", "-c", gone, "sh", *left], timeout=30)
+        done = execute(api, pod, ["sh", "-c", gone, "sh", *left], timeout=120)
         assert done.exit == 0
 
 

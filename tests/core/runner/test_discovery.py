@@ -33,7 +33,7 @@ def test_a_host_that_is_slow_to_report_its_gpus_does_not_delay_the_others(
             attempt="one",
             ranks=1,
             topology=MEET,
-            seconds=1.0,
+            seconds=300.0,
         )
     )
     assert [host.name for host in found.hosts] == ["h0"]
@@ -72,7 +72,7 @@ def test_a_host_without_an_address_is_missing(tmp_path: Path) -> None:
                 topology="",
                 seconds=0.1,
             ),
-            20.0,
+            300.0,
         )
     )
     assert [(problem.host, problem.cause) for problem in found.problems] == [

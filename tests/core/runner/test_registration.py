@@ -117,7 +117,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Discover:
     def discovered(
         *lines: str,
         hosts: int,
-        seconds: float = 30.0,
+        seconds: float = 600.0,
         require_all: bool = False,
         positions: Mapping[str, str] | None = None,
         local: int | None = 0,
@@ -135,7 +135,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Discover:
             require_all=require_all,
             positions=lambda: positions or {},
         )
-        return asyncio.run(asyncio.wait_for(looking, 20.0))
+        return asyncio.run(asyncio.wait_for(looking, 300.0))
 
     return discovered
 
