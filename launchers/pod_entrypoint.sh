@@ -10,7 +10,7 @@
 # The exit status of the coordinator's pod is that of the verdict. On other pods it is 0 after `over`, 20 if the image
 # lacks something, 21 if the coordinator never connected, 22 if it is gone, and 23 if the time is up.
 # The chart sets ACCEPT_ATTEMPT, _NODES, _HOST_PREFIX, _ADDRESSES, _NODE, _SSH_PORT, _START_SECONDS,
-# _LIFE_SECONDS, _HOLD_SECONDS, _RESULTS, _BUCKET (the URL of a bucket that _RESULTS is mounted from), _IMAGE, _EDITED (JSON), _RESUMED if the workstation sends finished steps of an
+# _LIFE_SECONDS, _HOLD_SECONDS, _DEBUG_HOLD, _DEBUG_HOLD_ALWAYS, _RESULTS, _BUCKET (the URL of a bucket that _RESULTS is mounted from), _IMAGE, _EDITED (JSON), _RESUMED if the workstation sends finished steps of an
 # earlier attempt, _LOG_EVENTS if the workstation reads the progress from the log, and _ROLE if the coordinator has a
 # pod of its own; Kubernetes JOB_COMPLETION_INDEX.
 # The first process of a pod becomes the parent of all orphans. A shell reaps dead children only while it waits.
@@ -298,6 +298,7 @@ fi
     printf '{"attempt":"%s","startSeconds":%s,"register":true,' "$ACCEPT_ATTEMPT" "$ACCEPT_START_SECONDS"
     printf '"results":"%s",' "$(printf '%s' "$ACCEPT_RESULTS" | sed 's/[\\"]/\\&/g')"
     printf '"bucket":"%s","earlier":"%s",' "$(printf '%s' "${ACCEPT_BUCKET:-}" | sed 's/[\\"]/\\&/g')" "$earlier"
+    printf '"holdSeconds":%s,"holdAlways":%s,' "${ACCEPT_DEBUG_HOLD:-null}" "${ACCEPT_DEBUG_HOLD_ALWAYS:-null}"
     printf '"edited":%s,"hosts":[' "${ACCEPT_EDITED:-[]}"
     n=0
     while [ "$n" -lt "$ACCEPT_NODES" ]; do

@@ -51,7 +51,8 @@ devices and plugins. It keeps away from the nodes with GPUs, which are tested.
 {{- $own := .Values.site.coordinatorPod -}}
 {{- $resources := $own.resources -}}
 {{- if not (or $resources .Values.site.queue) -}}
-{{- $resources = dict "requests" (dict "cpu" "1" "memory" "2Gi") -}}
+{{- /* A master connection of ssh to each host takes 1.34 MB. */ -}}
+{{- $resources = dict "requests" (dict "cpu" "1" "memory" (printf "%dMi" (add 2048 (div (mul 3 (int64 .Values.nodes)) 2)))) -}}
 {{- end -}}
 {{- $rules := list -}}
 {{- /* Of GKE, and of NVIDIA's GPU feature discovery. */ -}}
@@ -225,6 +226,13 @@ provreq.kueue.x-k8s.io/maxRunDurationSeconds: {{ include "accept.activeDeadline"
 {{- end -}}
 {{- if ne (omit .Values.pod "source" | toRawJson | sha256sum) .Values.accept.pod -}}
 {{- $found = append $found "pod: changed" -}}
+{{- end -}}
+{{- $plan := fromJson .Values.plan -}}
+{{- range $key, $was := dict "debugHoldSeconds" ($plan.holdSeconds | default 0) "debugHoldAlways" ($plan.holdAlways | default false) -}}
+{{- $value := get $.Values $key -}}
+{{- if ne (int64 $value) (ceil $was | int64) -}}
+{{- $found = append $found (printf "%s: %v instead of %v" $key $value $was) -}}
+{{- end -}}
 {{- end -}}
 {{- toJson $found -}}
 {{- end -}}

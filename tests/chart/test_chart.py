@@ -197,7 +197,9 @@ class TestEveryRun:
         assert pod(found)["automountServiceAccountToken"] is False
         main = container(found)
         assert main["image"] == IMAGE
-        privileged = name == "strong and suspended" or machine in PRIVILEGED
+        # In the node's network, only such a container has the RDMA devices.
+        on_host = name == "the node's network"
+        privileged = name == "strong and suspended" or machine in PRIVILEGED or on_host
         assert main["securityContext"]["privileged"] is privileged
 
     @pytest.mark.parametrize("machine", [*KINDS, "domain"])
@@ -504,6 +506,8 @@ class TestEdited:
             ("launcher.env.NCCL_DEBUG=null", "launcher.env.NCCL_DEBUG: removed, was INFO"),
             (r"launcher.scripts.env\.sh=:", "launcher.scripts.env.sh: changed"),
             ("pod.hostNetwork=true", "pod: changed"),
+            ("debugHoldSeconds=1800", "debugHoldSeconds: 1800 instead of 0"),
+            ("debugHoldAlways=true", "debugHoldAlways: true instead of false"),
         ],
     )
     def test_values_are_used_and_reported(self, change: str, reported: str, write: Write) -> None:
@@ -568,8 +572,7 @@ class TestRefused:
             ("gpusPerNode=4", Code.HELM_PLAN, "--gpus-per-node"),
             ("deadlineSeconds=10", Code.HELM_PLAN, "--deadline"),
             ("startSeconds=10", Code.HELM_PLAN, "--start-timeout"),
-            ("debugHoldSeconds=10", Code.HELM_PLAN, "--hold"),
-            ("debugHoldAlways=true", Code.HELM_PLAN, "--hold"),
+            ("site.flexStart=true", Code.HELM_PLAN, "kubernetes.flexStart"),
             (r"pod.resources.limits.nvidia\.com/gpu=4", Code.HELM_PLAN, "--gpus-per-node"),
             (r"launcher.scripts.steps/new\.sh=x", Code.HELM_SCRIPTS, "steps/new.sh"),
             (r"launcher.scripts.env\.sh=", Code.HELM_SCRIPTS, "env.sh"),

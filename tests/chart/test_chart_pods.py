@@ -397,6 +397,8 @@ class TestVolumes:
         )
         found = objects(major, write(site=site))
         assert notes_of(found)["gke-gcsfuse/volumes"] == "true"
+        assert notes_of(found)["gke-gcsfuse/memory-limit"] == "0"
+        assert environment(found)["ACCEPT_BUCKET"] == "gs://my.bucket_1/here"
         attributes = volumes(found)["accept-results"]["csi"]["volumeAttributes"]
         own = {"hostNetworkPodKSA": "true"} if host else {}
         assert attributes == {"bucketName": "my.bucket_1", **own}
@@ -504,6 +506,7 @@ class TestLifetime:
         assert "debugHoldSeconds: 0" in first
         found = objects(major, second)
         assert environment(found)["ACCEPT_LIFE_SECONDS"] == str(3600 + 3600)
+        assert environment(found)["ACCEPT_DEBUG_HOLD"] == "3600"
 
 
 class TestDevices:

@@ -231,9 +231,14 @@ def _pod_resources(machine: MachinePods, site: Kubernetes, gpus: int | None) -> 
 
 
 def _security_context(machine: PodSettings, site: Kubernetes) -> Plain:
-    """Return the security context: not privileged unless the machine or the site sets it."""
+    """Return the security context: not privileged unless the machine or the site sets it.
+
+    In the node's own network, no Network objects or claims give RDMA devices to pods; only a
+    privileged one has them. https://github.com/AI-Hypercomputer/gpu-recipes sets both, too.
+    """
     merged = _merged(machine.security_context, site.security_context)
-    context = {"privileged": False, **merged}
+    loses_nics = bool(site.host_network and (machine.networks or machine.resource_claims))
+    context = {"privileged": loses_nics, **merged}
     capabilities = context.get("capabilities")
     added = capabilities.get("add") if isinstance(capabilities, dict) else None
     # Kubernetes refuses `allowPrivilegeEscalation: false` for a container with these rights.

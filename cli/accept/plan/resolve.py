@@ -64,6 +64,8 @@ _DEADLINE_FACTOR = 1.5
 #: Longest wait for hosts, in seconds, by back end, and with an image, which hosts may first pull.
 _START_SECONDS = {"local": 60.0, "ssh": 60.0, "slurm": 120.0, "kubernetes": 900.0}
 _START_SECONDS_IMAGE = 900.0
+#: The same if a cluster creates nodes for the run: capacity may take hours.
+_CAPACITY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,6 +402,7 @@ def resolve(options: Options) -> Resolved:
     deadline, deadline_notes = _deadline(options, settings, suite.value, steps)
     planned = machine.value.planned(profile)
     of_steps = tuple(dict.fromkeys(step.profile for step in steps if step.profile))
+    waits_for_capacity = settings.kubernetes.flex_start or settings.kubernetes.autoscaling
     plan = Plan(
         schema=1,
         version="",
@@ -431,6 +434,7 @@ def resolve(options: Options) -> Resolved:
         start_seconds=(
             options.start_timeout
             or settings.start_timeout
+            or (_CAPACITY_SECONDS if backend == "kubernetes" and waits_for_capacity else 0.0)
             or (_START_SECONDS_IMAGE if settings.container.image else _START_SECONDS[backend])
         ),
         deadline_seconds=deadline,

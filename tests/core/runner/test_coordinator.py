@@ -270,10 +270,12 @@ def test_edited_values_are_in_log_plan_and_verdict(
 ) -> None:
     folder = node(tmp_path, {"h0": 8}, monkeypatch)
     before = json.loads((folder / evidence.PLAN).read_text())
-    launched(folder, edited=["launcher.env.NCCL_X: added, is 7"])
+    edits = ["launcher.env.NCCL_X: added, is 7"]
+    launched(folder, edited=edits, holdSeconds=0.2, holdAlways=True)
     verdict = coordinated(folder)
     assert "EDITED after rendering: launcher.env.NCCL_X: added, is 7" in capsys.readouterr().out
     plan = evidence.read_plan(folder / "evidence")
+    assert (plan.hold_seconds, plan.hold_always) == (0.2, True)
     assert verdict["edited"] == list(plan.edited) == ["launcher.env.NCCL_X: added, is 7"]
     assert verdict["run"] == plan.hash != before["hash"]
     assert "edited" in verdict["headline"]

@@ -107,6 +107,9 @@ class Launch:
     starts: int = MAX_CONCURRENT
     #: What a user changed in the Helm values after they were rendered, one text each.
     edited: tuple[str, ...] = ()
+    #: The hold in the Helm values, which a user may change; None: that of the plan.
+    hold_seconds: float | None = None
+    hold_always: bool | None = None
 
     @property
     def is_separate(self) -> bool:
@@ -127,7 +130,7 @@ class _Aborted(Exception):
 async def coordinate(folder: Path) -> int:
     """Run the plan in `folder` to its end and return the exit status."""
     launch = read(Launch, json.loads((folder / evidence.HOSTS).read_text(encoding="utf-8")))
-    plan = _plan_with_edits(folder / evidence.PLAN, launch.edited)
+    plan = _plan_with_edits(folder / evidence.PLAN, launch)
     seconds = launch.start_seconds + plan.deadline_seconds
     state = Run(
         folder=folder,
@@ -213,11 +216,16 @@ async def _cancel_reason(state: Run, job: str) -> str:
     return PREEMPTED if _PREEMPTED.search(shown) else CANCELLED
 
 
-def _plan_with_edits(path: Path, edited: tuple[str, ...]) -> Plan:
+def _plan_with_edits(path: Path, launch: Launch) -> Plan:
     """Return the plan, with the edits if a user changed what it runs: that is another run."""
     plan = read(Plan, json.loads(path.read_text(encoding="utf-8")))
-    if edited:
-        plan = replace(plan, edited=edited)
+    if launch.edited:
+        plan = replace(
+            plan,
+            edited=launch.edited,
+            hold_seconds=plan.hold_seconds if launch.hold_seconds is None else launch.hold_seconds,
+            hold_always=plan.hold_always if launch.hold_always is None else launch.hold_always,
+        )
         plan = replace(plan, hash=evidence.plan_hash(dump(plan)))
         evidence.write(path, to_json(plan) + "\n")
     return plan
