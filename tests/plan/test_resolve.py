@@ -447,10 +447,13 @@ class TestSizes:
         assert all(1 << 30 in planned_sizes(s) for s in steps)
 
 
-def test_standard_fits_into_twelve_minutes_on_64_nodes() -> None:
-    found = planned(run("a4-highgpu-8g", suite="standard", nodes=64))
+@pytest.mark.parametrize(
+    "machine", ["a3-ultragpu-8g", "a4-highgpu-8g", "b200-8", "gb200-4x", "h100-8"]
+)
+def test_standard_fits_into_twelve_minutes_on_64_nodes(machine: str) -> None:
+    found = planned(run(machine, suite="standard", nodes=64))
     assert found.seconds <= 12 * 60
-    assert found.seconds_at_most <= 18 * 60
+    assert found.seconds_at_most <= 21 * 60
 
 
 def names(found: Plan) -> list[str]:

@@ -266,10 +266,13 @@ def _required_busbw(
     nodes: int,
     of_rails: bool,
 ) -> float | None:
-    """Return the bus bandwidth that a healthy machine reaches at least; None: it is unknown."""
+    """Return the bus bandwidth that a healthy machine reaches at least; None: it is unknown.
+
+    If a bound states what good settings reach, it is that.
+    """
     largest = str(params.get("max", ""))
     required = [
-        bound.lower
+        bound.lower if bound.expected is None else bound.expected
         for bound in bounds(machine, profile, gpus)
         if bound.check in (check.name, check.runs.replace("_", "-"))
         and bound.metric == BUSBW.name
