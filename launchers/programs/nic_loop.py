@@ -14,12 +14,14 @@ and shared memory off, NCCL sends through the network even inside a host, and NC
 port (src/graph/paths.cc of NCCL).
 
 Lines of a tool are printed after `nic-loop PORT LOOP| `. Facts: `nic-loop`, each try, with the exit
-status, null if it took too long; `left-out`, what could not be tried. Exit status: 0.
+status, null if it took too long, and after a failure the error with which the NIC cannot be opened;
+`left-out`, what could not be tried. Exit status: 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import functools
 import itertools
 import os
@@ -44,6 +46,7 @@ from near_cpus import SYS, near, on
 from rank_io import read
 
 CHECK = "nic-loop"
+DEV = Path(os.environ.get("ACCEPT_DEV", "/dev"))
 GPU, HOST, NCCL = "ib-write-gpu", "ib-write-host", "nccl"
 #: Bytes of each write, as in Azure's check, and of each gathering.
 MESSAGE, GATHERED = 8 << 20, "256M"
@@ -178,6 +181,25 @@ def _write(tool: str, port: Port, options: Sequence[str]) -> Tried:
     return Tried(port, GPU if options else HOST, status, lines)
 
 
+def error_of(port: Port, root: Path = SYS, dev: Path = DEV) -> str:
+    """Return the name of the error with which a NIC cannot be opened, or ""."""
+    folder = root / "class/infiniband" / port.device / "device/infiniband_verbs"
+    names = [path.name for path in folder.glob("uverbs*")]
+    try:
+        for name in names:
+            os.close(os.open(dev / "infiniband" / name, os.O_RDWR | os.O_NONBLOCK))
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, "EIO")
+    return "" if names else "ENOENT"
+
+
+def inactive(root: Path = SYS) -> str:
+    """Return the RDMA ports of this host, of which none is active, and their states; or ""."""
+    found = sorted((root / "class/infiniband").glob("*/ports/*"))
+    states = [f"{p.parts[-3]}:{p.name} {read(p / 'state').strip() or 'unknown'}" for p in found]
+    return f"none of {len(found)} RDMA ports is active: {', '.join(states[:4])}" if found else ""
+
+
 def free_port() -> int:
     """Return a port that nothing listens on, below those that the kernel assigns."""
     for port in random.sample(range(20000, 32768), 1000):
@@ -260,6 +282,7 @@ def at_once(most: int, work: Callable[[Port], Tried], wanted: Sequence[Port]) ->
         gpus = [gpu.number for gpu in one.port.gpus[: {GPU: 1, NCCL: 2}.get(one.loop, 0)]]
         value: dict[str, object] = {"nic": one.port.name, "loop": one.loop, "exit": one.exit}
         value |= {"gpus": gpus, "near": one.port.near, "gbps": one.port.rate}
+        value |= {"device": error_of(one.port)} if one.exit != 0 else {}
         rank_io.fact("nic-loop", value, check=CHECK, host=rank_io.host_name())
     return tried
 
@@ -303,7 +326,10 @@ def main() -> None:
         gpus = [Gpu(g["index"], g["uuid"], g["pci"]) for g in usable]
         reasons = measure(ports(options.nics, gpus), options.nccl_tests.split(":"))
     else:
-        reasons = {"nics": "no active RDMA port in /sys/class/infiniband"}
+        down = inactive()
+        reasons = (
+            {"ports-down": down} if down else {"nics": "no RDMA port in /sys/class/infiniband"}
+        )
     if reasons:
         rank_io.fact("left-out", reasons, check=CHECK, host=rank_io.host_name())
 

@@ -19,28 +19,42 @@ from accept.config.machine import Machine
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.model import Reference, State, Step
+from accept.core.model import Fact, Reference, State, Step
 from accept.plan.resolve import Options, resolve
 
 NICS = 8
-STEP: Step = verdicts.step("nic-loop", "each", params={})
+#: Optional, as in the suites.
+STEP: Step = verdicts.step("nic-loop", "each", params={}, optional=True)
+COLLECTIVE: Step = verdicts.step()
 #: The loop of a NIC -> Gbit/s or a recorded failure.
 Loops = Mapping[str, float | str]
 
 
-def log(host: str, nics: Mapping[str, Loops], *, near: bool = True, gbps: float = 400) -> str:
-    """Return the log of a host, as the program prints it."""
+def log(
+    host: str,
+    nics: Mapping[str, Loops],
+    *,
+    near: bool = True,
+    device: str = "",
+    left_out: str = "nics",
+) -> str:
+    """Return the log of a host, as the program prints it.
+
+    `device`: the error with which NICs cannot be opened; `left_out`: why a host without any has no
+    loop.
+    """
     lines = []
     for nic, loops in nics.items():
         for loop, rate in loops.items():
             failed = isinstance(rate, str)
             text = by_nccl(nic, rate) if loop == "nccl" else written(nic, rate)
             lines += [f"nic-loop {nic} {loop}| {line}" for line in text.splitlines()]
-            value = {"nic": nic, "loop": loop, "exit": int(failed), "near": near, "gbps": gbps}
+            value = {"nic": nic, "loop": loop, "exit": int(failed), "near": near, "gbps": 400}
+            value |= {"device": device} if failed else {}
             fact = {"fact": "nic-loop", "value": value, "check": "nic-loop", "host": host}
             lines.append(f"ACCEPT {json.dumps(fact)}")
     if not nics:
-        fact = {"fact": "left-out", "value": {"nics": "no active RDMA port"}, "check": "nic-loop"}
+        fact = {"fact": "left-out", "value": {left_out: "no active port"}, "check": "nic-loop"}
         lines.append(f"ACCEPT {json.dumps(fact)}")
     return "\n".join(lines)
 
@@ -66,8 +80,8 @@ def machine_of(name: str) -> tuple[Machine, tuple[Reference, ...]]:
     return machine, bounds(machine)
 
 
-def judged(logs: Mapping[str, str], machine: str = "h100-8") -> Judged:
-    """Judge the logs of hosts."""
+def judged(logs: Mapping[str, str], machine: str = "h100-8", network: str = "") -> Judged:
+    """Judge the logs of hosts; `network` carried the data of a collective between them."""
     loaded, references = machine_of(machine)
     records = []
     for number, (host, text) in enumerate(logs.items()):
@@ -89,6 +103,15 @@ def judged(logs: Mapping[str, str], machine: str = "h100-8") -> Judged:
         steps=(STEP,),
         records=tuple(records),
         hosts=tuple(logs),
+        step_records={
+            COLLECTIVE.id: [
+                verdicts.record(
+                    COLLECTIVE,
+                    tuple(logs),
+                    facts=(Fact(name="nccl-networks", value={network: list(logs)}),),
+                )
+            ]
+        },
     )
     return REGISTRY["nic-loop"].judge(evidence)
 
@@ -100,6 +123,7 @@ def cluster(
     change: Callable[[str, str], Loops | None] = lambda _host, _nic: None,
     *,
     near: bool = True,
+    device: str = "",
 ) -> dict[str, str]:
     """Return the logs of hosts with 2 % of noise; `change` replaces the loops of a NIC."""
     draw = random.Random(seed)
@@ -107,7 +131,7 @@ def cluster(
     for host in verdicts.hosts(hosts):
         nics = {f"mlx5_{n}": {loop: 385 * draw.gauss(1, 0.02)} for n in range(NICS)}
         changed = {nic: change(host, nic) or loops for nic, loops in nics.items()}
-        logs[host] = log(host, changed, near=near)
+        logs[host] = log(host, changed, near=near, device=device)
     return logs
 
 
@@ -176,7 +200,7 @@ def test_healthy_nics_accuse_nobody(seed: int, loop: str) -> None:
     assert (found.verdict.state, found.suspects) == (State.PASS, ())
 
 
-@given(seeds, loops, st.floats(5, 190))
+@given(seeds, loops, st.floats(5, 150))
 def test_a_nic_that_is_slow_by_itself_is_named(seed: int, loop: str, rate: float) -> None:
     logs = cluster(
         seed, loop, change=lambda h, n: {loop: rate} if (h, n) == ("h1", "mlx5_3") else None
@@ -302,6 +326,65 @@ def test_a_loop_that_fails_everywhere_is_not_tested_with_the_words_of_the_tool()
     found = judged(cluster(1, change=lambda _host, _nic: {"ib-write-gpu": "no-mr"}))
     assert (found.verdict.state, found.suspects) == (State.NOT_TESTED, ())
     assert "Couldn't allocate MR with error=14" in found.verdict.findings[0].message
+
+
+#: What shows that a NIC or its port failed, and the error with which it cannot be opened.
+BROKEN = [("no-data", ""), ("port-down", ""), ("no-mr", "EIO"), ("no-mr", "ENODEV")]
+#: What shows that the host, its container or the tool does not allow the loop.
+NOT_POSSIBLE = [("no-mr", ""), ("no-data", "EACCES"), ("port-down", "ENOENT"), ("no-mr", "EPERM")]
+
+
+def everywhere(output: str, device: str, hosts: int) -> dict[str, str]:
+    """Return the logs of hosts whose loops all fail."""
+    ways = {"ib-write-gpu": "no-mr", "ib-write-host": output}
+    return cluster(1, hosts=hosts, change=lambda _host, _nic: ways, device=device)
+
+
+@pytest.mark.parametrize("hosts", [1, 4])
+@pytest.mark.parametrize(("output", "device"), BROKEN)
+def test_broken_nics_are_not_excused_if_no_loop_works_at_all(
+    output: str, device: str, hosts: int
+) -> None:
+    found = judged(everywhere(output, device, hosts), network="Socket")
+    assert (found.verdict.state, found.suspects) == (State.INCONCLUSIVE, ())
+    assert not found.verdict.optional
+    causes = {finding.cause for finding in found.verdict.findings}
+    assert causes == {Cause.NIC_LOOP_FAILED}
+
+
+@pytest.mark.parametrize("hosts", [1, 4])
+@pytest.mark.parametrize(("output", "device"), NOT_POSSIBLE)
+def test_a_loop_that_is_not_possible_anywhere_is_not_tested(
+    output: str, device: str, hosts: int
+) -> None:
+    found = judged(everywhere(output, device, hosts))
+    assert (found.verdict.state, found.suspects) == (State.NOT_TESTED, ())
+    assert found.verdict.optional
+
+
+def test_nics_that_carry_data_between_hosts_are_not_broken() -> None:
+    # A virtual machine may not allow data from a NIC to itself.
+    found = judged(everywhere("no-data", "", 4), network="IB")
+    assert (found.verdict.state, found.suspects) == (State.NOT_TESTED, ())
+    assert found.verdict.optional
+
+
+def test_a_loop_that_never_ends_is_not_excused() -> None:
+    logs = everywhere("no-mr", "", 1)
+    hung = {host: re.sub(r'("ib-write-host", "exit": )1', r"\1null", t) for host, t in logs.items()}
+    assert judged(hung).verdict.state is State.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("machine", ["h100-8", "gpu"])
+@pytest.mark.parametrize("others", [{}, cluster(1)])
+def test_a_host_whose_ports_are_all_down_is_not_excused_if_they_should_work(
+    machine: str, others: dict[str, str]
+) -> None:
+    found = judged({**others, "h1": log("h1", {}, left_out="ports-down")}, machine)
+    expected = machine == "h100-8" or bool(others)
+    assert found.verdict.state is (State.INCONCLUSIVE if expected else State.NOT_TESTED)
+    assert found.verdict.optional is not expected
+    assert found.suspects == ()
 
 
 def test_loops_of_distant_gpus_by_nccl_are_not_judged() -> None:

@@ -143,3 +143,35 @@ def test_without_a_tool_nothing_is_tried_and_the_reason_is_reported(tmp_path: Pa
     facts = run(tmp_path, {"PATH": "/usr/bin:/bin"})
     assert tried(facts) == []
     assert set(facts[-1]["value"]) == {"ib-write", "nccl"}
+
+
+def test_the_error_with_which_a_nic_cannot_be_opened_is_reported(tmp_path: Path) -> None:
+    perftest.host(tmp_path / "root", 1)
+    (port,) = nic_loop.ports(listed(1), gpus(1), tmp_path / "root/sys")
+
+    def error() -> str:
+        return nic_loop.error_of(port, tmp_path / "root/sys", tmp_path / "dev")
+
+    assert error() == "ENOENT"
+    verbs = tmp_path / "root/sys/class/infiniband/mlx5_0/device/infiniband_verbs/uverbs3"
+    verbs.mkdir(parents=True)
+    assert error() == "ENOENT"
+    (tmp_path / "dev/infiniband").mkdir(parents=True)
+    (tmp_path / "dev/infiniband/uverbs3").write_text("")
+    assert error() == ""
+    (tmp_path / "dev/infiniband/uverbs3").unlink()
+    (tmp_path / "dev/infiniband/uverbs3").mkdir()
+    assert error() == "EISDIR"
+
+
+def test_a_host_whose_ports_are_all_down_reports_their_states(tmp_path: Path) -> None:
+    assert nic_loop.inactive(tmp_path / "root/sys") == ""
+    perftest.host(tmp_path / "root", 2)
+    for state in (tmp_path / "root/sys/class/infiniband").glob("*/ports/1/state"):
+        state.write_text("1: DOWN\n")
+    env = {**os.environ, "ACCEPT_SYS": str(tmp_path / "root/sys")}
+    command = [sys.executable, str(PROGRAMS / "nic_loop.py"), "--nics="]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    fact = json.loads(ran.stdout.splitlines()[-1][7:])
+    text = "none of 2 RDMA ports is active: mlx5_0:1 1: DOWN, mlx5_1:1 1: DOWN"
+    assert fact["value"] == {"ports-down": text}

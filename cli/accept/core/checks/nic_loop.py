@@ -17,7 +17,7 @@ from accept.core import nccl_tests, record_protocol
 from accept.core.catalog.metrics import BUSBW, WRONG, Better, MetricSpec
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams
-from accept.core.facts import LEFT_OUT, FactKind, integer, mapping, number, text
+from accept.core.facts import LEFT_OUT, NCCL_NETWORKS, FactKind, integer, mapping, number, text
 from accept.core.judge import bounds, completeness
 from accept.core.judge.devices import UNEVEN_NOISE
 from accept.core.judge.evidence import Evidence, Judged
@@ -36,6 +36,8 @@ NAME = "nic-loop"
 GPU_MEMORY, HOST_MEMORY, BY_NCCL = LOOPS = ("ib-write-gpu", "ib-write-host", "nccl")
 #: The first of them as a share of the rate of the port, if a PCI bridge is above NIC and GPU.
 SHARE = "line-share"
+#: What `left-out` calls it if a host has RDMA ports, and none is active.
+PORTS_DOWN = "ports-down"
 #: Metrics that compare all NICs with each other.
 _OF_ALL = (SHARE, HOST_MEMORY)
 _UNITS = {**dict.fromkeys(LOOPS, "GB/s"), SHARE: ""}
@@ -53,6 +55,14 @@ _ONE_NIC = re.compile(rb"NET/\S{1,40} : Using \[0\]([\w.-]{1,64}):[^\[]*(?:\[RO\
 _CHANNEL = b" via NET/"
 #: Faster is damage.
 _MAX_GBYTES = 1e4
+#: Lines of tools that used the NIC: the data did not arrive, or the port was down (perftest and
+#: NCCL). And those after which the NIC could not be opened.
+_NO_DATA = re.compile(
+    r"Completion with error|Failed status \d|Port number \d+ state is|Got completion"
+)
+_NOT_OPENED = re.compile(r"Couldn't get context for the device|Unable to find the Infiniband")
+#: Errors of the driver when it opens the NIC; others come from a container or missing permissions.
+_OF_DEVICE = ("EIO", "ENODEV", "ENXIO")
 #: Lines that explain why a tool failed, and why it measured something else.
 _FAILED = re.compile(r"couldn't|failed|unable|error|WARN|denied|cannot", re.I)
 _OTHER = re.compile("Using")
@@ -89,6 +99,8 @@ class Loop(NamedTuple):
     near: bool
     #: Why it failed; empty if it did not.
     failed: str
+    #: True if the NIC was used, and it or its port failed; else the loop may not be possible there.
+    broken: bool
 
 
 def _loop(value: object) -> Loop | None:
@@ -97,11 +109,12 @@ def _loop(value: object) -> Loop | None:
     if not re.fullmatch(r"[\w.:-]{1,64}", nic, re.ASCII) or loop not in LOOPS:
         return None
     gbps = number(given.get("gbps")) or 0.0
+    near, broken = given.get("near") is True, given.get("broken") is True
     failed = plain(text(given.get("failed")) or "", 200)
-    return Loop(nic, loop, integer(given.get("exit")), gbps, given.get("near") is True, failed)
+    return Loop(nic, loop, integer(given.get("exit")), gbps, near, failed, broken)
 
 
-#: `parse` adds why a loop failed, in the words of its tool.
+#: `parse` adds why a loop failed, in the words of its tool, and whether that shows a broken NIC.
 LOOP = FactKind("nic-loop", _loop)
 
 
@@ -140,8 +153,10 @@ def parse(lines: Iterable[bytes]) -> Parsed:
             Metric(check=NAME, name=name, value=v, unit=_UNITS[name], host=fact.host, nic=loop.nic)
             for name, v in values.items()
         ]
+        given = mapping(fact.value)
         failed = "" if values or wrong else _reason(output, loop.exit)
-        facts.append(replace(fact, value={**mapping(fact.value), "failed": failed}))
+        broken = bool(failed) and _is_broken(loop, output, text(given.get("device")) or "")
+        facts.append(replace(fact, value={**given, "failed": failed, "broken": broken}))
     return Parsed(metrics=tuple(metrics), facts=tuple(facts), problems=tuple(problems))
 
 
@@ -169,6 +184,20 @@ def _nccl(output: Sequence[bytes], nic: str) -> tuple[float | None, bool]:
     return (2 * min(speeds) if used and not wrong and speeds else None), wrong
 
 
+def _is_broken(loop: Loop, output: Sequence[bytes], device: str) -> bool:
+    """Return True if a failed loop shows that the NIC or its port failed.
+
+    `device`: the error with which the NIC could not be opened afterwards; empty if it could. Writes
+    that do not arrive end in an error, and those of a NIC that does not answer may never end.
+    """
+    if device:
+        return device in _OF_DEVICE
+    if loop.exit is None and loop.loop != BY_NCCL:
+        return True
+    texts = [line.decode(errors="replace") for line in output]
+    return any(_NO_DATA.search(one) or _NOT_OPENED.search(one) for one in texts)
+
+
 def _reason(output: Sequence[bytes], status: int | None) -> str:
     """Return why a loop has no value, in the words of its tool."""
     texts = [line.decode(errors="replace").strip() for line in output if not line.startswith(b"#")]
@@ -194,6 +223,8 @@ class Nic(NamedTuple):
     rows: Mapping[str, Row]
     #: Way -> why it failed.
     failed: Mapping[str, str]
+    #: True if one of these failures shows that the NIC or its port failed.
+    broken: bool
 
     def is_compared(self, metric: str) -> bool:
         """Return True if the value depends on the NIC and not on where the GPU is."""
@@ -209,13 +240,22 @@ def _nics(evidence: Evidence) -> list[Nic]:
             if row.nic and row.is_plausible:
                 rows.setdefault(row.nic, {})[row.metric] = row
         failed: dict[str, dict[str, str]] = {}
-        near = set()
+        near, broken = set(), set()
         for _, loop in LOOP.of(execution.record):
             near |= {loop.nic} if loop.near else set()
+            broken |= {loop.nic} if loop.broken else set()
             if loop.failed and loop.loop not in rows.get(loop.nic, ()):
                 failed.setdefault(loop.nic, {})[loop.loop] = loop.failed
         found += [
-            Nic(execution, host, name, name in near, rows.get(name, {}), failed.get(name, {}))
+            Nic(
+                execution,
+                host,
+                name,
+                name in near,
+                rows.get(name, {}),
+                failed.get(name, {}),
+                name in broken,
+            )
             for name in dict.fromkeys([*rows, *failed])
         ]
     return found
@@ -230,8 +270,8 @@ def judge(evidence: Evidence) -> Judged:
     findings += completeness.problem_findings(evidence, more=problems)
     bound_findings = bounds.findings(evidence)
     findings += bound_findings
-    failing = [*_failing(evidence, nics, problems)]
-    findings += [*failing, *_untested(evidence, nics, problems)]
+    failing = [*_failing(evidence, nics, problems), *_untested(evidence, nics, problems)]
+    findings += failing
     peers = f"as fast as peers: {1 - SIGMAS * _noise(evidence):.0%} of the median of the same NIC"
     peers += f", {1 - SIGMAS * UNEVEN_NOISE:.0%} of that of all NICs"
     criteria = [peers if promised else "no speed target"]
@@ -241,7 +281,7 @@ def judge(evidence: Evidence) -> Judged:
         measured="; ".join(_measured(evidence.table)),
         required="; ".join([*criteria, *bounds.sources(bound_findings)]),
     )
-    # What works only on some NICs is not excused.
+    # What works only on some NICs, or shows broken ones, is not excused.
     if any(finding.state is State.INCONCLUSIVE for finding in failing):
         verdict = replace(verdict, optional=False)
     return Judged(verdict, tuple(from_problems(problems, "", len(evidence.hosts))))
@@ -373,30 +413,52 @@ def _untested(
     """Yield a finding on the NICs without any loop, and on hosts without NICs; one each reason."""
     named = {(problem.host, problem.nic) for problem in problems}
     some_work = any(nic.rows for nic in nics)
-    reasons: dict[str, dict[str, str]] = {}
+    used = _hosts_with_traffic(evidence)
+    reasons: dict[tuple[str, State], dict[str, str]] = {}
     for nic in nics:
         if (nic.host, nic.name) in named or any(map(nic.is_compared, _UNITS)):
             continue
         why = "speed not judged: no PCI bridge is visible above the NIC and a GPU"
+        state = State.NOT_TESTED
         if not nic.rows:
             if some_work:
                 continue  # see `_failing`
             why = "; ".join(f"no loop: {loop}: {text}" for loop, text in nic.failed.items())
-        reasons.setdefault(why, {})[f"{nic.host}:{nic.name}"] = nic.host
+            if nic.broken and nic.host in used:
+                why += "; it works between hosts, so this host may not allow loops"
+            elif nic.broken:
+                state = State.INCONCLUSIVE
+                why += "; no loop works anywhere in this run: broken NICs, or loops are not allowed"
+        reasons.setdefault((why, state), {})[f"{nic.host}:{nic.name}"] = nic.host
     seen = {nic.host for nic in nics}
     for record in evidence.records:
         if record.exit == 0 and not seen.intersection(record.hosts):
-            whys = [why for _, left in LEFT_OUT.of(record) for why in left.values()]
-            why = f"no loop: {'; '.join(whys) or 'the program reported no NIC'}"
-            reasons.setdefault(why, {}).update({host: host for host in record.hosts})
-    for why, names in reasons.items():
+            left_out = {name: why for _, left in LEFT_OUT.of(record) for name, why in left.items()}
+            why = f"no loop: {'; '.join(left_out.values()) or 'the program reported no NIC'}"
+            down = PORTS_DOWN in left_out and (some_work or evidence.plan.machine.rdma_devices > 0)
+            state = State.INCONCLUSIVE if down else State.NOT_TESTED
+            reasons.setdefault((why, state), {}).update({host: host for host in record.hosts})
+    for (why, state), names in reasons.items():
         yield Finding(
             check=evidence.check,
             judgement=Judgement.COMPLETENESS,
-            state=State.NOT_TESTED,
+            state=state,
+            cause=Cause.NIC_LOOP_FAILED if state is State.INCONCLUSIVE else None,
             message=f"{completeness.host_list([*names])}: {plain(why, 300)}",
             hosts=tuple(dict.fromkeys(names.values())),
         )
+
+
+def _hosts_with_traffic(evidence: Evidence) -> set[str]:
+    """Return the hosts whose RDMA ports carried the data of a collective to other hosts."""
+    return {
+        host
+        for records in evidence.step_records.values()
+        for record in records
+        if record.exit == 0 and len(record.hosts) > 1
+        if any("IB" in network for _, users in NCCL_NETWORKS.of(record) for network in users)
+        for host in record.hosts
+    }
 
 
 def _measured(table: Table) -> Iterator[str]:
