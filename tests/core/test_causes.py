@@ -13,6 +13,7 @@ import rank_io
 import torch_io
 from accept.core import causes
 from accept.core.causes import Cause
+from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
 from accept.core.judge.summary import state_of
 from accept.core.model import Problem, State
@@ -36,11 +37,19 @@ def test_each_cause_has_a_complete_row_and_section(cause: Cause) -> None:
     assert cause.name in ("UNKNOWN", row.text.upper().replace("-", "_"))
     assert row.meaning
     assert row.action
-    assert "\n" not in row.meaning + row.action
+    assert "\n" not in row.meaning + row.action + "".join(row.action_of_check.values())
     assert not row.meaning.endswith(".")
     section = sections()[cause]
     assert "- Confirm: " in section
     assert "- Provider: " in section
+
+
+def test_each_check_of_single_devices_has_its_own_advice_on_a_low_value() -> None:
+    own = Cause.BELOW_REFERENCE.row.action_of_check
+    assert set(own) <= set(REGISTRY)
+    assert {name for name, check in REGISTRY.items() if check.devices} <= set(own)
+    texts = [*own.values(), Cause.BELOW_REFERENCE.row.action]
+    assert len(set(texts)) == len(texts)
 
 
 @pytest.mark.parametrize("cause", Cause)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from accept.commands.judge import Judged, can_retest, can_write_ticket, judge_path
@@ -14,7 +14,7 @@ from accept.core.judge.attribution import examine
 from accept.core.judge.blame import Attribution, Blamed
 from accept.core.judge.groups import scored
 from accept.core.judge.summary import action, node_lists
-from accept.core.model import Suspect
+from accept.core.model import CheckVerdict, Suspect
 from accept.core.serde import did_you_mean
 from accept.core.text import command_line, count, plain
 from accept.report.console import Table, Terminal
@@ -88,7 +88,7 @@ def do_explain(name: str, node: str, terminal: Terminal) -> int:
     judged = judge_path(name, expect=())
     check_node(judged, node, name)
     explanation = explain(judged, node)
-    terminal.result(explanation, *_text(explanation))
+    terminal.result(explanation, *_text(explanation, judged.verdict.checks))
     steps = []
     if explanation.suspects and can_retest(judged):
         steps.append(command_line("accept", "retest", name, node))
@@ -226,7 +226,7 @@ def _model(judged: Judged, node: str) -> Iterator[ModelFigures]:
                 yield figures(attribution, one)
 
 
-def _text(one: Explanation) -> Iterator[str | Table]:
+def _text(one: Explanation, checks: Sequence[CheckVerdict]) -> Iterator[str | Table]:
     causes = ", ".join(f"{s.name} {s.cause} [{s.strength}]" for s in one.suspects)
     yield plain(f"{one.node}: {one.state}{f' ({causes})' if causes else ''}")
     for title, lines in (("AGAINST", one.evidence_against), ("FOR", one.evidence_for)):
@@ -249,4 +249,4 @@ def _text(one: Explanation) -> Iterator[str | Table]:
                 f"bad for no reason: {figures.background:.1%}"
             )
     for suspect in one.suspects:
-        yield f"\nDO  {action(suspect)}"
+        yield f"\nDO  {action(suspect, checks)}"

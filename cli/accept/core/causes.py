@@ -6,7 +6,8 @@ each: how to confirm it by hand, and what to report to the provider.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from accept.core.text import TextEnum
 
@@ -48,6 +49,8 @@ class Row:
     #: One line each: the meaning, and the next action.
     meaning: str
     action: str
+    #: Check -> its own next action.
+    action_of_check: Mapping[str, str] = field(default_factory=dict)
     owner: Owner
     #: The judgement that a problem of this cause belongs to.
     judgement: Judgement = Judgement.COMPLETENESS
@@ -302,8 +305,26 @@ class Cause(TextEnum):
     BELOW_REFERENCE = Row(
         text="below-reference",
         meaning="a measurement is below what this machine should reach",
-        action="for a GPU or NIC, check its PCIe link, clocks and log; between hosts, check the "
-        "transport and the settings of NCCL, then run `pairs` to find a slow host",
+        action="inside a host, check NVLink (`nvidia-smi nvlink -s`) and the settings of NCCL; "
+        "between hosts, check which network NCCL's log shows, then run `pairs` to find a slow host",
+        action_of_check={
+            "gemm": "compare clocks, power and temperature of the GPUs under load (`nvidia-smi -q "
+            "-d PERFORMANCE,CLOCK,POWER`), remove limits, and repeat with `--only gemm`",
+            "memory": "check the memory clock and remapped rows (`nvidia-smi -q -d "
+            "CLOCK,ROW_REMAPPER`) and, for copies, the PCIe link; reset the GPU, and repeat with "
+            "`--only memory`",
+            "burn": "check fans, heat sinks, power supplies and power limits while it runs "
+            "(`nvidia-smi -q -d PERFORMANCE,TEMPERATURE`); for `all-gather`, NVLink",
+            "nic-loop": "check width and speed of the NIC's PCIe link (`lspci -vv`), ACS, IOMMU "
+            "and nvidia-peermem or dma-buf, and repeat with `--only nic-loop`",
+            "latency": "check the CPU's governor and idle states, the CPUs that ranks are bound to "
+            "and, between hosts, which network NCCL's log shows",
+            "train": "if `gemm` and the collectives of this run are good, look for slow CPUs and "
+            "other programs on the hosts; else repair what they show first",
+            "connectivity": "check the network that MPI uses: its interface, its route and the "
+            "load of the hosts",
+            "script": "read the log of the script, and compare the hosts in it",
+        },
         owner=Owner.USER,
         follows_no_gpu=True,
         slow=True,
@@ -601,7 +622,7 @@ class Cause(TextEnum):
     )
     NIC_LOOP_FAILED = Row(
         text="nic-loop-failed",
-        meaning="data does not pass through the NIC and back, while it does through other NICs",
+        meaning="data does not pass through the NIC and back into memory",
         action="read the step's log; check /dev/infiniband, the limit of locked memory, "
         "nvidia-peermem or dma-buf, then the NIC in the kernel log",
         owner=Owner.NODE,

@@ -95,7 +95,7 @@ def render_repeated(result: Repeated) -> str:
 
 def _advice(verdict: Verdict) -> list[str]:
     """Return the advice that is not shown beside a suspect."""
-    beside = {suspect_advice(suspect) for suspect in verdict.suspects}
+    beside = {suspect_advice(suspect, verdict.checks) for suspect in verdict.suspects}
     return [line for line in verdict.advice if line not in beside]
 
 

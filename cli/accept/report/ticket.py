@@ -221,7 +221,8 @@ class _Writer:
             yield f"- {name}: {suspect.cause.row.meaning}; {show(suspect.why, 1000)}"
             for more in filter(None, (suspect.around, suspect.innocent)):
                 yield f"  {show(more, 1000)}"
-            yield f"- requested action: {action(suspect)} (owner: {suspect.cause.row.owner})"
+            requested = action(suspect, verdict.checks)
+            yield f"- requested action: {requested} (owner: {suspect.cause.row.owner})"
         yield f"- since: {self._since()}"
         yield f"- measured: {_utc(verdict.start)} to {_utc(verdict.end)}"
         took = f", {duration(verdict.end - verdict.start)}" if verdict.end > verdict.start else ""

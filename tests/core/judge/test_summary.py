@@ -30,12 +30,14 @@ from tests.factories.verdicts import (
     table,
 )
 
-from accept.core.causes import Cause
-from accept.core.judge.summary import node_lists
+from accept.core.causes import Cause, Judgement
+from accept.core.judge.summary import action, advice, node_lists
 from accept.core.judge.suspects import merged
 from accept.core.model import (
+    CheckVerdict,
     Executions,
     Fact,
+    Finding,
     Injection,
     Problem,
     Record,
@@ -343,3 +345,46 @@ def test_failed_groups_have_no_efficiency() -> None:
 
 def test_without_a_ladder_nothing_scales() -> None:
     assert judged(plan(ALL, PAIRS), *healthy_records(ALL, PAIRS)).scaling == ()
+
+
+# -- advice ---------------------------------------------------------------------------------------
+
+
+def low(check: str, message: str, *names: str) -> CheckVerdict:
+    finding = Finding(
+        check=check,
+        judgement=Judgement.ABSOLUTE,
+        state=State.FAIL,
+        cause=Cause.BELOW_REFERENCE,
+        message=message,
+        hosts=names,
+    )
+    return CheckVerdict(check=check, state=State.FAIL, findings=(finding,))
+
+
+def test_a_value_below_its_bound_has_the_advice_of_its_check_with_the_figure() -> None:
+    healthy = judged(plan(ALL, PAIRS), *healthy_records(ALL, PAIRS))
+    row = Cause.BELOW_REFERENCE.row
+    checks = tuple(low(c, f"{c} of 5 < 9") for c in ("gemm", "nic-loop", "all-reduce", "alltoall"))
+    verdict = replace(healthy, state=State.FAIL, checks=checks)
+    own = [row.action_of_check[check] for check in ("gemm", "nic-loop")]
+    # Collectives have one advice in common.
+    expected = zip(checks, [*own, row.action], strict=False)
+    assert advice(verdict) == tuple(
+        f"{check.check}: {check.check} of 5 < 9; {text}" for check, text in expected
+    )
+
+
+def test_a_suspect_has_the_advice_of_the_check_that_accuses_it() -> None:
+    gpu = Suspect(
+        kind=SuspectKind.GPU,
+        hosts=("h1",),
+        device="0",
+        cause=Cause.BELOW_REFERENCE,
+        strength=Strength.STRONG,
+        why="5 < 9",
+    )
+    own = Cause.BELOW_REFERENCE.row.action_of_check
+    checks = (low("gemm", "5 < 9", "h0"), low("memory", "5 < 9", "h1"))
+    assert action(gpu, checks) == own["memory"]
+    assert action(gpu, ()) == Cause.BELOW_REFERENCE.row.action

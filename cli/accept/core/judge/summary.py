@@ -30,6 +30,8 @@ _MAX_NAMED, _MAX_ADVICE = 3, 20
 _MAX_LISTED = 8
 #: Maximum number of checks in the list of those that a user left out.
 _MAX_NOT_RUN = 12
+#: Maximum length of a figure in a line of advice.
+_MAX_FIGURE = 160
 #: Causes of a value below its bound, for which a faster NCCL profile is advised.
 _TOO_SLOW = (Cause.BELOW_EXPECTED, Cause.BELOW_REFERENCE)
 #: Advice about wrong data that follows no host.
@@ -290,28 +292,40 @@ def _advice(verdict: Verdict, faster_profile: str) -> Iterator[str]:
         yield f"this was a drill ({faults}): the verdict does not apply to the hosts"
     if verdict.interruption:
         yield f"the run was interrupted ({verdict.interruption}): run it again"
-    yield from map(suspect_advice, verdict.suspects)
+    yield from (suspect_advice(suspect, verdict.checks) for suspect in verdict.suspects)
     yield from _advice_on_findings(verdict, faster_profile)
 
 
-def suspect_advice(suspect: Suspect) -> str:
-    """Return the line of advice about a suspect."""
+def suspect_advice(suspect: Suspect, checks: Iterable[CheckVerdict]) -> str:
+    """Return the line of advice about a suspect of a verdict with these checks."""
     kind = "" if suspect.kind in (SuspectKind.RAIL, SuspectKind.FABRIC) else f"{suspect.kind} "
     meaning = "" if _is_wrong_everywhere(suspect) else f"{suspect.cause.row.meaning}; "
-    return f"{kind}{suspect.name}: {meaning}{action(suspect)}"
+    return f"{kind}{suspect.name}: {meaning}{action(suspect, checks)}"
 
 
-def action(suspect: Suspect) -> str:
-    """Return what to do about a suspect."""
+def action(suspect: Suspect, checks: Iterable[CheckVerdict]) -> str:
+    """Return what to do about a suspect of a verdict with these checks."""
     if _is_wrong_everywhere(suspect):
         return _SOFTWARE
-    of_network = suspect.of_network and suspect.cause.row.relative
-    return (Cause.SLOW_NETWORK if of_network else suspect.cause).row.action
+    if suspect.of_network and suspect.cause.row.relative:
+        return Cause.SLOW_NETWORK.row.action
+    accusing = (
+        check.check
+        for check in checks
+        for finding in check.findings
+        if finding.cause is suspect.cause and not {*suspect.hosts}.isdisjoint(finding.hosts)
+    )
+    return _action(suspect.cause, next(accusing, ""))
+
+
+def _action(cause: Cause, check: str) -> str:
+    return cause.row.action_of_check.get(check, cause.row.action)
 
 
 def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
     """Yield what to do about each cause that accuses no suspect, wrong data first."""
-    advised = {suspect.cause for suspect in verdict.suspects}
+    accused = {suspect.cause for suspect in verdict.suspects}
+    advised: set[tuple[Cause, str]] = set()
     order = {state: index for index, state in enumerate(WORST_FIRST)}
     found = [
         (check, finding)
@@ -323,23 +337,27 @@ def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
     found.sort(key=lambda one: one[1].cause is not Cause.WRONG_DATA)
     for check, finding in found:
         cause = finding.cause
-        if cause is None or cause in advised or (verdict.suspects and cause.row.consequence):
+        if cause is None or cause in accused or (verdict.suspects and cause.row.consequence):
+            continue
+        if (key := (cause, _action(cause, check.check))) in advised:
             continue
         if verdict.state is State.DEGRADED and not cause.row.names_no_node:
             continue  # the suspects explain it
-        advised.add(cause)
+        advised.add(key)
         executions = finding.executions
         everywhere = executions is not None and executions.bad > 1 and not executions.common_hosts
         software = cause is Cause.WRONG_DATA and everywhere
-        text = f"{check.check}: {_SOFTWARE if software else _explained(cause)}"
+        text = f"{check.check}: {_SOFTWARE if software else _explained(finding, cause)}"
         between_nodes = (finding.nodes or 0) > 1
         if faster_profile and between_nodes and cause in _TOO_SLOW:
             text += f"; repeat with `--nccl-profile {faster_profile}`, which this run did not use"
         yield text
 
 
-def _explained(cause: Cause) -> str:
-    return f"{cause.row.meaning}; {cause.row.action}"
+def _explained(finding: Finding, cause: Cause) -> str:
+    """Return the figure that is too low, or the meaning of a cause, and what to do."""
+    meaning = finding.message if cause is Cause.BELOW_REFERENCE else cause.row.meaning
+    return f"{plain(meaning, _MAX_FIGURE)}; {_action(cause, finding.check)}"
 
 
 def not_run(skipped: Iterable[Skipped]) -> str:

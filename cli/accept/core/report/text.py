@@ -173,7 +173,7 @@ class _Screen:
             yield from self._wrapped(f"pairs: {plain(pairs)}", "      ", "      ")
         if suspect.innocent:
             yield from self._wrapped(f"NOT {plain(suspect.innocent)}", "      ", "      ")
-        yield from self._wrapped(f"→ {action(suspect)}", "      ", "        ")
+        yield from self._wrapped(f"→ {action(suspect, self.verdict.checks)}", "      ", "        ")
 
     def _more_suspects(self, suspects: Sequence[Suspect]) -> Iterator[str]:
         names = [f"{plain(s.name, 60)} {s.cause} [{s.strength}]" for s in suspects]
@@ -241,7 +241,7 @@ class _Screen:
             yield from self._wrapped(text, "  ", "    ")
 
     def _do_now(self) -> Iterator[str]:
-        shown = {suspect_advice(s) for s in self.verdict.suspects}
+        shown = {suspect_advice(s, self.verdict.checks) for s in self.verdict.suspects}
         advice = [line for line in self.verdict.advice if line not in shown][:_MOST_ADVICE]
         commands = [*self.place.commands]
         for suspect in self.verdict.suspects[:1]:
