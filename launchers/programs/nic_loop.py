@@ -194,7 +194,7 @@ def error_of(port: Port, root: Path = SYS, dev: Path = DEV) -> str:
 
 
 def inactive(root: Path = SYS) -> str:
-    """Return the RDMA ports of this host, of which none is active, and their states; or ""."""
+    """Return the states of the RDMA ports of this host if none is active; "" if it has none."""
     found = sorted((root / "class/infiniband").glob("*/ports/*"))
     states = [f"{p.parts[-3]}:{p.name} {read(p / 'state').strip() or 'unknown'}" for p in found]
     return f"none of {len(found)} RDMA ports is active: {', '.join(states[:4])}" if found else ""

@@ -39,7 +39,7 @@ from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import INVENTORY, Inventory, inventories_of
-from accept.core.judge import bounds, completeness, consistency
+from accept.core.judge import bounds, completeness, consistency, imex
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of, verdict_of
 from accept.core.judge.suspects import from_problems
@@ -81,11 +81,11 @@ def _problems(
         )
     )
     problems += consistency.nic_problems(inventories, machine)
-    imex = consistency.ImexProblems([], [], [])
+    domains = imex.Problems([], [], [])
     if _spans_hosts(evidence) and len(inventories) > 1:
         problems += consistency.domain_problems(inventories)
-        imex = consistency.imex_problems(inventories)
-        problems += imex.problems
+        domains = imex.problems(inventories)
+        problems += domains.problems
     metrics = (metric for record in evidence.host_answers for metric in record.metrics)
     offsets = [
         metric
@@ -96,11 +96,11 @@ def _problems(
     if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):
         problems += consistency.memlock_problems(inventories)
     differences = list(consistency.differences(inventories))
-    notes = [*imex.notes, *consistency.differences(inventories, noted=True)]
+    notes = [*domains.notes, *consistency.differences(inventories, noted=True)]
     # Hosts of a machine without a speed target need not be equal.
     if machine.speed_promised:
-        return problems + differences, imex.unclear, notes
-    return problems, imex.unclear, differences + notes
+        return problems + differences, domains.unclear, notes
+    return problems, domains.unclear, differences + notes
 
 
 def judge(evidence: Evidence) -> Judged:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from accept.core.causes import Cause, driver_cause
@@ -15,7 +14,7 @@ from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
 from accept.core.judge.robust_stats import median_of
 from accept.core.model import Metric, PlannedMachine, Problem
-from accept.core.text import count, device_label, shortened
+from accept.core.text import count, device_label
 
 #: Numbers of RDMA devices as which a NIC can appear, with as many parts of its rate each. Google
 #: and Oracle set up ConnectX-8 as two, Oracle also as four (values/machines/bm.gpu.gb300.4.yaml).
@@ -23,8 +22,6 @@ _DEVICES_OF_A_NIC = (1, 2, 4)
 #: Unit of memory sizes. They are rounded, because the memory that firmware and kernel reserve
 #: differs a little from boot to boot.
 _MEMORY_STEP = 1 << 30
-#: Words of nvidia-imex-ctl if the service is configured, but does not serve this host.
-_NO_SERVICE = re.compile(r"failed to connect|refused|no answer|timed out|not a node", re.IGNORECASE)
 _DOMAIN = "NVLink between hosts"
 _VBIOS = "GPU VBIOS"
 #: Properties whose differences are only noted: repaired hosts have newer firmware, and the pages
@@ -289,100 +286,6 @@ def domain_problems(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
             )
             text += "cannot be reached over NVLink; check nvidia-imex-ctl -N"
             yield Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host)
-
-
-class ImexProblems(NamedTuple):
-    """Problems that the IMEX services of all hosts show."""
-
-    problems: list[Problem]
-    #: What may be a fault, or not.
-    unclear: list[Problem]
-    notes: list[Problem]
-
-
-def imex_problems(inventories: Mapping[str, Inventory]) -> ImexProblems:
-    """Return the hosts that IMEX lost, services that do not answer, and notes.
-
-    A host is lost if most others of its domain have no connection with it. If no majority names a
-    host, the failed connections are reported without one. A host that waits for lost nodes is not
-    blamed, and neither is a domain that is only DEGRADED: healthy ones report that, too.
-    """
-    views = {host: i.imex for host, i in inventories.items() if i.imex and i.imex.state}
-    by_address = {view.host: host for host, view in views.items()}
-    for view in views.values():
-        for address, name in view.names.items():
-            if name in inventories:
-                by_address.setdefault(address, name)
-    problems, notes = [], []
-    named: set[str] = set()
-    links: dict[tuple[str, ...], str] = {}
-    for address in dict.fromkeys(a for view in views.values() for a in view.lost):
-        host = by_address.get(address)
-        others = {name: v for name, v in views.items() if name != host and address in v.connections}
-        seeing = {name: view for name, view in others.items() if address in view.lost}
-        states = ", ".join(sorted({view.connections[address] for view in seeing.values()}))
-        domain = ", ".join(sorted({view.domain for view in seeing.values() if view.domain}))
-        text = f"IMEX of {len(seeing)} of {count(len(others), 'other host')} is not connected with "
-        text += f"{{}} ({states}; the domain is {domain or 'unknown'})"
-        if host is None:
-            names = {view.names.get(address) or address for view in seeing.values()}
-            text = text.format(f"{', '.join(sorted(names))}, which is not part of the run")
-            notes.append(Problem(cause=Cause.FABRIC_MANAGER, message=text))
-        elif len(seeing) > 1 and 2 * len(seeing) > len(others):
-            named.add(host)
-            text = text.format("it")
-            problems.append(Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host))
-        else:
-            for name in seeing:
-                links.setdefault(tuple(sorted((name, host))), seeing[name].connections[address])
-    for host, view in views.items():
-        waits = view.lost and view.state.startswith("WAITING")
-        if view.state != "READY" and not waits and not any(a in by_address for a in view.lost):
-            named.add(host)
-            text = f"its IMEX service is {view.state} instead of READY; see its log"
-            problems.append(Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host))
-    if pairs := [f"{' - '.join(p)} ({links[p]})" for p in sorted(links) if named.isdisjoint(p)]:
-        text = f"the IMEX services of these hosts are not connected: {shortened(pairs, 4)}"
-        problems.append(Problem(cause=Cause.FABRIC_MANAGER, message=text))
-    unclear = []
-    down = [host for host, view in views.items() if view.domain == "DOWN"]
-    if down and not problems:
-        states = ", ".join(sorted({views[host].state for host in down}))
-        text = f"the IMEX services of {shortened(down, 4)} report that their domain is DOWN, and "
-        text += f"themselves {states}; check nvidia-imex-ctl -N"
-        unclear.append(Problem(cause=Cause.FABRIC_MANAGER, message=text))
-    # A host that others list as a node takes part, whatever its own service reports.
-    listed = {by_address.get(address) for view in views.values() for address in view.connections}
-    silent = _silent_imex(
-        {h: i for h, i in inventories.items() if h not in named}, inventories, listed
-    )
-    return ImexProblems(problems + silent.problems, unclear + silent.unclear, notes + silent.notes)
-
-
-def _silent_imex(
-    asked: Mapping[str, Inventory],
-    inventories: Mapping[str, Inventory],
-    listed: Container[str | None],
-) -> ImexProblems:
-    """Return the `asked` hosts whose IMEX service showed no state; others have `listed` some."""
-    found = ImexProblems([], [], [])
-    for host, inventory in asked.items():
-        if not inventory.domain or inventory.imex is None or inventory.imex.state:
-            continue
-        words = inventory.imex.words
-        text = f"its IMEX service showed no state: {words or 'an unknown answer'}"
-        problem = Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host)
-        same = [i for h, i in inventories.items() if h != host and i.domain == inventory.domain]
-        joined = [i.imex for i in same if i.imex and i.imex.state]
-        connected = [view for view in joined if not view.lost]
-        if not joined and not _NO_SERVICE.search(words):
-            found.notes.append(problem)
-        elif host not in listed and len(connected) > 1 and 2 * len(connected) > len(same):
-            text += f"; {len(connected)} of {count(len(same), 'other host')} are connected "
-            found.problems.append(replace(problem, message=text + "without it"))
-        else:
-            found.unclear.append(problem)
-    return found
 
 
 def clock_problems(offsets: Sequence[Metric], limit: float) -> Iterator[Problem]:
