@@ -259,6 +259,40 @@ def test_losses_that_follow_no_single_port_are_inconclusive(hosts: int, loss: Lo
     assert (named(verdict), health_of(verdict).state) == (set(), State.INCONCLUSIVE)
 
 
+def test_a_port_with_a_single_partner_is_not_named() -> None:
+    verdict = judged(World(verdicts.hosts(8), lossy(sent=0.01)), 1)
+    assert (named(verdict), health_of(verdict).state) == (set(), State.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(3.2e-4, (set(), State.PASS)), (5e-4, (EXPECTED, State.DEGRADED))]
+)
+def test_a_port_must_lose_a_hundred_times_as_much_as_most(
+    share: float, expected: tuple[set[tuple[str, str, str]], State]
+) -> None:
+    bad = lossy(received=share)
+    # Each lost packet of most ports brings 20 out of sequence: 8e-5, below what counts as seen.
+    world = World(verdicts.hosts(8), lambda a, b: max(bad(a, b), 4e-6))
+    verdict = judged(world, 4)
+    assert (named(verdict), verdict.state) == expected
+
+
+@pytest.mark.parametrize(("share", "found"), [(0.008, set()), (0.015, EXPECTED)])
+def test_fewer_than_a_hundred_lost_packets_in_a_step_name_no_port(
+    share: float, found: set[tuple[str, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "PACKETS", 10_000)
+    assert named(judged(World(verdicts.hosts(8), lossy(sent=share)), 4)) == found
+
+
+def test_a_port_that_loses_less_than_twice_as_much_as_another_is_not_named() -> None:
+    def loss(a: _Port, b: _Port) -> float:
+        return max(lossy(sent=0.01)(a, b), lossy(sent=0.006, bad=("h5", PORTS[0]))(a, b))
+
+    verdict = judged(World(verdicts.hosts(8), loss), 7)
+    assert (named(verdict), health_of(verdict).state) == (set(), State.INCONCLUSIVE)
+
+
 def test_losses_in_one_step_only_are_inconclusive() -> None:
     world = World(verdicts.hosts(8), lossy(sent=0.01))
     verdict = judged(world, 4, pause="all")

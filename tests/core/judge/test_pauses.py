@@ -107,10 +107,24 @@ def test_a_pause_that_is_not_far_longer_than_other_delays_is_a_note() -> None:
     executions = pairs(random.Random(1), 8, 0.01, 0.05)
     for _, times in executions[1:]:
         times[0] += 0.08
-    for longer, state in ((0.15, State.PASS), (0.5, State.INCONCLUSIVE)):
+    # The others' delays are 0.08 s, and a pause counts from three times as long.
+    for longer, state in ((0.15, State.PASS), (0.235, State.PASS), (0.27, State.INCONCLUSIVE)):
         executions[0][1][3] = longer
         (found,) = findings(records_of(executions))
         assert found.state is state
+
+
+@pytest.mark.parametrize(("hosts", "named"), [(20, []), (24, [("h5",)])])
+def test_three_pauses_of_one_host_name_it_if_chance_would_in_one_of_a_hundred_runs(
+    hosts: int, named: list[tuple[str, ...]]
+) -> None:
+    names = verdicts.hosts(hosts)
+    rounds = pair_rounds(names, rounds=7, seed=1)
+    executions = [(g.hosts, [0.01] * ITERS) for wave in rounds for g in wave]
+    for _, times in [e for e in executions if "h5" in e[0]][:3]:
+        times[1] += 0.3
+    evidence = replace(evidence_of(records_of(executions)), hosts=names)
+    assert [s.hosts for s in pauses.examine(evidence)[1]] == named
 
 
 def test_two_hosts_that_pause_with_all_partners_are_both_suspects() -> None:
