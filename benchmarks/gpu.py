@@ -200,16 +200,14 @@ def gemm(device: str, seconds: float = _SECONDS) -> dict[str, dict[str, float]]:
     """Return the rates of all calls that multiply matrices of gemm.py's size, by data type."""
     import torch
 
-    from gemm import KINDS, Product, lacking, side
+    from gemm import KINDS, Product, left_out, side
     from windowed_timer import WINDOW_SECONDS, WindowedTimer
 
     size = side(device)
     watch = WindowedTimer(device, 0.0 if device == "cpu" else WINDOW_SECONDS)
     work = 2 * size**3 / 1e3
     found = {}
-    for kind in KINDS:
-        if lacking(torch, device, kind, "", size):
-            continue
+    for kind in (kind for kind in KINDS if kind not in left_out(device, "", size)):
         product = Product(device, kind, size)
         product.fill(1)
         calls = _scaled_products(product) if kind == "fp8" else _products(torch, product)

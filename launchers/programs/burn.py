@@ -88,7 +88,7 @@ class Burn:
         self.calls = watch.calls(self._multiply, WARM_CPU if self.cpu else WARM)
         self.first = exact_gemm.bits(self.torch, product.out).clone()
         self.gathers = self._balanced(watch)
-        with Sampler(bench.device) as sampler:
+        with Sampler(bench.uuid) as sampler:
             self._steps()
             watch.finish()
         compute = [self._seconds(*marks.compute) for marks in self.marks]

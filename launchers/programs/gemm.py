@@ -51,32 +51,33 @@ FP8, TENSOR = (8, 9), (8, 0)
 FP8_STEP, FP8_LEAST = 16, exact_gemm.PERIOD * 16
 
 
-def lacking(torch: Any, device: str, kind: str, wanted: str, size: int) -> str:
-    """Return why a type is not measured on a device, or "". `wanted` is a comma list; "" is all."""
+def lacking(kind: str, wanted: str, size: int, capability: tuple[int, int] | None, fp8: Any) -> str:
+    """Return why a type is not measured on a device, or "". `wanted` is a comma list; "" is all.
+
+    `capability` is that of the GPU, None for a CPU, and `fp8` is the schema of torch's fp8 product.
+    """
     if wanted and kind not in wanted.split(","):
         return "not requested"
-    if device == "cpu":
+    if capability is None:
         asked = kind == "bf16" and wanted
         return "" if kind == "fp32" or asked else "a type for GPUs"
-    having = torch.cuda.get_device_capability(device)
-    if kind == "fp8" and not _multiplies_fp8(torch):
-        return f"torch {torch.__version__} lacks an fp8 product with one result; install 2.5"
+    # Before 2.5, it also returned the largest magnitude: https://github.com/pytorch/pytorch/pull/128683.
+    # The version does not decide, because vendors build torch from commits between two releases.
+    if kind == "fp8" and len(fp8.returns) != 1:
+        return "this torch lacks an fp8 product with one result; install 2.5 or newer"
     if kind == "fp8" and (size % FP8_STEP or exact_gemm.inner(size) % FP8_STEP):
         return f"size {size}: fp8 needs a multiple of {FP8_STEP} of at least {FP8_LEAST}"
     least = {"fp8": FP8, "fp32": (0, 0)}.get(kind, TENSOR)
-    return "" if having >= least else f"compute capability {having[0]}.{having[1]}"
+    return "" if capability >= least else "compute capability {}.{}".format(*capability)
 
 
-def _multiplies_fp8(torch: Any) -> bool:
-    """Return True if torch's fp8 product returns only the result, as it does since 2.5.
+def left_out(device: str, wanted: str, size: int) -> dict[str, str]:
+    """Return the types that are not measured on a device, with the reasons."""
+    import torch
 
-    Before, it also returned the largest magnitude: https://github.com/pytorch/pytorch/pull/128683.
-    The operator's signature is checked and not the version, because vendors build torch from
-    commits between two releases.
-    """
-    if not hasattr(torch, "float8_e4m3fn") or not hasattr(torch, "_scaled_mm"):
-        return False
-    return len(torch.ops.aten._scaled_mm.default._schema.returns) == 1
+    capability = None if device == "cpu" else torch.cuda.get_device_capability(device)
+    fp8 = torch.ops.aten._scaled_mm.default._schema
+    return {kind: why for kind in KINDS if (why := lacking(kind, wanted, size, capability, fp8))}
 
 
 def side(device: str) -> int:
@@ -169,13 +170,11 @@ class Gemm:
         return stage
 
     def _choose(self) -> None:
-        import torch
-
         device = self.bench.device
         self.size = self.size or side(device)
-        why = {kind: lacking(torch, device, kind, self.types, self.size) for kind in KINDS}
-        self.kinds = [kind for kind in KINDS if not why[kind]]
-        self.bench.fact(CHECK, "left-out", {kind: text for kind, text in why.items() if text})
+        why = left_out(device, self.types, self.size)
+        self.kinds = [kind for kind in KINDS if kind not in why]
+        self.bench.fact(CHECK, "left-out", why)
 
     def _prepare(self, kind: str) -> None:
         """Make the operands, warm up, and keep the first product for comparison with the others."""
@@ -200,7 +199,7 @@ class Gemm:
         def compare() -> None:
             counts.append((exact_gemm.bits(torch, product.out) != wanted).sum())
 
-        with Sampler(self.bench.device) as sampler:
+        with Sampler(self.bench.uuid) as sampler:
             taken = self.watch.windows(
                 self._once, self.calls, self.seconds,
                 between=compare, middle=self.bench.injected.strike,

@@ -201,7 +201,7 @@ class Memory:
         """Measure pinned memory to the GPU and back, one direction at a time."""
         torch, device = self.torch, self.bench.device
         torch.cuda.empty_cache()
-        link = Link(device)
+        link = Link(self.bench.uuid)
         there = patterns.pattern(torch, "random", MOVED // WORD, self.seed, device).first
         cpus = near_cpus.near(link.address())
         # Without a list there is one NUMA node, or the GPU's node is unknown.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any
 
@@ -39,22 +38,22 @@ LINK = {
 
 
 class Sampler:
-    """Sample one GPU in a thread, while the context is entered.
+    """Sample the GPU with a UUID in a thread, while the context is entered; "": there is no GPU.
 
     `summary` has the minimum, median and maximum of each value, the GPU's highest clock, and for
     each throttle reason the share of the samples that showed it. If sampling failed, `unread` has
     the reason.
     """
 
-    def __init__(self, device: str) -> None:
-        self.device = device
+    def __init__(self, uuid: str) -> None:
+        self.uuid = uuid
         self.seen: dict[str, list[float]] = {"MHz": [], "W": [], "C": []}
         #: Highest clock of the GPU in MHz.
         self.most: int | None = None
         #: Number of samples of the reasons, and of those that showed each reason.
         self.looks = 0
         self.held: dict[str, int] = {}
-        self.unread = "" if device.startswith("cuda") else "no GPU"
+        self.unread = "" if uuid else "no GPU"
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -84,7 +83,7 @@ class Sampler:
 
     def _watch(self) -> None:
         try:
-            bindings, handle = _open(self.device)
+            bindings, handle = _open(self.uuid)
             while not self._over.wait(EVERY):
                 self._look(bindings, handle)
         except Exception as error:
@@ -131,10 +130,10 @@ class Link:
     or the reason for a failure as `unread`.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, uuid: str) -> None:
         self.seen: dict[str, Any] = {}
         try:
-            self._bindings, self._handle = _open(device)
+            self._bindings, self._handle = _open(uuid)
         except Exception as error:
             self.seen["unread"] = rank_io.one_line(error)
 
@@ -158,16 +157,8 @@ class Link:
             self.seen = {"unread": rank_io.one_line(error)}
 
 
-def _open(device: str) -> tuple[Any, Any]:
-    """Return NVML and its handle of torch's device, by UUID, because the numbers may differ."""
-    import torch
-
+def _open(uuid: str) -> tuple[Any, Any]:
+    """Return NVML and its handle of a GPU; not by number, because torch's and NVML's may differ."""
     bindings = nvml.load()
     bindings.nvmlInit()
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    if uuid is not None:
-        return bindings, bindings.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
-    if os.environ.get("CUDA_VISIBLE_DEVICES"):
-        raise LookupError(f"torch {torch.__version__} does not report the UUIDs of its GPUs")
-    # Without that variable both count the GPUs in bus order; see torch_io.pick_device.
-    return bindings, bindings.nvmlDeviceGetHandleByIndex(int(device.partition(":")[2]))
+    return bindings, bindings.nvmlDeviceGetHandleByUUID(uuid.encode())

@@ -30,8 +30,6 @@ from rank_io import (
     problem,
 )
 
-#: CUDA's message (cudaErrorNoKernelImageForDevice) if a build has no kernels for a GPU.
-_NO_KERNELS = "no kernel image"
 #: Seconds that each rank adds to the timeout, because connecting takes longer with many.
 _SECONDS_PER_RANK = 0.5
 #: Messages of torch and CUDA -> what they mean: cudaErrorInsufficientDriver, 35, and
@@ -42,6 +40,11 @@ REASONS = {
     "driver version is insufficient": "driver-too-old",
     "system not yet initialized": "fabric-manager",
     "Error 802": "fabric-manager",
+    # cudaErrorNoKernelImageForDevice, 209: the build has no kernels for this GPU.
+    "no kernel image": "tool-missing",
+    # Builds for CPUs, and for GPUs of AMD.
+    "not compiled with CUDA": "tool-missing",
+    "No HIP GPUs": "tool-missing",
 }
 #: Longer than the time limit of any step.
 _PATIENCE = datetime.timedelta(days=7)
@@ -117,14 +120,11 @@ def pick_device(me: Identity, wanted: str) -> str:
         # This creates the context and runs a first kernel.
         float(torch.ones(1, device=device))
     except RuntimeError as error:
-        if _NO_KERNELS in str(error):
-            message = f"torch {torch.__version__} was built without kernels for the GPU "
-            message += f"of this host ({torch.cuda.get_device_name(own)}): install a build for it"
-            problem("tool-missing", message, **labels)
-        else:
-            gpu = gpu_number(own, me.local_rank)
-            message = f"GPU {gpu} of {me.host} cannot be used: {one_line(error)}"
-            problem(_unusable_cause(error), message, gpu=gpu, **labels)
+        gpu = gpu_number(own, me.local_rank)
+        message = f"torch {torch.__version__} cannot use GPU {gpu} of {me.host} "
+        message += f"({torch.cuda.get_device_name(own)}): {one_line(error)}"
+        cause = cause_of_start(error)
+        problem(cause, message, **labels, **({} if cause == "tool-missing" else {"gpu": gpu}))
         raise Ended from error
     return device
 
@@ -133,26 +133,33 @@ def _why_unavailable() -> tuple[str, str]:
     """Return the cause, and the reason, why torch cannot use any GPU of this host."""
     import torch
 
-    if torch.version.cuda is None:
-        return "tool-missing", "it was built without CUDA: install a build for CUDA"
     try:
         # This repeats the failed start of CUDA, with an error instead of a warning.
         torch.cuda.init()
         reason = "torch.cuda.is_available() is false, without a reason"
         cause = "gpu-unusable"
     except Exception as error:
-        reason, cause = one_line(error), _unusable_cause(error)
+        reason, cause = one_line(error), cause_of_start(error)
     if cause == "gpu-unusable" and not Path("/dev/nvidia-uvm").exists():
         reason += "; /dev/nvidia-uvm is missing: load the kernel module nvidia-uvm, and start the "
         reason += "container with NVIDIA's runtime"
     return cause, reason
 
 
-def _unusable_cause(error: BaseException) -> str:
-    """Return the cause of a failure to start a GPU."""
+def cause_of_start(error: BaseException) -> str:
+    """Return the cause of a failure to start a GPU; a fault of the software accuses no GPU."""
     text = str(error)
     cause = next((cause for sign, cause in REASONS.items() if sign in text), "")
     return cause or ("out-of-memory" if cause_of(error) == "out-of-memory" else "gpu-unusable")
+
+
+def uuid_of(device: str) -> str:
+    """Return NVML's UUID of torch's device; "" if it is not a GPU."""
+    import torch
+
+    if not device.startswith("cuda"):
+        return ""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 def gpu_number(index: int, otherwise: int) -> str:

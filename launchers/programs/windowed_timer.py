@@ -48,6 +48,8 @@ class Bench:
             gpu = torch_io.gpu_number(int(device.partition(":")[2]), me.local_rank)
             self.labels["gpu"] = gpu
             self.who = f"GPU {gpu} of {me.host}"
+        #: The device's name in NVML; "" if it is not a GPU.
+        self.uuid = torch_io.uuid_of(device)
         self.status = 0 if device else rank_io.EXIT_CRASHED
         self.lost = not device
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import pynvml
 import pytest
 from tests.factories import nvml
 from tests.factories.paths import PROGRAMS
-from tests.launchers.programs.fake_torch import fake_torch
 
 import gpu_inventory
 import sampler
@@ -74,7 +72,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return seen
 
 
-def start_all(folder: Path, monkeypatch: pytest.MonkeyPatch, *faults: str) -> None:
+def start_all(folder: Path, *faults: str) -> None:
     """Run all code of the programs that calls NVML, in this process."""
     scenario = nvml.Scenario(folder / "scenario", "h100", 2)
     scenario.change(
@@ -86,13 +84,11 @@ def start_all(folder: Path, monkeypatch: pytest.MonkeyPatch, *faults: str) -> No
     nvml.host(folder / "root", range(2))
     nvml.read(folder / "root")
     gpu_inventory.by_nvml()
-    for uuid in (None, nvml.uuid(0).removeprefix("GPU-")):
-        monkeypatch.setitem(sys.modules, "torch", fake_torch("2.6.0", uuid=uuid))
-        sampled = sampler.Sampler("cuda:0")
-        sampled._look(*sampler._open("cuda:0"))
-        link = sampler.Link("cuda:0")
-        link.look()
-        link.address()
+    sampled = sampler.Sampler(nvml.uuid(0))
+    sampled._look(*sampler._open(nvml.uuid(0)))
+    link = sampler.Link(nvml.uuid(0))
+    link.look()
+    link.address()
     watched = xid_watch._Watched(pynvml)
     watched.lost()
     watched.restart([])
@@ -122,7 +118,7 @@ def test_every_function_is_called_above_the_stand_in(
 
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", finding)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    start_all(tmp_path, monkeypatch)
-    start_all(tmp_path, monkeypatch, *OLDER)
+    start_all(tmp_path)
+    start_all(tmp_path, *OLDER)
     assert sorted(calls) == FUNCTIONS
     assert missing == set()
