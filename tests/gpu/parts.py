@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,8 @@ _REJECTED = 3
 #: Seconds in which the driver reports an Xid to its watcher.
 _XID_SECONDS = 10.0
 _INTERRUPTED = 5
+#: Error code of a run whose deadline is shorter than its estimate.
+_TOO_SHORT = "E-OPTION-DEADLINE"
 #: Seconds of the shortest run, and from a run's deadline to its end.
 _LEAST_RUN, _ENDING = 60.0, 40.0
 
@@ -308,9 +310,9 @@ def run_faulty(gpus: Gpus, seconds: float) -> str:
 
 def run_standard(gpus: Gpus, seconds: float) -> str:
     """Run the suite standard on one GPU, within the time that is left."""
-    one = ("--gpus-per-node", "1") if gpus.count else ()
-    command = ("run", "--suite", "standard", *one)
-    return _summary(_accept(gpus, *command, seconds=seconds, codes=_GOOD))
+    one = replace(gpus, count=min(1, gpus.count))
+    command = ("run", "--suite", "standard")
+    return _summary(_accept(one, *command, seconds=seconds, codes=_GOOD))
 
 
 def _device_suite(name: str, seconds: int) -> Path:
@@ -333,7 +335,8 @@ def _accept(gpus: Gpus, *arguments: str, seconds: float, codes: tuple[int, ...])
         raise Skipped(f"this Python lacks {', '.join(missing)}: make gpu-kit")
     if seconds < _LEAST_RUN:
         raise Skipped(f"only {seconds:.0f} s are left")
-    machine = () if gpus.count else ("--machine", "cpu")
+    # Without the number, the time of eight GPUs is planned.
+    machine = ("--gpus-per-node", str(gpus.count)) if gpus.count else ("--machine", "cpu")
     # A run is not killed with its command, so it must end before, and is cancelled otherwise.
     deadline = ("--deadline", f"{seconds - _ENDING:.0f}s")
     kept = gpus.out / f"run-{Path(arguments[2]).stem}{'-faulty' * ('--inject' in arguments)}"
@@ -348,6 +351,8 @@ def _accept(gpus: Gpus, *arguments: str, seconds: float, codes: tuple[int, ...])
         verdicts = [json.loads(path.read_bytes()) for path in Path(runs).rglob("verdict.json")]
         for evidence in Path(runs).glob("*/evidence"):
             shutil.make_archive(str(kept), "gztar", evidence.parent, "evidence")
+    if refusal := re.search(rf"\[{_TOO_SHORT}\]: (.*)", ran.text):
+        raise Skipped(f"{refusal[1]}, which is the rest of --limit less {_ENDING:.0f} s")
     if ran.exit == _INTERRUPTED:
         raise Skipped(f"did not end within {seconds - _ENDING:.0f} s")
     if ran.exit not in codes or not verdicts:
