@@ -11,7 +11,7 @@ from accept.core.checks import REGISTRY
 from accept.core.groups import waves
 from accept.core.health_readings import Change, Device, DeviceKind, Log, Reading
 from accept.core.judge import judge
-from accept.core.model import CheckVerdict, Fact, PlannedMachine, Step, Verdict
+from accept.core.model import CheckVerdict, Fact, Plan, PlannedMachine, Record, Step, Verdict
 from accept.core.serde import dump
 
 HEALTH = step("health", "each", number=10, params={})
@@ -34,7 +34,12 @@ def reading(*, gpus: int = 0, **more: Any) -> Reading:
     return Reading(**values | more)
 
 
-def run_of(
+def run_of(*changes: tuple[str, int, Change | dict[str, Any]], **options: Any) -> Verdict:
+    """Return the verdict on a run; the arguments are those of `recorded`."""
+    return judge(*recorded(*changes, **options), checks=REGISTRY, attempt="one")
+
+
+def recorded(
     *changes: tuple[str, int, Change | dict[str, Any]],
     count: int = 4,
     machine: PlannedMachine = CPU,
@@ -43,8 +48,8 @@ def run_of(
     sweeps: tuple[int, ...] = (1, 2, 3),
     later: tuple[Step, ...] = (LATER,),
     seed: int = 1,
-) -> Verdict:
-    """Return the verdict on a run; each change belongs to a host and a sweep.
+) -> tuple[Plan, list[Record]]:
+    """Return the plan and the records of a run; each change belongs to a host and a sweep.
 
     All hosts have the `first` reading, except those in `others`. The steps `later` follow `health`.
     """
@@ -69,8 +74,7 @@ def run_of(
         for number, wave in enumerate(waves(one.groups, names, rounds=one.rounds, seed=seed))
         for index, group in enumerate(wave)
     ]
-    planned = plan(HEALTH, *later, machine=machine, nodes=count)
-    return judge(planned, records, checks=REGISTRY, attempt="one")
+    return plan(HEALTH, *later, machine=machine, nodes=count), records
 
 
 def health_of(verdict: Verdict) -> CheckVerdict:

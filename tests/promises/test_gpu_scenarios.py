@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 from tests.factories import nvml
-from tests.factories.health_runs import run_of
+from tests.factories.health_runs import HEALTH, recorded
 
 from accept.config import load_machine
+from accept.core.checks import REGISTRY
 from accept.core.health_readings import Reading, change
+from accept.core.judge import judge, to_set_aside
 from accept.core.judge.health import WATCHED
 from accept.core.model import PlannedMachine, State, Verdict
 
@@ -38,6 +40,8 @@ LINKED = ("h100", "b200", "gb200", "a100")
 NVLINK5, NVLINK4, FABRIC = ("b200", "gb200"), ("h100", "a100"), ("h100", "b200", "gb200")
 START, LATER = "from the start", "during the run"
 BOTH = (START, LATER)
+#: Causes of hosts that say nothing about others in a collective.
+ASIDE = ("gpu-lost", "gpu-reset-required", "gpu-remap-failed", "gpu-mode", "fabric-manager")
 _CALLED = 1_000_000
 
 
@@ -251,7 +255,7 @@ CASES = (
     Case(
         name="MIG",
         lines=(f"nvmlDeviceGetMigMode {BAD} : 0 1 1",),
-        cause="gpu-settings",
+        cause="gpu-mode",
         chips=LINKED,
     ),
     Case(
@@ -263,13 +267,25 @@ CASES = (
     Case(
         name="exclusive",
         lines=(f"nvmlDeviceGetComputeMode {BAD} : 0 3",),
-        cause="gpu-settings",
+        cause="gpu-mode",
     ),
-    Case(name="prohibited", lines=(f"nvmlDeviceGetComputeMode {BAD} : 0 2",), cause="gpu-settings"),
+    Case(name="prohibited", lines=(f"nvmlDeviceGetComputeMode {BAD} : 0 2",), cause="gpu-mode"),
     Case(
         name="power limit",
         lines=(f"nvmlDeviceGetEnforcedPowerLimit {BAD} : 0 60000",),
         cause="gpu-settings",
+    ),
+    Case(
+        name="power limit of 690 of 700 W",
+        lines=(f"nvmlDeviceGetEnforcedPowerLimit {BAD} : 0 690000",),
+        cause="gpu-settings",
+        chips=("h100",),
+    ),
+    Case(
+        name="application clock of 1965 of 1980 MHz",
+        lines=(f"nvmlDeviceGetApplicationsClock {BAD} 1 : 0 1965",),
+        cause="gpu-settings",
+        chips=("h100",),
     ),
     Case(
         name="application clock",
@@ -469,22 +485,25 @@ def planned(chip: str) -> PlannedMachine:
     return replace(load_machine(MACHINES[chip]).value.planned(), ranks=2)
 
 
-def judged(folder: Path, case: Case, chip: str, when: str) -> Verdict:
-    """Return the verdict on four hosts; `h1` has the fault."""
+def judged(folder: Path, case: Case, chip: str, when: str) -> tuple[Verdict, set[str]]:
+    """Return the verdict on four hosts, and those that are set aside; `h1` has the fault."""
     host = Host(folder, chip)
     healthy = host.read()
     host.scenario.change(*case.lines)
     host.write(*case.log)
     faulty = host.read()
     if when == START:
-        return run_of(machine=planned(chip), first=healthy, others={"h1": faulty})
-    changed = change(healthy, faulty, since=2, watched=WATCHED)
-    return run_of(("h1", 3, changed), machine=planned(chip), first=healthy)
+        plan, records = recorded(machine=planned(chip), first=healthy, others={"h1": faulty})
+    else:
+        changed = change(healthy, faulty, since=2, watched=WATCHED)
+        plan, records = recorded(("h1", 3, changed), machine=planned(chip), first=healthy)
+    aside = to_set_aside(plan, HEALTH, records, checks=REGISTRY)
+    return judge(plan, records, checks=REGISTRY, attempt="one"), {*aside}
 
 
 @pytest.mark.parametrize(("case", "chip", "when"), list(_each()))
 def test_a_scenario_has_its_verdict(tmp_path: Path, case: Case, chip: str, when: str) -> None:
-    verdict = judged(tmp_path, case, chip, when)
+    verdict, aside = judged(tmp_path, case, chip, when)
     (health,) = (check for check in verdict.checks if check.check == "health")
     accused = {(one.kind, one.name, one.cause) for one in verdict.suspects}
     if case.cause is None:
@@ -493,3 +512,5 @@ def test_a_scenario_has_its_verdict(tmp_path: Path, case: Case, chip: str, when:
         name = f"h1:{BAD}" if case.names_gpu else "h1"
         assert accused == {("gpu" if case.names_gpu else "node", name, case.cause)}
         assert health.state in (State.DEGRADED, State.FAIL)
+    if when == START:
+        assert aside == ({"h1"} if case.cause in ASIDE else set())

@@ -511,10 +511,16 @@ class Cause(TextEnum):
     )
     GPU_SETTINGS = Row(
         text="gpu-settings",
-        meaning="a setting of the GPU reduces what it can do: ECC, MIG, compute mode, power limit, "
-        "clocks",
-        action="correct the named setting: `nvidia-smi -e 1`, `-mig 0`, `-c 0`, `-pl WATTS`, "
-        "`-rac`; then reset the GPU",
+        meaning="a setting of the GPU reduces what it can do: ECC, power limit, clocks",
+        action="correct the named setting: `nvidia-smi -e 1`, `-pl WATTS`, `-rac`; then reset the "
+        "GPU",
+        owner=Owner.NODE,
+        judgement=Judgement.CONSISTENCY,
+    )
+    GPU_MODE = Row(
+        text="gpu-mode",
+        meaning="MIG divides the GPU, or its compute mode does not allow several processes",
+        action="turn it off: `nvidia-smi -mig 0` and a reset of the GPU, or `nvidia-smi -c 0`",
         owner=Owner.NODE,
         judgement=Judgement.CONSISTENCY,
         sets_aside=True,

@@ -101,9 +101,9 @@ class TestGpus:
             ({"pcie__width": 8}, "pcie-degraded"),
             ({"ecc": 0}, "gpu-settings"),
             ({"ecc": 0, "ecc__default": -1}, "gpu-settings"),
-            ({"mig": 1}, "gpu-settings"),
-            ({"compute__mode": 2}, "gpu-settings"),
-            ({"compute__mode": 3}, "gpu-settings"),
+            ({"mig": 1}, "gpu-mode"),
+            ({"compute__mode": 2}, "gpu-mode"),
+            ({"compute__mode": 3}, "gpu-mode"),
             ({"power__limit": 600}, "gpu-settings"),
             ({"fabric__state": 1}, "fabric-manager"),
             ({"fabric__state": 2}, "fabric-manager"),
@@ -172,14 +172,14 @@ class TestGpus:
         assert causes(gpu(counters=counters), limits=Params(uncorrected_errors=0)) == {"gpu-ecc"}
         assert causes(gpu(power__limit=500), limits=Params(power_limit_share=0.7)) == set()
         assert causes(gpu(compute__mode=3), limits=Params(exclusive_ok=True)) == set()
-        assert causes(gpu(compute__mode=2), limits=Params(exclusive_ok=True)) == {"gpu-settings"}
+        assert causes(gpu(compute__mode=2), limits=Params(exclusive_ok=True)) == {"gpu-mode"}
 
     def test_gpus_do_not_count_on_a_machine_without(self) -> None:
         assert causes(gpu(ecc=0, remap__failure=1), machine=CPU) == set()
 
     def test_faults_of_one_cause_are_one_problem(self) -> None:
-        (problem,) = found(gpu(ecc=0, mig=1))
-        assert "ECC is off, MIG is on" in problem.message
+        (problem,) = found(gpu(compute__mode=2, mig=1))
+        assert "MIG is on, its compute mode prohibits any process" in problem.message
 
 
 class TestLinks:

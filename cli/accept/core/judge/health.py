@@ -132,8 +132,8 @@ LEVELS = {
     "banks-without-spares": Cause.GPU_REMAP_FAILED,
     "power-limit": Cause.GPU_SETTINGS,
     "sm-clock-application": Cause.GPU_SETTINGS,
-    "compute-mode": Cause.GPU_SETTINGS,
-    "mig": Cause.GPU_SETTINGS,
+    "compute-mode": Cause.GPU_MODE,
+    "mig": Cause.GPU_MODE,
 }
 #: Values of NVML's compute mode (nvml.h, nvmlComputeMode_t), except 0 for any number of processes.
 PROHIBITED, EXCLUSIVE = 2, (1, 3)

@@ -206,12 +206,12 @@ def _wrong_settings(levels: Mapping[str, float], limits: Limits) -> Iterator[_Fa
     if levels.get("ecc") == 0 and levels.get("ecc-default") != 0:
         yield Cause.GPU_SETTINGS, "ECC is off"
     if levels.get("mig"):
-        yield Cause.GPU_SETTINGS, "MIG is on"
+        yield Cause.GPU_MODE, "MIG is on"
     mode = levels.get("compute-mode", 0)
     if mode == PROHIBITED:
-        yield Cause.GPU_SETTINGS, "its compute mode prohibits any process"
+        yield Cause.GPU_MODE, "its compute mode prohibits any process"
     elif mode in EXCLUSIVE and not limits.exclusive_ok:
-        yield Cause.GPU_SETTINGS, "its compute mode allows only one process"
+        yield Cause.GPU_MODE, "its compute mode allows only one process"
     clock, usual = levels.get("sm-clock-application", 0), levels.get("sm-clock-default", 0)
     if 0 < clock < usual:
         yield Cause.GPU_SETTINGS, f"its application clock is {clock:g} MHz, the default {usual:g}"
