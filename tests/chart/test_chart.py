@@ -189,8 +189,8 @@ class TestEveryRun:
             "values": [3, 5, 6, 7],
         }
         given = values_in(file)
-        # An autoscaler may need hours for nodes.
-        start = 86_400 if given["site"]["autoscaling"] else 900
+        # Nodes that exist only for the run may take hours.
+        start = 86_400 if given["site"]["flexStart"] or given["site"]["autoscaling"] else 900
         life = 2 * start + given["deadlineSeconds"] + 600
         more = 660 if environment(found)["ACCEPT_RESULTS"] else 300
         assert spec["activeDeadlineSeconds"] == life + more
