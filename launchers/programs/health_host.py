@@ -98,7 +98,7 @@ _SIGNS = {
 }
 #: Maximum number of events that are reported, the newest ones. Of equal events only the newest is,
 #: so that a flood of one cannot hide another.
-_EVENTS = 64
+EVENTS = 64
 #: A line of `/dev/kmsg`: priority, number, microseconds since the boot; of `dmesg`: seconds. Lines
 #: of `dmesg` that start with blanks continue the message.
 _LINE = re.compile(
@@ -247,7 +247,7 @@ def kernel_log(root: Path) -> tuple[dict[str, Any] | None, list[Gap]]:
                 events.pop(key, None)
                 events[key] = event
                 break
-    return {"first": first or 0.0, "last": last, "events": list(events.values())[-_EVENTS:]}, []
+    return {"first": first or 0.0, "last": last, "events": list(events.values())[-EVENTS:]}, []
 
 
 def _event(at: float, kind: str, found: re.Match[bytes]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 `xid_watch.py FILE` runs until FILE is removed. Each line of FILE is a JSON object: first {"since",
 "gpus"} when the GPUs are watched, or {"error"} if none can be; then {"at", "pci", "code"} for each
 Xid, the same with {"kind": "lost"} and NVML's code for a GPU that the driver has lost, and
-{"error"} for what is not watched. All times are seconds on the monotonic clock. A lock on FILE
-shows that the watcher still runs.
+{"error"} for what is not watched. An Xid that a GPU repeats has at most one line per second. All
+times are seconds on the monotonic clock. A lock on FILE shows that the watcher still runs.
 
 Sources: nvmlEventSetCreate, nvmlDeviceRegisterEvents and nvmlEventSetWait_v2 of the NVML API
 Reference Guide. NVIDIA's device plugin for Kubernetes watches in the same way, also in a container.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import json
+import math
 import os
 import subprocess
 import sys
@@ -24,14 +25,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import nvml
-from health_host import pci_name
+from health_host import EVENTS, pci_name
 
 #: Time in ms after which a watcher without an event checks that its file still exists.
 _WAIT_MS = 5000
 #: Seconds to wait for a new watcher. The reading of the GPUs, which comes first, starts the driver.
 _START_SECONDS = 20.0
-#: Xids that are kept; the rest of the file would only repeat them.
-_MAX_EVENTS = 1024
+#: Seconds between two lines of an Xid that a GPU repeats. A faulty program causes thousands.
+_REPEAT_SECONDS = 1.0
 #: Errors in a row, without a GPU that is lost, after which nothing is watched any more.
 _MAX_FAILURES = 3
 #: Functions that fail on a GPU that the driver has lost.
@@ -87,8 +88,15 @@ def state(
     first, *rest = lines
     if "since" not in first:
         return None, str(first.get("error"))
-    events = [{"kind": "xid", **line} for line in rest if "at" in line]
+    kept: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for event in ({"kind": "xid", **line} for line in rest if "at" in line):
+        key = (event["kind"], event["pci"], event["code"])
+        kept.pop(key, None)
+        kept[key] = event
+    events = list(kept.values())[-EVENTS:]
     blind = [str(line["error"]) for line in rest if "error" in line]
+    if len(kept) > EVENTS:
+        blind.append(f"{len(kept) - EVENTS} events too many")
     if not blind and not is_alive(file):
         blind = ["it ended"]
     watch = {"last": max([first["since"], *(event["at"] for event in events)]), "events": events}
@@ -120,12 +128,20 @@ def _watch(file: Path, opened: BinaryIO) -> None:
         write(error=next(iter(watched.failed), "no GPU"))
         return
     write(since=round(time.monotonic(), 3), gpus=len(watched.handles))
-    kept = failures = 0
+    failures = 0
+    #: (address, Xid) -> times of its last line, and of its last event without one.
+    written: dict[tuple[str, int], float] = {}
+    waiting: dict[tuple[str, int], float] = {}
     while file.exists():
         while watched.failed:
             write(error=watched.failed.pop(0))
+        for key, at in list(waiting.items()):
+            if time.monotonic() - written.get(key, -math.inf) >= _REPEAT_SECONDS:
+                written[key] = waiting.pop(key)
+                write(at=at, pci=key[0], code=key[1])
         try:
-            event = bindings.nvmlEventSetWait_v2(watched.events, _WAIT_MS)
+            wait_ms = int(_REPEAT_SECONDS * 1000) if waiting else _WAIT_MS
+            event = bindings.nvmlEventSetWait_v2(watched.events, wait_ms)
         except bindings.NVMLError_Timeout:
             failures = 0
             continue
@@ -141,10 +157,9 @@ def _watch(file: Path, opened: BinaryIO) -> None:
                 return
             watched.restart(lost)
             continue
-        if event.eventType == bindings.nvmlEventTypeXidCriticalError and kept < _MAX_EVENTS:
-            kept += 1
-            at = round(time.monotonic(), 6)
-            write(at=at, pci=watched.pci(event.device), code=int(event.eventData))
+        if event.eventType == bindings.nvmlEventTypeXidCriticalError:
+            key = (watched.pci(event.device), int(event.eventData))
+            waiting[key] = round(time.monotonic(), 6)
 
 
 class _Gpu(NamedTuple):

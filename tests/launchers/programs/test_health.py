@@ -548,6 +548,16 @@ class TestXidWatcher:
         assert (event["kind"], event["pci"], event["code"]) == ("xid", nvml.address(3), 79)
         assert event["at"] > first["watch"]["last"]
 
+    def test_a_flood_of_one_xid_hides_no_other(
+        self, root: Path, file: Path, h100: nvml.Scenario
+    ) -> None:
+        self.seen(root, file, h100, 0)
+        h100.change(*[nvml.xid(0, 13)] * 1100, nvml.xid(3, 79))
+        found = self.seen(root, file, h100, 2)
+        events = {(one["pci"], one["code"]) for one in found["watch"]["events"]}
+        assert events == {(nvml.address(0), 13), (nvml.address(3), 79)}
+        assert "blind" not in found["watch"]
+
     def test_a_lost_gpu_ends_no_event_and_hides_no_other_gpu(
         self, root: Path, file: Path, h100: nvml.Scenario
     ) -> None:
