@@ -294,6 +294,12 @@ CASES = (
         chips=("h100", "a100", "l4"),
     ),
     Case(
+        name="an unknown default clock",
+        lines=(f"nvmlDeviceGetDefaultApplicationsClock {BAD} 1 : 0 0",),
+        cause=None,
+        chips=("h100", "a100", "l4"),
+    ),
+    Case(
         name="highest clock",
         lines=(f"nvmlDeviceGetMaxClockInfo {BAD} 1 : 0 1200",),
         cause="gpu-settings",

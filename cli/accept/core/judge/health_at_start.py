@@ -239,7 +239,7 @@ def _usual_clocks(readings: Mapping[str, Reading]) -> dict[str, float]:
 def _unusual_clocks(gpu: Device, usual: Mapping[str, float]) -> Iterator[_Fault]:
     for level, text in _CLOCKS.items():
         clock = gpu.levels.get(level)
-        if clock is not None and clock < usual.get(level, 0):
+        if clock is not None and 0 < clock < usual.get(level, 0):
             yield (
                 Cause.GPU_SETTINGS,
                 f"its {text} is {clock:g} MHz, that of others {usual[level]:g}",
