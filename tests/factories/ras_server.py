@@ -53,8 +53,13 @@ def status(
 
 
 @contextmanager
-def server(answer: Callable[[], bytes], port: int = 0) -> Iterator[socketserver.TCPServer]:
-    """Listen on a port; `answer` gives the reply to STATUS on each connection."""
+def server(
+    answer: Callable[[], bytes], port: int = 0, *, json: bool = True
+) -> Iterator[socketserver.TCPServer]:
+    """Listen on a port; `answer` gives the reply to STATUS on each connection.
+
+    Without `json` it refuses another format, as NCCL 2.24 to 2.27 do.
+    """
 
     class Connection(socketserver.StreamRequestHandler):
         def handle(self) -> None:
@@ -63,8 +68,12 @@ def server(answer: Callable[[], bytes], port: int = 0) -> Iterator[socketserver.
                 if words == "status":
                     self.wfile.write(answer())
                     return
-                greets = words.startswith("client protocol ")
-                self.wfile.write(b"SERVER PROTOCOL 2\n" if greets else b"OK\n")
+                if words.startswith("client protocol "):
+                    self.wfile.write(b"SERVER PROTOCOL 2\n")
+                elif json or words.startswith("timeout "):
+                    self.wfile.write(b"OK\n")
+                else:
+                    self.wfile.write(b"ERROR: Unknown command %s" % line)
 
     socketserver.ThreadingTCPServer.allow_reuse_address = True
     with socketserver.ThreadingTCPServer(("127.0.0.1", port), Connection) as listening:

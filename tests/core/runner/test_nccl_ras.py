@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -77,6 +78,54 @@ def test_the_program_prints_two_answers_of_the_execution_and_skips_other_jobs() 
         own.communicate(b"\n")
     assert done.returncode == 0, done.stderr
     assert named({"h0": done.stdout}) == [("h2", 5, Cause.RANK_HUNG)]
+
+
+#: In the form of src/ras/client_support.cc of NCCL 2.24.3.
+TEXT = b"""NCCL version 2.24.3 compiled with CUDA 12.8
+CUDA runtime version 12080, driver version 12080
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      4          2            1          8        8
+
+Errors
+======
+
+DEAD
+  1 job process is considered dead (unreachable via the RAS network)
+  Process 1088 on node 192.0.2.2 managing GPU 0
+
+"""
+
+
+def test_the_text_of_an_nccl_without_json_is_kept_and_names_nobody(tmp_path: Path) -> None:
+    with server(lambda: TEXT, json=False) as listening:
+        done = query(f"localhost:{listening.server_address[1]}")
+    assert done.returncode == 0, done.stderr
+    nccl_ras.keep({"h0": done.stdout}, tmp_path / "0.log")
+    kept = (tmp_path / "0.ras.log").read_text()
+    assert [f"# {line}" for line in TEXT.decode().splitlines()] == kept.splitlines()[1:]
+    assert named({"h0": done.stdout}) == []
+
+
+def test_no_text_is_taken_for_another_host_or_for_a_status() -> None:
+    behind = json.dumps(status({**EQUAL, 5: 39})).encode()
+    text = b"##### h9\n\x1b[2J\n%s\n%s\n" % (behind, behind)
+    with server(lambda: text + b"x" * (1 << 20), json=False) as listening:
+        done = query(f"localhost:{listening.server_address[1]}")
+    assert all(line.startswith("# ") and line.isprintable() for line in done.stdout.splitlines())
+    assert len(done.stdout) < (1 << 20)
+    assert named({"h0": done.stdout}) == []
+
+
+def test_an_nccl_without_json_that_sends_no_text_is_an_end_without_an_error() -> None:
+    with server(lambda: b"", json=False) as listening:
+        done = query(f"localhost:{listening.server_address[1]}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("answer", [b"ERROR: Unknown command\n", b"", b"\xff" * 2000, b"[[]]"])

@@ -38,7 +38,10 @@ class Status:
 
 
 async def ask(state: Run, mark: str, hosts: Sequence[Host]) -> dict[str, str]:
-    """Return the answers of RAS, two lines each, by host; hosts without RAS are left out."""
+    """Return the answers of RAS by host, two lines of JSON each, or a text of NCCL before 2.28.
+
+    Hosts without RAS are left out.
+    """
     folder = shlex.quote(str(state.folder))
     command = (
         f"ACCEPT_DIR={folder}; "
@@ -98,7 +101,7 @@ def statuses(answer: str, total: int) -> Iterator[Status]:
     """Yield the state in each line of a host's answer, of the communicator with all `total` ranks.
 
     If there are several, the one with the most collectives counts. The keys are those of NCCL's
-    src/ras/client_support.cc. Other lines are skipped.
+    src/ras/client_support.cc. Other lines are skipped, such as those of a text.
     """
     for line in answer.splitlines():
         try:
