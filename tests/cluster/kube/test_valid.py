@@ -70,15 +70,20 @@ def test_the_api_server_takes_every_object(
 ) -> None:
     cluster.kubectl("create", "namespace", "team")
     refused = {}
+    # The suite is data inside the ConfigMap. Each start of kubectl first reads all schemas of the
+    # API server, so one takes the objects of many machines.
+    machines = (*MACHINES, "domain")
     try:
-        for machine in (*MACHINES, "domain"):
-            # The suite is data inside the ConfigMap, and one start of kubectl takes many objects.
-            names = [name for name in rendered if name.startswith(f"{machine}, quick,")]
+        for first in range(0, len(machines), 9):
+            some = machines[first : first + 9]
+            starts = tuple(f"{machine}, quick," for machine in some)
+            names = [name for name in rendered if name.startswith(starts)]
+            assert {name.partition(",")[0] for name in names} == {*some}
             text = "\n---\n".join(one for name in names for one in documents(rendered[name]))
             words = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
             done = cluster.kubectl(*words, stdin=text, check=False)
-            if done.returncode or not names:
-                refused[machine] = done.stderr
+            if done.returncode:
+                refused[some] = done.stderr
     finally:
         cluster.kubectl("delete", "namespace", "team", "--wait=true")
     assert refused == {}
