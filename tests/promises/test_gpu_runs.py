@@ -28,20 +28,23 @@ def run(
     suite: str = "quick",
     env: dict[str, str] | None = None,
     before: tuple[str, ...] = (),
+    chip: str = "h100",
+    gpus: int = 8,
+    recording: str = "healthy",
 ) -> Any:
     """Return the verdict of a run; the lines `later` come when its last step starts.
 
-    `before`: a command that starts the run.
+    `before`: a command that starts the run. `recording`: what nvidia-smi prints.
     """
-    scenario = nvml.Scenario(folder / "scenario", "h100", 8)
+    scenario = nvml.Scenario(folder / "scenario", chip, gpus)
     scenario.change(*start)
     if not (folder / "root").exists():
-        nvml.host(folder / "root", range(8))
+        nvml.host(folder / "root", range(gpus))
     variables = {
         **os.environ,
         **(env or {}),
         **scenario.env,
-        **smi.write(folder / "bin", "healthy"),
+        **smi.write(folder / "bin", recording, gpus),
         "ACCEPT_SYS": str(folder / "root/sys"),
         "PYTHONPATH": str(SOURCE),
         "XDG_STATE_HOME": str(folder / "state"),
@@ -106,9 +109,61 @@ def test_a_gpu_that_needs_a_reset_is_named(tmp_path: Path) -> None:
     assert accused(run(tmp_path, start=PENDING)) == {("2", "gpu-reset-required")}
 
 
-# -- NICs ----------------------------------------------------------------------------------------
+# -- Below the driver ----------------------------------------------------------------------------
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts a folder")
+#: GPUs of a host with each kind.
+FAMILIES = {"h100": 8, "b200": 8, "gb200": 4, "a100": 8, "l4": 4}
+
+
+def run_with_driver(folder: Path, chip: str, **options: Any) -> Any:
+    """Return the verdict of a run on a host that has the files of NVIDIA's driver."""
+    nvml.host(folder / "root", range(FAMILIES[chip]))
+    binds = " && ".join(f'mount --bind "$0/{at}" /{at}' for at in ("proc/driver", "sys/bus/pci"))
+    before = ("unshare", "--mount", "sh", "-c", f'{binds} && exec "$@"', str(folder / "root"))
+    return run(folder, chip=chip, gpus=FAMILIES[chip], before=before, **options)
+
+
+@root
+@pytest.mark.parametrize("chip", FAMILIES)
+def test_an_xid_during_the_run_names_its_gpu_alone(tmp_path: Path, chip: str) -> None:
+    verdict = run_with_driver(tmp_path, chip, later=(nvml.xid(3, 79),))
+    assert accused(verdict) == {("3", "gpu-xid")}
+    assert health(verdict) == "fail"
+
+
+def failing(code: int) -> tuple[str, ...]:
+    """Return the lines of a library that cannot start."""
+    return (f"nvmlInit * : {code}", f"nvmlInitWithFlags * : {code}")
+
+
+#: The library is not found, so nvidia-smi is read.
+SMI = failing(12)
+
+
+@root
+@pytest.mark.parametrize(
+    ("chip", "start", "recording", "named"),
+    [
+        ("b200", failing(18), "mismatch", {("", "gpu-missing")}),
+        ("a100", failing(9), "no driver", {("", "gpu-missing")}),
+        ("l4", failing(999), "unknown, no GPU", {("", "gpu-missing")}),
+        ("gb200", ("nvmlDeviceGetCount * : 0 3",), "healthy", {("", "gpu-unusable")}),
+        ("h100", SMI, "lost", {("3", "gpu-lost"), ("", "gpu-missing")}),
+        ("b200", SMI, "reset", {("3", "gpu-reset-required")}),
+        ("a100", SMI, "unknown", {("?", "gpu-lost"), ("", "gpu-missing")}),
+        ("l4", SMI, "unknown cells", {("3", "gpu-lost")}),
+    ],
+)
+def test_gpus_that_the_driver_does_not_give_are_named(
+    tmp_path: Path, chip: str, start: tuple[str, ...], recording: str, named: set[tuple[str, str]]
+) -> None:
+    verdict = run_with_driver(tmp_path, chip, start=start, recording=recording)
+    assert accused(verdict) == named
+
+
+# -- NICs ----------------------------------------------------------------------------------------
+
 LOOPS: dict[str, perftest.Loops] = {
     f"mlx5_{nic}": {"gpu": 390.0 - nic / 10, "host": 380.0} for nic in range(8)
 }
