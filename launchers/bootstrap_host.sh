@@ -40,7 +40,7 @@ elif [ -e container.env ]; then
 fi
 # shellcheck source=gpus.sh
 . ./gpus.sh
-if [ "${3:-}" = gpus ] && [ "$(count_pci_gpus)" = 0 ] && [ -z "$(list_gpus)" ]; then
+if [ "${3:-}" = gpus ] && [ "$(count_pci_gpus)" = 0 ] && [ -z "$(list_all_gpus)" ]; then
     fail gpu-missing "the host shows no NVIDIA GPU"
 fi
 # sshd starts every command with the login shell of the account. A job of Slurm does not need one.

@@ -10,9 +10,15 @@ count_pci_gpus() {
     printf '%s\n' "$gpus"
 }
 
-# list_gpus: prints the lines of `nvidia-smi -L`, one per GPU that this job was given, in the order of its ranks.
+# list_gpus FOLDER: prints the lines of `nvidia-smi -L`, one per GPU that this job was given, in the order of its ranks,
+# and an empty line for one that is missing, so that the ranks after it keep their GPUs. FOLDER contains given_gpus.py,
+# which reads CUDA_VISIBLE_DEVICES. Without a Python all GPUs are printed, and inventory.sh reports that.
 list_gpus() {
-    list_all_gpus | only_given_gpus
+    if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+        list_all_gpus | { "${ACCEPT_PYTHON:-python3}" -IS "$1/given_gpus.py" 2>/dev/null || cat; }
+    else
+        list_all_gpus | awk '{ for (; shown < $2 + 0 && shown < 1024; shown++) print ""; print; shown++ }'
+    fi
 }
 
 # list_all_gpus: prints those of all GPUs. A container without the driver's capability "utility" has no nvidia-smi: then
@@ -33,27 +39,4 @@ list_all_gpus() {
             "$(sed -n 's/^GPU UUID:[[:space:]]*\([A-Za-z0-9-]*\)$/\1/p' "$information")"
         number=$((number + 1))
     done
-}
-
-# only_given_gpus: of the lines of GPUs, prints those that CUDA_VISIBLE_DEVICES lists, as programs/given_gpus.py does, and
-# an empty line for one that is missing, so that the ranks after it keep their GPUs.
-only_given_gpus() {
-    case ${CUDA_VISIBLE_DEVICES:-} in
-        '' | MIG-[!G]* | *,MIG-[!G]*) awk '{ for (number = $2 + 0; shown < number && number < 1024; shown++) print ""; print; shown++ }' ;;
-        *)
-            awk -v listed="$CUDA_VISIBLE_DEVICES" '
-                { number = $2; sub(/:$/, "", number); uuid = $NF; sub(/\)$/, "", uuid)
-                    line[NR] = $0; place[NR] = number; name[NR] = uuid }
-                END { count = split(listed, entries, ",")
-                    for (i = 1; i <= count; i++) {
-                        entry = entries[i]; gsub(/^ +| +$/, "", entry)
-                        if (sub(/^MIG-GPU-/, "GPU-", entry)) sub(/\/.*/, "", entry)
-                        found = ""; fitting = 0
-                        for (n = 1; n <= NR; n++)
-                            if (entry == place[n] || (entry ~ /^GPU-/ && index(name[n], entry) == 1)) {
-                                found = line[n]; fitting++
-                            }
-                        print fitting == 1 ? found : ""
-                    } }' ;;
-    esac
 }

@@ -15,7 +15,8 @@ esac
 quoted() { printf '%s' "$1" | sed "s/'/'\\\\''/g"; }
 {
     printf "PATH='%s'\n" "$(quoted "$PATH")"
-    # The GPUs of the job: without ConstrainDevices, those of other jobs are visible, too.
+    # The GPUs of the job: without ConstrainDevices, those of other jobs are visible, too. A job that requested none
+    # (`gres: none`) tests those that it can open.
     for name in LD_LIBRARY_PATH SLURM_CONF CUDA_VISIBLE_DEVICES; do
         eval "value=\${$name:-}"
         # shellcheck disable=SC2154 # set by the eval

@@ -62,6 +62,16 @@ class Found(NamedTuple):
     cuda: str = ""
     #: Why the driver shows no GPU, or not all; "" if it does.
     words: str = ""
+    #: The list of the job's GPUs, as by `given_gpus.Given.as_fact`.
+    given: dict[str, Any] | None = None
+
+
+class Shares(NamedTuple):
+    """All GPUs, and whether this job was given each; None: unknown."""
+
+    gpus: list[tuple[dict[str, Any], bool | None]]
+    #: The list of the job's GPUs, as by `given_gpus.Given.as_fact`.
+    given: dict[str, Any] | None
 
 
 def gpus(*, of_others: bool = False) -> Found:
@@ -73,7 +83,7 @@ def gpus(*, of_others: bool = False) -> Found:
             listed = json.loads(ran.out)
         if "gpus" in listed:
             fabrics = [(cluster, clique) for cluster, clique in listed["fabrics"]]
-            return Found(listed["gpus"], fabrics, listed["cuda"])
+            return Found(listed["gpus"], fabrics, listed["cuda"], given=listed["given"])
         return _by_smi(listed["words"], of_others=of_others)
     except (subprocess.TimeoutExpired, ValueError) as error:
         words = str(error)
@@ -128,7 +138,8 @@ def unopened(words: str) -> list[dict[str, Any]]:
 def _by_smi(why: str, *, of_others: bool) -> Found:
     rows, words = smi("gpu", list(_COLUMNS))
     found = [_row(row) for row in rows] + [{"processes": []} | gpu for gpu in unopened(words)]
-    found = found if of_others else [gpu for gpu, own in given(found) if own]
+    shares = given(found)
+    found = found if of_others else [gpu for gpu, own in shares.gpus if own]
     apps, _ = smi("compute-apps", ["gpu_uuid", "pid", "process_name"]) if rows else ([], "")
     by_uuid = {gpu["uuid"]: gpu for gpu in found if gpu.get("uuid")}
     for uuid, pid, name in apps:
@@ -137,11 +148,12 @@ def _by_smi(why: str, *, of_others: bool) -> Found:
     fabric, _ = smi("gpu", ["uuid", "fabric.clusterUuid", "fabric.cliqueId"])
     fabrics = [(cluster, clique) for uuid, cluster, clique in fabric if uuid in by_uuid] or None
     cuda = re.search(r"CUDA Version: *(\S+)", commands.run(SECONDS, "nvidia-smi").out)
-    return Found(found, fabrics, cuda[1] if cuda else "", f"{why}; nvidia-smi: {words or 'no GPU'}")
+    words = f"{why}; nvidia-smi: {words or 'no GPU'}"
+    return Found(found, fabrics, cuda[1] if cuda else "", words, shares.given)
 
 
-def given(gpus: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], bool | None]]:
-    """Return all GPUs, by the keys `index` and `uuid`, and whether this job was given each.
+def given(gpus: Sequence[dict[str, Any]]) -> Shares:
+    """Return which of all GPUs this job was given, by the keys `index` and `uuid`.
 
     A GPU without an index has one that no other has. GPUs without a row keep theirs.
     """
@@ -153,7 +165,8 @@ def given(gpus: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], bool | N
         by_index.get(n, {}).get("uuid") for n in range(min(1024, max(by_index, default=-1) + 1))
     ]
     own = given_gpus.given(uuids)
-    return [(gpu, own[n]) for n, gpu in sorted(by_index.items()) if 0 <= n < len(own)]
+    pairs = [(gpu, own[n]) for n, gpu in sorted(by_index.items()) if 0 <= n < len(own)]
+    return Shares(pairs, given_gpus.read(uuids).as_fact(len(uuids)))
 
 
 def _row(row: Sequence[str]) -> dict[str, Any]:
@@ -171,19 +184,19 @@ def _row(row: Sequence[str]) -> dict[str, Any]:
 
 
 def by_nvml(*, of_others: bool = False) -> dict[str, Any]:
-    """Return the keys `gpus`, `fabrics` and `cuda`, or `words` if NVML does not work."""
+    """Return the keys `gpus`, `fabrics`, `cuda` and `given`, or `words` if NVML does not work."""
     try:
         bindings = nvml.load()
     except ImportError:
         return {"words": "no pynvml"}
     try:
         bindings.nvmlInit()
-        given = [gpu.number for gpu in nvml.gpus(bindings) if gpu.given or of_others]
+        all_gpus = nvml.gpus(bindings)
         driver = nvml.text(bindings.nvmlSystemGetDriverVersion())
     except bindings.NVMLError as error:
         return {"words": f"NVML: {error}"}
     listed, fabrics = [], []
-    for index in given:
+    for index in [gpu.number for gpu in all_gpus.gpus if gpu.given or of_others]:
         gpu = _gpu(bindings, index, driver)
         if gpu is not None:
             listed.append(gpu)
@@ -193,7 +206,7 @@ def by_nvml(*, of_others: bool = False) -> dict[str, Any]:
         cuda = f"{version // 1000}.{version % 1000 // 10}"
     except (bindings.NVMLError, TypeError):
         cuda = ""
-    return {"gpus": listed, "fabrics": fabrics, "cuda": cuda}
+    return {"gpus": listed, "fabrics": fabrics, "cuda": cuda, "given": all_gpus.given}
 
 
 def _gpu(bindings: Any, index: int, driver: str) -> dict[str, Any] | None:

@@ -177,7 +177,7 @@ def gpus(root: Path) -> tuple[list[Device], list[Gap], list[str]]:
         return _by_smi("no pynvml") if driver else ([], [], [])
     try:
         bindings.nvmlInit()
-        listed = nvml.gpus(bindings)
+        listed = nvml.gpus(bindings).gpus
     except bindings.NVMLError as error:
         return _by_smi(f"NVML: {error}") if driver else ([], [], [])
     unopened: dict[str, set[str]] = {}
@@ -457,7 +457,7 @@ def _by_smi(why: str) -> tuple[list[Device], list[Gap], list[str]]:
         uuid = None if row["uuid"].startswith("[") else row["uuid"]
         listed.append({"index": int(row["index"]), "uuid": uuid, "device": _row(row)})
     listed += [gpu | {"device": _unopened(gpu)} for gpu in gpu_inventory.unopened(words)]
-    found = [(gpu["device"], own) for gpu, own in gpu_inventory.given(listed)]
+    found = [(gpu["device"], own) for gpu, own in gpu_inventory.given(listed).gpus]
     devices = [device for device, own in found if own]
     if not devices:
         return [], [gap(f"GPUs ({why}; nvidia-smi: {words or 'no GPU'})", "gpus")], []

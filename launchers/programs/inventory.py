@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import commands
-import given_gpus
 import gpu_inventory
 import host_settings
 import imex
@@ -151,7 +150,7 @@ def main() -> None:
         "memoryBytes": int(memory.group(1)) * 1024 if memory else None,
         "gpus": found.gpus,
         "driverWords": found.words,
-        "gpusGiven": None if (given := given_gpus.entries()) is None else len(given),
+        "given": found.given,
         **gpu_inventory.domain(found.fabrics),
         "pciNvidia": pci_gpus(),
         "imexChannels": imex_channels(Path("/dev")),

@@ -9,7 +9,11 @@ export ACCEPT_HOST
 memory=$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)
 # shellcheck source=/dev/null
 . "$here/../gpus.sh"
-gpus=$(list_gpus |
+if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+    printf 'ACCEPT {"problem":"tool-missing","check":"inventory","message":"%s"}\n' \
+        "CUDA_VISIBLE_DEVICES is set on $ACCEPT_HOST, and only Python 3.10 or newer reads it, so all GPUs count"
+fi
+gpus=$(list_all_gpus |
     sed -n 's/^GPU \([0-9]*\): \([^"]*\) (UUID: \([^)"]*\))$/{"index":\1,"uuid":"\3","name":"\2","processes":[]}/p' | paste -sd, -)
 memlock=$(sed -n 's/^Max locked memory *\([^ ]*\).*/\1/p' /proc/self/limits)
 [ "$memlock" = unlimited ] || memlock=$((memlock / 1024))

@@ -47,7 +47,15 @@ class Listed(NamedTuple):
     given: bool | None
 
 
-def gpus(bindings: Any) -> list[Listed]:
+class Gpus(NamedTuple):
+    """The GPUs of NVML's list."""
+
+    gpus: list[Listed]
+    #: Those that the job was given, and None without a list; see `given_gpus.Given.as_fact`.
+    given: dict[str, Any] | None
+
+
+def gpus(bindings: Any) -> Gpus:
     """Return all GPUs of NVML's list."""
     found = []
     for index in range(bindings.nvmlDeviceGetCount()):
@@ -58,13 +66,15 @@ def gpus(bindings: Any) -> list[Listed]:
         except bindings.NVMLError as failed:
             error = failed if handle is None else None
         found.append(Listed(index, handle, error, own, given=True))
-    if given_gpus.entries() is None:
-        return found
+    if not given_gpus.is_listed():
+        return Gpus(found, None)
     # CUDA numbers only those that it may open.
     open_ = [gpu for gpu in found if gpu.error is None or fault(gpu.error) is not None]
-    shares = given_gpus.given([gpu.uuid for gpu in open_])
+    uuids = [gpu.uuid for gpu in open_]
+    shares = given_gpus.given(uuids)
     given = {gpu.number: share for gpu, share in zip(open_, shares, strict=True)}
-    return [gpu._replace(given=given.get(gpu.number, False)) for gpu in found]
+    listed = [gpu._replace(given=given.get(gpu.number, False)) for gpu in found]
+    return Gpus(listed, given_gpus.read(uuids).as_fact(len(uuids)))
 
 
 def fabric(bindings: Any, handle: Any) -> tuple[str, str] | None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -79,12 +78,11 @@ def gpus_of_host(host: str) -> list[str | None]:
         failed, printed, words = 1, "", f"no answer in {SMI_SECONDS} s"
     except OSError as error:
         failed, printed, words = 1, "", rank_io.one_line(error)
-    rows = dict(re.findall(r"^GPU (\d{1,3}): .*\(UUID: ([\w-]+)\)", printed, re.MULTILINE))
-    uuids = [rows.get(str(n)) for n in range(max(map(int, rows), default=-1) + 1)]
-    places = given_gpus.places(uuids)
+    uuids = given_gpus.uuids_of(printed.splitlines())
+    listed = given_gpus.read(uuids)
     # Without a list, also GPUs after the last row are the job's.
-    is_whole = uuids and given_gpus.entries() is not None
-    if failed and not (is_whole and all(n is not None and uuids[n] for n in places)):
+    is_whole = uuids and given_gpus.is_listed() and listed.fault is not given_gpus.Fault.MISSING
+    if failed and not (is_whole and all(n is not None and uuids[n] for n in listed.places)):
         lines = [line.strip() for line in words.splitlines() if not line.startswith("GPU ")]
         text = "; ".join(filter(None, lines))[:300] or f"exit status {failed}"
         rank_io.problem("gpu-unusable", f"nvidia-smi -L: {text}", host=host)
@@ -93,10 +91,8 @@ def gpus_of_host(host: str) -> list[str | None]:
 
 def own_gpu(uuids: Sequence[str | None], local_rank: int) -> str | None:
     """Return the GPU of a local rank, or None; CUDA_VISIBLE_DEVICES is taken into account."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        return None
-    places = given_gpus.places(uuids)
-    own = 0 if len(places) == 1 and given_gpus.entries() is not None else local_rank
+    places = given_gpus.read(uuids).places
+    own = 0 if len(places) == 1 and given_gpus.is_listed() else local_rank
     place = places[own] if own < len(places) else None
     return None if place is None else uuids[place]
 

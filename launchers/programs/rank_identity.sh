@@ -6,13 +6,18 @@ mpi4py=false
 local_rank=${ACCEPT_LOCAL_RANK:-${OMPI_COMM_WORLD_LOCAL_RANK:-0}}
 # shellcheck source=/dev/null
 . "$(dirname "$0")/../gpus.sh"
-# A launcher may show each rank only its own GPU.
-case ${CUDA_VISIBLE_DEVICES:-,} in *,*) own=$((local_rank + 1)) ;; *) own=1 ;; esac
-gpu=$(list_gpus | sed -n "${own}s/^GPU .*(UUID: \\([A-Za-z0-9-]\\{1,64\\}\\)).*/\"\\1\"/p")
+gpus=$(list_gpus "$(dirname "$0")"; echo end)
+own=$((local_rank + 1)) given=null
+if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+    given=$(($(printf '%s\n' "$gpus" | wc -l) - 1))
+    # A launcher may show each rank only its own GPU.
+    [ "$given" != 1 ] || own=1
+fi
+gpu=$(printf '%s\n' "$gpus" | sed -n "${own}s/^GPU .*(UUID: \\([A-Za-z0-9-]\\{1,64\\}\\)).*/\"\\1\"/p")
 gpu=${gpu:-null}
-printf 'ACCEPT {"fact":"rank","check":"connectivity","rank":%d,"host":"%s","value":{"host":"%s","hostname":"%s","rank":%d,"localRank":%d,"gpu":%s,"size":%d,"mpi4py":%s}}\n' \
+printf 'ACCEPT {"fact":"rank","check":"connectivity","rank":%d,"host":"%s","value":{"host":"%s","hostname":"%s","rank":%d,"localRank":%d,"gpu":%s,"given":%s,"size":%d,"mpi4py":%s}}\n' \
     "${OMPI_COMM_WORLD_RANK:-0}" "$ACCEPT_HOST" "$ACCEPT_HOST" "$(hostname)" "${OMPI_COMM_WORLD_RANK:-0}" "$local_rank" \
-    "$gpu" "${OMPI_COMM_WORLD_SIZE:-1}" "$mpi4py"
+    "$gpu" "$given" "${OMPI_COMM_WORLD_SIZE:-1}" "$mpi4py"
 # The network of the node's ranks, and what chose it: printed once per node.
 if [ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" = 0 ]; then
     rdma_by='the settings'

@@ -11,6 +11,7 @@ import datetime
 import gc
 import os
 import socket
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from rank_io import (
     problem,
 )
 
+#: An index in CUDA_VISIBLE_DEVICES is lower.
+_MAX_GPUS = 1024
 #: Seconds that each rank adds to the timeout, because connecting takes longer with many.
 _SECONDS_PER_RANK = 0.5
 #: Messages of torch and CUDA -> what they mean: cudaErrorInsufficientDriver, 35, and
@@ -105,6 +108,7 @@ def pick_device(me: Identity, wanted: str) -> str:
         return "cpu"
     labels = {"host": me.host, "rank": me.rank}
     if not torch.cuda.is_available():
+        _end_if_list_is_short(0, me)
         cause, message = _why_unavailable()
         problem(cause, f"torch {torch.__version__} on {me.host}: {message}", **labels)
         raise Ended
@@ -112,6 +116,7 @@ def pick_device(me: Identity, wanted: str) -> str:
     # A launcher may show each process only its own GPU, which then has number 0.
     own = 0 if count == 1 and os.environ.get("CUDA_VISIBLE_DEVICES") else me.local_rank
     if own >= count:
+        _end_if_list_is_short(count, me)
         problem("gpu-missing", f"local rank {me.local_rank} and only {count} GPUs", **labels)
         raise Ended
     device = f"cuda:{own}"
@@ -127,6 +132,18 @@ def pick_device(me: Identity, wanted: str) -> str:
         problem(cause, message, **labels, **({} if cause == "tool-missing" else {"gpu": gpu}))
         raise Ended from error
     return device
+
+
+def _end_if_list_is_short(count: int, me: Identity) -> None:
+    """Print a problem and raise Ended if the host's GPUs are not to blame that CUDA shows `count`.
+
+    The problem names no host, because the list of the job's GPUs gives no more.
+    """
+    given = gpu_inventory.gpus(of_others=True).given if given_gpus.is_listed() else None
+    if given is not None and given["shown"] and given["count"] <= count:
+        listed = f"{given_gpus.VARIABLE}={given['list']!r} gives {count} GPUs on {me.host}"
+        problem("gpu-list", f"{listed}, and it is local rank {me.local_rank}", rank=me.rank)
+        raise Ended
 
 
 def _why_unavailable() -> tuple[str, str]:
@@ -167,12 +184,11 @@ def gpu_number(index: int, otherwise: int) -> str:
 
     Returns `otherwise` if the variable is unset or does not show it.
     """
-    entries = given_gpus.entries() or []
-    entry = entries[index] if index < len(entries) else ""
-    if not entry.startswith("GPU-"):
-        return entry if entry.isdecimal() else str(otherwise)
-    found = [gpu.get("uuid") for gpu in gpu_inventory.gpus(of_others=True).gpus or ()]
-    place = given_gpus.places(found)[index]
+    uuids: Sequence[str | None] = [None] * _MAX_GPUS
+    if given_gpus.has_uuids():
+        uuids = [gpu.get("uuid") for gpu in gpu_inventory.gpus(of_others=True).gpus or ()]
+    places = given_gpus.read(uuids).places if given_gpus.is_listed() else []
+    place = places[index] if index < len(places) else None
     return str(otherwise if place is None else place)
 
 

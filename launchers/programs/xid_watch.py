@@ -176,7 +176,7 @@ class _Watched:
         self.handles: dict[int, _Gpu] = {}
         #: The GPUs that are not watched, with the reasons.
         self.failed: list[str] = []
-        for index, handle, error, _, given in nvml.gpus(bindings):
+        for index, handle, error, _, given in nvml.gpus(bindings).gpus:
             if not given:
                 continue
             try:

@@ -74,5 +74,5 @@ def test_a_slurm_job_with_some_gpus_of_a_node_judges_these_alone(tmp_path: Path)
     assert done.ending == ("pass", 0), done.err
     assert (done.result["gpus"], done.suspects) == (8, set())
     read = evidence.read_records(login.evidence(done.result["attempt"]))
-    given = [i.gpus_given for i in inventories_of(read, done.result["hosts"]).values()]
-    assert given == [4, 4]
+    inventories = inventories_of(read, done.result["hosts"]).values()
+    assert [inventory.given and inventory.given.count for inventory in inventories] == [4, 4]

@@ -34,7 +34,7 @@ echo "ip $(command -v ip)"
 echo "python $("$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)"
 echo "pci $(count_pci_gpus)"
 # Run both at the same time: without persistence mode, the driver then starts only once.
-list_gpus | grep -c '^GPU' | sed 's/^/gpus /' &
+list_all_gpus | grep -c '^GPU' | sed 's/^/gpus /' &
 nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name --format=csv,noheader 2>/dev/null |
     grep -E '^(GPU|MIG)-' | head -n 32 | sed 's/^/busy /'
 wait

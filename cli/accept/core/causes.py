@@ -540,6 +540,15 @@ class Cause(TextEnum):
         action="wait for them, end them, or add `--busy-ok`",
         owner=Owner.USER,
     )
+    GPU_LIST = Row(
+        text="gpu-list",
+        meaning="CUDA_VISIBLE_DEVICES does not give the job the GPUs that the run tests",
+        action="correct it in the environment of the run: `unset CUDA_VISIBLE_DEVICES` tests all "
+        "GPUs, and `--gpus-per-node N` some; in a job, request whole GPUs from the scheduler",
+        owner=Owner.USER,
+        sets_aside=True,
+        not_tested=True,
+    )
     GPU_DUPLICATE = Row(
         text="gpu-duplicate",
         meaning="one GPU appears twice: two names for one host, or two ranks on one GPU",

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from accept.core import causes
 from accept.core.model import Fact, Record
-from accept.core.text import plain
+from accept.core.text import TextEnum, plain
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -122,10 +122,15 @@ class RankIdentity:
 
     #: UUID of its GPU; empty: it has none.
     gpu: str
+    #: True if it has none because CUDA_VISIBLE_DEVICES gives no more GPUs.
+    beyond_list: bool = False
 
 
 def _rank(value: object) -> RankIdentity:
-    return RankIdentity(gpu=text(mapping(value).get("gpu")) or "")
+    values = mapping(value)
+    gpu, given = text(values.get("gpu")) or "", integer(values.get("given"))
+    beyond = given is not None and given <= whole(values.get("localRank"))
+    return RankIdentity(gpu=gpu, beyond_list=beyond and not gpu)
 
 
 RANK = FactKind("rank", _rank)
@@ -200,6 +205,37 @@ class Imex:
         return [host for host, state in links if state != "CONNECTED" and host != self.host]
 
 
+class ListFault(TextEnum):
+    """Why a list does not give the job all GPUs that it names; see `launchers/programs`."""
+
+    #: The list is empty, or begins with an entry that ends it.
+    NONE = "none"
+    #: The entry is not a GPU of the host.
+    MISSING = "missing"
+    #: The entry is the beginning of several UUIDs.
+    AMBIGUOUS = "ambiguous"
+    #: The entry is the second one of a GPU, so CUDA fails.
+    TWICE = "twice"
+    #: The entry is a part of a GPU.
+    MIG = "mig"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenGpus:
+    """The GPUs of a host that CUDA_VISIBLE_DEVICES gives a job."""
+
+    #: The value of the variable.
+    value: str = ""
+    #: Number of GPUs that the list gives, or names up to the fault.
+    count: int
+    #: Number of GPUs from which the list chooses; None: unknown.
+    shown: int | None = None
+    #: None: the job gets all GPUs of its list.
+    fault: ListFault | None = None
+    #: The entry with the fault.
+    entry: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
     """The inventory of one host. Texts that are only compared are None if unknown."""
@@ -215,8 +251,8 @@ class Inventory:
     driver_words: str = ""
     #: Number of NVIDIA GPUs on the PCI bus, even without a driver.
     gpus_on_bus: int = 0
-    #: Number of GPUs that the job was given (CUDA_VISIBLE_DEVICES); None: all of the host.
-    gpus_given: int | None = None
+    #: The list of the job's GPUs; None: the job was given all of the host.
+    given: GivenGpus | None = None
     #: Number of IMEX channels of the host; None: unknown.
     imex_channels: int | None = None
     #: None: the host has no program that reports it.
@@ -296,6 +332,23 @@ def _imex(value: object) -> Imex | None:
     )
 
 
+def _given(inventory: Mapping[str, object]) -> GivenGpus | None:
+    """Return the list of the job's GPUs. Older evidence has only the number of its entries."""
+    value = inventory.get("given")
+    if not isinstance(value, dict):
+        number = integer(inventory.get("gpusGiven"))
+        return None if number is None else GivenGpus(count=number)
+    fault = value.get("fault")
+    faults = (one for one in ListFault if one.value == fault)
+    return GivenGpus(
+        value=plain(text(value.get("list")) or "", 200),
+        count=whole(value.get("count")),
+        shown=integer(value.get("shown")),
+        fault=None if fault is None else next(faults, ListFault.MISSING),
+        entry=plain(text(value.get("entry")) or "", 80),
+    )
+
+
 def _inventory(value: object) -> Inventory | None:
     if not isinstance(value, dict):
         return None
@@ -309,7 +362,7 @@ def _inventory(value: object) -> Inventory | None:
         gpus_listed=isinstance(value.get("gpus"), list),
         driver_words=plain(text(value.get("driverWords")) or "", 300),
         gpus_on_bus=whole(value.get("pciNvidia")),
-        gpus_given=integer(value.get("gpusGiven")),
+        given=_given(value),
         imex_channels=integer(value.get("imexChannels")),
         imex=_imex(value.get("imex")),
         domain="" if domain is None else text(domain),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import nvml, smi
-from tests.factories.paths import LAUNCHERS, PROGRAMS
+from tests.factories.paths import LAUNCHERS, PROGRAMS, TESTS
 
 import given_gpus
 import gpu_inventory
@@ -27,19 +29,117 @@ UUIDS = [nvml.uuid(gpu) for gpu in range(8)]
 LISTS = {
     "indexes": "4,5,6,7",
     "UUIDs": ",".join(UUIDS[4:]),
-    "beginnings of UUIDs": " GPU-00000004, GPU-00000005,GPU-00000006 ,GPU-00000007",
-    "MIG devices of old drivers": ",".join(f"MIG-{uuid}/1/0" for uuid in UUIDS[4:]),
+    "beginnings of UUIDs": "GPU-00000004,GPU-00000005,MIG-00000006,GPU-00000007",
 }
 SOURCES = {"NVML": (), "nvidia-smi": ("nvmlInit * : 18",)}
 
 
-@given(st.lists(st.integers(0, 7), unique=True, min_size=1), st.data())
-def test_each_way_to_list_gpus_gives_the_same_places(places: list[int], data: Any) -> None:
-    ways = [str, lambda n: UUIDS[n], lambda n: f" {UUIDS[n][:12]} "]
-    listed = ",".join(data.draw(st.sampled_from(ways))(place) for place in places)
+#: Values of the variable, and the number of GPUs of a real driver, on a host with one GPU.
+RECORDED = [
+    (json.loads(value), int(count))
+    for value, _, count in (
+        line.split("\t")
+        for line in (TESTS / "data/gpu/cuda-visible-devices.tsv").read_text().splitlines()[1:]
+    )
+]
+RECORDED_UUID = "GPU-abcd1234-5678-9abc-def0-123456789abc"
+#: An entry of a list: one of a GPU, or one that ends the list or makes it fail.
+ENTRIES = st.one_of(
+    st.integers(-1, 9).map(str),
+    st.integers(0, 9).map(nvml.uuid),
+    st.integers(0, 9).map(lambda n: f"GPU-{n:08x}"),
+    st.sampled_from(["", " 3", "+4", "0x7", "void", "GPU-", "MIG-7", "GPU-0"]),
+)
+
+
+def list_gpus(lines: Iterable[str], listed: str | None) -> list[str]:
+    """Return what the shell lists of the lines of `nvidia-smi -L`."""
+    command = '. ./gpus.sh; list_all_gpus() { printf "%s\\n" "$LINES"; }; list_gpus programs'
+    env = {**os.environ, "LINES": "\n".join(lines), "ACCEPT_PYTHON": sys.executable}
+    env.pop("CUDA_VISIBLE_DEVICES", None)
+    env |= {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
+    out = subprocess.run(
+        ["sh", "-c", command], cwd=LAUNCHERS, env=env, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    return out.splitlines()
+
+
+def lines_of(uuids: Iterable[str | None]) -> list[str]:
+    return [f"GPU {n}: H (UUID: {uuid})" for n, uuid in enumerate(uuids) if uuid]
+
+
+def test_programs_and_shell_give_a_job_the_gpus_that_cuda_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    differences = []
+    for value, count in RECORDED:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if value is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        gpus = given_gpus.read([RECORDED_UUID])
+        # Values that a shell might split or change.
+        special = value is None or not re.fullmatch(r"[\w,-]+", value, re.ASCII)
+        shown = list_gpus(lines_of([RECORDED_UUID]), value) if special else [""] * count
+        if gpus.places != [0] * count or len(shown) != count:
+            differences.append((value, gpus, shown))
+    assert len(RECORDED) > 80
+    assert not differences
+
+
+@given(entries=st.lists(ENTRIES, max_size=4), lost=st.sets(st.integers(0, 7), max_size=2))
+def test_a_list_with_a_fault_gives_no_gpu_after_it(entries: list[str], lost: set[int]) -> None:
+    uuids = [None if n in lost else uuid for n, uuid in enumerate(UUIDS)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_VISIBLE_DEVICES", listed)
-        assert given_gpus.places(UUIDS) == places
+        patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(entries))
+        found = given_gpus.read(uuids)
+        shares = given_gpus.given(uuids)
+        number = entries.index(found.entry) if found.entry in entries else len(entries)
+        patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(entries[:number]))
+        before = given_gpus.read(uuids)
+    known = [place for place in found.places if place is not None]
+    assert len(set(known)) == len(known)
+    assert {n for n, is_own in enumerate(shares) if is_own} == set(known)
+    if found.fault is given_gpus.Fault.TWICE:
+        assert found.places == []
+    elif found.fault is not None:
+        assert found.places == before.places
+
+
+@pytest.mark.parametrize(
+    ("listed", "fault", "count"),
+    [
+        ("0,9,1", "missing", 1),
+        ("9,0", "missing", 0),
+        ("void", "missing", 0),
+        (f"{UUIDS[0]},GPU-ffffffff", "missing", 1),
+        ("", "none", 0),
+        ("-1", "none", 0),
+        ("NoDevFiles", "none", 0),
+        ("0,0", "twice", 0),
+        ("GPU-0", "ambiguous", 0),
+        ("MIG-12345678-0000-0000-0000-000000000000", "mig", 0),
+        (f"MIG-{UUIDS[3]}/1/0", "mig", 0),
+        ("0,1,-1,5", None, 2),
+        ("0,1,", None, 2),
+        ("7,0", None, 2),
+    ],
+)
+def test_the_fault_of_a_list_is_named_and_no_other_gpu_is_given(
+    listed: str, fault: str | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    found = given_gpus.read(UUIDS)
+    assert (found.fault and found.fault.value, len(found.places)) == (fault, count)
+    assert given_gpus.given(UUIDS).count(True) == count
+    assert list_gpus(lines_of(UUIDS), listed) == [lines_of(UUIDS)[n or 0] for n in found.places]
+
+
+@pytest.mark.parametrize("listed", ["0,1", UUIDS[0], "GPU-0"])
+def test_without_any_gpu_the_driver_is_at_fault_and_not_the_list(
+    listed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    assert given_gpus.read([]).fault is None
 
 
 @given(
@@ -57,7 +157,7 @@ def test_a_lost_gpu_is_never_that_of_another_job_if_it_may_be_the_own(
         names = [str(n) if by_index else UUIDS[n] for n in listed]
         patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(names))
         given = given_gpus.given(uuids)
-        places = given_gpus.places(uuids)
+        places = given_gpus.read(uuids).places
     known = by_index or lost <= own or not lost & own
     for gpu, is_own in enumerate(given):
         is_certain = gpu not in lost or known
@@ -78,7 +178,7 @@ def test_gpus_without_an_index_or_a_row_leave_the_others_their_numbers(
     rows += [{"uuid": None} for _ in unnamed if is_shown]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, sorted(own))))
-        found = gpu_inventory.given(rows)
+        found = gpu_inventory.given(rows).gpus
     shown = {gpu["uuid"] for gpu, is_own in found if is_own}
     assert shown - {None} == {UUIDS[n] for n in own - unnamed}
     assert sum(is_own is True for _, is_own in found) == len(own - unnamed) + (
@@ -86,14 +186,9 @@ def test_gpus_without_an_index_or_a_row_leave_the_others_their_numbers(
     )
 
 
-@pytest.mark.parametrize("listed", [None, "", "MIG-00000004-0000-0000-0000-000000000000"])
-def test_without_a_list_of_gpus_all_count(
-    listed: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_list_all_gpus_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if listed is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
-    assert given_gpus.places(UUIDS) == [*range(8)]
+    assert given_gpus.read(UUIDS).places == [*range(8)]
 
 
 @pytest.fixture
@@ -177,24 +272,23 @@ def test_each_rank_has_the_same_gpu_everywhere(monkeypatch: pytest.MonkeyPatch, 
         ).stdout
         identity = json.loads(out.splitlines()[0].removeprefix("ACCEPT "))["value"]
         assert identity["gpu"] == own_gpu(gpus_of_host("h0"), rank) == UUIDS[4 + rank]
-        if not form.startswith("MIG"):
-            assert torch_io.gpu_number(rank, rank) == str(4 + rank)
+        assert torch_io.gpu_number(rank, rank) == str(4 + rank)
 
 
-@pytest.mark.parametrize("listed", ["0,1,2,3,4", ",".join(UUIDS[:5]), "", "GPU-0"])
+@pytest.mark.parametrize("listed", ["0,1,2,3,4", ",".join(UUIDS[:5])])
 @pytest.mark.parametrize("name", ["healthy", "lost", "unknown"])
 def test_a_rank_has_no_gpu_in_place_of_a_missing_one(
     tmp_path: Path, name: str, listed: str
 ) -> None:
     environment = {**smi.write(tmp_path, name), "CUDA_VISIBLE_DEVICES": listed}
-    command = ["sh", "-c", ". ./gpus.sh; list_gpus"]
+    command = ["sh", "-c", ". ./gpus.sh; list_gpus programs"]
     env = os.environ | environment
     out = subprocess.run(
         command, cwd=LAUNCHERS, env=env, stdout=subprocess.PIPE, text=True, check=True
     )
     shown = [line.partition("UUID: ")[2].strip(")") for line in out.stdout.splitlines()]
     expected = ["" if n == 3 and name != "healthy" else UUIDS[n] for n in range(5)]
-    assert shown[:5] == ([""] if listed == "GPU-0" else expected)
+    assert shown == expected
 
 
 @pytest.mark.usefixtures("host")

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.factories import nvml, smi
+from tests.factories import nvml, smi, verdicts
 from tests.factories.paths import PROGRAMS
 
 import commands
 import gpu_inventory
 import health_gpus
+from accept.core import record_protocol
 from accept.core.facts import inventories_of
 from accept.core.judge.consistency import gpu_problems
-from accept.core.model import Fact, PlannedMachine, Problem, Record
+from accept.core.model import Fact, PlannedMachine, Problem
 
 PROGRAM = PROGRAMS / "inventory.py"
 CLUSTER = "9f4d6c0e1b2a4c3d8e5f0a1b2c3d4e5f"
@@ -147,19 +148,70 @@ def test_a_program_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.Monk
     process.wait()
 
 
-def problems(found: dict[str, Any]) -> list[Problem]:
-    """Return the problems of a host with this inventory, on a machine with eight GPUs."""
-    record = Record(
-        step="inventory",
-        checks=("inventory",),
-        wave=0,
-        group=0,
-        hosts=("h0",),
-        facts=(Fact(name="inventory", value=found),),
-    )
-    inventories = inventories_of([record], ("h0",))
+def problems(*found: dict[str, Any], **planned: Any) -> list[Problem]:
+    """Return the problems of hosts with these inventories, on a machine with eight GPUs."""
+    names = [f"h{n}" for n in range(len(found))]
+    step = verdicts.step("inventory", "each")
+    facts = [Fact(name="inventory", value=value) for value in found]
+    records = [
+        verdicts.record(step, [name], facts=(fact,))
+        for name, fact in zip(names, facts, strict=True)
+    ]
     machine = PlannedMachine(name="h100", gpus=8, ranks=None)
-    return list(gpu_problems(inventories, machine, used=None, busy_ok=False, busy_mib=1024))
+    plan = verdicts.plan(step, machine=machine, nodes=len(names), **planned)
+    return list(gpu_problems(inventories_of(records, names), plan, busy_mib=1024))
+
+
+@pytest.mark.parametrize(
+    ("listed", "used", "causes"),
+    [
+        ("0,1,2,3", 4, []),
+        ("7,6,5,4,3,2,1,0", None, []),
+        ("0,1,2,3", None, ["gpu-list"]),
+        ("0,1,2,3", 5, ["gpu-list"]),
+        ("0,1,2,9", 4, ["gpu-list"]),
+        ("", 1, ["gpu-list"]),
+        (f"MIG-{uuid.UUID(int=7)}", 1, ["gpu-list"]),
+    ],
+)
+def test_a_list_that_gives_too_few_gpus_is_one_problem_and_names_no_host(
+    h100: nvml.Scenario, listed: str, used: int | None, causes: list[str]
+) -> None:
+    # A GPU of another job.
+    h100.change(*nvml.failed(5) if used else ())
+    found = inventory(h100.env, {"CUDA_VISIBLE_DEVICES": listed}) | {"pciNvidia": 8}
+    seen = problems(found, gpus_used=used)
+    assert [(one.cause, one.host) for one in seen] == [(cause, None) for cause in causes]
+
+
+def given(shown: int, on_bus: int = 0) -> dict[str, Any]:
+    """Return the inventory of a host on which a job has the last four of eight GPUs."""
+    count = shown - 4
+    listed = {"list": "4,5,6,7", "count": count, "shown": shown, "entry": str(shown)}
+    gpus = [{"index": 4 + n, "uuid": f"GPU-{shown}{on_bus}{n}"} for n in range(count)]
+    fault = None if count == 4 else "missing"
+    return {"gpus": gpus, "pciNvidia": on_bus, "given": {**listed, "fault": fault}}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ([given(8, 1), given(8, 2), given(8, 3)], []),
+        # Only this host lacks a GPU that the same list names on the others.
+        ([given(8, 1), given(7), given(8, 3)], [("gpu-missing", "h1")]),
+        # One of eight GPUs is not on the bus.
+        ([given(7, 7)], [("gpu-missing", "h0")]),
+        # The list may be wrong.
+        ([given(7)], [("gpu-list", None)]),
+        ([given(7, 8)], [("gpu-list", None)]),
+        ([given(7), given(7, 8)], [("gpu-list", None)]),
+    ],
+)
+def test_a_host_that_lacks_a_listed_gpu_is_named_only_if_others_or_the_machine_have_it(
+    hosts: list[dict[str, Any]], expected: list[tuple[str, str | None]]
+) -> None:
+    seen = problems(*hosts, gpus_used=4)
+    assert [(one.cause, one.host) for one in seen if one.cause != "gpu-duplicate"] == expected
 
 
 @pytest.mark.parametrize(
@@ -232,11 +284,10 @@ def test_a_host_without_python_counts_only_display_controllers_as_gpus(tmp_path:
         "ACCEPT_DIR": str(tmp_path),
         "ACCEPT_SYS": str(tmp_path / "sys"),
     }
-    done = subprocess.run(
-        ["/bin/sh", str(PROGRAMS / "inventory.sh")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout.partition("ACCEPT ")[2])["value"]["pciNvidia"] == 1
+    command = ["/bin/sh", str(PROGRAMS / "inventory.sh")]
+    for more in ({}, {"CUDA_VISIBLE_DEVICES": "0"}):
+        env = environment | more
+        out = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+        parsed = record_protocol.parse([out.encode()], "inventory")
+        assert [one.cause for one in parsed.problems] == ["tool-missing"] * bool(more)
+        assert [fact.value["pciNvidia"] for fact in parsed.facts] == [1]

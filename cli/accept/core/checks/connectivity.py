@@ -101,6 +101,9 @@ def _problems(evidence: Evidence, record: Record) -> Iterator[Problem]:
                 message = f"rank {rank} uses GPU {uuid}, and so does another rank on {owners[uuid]}"
                 yield Problem(cause=Cause.GPU_DUPLICATE, message=message, host=host, rank=rank)
             owners.setdefault(uuid, host)
+        elif evidence.plan.machine.gpus != 0 and identity.beyond_list:
+            message = f"CUDA_VISIBLE_DEVICES gives no GPU to rank {rank} on {host}"
+            yield Problem(cause=Cause.GPU_LIST, message=message, rank=rank)
         elif evidence.plan.machine.gpus != 0:
             message = f"rank {rank} on {host} has no GPU"
             yield Problem(cause=Cause.GPU_MISSING, message=message, host=host, rank=rank)

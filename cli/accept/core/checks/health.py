@@ -169,7 +169,7 @@ def _unread(
         has_gpu = any(device.kind == "gpu" for device in reading.devices)
         if evidence.plan.machine.gpus != 0 and not reasons:
             if not has_gpu:
-                hosts_by_reason.setdefault("GPUs (the driver shows none)", []).append(host)
+                hosts_by_reason.setdefault("GPUs (the job is shown none)", []).append(host)
             elif not reading.reports_xids:
                 why = "Xids (neither the kernel log nor NVML's events)"
                 hosts_by_reason.setdefault(why, []).append(host)

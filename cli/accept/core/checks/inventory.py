@@ -11,6 +11,9 @@ Its program prints one fact `inventory` on every host. The value has these keys 
                        `error` is what the driver reports for a GPU, with NVML's return code; null:
                        the driver did not answer in time
     driverWords        why the driver shows no GPU, or not all; empty: it shows them
+    given              CUDA_VISIBLE_DEVICES as {list, count, shown, fault, entry}: its value, the
+                       number of GPUs that it gives, of how many, and why not all
+                       (`given_gpus.Fault`) with the entry; null: it is not set
     domain             name of the NVLink domain of its GPUs; null: no domain spans hosts; missing:
                        not known
     imexChannels       number of IMEX channels, for NVLink between hosts; null: no driver
@@ -70,16 +73,7 @@ def _problems(
     """Return the problems that fail the check, unclear ones, and those that are only notes."""
     plan, machine = evidence.plan, evidence.plan.machine
     params = params_of(evidence, Params)
-    problems = list(
-        consistency.gpu_problems(
-            inventories,
-            machine,
-            used=plan.gpus_used,
-            given=plan.gpus_given,
-            busy_ok=plan.busy_ok,
-            busy_mib=params.busy_mib,
-        )
-    )
+    problems = list(consistency.gpu_problems(inventories, plan, busy_mib=params.busy_mib))
     problems += consistency.nic_problems(inventories, machine)
     domains = imex.Problems([], [], [])
     if _spans_hosts(evidence) and len(inventories) > 1:
@@ -95,12 +89,19 @@ def _problems(
     problems += consistency.clock_problems(offsets, params.max_clock_offset)
     if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):
         problems += consistency.memlock_problems(inventories)
-    differences = list(consistency.differences(inventories))
-    notes = [*domains.notes, *consistency.differences(inventories, noted=True)]
+    comparable = _comparable(evidence, inventories)
+    differences = list(consistency.differences(comparable))
+    notes = [*domains.notes, *consistency.differences(comparable, noted=True)]
     # Hosts of a machine without a speed target need not be equal.
     if machine.speed_promised:
         return problems + differences, domains.unclear, notes
     return problems, domains.unclear, differences + notes
+
+
+def _comparable(evidence: Evidence, inventories: Mapping[str, Inventory]) -> dict[str, Inventory]:
+    """Return the inventories without those of hosts whose GPUs a list hides from the job."""
+    hidden = consistency.list_faults(inventories, evidence.plan)
+    return {host: one for host, one in inventories.items() if host not in hidden}
 
 
 def judge(evidence: Evidence) -> Judged:
@@ -138,7 +139,7 @@ def judge(evidence: Evidence) -> Judged:
             message=f"{name} is unknown on {completeness.host_list(hosts)}, so it was not compared",
             hosts=hosts,
         )
-        for name, hosts in consistency.partly_unknown(inventories)
+        for name, hosts in consistency.partly_unknown(_comparable(evidence, inventories))
     ]
     suspects = tuple(from_problems(problems, "", len(evidence.hosts)))
     return Judged(

@@ -67,7 +67,7 @@ def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[
             Finding(
                 check=evidence.check,
                 judgement=Judgement.COMPLETENESS,
-                state=State.FAIL,
+                state=state_of(evidence.lost[lost[0]]),
                 cause=evidence.lost[lost[0]],
                 message=f"step {step.id} did not run on {host_list(lost)} (lost before the step)",
                 hosts=tuple(lost),

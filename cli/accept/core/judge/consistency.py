@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from accept.core.causes import Cause, driver_cause
-from accept.core.facts import DIGEST, Digest, Gpu, Inventory
+from accept.core.facts import DIGEST, Digest, Gpu, Inventory, ListFault
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
 from accept.core.judge.robust_stats import median_of
-from accept.core.model import Metric, PlannedMachine, Problem
-from accept.core.text import count, device_label
+from accept.core.model import Metric, Plan, PlannedMachine, Problem
+from accept.core.text import count, device_label, folded
 
 #: Numbers of RDMA devices as which a NIC can appear, with as many parts of its rate each. Google
 #: and Oracle set up ConnectX-8 as two, Oracle also as four (values/machines/bm.gpu.gb300.4.yaml).
@@ -41,27 +41,73 @@ def usual_number(numbers: Iterable[int]) -> int:
     return max(1, usual if 2 * hosts > counts.total() else min(counts))
 
 
-def gpu_problems(
-    inventories: Mapping[str, Inventory],
-    machine: PlannedMachine,
-    *,
-    used: int | None,
-    given: int | None = None,
-    busy_ok: bool,
-    busy_mib: int,
-) -> Iterator[Problem]:
-    """Yield the problems with the GPUs of each host: too few, unusable, busy, ECC errors.
+#: Fault of a list of GPUs -> what is wrong with its entry.
+_LIST_FAULTS = {
+    ListFault.NONE: "gives the job no GPU",
+    ListFault.MISSING: "names {entry}, and the host shows {shown}",
+    ListFault.AMBIGUOUS: "names {entry}, the beginning of several UUIDs",
+    ListFault.TWICE: "names a GPU twice, the second time by {entry}, and CUDA then uses none",
+    ListFault.MIG: "names {entry}, a part of a GPU, and only whole GPUs are tested",
+}
 
-    `used`: number of GPUs of each host that the run measures; None: all. `given`: number of GPUs
-    that the run requested; the other GPUs on the bus then belong to other programs.
+
+def _required_gpus(inventories: Mapping[str, Inventory], plan: Plan) -> tuple[int, str]:
+    """Return the number of GPUs that each host must have, and the reason as text."""
+    if plan.gpus_given is not None:
+        return plan.gpus_given, f"the run requested {plan.gpus_given}"
+    if plan.machine.gpus is not None:
+        return plan.machine.gpus, f"the machine has {plan.machine.gpus}"
+    usual = usual_number(len(i.gpus) for i in inventories.values() if i.gpus)
+    return usual, f"most hosts show {usual}" if usual > 1 else "the machine has GPUs"
+
+
+def list_faults(inventories: Mapping[str, Inventory], plan: Plan) -> dict[str, str]:
+    """Return the hosts on which CUDA_VISIBLE_DEVICES is why the job lacks GPUs, with texts.
+
+    These hosts are not to blame.
     """
+    required, expected = _required_gpus(inventories, plan)
+    used = required if plan.gpus_used is None else plan.gpus_used
+    texts = {}
+    for host, inventory in inventories.items() if plan.machine.gpus != 0 else ():
+        given, text = inventory.given, ""
+        if given is None or given.shown == 0 or _lost_a_listed_gpu(inventories, host, plan.machine):
+            continue
+        if given.fault is not None:
+            shown = "no such GPU" if given.shown is None else count(given.shown, "GPU")
+            text = _LIST_FAULTS[given.fault].format(entry=repr(given.entry), shown=shown)
+        elif given.count < used:
+            text = f"gives the job {count(given.count, 'GPU')}, and {expected}"
+        if text:
+            texts[host] = f"CUDA_VISIBLE_DEVICES={given.value!r} {text}"
+    return texts
+
+
+def _lost_a_listed_gpu(
+    inventories: Mapping[str, Inventory], host: str, machine: PlannedMachine
+) -> bool:
+    """Return True if the list names a GPU that most hosts show, or that is not on the bus."""
+    given = inventories[host].given
+    if not (given and given.fault is ListFault.MISSING and given.shown) or machine.gpus == 0:
+        return False
+    shown = [i.given.shown for i in inventories.values() if i.given and i.given.shown]
+    on_bus = inventories[host].gpus_on_bus
+    return given.shown < usual_number(shown) or 0 < on_bus < (machine.gpus or 0)
+
+
+def gpu_problems(
+    inventories: Mapping[str, Inventory], plan: Plan, *, busy_mib: int
+) -> Iterator[Problem]:
+    """Yield the problems with the GPUs of each host: too few, unusable, busy, ECC errors."""
+    machine, used = plan.machine, plan.gpus_used
     owner: dict[str, str] = {}
-    required, expected = machine.gpus or 0, f"the machine has {machine.gpus}"
-    if machine.gpus is None:
-        required = usual_number(len(i.gpus) for i in inventories.values() if i.gpus)
-        expected = f"most hosts show {required}" if required > 1 else "the machine has GPUs"
-    if given is not None:
-        required, expected = given, f"the run requested {given}"
+    required, expected = _required_gpus(inventories, plan)
+    by_list = list_faults(inventories, plan)
+    hosts_of: dict[str, list[str]] = {}
+    for host, text in by_list.items():
+        hosts_of.setdefault(text, []).append(host)
+    for text, hosts in hosts_of.items():
+        yield Problem(cause=Cause.GPU_LIST, message=f"{text} (on {folded(hosts)})")
     for host, inventory in inventories.items():
         if not inventory.driver_answered:
             text = inventory.driver_words or "nvidia-smi did not answer in time"
@@ -70,26 +116,32 @@ def gpu_problems(
             continue
         gpus, on_bus = inventory.gpus, inventory.gpus_on_bus
         needed, reason = required, expected
-        if (of_job := inventory.gpus_given) is not None:
-            on_bus = min(on_bus, of_job)
-            if machine.gpus != 0 and of_job >= (required if used is None else used):
-                needed, reason = of_job, f"the job was given {of_job}"
-            elif of_job < required:
-                reason += f"; the job was given {of_job}, see --gpus-per-node"
+        # If the driver shows no GPU, a list is no reason for it.
+        given = inventory.given if inventory.given and inventory.given.shown != 0 else None
+        if given is not None:
+            on_bus = min(on_bus, given.count)
+            if machine.gpus != 0:
+                needed, reason = given.count, f"the job was given {given.count}"
         words = f" ({inventory.driver_words})" if inventory.driver_words else ""
-        if given is None and on_bus > len(gpus):
+        if plan.gpus_given is None and on_bus > len(gpus):
             text = f"the PCI bus has {count(on_bus, 'NVIDIA GPU')}, and the driver shows "
             yield Problem(cause=Cause.GPU_UNUSABLE, message=f"{text}{len(gpus)}{words}", host=host)
         # The host may be a virtual machine with one of the machine's GPUs.
-        is_alone = used == 1 and len(gpus) == 1 and (of_job or 1) == 1
-        if len(gpus) < needed and not is_alone:
+        is_alone = used == 1 and len(gpus) == 1 and (given is None or given.count == 1)
+        if given is not None and _lost_a_listed_gpu(inventories, host, machine):
+            text = (
+                f"the host shows {count(given.shown or 0, 'GPU')} without {given.entry!r}, which "
+            )
+            text += "CUDA_VISIBLE_DEVICES lists, and other hosts or the machine have more"
+            yield Problem(cause=Cause.GPU_MISSING, message=text, host=host)
+        elif len(gpus) < needed and not is_alone:
             shown = count(len(gpus), "GPU") if gpus else "no GPU"
             text = f"the host shows {shown}, and {reason}{words}"
             yield Problem(cause=Cause.GPU_MISSING, message=text, host=host)
         for index, gpu in enumerate(gpus):
             yield from _gpu_problems(host, gpu, machine, owner)
             measured = machine.gpus != 0 and (used is None or index < used)
-            if measured and not busy_ok and (text := _busy(gpu, busy_mib)):
+            if measured and not plan.busy_ok and (text := _busy(gpu, busy_mib)):
                 yield Problem(cause=Cause.GPU_BUSY, message=text, host=host, gpu=gpu.index)
 
 

@@ -10,7 +10,7 @@ from accept.core.causes import Cause, Judgement
 from accept.core.facts import HOSTNAMES, INVENTORY, LEFT_OUT_HOST, PLACE, RANK
 from accept.core.judge.completeness import host_list, merge_findings
 from accept.core.judge.robust_stats import FEWEST
-from accept.core.judge.summary import worst_state
+from accept.core.judge.summary import state_of, worst_state
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import (
     CheckVerdict,
@@ -118,7 +118,8 @@ def verdict(
     if plan.nodes is not None and known < plan.nodes and (found.recorded or known):
         findings.append(_finding(Cause.RANK_COUNT, f"{known} of {plan.nodes} hosts were found", ()))
     findings += [
-        _finding(cause, _lost_text(host, cause), (host,)) for host, cause in found.lost.items()
+        _finding(cause, _lost_text(host, cause), (host,), state_of(cause))
+        for host, cause in found.lost.items()
     ]
     untested = "" if found.recorded or plan.origin else "no record shows which hosts were found"
     if not known:
@@ -258,19 +259,23 @@ def no_gpu_seen() -> CheckVerdict:
     return CheckVerdict(check="gpus", state=State.INCONCLUSIVE, findings=(finding,))
 
 
-def without_gpus(plan: Plan, records: Iterable[Record]) -> tuple[str, ...]:
-    """Return the hosts of a GPU machine without a GPU in an inventory and at any rank.
+def without_gpus(plan: Plan, records: Iterable[Record]) -> dict[str, Cause]:
+    """Return the hosts of a GPU machine without a GPU in an inventory and at any rank, and why.
 
     A host whose driver did not answer is not included: its GPUs are unknown.
     """
     has_gpu: dict[str, bool] = {}
+    causes: dict[str, Cause] = {}
     for record in records if plan.machine.gpus != 0 else ():
-        shown = [(fact, bool(i.gpus)) for fact, i in INVENTORY.of(record) if i.gpus_listed]
-        shown += [(fact, bool(rank.gpu)) for fact, rank in RANK.of(record)]
-        for fact, has_any in shown:
+        shown = [(fact, bool(i.gpus), False) for fact, i in INVENTORY.of(record) if i.gpus_listed]
+        shown += [(fact, bool(rank.gpu), rank.beyond_list) for fact, rank in RANK.of(record)]
+        for fact, has_any, by_list in shown:
             host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
             has_gpu[host] = has_gpu.get(host, False) or has_any
-    return tuple(host for host, has_any in has_gpu.items() if host and not has_any)
+            if by_list:
+                causes[host] = Cause.GPU_LIST
+    empty = (host for host, has_any in has_gpu.items() if host and not has_any)
+    return {host: causes.get(host, Cause.GPU_MISSING) for host in empty}
 
 
 def is_device(wanted: str, name: str) -> bool:

@@ -23,9 +23,10 @@ from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, checks_of, log_lines
 from accept.core.errors import AcceptError, Exit
-from accept.core.facts import LEFT_OUT_HOST, NOT_INJECTED, PLACE, RANK
+from accept.core.facts import LEFT_OUT_HOST, NOT_INJECTED, PLACE, RANK, inventories_of
 from accept.core.groups import Wave, waves
 from accept.core.judge import failures, has_final_failure, is_open, judge, to_set_aside
+from accept.core.judge.consistency import list_faults
 from accept.core.judge.hosts import domains, places, without_gpus
 from accept.core.judge.remeasure import waves_again
 from accept.core.judge.summary import not_run
@@ -695,13 +696,17 @@ def _set_aside_faulty_hosts(state: Run, step: Step, began: float) -> None:
         host: (suspect.cause, suspect.why)
         for host, suspect in to_set_aside(state.plan, step, state.records, checks=REGISTRY).items()
     }
-    empty = without_gpus(state.plan, state.records)
-    faults |= dict.fromkeys(empty, (Cause.GPU_MISSING, "it shows no GPU"))
     alive = [host.name for host in state.alive()]
+    by_list = list_faults(inventories_of(state.records, alive), state.plan)
+    empty = without_gpus(state.plan, state.records)
+    for host, cause in empty.items():
+        by = "CUDA_VISIBLE_DEVICES gives" if cause is Cause.GPU_LIST else "it shows"
+        faults[host] = (cause, f"{by} no GPU")
+    faults |= {host: (Cause.GPU_LIST, text) for host, text in by_list.items()}
     faulty = [name for name in alive if name in faults]
     if not faulty:
         return
-    if len(faulty) == len(alive) or (state.plan.require_all_nodes and empty):
+    if len(faulty) == len(alive) or (state.plan.require_all_nodes and (empty or by_list)):
         shown = f"{faulty[0]}: {faults[faulty[0]][1]}"
         more = f", and {len(faulty) - 1} more" if len(faulty) > 1 else ""
         raise _Aborted(f"hosts cannot take part: {plain(shown, 300)}{more}")
@@ -717,7 +722,7 @@ def _set_aside_faulty_hosts(state: Run, step: Step, began: float) -> None:
         for name in faulty
     ]
     # The checks name the others, some with the GPU.
-    problems = [state.lost[name] for name in faulty if name in empty]
+    problems = [state.lost[name] for name in faulty if name in empty and name not in by_list]
     state.keep_asked(number, began, facts=facts, problems=problems)
 
 

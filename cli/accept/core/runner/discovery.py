@@ -475,7 +475,7 @@ async def _probe(
         "{ { read -r asked < pod; } 2>/dev/null || asked=$name; } && "
         "{ { read -r own < /proc/sys/kernel/hostname; } 2>/dev/null || own=$(hostname); } && "
         f'echo "$asked" && echo "$own" && {print_place} && . ./gpus.sh && '
-        "{ list_gpus | grep -c '^GPU'; true; } && echo \"$name\""
+        "{ list_gpus programs | grep -c '^GPU'; true; } && echo \"$name\""
     )
     argv = marked_arguments(folder, host, command)
     if not host.local:
