@@ -49,8 +49,8 @@ class Fault(str, Enum):
 class Given(NamedTuple):
     """The GPUs that the job was given."""
 
-    #: The place of each GPU among those that can be opened, in CUDA's order; None: a GPU that the
-    #: job was given does not answer, and cannot be told from others.
+    #: The place of each GPU among those that can be opened, in CUDA's order; None: it is one of
+    #: several that have no UUID.
     places: list[int | None]
     fault: Fault | None = None
     #: The entry with the fault.
@@ -89,7 +89,7 @@ def read(uuids: Sequence[str | None]) -> Given:
 
     `uuids` are those of all GPUs that can be opened, in the order of their indexes. A lost GPU has
     none: if no more GPUs lack one than UUIDs of the job were not found, these are the job's.
-    Without any GPU the driver does not work, so an index or UUID is no fault of the list.
+    Without any GPU the driver does not work, so an index or UUID may be correct.
     """
     if not is_listed():
         return Given([*range(len(uuids))])
@@ -130,7 +130,7 @@ def _lost(uuids: Sequence[str | None], places: Sequence[int | None]) -> list[int
 
 
 def _of_index(entry: str, count: int) -> int | Fault:
-    """Return the GPU of an index, of which CUDA takes the lowest 32 bits of at most 64."""
+    """Return the GPU of an index. CUDA takes the lowest 32 bits of at most 64."""
     match = _INDEX.match(entry)
     if match is None:
         return Fault.MISSING

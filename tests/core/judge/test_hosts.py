@@ -20,6 +20,7 @@ from tests.factories.verdicts import (
 )
 
 from accept.core.causes import Judgement
+from accept.core.facts import LEFT_OUT_HOST
 from accept.core.judge.consistency import usual_number
 from accept.core.judge.hosts import is_device
 from accept.core.model import Fact, Metric, Plan, State, Verdict
@@ -120,33 +121,51 @@ def test_a_version_that_differs_or_is_missing_names_its_host_and_an_unknown_one_
     assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == suspect
 
 
+def of_job(count: int) -> dict[str, Any]:
+    """Return the keys of an inventory of a job that was given some GPUs of eight."""
+    return {"given": {"list": "", "count": count, "shown": 8, "fault": None, "entry": ""}}
+
+
 @pytest.mark.parametrize(
-    ("used", "given", "shown", "is_bad"),
+    ("used", "given", "shown", "cause"),
     [
-        (4, 4, 4, False),
-        (2, 4, 4, False),
-        # One of the job's GPUs is missing, or the job has fewer than the run uses.
-        (4, 4, 3, True),
-        (4, 2, 2, True),
-        (None, 4, 4, True),
-        (None, 8, 8, False),
-        (None, 8, 7, True),
-        (1, 2, 1, True),
+        (4, 4, 4, None),
+        (2, 4, 4, None),
+        (4, 4, 3, "gpu-missing"),
+        (None, 8, 8, None),
+        (None, 8, 7, "gpu-missing"),
+        (1, 2, 1, "gpu-missing"),
+        # The job has fewer than the run uses.
+        (4, 2, 2, "gpu-list"),
+        (None, 4, 4, "gpu-list"),
     ],
 )
 def test_a_host_must_show_the_gpus_that_the_job_was_given(
-    *, used: int | None, given: int, shown: int, is_bad: bool
+    used: int | None, given: int, shown: int, cause: str | None
 ) -> None:
     enough = max(given, used or 8)
-    facts = [inventory_of(h, gpus=gpus(h)[:enough], gpusGiven=enough) for h in ("h0", "h2", "h3")]
-    facts.insert(1, inventory_of("h1", gpus=gpus("h1")[:shown], pciNvidia=8, gpusGiven=given))
-    verdict = inventoried(replace(gpu_plan(INVENTORY), gpus_used=used), facts)
-    assert {host for _, host, _ in blamed(verdict)} == ({"h1"} if is_bad else set())
+    others = [inventory_of(h, gpus=gpus(h)[:enough], **of_job(enough)) for h in ("h0", "h2", "h3")]
+    host = inventory_of("h1", gpus=gpus("h1")[:shown], pciNvidia=8, **of_job(given))
+    verdict = inventoried(
+        replace(gpu_plan(INVENTORY), gpus_used=used), [*others[:1], host, *others[1:]]
+    )
+    assert {host for _, host, _ in blamed(verdict)} == ({"h1"} if cause == "gpu-missing" else set())
+    assert (cause in causes(verdict)) is (cause is not None)
+    assert cause is None or verdict.state is not State.PASS
+
+
+def test_a_host_that_was_left_out_because_of_its_list_is_not_bad() -> None:
+    facts = [inventory_of(h, gpus=gpus(h)) for h in ("h0", "h2", "h3")]
+    listed = [record(INVENTORY, [str(f.host)], facts=(f,)) for f in facts]
+    left_out = Fact(name=LEFT_OUT_HOST.name, value="gpu-list", check="hosts", host="h1")
+    asked = hosts_record(["h0", "h1", "h2", "h3"])
+    verdict = judged(gpu_plan(INVENTORY), replace(asked, facts=(left_out,)), *listed)
+    assert (verdict.state, blamed(verdict)) == (State.NOT_TESTED, set())
 
 
 def test_a_run_on_cpus_needs_none_of_the_gpus_that_the_job_was_given() -> None:
     plan = gpu_plan(INVENTORY)
-    facts = [inventory_of(h, gpus=[], gpusGiven=4) for h in ("h0", "h1")]
+    facts = [inventory_of(h, gpus=[], **of_job(4)) for h in ("h0", "h1")]
     on_cpus = replace(plan, machine=replace(plan.machine, gpus=0))
     assert blamed(inventoried(on_cpus, facts)) == set()
 

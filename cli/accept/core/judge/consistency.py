@@ -116,7 +116,7 @@ def gpu_problems(
             continue
         gpus, on_bus = inventory.gpus, inventory.gpus_on_bus
         needed, reason = required, expected
-        # If the driver shows no GPU, a list is no reason for it.
+        # A list does not hide GPUs from the driver.
         given = inventory.given if inventory.given and inventory.given.shown != 0 else None
         if given is not None:
             on_bus = min(on_bus, given.count)
