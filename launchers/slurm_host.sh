@@ -15,13 +15,16 @@ esac
 quoted() { printf '%s' "$1" | sed "s/'/'\\\\''/g"; }
 {
     printf "PATH='%s'\n" "$(quoted "$PATH")"
-    # The GPUs of the job: without ConstrainDevices, those of other jobs are visible, too. A job that requested none
-    # (`gres: none`) tests those that it can open.
     for name in LD_LIBRARY_PATH SLURM_CONF CUDA_VISIBLE_DEVICES; do
         eval "value=\${$name:-}"
         # shellcheck disable=SC2154 # set by the eval
-        case $name:$value in *: | CUDA_VISIBLE_DEVICES:NoDevFiles | CUDA_VISIBLE_DEVICES:-*) continue ;; esac
-        printf "export %s='%s'\n" "$name" "$(quoted "$value")"
+        case $name:$value in
+            # The GPUs of the job: without ConstrainDevices, those of other jobs are visible, too. A job that requested
+            # none (`gres: none`) tests those that it can open, also on the first node, whose batch script has a list.
+            CUDA_VISIBLE_DEVICES: | CUDA_VISIBLE_DEVICES:NoDevFiles | CUDA_VISIBLE_DEVICES:-*) printf 'unset %s\n' "$name" ;;
+            *:) ;;
+            *) printf "export %s='%s'\n" "$name" "$(quoted "$value")" ;;
+        esac
     done
     printf 'ACCEPT_SLURM_JOB=%s\n' "$SLURM_JOB_ID"
 } > host.env

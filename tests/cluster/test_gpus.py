@@ -57,22 +57,30 @@ def test_a_host_with_a_bad_gpu_is_set_aside_and_the_other_seven_are_measured(
     lab.evidence_holds(done)
 
 
-def test_a_slurm_job_with_some_gpus_of_a_node_judges_these_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("gres", "options", "given"),
+    # GPU 6 of each node is lost, and belongs to another job.
+    [("gpu:4", ("--gpus-per-node", "4"), 4), ("none", (), None)],
+)
+def test_a_slurm_job_judges_the_gpus_of_its_list_or_all_if_it_requests_none(
+    tmp_path: Path, gres: str, options: tuple[str, ...], given: int | None
+) -> None:
     if reason := why_not():
         pytest.skip(reason)
     with SlurmCluster(4, venv=VENV) as cluster:
         for name in cluster.hosts.names:
-            gpus.install(cluster.hosts, name, *nvml.failed(6))
+            gpus.install(cluster.hosts, name, *nvml.failed(6) if given else ())
         login = Login(cluster, tmp_path)
         machine = login.machine.read_text().replace("count: 0", "count: 8")
         login.machine.write_text(machine.replace("ranksPerNode: 1", "ranksPerNode: gpus"))
-        login.site.write_text(f"slurm: {{gres: 'gpu:4'}}\n{login.site.read_text()}")
+        login.site.write_text(f"slurm: {{gres: '{gres}'}}\n{login.site.read_text()}")
         try:
-            done = login.run("--gpus-per-node", "4", checks=GPU_STEPS, nodes=2)
+            done = login.run(*options, checks=GPU_STEPS, nodes=2)
         finally:
             login.close()
     assert done.ending == ("pass", 0), done.err
-    assert (done.result["gpus"], done.suspects) == (8, set())
+    assert (done.result["gpus"], done.suspects) == (2 * (given or 8), set())
     read = evidence.read_records(login.evidence(done.result["attempt"]))
     inventories = inventories_of(read, done.result["hosts"]).values()
-    assert [inventory.given and inventory.given.count for inventory in inventories] == [4, 4]
+    counts = [inventory.given and inventory.given.count for inventory in inventories]
+    assert counts == [given, given]
