@@ -96,6 +96,7 @@ def read(uuids: Sequence[str | None]) -> Given:
     entries = os.environ[VARIABLE].split(",")
     by_uuid = has_uuids()
     places: list[int | None] = []
+    fault, last = None, ""
     for number, entry in enumerate(entries):
         found: int | Fault = Fault.NONE
         if any(map(str.strip, entries[number:])) and entry != _OF_SLURM:
@@ -107,14 +108,15 @@ def read(uuids: Sequence[str | None]) -> Given:
         if found is Fault.MISSING and (not uuids or (by_uuid and _lost(uuids, places))):
             places.append(None)
         elif isinstance(found, Fault):
-            return Given(places, found, entry)
+            fault, last = found, entry
+            break
         else:
             places.append(found)
     lost, missing = _lost(uuids, places), [n for n, place in enumerate(places) if place is None]
     if len(lost) <= len(missing):
         for n, place in zip(missing, lost, strict=False):
             places[n] = place
-    return Given(places)
+    return Given(places, fault, last)
 
 
 def given(uuids: Sequence[str | None]) -> list[bool | None]:
