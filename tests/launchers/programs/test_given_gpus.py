@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -23,6 +24,7 @@ import torch_io
 from accept.core import record_protocol
 from accept.core.health_readings import reading_of
 from ping import gpus_of_host, own_gpu
+from rank_io import Ended, Identity
 
 UUIDS = [nvml.uuid(gpu) for gpu in range(8)]
 #: The same GPUs 4 to 7, as Slurm and users list them.
@@ -298,3 +300,24 @@ def test_a_rank_that_is_shown_its_own_gpu_alone_has_that_one(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", UUIDS[6])
     assert own_gpu(gpus_of_host("h0"), 3) == UUIDS[6]
     assert torch_io.gpu_number(0, 3) == "6"
+
+
+@pytest.mark.parametrize(
+    ("listed", "count", "by_list"),
+    [("-1", 0, True), ("0,0", 0, True), ("0,9", 1, True), ("0,1", 2, True), ("0,1", 0, False)],
+)
+@pytest.mark.usefixtures("host")
+def test_a_program_without_a_gpu_blames_the_list_only_if_that_gives_no_more(
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    listed: str,
+    count: int,
+    by_list: bool,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    rank = Identity(rank=3, size=4, local_rank=3, local_size=4, host="h1", launcher="mpirun")
+    with pytest.raises(Ended) if by_list else contextlib.nullcontext():
+        torch_io._end_if_list_is_short(count, rank)
+    problems = record_protocol.parse([capsys.readouterr().out.encode()], "gemm").problems
+    assert [(one.cause, one.host) for one in problems] == [("gpu-list", None)] * by_list
