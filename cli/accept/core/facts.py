@@ -431,7 +431,7 @@ class Load:
     samples: int
     #: Reason -> share of the time in which it limited the clock.
     limited: Mapping[str, float]
-    #: Median clock in MHz and temperature in degrees Celsius, by unit.
+    #: Median clock in MHz, power in W and temperature in degrees Celsius, by unit.
     medians: Mapping[str, float]
     #: Highest clock of the GPU in MHz; 0: unknown.
     highest_clock: float = 0.0
@@ -441,7 +441,7 @@ def _load(value: object) -> Load | None:
     if not isinstance(value, dict):
         return None
     shares = {str(name)[:40]: number(v) for name, v in mapping(value.get("held")).items()}
-    spans = {unit: items(value.get(unit)) for unit in ("MHz", "C")}
+    spans = {unit: items(value.get(unit)) for unit in ("MHz", "W", "C")}
     medians = {unit: number(span[1]) for unit, span in spans.items() if len(span) == 3}
     return Load(
         type=str(value.get("type")),

@@ -1,8 +1,9 @@
-"""burn: which GPU or host of four hosts is named if a load shows a fault, and who never is."""
+"""burn: which GPU or host of several hosts is named if a load shows a fault, and who never is."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.model import Fact, Metric, Record, State, Step
 
 GPUS = 8
-HOSTS = verdicts.hosts(4)
+HOSTS = verdicts.hosts(8)
+LAST = len(HOSTS) - 1
 STEP: Step = verdicts.step("burn", "each", params={}, checks=("burn",))
 MACHINE = config.load_machine("h100-8").value
 #: Samples of 90 s.
@@ -44,22 +46,37 @@ def record(number: int, seed: int, gather: float = 300.0, **changed: Any) -> Rec
             values["bf16"] = (values["bf16"][0] * changed.get("speed", 1), "TFLOP/s")
             held |= changed.get("held", {})
         load = {"type": "bf16", "looks": changed.get("samples", SAMPLES), "held": held}
+        for unit, usual in (("W", 680), ("C", 60)):
+            value = usual * draw.uniform(0.97, 1.03)
+            value *= changed.get(unit, 1) if rank == 3 else changed.get(f"{unit}-host", 1)
+            load[unit] = [value - 5, value, value + 5]
         facts.append(Fact(name="load", value=load, check="burn", host=host, rank=rank))
         for name, (value, unit) in values.items():
             metrics.append(metric(name, value, unit, host, rank))
+    step = 0.02 * draw.uniform(0.97, 1.03)
+    metrics.append(metric("step-p50", step, "s", host))
+    long = step * draw.uniform(1.05, 1.1) * changed.get("long", 1)
+    metrics.append(metric("step-p99", long, "s", host))
     metrics.append(metric("all-gather", gather * draw.uniform(0.8, 1.2), "GB/s", host))
     return verdicts.record(STEP, (host,), *metrics, number=number, ranks=GPUS, facts=tuple(facts))
 
 
 def judged(seed: int, **changed: Any) -> Judged:
-    """Judge four hosts; `changed` is for the last one."""
-    records = [record(n, seed + n, **(changed if n == 3 else {})) for n in range(len(HOSTS))]
+    """Judge the hosts; `changed` is for the last one."""
+    return judged_with(seed, {LAST: changed})
+
+
+def judged_with(
+    seed: int, changed: Mapping[int, dict[str, Any]], count: int = len(HOSTS)
+) -> Judged:
+    """Judge `count` hosts; `changed`: changes of each of them."""
+    records = [record(n, seed + n, **changed.get(n, {})) for n in range(count)]
     evidence = Evidence(
         check="burn",
         plan=verdicts.plan(STEP, machine=MACHINE.planned(), references=bounds(MACHINE)),
         steps=(STEP,),
         records=tuple(records),
-        hosts=HOSTS,
+        hosts=HOSTS[:count],
         devices=("NVIDIA H100 80GB HBM3",),
     )
     return REGISTRY["burn"].judge(evidence)
@@ -80,7 +97,7 @@ def test_gpus_at_their_power_limit_and_uneven_links_accuse_nobody(seed: int) -> 
 
 @given(seeds, st.floats(0.2, 0.75))
 def test_a_gpu_that_is_slow_under_load_is_named(seed: int, speed: float) -> None:
-    assert list(blamed(judged(seed, speed=speed))) == ["h3:3"]
+    assert list(blamed(judged(seed, speed=speed))) == [f"h{LAST}:3"]
 
 
 @given(seeds, st.sampled_from(sorted(LIMITING_FAULTS)), st.floats(0.05, 1))
@@ -89,7 +106,7 @@ def test_a_clock_limited_by_a_fault_in_a_twentieth_of_the_samples_names_the_gpu(
 ) -> None:
     found = judged(seed, held={reason: share})
     assert found.verdict.state is State.FAIL
-    assert blamed(found) == {"h3:3": LIMITING_FAULTS[reason]}
+    assert blamed(found) == {f"h{LAST}:3": LIMITING_FAULTS[reason]}
 
 
 @given(seeds, st.sampled_from(sorted(LIMITING_FAULTS)), st.floats(0, 0.049))
@@ -105,4 +122,56 @@ def test_a_single_sample_accuses_nobody(samples: int) -> None:
 
 @given(seeds, st.floats(1, 100))
 def test_a_host_whose_links_are_slow_under_load_is_named(seed: int, gather: float) -> None:
-    assert list(blamed(judged(seed, gather=gather))) == ["h3"]
+    assert list(blamed(judged(seed, gather=gather))) == [f"h{LAST}"]
+
+
+def noted(found: Judged, words: str) -> list[tuple[tuple[str, ...], State]]:
+    return [(f.hosts, f.state) for f in found.verdict.findings if words in f.message]
+
+
+@given(seeds, st.sampled_from(["W", "C"]), st.floats(0.3, 3).filter(lambda x: abs(x - 1) > 0.25))
+def test_a_gpu_of_unusual_power_or_temperature_is_noted_and_accused_by_nothing(
+    seed: int, unit: str, factor: float
+) -> None:
+    found = judged(seed, **{unit: factor})
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+    (note,) = (f for f in found.verdict.findings if "far from the others" in f.message)
+    assert (note.hosts, f" {unit}, " in note.message) == ((f"h{LAST}",), True)
+    assert f"h{LAST}:3 " in note.message
+
+
+@given(seeds, st.floats(1, 1.4))
+def test_a_hot_host_fails_nothing(seed: int, factor: float) -> None:
+    found = judged(seed, **{"C-host": factor})
+    assert (found.verdict.state, found.suspects) == (State.PASS, ())
+
+
+@given(seeds)
+def test_healthy_hosts_have_no_notes(seed: int) -> None:
+    assert noted(judged(seed), "far from the others") == []
+
+
+@given(seeds, st.floats(1.75, 50))
+def test_long_steps_on_one_host_alone_are_inconclusive(seed: int, factor: float) -> None:
+    found = judged(seed, long=factor)
+    assert noted(found, "step-p99") == [((f"h{LAST}",), State.INCONCLUSIVE)]
+    assert found.suspects == ()
+
+
+@given(seeds, st.floats(1.25, 1.35))
+def test_steps_that_vary_a_little_more_are_noted(seed: int, factor: float) -> None:
+    found = judged(seed, long=factor)
+    assert noted(found, "step-p99") == [((f"h{LAST}",), State.PASS)]
+    assert found.verdict.state is State.PASS
+
+
+@given(seeds, st.floats(1.75, 50))
+def test_long_steps_on_two_hosts_follow_no_host(seed: int, factor: float) -> None:
+    found = judged_with(seed, {0: {"long": factor}, LAST: {"long": factor}})
+    assert [state for _, state in noted(found, "step-p99")] == [State.PASS]
+
+
+@given(seeds)
+def test_few_hosts_do_not_show_what_is_normal(seed: int) -> None:
+    found = judged_with(seed, {2: {"long": 50}}, count=4)
+    assert (noted(found, "step-p99"), found.verdict.state) == ([], State.PASS)

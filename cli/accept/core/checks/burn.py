@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from accept.core import facts, record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN, TORCH
-from accept.core.causes import Cause
+from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams, param
 from accept.core.judge.devices import UNEVEN_NOISE, Measured, judge_devices
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.outliers import Sample, outliers
+from accept.core.judge.robust_stats import SIGMAS, Spread, spread
 from accept.core.judge.summary import params_of
-from accept.core.model import GroupKind, Problem
+from accept.core.model import Finding, GroupKind, Problem, State
 from accept.core.table import rows_of
-from accept.core.text import parse_size
+from accept.core.text import number, parse_size
 
 #: Data types of the products: on GPUs, and on CPUs and old GPUs.
 TYPES = ("bf16", "fp32")
@@ -51,6 +52,14 @@ class BurnParams(CheckParams):
 
 
 GATHER = MetricSpec(name="all-gather", unit="GB/s", better=Better.HIGHER, in_log=True)
+MEDIAN_STEP = MetricSpec(name="step-p50", unit="s", better=Better.LOWER, in_log=True)
+LONG_STEP = MetricSpec(name="step-p99", unit="s", better=Better.LOWER, in_log=True)
+#: Fewer GPUs, or hosts, do not show what is normal for a value that nothing bounds.
+_FEWEST_NOTED = 8
+#: Maximum number of GPUs or hosts in a note.
+_MAX_NOTED = 8
+#: Unit of a sampled value -> what it is.
+_SAMPLED = {"W": "power", "C": "temperature"}
 
 
 def judge(evidence: Evidence) -> Judged:
@@ -65,7 +74,8 @@ def judge(evidence: Evidence) -> Judged:
         needed=types[:1] or TYPES[:1],
     )
     noise = params_of(evidence, BurnParams).noise
-    return judge_devices(evidence, measured, noise=noise, more=_slow_links(evidence))
+    notes = [*_sampled_notes(evidence, noise), *_step_notes(evidence, noise)]
+    return judge_devices(evidence, measured, noise=noise, more=_slow_links(evidence), notes=notes)
 
 
 def _slow_links(evidence: Evidence) -> Iterator[Problem]:
@@ -88,6 +98,88 @@ def _slow_links(evidence: Evidence) -> Iterator[Problem]:
         )
 
 
+def _far(values: Mapping[str, float], noise: float) -> tuple[Spread, list[str]] | None:
+    """Return the peers, and the names far from their median, the farthest first; None if none."""
+    peers = spread(list(values.values()), noise) if len(values) >= _FEWEST_NOTED else None
+    if not peers:
+        return None
+    distances = {name: abs(value - peers.median) for name, value in values.items()}
+    far = [name for name, distance in distances.items() if distance > SIGMAS * peers.sigma]
+    return (peers, sorted(far, key=lambda name: -distances[name])) if far else None
+
+
+def _note(what: str, values: Mapping[str, float], peers: Spread, unit: str) -> str:
+    listed = ", ".join(
+        f"{name} {number(value)}" for name, value in list(values.items())[:_MAX_NOTED]
+    )
+    more = f" and {len(values) - _MAX_NOTED} more" if len(values) > _MAX_NOTED else ""
+    text = f"{what} under load{unit and f' in {unit}'}, far from the others: {listed}{more}; the "
+    margin = number(SIGMAS * peers.sigma)
+    return f"{text}median of {peers.count} is {number(peers.median)}, and {margin} away is normal"
+
+
+def _sampled_notes(evidence: Evidence, noise: float) -> Iterator[Finding]:
+    """Yield notes on GPUs with unusual power or temperature, as in a hot aisle, and that is normal.
+
+    What they cost is judged by itself: speed, and the reasons for lower clocks.
+    """
+    sampled: dict[str, dict[str, float]] = {unit: {} for unit in _SAMPLED}
+    owners: dict[str, str] = {}
+    for record in evidence.records:
+        gpus = {metric.rank: metric.gpu for metric in record.metrics if metric.gpu}
+        for fact, load in facts.LOAD.of(record):
+            if fact.check == evidence.check and fact.rank in gpus and record.hosts:
+                name = f"{record.hosts[0]}:{gpus[fact.rank]}"
+                owners[name] = record.hosts[0]
+                for unit in sampled.keys() & load.medians.keys():
+                    sampled[unit][name] = load.medians[unit]
+    for unit, values in sampled.items():
+        if found := _far(values, noise):
+            peers, far = found
+            text = _note(f"{_SAMPLED[unit]} of GPUs", {n: values[n] for n in far}, peers, unit)
+            yield Finding(
+                check=evidence.check,
+                judgement=Judgement.POPULATION,
+                state=State.PASS,
+                message=text,
+                hosts=tuple(dict.fromkeys(owners[name] for name in far)),
+            )
+
+
+def _step_notes(evidence: Evidence, noise: float) -> Iterator[Finding]:
+    """Yield a note on hosts whose step times vary far more than those of the others.
+
+    It is inconclusive if the long steps follow one host alone, and are half as long again as
+    elsewhere. A host that is hot or at its power limit has smaller variations.
+    """
+    ratios: dict[str, float] = {}
+    logs: dict[str, str] = {}
+    for execution in evidence.executions:
+        rows = rows_of(execution, evidence.check, {MEDIAN_STEP.name, LONG_STEP.name})
+        times = {row.metric: row.value or 0.0 for row in rows if row.is_plausible}
+        median, longest = times.get(MEDIAN_STEP.name, 0.0), times.get(LONG_STEP.name, 0.0)
+        # Others are damaged: no step of 20 ms takes hours.
+        if 0 < median <= longest < 1e6 * median and execution.record.hosts:
+            ratios[execution.record.hosts[0]] = longest / median
+            logs[execution.record.hosts[0]] = execution.record.log
+    found = _far(ratios, noise)
+    far = [host for host in found[1] if ratios[host] > found[0].median] if found else []
+    if not found or not far:
+        return
+    peers = found[0]
+    alone = len(far) == 1 and ratios[far[0]] > peers.median * (1 + SIGMAS * UNEVEN_NOISE)
+    what = f"{LONG_STEP.name} / {MEDIAN_STEP.name} of steps"
+    yield Finding(
+        check=evidence.check,
+        judgement=Judgement.POPULATION,
+        state=State.INCONCLUSIVE if alone else State.PASS,
+        cause=Cause.INTERMITTENT if alone else None,
+        message=_note(what, {host: ratios[host] for host in far}, peers, ""),
+        hosts=tuple(far),
+        evidence=tuple(logs[host] for host in far if logs[host])[:_MAX_NOTED],
+    )
+
+
 BURN = Check(
     name="burn",
     summary="products and all-gathers on all GPUs of a host at once: speed, heat, power, clocks",
@@ -103,8 +195,8 @@ BURN = Check(
         ),
         MetricSpec(name="wrong", unit="count"),
         GATHER,
-        MetricSpec(name="step-p50", unit="s", better=Better.LOWER, in_log=True),
-        MetricSpec(name="step-p99", unit="s", better=Better.LOWER, in_log=True),
+        MEDIAN_STEP,
+        LONG_STEP,
     ),
     facts=(facts.LOAD,),
     worth=50,

@@ -84,12 +84,17 @@ class _Slow:
 
 
 def judge_devices(
-    evidence: Evidence, measured: Measured, *, noise: float, more: Iterable[Problem] = ()
+    evidence: Evidence,
+    measured: Measured,
+    *,
+    noise: float,
+    more: Iterable[Problem] = (),
+    notes: Iterable[Finding] = (),
 ) -> Judged:
     """Judge a check of single devices.
 
-    `noise`: noise of healthy devices, if it is larger than that of the machine. `more`: problems
-    that the check itself found.
+    `noise`: noise of healthy devices, if it is larger than that of the machine. `more`, `notes`:
+    problems and other findings of the check itself.
     """
     judged = {
         *measured.rates,
@@ -122,6 +127,7 @@ def judge_devices(
         suspects += slow
         findings += peer_findings
         findings += _without_measurement(evidence, measured, names, bound_findings)
+        findings += notes
     findings += _left_out(evidence)
     criteria = ["results correct", *([] if promised else ["no speed target"])]
     criteria += bounds.sources(bound_findings)
