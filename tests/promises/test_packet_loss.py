@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -91,7 +91,9 @@ class World:
                         levels={"active": 1.0, "rate": 400.0},
                     )
                     for port in self.ports
-                ),
+                )
+                # Other devices count no lost packets: they are not peers.
+                + tuple(Device(kind=DeviceKind.NET, name=f"eth{n}") for n in range(4)),
             )
             for host in self.hosts
         }
@@ -118,29 +120,34 @@ def read(folder: Path, host: str) -> Reading:
     return reading_of(record_protocol.parse([ran.stdout], "health").facts)
 
 
-STEPS = (
-    verdicts.step("script", "all", number=20, params={"name": "load"}),
-    verdicts.step("script", "pairs", number=30, rounds=4, params={"name": "load"}),
-)
-
-
 def judged(
     world: World,
     rounds: int,
     seed: int = 1,
     look: Callable[[], dict[str, Reading]] | None = None,
     pause: str = "",
+    kinds: tuple[str, ...] = ("all", "pairs"),
 ) -> Verdict:
-    """Return the verdict on a run of an `all` step and of rounds of pairs.
+    """Return the verdict on a run of steps of these kinds of groups.
 
     The step of the kind `pause` sends nothing.
     """
     look = look or world.readings
     first = before = look()
     changes: list[tuple[str, int, Change]] = []
-    for number, (kind, count) in enumerate((("all", 1), ("pairs", rounds)), start=3):
-        if kind != pause:
-            world.run(kind, count, seed)
+    later = tuple(
+        verdicts.step(
+            "script",
+            kind,
+            number=n,
+            rounds=rounds if kind == "pairs" else 1,
+            params={"name": "load"},
+        )
+        for n, kind in enumerate(kinds, start=20)
+    )
+    for number, step in enumerate(later, start=3):
+        if step.groups != pause:
+            world.run(step.groups, step.rounds, seed)
         now = look()
         for host in world.hosts:
             grown = change(before[host], now[host], since=number - 1, watched=WATCHED)
@@ -152,7 +159,7 @@ def judged(
         machine=verdicts.CPU,
         others=first,
         sweeps=(1, 2, 3, 4),
-        later=(STEPS[0], replace(STEPS[1], rounds=rounds)),
+        later=later,
         seed=seed,
     )
 
@@ -257,6 +264,56 @@ def on_paths(*paths: tuple[str, str]) -> Loss:
 def test_losses_that_follow_no_single_port_are_inconclusive(hosts: int, loss: Loss) -> None:
     verdict = judged(World(verdicts.hosts(hosts), loss), 7)
     assert (named(verdict), health_of(verdict).state) == (set(), State.INCONCLUSIVE)
+
+
+def test_a_partner_that_meets_more_of_the_losses_is_not_named_instead() -> None:
+    port = lossy(sent=0.01, received=0.01)
+    world = World(verdicts.hosts(8), lambda a, b: port(a, b) * (3 if "h5" in (a[0], b[0]) else 1))
+    for kinds in (("all", "pairs"), ("pairs", "pairs")):
+        verdict = judged(world, 7, kinds=kinds)
+        assert (named(verdict), verdict.state) == (EXPECTED, State.DEGRADED)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [lossy(sent=0.01, bad=("h6", PORTS[0])), lossy(received=0.01)],
+    ids=["port", "direction"],
+)
+def test_a_port_that_is_not_among_the_worst_of_another_step_is_not_named(first: Loss) -> None:
+    looks: list[int] = []
+
+    def loss(a: _Port, b: _Port) -> float:
+        # The first step runs after the first reading.
+        return (first if len(looks) == 1 else lossy(sent=0.01))(a, b)
+
+    world = World(verdicts.hosts(8), loss)
+
+    def look() -> dict[str, Reading]:
+        looks.append(1)
+        return world.readings()
+
+    verdict = judged(world, 7, look=look)
+    assert (named(verdict), health_of(verdict).state) == (set(), State.INCONCLUSIVE)
+
+
+def test_packets_that_were_sent_again_never_pass_if_no_receiver_missed_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "AFTER", 0)
+    verdict = judged(World(verdicts.hosts(8), lossy(sent=0.01)), 4)
+    assert (named(verdict), health_of(verdict).state) == (set(), State.INCONCLUSIVE)
+
+
+def test_a_port_whose_packets_are_not_counted_is_not_named() -> None:
+    world = World(verdicts.hosts(8), lossy(sent=0.01))
+
+    def look() -> dict[str, Reading]:
+        found = world.readings()
+        for device in found[BAD[0]].devices:
+            device.counters.update(port_xmit_packets=0, port_rcv_packets=0)
+        return found
+
+    assert named(judged(world, 4, look=look)) == set()
 
 
 def test_a_port_with_a_single_partner_is_not_named() -> None:

@@ -211,11 +211,23 @@ def test_a_nic_that_is_slow_by_itself_is_named(seed: int, loop: str, rate: float
     assert found.verdict.state is State.FAIL
 
 
+@pytest.mark.parametrize(("share", "names"), [(0.86, ["h1:mlx5_3"]), (0.9, [])])
+def test_a_nic_fails_from_12_percent_below_the_same_nic_of_other_hosts(
+    share: float, names: list[str]
+) -> None:
+    def rate(host: str, nic: str) -> Loops:
+        return {"ib-write-gpu": 385 * (share if (host, nic) == ("h1", "mlx5_3") else 1)}
+
+    assert list(blamed(judged(cluster(1, change=rate)))) == names
+
+
 @given(seeds, loops, st.integers(1, 4), memories)
 def test_a_broken_nic_is_named(seed: int, loop: str, hosts: int, memory: Loops) -> None:
     broken = {**memory, loop: "no-mr"} if loop == "ib-write-gpu" else {loop: "no-mr"}
     logs = cluster(seed, loop, hosts, lambda h, n: broken if (h, n) == ("h0", "mlx5_3") else None)
-    assert blamed(judged(logs)) == {"h0:mlx5_3": "nic-loop-failed"}
+    found = judged(logs)
+    assert blamed(found) == {"h0:mlx5_3": "nic-loop-failed"}
+    assert State.INCONCLUSIVE not in {finding.state for finding in found.verdict.findings}
 
 
 @given(seeds, st.integers(3, 6), memories)
@@ -226,6 +238,26 @@ def test_a_host_whose_nics_all_fail_is_named_once(seed: int, hosts: int, memory:
     assert ("host memory works" in found.suspects[0].why) is bool(memory)
 
 
+def test_a_nic_that_fails_on_fewer_than_half_of_the_hosts_is_named() -> None:
+    broken = {("h1", "mlx5_3"), ("h2", "mlx5_3")}
+    ways: Loops = {"ib-write-gpu": "no-mr"}
+    logs = cluster(1, hosts=8, change=lambda h, n: ways if (h, n) in broken else None)
+    assert {*blamed(judged(logs))} == {":".join(one) for one in broken}
+
+
+@pytest.mark.parametrize(("others", "named"), [(("h0",), {"h0:mlx5_3"}), (("h0", "h2"), set())])
+def test_a_host_without_a_working_nic_shows_nothing_about_those_of_others(
+    others: tuple[str, ...], named: set[str]
+) -> None:
+    ways: Loops = {"ib-write-gpu": "no-mr"}
+    logs = cluster(
+        1,
+        hosts=3 + len(others),
+        change=lambda h, n: ways if h == "h1" or (h in others and n == "mlx5_3") else None,
+    )
+    assert {*blamed(judged(logs))} == {"h1", *named}
+
+
 #: The hosts and NICs whose loop with GPU memory fails, so that nobody is named.
 SHARED: list[Callable[[str, str], bool]] = [
     lambda host, _: host in ("h0", "h1"),
@@ -234,13 +266,14 @@ SHARED: list[Callable[[str, str], bool]] = [
 ]
 
 
+@pytest.mark.parametrize("machine", ["h100-8", "gpu"])
 @pytest.mark.parametrize("fails", SHARED)
 @pytest.mark.parametrize("memory", [{}, {"ib-write-host": 380.0}])
 def test_a_loop_that_fails_is_never_excused_if_others_work(
-    fails: Callable[[str, str], bool], memory: Loops
+    fails: Callable[[str, str], bool], memory: Loops, machine: str
 ) -> None:
     broken: Loops = {"ib-write-gpu": "no-mr", **memory}
-    found = judged(cluster(1, change=lambda h, n: broken if fails(h, n) else None))
+    found = judged(cluster(1, change=lambda h, n: broken if fails(h, n) else None), machine)
     assert found.suspects == ()
     assert (found.verdict.state, found.verdict.optional) == (State.INCONCLUSIVE, False)
     assert "Couldn't allocate MR" in found.verdict.findings[-1].message
@@ -329,7 +362,13 @@ def test_a_loop_that_fails_everywhere_is_not_tested_with_the_words_of_the_tool()
 
 
 #: What shows that a NIC or its port failed, and the error with which it cannot be opened.
-BROKEN = [("no-data", ""), ("port-down", ""), ("no-mr", "EIO"), ("no-mr", "ENODEV")]
+BROKEN = [
+    ("no-data", ""),
+    ("port-down", ""),
+    ("not-opened", ""),
+    ("no-mr", "EIO"),
+    ("no-mr", "ENODEV"),
+]
 #: What shows that the host, its container or the tool does not allow the loop.
 NOT_POSSIBLE = [("no-mr", ""), ("no-data", "EACCES"), ("port-down", "ENOENT"), ("no-mr", "EPERM")]
 
@@ -373,6 +412,9 @@ def test_a_loop_that_never_ends_is_not_excused() -> None:
     logs = everywhere("no-mr", "", 1)
     hung = {host: re.sub(r'("ib-write-host", "exit": )1', r"\1null", t) for host, t in logs.items()}
     assert judged(hung).verdict.state is State.INCONCLUSIVE
+    # NCCL also waits for what has nothing to do with the NIC.
+    by_nccl = {host: text.replace("ib-write-host", "nccl") for host, text in hung.items()}
+    assert judged(by_nccl).verdict.state is State.NOT_TESTED
 
 
 @pytest.mark.parametrize("machine", ["h100-8", "gpu"])

@@ -114,6 +114,35 @@ def test_a_pause_that_is_not_far_longer_than_other_delays_is_a_note() -> None:
         assert found.state is state
 
 
+def test_only_repetitions_of_this_check_that_were_timed_are_compared() -> None:
+    executions = pairs(random.Random(1), 8, 0.01, 0.05)
+    executions[0][1][3] = 0.5
+    records = records_of(executions)
+    others = [
+        replace(r, metrics=tuple(replace(m, check="all-reduce") for m in r.metrics))
+        for r in records
+    ]
+    untimed = [replace(r, metrics=tuple(m for m in r.metrics if m.name == "time")) for r in records]
+    assert findings(records) != []
+    assert findings(others) == findings(untimed) == []
+    single = replace(STEP, params={**STEP.params, "iters": 1})
+    evidence = replace(evidence_of(records), steps=(single,))
+    assert pauses.examine(evidence) == ([], [])
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_pauses_of_rails_and_of_larger_groups_name_nobody(size: int) -> None:
+    names = verdicts.hosts(24)
+    rounds = pair_rounds(names, rounds=7, seed=1)
+    records = records_of([(g.hosts, [0.01] * ITERS) for wave in rounds for g in wave])
+    for n in range(6, 18, size - 1):
+        group = executed(("h5", *names[n : n + size - 1]), n, [0.01] * 9 + [0.4])
+        records.append(replace(group, local_ranks=(0,) if size == 2 else ()))
+    evidence = replace(evidence_of(records), hosts=names)
+    (found,), suspects = pauses.examine(evidence)
+    assert (found.state, suspects) == (State.INCONCLUSIVE, [])
+
+
 @pytest.mark.parametrize(("hosts", "named"), [(20, []), (24, [("h5",)])])
 def test_three_pauses_of_one_host_name_it_if_chance_would_in_one_of_a_hundred_runs(
     hosts: int, named: list[tuple[str, ...]]
