@@ -80,8 +80,10 @@ def machine_of(name: str) -> tuple[Machine, tuple[Reference, ...]]:
     return machine, bounds(machine)
 
 
-def judged(logs: Mapping[str, str], machine: str = "h100-8", network: str = "") -> Judged:
-    """Judge the logs of hosts; `network` carried the data of a collective between them."""
+def judged(
+    logs: Mapping[str, str], machine: str = "h100-8", network: str = "", status: int = 0
+) -> Judged:
+    """Judge the logs of hosts; a collective that used `network` ended with `status`."""
     loaded, references = machine_of(machine)
     records = []
     for number, (host, text) in enumerate(logs.items()):
@@ -108,6 +110,7 @@ def judged(logs: Mapping[str, str], machine: str = "h100-8", network: str = "") 
                 verdicts.record(
                     COLLECTIVE,
                     tuple(logs),
+                    status=status,
                     facts=(Fact(name="nccl-networks", value={network: list(logs)}),),
                 )
             ]
@@ -406,6 +409,10 @@ def test_nics_that_carry_data_between_hosts_are_not_broken() -> None:
     found = judged(everywhere("no-data", "", 4), network="IB")
     assert (found.verdict.state, found.suspects) == (State.NOT_TESTED, ())
     assert found.verdict.optional
+    # A collective that failed, or stayed in one host, shows nothing.
+    for hosts, status in ((4, 1), (1, 0)):
+        found = judged(everywhere("no-data", "", hosts), network="IB", status=status)
+        assert found.verdict.state is State.INCONCLUSIVE
 
 
 def test_a_loop_that_never_ends_is_not_excused() -> None:

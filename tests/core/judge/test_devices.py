@@ -274,7 +274,8 @@ def limited(
     [
         ("power-brake", 0.1, "gpu-throttled"),
         ("thermal-hardware", 0.1, "gpu-throttled"),
-        ("power-brake", 0.05, None),
+        ("power-brake", 0.06, "gpu-throttled"),
+        ("power-brake", 0.04, None),
         ("power-cap", 1.0, None),
         ("thermal-software", 1.0, None),
         ("sync-boost", 1.0, None),
@@ -284,7 +285,7 @@ def limited(
 def test_a_clock_that_a_fault_limits_fails_at_any_speed(
     reason: str, share: float, cause: str | None
 ) -> None:
-    found = limited(reason, share, gpus={("h1", 3)})
+    found = limited(reason, share, gpus={("h1", 3)}, samples=100)
     assert found == ({} if cause is None else {"h1:3": cause})
 
 
@@ -314,6 +315,7 @@ CAPPED, FREE = {"power-cap": 1.0}, {"power-cap": 0.0}
         (1680, CAPPED, 1980, FREE, 20, None),
         (1680, {"thermal-software": 0.5}, 1980, FREE, 20, None),
         (1920, FREE, 1980, FREE, 20, None),
+        (1680, FREE, 1980, FREE, 4, "gpu-settings"),
         (1680, FREE, 1980, FREE, 3, None),
     ],
 )
