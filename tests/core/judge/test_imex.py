@@ -1,0 +1,133 @@
+"""IMEX services of several hosts: reports that name a host, and others that are only shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+
+from accept.core.facts import Imex, Inventory
+from accept.core.judge import imex
+
+CLUSTER = [(hosts, seeing) for hosts in range(2, 9) for seeing in range(hosts)]
+
+
+def reported(hosts: int, pairs: set[tuple[int, int]]) -> dict[str, Inventory]:
+    """Return inventories whose services are not connected with these others; all are READY."""
+    links = {n: {str(m): "CONNECTED" for m in range(hosts)} for n in range(hosts)}
+    for own, other in pairs:
+        links[own][str(other)] = "INVALID"
+    return {
+        f"h{n}": Inventory(
+            domain="cluster/1",
+            imex=Imex(domain="UP", state="READY", host=str(n), connections=links[n]),
+        )
+        for n in range(hosts)
+    }
+
+
+@pytest.mark.parametrize(("hosts", "seeing"), CLUSTER)
+def test_a_node_is_named_if_most_others_and_two_have_lost_it(hosts: int, seeing: int) -> None:
+    found = imex.problems(reported(hosts, {(n, 0) for n in range(1, seeing + 1)}))
+    named = {problem.host for problem in found.problems}
+    if seeing > 1 and 2 * seeing > hosts - 1:
+        assert named == {"h0"}
+    else:
+        # The connections are still reported, without a host.
+        assert named == ({None} if seeing else set())
+    assert found.unclear == found.notes == []
+
+
+@pytest.mark.parametrize("hosts", [3, 4, 8])
+def test_every_lost_connection_is_reported_once(hosts: int) -> None:
+    lost = {(1, 2), (2, 1)}
+    (problem,) = imex.problems(reported(hosts, lost)).problems
+    assert problem.host is None
+    assert problem.message.count("h1 - h2") == 1
+    shown = [f"h{a} - h{b}" for a, b in permutations(range(hosts), 2)]
+    assert sum(problem.message.count(text) for text in shown) == 1
+
+
+def silent(others: int, joined: int, *, words: str, listed: str = "") -> imex.Problems:
+    """Judge h0, whose service shows `words`, and others; the first `joined` show a state.
+
+    `listed`: the state of their connections with h0; empty: they do not list it.
+    """
+    known = {str(n): "CONNECTED" for n in range(1, others + 1)}
+    known |= {"0": listed} if listed else {}
+    names = {"0": "h0"} if listed else {}
+    view = Imex(domain="UP", state="READY", connections=known, names=names)
+    inventories = {"h0": Inventory(domain="cluster/1", imex=Imex(words=words))}
+    for n in range(1, others + 1):
+        own = replace(view, host=str(n)) if n <= joined else None
+        inventories[f"h{n}"] = Inventory(domain="cluster/1", imex=own)
+    # Hosts of another domain show nothing about this one.
+    for n in range(3):
+        inventories[f"x{n}"] = Inventory(domain="cluster/2", imex=replace(view, host=f"x{n}"))
+    return imex.problems(inventories)
+
+
+def hosts_of(found: imex.Problems) -> tuple[list[str | None], list[str | None], list[str | None]]:
+    problems, unclear, notes = ([one.host for one in part] for part in found)
+    return problems, unclear, notes
+
+
+@pytest.mark.parametrize("others", range(1, 6))
+def test_a_silent_service_is_a_fault_if_most_others_are_connected_without_it(others: int) -> None:
+    for joined in range(others + 1):
+        found = hosts_of(silent(others, joined, words="Connection refused"))
+        bad = joined > 1 and 2 * joined > others
+        assert found == ((["h0"], [], []) if bad else ([], ["h0"], []))
+
+
+def test_a_silent_service_that_others_list_is_unclear() -> None:
+    assert hosts_of(silent(4, 4, words="Connection refused", listed="CONNECTED"))[:2] == (
+        [],
+        ["h0"],
+    )
+
+
+def test_a_service_that_nobody_configured_is_noted() -> None:
+    words = "Failed to read node configuration file"
+    assert hosts_of(silent(3, 0, words=words)) == ([], [], ["h0"])
+    assert hosts_of(silent(3, 1, words=words)) == ([], ["h0"], [])
+
+
+@pytest.mark.parametrize(
+    ("state", "lost", "host"),
+    [
+        ("INIT_GPU", set(), "h0"),
+        ("INIT_GPU", {(0, 1)}, None),
+        ("WAITING_FOR_RECOVERY", set(), "h0"),
+        ("WAITING_FOR_RECOVERY", {(0, 1)}, None),
+        ("READY", set(), ""),
+    ],
+)
+def test_a_host_that_is_not_ready_is_blamed_unless_it_lost_another(
+    state: str, lost: set[tuple[int, int]], host: str | None
+) -> None:
+    found = reported(4, lost)
+    view = found["h0"].imex
+    assert view is not None
+    found["h0"] = replace(found["h0"], imex=replace(view, state=state))
+    assert [problem.host for problem in imex.problems(found).problems] == [host] * (host != "")
+
+
+def test_a_host_that_waits_for_a_node_outside_the_run_is_not_blamed() -> None:
+    found = reported(4, set())
+    for name, host in found.items():
+        view = host.imex
+        assert view is not None
+        links = {**view.connections, "9": "INVALID"}
+        state = "WAITING_FOR_RECOVERY" if name == "h0" else "READY"
+        found[name] = replace(host, imex=replace(view, state=state, connections=links))
+    assert hosts_of(imex.problems(found)) == ([], [], [None])
+
+
+def test_connections_with_a_named_host_are_not_reported_again() -> None:
+    lost = {(n, 0) for n in range(1, 5)} | {(0, n) for n in range(1, 5)} | {(1, 2)}
+    found = imex.problems(reported(5, lost)).problems
+    assert [problem.host for problem in found] == ["h0", None]
+    assert "h1 - h2" in found[1].message
+    assert "h0" not in found[1].message
