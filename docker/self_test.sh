@@ -28,7 +28,9 @@ printf '%s\n' '[ ! -r "$ACCEPT_DIR/host.env" ] || . "$ACCEPT_DIR/host.env"' \
 : > settings.sh
 python3 -c 'import tarfile
 with tarfile.open("programs.tar.bz2", "w:bz2") as archive:
-    archive.add("programs")' || finish 1 'python3 is missing, or lacks a part of its standard library'
+    archive.add("programs")
+# The chart adds the bindings of NVML.
+tarfile.open("bindings.tar.bz2", "w:bz2").close()' || finish 1 'python3 is missing, or lacks a part of its standard library'
 ssh-keygen -q -t ecdsa -N '' -f pod-key || finish 1 'ssh-keygen failed'
 port=$(python3 -c 'import socket
 with socket.socket() as any: any.bind(("127.0.0.1", 0)); print(any.getsockname()[1])')

@@ -297,6 +297,8 @@ class TestEveryRun:
             "ACCEPT_START_SECONDS": "900",
             "ACCEPT_LIFE_SECONDS": "3600",
             "ACCEPT_HOLD_SECONDS": "600",
+            "ACCEPT_DEBUG_HOLD": "0",
+            "ACCEPT_DEBUG_HOLD_ALWAYS": "false",
             "ACCEPT_RESULTS": "",
             "ACCEPT_IMAGE": IMAGE,
             "ACCEPT_EDITED": "[]",
