@@ -176,7 +176,8 @@ class TestARunThatIsSubmitted:
         )
         helm.chmod(0o755)
         monkeypatch.setenv("PATH", f"{helm.parent}:/usr/bin:/bin")
-        server.answer_with("/api/v1/namespaces/lab/secrets", {"metadata": {"name": "key"}})
+        for kind in ("secrets", "configmaps"):
+            server.answer_with(f"/api/v1/namespaces/lab/{kind}", {"metadata": {"name": "one"}})
         return words
 
     def test_is_known_by_what_the_chart_made(self, options: Callable[..., list[str]]) -> None:
