@@ -9,6 +9,7 @@ import ast
 import hashlib
 import io
 import tarfile
+import threading
 from collections.abc import Collection, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -61,6 +62,9 @@ _NOT_IN_PODS = (
     "core/accept/core/nccl_tests/json.py",
     "core/accept/core/runner/slurm.py",
 )
+#: In Python 3.11 two threads that parse at the same moment break each other's recursion count:
+#: https://github.com/python/cpython/issues/106905
+_PARSING = threading.Lock()
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 #: NVIDIA's bindings of NVML, for hosts that have none (`launchers/programs/nvml.py`): one file of
 #: pure Python with its BSD license at the top. The version is that of pyproject.toml.
@@ -152,7 +156,9 @@ def without_comments(source: bytes) -> bytes:
 
     The lines before the first statement stay, because licenses are there.
     """
-    tree, lines = ast.parse(source), source.decode().split("\n")
+    with _PARSING:
+        tree = ast.parse(source)
+    lines = source.decode().split("\n")
     texts: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant | ast.JoinedStr):
