@@ -13,6 +13,7 @@ NCCL_RAS_ADDR in https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.h
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import socket
@@ -20,7 +21,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 #: The default of NCCL_RAS_ADDR.
 _ADDRESS = "localhost:28028"
@@ -63,7 +63,7 @@ def answers(address: str, until: float) -> Iterator[bytes]:
             yield stream.read(_MAX_BYTES)
 
 
-def _all_of(stream: BinaryIO, until: float) -> bytes:
+def _all_of(stream: io.BufferedIOBase, until: float) -> bytes:
     """Return what arrives until the end of the stream or of the time."""
     text = b""
     with contextlib.suppress(OSError):
