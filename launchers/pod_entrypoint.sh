@@ -10,9 +10,10 @@
 # The exit status of the coordinator's pod is that of the verdict. On other pods it is 0 after `over`, 20 if the image
 # lacks something, 21 if the coordinator never connected, 22 if it is gone, and 23 if the time is up.
 # The chart sets ACCEPT_ATTEMPT, _NODES, _HOST_PREFIX, _ADDRESSES, _NODE, _SSH_PORT, _START_SECONDS,
-# _LIFE_SECONDS, _HOLD_SECONDS, _DEBUG_HOLD, _DEBUG_HOLD_ALWAYS, _RESULTS, _BUCKET (the URL of a bucket that _RESULTS is mounted from), _IMAGE, _EDITED (JSON), _RESUMED if the workstation sends finished steps of an
-# earlier attempt, _LOG_EVENTS if the workstation reads the progress from the log, and _ROLE if the coordinator has a
-# pod of its own; Kubernetes JOB_COMPLETION_INDEX.
+# _LIFE_SECONDS, _HOLD_SECONDS, _DEBUG_HOLD, _DEBUG_HOLD_ALWAYS, _RESULTS, _BUCKET (the URL of a bucket that _RESULTS is
+# mounted from), _IMAGE, _EDITED (JSON), _RESUMED if the workstation sends finished steps of an earlier attempt,
+# _LOG_EVENTS if the workstation reads the progress from the log, and _ROLE if the coordinator has a pod of its own;
+# Kubernetes sets JOB_COMPLETION_INDEX.
 # The first process of a pod becomes the parent of all orphans. A shell reaps dead children only while it waits.
 # So the first process only waits, forwards signals, and passes on the exit status.
 if [ "$$" = 1 ]; then

@@ -175,9 +175,9 @@ def install_release(
 
     With `brings_code`, the pods get the code from here, not from the image. `exclude` replaces the
     list of nodes not to use, unless it is empty. Returns the JobSet or Job that the chart made, and
-    the public half of the run's key. Raises NotStarted with helm's last
-    line. Then nothing of this attempt is left behind, or the message names the remains. A release
-    that this call did not make is never removed.
+    the public half of the run's key. Raises NotStarted with helm's last line. Then nothing of this
+    attempt is left behind, or the message names the remains. A release that this call did not make
+    is never removed.
     """
     if release_values(api.place, name.release) is not None:
         raise NotStarted(
