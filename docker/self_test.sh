@@ -1,6 +1,6 @@
 #!/bin/sh
-# self_test.sh [gpu]: run it in a container of the image. It starts the entry script as a pod of a run does, and logs in
-# over ssh. With `gpu`, it also looks for nccl-tests. It needs the folder `launchers` beside its own folder, and no GPU.
+# self_test.sh [cpu | gpu | ngc]: run it in a container of the image. It starts the entry script as a pod of a run does, and logs in
+# over ssh. With `gpu` and `ngc`, it also looks for nccl-tests. It needs the folder `launchers` beside its own folder, and no GPU.
 set -u
 launchers=$(cd "$(dirname "$0")/../launchers" && pwd) || exit 1
 folder=$(mktemp -d) && cd "$folder" && cp -R "$launchers"/. . || exit 1
@@ -59,13 +59,16 @@ root=''
 [ "$(id -u)" != 0 ] || root=--allow-run-as-root
 inside "mpirun $root --oversubscribe -np 2 true" || finish 1 'mpirun failed'
 inside "python3 -c 'import mpi4py, torch'" || finish 1 'torch or mpi4py cannot be imported'
-if [ "${1:-}" = gpu ]; then
+case ${1:-} in gpu | ngc)
     for program in all_reduce_perf all_gather_perf reduce_scatter_perf alltoall_perf sendrecv_perf; do
-        libraries=$(inside "ldd /opt/nccl-tests/build/$program") || finish 1 "nccl-tests lacks $program"
+        # As a run finds them: some images build them with the suffix _mpi.
+        libraries=$(inside "PATH=\$PATH:/opt/nccl-tests/build
+            path=\$(command -v $program || command -v ${program}_mpi) && ldd \"\$path\"") ||
+            finish 1 "nccl-tests lacks $program"
         # The runtime of the node adds the driver.
         lacking=$(printf '%s\n' "$libraries" | grep 'not found' | grep -v 'libcuda\.so\|libnvidia-ml\.so')
         [ -z "$lacking" ] || finish 1 "$program lacks libraries: $lacking"
-    done
-fi
+    done ;;
+esac
 grep -E 'has no:|lacks:' entry.log
 finish 0 passed

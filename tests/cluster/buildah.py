@@ -69,5 +69,6 @@ class Store:
 def step() -> list[str]:
     """Return the words of the build step; the last one is the context folder."""
     given = {"_NAME": NAME, "_TARGET": "cpu", "_BASE": BARE, "_RUNTIME_BASE": BARE, "_TAG": "test"}
-    words = cloudbuild.steps(**given)["build"].args
-    return [word for word in words if not word.startswith("--cache-from=")]
+    # A shell script passes the other words to docker, for each platform.
+    _, _, *words = cloudbuild.steps(**given)["build"].args
+    return [words[0], f"--tag={NAME}:test", *words[1:]]

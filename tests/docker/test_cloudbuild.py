@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -68,79 +69,128 @@ def test_refuses_the_region_global_first(region: str, code: int) -> None:
     assert (done.returncode, b"--region=" in done.stderr) == (code, bool(code))
 
 
-def test_tests_the_image_before_it_is_pushed(tmp_path: Path) -> None:
-    names = list(cloudbuild.steps())
-    assert names.index("build") < names.index("self-test") < names.index("push")
-    step = cloudbuild.steps()["self-test"]
-    docker = tmp_path / "docker"
-    # The last argument is the script; its files come from standard input.
-    docker.write_text(
-        f'#!/bin/sh\nprintf "%s " "$@" >> {tmp_path}/words\ntar -tf - >> {tmp_path}/files\n'
-        f"[ ! -e {tmp_path}/broken ]\n"
-    )
-    docker.chmod(0o755)
+class Project:
+    """A project of Cloud Build: its steps run in one folder, with a stand-in for docker."""
 
-    def run() -> int:
-        return subprocess.run(
-            [str(step.entrypoint), *step.args],
-            env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-            cwd=ROOT,
-            capture_output=True,
-            check=False,
-        ).returncode
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "bin").mkdir()
+        for name in ("docker", "launchers"):
+            shutil.copytree(ROOT / name, folder / name)
+        self.log = folder / "calls"
+        log = f'printf "%s\\n" "$*" >> {self.log}'
+        self.tool("docker", f"{log}; cat >/dev/null; [ ! -e {folder}/broken ]")
 
-    assert run() == 0
-    words = (tmp_path / "words").read_text()
-    assert [user in words for user in ("--user 0 ", "--user 1000 ")] == [True, True]
-    assert "self_test.sh gpu" in words
-    assert {"docker/self_test.sh", "launchers/pod_entrypoint.sh"} <= {
-        *(tmp_path / "files").read_text().splitlines()
-    }
-    (tmp_path / "broken").touch()
-    assert run() != 0
+    def tool(self, name: str, script: str) -> None:
+        """Put a program on the PATH of the steps."""
+        (self.folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (self.folder / "bin" / name).chmod(0o755)
 
+    def run(self, *names: str, **given: str) -> subprocess.CompletedProcess[str]:
+        """Run steps one after the other until one fails; return the last."""
+        for name in names:
+            step = cloudbuild.steps(**given)[name]
+            done = subprocess.run(
+                [str(step.entrypoint), *step.args],
+                env={"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"},
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                break
+        return done
 
-def test_pushes_the_tags_that_it_built() -> None:
-    steps = cloudbuild.steps()
-    built = {word.removeprefix("--tag=") for word in steps["build"].args if "--tag=" in word}
-    pushed = {step.args[1] for step in steps.values() if step.args[0] == "push"}
-    assert built == pushed
-    images = {
-        cloudbuild.filled(text, cloudbuild.values()) for text in cloudbuild.document()["images"]
-    }
-    assert images <= built
-    assert list(steps)[-1] == "digest"
-
-
-def test_the_cache_is_a_tag_that_an_earlier_version_has_left() -> None:
-    def cache(version: str) -> list[str]:
-        words = cloudbuild.steps(_VERSION=version)["build"].args
-        return [word.partition("=")[2] for word in words if word.startswith("--cache-from=")]
-
-    assert cache("1.0.0") == cache("2.0.0")
-    (name,) = cache("2.0.0")
-    assert f"--tag={name}" in cloudbuild.steps(_VERSION="1.0.0")["build"].args
+    def calls(self, *words: str) -> list[str]:
+        """Return the calls of docker that contain all these words, in order."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line for line in lines if all(word in line.split() for word in words)]
 
 
 @pytest.fixture
-def digest_step_output(tmp_path: Path) -> str:
-    """Return the output of the last step if docker has the image also from another registry."""
-    step = cloudbuild.steps()["digest"]
-    name = cloudbuild.values()["_NAME"]
-    docker = tmp_path / "docker"
-    docker.write_text(f"#!/bin/sh\necho other.example/accept@{DIGEST}\necho {name}@{DIGEST}\n")
-    docker.chmod(0o755)
-    done = subprocess.run(
-        [str(step.entrypoint), *step.args],
-        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
 
 
-def test_ends_with_lines_for_a_site_file(digest_step_output: str) -> None:
-    _, _, piece = digest_step_output.partition("\n")
-    name = cloudbuild.values()["_NAME"]
-    assert yaml.safe_load(piece) == {"kubernetes": {"image": f"{name}@{DIGEST}"}}
+#: The steps that make an image, in the order of the file.
+MAKE = ("code", "build", "self-test", "push")
+NAME = cloudbuild.values()["_NAME"]
+TAG = f"{NAME}:{__version__}-gpu"
+PLATFORMS = pytest.mark.parametrize("architectures", [("amd64",), ("arm64",), ("amd64", "arm64")])
+
+
+def test_the_steps_are_in_this_order() -> None:
+    assert tuple(cloudbuild.steps()) == ("region", *MAKE, "digest")
+
+
+@PLATFORMS
+def test_builds_tests_and_pushes_an_image_for_each_platform_under_one_tag(
+    project: Project, architectures: tuple[str, ...]
+) -> None:
+    platforms = [f"linux/{name}" for name in architectures]
+    assert project.run(*MAKE, _PLATFORMS=" ".join(platforms)).returncode == 0
+    emulated = project.calls("--privileged", "arm64")
+    assert len(emulated) == ("arm64" in architectures)
+    tags = [f"{TAG}-{name}" for name in architectures]
+    for platform, tag in zip(platforms, tags, strict=True):
+        (built,) = project.calls("build", f"--platform={platform}")
+        assert {"--target=gpu", "--load"} <= set(built.split())
+        for user in ("0", "1000"):
+            (tested,) = project.calls("run", "--platform", platform, user, tag)
+            assert "self_test.sh gpu" in tested
+        (pushed,) = project.calls("push", tag)
+        assert project.calls().index(tested) < project.calls().index(pushed)
+    assert project.calls("imagetools") == [f"buildx imagetools create --tag {TAG} {' '.join(tags)}"]
+
+
+def test_pushes_nothing_if_a_step_before_fails(project: Project) -> None:
+    (project.folder / "broken").touch()
+    assert project.run(*MAKE).returncode != 0
+    assert project.calls("push") == []
+
+
+def test_the_self_test_gets_the_files_that_it_needs(project: Project) -> None:
+    files = project.folder / "files"
+    project.tool("docker", f"tar -tf - >> {files}")
+    (project.folder / "tag-end").touch()
+    assert project.run("self-test").returncode == 0
+    assert {"docker/self_test.sh", "launchers/pod_entrypoint.sh"} <= {
+        *files.read_text().splitlines()
+    }
+
+
+def test_the_code_of_the_checkout_is_in_an_image_whose_tag_shows_it(project: Project) -> None:
+    """As `accept` recognizes it: plan/helm_values.py."""
+    code = project.folder / "made" / "accept" / "_assets" / "chart" / "code"
+    code.mkdir(parents=True)
+    (code / "sha256").write_text(f"{'ab' * 32}\n")
+    # Stands in for pip and for unpacking the wheel that it makes.
+    project.tool("python3", "case $2 in pip) mkdir wheel ;; zipfile) mv made/accept wheel ;; esac")
+    assert project.run(*MAKE, "digest", _CODE="1").returncode == 0
+    (built,) = project.calls("--file=-")
+    assert f"--tag={TAG}-code-abababababab-amd64" in built.split()
+    (joined,) = project.calls("create")
+    assert f"{TAG}-code-abababababab" in joined.split()
+
+
+def test_without_the_code_no_second_image_is_built(project: Project) -> None:
+    project.tool("python3", "exit 1")
+    assert project.run(*MAKE).returncode == 0
+    assert project.calls("--file=-") == []
+
+
+def test_the_cache_is_a_tag_that_an_earlier_version_has_left(project: Project) -> None:
+    for version in ("1.0.0", "2.0.0"):
+        assert project.run(*MAKE, _VERSION=version).returncode == 0
+    first, second = project.calls("--load")
+    (cache,) = (word for word in second.split() if word.startswith("--cache-from="))
+    assert f"--tag={cache.removeprefix('--cache-from=')}" in first.split()
+
+
+def test_ends_with_lines_for_a_site_file(project: Project) -> None:
+    project.tool("docker", f"echo {DIGEST}")
+    (project.folder / "tag-end").touch()
+    _, _, piece = project.run("digest").stdout.partition("\n")
+    assert yaml.safe_load(piece) == {"kubernetes": {"image": f"{TAG}@{DIGEST}"}}

@@ -68,6 +68,17 @@ def test_only_packages_and_one_commit_are_fetched() -> None:
     assert re.fullmatch(r"[0-9a-f]{40}", dockerfile.arguments()["NCCL_TESTS_COMMIT"])
 
 
+def test_the_target_for_bases_with_torch_and_nccl_tests_compiles_and_copies_nothing() -> None:
+    own = dockerfile.stages()
+    stage, stages = "ngc", set()
+    while stage in own:
+        stages.add(stage)
+        stage = own[stage]
+    words = {one.word for one in dockerfile.instructions() if one.stage in stages}
+    assert "nccl-tests" not in stages
+    assert "COPY" not in words
+
+
 def test_no_argument_and_no_label_is_a_secret() -> None:
     """Build arguments stay readable in the history of the image."""
     settings = [
@@ -89,7 +100,7 @@ def test_every_build_argument_is_documented_with_its_default() -> None:
 
 def test_every_target_is_documented() -> None:
     targets = set(dockerfile.stages()) - set(dockerfile.stages().values()) - {"nccl-tests"}
-    assert targets == {"cpu", "gpu"}
+    assert targets == {"cpu", "gpu", "ngc"}
     assert all(f"| `{name}` |" in README for name in targets)
 
 
@@ -132,7 +143,8 @@ def test_builders_pass_only_known_arguments_and_stages() -> None:
     assert {name: of_cloud_build[f"_{name}"] for name in own} == {
         name: dockerfile.arguments()[name] for name in own
     }
-    steps = " ".join(cloudbuild.document()["steps"][1]["args"])
+    (build,) = (step for step in cloudbuild.document()["steps"] if step["id"] == "build")
+    steps = " ".join(build["args"])
     assert {name for name in dockerfile.arguments() if f"={name}=${{_{name}}}" in steps} == {
         *dockerfile.arguments()
     }
