@@ -7,7 +7,7 @@ A back end is a module with these functions. mypy compares it with the protocol 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -134,6 +134,15 @@ class Question:
     #: True if it may stay open; `default` is then its answer.
     optional: bool = False
     default: str = ""
+    #: Candidates for some machines, which replace those above; the first is the default.
+    by_machine: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def for_machine(self, machine: str) -> Question:
+        """Return the question with the candidates for a machine."""
+        candidates = self.by_machine.get(machine, ())
+        if not candidates:
+            return self
+        return replace(self, candidates=candidates, default=candidates[0])
 
 
 class Remark(StrEnum):

@@ -82,7 +82,10 @@ def do_init(
         terminal.progress(note.text)
     interactive = sys.stdin.isatty() and sys.stderr.isatty()
     given = {camel(name): answer for name, answer in vars(answers).items()}
-    chosen = {q.key: _answer(q, given.get(q.key), ask=interactive) for q in survey.questions}
+    chosen: dict[str, str] = {}
+    for general in survey.questions:
+        question = general.for_machine(chosen.get("machine") or answers.machine or "")
+        chosen[question.key] = _answer(question, given.get(question.key), ask=interactive)
     text = survey.site_text(chosen)
     file = read(SiteFile, {"site": str(out or ""), "text": text, **chosen})
     if out is None:

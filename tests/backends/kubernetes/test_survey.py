@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.factories.api_server import ApiServer
-from tests.factories.command_line import refused
+from tests.factories.command_line import accept, refused
 from tests.factories.kubernetes import node
 
 from accept.backends.kubernetes import client
@@ -16,6 +16,7 @@ from accept.backends.kubernetes.survey import Survey, match_networks, survey_clu
 from accept.backends.protocol import Note, Question, Remark
 from accept.commands import cluster
 from accept.config import load_machine, load_site
+from accept.config.images import PublicImage, images_for, public_images
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 
@@ -57,6 +58,16 @@ class TestASiteFile:
         text = self.SEEN.site_text({"machine": "gpu"})
         assert self.read(tmp_path, text).kubernetes.image is None
         assert "kubernetes.image" in text.partition("name:")[0]
+
+    @pytest.mark.parametrize("image", public_images(), ids=lambda one: one.image)
+    def test_states_what_a_public_image_is_not_known_to_have(
+        self, tmp_path: Path, image: PublicImage
+    ) -> None:
+        text = self.SEEN.site_text({"machine": "gpu", "image": image.image})
+        assert self.read(tmp_path, text).kubernetes.image == image.image
+        head = text.partition("name:")[0]
+        assert image.source in head
+        assert all(tool in head for tool in image.unknown)
 
     def test_is_never_written_over_another(self, tmp_path: Path) -> None:
         (tmp_path / "site.yaml").write_text("mine\n", encoding="utf-8")
@@ -217,3 +228,40 @@ class TestAQuestion:
     def test_stays_open_if_it_is_optional(self) -> None:
         image = Question(key="image", text="Image", option="image", optional=True)
         assert cluster._answer(image, None, ask=False) == ""
+
+    @pytest.mark.parametrize(("machine", "answer"), [("a", "one"), ("b", "")])
+    def test_has_the_default_of_the_machine(self, machine: str, answer: str) -> None:
+        image = Question(
+            key="image", text="Image", option="image", optional=True, by_machine={"a": ("one",)}
+        )
+        assert cluster._answer(image.for_machine(machine), None, ask=False) == answer
+        assert cluster._answer(image.for_machine(machine), "none", ask=False) == ""
+
+
+class TestTheImageOfASiteFile:
+    """On a GKE cluster, as detected by `accept init`."""
+
+    @pytest.mark.parametrize(
+        ("gpu", "machine"),
+        [("nvidia-b200", "a4-highgpu-8g"), ("nvidia-gb200", "a4x-highgpu-4g")],
+    )
+    def test_is_the_one_that_the_maker_of_the_machine_runs(
+        self, server: ApiServer, tmp_path: Path, gpu: str, machine: str
+    ) -> None:
+        there = node("n1")
+        there["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": gpu}
+        server.answer_with("/api/v1/nodes", {"items": [there]})
+        file = tmp_path / "site.yaml"
+        done = accept("init", file, "--backend", "kubernetes", "--machine", machine)
+        assert done.code == 0, done.err
+        (first, *_) = images_for(machine)
+        assert load_site(str(file)).value.kubernetes.image == first.image
+
+    def test_stays_open_for_a_machine_without_a_public_image(
+        self, server: ApiServer, tmp_path: Path
+    ) -> None:
+        server.answer_with("/api/v1/nodes", {"items": [node("n1")]})
+        file = tmp_path / "site.yaml"
+        done = accept("init", file, "--backend", "kubernetes", "--machine", "cpu")
+        assert done.code == 0, done.err
+        assert load_site(str(file)).value.kubernetes.image is None

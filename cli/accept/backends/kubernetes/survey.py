@@ -23,6 +23,7 @@ from accept.backends.kubernetes.objects import (
 from accept.backends.kubernetes.status import has_namespace
 from accept.backends.protocol import Note, Question, Remark
 from accept.config import load_machine
+from accept.config.images import checks_with, images_for, public_images
 from accept.config.kubernetes import Claim
 from accept.core.serde import dump
 from accept.core.text import count, plain
@@ -75,8 +76,7 @@ class Survey:
         )
         machine = answers.get("machine", "")
         head += f"# Its machine: {machine} (--machine {machine}).\n" if machine else ""
-        if not answers.get("image"):
-            head += "# Still missing: kubernetes.image, with a tag or a digest.\n"
+        head += _image_text(answers.get("image", ""))
         if not answers.get("results"):
             head += (
                 "# Without results.location, index 0 keeps the evidence until it is collected.\n"
@@ -110,7 +110,15 @@ def survey_cluster(api: Api) -> Survey:
             Question(key="machine", text="Machine", option="machine", candidates=candidates),
             *_queue_question(queues),
             *_account_question(tuple(a for a in accounts if a != "default")),
-            Question(key="image", text="Image of the run", option="image", optional=True),
+            Question(
+                key="image",
+                text="Image of the run",
+                option="image",
+                optional=True,
+                by_machine={
+                    name: tuple(one.image for one in images_for(name)) for name in candidates
+                },
+            ),
             Question(
                 key="results",
                 text="Bucket or folder for the evidence",
@@ -123,6 +131,24 @@ def survey_cluster(api: Api) -> Survey:
         jobsets=bool(jobsets),
         notes=tuple(notes),
     )
+
+
+def _image_text(image: str) -> str:
+    """Return comments on the image: that none is set, or what is known of a public one."""
+    if not image:
+        return (
+            "# Still missing: kubernetes.image, with a tag or a digest. To build one: "
+            "docker/README.md\n"
+        )
+    for known in public_images():
+        if known.image == image:
+            return (
+                f"# The image is public: {known.source}\n"
+                f"# It has {', '.join(sorted(known.has))}. Not known, and named in the log if "
+                f"missing: {', '.join(sorted(known.unknown))}.\n"
+                f"# If it has python3, these checks run: {', '.join(checks_with(known.has))}.\n"
+            )
+    return ""
 
 
 def _namespace(api: Api, notes: list[Note]) -> None:
