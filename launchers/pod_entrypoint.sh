@@ -74,7 +74,6 @@ save_environment
 mkdir -p tmp || leave 20 "cannot write to $ACCEPT_DIR: is its disk full?"
 # shellcheck source=/dev/null
 . ./env.sh
-python=$(command -v "$ACCEPT_PYTHON")
 if [ "$role" != coordinator ] && [ -n "$ACCEPT_NCCL_SCRIPT" ] && [ ! -r "$ACCEPT_NCCL_SCRIPT" ]; then
     leave 20 "node ${ACCEPT_NODE:-unknown} lacks $ACCEPT_NCCL_SCRIPT of NCCL's plugin: does the DaemonSet that installs it run there? Without the plugin: nccl.profile sockets in the site file"
 fi
@@ -90,14 +89,24 @@ case $? in
     2) missing="$missing bzip2" ;;
     *) leave 20 "cannot unpack the programs into $ACCEPT_DIR: is its disk full?" ;;
 esac
-# Some images have a Python without most of the standard library.
-[ -z "$coordinates" ] || "${python:-false}" -c 'import asyncio, json, tarfile, zlib' 2>/dev/null ||
-    missing="$missing complete-$ACCEPT_PYTHON"
+python=''
+if [ -r programs/python.sh ]; then
+    # shellcheck source=programs/python.sh
+    . programs/python.sh
+fi
+# Only index 0 needs Python. Some images have one without most of the standard library.
+if [ -n "$coordinates" ]; then
+    if [ -z "$python" ]; then
+        missing="$missing python-3.10-or-newer"
+    elif ! "$python" -c 'import asyncio, json, tarfile, zlib' 2>/dev/null; then
+        missing="$missing complete-${python##*/}"
+    fi
+fi
 image="the image${ACCEPT_IMAGE:+ $ACCEPT_IMAGE}"
 [ -z "$missing" ] || say "$image lacks:$missing"
 case " $missing " in
-    *" sshd "* | *" ssh "* | *" ssh-keygen "* | *" bzip2 "* | *" complete-"*)
-        leave 20 "every run needs these: add them to the image (docs/kubernetes.md, section Image), or name another image" ;;
+    *" sshd "* | *" ssh "* | *" ssh-keygen "* | *" bzip2 "* | *" python-"* | *" complete-"*)
+        leave 20 "every run needs these: add them, as the target ngc of docker/Dockerfile does (docs/kubernetes.md, section Image), or name another image" ;;
 esac
 
 secret=${ACCEPT_KEY:-/accept/key/ssh-privatekey}

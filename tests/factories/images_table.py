@@ -27,7 +27,7 @@ def sources(image: PublicImage) -> str:
 
 
 def checks(image: PublicImage) -> str:
-    """Return the checks that run in it, and those that need a tool of which nothing is known."""
+    """Return the checks that run in it, and those that run if it has torch."""
     if not image.starts:
         return f"none; with the target `{image.target}`: all"
     sure = checks_with(image.has)

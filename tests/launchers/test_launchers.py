@@ -26,6 +26,7 @@ from accept.backends.keys import new_keys
 from accept.backends.kubernetes.watch import FINISHED
 from accept.commands.verify import Verification
 from accept.config import resources
+from accept.config.images import ImageTool, PublicImage, public_images
 from accept.core import evidence
 from accept.core.runner.coordinator import RECORDS_COPY, Launch
 from accept.core.runner.resume import EARLIER
@@ -919,27 +920,97 @@ class TestPodEntrypoint:
         assert (sent / "console.log").read_text() == "verdict\n"
         assert (sent / "pods" / "0.log").exists()
 
-    def test_ends_if_the_image_cannot_unpack_the_programs(self, pod: Path) -> None:
-        available = pod.parent / "available"
-        available.mkdir()
+    #: In place of a coordinator that accepts at once.
+    COORDINATES = (
+        "mkdir evidence; touch evidence/records.jsonl console.log\n"
+        'echo "used $1" > "$2"; echo 0 > status; echo over 1<>events\n'
+    )
+
+    def tools(self, pod: Path, *without: str) -> Path:
+        """Return a folder with the programs of this machine, without those that begin like this."""
+        folder = pod.parent / f"without-{'-'.join(without)}"
+        folder.mkdir()
         for tool in Path("/usr/bin").iterdir():
-            if not tool.name.startswith(("bzip2", "python")):
-                (available / tool.name).symlink_to(tool)
-        entry = self.start(pod, PATH=f"{pod.parent / 'bin'}:{available}")
+            if not tool.name.startswith(without):
+                (folder / tool.name).symlink_to(tool)
+        return folder
+
+    def test_ends_if_the_image_cannot_unpack_the_programs(self, pod: Path) -> None:
+        path = f"{pod.parent / 'bin'}:{self.tools(pod, 'bzip2', 'python')}"
+        entry = self.start(pod, PATH=path)
         assert self.ended(entry)[0] == 20
         assert "lacks: bzip2" in (pod / "pod.log").read_text()
 
     def test_lists_required_tools_that_the_image_lacks(self, pod: Path) -> None:
-        there = pod.parent / "there"
-        there.mkdir()
-        for tool in Path("/usr/bin").iterdir():
-            if not tool.name.startswith(("ssh", "mpirun")):
-                (there / tool.name).symlink_to(tool)
-        entry = self.start(pod, PATH=str(there), ACCEPT_IMAGE="img:1")
+        entry = self.start(pod, PATH=str(self.tools(pod, "ssh", "mpirun")), ACCEPT_IMAGE="img:1")
         code, last = self.ended(entry)
         assert (code, last.partition(":")[0]) == (20, "every run needs these")
         log = (pod / "pod.log").read_text()
         assert log.splitlines()[1] == "the image img:1 lacks: ssh ssh-keygen mpirun"
+
+    def image(self, pod: Path, has: frozenset[ImageTool]) -> str:
+        """Make the root folder of an image with these tools; return its PATH."""
+        root = pod.parent / "root"
+        own = root / "usr" / "local" / "bin"
+        own.mkdir(parents=True)
+        names = {
+            ImageTool.PYTHON: "python",
+            ImageTool.SSH: "ssh",
+            ImageTool.SSHD: "sshd",
+            ImageTool.MPIRUN: "mpirun",
+        }
+        system = self.tools(pod, *(name for tool, name in names.items() if tool not in has))
+        if ImageTool.SSHD in has:
+            (root / "usr" / "sbin").mkdir()
+            (pod.parent / "bin" / "sshd").rename(root / "usr" / "sbin" / "sshd")
+        if ImageTool.MPIRUN in has:
+            (pod.parent / "bin" / "mpirun").rename(own / "mpirun")
+        if ImageTool.NCCL_TESTS in has:
+            self.tool(own / "all_reduce_perf_mpi", "")
+        if ImageTool.PYTHON in has:
+            self.tool(own / "python3", self.FULL if ImageTool.TORCH in has else self.BARE)
+        # The script looks for sshd in folders of the root, too.
+        finds = (resources.launchers() / "sshd.sh").read_text().replace(" /usr/", f" {root}/usr/")
+        self.fill(pod, sshd=finds, coordinate=self.COORDINATES)
+        return f"{own}:{system}"
+
+    @pytest.mark.parametrize("python", [{ImageTool.PYTHON}, set()], ids=["python", "none"])
+    @pytest.mark.parametrize("public", public_images(), ids=lambda one: one.image)
+    def test_on_a_public_image_starts_or_names_what_is_missing(
+        self, pod: Path, public: PublicImage, python: set[ImageTool]
+    ) -> None:
+        """Give it what it is known to have, ssh, and Python in one of two cases."""
+        has = (public.has | {ImageTool.SSH}) - {ImageTool.TORCH, ImageTool.PYTHON} | python
+        (pod.parent / "nvidiactl").touch()
+        path, dev = self.image(pod, has), str(pod.parent)
+        entry = self.start(
+            pod, PATH=path, ACCEPT_DEV=dev, ACCEPT_IMAGE="img:1", JOB_COMPLETION_INDEX="0",
+            ACCEPT_HOLD_SECONDS="0",
+        )  # fmt: skip
+        lacking = {"sshd": ImageTool.SSHD, "python-3.10-or-newer": ImageTool.PYTHON}
+        missing = [name for name, tool in lacking.items() if tool not in has]
+        if missing:
+            code, last = self.ended(entry)
+            assert (code, last.partition(":")[0]) == (5, "every run needs these")
+            log = (pod / "pod.log").read_text()
+            assert log.splitlines()[1] == f"the image img:1 lacks: {' '.join(missing)}"
+            return
+        assert self.ended(entry)[0] == 0
+        log = (pod / "pod.log").read_text()
+        assert "lacks" not in log
+        assert "torch (" in log
+        assert "nccl-tests (" not in log
+
+    def test_uses_a_newer_python_beside_an_old_one(self, pod: Path) -> None:
+        folder = pod.parent / "bin"
+        self.tool(folder / "python3", "exit 1")
+        self.tool(folder / "python", "exit 1")
+        self.tool(folder / "python3.12", self.FULL)
+        path = f"{folder}:{self.tools(pod, 'python')}"
+        self.fill(pod, coordinate=self.COORDINATES)
+        entry = self.start(pod, JOB_COMPLETION_INDEX="0", PATH=path, ACCEPT_RESULTS=str(folder))
+        assert self.ended(entry)[0] == 0
+        assert "used python3.12\n" in (pod / "console.log").read_text()
 
     def optional(self, pod: Path, python: str, **environment: str) -> str:
         """Return the line about missing optional tools, or ""."""
@@ -984,7 +1055,8 @@ class TestPodEntrypoint:
 
     def test_works_without_a_python(self, pod: Path) -> None:
         """Expect an empty answer: only the coordinator needs Python."""
-        assert self.optional(pod, "exit 127", ACCEPT_DEV="/nonexistent") == ""
+        path = f"{pod.parent / 'bin'}:{self.tools(pod, 'python')}"
+        assert self.optional(pod, "exit 127", ACCEPT_DEV="/nonexistent", PATH=path) == ""
 
     def test_lists_no_tools_on_pods_other_than_the_first(self, pod: Path) -> None:
         none = self.optional(pod, self.BARE, ACCEPT_DEV="/nonexistent", JOB_COMPLETION_INDEX="1")

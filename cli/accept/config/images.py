@@ -31,7 +31,7 @@ REQUIRED = frozenset({ImageTool.SSHD, ImageTool.SSH, ImageTool.PYTHON})
 
 @dataclass(frozen=True, kw_only=True)
 class ToolFact:
-    """Whether an image has some tools, with the page that shows it."""
+    """Tools that an image has or lacks, with the page that shows it."""
 
     tool: tuple[ImageTool, ...]
     has: bool
@@ -54,22 +54,22 @@ class PublicImage:
 
     @property
     def has(self) -> frozenset[ImageTool]:
-        """The tools that it is known to have."""
+        """Return the tools that it is known to have."""
         return frozenset(tool for fact in self.tools if fact.has for tool in fact.tool)
 
     @property
     def lacks(self) -> frozenset[ImageTool]:
-        """The tools that it is known to lack."""
+        """Return the tools that it is known to lack."""
         return frozenset(tool for fact in self.tools if not fact.has for tool in fact.tool)
 
     @property
     def unknown(self) -> frozenset[ImageTool]:
-        """The tools of which no page shows whether it has them."""
+        """Return the other tools: no page shows if it has them."""
         return frozenset(ImageTool) - self.has - self.lacks
 
     @property
     def starts(self) -> bool:
-        """Whether no tool is known to be missing that every run needs."""
+        """Return whether it is not known to lack a tool that every run needs."""
         return not self.lacks & REQUIRED
 
 
