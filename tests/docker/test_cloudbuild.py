@@ -171,6 +171,7 @@ def test_the_code_of_the_checkout_is_in_an_image_whose_tag_shows_it(project: Pro
     assert project.run(*MAKE, "digest", _CODE="1").returncode == 0
     (built,) = project.calls("--file=-")
     assert f"--tag={TAG}-code-abababababab-amd64" in built.split()
+    assert built.split()[-1] == "accept-code"
     (joined,) = project.calls("create")
     assert f"{TAG}-code-abababababab" in joined.split()
 
