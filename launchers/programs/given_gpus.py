@@ -56,6 +56,11 @@ class Given(NamedTuple):
     #: The entry with the fault.
     entry: str = ""
 
+    def shares(self, uuids: Sequence[str | None]) -> list[bool | None]:
+        """Return for each GPU whether the job was given it; None: its UUID would tell."""
+        unknown = None if None in self.places else False
+        return [n in self.places or (False if uuid else unknown) for n, uuid in enumerate(uuids)]
+
     def as_fact(self, shown: int) -> dict[str, Any] | None:
         """Return the value in the inventory; None: no list. `shown`: number of GPUs to choose from.
 
@@ -117,13 +122,6 @@ def read(uuids: Sequence[str | None]) -> Given:
         for n, place in zip(missing, lost, strict=False):
             places[n] = place
     return Given(places, fault, last)
-
-
-def given(uuids: Sequence[str | None]) -> list[bool | None]:
-    """Return for each GPU whether the job was given it; None: its UUID would tell."""
-    places = read(uuids).places
-    unknown = None if None in places else False
-    return [n in places or (False if uuid else unknown) for n, uuid in enumerate(uuids)]
 
 
 def _lost(uuids: Sequence[str | None], places: Sequence[int | None]) -> list[int]:

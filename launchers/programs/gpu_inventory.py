@@ -164,9 +164,10 @@ def given(gpus: Sequence[dict[str, Any]]) -> Shares:
     uuids = [
         by_index.get(n, {}).get("uuid") for n in range(min(1024, max(by_index, default=-1) + 1))
     ]
-    own = given_gpus.given(uuids)
+    of_job = given_gpus.read(uuids)
+    own = of_job.shares(uuids)
     pairs = [(gpu, own[n]) for n, gpu in sorted(by_index.items()) if 0 <= n < len(own)]
-    return Shares(pairs, given_gpus.read(uuids).as_fact(len(uuids)))
+    return Shares(pairs, of_job.as_fact(len(uuids)))
 
 
 def _row(row: Sequence[str]) -> dict[str, Any]:

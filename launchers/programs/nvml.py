@@ -71,10 +71,10 @@ def gpus(bindings: Any) -> Gpus:
     # CUDA numbers only those that it may open.
     open_ = [gpu for gpu in found if gpu.error is None or fault(gpu.error) is not None]
     uuids = [gpu.uuid for gpu in open_]
-    shares = given_gpus.given(uuids)
-    given = {gpu.number: share for gpu, share in zip(open_, shares, strict=True)}
+    of_job = given_gpus.read(uuids)
+    given = {gpu.number: own for gpu, own in zip(open_, of_job.shares(uuids), strict=True)}
     listed = [gpu._replace(given=given.get(gpu.number, False)) for gpu in found]
-    return Gpus(listed, given_gpus.read(uuids).as_fact(len(uuids)))
+    return Gpus(listed, of_job.as_fact(len(uuids)))
 
 
 def fabric(bindings: Any, handle: Any) -> tuple[str, str] | None:

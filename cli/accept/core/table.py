@@ -77,6 +77,11 @@ class Execution:
         ranks = frozenset(self.record.local_ranks) or None
         return tuple(known.get(host, ranks) for host in self.record.hosts)
 
+    @property
+    def has_peer(self) -> bool:
+        """Return False for a collective of one rank, whose values say nothing about any link."""
+        return self.record.ranks != 1
+
     def problems(self, check: str) -> list[Problem]:
         """Return the problems that concern a check."""
         return [p for p in self.record.problems if p.check in (None, check)]

@@ -94,7 +94,7 @@ def test_a_list_with_a_fault_gives_no_gpu_after_it(entries: list[str], lost: set
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(entries))
         found = given_gpus.read(uuids)
-        shares = given_gpus.given(uuids)
+        shares = given_gpus.read(uuids).shares(uuids)
         number = entries.index(found.entry) if found.entry in entries else len(entries)
         patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(entries[:number]))
         before = given_gpus.read(uuids)
@@ -132,7 +132,7 @@ def test_the_fault_of_a_list_is_named_and_no_other_gpu_is_given(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
     found = given_gpus.read(UUIDS)
     assert (found.fault and found.fault.value, len(found.places)) == (fault, count)
-    assert given_gpus.given(UUIDS).count(True) == count
+    assert given_gpus.read(UUIDS).shares(UUIDS).count(True) == count
     assert list_gpus(lines_of(UUIDS), listed) == [lines_of(UUIDS)[n or 0] for n in found.places]
 
 
@@ -158,7 +158,7 @@ def test_a_lost_gpu_is_never_that_of_another_job_if_it_may_be_the_own(
     with pytest.MonkeyPatch.context() as patch:
         names = [str(n) if by_index else UUIDS[n] for n in listed]
         patch.setenv("CUDA_VISIBLE_DEVICES", ",".join(names))
-        given = given_gpus.given(uuids)
+        given = given_gpus.read(uuids).shares(uuids)
         places = given_gpus.read(uuids).places
     known = by_index or lost <= own or not lost & own
     for gpu, is_own in enumerate(given):

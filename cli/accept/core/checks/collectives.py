@@ -142,8 +142,8 @@ def _copied(blocks: Iterable[bytes], record_lines: list[bytes]) -> Iterator[byte
 
 
 def speed_lines(check: str, table: Table) -> Iterator[str]:
-    """Yield the bus bandwidths at the largest size."""
-    results = table.at_top_size()
+    """Yield the bus bandwidths at the largest size; nothing for a rank without a peer."""
+    results = table.where(lambda row: row.execution.has_peer).at_top_size()
     if results.values:
         top = max(row.size or 0 for row in results)
         yield f"{check}: {value_range(results.values)} GB/s at {format_size(top)}"

@@ -607,7 +607,7 @@ def _single_rank_finding(check: str) -> Finding:
 def _measured(evidence: Evidence, results: Table, measure: Measure) -> str:
     """Return the slowest value among the groups of each step."""
     parts = []
-    measured = results.where(lambda row: row.value is not None)
+    measured = results.where(lambda row: row.value is not None and row.execution.has_peer)
     for own in measured.by(lambda row: row.step.id).values():
         worst = own.worst
         step, value, top = worst.step, worst.value or 0.0, worst.nominal_size or 0

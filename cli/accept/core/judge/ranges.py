@@ -25,7 +25,9 @@ def ranges(evidence: Evidence) -> Iterator[MeasuredRange]:
 
 
 def _of_groups(evidence: Evidence, results: Table) -> Iterator[MeasuredRange]:
-    measured = results.where(lambda row: bool(row.value) and not row.ranks)
+    measured = results.where(
+        lambda row: bool(row.value) and not row.ranks and row.execution.has_peer
+    )
     for nodes, own in measured.by(lambda row: row.nodes).items():
         worst, size = own.worst, own.worst.nominal_size or 0
         is_time = worst.metric == TIME.name
@@ -40,9 +42,9 @@ def _of_groups(evidence: Evidence, results: Table) -> Iterator[MeasuredRange]:
             worst=worst.value or 0.0,
             worst_at=host_list(worst.hosts),
             median=own.median,
-            # Bounds of times are upper ones, for single sizes. One rank has no peer to send to.
+            # Bounds of times are upper ones, for single sizes.
             bound=None
-            if is_time or worst.execution.record.ranks == 1
+            if is_time
             else bounds.tightest_bound(part, nodes, worst.metric, top=(size,)),
         )
 
