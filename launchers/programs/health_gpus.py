@@ -2,7 +2,8 @@
 
 Devices are as in `health_host`; `pci` is the address and `name` the index. Each NVML function
 reports by itself if a GPU does not support it. Sources: NVML API Reference Guide
-(https://docs.nvidia.com/deploy/nvml-api/), `nvidia-smi --help-query-gpu`. Not tested on hardware.
+(https://docs.nvidia.com/deploy/nvml-api/), `nvidia-smi --help-query-gpu`. Of GPUs, only an H100
+without NVLink was read (tests/data/gpu).
 """
 
 from __future__ import annotations

@@ -112,3 +112,35 @@ def test_a_name_that_ssh_could_take_for_an_option_is_refused(
     found = answered(monkeypatch, tmp_path, "1.0", "h0", "h0", "", "8", name=name)
     assert not found.hosts
     assert [problem.cause for problem in found.problems] == [Cause.LAUNCH_FAILED]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "counts", "slots"), [(8, (7, 7, 8), 8), (8, (3,), 8), (None, (8, 7, 8, 0), 8)]
+)
+def test_the_number_of_ranks_is_that_of_the_machine_or_of_most_hosts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: int | None,
+    counts: tuple[int, ...],
+    slots: int,
+) -> None:
+    names = [f"h{number}" for number in range(len(counts))]
+    left = [
+        f"1\n{name}\n{name}\n\n{gpus}\n{name}\n" for name, gpus in zip(names, counts, strict=True)
+    ]
+
+    async def say(*_: Any, **__: Any) -> Answer:
+        return Answer(exit=0, out=left.pop(0), err="")
+
+    monkeypatch.setattr("accept.core.runner.discovery.run", say)
+    found = asyncio.run(
+        discover(
+            [Candidate(name=name, local=True) for name in names],
+            folder=tmp_path,
+            attempt="one",
+            ranks=ranks,
+            topology="",
+            seconds=300.0,
+        )
+    )
+    assert {host.name: host.slots for host in found.hosts} == dict.fromkeys(names, slots)
