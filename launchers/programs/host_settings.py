@@ -34,6 +34,7 @@ def settings(root: Path = Path("/")) -> dict[str, str | None]:
     if nics:
         firmware = {read(nic / "fw_ver") for nic in (root / "sys/class/infiniband").glob("*")}
         found["NIC firmware"] = ", ".join(sorted(filter(None, firmware))) or None
+        found["NIC driver"] = _nic_driver(root)
     if gpus:
         found["IOMMU of GPUs and NICs"] = _iommu([*gpus, *nics])
         found["ACS above GPUs and NICs"] = _acs([*gpus, *nics])
@@ -52,6 +53,12 @@ def _nics(root: Path) -> Iterator[Path]:
     for device in sorted((root / "sys/class/infiniband").glob("*")):
         if (device / "device").exists():
             yield (device / "device").resolve()
+
+
+def _nic_driver(root: Path) -> str:
+    """Return the release of NVIDIA's driver of NICs, which only OFED and DOCA state."""
+    module = root / "sys/module/mlx5_core"
+    return (read(module / "version") or "of the kernel") if module.exists() else "no mlx5"
 
 
 def _above(device: Path) -> list[Path]:

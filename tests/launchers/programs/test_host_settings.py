@@ -30,7 +30,7 @@ def config(control: int | None) -> bytes:
 def host(root: Path, **changes: object) -> dict[str, str | None]:
     """Return the settings of a host with one GPU and one NIC."""
     given = {"control": 0, "iommu": "identity", "module": True, "driver": "Open Kernel Module"}
-    given |= {"pages": "0", "nic": NIC, "space": 4096, **changes}
+    given |= {"pages": "0", "nic": NIC, "space": 4096, "ofed": "24.10-0.7.0", **changes}
     for path in (GPU, str(given["nic"])):
         (root / path / "iommu_group").mkdir(parents=True)
         (root / path / "iommu_group/type").write_text(f"{given['iommu']}\n")
@@ -48,6 +48,10 @@ def host(root: Path, **changes: object) -> dict[str, str | None]:
     rdma.mkdir(parents=True)
     (rdma / "device").symlink_to(root / str(given["nic"]))
     (rdma / "fw_ver").write_text("28.39.1002\n")
+    if given["ofed"] is not None:
+        (root / "sys/module/mlx5_core").mkdir(parents=True)
+    if given["ofed"]:
+        (root / "sys/module/mlx5_core/version").write_text(f"{given['ofed']}\n")
     if given["module"]:
         (root / "sys/module/nvidia_peermem").mkdir(parents=True)
     (root / "proc/driver/nvidia").mkdir(parents=True)
@@ -70,6 +74,7 @@ def _bridges(root: Path) -> Iterator[Path]:
 USUAL = {
     "hugepages": "none, transparent madvise",
     "NIC firmware": "28.39.1002",
+    "NIC driver": "24.10-0.7.0",
     "IOMMU of GPUs and NICs": "identity",
     "ACS above GPUs and NICs": "no redirects",
     "GPUDirect RDMA": "nvidia-peermem",
@@ -88,6 +93,8 @@ USUAL = {
         ({"iommu": "DMA-FQ"}, {"IOMMU of GPUs and NICs": "DMA-FQ"}),
         ({"module": False}, {"GPUDirect RDMA": "dma-buf"}),
         ({"module": False, "driver": "Kernel Module"}, {"GPUDirect RDMA": "none"}),
+        ({"ofed": ""}, {"NIC driver": "of the kernel"}),
+        ({"ofed": None}, {"NIC driver": "no mlx5"}),
         ({"pages": "512"}, {"hugepages": "512 of 2048kB, transparent madvise"}),
         (
             {"nic": "sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0"},
