@@ -16,6 +16,7 @@ from tests.factories import nvml
 from tests.factories.health_runs import HEALTH, recorded
 
 from accept.config import load_machine
+from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.health_readings import Reading, change
 from accept.core.judge import judge, to_set_aside
@@ -61,6 +62,12 @@ class Case:
     names_gpu: bool = True
     #: The state of the check without a cause.
     state: State = State.PASS
+    #: A reading that the check finds missing on the GPU.
+    missing: str = ""
+    #: True if all hosts have the fault, from the start.
+    everywhere: bool = False
+    #: The machine, if it is not that of the chip.
+    machine: str = ""
 
 
 def field(number: int, value: int, link: int | str = 0) -> str:
@@ -256,6 +263,72 @@ CASES = (
             "nvmlDeviceGetFieldValues * 230 : 3",
         ),
         cause=None,
+        when=(START,),
+        everywhere=True,
+    ),
+    Case(
+        name="no part in the fabric that most others have joined",
+        lines=(
+            f"nvmlDeviceGetGpuFabricInfoV {BAD} : 0 0 0 0 0",
+            f"nvmlDeviceGetGpuFabricInfo {BAD} : 0 0 0 0 0",
+        ),
+        cause="fabric-manager",
+        chips=FABRIC,
+        machine="gpu",
+    ),
+    # Readings that are not supported.
+    *(
+        Case(
+            name=f"no {missing} on {gpus}, {machine or 'its machine'}",
+            lines=tuple(f"{function} {gpu} : 3" for function in functions),
+            cause=None,
+            chips=FABRIC,
+            state=State.INCONCLUSIVE,
+            missing=missing,
+            machine=machine,
+        )
+        for gpu, gpus in ((BAD, "a GPU"), ("*", "a host"))
+        for machine in ("", "gpu")
+        for missing, functions in (
+            ("nvlinks", ("nvmlDeviceGetNvLinkState",)),
+            ("fabric-state", ("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo")),
+            ("ecc-uncorrected", ("nvmlDeviceGetTotalEccErrors",)),
+            ("mig", ("nvmlDeviceGetMigMode",)),
+        )
+    ),
+    Case(
+        name="no reading at all",
+        lines=(f"* {BAD} : 3", *nvml.opened(BAD)),
+        cause=None,
+        state=State.INCONCLUSIVE,
+        missing="ecc, ",
+    ),
+    *(
+        Case(
+            name=f"no {missing} anywhere, {state.value}",
+            lines=tuple(f"{function} * : 3" for function in functions),
+            cause=None,
+            chips=FABRIC,
+            when=(START,),
+            state=state,
+            missing="" if machine else missing,
+            everywhere=True,
+            machine=machine,
+        )
+        for machine, state in (("", State.INCONCLUSIVE), ("gpu", State.PASS))
+        for missing, functions in (
+            ("nvlinks", ("nvmlDeviceGetNvLinkState",)),
+            ("fabric-state", ("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo")),
+        )
+    ),
+    Case(
+        name="a PCIe card without NVLink",
+        lines=("nvmlDeviceGetNvLinkState * : 3",),
+        cause=None,
+        chips=("a100",),
+        when=(START,),
+        everywhere=True,
+        machine="gpu",
     ),
     # Settings.
     Case(
@@ -454,11 +527,14 @@ CASES = (
         lines=("nvmlDeviceGetTotalEccErrors * : 3", "nvmlDeviceGetPcieReplayCounter * : 3"),
         cause=None,
         when=(START,),
+        everywhere=True,
     ),
     Case(
         name="a value that is not available",
         lines=(f"nvmlDeviceGetTotalEccErrors {BAD} 0 0 : 0 {2**64 - 1}",),
         cause=None,
+        state=State.INCONCLUSIVE,
+        missing="ecc-corrected",
     ),
 )
 
@@ -492,9 +568,9 @@ class Host:
         return nvml.read(self.root)
 
 
-def planned(chip: str) -> PlannedMachine:
+def planned(machine: str) -> PlannedMachine:
     # The factory's runs have two ranks on each host.
-    return replace(load_machine(MACHINES[chip]).value.planned(), ranks=2)
+    return replace(load_machine(machine).value.planned(), ranks=2)
 
 
 def judged(folder: Path, case: Case, chip: str, when: str) -> tuple[Verdict, set[str]]:
@@ -504,11 +580,13 @@ def judged(folder: Path, case: Case, chip: str, when: str) -> tuple[Verdict, set
     host.scenario.change(*case.lines)
     host.write(*case.log)
     faulty = host.read()
+    machine = planned(case.machine or MACHINES[chip])
     if when == START:
-        plan, records = recorded(machine=planned(chip), first=healthy, others={"h1": faulty})
+        first = faulty if case.everywhere else healthy
+        plan, records = recorded(machine=machine, first=first, others={"h1": faulty})
     else:
         changed = change(healthy, faulty, since=2, watched=WATCHED)
-        plan, records = recorded(("h1", 3, changed), machine=planned(chip), first=healthy)
+        plan, records = recorded(("h1", 3, changed), machine=machine, first=healthy)
     aside = to_set_aside(plan, HEALTH, records, checks=REGISTRY)
     return judge(plan, records, checks=REGISTRY, attempt="one"), {*aside}
 
@@ -530,5 +608,8 @@ def test_a_scenario_has_its_verdict(
     record_property("got", str((health.state, sorted(accused), sorted(aside))))
     assert accused == expected
     assert health.state in ((State.DEGRADED, State.FAIL) if expected else (case.state,))
+    texts = [f.message for f in health.findings if f.cause is Cause.GPU_UNREPORTED]
+    named = [text for text in texts if f"gpu {BAD} of h1: " in text and case.missing in text]
+    assert bool(named) == bool(case.missing)
     if when == START:
         assert aside == ({"h1"} if case.cause in ASIDE else set())

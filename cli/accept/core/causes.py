@@ -500,6 +500,14 @@ class Cause(TextEnum):
         no_gpu=True,
         sets_aside=True,
     )
+    GPU_UNREPORTED = Row(
+        text="gpu-unreported",
+        meaning="a GPU does not report a reading that its machine or most other GPUs have",
+        action="compare `nvidia-smi -q` of the GPU with that of another, and their drivers; reset "
+        "the GPU or reboot the host, then run again",
+        owner=Owner.NODE,
+        not_judged=True,
+    )
     FABRIC_MANAGER = Row(
         text="fabric-manager",
         meaning="the GPU has not joined its NVLink fabric, or the fabric is degraded",

@@ -288,6 +288,17 @@ class Reading:
             return None
         return device.counters.get(counter, 0)
 
+    def reported(self, gpu: Device) -> set[str]:
+        """Return the levels and counters that a GPU reports.
+
+        Counters of its links are not among them if no link is active.
+        """
+        counters = {*self.read.get(gpu.kind, ())} - {*gpu.missing}
+        names = {*gpu.levels, *counters}
+        if gpu.levels.get("nvlinks"):
+            return names
+        return {name for name in names if not name.startswith("nvlink-")}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
@@ -315,6 +326,8 @@ class Change:
     levels: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)
     #: Errors that the driver did not report for a GPU in the earlier reading.
     errors: dict[str, tuple[DriverError, ...]] = field(default_factory=dict)
+    #: Levels and counters that a GPU reported in the earlier reading only, unless it has errors.
+    vanished: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: Link rates, in 10^9 bits per second, of the devices in `counters` and `levels`.
     rates: dict[str, float] = field(default_factory=dict)
     #: `STATE` in the later reading, for each GPU with counters, levels or events here.
@@ -398,6 +411,7 @@ def change(
     growth: dict[str, dict[str, int]] = {}
     levels: dict[str, dict[str, tuple[float, ...]]] = {}
     lost: dict[str, Loss] = {}
+    vanished: dict[str, tuple[str, ...]] = {}
     reset, gone = [], []
     for old in before.devices:
         new = new_devices.get(old.title)
@@ -421,6 +435,8 @@ def change(
                 growth.setdefault(old.title, {})[name] = new_count - old_count
         if losses := dict(_losses(old, new, after)):
             levels[old.title] = losses
+        if missing := _vanished(before, old, after, new):
+            vanished[old.title] = missing
     rates = {d.title: d.levels["rate"] for d in after.devices if "rate" in d.levels}
     seconds = round(max(0.0, after.uptime - before.uptime), 3)
     counters = _bounded(growth)
@@ -442,6 +458,7 @@ def change(
         losses=_bounded(lost),
         levels=_bounded(levels),
         errors=_bounded(errors),
+        vanished=_bounded(vanished),
         rates={title: rate for title, rate in rates.items() if title in changed},
         states=_bounded(_states(before, new_devices, affected)),
         run=tuple(d.title for d in after.devices if d.levels.get("run") and d.title in changed),
@@ -451,7 +468,7 @@ def change(
         unread=unread[:MOST],
         cut=sum(
             max(0, len(entries) - MOST)
-            for entries in (growth, lost, levels, errors, reset, gone, events)
+            for entries in (growth, lost, levels, errors, vanished, reset, gone, events)
         ),
     )
 
@@ -487,6 +504,16 @@ def _new_errors(
     for device in after.devices:
         if device.title not in matched:
             yield device.title, device.errors
+
+
+def _vanished(before: Reading, old: Device, after: Reading, new: Device) -> tuple[str, ...]:
+    """Return what a GPU without errors reported before, and no longer reports."""
+    if new.kind is not DeviceKind.GPU or new.errors:
+        return ()
+    missing = before.reported(old) - after.reported(new)
+    if new.levels.get("nvlinks") == 0:
+        missing = {name for name in missing if not name.startswith("nvlink-")}
+    return tuple(sorted(missing))
 
 
 def _loss(before: Reading, old: Device, after: Reading, new: Device) -> Loss | None:

@@ -127,6 +127,20 @@ def judge(evidence: Evidence) -> Judged:
         text = f"before the run: no active NVLink on {titles} of {host}, but on other GPUs; add "
         text += "nvlink.links to your machine file"
         findings.append(_finding(State.INCONCLUSIVE, text, Cause.NVLINK_DOWN, (host,)))
+    lacking = [
+        (host, f"before the run: not reported by {title} of {host}: {', '.join(names)}")
+        for host, title, names in health_at_start.unreported(readings, machine, one_kind=one_kind)
+    ]
+    lacking += [
+        (sweep.host, f"{sweep.when}: no longer reported by {title} of {sweep.host}: {', '.join(n)}")
+        for sweep in changes
+        for title, n in health.vanished(sweep)
+        if machine.gpus != 0
+    ]
+    findings += [
+        _finding(State.INCONCLUSIVE, text, Cause.GPU_UNREPORTED, (host,))
+        for host, text in lacking[:_MAX_NOTES]
+    ]
     for text in losses:
         findings.append(_finding(State.INCONCLUSIVE, text, Cause.NIC_ERRORS))
     notes = list(health_at_start.notes(readings, machine))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -135,6 +135,8 @@ LEVELS = {
     "compute-mode": Cause.GPU_MODE,
     "mig": Cause.GPU_MODE,
 }
+#: The readings of a GPU that rules judge, before the run or during it.
+JUDGED = WATCHED | {*LEVELS, "ecc", "sm-clock-max"}
 #: Values of NVML's compute mode (nvml.h, nvmlComputeMode_t), except 0 for any number of processes.
 PROHIBITED, EXCLUSIVE = 2, (1, 3)
 #: Highest error ratios of an NVLink 5 that are not a fault (NVIDIA/DCGM, MonitorNVLink5Fields).
@@ -214,6 +216,20 @@ def problems(sweep: Sweep, limits: Limits) -> Iterator[Problem]:
             yield device_problem(cause, sweep.host, title, _sentence(sweep, title, texts))
     for event in change.events:
         yield from _event_problems(sweep, event)
+
+
+def vanished(sweep: Sweep) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the title of each GPU that no longer reports judged readings, and these readings."""
+    for title, names in sweep.change.vanished.items():
+        if lost := judged_of(names):
+            yield title, lost
+
+
+def judged_of(missing: Collection[str]) -> tuple[str, ...]:
+    """Return the judged ones of the readings that a GPU lacks, without those of missing links."""
+    links = "nvlinks" in missing
+    names = JUDGED.intersection(missing)
+    return tuple(sorted(n for n in names if not (links and n.startswith("nvlink-"))))
 
 
 def notes(sweep: Sweep, limits: Limits) -> Iterator[str]:

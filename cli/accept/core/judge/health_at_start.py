@@ -1,7 +1,7 @@
 """Judge the first reading of each host: damage and settings that existed before the run.
 
-A value that a GPU or NIC does not report is neither good nor bad.
-The reading lists what is missing.
+A value that a GPU or NIC does not report is neither good nor bad. Without one that its machine or
+its peers have, a GPU cannot be judged: see `unreported`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from accept.core.judge.health import (
     Limits,
     device_problem,
     driver_faults,
+    judged_of,
     slowed_text,
 )
 from accept.core.model import PlannedMachine, Problem
@@ -92,10 +93,9 @@ def problems(
     """
     links = _required_links(readings, machine, one_kind=one_kind)
     usual_clocks = _usual_clocks(readings) if one_kind else {}
+    joined = one_kind and _most_joined(readings)
     for host, reading in readings.items():
-        gpus = sum(device.kind is DeviceKind.GPU for device in reading.devices)
-        # A single GPU of a virtual machine has no part in a fabric (leptonai/gpud issue 1140).
-        fabric = machine.nvls and gpus > 1
+        fabric = (machine.nvls or joined) and len(_gpus(reading)) > 1
         for device in reading.devices:
             faults = list(_nic_faults(device))
             if device.kind is DeviceKind.GPU and machine.gpus != 0:
@@ -112,6 +112,47 @@ def problems(
                 yield device_problem(cause, host, device.title, message)
         if machine.gpus != 0:
             yield from _xid_problems(host, reading)
+
+
+def _gpus(reading: Reading) -> list[Device]:
+    """Return the GPUs of a host.
+
+    A single GPU of a virtual machine has no part in a fabric (leptonai/gpud issue 1140).
+    """
+    return [device for device in reading.devices if device.kind is DeviceKind.GPU]
+
+
+def _most_joined(readings: Mapping[str, Reading]) -> bool:
+    """Return True if more than half of all GPUs have joined the fabric of their host."""
+    states = [gpu.levels.get("fabric-state") for r in readings.values() for gpu in _gpus(r)]
+    return 2 * states.count(FABRIC_JOINED) > len(states)
+
+
+def unreported(
+    readings: Mapping[str, Reading], machine: PlannedMachine, *, one_kind: bool
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield host and title of each GPU that lacks readings, and their names.
+
+    A reading is required if the machine promises it, or if more than half of all GPUs report it.
+    GPUs with errors of the driver are not listed, because they are named already.
+    """
+    if machine.gpus == 0:
+        return
+    usual: set[str] = set()
+    if one_kind:
+        found = [reading.reported(gpu) for reading in readings.values() for gpu in _gpus(reading)]
+        counts = Counter(name for names in found for name in names)
+        usual = {name for name, number in counts.items() if 2 * number > len(found)}
+    promised = {"nvlinks"} if machine.nvlinks else set()
+    promised |= {"fabric-state"} if machine.nvls else set()
+    for host, reading in readings.items():
+        gpus = _gpus(reading)
+        for gpu in gpus:
+            required = usual | promised if len(gpus) > 1 else usual
+            if gpu.levels.get("nvlinks") == 0:
+                required = {name for name in required if not name.startswith("nvlink-")}
+            if not gpu.errors and (names := judged_of(required - reading.reported(gpu))):
+                yield host, gpu.title, names
 
 
 def unclear_links(
