@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import commands
@@ -196,12 +197,25 @@ def by_nvml(*, of_others: bool = False) -> dict[str, Any]:
         driver = nvml.text(bindings.nvmlSystemGetDriverVersion())
     except bindings.NVMLError as error:
         return {"words": f"NVML: {error}"}
-    listed, fabrics = [], []
-    for index in [gpu.number for gpu in all_gpus.gpus if gpu.given or of_others]:
-        gpu = _gpu(bindings, index, driver)
+    listed, fabrics, hangs = [], [], []
+    for number, _, failure, uuid, own in all_gpus.gpus:
+        if not (own or of_others):
+            continue
+        try:
+            if isinstance(failure, nvml.Hang):
+                raise failure
+            gpu = all_gpus.patience.call(number, partial(_gpu, bindings, number, driver))
+        except nvml.Hang as hang:
+            hangs.append(f"GPU {number}: {hang}")
+            gpu = {**dict.fromkeys(_COLUMNS.values()), "index": number, "uuid": uuid}
+            gpu |= {"processes": []}
+            if number == all_gpus.patience.hung[0]:
+                gpu |= {"error": str(hang), "errorCode": hang.value}
         if gpu is not None:
             listed.append(gpu)
             fabrics += gpu.pop("fabric", [])
+    if hangs and len(hangs) == len(listed):
+        return {"words": f"NVML: {'; '.join(hangs)}"[:200]}
     try:
         version = bindings.nvmlSystemGetCudaDriverVersion()
         cuda = f"{version // 1000}.{version % 1000 // 10}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +166,8 @@ def has_driver(root: Path) -> bool:
 def gpus(root: Path) -> tuple[list[Device], list[Gap], list[str]]:
     """Return the driver's GPUs, what could not be read, and the addresses of other jobs' GPUs.
 
-    There are no GPUs without a driver. A GPU that the driver has lost is one of them, with `errors`
-    instead of values.
+    There are no GPUs without a driver. A GPU that the driver has lost, or the first one that hangs
+    while others answer, is one of them, with `errors` instead of values.
     """
     # Some containers hide the driver's files, but not its library.
     driver = has_driver(root)
@@ -178,26 +179,43 @@ def gpus(root: Path) -> tuple[list[Device], list[Gap], list[str]]:
         return _by_smi("no pynvml") if driver else ([], [], [])
     try:
         bindings.nvmlInit()
-        listed = nvml.gpus(bindings).gpus
+        listed, _, patience = nvml.gpus(bindings)
     except bindings.NVMLError as error:
         return _by_smi(f"NVML: {error}") if driver else ([], [], [])
     unopened: dict[str, set[str]] = {}
     unsupported: dict[str, set[str]] = {}
     devices, others = [], []
+    hung: dict[int, tuple[_Gpu, nvml.Hang]] = {}
     for index, handle, failure, _, given in listed:
         gpu = _Gpu(bindings, unsupported if given else {})
         gpu.handle = handle
-        if not given:
-            if given is not None and handle is not None and (pci := _address(gpu)):
-                others.append(pci)
-        elif failure is None:
-            devices.append(_device(gpu, index))
-        elif nvml.fault(failure) is None:
-            unopened.setdefault(str(failure), set()).add(f"GPU {index}")
+        try:
+            if failure is not None:
+                raise failure
+            patience.call(index, partial(_address, gpu))
+            if given:
+                devices.append(patience.call(index, partial(_device, gpu, index)))
+            elif given is not None and gpu.address:
+                others.append(gpu.address)
+        except nvml.Hang as hang:
+            hung |= {index: (gpu, hang)} if given else {}
+        except bindings.NVMLError as error:
+            if given and nvml.fault(error) is None:
+                unopened.setdefault(str(error), set()).add(f"GPU {index}")
+            elif given:
+                # A lost GPU keeps its index, and NVML reports the error.
+                gpu.failed("its handle", error)
+                devices.append({**_NOTHING, "name": str(index), "errors": gpu.listed_errors()})
+    others_answer = any(device["levels"] for device in devices)
+    for index, (gpu, reason) in hung.items():
+        if others_answer and index == patience.hung[0]:
+            gpu.failed(gpu.doing, reason)
+            more = {"pci": gpu.address, "errors": gpu.listed_errors()}
+            devices.append({**_NOTHING, "name": str(index), **more})
         else:
-            # A lost GPU keeps its index, and NVML reports the error.
-            gpu.failed("its handle", failure)
-            devices.append({**_NOTHING, "name": str(index), "errors": gpu.listed_errors()})
+            # The driver hangs, perhaps because of another GPU.
+            unopened.setdefault(str(reason), set()).add(f"GPU {index}")
+    devices.sort(key=lambda device: int(device["name"]))
     _complete_addresses(root, devices, len(listed))
     unread = [
         gap(f"{', '.join(sorted(names))} ({why})", unread_devices)
@@ -214,6 +232,10 @@ class _Gpu:
         self.bindings = bindings
         self.handle: Any = None
         self.unsupported = unsupported
+        #: Its address on the PCI bus; empty if it is unknown.
+        self.address = ""
+        #: The reading that was asked for last.
+        self.doing = "its handle"
         #: NVML's code and text -> the names of the readings that failed with it.
         self.errors: dict[tuple[int, str], list[str]] = {}
         self._results: dict[tuple[Any, ...], Any] = {}
@@ -240,6 +262,7 @@ class _Gpu:
         """Return the result of an NVML function, or None if it fails; `older` is its old name."""
         key = (function, *arguments)
         if key not in self._results:
+            self.doing = name
             try:
                 self._results[key] = getattr(self.bindings, function)(self.handle, *arguments)
             # Also errors of the bindings, which cost one reading and not all of them.
@@ -252,6 +275,7 @@ class _Gpu:
 
     def fill(self, name: str, function: str, structure: str, *, optional: bool = False) -> Any:
         """Return a structure that an NVML function fills, or None if it fails."""
+        self.doing = name
         try:
             filled = getattr(self.bindings, structure)()
             getattr(self.bindings, function)(self.handle, ctypes.byref(filled))
@@ -350,17 +374,18 @@ def _device(gpu: _Gpu, index: int) -> Device:
     device: Device = {
         **_NOTHING,
         "name": str(index),
-        "pci": _address(gpu),
+        "pci": gpu.address,
         "counters": counters,
         "levels": known(levels),
     }
     return {**device, "errors": gpu.listed_errors()} if gpu.errors else device
 
 
-def _address(gpu: _Gpu) -> str:
-    """Return the address of a GPU on the PCI bus; "" if it is unknown."""
+def _address(gpu: _Gpu) -> None:
+    """Read the address of a GPU on the PCI bus."""
     pci = gpu.call("PCI address", "nvmlDeviceGetPciInfo")
-    return "" if pci is None else pci_name(nvml.text(pci.busId))
+    if pci is not None:
+        gpu.address = pci_name(nvml.text(pci.busId))
 
 
 def _links(gpu: _Gpu) -> tuple[dict[str, int], dict[str, float | None]]:

@@ -183,7 +183,7 @@ class _Watched:
                 if error is not None:
                     raise error
                 pci = pci_name(nvml.text(bindings.nvmlDeviceGetPciInfo(handle).busId))
-            except bindings.NVMLError as failed:
+            except (bindings.NVMLError, nvml.Hang) as failed:
                 self.failed.append(f"GPU {index}: {str(failed)[:100]}")
             else:
                 self.handles[_address(handle)] = _Gpu(index, handle, pci)

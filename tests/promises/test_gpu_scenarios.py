@@ -23,6 +23,8 @@ from accept.core.judge import judge, to_set_aside
 from accept.core.judge.health import WATCHED
 from accept.core.model import PlannedMachine, State, Verdict
 
+import gpu_inventory  # isort: skip
+
 #: The GPU with the fault.
 BAD = 3
 #: Chip -> the machine, and its number of GPUs.
@@ -115,6 +117,28 @@ CASES = (
         name="one reading fails",
         lines=(f"nvmlDeviceGetPowerUsage {BAD} : 15",),
         cause="gpu-lost",
+    ),
+    *(
+        Case(
+            name=f"{function} hangs",
+            lines=(f"{function} {BAD} : hang",),
+            cause="gpu-lost",
+            chips=("h100", "gb200"),
+        )
+        for function in ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetPciInfo")
+    ),
+    Case(
+        name="one reading hangs",
+        lines=(f"nvmlDeviceGetPowerUsage {BAD} : hang",),
+        cause="gpu-lost",
+        chips=("h100",),
+    ),
+    Case(
+        name="all readings hang",
+        lines=("nvmlDeviceGetPowerUsage * : hang",),
+        cause=None,
+        chips=("h100",),
+        state=State.NOT_TESTED,
     ),
     Case(
         name="recovery action",
@@ -591,6 +615,11 @@ def judged(folder: Path, case: Case, chip: str, when: str) -> tuple[Verdict, set
     return judge(plan, records, checks=REGISTRY, attempt="one"), {*aside}
 
 
+@pytest.fixture(autouse=True)
+def short_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvml.GPU_SECONDS", 2.0)
+
+
 @pytest.mark.parametrize(("case", "chip", "when"), list(_each()))
 def test_a_scenario_has_its_verdict(
     tmp_path: Path,
@@ -613,3 +642,13 @@ def test_a_scenario_has_its_verdict(
     assert bool(named) == bool(case.missing)
     if when == START:
         assert aside == ({"h1"} if case.cause in ASIDE else set())
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName"])
+def test_the_inventory_lists_a_gpu_that_hangs_with_its_index(tmp_path: Path, function: str) -> None:
+    host = Host(tmp_path, "h100")
+    host.scenario.change(f"{function} {BAD} : hang")
+    host.scenario.load()
+    found = gpu_inventory.by_nvml()["gpus"]
+    assert [gpu["index"] for gpu in found] == list(range(8))
+    assert {gpu["index"]: gpu["errorCode"] for gpu in found if "error" in gpu} == {BAD: 10}
