@@ -234,7 +234,7 @@ class _Gpu:
         self.unsupported = unsupported
         #: Its address on the PCI bus; empty if it is unknown.
         self.address = ""
-        #: The reading that was asked for last.
+        #: The reading that was requested last.
         self.doing = "its handle"
         #: NVML's code and text -> the names of the readings that failed with it.
         self.errors: dict[tuple[int, str], list[str]] = {}

@@ -202,7 +202,6 @@ CASES = (
         name="storm of corrected errors",
         lines=(f"nvmlDeviceGetTotalEccErrors {BAD} 0 0 : 0 5000000",),
         cause="gpu-ecc",
-        when=(LATER,),
     ),
     Case(
         name="corrected errors",
@@ -468,6 +467,10 @@ CASES = (
     ),
     # The kernel log.
     Case(name="Xid 79", log=(xid(79, "GPU has fallen off the bus."),), cause="gpu-xid"),
+    *(
+        Case(name=f"Xid {code}", log=(xid(code, "text"),), cause="gpu-xid", chips=("b200",))
+        for code in (46, 157, 158, 167, 171, 172)
+    ),
     Case(
         name="Xid 79 with MIG",
         log=(xid(79, "GPU has fallen off the bus.", " GPU-I:01 GPU-CI:02"),),

@@ -48,8 +48,9 @@ class Params(CheckParams, Limits):
     (DCGM_LIMIT_MAX_PCIREPLAY_RATE). The bit error ratio of ports, 1e-12, is the threshold of
     ibdiagnet (user manual, --ber_thresh). 511 remapped rows and 62 retired pages: DCGM fails at 512
     (DCGM_LIMIT_MAX_ROW_REMAP_UNCORRECTABLE) and 63 (DCGM_LIMIT_MAX_RETIRED_PAGES). A reset repairs
-    each of them, so fewer are in the specification. 10,000 corrected errors in a step and 10,000
-    uncorrected in a lifetime: Azure's node health check (azure_gpu_ecc, of SRAM).
+    each of them, so fewer are in the specification. 10,000 corrected errors, since the driver
+    started or in a step, and 10,000 uncorrected in a lifetime: Azure's node health check
+    (azure_gpu_ecc, of SRAM).
     """
 
     nvlink_crc_per_second: float = param(100.0, "tolerated CRC errors of an NVLink, per second")
@@ -68,7 +69,8 @@ class Params(CheckParams, Limits):
         0.01, "tolerated share of a step during which a GPU is slowed, except by its power limit"
     )
     corrected_errors: int = param(
-        10_000, "tolerated corrected memory errors of a GPU between two readings"
+        10_000,
+        "corrected memory errors of a GPU, tolerated before the run and between two readings",
     )
     memory_repairs: int = param(
         511, "rows remapped for uncorrected errors in a GPU's lifetime, tolerated"

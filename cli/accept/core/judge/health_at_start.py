@@ -34,8 +34,9 @@ from accept.core.text import count, duration
 
 #: Xids after which NVIDIA's catalog asks for a reset, a reboot or support
 #: (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Not among them: errors
-#: that end one application (94), and repairs of memory (63), which have a state of their own.
-_FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
+#: that end one application (94), and repairs of memory (63, 156), which have a state of their own.
+#: For a PCIe link that fails (167) and the kind of an Xid 48 (171, 172) it names no action.
+_FATAL_XIDS = frozenset({46, 48, 62, 64, 74, 79, 95, 119, 120, 140, 143, 157, 158, 167, 171, 172})
 #: Xids that are fatal only if the log reports that: those of NVLink 5, and 154, by which the driver
 #: requires an action.
 _FATAL_IF_REPORTED = frozenset({*range(144, 151), 154})
@@ -203,6 +204,9 @@ def _gpu_faults(gpu: Device, limits: Limits, *, fabric: bool) -> Iterator[_Fault
     if action := int(levels.get("recovery-action", 0)):
         text = _RECOVERY.get(action, f"recovery action {action}")
         yield Cause.GPU_RESET_REQUIRED, f"the driver requires {text}"
+    corrected = gpu.counters.get("ecc-corrected", 0)
+    if corrected > limits.corrected_errors:
+        yield Cause.GPU_ECC, f"{corrected} corrected memory errors since its driver started"
     errors = gpu.counters.get("ecc-uncorrected-aggregate", 0)
     if errors > limits.uncorrected_errors:
         yield Cause.GPU_ECC, f"{errors} uncorrected memory errors in its lifetime"
