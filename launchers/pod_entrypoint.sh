@@ -218,21 +218,31 @@ print(*(name for name in ("torch", "mpi4py", "obstore") if not find_spec(name)))
     [ -z "$without" ] || say "$image has no: $without"
 }
 
+# library NAME: prints the path of the library that programs load.
+library() {
+    rest=${LD_LIBRARY_PATH:-}:
+    while [ -n "$rest" ]; do
+        folder=${rest%%:*} rest=${rest#*:}
+        [ -z "$folder" ] || [ ! -e "$folder/$1" ] || { echo "$folder/$1" && return; }
+    done
+    ldconfig -p 2>/dev/null | awk -v name="$1" '$1 == name { print $NF; exit }'
+}
+
 # say_versions: reports the image, the driver, and the NCCL that nccl-tests load, with its place: the image's own, or that
-# of a plugin. torch may bring another NCCL, which its steps report.
+# of a plugin. torch may bring another NCCL, which its steps report. It sets `versions` for the coordinator, as JSON.
 say_versions() {
+    versions=''
     say "image: ${ACCEPT_IMAGE:-unknown}"
     driver=$(sed -n 's/^NVRM version:.*  *\([0-9][0-9]*\.[0-9.]*\) .*/\1/p' "${ACCEPT_PROC:-/proc}/driver/nvidia/version" 2>/dev/null)
     [ -n "$driver" ] || return
-    library=''
-    rest=${LD_LIBRARY_PATH:-}:
-    while [ -n "$rest" ] && [ -z "$library" ]; do
-        folder=${rest%%:*} rest=${rest#*:}
-        [ -z "$folder" ] || [ ! -e "$folder/libnccl.so.2" ] || library=$folder/libnccl.so.2
-    done
-    [ -n "$library" ] || library=$(ldconfig -p 2>/dev/null | sed -n '/libnccl\.so\.2 /{s/.*=> //p;q;}')
-    version=$(readlink -f "$library" 2>/dev/null | sed -n 's/.*libnccl\.so\.//p')
-    say "driver $driver; NCCL ${version:-of an unknown version}${library:+ from $library}${ACCEPT_NCCL_SCRIPT:+; plugin: $ACCEPT_NCCL_SCRIPT}"
+    nccl=$(library libnccl.so.2)
+    # NCCL contains its version and that of the CUDA that it was built with.
+    version=$(grep -aom1 'NCCL version [0-9][0-9.]*+cuda[0-9][0-9.]*' "$nccl" 2>/dev/null | sed 's/.* //;q')
+    cuda=${version##*+cuda} version=${version%%+*}
+    [ -n "$version" ] || version=$(readlink -f "$nccl" 2>/dev/null | sed -n 's/.*libnccl\.so\.//p')
+    libcuda=$(readlink -f "$(library libcuda.so.1)" 2>/dev/null | sed -n 's/.*libcuda\.so\.//p')
+    say "driver $driver; NCCL ${version:-of an unknown version}${cuda:+ with CUDA $cuda}${nccl:+ from $nccl}${ACCEPT_NCCL_SCRIPT:+; plugin: $ACCEPT_NCCL_SCRIPT}"
+    versions=$(printf '"%s":"%s",' driver "$driver" NCCL "$version" CUDA "$cuda" libcuda "$libcuda" | tr -cd 'a-zA-Z0-9.:,"')
 }
 
 # upload FOLDER OPTIONS...: uploads to the run's place in the results bucket or folder; fails if none is set.
@@ -309,7 +319,7 @@ fi
     printf '"results":"%s",' "$(printf '%s' "$ACCEPT_RESULTS" | sed 's/[\\"]/\\&/g')"
     printf '"bucket":"%s","earlier":"%s",' "$(printf '%s' "${ACCEPT_BUCKET:-}" | sed 's/[\\"]/\\&/g')" "$earlier"
     printf '"holdSeconds":%s,"holdAlways":%s,' "${ACCEPT_DEBUG_HOLD:-null}" "${ACCEPT_DEBUG_HOLD_ALWAYS:-null}"
-    printf '"edited":%s,"hosts":[' "${ACCEPT_EDITED:-[]}"
+    printf '"versions":{%s},"edited":%s,"hosts":[' "${versions%,}" "${ACCEPT_EDITED:-[]}"
     n=0
     while [ "$n" -lt "$ACCEPT_NODES" ]; do
         [ "$n" = 0 ] || printf ','

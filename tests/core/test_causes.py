@@ -85,6 +85,7 @@ def test_only_what_did_not_run_is_not_a_failure() -> None:
         Cause.PARTIAL_LOG,
         Cause.GPU_UNREPORTED,
         Cause.GPU_LIST,
+        Cause.UNSUPPORTED_VERSIONS,
     }
 
 

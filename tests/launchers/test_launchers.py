@@ -866,8 +866,12 @@ class TestPodEntrypoint:
         assert not (pod / "evidence.tar").exists()
 
     @pytest.mark.parametrize("kernel", ["x86_64 Kernel Module", "Open Kernel Module for x86_64"])
+    @pytest.mark.parametrize(
+        ("content", "cuda"),
+        [(b"\0\x7fELF\0NCCL version 2.28.3+cuda13.0\0\n\xff", "13.0"), (b"\0\x7fELF", "")],
+    )
     def test_index_0_names_the_image_the_driver_and_the_nccl_that_is_loaded(
-        self, pod: Path, tmp_path: Path, kernel: str
+        self, pod: Path, tmp_path: Path, kernel: str, content: bytes, cuda: str
     ) -> None:
         (tmp_path / "driver" / "nvidia").mkdir(parents=True)
         (tmp_path / "driver" / "nvidia" / "version").write_text(
@@ -876,8 +880,10 @@ class TestPodEntrypoint:
         )
         plugin = tmp_path / "plugin"
         plugin.mkdir()
-        (plugin / "libnccl.so.2.28.3").touch()
+        (plugin / "libnccl.so.2.28.3").write_bytes(content)
         (plugin / "libnccl.so.2").symlink_to("libnccl.so.2.28.3")
+        (plugin / "libcuda.so.580.95.05").touch()
+        (plugin / "libcuda.so.1").symlink_to("libcuda.so.580.95.05")
         self.fill(pod, coordinate="mkdir evidence; touch evidence/records.jsonl console.log\n"
                   'echo verdict > "$2"; echo 0 > status; echo over 1<>events\n')  # fmt: skip
         entry = self.start(
@@ -887,7 +893,11 @@ class TestPodEntrypoint:
         assert self.ended(entry)[0] == 0
         log = (pod / "pod.log").read_text()
         assert "\nimage: img:1\n" in log
-        assert f"\ndriver 580.95.05; NCCL 2.28.3 from {plugin}/libnccl.so.2\n" in log
+        of_cuda = f" with CUDA {cuda}" if cuda else ""
+        assert f"\ndriver 580.95.05; NCCL 2.28.3{of_cuda} from {plugin}/libnccl.so.2\n" in log
+        assert json.loads((pod / "hosts.json").read_text())["versions"] == {
+            "driver": "580.95.05", "NCCL": "2.28.3", "CUDA": cuda, "libcuda": "580.95.05",
+        }  # fmt: skip
 
     def test_index_0_waits_if_only_the_folder_has_all_records(
         self, pod: Path, tmp_path: Path

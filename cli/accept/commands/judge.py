@@ -13,6 +13,7 @@ from accept.backends.protocol import Phase
 from accept.config.expectations import parse_expectation
 from accept.config.floors import bounds
 from accept.config.machine import Machine
+from accept.config.versions import supported
 from accept.core import checks, evidence
 from accept.core.checks import REGISTRY, parse_log, with_problems_seen
 from accept.core.error_codes import Code
@@ -348,7 +349,12 @@ def _judge_run(loaded: LoadedEvidence, expect: Sequence[str], machine: Machine |
     if machine is not None:
         expectations = (bound for bound in plan.references if bound.kind is BoundKind.EXPECTATION)
         references = (*expectations, *bounds(machine, gpus_per_node=plan.gpus_used))
-        plan = replace(plan, machine=machine.planned(), references=references)
+        plan = replace(
+            plan,
+            machine=machine.planned(),
+            references=references,
+            supported=supported(machine),
+        )
     plan, verdict = _judged(plan, loaded.records, expect, loaded.attempt, loaded.interruption)
     others = f"{count(loaded.others, 'other file')} beside the evidence: not judged"
     return Judged(

@@ -718,6 +718,15 @@ class Cause(TextEnum):
         owner=Owner.USER,
         not_judged=True,
     )
+    UNSUPPORTED_VERSIONS = Row(
+        text="unsupported-versions",
+        meaning="NCCL, its network plugin, CUDA and the driver are not supported together by "
+        "their makers",
+        action="use an image or a plugin with versions that the named source lists, and run again",
+        owner=Owner.USER,
+        judgement=Judgement.CONSISTENCY,
+        not_judged=True,
+    )
     SCRIPT_FAILED = Row(
         text="script-failed",
         meaning="the user's script ended with a status other than 0",

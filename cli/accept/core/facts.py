@@ -511,6 +511,8 @@ NCCL_TESTS = FactKind("nccl-tests", _nccl_tests)
 #: Network, or path between GPUs that is slower than NVLink -> the hosts that used it.
 NCCL_NETWORKS = FactKind("nccl-networks", _users)
 NCCL_DETOURS = FactKind("nccl-detours", _users)
+#: NCCL, the CUDA that it was built with, and network plugins -> the versions that were loaded.
+NCCL_VERSIONS = FactKind("nccl-versions", _users)
 #: Host -> number of its GPU -> the NICs that NCCL used for it.
 NCCL_NICS = FactKind("nccl-nics", _nics_of_gpus)
 #: Warnings of NCCL, as "HOST: TEXT".

@@ -170,6 +170,20 @@ class Reference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Supported:
+    """The oldest versions of other components that the maker of one supports it with."""
+
+    #: The component, such as gIB, and its versions: from `since` on, and before `before`.
+    component: str
+    since: str
+    #: Empty: all later versions.
+    before: str = ""
+    #: Component -> its oldest supported version.
+    needs: dict[str, str]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """A rendered script, the checks of its one launch, and the groups of hosts to run it on."""
 
@@ -309,6 +323,8 @@ class Plan:
     steps: tuple[Step, ...]
     skipped: tuple[Skipped, ...] = ()
     references: tuple[Reference, ...] = ()
+    #: Versions that their makers support together; None: an older version rendered the plan.
+    supported: tuple[Supported, ...] | None = None
     seed: int = 1
     #: Pairs of hosts that steps of pairs measure instead of rounds; empty: rounds.
     pairs: tuple[tuple[HostName, ...], ...] = ()

@@ -11,6 +11,7 @@ from pathlib import Path
 from accept import __version__, config
 from accept.config import floors
 from accept.config.machine import Machine
+from accept.config.versions import supported
 from accept.core import checks, nccl_tests
 from accept.core.catalog.metrics import BUSBW, WRONG
 from accept.core.causes import Cause
@@ -89,7 +90,7 @@ def load(
     if not plan.steps:
         raise _nothing_judged(paths[0], unjudged)
     return RunFromLogs(
-        plan=replace(plan, references=bounds),
+        plan=replace(plan, references=bounds, supported=supported(machine)),
         records=records,
         machine=machine,
         notes=tuple(notes),

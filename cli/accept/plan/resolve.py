@@ -32,6 +32,7 @@ from accept.config.kubernetes import PodSettings
 from accept.config.machine import check_gpus_per_node
 from accept.config.nccl_settings import NCCL_PREFIX, refuse_foreign, remarks, without
 from accept.config.slurm import Slurm
+from accept.config.versions import supported
 from accept.core.catalog.faults import FAULTS, Injector
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
@@ -426,6 +427,7 @@ def resolve(options: Options) -> Resolved:
                 if any(bound.check in s.checks and s.profile == name for s in steps)
             ),
         ),
+        supported=supported(machine.value),
         seed=options.seed,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,

@@ -16,7 +16,7 @@ from tests.factories import verdicts
 from tests.factories.clock import PATIENCE
 
 from accept.core import evidence
-from accept.core.model import Collector, Fact, PlannedMachine
+from accept.core.model import Collector, Fact, PlannedMachine, Supported
 from accept.core.runner import coordinator, resume
 from accept.core.runner.coordinator import Launch, coordinate
 from accept.core.runner.discovery import Candidate, Found
@@ -97,14 +97,19 @@ def test_hosts_with_their_gpus_run_to_the_end(
 ) -> None:
     env = {"NCCL_A": "1", "NCCL_B": "2", "NCCL_C": "3"}
     origins = {"profile x": ("NCCL_A", "NCCL_C"), "--nccl": ("NCCL_B",)}
-    keys = {"env": env, "env_origins": origins}
+    needs = Supported(component="CUDA", since="13", needs={"libcuda": "580"}, source="the maker")
+    keys = {"env": env, "env_origins": origins, "supported": (needs,)}
     folder = node(tmp_path, {"h0": 8, "h1": 8}, monkeypatch, **keys)
+    launch = json.loads((folder / evidence.HOSTS).read_text())
+    launch["versions"] = {"CUDA": "13.0", "libcuda": "570.1", "NCCL": ""}
+    (folder / evidence.HOSTS).write_text(json.dumps(launch))
     verdict = coordinated(folder)
     # Hosts and settings are at the top of the log, in one line each.
     log = capsys.readouterr().out.splitlines()
     top = "\n".join(log[:20])
     assert "settings of profile x: NCCL_A=1 NCCL_C=3\n" in top
     assert "settings of --nccl: NCCL_B=2\n" in top
+    assert re.search(r"NOT SUPPORTED: CUDA 13\.0 .* libcuda 570\.1 .*the maker", top)
     assert "evidence stays here until it is collected\n" in top
     assert re.search(r"hosts: 2 of 2 answered in .*: h\[0-1\]\n", top)
     assert (verdict["exit"], verdict["gpuTested"]) == (0, True)

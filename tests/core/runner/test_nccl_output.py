@@ -134,7 +134,7 @@ class TestRanks:
         bounded = "".join(line(text) for text in "abcefg")
         assert printed == [bounded] * 3
 
-    def test_the_first_rank_of_a_host_prints_once_whether_nvlink_spans_hosts(
+    def test_the_first_rank_of_a_host_prints_once_its_versions_and_whether_nvlink_spans_hosts(
         self, folder: Path
     ) -> None:
         progress = folder / "progress" / MARK
@@ -145,6 +145,8 @@ class TestRanks:
         for gpu in range(2):
             start = f"h1:{gpu}:9 [{gpu}] NCCL INFO"
             (progress / f"nccl.{gpu}.h1.{gpu}.log").write_text(
+                f"{start} NCCL version 2.28.9+cuda13.0\n"
+                f"{start} NET/gIB : Initializing gIB v1.1.2\n"
                 f"{start} MNNVL diag entry cuMemEnable 1\n"
                 f"{start} MNNVL 1 cliqueId 7f{'ab'[gpu]} cliqueSize 4 cliqueRank {gpu}\n"
                 f"{start} comm 0x5{'ef'[gpu]} rank {gpu} nRanks 8 nNodes 2 localRanks 4 "
@@ -163,6 +165,8 @@ class TestRanks:
             check=True,
         )
         assert [line.partition(" INFO ")[2] for line in done.stdout.splitlines()] == [
+            "NCCL version 2.28.9+cuda13.0",
+            "NET/gIB : Initializing gIB v1.1.2",
             "MNNVL 1 cliqueId 7fa cliqueSize 4 cliqueRank 0",
             "comm 0x5e rank 0 nRanks 8 nNodes 2 localRanks 4 localRank 0 MNNVL 1",
         ]

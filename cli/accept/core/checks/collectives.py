@@ -20,7 +20,13 @@ from accept.core.text import format_size, parse_size, value_range
 T = TypeVar("T")
 
 NEEDS = ((MPIRUN,), (NCCL_TESTS, TORCH))
-FACTS = (facts.NCCL_TESTS, facts.NCCL_NETWORKS, facts.NCCL_DETOURS, facts.PROGRAM)
+FACTS = (
+    facts.NCCL_TESTS,
+    facts.NCCL_NETWORKS,
+    facts.NCCL_VERSIONS,
+    facts.NCCL_DETOURS,
+    facts.PROGRAM,
+)
 #: As `Check.faults`. Ranks that hang, die or are slow are only visible next to ranks that wait for
 #: them.
 FAULTS = {"wrong": 1, "nan": 1, "hang": 2, "die": 2, "slow": 2, "full-disk": 1}

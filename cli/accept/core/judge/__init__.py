@@ -10,7 +10,7 @@ from operator import attrgetter
 from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
 from accept.core.facts import inventories_of
-from accept.core.judge import bounds, coverage, groups, hosts, summary
+from accept.core.judge import bounds, coverage, groups, hosts, summary, versions
 from accept.core.judge.attribution import examine
 from accept.core.judge.completeness import problem_findings, repeated_launches, step_findings
 from accept.core.judge.crosscheck import shares_by_log, without_explained
@@ -73,6 +73,9 @@ def judge(
     for name, evidence in evidences.items():
         notes = tuple(repeated_launches(name, evidence.records))
         judged[name] = _with_findings(judged[name], notes)
+    inventories = inventories_of(records, found.present)
+    for finding in versions.findings(plan, evidences.values(), inventories):
+        judged[finding.check] = _with_findings(judged[finding.check], (finding,))
     accused = [s for one in judged.values() for s in one.suspects]
     suspects = _suspects(plan, records, found, accused, pairs)
     if plan.origin:
@@ -132,7 +135,7 @@ def judge(
         interruption=interruption,
         start=min((r.start for r in records if 0 < r.start < _LATEST), default=0.0),
         end=max((r.end for r in records if 0 < r.end < _LATEST), default=0.0),
-        gpus=sum(len(i.gpus) for i in inventories_of(records, found.present).values()),
+        gpus=sum(len(i.gpus) for i in inventories.values()),
         ranges=tuple(one for evidence in evidences.values() for one in ranges(evidence)),
         scaling=tuple(one for evidence in evidences.values() for one in scaling(evidence)),
         detectable=pairs.detectable(),

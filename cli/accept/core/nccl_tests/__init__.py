@@ -14,7 +14,14 @@ from functools import partial
 from typing import BinaryIO
 
 from accept.core.catalog.metrics import BUSBW, TIME, TIME_LONGEST, TIME_P99, WRONG, MetricSpec
-from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_NICS, NCCL_TESTS, NCCL_WARNINGS
+from accept.core.facts import (
+    NCCL_DETOURS,
+    NCCL_NETWORKS,
+    NCCL_NICS,
+    NCCL_TESTS,
+    NCCL_VERSIONS,
+    NCCL_WARNINGS,
+)
 from accept.core.model import Fact, Metric, Parsed, Placement
 from accept.core.nccl_tests.inference import named_in
 from accept.core.nccl_tests.lines import Side
@@ -149,11 +156,15 @@ def table_fact(table: Table) -> Fact:
 
 
 def nccl_facts(log: Log) -> Iterator[Fact]:
-    """Yield the networks, NICs, slow paths and warnings that NCCL reports."""
-    for name, paths in ((NCCL_NETWORKS.name, log.networks), (NCCL_DETOURS.name, log.detours)):
-        if paths:
-            value = {path: list(hosts) for path, hosts in paths.items()}
-            yield Fact(name=name, value=value)
+    """Yield the networks, versions, NICs, slow paths and warnings that NCCL reports."""
+    for kind, texts in (
+        (NCCL_NETWORKS, log.networks),
+        (NCCL_VERSIONS, log.versions),
+        (NCCL_DETOURS, log.detours),
+    ):
+        if texts:
+            value = {name: list(own) for name, own in texts.items()}
+            yield Fact(name=kind.name, value=value)
     if log.nics:
         nics = {host: {str(g): list(n) for g, n in own.items()} for host, own in log.nics.items()}
         yield Fact(name=NCCL_NICS.name, value=nics)

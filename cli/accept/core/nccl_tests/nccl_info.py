@@ -35,7 +35,11 @@ _NVLS_OFF = b"NVLS multicast support is not available"
 #: by it: https://github.com/NVIDIA/nccl/blob/192610c9321b23deb0fad81cf51b99bc06849e85/src/mnnvl.cc
 _MNNVL = re.compile(rb" nRanks (\d{1,7}) nNodes (\d{1,7}) .{0,80} MNNVL ([01])\b")
 _CLIQUE = re.compile(rb" MNNVL 1 cliqueId \S{1,20} cliqueSize (\d{1,7})\b")
-
+#: NCCL with the CUDA that it was built with, and a network plugin, as each reports its version.
+_VERSION = rb"(\d{1,4}(?:\.\d{1,4}){1,3})"
+_NCCL = re.compile(rb"^NCCL INFO NCCL version " + _VERSION + rb"(?:\+cuda" + _VERSION + rb")?")
+_PLUGIN = re.compile(rb"^NCCL INFO NET/.{1,20} Initializing (gIB|aws-ofi-nccl) v?" + _VERSION)
+_MAX_VERSIONS = 8
 
 _WARNING = b" NCCL WARN "
 
@@ -77,6 +81,8 @@ class Info:
         #: Host -> GPU -> numbers of its NICs; host -> names of its NICs by number.
         self._nics: dict[str, dict[int, set[int]]] = {}
         self._names: dict[str, dict[int, str]] = {}
+        #: Component -> its versions.
+        self._versions: dict[str, set[str]] = {}
         #: Host -> number of GPUs that NVLink connects in its newest group.
         self._cliques: dict[str, int] = {}
 
@@ -92,6 +98,8 @@ class Info:
                 self._add_domain(host, message)
             elif b" set by environment " in message and (found := _SET.search(message)):
                 self.set(found[1], found[2])
+            elif b" NCCL version " in message or b" Initializing " in message:
+                self._add_versions(message)
             elif _USING.match(message) and len(self._names) < _MAX_HOSTS:
                 names = ((int(found[1]), text_of(found[2])) for found in _NAMED.finditer(message))
                 self._names[host] = dict(names)
@@ -105,6 +113,22 @@ class Info:
         key = name.decode()
         if "DEBUG" not in key and (key in self.environment or len(self.environment) < _MAX_NAMES):
             self.environment[key] = text_of(value[:_MAX_VALUE])
+
+    def _add_versions(self, message: bytes) -> None:
+        """Add the versions that a message reports."""
+        pairs: tuple[tuple[bytes, bytes | None], ...] = ()
+        if found := _NCCL.match(message):
+            pairs = (b"NCCL", found[1]), (b"CUDA", found[2])
+        elif found := _PLUGIN.match(message):
+            pairs = ((found[1], found[2]),)
+        for name, version in pairs:
+            versions = self._versions.setdefault(name.decode(), set())
+            if version is not None and len(versions) < _MAX_VERSIONS:
+                versions.add(version.decode())
+
+    def versions(self) -> dict[str, tuple[str, ...]]:
+        """Return the versions that were loaded, by component."""
+        return {name: tuple(sorted(found)) for name, found in self._versions.items() if found}
 
     def _add_domain(self, host: str, message: bytes) -> None:
         """Add what a message reports about NVLink between hosts."""

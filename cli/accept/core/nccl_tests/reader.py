@@ -461,6 +461,7 @@ class Reader:
             tables=tables,
             problems=(*self._failures.values(), *problems),
             networks=self._info.networks(),
+            versions=self._info.versions(),
             nics=self._info.nics(),
             detours=self._info.detours(),
             nccl_lines=self._info.lines,

@@ -103,6 +103,8 @@ class Log:
     warnings: tuple[str, ...]
     #: Host -> number of its GPU -> the NICs that NCCL uses for it.
     nics: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
+    #: NCCL, the CUDA that it was built with, and network plugins, each with its versions.
+    versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def check_of(collective: str | None) -> str | None:

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from accept.core import evidence
@@ -31,6 +31,7 @@ from accept.core.judge.hosts import domains, places, without_gpus
 from accept.core.judge.remeasure import waves_again
 from accept.core.judge.summary import not_run
 from accept.core.judge.suspects import HOSTS_STEP
+from accept.core.judge.versions import loaded, unsupported
 from accept.core.model import Fact, Finding, GroupKind, Plan, Problem, Record, Step
 from accept.core.report import text as report_text
 from accept.core.report import write_judgement
@@ -106,6 +107,8 @@ class Launch:
     job: str = ""
     #: Maximum number of executions that start at the same time.
     starts: int = MAX_CONCURRENT
+    #: Component -> the version that the first pod loads: those that its files show.
+    versions: dict[str, str] = field(default_factory=dict)
     #: What a user changed in the Helm values after they were rendered, one text each.
     edited: tuple[str, ...] = ()
     #: The hold in the Helm values, which a user may change; None: that of the plan.
@@ -627,6 +630,8 @@ async def _execute(state: Run, step: Step, position: str) -> None:
         say(f"  {subject}: {plain(finding.message, 300)} ({finding.cause})")
     for line in log_lines(step, records):
         say(f"  {line}")
+    for line in _new_versions(state, step, records):
+        say(f"  {line}")
     for line in largest_table(state.evidence, records, step.profile):
         show(line)
     checks = checks_of(step)
@@ -634,6 +639,21 @@ async def _execute(state: Run, step: Step, position: str) -> None:
         _set_aside_faulty_hosts(state, step, began)
     if any(check.gate for check in checks):
         _stop_unless_all_ranks(state, records)
+
+
+def _new_versions(state: Run, step: Step, records: Sequence[Record]) -> list[str]:
+    """Return the versions that a step loaded, and what is not supported, unless known before."""
+    inventories = inventories_of(state.records, [host.name for host in state.hosts])
+
+    def lines(records: Sequence[Record]) -> dict[str, None]:
+        found = [loaded(record, inventories) for record in records]
+        texts = [", ".join(f"{name} {text}" for name, text in own.items()) for own in found if own]
+        wrong = (text for own in found for text in unsupported(state.plan, own))
+        loads = (f"loaded: {plain(text, 300)}" for text in texts)
+        return dict.fromkeys((*loads, *(f"NOT SUPPORTED: {plain(text, 300)}" for text in wrong)))
+
+    known = lines([record for record in state.records if record.step != step.id])
+    return [line for line in lines(records) if line not in known][:10]
 
 
 def _waves(state: Run, step: Step) -> tuple[Wave, ...]:
@@ -799,6 +819,8 @@ def _print_plan(plan: Plan, launch: Launch) -> None:
     say(f"machine {plan.machine.name}, suite {plan.suite}, {hosts}")
     for change in plan.edited:
         say(f"EDITED after rendering: {plain(change, 300)}")
+    for text in unsupported(plan, launch.versions):
+        say(f"NOT SUPPORTED: {plain(text, 300)}")
     for origin, names in (plan.env_origins or {}).items():
         settings = " ".join(f"{name}={plan.env[name]}" for name in names if name in plan.env)
         say(f"  settings of {plain(origin, 100)}: {plain(settings, 1000)}")

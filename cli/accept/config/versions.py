@@ -1,0 +1,54 @@
+"""Read the versions that their makers support together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated
+
+from accept.config import resources
+from accept.config.fields import Url
+from accept.config.machine import Machine
+from accept.config.yaml_file import read_file
+from accept.core.model import Supported
+from accept.core.serde import Doc
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of `values/versions.yaml`; see the comments there."""
+
+    component: str
+    since: str
+    before: str
+    device: Annotated[str | None, Doc("GPU of the machines that it is about; None: all.")] = None
+    needs: dict[str, str]
+    source: Url
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versions:
+    """The content of `values/versions.yaml`."""
+
+    supported: tuple[Row, ...]
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """Return the rows that come with `accept`."""
+    return read_file(Versions, resources.values() / "versions.yaml").supported
+
+
+def supported(machine: Machine) -> tuple[Supported, ...]:
+    """Return the versions that concern a machine; none without GPUs."""
+    return tuple(
+        Supported(
+            component=row.component,
+            since=row.since,
+            before=row.before,
+            needs=row.needs,
+            source=row.source,
+        )
+        for row in rows()
+        if machine.gpus.count != 0 and row.device in (None, machine.gpus.device)
+    )

@@ -1,0 +1,77 @@
+"""Compare the versions that were loaded together with those that their makers support."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from accept.core.causes import Cause
+from accept.core.facts import NCCL_VERSIONS, Inventory
+from accept.core.judge.evidence import Evidence
+from accept.core.judge.summary import state_of
+from accept.core.model import Finding, Plan, Record
+
+#: Component of the table that the inventory of a host reports.
+_DRIVER = "driver"
+
+
+def unsupported(plan: Plan, versions: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each component that is older than another one supports.
+
+    `versions`: component -> its version. A component without a version is not judged.
+    """
+    for row in plan.supported or ():
+        own = versions.get(row.component, "")
+        if not _in_order(row.since, own) or (row.before and _in_order(row.before, own)):
+            continue
+        for component, least in row.needs.items():
+            other = versions.get(component, "")
+            if _in_order(other, least) and not _in_order(least, other):
+                yield (
+                    f"{row.component} {own} supports {component} {least} and newer, and "
+                    f"{component} {other} is loaded ({row.source})"
+                )
+
+
+def loaded(record: Record, inventories: Mapping[str, Inventory]) -> dict[str, str]:
+    """Return the versions that one execution loaded, without those that differ between hosts."""
+    found = {name: set(texts) for _, own in NCCL_VERSIONS.of(record) for name, texts in own.items()}
+    hosts = [inventories[host] for host in record.hosts if host in inventories]
+    if found:
+        found[_DRIVER] = {gpu.driver for host in hosts for gpu in host.gpus if gpu.driver}
+    return {name: texts.pop() for name, texts in found.items() if len(texts) == 1}
+
+
+def findings(
+    plan: Plan, evidences: Iterable[Evidence], inventories: Mapping[str, Inventory]
+) -> Iterator[Finding]:
+    """Yield each combination that is not supported, for the first check that loaded it."""
+    seen: set[str] = set()
+    for evidence in evidences if plan.supported else ():
+        for record in evidence.records:
+            for text in unsupported(plan, loaded(record, inventories)):
+                if text not in seen:
+                    seen.add(text)
+                    yield Finding(
+                        check=evidence.check,
+                        judgement=Cause.UNSUPPORTED_VERSIONS.row.judgement,
+                        state=state_of(Cause.UNSUPPORTED_VERSIONS),
+                        cause=Cause.UNSUPPORTED_VERSIONS,
+                        message=text,
+                        evidence=(record.log,) if record.log else (),
+                    )
+
+
+def _in_order(first: str, second: str) -> bool:
+    """Return True if both are versions and the first is not newer than the second."""
+    one, other = _numbers(first), _numbers(second)
+    return bool(one and other) and one <= other
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version such as 1.13.2-aws, without zeros at the end."""
+    found = re.match(r"\d{1,6}(?:\.\d{1,6}){0,5}", version)
+    numbers = [int(text) for text in found[0].split(".")] if found else []
+    while len(numbers) > 1 and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
