@@ -153,6 +153,23 @@ class TestPublishedFigure:
             assert _failed(_ours(findings(row, 0.85))) == []
 
 
+def _lowest() -> dict[tuple[str, str], Row]:
+    """Return the lowest figure of each chip and data type for which its machine states one."""
+    lowest: dict[tuple[str, str], Row] = {}
+    for row in ROWS:
+        stated = {f.metric for f in row.loaded().references if f.check == row.check == "gemm"}
+        if row.metric in stated:
+            one = row.machine, row.metric
+            lowest[one] = min(row, lowest.get(one, row), key=lambda r: r.figure)
+    return lowest
+
+
+@pytest.mark.parametrize("row", _lowest().values(), ids=lambda row: row.name)
+def test_gpus_that_are_all_15_percent_slower_do_not_pass(row: Row) -> None:
+    """A clock that is limited on all GPUs leaves no peer to compare with."""
+    assert State.PASS not in {finding.state for finding in findings(row, 0.85)}
+
+
 def _ours(found: list[Finding]) -> list[Finding]:
     """Return findings of bounds that we chose; for its own threshold the vendor answers."""
     return [f for f in found if f.bound is None or f.bound.kind is not BoundKind.VENDOR]
