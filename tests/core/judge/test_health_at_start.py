@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -176,6 +177,14 @@ class TestGpus:
 
     def test_gpus_do_not_count_on_a_machine_without(self) -> None:
         assert causes(gpu(ecc=0, remap__failure=1), machine=CPU) == set()
+
+    def test_a_gpu_must_be_part_of_the_fabric_only_if_its_host_has_several(self) -> None:
+        """The only GPU of a virtual machine has none."""
+        machine = replace(H100, nvls=True)
+        assert causes(gpu(fabric__state=0), machine=machine) == set()
+        assert causes(gpu(fabric__state=1), machine=machine) == {"fabric-manager"}
+        assert causes(gpu(fabric__state=0), gpu("4"), machine=machine) == {"fabric-manager"}
+        assert causes(gpu(fabric__state=0), gpu("4")) == set()
 
     def test_faults_of_one_cause_are_one_problem(self) -> None:
         (problem,) = found(gpu(compute__mode=2, mig=1))
