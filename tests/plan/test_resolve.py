@@ -452,6 +452,8 @@ class TestSizes:
 )
 def test_standard_fits_into_twelve_minutes_on_64_nodes(machine: str) -> None:
     found = planned(run(machine, suite="standard", nodes=64))
+    checks = {check for step in found.steps for check in step.checks}
+    assert checks >= {"health", "gemm", "memory", "nic-loop", "burn"}
     assert found.seconds <= 12 * 60
     assert found.seconds_at_most <= 21 * 60
 

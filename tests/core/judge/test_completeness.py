@@ -132,6 +132,11 @@ def test_a_hung_rank_is_named() -> None:
         (["h1: closed by h2", "h2: Got completion from peer, error 12"], "h2: Got completion"),
         (["h1: strange", "h3: Call to connect failed", "h1: timeout"], "h3: Call to connect"),
         (["h1: strange", "h1: stranger"], "h1: stranger"),
+        # src/mnnvl.cc of NCCL 2.30
+        (
+            ["h1: Cuda failure 1", "h2: MNNVL (cliqueSize 4) is available but not working"],
+            "h2: MNNVL (cliqueSize 4)",
+        ),
         ([], None),
     ],
 )

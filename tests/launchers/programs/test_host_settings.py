@@ -88,7 +88,10 @@ USUAL = {
         ({}, {}),
         ({"control": None}, {}),
         ({"control": 0x01}, {}),
-        ({"control": 0x1D}, {"ACS above GPUs and NICs": "redirects in 4 of 4 bridges"}),
+        *(
+            ({"control": bits}, {"ACS above GPUs and NICs": "redirects in 4 of 4 bridges"})
+            for bits in (0x1D, 0x04, 0x08)
+        ),
         ({"space": 64}, {"ACS above GPUs and NICs": None}),
         ({"iommu": "DMA-FQ"}, {"IOMMU of GPUs and NICs": "DMA-FQ"}),
         ({"module": False}, {"GPUDirect RDMA": "dma-buf"}),
