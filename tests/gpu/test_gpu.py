@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from benchmarks import gpu as benchmark
@@ -54,6 +55,19 @@ def test_a_skipped_part_counts_as_failed_unless_it_was_named(
 ) -> None:
     assert run([skipping], NONE)[Outcome.SKIPPED] == 1
     assert run([skipping], NONE, may_skip={"skipping"})[Outcome.ALLOWED] == 1
+
+
+@pytest.mark.parametrize(("options", "status"), [((), 1), (("--allow-skips", "xid"), 0)])
+def test_a_skipped_part_fails_the_command_unless_it_was_named(
+    tmp_path: Path, options: tuple[str, ...], status: int
+) -> None:
+    command = [sys.executable, "-S", "-m", "tests.gpu", "--rehearse", "xid", *options]
+    done = subprocess.run([*command, "--out", tmp_path], cwd=ROOT, check=False)
+    assert done.returncode == status
+
+
+def test_a_whole_run_is_among_the_first_three_parts() -> None:
+    assert parts.run_quick in [part for group in parts.GROUPS.values() for part in group][:3]
 
 
 @pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA B200"])

@@ -497,6 +497,15 @@ CASES = (
         cause="gpu-lost",
     ),
     Case(
+        name="off the bus without an Xid, and not listed",
+        log=(f"NVRM: GPU 0000:{nvml.address(7)[5:]}.0: GPU has fallen off the bus.",),
+        lines=("nvmlDeviceGetCount * : 0 7",),
+        cause="gpu-lost",
+        chips=("h100", "b200", "a100", "l4"),
+        when=(START,),
+        names_gpu=False,
+    ),
+    Case(
         name="off the bus, then reset",
         log=(f"NVRM: GPU {BUS}.0: GPU has fallen off the bus.",),
         cause=None,

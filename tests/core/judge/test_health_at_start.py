@@ -164,6 +164,11 @@ class TestGpus:
             one = gpu(sm__clock__application=clock, sm__clock__default=1980)
             assert causes(one) == expected
 
+    @pytest.mark.parametrize("on", [True, False])
+    def test_persistence_mode_off_is_only_noted(self, *, on: bool) -> None:
+        assert causes(gpu(persistence=on)) == set()
+        assert any("nvidia-smi -pm 1" in note for note in noted(gpu(persistence=on))) is not on
+
     def test_repairs_below_the_limit_are_noted(self) -> None:
         (note,) = noted(gpu(counters={"rows-remapped-uncorrected": 2}))
         assert note == "before the run: rows-remapped-uncorrected 2 on gpu 3 of h1"
@@ -291,6 +296,11 @@ class TestXids:
         event = Event(at=60.0, kind="sxid", pci="0000:c1:00", code=20034, fatal=True)
         (problem,) = found(gpu(), log=self.log(event))
         assert (problem.cause, problem.gpu) == ("gpu-xid", None)
+
+    @pytest.mark.parametrize("reports", [True, False])
+    def test_a_driver_that_reports_no_resets_needs_a_reboot(self, *, reports: bool) -> None:
+        (problem,) = found(gpu(recovery__action=reports - 1), log=self.log(self.xid(79)))
+        assert ("reboot" in problem.message) is not reports
 
     def test_a_log_that_lost_its_beginning_is_noted(self) -> None:
         assert noted(gpu(), log=self.log(first=7200.0)) == [
