@@ -69,7 +69,7 @@ class TestPass:
         assert names >= {
             "plan.json", "hosts.json", "env.sh", "records.jsonl", "console.log", "SHA256SUMS",
             "verdict.json", "report.md", "junit.xml", "steps/20-connectivity.sh",
-            "logs/INDEX.md",
+            "logs/INDEX.md", "connectivity-test.log",
         }  # fmt: skip
         assert processes(runs / "one") == []
         assert not (runs / "one" / "node").exists(), "nothing but the evidence stays"

@@ -27,5 +27,11 @@ def test_good_hosts_are_accepted(make_lab: Make, venv: Path, version: int, hosts
     }
     lab.nothing_is_left()
     lab.evidence_holds(done)
-    (log,) = (lab.evidence(done.result["attempt"]) / "logs" / "30-connectivity").iterdir()
+    folder = lab.evidence(done.result["attempt"])
+    (log,) = (folder / "logs" / "30-connectivity").iterdir()
     assert f"# Open MPI {version}:" in log.read_text()
+    answers = (folder / "connectivity-test.log").read_text()
+    assert all(f"\n{host} " in answers for host in lab.hosts.names)
+    tables = (folder / "nccl-test-results.txt").read_text()
+    for collective in ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv"):
+        assert f"\n# {collective}_perf, {2 * hosts} ranks on {hosts} nodes, torch" in tables

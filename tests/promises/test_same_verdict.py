@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -108,6 +109,22 @@ class TestLogs:
             (other / f"{number:04d}").mkdir(parents=True)
             shutil.copy(path, other / f"{number:04d}")
         (after,) = verdicts(run, other)
+        assert shown(after) == shown(before)
+
+    def test_tables_copied_without_their_devices_do_not_change_the_verdict(
+        self, run: PooledRun, logs: Path
+    ) -> None:
+        (before,) = verdicts(run, logs)
+        rank = re.compile(r"# +Rank +\d+ .*|.* NCCL .*|.*_perf.*")
+        lines = [
+            line
+            for path in sorted(logs.rglob("*"))
+            if path.is_file()
+            for line in path.read_text("latin-1").splitlines()
+            if not rank.search(line)
+        ]
+        (logs / "console.log").write_text("\n".join(lines), "latin-1")
+        (after,) = verdicts(run, logs)
         assert shown(after) == shown(before)
 
     def test_files_beside_them_do_not_change_the_verdict(self, run: PooledRun, logs: Path) -> None:

@@ -42,6 +42,11 @@ CHECKSUMS = "SHA256SUMS"
 #: Signatures of SHA256SUMS: with the key of the run, and with that of a user.
 RUN_SIGNATURE = "SHA256SUMS.sig"
 USER_SIGNATURE = "SHA256SUMS.user.sig"
+#: For people: all tables of nccl-tests, and which ranks answered.
+TABLES = "nccl-test-results.txt"
+CONNECTIVITY = "connectivity-test.log"
+#: The beginning of the tables, by which readers of logs see that they are copies.
+TABLES_BEGIN = "# Tables of nccl-tests, copied from logs by accept"
 LOGS = "logs"
 #: In the folder of the logs: a table of them.
 LOG_INDEX = "INDEX.md"
@@ -217,17 +222,19 @@ Write the report as a page:        accept report FOLDER
 
 The verdict follows from these files alone. Judging reads every figure from the raw logs again.
 
-{PLAN:<16} the plan: machine, steps, parameters, references
-{RECORDS:<16} one line for each execution of a step on a group of nodes
-{LOGS + "/":<16} the raw output of each execution: a list is in {LOGS}/{LOG_INDEX}
-{COLLECTORS + "/":<16} output of the site's collectors on suspects, if it has any
-{STEP:<16} the step that began last
-{RUN_END:<16} why the run was interrupted; empty if it was not
-{CONSOLE:<16} the output of the coordinator
-{CHECKSUMS:<16} the checksums of all files except those of the next lines and the console
-{VERDICT:<16} the verdict, for programs
-{REPORT:<16} the verdict, for people
-{JUNIT:<16} the verdict, for CI systems
+{PLAN:<21} the plan: machine, steps, parameters, references
+{RECORDS:<21} one line for each execution of a step on a group of nodes
+{TABLES:<21} all tables of nccl-tests, for people: the logs contain the same
+{CONNECTIVITY:<21} which ranks answered on which nodes, for people
+{LOGS + "/":<21} the raw output of each execution: a list is in {LOGS}/{LOG_INDEX}
+{COLLECTORS + "/":<21} output of the site's collectors on suspects, if it has any
+{STEP:<21} the step that began last
+{RUN_END:<21} why the run was interrupted; empty if it was not
+{CONSOLE:<21} the output of the coordinator
+{CHECKSUMS:<21} the checksums of all files except those of the next lines and the console
+{VERDICT:<21} the verdict, for programs
+{REPORT:<21} the verdict, for people
+{JUNIT:<21} the verdict, for CI systems
 """
     write(folder / README, text)
 

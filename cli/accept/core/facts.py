@@ -474,6 +474,8 @@ class NcclTests:
     ranks: int | None
     #: Own name of each host -> its number of ranks (None: damaged). None: the log lists no hosts.
     hosts: Mapping[str, int | None] | None
+    #: Number of rows.
+    rows: int
 
 
 def _nccl_tests(value: object) -> NcclTests:
@@ -483,6 +485,7 @@ def _nccl_tests(value: object) -> NcclTests:
         version=text(mapping(value).get("version")) or "",
         ranks=integer(mapping(value).get("ranks")),
         hosts=hosts,
+        rows=whole(mapping(value).get("rows")),
     )
 
 

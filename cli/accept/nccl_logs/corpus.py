@@ -102,7 +102,8 @@ def gather(paths: Sequence[Path], limits: Limits, *, collective: str | None = No
     names = HostNames(hosts, [log.file for log in logs if log.tables])
     for file in others:
         log = file.log
-        if names.fits(log.file) and not file.is_context and log.no_log is not NoLog.OTHER_KIND:
+        is_other = file.is_context or log.no_log in (NoLog.OTHER_KIND, NoLog.COPIES)
+        if names.fits(log.file) and not is_other:
             logs.append(_as_log(log))
         elif file.named:
             raise BadEvidence(

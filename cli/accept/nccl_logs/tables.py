@@ -10,6 +10,7 @@ from pathlib import Path
 
 from accept.core import launcher_errors, nccl_tests
 from accept.core.causes import Cause
+from accept.core.evidence import TABLES_BEGIN
 from accept.core.model import Fact, Problem
 from accept.core.nccl_tests import json as nccl_tests_json
 from accept.core.nccl_tests.lines import Device, Row
@@ -26,6 +27,7 @@ class NoLog(StrEnum):
     NO_RESULTS = "JSON without results of nccl-tests"
     BINARY = "not a text file"
     OTHER_KIND = "not a log, by its name"
+    COPIES = "tables that accept copied from logs"
     LAUNCHER = "errors of a launcher, but no output of nccl-tests"
 
 
@@ -94,6 +96,8 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     if b"\0" in start[:_START]:
         return Read(file=name, no_log=NoLog.BINARY)
     launch: list[Problem] = []
+    if start.startswith(TABLES_BEGIN.encode()):
+        return Read(file=name, no_log=NoLog.COPIES)
     whole = chain((start,), blocks)
     if json := nccl_tests_json.is_json(start):
         log = nccl_tests_json.parse(whole, collective=collective, excerpt=True)
@@ -194,8 +198,17 @@ def deduplicate(files: Sequence[Read]) -> tuple[list[Read], list[SkippedFile]]:
 
 
 def _without_copies(files: Sequence[Read]) -> tuple[list[Read], list[SkippedFile]]:
-    """Drop tables whose rows equal those of an earlier one; return files as `deduplicate` does."""
+    """Drop tables whose rows equal those of an earlier one; return files as `deduplicate` does.
+
+    A table without a list of devices is also a copy if another one with such a list begins with its
+    rows: the log of a run and notes of people repeat tables in this form, sometimes cut.
+    """
     first: dict[tuple[object, ...], str] = {}
+    listed: dict[Row, list[tuple[tuple[Row, ...], str]]] = {}
+    for file in files:
+        for table in file.tables:
+            if table.devices and (rows := table.table.rows):
+                listed.setdefault(rows[0], []).append((rows, file.file))
     kept, skipped = [], []
     for file in files:
         tables = []
@@ -203,8 +216,10 @@ def _without_copies(files: Sequence[Read]) -> tuple[list[Read], list[SkippedFile
         for table in file.tables:
             rows = table.table.rows
             key = (table.check, *_gpus(table), rows, file.json)
-            if rows and key in first:
-                original = first[key]
+            alike = listed.get(rows[0], ()) if rows and not table.devices else ()
+            excerpt_of = [name for others, name in alike if others[: len(rows)] == rows]
+            if excerpt_of or (rows and key in first):
+                original = excerpt_of[0] if excerpt_of else first[key]
             else:
                 first[key] = file.file
                 tables.append(table)

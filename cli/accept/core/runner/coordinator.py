@@ -35,6 +35,7 @@ from accept.core.judge.versions import loaded, unsupported
 from accept.core.model import Fact, Finding, GroupKind, Plan, Problem, Record, Step
 from accept.core.report import text as report_text
 from accept.core.report import write_judgement
+from accept.core.report.result_files import write_result_files
 from accept.core.runner import collectors, events, fault_injection, resume
 from accept.core.runner.discovery import Candidate, discover
 from accept.core.runner.events import Event, EventKind
@@ -265,6 +266,7 @@ def _conclude(state: Run, launch: Launch, abort_reason: str) -> int:
         state.plan, state.records, checks=REGISTRY, attempt=state.attempt, interruption=abort_reason
     )
     write_judgement(state.evidence, state.plan, verdict, state.records)
+    write_result_files(state.evidence, state.plan, state.attempt, state.records)
     evidence.write_log_index(state.evidence, state.records)
     evidence.write_readme(state.evidence, state.plan, state.attempt)
     evidence.write_checksums(state.evidence)
