@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories import sample_evidence
+from tests.factories import sample_evidence, verdicts
 from tests.factories.disks import full_disk
 
 from accept.core import evidence
@@ -310,11 +310,18 @@ class TestPacked:
             evidence.unpack(lines, "pod.log")
 
 
-def test_a_log_is_named_after_its_nodes_and_checks_and_listed_in_the_index(tmp_path: Path) -> None:
-    pair = evidence.log_path("40-x", 0, 4, hosts=("n1.dc", "n/2"), checks=("all-reduce",))
-    assert pair == "logs/40-x/0-4-n1.dc-n_2-all-reduce.log"
-    rail = evidence.log_path("50-x", 0, 1, hosts=("a",) * 64, ranks=(3,), checks=("a", "b", "c"))
-    assert rail == "logs/50-x/0-1-64-hosts-rank3-3-checks.log"
+def test_names_of_logs_sort_and_show_nodes_ranks_sizes_and_start() -> None:
+    step = replace(verdicts.step(params={"min": "8G", "max": "8G"}), id="40-x")
+    pair = evidence.log_path(step, 0, 4, hosts=("n1.dc", "n/2"), ranks=16, start=1.0)
+    assert pair == "logs/40-x/00-0004-n1.dc-n_2-16r-all-reduce-8G-19700101T000001Z.log"
+    many = replace(step, checks=("a", "b", "c"), params={"min": "8M", "max": "../8G"})
+    rail = evidence.log_path(many, 1, 20, hosts=("a",) * 64, local_ranks=(3,), ranks=64)
+    assert rail == "logs/40-x/01-0020-064n-64r-rank3-3-checks-8M-.._8G.log"
+    paths = [evidence.log_path(step, wave, group) for wave in range(12) for group in range(101)]
+    assert paths == sorted(paths)
+
+
+def test_logs_are_listed_in_the_index(tmp_path: Path) -> None:
     folder = sample_evidence.write(tmp_path / "evidence")
     evidence.write_log_index(folder, evidence.read_records(folder))
     evidence.write_checksums(folder)

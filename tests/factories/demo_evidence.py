@@ -113,7 +113,7 @@ class _Simulation:
         return records
 
     def _execute(self, step: Step, wave: int, index: int, group: Group) -> Record:
-        log = evidence.log_path(step.id, wave, index, hosts=group.hosts, checks=step.checks)
+        log = evidence.log_path(step, wave, index, hosts=group.hosts, start=self.now)
         path = self.folder / log
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(MARK + self._log(step, group), encoding="utf-8")

@@ -36,7 +36,8 @@ def record(log: str = LOG, *, status: int = 0) -> Record:
         hosts=("h0",),
         ranks=2,
         exit=status,
-        log=evidence.log_path(STEP.id, 0, 0),
+        # As older versions named it.
+        log=f"logs/{STEP.id}/0-0.log",
         metrics=parsed.metrics,
         facts=parsed.facts,
         problems=parsed.problems,

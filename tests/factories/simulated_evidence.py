@@ -54,7 +54,7 @@ def write_run(folder: Path, plan: Plan, records: Iterable[Record], attempt: str)
     folder.mkdir(parents=True)
     evidence.write(folder / evidence.PLAN, json.dumps(dump(plan)))
     evidence.write(folder / evidence.HOSTS, json.dumps({"attempt": attempt}))
-    written = [_with_log(folder, record) for record in records]
+    written = [_with_log(folder, plan, record) for record in records]
     for record in written:
         evidence.append_record(folder, record)
     evidence.write_run_end(folder, "")
@@ -63,12 +63,13 @@ def write_run(folder: Path, plan: Plan, records: Iterable[Record], attempt: str)
     evidence.write_checksums(folder)
 
 
-def _with_log(folder: Path, record: Record) -> Record:
+def _with_log(folder: Path, plan: Plan, record: Record) -> Record:
     """Write the log of a record; return the record as the reader of the log gives it."""
     if not record.log:
         return record
+    step = next(step for step in plan.steps if step.id == record.step)
     log = evidence.log_path(
-        record.step, record.wave, record.group, hosts=record.hosts, checks=record.checks
+        step, record.wave, record.group, hosts=record.hosts, ranks=record.ranks, start=record.start
     )
     path = folder / log
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from tests.factories.relabeled import longer, shown
+from tests.factories.verdicts import step as step_of
 from tests.promises.pool import Kind, PooledRun, runs
 
 from accept.commands import judge
+from accept.core.evidence import CHECKSUMS, RECORDS, log_path, write_checksums
 from accept.core.model import Plan, Record, Verdict
 
 #: Files that are often beside evidence and logs.
@@ -73,6 +76,27 @@ class TestEvidence:
         (again,) = verdicts(run, folder)
         assert shown(again) == shown(evidence.verdict)
 
+    def test_with_other_names_of_logs_the_verdict_is_the_same(
+        self, run: PooledRun, evidence: judge.Judged, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "runs" / "one" / "evidence"
+        shutil.copytree(run.folder, folder, symlinks=True)
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        text = (folder / RECORDS).read_text()
+        logs = [record.log for record in evidence.records if record.log]
+        random.Random(run.name).shuffle(logs)
+        for number, log in enumerate(logs):
+            if (folder / log).is_file():
+                new = f"{Path(log).parent}/{number}.log"
+                (folder / log).rename(folder / new)
+                text = text.replace(json.dumps(log), json.dumps(new))
+        (folder / RECORDS).write_text(text)
+        if (folder / CHECKSUMS).is_file():
+            write_checksums(folder)
+        (again,) = verdicts(run, folder)
+        assert shown(again) == shown(evidence.verdict)
+
 
 @pytest.fixture
 def logs(run: PooledRun, tmp_path: Path) -> Path:
@@ -86,6 +110,22 @@ def logs(run: PooledRun, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("run", runs(Kind.LOGS))
 class TestLogs:
+    def test_with_the_names_of_a_run_the_verdict_is_the_same(
+        self, run: PooledRun, logs: Path, tmp_path: Path
+    ) -> None:
+        (before,) = verdicts(run, logs)
+        other = tmp_path / "other"
+        paths = sorted(path for path in logs.rglob("*") if path.is_file())
+        random.Random(run.name).shuffle(paths)
+        for number, path in enumerate(paths):
+            step = step_of("all-reduce", params={"min": "8", "max": "8G"})
+            name = log_path(step, number // 99, number % 99, hosts=("a",) * 64, start=1e9)
+            if path.suffix == ".log":
+                (other / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, other / name)
+        (after,) = verdicts(run, other)
+        assert shown(after) == shown(before)
+
     def test_with_other_names_of_hosts_the_verdict_is_the_same(
         self, run: PooledRun, logs: Path
     ) -> None:

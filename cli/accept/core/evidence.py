@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
-from accept.core.model import SCHEMA, Plan, Record, Verdict
+from accept.core.model import SCHEMA, Plan, Record, Step, Verdict
 from accept.core.safe_read import BLOCK, DAMAGE, Tar, open_regular
 from accept.core.serde import dump, read, renamed, to_json
 from accept.core.text import markdown, plain, shortened
@@ -79,7 +79,7 @@ _RECORDS_LIMIT = 1 << 30
 #: Maximum depth of folders in evidence. Deeper ones are reported like files that are not in
 #: SHA256SUMS.
 _MAX_DEPTH = 16
-#: Characters of host names that log names replace, and the longest host name in a log name.
+#: Characters that log names replace, and the longest part of a log name, such as a host.
 _NOT_IN_NAMES, _LONGEST_NAME = re.compile(r"[^A-Za-z0-9.-]"), 60
 #: Files that desktop systems add to any folder; those of macOS also start with `._`.
 _OF_DESKTOPS = (".DS_Store", "Thumbs.db", "desktop.ini")
@@ -318,26 +318,32 @@ def read_records(folder: Path) -> Iterator[Record]:
 
 
 def log_path(
-    step: str,
+    step: Step,
     wave: int,
     group: int,
     *,
     hosts: Sequence[str] = (),
-    ranks: Sequence[int] = (),
-    checks: Sequence[str] = (),
+    local_ranks: Sequence[int] = (),
+    ranks: int = 0,
+    start: float = 0.0,
 ) -> str:
     """Return the path of the raw log of one execution, relative to the folder.
 
-    Its name contains the hosts (or their number), the local rank if there is only one, and the
-    checks (or their number): `0-4-node17-node26-all-reduce.log`.
+    Its name sorts by wave and group. It contains the hosts (or their number), the number of ranks
+    and the local rank if there is only one, the checks (or their number), the message sizes, and
+    the start in UTC: `00-0004-node17-node26-16r-all-gather-8M-8G-20261125T223105Z.log`.
     """
-    parts = [f"{wave}-{group}"]
+    parts = [f"{wave:02}-{group:04}"]
     if hosts:
-        named = [_NOT_IN_NAMES.sub("_", host)[:_LONGEST_NAME] for host in hosts]
-        parts += named if len(hosts) <= 2 else [f"{len(hosts)}-hosts"]
-    parts += [f"rank{ranks[0]}"] if len(ranks) == 1 else []
-    parts += checks if len(checks) <= 2 else [f"{len(checks)}-checks"]
-    return f"{LOGS}/{step}/{'-'.join(parts)}.log"
+        parts += hosts if len(hosts) <= 2 else [f"{len(hosts):03}n"]
+    parts += [f"{ranks}r"] if ranks else []
+    parts += [f"rank{local_ranks[0]}"] if len(local_ranks) == 1 else []
+    parts += step.checks if len(step.checks) <= 2 else [f"{len(step.checks)}-checks"]
+    parts += dict.fromkeys(str(step.params[k]) for k in ("min", "max") if k in step.params)
+    if start:
+        parts.append(f"{datetime.fromtimestamp(start, timezone.utc):%Y%m%dT%H%M%SZ}")
+    names = (_NOT_IN_NAMES.sub("_", part)[:_LONGEST_NAME] for part in parts)
+    return f"{LOGS}/{step.id}/{'-'.join(names)}.log"
 
 
 def write_log_index(folder: Path, records: Iterable[Record]) -> None:

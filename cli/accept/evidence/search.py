@@ -22,7 +22,7 @@ from accept.evidence.untrusted import Entry, Limits, Parts, is_below, walk
 _WRITTEN_BY_RUNS = (evidence.RECORDS, evidence.CHECKSUMS, evidence.RUN_END, evidence.VERDICT)
 _FILES = (*_WRITTEN_BY_RUNS, evidence.PLAN, "hosts.json")
 #: Raw logs of a run, below its evidence; they count as one file of it.
-_LOGS = re.compile(rf"{evidence.LOGS}/\d\d+-[^/]+(?:/\d+-\d+\.log|\.tar)")
+_LOGS = re.compile(rf"{evidence.LOGS}/\d\d+-[^/]+(?:/[^/]+\.log|\.tar)")
 _FEWEST = 2
 #: Names that `accept` writes beside the evidence in a run folder.
 _REPORTS = (

@@ -158,8 +158,15 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
     If its launch fails while all of its hosts answer, it is started once more, and the second
     record counts.
     """
+    per_host = len(group.local_ranks) or state.host(group.hosts[0]).slots
     log = evidence.log_path(
-        step.id, wave, index, hosts=group.hosts, ranks=group.local_ranks, checks=step.checks
+        step,
+        wave,
+        index,
+        hosts=group.hosts,
+        local_ranks=group.local_ranks,
+        ranks=len(group.hosts) * per_host,
+        start=time.time(),
     )
     mark = f"{state.attempt}/{step.id}/{wave}-{index}"
     record = await _execute_once(state, step, wave, index, group, mark=mark, log=log)
