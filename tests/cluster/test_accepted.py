@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,4 +35,4 @@ def test_good_hosts_are_accepted(make_lab: Make, venv: Path, version: int, hosts
     assert all(f"\n{host} " in answers for host in lab.hosts.names)
     tables = (folder / "nccl-test-results.txt").read_text()
     for collective in ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv"):
-        assert f"\n# {collective}_perf, {2 * hosts} ranks on {hosts} nodes, torch" in tables
+        assert re.search(rf"\n# {collective}_perf, \d+ ranks on {hosts} nodes, torch 2", tables)

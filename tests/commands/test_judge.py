@@ -444,6 +444,20 @@ class TestLogs:
             assert evidence.PLAN in refused("judge", folder, code=6, error="E-EVIDENCE-UNREADABLE")
 
 
+@pytest.mark.parametrize(
+    "name", ["0-0.log", "0-0-node1-node2-all-reduce.log", "00-0000-064n-512r-2-checks-8G.log"]
+)
+def test_a_plan_with_logs_is_incomplete_evidence_and_not_logs_of_others(
+    tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "sent" / "of-one"
+    (folder / "logs" / "40-collectives").mkdir(parents=True)
+    (folder / evidence.PLAN).write_text("{}")
+    table = nccl_logs.table("all_reduce", ("node1", "node2"), range(8), 350.0)
+    (folder / "logs" / "40-collectives" / name).write_text(table)
+    refused("judge", folder.parent, code=6, error="E-EVIDENCE-DAMAGED")
+
+
 class TestReport:
     def test_files_are_written_beside_the_evidence_and_named(self, folder: Path) -> None:
         for name in (evidence.REPORT, evidence.JUNIT):
