@@ -262,6 +262,8 @@ def main() -> int:
         "--seconds", type=float, default=300.0, help="time limit in seconds (%(default)s)"
     )
     arguments = parser.parse_args()
+    # Runs keep their own files to themselves. What they send to a shared folder, others may read.
+    os.umask(0o022)
     # Keep the time limit even if a library hangs.
     last = threading.Timer(
         arguments.seconds + 15, end, [1, f"not finished within {arguments.seconds:.0f} s"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.factories import sample_evidence
+from tests.factories.clock import PATIENCE
 from tests.factories.command_line import accept, refused
-from tests.factories.upload import evidence_in, send
+from tests.factories.upload import command, evidence_in, send
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
@@ -42,6 +45,15 @@ def test_all_files_are_sent_and_a_manifest_comes_last(folder: Path, place: Path)
     assert set(manifest["files"]) == names
     assert manifest["files"]["plan.json"]["size"] == 2
     assert {p.name for p in place.iterdir()} == {"runs"}
+
+
+def test_others_may_read_what_is_sent_to_a_folder(folder: Path, place: Path) -> None:
+    words = ["sh", "-c", 'umask 077 && exec "$@"', "sh", *command(folder, place)]
+    subprocess.run(words, check=True, timeout=PATIENCE)
+    sent = place / "runs" / "a1"
+    modes = {path: path.stat().st_mode & 0o777 for path in (sent.parent, sent, *sent.rglob("*"))}
+    assert len(modes) == 7
+    assert {path for path, mode in modes.items() if mode != (0o644, 0o755)[path.is_dir()]} == set()
 
 
 def test_a_partial_upload_is_resumed_with_the_remaining_files(folder: Path, place: Path) -> None:
@@ -222,3 +234,24 @@ def test_an_unusable_place_keeps_the_verdict_and_shows_how_to_send_again(
     again = accept("collect", "mine")
     assert (again.code, f"sent to {place}/runs/mine" in again.err) == (0, True)
     assert (place / "runs" / "mine" / "MANIFEST.json").is_file()
+
+
+def test_the_report_of_a_run_is_written_to_its_place(tmp_path: Path, place: Path) -> None:
+    folder = sample_evidence.write(tmp_path / "evidence", plan=sample_evidence.HASHED_PLAN)
+    send(folder, place)
+    url = f"{place.as_uri()}/runs/a1"
+    done = accept("report", url)
+    assert (done.code, done.out) == (0, f"{url}/report.html\n")
+    accept("report", folder)
+    assert (place / "runs/a1/report.html").read_bytes() == (tmp_path / "report.html").read_bytes()
+    assert accept("judge", url).code == 0
+    assert send(folder, place).returncode == 0
+
+
+def test_a_report_that_cannot_be_written_to_its_place_is_refused(
+    tmp_path: Path, place: Path
+) -> None:
+    folder = sample_evidence.write(tmp_path / "evidence")
+    send(folder, place)
+    (place / "runs/a1/report.html").mkdir()
+    refused("report", f"{place.as_uri()}/runs/a1", code=2, error=Code.OUTPUT_WRITE)

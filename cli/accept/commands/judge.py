@@ -699,8 +699,32 @@ def do_judge(
     return worst_exit(judged.verdict.exit for judged in results)
 
 
+def _add_page(url: str, terminal: Terminal) -> str:
+    """Write report.html beside the evidence in a bucket, and return its URL.
+
+    The other reports are there already, because the coordinator wrote them.
+    """
+    with tempfile.TemporaryDirectory(prefix="accept-report-") as scratch:
+        folder = Path(scratch) / rundir.EVIDENCE
+        bucket.fetch(url, folder, partial=False)
+        page = Path(scratch) / rundir.REPORT
+        page.write_text(html_page(judge_path(str(folder), expect=()), terminal), encoding="utf-8")
+        error = bucket.send(page, url, attempt="", partial=True)
+    if error:
+        raise BadInput(
+            f"{rundir.REPORT} was not written to {plain(url, 200)}: {error}",
+            code=Code.OUTPUT_WRITE,
+            hint=f"{command_line('accept', 'report', url, '--format', 'html')} > {rundir.REPORT}",
+        )
+    return f"{url.rstrip('/')}/{rundir.REPORT}"
+
+
 def do_report(name: str, terminal: Terminal, *, form: str) -> int:
     """Write the reports, or print one of them."""
+    if form == "files" and bucket.is_url(name):
+        page = _add_page(name, terminal)
+        terminal.result(Reports(files=(page,)), page)
+        return Exit.PASS
     judged = judge_path(name, expect=())
     if form == "files":
         files = write_reports(judged, terminal)
