@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from tests.promises.pool import Kind, PooledRun, runs
-from tests.promises.test_same_verdict import verdicts
 
 from accept.commands import judge
 from accept.core import evidence
@@ -121,5 +120,4 @@ def test_evidence_with_both_files_has_the_same_verdict(
     run: PooledRun, written: judge.Judged
 ) -> None:
     assert written.folder is not None
-    (again,) = verdicts(run, written.folder)
-    assert again == written.verdict
+    assert judge.judge_path(str(written.folder), expect=()).verdict == written.verdict
