@@ -6,9 +6,11 @@ import argparse
 import sys
 from collections.abc import Mapping
 
+import yaml
 from tests.cluster.kube.build import NotBuilt, cache, program
 from tests.cluster.kube.cluster import Cluster, why_not
 from tests.cluster.kube.control import NotUp
+from tests.cluster.kube.desk import site_of
 from tests.cluster.kube.nodes import sweep_groups
 from tests.cluster.manual import Manual, end_by_signal
 
@@ -17,6 +19,8 @@ def _show(found: Mapping[str, str]) -> None:
     print(f"export KUBECONFIG={found['kubeconfig']}")
     print(f"export PATH={cache() / 'cluster-bin'}:$PATH")
     sys.stderr.write(f"nodes: {found['nodes']}; bucket server: {found['bucket']}\n")
+    nodes = len(found["nodes"].split())
+    sys.stderr.write(f"accept run --machine cpu --nodes {nodes} --site {found['site']}\n")
 
 
 def manual() -> Manual:
@@ -40,7 +44,10 @@ def hold(nodes: int) -> int:
         for name, target in (("kubectl", "kubectl"), ("helm", "helm4"), ("helm3", "helm3")):
             (tools / name).unlink(missing_ok=True)
             (tools / name).symlink_to(program(target))
+        site = cache() / "cluster-site.yaml"
+        site.write_text(yaml.safe_dump(site_of(cluster, "default"), sort_keys=False))
         return manual().hold(
+            site=str(site),
             kubeconfig=str(cluster.kubeconfig),
             nodes=" ".join(cluster.nodes),
             bucket=cluster.bucket_server,

@@ -36,29 +36,36 @@ echo 'ACCEPT {"metric":"x","value":1,"unit":"m"}'
 """
 
 
+def site_of(cluster: Cluster, namespace: str) -> dict[str, Any]:
+    """Return a site file for this cluster: its pods use the Python of this checkout."""
+    volumes, mounts = cluster.checkout_volumes()
+    return {
+        "backend": "kubernetes",
+        "startTimeout": "90s",
+        "kubernetes": {
+            "namespace": namespace,
+            "image": BASE,
+            "imagePullPolicy": "Never",
+            "extraVolumes": volumes,
+            "extraVolumeMounts": mounts,
+        },
+        "results": {"holdSeconds": 0},
+        "tools": {"venv": str(VENV)},
+    }
+
+
 class Desk(Workstation):
     """The files and commands of a user who tests the nodes of a cluster, in one namespace."""
 
     def __init__(
         self, cluster: Cluster, namespace: str, folder: Path, *, venv: bool = True, **keys: Any
     ) -> None:
-        volumes, mounts = cluster.checkout_volumes()
-        self._site: dict[str, Any] = {
-            "backend": "kubernetes",
-            "startTimeout": "90s",
-            "kubernetes": {
-                "namespace": namespace,
-                "image": BASE,
-                "imagePullPolicy": "Never",
-                "extraVolumes": volumes,
-                "extraVolumeMounts": mounts,
-                **keys.pop("kubernetes", {}),
-            },
-            "results": {"holdSeconds": 0, **keys.pop("results", {})},
-            **keys,
-        }
-        if venv:
-            self._site["tools"] = {"venv": str(VENV)}
+        self._site = site_of(cluster, namespace)
+        for part in ("kubernetes", "results"):
+            self._site[part] |= keys.pop(part, {})
+        self._site |= keys
+        if not venv:
+            del self._site["tools"]
         tools = folder / "bin"
         tools.mkdir()
         (tools / "helm").symlink_to(helm(4))
