@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.cluster.kube.build import program
+from tests.cluster.kube.schemas import locations
 from tests.factories.chart_runs import Write
 from tests.factories.doc_examples import examples
 from tests.factories.helm import CHART, JOBSET, KUBERNETES, call, pushed_chart
@@ -84,6 +87,28 @@ def test_examples_for_argo_and_flux_name_values_that_the_chart_takes(
         assert done.returncode == 0, done.stderr
         assert f"mytest-{values['attempt']}" in done.stdout
         assert not re.search("^kind: (Secret|Pod)$", done.stdout, re.MULTILINE)
+
+
+def conforms(*objects: Any) -> subprocess.CompletedProcess[str]:
+    """Compare objects with the CRDs of Argo CD and Flux."""
+    return subprocess.run(
+        [str(program("kubeconform")), "-strict", *locations(), "-"],
+        input=yaml.safe_dump_all(objects),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["argo-application.yaml", "flux-helmrelease.yaml"])
+def test_examples_for_argo_and_flux_match_the_crds(name: str) -> None:
+    for one in gitops(name):
+        done = conforms(one)
+        assert done.returncode == 0, done.stdout
+        # The schema knows the keys: no other one is taken.
+        for key in one["spec"]:
+            spec = {k + "x" * (k == key): value for k, value in one["spec"].items()}
+            assert conforms({**one, "spec": spec}).returncode == 1
 
 
 def _version_of_flux() -> str:

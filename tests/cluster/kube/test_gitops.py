@@ -7,6 +7,7 @@ import re
 import subprocess
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -96,6 +97,12 @@ def test_a_rollback_does_not_run_a_finished_attempt_again(
     (tmp_path / "bin" / "kubectl").symlink_to(program("kubectl"))
     for verb, attempt in (("install", "a1"), ("upgrade", "a2")):
         notes = desk.install(values, "--set", f"attempt={attempt}", verb=verb).stdout
+        # At once, when no pod runs yet: it waits, and follows the log to the verdict.
+        watch = notes.partition("Watch ")[2].splitlines()[1]
+        log = subprocess.run(
+            ["sh", "-c", watch], env=desk.environment, check=True, timeout=180, stdout=PIPE
+        ).stdout
+        assert b"verdict: pass" in log.splitlines()[-1]
         lines = notes.partition("Wait ")[2].partition("\nTest ")[0].splitlines()[1:]
         for line in lines:  # They end with the run, and succeed.
             subprocess.run(["sh", "-c", line], env=desk.environment, check=True, timeout=180)
