@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import commands
 import given_gpus
 import nvml
+from health_host import pci_name
 
 #: Time limit of a program in seconds. Without persistence mode the driver first starts all GPUs of
 #: the host, which takes half a minute or more.
@@ -48,6 +49,9 @@ _UNOPENED = re.compile(
     r"Unable to determine the device handle for GPU ?(?:(?P<index>\d{1,3}):)? ?"
     r"(?P<pci>[0-9A-Fa-f]{3,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)?:? ?(?P<error>.+)"
 )
+#: What nvidia-smi prints if NVML does not start, or for a GPU that it may not open -> NVML's code.
+_START_FAULTS = {"Insufficient Permissions": 4, "Driver/library version mismatch": 18}
+_NO_PERMISSION = 4
 _MIB = 1 << 20
 #: The argument with which the program also lists the GPUs of other jobs.
 OTHERS = "--of-others"
@@ -63,6 +67,10 @@ class Found(NamedTuple):
     cuda: str = ""
     #: Why the driver shows no GPU, or not all; "" if it does.
     words: str = ""
+    #: NVML's code if the driver shows no GPU; None: it does, or the reason is another one.
+    code: int | None = None
+    #: The GPUs that this user may not open, as indexes or addresses.
+    forbidden: Sequence[int | str] = ()
     #: The list of the job's GPUs, as by `given_gpus.Given.as_fact`.
     given: dict[str, Any] | None = None
 
@@ -84,8 +92,9 @@ def gpus(*, of_others: bool = False) -> Found:
             listed = json.loads(ran.out)
         if "gpus" in listed:
             fabrics = [(cluster, clique) for cluster, clique in listed["fabrics"]]
-            return Found(listed["gpus"], fabrics, listed["cuda"], given=listed["given"])
-        return _by_smi(listed["words"], of_others=of_others)
+            more = {key: listed[key] for key in ("words", "forbidden", "given")}
+            return Found(listed["gpus"], fabrics, listed["cuda"], **more)
+        return _by_smi(listed["words"], listed.get("code"), of_others=of_others)
     except (subprocess.TimeoutExpired, ValueError) as error:
         words = str(error)
         if isinstance(error, subprocess.TimeoutExpired):
@@ -124,23 +133,36 @@ def fault(text: str) -> int | None:
     return _FAULTS.get(text)
 
 
-def unopened(words: str) -> list[dict[str, Any]]:
-    """Return the GPUs that nvidia-smi could not open, from its lines."""
-    found = []
+def unopened(words: str, listed: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the GPUs that nvidia-smi could not open, from its lines.
+
+    `listed`: those of its rows. Some releases write no index. nvidia-smi orders GPUs by address, so
+    if the rows prove that no GPU is missing, the address shows the index.
+    """
+    found: list[dict[str, Any]] = []
     for part in words.split("; "):
         if match := _UNOPENED.search(part):
             error = match["error"].strip()
-            gpu: dict[str, Any] = {"pci": match["pci"], "error": error}
-            gpu["errorCode"] = 15 if "lost" in error else 999
-            found.append(gpu | ({"index": int(match["index"])} if match["index"] else {}))
+            code = _START_FAULTS.get(error, 15 if "lost" in error else 999)
+            index, pci = match["index"], match["pci"] and pci_name(match["pci"])
+            gpu = {"index": int(index) if index else None, "pci": pci}
+            found.append(gpu | {"error": error, "errorCode": code})
+    indexes = {pci_name(gpu["pci"] or ""): gpu["index"] for gpu in (*listed, *found)}
+    places = {address: place for place, address in enumerate(sorted(indexes))}
+    if listed and all(index in (None, places[address]) for address, index in indexes.items()):
+        for gpu in found:
+            gpu["index"] = places[gpu["pci"]] if gpu["pci"] else gpu["index"]
     return found
 
 
-def _by_smi(why: str, *, of_others: bool) -> Found:
+def _by_smi(why: str, code: int | None, *, of_others: bool) -> Found:
     rows, words = smi("gpu", list(_COLUMNS))
-    found = [_row(row) for row in rows] + [{"processes": []} | gpu for gpu in unopened(words)]
+    found = [_row(row) for row in rows]
+    found += [{"processes": []} | gpu for gpu in unopened(words, found)]
     shares = given(found)
     found = found if of_others else [gpu for gpu, own in shares.gpus if own]
+    forbidden = [label(gpu) for gpu in found if is_forbidden(gpu)]
+    found = [gpu for gpu in found if not is_forbidden(gpu)]
     apps, _ = smi("compute-apps", ["gpu_uuid", "pid", "process_name"]) if rows else ([], "")
     by_uuid = {gpu["uuid"]: gpu for gpu in found if gpu.get("uuid")}
     for uuid, pid, name in apps:
@@ -149,8 +171,21 @@ def _by_smi(why: str, *, of_others: bool) -> Found:
     fabric, _ = smi("gpu", ["uuid", "fabric.clusterUuid", "fabric.cliqueId"])
     fabrics = [(cluster, clique) for uuid, cluster, clique in fabric if uuid in by_uuid] or None
     cuda = re.search(r"CUDA Version: *(\S+)", commands.run(SECONDS, "nvidia-smi").out)
-    words = f"{why}; nvidia-smi: {words or 'no GPU'}"
-    return Found(found, fabrics, cuda[1] if cuda else "", words, shares.given)
+    if not found:
+        code = next((c for text, c in _START_FAULTS.items() if text in words), code)
+    words, code = f"{why}; nvidia-smi: {words or 'no GPU'}", None if found else code
+    version = cuda[1] if cuda else ""
+    return Found(found, fabrics, version, words, code, forbidden, shares.given)
+
+
+def is_forbidden(gpu: dict[str, Any]) -> bool:
+    """Return True if this user may not open a GPU."""
+    return gpu.get("errorCode") == _NO_PERMISSION
+
+
+def label(gpu: dict[str, Any]) -> str:
+    """Return the index of a GPU, or else its address; empty if both are unknown."""
+    return str(gpu.get("pci") or "" if gpu.get("index") is None else gpu["index"])
 
 
 def given(gpus: Sequence[dict[str, Any]]) -> Shares:
@@ -186,7 +221,10 @@ def _row(row: Sequence[str]) -> dict[str, Any]:
 
 
 def by_nvml(*, of_others: bool = False) -> dict[str, Any]:
-    """Return the keys `gpus`, `fabrics`, `cuda` and `given`, or `words` if NVML does not work."""
+    """Return the keys `gpus`, `fabrics`, `cuda`, `given`, `forbidden` and `words`.
+
+    If NVML does not work, return `words`, and `code` if it has one.
+    """
     try:
         bindings = nvml.load()
     except ImportError:
@@ -196,10 +234,13 @@ def by_nvml(*, of_others: bool = False) -> dict[str, Any]:
         all_gpus = nvml.gpus(bindings)
         driver = nvml.text(bindings.nvmlSystemGetDriverVersion())
     except bindings.NVMLError as error:
-        return {"words": f"NVML: {error}"}
-    listed, fabrics, hangs = [], [], []
+        return {"words": f"NVML: {error}", "code": error.value}
+    listed, fabrics, hangs, forbidden = [], [], [], []
     for number, _, failure, uuid, own in all_gpus.gpus:
         if not (own or of_others):
+            continue
+        if getattr(failure, "value", None) == _NO_PERMISSION:
+            forbidden.append(number)
             continue
         try:
             if isinstance(failure, nvml.Hang):
@@ -221,11 +262,13 @@ def by_nvml(*, of_others: bool = False) -> dict[str, Any]:
         cuda = f"{version // 1000}.{version % 1000 // 10}"
     except (bindings.NVMLError, TypeError):
         cuda = ""
-    return {"gpus": listed, "fabrics": fabrics, "cuda": cuda, "given": all_gpus.given}
+    found = {"gpus": listed, "fabrics": fabrics, "cuda": cuda, "given": all_gpus.given}
+    words = f"NVML: {bindings.NVMLError(_NO_PERMISSION)}" if forbidden else ""
+    return found | {"forbidden": forbidden, "words": words}
 
 
 def _gpu(bindings: Any, index: int, driver: str) -> dict[str, Any] | None:
-    """Return a GPU; None if this user may not open it."""
+    """Return a GPU; None if it cannot be opened, without a fault."""
     gpu: dict[str, Any] = {**dict.fromkeys(_COLUMNS.values()), "index": index, "processes": []}
     handle: Any = None
 

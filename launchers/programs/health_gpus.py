@@ -481,21 +481,31 @@ def _by_smi(why: str) -> tuple[list[Device], list[Gap], list[str]]:
     listed: list[dict[str, Any]] = []
     for row in (dict(zip(columns, values, strict=True)) for values in rows):
         uuid = None if row["uuid"].startswith("[") else row["uuid"]
-        listed.append({"index": int(row["index"]), "uuid": uuid, "device": _row(row)})
-    listed += [gpu | {"device": _unopened(gpu)} for gpu in gpu_inventory.unopened(words)]
-    found = [(gpu["device"], own) for gpu, own in gpu_inventory.given(listed).gpus]
+        gpu = {"index": int(row["index"]), "uuid": uuid, "pci": row["pci.bus_id"]}
+        listed.append(gpu | {"device": _row(row)})
+    unopened = gpu_inventory.unopened(words, listed)
+    listed += [gpu | {"device": _unopened(gpu)} for gpu in unopened]
+    shares = gpu_inventory.given(listed).gpus
+    found = [(gpu["device"], own) for gpu, own in shares if not gpu_inventory.is_forbidden(gpu)]
     devices = [device for device, own in found if own]
     if not devices:
         return [], [gap(f"GPUs ({why}; nvidia-smi: {words or 'no GPU'})", "gpus")], []
     others = [device["pci"] for device, own in found if own is False and device["pci"]]
-    return devices, [gap(f"NVLink, fabric, PCIe replays, time spent limited ({why})")], others
+    unread = [gap(f"NVLink, fabric, PCIe replays, time spent limited ({why})")]
+    for gpu in (gpu for gpu, own in shares if own and gpu_inventory.is_forbidden(gpu)):
+        unread.append(gap(f"GPU {gpu_inventory.label(gpu)} ({gpu['error']})", "gpus"))
+    return devices, unread, others
 
 
 def _unopened(gpu: dict[str, Any]) -> Device:
     """Return a GPU that nvidia-smi could not open."""
     error = {"code": gpu["errorCode"], "words": gpu["error"][:80], "readings": ["its handle"]}
-    pci = pci_name(gpu["pci"]) if gpu["pci"] else ""
-    return {**_NOTHING, "name": str(gpu.get("index", "?")), "pci": pci, "errors": [error]}
+    return {
+        **_NOTHING,
+        "name": gpu_inventory.label(gpu),
+        "pci": gpu["pci"] or "",
+        "errors": [error],
+    }
 
 
 def _row(row: dict[str, str]) -> Device:

@@ -150,6 +150,8 @@ def main() -> None:
         "memoryBytes": int(memory.group(1)) * 1024 if memory else None,
         "gpus": found.gpus,
         "driverWords": found.words,
+        "driverCode": found.code,
+        "forbidden": list(found.forbidden),
         "given": found.given,
         **gpu_inventory.domain(found.fabrics),
         "pciNvidia": pci_gpus(),

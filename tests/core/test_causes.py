@@ -86,6 +86,7 @@ def test_only_what_did_not_run_is_not_a_failure() -> None:
         Cause.GPU_UNREPORTED,
         Cause.GPU_LIST,
         Cause.UNSUPPORTED_VERSIONS,
+        Cause.GPU_PERMISSION,
     }
 
 

@@ -83,6 +83,12 @@ RECORDINGS = {
     "no permission": Recording(
         rows=False, out="Failed to initialize NVML: Insufficient Permissions", exit=4
     ),
+    # The line for a handle, with the words of NVML_ERROR_NO_PERMISSION.
+    "no permission for one": Recording(
+        missing=(3,),
+        err=f"Unable to determine the device handle for GPU3: {_PCI}: Insufficient Permissions",
+        exit=4,
+    ),
     "no devices": Recording(rows=False, out="No devices were found", exit=6),
     "MIG": Recording(settings={"mig.mode.current": "Enabled", "utilization.gpu": "[N/A]"}),
 }

@@ -179,13 +179,15 @@ SMI = failing(12)
 @pytest.mark.parametrize(
     ("chip", "start", "recording", "named"),
     [
-        ("b200", failing(18), "mismatch", {("", "gpu-missing")}),
+        ("b200", failing(18), "mismatch", {("", "driver-mismatch")}),
+        ("b200", failing(4), "no permission", set()),
+        ("h100", ("nvmlDeviceGetHandleByIndex 3 : 4",), "healthy", set()),
         ("a100", failing(9), "no driver", {("", "gpu-missing")}),
         ("l4", failing(999), "unknown, no GPU", {("", "gpu-missing")}),
         ("gb200", ("nvmlDeviceGetCount * : 0 3",), "healthy", {("", "gpu-unusable")}),
         ("h100", SMI, "lost", {("3", "gpu-lost"), ("", "gpu-missing")}),
         ("b200", SMI, "reset", {("3", "gpu-reset-required")}),
-        ("a100", SMI, "unknown", {("?", "gpu-lost"), ("", "gpu-missing")}),
+        ("a100", SMI, "unknown", {("3", "gpu-lost"), ("", "gpu-missing")}),
         ("l4", SMI, "unknown cells", {("3", "gpu-lost")}),
     ],
 )
@@ -194,6 +196,7 @@ def test_gpus_that_the_driver_does_not_give_are_named(
 ) -> None:
     verdict = run_with_driver(tmp_path, chip, start=start, recording=recording)
     assert accused(verdict) == named
+    assert (verdict["state"], verdict["accepted"]) == ("fail" if named else "not-tested", False)
 
 
 # -- NICs ----------------------------------------------------------------------------------------

@@ -481,6 +481,28 @@ class Cause(TextEnum):
         no_gpu=True,
         sets_aside=True,
     )
+    DRIVER_MISMATCH = Row(
+        text="driver-mismatch",
+        meaning="the library of NVIDIA's driver and its kernel module have different versions, so "
+        "no GPU is usable",
+        action="reboot the host, or end all programs that use its GPUs and reload the modules "
+        "(`rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia`, `modprobe nvidia`); in a container, "
+        "mount the library of the host",
+        owner=Owner.NODE,
+        permanent=True,
+        no_gpu=True,
+        sets_aside=True,
+    )
+    GPU_PERMISSION = Row(
+        text="gpu-permission",
+        meaning="the run has no permission to use a GPU",
+        action="give the run the GPUs: in a container by its runtime (`--gpus all`, a device "
+        "plugin), in a job by the scheduler; else the account needs access to /dev/nvidia*",
+        owner=Owner.USER,
+        permanent=True,
+        sets_aside=True,
+        not_tested=True,
+    )
     DRIVER_TOO_OLD = Row(
         text="driver-too-old",
         meaning="the host's driver is too old for the CUDA that the programs were built with",
@@ -745,6 +767,16 @@ class Cause(TextEnum):
 
 #: NVML's return code for a GPU that needs a reset (nvml.h, NVML_ERROR_RESET_REQUIRED).
 RESET_REQUIRED = 16
+
+
+#: NVML's codes of a missing permission, and of a library and a module that do not match (nvml.h,
+#: nvmlReturn_t: NO_PERMISSION, LIB_RM_VERSION_MISMATCH).
+_AT_START = {4: Cause.GPU_PERMISSION, 18: Cause.DRIVER_MISMATCH}
+
+
+def start_cause(code: int) -> Cause | None:
+    """Return the cause of a driver that shows no GPU, by the code of NVML's start; None: others."""
+    return _AT_START.get(code)
 
 
 def driver_cause(code: int) -> Cause:

@@ -149,7 +149,7 @@ PROGRAM = FactKind("program", shown)
 class Gpu:
     """A GPU in the inventory of a host. Texts that are only compared are None if unknown."""
 
-    #: Its index on the host, as text; "?" if missing.
+    #: Its index on the host, as text; its address if it has none; empty if both are unknown.
     index: str
     uuid: str
     #: Its product name; None if missing.
@@ -249,6 +249,10 @@ class Inventory:
     gpus_listed: bool = False
     #: Why the driver shows no GPU, or not all of them; empty: unknown.
     driver_words: str = ""
+    #: NVML's code if the driver shows no GPU; 0: another reason, or none.
+    driver_code: int = 0
+    #: The GPUs that the run may not open, as indexes or addresses.
+    forbidden: tuple[str, ...] = ()
     #: Number of NVIDIA GPUs on the PCI bus, even without a driver.
     gpus_on_bus: int = 0
     #: The list of the job's GPUs; None: the job was given all of the host.
@@ -276,6 +280,15 @@ class Inventory:
     nccl_settings: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
+    def start_fault(self) -> causes.Cause | None:
+        """Return why the run sees none of the GPUs, if the driver reports one of these reasons."""
+        if self.gpus:
+            return None
+        return (
+            causes.Cause.GPU_PERMISSION if self.forbidden else causes.start_cause(self.driver_code)
+        )
+
+    @property
     def rdma(self) -> list[Nic]:
         """Return the RDMA devices."""
         return [nic for nic in self.nics if nic.rdma]
@@ -283,7 +296,7 @@ class Inventory:
 
 def _gpu(gpu: Mapping[str, object]) -> Gpu:
     return Gpu(
-        index=str(gpu.get("index", "?"))[:20],
+        index=plain(str(gpu.get("pci") or "" if gpu.get("index") is None else gpu["index"]), 20),
         uuid=text(gpu.get("uuid")) or "",
         name=text(gpu.get("name")),
         serial=(text(gpu.get("serial")) or "")[:80],
@@ -361,6 +374,8 @@ def _inventory(value: object) -> Inventory | None:
         driver_answered=value.get("gpus", ()) is not None,
         gpus_listed=isinstance(value.get("gpus"), list),
         driver_words=plain(text(value.get("driverWords")) or "", 300),
+        driver_code=whole(value.get("driverCode")),
+        forbidden=tuple(plain(str(gpu), 40) for gpu in items(value.get("forbidden"))[:256]),
         gpus_on_bus=whole(value.get("pciNvidia")),
         given=_given(value),
         imex_channels=integer(value.get("imexChannels")),

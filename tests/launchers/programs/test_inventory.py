@@ -49,7 +49,8 @@ def h100(tmp_path: Path) -> nvml.Scenario:
 @pytest.fixture
 def no_nvml(tmp_path: Path) -> Mapping[str, str]:
     scenario = nvml.Scenario(tmp_path / "none", "h100", 8)
-    scenario.change("nvmlInit * : 18")
+    # The library is not found.
+    scenario.change("nvmlInit * : 12")
     return scenario.env
 
 
@@ -87,9 +88,51 @@ def test_a_gpu_with_an_error_is_listed_with_it(
     assert [gpu.get("errorCode") for gpu in found] == [None] * 3 + [code] + [None] * 4
 
 
-def test_a_gpu_that_this_user_may_not_open_is_left_out(h100: nvml.Scenario) -> None:
+@pytest.mark.parametrize(
+    ("planned", "causes"),
+    [({}, ["gpu-permission"]), ({"gpus_given": 8}, ["gpu-permission"]), ({"gpus_given": 7}, [])],
+)
+def test_a_gpu_that_the_run_may_not_open_is_named_unless_the_run_has_enough(
+    h100: nvml.Scenario, planned: dict[str, Any], causes: list[str]
+) -> None:
     h100.change("nvmlDeviceGetHandleByIndex 3 : 4")
-    assert [gpu["index"] for gpu in inventory(h100.env)["gpus"]] == [0, 1, 2, 4, 5, 6, 7]
+    found = inventory(h100.env) | {"pciNvidia": 8}
+    assert [gpu["index"] for gpu in found["gpus"]] == [0, 1, 2, 4, 5, 6, 7]
+    seen = problems(found, **planned)
+    assert [(one.cause, one.host) for one in seen] == [(cause, None) for cause in causes]
+    assert all("GPU 3" in one.message for one in seen)
+
+
+def test_a_gpu_that_is_missing_beside_one_that_the_run_may_not_open_is_a_fault_of_the_host(
+    h100: nvml.Scenario,
+) -> None:
+    h100.change("nvmlDeviceGetHandleByIndex 3 : 4", "nvmlDeviceGetCount * : 0 7")
+    seen = problems(inventory(h100.env) | {"pciNvidia": 7})
+    assert [(one.cause, one.host) for one in seen] == [
+        ("gpu-permission", None),
+        ("gpu-missing", "h0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "host"), [(18, "driver-mismatch", "h0"), (4, "gpu-permission", None)]
+)
+@pytest.mark.parametrize("on_bus", [0, 8])
+def test_a_driver_that_does_not_start_has_one_cause(
+    tmp_path: Path, h100: nvml.Scenario, code: int, cause: str, host: str | None, on_bus: int
+) -> None:
+    """Also without nvidia-smi, whose words would show the same."""
+    h100.change(f"nvmlInit * : {code}")
+    nothing = {"PATH": str(tmp_path / "empty")}
+    seen = problems(inventory(h100.env, nothing) | {"pciNvidia": on_bus})
+    assert [(one.cause, one.host) for one in seen] == [(cause, host)]
+
+
+def test_on_a_machine_without_gpus_no_fault_of_the_driver_counts(h100: nvml.Scenario) -> None:
+    for code in (4, 18):
+        h100.change(f"nvmlInit * : {code}")
+        machine = PlannedMachine(name="cpu", gpus=0, ranks=None)
+        assert problems(inventory(h100.env), machine=machine) == []
 
 
 @pytest.mark.parametrize(
@@ -157,7 +200,7 @@ def problems(*found: dict[str, Any], **planned: Any) -> list[Problem]:
         verdicts.record(step, [name], facts=(fact,))
         for name, fact in zip(names, facts, strict=True)
     ]
-    machine = PlannedMachine(name="h100", gpus=8, ranks=None)
+    machine = planned.pop("machine", PlannedMachine(name="h100", gpus=8, ranks=None))
     plan = verdicts.plan(step, machine=machine, nodes=len(names), **planned)
     return list(gpu_problems(inventories_of(records, names), plan, busy_mib=1024))
 
@@ -220,14 +263,15 @@ def test_a_host_that_lacks_a_listed_gpu_is_named_only_if_others_or_the_machine_h
         ("healthy", None, None, ""),
         ("MIG", None, None, ""),
         ("lost", "gpu-lost", "3", "GPU is lost"),
-        ("unknown", "gpu-lost", None, "Unknown Error"),
+        ("unknown", "gpu-lost", "3", "Unknown Error"),
         ("unknown, exit 0", "gpu-lost", "3", "Unknown Error"),
         ("reset", "gpu-reset-required", "3", "GPU requires reset"),
         ("unknown cells", "gpu-lost", "3", "Unknown Error"),
         ("unknown, no GPU", "gpu-missing", None, "Unknown Error"),
-        ("mismatch", "gpu-missing", None, "Driver/library version mismatch"),
+        ("mismatch", "driver-mismatch", None, "Driver/library version mismatch"),
         ("no driver", "gpu-missing", None, "couldn't communicate with the NVIDIA driver"),
-        ("no permission", "gpu-missing", None, "Insufficient Permissions"),
+        ("no permission", "gpu-permission", None, "Insufficient Permissions"),
+        ("no permission for one", "gpu-permission", None, "GPU 3"),
         ("no devices", "gpu-missing", None, "No devices were found"),
     ],
 )
@@ -243,8 +287,9 @@ def test_the_words_of_nvidia_smi_reach_the_verdict(
     seen = problems(found | {"pciNvidia": 0})
     assert [(one.cause, one.gpu) for one in seen] == ([(cause, gpu)] if cause else [])
     assert all(words in one.message for one in seen)
+    faulty = {3} if cause in ("gpu-lost", "gpu-reset-required") or "one" in name else set()
     assert {row["index"] for row in found["gpus"] if "error" not in row} == (
-        set() if cause == "gpu-missing" else set(range(8)) - ({3} if cause else set())
+        set(range(8)) - faulty if faulty or not cause else set()
     )
 
 

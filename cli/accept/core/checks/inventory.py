@@ -11,6 +11,8 @@ Its program prints one fact `inventory` on every host. The value has these keys 
                        `error` is what the driver reports for a GPU, with NVML's return code; null:
                        the driver did not answer in time
     driverWords        why the driver shows no GPU, or not all; empty: it shows them
+    driverCode         NVML's return code if the driver shows no GPU; null: it does, or has no code
+    forbidden          indexes or addresses of the GPUs that the run has no permission to open
     given              CUDA_VISIBLE_DEVICES as {list, count, shown, fault, entry}: its value, the
                        number of GPUs that it gives, of how many, and why not all
                        (`given_gpus.Fault`) with the entry; null: it is not set
@@ -99,8 +101,8 @@ def _problems(
 
 
 def _comparable(evidence: Evidence, inventories: Mapping[str, Inventory]) -> dict[str, Inventory]:
-    """Return the inventories without those of hosts whose GPUs a list hides from the job."""
-    hidden = consistency.list_faults(inventories, evidence.plan)
+    """Return the inventories without those of hosts that have more GPUs than the run may use."""
+    hidden = consistency.withheld(inventories, evidence.plan)
     return {host: one for host, one in inventories.items() if host not in hidden}
 
 

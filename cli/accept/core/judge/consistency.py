@@ -61,16 +61,27 @@ def _required_gpus(inventories: Mapping[str, Inventory], plan: Plan) -> tuple[in
     return usual, f"most hosts show {usual}" if usual > 1 else "the machine has GPUs"
 
 
-def list_faults(inventories: Mapping[str, Inventory], plan: Plan) -> dict[str, str]:
-    """Return the hosts on which CUDA_VISIBLE_DEVICES is why the job lacks GPUs, with texts.
+def withheld(inventories: Mapping[str, Inventory], plan: Plan) -> dict[str, tuple[Cause, str]]:
+    """Return the hosts on which the run lacks GPUs that they have, with the cause and a text.
 
-    These hosts are not to blame.
+    It has no permission, or CUDA_VISIBLE_DEVICES does not list them. The hosts are not to blame.
     """
     required, expected = _required_gpus(inventories, plan)
     used = required if plan.gpus_used is None else plan.gpus_used
-    texts = {}
+    faults = {}
     for host, inventory in inventories.items() if plan.machine.gpus != 0 else ():
         given, text = inventory.given, ""
+        has_enough = plan.gpus_given is not None and len(inventory.gpus) >= plan.gpus_given
+        if inventory.start_fault is Cause.GPU_PERMISSION or (
+            inventory.forbidden and not has_enough
+        ):
+            which = (
+                f"GPU {', '.join(inventory.forbidden[:8])}" if inventory.forbidden else "any GPU"
+            )
+            words = f" ({inventory.driver_words})" if inventory.driver_words else ""
+            text = f"the run has no permission to use {which}{words}"
+            faults[host] = (Cause.GPU_PERMISSION, text)
+            continue
         if given is None or given.shown == 0 or _lost_a_listed_gpu(inventories, host, plan.machine):
             continue
         if given.fault is not None:
@@ -79,8 +90,8 @@ def list_faults(inventories: Mapping[str, Inventory], plan: Plan) -> dict[str, s
         elif given.count < used:
             text = f"gives the job {count(given.count, 'GPU')}, and {expected}"
         if text:
-            texts[host] = f"CUDA_VISIBLE_DEVICES={given.value!r} {text}"
-    return texts
+            faults[host] = (Cause.GPU_LIST, f"CUDA_VISIBLE_DEVICES={given.value!r} {text}")
+    return faults
 
 
 def _lost_a_listed_gpu(
@@ -102,20 +113,24 @@ def gpu_problems(
     machine, used = plan.machine, plan.gpus_used
     owner: dict[str, str] = {}
     required, expected = _required_gpus(inventories, plan)
-    by_list = list_faults(inventories, plan)
-    hosts_of: dict[str, list[str]] = {}
-    for host, text in by_list.items():
-        hosts_of.setdefault(text, []).append(host)
-    for text, hosts in hosts_of.items():
-        yield Problem(cause=Cause.GPU_LIST, message=f"{text} (on {folded(hosts)})")
+    hosts_of: dict[tuple[Cause, str], list[str]] = {}
+    for host, fault in withheld(inventories, plan).items():
+        hosts_of.setdefault(fault, []).append(host)
+    for (withheld_by, text), hosts in hosts_of.items():
+        yield Problem(cause=withheld_by, message=f"{text} (on {folded(hosts)})")
     for host, inventory in inventories.items():
         if not inventory.driver_answered:
             text = inventory.driver_words or "nvidia-smi did not answer in time"
             text += "; does the driver hang, or is persistence mode off?"
             yield Problem(cause=Cause.GPU_UNUSABLE, message=text, host=host)
             continue
-        gpus, on_bus = inventory.gpus, inventory.gpus_on_bus
-        needed, reason = required, expected
+        gpus, forbidden = inventory.gpus, len(inventory.forbidden)
+        if machine.gpus != 0 and (cause := inventory.start_fault):
+            if cause is not Cause.GPU_PERMISSION:
+                yield Problem(cause=cause, message=inventory.driver_words, host=host)
+            continue
+        on_bus = inventory.gpus_on_bus - forbidden
+        needed, reason = required - forbidden, expected
         # A list does not hide GPUs from the driver.
         given = inventory.given if inventory.given and inventory.given.shown != 0 else None
         if given is not None:
@@ -152,9 +167,9 @@ def _gpu_problems(
     name, uuid, errors = gpu.index, gpu.uuid, gpu.uncorrected_errors
     if gpu.error:
         cause = driver_cause(gpu.error_code)
-        where = f" at {gpu.pci}" if gpu.pci else ""
-        text = f"the driver reports {gpu.error!r} for GPU {name}{where}"
-        yield Problem(cause=cause, message=text, host=host, gpu=None if name == "?" else name)
+        where = f" at {gpu.pci}" if gpu.pci not in ("", name) else ""
+        text = f"the driver reports {gpu.error!r} for {f'GPU {name}' if name else 'a GPU'}{where}"
+        yield Problem(cause=cause, message=text, host=host, gpu=name or None)
     if uuid:
         if uuid in owner:
             text = f"GPU {uuid} was seen on {owner[uuid]} already"

@@ -267,13 +267,16 @@ def without_gpus(plan: Plan, records: Iterable[Record]) -> dict[str, Cause]:
     has_gpu: dict[str, bool] = {}
     causes: dict[str, Cause] = {}
     for record in records if plan.machine.gpus != 0 else ():
-        shown = [(fact, bool(i.gpus), False) for fact, i in INVENTORY.of(record) if i.gpus_listed]
-        shown += [(fact, bool(rank.gpu), rank.beyond_list) for fact, rank in RANK.of(record)]
-        for fact, has_any, by_list in shown:
+        shown = [
+            (fact, bool(i.gpus), i.start_fault) for fact, i in INVENTORY.of(record) if i.gpus_listed
+        ]
+        for fact, rank in RANK.of(record):
+            shown.append((fact, bool(rank.gpu), Cause.GPU_LIST if rank.beyond_list else None))
+        for fact, has_any, cause in shown:
             host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
             has_gpu[host] = has_gpu.get(host, False) or has_any
-            if by_list:
-                causes[host] = Cause.GPU_LIST
+            if cause is not None:
+                causes[host] = cause
     empty = (host for host, has_any in has_gpu.items() if host and not has_any)
     return {host: causes.get(host, Cause.GPU_MISSING) for host in empty}
 

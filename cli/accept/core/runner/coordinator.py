@@ -26,7 +26,7 @@ from accept.core.errors import AcceptError, Exit
 from accept.core.facts import LEFT_OUT_HOST, NOT_INJECTED, PLACE, RANK, inventories_of
 from accept.core.groups import Wave, waves
 from accept.core.judge import failures, has_final_failure, is_open, judge, to_set_aside
-from accept.core.judge.consistency import list_faults
+from accept.core.judge.consistency import withheld
 from accept.core.judge.hosts import domains, places, without_gpus
 from accept.core.judge.remeasure import waves_again
 from accept.core.judge.summary import not_run
@@ -719,16 +719,16 @@ def _set_aside_faulty_hosts(state: Run, step: Step, began: float) -> None:
         for host, suspect in to_set_aside(state.plan, step, state.records, checks=REGISTRY).items()
     }
     alive = [host.name for host in state.alive()]
-    by_list = list_faults(inventories_of(state.records, alive), state.plan)
+    not_given = withheld(inventories_of(state.records, alive), state.plan)
     empty = without_gpus(state.plan, state.records)
     for host, cause in empty.items():
         by = "CUDA_VISIBLE_DEVICES gives" if cause is Cause.GPU_LIST else "it shows"
-        faults[host] = (cause, f"{by} no GPU")
-    faults |= {host: (Cause.GPU_LIST, text) for host, text in by_list.items()}
+        faults.setdefault(host, (cause, f"{by} no GPU"))
+    faults |= not_given
     faulty = [name for name in alive if name in faults]
     if not faulty:
         return
-    if len(faulty) == len(alive) or (state.plan.require_all_nodes and (empty or by_list)):
+    if len(faulty) == len(alive) or (state.plan.require_all_nodes and (empty or not_given)):
         shown = f"{faulty[0]}: {faults[faulty[0]][1]}"
         more = f", and {len(faulty) - 1} more" if len(faulty) > 1 else ""
         raise _Aborted(f"hosts cannot take part: {plain(shown, 300)}{more}")
@@ -744,7 +744,7 @@ def _set_aside_faulty_hosts(state: Run, step: Step, began: float) -> None:
         for name in faulty
     ]
     # The checks name the others, some with the GPU.
-    problems = [state.lost[name] for name in faulty if name in empty and name not in by_list]
+    problems = [state.lost[n] for n in faulty if n in empty and not faults[n][0].row.not_tested]
     state.keep_asked(number, began, facts=facts, problems=problems)
 
 
