@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -347,12 +348,30 @@ class TestNotesOfMachines:
         options = {"site": site(folder, text), "backend": "kubernetes", **options}
         return "\n".join(run(machine, **options).notes)
 
-    def test_pods_may_be_in_several_nvlink_domains(self, tmp_path: Path) -> None:
-        assert "topology.required" in self.notes("a4x-highgpu-4g", tmp_path)
-        kept = "queue: q, topology: {required: cloud.google.com/gce-topology-subblock}"
-        assert self.notes("a4x-highgpu-4g", tmp_path, kept) == ""
+    @pytest.mark.parametrize("nodes", [2, 4, 18, 19, 24, 36, 64, 324])
+    def test_the_advised_topology_keeps_pods_in_racks_and_is_printed(
+        self, tmp_path: Path, nodes: int
+    ) -> None:
+        note = self.notes("a4x-highgpu-4g", tmp_path, nodes=nodes)
+        assert "several NVLink domains" in note
+        advised = re.search(r"topology: \{(.*?)\} keeps (\d+) pods", note)
+        assert (advised is None) == (nodes == 19)
+        if advised:
+            size = int(advised[2])
+            assert nodes % size == 0
+            assert size <= 18
+            kept = f"queue: q, topology: {{{advised[1].replace('LABEL', 'my/rack')}}}"
+            placement = self.notes("a4x-highgpu-4g", tmp_path, kept, nodes=nodes)
+            assert re.fullmatch(r"placement by queue q: .* of one my/rack", placement)
+            whole, parts = f"all {nodes} pods ", f" {nodes // size} slices of {size} pods, "
+            assert (whole if size == nodes else parts) in placement
+
+    def test_only_machines_whose_nvlink_spans_nodes_have_advice(self, tmp_path: Path) -> None:
         assert self.notes("a4x-highgpu-4g", tmp_path, nodes=1) == ""
         assert self.notes("a4-highgpu-8g", tmp_path) == ""
+        wish = "topology: {preferred: my/block}"
+        note = self.notes("a4-highgpu-8g", tmp_path, wish, nodes=4)
+        assert re.fullmatch("placement by affinity: all 4 pods .* my/block, if .*", note)
 
     def test_pods_need_certain_contents_of_the_image(self, tmp_path: Path) -> None:
         note = self.notes("a4x-maxgpu-4g-metal", tmp_path, nodes=1)

@@ -469,7 +469,7 @@ def resolve(options: Options) -> Resolved:
                 {name: setting.value for name, setting in user_env.items()}, machine.value, profile
             ),
             *(_results_note(settings) if on_pods else ()),
-            *(_domain_note(machine.value, settings, count) if on_pods else ()),
+            *(_placement_notes(machine.value, settings, count) if on_pods else ()),
             *((machine.value.note,) if on_pods and machine.value.note else ()),
         ),
         place=options.place,
@@ -548,13 +548,27 @@ def _results_note(site: Site) -> tuple[str, ...]:
     return (f"no results.location: the evidence stays in the pod of index 0 for {held}",)
 
 
-def _domain_note(machine: Machine, site: Site, nodes: int) -> tuple[str, ...]:
-    """Return a note if NVLink spans nodes but the site does not keep the pods in one domain."""
+def _placement_notes(machine: Machine, site: Site, nodes: int) -> Iterator[str]:
+    """Yield where the pods go, and how pods share NVLink if the site does not decide it."""
     link, topology = machine.nvlink, site.kubernetes.topology
-    if link is None or not 1 < nodes <= link.nodes or (topology and topology.required):
-        return ()
+    by = f"queue {site.kubernetes.queue}" if site.kubernetes.queue else "affinity"
+    if topology and topology.slice and topology.slice_size:
+        slices = count(math.ceil(nodes / topology.slice_size), "slice")
+        size = count(min(nodes, topology.slice_size), "pod")
+        yield f"placement by {by}: {slices} of {size}, each on nodes of one {topology.slice}"
+    if topology and (label := topology.required or topology.preferred):
+        wish = "" if topology.required else ", if that is possible"
+        yield f"placement by {by}: all {count(nodes, 'pod')} on nodes of one {label}{wish}"
+    kept = topology and (topology.slice or (topology.required and link and nodes <= link.nodes))
+    if link is None or link.nodes == 1 or nodes == 1 or kept:
+        return
     note = "pods may be in several NVLink domains; NVLink bounds apply only to groups in one domain"
-    return (f"{note}; kubernetes.topology.required keeps all pods in one rack",)
+    together = next(n for n in range(min(nodes, link.nodes), 0, -1) if nodes % n == 0)
+    if together > 1:
+        key = "required: LABEL" if together == nodes else f"slice: LABEL, sliceSize: {together}"
+        note += f". kubernetes.topology: {{{key}}} keeps {together} pods in one rack; LABEL is "
+        note += "cloud.google.com/gce-topology-subblock on GKE, else nvidia.com/gpu.clique"
+    yield note
 
 
 def _profile(machine: Machine, site: Site) -> str:
