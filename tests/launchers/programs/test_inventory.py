@@ -321,7 +321,7 @@ def test_a_host_without_python_counts_only_display_controllers_as_gpus(tmp_path:
         (device / "class").write_text(f"{number}\n")
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name in ("python3", "python"):
+    for name in ("python", "python3", *(f"python3.{minor}" for minor in range(10, 15))):
         (programs / name).write_text("#!/bin/sh\nexit 1\n")
         (programs / name).chmod(0o755)
     environment = {
