@@ -664,3 +664,18 @@ def test_the_inventory_lists_a_gpu_that_hangs_with_its_index(tmp_path: Path, fun
     found = gpu_inventory.by_nvml()["gpus"]
     assert [gpu["index"] for gpu in found] == list(range(8))
     assert {gpu["index"]: gpu["errorCode"] for gpu in found if "error" in gpu} == {BAD: 10}
+
+
+@pytest.mark.parametrize(("bad", "aside"), [(1, 1), (2, 2), (3, 0)])
+def test_if_most_hosts_have_faults_none_is_set_aside(tmp_path: Path, bad: int, aside: int) -> None:
+    """Faults of most hosts may have one reason, such as a driver, even if each shows another."""
+    faults = (nvml.failed(BAD), ("nvmlDeviceGetMigMode * : 0 1 1",), nvml.failed(BAD, 16))
+    healthy = Host(tmp_path, "h100").read()
+    found = {}
+    for number, lines in enumerate(faults[:bad]):
+        host = Host(tmp_path, "h100")
+        host.scenario.change(*lines)
+        found[f"h{number}"] = host.read()
+    plan, records = recorded(machine=planned("h100-8"), first=healthy, others=found)
+    faulty = to_set_aside(plan, HEALTH, records, checks=REGISTRY)
+    assert sorted(faulty) == sorted(found)[:aside]
