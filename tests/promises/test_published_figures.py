@@ -239,6 +239,17 @@ def test_a_figure_of_a_machine_is_published_and_has_room(name: str) -> None:
                 assert (figure.expected or 0) <= 0.92, subject
 
 
+@pytest.mark.parametrize("name", _machines())
+def test_no_floor_requires_more_than_the_vendor_of_the_same_path(name: str) -> None:
+    machine = config.load_machine(name).value
+    for own in (one for one in machine.references if one.kind is BoundKind.VENDOR):
+        same = {check for floor in floors() if own.check in floor.checks for check in floor.checks}
+        for bound in bounds(machine):
+            same_nodes = (bound.min_nodes, bound.max_nodes) == (own.min_nodes, own.max_nodes)
+            if bound.check in same and same_nodes and bound.metric == own.metric:
+                assert (bound.lower or 0) <= (own.value or 0) * (own.share or 1) + 1e-9
+
+
 #: Chips whose figures are published, by a machine that has them.
 _CHIPS = sorted({row.machine for row in ROWS if row.check == "gemm"})
 
