@@ -20,8 +20,9 @@ from accept.config import load_machine
 from accept.config.versions import rows, supported
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
+from accept.core.facts import inventories_of
 from accept.core.judge import judge
-from accept.core.judge.versions import unsupported
+from accept.core.judge.versions import NOT_SUPPORTED, shown, unsupported
 from accept.core.model import Finding, PlannedMachine, State, Supported
 from accept.core.nccl_tests import nccl_facts, parse
 from accept.core.nccl_tests.table import Log
@@ -64,7 +65,8 @@ def test_the_oldest_version_is_supported_and_an_older_one_is_named(
     rows = plan(supported=(row,))
     least = row.needs[component]
     versions = {row.component: row.since, **row.needs}
-    assert not [*unsupported(rows, versions)]
+    for same in (least, f"{least}.0", least.removesuffix(".0")):
+        assert not [*unsupported(rows, {**versions, component: same})]
     bad = {**versions, component: older(least)}
     (text,) = unsupported(rows, bad)
     assert all(word in text for word in (row.component, component, least, older(least), row.source))
@@ -105,6 +107,20 @@ def test_versions_are_those_that_nccl_reports(plugin: dict[str, str]) -> None:
     versions = {"NCCL": "2.28.9", "CUDA": "13.0", **plugin}
     assert log(versions).versions == {name: (text,) for name, text in versions.items()}
     assert log(versions, {**versions, "NCCL": "2.30.4"}).versions["NCCL"] == ("2.28.9", "2.30.4")
+
+
+@pytest.mark.parametrize("nccl", ["2.25.0", "2.24.3"])
+def test_the_log_shows_once_what_was_loaded_and_what_is_not_supported(nccl: str) -> None:
+    versions = {**GOOD, "NCCL": nccl}
+    facts = tuple(nccl_facts(log(versions)))
+    records = [record(step(), ("h0",), facts=facts), record(step(), ("h1",)), hosts_record(["h0"])]
+    drivers = [{**gpu, "driver": f"{versions['driver']}\x1b[2J"} for gpu in gpus("h0")]
+    inventory = record(
+        step("inventory", "each"), ("h0",), facts=(inventory_of("h0", gpus=drivers),)
+    )
+    lines = shown(plan(supported=table_of(A4X)), records * 2, inventories_of([inventory], ["h0"]))
+    assert lines[0] == f"loaded: NCCL {nccl}, CUDA 13.0, gIB 1.1.2, driver 580.95.05"
+    assert [line.startswith(NOT_SUPPORTED) for line in lines[1:]] == [True] * (nccl == "2.24.3")
 
 
 def judged(machine: str, *ranks: Mapping[str, str]) -> list[Finding]:
@@ -151,4 +167,4 @@ def test_a_version_that_is_too_old_is_inconclusive_and_named_once(component: str
 
 
 def test_versions_that_differ_between_hosts_are_not_combined() -> None:
-    assert not judged(A4X, GOOD, {**GOOD, "NCCL": "2.24.3"})
+    assert not judged(A4X, {**GOOD, "NCCL": "2.24.2"}, {**GOOD, "NCCL": "2.24.3"})

@@ -11,8 +11,11 @@ from accept.core.judge.evidence import Evidence
 from accept.core.judge.summary import state_of
 from accept.core.model import Finding, Plan, Record
 
+#: Beginning of a line of the log that names a combination.
+NOT_SUPPORTED = "NOT SUPPORTED: "
 #: Component of the table that the inventory of a host reports.
 _DRIVER = "driver"
+_NUMBER = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,5}")
 
 
 def unsupported(plan: Plan, versions: Mapping[str, str]) -> Iterator[str]:
@@ -35,11 +38,25 @@ def unsupported(plan: Plan, versions: Mapping[str, str]) -> Iterator[str]:
 
 def loaded(record: Record, inventories: Mapping[str, Inventory]) -> dict[str, str]:
     """Return the versions that one execution loaded, without those that differ between hosts."""
-    found = {name: set(texts) for _, own in NCCL_VERSIONS.of(record) for name, texts in own.items()}
-    hosts = [inventories[host] for host in record.hosts if host in inventories]
+    found = {name: {*texts} for _, own in NCCL_VERSIONS.of(record) for name, texts in own.items()}
     if found:
-        found[_DRIVER] = {gpu.driver for host in hosts for gpu in host.gpus if gpu.driver}
-    return {name: texts.pop() for name, texts in found.items() if len(texts) == 1}
+        hosts = (inventories[host] for host in record.hosts if host in inventories)
+        found[_DRIVER] = {gpu.driver or "" for host in hosts for gpu in host.gpus}
+    versions = {name: text.pop() for name, text in found.items() if len(text) == 1}
+    # The texts are untrusted; only their numbers are used.
+    return {name: number[0] for name, text in versions.items() if (number := _NUMBER.match(text))}
+
+
+def shown(
+    plan: Plan, records: Iterable[Record], inventories: Mapping[str, Inventory]
+) -> tuple[str, ...]:
+    """Return lines for the log, each once: the versions that were loaded, and what is wrong."""
+    lines: dict[str, None] = {}
+    for record in records:
+        if own := loaded(record, inventories):
+            lines[f"loaded: {', '.join(f'{name} {text}' for name, text in own.items())}"] = None
+            lines |= {f"{NOT_SUPPORTED}{text}": None for text in unsupported(plan, own)}
+    return tuple(lines)
 
 
 def findings(
@@ -70,7 +87,7 @@ def _in_order(first: str, second: str) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version such as 1.13.2-aws, without zeros at the end."""
-    found = re.match(r"\d{1,6}(?:\.\d{1,6}){0,5}", version)
+    found = _NUMBER.match(version)
     numbers = [int(text) for text in found[0].split(".")] if found else []
     while len(numbers) > 1 and not numbers[-1]:
         numbers.pop()

@@ -31,7 +31,7 @@ from accept.core.judge.hosts import domains, places, without_gpus
 from accept.core.judge.remeasure import waves_again
 from accept.core.judge.summary import not_run
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.judge.versions import loaded, unsupported
+from accept.core.judge.versions import NOT_SUPPORTED, shown, unsupported
 from accept.core.model import Fact, Finding, GroupKind, Plan, Problem, Record, Step
 from accept.core.report import text as report_text
 from accept.core.report import write_judgement
@@ -644,18 +644,11 @@ async def _execute(state: Run, step: Step, position: str) -> None:
 
 
 def _new_versions(state: Run, step: Step, records: Sequence[Record]) -> list[str]:
-    """Return the versions that a step loaded, and what is not supported, unless known before."""
+    """Return what a step shows about the versions that it loaded, unless earlier steps did."""
     inventories = inventories_of(state.records, [host.name for host in state.hosts])
-
-    def lines(records: Sequence[Record]) -> dict[str, None]:
-        found = [loaded(record, inventories) for record in records]
-        texts = [", ".join(f"{name} {text}" for name, text in own.items()) for own in found if own]
-        wrong = (text for own in found for text in unsupported(state.plan, own))
-        loads = (f"loaded: {plain(text, 300)}" for text in texts)
-        return dict.fromkeys((*loads, *(f"NOT SUPPORTED: {plain(text, 300)}" for text in wrong)))
-
-    known = lines([record for record in state.records if record.step != step.id])
-    return [line for line in lines(records) if line not in known][:10]
+    earlier = [record for record in state.records if record.step != step.id]
+    known = shown(state.plan, earlier, inventories)
+    return [line for line in shown(state.plan, records, inventories) if line not in known][:10]
 
 
 def _waves(state: Run, step: Step) -> tuple[Wave, ...]:
@@ -822,7 +815,7 @@ def _print_plan(plan: Plan, launch: Launch) -> None:
     for change in plan.edited:
         say(f"EDITED after rendering: {plain(change, 300)}")
     for text in unsupported(plan, launch.versions):
-        say(f"NOT SUPPORTED: {plain(text, 300)}")
+        say(f"{NOT_SUPPORTED}{plain(text, 300)}")
     for origin, names in (plan.env_origins or {}).items():
         settings = " ".join(f"{name}={plan.env[name]}" for name in names if name in plan.env)
         say(f"  settings of {plain(origin, 100)}: {plain(settings, 1000)}")
