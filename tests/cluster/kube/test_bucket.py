@@ -37,5 +37,11 @@ def test_pods_leave_their_evidence_and_the_run_ends_at_once(
     manifest = json.loads((place / "MANIFEST.json").read_text())
     assert "records.jsonl" in manifest["files"]
     assert {p.name for p in (place / "pods").iterdir()} == {"0.log", "1.log", "2.log"}
+    answers = (place / "connectivity-test.log").read_text()
+    assert all(f"\n{node} " in answers for node in cluster.nodes)
+    modes = {path.stat().st_mode & 0o777 for path in place.rglob("*") if path.is_file()}
+    assert modes == {0o644}
+    assert desk.do("report", place.as_uri()).exit == 0
+    assert (place / "report.html").is_file()
     judged = desk.do("judge", place.as_uri(), "--json")
     assert (judged.exit, set(judged.result["hosts"])) == (0, set(cluster.nodes))
