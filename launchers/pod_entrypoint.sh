@@ -319,6 +319,7 @@ fi
     printf '"results":"%s",' "$(printf '%s' "$ACCEPT_RESULTS" | sed 's/[\\"]/\\&/g')"
     printf '"bucket":"%s","earlier":"%s",' "$(printf '%s' "${ACCEPT_BUCKET:-}" | sed 's/[\\"]/\\&/g')" "$earlier"
     printf '"holdSeconds":%s,"holdAlways":%s,' "${ACCEPT_DEBUG_HOLD:-null}" "${ACCEPT_DEBUG_HOLD_ALWAYS:-null}"
+    printf '"deadlineSeconds":%s,"collectives":%s,' "${ACCEPT_DEADLINE:-null}" "${ACCEPT_COLLECTIVES:-null}"
     printf '"versions":{%s},"edited":%s,"hosts":[' "${versions%,}" "${ACCEPT_EDITED:-[]}"
     n=0
     while [ "$n" -lt "$ACCEPT_NODES" ]; do

@@ -234,7 +234,30 @@ provreq.kueue.x-k8s.io/maxRunDurationSeconds: {{ include "accept.activeDeadline"
 {{- $found = append $found (printf "%s: %v instead of %v" $key $value $was) -}}
 {{- end -}}
 {{- end -}}
+{{- if gt (int64 .Values.deadlineSeconds) (ceil $plan.deadlineSeconds | int64) -}}
+{{- $found = append $found (printf "deadlineSeconds: %v instead of %v" .Values.deadlineSeconds $plan.deadlineSeconds) -}}
+{{- end -}}
+{{- range $key, $value := include "accept.collectives" . | fromJson -}}
+{{- $found = append $found (printf "collectives.%s: is %v" $key $value) -}}
+{{- end -}}
 {{- toJson $found -}}
+{{- end -}}
+
+{{/* The changes of sizes and repetitions of collectives, as JSON; {} if there are none. */}}
+{{- define "accept.collectives" -}}
+{{- $found := dict -}}
+{{- range $key, $value := .Values.collectives -}}
+{{- if not (kindIs "invalid" $value) -}}
+{{- $_ := set $found $key (kindIs "string" $value | ternary $value (int64 $value)) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{/* The bytes of a message size such as 8G. */}}
+{{- define "accept.bytes" -}}
+{{- $units := dict "K" 1024 "M" 1048576 "G" 1073741824 "T" 1099511627776 -}}
+{{- mul (regexFind "^[0-9]+" . | int64) (get $units (regexFind "[KMGT]$" .) | default 1) -}}
 {{- end -}}
 
 {{/* A text as one word of a shell. */}}

@@ -156,11 +156,15 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
         "ACCEPT_HOLD_SECONDS" (.Values.results.holdSeconds | ceil | int64 | toString)
         "ACCEPT_DEBUG_HOLD" (.Values.debugHoldSeconds | ceil | int64 | toString)
         "ACCEPT_DEBUG_HOLD_ALWAYS" (.Values.debugHoldAlways | toString)
+        "ACCEPT_DEADLINE" (.Values.deadlineSeconds | int64 | toString)
         "ACCEPT_RESULTS" (include "accept.results" .)
         "ACCEPT_IMAGE" (.Values.site.image | default "")
         "ACCEPT_EDITED" (get . "edited" | default (include "accept.edited" .) | replace "$(" "$$(")) -}}
 {{- with include "accept.mountedBucket" . -}}
 {{- $_ := set $all "ACCEPT_BUCKET" . -}}
+{{- end -}}
+{{- with include "accept.collectives" . | fromJson -}}
+{{- $_ := set $all "ACCEPT_COLLECTIVES" (toJson .) -}}
 {{- end -}}
 {{- with get . "role" -}}
 {{- $_ := set $all "ACCEPT_ROLE" . -}}

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from accept.config.kubernetes import ClusterSettings, PodSettings, Results
+from accept.core.checks.collectives import CollectiveChanges
 from accept.core.serde import Bounds, Doc, Pattern, schema
 
 
@@ -85,7 +86,9 @@ class Values:
     results: Results = field(default_factory=Results)
     ssh: SshValues = field(default_factory=SshValues)
     deadline_seconds: Annotated[
-        int, Bounds(min=0), Doc("Longest run after all hosts are found, in seconds.")
+        int,
+        Bounds(min=0),
+        Doc("Longest run after all hosts are found, in seconds; you may make it longer."),
     ] = 0
     start_seconds: Annotated[
         int, Bounds(min=0), Doc("Longest wait for hosts to answer, in seconds.")
@@ -96,6 +99,13 @@ class Values:
     debug_hold_always: Annotated[
         bool, Doc("Whether pods also stay for debugging after a run that was accepted.")
     ] = False
+    collectives: Annotated[
+        CollectiveChanges,
+        Doc(
+            "Other message sizes and repetitions of the bandwidth tests on all nodes or on blocks "
+            "of them; null: as in the plan."
+        ),
+    ] = field(default_factory=CollectiveChanges)
     resumed: Annotated[
         bool,
         Doc(

@@ -14,10 +14,10 @@ import pytest
 from tests.cluster.kube.build import helm, program
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk, desk_with_folder
-from tests.cluster.runs import CONNECT, PATIENCE
+from tests.cluster.runs import ALL_REDUCE, CONNECT, PATIENCE
 from tests.factories.helm import JOBSET
 
-from accept.core.evidence import read_plan
+from accept.core.evidence import read_plan, read_records
 from accept.plan.chart import chart_folder
 
 
@@ -59,7 +59,7 @@ def test_applied_manifests_run_with_edited_values(
 ) -> None:
     shared = cluster.shared_folder(f"gitops-{side}")
     desk = desk_with_folder(cluster, namespace, tmp_path, shared)
-    values = desk.render(checks=CONNECT)
+    values = desk.render(checks=[*CONNECT, *ALL_REDUCE])
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(key)], check=True)
     make = ("create", "secret", "generic", "mine", "--type", "kubernetes.io/ssh-auth")
@@ -67,18 +67,28 @@ def test_applied_manifests_run_with_edited_values(
     words = [str(helm(4)), "template", "mytest", str(chart_folder()), "--namespace", namespace]
     words += ["--values", str(values), "--api-versions", JOBSET]
     words += ["--set", "attempt=a1,ssh.existingSecret=mine,launcher.env.NCCL_X=7"]
+    words += ["--set", "collectives.min=4K,collectives.max=64K,collectives.factor=4"]
     manifests = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     options = ["--server-side"] if side == "server" else []
     for _ in range(2):  # A second one changes nothing.
         cluster.kubectl("apply", *options, "-f", "-", stdin=manifests)
     assert desk.ended() == "Completed"
-    edited = "launcher.env.NCCL_X: added, is 7"
+    edited = [
+        "launcher.env.NCCL_X: added, is 7",
+        "collectives.factor: is 4",
+        "collectives.max: is 64K",
+        "collectives.min: is 4K",
+    ]
     log = desk.log()
-    assert f"EDITED after rendering: {edited}\n" in log
-    plan = read_plan(shared / "runs" / "mytest-a1")
-    assert plan.edited == (edited,)
+    for one in edited:
+        assert f"EDITED after rendering: {one}\n" in log
+    folder = shared / "runs" / "mytest-a1"
+    plan = read_plan(folder)
+    assert list(plan.edited) == edited
+    measured = {metric.size for r in read_records(folder) for metric in r.metrics if metric.size}
+    assert measured == {4 << 10, 16 << 10, 64 << 10}
     verdict: dict[str, Any] = json.loads((shared / "runs/mytest-a1/verdict.json").read_text())
-    assert (verdict["edited"], verdict["run"]) == ([edited], plan.hash)
+    assert (verdict["edited"], verdict["run"]) == (edited, plan.hash)
     assert (
         message(desk).splitlines()[0] == log.splitlines()[-1] == f"verdict: {verdict['headline']}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import fields
@@ -14,17 +15,19 @@ from tests.factories.paths import ROOT
 from tests.factories.real_logs import FOLDERS, folder_name
 from tests.factories.verdicts import COLLECTIVE, TOP, step
 
+from accept import config
 from accept.core import checks, facts
 from accept.core.catalog.faults import FAULTS
-from accept.core.checks import REGISTRY, parse_log, with_problems_seen
+from accept.core.checks import REGISTRY, load, parse_log, with_problems_seen
 from accept.core.checks.check import launch_seconds
-from accept.core.checks.collectives import Params
+from accept.core.checks.collectives import CollectiveChanges, Params, changed
 from accept.core.facts import RANK, FactKind
-from accept.core.model import Parsed, Problem, Record
+from accept.core.model import GroupKind, Parsed, Problem, Record
 from accept.core.serde import Invalid
 from accept.core.serde import read as read_typed
 from accept.core.table import Outcome, Row, message_sizes, nominal, planned_sizes, table_of
 from accept.core.text import format_size, parse_size
+from accept.plan.resolve import Options, resolve
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
 
@@ -209,6 +212,29 @@ def measured(check: str, parsed: Parsed) -> Row:
     )
     (result,) = table_of((of,), [record]).at_top_size()
     return result
+
+
+def test_changes_concern_the_collectives_on_all_nodes_or_blocks_of_them_and_nothing_else() -> None:
+    changes = CollectiveChanges(min="2M", max="16G", factor=2, iters=7, warmup=3)
+    for suite, nodes in itertools.product(config.names("suites"), (2, 16, 300)):
+        plan = resolve(
+            Options(
+                machine="h100-8",
+                backend="ssh",
+                hosts=tuple(f"n{n}" for n in range(nodes)),
+                suite=suite,
+            )
+        ).plan
+        for planned in plan.steps:
+            after = changed(planned, changes, hosts=nodes, ranks=8)
+            wide = planned.groups in (GroupKind.ALL, GroupKind.BLOCKS)
+            if load(planned.checks[0]).launch == "collectives" and wide:
+                keys = ("min", "max", "factor", "iters", "warmup")
+                assert [after.params[key] for key in keys] == ["2M", "16G", 2, 7, 3]
+                assert after.timeout >= planned.timeout
+            else:
+                assert after == planned
+            assert changed(planned, CollectiveChanges(), hosts=nodes, ranks=8) == planned
 
 
 def test_one_log_of_several_collectives_gives_each_check_its_own() -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,15 @@ from tests.factories import verdicts
 from tests.factories.clock import PATIENCE
 
 from accept.core import evidence
-from accept.core.model import Collector, Fact, PlannedMachine, Supported
+from accept.core.model import (
+    Collector,
+    Fact,
+    GroupKind,
+    ParamValue,
+    PlannedMachine,
+    Step,
+    Supported,
+)
 from accept.core.runner import coordinator, resume
 from accept.core.runner.coordinator import Launch, coordinate
 from accept.core.runner.discovery import Candidate, Found
@@ -284,6 +293,46 @@ def test_edited_values_are_in_log_plan_and_verdict(
     assert verdict["edited"] == list(plan.edited) == ["launcher.env.NCCL_X: added, is 7"]
     assert verdict["run"] == plan.hash != before["hash"]
     assert "edited" in verdict["headline"]
+
+
+def with_collectives(folder: Path, **limits: float) -> Step:
+    """Add a step of collectives on all nodes to the plan; it prints what it would measure."""
+    params: dict[str, ParamValue] = {"min": "1K", "max": "1K"}
+    step = replace(SCRIPT, id="99-collectives", script="steps/99-collectives.sh", params=params)
+    step = replace(step, checks=("all-reduce",), groups=GroupKind.ALL, estimate=10.0)
+    plan = json.loads((folder / evidence.PLAN).read_text())
+    plan = {**plan, **limits, "steps": [*plan["steps"], dump(step)]}
+    (folder / evidence.PLAN).write_text(json.dumps(plan))
+    (folder / step.script).write_text(
+        f'echo "$ACCEPT_MIN $ACCEPT_MAX $ACCEPT_FACTOR $ACCEPT_ITERS" > {folder}/measured\n'
+    )
+    return step
+
+
+def test_edited_collectives_are_measured_planned_and_have_more_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = node(tmp_path, {"h0": 8}, monkeypatch)
+    before = with_collectives(folder)
+    launched(folder, edited=["collectives"], collectives={"max": "1M", "iters": 7})
+    coordinated(folder)
+    assert (folder / "measured").read_text() == "1K 1M 2 7\n"
+    step = evidence.read_plan(folder / "evidence").steps[-1]
+    assert (step.params["max"], step.params["iters"]) == ("1M", 7)
+    assert step.timeout > before.timeout
+    assert step.estimate > before.estimate
+
+
+def test_edited_collectives_that_last_longer_than_the_deadline_end_the_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = node(tmp_path, {"h0": 8}, monkeypatch)
+    with_collectives(folder, deadlineSeconds=20.0)
+    edits = {"edited": ["collectives"], "collectives": {"max": "1G", "iters": 100}}
+    launched(folder, **edits)
+    verdict = coordinated(folder)
+    assert (verdict["exit"], blamed(verdict), ran(folder, INVENTORY.id)) == (5, [], set())
+    assert "deadlineSeconds" in verdict["interruption"]
 
 
 @pytest.mark.parametrize(

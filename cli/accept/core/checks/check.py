@@ -74,6 +74,8 @@ class Check(CheckRules):
     template: str
     #: Name of the collective in nccl-tests, if it is not the check's name.
     runs: str = ""
+    #: Parameters that its script reads from ACCEPT_NAME: a user may change them after rendering.
+    changeable: tuple[str, ...] = ()
     #: Bus bandwidth of many ranks as a multiple of their algorithm bandwidth.
     bus_factor: float = 1.0
     #: True if each check of a shared step starts ranks of its own on GPUs.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Literal, TypeVar
 
 from accept.core import facts, nccl_tests, record_protocol
 from accept.core.catalog.metrics import BUSBW, TIME, TIME_LONGEST, TIME_P99, WRONG
@@ -13,7 +13,8 @@ from accept.core.checks.check import Check, CheckParams, param
 from accept.core.judge import collective
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
-from accept.core.model import GroupKind, Parsed
+from accept.core.model import GroupKind, ParamValue, Parsed, Step
+from accept.core.serde import Bounds, Doc, Pattern, dump, read
 from accept.core.table import BANDWIDTH, LATENCY, Table, message_sizes
 from accept.core.text import format_size, parse_size, value_range
 
@@ -106,6 +107,53 @@ class Params(CheckParams):
         return {**kept, **upper}
 
 
+#: A size in the syntax of nccl-tests.
+_Size = Annotated[str, Pattern(r"[1-9][0-9]{0,14}[KMGT]?", "a size such as 512K or 8G")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveChanges:
+    """Parameters of the collectives on all nodes that a user changed after the run was rendered.
+
+    The schema of Helm's values has them with their limits, so the chart refuses others.
+    """
+
+    min: Annotated[_Size | None, Doc("Smallest message.")] = None
+    max: Annotated[_Size | None, Doc("Largest message; its bandwidth is judged.")] = None
+    factor: Annotated[
+        Annotated[int, Bounds(min=2, max=1024)] | None, Doc("Ratio of each size to the previous.")
+    ] = None
+    iters: Annotated[
+        Annotated[int, Bounds(min=1, max=100_000)] | None, Doc("Timed repetitions of each size.")
+    ] = None
+    warmup: Annotated[
+        Annotated[int, Bounds(min=0, max=100_000)] | None, Doc("Untimed repetitions before these.")
+    ] = None
+
+
+#: Their names, which are those of parameters.
+CHANGEABLE = tuple(item.name for item in fields(CollectiveChanges))
+
+
+def changed(step: Step, changes: CollectiveChanges, *, hosts: int, ranks: int) -> Step:
+    """Return a step with the changes, if it measures collectives on all nodes or on blocks of them.
+
+    Its time limit and estimate grow as its work does. Raises ValueError for impossible sizes.
+    """
+    given = {name: value for name, value in vars(changes).items() if value is not None}
+    if step.checks[0] not in _CHANGED or step.groups not in _ON_ALL or not given:
+        return step
+    before = read(Params, step.params)
+    after = read(Params, Params.merged(step.params, given))
+    growth = after.estimate(hosts, ranks) / before.estimate(hosts, ranks)
+    return replace(
+        step,
+        params=read(dict[str, ParamValue], dump(after)),
+        timeout=round(step.timeout * max(1.0, growth), 1),
+        estimate=step.estimate * growth,
+    )
+
+
 def _smallest(largest: str, factor: int, count: int) -> str:
     """Return the smallest of `count` sizes; fewer if messages would be too small for all ranks."""
     size = parse_size(largest)
@@ -172,6 +220,7 @@ def make(name: str, title: str, worth: int, *, bus_factor: float = 1.0) -> Check
         metrics=(BUSBW, TIME, TIME_P99, TIME_LONGEST, WRONG),
         facts=FACTS,
         launch="collectives",
+        changeable=CHANGEABLE,
         loads_gpus=True,
         worth=worth,
         parse=parse,
@@ -188,6 +237,13 @@ ALL_GATHER = make("all-gather", "all-gather", worth=45)
 REDUCE_SCATTER = make("reduce-scatter", "reduce-scatter", worth=44)
 ALLTOALL = make("alltoall", "all-to-all", worth=43)
 SENDRECV = make("sendrecv", "send to the next rank", worth=42)
+
+
+#: The checks and groups of the steps that `CollectiveChanges` apply to.
+_CHANGED = tuple(
+    check.name for check in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALLTOALL, SENDRECV)
+)
+_ON_ALL = (GroupKind.ALL, GroupKind.BLOCKS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +290,7 @@ LATENCY_CHECK = Check(
     summary="all-reduce from 8 B to 1 MB: time per call, and every element is checked",
     template="collectives.sh.j2",
     runs="all_reduce",
+    changeable=CHANGEABLE,
     params=LatencyParams,
     groups=(GroupKind.ALL, GroupKind.EACH, GroupKind.PAIRS),
     needs=NEEDS,

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from accept.core import evidence
 from accept.core.causes import Cause
-from accept.core.checks import REGISTRY, checks_of, log_lines
+from accept.core.checks import REGISTRY, checks_of, collectives, log_lines
 from accept.core.errors import AcceptError, Exit
 from accept.core.facts import LEFT_OUT_HOST, NOT_INJECTED, PLACE, RANK, inventories_of
 from accept.core.groups import Wave, waves
@@ -115,6 +115,10 @@ class Launch:
     #: The hold in the Helm values, which a user may change; None: that of the plan.
     hold_seconds: float | None = None
     hold_always: bool | None = None
+    #: The deadline in the Helm values, which may be longer than that of the plan; None: that one.
+    deadline_seconds: float | None = None
+    #: Sizes and repetitions of collectives in the Helm values; None: those of the plan.
+    collectives: collectives.CollectiveChanges | None = None
 
     @property
     def is_separate(self) -> bool:
@@ -225,11 +229,18 @@ def _plan_with_edits(path: Path, launch: Launch) -> Plan:
     """Return the plan, with the edits if a user changed what it runs: that is another run."""
     plan = read(Plan, json.loads(path.read_text(encoding="utf-8")))
     if launch.edited:
+        ranks = plan.gpus_used or plan.machine.ranks or plan.machine.gpus or 1
+        changes = launch.collectives or collectives.CollectiveChanges()
         plan = replace(
             plan,
             edited=launch.edited,
             hold_seconds=plan.hold_seconds if launch.hold_seconds is None else launch.hold_seconds,
             hold_always=plan.hold_always if launch.hold_always is None else launch.hold_always,
+            deadline_seconds=max(plan.deadline_seconds, launch.deadline_seconds or 0.0),
+            steps=tuple(
+                collectives.changed(step, changes, hosts=plan.nodes or 1, ranks=ranks)
+                for step in plan.steps
+            ),
         )
         plan = replace(plan, hash=evidence.plan_hash(dump(plan)))
         evidence.write(path, to_json(plan) + "\n")
@@ -390,6 +401,12 @@ def _prepare(state: Run) -> None:
 
 async def _work(state: Run, launch: Launch) -> None:
     """Find the hosts, then execute the plan within its deadline, which begins now."""
+    needed = sum(step.estimate for step in state.plan.steps)
+    if launch.collectives and needed > state.plan.deadline_seconds:
+        raise _Aborted(
+            f"with the edited collectives the run takes about {duration(needed)}, and its deadline "
+            f"is {duration(state.plan.deadline_seconds)}: set a longer deadlineSeconds, too"
+        )
     earlier = Path(launch.earlier)
     kept = resume.finished(earlier, state.plan) if launch.earlier else ()
     if launch.earlier and not kept:

@@ -56,6 +56,12 @@ def _command(state: Run, step: Step, mark: str, group: Group) -> str:
         "ACCEPT_LOCAL_RANKS": ",".join(map(str, group.local_ranks)),
         "ACCEPT_PROFILE": step.profile,
         "ACCEPT_INJECT": for_ranks(state.plan.injected),
+        **{
+            f"ACCEPT_{name.upper()}": str(step.params[name])
+            for check in checks_of(step)[:1]
+            for name in check.changeable
+            if name in step.params
+        },
     }
     assigned = " ".join(f"{k}={shlex.quote(v)}" for k, v in variables.items() if v)
     script = shlex.quote(str(state.folder / step.script))
