@@ -190,9 +190,12 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
     fieldRef: {apiVersion: v1, fieldPath: status.podIPs}
 {{- end -}}
 
-{{/* The resources, with the claims of DRA devices. */}}
+{{/* The resources, with what the machine reserves, which no queue need cover, and the claims of DRA devices. */}}
 {{- define "accept.resources" -}}
 {{- $found := deepCopy .Values.pod.resources -}}
+{{- if and .Values.pod.reserve (not .Values.site.queue) -}}
+{{- $_ := set $found "requests" (mergeOverwrite (deepCopy .Values.pod.reserve) ($found.requests | default dict)) -}}
+{{- end -}}
 {{- $claims := default (list) $found.claims -}}
 {{- range include "accept.claims" . | fromYamlArray -}}
 {{- $claims = append $claims (dict "name" .name) -}}

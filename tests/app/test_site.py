@@ -88,6 +88,13 @@ class TestASiteFile:
         assert not uses(done)
         assert "site file:" not in done.err
 
+    def test_gives_the_machine_unless_an_option_names_one(self, home: Path) -> None:
+        (home / "site.yaml").write_text("machine: h100-8\nbackend: ssh\nssh: {hosts: [a, b]}\n")
+        for words, machine in (((), "h100-8"), (("-m", "cpu"), "cpu")):
+            done = accept("run", "--dry-run", "--json", *words)
+            assert done.code == 0, done.err
+            assert json.loads(done.out)["plan"]["machine"]["name"] == machine
+
     def test_with_an_error_is_named_in_it(self, home: Path) -> None:
         (home / "site.yaml").write_text("naam: x\n")
         done = accept(*PLAN)

@@ -509,6 +509,27 @@ class TestLifetime:
         assert environment(found)["ACCEPT_DEBUG_HOLD"] == "3600"
 
 
+class TestReserve:
+    """CPU and memory that a machine requests; the quota of many queues covers GPUs only."""
+
+    @pytest.mark.parametrize(
+        ("site", "change", "requested"),
+        [
+            ("", "", {"cpu": 32, "memory": "200Gi"}),
+            ("  queue: q\n", "", {}),
+            ("", "site.queue=q", {}),
+            ("  queue: q\n", "site.queue=null", {"cpu": 32, "memory": "200Gi"}),
+            ("  resources: {requests: {cpu: 4}}\n", "", {"cpu": 4, "memory": "200Gi"}),
+            ("  queue: q\n  resources: {requests: {cpu: 4}}\n", "", {"cpu": 4}),
+        ],
+    )
+    def test_is_requested_unless_there_is_a_queue(
+        self, major: int, write: Write, site: str, change: str, requested: dict[str, object]
+    ) -> None:
+        found = objects(major, write(KNOWN, site=site), *(("--set", change) if change else ()))
+        assert container(found)["resources"].get("requests", {}) == requested
+
+
 class TestDevices:
     """Dynamic resource allocation, as on machines of one NVLink domain."""
 

@@ -76,6 +76,7 @@ def test_only_what_did_not_run_is_not_a_failure() -> None:
     assert softer == {
         Cause.TOOL_MISSING,
         Cause.DRIVER_TOO_OLD,
+        Cause.NO_TABLE,
         Cause.OVER_BUDGET,
         Cause.DESELECTED,
         Cause.EVIDENCE_MISSING,

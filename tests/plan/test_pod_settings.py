@@ -93,20 +93,6 @@ class TestDevices:
         assert pod_settings(MACHINE, Kubernetes(resource_claims=())).resource_claims == ()
 
 
-class TestReserve:
-    MACHINE = MachinePods(reserve={"cpu": 32}, resources={"limits": {GPU: 8}})
-
-    def test_is_requested_unless_the_site_requests_another_amount(self) -> None:
-        assert pod_settings(self.MACHINE, Kubernetes()).resources["requests"] == {"cpu": 32}
-        site = Kubernetes(resources={"requests": {"cpu": 4}})
-        assert pod_settings(self.MACHINE, site).resources["requests"] == {"cpu": 4}
-
-    def test_is_left_out_in_a_queue(self) -> None:
-        """Many ClusterQueues have a quota for GPUs only, and admit no run that requests more."""
-        pod = pod_settings(self.MACHINE, Kubernetes(queue="q"))
-        assert pod.resources == {"limits": {GPU: 8}}
-
-
 class TestPlugin:
     MACHINE = MachinePods(
         plugin=Plugin(

@@ -474,6 +474,14 @@ def init(
         str | None,
         typer.Option(metavar="NAME", help="LocalQueue, or none.", rich_help_panel=Panel.KUBERNETES),
     ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LABEL",
+            help="With a queue: label whose value all pods must share, or none.",
+            rich_help_panel=Panel.KUBERNETES,
+        ),
+    ] = None,
     service_account: Annotated[
         str | None,
         typer.Option(
@@ -502,6 +510,7 @@ def init(
     answers = cluster.Answers(
         machine=machine,
         queue=queue,
+        topology=topology,
         service_account=service_account,
         image=image,
         results=results,

@@ -12,7 +12,7 @@ from accept.app.options import (
     PlanOptions,
     ReleaseOptions,
 )
-from accept.config import site_file
+from accept.config import load_site, site_file
 from accept.config.chart_rules import chart_rules
 from accept.config.expectations import parse_duration
 from accept.config.kubernetes import NAME
@@ -83,12 +83,13 @@ def parse_options(
 def with_site(options: Options, terminal: Terminal) -> Options:
     """Return the options with the site file that is found if they name none; none for `none`.
 
-    The user sees its path even with --quiet, because it decides what runs where.
+    The user sees its path even with --quiet, because it decides what runs where. Without a machine,
+    it is that of the site file.
     """
     if options.site == site_file.NONE:
         return replace(options, site=None)
     if options.site is not None:
-        return options
+        return _with_machine(options, options.site)
     if foreign := site_file.foreign_site():
         text = f"{foreign} is not used, because another user could have written it"
         terminal.notice(warning(Code.SITE_IGNORED, f"{text}; to use it: --site {foreign}"))
@@ -96,7 +97,13 @@ def with_site(options: Options, terminal: Terminal) -> Options:
     if found is None:
         return options
     terminal.notice(f"site file: {found} (found; --site {site_file.NONE} ignores it)")
-    return replace(options, site=str(found))
+    return _with_machine(options, str(found))
+
+
+def _with_machine(options: Options, site: str) -> Options:
+    """Return the options with this site file and, if they name no machine, with its machine."""
+    machine = options.machine or load_site(site).value.machine or ""
+    return replace(options, site=site, machine=machine)
 
 
 def _parse_names(texts: list[str] | None) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ class Answers:
     machine: str | None = None
     partition: str | None = None
     queue: str | None = None
+    topology: str | None = None
     service_account: str | None = None
     image: str | None = None
     results: str | None = None
@@ -100,7 +101,8 @@ def do_init(
             hint="choose another file",
         ) from None
     words = ["accept", "doctor"]
-    if machine := chosen.get("machine") or answers.machine:
+    # A site file of a cluster remembers it.
+    if (machine := answers.machine) and not chosen.get("machine"):
         words += ["--machine", machine]
     if name in (_DEFAULT, "slurm"):
         words += ["--nodes", "2"]

@@ -99,6 +99,10 @@ class PodSettings:
     resources: Annotated[Plain, Doc("Resources of the main container.")] = field(
         default_factory=dict
     )
+    reserve: Annotated[
+        Plain,
+        Doc("Requests of CPU and memory; left out with a queue, whose quota may not cover them."),
+    ] = field(default_factory=dict)
     resource_claims: Annotated[
         tuple[Claim, ...], Doc("Devices by dynamic resource allocation, such as RDMA NICs.")
     ] = ()
@@ -166,10 +170,6 @@ class MachinePods(PodSettings):
             "`networks`."
         ),
     ] = ()
-    reserve: Annotated[
-        Plain,
-        Doc("Requests of CPU and memory; left out with a queue, whose quota may not cover them."),
-    ] = field(default_factory=dict)
 
 
 #: Mount path of the results volume in every pod.

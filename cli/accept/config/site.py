@@ -74,6 +74,9 @@ class Site:
         BackendName | None,
         Doc("How to reach the hosts; unset: chosen from the other keys and the options."),
     ] = None
+    machine: Annotated[
+        str | None, Doc("Machine of its nodes; --machine replaces it. Unset: detected.")
+    ] = None
     ssh: Ssh = field(default_factory=Ssh)
     slurm: Slurm = field(default_factory=Slurm)
     kubernetes: Kubernetes = field(default_factory=Kubernetes)

@@ -710,6 +710,15 @@ class Cause(TextEnum):
         permanent=True,
         not_tested=True,
     )
+    NO_TABLE = Row(
+        text="no-table",
+        meaning="a step ended with status 0 and printed no results of nccl-tests",
+        action="let your script print the output of nccl-tests; if it is not yours, read its log",
+        owner=Owner.USER,
+        consequence=True,
+        no_result=True,
+        not_tested=True,
+    )
     OVER_BUDGET = Row(
         text="over-budget",
         meaning="the time budget was too small for it",

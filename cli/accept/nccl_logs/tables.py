@@ -122,7 +122,8 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
 
 def _without_tables(name: str, log: Log, launch: Sequence[Problem], *, is_empty: bool) -> Read:
     """Return a file without tables: a log if it shows why it has none."""
-    problems = (*launch, *(p for p in log.problems if p.cause is not Cause.UNPARSABLE))
+    known = (Cause.UNPARSABLE, Cause.NO_TABLE)
+    problems = (*launch, *(p for p in log.problems if p.cause not in known))
     if not problems and log.nccl_lines:
         message = f"{count(log.nccl_lines, 'line')} of NCCL's own and no table"
         problems = (Problem(cause=Cause.NO_MEASUREMENT, message=message),)

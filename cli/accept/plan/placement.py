@@ -180,6 +180,7 @@ def pod_settings(machine: MachinePods, site: Kubernetes, gpus: int | None = None
         networks=networks,
         host_network=machine.host_network if site.host_network is None else site.host_network,
         resources=resources,
+        reserve=machine.reserve,
         resource_claims=claims,
         compute_domain=machine.compute_domain,
         shared_memory=site.shared_memory or machine.shared_memory,
@@ -219,8 +220,7 @@ def _plugin(machine: MachinePods, site: Kubernetes) -> Plugin:
 
 
 def _pod_resources(machine: MachinePods, site: Kubernetes, gpus: int | None) -> Plain:
-    reserved: Plain = {} if site.queue or not machine.reserve else {"requests": machine.reserve}
-    resources = _merged(_merged(reserved, machine.resources), site.resources)
+    resources = _merged(machine.resources, site.resources)
     if gpus is None:
         return resources
     name = gpu_resource(resources) or GPU

@@ -50,6 +50,7 @@ class TestASiteFile:
         site = self.read(tmp_path, self.SEEN.site_text(answers))
         pods = site.kubernetes
         assert (site.backend, pods.namespace, pods.queue) == ("kubernetes", "gpu", "a4")
+        assert (site.machine, pods.topology) == ("a4-highgpu-8g", None)
         assert (pods.image, pods.service_account) == ("img:1", "runner")
         assert [n.network for n in pods.networks] == ["default", "my-rdma-0"]
         assert site.results.location == "gs://bucket/x"
@@ -127,6 +128,37 @@ class TestTheQueuesOfACluster:
             server.answer_with(f"{self.GROUP}/{version}/{self.OWN}", 403)
         queues, (note,) = self.queues()
         assert (queues, note.remark) == ((), Remark.NOT_LISTED)
+
+
+class TestTheTopologyOfACluster:
+    """Placement by Kueue, which `accept init` offers with a queue."""
+
+    BLOCK, RACK = "cloud.google.com/gce-topology-block", "cloud.google.com/gce-topology-subblock"
+
+    def questions(self, server: ApiServer, *, queues: bool) -> list[Question]:
+        levels = [{"nodeLabel": one} for one in (self.BLOCK, self.RACK, "kubernetes.io/hostname")]
+        topology = {"metadata": {"name": "gke"}, "spec": {"levels": levels}}
+        kueue = "/apis/kueue.x-k8s.io/v1beta1"
+        server.answer_with(f"{kueue}/topologies", {"items": [topology]})
+        queue = {"metadata": {"name": "a4", "namespace": "lab"}}
+        server.answer_with(f"{kueue}/localqueues", {"items": [queue] if queues else []})
+        seen = survey_cluster(client.Api(kubernetes_client.find_place()))
+        return [question for question in seen.questions if question.key == "topology"]
+
+    def test_is_offered_with_a_queue(self, server: ApiServer) -> None:
+        (question,) = self.questions(server, queues=True)
+        assert question.candidates == (self.BLOCK, self.RACK, "none")
+        assert question.optional
+        assert question.default == "none"
+
+    def test_is_not_offered_without_a_queue(self, server: ApiServer) -> None:
+        assert self.questions(server, queues=False) == []
+
+    @pytest.mark.parametrize(("answer", "required"), [(BLOCK, BLOCK), ("none", None), ("", None)])
+    def test_is_in_the_site_file(self, tmp_path: Path, answer: str, required: str | None) -> None:
+        text = TestASiteFile.SEEN.site_text({"queue": "a4", "topology": answer})
+        site = TestASiteFile().read(tmp_path, text).kubernetes
+        assert (site.topology.required if site.topology else None) == required
 
 
 class TestTheNamespaceOfASiteFile:

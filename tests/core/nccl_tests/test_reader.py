@@ -359,7 +359,7 @@ def test_groups_without_nvlink_between_their_hosts_are_kept(
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"hello\n", b"\x00\xff" * 50, NCCL])
 def test_a_file_without_a_table_is_a_problem(text: bytes) -> None:
     log = parse(text)
-    assert causes(log) == ["unparsable"]
+    assert causes(log) == ["no-table"]
     assert log.tables == ()
 
 

@@ -330,7 +330,7 @@ FOREIGN = {
 def test_a_file_without_a_table_is_refused(name: str) -> None:
     log = parse(FOREIGN[name])
     assert log.tables == ()
-    assert causes(log) == ["unparsable"]
+    assert causes(log) == ["no-table"]
 
 
 # -- memory ---------------------------------------------------------------------------------------

@@ -336,6 +336,30 @@ def test_edited_collectives_that_last_longer_than_the_deadline_end_the_run_at_on
 
 
 @pytest.mark.parametrize(
+    ("script", "cause", "exit_code"),
+    [
+        ("", "no-table", 6),
+        ("echo all_reduce: 350 GB/s on all nodes", "no-table", 6),
+        ("echo all_reduce: 350 GB/s on all nodes; exit 1", "launch-failed", 3),
+    ],
+)
+def test_a_launcher_without_a_table_blames_no_node_and_is_never_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, cause: str, exit_code: int
+) -> None:
+    folder = node(tmp_path, {"h0": 8, "h1": 8, "h2": 8}, monkeypatch)
+    step = with_collectives(folder)
+    (folder / step.script).write_text(f"{script}\n")
+    launched(folder, edited=[f"launcher.scripts.{step.script}: changed"])
+    verdict = coordinated(folder)
+    (check,) = (one for one in verdict["checks"] if one["check"] == "all-reduce")
+    assert {finding["cause"] for finding in check["findings"]} == {cause}
+    assert verdict["exit"] == exit_code
+    if cause == "no-table":
+        assert verdict["suspects"] == []
+        assert cause in verdict["headline"]
+
+
+@pytest.mark.parametrize(
     ("results", "bucket", "is_printed"),
     [("gs://bucket", "", False), ("/accept/results", "gs://bucket", False), ("/volume", "", True)],
 )

@@ -437,6 +437,10 @@ LOCAL_QUEUES, WORKLOADS = (
     tuple(_custom(name, f"kueue.x-k8s.io/{v}", plural) for v in ("v1beta2", "v1beta1"))
     for name, plural in (("LocalQueue", "localqueues"), ("Workload", "workloads"))
 )
+TOPOLOGIES = tuple(
+    _custom("Topology", f"kueue.x-k8s.io/{v}", "topologies", namespaced=False)
+    for v in ("v1beta2", "v1beta1", "v1alpha1")
+)
 CLAIM_TEMPLATES = tuple(
     _custom("ResourceClaimTemplate", f"resource.k8s.io/{claim.version}", "resourceclaimtemplates")
     for claim in chart_rules().claim_versions

@@ -99,6 +99,13 @@ CLUSTER_RULES = (
         optional=True,
     ),
     Rule(
+        group="kueue.x-k8s.io",
+        resources=("topologies",),
+        verbs=("get", "list"),
+        why="to offer where a queue can place pods",
+        optional=True,
+    ),
+    Rule(
         group="resource.k8s.io",
         resources=("deviceclasses",),
         verbs=("get", "list"),

@@ -18,7 +18,10 @@ from accept.backends.kubernetes.objects import (
     NETWORK_PARAMETERS,
     NODE,
     SERVICE_ACCOUNT,
+    TOPOLOGIES,
     Object,
+    list_at,
+    text_at,
 )
 from accept.backends.kubernetes.status import has_namespace
 from accept.backends.protocol import Note, Question, Remark
@@ -29,6 +32,8 @@ from accept.core.serde import dump
 from accept.core.text import count, plain
 
 Item = TypeVar("Item")
+
+_HOST = "kubernetes.io/hostname"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,8 @@ class Survey:
         kubernetes: dict[str, object] = {"namespace": self.namespace}
         if answers.get("queue") and answers["queue"] != "none":
             kubernetes["queue"] = answers["queue"]
+            if answers.get("topology") and answers["topology"] != "none":
+                kubernetes["topology"] = {"required": answers["topology"]}
         if answers.get("image"):
             kubernetes["image"] = answers["image"]
         if not self.jobsets:
@@ -66,6 +73,9 @@ class Survey:
                 {"name": claim.name, "devices": dump(claim.devices)} for claim in claims
             ]
         site: dict[str, object] = {"name": plain(self.context, 100), "backend": "kubernetes"}
+        machine = answers.get("machine", "")
+        if machine:
+            site["machine"] = machine
         site["kubernetes"] = kubernetes
         if answers.get("results"):
             site["results"] = {"location": answers["results"]}
@@ -74,8 +84,6 @@ class Survey:
             "# Written by `accept init` from the objects of the cluster. "
             "Every key, with examples: accept show site example\n"
         )
-        machine = answers.get("machine", "")
-        head += f"# Its machine: {machine} (--machine {machine}).\n" if machine else ""
         head += _image_text(answers.get("image", ""))
         if not answers.get("results"):
             head += (
@@ -109,6 +117,7 @@ def survey_cluster(api: Api) -> Survey:
         questions=(
             Question(key="machine", text="Machine", option="machine", candidates=candidates),
             *_queue_question(queues),
+            *_topology_question(_levels(api) if queues else ()),
             *_account_question(tuple(a for a in accounts if a != "default")),
             Question(
                 key="image",
@@ -174,6 +183,19 @@ def _queue_question(queues: tuple[str, ...]) -> tuple[Question, ...]:
     return (question,) if queues else ()
 
 
+def _topology_question(levels: tuple[str, ...]) -> tuple[Question, ...]:
+    """Return the question about the placement by Kueue; none without a Topology."""
+    question = Question(
+        key="topology",
+        text="Label whose value all pods must share, for Kueue (none: nodes anywhere)",
+        option="topology",
+        candidates=(*levels, "none"),
+        optional=True,
+        default="none",
+    )
+    return (question,) if levels else ()
+
+
 def _account_question(accounts: tuple[str, ...]) -> tuple[Question, ...]:
     question = Question(
         key="serviceAccount",
@@ -228,6 +250,22 @@ def _queues(api: Api, notes: list[Note]) -> tuple[str, ...]:
             text = f"queues are in namespaces {', '.join(elsewhere)}, too: --namespace"
             notes.append(Note(Remark.QUEUES_ELSEWHERE, text))
         return _names(here)
+    return ()
+
+
+def _levels(api: Api) -> tuple[str, ...]:
+    """Return the labels of Kueue's Topologies, the largest part of the network first.
+
+    No two nodes share the last one, the name of a node.
+    """
+    for kind in TOPOLOGIES:
+        if found := _list_or_note([], "", partial(api.find_all, kind)):
+            labels = [
+                plain(text_at(level, "nodeLabel"), 253)
+                for topology in found
+                for level in list_at(topology.document, "spec", "levels")
+            ]
+            return tuple(dict.fromkeys(label for label in labels if label not in ("", _HOST)))
     return ()
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from accept.core import launcher_errors
 from accept.core.catalog.metrics import BETTER_BY_UNIT, Better, MetricSpec
+from accept.core.causes import Cause
 from accept.core.checks.check import Check
 from accept.core.facts import NCCL_WARNINGS
 from accept.core.model import Fact, Parsed, Problem, Record, Step
@@ -116,6 +117,11 @@ def parse_log(
     if (launch_problems or never_began) and not metrics:
         rest = (problem for problem in problems if not problem.cause.row.no_result)
         problems = [*launch_problems, *rest]
+    if status != 0 or len(problems) > 1:
+        # Then something else than the script may be the reason.
+        problems = [
+            replace(p, cause=Cause.UNPARSABLE) if p.cause is Cause.NO_TABLE else p for p in problems
+        ]
     problems = [_with_known_host(problem, hosts) for problem in problems]
     return Parsed(metrics=metrics, facts=tuple(facts), problems=_deduplicated(problems))
 

@@ -520,7 +520,7 @@ class Tables:
             )
         if not tables and not quiet:
             problems.append(
-                Problem(cause=Cause.UNPARSABLE, message="the log has no nccl-tests results table")
+                Problem(cause=Cause.NO_TABLE, message="the log has no nccl-tests results table")
             )
         if self._left_out:
             what = " and ".join(self._left_out)
