@@ -61,6 +61,27 @@ read_group() {
     export ACCEPT_PEERS ACCEPT_WORK ACCEPT_GROUP
 }
 
+# perf NAME: prints the path of a program of nccl-tests, from `folders` or PATH; some images build it with the suffix
+# _mpi.
+perf() {
+    for name in "$1_perf" "$1_perf_mpi"; do
+        # shellcheck disable=SC2154 # the step scripts set `folders`
+        for folder in ${ACCEPT_NCCL_TESTS:+"$ACCEPT_NCCL_TESTS"} $folders; do
+            if [ -x "$folder/$name" ]; then
+                printf '%s\n' "$folder/$name"
+                return
+            fi
+        done
+        command -v "$name" && return
+    done
+}
+
+# take_sizes MIN MAX FACTOR ITERS WARMUP: sets these for a collective, unless the run was started with others.
+take_sizes() {
+    # shellcheck disable=SC2034 # used by the step scripts
+    min=${ACCEPT_MIN:-$1} max=${ACCEPT_MAX:-$2} factor=${ACCEPT_FACTOR:-$3} iters=${ACCEPT_ITERS:-$4} warmup=${ACCEPT_WARMUP:-$5}
+}
+
 # export_group: exports the group to a script of the user, and settings with which any mpirun of Open MPI starts ranks
 # on all its hosts, without options.
 export_group() {

@@ -209,7 +209,6 @@ def _step(run: Resolved, step: Step) -> bytes:
             checks=step.checks,
             collectives=[load(name).runs or name.replace("-", "_") for name in step.checks],
             params=step.params,
-            changeable=load(step.checks[0]).changeable,
             gpus=run.plan.machine.gpus,
             # Specified dense TFLOP/s of one GPU by data type; {} if the machine file has none.
             peaks=run.machine.gpus.peaks.tflops if run.machine.gpus.peaks else {},
