@@ -237,6 +237,16 @@ def test_changes_concern_the_collectives_on_all_nodes_or_blocks_of_them_and_noth
             assert changed(planned, CollectiveChanges(), hosts=nodes, ranks=8) == planned
 
 
+@pytest.mark.parametrize(
+    ("status", "cause"), [(0, "no-table"), (1, "unparsable"), (None, "unparsable")]
+)
+def test_only_a_launch_that_ended_well_without_a_table_is_the_users_script(
+    status: int | None, cause: str
+) -> None:
+    log = [b"node1:7:7 [0] NCCL INFO NCCL version 2.28.3\n350 GB/s on all nodes\n"]
+    assert [p.cause for p in parse_log(("all-reduce",), log, status=status).problems] == [cause]
+
+
 def test_one_log_of_several_collectives_gives_each_check_its_own() -> None:
     text = (
         log("all_reduce")
