@@ -39,6 +39,7 @@ _LINKS = {
     "nvlink-recovery": "NVML_NVLINK_ERROR_DL_RECOVERY",
     "nvlink-crc-flit": "NVML_NVLINK_ERROR_DL_CRC_FLIT",
     "nvlink-crc-data": "NVML_NVLINK_ERROR_DL_CRC_DATA",
+    "nvlink-ecc": "NVML_NVLINK_ERROR_DL_ECC_DATA",
 }
 #: Counter -> field of nvmlDeviceGetFieldValues, on each link: those of NVLink 5.
 _LINK_FIELDS = {

@@ -165,6 +165,10 @@ class TestLevels:
             "remap-pending": (0.0, 1.0)
         }
 
+    @pytest.mark.parametrize("now", [0.0, 1.0])
+    def test_ecc_that_was_switched(self, now: float) -> None:
+        assert self.lost("gpu", {"ecc": 1.0 - now}, {"ecc": now}) == {"ecc": (1.0 - now, now)}
+
     def test_an_unused_port_is_ignored(self) -> None:
         down = Device(kind=DeviceKind.RDMA, name="x", levels={"active": 0.0})
         flapped = replace(down, counters={"link_downed": 4})

@@ -223,6 +223,13 @@ CASES = (
         when=(LATER,),
     ),
     Case(
+        name="link ECC error",
+        lines=(f"nvmlDeviceGetNvLinkErrorCounter {BAD} 4 4 : 0 1",),
+        cause="nvlink-errors",
+        chips=NVLINK4,
+        when=(LATER,),
+    ),
+    Case(
         name="link CRC errors",
         lines=(f"nvmlDeviceGetNvLinkErrorCounter {BAD} 4 2 : 0 50000000",),
         cause="nvlink-errors",
@@ -249,6 +256,11 @@ CASES = (
     Case(name="few bit errors", lines=(field(220, 0x10C, 4),), cause=None, chips=NVLINK5),
     Case(name="bit errors", lines=(field(220, 0x20C, 4),), cause="nvlink-errors", chips=NVLINK5),
     Case(name="symbol errors", lines=(field(222, 0x10D, 4),), cause="nvlink-errors", chips=NVLINK5),
+    # 15e-238 is the 0 of Blackwell, as in DCGM's tests.
+    Case(name="no symbol errors", lines=(field(222, 0xFEE, 4),), cause=None, chips=NVLINK5),
+    Case(
+        name="a symbol error", lines=(field(222, 0x2ED, 4),), cause="nvlink-errors", chips=NVLINK5
+    ),
     *(
         Case(
             name=f"fabric {name}",
@@ -364,7 +376,6 @@ CASES = (
         name="ECC off",
         lines=(f"nvmlDeviceGetEccMode {BAD} : 0 0 0",),
         cause="gpu-settings",
-        when=(START,),
     ),
     Case(
         name="exclusive",
@@ -469,7 +480,7 @@ CASES = (
     Case(name="Xid 79", log=(xid(79, "GPU has fallen off the bus."),), cause="gpu-xid"),
     *(
         Case(name=f"Xid {code}", log=(xid(code, "text"),), cause="gpu-xid", chips=("b200",))
-        for code in (46, 157, 158, 167, 171, 172)
+        for code in (46, 110, 136, 157, 158, 167, 171, 172)
     ),
     Case(
         name="Xid 79 with MIG",
@@ -535,6 +546,15 @@ CASES = (
         ),
         cause=None,
         when=(START,),
+    ),
+    *(
+        Case(
+            name=f"Xid 155, {word}",
+            log=(xid(155, f"NVLINK_SW_DEFINED_ERROR {word} XC0 i0 Link 08"),),
+            cause=cause,
+            chips=NVLINK5,
+        )
+        for word, cause in (("Nonfatal", None), ("Fatal", "gpu-xid"))
     ),
     Case(name="Xid of a program", log=(xid(31, "MMU Fault"),), cause=None),
     # Drivers that cannot be read.

@@ -36,8 +36,10 @@ _LOST_WHEN_LOWER = (
     "fabric-state",
     "power-limit",
     "sm-clock-application",
+    "ecc",
 )
 _LOST_WHEN_HIGHER = (
+    "ecc",
     "nvlink-effective-ber",
     "nvlink-symbol-ber",
     "banks-without-spares",
@@ -288,13 +290,16 @@ class Reading:
             return None
         return device.counters.get(counter, 0)
 
+    def counters_of(self, device: Device) -> set[str]:
+        """Return the counters that a device has."""
+        return {*self.read.get(device.kind, ())} - {*device.missing}
+
     def reported(self, gpu: Device) -> set[str]:
         """Return the levels and counters that a GPU reports.
 
         Counters of its links are not among them if no link is active.
         """
-        counters = {*self.read.get(gpu.kind, ())} - {*gpu.missing}
-        names = {*gpu.levels, *counters}
+        names = {*gpu.levels, *self.counters_of(gpu)}
         if gpu.levels.get("nvlinks"):
             return names
         return {name for name in names if not name.startswith("nvlink-")}
@@ -568,14 +573,15 @@ def _covers(reading: Reading, device: Device) -> bool:
 
 def _losses(old: Device, new: Device, after: Reading) -> Iterator[tuple[str, tuple[float, ...]]]:
     """Yield the levels that got worse, or that are certainly bad, with old and new value."""
-    for level in (*_LOST_WHEN_LOWER, *_LOST_WHEN_HIGHER):
+    for level in dict.fromkeys((*_LOST_WHEN_LOWER, *_LOST_WHEN_HIGHER)):
         # The PCIe link of an idle GPU may be narrow and slow, which is normal.
         if new.kind is DeviceKind.GPU and level.startswith("pcie"):
             continue
         if level not in old.levels or level not in new.levels:
             continue
         old_value, new_value = old.levels[level], new.levels[level]
-        if new_value > old_value if level in _LOST_WHEN_HIGHER else new_value < old_value:
+        is_lower = new_value < old_value and level in _LOST_WHEN_LOWER
+        if is_lower or (new_value > old_value and level in _LOST_WHEN_HIGHER):
             yield level, (old_value, new_value)
     # The error of a fabric that it joined. Of another one, `fabric-state` is the loss.
     old_status, new_status = (d.levels.get("fabric-status", 0.0) for d in (old, new))

@@ -60,9 +60,11 @@ class Rule(NamedTuple):
 
 #: Counter -> its rule. Other counters are only reported after the run: packets that were dropped
 #: or resent because buffers were full, a GPU at its power limit. So are limits by board or
-#: reliability, which healthy GPUs may have (false positives: NVIDIA/DCGM 270, 285). The counters of
-#: NVLink 5 are those for which DCGM fails a GPU at 1 (modules/health, MonitorNVLink5Fields). Errors
-#: before the link's own correction are not read.
+#: reliability, which healthy GPUs may have (false positives: NVIDIA/DCGM 270, 285). Of NVLinks,
+#: DCGM 4.6.0 fails a GPU for 1 replay, recovery or ECC error, for 100 CRC errors per second, and
+#: for 1 of the counters of NVLink 5 (NVIDIA/DCGM, modules/health, MonitorNVLink4Fields,
+#: MonitorNVLink5Fields, and common/DcgmGPUHardwareLimits.h). Errors before the link's own
+#: correction are not read.
 RULES = {
     "ecc-corrected": Rule(Cause.GPU_ECC, "corrected"),
     "ecc-uncorrected": Rule(Cause.GPU_ECC),
@@ -87,6 +89,7 @@ RULES = {
         ),
         Rule(Cause.NVLINK_ERRORS),
     ),
+    "nvlink-ecc": Rule(Cause.NVLINK_ERRORS),
     "nvlink-crc-flit": Rule(Cause.NVLINK_ERRORS, "crc"),
     "nvlink-crc-data": Rule(Cause.NVLINK_ERRORS, "crc"),
     "pcie-replay": Rule(Cause.PCIE_ERRORS, "replays"),
@@ -132,21 +135,26 @@ LEVELS = {
     "banks-without-spares": Cause.GPU_REMAP_FAILED,
     "power-limit": Cause.GPU_SETTINGS,
     "sm-clock-application": Cause.GPU_SETTINGS,
+    "ecc": Cause.GPU_SETTINGS,
     "compute-mode": Cause.GPU_MODE,
     "mig": Cause.GPU_MODE,
 }
 #: The readings of a GPU that rules judge, before the run or during it.
-JUDGED = WATCHED | {*LEVELS, "ecc", "sm-clock-max"}
+JUDGED = WATCHED | {*LEVELS, "sm-clock-max"}
 #: Values of NVML's compute mode (nvml.h, nvmlComputeMode_t), except 0 for any number of processes.
 PROHIBITED, EXCLUSIVE = 2, (1, 3)
-#: Highest error ratios of an NVLink 5 that are not a fault (NVIDIA/DCGM, MonitorNVLink5Fields).
-NVLINK_RATIOS = {"nvlink-effective-ber": 1e-12, "nvlink-symbol-ber": 0.0}
+#: Highest error ratios of an NVLink 5 that are not a fault: 1e-12, and 15e-238, which stands for 0
+#: on GPUs from Blackwell on (NVIDIA/DCGM 4.6.0, MonitorNVLink5Fields, DcgmGPUHardwareLimits.h).
+NVLINK_RATIOS = {"nvlink-effective-ber": 1e-12, "nvlink-symbol-ber": 1.6e-237}
 #: Kind of a device -> the cause that its disappearance indicates.
 _GONE = {DeviceKind.GPU: Cause.GPU_MISSING, DeviceKind.RDMA: Cause.LINK_DOWN}
 #: Xids that faulty programs cause on healthy GPUs: the list of NVIDIA's device plugin
 #: for Kubernetes (NVIDIA/k8s-device-plugin, "Application errors: the GPU should still be healthy").
 #: A killed step causes Xid 45.
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+#: The Xid of an NVLink 5 that is down on purpose, such as one that sleeps (NVIDIA's catalog). A
+#: link that is lost also lowers the level "nvlinks".
+INTENDED_LINK_DOWN = 155
 
 
 # Reading the changes
@@ -352,7 +360,7 @@ def _event_problems(sweep: Sweep, event: tuple[str, ...]) -> Iterator[Problem]:
         needs_reset = cause is Cause.GPU_RESET_REQUIRED
         text = "a GPU that needs a reset" if needs_reset else "a GPU that the driver has lost"
         yield device_problem(cause, sweep.host, where, _sentence(sweep, where, [text]))
-    elif kind == "xid" and decimal(code) not in APPLICATION_XIDS:
+    elif kind == "xid" and _is_fault(decimal(code), fatal=bool(fatal)):
         where = title or f"the GPU at {pci}"
         message = _sentence(sweep, where, [f"Xid {code}"])
         yield device_problem(Cause.GPU_XID, sweep.host, where, message)
@@ -360,6 +368,10 @@ def _event_problems(sweep: Sweep, event: tuple[str, ...]) -> Iterator[Problem]:
         switch = f"the NVSwitch at {pci}"
         message = _sentence(sweep, switch, [f"SXid {code} (fatal)"])
         yield device_problem(Cause.GPU_XID, sweep.host, switch, message)
+
+
+def _is_fault(xid: int | None, *, fatal: bool) -> bool:
+    return xid not in APPLICATION_XIDS and (fatal or xid != INTENDED_LINK_DOWN)
 
 
 def _growth_text(counter: str, grown: int, seconds: float) -> str:

@@ -21,6 +21,7 @@ from accept.core.health_readings import (
 )
 from accept.core.judge.health import (
     EXCLUSIVE,
+    INTENDED_LINK_DOWN,
     NVLINK_RATIOS,
     PROHIBITED,
     Limits,
@@ -36,10 +37,12 @@ from accept.core.text import count, duration
 #: (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Not among them: errors
 #: that end one application (94), and repairs of memory (63, 156), which have a state of their own.
 #: For a PCIe link that fails (167) and the kind of an Xid 48 (171, 172) it names no action.
-_FATAL_XIDS = frozenset({46, 48, 62, 64, 74, 79, 95, 119, 120, 140, 143, 157, 158, 167, 171, 172})
-#: Xids that are fatal only if the log reports that: those of NVLink 5, and 154, by which the driver
-#: requires an action.
-_FATAL_IF_REPORTED = frozenset({*range(144, 151), 154})
+_FATAL_XIDS = frozenset(
+    {46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 157, 158, 167, 171, 172}
+)
+#: Xids that are fatal only if the log reports that: those of NVLink 5, also 155, which links that
+#: are switched off on purpose cause, and 154, by which the driver requires an action.
+_FATAL_IF_REPORTED = frozenset({*range(144, 151), 154, INTENDED_LINK_DOWN})
 #: Levels of a GPU -> the cause if they are not 0, and a text. The first two are NVIDIA's criteria
 #: for a replacement (https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/).
 _FLAGS = {
