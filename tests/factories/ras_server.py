@@ -1,7 +1,8 @@
 """A stand-in for NCCL's RAS: a server that answers as NCCL's src/ras/client_support.cc does.
 
 `python -m tests.factories.ras_server PORT RANK:COLLECTIVES...` serves a job of these ranks, whose
-processes all are the server itself.
+processes all are the server itself. `python -m tests.factories.ras_server 0 text` serves the text
+of its standard input as NCCL 2.24 to 2.27 do, and prints its port.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def server(
         def handle(self) -> None:
             for line in self.rfile:
                 words = line.decode().strip().lower()
-                if words == "status":
+                if words in ("status", "verbose status"):
                     self.wfile.write(answer())
                     return
                 if words.startswith("client protocol "):
@@ -84,6 +85,11 @@ def server(
 
 def main(port: str, *ranks: str) -> None:
     """Serve one status until the process is killed."""
+    if ranks == ("text",):
+        text = sys.stdin.buffer.read()
+        with server(lambda: text, int(port), json=False) as listening:
+            print(listening.server_address[1], flush=True)
+            threading.Event().wait()
     started = {int(rank): int(number) for rank, _, number in (r.partition(":") for r in ranks)}
     text = json.dumps(status(started, size=len(started), pid=os.getpid())).encode()
     with server(lambda: text, int(port)):

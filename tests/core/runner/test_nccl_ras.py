@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories.paths import PROGRAMS
+from tests.factories.paths import PROGRAMS, ROOT
 from tests.factories.ras_server import server, status
+from tests.factories.ras_text import Job, text
 
 from accept.core.causes import Cause
 from accept.core.runner import nccl_ras
@@ -80,50 +84,166 @@ def test_the_program_prints_two_answers_of_the_execution_and_skips_other_jobs() 
     assert named({"h0": done.stdout}) == [("h2", 5, Cause.RANK_HUNG)]
 
 
-#: In the form of src/ras/client_support.cc of NCCL 2.24.3.
-TEXT = b"""NCCL version 2.24.3 compiled with CUDA 12.8
-CUDA runtime version 12080, driver version 12080
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      4          2            1          8        8
-
-Errors
-======
-
-DEAD
-  1 job process is considered dead (unreachable via the RAS network)
-  Process 1088 on node 192.0.2.2 managing GPU 0
-
-"""
+OLD, NEW = ("2.24.3", "2.25.1"), ("2.26.2", "2.27.7", "2.28.3")
+KINDS = ("Broadcast", "AllReduce")
 
 
-def test_the_text_of_an_nccl_without_json_is_kept_and_names_nobody(tmp_path: Path) -> None:
-    with server(lambda: TEXT, json=False) as listening:
-        done = query(f"localhost:{listening.server_address[1]}")
+def printed(*texts: str, end: str = "# end of text\n") -> dict[str, str]:
+    """Return what the program prints of these texts."""
+    lines = ("".join(f"# {line}\n" for line in each.split("\n")) + end for each in texts)
+    return {"h0": "".join(lines)}
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    """Draw a job of 8 ranks. Some are dead, silent, gone or behind, and rank 0 answers."""
+    roles = st.sampled_from(["", "", "", "", "dead", "silent", "left"])
+    role = {rank: draw(roles) for rank in range(1, 8)}
+    counts = st.lists(st.sampled_from([0, 39, 40, 40, 40, 40]), min_size=8, max_size=8)
+    return Job(
+        started={kind: dict(enumerate(draw(counts))) for kind in KINDS},
+        dead=frozenset(rank for rank, each in role.items() if each == "dead"),
+        silent=frozenset(rank for rank, each in role.items() if each == "silent"),
+        left=frozenset(rank for rank, each in role.items() if each == "left"),
+        others=draw(st.sampled_from([(), (), (), (4,), (4, 2), (16, 4)])),
+    )
+
+
+def has_two_groups_without_ranks(job: Job) -> bool:
+    """Return True if the text gives two groups of ranks by their size alone."""
+    states = [int(r in job.left) for r in (*job.ranks, *job.left)]
+    values = [states, *([job.started[kind][r] for r in job.ranks] for kind in KINDS)]
+    sizes = [Counter(each).values() for each in values]
+    return any(sum(size > 1 and size >= job.size / 2 for size in each) > 1 for each in sizes)
+
+
+@pytest.mark.parametrize("version", NEW)
+@given(job=jobs())
+def test_a_text_since_nccl_2_26_names_the_same_ranks_as_json(version: str, job: Job) -> None:
+    """It names nobody if the text gives only numbers, or if NCCL misreads its communicators."""
+    answer = text(job, version)
+    is_misread = job.others and (job.dead or job.silent or job.left)
+    same = named(lines(job.json(), job.json()))
+    is_unclear = has_two_groups_without_ranks(job) or is_misread
+    assert named(printed(answer, answer)) == ([] if is_unclear else same)
+
+
+@pytest.mark.parametrize("version", OLD)
+@given(job=jobs())
+def test_a_text_before_nccl_2_26_names_dead_or_silent_ranks_as_json_does(
+    version: str, job: Job
+) -> None:
+    """It names nobody if the text does not show which of the missing ranks is which."""
+    answer = text(job, version)
+    is_unclear = (job.dead and job.silent) or ((job.dead or job.silent) and job.left)
+    equal = Job(started={"AllReduce": EQUAL}, dead=job.dead, silent=job.silent, left=job.left)
+    same = named(lines(equal.json(), equal.json()))
+    assert named(printed(answer, answer)) == ([] if is_unclear else same)
+
+
+BEHIND = Job(started={"Broadcast": EQUAL, "AllReduce": {**EQUAL, 5: 39}}, dead=frozenset({2}))
+
+
+def test_the_states_of_these_tests_name_ranks() -> None:
+    answers = {version: text(BEHIND, version) for version in (*OLD, *NEW)}
+    old, new = [("h1", 2, Cause.CRASHED)], [("h1", 2, Cause.CRASHED), ("h2", 5, Cause.RANK_HUNG)]
+    for version, answer in answers.items():
+        assert named(printed(answer, answer)) == (new if version in NEW else old)
+
+
+@pytest.mark.parametrize("version", [OLD[-1], NEW[-1]])
+def test_a_text_that_was_cut_names_nobody(version: str) -> None:
+    answer = text(BEHIND, version)
+    for length in range(len(answer) - 1):
+        cut = answer[:length]
+        assert named(printed(cut, cut)) == []
+    assert named(printed(answer, answer, end="")) == []
+
+
+@pytest.mark.parametrize("version", [OLD[-1], NEW[-1]])
+@given(data=st.data())
+def test_a_text_with_another_line_names_nobody_else(version: str, data: st.DataObject) -> None:
+    answer = text(BEHIND, version)
+    all_lines = answer.split("\n")
+    at = data.draw(st.integers(0, len(all_lines) - 1))
+    all_lines[at] = data.draw(st.sampled_from(all_lines) | st.text(max_size=80) | st.just("9" * 30))
+    changed = "\n".join(all_lines)
+    assert {*named(printed(changed, changed))} <= {*named(printed(answer, answer))}
+
+
+@pytest.mark.parametrize("version", ["2.23.4", "2.31.1", "3.0.1"])
+def test_a_text_of_another_nccl_names_nobody(version: str) -> None:
+    answer = text(BEHIND, version)
+    assert named(printed(answer, answer)) == []
+
+
+def test_a_text_with_two_communicators_of_all_ranks_names_nobody() -> None:
+    answer = text(Job(started=BEHIND.started, others=(8,)), "2.27.7")
+    assert named(printed(answer, answer)) == []
+
+
+def test_a_rank_that_moves_between_two_texts_is_not_named() -> None:
+    first, second = (
+        text(Job(started={"AllReduce": {**dict.fromkeys(range(8), n), 5: n - 1}}), "2.27.7")
+        for n in (40, 41)
+    )
+    assert named(printed(first, first)) == [("h2", 5, Cause.RANK_HUNG)]
+    assert named(printed(first, second)) == []
+    assert named(printed(first)) == []
+
+
+@contextmanager
+def serving(answer: str, mark: str) -> Iterator[str]:
+    """Serve a text in a process with this mark; yield its address."""
+    command = [sys.executable, "-m", "tests.factories.ras_server", "0", "text"]
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "ACCEPT_EXEC": mark},
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(answer)
+        process.stdin.close()
+        try:
+            yield f"localhost:{process.stdout.readline().strip()}"
+        finally:
+            process.kill()
+
+
+def test_the_program_prints_two_texts_of_the_execution(tmp_path: Path) -> None:
+    with serving(text(BEHIND, "2.27.7"), MARK) as address:
+        done = query(address)
     assert done.returncode == 0, done.stderr
+    assert named({"h0": done.stdout}) == [("h1", 2, Cause.CRASHED), ("h2", 5, Cause.RANK_HUNG)]
     nccl_ras.keep({"h0": done.stdout}, tmp_path / "0.log")
     kept = (tmp_path / "0.ras.log").read_text()
-    assert [f"# {line}" for line in TEXT.decode().splitlines()] == kept.splitlines()[1:]
-    assert named({"h0": done.stdout}) == []
+    assert "# #0-0 (cf264af53edbe986) MISMATCH" in kept.splitlines()
+
+
+def test_the_program_does_not_print_the_text_of_another_job() -> None:
+    with serving(text(BEHIND, "2.27.7"), "another") as address:
+        done = query(address)
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 def test_no_text_is_taken_for_another_host_or_for_a_status() -> None:
-    behind = json.dumps(status({**EQUAL, 5: 39})).encode()
-    text = b"##### h9\n\x1b[2J\n%s\n%s\n" % (behind, behind)
-    with server(lambda: text + b"x" * (1 << 20), json=False) as listening:
-        done = query(f"localhost:{listening.server_address[1]}")
+    behind = json.dumps(status({**EQUAL, 5: 39}))
+    answer = f"##### h9\n\x1b[2J\n{behind}\r{behind}\n" + "x" * (1 << 20)
+    with serving(answer, MARK) as address:
+        done = query(address)
     assert all(line.startswith("# ") and line.isprintable() for line in done.stdout.splitlines())
-    assert len(done.stdout) < (1 << 20)
+    assert "# end of text" not in done.stdout
+    assert 0 < len(done.stdout) < (1 << 20)
     assert named({"h0": done.stdout}) == []
 
 
 def test_an_nccl_without_json_that_sends_no_text_is_an_end_without_an_error() -> None:
-    with server(lambda: b"", json=False) as listening:
-        done = query(f"localhost:{listening.server_address[1]}")
+    with serving("", MARK) as address:
+        done = query(address)
     assert (done.returncode, done.stdout) == (1, "")
     assert "Traceback" not in done.stderr
 

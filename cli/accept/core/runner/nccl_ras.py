@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from accept.core import facts
 from accept.core.causes import Cause
 from accept.core.model import Problem
+from accept.core.runner.nccl_ras_answers import statuses
 from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run
+from accept.core.text import count
 
 #: Maximum time of the program after its first output, in seconds.
 _MORE_SECONDS = 10.0
@@ -26,19 +25,8 @@ _MORE_SECONDS = 10.0
 _LIMIT = 8 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Status:
-    """The state of the ranks of an execution, as RAS reports it."""
-
-    #: Rank -> number of collectives that it has started.
-    started: Mapping[int, int]
-    #: Ranks whose process is dead, or does not answer.
-    dead: frozenset[int]
-    silent: frozenset[int]
-
-
 async def ask(state: Run, mark: str, hosts: Sequence[Host]) -> dict[str, str]:
-    """Return the answers of RAS by host, two lines of JSON each, or a text of NCCL before 2.28.
+    """Return the answers of RAS by host: two lines of JSON each, or two texts of an older NCCL.
 
     Hosts without RAS are left out.
     """
@@ -93,41 +81,5 @@ def problems(
     for rank in sorted(silent):
         name(rank, Cause.RANK_HUNG, "does not answer")
     for rank in behind:
-        name(rank, Cause.RANK_HUNG, f"started {started[rank]} collectives, and others {most}")
+        name(rank, Cause.RANK_HUNG, f"is {count(most - started[rank], 'collective')} behind")
     return tuple(found)
-
-
-def statuses(answer: str, total: int) -> Iterator[Status]:
-    """Yield the state in each line of a host's answer, of the communicator with all `total` ranks.
-
-    If there are several, the one with the most collectives counts. The keys are those of NCCL's
-    src/ras/client_support.cc. Other lines are skipped, such as those of a text.
-    """
-    for line in answer.splitlines():
-        try:
-            status = facts.mapping(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
-        communicators = [facts.mapping(each) for each in facts.items(status.get("communicators"))]
-        complete = [_status(each, total) for each in communicators if each.get("size") == total]
-        if complete:
-            yield max(complete, key=lambda each: sum(each.started.values()))
-
-
-def _status(communicator: Mapping[str, object], total: int) -> Status:
-    started: dict[int, int] = {}
-    missing: dict[int, Mapping[str, object]] = {}
-    for rank in map(facts.mapping, facts.items(communicator.get("ranks"))):
-        number = facts.integer(rank.get("rank"))
-        if number is not None and 0 <= number < total:
-            counts = facts.mapping(rank.get("collective_counts")).values()
-            started[number] = sum(map(facts.whole, counts))
-    for rank in map(facts.mapping, facts.items(communicator.get("missing_ranks"))):
-        number = facts.integer(rank.get("rank"))
-        if number is not None and 0 <= number < total:
-            missing[number] = facts.mapping(rank.get("status"))
-    return Status(
-        started=started,
-        dead=frozenset(r for r, s in missing.items() if s.get("considered_dead") is True),
-        silent=frozenset(r for r, s in missing.items() if s.get("unresponsive") is True),
-    )
