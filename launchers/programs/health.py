@@ -1,7 +1,7 @@
 """Print the error counters of this host: GPUs, NVLink, PCIe, NICs and memory.
 
-Prints facts `health` as records: first the kernel's counters, then those of the GPUs, so that a
-driver that hangs affects only the latter. The keys:
+Prints facts `health` as records: first the kernel's counters, then those of each GPU as soon as
+they are read, so that a driver that hangs, or one that is killed, affects only the rest. The keys:
 
     boot       an identifier of the host's current boot
     uptime     seconds on a monotonic clock
@@ -110,7 +110,7 @@ def read_gpus(root: Path, watch: Path | None, *, words: bool) -> None:
     watched = None
     watching = watch is not None and has_driver(root)
     started = xid_watch.start(watch) if watch is not None and watching else None
-    devices, unread, others = gpus(root)
+    devices, unread, others = gpus(root, lambda gpu: say([gpu], words=words))
     if watch is not None and watching:
         watched, why = xid_watch.state(watch, started)
         if why:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,9 +164,10 @@ def has_driver(root: Path) -> bool:
     return any((root / sign).exists() for sign in ("proc/driver/nvidia", "dev/nvidiactl"))
 
 
-def gpus(root: Path) -> tuple[list[Device], list[Gap], list[str]]:
+def gpus(root: Path, show: Callable[[Device], None]) -> tuple[list[Device], list[Gap], list[str]]:
     """Return the driver's GPUs, what could not be read, and the addresses of other jobs' GPUs.
 
+    A GPU whose values are complete is shown at once instead, because the next one may hang.
     There are no GPUs without a driver. A GPU that the driver has lost, or the first one that hangs
     while others answer, is one of them, with `errors` instead of values.
     """
@@ -185,7 +186,7 @@ def gpus(root: Path) -> tuple[list[Device], list[Gap], list[str]]:
         return _by_smi(f"NVML: {error}") if driver else ([], [], [])
     unopened: dict[str, set[str]] = {}
     unsupported: dict[str, set[str]] = {}
-    devices, others = [], []
+    devices, shown, others = [], [], []
     hung: dict[int, tuple[_Gpu, nvml.Hang]] = {}
     for index, handle, failure, _, given in listed:
         gpu = _Gpu(bindings, unsupported if given else {})
@@ -195,7 +196,11 @@ def gpus(root: Path) -> tuple[list[Device], list[Gap], list[str]]:
                 raise failure
             patience.call(index, partial(_address, gpu))
             if given:
-                devices.append(patience.call(index, partial(_device, gpu, index)))
+                device = patience.call(index, partial(_device, gpu, index))
+                devices.append(device)
+                if device["pci"]:
+                    show(device)
+                    shown.append(device)
             elif given is not None and gpu.address:
                 others.append(gpu.address)
         except nvml.Hang as hang:
@@ -223,7 +228,7 @@ def gpus(root: Path) -> tuple[list[Device], list[Gap], list[str]]:
         for names_by_error, unread_devices in ((unopened, "gpus"), (unsupported, "none"))
         for why, names in sorted(names_by_error.items())
     ]
-    return devices, unread, others
+    return [device for device in devices if device not in shown], unread, others
 
 
 class _Gpu:

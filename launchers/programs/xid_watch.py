@@ -96,7 +96,7 @@ def state(
     events = list(kept.values())[-EVENTS:]
     blind = [str(line["error"]) for line in rest if "error" in line]
     if len(kept) > EVENTS:
-        blind.append(f"{len(kept) - EVENTS} events too many")
+        blind.append(f"only {EVENTS} of {len(kept)} kinds of events are kept")
     if not blind and not is_alive(file):
         blind = ["it ended"]
     watch = {"last": max([first["since"], *(event["at"] for event in events)]), "events": events}

@@ -92,6 +92,15 @@ def test_a_counter_that_could_not_be_read_did_not_grow() -> None:
     assert not moved(reading(gpu(), read={}), reading(seen)).counters
 
 
+def test_parts_of_a_reading_show_what_one_gpu_lacks_and_another_has() -> None:
+    parts = [
+        {"read": {"gpu": ["a", "b"]}, "devices": [{"kind": "gpu", "name": "0"}]},
+        {"read": {"gpu": ["b"]}, "devices": [{"kind": "gpu", "name": "1", "missing": ["b"]}]},
+    ]
+    whole = reading_of(Fact(name="health", value=part) for part in parts)
+    assert [device.missing for device in whole.devices] == [(), ("a", "b")]
+
+
 def test_links_of_one_device_are_distinguished() -> None:
     changed = moved(reading(gpu()), reading(gpu(counters={"nvlink-replay.3": 2})))
     assert changed.counters == {"gpu 0": {"nvlink-replay.3": 2}}

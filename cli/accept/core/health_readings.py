@@ -382,12 +382,21 @@ HEALTH_TOTAL = FactKind("health-total", _change)
 def reading_of(facts: Iterable[Fact]) -> Reading:
     """Combine the facts `health` of one host into one reading. `unread` names damaged parts."""
     reading = Reading()
-    for _, part in HEALTH_READING.among(facts):
+    parts = [part for _, part in HEALTH_READING.among(facts)]
+    all_read: dict[str, set[str]] = {}
+    for part in parts:
+        for kind, names in part.read.items():
+            all_read.setdefault(kind, set()).update(names)
+    for part in parts:
+        devices = (
+            replace(d, missing=tuple(sorted(all_read.get(d.kind, set()) - part.counters_of(d))))
+            for d in part.devices
+        )
         reading = Reading(
             boot=part.boot or reading.boot,
             uptime=part.uptime or reading.uptime,
-            read={**reading.read, **part.read},
-            devices=(*reading.devices, *part.devices),
+            read={kind: tuple(sorted(names)) for kind, names in all_read.items()},
+            devices=(*reading.devices, *devices),
             log=part.log or reading.log,
             watch=part.watch or reading.watch,
             unread=(*reading.unread, *part.unread),

@@ -19,8 +19,10 @@ from tests.factories import nvml, smi
 from tests.factories.paths import PROGRAMS
 
 import health_gpus
+import xid_watch
 from accept.core import record_protocol
 from accept.core.health_readings import reading_of
+from health_host import EVENTS
 
 MISMATCH = "RM has detected an NVML/RM version mismatch."
 #: Return codes that are a fault of a GPU: insufficient power, timeout, interrupt, infoROM, lost,
@@ -115,15 +117,25 @@ def health(root: Path, *options: str, env: dict[str, str] | None = None) -> dict
 
 
 def together(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"devices": [], "unread": [], "read": {}}
+    """Return the facts as one, with the GPUs in their order, as `reading_of` combines them."""
+    found: dict[str, Any] = {"devices": [], "unread": []}
+    read: dict[str, set[str]] = {}
     for line in text.splitlines():
         if line.startswith("ACCEPT {"):
             value = json.loads(line[7:])["value"]
-            found["devices"] += value.pop("devices", [])
+            own = value.pop("read", {})
+            for kind, names in own.items():
+                read.setdefault(kind, set()).update(names)
+            for one in value.pop("devices", []):
+                has = {*own[one["kind"]]} - {*one.get("missing", ())}
+                found["devices"].append(one | {"missing": has})
             found["unread"] += value.pop("unread", [])
-            found["read"] |= value.pop("read", {})
             found |= value
-    return found
+    for one in found["devices"]:
+        if missing := sorted(read[one["kind"]] - one.pop("missing")):
+            one["missing"] = missing
+    found["devices"].sort(key=lambda one: int(one["name"]) if one["kind"] == "gpu" else -1)
+    return found | {"read": {kind: sorted(names) for kind, names in read.items()}}
 
 
 def gap(reason: str, devices: str = "none") -> dict[str, str]:
@@ -492,11 +504,14 @@ class TestGpus:
         assert MISMATCH in unread["reason"]
         assert "Driver/library version mismatch" in unread["reason"]
 
-    def test_with_a_hanging_driver_only_the_gpus_are_missing(
-        self, root: Path, h100: nvml.Scenario
+    @pytest.mark.parametrize(
+        ("hanging", "gpus"), [("nvmlInit *", 0), ("nvmlDeviceGetPowerUsage 1", 1)]
+    )
+    def test_a_reading_that_is_killed_keeps_what_was_read(
+        self, root: Path, h100: nvml.Scenario, hanging: str, gpus: int
     ) -> None:
         """The kernel's readings are printed before the driver is queried; then its alarm fires."""
-        h100.change("nvmlInit * : hang")
+        h100.change(f"{hanging} : hang")
         process = subprocess.Popen(
             [sys.executable, PROGRAMS / "health.py", "--root", root],
             stdout=subprocess.PIPE,
@@ -505,14 +520,18 @@ class TestGpus:
         )
         assert process.stdout is not None
         printed = ""
-        while "ACCEPT {" not in printed:
-            printed = process.stdout.readline()
+        while printed.count("ACCEPT {") < 1 + gpus:
+            line = process.stdout.readline()
+            assert line
+            printed += line
         process.send_signal(signal.SIGALRM)
         assert process.wait() == -signal.SIGALRM, "it has no handler, so C code ends too"
         rest = process.stdout.read()
         process.stdout.close()
-        assert "net" in together(printed)["read"]
-        assert "whole" not in together(printed + rest)
+        found = together(printed + rest)
+        assert "net" in found["read"]
+        assert [t for t in titles(found) if "gpu" in t] == [f"gpu {n}" for n in range(gpus)]
+        assert "whole" not in found
 
 
 class TestXidWatcher:
@@ -568,6 +587,23 @@ class TestXidWatcher:
         events = {(one["pci"], one["code"]) for one in found["watch"]["events"]}
         assert events == {(nvml.address(0), 13), (nvml.address(3), 79)}
         assert "blind" not in found["watch"]
+
+    @pytest.mark.parametrize("more", [0, 1])
+    def test_more_kinds_of_events_than_a_reading_keeps_are_a_gap(
+        self, file: Path, more: int
+    ) -> None:
+        codes = range(13, 13 + EVENTS + more)
+        lines: list[dict[str, Any]] = [{"since": 1.0, "gpus": 8}]
+        lines += [
+            {"at": float(code), "pci": nvml.address(code % 8), "code": code} for code in codes
+        ]
+        file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        with file.open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            found, why = xid_watch.state(file)
+        assert found is not None
+        assert [event["code"] for event in found["events"]] == [*codes][more:]
+        assert len(found.get("blind", [])) == more == bool(why)
 
     def test_a_lost_gpu_ends_no_event_and_hides_no_other_gpu(
         self, root: Path, file: Path, h100: nvml.Scenario
