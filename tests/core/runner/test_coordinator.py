@@ -141,14 +141,38 @@ def test_nothing_is_measured_if_no_host_shows_a_gpu(
     assert f"0 good, {len(hosts)} with problems" in line
 
 
-def test_a_host_without_gpus_is_left_out_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fault", "cause", "state", "is_blamed"),
+    [
+        ({}, "gpu-missing", "degraded", True),
+        ({"driverCode": 999}, "gpu-missing", "degraded", True),
+        ({"driverCode": 18, "driverWords": "versions"}, "driver-mismatch", "degraded", True),
+        ({"driverCode": 4}, "gpu-permission", "not-tested", False),
+        ({"forbidden": [*range(8)]}, "gpu-permission", "not-tested", False),
+    ],
+)
+def test_a_host_without_gpus_is_left_out_with_its_cause_and_the_others_go_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: dict[str, Any],
+    cause: str,
+    state: str,
+    *,
+    is_blamed: bool,
 ) -> None:
     folder = node(tmp_path, {"h0": 8, "h1": 0, "h2": 8}, monkeypatch)
+    printed = tmp_path / "records/h1"
+    data = json.loads(printed.read_text().partition(" ")[2])
+    data["value"] |= fault
+    printed.write_text(f"ACCEPT {json.dumps(data)}\n")
     verdict = coordinated(folder)
-    assert (verdict["state"], verdict["exit"], verdict["interruption"]) == ("degraded", 3, "")
-    assert blamed(verdict) == [("h1", "gpu-missing")]
+    assert (verdict["state"], verdict["interruption"]) == (state, "")
+    assert blamed(verdict) == [("h1", cause)] * is_blamed
+    findings = [one for check in verdict["checks"] for one in check["findings"]]
+    assert {one["cause"] for one in findings if one.get("cause")} == {cause}
     assert ran(folder, SCRIPT.id) == {"h0", "h2"}
+    if fault.get("driverWords"):
+        assert any("versions" in str(left["why"]) for left in verdict["suspects"])
 
 
 @pytest.mark.parametrize("bad", ["h0", "h40"])
