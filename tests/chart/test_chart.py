@@ -686,6 +686,20 @@ class TestNotes:
             assert part in notes
         assert "600 s" in notes
 
+    def test_every_command_that_reads_the_log_waits_for_the_pod(self, write: Write) -> None:
+        """Before, kubectl refuses to read the log of a container that is being created."""
+        reading = [line for line in self.notes(write()).splitlines() if " logs -l" in line]
+        assert len(reading) == 3
+        for command in reading:
+            assert command.index("until kubectl") < command.index(" logs -l")
+
+    def test_say_how_long_a_run_waits_for_new_nodes(self, write: Write) -> None:
+        """`--set` does not make the wait longer, unlike the site file."""
+        rendered = self.notes(write(site="  autoscaling: true\n"))
+        assert "Index 0 waits 86400 s" in rendered
+        edited = self.notes(write(), "--set", "site.autoscaling=true")
+        assert "Index 0 waits 900 s" in edited
+
     def test_name_what_was_edited(self, write: Write) -> None:
         notes = self.notes(write(), "--set", "launcher.env.NCCL_X=7")
         assert "launcher.env.NCCL_X: added, is 7" in notes

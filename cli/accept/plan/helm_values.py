@@ -44,9 +44,11 @@ _HEADER = """\
 # Written by `accept render`. You may change these values, or set them with --set:
 #   launcher.env      the environment of all ranks. It is final: nothing replaces it.
 #   launcher.scripts  the scripts of the steps
+#   collectives       message sizes and repetitions, such as collectives.max=16G
 #   pod, site         what the pods look like, and where they run
-# The log, the plan in the evidence and the verdict report what was changed in launcher and pod.
-# The plan itself, nodes, GPUs and times cannot be changed here: render again.\
+#   debugHoldSeconds, deadlineSeconds (only longer)
+# The log, the plan in the evidence and the verdict report what was changed.
+# The plan itself, nodes and GPUs cannot be changed here: render again.\
 """
 #: Text that every YAML parser reads as text without quotes, except `_YAML_KEYWORDS`.
 _PLAIN_TEXT = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")

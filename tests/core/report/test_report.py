@@ -372,6 +372,8 @@ def test_a_step_is_summarized_in_one_line_per_check() -> None:
     assert log_lines(PAIRS, measured(PAIRS, EIGHT, slow("h5"))) == [
         "all-reduce: 5 to 10 GB/s at 4M"
     ]
+    uneven = [replace(one, size=one.size - 64) for one in table("all-reduce", 5) if one.size]
+    assert log_lines(ALL, [record(ALL, EIGHT, *uneven)]) == ["all-reduce: 5 GB/s at 4M"]
     train = step("train")
     speed = Metric(check="train", name="throughput", value=12345.6, unit="samples/s")
     assert log_lines(train, [record(train, EIGHT, speed)]) == ["train: throughput 12346 samples/s"]

@@ -200,10 +200,11 @@ def speed_lines(check: str, table: Table) -> Iterator[str]:
     results = table.where(lambda row: row.execution.has_peer).at_top_size()
     if results.values:
         top = max(row.size or 0 for row in results)
-        yield f"{check}: {value_range(results.values)} GB/s at {format_size(top)}"
+        named = format_size(max(row.nominal_size or 0 for row in results))
+        yield f"{check}: {value_range(results.values)} GB/s at {named}"
         longest = table.where(lambda row: (row.metric, row.size) == (TIME_LONGEST.name, top))
         if times := [time / 1000 for time in longest.values]:
-            yield f"{check}: longest repetition at {format_size(top)}: {value_range(times)} ms"
+            yield f"{check}: longest repetition at {named}: {value_range(times)} ms"
 
 
 def make(name: str, title: str, worth: int, *, bus_factor: float = 1.0) -> Check:
