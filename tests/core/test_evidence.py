@@ -143,6 +143,11 @@ class TestChecksums:
         (folder / evidence.REPORT).write_text("another")
         assert evidence.check_checksums(folder) == ()
 
+    def test_allow_the_manifest_of_a_bucket(self, folder: Path) -> None:
+        """A copy of a bucket, and the folder to which pods write, have it."""
+        (folder / evidence.MANIFEST).write_text("{}")
+        assert evidence.check_checksums(folder) == ()
+
     def test_ignore_the_file_of_a_killed_writer(self, folder: Path) -> None:
         for name in (evidence.VERDICT, evidence.REPORT, evidence.JUNIT, evidence.CHECKSUMS):
             (folder / f"{name}.new").write_text("half of it")

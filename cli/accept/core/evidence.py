@@ -57,7 +57,9 @@ COLLECTORS = "collectors"
 #: Files that SHA256SUMS does not cover, because they change later: another judgement replaces the
 #: verdict and the reports, and the console log still grows. No judgement may depend on them.
 _REPORTS = (VERDICT, REPORT, JUNIT, CONSOLE, "report.html")
-_NOT_COVERED = (CHECKSUMS, RUN_SIGNATURE, USER_SIGNATURE, *_REPORTS)
+#: Written last into a bucket or a shared folder; no reader of a folder uses it.
+MANIFEST = "MANIFEST.json"
+_NOT_COVERED = (CHECKSUMS, RUN_SIGNATURE, USER_SIGNATURE, MANIFEST, *_REPORTS)
 #: Suffix of a file that is being written; older versions wrote only `.new`.
 _UNFINISHED = re.compile(r"(?:\.[0-9a-f]{16})?\.new$")
 
