@@ -954,7 +954,7 @@ class TestPodEntrypoint:
     def test_lists_required_tools_that_the_image_lacks(self, pod: Path) -> None:
         entry = self.start(pod, PATH=str(self.tools(pod, "ssh", "mpirun")), ACCEPT_IMAGE="img:1")
         code, last = self.ended(entry)
-        assert (code, last.partition(":")[0]) == (20, "every run needs these")
+        assert (code, last.partition(";")[0]) == (20, "every run needs: ssh ssh-keygen mpirun")
         log = (pod / "pod.log").read_text()
         assert log.splitlines()[1] == "the image img:1 lacks: ssh ssh-keygen mpirun"
 
@@ -1001,7 +1001,7 @@ class TestPodEntrypoint:
         missing = [name for name, tool in lacking.items() if tool not in has]
         if missing:
             code, last = self.ended(entry)
-            assert (code, last.partition(":")[0]) == (5, "every run needs these")
+            assert (code, last.partition(";")[0]) == (5, f"every run needs: {' '.join(missing)}")
             log = (pod / "pod.log").read_text()
             assert log.splitlines()[1] == f"the image img:1 lacks: {' '.join(missing)}"
             return
