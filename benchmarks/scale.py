@@ -107,7 +107,7 @@ def _simulate(folder: Path, logs: _Logs) -> int:
 
     def _execute(state: Run, step: Step, wave: int, index: int, group: Group) -> Record:
         ranks = len(group.local_ranks) or GPUS
-        log = evidence.log_path(step.id, wave, index)
+        log = evidence.log_path(step, wave, index)
         (state.evidence / log).parent.mkdir(parents=True, exist_ok=True)
         evidence.write(state.evidence / log, "".join(logs.of(step.checks, group.hosts, ranks)))
         parsed = parse_log(step.checks, evidence.open_log(state.evidence, log) or (), group.hosts)

@@ -24,7 +24,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, warning
 from accept.core.facts import INVENTORY, NCCL_TESTS
 from accept.core.judge.completeness import host_list
-from accept.core.judge.pairs import Measurement
+from accept.core.judge.effects.executions import Execution
 from accept.core.limits import NAME
 from accept.core.model import BoundKind, Record, State, Verdict
 from accept.core.serde import dump
@@ -165,7 +165,7 @@ def _base(judged: Judged, machine: str | None) -> Machine:
     return config.load_machine(name).value
 
 
-def measured_kinds(judged: Judged) -> dict[MeasuredKind, list[Measurement]]:
+def measured_kinds(judged: Judged) -> dict[MeasuredKind, list[Execution]]:
     """Return what can be a reference, by check, metric, unit, number of nodes and size."""
     by_kind = judged.figures.where(is_reference).by(
         lambda row: MeasuredKind(
@@ -179,13 +179,12 @@ def measured_kinds(judged: Judged) -> dict[MeasuredKind, list[Measurement]]:
     # A log may have several results, and each needs a log of its own.
     return {
         kind: [
-            Measurement(
-                row.hosts,
-                row.value,
+            Execution(
+                hosts=row.hosts,
+                population=row.check,
+                value=row.value,
                 log=f"{row.log} {number}",
-                step=row.step.id,
-                wave=row.wave,
-                check=row.check,
+                wave=(row.step.id, row.wave),
             )
             for number, row in enumerate(rows)
         ]
@@ -193,7 +192,7 @@ def measured_kinds(judged: Judged) -> dict[MeasuredKind, list[Measurement]]:
     }
 
 
-def divisions(judged: Judged, kinds: Mapping[MeasuredKind, Sequence[Measurement]]) -> Iterator[str]:
+def divisions(judged: Judged, kinds: Mapping[MeasuredKind, Sequence[Execution]]) -> Iterator[str]:
     """Yield the reasons why the results of a run are not those of equal, healthy parts."""
     yield from (f"{suspect.name} is {suspect.cause}" for suspect in judged.verdict.suspects)
     for kind, measured in kinds.items():
@@ -233,7 +232,7 @@ def _lacks_only_references(verdict: Verdict) -> bool:
 
 
 def _figures(
-    judged: Judged, kinds: Mapping[MeasuredKind, Sequence[Measurement]], share: float
+    judged: Judged, kinds: Mapping[MeasuredKind, Sequence[Execution]], share: float
 ) -> Iterator[Figure]:
     """Return a reference for each check, size and number of nodes measured on whole nodes."""
     source = judged.verdict.attempt

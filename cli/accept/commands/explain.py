@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from accept.commands.judge import Judged, can_retest, can_write_ticket, judge_path
-from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
-from accept.core.judge import gathered
-from accept.core.judge.attribution import examine
-from accept.core.judge.blame import Attribution, Blamed
-from accept.core.judge.groups import scored
+from accept.core.judge.effects.explanation import Effect, Fault, Part
+from accept.core.judge.explained import Explained
+from accept.core.judge.parts import name_of
 from accept.core.judge.summary import action, node_lists
 from accept.core.model import CheckVerdict, Suspect
 from accept.core.serde import did_you_mean
@@ -54,17 +52,43 @@ class Partner:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFigures:
-    """The counts of the model of pairs for a suspect that the node is part of."""
+class EffectFigures:
+    """The effect of a part in one population: losses are shares of the normal value."""
 
-    suspect: str
-    strength: str
+    check: str
+    step: str
+    normal: float
+    loss: float
+    #: The bounds of 95 %.
+    low: float
+    high: float
+    pairs_hit: int
     pairs: int
-    bad: int
+    failures: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFigures:
+    """Figures of the model about a part that the node belongs to."""
+
+    part: str
+    #: False: distance explains it, so nothing is at fault.
+    is_fault: bool
+    #: Log of the odds against chance.
+    odds: float
+    effects: tuple[EffectFigures, ...]
+    #: Parts that explain the same about as well.
+    indistinguishable: tuple[str, ...]
+    other_hit: int
     other_pairs: int
-    other_bad: int
-    #: Share of pairs that are bad for no reason, as estimated from the run.
-    background: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """A part that is neither accepted nor excluded."""
+
+    part: str
+    probability: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +105,9 @@ class Explanation:
     steps: tuple[StepCount, ...]
     partners: tuple[Partner, ...]
     model: tuple[ModelFigures, ...]
+    alternatives: tuple[Alternative, ...]
+    #: Share of pairs that are bad for no reason, as estimated from the run.
+    background: float
 
 
 def do_explain(name: str, node: str, terminal: Terminal) -> int:
@@ -133,7 +160,9 @@ def explain(judged: Judged, node: str) -> Explanation:
         evidence_for=tuple(_for(steps, partners)),
         steps=steps,
         partners=partners[:_MOST_PARTNERS],
-        model=tuple(_model(judged, node)),
+        model=tuple(_model(run, node)),
+        alternatives=tuple(_alternatives(run, node)),
+        background=run.effects.speed.explanation.background,
     )
 
 
@@ -204,26 +233,54 @@ def _for(steps: tuple[StepCount, ...], partners: tuple[Partner, ...]) -> Iterato
         yield f"{count(len(suspicious), 'partner')} in its bad pairs are bad with all others, too"
 
 
-def _model(judged: Judged, node: str) -> Iterator[ModelFigures]:
-    found, evidences = gathered(judged.plan, judged.records, checks=REGISTRY)
-    pairs = examine(scored(evidences.values(), REGISTRY), found.places, found.domains)
+def _model(run: Run, node: str) -> Iterator[ModelFigures]:
+    """Yield what the model found about the node and what it belongs to, wrong data first."""
+    for found in run.effects.both:
+        for fault in found.explanation.faults:
+            if _concerns(fault.part, node):
+                yield _figures(found, fault, is_fault=True)
+        for fault in found.explanation.apart:
+            if _concerns(fault.part, node):
+                yield _figures(found, fault, is_fault=False)
 
-    def figures(attribution: Attribution, one: Blamed) -> ModelFigures:
-        device = f":{one.device}" if one.device else ""
-        return ModelFigures(
-            suspect=f"{one.kind} {', '.join(one.hosts[:4])}{device}".strip(),
-            strength=one.strength,
+
+def _alternatives(run: Run, node: str) -> Iterator[Alternative]:
+    for found in run.effects.both:
+        for doubt in found.explanation.doubtful:
+            if _concerns(doubt.part, node):
+                yield Alternative(part=name_of(doubt.part), probability=doubt.probability)
+
+
+def _concerns(part: Part, node: str) -> bool:
+    """Return True if the node belongs to a part."""
+    return node in (*part.hosts, *part.others)
+
+
+def _figures(found: Explained, fault: Fault, *, is_fault: bool) -> ModelFigures:
+    def effect(one: Effect) -> EffectFigures:
+        population = found.populations[one.population]
+        normal = found.explanation.normal[one.population]
+        return EffectFigures(
+            check=population.check,
+            step=population.step,
+            normal=normal.value,
+            loss=one.loss,
+            low=one.low,
+            high=one.high,
+            pairs_hit=one.pairs_hit,
             pairs=one.pairs,
-            bad=one.bad,
-            other_pairs=one.other_pairs,
-            other_bad=one.other_bad,
-            background=attribution.background,
+            failures=one.failures,
         )
 
-    for attribution in (pairs.wrong, pairs.slow):
-        for one in attribution.blamed:
-            if node in (*one.hosts, *one.others):
-                yield figures(attribution, one)
+    return ModelFigures(
+        part=name_of(fault.part),
+        is_fault=is_fault,
+        odds=fault.odds,
+        effects=tuple(map(effect, fault.effects)),
+        indistinguishable=tuple(map(name_of, fault.indistinguishable)),
+        other_hit=fault.other_hit,
+        other_pairs=fault.other_pairs,
+    )
 
 
 def _text(one: Explanation, checks: Sequence[CheckVerdict]) -> Iterator[str | Table]:
@@ -243,10 +300,26 @@ def _text(one: Explanation, checks: Sequence[CheckVerdict]) -> Iterator[str | Ta
     if one.model:
         yield "\nMODEL"
         for figures in one.model:
-            yield plain(
-                f"  {figures.suspect} [{figures.strength}]: {figures.bad} of {figures.pairs} pairs "
-                f"bad; others {figures.other_bad} of {figures.other_pairs}; "
-                f"bad for no reason: {figures.background:.1%}"
-            )
+            name, *effects = map(plain, _of_model(figures, one.background))
+            yield from (f"  {name}", *(f"    {effect}" for effect in effects))
+    if one.alternatives:
+        yield "\nALTERNATIVES"
+        for other in one.alternatives:
+            yield f"  {plain(other.part)}: {other.probability:.0%}"
     for suspect in one.suspects:
         yield f"\nDO  {action(suspect, checks)}"
+
+
+def _of_model(figures: ModelFigures, background: float) -> Iterator[str]:
+    """Yield the lines about one part: its effects with their intervals, and what is like it."""
+    kind = "" if figures.is_fault else " (distance, no fault)"
+    others = f"others {figures.other_hit} of {figures.other_pairs}"
+    yield f"{figures.part}{kind}: {others}; bad for no reason: {background:.1%}"
+    for one in figures.effects:
+        failed = f", {one.failures} failed" if one.failures else ""
+        yield (
+            f"{one.check} ({one.step}): {one.loss:.1%} slower ({one.low:.1%} to {one.high:.1%})"
+            f" in {one.pairs_hit} of {count(one.pairs, 'pair')}{failed}; normal {one.normal:.4g}"
+        )
+    if figures.indistinguishable:
+        yield f"cannot be distinguished from {', '.join(figures.indistinguishable[:4])}"

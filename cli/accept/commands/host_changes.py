@@ -15,8 +15,9 @@ from math import exp, expm1, hypot, log, sqrt
 from statistics import median
 from typing import NamedTuple
 
-from accept.core.judge.pairs import COLLAPSED
-from accept.core.judge.robust_stats import FEWEST, spread
+from accept.core.judge.effects.distances import LIMIT
+from accept.core.judge.effects.populations import robust_sigma
+from accept.core.judge.rounds import FEWEST
 
 #: Least noise of one measurement, as a share. Smaller changes are never significant.
 NOISE = 0.01
@@ -94,8 +95,7 @@ class _Estimate(NamedTuple):
 
 def careful_sigma(values: Sequence[float]) -> float:
     """Return the sigma of values, larger if it rests on few of them; 0 if they are too few."""
-    among = spread(values, 0.0)
-    return among.sigma * (1 + _FEW / among.count) if among else 0.0
+    return robust_sigma(values) * (1 + _FEW / len(values)) if len(values) >= FEWEST else 0.0
 
 
 def changed_hosts(figures: Iterable[Figure]) -> tuple[ChangedHost, ...]:
@@ -215,7 +215,7 @@ def changed_pairs(
         for (pair, _), ratio in ratios.items():
             shares.setdefault(pair, []).append(ratio - center)
             explained = min(host_logs.get(host, 0.0) for host in pair)
-            if ratio - center - explained < min(log(COLLAPSED), -_PAIR_SIGMAS * sigma):
+            if ratio - center - explained < min(log(1 - LIMIT), -_PAIR_SIGMAS * sigma):
                 collapsed.setdefault(pair, []).append(ratio - center)
     found = [
         ChangedPair(

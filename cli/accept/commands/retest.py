@@ -25,7 +25,7 @@ from accept.plan.bundle import render
 from accept.plan.placement import include_nodes
 from accept.plan.resolve import Resolved
 from accept.report.console import Table, Terminal
-from accept.report.data import Population, Run, is_bad
+from accept.report.data import Population, Run, is_bad, is_worse
 
 #: Fewer good nodes would not show what is normal.
 _LEAST_PARTNERS = 4
@@ -317,8 +317,8 @@ def _measured(suspect: Suspect, old: Run, new: Run) -> tuple[int, int, str]:
             if not concerned or others & set(sample.hosts):
                 continue
             figures += 1
-            bad += is_bad(normal, sample)
-            share = (sample.value or 0.0) / normal.normal.median if normal.normal else 1.0
+            bad += is_worse(normal, sample)
+            share = (sample.value or 0.0) / normal.normal.value if normal.normal else 1.0
             if share < worst_share:
                 worst_share = share
                 worst = f"down to {share:.0%} in {population.check}"

@@ -789,6 +789,8 @@ class Verdict:
     #: GPUs that the nodes reported.
     gpus: int = 0
     ranges: tuple[MeasuredRange, ...] = ()
+    #: Name of the rules that find bad parts; in verdicts of older versions empty.
+    rules: str = ""
     #: Only if the suite has a ladder.
     scaling: tuple[Scaling, ...] = ()
     #: None: pairs were not measured, or too few.

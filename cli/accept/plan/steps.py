@@ -21,7 +21,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.groups import MAX_BLOCK, round_count, waves
 from accept.core.judge.bounds import covers_nodes
-from accept.core.judge.robust_stats import DEFICIT, GROSS, MOST_REPEATS, rounds_for
+from accept.core.judge.rounds import DEFICIT, GROSS, MOST_REPEATS, rounds_for
 from accept.core.model import GroupKind, PlannedMachine, Reference, Skipped, Step
 from accept.core.safe_read import open_regular
 from accept.core.serde import (

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
+from typing import NamedTuple
 
+from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.facts import Inventory, inventories_of
 from accept.core.judge import bounds, gathered
+from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.evidence import Evidence
-from accept.core.judge.groups import scored, to_samples
+from accept.core.judge.explained import Effects, limit_of
 from accept.core.judge.hosts import Found
-from accept.core.judge.outliers import Sample
-from accept.core.judge.pairs import Measurement, healthy_spread
-from accept.core.judge.robust_stats import Spread, spread
+from accept.core.judge.results import compare, scored
 from accept.core.model import GroupKind, Plan, Record, Step, Verdict
 from accept.core.table import BANDWIDTH, LATENCY, Measure, planned_sizes
 from accept.core.text import format_size
 
 #: Suffixes of metrics that repeat another one under other conditions.
 _TAILS = ("-p5", "-least", "-most", "-alone", "-wrong")
+
+
+class Sample(NamedTuple):
+    """The result of one execution, as the judge sees it."""
+
+    hosts: tuple[str, ...]
+    #: Higher is better; None: nothing was measured.
+    value: float | None
+    #: The cause of a failure.
+    cause: Cause | None
+    log: str
+    #: It failed, is slower than noise and distance explain, or a fault explains what it lost.
+    bad: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +50,8 @@ class Population:
     #: Message size in bytes; None: the metric has none.
     size: int | None
     samples: tuple[Sample, ...]
-    #: The spread of the healthy ones; None: too few.
-    normal: Spread | None
+    #: What the healthy ones reach; None: too few.
+    normal: Normal | None
     #: The value below which one fails; None: no bound.
     bound: float | None
 
@@ -88,6 +102,11 @@ class Run:
         return self._gathered[1]
 
     @cached_property
+    def effects(self) -> Effects:
+        """Return what explains the results of all collectives."""
+        return compare(scored(self.evidences.values(), REGISTRY))
+
+    @cached_property
     def order(self) -> tuple[str, ...]:
         """Return all hosts by their places in the network, then in the run's order."""
         places = self.found.places
@@ -118,8 +137,19 @@ class Run:
                 nodes = {GroupKind.EACH: 1, GroupKind.PAIRS: 2}.get(step.groups)
                 if nodes is None:
                     continue
-                samples = to_samples(evidence.results(step=step))
-                samples = [s for s in samples if len(set(s.hosts)) == nodes and not s.ranks]
+                found = self.effects.speed
+                wrong = {e.log for e in self.effects.wrong.executions if e.value is None}
+                samples = [
+                    Sample(
+                        one.hosts,
+                        one.value,
+                        Cause.WRONG_DATA if one.log in wrong else found.causes.get(i),
+                        one.log,
+                        found.is_bad(i) or one.log in wrong,
+                    )
+                    for i in found.of(evidence.check, step)
+                    if len((one := found.executions[i]).hosts) == nodes
+                ]
                 sizes = planned_sizes(step)
                 if samples:
                     lower = bounds.highest_lower_bound(
@@ -132,7 +162,7 @@ class Run:
                         measure=measure,
                         size=sizes[-1] if sizes and not inverse else None,
                         samples=tuple(samples),
-                        normal=_normal(samples, nodes, self.plan.machine.noise, lower),
+                        normal=found.normal(evidence.check, step),
                         bound=None if inverse else lower,
                     )
 
@@ -163,32 +193,26 @@ class Run:
 
 
 def is_bad(population: Population, sample: Sample) -> bool:
-    """Return True if an execution failed, is below its bound, or slower than all normal ones."""
-    if sample.cause or sample.value is None:
-        return True
+    """Return True if the judge calls an execution bad, or if it is below its bound."""
+    below = population.bound is not None and (sample.value or 0.0) < population.bound
+    return sample.bad or below
+
+
+def is_worse(population: Population, sample: Sample) -> bool:
+    """Return True if an execution of another run is bad by what was normal in this one."""
     lowest = lowest_good(population)
-    return lowest is not None and sample.value < lowest
+    return sample.value is None or (lowest is not None and sample.value < lowest)
 
 
 def lowest_good(population: Population) -> float | None:
     """Return the value below which an execution is bad; None: nothing shows it."""
     limits = [population.bound] if population.bound is not None else []
-    limits += [population.normal.limit] if population.normal is not None else []
+    limits += [limit_of(population.normal)] if population.normal is not None else []
     return max(limits, default=None)
 
 
-def _normal(
-    samples: Sequence[Sample], nodes: int, noise: float, bound: float | None
-) -> Spread | None:
-    """Return the spread of healthy values, by the same rules as the judge."""
-    if nodes == 2:
-        pairs = (Measurement(sample.hosts, sample.value, sample.cause) for sample in samples)
-        return healthy_spread(pairs, noise, bound)
-    return spread([s.value for s in samples if s.value is not None and not s.cause], noise)
-
-
-def share_of(sample: Sample, normal: Spread | None) -> float | None:
+def share_of(sample: Sample, normal: Normal | None) -> float | None:
     """Return a value as a share of normal; None if it failed or normal is unknown."""
-    if sample.value is None or sample.cause or normal is None or normal.median <= 0:
+    if sample.value is None or sample.cause or normal is None or normal.value <= 0:
         return None
-    return sample.value / normal.median
+    return sample.value / normal.value

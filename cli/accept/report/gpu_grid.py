@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from markupsafe import Markup
 
 from accept.core.facts import LOAD
-from accept.core.judge.robust_stats import median_of
 from accept.core.text import number
 from accept.report.data import Run
 from accept.report.svg import Tone, cells, tone
@@ -117,8 +117,8 @@ def _rates(run: Run) -> Iterator[_Figure]:
         )
 
 
-def _tone_of(value: float, median: float) -> Tone:
-    return tone(value / median) if value > 0 and median > 0 else Tone.FAILED
+def _tone_of(value: float, usual: float) -> Tone:
+    return tone(value / usual) if value > 0 and usual > 0 else Tone.FAILED
 
 
 def _levels(run: Run) -> Iterator[_Figure]:
@@ -133,7 +133,7 @@ def _levels(run: Run) -> Iterator[_Figure]:
                     own[host, fact.rank] = max(own.get((host, fact.rank), value), value)
     for unit, title, limit, direction in _LEVELS:
         if levels := found.get(unit):
-            usual = median_of(levels.values())
+            usual = median(levels.values())
             yield _Figure(
                 title=title,
                 subtitle=f"{number(usual)} {unit}",

@@ -105,5 +105,5 @@ def _limit(population: Population) -> str:
     normal, lowest = population.normal, lowest_good(population)
     if lowest is None:
         return ""
-    share = f", {lowest / normal.median:.0%} of normal" if normal and normal.median else ""
+    share = f", {lowest / normal.value:.0%} of normal" if normal and normal.value else ""
     return f"below {population.measure.text(lowest)}{share}"

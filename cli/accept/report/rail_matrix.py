@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from markupsafe import Markup
 
 from accept.core.checks import REGISTRY
 from accept.core.judge.evidence import Evidence
-from accept.core.judge.groups import is_full_rail, scored
-from accept.core.judge.robust_stats import median_of
+from accept.core.judge.results import is_full_rail, scored
 from accept.core.model import GroupKind, Step
 from accept.core.table import Outcome
 from accept.report.data import Run
@@ -65,8 +65,8 @@ def _matrix(run: Run, evidence: Evidence, step: Step) -> RailMatrix | None:
         return None
     ranks = tuple(sorted({*full, *(rank for _, rank in pairs)}))
     column = {rank: index for index, rank in enumerate(ranks)}
-    usual = median_of(known)
-    usual_pair = median_of(map(max, pairs.values())) if pairs else 0.0
+    usual = median(known)
+    usual_pair = median(map(max, pairs.values())) if pairs else 0.0
     in_pairs = {host for host, _ in pairs}
     rows = [host for host in run.order if host in in_pairs][:_MOST_ROWS]
     corners: dict[Tone, list[tuple[float, float]]] = {}

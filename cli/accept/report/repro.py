@@ -13,11 +13,10 @@ from accept.config import resources
 from accept.core.catalog.tools import NCCL_TESTS_FOLDERS
 from accept.core.checks import REGISTRY
 from accept.core.checks.check import CheckParams
-from accept.core.judge.outliers import Sample
 from accept.core.model import Record, Step
 from accept.core.serde import Invalid, read
 from accept.core.text import plain
-from accept.report.data import Population, Run
+from accept.report.data import Population, Run, Sample
 
 #: `collective.py` and the modules that it imports.
 _PROGRAMS = (
@@ -102,16 +101,16 @@ def _result(population: Population, sample: Sample) -> tuple[str, ...]:
     if sample.cause:
         lines[0] += f" ({sample.cause})"
     if population.normal is not None:
-        others = f"the median of {population.normal.count} normal ones"
-        lines.append(f"# normal: {show(population.normal.median)}, {others}")
+        others = f"by {population.normal.values} values"
+        lines.append(f"# normal: {show(population.normal.value)}, {others}")
     return tuple(plain(line) for line in lines)
 
 
 def _record_of(run: Run, population: Population, sample: Sample) -> Record | None:
     """Return the record of an execution."""
-    wanted = (population.step.id, sample.hosts, sample.ranks, sample.log)
+    wanted = (population.step.id, sample.hosts, sample.log)
     for record in run.records:
-        if (record.step, record.hosts, record.local_ranks, record.log) == wanted:
+        if (record.step, record.hosts, record.log) == wanted and not record.local_ranks:
             return record
     return None
 

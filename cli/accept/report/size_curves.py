@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from markupsafe import Markup
 
 from accept.core.catalog.metrics import BUSBW, TIME
 from accept.core.judge.bounds import bounds_of, covers_nodes
-from accept.core.judge.robust_stats import median_of
 from accept.core.model import Placement, Reference
 from accept.core.table import Row, Table, rows_of
 from accept.core.text import count, format_size
@@ -101,7 +101,7 @@ def _curve(
     return Curve(
         title=title,
         unit=unit,
-        median=line((x(size), y(median_of(by_size[size]))) for size in sizes),
+        median=line((x(size), y(median(by_size[size]))) for size in sizes),
         range=area(
             [(x(size), y(max(by_size[size]))) for size in sizes],
             [(x(size), y(min(by_size[size]))) for size in sizes],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from markupsafe import Markup
 
-from accept.core.judge.outliers import Sample
-from accept.core.judge.robust_stats import SIGMAS, median_of
-from accept.report.data import Population, Run, share_of
+from accept.core.judge.explained import limit_of
+from accept.report.data import Population, Run, Sample, share_of
 from accept.report.svg import Tone, cells, dots, line, short, tone
 
 #: Rows of the worst nodes; the others share one row, which shows their density.
@@ -104,7 +104,7 @@ def _usual_shares(run: Run, populations: Sequence[Population]) -> dict[str, floa
                 value = 0.0 if sample.cause else 1.0 if share is None else share
                 shares.setdefault(host, []).append(value)
         for host, own in shares.items():
-            lowest[host] = min(lowest.get(host, 9.0), median_of(own))
+            lowest[host] = min(lowest.get(host, 9.0), median(own))
     return {host: lowest.get(host, -1.0) for host in run.order}
 
 
@@ -146,7 +146,7 @@ def _panel(
 ) -> Panel:
     values = [s.value for s in population.samples if s.value is not None]
     normal, measure = population.normal, population.measure
-    centre = normal.median if normal else (sum(values) / len(values) if values else 1.0)
+    centre = normal.value if normal else (sum(values) / len(values) if values else 1.0)
     marks = [*values, *([population.bound] if population.bound else [])]
     low = min(*marks, centre * (1 - _NARROWEST), centre) if marks else 0.0
     high = max(*marks, centre * (1 + _NARROWEST / 2), centre) if marks else 1.0
@@ -173,7 +173,7 @@ def _panel(
     missing = [(left, row.y) for host, row in rows.items() if host not in measured]
     band = None
     if normal is not None:
-        edges = x(normal.limit), x(normal.median + SIGMAS * normal.sigma)
+        edges = x(limit_of(normal)), x(2 * normal.value - limit_of(normal))
         band = short(edges[0]), short(max(edges[1] - edges[0], 0.5))
     ends = sorted((low, high))
     return Panel(
@@ -182,7 +182,7 @@ def _panel(
         subtitle=f"{population.step.groups}, {len(population.samples)} executions",
         low=measure.text(ends[0]),
         high=measure.text(ends[1]),
-        median=short(x(normal.median)) if normal else "",
+        median=short(x(normal.value)) if normal else "",
         bound=short(x(population.bound)) if population.bound else "",
         band=band,
         dots={kind: dots(own) for kind, own in sorted(points.items())},

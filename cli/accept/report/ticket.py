@@ -150,14 +150,14 @@ class _Writer:
 
     def _executions(self) -> Iterator[_Execution]:
         bad_pairs = {frozenset(pair.hosts) for s in self.suspects for pair in s.pairs}
-        starts = {(r.step, r.hosts, r.local_ranks, r.log): r.start for r in self.run.records}
+        starts = {(r.step, r.hosts, r.log): r.start for r in self.run.records}
         for population in self.run.populations:
             for index, sample in enumerate(population.samples):
                 of_subject = self.node in sample.hosts if self.node else True
                 if not self.node and bad_pairs:
                     of_subject = frozenset(sample.hosts) in bad_pairs
                 if of_subject:
-                    key = population.step.id, sample.hosts, sample.ranks, sample.log
+                    key = population.step.id, sample.hosts, sample.log
                     yield _Execution(
                         population=population,
                         index=index,
@@ -277,7 +277,7 @@ class _Writer:
                 population.title,
                 ", ".join(sample.hosts),
                 f"{value}{f' ({sample.cause})' if sample.cause else ''}",
-                f"{text(normal.median)} (median of {normal.count})" if normal else "unknown",
+                f"{text(normal.value)} (of {normal.values})" if normal else "unknown",
                 f"{share:.0%}{'' if one.bad else ' (good)'}" if share is not None else "-",
                 _utc(one.start),
                 sample.log,

@@ -27,8 +27,6 @@ _ROUNDS = 8
 #: Worlds in which a fault may remain unnamed, because its effect is too small or too rare, or in
 #: which the distance between blocks is at its limit.
 _HARD = {"node-3", "w6", "often-pairs", "gpu-pairs", "rail-same", "apart-15"}
-#: Worlds whose faults are not named yet.
-_NOT_NAMED = {"node-alltoall", "gpu-alltoall", "border-8"}
 #: With so few nodes, one in 100 clusters has a node with most of its pairs bad by chance.
 _BY_CHANCE = {("pairs-20-70", 10), ("pairs-20-6", 10)}
 
@@ -47,17 +45,7 @@ def accused(run: SimulatedRun, records: Sequence[Record]) -> set[int]:
 # -- faults ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "world",
-    [
-        pytest.param(
-            world,
-            id=world.name,
-            marks=[pytest.mark.xfail(reason="not named yet")] if world.name in _NOT_NAMED else [],
-        )
-        for world in WORLDS
-    ],
-)
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 def test_faults_are_named_and_no_innocent_node_is_accused(world: World) -> None:
     for seed, count in enumerate(_SIZES):
         if (world.name, count) in _BY_CHANCE:

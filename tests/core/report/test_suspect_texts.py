@@ -89,7 +89,7 @@ def test_flaky_fabric_lists_its_pairs_and_drains_nobody() -> None:
 def test_border_names_both_sides() -> None:
     border = only_suspect("border")
     assert (len(border.hosts), len(border.others)) == (COUNT // 2, COUNT // 2)
-    assert re.search(r"inside the two groups: (\d\d) of \1 normal", border.around)
+    assert re.search(r"inside the two groups: (\d+) of \1 normal", border.around)
 
 
 def test_wrong_data_that_follows_no_host_comes_first() -> None:

@@ -10,10 +10,11 @@ from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams, param
-from accept.core.judge.devices import UNEVEN_NOISE, Measured, judge_devices
+from accept.core.judge.devices import Measured, judge_devices
+from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.outliers import Sample, outliers
-from accept.core.judge.robust_stats import SIGMAS, Spread, spread
+from accept.core.judge.peers import Peer, compare_peers, far_from_median
+from accept.core.judge.rounds import SIGMAS
 from accept.core.judge.summary import params_of
 from accept.core.model import Finding, GroupKind, Problem, State
 from accept.core.table import rows_of
@@ -56,6 +57,8 @@ MEDIAN_STEP = MetricSpec(name="step-p50", unit="s", better=Better.LOWER, in_log=
 LONG_STEP = MetricSpec(name="step-p99", unit="s", better=Better.LOWER, in_log=True)
 #: Fewer GPUs, or hosts, do not show what is normal for a value that nothing bounds.
 _FEWEST_NOTED = 8
+#: Long steps of one host alone, as a multiple of those of the others, are inconclusive from here.
+_LONG = 1.5
 #: Maximum number of GPUs or hosts in a note.
 _MAX_NOTED = 8
 #: Unit of a sampled value -> what it is.
@@ -82,40 +85,35 @@ def _slow_links(evidence: Evidence) -> Iterator[Problem]:
     """Yield hosts whose GPUs exchanged data at less than half of the median of the hosts."""
     if not evidence.plan.machine.speed_promised:
         return
-    samples = [
-        Sample(row.hosts, row.value, None, row.log)
+    peers = [
+        Peer(row.hosts[0], row.value, log=row.log)
         for execution in evidence.executions
         for row in rows_of(execution, evidence.check, {GATHER.name})
-        if row.is_plausible
+        if row.is_plausible and row.hosts
     ]
-    for index, outlier in outliers(samples, UNEVEN_NOISE, fixed=True).bad.items():
-        sample = samples[index]
+    for outlier in compare_peers(peers, evidence.plan.machine.noise, uneven=True).bad:
+        peer = peers[outlier.at]
         yield Problem(
             cause=outlier.cause,
-            message=f"all-gathers under load on {sample.hosts[0]}: {sample.value:.3g} "
-            f"{GATHER.unit}, {outlier.share}",
-            host=sample.hosts[0],
+            message=f"all-gathers under load on {peer.name}: {peer.value:.3g} "
+            f"{GATHER.unit}, {outlier.text}",
+            host=peer.name,
         )
 
 
-def _far(values: Mapping[str, float], noise: float) -> tuple[Spread, list[str]] | None:
-    """Return the peers, and the names far from their median, the farthest first; None if none."""
-    peers = spread(list(values.values()), noise) if len(values) >= _FEWEST_NOTED else None
-    if not peers:
-        return None
-    distances = {name: abs(value - peers.median) for name, value in values.items()}
-    far = [name for name, distance in distances.items() if distance > SIGMAS * peers.sigma]
-    return (peers, sorted(far, key=lambda name: -distances[name])) if far else None
+def _far(values: Mapping[str, float], noise: float) -> tuple[Normal | None, list[str]]:
+    """Return the peers, and the names far from their median, the farthest first."""
+    return far_from_median(values, noise) if len(values) >= _FEWEST_NOTED else (None, [])
 
 
-def _note(what: str, values: Mapping[str, float], peers: Spread, unit: str) -> str:
+def _note(what: str, values: Mapping[str, float], peers: Normal, unit: str) -> str:
     listed = ", ".join(
         f"{name} {number(value)}" for name, value in list(values.items())[:_MAX_NOTED]
     )
     more = f" and {len(values) - _MAX_NOTED} more" if len(values) > _MAX_NOTED else ""
     text = f"{what} under load{unit and f' in {unit}'}, far from the others: {listed}{more}; the "
-    margin = number(SIGMAS * peers.sigma)
-    return f"{text}median of {peers.count} is {number(peers.median)}, and {margin} away is normal"
+    margin = number(SIGMAS * peers.sigma * abs(peers.value))
+    return f"{text}median of {peers.values} is {number(peers.value)}, and {margin} away is normal"
 
 
 def _sampled_notes(evidence: Evidence, noise: float) -> Iterator[Finding]:
@@ -134,8 +132,8 @@ def _sampled_notes(evidence: Evidence, noise: float) -> Iterator[Finding]:
                 for unit in sampled.keys() & load.medians.keys():
                     sampled[unit][name] = load.medians[unit]
     for unit, values in sampled.items():
-        if found := _far(values, noise):
-            peers, far = found
+        peers, far = _far(values, noise)
+        if peers and far:
             text = _note(f"{_SAMPLED[unit]} of GPUs", {n: values[n] for n in far}, peers, unit)
             yield Finding(
                 check=evidence.check,
@@ -162,12 +160,11 @@ def _step_notes(evidence: Evidence, noise: float) -> Iterator[Finding]:
         if 0 < median <= longest < 1e6 * median and execution.record.hosts:
             ratios[execution.record.hosts[0]] = longest / median
             logs[execution.record.hosts[0]] = execution.record.log
-    found = _far(ratios, noise)
-    far = [host for host in found[1] if ratios[host] > found[0].median] if found else []
-    if not found or not far:
+    peers, far = _far(ratios, noise)
+    far = [host for host in far if peers and ratios[host] > peers.value]
+    if not peers or not far:
         return
-    peers = found[0]
-    alone = len(far) == 1 and ratios[far[0]] > peers.median * (1 + SIGMAS * UNEVEN_NOISE)
+    alone = len(far) == 1 and ratios[far[0]] > _LONG * peers.value
     what = f"{LONG_STEP.name} / {MEDIAN_STEP.name} of steps"
     yield Finding(
         check=evidence.check,

@@ -11,6 +11,7 @@ from accept.core.catalog.metrics import BUSBW, TIME, TIME_LONGEST, TIME_P99, WRO
 from accept.core.catalog.tools import MPIRUN, NCCL_TESTS, TORCH
 from accept.core.checks.check import Check, CheckParams, param
 from accept.core.judge import collective
+from accept.core.judge.effects.executions import Flow
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
 from accept.core.model import GroupKind, ParamValue, Parsed, Step
@@ -207,7 +208,14 @@ def speed_lines(check: str, table: Table) -> Iterator[str]:
             yield f"{check}: longest repetition at {named}: {value_range(times)} ms"
 
 
-def make(name: str, title: str, worth: int, *, bus_factor: float = 1.0) -> Check:
+def make(
+    name: str,
+    title: str,
+    worth: int,
+    *,
+    bus_factor: float = 1.0,
+    flow: Flow = Flow.RAILS,
+) -> Check:
     """Return the check of one collective."""
     return Check(
         name=name,
@@ -228,6 +236,7 @@ def make(name: str, title: str, worth: int, *, bus_factor: float = 1.0) -> Check
         log_lines=speed_lines,
         judge=collective.judge,
         measure=BANDWIDTH,
+        flow=flow,
         faults=FAULTS,
     )
 
@@ -236,8 +245,8 @@ def make(name: str, title: str, worth: int, *, bus_factor: float = 1.0) -> Check
 ALL_REDUCE = make("all-reduce", "all-reduce", worth=80, bus_factor=2.0)
 ALL_GATHER = make("all-gather", "all-gather", worth=45)
 REDUCE_SCATTER = make("reduce-scatter", "reduce-scatter", worth=44)
-ALLTOALL = make("alltoall", "all-to-all", worth=43)
-SENDRECV = make("sendrecv", "send to the next rank", worth=42)
+ALLTOALL = make("alltoall", "all-to-all", worth=43, flow=Flow.EVERY)
+SENDRECV = make("sendrecv", "send to the next rank", worth=42, flow=Flow.RING)
 
 
 #: The checks and groups of the steps that `CollectiveChanges` apply to.

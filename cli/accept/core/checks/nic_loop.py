@@ -19,10 +19,10 @@ from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams
 from accept.core.facts import LEFT_OUT, NCCL_NETWORKS, FactKind, integer, mapping, number, text
 from accept.core.judge import bounds, completeness
-from accept.core.judge.devices import UNEVEN_NOISE
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.outliers import Outlier, Sample, outliers
-from accept.core.judge.robust_stats import SIGMAS
+from accept.core.judge.explained import limit_of
+from accept.core.judge.peers import LEAST_OF_UNEVEN, Outlier, Peer, compare_peers
+from accept.core.judge.rounds import SIGMAS
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, GroupKind, Metric, Parsed, Problem, State
@@ -272,8 +272,8 @@ def judge(evidence: Evidence) -> Judged:
     findings += bound_findings
     failing = [*_failing(evidence, nics, problems), *_untested(evidence, nics, problems)]
     findings += failing
-    peers = f"as fast as peers: {1 - SIGMAS * _noise(evidence):.0%} of the median of the same NIC"
-    peers += f", {1 - SIGMAS * UNEVEN_NOISE:.0%} of that of all NICs"
+    peers = f"as fast as peers: {1 - SIGMAS * _noise(evidence):.0%} of normal for the same NIC"
+    peers += f", {LEAST_OF_UNEVEN:.0%} of the median of all NICs"
     criteria = [peers if promised else "no speed target"]
     verdict = verdict_of(
         evidence,
@@ -361,22 +361,22 @@ def _slow(evidence: Evidence, nics: Sequence[Nic]) -> Iterator[Problem]:
     slow: dict[tuple[str, str], Problem] = {}
     for metric, unit in _UNITS.items():
         measured = [nic for nic in nics if nic.is_compared(metric)]
-        groups: list[tuple[Sequence[Nic], Mapping[int, Outlier]]] = []
+        groups: list[tuple[Sequence[Nic], Sequence[Outlier]]] = []
         bound = bounds.highest_lower_bound(evidence, 1, metric)
         if metric in _OF_ALL:
-            samples = _samples(measured, metric)
-            groups += [(measured, _below(samples, bound))]
-            groups += [(measured, outliers(samples, UNEVEN_NOISE, fixed=True).bad)]
+            peers = _peers(measured, metric)
+            groups += [(measured, compare_peers(peers, noise, bound, uneven=True).bad)]
         for name in {nic.name: None for nic in measured} if metric in LOOPS else ():
             same = [nic for nic in measured if nic.name == name]
-            groups += [(same, outliers(_samples(same, metric), noise).bad)]
+            groups += [(same, compare_peers(_peers(same, metric), noise).bad)]
         for group, bad in groups:
-            for index, outlier in bad.items():
-                nic = group[index]
+            for outlier in bad:
+                nic = group[outlier.at]
                 message = f"{metric} through {nic.name} of {nic.host}: "
                 message += _speed(nic, metric, unit, outlier)
-                limit = (outlier.peers.limit if outlier.peers else bound) or 0.0
-                message += f"; required: at least {digits(limit)} {unit}".rstrip()
+                below = outlier.cause is Cause.BELOW_REFERENCE
+                limit = bound if below else outlier.normal and limit_of(outlier.normal)
+                message += f"; required: at least {digits(limit or 0.0)} {unit}".rstrip()
                 problem = _problem(outlier.cause, message, nic.host, nic.name)
                 slow.setdefault((nic.host, nic.name), problem)
     yield from slow.values()
@@ -384,27 +384,17 @@ def _slow(evidence: Evidence, nics: Sequence[Nic]) -> Iterator[Problem]:
 
 def _speed(nic: Nic, metric: str, unit: str, outlier: Outlier) -> str:
     """Return the speed of a NIC, with its line rate if it is judged by that."""
-    value = outlier.sample.value or 0.0
-    share = f", {outlier.share}" if outlier.share else ""
+    value = nic.rows[metric].value or 0.0
+    share = f", {outlier.text}" if outlier.text else ""
     speed = nic.rows[GPU_MEMORY].value if GPU_MEMORY in nic.rows else None
     if metric != SHARE or speed is None or value <= 0:
         return f"{digits(value)} {unit}".rstrip() + share
     return f"{digits(speed)} GB/s, {digits(value)} of {digits(speed * 8 / value)} Gbit/s{share}"
 
 
-def _below(samples: Sequence[Sample], bound: float | None) -> dict[int, Outlier]:
-    """Return the samples below a bound, unless more than half are: then they share a reason."""
-    bad = {
-        index: Outlier(sample, Cause.BELOW_REFERENCE, None)
-        for index, sample in enumerate(samples)
-        if bound is not None and sample.value is not None and sample.value < bound
-    }
-    return bad if 2 * len(bad) <= len(samples) else {}
-
-
-def _samples(nics: Sequence[Nic], metric: str) -> list[Sample]:
-    rows = [nic.rows[metric] for nic in nics]
-    return [Sample(row.hosts, row.value, None, row.log, (index,)) for index, row in enumerate(rows)]
+def _peers(nics: Sequence[Nic], metric: str) -> list[Peer]:
+    rows = [(nic, nic.rows[metric]) for nic in nics]
+    return [Peer(f"{nic.host} {nic.name}", row.value, log=row.log) for nic, row in rows]
 
 
 def _untested(

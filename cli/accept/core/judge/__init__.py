@@ -10,14 +10,13 @@ from operator import attrgetter
 from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
 from accept.core.facts import inventories_of
-from accept.core.judge import bounds, coverage, groups, hosts, summary, versions
-from accept.core.judge.attribution import examine
+from accept.core.judge import bounds, coverage, hosts, summary, versions
 from accept.core.judge.completeness import problem_findings, repeated_launches, step_findings
-from accept.core.judge.crosscheck import shares_by_log, without_explained
+from accept.core.judge.effects.executions import Flow
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
-from accept.core.judge.groups import scored
-from accept.core.judge.pair_results import PairResults
+from accept.core.judge.explained import Effects
 from accept.core.judge.ranges import ranges
+from accept.core.judge.results import compare, scored
 from accept.core.judge.scaling import scaling
 from accept.core.judge.summary import verdict_of, worst_state
 from accept.core.judge.suspects import HOSTS_STEP, from_records, merged
@@ -34,6 +33,7 @@ from accept.core.model import (
     Skipped,
     State,
     Step,
+    Strength,
     Suspect,
     SuspectKind,
     Verdict,
@@ -42,6 +42,8 @@ from accept.core.model import (
 from accept.core.table import Execution, Outcome, result_of
 from accept.core.text import count
 
+#: Name of the rules that find bad parts (docs/blame.md).
+RULES = "effects"
 #: Times from this on (in the year 5138) are damage.
 _LATEST = 1e11
 
@@ -61,15 +63,9 @@ def judge(
     """
     plan = _without_needless(_until_failure(plan, records, checks), records, checks)
     found, evidences = gathered(plan, records, checks=checks, interruption=interruption)
-    pairs = examine(scored(evidences.values(), checks), found.places, found.domains)
-    evidences = {name: replace(e, pairs=pairs) for name, e in evidences.items()}
-    shares = shares_by_log(scored(evidences.values(), checks)) if plan.origin else {}
-    if shares:
-        evidences = {name: replace(e, shares=shares) for name, e in evidences.items()}
+    effects = compare(scored(evidences.values(), checks))
+    evidences = {name: replace(e, effects=effects) for name, e in evidences.items()}
     judged = {name: _judge_check(evidence, checks) for name, evidence in evidences.items()}
-    for evidence in scored(evidences.values(), checks):
-        if findings := tuple(groups.intermittent_findings(evidence)):
-            judged[evidence.check] = _with_findings(judged[evidence.check], findings)
     for name, evidence in evidences.items():
         notes = tuple(repeated_launches(name, evidence.records))
         judged[name] = _with_findings(judged[name], notes)
@@ -77,11 +73,7 @@ def judge(
     for finding in versions.findings(plan, evidences.values(), inventories):
         judged[finding.check] = _with_findings(judged[finding.check], (finding,))
     accused = [s for one in judged.values() for s in one.suspects]
-    suspects = _suspects(plan, records, found, accused, pairs)
-    if plan.origin:
-        # A GPU that replaces its node may be a suspect already.
-        order = (*found.present, *found.missing)
-        suspects = merged(without_explained(suspects, shares), order, pairs.nics)
+    suspects = _suspects(plan, records, found, accused, effects)
     verdicts = [one.verdict for one in judged.values()]
     verdicts.insert(0, hosts.verdict(plan, found, records, _unreported(records, verdicts)))
     verdicts = hosts.with_skipped([*verdicts, *bounds.verdicts_without_step(plan)], plan.skipped)
@@ -111,6 +103,7 @@ def judge(
         exit_code = Exit.INCONCLUSIVE
     verdict = Verdict(
         schema=SCHEMA,
+        rules=RULES,
         state=state,
         accepted=state is State.PASS and not plan.injected,
         headline="",
@@ -138,7 +131,7 @@ def judge(
         gpus=sum(len(i.gpus) for i in inventories.values()),
         ranges=tuple(one for evidence in evidences.values() for one in ranges(evidence)),
         scaling=tuple(one for evidence in evidences.values() for one in scaling(evidence)),
-        detectable=pairs.detectable(),
+        detectable=effects.detectable(),
         version=plan.version,
     )
     return replace(
@@ -308,6 +301,7 @@ def _evidences(
             step_records=by_step,
             devices=devices,
             interruption=interruption,
+            flow=rules.flow if (rules := checks.get(name)) else Flow.RAILS,
         )
         for name, check_steps in steps_of.items()
     }
@@ -418,13 +412,27 @@ def _suspects(
     records: Sequence[Record],
     found: hosts.Found,
     accused: Sequence[Suspect],
-    pairs: PairResults,
+    effects: Effects,
 ) -> tuple[Suspect, ...]:
     """Merge the suspects that records name with those that checks accuse."""
     if plan.origin:
         records = [_without_consequences(record) for record in records]
     named = from_records(records, len(found.present))
-    return merged([*named, *accused], (*found.present, *found.missing), pairs.nics)
+    if plan.origin:
+        named = (one for one in named if not _is_explained(one, accused))
+    return merged([*named, *accused], (*found.present, *found.missing), effects.nics)
+
+
+def _is_explained(suspect: Suspect, accused: Sequence[Suspect]) -> bool:
+    """Return True if another host is blamed for every log that names a host without proof."""
+    others = {
+        log
+        for one in accused
+        if one.strength is Strength.STRONG and set(one.hosts).isdisjoint(suspect.hosts)
+        for log in one.evidence
+    }
+    unproven = suspect.strength is not Strength.STRONG
+    return unproven and bool(suspect.evidence) and others.issuperset(suspect.evidence)
 
 
 def _without_consequences(record: Record) -> Record:
@@ -546,7 +554,7 @@ def _check_passes_without(
         evidence,
         records=kept,
         steps=tuple(step for step in evidence.steps if step.id in kept_steps),
-        pairs=None,
+        effects=None,
         partial=True,
         set_aside=frozenset(set_aside),
     )

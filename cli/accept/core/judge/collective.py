@@ -5,27 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from typing import NamedTuple
 
+from accept.core import sentences
 from accept.core.catalog.metrics import WRONG
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, FactKind
 from accept.core.judge import bounds, completeness, pauses
-from accept.core.judge.attribution import examine
-from accept.core.judge.blame import Unit
+from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.groups import Comparison, compare, counts
-from accept.core.judge.outliers import is_uneven
-from accept.core.judge.pair_results import Gap, PairResults
-from accept.core.judge.robust_stats import FEWEST, Spread, slowdown_found
+from accept.core.judge.explained import Effects, limit_of
+from accept.core.judge.parts import (
+    MAX_LOGS,
+    OF_HOST,
+    distance_findings,
+    open_findings,
+    rare_findings,
+    suspects_of,
+    wave_findings,
+)
+from accept.core.judge.results import compare
+from accept.core.judge.rounds import FEWEST, SIGMAS, slowdown_found
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.judge.topology import DISTANCE
 from accept.core.model import (
     Bound,
     BoundKind,
     Executions,
     Finding,
+    GroupKind,
     PlannedMachine,
     Problem,
     Record,
@@ -46,10 +54,10 @@ _SLOW_PATHS = {
 _NVLS_OFF = "NVLS off"
 _MNNVL_OFF = "MNNVL off"
 _NETWORK_PATH = "moved data between its GPUs over the network"
-#: Maximum number of pairs, and of suspects, in one message.
-_MAX_UNPROVEN, _MAX_EXPLAINED = 5, 3
-#: Maximum number of steps in one message.
-_MAX_STEPS = 5
+#: Maximum number of hosts in one message.
+_MAX_EXPLAINED = 3
+#: Groups that are compared with each other, besides pairs.
+_COMPARED = (GroupKind.EACH, GroupKind.RAILS, GroupKind.LADDER)
 #: Kind of the finding that results were not checked.
 _UNCHECKED = (Cause.NO_MEASUREMENT, Judgement.CORRECTNESS)
 
@@ -72,13 +80,12 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     findings += bound_findings
     pause_findings, pausing = pauses.examine(evidence)
     findings += pause_findings
-    pairs = evidence.pairs
-    if pairs is None or measure.inverse:
-        own_hosts = evidence.places, evidence.domains
-        pairs = examine([evidence], *own_hosts, measure=measure, noise=noise)
+    effects = evidence.effects
+    if effects is None or measure.inverse:
+        effects = compare([evidence], measure=measure, noise=noise)
     comparisons: list[Comparison] = []
     if promised or not measure.inverse:
-        comparisons = _comparisons(evidence, pairs, measure, noise)
+        comparisons = list(_comparisons(evidence, effects, measure))
     suspects = [*from_problems(fallbacks, "", len(evidence.hosts)), *pausing]
     for comparison in comparisons:
         own = _proven(comparison.suspects, promised=promised)
@@ -87,16 +94,17 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
             rows = ((suspect, suspect.cause.row) for suspect in own)
             own = [suspect for suspect, row in rows if not (row.relative or row.consequence)]
         suspects += own
-        findings.append(_population_finding(check, comparison, own, measure))
-        if not own and (unequal := pairs.unequal(check, comparison.step)):
-            findings.append(_unequal_finding(check, comparison.step, unequal, measure))
-        findings += _block_findings(evidence, comparison, measure, promised=promised)
+        findings.append(_population_finding(evidence, comparison, own, effects, measure))
         if promised and comparison.uneven and not own and not measure.inverse:
             findings.append(_uneven_finding(check, comparison, measure))
     if promised or not measure.inverse:
-        findings += _unproven_findings(evidence, pairs)
+        findings += open_findings(evidence, effects, measure)
     if promised:
-        findings += _distance_findings(evidence, pairs, suspects, measure)
+        accused = {host for s in suspects for host in (*s.hosts, *s.others)}
+        findings += distance_findings(evidence, effects, accused, measure)
+        findings += wave_findings(evidence, effects)
+        if not measure.inverse:
+            findings += rare_findings(evidence, effects)
     single_rank = False
     needs_bound = promised and bool(evidence.records) and not evidence.partial
     if needs_bound and not _has_bound(evidence, bound_findings):
@@ -111,7 +119,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         evidence,
         findings,
         measured=_measured(evidence, results, measure),
-        required=_required(evidence, bound_findings, comparisons, measure),
+        required=_required(evidence, bound_findings, comparisons, effects, measure),
     )
     return Judged(replace(verdict, optional=verdict.optional or single_rank), tuple(suspects))
 
@@ -119,145 +127,79 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
 # Comparison of groups
 
 
-def _comparisons(
-    evidence: Evidence, pairs: PairResults, measure: Measure, noise: float
-) -> list[Comparison]:
+class Comparison(NamedTuple):
+    """The result of comparing the groups of one step."""
+
+    step: Step
+    suspects: tuple[Suspect, ...]
+    #: Number of executions that were compared.
+    groups: int
+    #: What healthy groups reach; None: too few to compare.
+    normal: Normal | None
+    #: Most groups are slow without a reason, so slow and normal ones cannot be distinguished.
+    uneven: bool
+
+
+def _comparisons(evidence: Evidence, effects: Effects, measure: Measure) -> Iterator[Comparison]:
     """Compare the groups of each step."""
-    machine = evidence.plan.machine
-    machine = replace(machine, noise=max(noise, machine.noise))
-    evidence = replace(evidence, plan=replace(evidence.plan, machine=machine))
-    comparisons = []
     for step in evidence.steps:
-        if step.groups.of_pairs:
-            if evidence.of_step(step):
-                own = pairs.suspects(evidence.check, step)
-                comparisons.append(_pair_comparison(evidence, step, pairs, own))
-            continue
-        # Bounds of a latency are for single sizes, not for the median.
-        has_peers = not all(not r.local_ranks and r.ranks == 1 for r in evidence.of_step(step))
-        use_bound = has_peers and not measure.inverse
-        # Groups are compared by the value at the largest size of their step.
-        top = planned_sizes(step)[-1:]
-        part = replace(evidence, steps=(step,), records=tuple(evidence.of_step(step)))
-        lower = partial(bounds.highest_lower_bound, part, metric=measure.metric, top=top)
-        lowest = lower if use_bound else lambda _: None
-        comparisons += compare(part, measure, lowest, pairs.suspects_of_rails(evidence.check, step))
-    return comparisons
+        indexes = effects.speed.of(evidence.check, step)
+        suspects = suspects_of(effects, evidence.check, step)
+        if step.groups is GroupKind.EACH:
+            below = list(_below_bound(evidence, step, measure))
+            known = {suspect.part for suspect in below}
+            suspects = [*below, *(s for s in suspects if s.part not in known)]
+        compared = step.groups.of_pairs or step.groups in _COMPARED
+        if evidence.of_step(step) and (compared or suspects):
+            yield Comparison(
+                step,
+                tuple(suspects),
+                len(indexes),
+                effects.speed.normal(evidence.check, step),
+                effects.speed.is_uneven(evidence.check, step),
+            )
 
 
-def _pair_comparison(
-    evidence: Evidence, step: Step, pairs: PairResults, suspects: Sequence[Suspect]
-) -> Comparison:
-    """Return the comparison of the pairs of a step, from the results of all pairs."""
-    check = evidence.check
-    healthy, detectable = pairs.spread(check, step), None
-    if healthy is not None and healthy.median > 0:
-        detectable = slowdown_found(healthy.sigma / healthy.median, len(pairs.order))
-    return Comparison(
-        step=step,
-        suspects=tuple(suspects),
-        groups=pairs.pairs(check, step),
-        spread=healthy,
-        unknown=pairs.slow.unknown,
-        detectable=detectable,
-        uneven=healthy is not None and is_uneven(healthy, evidence.plan.machine.noise),
-    )
-
-
-def _unproven_findings(evidence: Evidence, pairs: PairResults) -> Iterator[Finding]:
-    """Yield the pairs of each step that collapsed without a known reason."""
-    for step in evidence.steps:
-        units = pairs.unproven(evidence.check, step) if step.groups.of_pairs else []
-        if not units:
-            continue
-        shown = "this pair shows it" if len(units) == 1 else "these pairs show it"
-        logs = dict.fromkeys(e.log for unit in units for e in unit.events if e.log)
-        yield Finding(
-            check=evidence.check,
-            judgement=Judgement.POPULATION,
-            state=State.INCONCLUSIVE,
-            cause=Cause.UNPROVEN,
-            message=f"step {step.id}: {_collapsed(units)}: the path or either host may be the "
-            f"reason. No part is named, because only {shown}",
-            evidence=tuple(logs)[:8],
-        )
-
-
-def _distance_findings(
-    evidence: Evidence, pairs: PairResults, suspects: Sequence[Suspect], measure: Measure
-) -> Iterator[Finding]:
-    """Yield which hosts are slower with each other, with what the steps measured that show it.
-
-    Distance is a note. Hosts that are alone under their switch, or slow, are open, and so are
-    pairs across blocks that distance does not explain and for which nobody is accused.
-    """
-    check = evidence.check
-    accused = {host for s in suspects for host in (*s.hosts, *s.others)}
-    near: list[Gap] = []
-    unexplained: list[Gap] = []
-    groups: dict[tuple[str, ...], list[Gap]] = {}
-    lone: dict[str, list[Gap]] = {}
-    for step in (step for step in evidence.steps if step.groups.of_pairs):
-        if gap := pairs.across_blocks(check, step):
-            if pairs.is_explained(check, step):
-                near.append(gap)
-            elif not pairs.suspects(check, step):
-                unexplained.append(gap)
-        for group, gap in pairs.far_groups(check, step):
-            groups.setdefault(group.hosts, []).append(gap)
-        # Hosts in one NVLink domain are known to be near each other: distance explains nothing.
-        for host, gap in [] if evidence.domains else pairs.ambiguous(check, step):
-            if host not in accused:
-                lone.setdefault(host, []).append(gap)
-
-    def finding(who: str, gaps: Sequence[Gap], what: str, hosts: Sequence[str] = ()) -> Finding:
-        return Finding(
-            check=check,
-            judgement=Judgement.POPULATION,
-            state=State.INCONCLUSIVE if hosts or gaps is unexplained else State.PASS,
-            message=f"{who} reached {_slower(gaps, measure)}: {what}",
-            metric=measure.metric,
-            unit=measure.unit,
-            hosts=tuple(hosts),
-            executions=Executions(
-                bad=sum(gap.slow for gap in gaps), total=sum(len(gap.values) for gap in gaps)
+def _below_bound(evidence: Evidence, step: Step, measure: Measure) -> Iterator[Suspect]:
+    """Yield the hosts that are always below their bound, unless most are."""
+    bound = lowest(evidence, step, measure)
+    best: dict[str, Row] = {}
+    for row in evidence.results(measure, step):
+        known = best.get(row.hosts[0]) if row.hosts else None
+        if row.hosts and (known is None or (row.score or 0.0) > (known.score or 0.0)):
+            best[row.hosts[0]] = row
+    below = {
+        host: row
+        for host, row in best.items()
+        if bound is not None and row.score is not None and row.score < bound
+    }
+    for host, row in below.items() if len(best) == 1 or 2 * len(below) <= len(best) else ():
+        yield Suspect(
+            kind=SuspectKind.NODE,
+            hosts=(host,),
+            cause=Cause.BELOW_REFERENCE,
+            strength=Strength.STRONG,
+            why=sentences.below_bound(
+                evidence.check,
+                measure.text(row.score or 0.0),
+                measure.text(bound or 0.0),
+                len(below) - 1,
+                len(best) - 1,
             ),
-            evidence=tuple(log for gap in gaps for log in gap.logs if log)[:8],
+            evidence=(row.log,) if row.log else (),
         )
 
-    across = f"pairs across {count(len(pairs.blocks), 'block')} of near hosts"
-    if near:
-        yield finding(across, near, "distance")
-    if unexplained:
-        yield finding(across, unexplained, f"distance explains {DISTANCE:.0%} at most")
-    for names, gaps in groups.items():
-        yield finding(
-            f"pairs of {completeness.host_list(names)} with other hosts", gaps, "distance"
-        )
-    for host, gaps in lone.items():
-        reason = "slow, or on another switch. "
-        reason += "A `topology` command in the machine's file would show which"
-        yield finding(f"pairs of {host}", gaps, reason, [host])
 
-
-def _slower(gaps: Sequence[Gap], measure: Measure) -> str:
-    """Return how much slower some pairs are than the others of a step, in each of some steps."""
-    texts = [
-        f"{measure.text(gap.values[0])} to {measure.text(gap.values[-1])} instead of "
-        f"{measure.text(gap.normal)}, slower in {gap.slow} of {len(gap.values)} (step {gap.step})"
-        for gap in gaps
-    ]
-    return shortened(texts, _MAX_STEPS, "; ")
-
-
-def _collapsed(units: Sequence[Unit]) -> str:
-    """Return how slow some pairs are, such as "h1 - h2 reached 52% of normal"."""
-    texts = []
-    for unit in units:
-        shares = [event.share for event in unit.events if event.bad and event.share is not None]
-        result = f"reached {min(shares):.0%} of normal" if shares else "failed"
-        texts.append(f"{' - '.join(unit.hosts)} {result}")
-    return shortened(texts, _MAX_UNPROVEN)
+def lowest(evidence: Evidence, step: Step, measure: Measure) -> float | None:
+    """Return the value that the groups of a step must reach; None: unknown."""
+    records = tuple(evidence.of_step(step))
+    # Bounds of a latency are for single sizes, not for the median. One rank has no peer.
+    if measure.inverse or all(not r.local_ranks and r.ranks == 1 for r in records):
+        return None
+    part = replace(evidence, steps=(step,), records=records)
+    nodes = max(len(record.hosts) for record in records)
+    top = planned_sizes(step)[-1:]
+    return bounds.highest_lower_bound(part, nodes, measure.metric, top=top)
 
 
 def _proven(suspects: Sequence[Suspect], *, promised: bool) -> list[Suspect]:
@@ -272,118 +214,69 @@ def _proven(suspects: Sequence[Suspect], *, promised: bool) -> list[Suspect]:
 
 
 def _population_finding(
-    check: str, comparison: Comparison, suspects: Sequence[Suspect], measure: Measure
+    evidence: Evidence,
+    comparison: Comparison,
+    suspects: Sequence[Suspect],
+    effects: Effects,
+    measure: Measure,
 ) -> Finding:
-    step = comparison.step
+    step, check, normal = comparison.step, evidence.check, comparison.normal
     what = f"step {step.id}, {comparison.groups} groups ({step.groups})"
-    peers = comparison.spread
+    reached = f"the normal value {measure.text(normal.value)}" if normal else ""
     if not suspects:
-        if peers is None:
-            text = f"{what}: too few to compare ({FEWEST} needed)"
+        unknown = effects.speed.explanation.unknown if step.groups.of_pairs else ()
+        if normal is None:
+            text = sentences.too_few(what, FEWEST)
         else:
-            median = f"the median {measure.text(peers.median)}"
-            text = f"{what}: none {_beyond(peers, measure)} {median}"
-            if comparison.detectable is not None:
-                text = f"{what}: no outlier from {median}; "
-                text += f"a node {comparison.detectable:.1%} slow would be detected"
-        if comparison.unknown:
-            text += f"; {completeness.host_list(comparison.unknown)} could not be judged"
+            shown = _detectable(comparison, effects)
+            text = sentences.no_outlier(what, reached, shown, completeness.host_list(unknown))
         return Finding(check=check, judgement=Judgement.POPULATION, state=State.PASS, message=text)
-    weak_nodes = all(
-        s.strength is Strength.WEAK and s.kind in (SuspectKind.NODE, SuspectKind.GPU)
-        for s in suspects
-    )
-    texts = shortened([f"{s.name}: {s.why}" for s in suspects], _MAX_EXPLAINED, " | ")
-    side = "above" if measure.inverse else "below"
-    limit = f"; slow is {side} {measure.text(peers.limit)}" if peers else ""
+    weak_nodes = all(s.strength is Strength.WEAK and s.kind in OF_HOST for s in suspects)
     return Finding(
         check=check,
         judgement=Judgement.POPULATION,
         state=State.INCONCLUSIVE if step.groups.of_pairs and weak_nodes else State.FAIL,
         cause=suspects[0].cause,
-        message=f"{what}: {texts}{limit}",
+        message=sentences.named(
+            what,
+            [(s.name, s.why) for s in suspects],
+            measure.text(normal.value) if normal else "",
+        ),
         metric=measure.metric,
         unit=measure.unit,
-        bound=_population_bound(peers, measure) if peers else None,
+        bound=_population_bound(normal, measure) if normal else None,
         hosts=tuple(host for s in suspects if s.kind is SuspectKind.NODE for host in s.hosts),
-        evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
+        evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:MAX_LOGS],
     )
 
 
-def _block_findings(
-    evidence: Evidence, comparison: Comparison, measure: Measure, *, promised: bool
-) -> Iterator[Finding]:
-    """Yield a finding on the bad blocks of a ladder; slow ones need a speed target."""
-    few = evidence.plan.origin and comparison.groups < FEWEST
-    blocks = [
-        block
-        for block in comparison.blocks
-        if (promised or block.cause is not Cause.SLOW_OUTLIER)
-        and not (few and block.cause.row.relative)
-    ]
-    if not blocks:
-        return
-    texts = [
-        f"{completeness.host_list(block.sample.hosts)}: "
-        + counts(block, f"blocks of {count(len(block.sample.hosts), 'host')}")
-        for block in blocks
-    ]
-    hosts = (host for block in blocks for host in block.sample.hosts)
-    yield Finding(
-        check=evidence.check,
-        judgement=Judgement.POPULATION,
-        state=State.FAIL,
-        cause=blocks[0].cause,
-        message=f"step {comparison.step.id}: {shortened(texts, _MAX_EXPLAINED, ' | ')}. No part is "
-        "named: pairs show whether a host or the network is the reason",
-        metric=measure.metric,
-        unit=measure.unit,
-        hosts=tuple(dict.fromkeys(hosts)),
-        evidence=tuple(dict.fromkeys(b.sample.log for b in blocks if b.sample.log))[:8],
-    )
+def _detectable(comparison: Comparison, effects: Effects) -> float | None:
+    """Return the slowdown of a node that the pairs of a step would show; None: unknown."""
+    normal = comparison.normal
+    if normal is None or not comparison.step.groups.of_pairs:
+        return None
+    return slowdown_found(normal.sigma, len(effects.order))
 
 
 def _uneven_finding(check: str, comparison: Comparison, measure: Measure) -> Finding:
-    peers = comparison.spread
-    median = f" around {measure.text(peers.median)}" if peers else ""
+    normal = comparison.normal
+    reached = measure.text(normal.value) if normal else "normal"
     return Finding(
         check=check,
         judgement=Judgement.POPULATION,
         state=State.INCONCLUSIVE,
-        message=f"step {comparison.step.id}: {comparison.groups} groups that should be equal fall "
-        f"apart{median}, by more than noise explains: many are slow, or they are of several kinds. "
-        "Judge each kind separately, or give a bound: --expect",
+        message=sentences.uneven(comparison.step.id, comparison.groups, reached),
     )
 
 
-def _unequal_finding(
-    check: str, step: Step, unequal: Sequence[tuple[str, float]], measure: Measure
-) -> Finding:
-    """Return the finding on pairs that differ while they are too few to show which are slow."""
-    texts = [f"{name} {measure.text(value)}" for name, value in unequal]
-    return Finding(
-        check=check,
-        judgement=Judgement.POPULATION,
-        state=State.INCONCLUSIVE,
-        message=f"step {step.id}: pairs are unequal: {', '.join(texts)}. Nothing shows which speed "
-        f"is normal: that needs {FEWEST} hosts, or a bound: --expect '{check}>={measure.unit}'",
-        metric=measure.metric,
-        unit=measure.unit,
-    )
-
-
-def _population_bound(peers: Spread, measure: Measure) -> Bound:
-    source = f"median of {peers.count} in this run"
+def _population_bound(normal: Normal, measure: Measure) -> Bound:
+    source = f"normal value of {normal.values} in this run"
+    limit = limit_of(normal)
     if not measure.inverse:
-        return Bound(lower=peers.limit, kind=BoundKind.POPULATION, source=source)
-    longest = 1e6 / peers.limit if peers.limit > 0 else peers.limit
-    return Bound(upper=longest, kind=BoundKind.POPULATION, source=source)
-
-
-def _beyond(peers: Spread, measure: Measure) -> str:
-    if measure.inverse and peers.share > 0:
-        return f"above {1 / peers.share:.0%} of"
-    return f"below {peers.share:.0%} of"
+        return Bound(lower=limit, kind=BoundKind.POPULATION, source=source)
+    return Bound(
+        upper=1e6 / limit if limit > 0 else limit, kind=BoundKind.POPULATION, source=source
+    )
 
 
 # Results
@@ -626,17 +519,22 @@ def _required(
     evidence: Evidence,
     bound_findings: Sequence[Finding],
     comparisons: Sequence[Comparison],
+    effects: Effects,
     measure: Measure,
 ) -> str:
     """Return what the measurement was compared with."""
     parts = bounds.sources(bound_findings)
-    compared = next((c for c in comparisons if c.spread is not None), None)
-    if compared is not None and compared.spread is not None:
-        median = f"the median of {compared.spread.count}"
-        if compared.detectable is None:
-            parts.append(f"none {_beyond(compared.spread, measure)} {median}")
+    compared = next((c for c in comparisons if c.normal is not None), None)
+    if compared is not None and compared.normal is not None:
+        of = f"the normal value of {compared.normal.values}"
+        shown = _detectable(compared, effects)
+        share = 1 - SIGMAS * compared.normal.sigma
+        if measure.inverse and share > 0:
+            parts.append(f"none above {1 / share:.0%} of {of}")
+        elif shown is None:
+            parts.append(f"none below {share:.0%} of {of}")
         else:
-            parts.append(f"no node {compared.detectable:.1%} below {median}")
+            parts.append(f"no node {shown:.1%} below {of}")
     if not evidence.plan.machine.speed_promised:
         parts.append("results correct; no speed target")
     return "; ".join(parts)

@@ -6,13 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple
 
 from accept.core.causes import Cause, driver_cause
 from accept.core.facts import DIGEST, Digest, Gpu, Inventory, ListFault
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.hosts import is_device
-from accept.core.judge.robust_stats import median_of
 from accept.core.model import Metric, Plan, PlannedMachine, Problem
 from accept.core.text import count, device_label, folded
 
@@ -358,7 +358,7 @@ def domain_problems(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
 def clock_problems(offsets: Sequence[Metric], limit: float) -> Iterator[Problem]:
     """Yield the hosts whose clock is more than `limit` seconds away from the median."""
     known = {m.host: m.value for m in offsets if m.host and math.isfinite(m.value)}
-    center = median_of(known.values()) if known else 0.0
+    center = median(known.values()) if known else 0.0
     for host, offset in known.items():
         if abs(offset - center) > limit:
             text = f"its clock is {offset - center:+.3g} s from the median, {limit:g} s are allowed"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import LEFT_OUT, LOAD, FactKind, Load, shown
 from accept.core.judge import bounds, completeness
+from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.outliers import Sample, outliers
-from accept.core.judge.robust_stats import FEWEST, SIGMAS, Spread, median_of
+from accept.core.judge.peers import Peer, compare_peers
+from accept.core.judge.rounds import FEWEST, SIGMAS
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import (
@@ -27,8 +29,6 @@ from accept.core.model import (
 from accept.core.table import Execution, Outcome, Row, rows_of
 from accept.core.text import number
 
-#: Noise of metrics that differ between healthy devices: the limit is half of the median.
-UNEVEN_NOISE = 0.5 / SIGMAS
 #: Reasons for a lower clock that are faults -> the cause. A GPU at its power limit is normal. The
 #: names are those of `launchers/programs/sampler.py`.
 LIMITING_FAULTS = {
@@ -237,7 +237,7 @@ def _low_clocks(ranks: Sequence[Row], check: str) -> Iterator[Problem]:
         own = clocks.get(load.type, [])
         if len(own) < FEWEST or not _is_low(load) or id(rank) in named:
             continue
-        clock, usual = load.medians["MHz"], median_of(own)
+        clock, usual = load.medians["MHz"], median(own)
         if clock < _LOW_CLOCK * usual:
             named.add(id(rank))
             text = (
@@ -373,25 +373,22 @@ def _compare(
 ) -> tuple[list[Finding], list[Suspect]]:
     """Return findings on, and suspects for, devices slower than their peers or below a bound."""
     slow: dict[tuple[str | None, int | None], _Slow] = {}
-    spreads: list[tuple[str, Spread | None, int]] = []
+    spreads: list[tuple[str, Normal | None, int]] = []
     for name in (*measured.rates, *measured.others, *measured.uneven):
         with_metric = [(rank, values[name]) for rank, values in devices if name in values]
         if not with_metric:
             continue
         bound = bounds.highest_lower_bound(evidence, 1, name)
-        samples = [
-            Sample((rank.host or "",), row.value, None, row.log, (rank.rank or 0,))
-            for rank, row in with_metric
+        peers = [
+            Peer(f"{rank.host} {rank.rank}", row.value, log=row.log) for rank, row in with_metric
         ]
-        uneven = name in measured.uneven
-        metric_noise = max(noise, UNEVEN_NOISE) if uneven else noise
-        found = outliers(samples, metric_noise, bound, fixed=uneven)
-        spreads.append((name, found.spread, len(with_metric)))
-        for index, outlier in found.bad.items():
-            rank, row = with_metric[index]
+        found = compare_peers(peers, noise, bound, uneven=name in measured.uneven)
+        spreads.append((name, found.normal, len(with_metric)))
+        for outlier in found.bad:
+            rank, row = with_metric[outlier.at]
             reasons = slow.setdefault((rank.host, rank.rank), _Slow(cause=outlier.cause))
             reasons.metrics.append(name)
-            share = f", {outlier.share}" if outlier.share else ""
+            share = f", {outlier.text}" if outlier.text else ""
             value = f"{name} {number(row.value or 0.0)}{_unit(row, measured)}"
             reasons.texts.append(f"{value}{share}")
     latest = {(rank.host, rank.rank): (rank, values) for rank, values in devices}
@@ -449,13 +446,13 @@ def _throttling(rank: Row, slow: Sequence[str]) -> str:
 def _population(
     evidence: Evidence,
     measured: Measured,
-    spreads: Sequence[tuple[str, Spread | None, int]],
+    spreads: Sequence[tuple[str, Normal | None, int]],
     suspects: Sequence[Suspect],
 ) -> Finding:
     if suspects:
         names = completeness.host_list([suspect.name for suspect in suspects])
         first = next((peers for _, peers, _ in spreads if peers), None)
-        source = f"median of {first.count} in this run" if first else ""
+        source = f"normal value of {first.hosts} in this run" if first else ""
         return Finding(
             check=evidence.check,
             judgement=Judgement.POPULATION,
@@ -468,11 +465,11 @@ def _population(
         )
     compared = [(name, peers) for name, peers, _ in spreads if peers]
     if compared:
-        medians = ", ".join(
-            f"{name} {number(peers.median)} (none below {peers.share:.0%})"
+        values = ", ".join(
+            f"{name} {number(peers.value)} (none below {1 - SIGMAS * peers.sigma:.0%})"
             for name, peers in compared[:8]
         )
-        text = f"{compared[0][1].count} devices, medians in {measured.unit}: {medians}"
+        text = f"{compared[0][1].hosts} devices, normal values in {measured.unit}: {values}"
     else:
         count = max((count for _, _, count in spreads), default=0)
         text = f"{count} devices: too few to compare ({FEWEST} needed)"

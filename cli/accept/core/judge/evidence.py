@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from accept.core.causes import Cause
-from accept.core.judge.pair_results import PairResults
+from accept.core.judge.effects.executions import Flow
+from accept.core.judge.explained import Effects
 from accept.core.model import CheckVerdict, Plan, Record, Step, Suspect
 from accept.core.table import (
     BANDWIDTH,
@@ -20,14 +21,6 @@ from accept.core.table import (
     result_of,
     rows_of,
 )
-
-
-class Share(NamedTuple):
-    """The value of one execution; `share` and `sigma` are shares of the median of its peers."""
-
-    record: Record
-    share: float
-    sigma: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +50,10 @@ class Evidence:
     #: Names of the GPUs that the inventory found.
     devices: tuple[str, ...] = ()
     interruption: str = ""
-    #: Log -> shares of its executions of any check; only in runs made from logs.
-    shares: dict[str, list[Share]] = field(default_factory=dict)
-    #: Results of the pairs of all checks together; None: this check is judged by its own pairs.
-    pairs: PairResults | None = None
+    #: The path of its data between hosts.
+    flow: Flow = Flow.RAILS
+    #: What explains the results of all checks together; None: this check is judged by its own.
+    effects: Effects | None = None
     #: True if records were removed on purpose, to judge the rest; then missing ones are ignored.
     partial: bool = False
     #: Hosts that are left out then. `host_answers` and `step_records` still have theirs.
@@ -128,6 +121,8 @@ class CheckRules:
     judge: Callable[[Evidence], Judged]
     #: The metric by which groups of the same kind are compared; None: groups are not compared.
     measure: Measure | None = None
+    #: The path of its data between hosts.
+    flow: Flow = Flow.RAILS
     #: True if its ranks work on GPUs.
     loads_gpus: bool = False
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import HOSTNAMES, INVENTORY, LEFT_OUT_HOST, PLACE, RANK
 from accept.core.judge.completeness import host_list, merge_findings
-from accept.core.judge.robust_stats import FEWEST
+from accept.core.judge.rounds import FEWEST
 from accept.core.judge.summary import state_of, worst_state
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import (

@@ -13,8 +13,9 @@ from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence
-from accept.core.judge.outliers import Sample, outliers
-from accept.core.judge.robust_stats import FEWEST, GROSS, spread
+from accept.core.judge.explained import limit_of
+from accept.core.judge.peers import Peer, compare_peers
+from accept.core.judge.rounds import FEWEST, GROSS
 from accept.core.model import (
     Bound,
     BoundKind,
@@ -58,17 +59,17 @@ def judge(evidence: Evidence, metric: str, speed: MetricSpec) -> Stragglers:
     suspects: list[Suspect] = []
     for execution in evidence.executions:
         ranks = _ranks(execution, evidence.check, metric)
-        peers = spread([_speed(rank) for rank in ranks], evidence.plan.machine.noise)
-        if peers is None:
+        peers = [Peer(str(rank.rank), _speed(rank)) for rank in ranks]
+        found = compare_peers(peers, evidence.plan.machine.noise)
+        if found.normal is None:
             continue
-        median, limit = 1 / peers.median, peers.limit
+        speed_of_most = found.normal.value
+        median, limit = 1 / speed_of_most, limit_of(found.normal)
         if promised:
             limit = min(limit, 1 / (median + _KERNEL_START_SECONDS))
         else:
-            limit = min(limit, peers.median * (1 - GROSS), 1 / (median + _SCHEDULING_SECONDS))
-        slow = [rank for rank in ranks if _speed(rank) < limit]
-        if 2 * len(slow) > len(ranks):
-            slow = []
+            limit = min(limit, speed_of_most * (1 - GROSS), 1 / (median + _SCHEDULING_SECONDS))
+        slow = [ranks[one.at] for one in found.bad if _speed(ranks[one.at]) < limit]
         suspects += _suspects(slow, ranks, median)
         findings.append(_finding(ranks[0], slow, len(ranks), median, limit))
     hosts = _slow_hosts(evidence, speed) if promised else Stragglers([], ())
@@ -84,24 +85,25 @@ def _slow_hosts(evidence: Evidence, speed: MetricSpec) -> Stragglers:
         for row in rows_of(execution, evidence.check, {metric})
         if row.nodes == 1 and row.rank is None and _is_plausible(row)
     }
-    samples = [Sample(row.hosts, row.value, log=row.log) for row in speeds.values()]
+    peers = [Peer(row.hosts[0], row.value, log=row.log) for row in speeds.values()]
     noise = max(evidence.plan.machine.noise, _TRAINING_NOISE)
-    found = outliers(samples, noise)
-    if not found.spread:
+    found = compare_peers(peers, noise)
+    if found.normal is None:
         return Stragglers([], ())
     suspects = tuple(
         Suspect(
             kind=SuspectKind.NODE,
-            hosts=outlier.sample.hosts,
+            hosts=(peers[outlier.at].name,),
             cause=outlier.cause,
             strength=Strength.MODERATE,
-            why=f"{evidence.check}: {number(outlier.sample.value or 0.0)} {unit}, {outlier.share}",
-            evidence=(outlier.sample.log,) if outlier.sample.log else (),
+            why=f"{evidence.check}: {number(peers[outlier.at].value or 0.0)} {unit}, "
+            f"{outlier.text}",
+            evidence=(peers[outlier.at].log,) if peers[outlier.at].log else (),
         )
-        for outlier in found.bad.values()
+        for outlier in found.bad
     )
     names = tuple(host for suspect in suspects for host in suspect.hosts)
-    text = f"{metric} of {found.spread.count} hosts, median {number(found.spread.median)} {unit}"
+    text = f"{metric} of {found.normal.hosts} hosts, normal {number(found.normal.value)} {unit}"
     finding = Finding(
         check=evidence.check,
         judgement=Judgement.POPULATION,

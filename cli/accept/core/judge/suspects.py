@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from accept.core.causes import Cause
-from accept.core.judge.pair_results import nic_of
 from accept.core.model import Part, Problem, Record, Strength, Suspect, SuspectKind
 from accept.core.table import root_problems
 
@@ -180,3 +179,15 @@ def _sort(cause: Cause) -> str | None:
     if cause.row.slow or cause is Cause.PAUSES:
         return "slow"
     return "wrong" if cause is Cause.WRONG_DATA else None
+
+
+def nic_of(by_gpu: Mapping[int, Collection[str]], gpus: Collection[int]) -> str:
+    """Return the NIC that these GPUs of a host use, and no other GPU; empty: there is none.
+
+    `by_gpu`: number of a GPU of the host -> the NICs that NCCL used for it.
+    """
+    used = {frozenset(by_gpu.get(gpu, ())) for gpu in gpus}
+    shared = next(iter(used), frozenset())
+    others = (names for gpu, names in by_gpu.items() if gpu not in gpus)
+    is_one = len(used) == len(shared) == 1 and all(shared.isdisjoint(o) for o in others)
+    return min(shared) if is_one else ""

@@ -214,11 +214,11 @@ class _Screen:
         verdict = self.verdict
         passed = [plain(check.check, 40) for check in verdict.checks if check.state is State.PASS]
         for label, text in (
+            ("not tested", not_tested(verdict)),
             ("passed", "" if verdict.state is State.PASS else ", ".join(passed)),
             ("coverage", coverage(verdict)),
             ("kept", kept(verdict)),
             ("not run", not_run(verdict.not_run)),
-            ("not tested", not_tested(verdict)),
             ("drift", drift(verdict)),
             *(("scaling", scaling_text(one)) for one in verdict.scaling[:_MOST_SCALING]),
         ):

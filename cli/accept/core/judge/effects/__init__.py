@@ -1,0 +1,5 @@
+"""Explain the losses and failures of executions by the parts that these exercise.
+
+Every accusation rests on one generative model of continuous values. `docs/blame.md` explains
+it.
+"""

@@ -1,0 +1,188 @@
+"""Choose the pairs to measure next: those that separate the leading explanations.
+
+A pair is worth the information that its result is expected to give: by how much the explanations
+differ in how likely they make it bad, weighed by their probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import log
+
+from accept.core.judge.effects.executions import Execution
+from accept.core.judge.effects.explanation import Doubt, Explanation, Part
+from accept.core.model import SuspectKind
+
+#: Probability that a pair is bad if a steady or an intermittent fault covers it, and at least if
+#: none does.
+_BAD, _AT_TIMES, _GOOD = 0.95, 0.5, 0.02
+#: A wave follows only if a pair is worth this much information in all.
+_LEAST = 0.02
+#: Another execution of a pair is worth this share of the one before.
+_REPEATED = 0.25
+#: Number of the most probable explanations that a wave separates, and of the open pairs that are
+#: measured again.
+_MOST_DOUBTS, _MOST_OPEN = 64, 64
+#: The pairs of a host that is bad with at least this probability show no link.
+_DOUBTED = 0.05
+#: Number of partners that are tried for a host.
+_PARTNERS = 24
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class _Question:
+    """Two explanations that exclude each other, and the probability of the second one."""
+
+    parts: tuple[Part, ...]
+    other: Doubt
+
+
+def next_wave(
+    explanation: Explanation,
+    executions: Sequence[Execution],
+    hosts: Sequence[str],
+) -> tuple[Pair, ...]:
+    """Return disjoint pairs of `hosts`, most informative first; empty if nothing is open.
+
+    The other hosts are paired, too, so that the network carries the same load as before.
+    """
+    met: dict[frozenset[str], set[tuple[str, int]]] = {}
+    for e in executions:
+        if len(e.hosts) == 2:
+            met.setdefault(frozenset(e.hosts), set()).add(e.wave)
+    questions = _questions(explanation)
+    bad = [fault.part for fault in explanation.faults if fault.part.kind is not SuspectKind.FABRIC]
+    noise = max(_GOOD, explanation.background)
+    worth: dict[Pair, float] = {}
+    for pair in _pairs(questions, explanation, hosts, met):
+        value = sum(_information(question, pair, bad, noise) for question in questions)
+        # Another execution of one pair shows little, because it shares the path.
+        worth[pair] = value * _REPEATED ** len(met.get(frozenset(pair), ()))
+    for pair in _again(explanation, hosts):
+        worth[pair] = max(worth.get(pair, 0.0), log(2))
+    if max(worth.values(), default=0.0) < _LEAST:
+        return ()
+    order = {host: n for n, host in enumerate(hosts)}
+    busy: set[str] = set()
+    wave: list[Pair] = []
+    ranked = sorted(
+        worth.items(), key=lambda row: (-round(row[1], 9), order[row[0][0]], order[row[0][1]])
+    )
+    for pair, value in ranked:
+        if value >= _LEAST / 10 and busy.isdisjoint(pair):
+            wave.append(pair)
+            busy.update(pair)
+    rest = [host for host in hosts if host not in busy]
+    while len(rest) > 1:
+        host = rest.pop(0)
+        partner = next((h for h in rest if frozenset((host, h)) not in met), rest[0])
+        rest.remove(partner)
+        wave.append((host, partner))
+    return tuple(wave)
+
+
+def _questions(explanation: Explanation) -> list[_Question]:
+    """Return what is open: each doubt by itself, and each alternative of faults."""
+    alternatives: dict[Part, list[Doubt]] = {}
+    questions = []
+    for doubt in explanation.doubtful[:_MOST_DOUBTS]:
+        if doubt.instead_of is None:
+            questions.append(_Question((), doubt))
+        else:
+            alternatives.setdefault(doubt.part, []).append(doubt)
+    for doubts in alternatives.values():
+        parts = tuple(doubt.instead_of for doubt in doubts if doubt.instead_of is not None)
+        questions.append(_Question(parts, max(doubts, key=lambda doubt: doubt.probability)))
+    return questions
+
+
+def _covers(part: Part, pair: Pair) -> bool:
+    """Return True if a pair with all GPUs exercises a part."""
+    inside = [host in part.hosts for host in pair]
+    if part.kind is SuspectKind.RAIL:
+        return True
+    if part.kind is SuspectKind.LINK:
+        return all(inside)
+    if part.kind in (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC):
+        return any(inside)
+    outside = [host in part.others if part.others else host not in part.hosts for host in pair]
+    return any(inside) and any(outside)
+
+
+def _information(question: _Question, pair: Pair, bad: Iterable[Part], noise: float) -> float:
+    """Return the expected information of a pair about a question, in nats."""
+    if any(part not in question.parts and _covers(part, pair) for part in bad):
+        return 0.0  # it is bad anyway
+    doubt = question.other
+    # Certainty of one half proves nothing yet.
+    share = min(doubt.probability, 0.5)
+    of_doubt = _AT_TIMES if doubt.intermittent else _BAD
+    first = _BAD if any(_covers(part, pair) for part in question.parts) else noise
+    second = of_doubt if _covers(doubt.part, pair) else noise
+    mean = share * second + (1 - share) * first
+    return _entropy(mean) - share * _entropy(second) - (1 - share) * _entropy(first)
+
+
+def _entropy(rate: float) -> float:
+    return -sum(x * log(x) for x in (rate, 1 - rate) if x > 0)
+
+
+def _pairs(
+    questions: Iterable[_Question],
+    explanation: Explanation,
+    hosts: Sequence[str],
+    met: Collection[frozenset[str]],
+) -> list[Pair]:
+    """Return pairs that may answer a question: hosts in doubt with each other and others."""
+    order = {host: n for n, host in enumerate(hosts)}
+    parts = {part for question in questions for part in (*question.parts, question.other.part)}
+    single = {part.hosts[0] for part in parts if len(part.hosts) == 1}
+    groups = [part for part in parts if len(part.hosts) > 1]
+    bad = {fault.part.hosts[0] for fault in explanation.faults if len(fault.part.hosts) == 1}
+    doubted = [host for host in hosts if host in single.union(explanation.unknown)]
+    good = [host for host in hosts if host not in single and host not in bad]
+    result = dict.fromkeys(combinations(doubted[:_MOST_DOUBTS], 2))
+    for host in doubted:
+        new = [h for h in good if frozenset((host, h)) not in met] or good
+        start = len(new) * order[host] // max(len(hosts), 1)
+        for other in (new[start:] + new[:start])[:_PARTNERS]:
+            if other != host:
+                result[_sorted((host, other), order)] = None
+    for part in sorted(groups):
+        own = [host for host in part.hosts if host in order][:_PARTNERS]
+        others = part.others or [host for host in hosts if host not in part.hosts]
+        for number, host in enumerate(own):
+            for other in (*own[number + 1 :], *others[number : number + 4]):
+                if other in order:
+                    result[_sorted((host, other), order)] = None
+    return list(result)
+
+
+def _again(explanation: Explanation, hosts: Collection[str]) -> list[Pair]:
+    """Return the collapsed pairs of the planned rounds that were measured in one log only."""
+    if any(fault.part.kind is SuspectKind.FABRIC for fault in explanation.faults):
+        return []
+    order = {host: n for n, host in enumerate(hosts)}
+    doubted = {
+        doubt.part.hosts[0]
+        for doubt in explanation.doubtful
+        if len(doubt.part.hosts) == 1 and doubt.probability > _DOUBTED
+    }
+    pairs = [
+        _sorted((pair.hosts[0], pair.hosts[1]), order)
+        for pair in explanation.open_pairs
+        if len(pair.hosts) == 2
+        and pair.bad == pair.logs == 1
+        and order.keys() >= set(pair.hosts)
+        and doubted.isdisjoint(pair.hosts)
+    ]
+    return pairs[:_MOST_OPEN]
+
+
+def _sorted(pair: Pair, order: dict[str, int]) -> Pair:
+    one, other = pair
+    return (one, other) if order[one] < order[other] else (other, one)

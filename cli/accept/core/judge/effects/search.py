@@ -1,0 +1,402 @@
+"""Find the parts that explain losses: accept the best candidate, then the next.
+
+Accepted parts that others make superfluous are removed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import combinations
+from math import inf, log
+from statistics import median
+
+from accept.core.judge.effects import distances, populations
+from accept.core.judge.effects.candidates import CAUTION, Candidates
+from accept.core.judge.effects.evidence import STEADY, Candidate, Evidence, Weighed, log_choose
+from accept.core.judge.effects.executions import Execution, Network
+from accept.core.judge.effects.explanation import Explanation
+from accept.core.judge.effects.results import Results
+from accept.core.judge.effects.units import Units
+from accept.core.model import SuspectKind
+
+#: Order of candidates that explain equally much: the most general first.
+_GENERAL_FIRST = (
+    SuspectKind.SWITCH,
+    SuspectKind.BORDER,
+    SuspectKind.LEAF,
+    SuspectKind.RAIL,
+    SuspectKind.FABRIC,
+    SuspectKind.NODE,
+    SuspectKind.GPU,
+    SuspectKind.NIC,
+)
+#: Log of the factor of the likelihood within which alternatives cannot be distinguished.
+_ALIKE = log(100)
+#: If there are more executions, only some of each group of hosts and population are judged, but at
+#: least this many: they are one witness at most.
+_MOST_EXECUTIONS, _FEWEST_KEPT = 40_000, 4
+#: A host is accused if chance would gather the bad pairs like this in fewer clusters than this.
+_RARE = 0.005
+#: Number of candidates that may hide another one.
+_MOST_HIDDEN = 3
+#: Number of hosts that are compared pairwise with a common reason.
+_MOST_PAIRED = 8
+#: Maximum number of times that a part is accepted or removed.
+_MOST_STEPS = 200
+
+
+def explain(executions: Sequence[Execution], network: Network) -> Explanation:
+    """Return what explains the losses, regardless of the order and the names of hosts."""
+    kept = _kept(executions)
+    if not kept:
+        return Explanation()
+    units = Units([executions[i] for i in kept], network)
+    numbers = {name: n for n, name in enumerate(units.names)}
+    places = {numbers[h]: place for h, place in network.places.items() if h in numbers}
+    ends = []
+    for blocked in distances.likely(units, places):
+        evidence = Evidence(units)
+        evidence.set_distance(blocked.losses, blocked.far, blocked.common)
+        search = _Search(evidence, Candidates(evidence, network, blocked.blocks))
+        search.run()
+        ends.append((evidence.total() - blocked.price, search, blocked))
+    _, search, blocked = max(ends, key=lambda end: end[0])
+    results = Results(
+        evidence=search.evidence,
+        blocked=blocked,
+        open=search.open,
+        rivals=search.rivals,
+        inputs=kept,
+    )
+    return results.explanation()
+
+
+def _kept(executions: Sequence[Execution]) -> list[int]:
+    """Return the executions to judge: of very many, some of each group of hosts and population."""
+    groups: dict[object, list[int]] = {}
+    for i, e in enumerate(executions):
+        if e.hosts:
+            groups.setdefault((e.hosts, e.population), []).append(i)
+    most = max(_FEWEST_KEPT, _MOST_EXECUTIONS // max(len(groups), 1))
+    strides = ((own, -(-len(own) // most)) for own in groups.values())
+    return sorted(i for own, stride in strides for i in own[::stride])
+
+
+#: Returns explanations of what some parts explain, given the other accepted ones.
+_Instead = Callable[[Sequence[Weighed]], list[list[Weighed]]]
+
+
+@dataclass
+class _Search:
+    """Forward selection, then backward elimination."""
+
+    evidence: Evidence
+    candidates: Candidates
+    #: What was accepted once and is superfluous.
+    banned: set[tuple[object, ...]] = field(default_factory=set)
+    #: The candidates that were weighed last: neither accepted nor excluded.
+    open: list[Weighed] = field(default_factory=list)
+    #: Accepted candidate -> those that explained the same executions about as well, each with the
+    #: difference of the scores.
+    rivals: dict[tuple[object, ...], list[tuple[Weighed, float]]] = field(default_factory=dict)
+
+    #: Accepted candidate -> parts of the network that explained as much when it was accepted.
+    common: dict[tuple[object, ...], list[Candidate]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Accept candidates until no other is likely enough and all accepted ones hold."""
+        for _ in range(_MOST_STEPS):
+            if not (self._forward() or self._backward() or self._jointly() or self._together()):
+                break
+        self._leave_open()
+        self._leave_chance()
+
+    def _leave_chance(self) -> None:
+        """Accuse no host whose bad pairs may have met in it by chance."""
+        while True:
+            accepted = self.evidence.accepted
+            rare = log(_RARE)
+            chances = [(self._chance(found), _order(found), found) for found in accepted]
+            left = max((one for one in chances if one[0] > rare), default=None, key=lambda c: c[:2])
+            if left is None:
+                return
+            self.open = sorted([replace(left[2], score=-CAUTION), *self.open], key=_order)
+            self.evidence.explain([found for found in accepted if found is not left[2]])
+
+    def _chance(self, found: Weighed) -> float:
+        """Return the log probability that chance puts so many of the bad pairs into one host.
+
+        A pair counts if it lost at least half of what those of the host did, where the host lost
+        anything. If no other pair is bad, a host that always is cannot be chance.
+        """
+        units, evidence, cover = self.evidence.units, self.evidence, found.candidate.cover
+        hit = {units.unit_of[i] for i in found.hits}
+        if not found.candidate.of_host or any(units.alone[u] for u in hit):
+            return -inf
+        least = median(self._rest(i, 0.0) for i in found.hits) / 2
+        explained = {i for part in evidence.accepted for i in part.hits}
+        exercising = {units.unit_of[i] for i in cover}
+        bad = others = 0
+        for unit in units.shared:
+            own = [i for number in units.logs_of[unit] for i in units.logs[number]]
+            if unit not in exercising and not explained.issuperset(own):
+                others += 1
+                bad += any(
+                    evidence.loud[i] and self._rest(i, evidence.high[i]) >= least
+                    for i in own
+                    if units.population[i] in found.loss
+                )
+        if not bad and found.rate >= STEADY:
+            return -inf
+        own_units = {units.unit_of[i] for i in cover if units.population[i] in found.loss}
+        pairs = len(own_units | hit)
+        ways = [
+            log_choose(pairs, k) + log_choose(others, len(hit) + bad - k)
+            for k in range(len(hit), min(pairs, len(hit) + bad) + 1)
+        ]
+        total = log_choose(pairs + others, len(hit) + bad)
+        return log(len(units.names)) + populations.log_sum(ways) - total
+
+    def _rest(self, i: int, explained: float) -> float:
+        """Return the log loss that is left; infinite: it failed."""
+        loss = self.evidence.units.loss[i]
+        return inf if loss is None else loss - explained
+
+    def _leave_open(self) -> None:
+        """Accuse no group of hosts if others have the same edge: the fabric is bad somewhere."""
+        accepted, opened = self.evidence.accepted, list[Weighed]()
+        for found in accepted:
+            cover = found.candidate.cover
+            same = [
+                other
+                for other, _ in self.rivals.get(found.candidate.key, ())
+                if not found.candidate.of_host and other.candidate.cover == cover
+            ]
+            # They are about equally likely, and one of them is right.
+            odds = -log(len(same)) if same else 0.0
+            opened += [replace(one, score=odds - CAUTION) for one in (found, *same) if same]
+        if opened:
+            self.open = sorted([*opened, *self.open], key=_order)
+            left = {one.candidate.key for one in opened}
+            self.evidence.explain([one for one in accepted if one.candidate.key not in left])
+
+    def _together(self) -> bool:
+        """Accept two candidates that hide each other.
+
+        Without the other one, its losses are part of the background.
+        """
+        before, opened = self.evidence.accepted, self.open
+        likely = [f for f in opened if f.score > -CAUTION and not self._is_ambiguous(f)]
+        for found in likely[:_MOST_HIDDEN]:
+            first = self.evidence.with_hits(found)
+            self.evidence.explain([*before, first])
+            self._weigh()
+            second = next((f for f in self.open if not self._is_ambiguous(f)), None)
+            if (
+                second is not None
+                and not found.candidate.each
+                and not second.candidate.each
+                and second.score + found.score > 0
+                and second.score > 0
+            ):
+                for one in (found, second):
+                    self.rivals[one.candidate.key] = self._rivals(one, self.open)
+                self.evidence.explain([*before, first, self.evidence.with_hits(second)])
+                return True
+        if likely:
+            self.evidence.explain(before)
+            self.open = opened
+        return False
+
+    def _forward(self) -> bool:
+        """Accept the best candidate, and those that do not compete with it."""
+        units = self.evidence.units
+        self._weigh()
+        likely = [f for f in self.open if f.score > 0 and not self._is_ambiguous(f)]
+        if not likely:
+            return False
+        best = likely[0]
+        chosen, busy = [best], {units.unit_of[i] for i in best.candidate.cover}
+        for found in likely[1:] if best.candidate.of_host else ():
+            own = {units.unit_of[i] for i in found.candidate.cover}
+            if found.candidate.of_host and busy.isdisjoint(own):
+                chosen.append(found)
+            busy |= own
+        new = []
+        for found in chosen:
+            for member in self._members(found):
+                self.rivals[member.candidate.key] = self._rivals(found, self.open)
+                self.common[member.candidate.key] = [
+                    other.candidate
+                    for other, _ in self.rivals[member.candidate.key]
+                    if not (other.candidate.of_host or other.candidate.each)
+                    and other.candidate.group
+                ]
+                new.append(self.evidence.with_hits(member))
+        if not new:
+            self.banned.add(best.candidate.key)
+            return True
+        self.evidence.explain([*self.evidence.accepted, *new])
+        return True
+
+    def _weigh(self) -> None:
+        """Weigh all candidates."""
+        accused = {
+            h
+            for found in self.evidence.accepted
+            if _is_node(found.candidate)
+            for h in found.candidate.group
+        }
+        weighed: dict[object, Weighed] = {}
+        for candidate in self.candidates.all(accused):
+            whole = candidate.each or candidate.of_host
+            if candidate.key in self.banned or (whole and accused & candidate.group):
+                continue
+            if (found := self.evidence.weigh(candidate)) is not None:
+                weighed[candidate.key] = found
+        self.open = sorted(weighed.values(), key=_order)
+
+    def _members(self, found: Weighed) -> Iterator[Weighed]:
+        """Yield a candidate, or each of several hosts that are bad one by one."""
+        if not found.candidate.each:
+            yield found
+            return
+        for member in found.candidate.each:
+            weighed = self.evidence.weigh(member)
+            if weighed is not None:
+                yield weighed
+
+    def _rivals(self, found: Weighed, others: Iterable[Weighed]) -> list[tuple[Weighed, float]]:
+        """Return the candidates that explain the same executions about as well."""
+        cover = found.candidate.cover
+        return [
+            (other, other.score - found.score)
+            for other in others
+            if other.candidate.key != found.candidate.key
+            and other.score > found.score - _ALIKE
+            and 2 * len(other.candidate.cover & cover) > len(cover)
+        ]
+
+    def _is_ambiguous(self, found: Weighed) -> bool:
+        """Return True if another host explains the same executions about as well."""
+        return found.candidate.of_host and any(
+            other.candidate.of_host and other.candidate.group != found.candidate.group
+            for other, _ in self._rivals(found, self.open)
+        )
+
+    def _alternatives(self, found: Weighed) -> list[Candidate]:
+        """Return the parts of the same host, and hosts that explained as much as it.
+
+        Of a group: those that may be on the other side of its edge.
+        """
+        own = found.candidate
+        rivals = [other.candidate for other, _ in self.rivals.get(own.key, ())]
+        if not own.of_host:
+            return [*self.candidates.with_other_sides(own)]
+        of_host = self.candidates.of_host(min(own.group))
+        return [*of_host, *(one for one in rivals if one.of_host and one.group != own.group)]
+
+    def _with_common_reason(self) -> Iterator[frozenset[int]]:
+        """Yield groups of accepted hosts that may have one reason.
+
+        Two hosts that lose no more than distance costs may be far from all others.
+        """
+        accepted = self.evidence.accepted
+        for one in accepted:
+            yield from (other.group for other in self.common.get(one.candidate.key, ()))
+        near = [
+            min(one.candidate.group)
+            for one in accepted
+            if _is_node(one.candidate) and max(one.loss.values()) <= distances.LOG_LIMIT
+        ]
+        yield from map(frozenset, combinations(sorted(near)[:_MOST_PAIRED], 2))
+
+    def _jointly(self) -> bool:
+        """Compare several bad hosts with one reason for all, and a node with several of its GPUs.
+
+        Return True if that is clearly better.
+        """
+        accepted, total = self.evidence.accepted, self.evidence.total()
+        for members, instead in self._instead():
+            others = [found for found in accepted if found not in members]
+            for new in instead(others):
+                self.evidence.explain([*others, *new])
+                better = self.evidence.total() - total
+                if better > _ALIKE:
+                    return True
+                if better > -_ALIKE:
+                    for found in members:
+                        rivals = self.rivals.setdefault(found.candidate.key, [])
+                        rivals += [(one, better) for one in new]
+        self.evidence.explain(accepted)
+        return False
+
+    def _instead(self) -> Iterator[tuple[list[Weighed], _Instead]]:
+        """Yield accepted parts, and what may explain the same, given what explains the rest."""
+        accepted = self.evidence.accepted
+        for group in dict.fromkeys(self._with_common_reason()):
+            members = [f for f in accepted if f.candidate.of_host and f.candidate.group <= group]
+            if len(members) > 1:
+                yield members, partial(self._reasons, group)
+        for found in accepted:
+            if _is_node(found.candidate):
+                yield [found], partial(self._devices, min(found.candidate.group))
+
+    def _reasons(self, group: frozenset[int], others: Sequence[Weighed]) -> list[list[Weighed]]:
+        """Return what a group of hosts may have in common, if the others explain the rest."""
+        self.evidence.explain(others)
+        result = []
+        for candidate in self.candidates.behind_switch(group):
+            weighed = self.evidence.weigh(candidate)
+            if weighed is not None and candidate.key not in self.banned:
+                result.append([self.evidence.with_hits(weighed)])
+        return result
+
+    def _devices(self, h: int, others: Sequence[Weighed]) -> list[list[Weighed]]:
+        """Return several GPUs of a host that may be bad, if the others explain the rest."""
+        self.evidence.explain(others)
+        sets = [[self.evidence.weigh(one) for one in own] for own in self.candidates.devices(h)]
+        return [[self.evidence.with_hits(one) for one in own if one] for own in sets]
+
+    def _backward(self) -> bool:
+        """Replace an accepted part, or remove one that the others make superfluous.
+
+        Return False if all of them hold.
+        """
+        accepted, given = self.evidence.accepted, []
+        for found in accepted:
+            alternatives = partial(self._alternatives, found)
+            again, better, weighed = self.evidence.given_others(found, alternatives)
+            if better is not None:
+                others = [other for other in accepted if other is not found]
+                self.rivals[better.candidate.key] = []
+                self.evidence.explain([*others, better])
+                return True
+            given.append(again)
+            self.rivals[found.candidate.key] = self._rivals(again or found, weighed)
+        scores = [again.score if again else -inf for again in given]
+        if accepted and min(scores) <= 0:
+            worst = min(
+                zip(scores, accepted, strict=True), key=lambda row: (row[0], _order(row[1]))
+            )
+            self.banned.add(worst[1].candidate.key)
+            self.evidence.explain([found for found in accepted if found is not worst[1]])
+            return True
+        self.evidence.accepted = [
+            replace(found, gain=again.gain, score=again.score) if again else found
+            for found, again in zip(accepted, given, strict=True)
+        ]
+        return False
+
+
+def _is_node(candidate: Candidate) -> bool:
+    part = candidate.part
+    return part.kind is SuspectKind.NODE and not part.gpus and not candidate.waves
+
+
+def _order(found: Weighed) -> tuple[object, ...]:
+    candidate = found.candidate
+    kind = len(_GENERAL_FIRST) if candidate.each else _GENERAL_FIRST.index(candidate.part.kind)
+    return -round(found.score, 6), kind, candidate.part.hosts, candidate.part.gpus

@@ -1,0 +1,501 @@
+"""Turn what the effects model explains into suspects and findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+
+from accept.core import sentences
+from accept.core.causes import Cause, Judgement
+from accept.core.judge.effects.distances import LIMIT
+from accept.core.judge.effects.explanation import Effect, Fault, Part
+from accept.core.judge.evidence import Evidence
+from accept.core.judge.explained import Effects, Explained
+from accept.core.judge.rounds import FEWEST
+from accept.core.model import (
+    BadPair,
+    Executions,
+    Finding,
+    GroupKind,
+    State,
+    Step,
+    Strength,
+    Suspect,
+    SuspectKind,
+)
+from accept.core.table import Measure
+from accept.core.text import count
+
+#: Kinds of suspects that are a host or a part of one.
+OF_HOST = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
+#: Maximum number of logs of one suspect, and of bad pairs.
+MAX_LOGS, _MAX_PAIRS = 8, 1000
+#: If more pairs than this are bad without a reason, an intermittent host is only a weak suspect.
+_CALM = 0.01
+#: If at least one host in this many has no near host, or on larger clusters, a few rounds of pairs
+#: explain that, and no host is suspected of being slow.
+_HOSTS_PER_LONER, _MAX_HOSTS_FOR_LONERS = 4, 64
+#: A part that is neither accepted nor excluded is reported from this probability on.
+_LIKELY = 0.5
+
+
+# Suspects
+
+
+def suspects_of(effects: Effects, check: str, step: Step) -> list[Suspect]:
+    """Return the suspects that a check accuses in a step, wrong data first."""
+    found: dict[Suspect, None] = {}
+    for own in effects.both:
+        in_step = {*own.of(check, step)}
+        for number, fault in enumerate(own.explanation.faults):
+            if not in_step.isdisjoint(fault.hits) and not _is_distance(own, fault, in_step):
+                found[_suspect(effects, own, number)] = None
+    return [*found]
+
+
+def _is_distance(found: Explained, fault: Fault, in_step: Collection[int]) -> bool:
+    """Return True if distance explains what a network fault costs the executions of a step."""
+    if fault.part.kind not in (SuspectKind.SWITCH, SuspectKind.BORDER, SuspectKind.LEAF):
+        return False
+    own = {found.executions[i].population for i in in_step}
+    return all(
+        effect.loss <= LIMIT and not effect.failures
+        for effect in fault.effects
+        if effect.population in own
+    )
+
+
+def _suspect(effects: Effects, found: Explained, number: int) -> Suspect:
+    key = (found is effects.wrong, number)
+    if key not in effects.described:
+        effects.described[key] = _described(effects, found, found.explanation.faults[number])
+    return effects.described[key]
+
+
+def _described(effects: Effects, found: Explained, fault: Fault) -> Suspect:
+    part, wrong = _named(fault.part), found is effects.wrong
+    sort = effects.in_order
+    alone = all(len(found.executions[i].hosts) == 1 for i in fault.hits)
+    cause = _cause(found, fault, wrong=wrong, alone=alone)
+    partners = {h for i in fault.hits for h in found.executions[i].hosts}.difference(part.hosts)
+    shares = [share for i in fault.hits if (share := found.share(i)) is not None]
+    why = sentences.why_blamed(
+        part.kind,
+        cause,
+        bad=len(fault.hits) if alone or part.kind is SuspectKind.LINK else fault.pairs_hit,
+        pairs=sum(effect.executions for effect in fault.effects) if alone else fault.pairs,
+        share=None if wrong or not shares else median(shares),
+        others=(fault.other_hit, fault.other_pairs),
+        cleared=None if alone else (len(fault.cleared), len(partners)),
+        gpus=part.gpus,
+        effects=() if wrong else _effects(found, fault),
+        alike=[name for one in fault.indistinguishable if (name := name_of(one)) != name_of(part)],
+        noun="execution" if alone else "pair",
+    )
+    return Suspect(
+        kind=part.kind,
+        hosts=sort(part.hosts),
+        others=sort(part.others),
+        device=part.device if part.kind is not SuspectKind.NODE else None,
+        cause=cause,
+        strength=_strength(found, fault, alone=alone),
+        why=why + _of_device(effects, part),
+        around=_around(effects, found, fault),
+        innocent=_innocent(found, part),
+        pairs=_bad_pairs(found, fault, sort, wrong=wrong)[:_MAX_PAIRS],
+        evidence=_logs(found, fault.hits),
+    )
+
+
+def _named(part: Part) -> Part:
+    """Return the part to name: GPUs that share a NIC without a known name are their node's."""
+    unknown = part.kind is SuspectKind.NIC and part.nic is None
+    return replace(part, kind=SuspectKind.NODE) if unknown else part
+
+
+def name_of(part: Part) -> str:
+    """Return the name of a part for people."""
+    return sentences.part_name(part.kind, part.hosts, part.others, part.device or "")
+
+
+def _logs(found: Explained, indexes: Iterable[int]) -> tuple[str, ...]:
+    logs = (found.executions[i].log for i in indexes)
+    return tuple(dict.fromkeys(log for log in logs if log))[:MAX_LOGS]
+
+
+def _effects(found: Explained, fault: Fault) -> list[str]:
+    """Return the loss in each collective: that of the step which measured it most often."""
+    shown: dict[str, Effect] = {}
+    for one in sorted(fault.effects, key=lambda effect: -effect.executions):
+        if one.population in found.populations:
+            shown.setdefault(found.populations[one.population].check, one)
+    return [sentences.effect(check, e.loss, e.low, e.high) for check, e in shown.items()]
+
+
+def _cause(found: Explained, fault: Fault, *, wrong: bool, alone: bool) -> Cause:
+    """Return the reported cause: if no host explains the slowness, it is the network's."""
+    if wrong:
+        return Cause.WRONG_DATA
+    causes = [found.causes[i] for i in fault.hits if i in found.causes]
+    if causes and 2 * len(causes) >= len(fault.hits):
+        return max(set(causes), key=lambda cause: (causes.count(cause), cause))
+    if fault.part.kind not in OF_HOST:
+        return Cause.SLOW_NETWORK
+    at_times = alone and len(fault.hits) < sum(one.executions for one in fault.effects)
+    return Cause.INTERMITTENT if fault.intermittent or at_times else Cause.SLOW_OUTLIER
+
+
+def _strength(found: Explained, fault: Fault, *, alone: bool) -> Strength:
+    """Return how strong the evidence is; weak if another host may as well be the reason."""
+    part = fault.part
+    if part.kind is SuspectKind.LINK:
+        return Strength.MODERATE
+    if part.kind not in OF_HOST:
+        return Strength.STRONG
+    others = (one for one in fault.indistinguishable if one.kind in OF_HOST)
+    if any({*one.hosts} != {*part.hosts} for one in others):
+        return Strength.WEAK
+    if not alone and (len(fault.cleared) < 2 or fault.pairs_hit < 2):
+        return Strength.WEAK
+    if fault.intermittent:
+        return Strength.WEAK if found.explanation.background > _CALM else Strength.MODERATE
+    return Strength.STRONG
+
+
+def _of_device(effects: Effects, part: Part) -> str:
+    """Return a text about the device of a blamed host."""
+    if part.kind is SuspectKind.NIC and part.nic and len(part.gpus) > 1:
+        return sentences.only_user(part.nic)
+    if part.kind not in (SuspectKind.GPU, SuspectKind.NIC) or len(part.gpus) != 1:
+        return ""
+    nics = effects.nics.get(part.hosts[0], {}).get(part.gpus[0], frozenset())
+    return sentences.gpu_or_nic(part.gpus[0], sorted(nics))
+
+
+def _bad_pairs(
+    found: Explained,
+    fault: Fault,
+    sort: Callable[[Iterable[str]], tuple[str, ...]],
+    *,
+    wrong: bool,
+) -> tuple[BadPair, ...]:
+    """Return the bad pairs with their worst results, worst first."""
+    worst: dict[tuple[str, ...], BadPair] = {}
+    shares = {i: found.share(i) for i in fault.hits if len(found.executions[i].hosts) == 2}
+    for i in sorted(shares, key=lambda i: (shares[i] or 0.0, found.executions[i].hosts)):
+        one = found.executions[i]
+        hosts = sort(one.hosts)
+        worst.setdefault(
+            hosts, BadPair(hosts=hosts, share=None if wrong else shares[i], log=one.log)
+        )
+    return tuple(worst.values())
+
+
+def _around(effects: Effects, found: Explained, fault: Fault) -> str:
+    """Return what all bad pairs of a network fault share, and what is normal around it."""
+    part = fault.part
+    if part.kind in OF_HOST:
+        return ""
+    if part.kind is SuspectKind.FABRIC:
+        times: dict[str, int] = {}
+        for pair in {frozenset(found.executions[i].hosts) for i in fault.hits}:
+            for host in pair:
+                times[host] = times.get(host, 0) + 1
+        most = max(times.values(), default=0)
+        return sentences.around_fabric(len(times), len(effects.order), most)
+    members, others, gpus = {*part.hosts}, {*part.others}, {*part.gpus}
+    if part.kind is SuspectKind.LINK:
+        elsewhere = _normal(found, lambda hosts, _: len(members & hosts) == 1)
+    else:
+        elsewhere = _normal(
+            found,
+            lambda hosts, used: bool(
+                gpus and len(hosts & members) == 1 and used and gpus.isdisjoint(used)
+            ),
+        )
+    inside = _normal(found, lambda hosts, _: hosts <= members or (bool(others) and hosts <= others))
+    return sentences.around(
+        part.kind,
+        effects.in_order(part.hosts),
+        part.device or "",
+        inside=inside,
+        elsewhere=elsewhere,
+    )
+
+
+def _normal(found: Explained, chosen: Callable[[set[str], set[int]], bool]) -> str:
+    """Return how many of the chosen executions are normal."""
+    own = [
+        i
+        for i, one in enumerate(found.executions)
+        if len(one.hosts) > 1
+        and chosen({*one.hosts}, {gpu for gpus in one.gpus for gpu in gpus or ()})
+    ]
+    return sentences.normal_of(sum(not found.is_bad(i) for i in own), len(own))
+
+
+def _innocent(found: Explained, part: Part) -> str:
+    """Return the hosts that are in bad pairs of a network fault without being the reason."""
+    if part.kind in OF_HOST:
+        return ""
+    faults = (one.part for one in found.explanation.faults)
+    named = dict.fromkeys(one.hosts[0] for one in faults if one.kind in OF_HOST)
+    return sentences.innocent(part.kind, part.hosts, [*named])
+
+
+# Findings of a check
+
+
+def open_findings(evidence: Evidence, effects: Effects, measure: Measure) -> Iterator[Finding]:
+    """Yield what collapsed or looks bad without a known part: it is never a pass."""
+    found, check = effects.speed, evidence.check
+    if any(one.part.kind is SuspectKind.FABRIC for one in found.explanation.faults):
+        return
+    for step in evidence.steps:
+        if step.groups is GroupKind.LADDER:
+            yield from _block_finding(evidence, found, step)
+            continue
+        own = {*found.of(check, step)}
+        opened: list[tuple[str, float | None]] = []
+        logs: list[int] = []
+        for one in found.explanation.open_pairs if step.groups.of_pairs else ():
+            # A pair that was mostly good when it was measured again is not open.
+            if (hits := own.intersection(one.hits)) and 2 * one.bad > one.logs:
+                shares = [share for i in hits if (share := found.share(i)) is not None]
+                failed = len(shares) < len(hits)
+                name = " - ".join(effects.in_order(one.hosts))
+                opened.append((name, None if failed else min(shares)))
+                logs += sorted(hits)
+        if opened:
+            few = sorted(own) if len(effects.order) < FEWEST else []
+            every = [
+                (" - ".join(effects.in_order(one.hosts)), measure.text(one.value))
+                for one in (found.executions[i] for i in few)
+                if one.value is not None
+            ]
+            yield Finding(
+                check=check,
+                judgement=Judgement.POPULATION,
+                state=State.INCONCLUSIVE,
+                cause=Cause.UNPROVEN,
+                message=sentences.open_pairs(step.id, opened, every),
+                evidence=_logs(found, logs),
+            )
+    indexes = (i for step in evidence.steps for i in found.of(check, step))
+    # A larger group does not show which of its hosts is slow.
+    slow = [i for i in indexes if found.is_slow(i) and len(found.executions[i].hosts) <= 2]
+    accused = {
+        host
+        for fault in found.explanation.faults
+        if fault.part.kind in OF_HOST
+        for host in fault.part.hosts
+    }
+    likely = [
+        one
+        for one in found.explanation.doubtful
+        if one.probability >= _LIKELY
+        and not (one.part.kind in OF_HOST and accused.issuperset(one.part.hosts))
+        and any(_exercises(found, i, one.part) for i in slow)
+    ]
+    if likely:
+        yield Finding(
+            check=check,
+            judgement=Judgement.POPULATION,
+            state=State.INCONCLUSIVE,
+            cause=Cause.UNPROVEN,
+            message=sentences.doubt([(name_of(one.part), one.probability) for one in likely]),
+            hosts=tuple(dict.fromkeys(h for one in likely for h in one.part.hosts)),
+            evidence=_logs(
+                found, (i for one in likely for i in slow if _exercises(found, i, one.part))
+            ),
+        )
+
+
+def _block_finding(evidence: Evidence, found: Explained, step: Step) -> Iterator[Finding]:
+    """Yield a finding on the smallest bad blocks of a ladder; slow ones need a speed target.
+
+    A block does not show which part of it is bad.
+    """
+    by_population: dict[str, list[int]] = {}
+    for i in found.of(evidence.check, step):
+        by_population.setdefault(found.executions[i].population, []).append(i)
+    slow: list[int] = []
+    others = (0, 0)
+    for own in by_population.values():
+        blocks: dict[tuple[str, ...], list[int]] = {}
+        for i in own:
+            blocks.setdefault(found.executions[i].hosts, []).append(i)
+        bad = [
+            block
+            for block in blocks.values()
+            if all(found.is_slow(i) and i not in found.explained for i in block)
+        ]
+        if len(blocks) > 1 and 2 * len(bad) <= len(blocks):
+            slow += [i for block in bad for i in block]
+            others = max(others, (0, len(blocks) - len(bad)))
+    slow.sort(key=lambda i: len(found.executions[i].hosts))
+    smallest: dict[tuple[str, ...], tuple[float | None, int]] = {}
+    for i in slow:
+        hosts = found.executions[i].hosts
+        if not any({*block} < {*hosts} for block in smallest):
+            share, times = smallest.get(hosts, (found.share(i), 0))
+            smallest[hosts] = (share, times + 1)
+    failed = any(share is None for share, _ in smallest.values())
+    if smallest and (failed or evidence.plan.machine.speed_promised):
+        yield Finding(
+            check=evidence.check,
+            judgement=Judgement.POPULATION,
+            state=State.FAIL,
+            cause=next((found.causes[i] for i in slow if i in found.causes), Cause.SLOW_OUTLIER),
+            message=sentences.bad_blocks(
+                step.id,
+                [(sentences.hosts_of(hosts), *one) for hosts, one in smallest.items()],
+                others,
+            ),
+            hosts=tuple(dict.fromkeys(host for hosts in smallest for host in hosts)),
+            evidence=_logs(found, slow),
+        )
+
+
+def _exercises(found: Explained, index: int, part: Part) -> bool:
+    """Return True if an execution may exercise a part."""
+    return not part.hosts or not {*part.hosts}.isdisjoint(found.executions[index].hosts)
+
+
+def distance_findings(
+    evidence: Evidence, effects: Effects, accused: Collection[str], measure: Measure
+) -> Iterator[Finding]:
+    """Yield which hosts are slower with each other, with what the steps measured that show it.
+
+    Distance is a note. Hosts that are alone under their switch, or slow, are open.
+    """
+    found, check = effects.speed, evidence.check
+    steps = [{*found.of(check, step)} for step in evidence.steps]
+    if found.explanation.distance is not None:
+        distance = found.explanation.distance
+        who = f"pairs across {count(len(distance.blocks), 'block')} of near hosts"
+        losses = distance.losses.keys()
+        far = [i for i in distance.far if found.executions[i].population in losses]
+        lone = [host for block in distance.blocks if len(block) == 1 for host in block]
+        lone = [host for host in lone if host not in effects.network.places]
+        # Hosts that were set aside may be those that a lone host is near.
+        alone, every = {*lone, *evidence.set_aside}, {*effects.order, *evidence.set_aside}
+        few = _HOSTS_PER_LONER * len(alone) <= len(every) <= _MAX_HOSTS_FOR_LONERS
+        for host in effects.in_order({*lone}.difference(accused)) if few else ():
+            own = [i for i in far if host in found.executions[i].hosts]
+            reason = sentences.SLOW_OR_FAR
+            yield from _gap_finding(
+                evidence, found, steps, own, f"pairs of {host}", reason, measure, (host,)
+            )
+        yield from _gap_finding(evidence, found, steps, far, who, sentences.DISTANCE, measure)
+    for fault in found.explanation.apart:
+        is_host = fault.part.kind in OF_HOST
+        if is_host and not {*accused}.isdisjoint(fault.part.hosts):
+            continue
+        hosts = effects.in_order(fault.part.hosts)
+        who = f"pairs of {sentences.hosts_of(hosts)}" + ("" if is_host else " with other hosts")
+        reason = sentences.SLOW_OR_FAR if is_host else sentences.DISTANCE
+        named = hosts if is_host else ()
+        yield from _gap_finding(evidence, found, steps, fault.hits, who, reason, measure, named)
+
+
+def _gap_finding(
+    evidence: Evidence,
+    found: Explained,
+    steps: Sequence[Collection[int]],
+    indexes: Sequence[int],
+    who: str,
+    reason: str,
+    measure: Measure,
+    hosts: tuple[str, ...] = (),
+) -> Iterator[Finding]:
+    """Yield the finding on executions that are slower than the others of their populations."""
+    gaps, slow_logs, total, slow = [], [], 0, 0
+    for step, in_step in zip(evidence.steps, steps, strict=True):
+        own = [i for i in indexes if i in in_step and found.executions[i].value is not None]
+        normal = max(
+            (found.explanation.normal[found.executions[i].population].value for i in own),
+            default=0.0,
+        )
+        values = sorted(found.executions[i].value or 0.0 for i in own)
+        low = [i for i in own if (found.executions[i].value or 0.0) < normal * (1 - _LEAST_GAP)]
+        if not low:
+            continue
+        texts = (measure.text(values[0]), measure.text(values[-1]), measure.text(normal))
+        gaps.append((step.id, *texts, len(low), len(own)))
+        slow_logs += low
+        total, slow = total + len(own), slow + len(low)
+    if gaps:
+        yield Finding(
+            check=evidence.check,
+            judgement=Judgement.POPULATION,
+            state=State.INCONCLUSIVE if hosts else State.PASS,
+            message=sentences.slower(who, gaps, reason),
+            metric=measure.metric,
+            unit=measure.unit,
+            hosts=hosts,
+            executions=Executions(bad=slow, total=total),
+            evidence=_logs(found, slow_logs),
+        )
+
+
+#: A smaller difference between near and far pairs, as a share, is not reported.
+_LEAST_GAP = 0.01
+
+
+def wave_findings(evidence: Evidence, effects: Effects) -> Iterator[Finding]:
+    """Yield a note for each wave that was slow for everybody."""
+    for wave in effects.speed.explanation.waves:
+        populations = effects.speed.populations
+        losses = [
+            one.loss for one in wave.effects if populations[one.population].check == evidence.check
+        ]
+        if losses:
+            yield Finding(
+                check=evidence.check,
+                judgement=Judgement.POPULATION,
+                state=State.PASS,
+                message=sentences.slow_wave(wave.step, wave.wave, max(losses)),
+                evidence=_logs(effects.speed, wave.hits),
+            )
+
+
+def rare_findings(evidence: Evidence, effects: Effects) -> Iterator[Finding]:
+    """Yield findings on groups, other than pairs, that were slow in some executions only."""
+    found = effects.speed
+    for step in evidence.steps:
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for i in () if step.groups.of_pairs else found.of(evidence.check, step):
+            one = found.executions[i]
+            groups.setdefault((one.population, one.hosts, one.gpus), []).append(i)
+        for own in (own for own in groups.values() if len(own) >= FEWEST):
+            values = {i: found.executions[i].value for i in own}
+            slow = [i for i in found.slow_among(own) if i not in found.explained]
+            if not 0 < len(slow) < len(own) or any(value is None for value in values.values()):
+                continue
+            shares = [share for i in slow if (share := found.share(i)) is not None]
+            hosts = found.executions[own[0]].hosts
+            yield Finding(
+                check=evidence.check,
+                judgement=Judgement.POPULATION,
+                state=State.INCONCLUSIVE if is_frequent(len(slow), len(own)) else State.PASS,
+                cause=Cause.INTERMITTENT,
+                message=sentences.rare(
+                    step.id,
+                    sentences.hosts_of(hosts),
+                    min(shares, default=None),
+                    len(slow),
+                    len(own),
+                ),
+                hosts=hosts,
+                evidence=_logs(found, slow),
+            )
+
+
+def is_frequent(slow: int, executions: int) -> bool:
+    """Return True if a group is slow too often for chance: twice, and in more than a quarter.
+
+    With heavy-tailed noise, some member of a large population is slow twice in many executions.
+    """
+    return slow > 1 and slow * 4 > executions

@@ -1,0 +1,88 @@
+"""Plan rounds of pairs: how many a cluster needs, and the smallest slowdown that they show."""
+
+from __future__ import annotations
+
+from math import comb, expm1, log, log1p, sqrt
+
+#: Lowest number of hosts, or of values, that can be compared with each other.
+FEWEST = 4
+#: A value this many sigma below normal is slow, as one in 30,000 normal values is.
+SIGMAS = 4.0
+#: Degrees of freedom of Student's t, the distribution of healthy deviations with heavy tails.
+_FREEDOM = 4.0
+#: Sigma is estimated as for normal values; this is the scale of Student's t with the same median
+#: absolute deviation (quartiles 0.6745 and 0.7407).
+_SCALE = 0.6745 / 0.7407
+#: Share of healthy clusters in which a host may be measured again by chance.
+_CANDIDATES = 0.05
+#: The average `_surprise` of a healthy deviation: that of one sigma.
+_USUAL = 0.5 * (_FREEDOM + 1) * log1p(1 / _SCALE**2 / _FREEDOM)
+
+#: Deficit that the rounds should detect if the machine has a speed target: bad B200 nodes in the
+#: field were 6 to 6.7 % slow (https://github.com/togethercomputer/together-nccl-tests).
+DEFICIT = 0.06
+#: The same without a speed target.
+GROSS = 0.5
+#: Share of the other hosts that may be bad.
+BAD = 0.02
+#: Rate of undetected bad hosts, half of it due to bad partners, half due to noise.
+_MISSED = 1e-3
+#: The one-sided quantile of the normal distribution for half of `_MISSED`.
+_POWER = 3.29
+#: Maximum number of waves of pairs that may follow the rounds of a step to measure suspects again.
+MOST_REPEATS = 10
+#: Maximum number of rounds, because each more costs minutes and detects little more.
+MOST_ROUNDS = 5
+
+
+def rounds_for(hosts: int, noise: float, deficit: float = DEFICIT) -> int:
+    """Return the number of rounds of pairs that detect 99.9 % of the hosts with this deficit.
+
+    `noise`: sigma of healthy pairs, as a share. `deficit` is a share, too. Pairs with a bad partner
+    show nothing. Detected hosts are measured again, so the threshold is that of candidates.
+    """
+    shift = -log(1 - deficit) / noise
+    mean = _surprise(shift) - _USUAL
+    slope = (_FREEDOM + 1) * shift / _SCALE / (_FREEDOM + (shift / _SCALE) ** 2) / _SCALE
+    required = log(hosts / _CANDIDATES)
+    # With an odd number of hosts, each round leaves one out, and there is one more round.
+    highest = min(MOST_ROUNDS, hosts - 1 + hosts % 2)
+    for rounds in range(2, highest):
+        useful = rounds - _bad_partners(rounds)
+        if useful > 0 and useful * mean - _POWER * slope * sqrt(useful) >= required:
+            return rounds
+    return max(1, highest)
+
+
+def _bad_partners(rounds: int) -> int:
+    """Return the number of bad partners that is exceeded with half of `_MISSED` (binomial)."""
+    bad, tail = 0, 1 - (1 - BAD) ** rounds
+    while tail > _MISSED / 2:
+        bad += 1
+        tail -= comb(rounds, bad) * BAD**bad * (1 - BAD) ** (rounds - bad)
+    return bad
+
+
+#: Probability for which `slowdown_found` is stated.
+FOUND = 0.99
+#: Lowest number of hosts on which a slowdown of this many sigma is found with that probability. The
+#: numbers were simulated: hundreds of clusters with one slow host, the schedule and the repetitions
+#: of a run, and 1 % of noise (tests/core/judge/test_worlds.py). On small clusters few pairs show
+#: what is normal, so the slowdown must be larger. Below 8 hosts nothing is promised.
+_SIGMAS_FOUND = ((64, 4.3), (16, 5.0), (8, 7.0))
+
+
+def slowdown_found(sigma: float, hosts: int) -> float | None:
+    """Return the slowdown of one host, as a share, that is found with the probability `FOUND`.
+
+    `sigma`: sigma of healthy pairs, as a share, after at least `rounds_for` rounds. Return None for
+    too few hosts.
+    """
+    sigmas = next((sigmas for fewest, sigmas in _SIGMAS_FOUND if hosts >= fewest), None)
+    return None if sigmas is None else -expm1(-sigmas * sigma)
+
+
+def _surprise(deviation: float) -> float:
+    """Return the negative log density of a deviation in sigma, relative to that of 0."""
+    scaled = deviation / _SCALE
+    return 0.5 * (_FREEDOM + 1) * log1p(scaled * scaled / _FREEDOM)

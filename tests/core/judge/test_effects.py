@@ -1,0 +1,187 @@
+"""The effects model on small clusters of known executions, its page, and peers."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.factories.blame_picture import PICTURE, picture
+
+from accept.core.groups import pair_rounds
+from accept.core.judge.effects.distances import LIMIT
+from accept.core.judge.effects.executions import Execution, Network
+from accept.core.judge.effects.explanation import Explanation
+from accept.core.judge.effects.follow_up import next_wave
+from accept.core.judge.effects.search import explain
+from accept.core.judge.peers import Peer, compare_peers
+from accept.core.judge.rounds import rounds_for
+from accept.core.model import SuspectKind
+
+_NOISE = 0.01
+_OF_HOST = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
+
+
+def _pairs(
+    count: int, rounds: int, bad: Sequence[str] = (), factor: float = 0.62
+) -> list[Execution]:
+    chance = random.Random(count)
+    hosts = [f"h{i}" for i in range(count)]
+    return [
+        Execution(
+            hosts=group.hosts,
+            population="pairs",
+            value=(factor or None) and 100 * chance.gauss(factor, 0.001)
+            if {*bad}.intersection(group.hosts)
+            else 100 * chance.gauss(1, 0.001),
+            wave=("pairs", number),
+        )
+        for number, wave in enumerate(pair_rounds(hosts, rounds=rounds, seed=1))
+        for group in wave
+    ]
+
+
+def explained(executions: Sequence[Execution]) -> Explanation:
+    return explain(executions, Network(noise=_NOISE))
+
+
+def _accused(found: Explanation) -> set[str]:
+    """Return the hosts that are accused themselves."""
+    return {h for one in found.faults if one.part.kind in _OF_HOST for h in one.part.hosts}
+
+
+# -- the page ------------------------------------------------------------------------------------
+
+
+def test_the_page_has_the_picture_and_the_limits_of_the_code() -> None:
+    assert PICTURE.read_text("utf-8") == picture()
+    page = PICTURE.with_suffix(".md").read_text("utf-8")
+    assert f"up to {LIMIT:.0%}".replace("%", " %") in page
+    assert len(page.splitlines()) <= 150
+
+
+# -- small clusters ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [f"h{i}" for i in range(8)])
+@pytest.mark.parametrize("rounds", [3, 5])
+@pytest.mark.parametrize("factor", [0.62, 0.0])
+def test_one_bad_host_of_eight_is_named_with_its_counts(
+    bad: str, rounds: int, factor: float
+) -> None:
+    found = explained(_pairs(8, rounds, [bad], factor))
+    (one,) = found.faults
+    assert (one.part.kind, one.part.hosts) == ("node", (bad,))
+    assert (one.pairs_hit, one.pairs, one.other_hit, len(one.cleared)) == (
+        rounds,
+        rounds,
+        0,
+        rounds,
+    )
+    assert not found.open_pairs
+
+
+def test_a_single_round_accuses_no_host() -> None:
+    found = explained(_pairs(8, 1, ["h3"], 0.5))
+    assert not _accused(found)
+    assert ["h3" in one.hosts for one in found.open_pairs] == [True]
+
+
+def test_one_slow_pair_is_open_and_accuses_no_host() -> None:
+    measured = _pairs(8, 3)
+    measured[5] = measured[5]._replace(value=60.0)
+    found = explained(measured)
+    assert not found.faults
+    assert [{*one.hosts} for one in found.open_pairs] == [{*measured[5].hosts}]
+
+
+def test_differences_within_the_noise_accuse_nobody() -> None:
+    assert not explained(_pairs(64, 8)).faults
+    assert not explained([]).faults
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0, 1e8, 1e-300])
+def test_one_damaged_value_accuses_nobody(value: float) -> None:
+    measured = _pairs(8, 5)
+    measured[0] = measured[0]._replace(value=value)
+    assert not _accused(explained(measured))
+
+
+# -- properties ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(st.integers(2, 17), st.integers(1, 6), st.sets(st.integers(0, 16), max_size=3))
+def test_each_host_is_in_at_most_one_pair_of_a_wave_that_follows(
+    count: int, rounds: int, bad: set[int]
+) -> None:
+    measured = _pairs(count, rounds, [f"h{i}" for i in bad])
+    hosts = tuple(f"h{i}" for i in range(count))
+    wave = next_wave(explained(measured), measured, hosts)
+    busy = [host for pair in wave for host in pair]
+    assert len(busy) == len({*busy})
+    assert {*busy} <= {*hosts}
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.builds(
+            lambda hosts, value, log: Execution(
+                hosts=tuple(hosts), population=f"{len(hosts)}", value=value, log=log
+            ),
+            st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4, unique=True),
+            st.none() | st.floats(allow_nan=True),
+            st.sampled_from(["", "x.log", "y.log"]),
+        )
+    )
+)
+def test_any_executions_can_be_explained(measured: list[Execution]) -> None:
+    found = explained(measured)
+    hosts = {host for one in measured for host in one.hosts}
+    assert _accused(found) <= hosts
+
+
+# -- peers ---------------------------------------------------------------------------------------
+
+
+def test_the_slow_one_of_eight_peers_is_named() -> None:
+    peers = [Peer(f"h{i}", 100.0 if i != 3 else 90.0) for i in range(8)]
+    assert [(one.at, one.cause) for one in compare_peers(peers, _NOISE).bad] == [
+        (3, "slow-outlier")
+    ]
+
+
+def test_when_most_peers_are_bad_or_too_few_none_is_named() -> None:
+    assert not compare_peers([Peer(f"h{i}", 100.0) for i in range(4)], _NOISE, bound=200.0).bad
+    assert not compare_peers([Peer(f"h{i}", 50.0 + 50 * (i > 0)) for i in range(3)], _NOISE).bad
+
+
+@pytest.mark.parametrize(("hosts", "executions"), [(64, 30), (16, 100), (256, 8), (64, 5)])
+@pytest.mark.parametrize("freedom", [3, 5])
+def test_noise_of_peers_with_heavy_tails_accuses_nobody(
+    hosts: int, executions: int, freedom: int
+) -> None:
+    for seed in range(5):
+        chance = random.Random(seed)
+
+        def student(chance: random.Random = chance) -> float:
+            return chance.gauss(0, 1) / math.sqrt(chance.gammavariate(freedom / 2, 2) / freedom)
+
+        peers = [
+            Peer(f"h{i}", 100 * (1 + _NOISE * student()), log=f"{i} {j}")
+            for i in range(hosts)
+            for j in range(executions)
+        ]
+        assert not compare_peers(peers, _NOISE).bad
+
+
+# -- rounds --------------------------------------------------------------------------------------
+
+
+def test_more_hosts_and_more_noise_need_more_rounds() -> None:
+    assert [rounds_for(count, 0.01) for count in (2, 8, 64, 1024, 4096)] == [1, 4, 4, 5, 5]
+    assert rounds_for(64, 0.002) < rounds_for(64, 0.01) < rounds_for(64, 0.02) == 5
