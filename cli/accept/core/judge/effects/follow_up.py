@@ -64,6 +64,8 @@ def next_wave(
         worth[pair] = value * _REPEATED ** len(met.get(frozenset(pair), ()))
     for pair in _again(explanation, hosts):
         worth[pair] = max(worth.get(pair, 0.0), log(2))
+    for pair in _between_bad(explanation, executions, hosts):
+        worth[pair] = max(worth.get(pair, 0.0), log(2))
     if max(worth.values(), default=0.0) < _LEAST:
         return ()
     order = {host: n for n, host in enumerate(hosts)}
@@ -181,6 +183,36 @@ def _again(explanation: Explanation, hosts: Collection[str]) -> list[Pair]:
         and doubted.isdisjoint(pair.hosts)
     ]
     return pairs[:_MOST_OPEN]
+
+
+def _between_bad(
+    explanation: Explanation, executions: Sequence[Execution], hosts: Collection[str]
+) -> list[Pair]:
+    """Return pairs of the hosts that are bad one by one, or together, if none of these met.
+
+    Only hosts that are bad themselves are slow with each other; those behind a bad switch are not.
+    Without such a pair, both explain the same.
+    """
+    order = {host: n for n, host in enumerate(hosts)}
+    groups: dict[object, tuple[set[str], frozenset[int]]] = {}
+    for part in (fault.part for fault in explanation.faults):
+        gpus = frozenset(part.gpus or ())
+        if part.kind in (SuspectKind.NODE, SuspectKind.GPU):
+            groups.setdefault(gpus, (set(), gpus))[0].update(part.hosts)
+        elif part.kind in (SuspectKind.LEAF, SuspectKind.SWITCH, SuspectKind.BORDER):
+            groups[part] = (set(part.hosts), gpus)
+    pairs = list[Pair]()
+    for group, gpus in groups.values():
+        if not any(_exercises(e, group, gpus) for e in executions):
+            own = sorted(group & order.keys(), key=order.__getitem__)
+            pairs += zip(own[::2], own[1::2], strict=False)
+    return pairs
+
+
+def _exercises(e: Execution, group: set[str], gpus: frozenset[int]) -> bool:
+    """Return True for a pair of the group with one of these GPUs on both sides."""
+    sides = [own is None or not gpus or not gpus.isdisjoint(own) for own in e.gpus]
+    return len(e.hosts) == 2 and group >= set(e.hosts) and all(sides)
 
 
 def _sorted(pair: Pair, order: dict[str, int]) -> Pair:
