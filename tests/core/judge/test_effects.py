@@ -103,6 +103,25 @@ def test_differences_within_the_noise_accuse_nobody() -> None:
     assert not explained([]).faults
 
 
+@pytest.mark.parametrize("behind_switch", [False, True])
+def test_bad_hosts_that_never_met_do_so_in_the_wave_that_follows(*, behind_switch: bool) -> None:
+    measured, hosts = _pairs(64, 8), [f"h{i}" for i in range(64)]
+    met = {frozenset(e.hosts) for e in measured}
+    bad: list[str] = []
+    for host in hosts:
+        if len(bad) < 6 and not any({host, other} in met for other in bad):
+            bad.append(host)
+    measured = _pairs(64, 8, bad)
+    wave = next_wave(explained(measured), measured, hosts)
+    assert any({*pair} <= {*bad} for pair in wave)
+    for pair in wave:
+        slow = {*bad}.intersection(pair) and not (behind_switch and {*pair} <= {*bad})
+        again = Execution(hosts=pair, population="pairs", value=62.0 if slow else 100.0)
+        measured.append(again._replace(wave=("pairs", 8), repeated=True))
+    kinds = {one.part.kind for one in explained(measured).faults}
+    assert kinds == {SuspectKind.SWITCH if behind_switch else SuspectKind.NODE}
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0, 1e8, 1e-300])
 def test_one_damaged_value_accuses_nobody(value: float) -> None:
     measured = _pairs(8, 5)
