@@ -6,13 +6,13 @@ differ in how likely they make it bad, weighed by their probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import log
 
 from accept.core.judge.effects.executions import Execution
-from accept.core.judge.effects.explanation import Doubt, Explanation, Part
+from accept.core.judge.effects.explanation import Doubt, Explanation, OpenPair, Part
 from accept.core.model import SuspectKind
 
 #: Probability that a pair is bad if a steady or an intermittent fault covers it, and at least if
@@ -25,6 +25,8 @@ _REPEATED = 0.25
 #: Number of the most probable explanations that a wave separates, and of the open pairs that are
 #: measured again.
 _MOST_DOUBTS, _MOST_OPEN = 64, 64
+#: Maximum number of logs of a pair whose hosts may be bad at times.
+_MOST_LOGS = 6
 #: The pairs of a host that is bad with at least this probability show no link.
 _DOUBTED = 0.05
 #: Number of partners that are tried for a host.
@@ -165,24 +167,38 @@ def _pairs(
 
 
 def _again(explanation: Explanation, hosts: Collection[str]) -> list[Pair]:
-    """Return the collapsed pairs of the planned rounds that were measured in one log only."""
+    """Return the collapsed pairs of the planned rounds that were measured too few times.
+
+    One log shows no link. If a host may be bad at times, more logs of the pair show that it is not.
+    """
     if any(fault.part.kind is SuspectKind.FABRIC for fault in explanation.faults):
         return []
     order = {host: n for n, host in enumerate(hosts)}
     doubted = {
-        doubt.part.hosts[0]
-        for doubt in explanation.doubtful
+        doubt.part.hosts[0]: doubt.intermittent
+        for doubt in reversed(explanation.doubtful)
         if len(doubt.part.hosts) == 1 and doubt.probability > _DOUBTED
     }
     pairs = [
         _sorted((pair.hosts[0], pair.hosts[1]), order)
         for pair in explanation.open_pairs
         if len(pair.hosts) == 2
-        and pair.bad == pair.logs == 1
+        and pair.bad == pair.logs
         and order.keys() >= set(pair.hosts)
-        and doubted.isdisjoint(pair.hosts)
+        and _is_short(pair, doubted)
     ]
     return pairs[:_MOST_OPEN]
+
+
+def _is_short(pair: OpenPair, doubted: Mapping[str, bool]) -> bool:
+    """Return True if more logs of a pair may tell a link from its hosts.
+
+    `doubted`: whether a host that may be bad would only be so at times.
+    """
+    ends = [doubted[host] for host in pair.hosts if host in doubted]
+    if not ends:
+        return pair.logs == 1
+    return all(ends) and 1 < pair.logs < _MOST_LOGS
 
 
 def _between_bad(
