@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from typing import Any
 
+from tests.factories.doc_examples import with_generated
 from tests.factories.paths import DOCS
 
 from accept.config.chart_values import Values
@@ -44,10 +45,7 @@ def table() -> str:
 
 def page() -> str:
     """Return the text of the page with the current table."""
-    text = PAGE.read_text(encoding="utf-8")
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{table()}\n{END}{tail}"
+    return with_generated(PAGE, BEGIN, table(), END)
 
 
 if __name__ == "__main__":

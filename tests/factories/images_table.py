@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from tests.factories.doc_examples import with_generated
 from tests.factories.paths import DOCS
 
 from accept.config.images import ImageTool, PublicImage, checks_with, public_images
@@ -56,10 +57,7 @@ def table() -> str:
 
 def page() -> str:
     """Return the text of the page with the current table."""
-    text = PAGE.read_text(encoding="utf-8")
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{table()}\n{END}{tail}"
+    return with_generated(PAGE, BEGIN, table(), END)
 
 
 if __name__ == "__main__":

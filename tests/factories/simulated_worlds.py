@@ -29,7 +29,7 @@ from tests.factories.simulated_cluster import (
 from tests.factories.simulated_runs import SimulatedRun
 
 from accept.core.groups import pair_rounds
-from accept.core.model import GroupKind, Suspect, SuspectKind
+from accept.core.model import OF_HOST, GroupKind, Suspect, SuspectKind
 
 _FOUR = ("all-reduce", "all-gather", "reduce-scatter", "alltoall")
 #: The local rank with a fault.
@@ -39,7 +39,6 @@ _SMALL = 20
 
 
 _GROUP_KINDS = (SuspectKind.BORDER, SuspectKind.LEAF, SuspectKind.SWITCH, SuspectKind.RAIL)
-HOST_KINDS = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
 _NETWORK_KINDS = (SuspectKind.FABRIC, SuspectKind.LINK)
 
 
@@ -65,7 +64,7 @@ class Score(NamedTuple):
 
 def named(suspects: Iterable[Suspect], *kinds: SuspectKind) -> set[int]:
     """Return the hosts that are accused as one of these kinds (none given: a host or its part)."""
-    kinds = kinds or HOST_KINDS
+    kinds = kinds or OF_HOST
     return {int(host[1:]) for one in suspects if one.kind in kinds for host in one.hosts}
 
 
@@ -112,14 +111,14 @@ def score(cluster: Cluster, run: SimulatedRun) -> Score:
         true=len(true),
         innocent=bool(nodes - bad - members - owners),
         member=bool(nodes & members - bad - owners),
-        other=any(one not in true and one.kind not in HOST_KINDS for one in blamed),
+        other=any(one not in true and one.kind not in OF_HOST for one in blamed),
         network=any(one.kind in _NETWORK_KINDS for one in blamed),
     )
 
 
 def _is_true(one: Suspect, cluster: Cluster) -> bool:
     """Return True for a bad node, and for the network of a cluster with random bad pairs."""
-    if one.kind in HOST_KINDS:
+    if one.kind in OF_HOST:
         return int(one.hosts[0][1:]) in cluster.bad
     return one.kind in _NETWORK_KINDS and cluster.flaky
 

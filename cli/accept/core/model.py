@@ -97,6 +97,10 @@ class SuspectKind(TextEnum):
     LINK = "link"
 
 
+#: Kinds of suspects that are a host or a part of one.
+OF_HOST = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
+
+
 class Strength(TextEnum):
     """The strength of the evidence against a suspect, strongest first."""
 
@@ -618,7 +622,7 @@ class Suspect:
     @property
     def of_network(self) -> bool:
         """Return True for a part that hosts share, so that no host itself is bad."""
-        return self.kind not in (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
+        return self.kind not in OF_HOST
 
     @property
     def part(self) -> Part:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from accept.core.causes import Cause
-from accept.core.model import SuspectKind
+from accept.core.model import OF_HOST, SuspectKind
 from accept.core.text import count, shortened
 
 #: Maximum number of hosts, of effects, of pairs, of steps and of parts in one sentence.
 _MAX_HOSTS, _MAX_EFFECTS, _MAX_PAIRS, _MAX_STEPS, _MAX_PARTS = 16, 3, 5, 5, 3
-_OF_HOST = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
 
 
 # Parts
@@ -41,7 +40,7 @@ def part_name(kind: SuspectKind, hosts: Sequence[str], others: Sequence[str], de
     through = f" through GPU {device}" if device else ""
     if kind is SuspectKind.RAIL:
         return f"rail {device}"
-    if kind in _OF_HOST:
+    if kind in OF_HOST:
         return f"{kind} {', '.join(hosts)}" + (f":{device}" if device else "")
     if kind is SuspectKind.LINK:
         return f"the link {' - '.join(hosts)}"
@@ -91,7 +90,7 @@ def why_blamed(
     text += lost
     if others[1]:
         text += f"; other {noun}s: {others[0]} of {others[1]}"
-    if kind in _OF_HOST and cleared is not None:
+    if kind in OF_HOST and cleared is not None:
         good, of = cleared
         if good < of:
             text += f"; {good} of its {of} partners are good with third hosts"

@@ -19,7 +19,6 @@ _COLUMNS, _MOST_PANELS = 5, 15
 _LEFT, _PANEL, _GAP, _ROW, _TOP = 150, 160, 14, 13, 46
 #: A panel shows at least this share around its median, so that noise does not look like a fault.
 _NARROWEST = 0.12
-_BINS = 40
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,10 +19,9 @@ from accept.core.judge.effects.follow_up import next_wave
 from accept.core.judge.effects.search import explain
 from accept.core.judge.peers import Peer, compare_peers
 from accept.core.judge.rounds import rounds_for
-from accept.core.model import SuspectKind
+from accept.core.model import OF_HOST, SuspectKind
 
 _NOISE = 0.01
-_OF_HOST = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
 
 
 def _pairs(
@@ -50,7 +49,7 @@ def explained(executions: Sequence[Execution]) -> Explanation:
 
 def _accused(found: Explanation) -> set[str]:
     """Return the hosts that are accused themselves."""
-    return {h for one in found.faults if one.part.kind in _OF_HOST for h in one.part.hosts}
+    return {h for one in found.faults if one.part.kind in OF_HOST for h in one.part.hosts}
 
 
 # -- the page ------------------------------------------------------------------------------------

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.judging import gpu_plan, judged
-from tests.factories.simulated_worlds import HOST_KINDS
 from tests.factories.verdicts import FLOOR, hosts, hosts_record, record, step, table
 
 from accept.core.causes import Cause
 from accept.core.facts import GPUS
 from accept.core.groups import Group, pair_rounds
-from accept.core.model import Fact, State, Suspect, SuspectKind, Verdict
+from accept.core.model import OF_HOST, Fact, State, Suspect, SuspectKind, Verdict
 
 _STEP = step("all-reduce", "pairs", rounds=3)
 
@@ -98,7 +97,7 @@ def verdict(
 
 def of_hosts(found: Sequence[Pair], *, bound: float | None = None) -> list[Suspect]:
     """Return the suspects that are a host or its part."""
-    return [s for s in verdict(found, bound=bound).suspects if s.kind in HOST_KINDS]
+    return [s for s in verdict(found, bound=bound).suspects if s.kind in OF_HOST]
 
 
 def named(found: Sequence[Pair], *, bound: float | None = None) -> set[str]:
@@ -280,7 +279,7 @@ def test_nobody_without_a_bad_pair_is_accused(measured: list[Pair]) -> None:
     names = {host for one in measured for host in one.hosts}
     fine = names - {h for one in measured if one.value != 100.0 for h in one.hosts}
     found = verdict(measured).suspects
-    kinds = (*HOST_KINDS, SuspectKind.LINK)
+    kinds = (*OF_HOST, SuspectKind.LINK)
     assert fine.isdisjoint(h for one in found if one.kind in kinds for h in one.hosts)
 
 

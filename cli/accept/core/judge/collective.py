@@ -17,7 +17,6 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.explained import Effects, limit_of
 from accept.core.judge.parts import (
     MAX_LOGS,
-    OF_HOST,
     distance_findings,
     open_findings,
     rare_findings,
@@ -29,6 +28,7 @@ from accept.core.judge.rounds import FEWEST, SIGMAS, slowdown_found
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import (
+    OF_HOST,
     Bound,
     BoundKind,
     Executions,

@@ -12,13 +12,11 @@ from accept.core.causes import Cause
 from accept.core.judge.effects.distances import LIMIT
 from accept.core.judge.effects.executions import Execution, Network
 from accept.core.judge.effects.explanation import Explanation, Normal
-from accept.core.judge.rounds import FEWEST, SIGMAS, rounds_for, slowdown_found
+from accept.core.judge.rounds import FEWEST, FOUND, SIGMAS, rounds_for, slowdown_found
 from accept.core.model import Detectable, Step, Suspect
 
-#: Probability for which a detectable slowdown is stated.
-FOUND = 0.99
-#: Values are not comparable if their sigma is this many times the noise.
-_WIDE = 3.0
+#: Values are not comparable if their sigma is more than this many times the noise.
+UNEVEN = 3.0
 
 
 def limit_of(normal: Normal) -> float:
@@ -92,7 +90,7 @@ class Explained:
         slow = sum(self.is_slow(i) for i in own)
         highest = 2 * normal.value - limit_of(normal)
         fast = sum((self.executions[i].value or 0.0) > highest for i in own)
-        return 2 * slow > len(own) or 3 * fast >= len(own) > 0 or normal.sigma > _WIDE * self.noise
+        return 2 * slow > len(own) or 3 * fast >= len(own) > 0 or normal.sigma > UNEVEN * self.noise
 
     @cached_property
     def explained(self) -> frozenset[int]:
@@ -183,14 +181,10 @@ class Effects:
             if self.speed.populations[one.population].of_rounds and not one.repeated:
                 planned[one.population] = planned.get(one.population, 0) + 1
         for key, pairs in planned.items():
-            normal, noise = self.speed.explanation.normal.get(key), _noise(self.network, key)
+            normal, noise = self.speed.explanation.normal.get(key), self.network.noise
             enough = hosts > 1 and noise > 0 and 2 * pairs >= hosts * rounds_for(hosts, noise)
             found = slowdown_found(normal.sigma, hosts) if normal and enough else None
             if found is None:
                 return None
             worst.append(found)
         return Detectable(slowdown=max(worst), probability=FOUND) if worst else None
-
-
-def _noise(network: Network, key: str) -> float:
-    return network.noise if isinstance(network.noise, float) else network.noise.get(key, 0.0)

@@ -14,6 +14,7 @@ from accept.core.judge.evidence import Evidence
 from accept.core.judge.explained import Effects, Explained
 from accept.core.judge.rounds import FEWEST
 from accept.core.model import (
+    OF_HOST,
     BadPair,
     Executions,
     Finding,
@@ -27,8 +28,6 @@ from accept.core.model import (
 from accept.core.table import Measure
 from accept.core.text import count
 
-#: Kinds of suspects that are a host or a part of one.
-OF_HOST = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
 #: Maximum number of logs of one suspect, and of bad pairs.
 MAX_LOGS, _MAX_PAIRS = 8, 1000
 #: If more pairs than this are bad without a reason, an intermittent host is only a weak suspect.

@@ -11,13 +11,11 @@ from accept.core.judge.effects.executions import Execution, Network
 from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.effects.populations import robust_sigma
 from accept.core.judge.effects.search import explain
-from accept.core.judge.explained import limit_of
+from accept.core.judge.explained import UNEVEN, limit_of
 from accept.core.judge.rounds import FEWEST, SIGMAS
 
 #: What healthy peers that differ reach, as a share of their median.
 LEAST_OF_UNEVEN = 0.5
-#: Values that vary by more than this many times the noise are not comparable.
-_UNEVEN = 3.0
 
 
 class Peer(NamedTuple):
@@ -169,4 +167,4 @@ def _is_bad(peer: Peer, normal: Normal | None, bound: float | None) -> bool:
 def _is_uneven(values: Sequence[float], normal: Normal, noise: float) -> bool:
     """Return True if values that should be equal differ by too much to tell which are slow."""
     low = sum(value < limit_of(normal) for value in values)
-    return normal.sigma > _UNEVEN * noise or 2 * low > len(values)
+    return normal.sigma > UNEVEN * noise or 2 * low > len(values)

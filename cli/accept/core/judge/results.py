@@ -90,7 +90,7 @@ def _explained(found: Sequence[_Measured], network: Network) -> Explained:
         causes={i: one.cause for i, one in enumerate(found) if one.cause is not None},
         populations={one.population.key: one.population for one in found},
         explanation=explain(executions, network) if executions else Explanation(),
-        noise=network.noise if isinstance(network.noise, float) else 0.0,
+        noise=network.noise,
     )
 
 

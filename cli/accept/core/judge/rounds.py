@@ -67,7 +67,7 @@ def _bad_partners(rounds: int) -> int:
 FOUND = 0.99
 #: Lowest number of hosts on which a slowdown of this many sigma is found with that probability. The
 #: numbers were simulated: hundreds of clusters with one slow host, the schedule and the repetitions
-#: of a run, and 1 % of noise (tests/core/judge/test_worlds.py). On small clusters few pairs show
+#: of a run, and 1 % of noise (tests/core/judge/test_simulated.py). On small clusters few pairs show
 #: what is normal, so the slowdown must be larger. Below 8 hosts nothing is promised.
 _SIGMAS_FOUND = ((64, 4.3), (16, 5.0), (8, 7.0))
 

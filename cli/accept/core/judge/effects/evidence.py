@@ -202,6 +202,11 @@ class Evidence:
                 self.far[i] = loss
         self.explain(())
 
+    @property
+    def explained(self) -> set[int]:
+        """Return the executions that the accepted parts explain."""
+        return {i for part in self.accepted for i in part.hits}
+
     def explain(self, accepted: Sequence[Weighed]) -> None:
         """Predict losses from distance and the accepted parts, and estimate the background."""
         self.accepted = list(accepted)
@@ -555,7 +560,7 @@ class Evidence:
         losses: dict[int, float] = {}
         for unit in units_of_host:
             by_population: dict[int, list[float]] = {}
-            for i in (i for number in self.units.logs_of[unit] for i in self.units.logs[number]):
+            for i in self.units.of_unit(unit):
                 if i in cover:
                     loss = self.units.loss[i]
                     rest = inf if loss is None else loss - self.low[i]
@@ -704,7 +709,7 @@ class Evidence:
                 deviations.setdefault(k, []).append(abs(loss - self.low[i] - losses[k]))
         result = {}
         for k, own in deviations.items():
-            wide, count = 1.4826 * median(own), len(own)
+            wide, count = populations.MAD * median(own), len(own)
             prior = _PRIOR_COUNT * (VARIES * losses[k]) ** 2
             result[k] = sqrt((prior + count * wide**2) / (_PRIOR_COUNT + count))
         return result

@@ -53,8 +53,8 @@ class Network:
     domains: tuple[frozenset[str], ...] = ()
     #: Host -> GPU -> the NICs that it uses.
     nics: Mapping[str, Mapping[int, frozenset[str]]] = field(default_factory=dict)
-    #: The lowest sigma of healthy values, as a share; by population if these differ.
-    noise: float | Mapping[str, float] = 0.01
+    #: The lowest sigma of healthy values, as a share.
+    noise: float = 0.01
     #: Population -> the value that healthy executions reach at least.
     bounds: Mapping[str, float] = field(default_factory=dict)
     #: Number of GPUs of a host; 0: as many as the executions name.

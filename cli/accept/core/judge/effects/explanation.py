@@ -115,6 +115,10 @@ class OpenPair:
     hits: tuple[int, ...]
 
 
+#: A host is in doubt if it is bad with more than this probability.
+DOUBTED = 0.05
+
+
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
     """A part that is neither accepted nor excluded, with its probability."""

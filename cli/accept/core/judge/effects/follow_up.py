@@ -12,8 +12,8 @@ from itertools import combinations
 from math import log
 
 from accept.core.judge.effects.executions import Execution
-from accept.core.judge.effects.explanation import Doubt, Explanation, OpenPair, Part
-from accept.core.model import SuspectKind
+from accept.core.judge.effects.explanation import DOUBTED, Doubt, Explanation, OpenPair, Part
+from accept.core.model import OF_HOST, SuspectKind
 
 #: Probability that a pair is bad if a steady or an intermittent fault covers it, and at least if
 #: none does.
@@ -27,8 +27,6 @@ _REPEATED = 0.25
 _MOST_DOUBTS, _MOST_OPEN = 64, 64
 #: Maximum number of logs of a pair whose hosts may be bad at times.
 _MOST_LOGS = 6
-#: The pairs of a host that is bad with at least this probability show no link.
-_DOUBTED = 0.05
 #: Number of partners that are tried for a host.
 _PARTNERS = 24
 
@@ -111,7 +109,7 @@ def _covers(part: Part, pair: Pair) -> bool:
         return True
     if part.kind is SuspectKind.LINK:
         return all(inside)
-    if part.kind in (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC):
+    if part.kind in OF_HOST:
         return any(inside)
     outside = [host in part.others if part.others else host not in part.hosts for host in pair]
     return any(inside) and any(outside)
@@ -177,7 +175,7 @@ def _again(explanation: Explanation, hosts: Collection[str]) -> list[Pair]:
     doubted = {
         doubt.part.hosts[0]: doubt.intermittent
         for doubt in reversed(explanation.doubtful)
-        if len(doubt.part.hosts) == 1 and doubt.probability > _DOUBTED
+        if len(doubt.part.hosts) == 1 and doubt.probability > DOUBTED
     }
     pairs = [
         _sorted((pair.hosts[0], pair.hosts[1]), order)

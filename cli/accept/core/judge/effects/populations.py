@@ -21,7 +21,7 @@ _ROUNDS, _NEAR = 12, 3.0
 #: Corrections of the median absolute deviation for small samples, by sample size.
 _SMALL_SAMPLE = {4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
 #: Sigma that has the same median absolute deviation of a normal distribution.
-_MAD = 1.4826
+MAD = 1.4826
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,14 @@ def of_network(
             best[h] = max(best.get(h, -inf), value)
     fastest = sorted(best.values(), reverse=True)[: len(best) // 3 + 1]
     center = fastest[-1]
-    sigma = max(noise, 1.5 * _MAD * median(v - center for v in fastest))
+    sigma = max(noise, 1.5 * MAD * median(v - center for v in fastest))
     every = sorted(value for _, value in values)
     for _ in range(_ROUNDS):
         near = [v for v in every if abs(v - center) <= _NEAR * sigma] or [center]
         before, count = (center, sigma), len(near)
         center = median(near)
         # Slow values cannot widen the upper side.
-        wide = _MAD * median(v - center for v in near if v >= center)
+        wide = MAD * median(v - center for v in near if v >= center)
         mixed = (_NOISE_WEIGHT * noise**2 + count * wide**2) / (_NOISE_WEIGHT + count)
         sigma = max(noise, sqrt(mixed))
         if before == (center, sigma):
@@ -117,7 +117,7 @@ def robust_sigma(values: Sequence[float]) -> float:
     """Return the sigma of at least `FEWEST` values; fewer than half of them may be unusual."""
     count, center = len(values), median(values)
     factor = _SMALL_SAMPLE.get(count, count / (count - 0.8))
-    return _MAD * factor * median(abs(value - center) for value in values)
+    return MAD * factor * median(abs(value - center) for value in values)
 
 
 def weights_of_laws(deviations: Iterable[float]) -> tuple[float, ...]:

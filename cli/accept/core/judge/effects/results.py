@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import exp, inf, sqrt
 from statistics import median
 
@@ -12,6 +13,7 @@ from accept.core.judge.effects.candidates import CAUTION
 from accept.core.judge.effects.distances import LOG_LIMIT, Blocked
 from accept.core.judge.effects.evidence import STEADY, Evidence, Weighed
 from accept.core.judge.effects.explanation import (
+    DOUBTED,
     Distance,
     Doubt,
     Effect,
@@ -22,7 +24,8 @@ from accept.core.judge.effects.explanation import (
     Part,
     SlowWave,
 )
-from accept.core.model import SuspectKind
+from accept.core.judge.effects.populations import MAD
+from accept.core.model import OF_HOST, SuspectKind
 
 #: The fabric is bad from this number and this share of collapsed pairs without a reason on.
 _FEWEST_OPEN, _LOWEST_OPEN = 4, 0.01
@@ -32,8 +35,6 @@ _MOST_LINKS = 16
 _LOGS_OF_LINK = 2
 #: Candidates whose log odds are lower are excluded.
 _EXCLUDED = -3.0
-#: Hosts are in doubt if they are bad with at least this probability.
-_DOUBTED = 0.05
 #: A host that loses at most this many times what distance costs may be farther away.
 _AS_DISTANCE = 1.5
 #: A GPU is named if other ones of its host are at most this many times as likely.
@@ -42,7 +43,6 @@ _OTHER_GPUS = 0.5
 _FAILURES = 0.05
 #: The standard error of a median is this many times that of a mean; bounds of 95 %.
 _MEDIAN, _BOUNDS = 1.25, 1.96
-_OF_HOST = (SuspectKind.NODE, SuspectKind.GPU, SuspectKind.NIC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Results:
         doubted = {
             doubt.part.hosts[0]
             for doubt in doubts
-            if doubt.part.kind in _OF_HOST and doubt.probability > _DOUBTED
+            if doubt.part.kind in OF_HOST and doubt.probability > DOUBTED
         }
         links = [pair for pair in opened if self._is_link(pair) and doubted.isdisjoint(pair.hosts)]
         network = [*self._network_faults(opened, links)]
@@ -100,14 +100,22 @@ class Results:
     def _inputs(self, executions: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(self.inputs[i] for i in executions))
 
+    @cached_property
+    def _number_of(self) -> dict[int, int]:
+        """Return the number of each execution of the input."""
+        return {number: i for i, number in enumerate(self.inputs)}
+
+    def _numbers(self, pair: OpenPair) -> list[int]:
+        return [self._number_of[number] for number in pair.hits]
+
     # Parts
 
     def _fault(self, found: Weighed) -> Fault:
         units, candidate = self.evidence.units, found.candidate
         covered = {i for i in candidate.cover if units.population[i] in found.loss}
         others = [u for u in units.shared if u not in {units.unit_of[i] for i in candidate.cover}]
-        explained = {i for part in self.evidence.accepted for i in part.hits}
-        left = [u for u in others if not explained.issuperset(self._of_unit(u))]
+        explained = self.evidence.explained
+        left = [u for u in others if not explained.issuperset(units.of_unit(u))]
         rivals = (other.candidate.part for other, _ in self.rivals.get(candidate.key, ()))
         part = self._without_accused(self._measured(found))
         return Fault(
@@ -119,16 +127,12 @@ class Results:
             covered=self._inputs(candidate.cover),
             pairs_hit=len({units.unit_of[i] for i in found.hits}),
             pairs=len({units.unit_of[i] for i in covered}),
-            other_hit=sum(any(self.evidence.loud[i] for i in self._of_unit(u)) for u in left),
+            other_hit=sum(any(self.evidence.loud[i] for i in units.of_unit(u)) for u in left),
             other_pairs=len(left),
-            cleared=self._cleared(found) if part.kind in _OF_HOST else (),
+            cleared=self._cleared(found) if part.kind in OF_HOST else (),
             indistinguishable=tuple(dict.fromkeys(other for other in rivals if other != part)),
             only_distance=self._is_distance(found),
         )
-
-    def _of_unit(self, unit: int) -> list[int]:
-        units = self.evidence.units
-        return [i for number in units.logs_of[unit] for i in units.logs[number]]
 
     def _measured(self, found: Weighed) -> Part:
         """Return a part, or the node of a GPU if another one explains about as much.
@@ -137,7 +141,7 @@ class Results:
         """
         part, units = found.candidate.part, self.evidence.units
         rivals = self.rivals.get(found.candidate.key, ())
-        own = set(part.gpus) if part.kind in _OF_HOST else set()
+        own = set(part.gpus) if part.kind in OF_HOST else set()
         of_host = ((o.candidate.part, more) for o, more in rivals if o.candidate.part.gpus)
         others = [m for o, m in of_host if o.hosts == part.hosts and own.isdisjoint(o.gpus)]
         if own and sum(map(exp, others)) > _OTHER_GPUS:
@@ -157,7 +161,7 @@ class Results:
 
     def _without_accused(self, part: Part) -> Part:
         """Return a group without bad hosts: their pairs are bad on either side of its edge."""
-        if part.kind in _OF_HOST:
+        if part.kind in OF_HOST:
             return part
         accepted = (found.candidate.part for found in self.evidence.accepted)
         nodes = {own.hosts[0] for own in accepted if own.kind is SuspectKind.NODE and not own.gpus}
@@ -184,7 +188,7 @@ class Results:
         middle = low = high = inf
         if losses:
             middle = median(losses)
-            wide = max(1.4826 * median(abs(loss - middle) for loss in losses), units.sigma[k])
+            wide = max(MAD * median(abs(loss - middle) for loss in losses), units.sigma[k])
             half = _BOUNDS * _MEDIAN * wide / sqrt(len(losses))
             low, high = middle - half, middle + half
         return Effect(
@@ -203,14 +207,14 @@ class Results:
         """Return the partners in bad pairs that were good with a third host."""
         units, loud, group = self.evidence.units, self.evidence.loud, found.candidate.group
         partners = {h for i in found.hits for h in units.members[i]} - group
-        explained = {i for part in self.evidence.accepted for i in part.hits}
+        explained = self.evidence.explained
         good = {
             h
             for h in partners
             for u in units.units_of[h]
             if not units.alone[u]
             and group.isdisjoint(units.hosts_of[u])
-            and not any(loud[i] or i in explained for i in self._of_unit(u))
+            and not any(loud[i] or i in explained for i in units.of_unit(u))
         }
         return self._names(good)
 
@@ -224,7 +228,7 @@ class Results:
             units.direct[units.unit_of[i]] for i in candidate.cover
         ):
             return False
-        if kind not in _OF_HOST:
+        if kind not in OF_HOST:
             return True
         far = self.blocked.losses
         near = [i for i in found.hits if i not in self.blocked.far]
@@ -264,7 +268,7 @@ class Results:
     def _open_pairs(self) -> list[OpenPair]:
         """Return the pairs, and larger groups, that collapsed without a reason."""
         evidence, units = self.evidence, self.evidence.units
-        explained = {i for found in evidence.accepted for i in found.hits}
+        explained = evidence.explained
         result = []
         for unit in units.shared:
             logs = [units.logs[number] for number in units.logs_of[unit]]
@@ -285,8 +289,7 @@ class Results:
         if len(pair.hosts) != 2 or not pair.bad == pair.logs >= _LOGS_OF_LINK:
             return False
         units, logs = self.evidence.units, dict[int, set[int]]()
-        numbers = {number: i for i, number in enumerate(self.inputs)}
-        for i in (numbers[number] for number in pair.hits):
+        for i in self._numbers(pair):
             logs.setdefault(units.log_of[i], set()).add(units.population[i])
         same = frozenset.intersection(*map(frozenset, logs.values()))
         return bool(same) or all(2 * len(own) > len(units.kinds[n]) for n, own in logs.items())
@@ -300,17 +303,16 @@ class Results:
         """
         units, evidence = self.evidence.units, self.evidence
         few = links if len(links) <= _MOST_LINKS else ()
-        numbers = {number: i for i, number in enumerate(self.inputs)}
         executions = units.executions
         planned = [
             pair
             for pair in opened
-            if len(pair.hosts) == 2 and not all(executions[numbers[i]].repeated for i in pair.hits)
+            if len(pair.hosts) == 2 and not all(executions[i].repeated for i in self._numbers(pair))
         ]
         of_host = Counter(host for pair in planned for host in pair.hosts)
         pairs = sum(
             len(units.hosts_of[u]) == 2
-            and not all(executions[i].repeated for i in self._of_unit(u))
+            and not all(executions[i].repeated for i in units.of_unit(u))
             for u in units.shared
         )
         rest = len(planned) - max(of_host.values(), default=0)
@@ -319,7 +321,7 @@ class Results:
         good = any(
             units.loss[i] is not None and not evidence.loud[i]
             for u in units.shared
-            for i in self._of_unit(u)
+            for i in units.of_unit(u)
         )
         if (
             good
@@ -328,25 +330,18 @@ class Results:
             and (others >= _FEWEST_OPEN or not few)
         ):
             part = Part(kind=SuspectKind.FABRIC)
-            yield self._of_pairs(part, planned, pairs, evidence, numbers)
+            yield self._of_pairs(part, planned, pairs)
             return  # its links are some of many bad pairs
         for pair in few:
             part = Part(kind=SuspectKind.LINK, hosts=pair.hosts)
-            yield self._of_pairs(part, [pair], 1, evidence, numbers)
+            yield self._of_pairs(part, [pair], 1)
 
-    def _of_pairs(
-        self,
-        part: Part,
-        pairs: Sequence[OpenPair],
-        count: int,
-        evidence: Evidence,
-        numbers: Mapping[int, int],
-    ) -> Fault:
-        units = evidence.units
-        own = {units.unit_of[numbers[pair.hits[0]]] for pair in pairs}
-        hits = {numbers[i] for pair in pairs for i in pair.hits}
+    def _of_pairs(self, part: Part, pairs: Sequence[OpenPair], count: int) -> Fault:
+        units = self.evidence.units
+        hits = {i for pair in pairs for i in self._numbers(pair)}
+        own = {units.unit_of[i] for i in hits}
         bad = {units.population[i] for i in hits}
-        cover = [i for u in own for i in self._of_unit(u)]
+        cover = [i for u in own for i in units.of_unit(u)]
         effects = (
             self._effect(k, [i for i in cover if units.population[i] == k], hits) for k in bad
         )

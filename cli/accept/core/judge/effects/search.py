@@ -101,7 +101,6 @@ class _Search:
     #: Accepted candidate -> those that explained the same executions about as well, each with the
     #: difference of the scores.
     rivals: dict[tuple[object, ...], list[tuple[Weighed, float]]] = field(default_factory=dict)
-
     #: Accepted candidate -> parts of the network that explained as much when it was accepted.
     common: dict[tuple[object, ...], list[Candidate]] = field(default_factory=dict)
 
@@ -136,11 +135,11 @@ class _Search:
         if not found.candidate.of_host or any(units.alone[u] for u in hit):
             return -inf
         least = median(self._rest(i, 0.0) for i in found.hits) / 2
-        explained = {i for part in evidence.accepted for i in part.hits}
+        explained = evidence.explained
         exercising = {units.unit_of[i] for i in cover}
         bad = others = 0
         for unit in units.shared:
-            own = [i for number in units.logs_of[unit] for i in units.logs[number]]
+            own = units.of_unit(unit)
             if unit not in exercising and not explained.issuperset(own):
                 others += 1
                 bad += any(

@@ -93,14 +93,13 @@ class Units:
         #: Log of the value that healthy executions reach at least, if that is known.
         self.least: list[float | None] = []
         fast: list[float] = []
+        noise = max(network.noise, _LEAST_NOISE)
         values: list[float | None] = [
             log(e.value) if e.value is not None and e.value > 0 and isfinite(e.value) else None
             for e in self.executions
         ]
         for k, own in enumerate(self.of_population):
             key = self.keys[k]
-            of_key = network.noise if isinstance(network.noise, float) else network.noise.get(key)
-            noise = max(of_key if of_key is not None else 0.01, _LEAST_NOISE)
             by_host: dict[int, list[float]] = {}
             shared: list[tuple[Sequence[int], float]] = []
             failed = set()
@@ -129,10 +128,14 @@ class Units:
             if single:
                 fast += [(max(x) - single.log_value) / single.sigma for x in by_host.values()]
             deviations = [abs(x - median(own)) for own in by_host.values() for x in own]
-            self.within.append(1.4826 * median(deviations) if deviations else 0.0)
+            self.within.append(populations.MAD * median(deviations) if deviations else 0.0)
             self.center.append(center or single)
             self.sigma.append((center or single or Center(0.0, noise)).sigma)
         self.weights = populations.weights_of_laws(fast)
+
+    def of_unit(self, unit: int) -> list[int]:
+        """Return the executions of a unit."""
+        return [i for number in self.logs_of[unit] for i in self.logs[number]]
 
     def normal_value(self, k: int) -> float | None:
         """Return what healthy executions of a population reach."""
