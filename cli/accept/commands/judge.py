@@ -42,8 +42,8 @@ from accept.core.table import Row, Table, figures
 from accept.core.text import command_line, count, plain, shortened
 from accept.evidence import bucket, rundir, search, standard_input
 from accept.evidence.untrusted import Limits
-from accept.nccl_logs import to_run
-from accept.nccl_logs.tables import SkippedFile
+from accept.foreign_logs import to_run
+from accept.foreign_logs.tables import SkippedFile
 from accept.report.console import Terminal
 from accept.report.data import Run as ReportedRun
 from accept.report.html import render_html

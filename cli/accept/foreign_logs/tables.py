@@ -16,7 +16,7 @@ from accept.core.nccl_tests import json as nccl_tests_json
 from accept.core.nccl_tests.lines import Device, Row
 from accept.core.nccl_tests.table import Log, Table
 from accept.core.text import count
-from accept.nccl_logs.unwrap import plain_text
+from accept.foreign_logs.unwrap import plain_text
 
 
 class NoLog(StrEnum):

@@ -11,7 +11,7 @@ from benchmarks.nccl_text import SECRET, document, json_text, split, table_text
 from tests.factories.command_line import accept
 from tests.factories.nccl_logs import NODES, corpus, slow
 
-from accept.nccl_logs.tables import Duplicate
+from accept.foreign_logs.tables import Duplicate
 
 TABLE = "# nccl-tests version"
 

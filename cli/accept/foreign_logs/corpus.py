@@ -18,9 +18,9 @@ from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device
 from accept.core.nccl_tests.table import Table
 from accept.core.text import count, plain
 from accept.evidence.untrusted import Limits
-from accept.nccl_logs.files import LogFile, read_all
-from accept.nccl_logs.hosts import HostNames, natural
-from accept.nccl_logs.tables import Measured, NoLog, Read, SkippedFile, deduplicate
+from accept.foreign_logs.files import LogFile, read_all
+from accept.foreign_logs.hosts import HostNames, natural
+from accept.foreign_logs.tables import Measured, NoLog, Read, SkippedFile, deduplicate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.nccl_logs import table
 
-from accept.nccl_logs import tables
-from accept.nccl_logs.tables import NoLog
-from accept.nccl_logs.unwrap import plain_text
+from accept.foreign_logs import tables
+from accept.foreign_logs.tables import NoLog
+from accept.foreign_logs.unwrap import plain_text
 
 TEXT = table("all_reduce", ["node1", "node2"], range(8), 320.0)
 Decoration = Callable[[Sequence[str]], Sequence[str]]

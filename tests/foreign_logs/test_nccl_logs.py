@@ -25,7 +25,7 @@ from tests.factories.nccl_logs import DEVICE, NODES, TOP, corpus, fine, slow, ta
 from tests.factories.real_logs import PUBLISHED
 
 from accept.core.error_codes import Code
-from accept.nccl_logs.tables import Duplicate, NoLog
+from accept.foreign_logs.tables import Duplicate, NoLog
 
 pytestmark = pytest.mark.usefixtures("runs")
 

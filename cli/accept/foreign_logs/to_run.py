@@ -35,9 +35,9 @@ from accept.core.nccl_tests.inference import NamedBy
 from accept.core.nccl_tests.table import Table
 from accept.core.text import count, format_size, plain
 from accept.evidence.untrusted import Limits
-from accept.nccl_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
-from accept.nccl_logs.fill_gaps import completed
-from accept.nccl_logs.tables import SkippedFile
+from accept.foreign_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
+from accept.foreign_logs.fill_gaps import completed
+from accept.foreign_logs.tables import SkippedFile
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from accept.core.causes import Cause
 from accept.core.model import Problem
-from accept.nccl_logs.corpus import Execution, Logs
-from accept.nccl_logs.hosts import HostNames
-from accept.nccl_logs.tables import Read
+from accept.foreign_logs.corpus import Execution, Logs
+from accept.foreign_logs.hosts import HostNames
+from accept.foreign_logs.tables import Read
 
 #: Minimum number of logs of a kind that show what its logs contain.
 _FEWEST = 3

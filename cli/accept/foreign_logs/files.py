@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.evidence.untrusted import Limits, walk
-from accept.nccl_logs.tables import NoLog, Read, read
+from accept.foreign_logs.tables import NoLog, Read, read
 
 #: Beginnings of the names of files and folders that describe a host, not a launch. Such a file is
 #: a log only if it contains results; without results it is not a log that ended early.
