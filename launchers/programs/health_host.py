@@ -234,6 +234,11 @@ def kernel_log(root: Path) -> tuple[dict[str, Any] | None, list[Gap]]:
         text = _dmesg() if root == Path("/") else b""
         if not text:
             return None, [gap(f"Xid in the kernel log ({error.strerror or error})")]
+    return read_messages(text), []
+
+
+def read_messages(text: bytes) -> dict[str, Any]:
+    """Return the keys of `kernel_log`, without gaps, from lines of `/dev/kmsg` or `dmesg`."""
     first, last = None, 0.0
     events: dict[tuple[Any, ...], dict[str, Any]] = {}
     for entry in _LINE.finditer(text):
@@ -247,7 +252,7 @@ def kernel_log(root: Path) -> tuple[dict[str, Any] | None, list[Gap]]:
                 events.pop(key, None)
                 events[key] = event
                 break
-    return {"first": first or 0.0, "last": last, "events": list(events.values())[-EVENTS:]}, []
+    return {"first": first or 0.0, "last": last, "events": list(events.values())[-EVENTS:]}
 
 
 def _event(at: float, kind: str, found: re.Match[bytes]) -> dict[str, Any]:
