@@ -11,8 +11,9 @@ from accept.core.errors import BadInput, Exit
 from accept.core.judge.effects.explanation import Effect, Fault, Part
 from accept.core.judge.explained import Explained
 from accept.core.judge.parts import name_of
-from accept.core.judge.summary import action, node_lists
+from accept.core.judge.summary import node_lists
 from accept.core.model import CheckVerdict, Suspect
+from accept.core.sentences import action
 from accept.core.serde import did_you_mean
 from accept.core.text import command_line, count, plain
 from accept.report.console import Table, Terminal

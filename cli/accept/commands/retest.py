@@ -304,7 +304,7 @@ def _measured(suspect: Suspect, old: Run, new: Run) -> tuple[int, int, str]:
     """
     hosts = set(suspect.hosts)
     pairs = {frozenset(pair.hosts) for pair in suspect.pairs} if suspect.of_network else set()
-    others = {h for s in new.verdict.suspects if not s.of_network for h in s.hosts} - hosts
+    others = new.verdict.accused - hosts
     known = {_key(population): population for population in old.populations}
     figures = bad = 0
     worst, worst_share = "", 2.0

@@ -118,6 +118,11 @@ class State(TextEnum):
     INCONCLUSIVE = "inconclusive"
     NOT_TESTED = "not-tested"
 
+    @property
+    def is_rejected(self) -> bool:
+        """Return True if a run in this state is rejected as it is."""
+        return self in (State.FAIL, State.DEGRADED)
+
 
 #: The exit code of each state, worst state first.
 EXITS = {
@@ -625,6 +630,11 @@ class Suspect:
         return self.kind not in OF_HOST
 
     @property
+    def is_software(self) -> bool:
+        """Return True if wrong data follows no part: software is the likely cause."""
+        return self.kind is SuspectKind.FABRIC and self.cause is Cause.WRONG_DATA
+
+    @property
     def part(self) -> Part:
         """Return the blamed part; equal if suspects differ only in cause and evidence."""
         return self.kind, self.hosts, self.device
@@ -803,3 +813,25 @@ class Verdict:
     max_bad: int = 0
     #: The version of `accept` that judged; older verdicts do not have it.
     version: str = ""
+
+    @property
+    def requested(self) -> tuple[str, ...]:
+        """Return the requested hosts: those that took part, then those that did not."""
+        return self.hosts + self.missing
+
+    @property
+    def accused(self) -> frozenset[str]:
+        """Return the hosts that are bad themselves, or have a bad part."""
+        return frozenset(h for s in self.suspects if not s.of_network for h in s.hosts)
+
+    @property
+    def unexplained_wrong_data(self) -> tuple[Finding, ...]:
+        """Return the findings on wrong data; none if a host or the network explains it."""
+        if any(s.cause is Cause.WRONG_DATA and not s.is_software for s in self.suspects):
+            return ()
+        return tuple(
+            finding
+            for check in self.checks
+            for finding in check.findings
+            if finding.cause is Cause.WRONG_DATA and finding.state is State.FAIL
+        )

@@ -1,15 +1,39 @@
-"""Write the sentences about parts, their effects and what remains open: all of them are here."""
+"""Write the sentences about parts, findings, verdicts and what to do next: all of them are here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from accept.core.causes import Cause
-from accept.core.model import OF_HOST, SuspectKind
-from accept.core.text import count, shortened
+from accept.core.model import (
+    OF_HOST,
+    WORST_FIRST,
+    CheckVerdict,
+    Skipped,
+    State,
+    Suspect,
+    SuspectKind,
+    Verdict,
+)
+from accept.core.text import count, plain, shortened
 
 #: Maximum number of hosts, of effects, of pairs, of steps and of parts in one sentence.
 _MAX_HOSTS, _MAX_EFFECTS, _MAX_PAIRS, _MAX_STEPS, _MAX_PARTS = 16, 3, 5, 5, 3
+#: Maximum number of suspects or checks in the headline, and of lines of advice.
+_MAX_NAMED, _MAX_ADVICE = 3, 20
+#: Maximum number of hosts in the sentence on which hosts may be used.
+_MAX_LISTED = 8
+#: Maximum number of checks in the list of those that a user left out.
+_MAX_NOT_RUN = 12
+#: Maximum length of a figure in a line of advice.
+_MAX_FIGURE = 160
+#: Causes of a value below its bound, for which a faster NCCL profile is advised.
+_TOO_SLOW = (Cause.BELOW_EXPECTED, Cause.BELOW_REFERENCE)
+#: Advice about wrong data that follows no host.
+_SOFTWARE = (
+    "no host explains the wrong data: compare the versions of NCCL, network plugin, driver and "
+    "firmware, and run the step again with another NCCL"
+)
 
 
 # Parts
@@ -265,3 +289,180 @@ DISTANCE = "distance"
 SLOW_OR_FAR = (
     "slow, or on another switch. A `topology` command in the machine's file would show which"
 )
+
+
+# Verdicts
+
+
+def headline(verdict: Verdict) -> str:
+    """Return the first line for people, such as "fail: h3 host-died (strong)"."""
+    state = verdict.state
+    if verdict.interruption and not state.is_rejected:
+        text = f"{state}: the run was interrupted: {verdict.interruption}"
+    elif state is State.PASS:
+        text = "pass" if verdict.gpu_tested else "pass (no GPU tested)"
+    else:
+        text = f"{state}: {shortened(_reasons(verdict), _MAX_NAMED) or 'no reason is recorded'}"
+    if verdict.not_run:
+        text += f" (not run: {shortened([skip.subject for skip in verdict.not_run], _MAX_NAMED)})"
+    if verdict.part:
+        text += f" ({verdict.part})"
+    if verdict.edited:
+        text += " (edited values)"
+    if not verdict.injected:
+        return text
+    unseen = "; the injected fault was not detected" if state is State.PASS else ""
+    return f"drill: {text}{unseen}"
+
+
+def _reasons(verdict: Verdict) -> list[str]:
+    """Return wrong data that no part explains, then the suspects; without any, the checks."""
+    wrong = _wrong_data(verdict)
+    reasons = [wrong] if wrong else []
+    if verdict.suspects and verdict.state.is_rejected:
+        named = (s for s in verdict.suspects if not (wrong and s.is_software))
+        return reasons + [f"{s.name} {s.cause} ({s.strength})" for s in named]
+    checks = [check for check in verdict.checks if check.state is verdict.state]
+    for check in [check for check in checks if not check.optional] or checks:
+        found = [finding for finding in check.findings if finding.state is check.state]
+        found.sort(key=lambda finding: finding.cause is not Cause.WRONG_DATA)
+        why = next((finding.cause or f"({finding.message})" for finding in found), "")
+        if why != Cause.WRONG_DATA or not wrong:
+            reasons.append(f"{check.check} {why}".strip())
+    return reasons
+
+
+def _wrong_data(verdict: Verdict) -> str:
+    """Return how much data is wrong if no host or link explains it; empty otherwise."""
+    found = verdict.unexplained_wrong_data
+    if not found:
+        return ""
+    checks = dict.fromkeys(finding.check for finding in found)
+    worst = max(found, key=lambda f: f.executions.bad if f.executions else 0)
+    executions = worst.executions
+    if executions is None:
+        return f"wrong data in {', '.join(checks)}"
+    text = f"wrong data in {executions.bad} of {count(executions.total, 'log')} of {worst.check}"
+    if others := len(checks) - 1:
+        text += f" and in {count(others, 'more check')}"
+    common = executions.common_hosts
+    if executions.bad > 1 and not common:
+        return f"{text}, follows no host: software"
+    return f"{text}, all with {', '.join(common)}" if 0 < len(common) <= _MAX_NAMED else text
+
+
+def usable(verdict: Verdict) -> str:
+    """Return which hosts may be used, as one sentence; empty if the verdict is a pass."""
+    if verdict.state is State.PASS or verdict.injected:
+        return ""
+    hosts = count(len(verdict.requested), "host")
+    if not verdict.state.is_rejected:
+        return f"do not hand out the {hosts} yet: too little is known"
+    network = [suspect for suspect in verdict.suspects if suspect.of_network]
+    if verdict.unexplained_wrong_data or any(s.cause is Cause.WRONG_DATA for s in network):
+        return f"do not hand out any of the {hosts}: results are wrong, and no host explains it"
+    bad = [host for host in verdict.requested if host in verdict.accused]
+    listed = shortened(bad, _MAX_LISTED)
+    if network and not bad:
+        return f"do not hand out the {hosts}, and drain none: the network is bad, no single host"
+    if network:
+        verb = "is" if len(bad) == 1 else "are"
+        return (
+            f"do not hand out the {hosts}: {listed} {verb} bad, and the network between the others"
+        )
+    if verdict.state is State.DEGRADED:
+        absent = [host for host in verdict.missing if host not in bad]
+        rest = [f"do not hand out {listed}"] * bool(bad)
+        rest += [f"{shortened(absent, _MAX_LISTED)} never started"] * bool(absent)
+        good = len({*verdict.hosts}.difference(bad))
+        return f"{good} of {hosts} pass everything; {'; '.join(rest)}"
+    text = f"do not hand out the {hosts}"
+    return f"{text}: the rest is not shown to pass without {listed}" if bad else text
+
+
+def advice(verdict: Verdict, faster_profile: str = "") -> tuple[str, ...]:
+    """Return what to do next, one line for each suspect, then for each cause without a suspect.
+
+    `faster_profile`: NCCL profile that the run did not use; see `PlannedMachine`.
+    """
+    lines = []
+    if verdict.injected:
+        faults = ", ".join(verdict.injected)
+        lines += [f"this was a drill ({faults}): the verdict does not apply to the hosts"]
+    if verdict.interruption:
+        lines += [f"the run was interrupted ({verdict.interruption}): run it again"]
+    lines += [suspect_advice(suspect, verdict.checks) for suspect in verdict.suspects]
+    lines += _advice_on_findings(verdict, faster_profile)
+    if len(lines) > _MAX_ADVICE:
+        lines = [*lines[:_MAX_ADVICE], f"… and {len(lines) - _MAX_ADVICE} more: see the report"]
+    return tuple(lines)
+
+
+def suspect_advice(suspect: Suspect, checks: Iterable[CheckVerdict]) -> str:
+    """Return the line of advice about a suspect of a verdict with these checks."""
+    kind = "" if suspect.kind in (SuspectKind.RAIL, SuspectKind.FABRIC) else f"{suspect.kind} "
+    meaning = "" if suspect.is_software else f"{suspect.cause.row.meaning}; "
+    return f"{kind}{suspect.name}: {meaning}{action(suspect, checks)}"
+
+
+def action(suspect: Suspect, checks: Iterable[CheckVerdict]) -> str:
+    """Return what to do about a suspect of a verdict with these checks."""
+    if suspect.is_software:
+        return _SOFTWARE
+    if suspect.of_network and suspect.cause.row.relative:
+        return Cause.SLOW_NETWORK.row.action
+    accusing = (
+        check.check
+        for check in checks
+        for finding in check.findings
+        if finding.cause is suspect.cause and not {*suspect.hosts}.isdisjoint(finding.hosts)
+    )
+    return _action(suspect.cause, next(accusing, ""))
+
+
+def _action(cause: Cause, check: str) -> str:
+    return cause.row.action_of_check.get(check, cause.row.action)
+
+
+def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
+    """Yield what to do about each cause that accuses no suspect, wrong data first."""
+    accused = {suspect.cause for suspect in verdict.suspects}
+    advised: set[tuple[Cause, str]] = set()
+    found = [
+        (check, finding)
+        for check in sorted(verdict.checks, key=lambda check: WORST_FIRST.index(check.state))
+        for finding in check.findings
+        if finding.state is not State.PASS
+        and not (check.optional and finding.state is not State.FAIL)
+    ]
+    found.sort(key=lambda one: one[1].cause is not Cause.WRONG_DATA)
+    for check, finding in found:
+        cause = finding.cause
+        if cause is None or cause in accused or (verdict.suspects and cause.row.consequence):
+            continue
+        if (key := (cause, _action(cause, check.check))) in advised:
+            continue
+        if verdict.state is State.DEGRADED and not cause.row.names_no_node:
+            continue  # the suspects explain it
+        advised.add(key)
+        executions = finding.executions
+        everywhere = executions is not None and executions.bad > 1 and not executions.common_hosts
+        text = _SOFTWARE
+        if cause is not Cause.WRONG_DATA or not everywhere:
+            meaning = finding.message if cause is Cause.BELOW_REFERENCE else cause.row.meaning
+            text = f"{plain(meaning, _MAX_FIGURE)}; {_action(cause, finding.check)}"
+        if faster_profile and (finding.nodes or 0) > 1 and cause in _TOO_SLOW:
+            text += f"; repeat with `--nccl-profile {faster_profile}`, which this run did not use"
+        yield f"{check.check}: {text}"
+
+
+def not_run(skipped: Iterable[Skipped]) -> str:
+    """Return what the user left out, with the option: "gemm, memory (--skip)"; empty: nothing."""
+    by_option: dict[str, list[str]] = {}
+    for skip in (skip for skip in skipped if skip.cause is Cause.DESELECTED):
+        by_option.setdefault(skip.reason, []).append(skip.subject)
+    return plain(
+        "; ".join(
+            f"{shortened(names, _MAX_NOT_RUN)} ({option})" for option, names in by_option.items()
+        )
+    )

@@ -117,7 +117,7 @@ class Run:
     @cached_property
     def suspects(self) -> frozenset[str]:
         """Return the hosts that are bad themselves."""
-        return frozenset(h for s in self.verdict.suspects if not s.of_network for h in s.hosts)
+        return self.verdict.accused
 
     @cached_property
     def inventories(self) -> Mapping[str, Inventory]:

@@ -16,9 +16,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from accept.core.judge.consistency import compared
-from accept.core.judge.summary import action, node_lists, not_run, suspect_advice, usable
+from accept.core.judge.summary import node_lists
 from accept.core.model import Verdict
 from accept.core.report.text import answer_of, kept, number3
+from accept.core.sentences import action, not_run, suspect_advice, usable
 from accept.core.text import count, duration, folded, format_size, number, plain
 from accept.report.certificate import certificate
 from accept.report.coverage_table import coverage_rows

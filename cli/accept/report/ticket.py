@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 from accept.config.resources import cause_section
 from accept.core.evidence import COLLECTORS, open_log
 from accept.core.facts import HOSTNAMES, PLACE
-from accept.core.judge.summary import action
 from accept.core.model import Problem, Record, Suspect
 from accept.core.safe_read import open_regular
+from accept.core.sentences import action
 from accept.core.text import count, duration, markdown, plain, visible
 from accept.report import repro
 from accept.report.data import Population, Run, is_bad, share_of

@@ -31,7 +31,7 @@ from tests.factories.verdicts import (
 )
 
 from accept.core.causes import Cause, Judgement
-from accept.core.judge.summary import action, advice, node_lists
+from accept.core.judge.summary import node_lists
 from accept.core.judge.suspects import merged
 from accept.core.model import (
     CheckVerdict,
@@ -50,6 +50,7 @@ from accept.core.model import (
     Verdict,
 )
 from accept.core.report.text import table as table_text
+from accept.core.sentences import action, advice
 
 # -- accepted -------------------------------------------------------------------------------------
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
+from accept.core import sentences
 from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
 from accept.core.facts import inventories_of
-from accept.core.judge import bounds, coverage, hosts, summary, versions
+from accept.core.judge import bounds, coverage, hosts, versions
 from accept.core.judge.completeness import problem_findings, repeated_launches, step_findings
 from accept.core.judge.effects.executions import Flow
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
@@ -136,8 +137,8 @@ def judge(
     )
     return replace(
         verdict,
-        headline=summary.headline(verdict),
-        advice=summary.advice(verdict, plan.machine.faster_profile),
+        headline=sentences.headline(verdict),
+        advice=sentences.advice(verdict, plan.machine.faster_profile),
     )
 
 

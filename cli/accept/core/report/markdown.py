@@ -8,9 +8,10 @@ from datetime import datetime, timezone
 from accept.core.causes import Cause
 from accept.core.facts import Inventory, inventories_of
 from accept.core.judge.consistency import compared
-from accept.core.judge.summary import node_lists, not_run, usable
+from accept.core.judge.summary import node_lists
 from accept.core.model import Plan, Record, State, SuspectKind, Verdict
 from accept.core.report.text import excused, kept, number3, of_total
+from accept.core.sentences import not_run, usable
 from accept.core.text import duration, format_size, number, shortened
 from accept.core.text import markdown as escaped
 

@@ -11,15 +11,7 @@ from dataclasses import dataclass
 
 from accept.core.catalog.metrics import BUSBW
 from accept.core.causes import Cause, Judgement
-from accept.core.judge.summary import (
-    action,
-    node_lists,
-    not_good,
-    not_run,
-    suspect_advice,
-    usable,
-    worst_state,
-)
+from accept.core.judge.summary import node_lists, not_good, worst_state
 from accept.core.model import (
     BadPair,
     BoundKind,
@@ -33,6 +25,7 @@ from accept.core.model import (
     SuspectKind,
     Verdict,
 )
+from accept.core.sentences import action, not_run, suspect_advice, usable
 from accept.core.text import command_line, count, duration, format_size, number, plain, shortened
 
 #: Maximum number of lines for any verdict.

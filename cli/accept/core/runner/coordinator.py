@@ -29,7 +29,6 @@ from accept.core.judge import failures, has_final_failure, is_open, judge, to_se
 from accept.core.judge.consistency import withheld
 from accept.core.judge.hosts import domains, places, without_gpus
 from accept.core.judge.remeasure import waves_again
-from accept.core.judge.summary import not_run
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.judge.versions import NOT_SUPPORTED, shown, unsupported
 from accept.core.model import Fact, Finding, GroupKind, Plan, Problem, Record, Step
@@ -46,6 +45,7 @@ from accept.core.runner.logins import restrict
 from accept.core.runner.positions import read_positions
 from accept.core.runner.ssh import KEY, Host, run
 from accept.core.runner.state import MAX_CONCURRENT, Run
+from accept.core.sentences import not_run
 from accept.core.serde import dump, read, to_json
 from accept.core.signatures import sign
 from accept.core.text import count, duration, folded, plain
