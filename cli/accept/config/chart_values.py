@@ -120,13 +120,6 @@ class Values:
             "reads. Without it they are in the pod, in /opt/accept/progress.jsonl."
         ),
     ] = False
-    code_given: Annotated[
-        bool,
-        Doc(
-            "Whether the ConfigMaps of the code exist: `accept run` makes them beside the release, "
-            "whose record has little room."
-        ),
-    ] = False
     launcher: Launcher = field(default_factory=Launcher)
     plan: Annotated[
         str, Doc("The plan as JSON: steps, references, and what was rendered. It is not editable.")
@@ -150,4 +143,7 @@ def chart_schema() -> dict[str, object]:
     result = schema(Values)
     result["$schema"] = "http://json-schema.org/draft-07/schema#"
     result["definitions"] = result.pop("$defs")
-    return {key: renamed(value) for key, value in result.items()}
+    # Helm adds values for the chart of the code inside the chart, which takes none.
+    of_code = {"type": "object", "properties": {"global": {}}, "additionalProperties": False}
+    properties = {**result["properties"], "code": of_code}
+    return {key: renamed(value) for key, value in {**result, "properties": properties}.items()}

@@ -36,7 +36,7 @@ _MAX_CONFIG_MAP = 240_000
 #: never below those of Helm.
 MAX_RECORD = 1024 * 1024
 #: What the manifest and the record contain besides the values and the code, in bytes of the record.
-_RECORD_FRAME = 6_000
+_RECORD_FRAME = 4_000
 #: Maximum size of positions as JSON in the ConfigMap that `accept run` makes, which can have 1 MiB;
 #: larger ones are cut.
 _MAX_POSITIONS = 1_000_000
@@ -103,7 +103,8 @@ def record_parts(values: str, positions: str, source: CodeSource) -> Mapping[str
     """Return the parts of Helm's record of a release and their sizes in bytes.
 
     Helm stores the chart, the values and the manifest as JSON, compressed with gzip and encoded
-    with base64. The manifest contains the values again, and the code if it comes from the chart.
+    with base64. It leaves out the chart inside the chart, which has the code. The manifest contains
+    the values again, and the code if it comes from the chart.
     `values` and `positions`, which is a part of `values`, are YAML.
     """
     of_positions = 2 * _in_record(positions.encode())
@@ -123,7 +124,9 @@ def _in_record(data: bytes) -> int:
 @cache
 def _chart_in_record(chart: Path) -> int:
     """Return how much of Helm's record the chart is: each file is in base64 there."""
-    files = sorted(path for path in chart.rglob("*") if path.is_file())
+    inside = chart / "charts"
+    files = (path for path in sorted(chart.rglob("*")) if path.is_file())
+    files = (path for path in files if inside not in path.parents)
     return _in_record(b"".join(base64.b64encode(path.read_bytes()) for path in files))
 
 

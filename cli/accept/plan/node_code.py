@@ -22,8 +22,9 @@ COORDINATOR, PROGRAMS, BINDINGS = "coordinator.tar.bz2", "programs.tar.bz2", "bi
 #: This part of the coordinator's code travels with the programs, so that each archive fits into a
 #: ConfigMap.
 _WITH_PROGRAMS = "core/accept/core/runner/"
-#: Folder of the code in the Helm chart, and the file in it with the digest of all the code.
-CHART_FOLDER, CHART_DIGEST = "code", "sha256"
+#: Folder of the code in the Helm chart, and the file in it with the digest of all the code. It is
+#: a chart inside the chart, which Helm leaves out of its record, so the code is there only once.
+CHART_FOLDER, CHART_DIGEST = "charts/code/files", "sha256"
 #: Scripts that a node needs before it has unpacked `PROGRAMS`.
 _PLAIN_SCRIPTS = (
     "bootstrap_host.sh",
@@ -139,8 +140,8 @@ def _archive_of(name: str) -> str:
 def chart_files(code: Mapping[str, bytes]) -> Mapping[str, bytes]:
     """Return the files that the chart needs in addition to its sources, by their paths in it.
 
-    Python is without comments there, because Helm's record of a release, which has the code twice,
-    has a limit. The digest is that of the unmodified code.
+    Python is without comments there, because ConfigMaps and Helm's record of a release have limits.
+    The digest is that of the unmodified code.
     """
     of_pods = {
         name: without_comments(content) if name.endswith(".py") else content
@@ -176,19 +177,6 @@ def without_comments(source: bytes) -> bytes:
         if number not in texts and line.lstrip().startswith("#"):
             lines[number - 1] = ""
     return "\n".join(lines).encode()
-
-
-def config_maps(folder: Path) -> Mapping[str, Mapping[str, bytes]]:
-    """Return the files of the ConfigMaps of the code by their part, from the folder of the chart.
-
-    chart/templates/configmap.yaml makes the same ones.
-    """
-    files: dict[str, dict[str, bytes]] = {}
-    archives = (folder / name for name in (PROGRAMS, BINDINGS, COORDINATOR))
-    for path in (*archives, *sorted(folder.glob("*.sh"))):
-        part = PROGRAMS if path.suffix == ".sh" else path.name
-        files.setdefault(part.partition(".")[0], {})[path.name] = path.read_bytes()
-    return files
 
 
 def digest(files: Mapping[str, bytes]) -> str:

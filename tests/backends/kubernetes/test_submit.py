@@ -22,7 +22,6 @@ from accept.backends.kubernetes.client import Api, find_place
 from accept.backends.kubernetes.submit import RunName
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
-from accept.plan.chart import chart_folder
 
 SECRETS = "/api/v1/namespaces/lab/secrets"
 CONFIG_MAPS = "/api/v1/namespaces/lab/configmaps"
@@ -177,24 +176,6 @@ class TestIfTheNameIsTaken:
         assert [type(error) for error in failed if error] == [NotStarted]
         assert helm.releases["train"]["attempt"] == winner
         assert secrets_deleted(server) == [f"train-{loser}-ssh"]
-
-
-class TestCode:
-    def test_travels_beside_the_release_as_the_chart_would_make_it(
-        self, api: Api, helm: HelmStandIn, server: ApiServer
-    ) -> None:
-        name = RunName(release="train", attempt="one")
-        values = Path("values.yaml")
-        submit.install_release(api, name, values, brings_code=True, say=lambda _: None)
-        made = [sent for sent in server.bodies if "ssh-privatekey" not in str(sent)]
-        packed = [item for one in made for item in one["binaryData"].items()]
-        files = {key: base64.b64decode(data) for key, data in packed}
-        code = chart_folder() / "code"
-        assert files == {path.name: path.read_bytes() for path in code.glob("*.*")}
-        assert {one["metadata"]["name"] for one in made} == {
-            f"train-one-{part}" for part in ("programs", "bindings", "coordinator")
-        }
-        assert "logEvents=true,codeGiven=true" in helm.installed
 
 
 class TestPositions:

@@ -26,7 +26,7 @@ from accept.core.runner.resume import pack_finished
 from accept.core.text import command_line
 from accept.evidence.rundir import VALUES
 from accept.plan.bundle import Bundle
-from accept.plan.helm_values import code_source, positions_that_fit
+from accept.plan.helm_values import positions_that_fit
 from accept.plan.resolve import ClusterPlace, Resolved
 
 __all__ = [
@@ -110,7 +110,6 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
             name,
             folder / VALUES,
             positions=positions,
-            brings_code=code_source(run) != "image",
             exclude=exclude,
             say=say,
         )

@@ -1,7 +1,7 @@
-"""Start a run: create its key, code and positions, then install the rendered values with helm.
+"""Start a run: create its key and positions, then install the rendered values with helm.
 
-Code and positions are ConfigMaps beside the release, because helm would store them twice. The key
-never passes through helm, because helm would store it in the release record. No file with the key
+Positions are a ConfigMap beside the release, because helm would store them twice. The key never
+passes through helm, because helm would store it in the release record. No file with the key
 outlives the call.
 """
 
@@ -35,9 +35,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.core.runner.positions import POSITIONS
 from accept.core.text import duration, plain
-from accept.plan import node_code
 from accept.plan.chart import chart_folder
-from accept.plan.node_code import CHART_FOLDER
 
 _HELM_SECONDS = 120.0
 #: How helm 3 and 4 report that there is no such release. Other errors contain "not found" as well,
@@ -167,17 +165,15 @@ def install_release(
     values: Path,
     *,
     positions: Mapping[str, str] = MappingProxyType({}),
-    brings_code: bool = False,
     exclude: Sequence[str] = (),
     say: Say,
 ) -> tuple[Controller, str]:
-    """Make the Secret, positions and code, and install the chart with the unmodified `values`.
+    """Make the Secret and the positions, and install the chart with the unmodified `values`.
 
-    With `brings_code`, the pods get the code from here, not from the image. `exclude` replaces the
-    list of nodes not to use, unless it is empty. Returns the JobSet or Job that the chart made, and
-    the public half of the run's key. Raises NotStarted with helm's last line. Then nothing of this
-    attempt is left behind, or the message names the remains. A release that this call did not make
-    is never removed.
+    `exclude` replaces the list of nodes not to use, unless it is empty. Returns the JobSet or Job
+    that the chart made, and the public half of the run's key. Raises NotStarted with helm's last
+    line. Then nothing of this attempt is left behind, or the message names the remains. A release
+    that this call did not make is never removed.
     """
     if release_values(api.place, name.release) is not None:
         raise NotStarted(
@@ -189,9 +185,10 @@ def install_release(
     signer = _make_secret(api, name, secret)
     made: list[tuple[Kind[Object], str]] = [(SECRET, secret)]
     try:
-        for part, files in _parts(positions, brings_code=brings_code).items():
-            _make_config_map(api, name, f"{name.full}-{part}", files)
-            made.append((CONFIG_MAP, f"{name.full}-{part}"))
+        if positions:
+            config_map = f"{name.full}-positions"
+            _make_positions(api, name, config_map, positions)
+            made.append((CONFIG_MAP, config_map))
         say(f"helm install {name.release} in namespace {api.place.namespace}")
         done = helm(
             api.place,
@@ -205,7 +202,7 @@ def install_release(
             "--set-string",
             f"ssh.existingSecret={secret}",
             "--set",
-            f"logEvents=true,codeGiven={json.dumps(brings_code)}",
+            "logEvents=true",
             *(("--set-json", f"site.excludeNodes={json.dumps(exclude)}") if exclude else ()),
             "--output",
             "json",
@@ -311,17 +308,9 @@ def uninstall(place: Place, release: str) -> None:
         )
 
 
-def _parts(positions: Mapping[str, str], *, brings_code: bool) -> Mapping[str, Mapping[str, bytes]]:
-    """Return the files of the ConfigMaps beside the release, by the ends of their names."""
-    data = json.dumps({"positions": dict(positions)}).encode()
-    return {
-        **({"positions": {POSITIONS: data}} if positions else {}),
-        **(node_code.config_maps(chart_folder() / CHART_FOLDER) if brings_code else {}),
-    }
-
-
-def _make_config_map(api: Api, name: RunName, own: str, files: Mapping[str, bytes]) -> None:
-    """Make a ConfigMap that the pods of the run mount."""
+def _make_positions(api: Api, name: RunName, own: str, positions: Mapping[str, str]) -> None:
+    """Make the ConfigMap of the positions, which the pods of the run mount."""
+    files = {POSITIONS: json.dumps({"positions": dict(positions)}).encode()}
     try:
         api.create_config_map(own, files, {RUN_LABEL: name.full})
     except ApiError as error:
