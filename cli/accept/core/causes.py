@@ -420,6 +420,10 @@ class Cause(TextEnum):
         text="partial-log",
         meaning="only part of the output is present",
         action="judge the complete log",
+        action_of_check={
+            "health": "judge all files of the host together: the output of `nvidia-smi -q`, of "
+            "`nvidia-smi nvlink -s` and its kernel log; `nvidia-bug-report.sh` collects them"
+        },
         owner=Owner.USER,
         consequence=True,
         no_result=True,

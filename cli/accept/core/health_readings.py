@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeVar
 from accept.core.facts import FactKind
 from accept.core.model import Fact
 from accept.core.serde import read
-from accept.core.text import TextEnum, plain
+from accept.core.text import TextEnum, duration, plain
 
 T = TypeVar("T")
 
@@ -157,6 +157,15 @@ class Event:
     pci: str = ""
     code: int = 0
     fatal: bool = False
+    #: The time of day, as a log without the time since boot shows it; then `at` is only an order.
+    stamp: str = ""
+
+    @property
+    def when(self) -> str:
+        """Return the time of the event for people."""
+        return (
+            f"on {plain(self.stamp, 40)}" if self.stamp else f"{duration(self.at)} after the boot"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

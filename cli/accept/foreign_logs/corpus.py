@@ -19,6 +19,7 @@ from accept.core.nccl_tests.table import Table
 from accept.core.text import count, plain
 from accept.evidence.untrusted import Limits
 from accept.foreign_logs.files import LogFile, read_all
+from accept.foreign_logs.host_state import Report
 from accept.foreign_logs.hosts import HostNames, natural
 from accept.foreign_logs.tables import Measured, NoLog, Read, SkippedFile, deduplicate
 
@@ -73,6 +74,8 @@ class Logs:
     names: HostNames
     #: Files without results of their own.
     skipped: tuple[SkippedFile, ...]
+    #: What other files show of the state of hosts.
+    reports: tuple[Report, ...] = ()
 
     @property
     def devices(self) -> Iterator[Device]:
@@ -90,9 +93,12 @@ def gather(paths: Sequence[Path], limits: Limits, *, collective: str | None = No
     """
     logs: list[Read] = []
     others: list[LogFile] = []
+    reports: list[Report] = []
     for path in paths:
         for file in read_all(path, limits, collective=collective):
-            if file.log.no_log or (file.log.launcher_only and not file.named):
+            if file.log.reports:
+                reports += file.log.reports
+            elif file.log.no_log or (file.log.launcher_only and not file.named):
                 others.append(file)
             else:
                 logs.append(file.log)
@@ -114,7 +120,7 @@ def gather(paths: Sequence[Path], limits: Limits, *, collective: str | None = No
             )
         else:
             skipped.append(SkippedFile(file=log.file, reason=str(log.no_log or NoLog.LAUNCHER)))
-    if not _show_anything(logs):
+    if not _show_anything(logs) and not reports:
         # Without any result, the errors of launchers are the best explanation.
         logs += [file.log for file in others if not file.log.no_log]
         raise _no_results(paths, logs, len(others))
@@ -124,6 +130,7 @@ def gather(paths: Sequence[Path], limits: Limits, *, collective: str | None = No
         hosts=tuple(sorted(hosts, key=natural)),
         names=names,
         skipped=tuple(skipped),
+        reports=tuple(reports),
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from accept.evidence.untrusted import Limits, walk
+from accept.evidence.untrusted import Entry, Limits, walk
+from accept.foreign_logs.host_state import with_host
 from accept.foreign_logs.tables import NoLog, Read, read
 
 #: Beginnings of the names of files and folders that describe a host, not a launch. Such a file is
@@ -45,5 +46,18 @@ def read_all(path: Path, limits: Limits, *, collective: str | None = None) -> It
             log = Read(file=entry.name, no_log=entry.unread)
         else:
             log = read(entry.name, entry.blocks, collective=collective)
+        if log.reports:
+            parts = _parts(path, entry)
+            log = replace(log, reports=tuple(with_host(report, parts) for report in log.reports))
         is_context = any(_CONTEXT.match(part) for part in entry.parts[-2:])
         yield LogFile(log=log, named=entry.named, is_context=is_context)
+
+
+def _parts(path: Path, entry: Entry) -> tuple[str, ...]:
+    """Return the parts of a path that may name the host of a file.
+
+    These are the parts that the user wrote, if it is not an absolute path of a file.
+    """
+    if not entry.named:
+        return (path.name, *entry.parts)
+    return path.parts if not path.is_absolute() else (path.name,)

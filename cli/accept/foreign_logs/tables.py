@@ -16,6 +16,8 @@ from accept.core.nccl_tests import json as nccl_tests_json
 from accept.core.nccl_tests.lines import Device, Row
 from accept.core.nccl_tests.table import Log, Table
 from accept.core.text import count
+from accept.foreign_logs import state_files
+from accept.foreign_logs.host_state import Report
 from accept.foreign_logs.unwrap import plain_text
 
 
@@ -84,6 +86,8 @@ class Read:
     #: True if the problems are errors of a launcher, and neither nccl-tests nor NCCL wrote a line.
     #: Any text can quote such errors: sources, notes, logs of the system.
     launcher_only: bool = False
+    #: What it shows of the state of hosts, if it is such a file and no log.
+    reports: tuple[Report, ...] = ()
 
 
 def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -> Read:
@@ -99,6 +103,8 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     if start.startswith(TABLES_BEGIN.encode()):
         return Read(file=name, no_log=NoLog.COPIES)
     whole = chain((start,), blocks)
+    if reader := state_files.reader_of(start):
+        return Read(file=name, reports=tuple(reader(name, whole)))
     if json := nccl_tests_json.is_json(start):
         log = nccl_tests_json.parse(whole, collective=collective, excerpt=True)
         if not any(table.rows for table in log.tables):

@@ -37,6 +37,7 @@ from accept.core.text import count, format_size, plain
 from accept.evidence.untrusted import Limits
 from accept.foreign_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
 from accept.foreign_logs.fill_gaps import completed
+from accept.foreign_logs.host_state import by_host, with_states
 from accept.foreign_logs.tables import SkippedFile
 
 
@@ -75,7 +76,9 @@ def load(
     notes: list[str] = []
     if machine is None:
         names = tuple(dict.fromkeys(device.name for device in logs.devices if device.name))
-        guess = _guess_machine(names, _max_gpus(executions))
+        gpus = [report.gpus for report in logs.reports]
+        names = tuple(dict.fromkeys((*names, *(gpu.name for of_host in gpus for gpu in of_host))))
+        guess = _guess_machine(names, max([_max_gpus(executions), *map(len, gpus)]))
         machine = guess.machine
         notes.append(f"machine {machine.name}: {guess.reason}")
     notes += filter(None, [_device_differences(logs)])
@@ -83,6 +86,10 @@ def load(
     bounds = floors.bounds(machine)
     metric_names = {bound.metric for bound in bounds}
     plan, records, unjudged = _plan_and_records(logs, executions, machine.planned(), metric_names)
+    states, older = by_host(logs.reports)
+    if states:
+        plan, records = with_states(plan, records, states)
+        notes += (report.line for state in states for report in state.reports)
     notes += [
         f"{count(tables, 'table')} of {name}: no check judges it"
         for name, tables in unjudged.items()
@@ -94,7 +101,7 @@ def load(
         records=records,
         machine=machine,
         notes=tuple(notes),
-        skipped=logs.skipped,
+        skipped=(*logs.skipped, *(SkippedFile(file=file, reason=why) for file, why in older)),
         unjudged=unjudged,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from accept.core import record_protocol
@@ -118,6 +118,8 @@ def judge(evidence: Evidence) -> Judged:
         *health_at_start.problems(readings, machine, limits, one_kind=one_kind),
         *(problem for change in changes for problem in health.problems(change, limits)),
     ]
+    if evidence.plan.origin:
+        problems = [replace(p, message=_without_run(p.message)) for p in problems]
     lossy, losses = packet_loss.examine(
         sweeps, readings, evidence.step_records, limits.packet_loss, evidence.set_aside
     )
@@ -139,14 +141,16 @@ def judge(evidence: Evidence) -> Judged:
         for title, n in health.vanished(sweep)
         if machine.gpus != 0
     ]
+    lacks = Cause.PARTIAL_LOG if evidence.plan.origin else Cause.GPU_UNREPORTED
     findings += [
-        _finding(State.INCONCLUSIVE, text, Cause.GPU_UNREPORTED, (host,))
-        for host, text in lacking[:_MAX_NOTES]
+        _finding(State.INCONCLUSIVE, text, lacks, (host,)) for host, text in lacking[:_MAX_NOTES]
     ]
     for text in losses:
         findings.append(_finding(State.INCONCLUSIVE, text, Cause.NIC_ERRORS))
     notes = list(health_at_start.notes(readings, machine))
     notes += [note for change in changes for note in health.notes(change, limits)]
+    if evidence.plan.origin:
+        notes = [_without_run(note) for note in notes]
     findings += [_finding(State.PASS, note, None) for note in notes[:_MAX_NOTES]]
     if len(notes) > _MAX_NOTES:
         findings.append(_finding(State.PASS, f"{len(notes) - _MAX_NOTES} more notes", None))
@@ -156,7 +160,14 @@ def judge(evidence: Evidence) -> Judged:
         measured=_measured(evidence, readings),
         required="no damage, and no new device errors",
     )
-    return Judged(verdict, tuple(from_problems(problems, "", len(evidence.hosts))))
+    # Files are of the hosts that somebody chose, so those with one fault may be most of them.
+    hosts = len(evidence.hosts) if not evidence.plan.origin else 2 * len(problems)
+    return Judged(verdict, tuple(from_problems(problems, "", hosts)))
+
+
+def _without_run(text: str) -> str:
+    """Return a text about the start of a run for files that no run wrote."""
+    return text.removeprefix("before the run: ").removeprefix("before the run, ")
 
 
 def _finding(state: State, message: str, cause: Cause | None, hosts: Iterable[str] = ()) -> Finding:
@@ -190,6 +201,10 @@ def _unread(
                 why = "Xids (neither the kernel log nor NVML's events)"
                 hosts_by_reason.setdefault(why, []).append(host)
     for reason, hosts in hosts_by_reason.items():
+        if evidence.plan.origin:
+            message = f"the files of {completeness.host_list(hosts)} do not show {reason}"
+            yield _finding(State.INCONCLUSIVE, message, Cause.PARTIAL_LOG, hosts)
+            continue
         message = f"not read on {completeness.host_list(hosts)}: {reason}"
         yield _finding(State.NOT_TESTED, message, Cause.TOOL_MISSING, hosts)
     unread_hosts = {host for hosts in hosts_by_reason.values() for host in hosts}
@@ -212,7 +227,7 @@ def _makes_blind(evidence: Evidence, gap: Gap) -> bool:
 
 def _missing_sweeps(evidence: Evidence) -> Iterator[Finding]:
     """Yield a finding if planned sweeps have no record."""
-    if evidence.partial or evidence.interruption or not evidence.records:
+    if evidence.partial or evidence.interruption or not evidence.records or evidence.plan.origin:
         return
     planned = range(1, len(evidence.plan.steps) + 2)
     recorded = {record.wave for record in evidence.host_answers}
@@ -228,6 +243,10 @@ def _measured(evidence: Evidence, readings: dict[str, Reading]) -> str:
     gpus = count(kinds[DeviceKind.GPU], "GPU") if kinds[DeviceKind.GPU] else "no GPU"
     nics = count(kinds[DeviceKind.RDMA] + kinds[DeviceKind.NET], "NIC")
     hosts = count(len(readings), "host")
+    if evidence.plan.origin:
+        logs = count(sum(reading.log is not None for reading in readings.values()), "kernel log")
+        read = sum(bool(d.levels) for r in readings.values() for d in r.devices)
+        return f"{count(read, 'GPU')} and {logs} of {hosts}"
     sweeps = len({record.wave for record in evidence.host_answers} - {0})
     text = f"{gpus}, {nics} on {hosts}, {count(sweeps, 'reading')}"
     unread = Counter(gap.reason for reading in readings.values() for gap in reading.unread)

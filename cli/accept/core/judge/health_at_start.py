@@ -372,12 +372,10 @@ def _xid_problems(host: str, reading: Reading) -> Iterator[Problem]:
         title = titles.get(event.pci, unnamed)
         by_device.setdefault(title, []).append(event)
     for title, events in by_device.items():
-        texts = [
-            f"{_event_name(event)} {duration(event.at)} after the boot"
-            for event in events[-_MAX_NAMED:]
-        ]
+        texts = [f"{_event_name(event)} {event.when}" for event in events[-_MAX_NAMED:]]
         message = f"before the run: {', '.join(texts)}, and no reset since: {title} of {host}"
-        if not any("recovery-action" in d.levels for d in reading.devices):
+        levels = [device.levels for device in reading.devices if device.levels]
+        if levels and not any("recovery-action" in names for names in levels):
             message += "; its driver does not report resets: reboot the host after a repair"
         lost = all(event.kind == "lost" for event in events)
         cause = driver_cause(events[-1].code) if lost else Cause.GPU_XID

@@ -1,0 +1,281 @@
+"""Combine files about the state of hosts into the readings that a run takes of its hosts."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+
+from accept.core.facts import INVENTORY
+from accept.core.health_readings import (
+    HEALTH_READING,
+    Device,
+    DeviceKind,
+    Gap,
+    Log,
+    Reading,
+    Unread,
+)
+from accept.core.model import Fact, GroupKind, Plan, Problem, Record, Step
+from accept.core.serde import dump
+from accept.core.text import TextEnum, count, plain
+
+#: The check that judges these files.
+HEALTH = "health"
+#: Longer lines are cut, in bytes.
+_MAX_LINE = 1 << 16
+#: Words in the names of files and folders that name no host.
+_GENERIC = frozenset(
+    """
+    a all b boot bug collect collected current d data dcgm dcgmi dev diag dmesg dump evidence files
+    full gpu gpus gz home host hosts html info journal journalctl json k kern kernel kmsg level link
+    links list log logs messages mnt node nodes nvidia nvlink nvsmi old out output proc q query r r1
+    r2 r3 r4 report reports result results root s smi state status stdin stdout sys syslog t test
+    tmp txt var x xml xz
+    """.split()  # noqa: SIM905 - a list of words
+)
+
+
+class ReportKind(TextEnum):
+    """The kinds of files that describe the state of a host."""
+
+    KERNEL_LOG = "kernel log"
+    NVIDIA_SMI = "nvidia-smi -q"
+    NVLINK = "nvidia-smi nvlink"
+    DCGM = "dcgmi diag"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """The identity of a GPU, as a report shows it."""
+
+    index: int
+    name: str = ""
+    uuid: str = ""
+    serial: str = ""
+    driver: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Describe the state of one host as one file shows it."""
+
+    file: str
+    kind: ReportKind
+    #: The name in the file; empty: it names none.
+    host: str = ""
+    reading: Reading = field(default_factory=Reading)
+    gpus: tuple[Gpu, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    #: What it shows, from when to when, in one line.
+    shows: str
+    #: The time at which it was written, in a form that sorts; empty: unknown.
+    written: str = ""
+
+    @property
+    def line(self) -> str:
+        """Return the host and what the file shows of it, for people."""
+        return f"{plain(self.file, 200)}: {self.kind} of {self.host}, {self.shows}"
+
+
+#: What is missing without a kind of file: the gap, and the file that closes it.
+_GAPS = {
+    ReportKind.NVIDIA_SMI: Gap(
+        reason="the state of the GPUs (add the output of `nvidia-smi -q`)", devices=Unread.GPUS
+    ),
+    ReportKind.KERNEL_LOG: Gap(
+        reason="Xids (add the kernel log: `journalctl -k -b` or `dmesg`)", devices=Unread.XIDS
+    ),
+}
+
+
+def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file without their ends; long lines are cut."""
+    rest = b""
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        rest = rest[:_MAX_LINE]
+        for line in lines:
+            yield line[:_MAX_LINE].rstrip(b"\r")
+    if rest:
+        yield rest
+
+
+def name_of_host(parts: Sequence[str]) -> str:
+    """Return the host that the path of a file names, else the name of the file.
+
+    `gpu017/dmesg.txt` and `nvidia-smi-q-gpu017.xml` name one, `dmesg.txt` does not.
+    """
+    *folders, file = parts
+    words = re.split(r"([-_.]+)", file)
+    while words and _is_generic(words[-1]):
+        words.pop()
+    while words and _is_generic(words[0]):
+        words.pop(0)
+    named = [part for part in folders if not all(map(_is_generic, re.split("[-_.]+", part)))]
+    for name in ("".join(words), *reversed(named)):
+        if re.fullmatch(r"(?=.*[A-Za-z])[\w.:-]{1,100}", name, re.ASCII):
+            return name
+    return plain(PurePath(parts[-1]).name, 100)
+
+
+def with_host(report: Report, parts: Sequence[str]) -> Report:
+    """Return a report with a host: that of its content, else the one that its path names."""
+    return report if report.host else replace(report, host=name_of_host(parts))
+
+
+def _is_generic(word: str) -> bool:
+    return word.lower() in _GENERIC or not word.strip("-_.") or word.isdecimal()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostState:
+    """Describe one host as all of its files together show it."""
+
+    host: str
+    reports: tuple[Report, ...]
+
+    @property
+    def reading(self) -> Reading:
+        """Return the reading that a run would have taken, as far as the files show it."""
+        devices: dict[str, Device] = {}
+        for report in self.reports:
+            for device in report.reading.devices:
+                old = devices.get(device.title)
+                devices[device.title] = device if old is None else _joined(old, device)
+        logs = [report.reading.log for report in self.reports if report.reading.log]
+        log = None
+        if logs:
+            events = {(e.kind, e.pci, e.code, e.fatal): e for one in logs for e in one.events}
+            log = Log(
+                first=min(one.first for one in logs),
+                last=max(one.last for one in logs),
+                events=tuple(events.values()),
+            )
+            known = {device.pci for device in devices.values()}
+            for pci in dict.fromkeys(e.pci for e in log.events if e.kind in ("xid", "lost")):
+                if pci and pci not in known:
+                    lost = Device(kind=DeviceKind.GPU, name=pci, pci=pci)
+                    devices[lost.title] = lost
+        kinds = {report.kind for report in self.reports}
+        return Reading(
+            read=_names(report.reading for report in self.reports),
+            devices=tuple(devices.values()),
+            log=log,
+            unread=tuple(gap for kind, gap in _GAPS.items() if kind not in kinds),
+            whole=True,
+        )
+
+    def record(self, step: Step, number: int) -> Record:
+        """Return the record of the step `health` on this host."""
+        fact = Fact(
+            name=HEALTH_READING.name, check=HEALTH, host=self.host, value=dump(self.reading)
+        )
+        problems = (problem for report in self.reports for problem in report.problems)
+        return Record(
+            step=step.id,
+            checks=step.checks,
+            wave=0,
+            group=number,
+            hosts=(self.host,),
+            exit=0,
+            log=self.reports[0].file,
+            facts=(fact,),
+            problems=tuple(replace(problem, host=self.host) for problem in problems),
+        )
+
+    def inventory(self) -> Fact | None:
+        """Return the GPUs of the host as its inventory lists them; None if no file lists them."""
+        gpus = {gpu.index: gpu for report in self.reports for gpu in report.gpus}
+        if not gpus:
+            return None
+        listed = [
+            {
+                "index": gpu.index,
+                **{
+                    key: value
+                    for key, value in vars(gpu).items()
+                    if key in ("name", "uuid", "serial", "driver") and value
+                },
+            }
+            for gpu in gpus.values()
+        ]
+        return Fact(name=INVENTORY.name, host=self.host, value={"gpus": listed})
+
+
+def _names(readings: Iterable[Reading]) -> dict[str, tuple[str, ...]]:
+    """Return the counters of each kind of device that one of the readings has."""
+    names: dict[str, set[str]] = {}
+    for reading in readings:
+        for kind, counters in reading.read.items():
+            names.setdefault(kind, set()).update(counters)
+    return {kind: tuple(sorted(counters)) for kind, counters in names.items()}
+
+
+def _joined(first: Device, second: Device) -> Device:
+    """Return one device from what two files show of it."""
+    return replace(
+        first,
+        pci=first.pci or second.pci,
+        counters={**first.counters, **second.counters},
+        levels={**first.levels, **second.levels},
+        errors=(*first.errors, *second.errors),
+    )
+
+
+def by_host(reports: Iterable[Report]) -> tuple[list[HostState], list[tuple[str, str]]]:
+    """Return the hosts of reports, and the files that were left out with the reason.
+
+    Of two reports of one kind about the same GPUs, the newer one counts. If their GPUs differ, they
+    are of several hosts, which are named after the files.
+    """
+    hosts: dict[str, list[Report]] = {}
+    skipped: list[tuple[str, str]] = []
+    newest_first = sorted(reports, key=lambda report: report.written, reverse=True)
+    for newer in newest_first:
+        report = newer
+        same = [r for r in hosts.get(report.host, ()) if r.kind is report.kind]
+        if same and report.kind is not ReportKind.KERNEL_LOG:
+            uuids = {gpu.uuid for gpu in report.gpus}
+            if not uuids or any(uuids & {gpu.uuid for gpu in other.gpus} for other in same):
+                skipped.append((report.file, f"an older {report.kind} of {report.host}"))
+                continue
+            report = replace(report, host=plain(PurePath(report.file).name, 100))
+        hosts.setdefault(report.host, []).append(report)
+    order = {kind: number for number, kind in enumerate(ReportKind)}
+    states = [
+        HostState(host=host, reports=tuple(sorted(of_host, key=lambda r: order[r.kind])))
+        for host, of_host in sorted(hosts.items())
+    ]
+    return states, skipped
+
+
+def with_states(
+    plan: Plan, records: Sequence[Record], states: Sequence[HostState]
+) -> tuple[Plan, tuple[Record, ...]]:
+    """Return the plan and records of a run that also read the state of hosts.
+
+    The first record lists the hosts of the run.
+    """
+    step = Step(id=f"01-{HEALTH}", checks=(HEALTH,), script="", groups=GroupKind.EACH, params={})
+    hosts = records[0].hosts
+    names = [state.host for state in states]
+    files = count(len({report.file for state in states for report in state.reports}), "file")
+    shown = f"state of {count(len(states), 'node')} in {files}"
+    first = replace(
+        records[0],
+        hosts=tuple(dict.fromkeys((*hosts, *names))),
+        facts=(*records[0].facts, *filter(None, (state.inventory() for state in states))),
+    )
+    digest = hashlib.sha256(plan.hash.encode())
+    digest.update(repr([(state.host, state.reading) for state in states]).encode())
+    plan = replace(
+        plan,
+        hash=digest.hexdigest(),
+        steps=(step, *plan.steps),
+        origin=f"{shown}; {plan.origin}" if plan.steps else f"{shown}; from files alone",
+    )
+    of_states = (state.record(step, number) for number, state in enumerate(states))
+    return plan, (first, *of_states, *records[1:])

@@ -1,0 +1,20 @@
+"""Recognize files that describe the state of hosts by their content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from accept.foreign_logs import kernel_log
+from accept.foreign_logs.host_state import Report
+
+#: Reads a file: its name and its content. No content raises an error.
+Reader = Callable[[str, Iterable[bytes]], Iterable[Report]]
+#: Whether a file begins like one of a kind, and the reader of that kind.
+_KINDS: tuple[tuple[Callable[[bytes], bool], Reader], ...] = (
+    (kernel_log.is_kernel_log, kernel_log.read),
+)
+
+
+def reader_of(start: bytes) -> Reader | None:
+    """Return the reader of a file that begins with these bytes; None: it is of another kind."""
+    return next((reader for fits, reader in _KINDS if fits(start)), None)
