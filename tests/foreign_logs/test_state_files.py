@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.factories.paths import ROOT
 
 from accept.commands.judge import Judged, judge_paths, with_measurements
 from accept.core.model import State
+from accept.core.serde import dump
+from accept.foreign_logs import kernel_log, nvidia_smi
 from accept.foreign_logs.host_state import name_of_host
 from accept.foreign_logs.kernel_log import is_kernel_log
 
@@ -56,7 +60,11 @@ def test_a_sample_is_recognized_by_content_and_not_by_name(
 ) -> None:
     other = tmp_path / "host77" / "x.log"
     other.parent.mkdir()
-    shutil.copy(path, other)
+    if path.is_dir():
+        for number, file in enumerate(sorted(path.iterdir())):
+            shutil.copy(file, other.with_name(f"{number}.log"))
+    else:
+        shutil.copy(path, other)
     one = judged(other.parent, expect=expected.get("expect", ()), machine=expected.get("machine"))
     assert one.verdict.state == State(expected["state"])
     assert len(one.verdict.suspects) == len(expected["accused"])
@@ -90,3 +98,71 @@ def test_the_path_of_a_file_names_its_host(path: str, host: str) -> None:
 )
 def test_logs_of_other_programs_are_not_kernel_logs(line: str) -> None:
     assert not is_kernel_log(line.encode())
+
+
+HEALTHY = (SAMPLES / "../gpu/h100-80gb-hbm3/nvidia-smi-q.xml").resolve()
+ENTITIES = """<?xml version="1.0"?>
+<!DOCTYPE nvidia_smi_log [
+  <!ENTITY a "aaaaaaaaaaaaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">
+  <!ENTITY outside SYSTEM "file:///etc/hostname">
+]>
+<nvidia_smi_log><attached_gpus>1</attached_gpus>
+<gpu id="00000000:00:06.0"><product_name>&b;&outside;</product_name></gpu></nvidia_smi_log>
+"""
+
+
+def test_the_text_form_gives_the_values_of_the_xml_form() -> None:
+    text = (SAMPLES / "nvidia-smi/a10.txt").read_bytes()
+    names = {"fabric-state", "fabric-status", "fabric-health", "memory-temperature", "mig"}
+    (of_text,) = nvidia_smi.read_query("a", [text])
+    (of_xml,) = nvidia_smi.read_query("b", [HEALTHY.read_bytes()])
+    first, second = (one.reading.devices[0] for one in (of_text, of_xml))
+    assert first.levels.keys() - names == second.levels.keys() - names
+    assert of_text.reading.read == of_xml.reading.read
+
+
+def test_entities_of_a_document_are_refused_and_nothing_is_fetched(tmp_path: Path) -> None:
+    file = tmp_path / "gpu1.xml"
+    file.write_text(ENTITIES)
+    one = judged(file)
+    assert one.verdict.state is State.INCONCLUSIVE
+    assert "aaaa" not in texts(one)
+    assert "declares an entity" in texts(one)
+
+
+@given(cut=st.integers(min_value=200, max_value=HEALTHY.stat().st_size - 20))
+@settings(max_examples=30, deadline=None)
+def test_a_cut_file_is_never_complete(cut: int) -> None:
+    (report,) = nvidia_smi.read_query("x", [HEALTHY.read_bytes()[:cut]])
+    assert report.reading.unread
+
+
+LINES = [
+    line + b"\n"
+    for path in sorted(SAMPLES.glob("*/*.*"))
+    for line in path.read_bytes().split(b"\n")
+]
+
+
+@given(
+    content=st.lists(
+        st.one_of(
+            st.sampled_from(
+                [
+                    line + b"\n"
+                    for p in sorted(SAMPLES.glob("*/*.*"))
+                    for line in p.read_bytes().split(b"\n")
+                ]
+            ),
+            st.binary(max_size=60),
+        ),
+        max_size=40,
+    ),
+    reader=st.sampled_from([kernel_log.read, nvidia_smi.read_query, nvidia_smi.read_nvlink]),
+)
+@settings(max_examples=200, deadline=None)
+def test_no_content_raises_an_error(content: list[bytes], reader: Any) -> None:
+    for report in reader("x", content):
+        assert len(report.shows) < 2000
+        assert report.shows.isprintable()
+        dump(report.reading)

@@ -90,6 +90,9 @@ _GAPS = {
     ),
 }
 
+#: GPUs that are alone on their host need no links.
+_NVLINKS = Gap(reason="NVLinks (add the output of `nvidia-smi nvlink -s`)", devices=Unread.GPUS)
+
 
 def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines of a file without their ends; long lines are cut."""
@@ -160,11 +163,17 @@ class HostState:
                     lost = Device(kind=DeviceKind.GPU, name=pci, pci=pci)
                     devices[lost.title] = lost
         kinds = {report.kind for report in self.reports}
+        gpus = [device for device in devices.values() if device.levels]
+        several, linked = len(gpus) > 1, any("nvlinks" in gpu.levels for gpu in gpus)
         return Reading(
             read=_names(report.reading for report in self.reports),
             devices=tuple(devices.values()),
             log=log,
-            unread=tuple(gap for kind, gap in _GAPS.items() if kind not in kinds),
+            unread=(
+                *(gap for kind, gap in _GAPS.items() if kind not in kinds),
+                *([_NVLINKS] if several and not linked else ()),
+                *(gap for report in self.reports for gap in report.reading.unread),
+            ),
             whole=True,
         )
 
@@ -188,7 +197,7 @@ class HostState:
 
     def inventory(self) -> Fact | None:
         """Return the GPUs of the host as its inventory lists them; None if no file lists them."""
-        gpus = {gpu.index: gpu for report in self.reports for gpu in report.gpus}
+        gpus = {gpu.index: gpu for report in reversed(self.reports) for gpu in report.gpus}
         if not gpus:
             return None
         listed = [
@@ -275,7 +284,9 @@ def with_states(
         plan,
         hash=digest.hexdigest(),
         steps=(step, *plan.steps),
-        origin=f"{shown}; {plan.origin}" if plan.steps else f"{shown}; from files alone",
+        origin=f"{shown}; {plan.origin}"
+        if plan.steps
+        else f"{shown}, nothing measured; from files alone",
     )
     of_states = (state.record(step, number) for number, state in enumerate(states))
     return plan, (first, *of_states, *records[1:])

@@ -215,7 +215,7 @@ class _HostLog:
         if delta := groups.get("delta"):
             self._wall += float(delta)
         elif stamp:
-            wall = _wall_time(stamp)
+            wall = wall_time(stamp)
             # A log without years continues in the next one.
             self._wall = wall if wall > self._wall - 180 * _DAYS else wall + 366 * _DAYS
         if self._base is None:
@@ -270,7 +270,7 @@ def _described(event: dict[str, Any]) -> str:
     return f"{name}{code}{where}"
 
 
-def _wall_time(stamp: str) -> float:
+def wall_time(stamp: str) -> float:
     """Return a time of day in seconds; 0 if it is invalid. Without a year it is one of 2000."""
     try:
         if _UNIX.fullmatch(stamp):

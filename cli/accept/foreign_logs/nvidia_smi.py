@@ -1,0 +1,546 @@
+"""Read what nvidia-smi prints about GPUs: `nvidia-smi -q` as text or XML, `nvidia-smi nvlink -s`.
+
+Both forms of `-q` become values by their path, and the values become the levels and counters that
+a run reads with NVML (`launchers/programs/health_gpus.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
+from xml.parsers import expat
+
+from accept import config
+from accept.core.causes import Cause, start_cause
+from accept.core.health_readings import Device, DeviceKind, DriverError, Gap, Reading, Unread
+from accept.core.judge.hosts import is_device
+from accept.core.model import Problem
+from accept.core.text import count, plain, shortened
+from accept.foreign_logs.host_state import Gpu, Report, ReportKind, lines_of
+from accept.foreign_logs.kernel_log import wall_time
+
+#: The beginnings of the forms. A shell may have printed something before them.
+_TEXT = re.compile(rb"^=+NVSMI LOG=+\s*$", re.MULTILINE)
+_XML = re.compile(rb"<nvidia_smi_log>")
+_NVLINK = re.compile(rb"^GPU \d{1,3}: .{1,80} \(UUID: GPU-[^)]*\)\s*\n\s+Link \d", re.MULTILINE)
+_FAILED = re.compile(
+    rb"\A\s*(Failed to initialize NVML: .{1,200}|NVIDIA-SMI has failed because .{1,300}|"
+    rb"No devices were found)"
+)
+#: NVML's code of a library and a module that do not match.
+_MISMATCH = 18
+_GPU_LINE = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
+_PAIR = re.compile(r"( *)([^:]{1,80}?) *(?:: ?(.{0,400}))?$")
+#: Limits of a document; more is damage.
+_MAX_GPUS, _MAX_VALUES, _MAX_DEPTH, _MAX_VALUE = 64, 20_000, 24, 200
+#: Values that nvidia-smi prints instead of those of a GPU with a fault -> NVML's code.
+_FAULTS = {"gpu is lost": 15, "gpu requires reset": 16, "unknown error": 999, "err!": 999}
+_WORDS = {"yes": 1.0, "no": 0.0, "enabled": 1.0, "disabled": 0.0, "true": 1.0, "false": 0.0}
+#: As in nvml.h: nvmlComputeMode_t, nvmlDeviceGpuRecoveryAction_t, NVML_GPU_FABRIC_STATE_..., and
+#: nvmlReturn_t of a GPU that could not join. A word that is not listed counts as a fault.
+_MODES = {"default": 0.0, "exclusive_thread": 1.0, "prohibited": 2.0, "exclusive_process": 3.0}
+_ACTIONS = {
+    "none": 0.0,
+    "no": 0.0,
+    "yes": 1.0,
+    "reset": 1.0,
+    "gpu reset": 1.0,
+    "gpu reset required": 1.0,
+    "reboot": 2.0,
+    "node reboot": 2.0,
+    "node reboot required": 2.0,
+    "os reboot": 2.0,
+    "drain p2p": 3.0,
+    "drain and reset": 4.0,
+}
+_STATES = {"not supported": 0.0, "not started": 1.0, "in progress": 2.0, "completed": 3.0}
+_STATUS = {"success": 0.0, "insufficient resources": 23.0}
+_OTHER = 99.0
+#: The bits of the level `reasons` (nvml.h, nvmlClocksEventReason...).
+_REASONS = {
+    "gpu_idle": 0x1,
+    "idle": 0x1,
+    "applications_clocks_setting": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+    "display_clocks_setting": 0x100,
+    "display_clock_setting": 0x100,
+}
+#: Fields of the level `fabric-health`: the lowest bit, then the value of each word (nvml.h,
+#: NVML_GPU_FABRIC_HEALTH_MASK_...).
+_HEALTH: dict[str, tuple[int, Mapping[str, int]]] = {
+    "bandwidth": (0, {"degraded": 1, "full": 2}),
+    "route_recovery_in_progress": (2, {"true": 1, "false": 2}),
+    "route_unhealthy": (4, {"true": 1, "false": 2}),
+    "access_timeout_recovery": (6, {"true": 1, "false": 2}),
+    "incorrect_configuration": (8, {"none": 1, "false": 1}),
+}
+_WRONG_CONFIGURATION = 2
+
+
+class _Path(NamedTuple):
+    """The paths of a value, in text and in XML; of several that exist, the first counts."""
+
+    paths: tuple[str, ...]
+    words: Mapping[str, float] = _WORDS
+    #: The value of a word that is not listed; None: it is not known.
+    other: float | None = None
+
+
+def _path(*paths: str, words: Mapping[str, float] = _WORDS, other: float | None = None) -> _Path:
+    return _Path(paths, words, other)
+
+
+_PCIE = "pci/gpu_link_info/pcie_generation", "pci/pci_gpu_link_info/pcie_gen"
+_WIDTH = "pci/gpu_link_info/link_width", "pci/pci_gpu_link_info/link_widths"
+_POWER = ("gpu_power_readings", "power_readings")
+_LEVELS = {
+    "persistence": _path("persistence_mode"),
+    "mig": _path("mig_mode/current", "mig_mode/current_mig"),
+    "compute-mode": _path("compute_mode", words=_MODES),
+    "pcie-generation": _path(f"{_PCIE[0]}/current", f"{_PCIE[1]}/current_link_gen"),
+    "pcie-generation-max": _path(f"{_PCIE[0]}/max", f"{_PCIE[1]}/max_link_gen"),
+    "pcie-width": _path(f"{_WIDTH[0]}/current", f"{_WIDTH[1]}/current_link_width"),
+    "pcie-width-max": _path(f"{_WIDTH[0]}/max", f"{_WIDTH[1]}/max_link_width"),
+    "ecc": _path("ecc_mode/current", "ecc_mode/current_ecc"),
+    "sram-threshold": _path("ecc_errors/aggregate/sram_threshold_exceeded"),
+    "pages-pending": _path(
+        "retired_pages/pending_page_blacklist",
+        "retired_pages/pending_retirement",
+        "retired_pages/pending_blacklist",
+    ),
+    "remap-pending": _path("remapped_rows/pending", "remapped_rows/remapped_row_pending"),
+    "remap-failure": _path(
+        "remapped_rows/remapping_failure_occurred", "remapped_rows/remapped_row_failure"
+    ),
+    "banks-without-spares": _path(
+        "remapped_rows/bank_remap_availability_histogram/none",
+        "remapped_rows/row_remapper_histogram/row_remapper_histogram_none",
+    ),
+    "temperature": _path("temperature/gpu_current_temp", "temperature/gpu_temp"),
+    "memory-temperature": _path("temperature/memory_current_temp", "temperature/memory_temp"),
+    "power": _path(
+        *(
+            f"{section}/{name}"
+            for section in _POWER
+            for name in ("average_power_draw", "power_draw", "instant_power_draw")
+        )
+    ),
+    "power-limit": _path(
+        *(
+            f"{section}/{name}"
+            for section in _POWER
+            for name in ("current_power_limit", "enforced_power_limit", "power_limit")
+        )
+    ),
+    "power-limit-default": _path(*(f"{section}/default_power_limit" for section in _POWER)),
+    "sm-clock": _path("clocks/sm", "clocks/sm_clock"),
+    "sm-clock-max": _path("max_clocks/sm", "max_clocks/sm_clock"),
+    "sm-clock-application": _path(
+        "applications_clocks/graphics", "applications_clocks/graphics_clock"
+    ),
+    "sm-clock-default": _path(
+        "default_applications_clocks/graphics", "default_applications_clocks/graphics_clock"
+    ),
+    "memory-clock": _path("clocks/memory", "clocks/mem_clock"),
+    "utilization": _path("utilization/gpu", "utilization/gpu_util"),
+    "recovery-action": _path(
+        "gpu_recovery_action", "gpu_reset_status/reset_required", words=_ACTIONS, other=_OTHER
+    ),
+    "fabric-state": _path("fabric/state", words=_STATES),
+    "fabric-status": _path("fabric/status", words=_STATUS, other=999.0),
+}
+_COUNTERS = {
+    "pcie-replay": _path("pci/replays_since_reset", "pci/replay_counter"),
+    "rows-remapped-corrected": _path(
+        "remapped_rows/correctable_error", "remapped_rows/remapped_row_corr"
+    ),
+    "rows-remapped-uncorrected": _path(
+        "remapped_rows/uncorrectable_error", "remapped_rows/remapped_row_unc"
+    ),
+    "pages-retired-single": _path(
+        "retired_pages/single_bit_ecc",
+        "retired_pages/multiple_single_bit_retirement/retired_count",
+    ),
+    "pages-retired-double": _path(
+        "retired_pages/double_bit_ecc", "retired_pages/double_bit_retirement/retired_count"
+    ),
+}
+#: Counter -> the sections whose values it adds up, and the beginnings of their names.
+_ECC = {
+    "ecc-corrected": ("volatile", ("sram_correctable", "dram_correctable"), "single_bit"),
+    "ecc-uncorrected": ("volatile", ("sram_uncorrectable", "dram_uncorrectable"), "double_bit"),
+    "ecc-corrected-aggregate": (
+        "aggregate",
+        ("sram_correctable", "dram_correctable"),
+        "single_bit",
+    ),
+    "ecc-uncorrected-aggregate": (
+        "aggregate",
+        ("sram_uncorrectable", "dram_uncorrectable"),
+        "double_bit",
+    ),
+}
+#: Sections that the full output has; without one of them it was limited by `-d`.
+_SECTIONS = ("pci", "ecc_mode", "ecc_errors", "temperature", "clocks", "max_clocks")
+
+Values = dict[str, str]
+
+
+@dataclass
+class _Document:
+    """The values of one output of `nvidia-smi -q` by their paths."""
+
+    head: Values = field(default_factory=dict)
+    #: PCI address and values of each GPU.
+    gpus: list[tuple[str, Values]] = field(default_factory=list)
+    #: Why not all of it was read; empty: it was.
+    damage: str = ""
+
+    def add(self, path: str, value: str) -> None:
+        values = self.gpus[-1][1] if self.gpus else self.head
+        if len(values) < _MAX_VALUES:
+            values.setdefault(path, value.strip()[:_MAX_VALUE])
+
+
+def is_query(start: bytes) -> bool:
+    """Return True if a file begins like the output of `nvidia-smi -q`, or is an error of it."""
+    return bool(_XML.search(start) or _TEXT.search(start) or _FAILED.match(start))
+
+
+def is_nvlink(start: bytes) -> bool:
+    """Return True if a file begins like the output of `nvidia-smi nvlink -s`."""
+    return bool(_NVLINK.search(start))
+
+
+def read_query(file: str, blocks: Iterable[bytes]) -> list[Report]:
+    """Return the state of the GPUs in the output of `nvidia-smi -q`. No content raises an error."""
+    lines = lines_of(blocks)
+    text = b""
+    for line in lines:
+        text += line + b"\n"
+        if _XML.search(text):
+            return [_report(file, _of_xml(text, lines))]
+        if _TEXT.search(line):
+            return [_report(file, _of_text(lines))]
+        if failed := _FAILED.match(text):
+            return [_failure(file, failed[1].decode("utf-8", "replace"))]
+        text = text[-(1 << 16) :]
+    return []
+
+
+def _failure(file: str, words: str) -> Report:
+    """Return the report for an nvidia-smi that shows no GPU at all."""
+    mismatch = "version mismatch" in words
+    cause = start_cause(_MISMATCH) if mismatch else None
+    problem = Problem(cause=cause or Cause.GPU_UNUSABLE, message=f"nvidia-smi: {plain(words, 200)}")
+    return Report(
+        file=file, kind=ReportKind.NVIDIA_SMI, problems=(problem,), shows=plain(words, 200)
+    )
+
+
+# Forms
+
+
+def _of_text(lines: Iterable[bytes]) -> _Document:
+    """Return the values of the text form; of several outputs in one file, those of the last."""
+    document = _Document()
+    open_keys: list[tuple[int, str]] = []
+    for raw in lines:
+        if _TEXT.match(raw):
+            document, open_keys = _Document(), []
+            continue
+        line = raw.decode("utf-8", "replace").expandtabs(4).rstrip()
+        if found := _GPU_LINE.match(line):
+            if len(document.gpus) >= _MAX_GPUS:
+                document.damage = f"more than {_MAX_GPUS} GPUs"
+                break
+            document.gpus.append((found[1], {}))
+            open_keys = []
+            continue
+        pair = _PAIR.match(line) if line else None
+        if pair is None or (document.gpus and not pair[1] and pair[3] is None):
+            continue
+        indent, key, value = len(pair[1]), _key(pair[2]), pair[3]
+        while open_keys and open_keys[-1][0] >= indent:
+            open_keys.pop()
+        if len(open_keys) < _MAX_DEPTH:
+            open_keys.append((indent, key))
+            if value is not None:
+                document.add("/".join(name for _, name in open_keys), value)
+    return document
+
+
+def _key(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", text.strip().lower()).strip("_")
+
+
+class _Refused(ValueError):
+    """The reason why a document is not read to its end."""
+
+
+def _of_xml(start: bytes, lines: Iterable[bytes]) -> _Document:
+    """Return the values of the XML form. Its DTD is not read, and no entity is expanded."""
+    document = _Document()
+    parser = expat.ParserCreate()
+    names: list[str] = []
+    parts: list[str] = []
+
+    def refuse(*_: object) -> int:
+        raise _Refused("it declares an entity")
+
+    def begin(name: str, attributes: dict[str, str]) -> None:
+        if len(names) > _MAX_DEPTH:
+            raise _Refused("it is nested too deeply")
+        if names == ["nvidia_smi_log"] and name == "gpu":
+            if len(document.gpus) >= _MAX_GPUS:
+                raise _Refused(f"it has more than {_MAX_GPUS} GPUs")
+            document.gpus.append((attributes.get("id", ""), {}))
+        names.append(name)
+        parts.clear()
+
+    def text(words: str) -> None:
+        if sum(map(len, parts)) < _MAX_VALUE:
+            parts.append(words)
+
+    def end(_: str) -> None:
+        value = "".join(parts)
+        inside = names[1:] if names[1:2] != ["gpu"] else names[2:]
+        if inside and value.strip():
+            document.add("/".join(map(_key, inside)), value)
+        names.pop()
+        parts.clear()
+
+    parser.EntityDeclHandler = refuse
+    parser.ExternalEntityRefHandler = refuse
+    parser.StartElementHandler = begin
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = text
+    try:
+        # Bytes before the document, such as the command that printed it.
+        opening = start.find(b"<?xml")
+        parser.Parse(start[max(opening, 0) :], False)
+        for line in lines:
+            parser.Parse(line + b"\n", False)
+            if not names:
+                return document
+        parser.Parse(b"", True)
+    except (expat.ExpatError, _Refused) as error:
+        document.damage = plain(error, 80)
+    return document
+
+
+# Values
+
+
+def _report(file: str, document: _Document) -> Report:
+    devices = []
+    gpus = []
+    counters: set[str] = set()
+    driver = document.head.get("driver_version", "")
+    for index, (pci, values) in enumerate(document.gpus):
+        device = _device(index, pci, values)
+        devices.append(device)
+        counters |= device.counters.keys()
+        gpus.append(
+            Gpu(
+                index=index,
+                name=plain(values.get("product_name", ""), 80),
+                uuid=plain(values.get("gpu_uuid", values.get("uuid", "")), 80),
+                serial=plain(values.get("serial_number", values.get("serial", "")), 40),
+                driver=plain(driver, 40),
+            )
+        )
+    # Counters that are zero are left out of a reading.
+    missing = [tuple(sorted(counters - device.counters.keys())) for device in devices]
+    devices = [
+        Device(
+            kind=device.kind,
+            name=device.name,
+            pci=device.pci,
+            counters={name: value for name, value in device.counters.items() if value},
+            levels=device.levels,
+            missing=absent,
+            errors=device.errors,
+        )
+        for device, absent in zip(devices, missing, strict=True)
+    ]
+    stamp = document.head.get("timestamp", "")
+    names = shortened([*dict.fromkeys(gpu.name for gpu in gpus if gpu.name)], 3)
+    shows = f"{count(len(gpus), 'GPU')}{f' ({names})' if names else ''}"
+    shows += f", driver {plain(driver, 40)}" if driver else ""
+    shows += f", {plain(stamp, 40)}" if stamp else ""
+    return Report(
+        file=file,
+        kind=ReportKind.NVIDIA_SMI,
+        reading=Reading(
+            devices=tuple(devices),
+            read={DeviceKind.GPU: tuple(sorted(counters))},
+            unread=tuple(Gap(reason=why, devices=Unread.GPUS) for why in _lacks(document)),
+        ),
+        gpus=tuple(gpus),
+        shows=shows,
+        written=f"{wall_time(stamp):020.6f}",
+    )
+
+
+def _lacks(document: _Document) -> list[str]:
+    """Return why the document may not show all GPUs, or not all of their state."""
+    lacks = [f"the rest of the output of `nvidia-smi -q` ({document.damage})"] * bool(
+        document.damage
+    )
+    attached = document.head.get("attached_gpus", "")
+    if attached.isdecimal() and int(attached) > len(document.gpus):
+        lacks.append(f"{int(attached) - len(document.gpus)} of {int(attached)} GPUs")
+    absent = {
+        section
+        for _, values in document.gpus
+        for section in _SECTIONS
+        if not any(path.partition("/")[0] == section for path in values)
+    }
+    if absent:
+        names = ", ".join(sorted(name.replace("_", " ") for name in absent))
+        lacks.append(f"{names} (the output of `nvidia-smi -q` without `-d`)")
+    return lacks
+
+
+def _device(index: int, pci: str, values: Values) -> Device:
+    errors: dict[str, list[str]] = {}
+    for path, value in values.items():
+        if value.strip("[]. ").lower() in _FAULTS:
+            errors.setdefault(value.strip("[]. "), []).append(path.rpartition("/")[2])
+    levels = {name: _number(values, path) for name, path in _LEVELS.items()}
+    levels["reasons"] = _reasons(values)
+    levels["fabric-health"] = _fabric_health(values)
+    if levels["ecc"] == 0 and not _has_ecc_by_default(values.get("product_name", "")):
+        levels["ecc-default"] = 0.0
+    counters = {name: _number(values, path) for name, path in _COUNTERS.items()}
+    counters |= {name: _ecc_errors(values, *where) for name, where in _ECC.items()}
+    return Device(
+        kind=DeviceKind.GPU,
+        name=str(index),
+        pci=_pci_name(values.get("pci/bus_id", values.get("pci/pci_bus_id", pci))),
+        counters={name: int(value) for name, value in counters.items() if value is not None},
+        levels={name: value for name, value in levels.items() if value is not None},
+        errors=tuple(
+            DriverError(code=_FAULTS[words.lower()], words=words, readings=tuple(names))
+            for words, names in errors.items()
+        ),
+    )
+
+
+def _pci_name(text: str) -> str:
+    """Return a PCI address as the kernel's log has it, "0000:1b:00"."""
+    found = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2})\.[0-7]", text.lower())
+    return f"{found[1][-4:]}:{found[2]}" if found else ""
+
+
+@cache
+def _devices_of_machines() -> tuple[str, ...]:
+    machines = (config.load_machine(name).value for name in config.names("machines"))
+    return tuple({machine.gpus.device for machine in machines if machine.gpus.device})
+
+
+def _has_ecc_by_default(name: str) -> bool:
+    """Return True if a known machine has such GPUs. Some of workstations are delivered without."""
+    return any(is_device(device, name) for device in _devices_of_machines())
+
+
+def _number(values: Values, path: _Path) -> float | None:
+    """Return a value as a number; None if it is missing, "N/A" or the like."""
+    for name in path.paths:
+        text = values.get(name, "").strip().lower()
+        if not text or text in ("n/a", "[n/a]") or text.strip("[]. ") in _FAULTS:
+            continue
+        if text in path.words:
+            return path.words[text]
+        if found := re.match(r"(\d{1,15}(?:\.\d{1,9})?)(?=x| |$)", text):
+            return float(found[1])
+        if path.other is not None and text.isprintable() and "deprecated" not in text:
+            return path.other
+    return None
+
+
+def _reasons(values: Values) -> float | None:
+    """Return the bits of the reasons that are active; None if none is listed."""
+    found = False
+    bits = 0
+    for path, text in values.items():
+        section, _, name = path.partition("/")
+        if section in ("clocks_event_reasons", "clocks_throttle_reasons", "clocks_reasons"):
+            last = re.sub(r"^clocks_(?:event|throttle)_reason_", "", name.rpartition("/")[2])
+            if last in _REASONS and text.lower() in ("active", "not active"):
+                found = True
+                bits |= _REASONS[last] if text.lower() == "active" else 0
+    return float(bits) if found else None
+
+
+def _fabric_health(values: Values) -> float | None:
+    mask = 0
+    for name, (low, words) in _HEALTH.items():
+        text = values.get(f"fabric/health/{name}", "").lower()
+        if not text or text in ("n/a", "not supported"):
+            continue
+        value = words.get(text)
+        if value is None:
+            value = _WRONG_CONFIGURATION if name == "incorrect_configuration" else 0
+        mask |= value << low
+    return float(mask) if mask else None
+
+
+def _ecc_errors(values: Values, section: str, names: tuple[str, ...], older: str) -> float | None:
+    """Return the sum of the errors of all memories; None if none is listed."""
+    start = f"ecc_errors/{section}/"
+    numbers = [
+        _number(values, _path(path))
+        for path in values
+        if path.startswith(tuple(f"{start}{name}" for name in names))
+        or path == f"{start}{older}/total"
+    ]
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
+
+
+# NVLink
+
+
+def read_nvlink(file: str, blocks: Iterable[bytes]) -> list[Report]:
+    """Return the NVLinks of each GPU in the output of `nvidia-smi nvlink -s`."""
+    links: dict[int, list[bool]] = {}
+    gpus: dict[int, Gpu] = {}
+    index = -1
+    for raw in lines_of(blocks):
+        line = raw.decode("utf-8", "replace")
+        if found := re.match(r"GPU (\d{1,3}): (.{1,80}) \(UUID: (GPU-[^)]{0,60})\)", line):
+            index = int(found[1])
+            if len(links) < _MAX_GPUS:
+                links[index] = []
+                name, uuid = plain(found[2], 80), plain(found[3], 80)
+                gpus[index] = Gpu(index=index, name=name, uuid=uuid)
+        elif found := re.match(r"\s+Link \d{1,3}: (<inactive>|[\d.]{1,12} GB/s)", line):
+            if index in links:
+                links[index].append(found[1] != "<inactive>")
+        elif line.strip() and not line.startswith((" ", "\t")):
+            index = -1
+    devices = [
+        Device(kind=DeviceKind.GPU, name=str(i), levels={"nvlinks": float(sum(active))})
+        for i, active in links.items()
+        if active
+    ]
+    numbers = sorted({f"{sum(a)} of {len(a)}" for a in links.values()})
+    return [
+        Report(
+            file=file,
+            kind=ReportKind.NVLINK,
+            reading=Reading(devices=tuple(devices)),
+            gpus=tuple(gpus.values()),
+            shows=f"{shortened(numbers, 3)} links active on {count(len(links), 'GPU')}",
+        )
+    ]
