@@ -201,7 +201,7 @@ class _Document:
     head: Values = field(default_factory=dict)
     #: PCI address and values of each GPU.
     gpus: list[tuple[str, Values]] = field(default_factory=list)
-    #: Why not all of it was read; empty: it was.
+    #: Why its end is missing; empty: it is complete.
     damage: str = ""
 
     def add(self, path: str, value: str) -> None:
