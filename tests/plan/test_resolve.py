@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories.paths import TESTS
 
+from accept import config
 from accept.commands.plan import planned
 from accept.config import Site, load_site
 from accept.core.causes import Cause
@@ -189,13 +190,13 @@ class TestOrderOfParameters:
         bare = suite(tmp_path, "check: all-reduce")
         assert step(plan(suite=bare), "all-reduce").params["max"] == "1M", "the machine's"
         assert step(plan(suite=bare), "all-reduce").params["iters"] == 20, "the check's"
-        own = suite(tmp_path, "{check: all-reduce, params: {max: 2M, iters: 7}}")
-        assert step(plan(suite=own), "all-reduce").params["max"] == "2M"
-        file = site(tmp_path, "parameters: {all-reduce: {max: 4M}}")
+        own = suite(tmp_path, "{check: all-reduce, params: {max: 4M, iters: 7}}")
+        assert step(plan(suite=own), "all-reduce").params["max"] == "4M"
+        file = site(tmp_path, "parameters: {all-reduce: {max: 16M}}")
         found = step(plan(suite=own, site=file), "all-reduce").params
-        assert (found["max"], found["iters"]) == ("4M", 7)
-        chosen = plan(suite=own, site=file, settings=("all-reduce.max=8M",))
-        assert step(chosen, "all-reduce").params["max"] == "8M"
+        assert (found["max"], found["iters"]) == ("16M", 7)
+        chosen = plan(suite=own, site=file, settings=("all-reduce.max=64M",))
+        assert step(chosen, "all-reduce").params["max"] == "64M"
 
     def test_the_wrong_one_is_named_by_file_and_line(self, tmp_path: Path) -> None:
         file = site(tmp_path, "parameters:\n  all-reduce:\n    mxa: 4M\n")
@@ -457,8 +458,30 @@ class TestSizes:
         assert [format_size(size) for size in planned] == sizes
 
     def test_a_min_of_the_user_replaces_them(self) -> None:
-        found = plan("h100-8", suite="standard", nodes=2, settings=("all-gather.min=1M",))
-        assert {s.params["min"] for s in found.steps if "all-gather" in s.checks} == {"1M"}
+        found = plan("h100-8", suite="standard", nodes=2, settings=("all-gather.min=256K",))
+        assert {s.params["min"] for s in found.steps if "all-gather" in s.checks} == {"256K"}
+
+    @pytest.mark.parametrize("source", ["suite", "site", "options"])
+    def test_a_max_that_would_not_be_measured_is_refused(self, source: str, tmp_path: Path) -> None:
+        params = "{min: 2K, max: 256K, factor: 4}"
+        sources: dict[str, dict[str, Any]] = {
+            "suite": {"suite": suite(tmp_path, f"{{check: all-reduce, params: {params}}}")},
+            "site": {"site": site(tmp_path, f"parameters: {{all-reduce: {params}}}")},
+            "options": {
+                "settings": tuple(f"all-reduce.{p}" for p in ("min=2K", "max=256K", "factor=4"))
+            },
+        }
+        error = refusal(**sources[source])
+        assert error.code == Code.PARAM_INVALID
+        assert "all-reduce" in error.message
+        assert "max 128K" in error.message
+
+    @pytest.mark.parametrize("name", config.names("suites"))
+    def test_the_largest_size_of_each_suite_is_measured(self, name: str) -> None:
+        for machine in ("cpu", "a4-highgpu-8g", "a4x-highgpu-4g"):
+            for found in plan(machine, suite=name, nodes=2).steps:
+                if sizes := planned_sizes(found):
+                    assert format_size(sizes[-1]) == found.params["max"]
 
     def test_an_expectation_for_another_size_is_measured(self) -> None:
         found = plan("h100-8", suite="standard", nodes=2, expect=("all-gather@1G>=9",))

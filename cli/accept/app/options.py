@@ -339,7 +339,8 @@ class DrillOptions:
         typer.Option(
             "--set",
             metavar="CHECK.PARAM=VALUE",
-            help="Parameter of a check: accept show check NAME.",
+            help="Parameter of a check: accept show check NAME. "
+            "max must be min times a power of factor.",
             rich_help_panel=Panel.CHECKS,
         ),
     ] = None

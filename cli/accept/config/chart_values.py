@@ -19,6 +19,9 @@ class Origin:
         str, Doc("SHA-256 of the code for the nodes, which must be that of the chart.")
     ] = ""
     plan: Annotated[str, Doc("SHA-256 of `plan`, which must be unmodified.")] = ""
+    waits_for_capacity: Annotated[
+        bool, Doc("Whether the plan waits for nodes that flexStart or autoscaling create.")
+    ] = False
     pod: Annotated[str, Doc("SHA-256 of `pod` as JSON; changes of it are reported.")] = ""
     scripts: Annotated[
         dict[str, str],

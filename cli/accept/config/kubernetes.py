@@ -19,7 +19,18 @@ from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
 #: A Kubernetes object name: DNS-1123.
 NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
-Label = Annotated[str, Pattern(NAME, "a name of a-z, 0-9, '.' and '-'")]
+ObjectName = Annotated[str, Pattern(NAME, "a name of a-z, 0-9, '.' and '-'")]
+#: Key of a label: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/
+LabelKey = Annotated[
+    str,
+    Pattern(
+        r"(?:[a-z0-9][a-z0-9.-]{0,252}/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?",
+        "the key of a label, such as cloud.google.com/gce-topology-block",
+    ),
+]
+Image = Annotated[
+    str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "an image such as registry/name:tag")
+]
 
 
 def longest_name(nodes: int) -> int:
@@ -181,13 +192,13 @@ class Topology:
     """Placement of the pods by Kueue, or by affinity. The values are names of node labels."""
 
     required: Annotated[
-        str | None, Doc("All pods must be on nodes with the same value of this label.")
+        LabelKey | None, Doc("All pods must be on nodes with the same value of this label.")
     ] = None
     preferred: Annotated[
-        str | None, Doc("Like `required`, but other nodes are used if that is not possible.")
+        LabelKey | None, Doc("Like `required`, but other nodes are used if that is not possible.")
     ] = None
     slice: Annotated[
-        str | None,
+        LabelKey | None,
         Doc("Each group of `sliceSize` pods must be on nodes with the same value of this label."),
     ] = None
     slice_size: Annotated[
@@ -234,26 +245,26 @@ class ClusterSettings:
     """Settings of a cluster that a machine file does not have."""
 
     namespace: Annotated[
-        Label | None,
+        ObjectName | None,
         Doc(
             "Namespace of the run; unset: that of the context. "
             "`render | helm install` uses helm's namespace instead."
         ),
     ] = None
-    queue: Annotated[str | None, Doc("Kueue LocalQueue; unset: no queue.")] = None
+    queue: Annotated[ObjectName | None, Doc("Kueue LocalQueue; unset: no queue.")] = None
     suspend: Annotated[
         bool | None,
         Doc("Whether the run is created suspended; unset: only if a queue is set."),
     ] = None
     workload_priority_class: Annotated[
-        str | None, Doc("Kueue WorkloadPriorityClass: the priority in the queue.")
+        ObjectName | None, Doc("Kueue WorkloadPriorityClass: the priority in the queue.")
     ] = None
     topology: Annotated[
         Topology | None,
         Doc("Placement of the pods: by Kueue, or without a queue by a rule of affinity."),
     ] = None
     position_labels: Annotated[
-        tuple[str, ...],
+        tuple[LabelKey, ...],
         Doc(
             "Node labels that show where a node is in the network, from the largest part to the "
             "node. `accept run` reads them."
@@ -280,7 +291,7 @@ class ClusterSettings:
     autoscaling: Annotated[
         bool, Doc("Whether an autoscaler of the cluster creates nodes for pending pods.")
     ] = False
-    image: Annotated[str | None, Doc("Container image of the run.")] = None
+    image: Annotated[Image | None, Doc("Container image of the run.")] = None
     code: Annotated[
         CodeSource,
         Doc(
@@ -293,7 +304,9 @@ class ClusterSettings:
     image_pull_policy: Annotated[
         Literal["IfNotPresent", "Always", "Never"], Doc("When nodes pull the image.")
     ] = "IfNotPresent"
-    image_pull_secrets: Annotated[tuple[str, ...], Doc("Secrets for pulling the image.")] = ()
+    image_pull_secrets: Annotated[
+        tuple[ObjectName, ...], Doc("Secrets for pulling the image.")
+    ] = ()
     controller: Annotated[
         Literal["auto", "jobset", "job"],
         Doc("Kind of the object that runs the pods; auto: a JobSet if the cluster supports it."),
@@ -308,9 +321,9 @@ class ClusterSettings:
     coordinator_pod: Annotated[
         CoordinatorPod, Doc("Settings of that pod, for `coordinator: separate`.")
     ] = field(default_factory=CoordinatorPod)
-    service_account: Annotated[str | None, Doc("Service account of the pods.")] = None
-    priority_class_name: Annotated[str | None, Doc("PriorityClass of the pods.")] = None
-    runtime_class_name: Annotated[str | None, Doc("RuntimeClass of the pods.")] = None
+    service_account: Annotated[ObjectName | None, Doc("Service account of the pods.")] = None
+    priority_class_name: Annotated[ObjectName | None, Doc("PriorityClass of the pods.")] = None
+    runtime_class_name: Annotated[ObjectName | None, Doc("RuntimeClass of the pods.")] = None
     include_nodes: Annotated[tuple[str, ...], Doc("Names of the only nodes to use.")] = ()
     exclude_nodes: Annotated[tuple[str, ...], Doc("Names of nodes not to use.")] = ()
     affinity: Annotated[Plain, Doc("Affinity of the pods; node lists are added to it.")] = field(
@@ -330,6 +343,14 @@ class ClusterSettings:
         Annotated[int, Bounds(min=0)] | None,
         Doc("Seconds until the ended run and its logs are removed; unset: never."),
     ] = None
+
+    @property
+    def waits_for_capacity(self) -> bool:
+        """Return True if nodes for the pods may not exist yet. The chart decides the same.
+
+        With a queue, flex-start nodes exist when the pods do: Kueue requests them before.
+        """
+        return self.autoscaling or (self.flex_start and not self.queue)
 
     def __post_init__(self) -> None:
         """Raise Invalid for keys without effect."""
@@ -452,8 +473,8 @@ class Results:
         Annotated[
             str,
             Pattern(
-                r"(?:gs|s3|az|file)://[^\s]+|/[^\x00-\x1f\x7f]*",
-                "gs://, s3://, az:// or an absolute path",
+                r"(?:gs|s3|az|file)://[^\s\x00-\x1f\x7f\"'`$\\|;&<>(){}*!#]+|/[^\x00-\x1f\x7f]*",
+                "gs://, s3://, az:// without characters of the shell, or an absolute path",
             ),
         ]
         | None,

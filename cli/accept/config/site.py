@@ -98,7 +98,7 @@ class Site:
         Seconds | None,
         Doc(
             "Longest wait for hosts to answer; unset: 15m on Kubernetes or with a container image, "
-            "24h with kubernetes.flexStart or autoscaling, 2m on Slurm, else 60s."
+            "24h with kubernetes.autoscaling, or flexStart without a queue, 2m on Slurm, else 60s."
         ),
     ] = None
     deadline: Annotated[Seconds | None, Doc("Longest run; unset: as in the suite.")] = None

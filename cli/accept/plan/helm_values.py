@@ -213,6 +213,7 @@ def values_of(run: Resolved, bundle: Bundle) -> Values:
             machine=plan.machine.name,
             code=node_code.digest(code()),
             plan=_sha256(bundle.files[PLAN_FILE].decode()),
+            waits_for_capacity=run.site.kubernetes.waits_for_capacity,
             pod=_sha256(_go_json(dump(replace(pod, source=None)))),
             scripts={name: _sha256(text) for name, text in scripts.items()},
         ),

@@ -239,6 +239,13 @@ def _security_context(machine: PodSettings, site: Kubernetes) -> Plain:
     merged = _merged(machine.security_context, site.security_context)
     loses_nics = bool(site.host_network and (machine.networks or machine.resource_claims))
     context = {"privileged": loses_nics, **merged}
+    if loses_nics and not context["privileged"]:
+        raise BadInput(
+            "kubernetes.hostNetwork with securityContext.privileged: false: only a privileged pod "
+            "then has the RDMA devices of this machine",
+            code=Code.KUBE_HOST_NETWORK,
+            hint="leave out one of them",
+        )
     capabilities = context.get("capabilities")
     added = capabilities.get("add") if isinstance(capabilities, dict) else None
     # Kubernetes refuses `allowPrivilegeEscalation: false` for a container with these rights.

@@ -28,7 +28,7 @@ from accept.config.faults import parse_faults
 from accept.config.fields import check_env
 from accept.config.floors import bounds
 from accept.config.hostlist import expand
-from accept.config.kubernetes import PodSettings
+from accept.config.kubernetes import Kubernetes, PodSettings
 from accept.config.machine import check_gpus_per_node
 from accept.config.nccl_settings import NCCL_PREFIX, refuse_foreign, remarks, without
 from accept.config.slurm import Slurm
@@ -328,13 +328,20 @@ def _with_options(site: Site, options: Options) -> Site:
         site = replace(site, nccl=replace(site.nccl, profile=options.nccl_profile))
     if not options.image:
         return site
+    container = replace(site.container, image=_image(Container, options.image))
+    return replace(site, container=container)
+
+
+def _image(reader: type[Container | Kubernetes], image: str) -> str | None:
+    """Return an image of the options, as a site file may name it. Raises BadInput."""
     try:
-        container = replace(site.container, image=read(Container, {"image": options.image}).image)
+        return read(reader, {"image": image}).image
     except Invalid as error:
         raise BadInput(
-            f"--image: {error.message}", code=Code.CONTAINER_IMAGE_NAME, hint=error.hint
+            f"--image: {error.message}",
+            code=Code.CONTAINER_IMAGE_NAME,
+            hint=error.hint or "example: --image registry.example/accept:1.0",
         ) from None
-    return replace(site, container=container)
 
 
 def _for_gpus(machine: PlannedMachine, used: int | None, nodes: int | None) -> PlannedMachine:
@@ -366,7 +373,8 @@ def resolve(options: Options) -> Resolved:
     per_pod = None
     if on_pods:
         if options.image:
-            on_site = replace(settings.kubernetes, image=options.image)
+            image = _image(Kubernetes, options.image)
+            on_site = replace(settings.kubernetes, image=image)
             settings = replace(settings, kubernetes=on_site)
         pod = pod_settings(machine.value.kubernetes, settings.kubernetes)
         check_results(settings.results, pod)
@@ -403,7 +411,7 @@ def resolve(options: Options) -> Resolved:
     deadline, deadline_notes = _deadline(options, settings, suite.value, steps)
     planned = machine.value.planned(profile)
     of_steps = tuple(dict.fromkeys(step.profile for step in steps if step.profile))
-    waits_for_capacity = settings.kubernetes.flex_start or settings.kubernetes.autoscaling
+    waits_for_capacity = settings.kubernetes.waits_for_capacity
     plan = Plan(
         schema=1,
         version="",

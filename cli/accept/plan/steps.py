@@ -358,15 +358,25 @@ def _params(
     try:
         params = read(check.params, merged)
         _check_limits(params, overrides)
+        _check_planned(params)
     except Invalid as error:
-        # An error about several parameters has no path: one of the overrides caused it.
+        # An error about several parameters has no path: one of the overrides caused it, if any.
         wrong = [show_path(error.path)] if error.path else list(overrides)
         where = ", ".join(f"{check.name}.{name}" for name in wrong)
+        source = f"--set {where}" if wrong else f"parameters of {check.name}"
         unknown = error.code is Code.KEY_UNKNOWN
         code = Code.PARAM_UNKNOWN if unknown else Code.PARAM_INVALID
         hint = _hint(error, check)
-        raise BadInput(f"--set {where}: {error.message}", code=code, hint=hint) from None
+        raise BadInput(f"{source}: {error.message}", code=code, hint=hint) from None
     return params
+
+
+def _check_planned(params: CheckParams) -> None:
+    """Raise Invalid for parameters that no planned run may have."""
+    try:
+        params.check_planned()
+    except ValueError as error:
+        raise Invalid((), str(error)) from None
 
 
 def _with_all_sizes(params: Plain) -> Plain:

@@ -54,6 +54,13 @@ class CheckParams(ABC):
         """
         return self.estimate(hosts, ranks)
 
+    def check_planned(self) -> None:
+        """Raise ValueError for parameters that logs of others may have, but no planned run.
+
+        The parameters of most checks have no such rule.
+        """
+        return
+
     def measures(self, _size: int) -> bool:
         """Return True if messages of this size, in bytes, are measured."""
         return True

@@ -46,7 +46,10 @@ class Params(CheckParams):
     """Parameters of a collective check, with sizes in the syntax of nccl-tests."""
 
     min: str = param("1K", "smallest message, such as 1K")
-    max: str = param("16M", "largest message, such as 8G; its bandwidth is judged")
+    max: str = param(
+        "16M",
+        "largest message, min times a power of factor, such as 8G; its bandwidth is judged",
+    )
     factor: int = param(2, "ratio of each size to the previous one, at least 2")
     sizes: int = param(0, "number of sizes, counted from the largest; sets min. 0: all from min on")
     iters: int = param(20, "timed repetitions of each size")
@@ -71,6 +74,18 @@ class Params(CheckParams):
             raise ValueError(f"max {self.max} is smaller than min {self.min}")
         if self.iters < 1 or self.warmup < 0:
             raise ValueError("iters must be at least 1 and warmup at least 0")
+
+    def check_planned(self) -> None:
+        """Raise ValueError if the largest message would not be measured: it is judged."""
+        top = parse_size(self.max)
+        sizes = message_sizes(self.min, self.max, self.factor)
+        if sizes[-1] != top:
+            divisor = self.factor ** (len(sizes) - 1)
+            other = "" if top % divisor else f"min {format_size(top // divisor)}, or "
+            raise ValueError(
+                f"sizes from min {self.min} by factor {self.factor} never are max {self.max}: "
+                f"give {other}max {format_size(sizes[-1])}"
+            )
 
     def estimate(self, hosts: int, ranks: int) -> float:
         """Return the seconds that one collective takes over all its sizes.
@@ -120,7 +135,10 @@ class CollectiveChanges:
     """
 
     min: Annotated[_Size | None, Doc("Smallest message.")] = None
-    max: Annotated[_Size | None, Doc("Largest message; its bandwidth is judged.")] = None
+    max: Annotated[
+        _Size | None,
+        Doc("Largest message, min times a power of factor; its bandwidth is judged."),
+    ] = None
     factor: Annotated[
         Annotated[int, Bounds(min=2, max=1024)] | None, Doc("Ratio of each size to the previous.")
     ] = None
@@ -146,6 +164,7 @@ def changed(step: Step, changes: CollectiveChanges, *, hosts: int, ranks: int) -
         return step
     before = read(Params, step.params)
     after = read(Params, Params.merged(step.params, given))
+    after.check_planned()
     growth = after.estimate(hosts, ranks) / before.estimate(hosts, ranks)
     return replace(
         step,
