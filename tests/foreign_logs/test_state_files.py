@@ -16,7 +16,7 @@ from tests.factories.paths import ROOT
 from accept.commands.judge import Judged, judge_paths, with_measurements
 from accept.core.model import State
 from accept.core.serde import dump
-from accept.foreign_logs import kernel_log, nvidia_smi
+from accept.foreign_logs import bug_report, kernel_log, nvidia_smi
 from accept.foreign_logs.host_state import name_of_host
 from accept.foreign_logs.kernel_log import is_kernel_log
 
@@ -137,6 +137,7 @@ def test_a_cut_file_is_never_complete(cut: int) -> None:
     assert report.reading.unread
 
 
+READERS = [kernel_log.read, nvidia_smi.read_query, nvidia_smi.read_nvlink, bug_report.read]
 LINES = [
     line + b"\n"
     for path in sorted(SAMPLES.glob("*/*.*"))
@@ -152,7 +153,7 @@ LINES = [
         ),
         max_size=40,
     ),
-    reader=st.sampled_from([kernel_log.read, nvidia_smi.read_query, nvidia_smi.read_nvlink]),
+    reader=st.sampled_from(READERS),
 )
 @settings(max_examples=200, deadline=None)
 def test_no_content_raises_an_error(content: list[bytes], reader: Any) -> None:
@@ -160,3 +161,62 @@ def test_no_content_raises_an_error(content: list[bytes], reader: Any) -> None:
         assert len(report.shows) < 2000
         assert report.shows.isprintable()
         dump(report.reading)
+
+
+def kern_log(path: Path, *lines: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+BOOT = "Nov 25 10:05:01 gpu1 kernel: [    0.000000] Linux version 6.8.0-60-generic (buildd@lcy02)"
+XID = "Nov 24 09:44:44 gpu1 kernel: [86404.100000] NVRM: Xid (PCI:0000:00:06): 79, GPU is lost"
+
+
+def test_an_older_log_from_before_the_last_boot_accuses_nobody(tmp_path: Path) -> None:
+    old = kern_log(tmp_path / "kern.log.1", XID)
+    new = kern_log(tmp_path / "kern.log", BOOT)
+    one = judged(tmp_path)
+    assert (one.verdict.suspects, [skipped.file for skipped in one.skipped]) == ((), [str(old)])
+    assert judged(new, old).verdict.suspects == ()
+
+
+def test_two_logs_of_one_boot_count_together(tmp_path: Path) -> None:
+    kern_log(tmp_path / "gpu1/kern.log.1", XID)
+    kern_log(tmp_path / "gpu1/kern.log", XID.replace("Nov 24", "Nov 25").replace("79", "31"))
+    assert accused(judged(tmp_path)) == [("gpu1", "0000:00:06", "gpu-xid")]
+
+
+def test_files_of_one_host_make_one_host_with_named_gpus(tmp_path: Path) -> None:
+    kern_log(tmp_path / "gpu1/dmesg.txt", "[ 86404.100000] " + XID.partition("] ")[2])
+    shutil.copy(HEALTHY, tmp_path / "gpu1/nvidia-smi.xml")
+    one = judged(tmp_path)
+    assert one.verdict.hosts == ("gpu1",)
+    assert accused(one) == [("gpu1", "0", "gpu-xid")]
+
+
+def test_several_bad_hosts_are_all_named(tmp_path: Path) -> None:
+    for host in ("gpu1", "gpu2", "gpu3"):
+        kern_log(tmp_path / host / "kern.log", XID.replace("gpu1", host))
+    assert {host for host, *_ in accused(judged(tmp_path))} == {"gpu1", "gpu2", "gpu3"}
+
+
+def test_of_two_reports_about_the_same_gpus_the_newer_one_counts(tmp_path: Path) -> None:
+    text = (SAMPLES / "nvidia-smi/a100-pending.txt").read_text()
+    kern_log(tmp_path / "gpu1/nvidia-smi.txt", text)
+    newer = text.replace("Nov 18", "Nov 19").replace(": Yes", ": No")
+    kern_log(tmp_path / "gpu1/nvidia-smi-q.txt", newer)
+    one = judged(tmp_path)
+    assert (one.verdict.suspects, len(one.skipped)) == ((), 1)
+
+
+def test_logs_of_nccl_tests_and_the_state_of_their_hosts_make_one_run(tmp_path: Path) -> None:
+    logs = ROOT / "tests/data/nccl-logs/single-node"
+    log = sorted(logs.rglob("*.log"))[0]
+    shutil.copy(log, tmp_path / log.name)
+    (host,) = judged(log).verdict.hosts
+    kern_log(tmp_path / "kern.log", XID.replace("gpu1", host))
+    one = judged(tmp_path)
+    assert one.verdict.hosts == (host,)
+    assert {check.check for check in one.verdict.checks} > {"health", "all-reduce"}
+    assert (host, "0000:00:06", "gpu-xid") in accused(one)

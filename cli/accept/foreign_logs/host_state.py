@@ -13,6 +13,7 @@ from accept.core.health_readings import (
     HEALTH_READING,
     Device,
     DeviceKind,
+    Event,
     Gap,
     Log,
     Reading,
@@ -71,8 +72,10 @@ class Report:
     problems: tuple[Problem, ...] = ()
     #: What it shows, from when to when, in one line.
     shows: str
-    #: The time at which it was written, in a form that sorts; empty: unknown.
-    written: str = ""
+    #: The time at which it was written, in seconds; 0: unknown.
+    written: float = 0.0
+    #: The time at which the boot of a kernel log began; 0: unknown.
+    booted: float = 0.0
 
     @property
     def line(self) -> str:
@@ -151,12 +154,7 @@ class HostState:
         logs = [report.reading.log for report in self.reports if report.reading.log]
         log = None
         if logs:
-            events = {(e.kind, e.pci, e.code, e.fatal): e for one in logs for e in one.events}
-            log = Log(
-                first=min(one.first for one in logs),
-                last=max(one.last for one in logs),
-                events=tuple(events.values()),
-            )
+            log = _joined_logs(logs)
             known = {device.pci for device in devices.values()}
             for pci in dict.fromkeys(e.pci for e in log.events if e.kind in ("xid", "lost")):
                 if pci and pci not in known:
@@ -234,6 +232,30 @@ def _joined(first: Device, second: Device) -> Device:
     )
 
 
+def _joined_logs(logs: Sequence[Log]) -> Log:
+    """Return one log from those of one boot, although each counts time in its own way.
+
+    An event that was followed by a reset in one of them is left out.
+    """
+    if len(logs) == 1:
+        return logs[0]
+    events: dict[tuple[str, str, int, bool], Event] = {}
+    cleared: set[tuple[str, str, int, bool]] = set()
+    for log in logs:
+        resets = {event.pci: event.at for event in log.events if event.kind == "reset"}
+        for event in log.events:
+            key = (event.kind, event.pci, event.code, event.fatal)
+            if event.at < resets.get(event.pci, 0.0):
+                cleared.add(key)
+            elif event.kind != "reset":
+                events[key] = event
+    return Log(
+        first=min(log.first for log in logs),
+        last=max(log.last for log in logs),
+        events=tuple(event for key, event in events.items() if key not in cleared),
+    )
+
+
 def by_host(reports: Iterable[Report]) -> tuple[list[HostState], list[tuple[str, str]]]:
     """Return the hosts of reports, and the files that were left out with the reason.
 
@@ -245,6 +267,10 @@ def by_host(reports: Iterable[Report]) -> tuple[list[HostState], list[tuple[str,
     newest_first = sorted(reports, key=lambda report: report.written, reverse=True)
     for newer in newest_first:
         report = newer
+        of_host = [other for other in newest_first if other.host == report.host]
+        if 0 < report.written < max(other.booted for other in of_host):
+            skipped.append((report.file, f"from before the last boot of {report.host}"))
+            continue
         same = [r for r in hosts.get(report.host, ()) if r.kind is report.kind]
         if same and report.kind is not ReportKind.KERNEL_LOG:
             uuids = {gpu.uuid for gpu in report.gpus}

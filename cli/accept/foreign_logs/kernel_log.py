@@ -259,6 +259,8 @@ class _HostLog:
             kind=ReportKind.KERNEL_LOG,
             host=host,
             reading=Reading(log=log),
+            written=wall_time(self.last),
+            booted=wall_time(self.first) if self.begins else 0.0,
             shows=f"{count(self.lines, 'message')}{span}: {shown}",
         )
 

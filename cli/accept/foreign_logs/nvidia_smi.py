@@ -387,7 +387,7 @@ def _report(file: str, document: _Document) -> Report:
         ),
         gpus=tuple(gpus),
         shows=shows,
-        written=f"{wall_time(stamp):020.6f}",
+        written=wall_time(stamp),
     )
 
 
