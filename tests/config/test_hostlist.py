@@ -52,6 +52,13 @@ def test_refuses_invalid_lists_in_one_line_with_an_example(text: str) -> None:
     assert error.value.hint
 
 
+@pytest.mark.parametrize("text", ["node1:8", "node1:8,node2:8", "n[1-2]:4", "10.0.0.7:1"])
+def test_a_number_of_slots_is_not_a_part_of_the_name(text: str) -> None:
+    with pytest.raises(BadInput, match="slots") as error:
+        expand([text])
+    assert error.value.code is Code.HOSTLIST_SYNTAX
+
+
 def test_an_unclosed_bracket_is_reported() -> None:
     with pytest.raises(BadInput, match=r'"\]" is missing') as error:
         expand(["node[1-4"])
@@ -76,8 +83,18 @@ class TestFiles:
         (tmp_path / "hosts").write_text("# ours\na slots=8\n\n b # spare\nn[1-2]\n")
         assert expand([f"@{tmp_path}/hosts"]) == ("a", "b", "n1", "n2")
 
-    @pytest.mark.parametrize("content", [b"", b"# none\n", b"\xff\xfe"])
-    def test_without_a_host_are_refused(self, tmp_path: Path, content: bytes) -> None:
+    @pytest.mark.parametrize(("line", "remarks"), [("a slots=8", 0), ("a port=222 slots=8", 1)])
+    def test_with_settings_that_matter_and_are_not_used_are_reported(
+        self, tmp_path: Path, line: str, remarks: int
+    ) -> None:
+        (tmp_path / "hosts").write_text(line)
+        said: list[str] = []
+        assert expand([f"@{tmp_path}/hosts"], said.append) == ("a",)
+        assert len(said) == remarks
+        assert all("port=222" in text for text in said)
+
+    @pytest.mark.parametrize("content", [b"", b"# none\n", b"\xff\xfe", b"a,b\n", b"a, b\nc\n"])
+    def test_without_one_host_per_line_are_refused(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "hosts").write_bytes(content)
         with pytest.raises(BadInput) as error:
             expand([f"@{tmp_path}/hosts"])

@@ -22,9 +22,9 @@ from tests.fuzz import Broken, mutate, surfaces
 from accept.core import evidence, nccl_tests, record_protocol
 from accept.core.checks import parse_log
 from accept.core.errors import AcceptError
-from accept.core.nccl_tests import json as nccl_tests_json
 from accept.core.nccl_tests.table import Log
 from accept.evidence import archive
+from accept.foreign_logs import json as nccl_tests_json
 
 _LOGS = TESTS / "logs"
 #: Maximum length of a message; a longer one would fill a report.

@@ -74,7 +74,7 @@ def do_init(
             code=Code.OUTPUT_EXISTS,
             hint="name another file, or replace it with --force; --dry-run only prints",
         )
-    options = replace(options, hosts=expand(options.hosts))
+    options = replace(options, hosts=expand(options.hosts, terminal.progress))
     name = options.backend or _backend_of(options)
     if name == _DEFAULT and options.backend is None:
         terminal.progress("asking Kubernetes; other clusters: --hosts node[01-16], or --partition")

@@ -90,7 +90,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
             code=Code.MACHINE_MISSING,
             hint="give --machine NAME: accept list machines",
         )
-    run = resolve(replace(options, hosts=expand(options.hosts)))
+    run = resolve(replace(options, hosts=expand(options.hosts, terminal.progress)))
     bundle = render(run)
     run = replace(run, plan=bundle.plan)
     if out is None and run.backend != "kubernetes":

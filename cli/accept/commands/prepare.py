@@ -25,7 +25,7 @@ def prepare(options: Options, terminal: Terminal) -> tuple[Resolved, Bundle]:
     Raises BadInput for invalid options before any host is contacted, and NotStarted if no host or
     cluster shows the machine.
     """
-    options = _with_allocation(replace(options, hosts=expand(options.hosts)))
+    options = _with_allocation(replace(options, hosts=expand(options.hosts, terminal.progress)))
     if not options.machine:
         site = site_of(options)
         target = choose_target(options, site)

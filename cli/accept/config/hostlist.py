@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -17,13 +17,20 @@ from accept.core.serde import escaped
 _MAX_FILE_BYTES = 1 << 20
 _NUMBER = re.compile(r"[0-9]{1,12}")
 _RANGE = re.compile(r"\[([0-9,-]+)\]")
+#: A host with its number of ranks, as for the option -H of mpirun and machine files of MPICH.
+_WITH_SLOTS = re.compile(r"([^:]+):([0-9]{1,6})")
+#: The port of ssh in a host file of Open MPI.
+_PORT = re.compile(r"\bport=[0-9]{1,5}\b")
 
 
-def expand(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the hosts in `texts`, in order. Raises BadInput for errors and repeated hosts."""
+def expand(texts: Sequence[str], say: Callable[[str], None] = lambda _: None) -> tuple[str, ...]:
+    """Return the hosts in `texts`, in order. Raises BadInput for errors and repeated hosts.
+
+    `say` gets a remark on each setting in a file that is not used but matters.
+    """
     hosts: list[str] = []
     for text in texts:
-        for item in _items(text):
+        for item in _items(text, say):
             hosts += _expanded(item)
             if len(hosts) > MOST_HOSTS:
                 raise _too_many("the list")
@@ -32,7 +39,7 @@ def expand(texts: Sequence[str]) -> tuple[str, ...]:
         raise BadInput(
             f"host {repeated} is named twice",
             code=Code.HOSTLIST_DUPLICATE,
-            hint="name each host once",
+            hint="name each host once, also in a file with a line for each rank: sort -u FILE",
         )
     return tuple(hosts)
 
@@ -47,7 +54,7 @@ def _bad_file(text: str, reason: str) -> BadInput:
     return BadInput(f"host file {escaped(text)}: {reason}", code=Code.HOSTLIST_FILE, hint=hint)
 
 
-def _items(text: str) -> Iterator[str]:
+def _items(text: str, say: Callable[[str], None]) -> Iterator[str]:
     """Yield the names and patterns in `a,b,c` or `@file`."""
     if text.startswith("@"):
         try:
@@ -59,9 +66,14 @@ def _items(text: str) -> Iterator[str]:
             raise _bad_file(text, str(reason)) from None
         if len(content) > _MAX_FILE_BYTES:
             raise _bad_file(text, "larger than 1 MiB")
-        words = [w for line in lines for w in line.partition("#")[0].split()[:1]]
+        lines = [line.partition("#")[0] for line in lines]
+        words = [word for line in lines for word in line.split()[:1]]
         if not words:
             raise _bad_file(text, "it names no host")
+        if several := next((word for word in words if re.search(r",(?![^\[]*\])", word)), ""):
+            raise _bad_file(text, f"a line has several hosts: {escaped(several)!r}")
+        if port := next(filter(None, map(_PORT.search, lines)), None):
+            say(f"{port[0]} in {escaped(text[1:])} is not used; write ports to ~/.ssh/config")
         yield from words
         return
     # A comma inside brackets belongs to the range.
@@ -77,6 +89,12 @@ def _items(text: str) -> Iterator[str]:
 
 def _expanded(item: str) -> list[str]:
     """Return the hosts of one name or pattern."""
+    if found := _WITH_SLOTS.fullmatch(item):
+        raise BadInput(
+            f"{escaped(item)!r} is a host with a number of slots, ':{found[2]}'",
+            code=Code.HOSTLIST_SYNTAX,
+            hint=f"name only the host: {escaped(found[1])}; each GPU of a host gets a rank",
+        )
     parts = _RANGE.split(item)
     choices = [[p] if i % 2 == 0 else _numbers(p, item) for i, p in enumerate(parts)]
     if math.prod(map(len, choices)) > MOST_HOSTS:

@@ -12,12 +12,13 @@ from accept.core import launcher_errors, nccl_tests
 from accept.core.causes import Cause
 from accept.core.evidence import TABLES_BEGIN
 from accept.core.model import Fact, Problem
-from accept.core.nccl_tests import json as nccl_tests_json
 from accept.core.nccl_tests.lines import Device, Row
 from accept.core.nccl_tests.table import Log, Table
 from accept.core.text import count
+from accept.foreign_logs import json as nccl_tests_json
 from accept.foreign_logs import state_files
 from accept.foreign_logs.host_state import Report
+from accept.foreign_logs.reader import parse
 from accept.foreign_logs.unwrap import plain_text
 
 
@@ -106,15 +107,14 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     if reader := state_files.reader_of(start):
         return Read(file=name, reports=tuple(reader(name, whole)))
     if json := nccl_tests_json.is_json(start):
-        log = nccl_tests_json.parse(whole, collective=collective, excerpt=True)
+        log = nccl_tests_json.parse(whole, collective=collective)
         if not any(table.rows for table in log.tables):
             return Read(file=name, no_log=NoLog.NO_RESULTS)
     else:
         path = Path(name)
-        log = nccl_tests.parse(
+        log = parse(
             launcher_errors.watch(whole, launch),
             collective=collective,
-            excerpt=True,
             names=(path.name, path.parent.name),
         )
     if not log.tables:

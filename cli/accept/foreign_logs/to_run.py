@@ -31,8 +31,7 @@ from accept.core.model import (
     Record,
     Step,
 )
-from accept.core.nccl_tests.inference import NamedBy
-from accept.core.nccl_tests.table import Table
+from accept.core.nccl_tests.table import NamedBy, Table
 from accept.core.text import count, format_size, plain
 from accept.evidence.untrusted import Limits
 from accept.foreign_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations

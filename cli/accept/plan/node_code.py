@@ -54,13 +54,12 @@ _PACKED_SCRIPTS = (
     "watchdog.sh",
 )
 SCRIPTS = (*_PLAIN_SCRIPTS, *_PACKED_SCRIPTS)
-#: Files that only hosts of ssh and Slurm use, or only the workstation for logs of others.
+#: Files that only hosts of ssh and Slurm use.
 _NOT_IN_PODS = (
     "bootstrap_host.sh",
     "container.sh",
     "container_host.sh",
     "slurm_host.sh",
-    "core/accept/core/nccl_tests/json.py",
     "core/accept/core/runner/slurm.py",
 )
 #: In Python 3.11 two threads that parse at the same moment break each other's recursion count:

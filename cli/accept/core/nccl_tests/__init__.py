@@ -9,7 +9,7 @@ so fixed limits bound the memory, not the length of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import BinaryIO
 
@@ -23,10 +23,9 @@ from accept.core.facts import (
     NCCL_WARNINGS,
 )
 from accept.core.model import Fact, Metric, Parsed, Placement
-from accept.core.nccl_tests.inference import named_in
 from accept.core.nccl_tests.lines import Side
-from accept.core.nccl_tests.reader import Reader
-from accept.core.nccl_tests.table import Hints, Log, Table
+from accept.core.nccl_tests.reader import Reader, TableLines
+from accept.core.nccl_tests.table import Log, Table, TableBuilder, Tables
 
 #: The metrics of a size, and how to read them from a row. `algbw` is left out because it is size /
 #: time.
@@ -46,18 +45,14 @@ def parse(
     source: bytes | Iterable[bytes] | BinaryIO,
     *,
     collective: str | None = None,
-    excerpt: bool = False,
-    names: Sequence[str] = (),
+    reader: Reader | None = None,
 ) -> Log:
     """Parse a log from bytes, from pieces of any size, or from an open binary file.
 
     `collective` ("all_reduce") is the default for tables without a name, as those of old builds.
-    With `excerpt`, the log may be a part of the output: lines above a complete table may be
-    missing, and a collective without a name is inferred from the `names` of the file and its
-    folder, from command lines, and from the figures.
+    A `reader` of logs that are not our own may be more forgiving.
     """
-    named = tuple(map(named_in, names))
-    reader = Reader(Hints(excerpt=excerpt, collective=collective, names=named))
+    reader = reader or Reader(TableLines(Tables(partial(TableBuilder, collective))))
     for piece in pieces(source):
         reader.feed(piece)
     return reader.close()

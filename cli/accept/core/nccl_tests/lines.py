@@ -238,7 +238,7 @@ _KINDS = {
 }
 #: Names of columns before 2019.
 _OLD_NAMES = {b"bytes": b"size", b"N": b"count", b"op": b"redop", b"res": b"error"}
-_TOKEN = re.compile(rb"\S+")
+TOKEN = re.compile(rb"\S+")
 _TOKEN_START = re.compile(rb"[\w.+/:-]*")
 
 
@@ -324,42 +324,13 @@ def parse_row(line: bytes, layout: Layout | None) -> Row | None:
     if layout is None:
         return None
     if len(tokens) != layout.width:
-        layout = next((same for same in layout.blank if _fits(tokens, same)), None)
+        layout = next((same for same in layout.blank if fits(tokens, same)), None)
         if layout is None:
             return None
-    return _row(line, tokens, layout)
+    return row_of(line, tokens, layout)
 
 
-def parse_half_row(line: bytes, layout: Layout | None) -> Row | None:
-    """Parse a line that has only one side of a row, as some builds print, or return None.
-
-    The column in which its time ends shows which side that is.
-    """
-    if layout is None or len(layout.sides) != 2:
-        return None
-    tokens = line.split()
-    half = next((half for half in _halves(layout) if _fits(tokens, half)), None)
-    row = _row(line, tokens, half) if half else None
-    if row is None or half is None or len(layout.ends) != 2:
-        return row
-    end = [found.end() for found in _TOKEN.finditer(line)][half.sides[0][0]]
-    is_in_place = abs(end - layout.ends[1]) < abs(end - layout.ends[0])
-    return row._replace(out_of_place=None, in_place=row.out_of_place) if is_in_place else row
-
-
-@lru_cache(maxsize=64)
-def _halves(layout: Layout) -> tuple[Layout, ...]:
-    """Return the layouts of the rows that have one side and the same other columns."""
-    halves = []
-    for full in (layout, *layout.blank):
-        end = full.sides[1][0]
-        halves.append(
-            replace(full, width=end, sides=full.sides[:1], kinds=full.kinds[:end], blank=())
-        )
-    return tuple(halves)
-
-
-def _fits(tokens: Sequence[bytes], layout: Layout) -> bool:
+def fits(tokens: Sequence[bytes], layout: Layout) -> bool:
     """Return True if each column has a valid token, and algbw is size / time.
 
     This way a cut row is not mistaken for one with blank cells.
@@ -386,7 +357,7 @@ def _matches(kind: re.Pattern[bytes], token: bytes) -> bool:
     return kind.fullmatch(token) is not None
 
 
-def _row(line: bytes, tokens: Sequence[bytes], layout: Layout) -> Row | None:
+def row_of(line: bytes, tokens: Sequence[bytes], layout: Layout) -> Row | None:
     """Return the row of these tokens, or None if one of them is not valid."""
     kind = word(tokens[2])
     redop = "none" if layout.redop is None else word(tokens[layout.redop])

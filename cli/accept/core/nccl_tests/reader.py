@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from accept.core.causes import Cause
 from accept.core.model import Problem
-from accept.core.nccl_tests.inference import named_in
 from accept.core.nccl_tests.lines import (
     LINE_LIMIT,
     Layout,
@@ -18,7 +17,6 @@ from accept.core.nccl_tests.lines import (
     known_name,
     layout_of,
     parse_device,
-    parse_half_row,
     parse_row,
     plain_nccl,
     split_nccl,
@@ -26,7 +24,7 @@ from accept.core.nccl_tests.lines import (
     without_tags,
 )
 from accept.core.nccl_tests.nccl_info import Info
-from accept.core.nccl_tests.table import Hints, Log, TableBuilder, Tables, check_of
+from accept.core.nccl_tests.table import Log, TableBuilder, Tables, check_of
 
 #: RCCL's tests print colons.
 _PARAMETERS = re.compile(
@@ -40,41 +38,25 @@ _AVERAGE = re.compile(rb"Avg bus bandwidth *: *(\S{1,32})")
 _LEFT_OUT = re.compile(rb"Size (\d{1,18}) left out")
 _REDUCING = re.compile(rb"Reducing maxBytes to (-?\d{1,18}) ")
 
-#: A comment without its # sign, as Markdown leaves it.
-_BARE = re.compile(
-    rb"nccl-tests version \S+ (?:\(\S+\) )?nccl-|Collective test starting: "
-    rb"|nThreads?:? \d+ nGpus:? \d+ minBytes|Using devices\s*$|Rank +\d+ .* device +\d+ \["
-    rb"|Reducing maxBytes to |(?:size +count|bytes +N) +type .* busbw"
-    rb"|Out of bounds values *: *\d|Avg bus bandwidth *: *\S"
-)
 #: A comment that needs no cleaning.
 _PLAIN_COMMENT = re.compile(rb"#[^\x1b\r|<]*\Z")
-#: A comment after a prefix that `clean` does not know.
-_AFTER_PREFIX = re.compile(rb"#[ \t]*(?=" + _BARE.pattern + rb")")
-#: A command line that starts a test, and a variable of NCCL in a command line.
-_COMMAND = re.compile(rb"(\w{3,32})_perf\b")
-_VARIABLE = re.compile(rb"\b(NCCL_[A-Z0-9_]{1,60})=(\"[^\"]*\"|'[^']*'|[^\s,'\"]*)")
-
+#: The first bytes of a size that `int` accepts.
+_ROW_BEGINS = b"+0123456789"
 #: The lines of a table from top to bottom.
 VERSION, STARTING, PARAMETERS, DEVICES, ROWS, BOUNDS, AVERAGE = range(1, 8)
 
 
-class _TableLines:
+class TableLines:
     """Sorts the lines of tables into tables: a line of an earlier kind begins the next table."""
 
-    def __init__(self, hints: Hints) -> None:
+    def __init__(self, tables: Tables) -> None:
         #: Host names of the devices.
         self.hosts: set[str] = set()
-        self.tables = Tables(hints)
+        self.tables = tables
         #: The columns of the current table, if it names them.
         self.layout: Layout | None = None
-        #: True if an unknown prefix precedes the lines of the current table.
-        self.is_prefixed = False
         #: Variables of NCCL that the log has shown so far.
         self.environment: dict[str, str] = {}
-        #: Collectives in the last command lines; True if a table began after them.
-        self._commands: tuple[str, ...] = ()
-        self._is_started = False
         self._table: TableBuilder | None = None
         #: The current comment, unmodified.
         self._text = b""
@@ -95,10 +77,8 @@ class _TableLines:
         """Begin a table with a line of this kind."""
         if self._table and self._table.average is None:
             self._table.overtaken = True
-        self._table, self._stage = TableBuilder(), stage
-        self._table.commands, self._is_started = self._commands, True
-        self.layout, self.is_prefixed = None, False
-        self.tables.begin(self._table)
+        self._table, self._stage = self.tables.begin(), stage
+        self.layout = None
         return self._table
 
     def _at(self, stage: int, *, again: bool = False) -> TableBuilder:
@@ -115,35 +95,25 @@ class _TableLines:
         """Record the variables with which a table was measured."""
         table.environment = tuple(sorted(self.environment.items()))
 
-    def command(self, line: bytes) -> None:
-        """Take the collectives and the variables of a command line."""
-        names = [name for found in _COMMAND.findall(line) for name in named_in(text_of(found))]
-        if names:
-            before = () if self._is_started else self._commands
-            self._commands = tuple(dict.fromkeys((*before, *names)))[:64]
-            self._is_started = False
+    def complete(self, line: bytes, first: bytes) -> bool:
+        """Add a line that is complete, a row for instance; `first` is its first letter."""
+        return first in _ROW_BEGINS and self.row(line)
+
+    def cut(self, _: bytes, /, *, at_end: bool) -> None:  # noqa: ARG002 - logs of others use it
+        """Add a line that is not complete; `at_end`: because the log ends."""
+        self.damage("a row was cut")
 
     def row(self, line: bytes) -> bool:
         """Add a line that is a complete row; return False for any other line."""
         return self._add_row(parse_row(line, self.layout if self._stage == ROWS else None))
 
-    def row_after_prefix(self, line: bytes) -> bool:
-        """Add a line that ends with a complete row of a table with an unknown prefix."""
-        width = self.layout.width if self.is_prefixed and self.layout else 0
-        tokens = line.split()
-        return 0 < width < len(tokens) and self.row(b" ".join(tokens[-width:]))
-
-    def half_row(self, line: bytes) -> bool:
-        """Add a line that is one side of a row; return False for any other line."""
-        return self._add_row(parse_half_row(line, self.layout if self._stage == ROWS else None))
-
     def _add_row(self, row: Row | None) -> bool:
         if row is None:
             return False
         table = self._table
-        if table is None or self._stage not in (DEVICES, ROWS):
+        if table is None or self._stage > ROWS:
             table = self._begin(ROWS)
-        elif self._stage == DEVICES:
+        elif self._stage < ROWS:
             # The line of column names is missing.
             table.begin_rows(has_names=False)
         self._stage = ROWS
@@ -153,21 +123,10 @@ class _TableLines:
     def comment(self, line: bytes) -> None:
         """Parse a line that begins with #."""
         body = line.lstrip(b"# \t")
-        take = _COMMENTS.get(body[:4])
+        take = COMMENTS.get(body[:4])
         if take:
             self._text = line
             take(self, body)
-
-    def bare_comment(self, line: bytes) -> bool:
-        """Parse a comment that lost its # sign, or follows a prefix; return False if it is none."""
-        if line.lstrip()[:4] in _COMMENTS and _BARE.match(line.lstrip()):
-            self.comment(line)
-            return True
-        found = _AFTER_PREFIX.search(line) if b"#" in line else None
-        if found:
-            self.comment(line[found.start() :])
-            self.is_prefixed = True
-        return found is not None
 
     def _version(self, body: bytes) -> None:
         if found := _VERSION.match(body):
@@ -229,18 +188,18 @@ class _TableLines:
                 self._table.take_average(float(found[1]))
 
 
-_COMMENTS: dict[bytes, Callable[[_TableLines, bytes], None]] = {
-    b"nccl": _TableLines._version,
-    b"Coll": _TableLines._starting,
-    b"nThr": _TableLines._parameters,
-    b"Usin": _TableLines._devices,
-    b"Rank": _TableLines._device,
-    b"Redu": _TableLines._reducing,
-    b"Size": _TableLines._size_left_out,
-    b"size": _TableLines._names,
-    b"byte": _TableLines._names,
-    b"Out ": _TableLines._bounds,
-    b"Avg ": _TableLines._average,
+COMMENTS: dict[bytes, Callable[[TableLines, bytes], None]] = {
+    b"nccl": TableLines._version,
+    b"Coll": TableLines._starting,
+    b"nThr": TableLines._parameters,
+    b"Usin": TableLines._devices,
+    b"Rank": TableLines._device,
+    b"Redu": TableLines._reducing,
+    b"Size": TableLines._size_left_out,
+    b"size": TableLines._names,
+    b"byte": TableLines._names,
+    b"Out ": TableLines._bounds,
+    b"Avg ": TableLines._average,
 }
 
 
@@ -260,8 +219,6 @@ _FAILURE = re.compile(
 _SIGN = re.compile(
     rb"Test |Invalid number|noticed that|srun: error|Exit(?: code:|ed with exit code )| failure \w"
 )
-#: The first bytes of a size that `int` accepts.
-_ROW_BEGINS = b"+0123456789"
 _CAUSES = (
     Cause.GPU_MISSING,
     Cause.CRASHED,
@@ -299,8 +256,8 @@ _EXITS = {
 class Reader:
     """Reads one log piece by piece."""
 
-    def __init__(self, hints: Hints) -> None:
-        self._lines = _TableLines(hints)
+    def __init__(self, lines: TableLines) -> None:
+        self._lines = lines
         #: The beginning of a line whose end is in the next piece.
         self._rest = b""
         self._overlong = False
@@ -340,8 +297,7 @@ class Reader:
         text = clean(line)
         if text.startswith(b"ACCEPT {") or (b" NCCL " in text and self._message(text)):
             return
-        if b"]<std" in text:
-            text = without_tags(text)
+        text = self._without_tags(line, text)
         first = text.lstrip()[:1]
         if not first:
             return
@@ -350,7 +306,7 @@ class Reader:
             lines.comment(text)
         elif cut and lines.row(cut + text):
             self._pending = b""
-        elif (first in _ROW_BEGINS and lines.row(text)) or lines.bare_comment(text):
+        elif lines.complete(text, first):
             self._flush()
         elif (sign := _SIGN.search(line)) and self._failure(line, sign.start()):
             return
@@ -362,18 +318,15 @@ class Reader:
         elif first in _ROW_BEGINS and is_cut_row(text, lines.layout, 3):
             self._flush()
             self._pending = text[:_MAX_PENDING]
-        elif lines.is_prefixed and lines.row_after_prefix(text):
-            self._flush()
         else:
             self._other(text)
 
+    def _without_tags(self, _: bytes, text: bytes, /) -> bytes:
+        """Return a line, cleaned as `text`, without the tags of launchers inside it."""
+        return without_tags(text) if b"]<std" in text else text
+
     def _other(self, text: bytes) -> None:
-        """Take the command in a line that belongs to no table."""
-        if b"_perf" in text:
-            self._lines.command(text)
-        if b"NCCL_" in text:
-            for name, value in _VARIABLE.findall(text):
-                self._info.set(name, value)
+        """Take a line that belongs to no table."""
 
     def _message(self, text: bytes) -> bool:
         """Read a line with a message of NCCL; return False if it has none."""
@@ -405,8 +358,8 @@ class Reader:
         pending, self._pending = self._pending, b""
         if pending.lstrip().startswith(b"#"):
             self._lines.comment(pending)
-        elif at_end or not self._lines.half_row(pending):
-            self._lines.damage("a row was cut")
+        else:
+            self._lines.cut(pending, at_end=at_end)
 
     def _failure(self, line: bytes, at: int) -> bool:
         """Add a failure that nccl-tests reports, the first of each cause and host.

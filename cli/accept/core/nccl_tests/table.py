@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isfinite
 
 from accept.core.causes import Cause
 from accept.core.model import Placement, Problem
-from accept.core.nccl_tests.inference import NamedBy, infer
-from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device, Row, Side
+from accept.core.nccl_tests.lines import Device, Row, Side
+from accept.core.text import TextEnum
 
 #: The programs of nccl-tests, `NAME_perf`.
 COLLECTIVES = frozenset(
@@ -34,6 +34,16 @@ UNCHECKED_IN_PLACE = frozenset({"alltoall", "alltoallv", "sendrecv", "hypercube"
 
 #: Maximum number of tables, rows and devices that are kept of one log.
 MAX_TABLES, MAX_ROWS, MAX_DEVICES = 4096, 100_000, 262_144
+
+
+class NamedBy(TextEnum):
+    """The source of the name of a table's collective."""
+
+    LOG = "the log"
+    OPTION = "--collective"
+    FILE = "the file name"
+    COMMAND = "a command line in the log"
+    TABLE = "the figures in the table"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,25 +163,14 @@ def _contradicts(size: int, side: Side, factor: float, unit: float) -> bool:
     return abs(moved - side.busbw * side.time) > slack
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hints:
-    """Facts about a log that are not in its text."""
-
-    #: True if it may be an excerpt: then lines above a complete table may be missing.
-    excerpt: bool = False
-    #: The collective of tables that do not name it; None: not known.
-    collective: str | None = None
-    #: Collectives that the name of the file contains, and its folder's name.
-    names: tuple[tuple[str, ...], ...] = ()
-
-
 class TableBuilder:
     """Collects the contents of one table."""
 
-    def __init__(self, collective: str | None = None) -> None:
-        self.collective = collective
-        #: Collectives in the command lines above.
-        self.commands: tuple[str, ...] = ()
+    def __init__(self, default: str | None = None) -> None:
+        """Begin a table; `default` is its collective if it names none."""
+        self.default = default
+        self.collective: str | None = None
+        self.named_by = NamedBy.LOG
         self.parameters = ""
         self.environment: tuple[tuple[str, str], ...] = ()
         self.version: str | None = None
@@ -238,30 +237,6 @@ class TableBuilder:
             return sum(device.group == first for device in self.devices)
         return ranks
 
-    def _identify(self, hints: Hints, ranks: int | None) -> NamedBy:
-        """Find the collective of a table that does not name it; return where the name is from.
-
-        `ranks`: the number of ranks whose bandwidth the rows have, if it is known.
-        """
-        if self.collective is not None:
-            return NamedBy.LOG
-        shown = None
-        if hints.excerpt and not self._cpu_time:
-            shown = infer(self.rows, ranks, unit=self._unit)
-        option = (hints.collective,) if hints.collective else ()
-        sources: list[tuple[NamedBy, tuple[str, ...]]] = [(NamedBy.OPTION, option)]
-        sources += [(NamedBy.FILE, names) for names in hints.names]
-        for source, names in (*sources, (NamedBy.COMMAND, self.commands)):
-            fitting = names
-            if shown and source is not NamedBy.OPTION:
-                fitting = tuple(name for name in names if name in shown.collectives)
-            if len(fitting) == 1:
-                self.collective = fitting[0]
-                return source
-        if shown and len(shown.collectives) == 1 and self.rows:
-            self.collective = shown.collectives[0]
-        return NamedBy.TABLE
-
     def _remove_contradictions(self, ranks: int | None) -> None:
         """Remove rows whose numbers disagree, and add them to the damage."""
         factor = None if self._cpu_time else bus_factor(self.collective, ranks)
@@ -280,19 +255,6 @@ class TableBuilder:
                     self.damage(f"the row of {row.size} B contradicts itself")
             self.rows = [row for row in self.rows if id(row) not in wrong]
 
-    def _fill_devices(self) -> None:
-        """Complete a shortened list of devices, as "…" between two GPUs of one host."""
-        devices = sorted(self.devices)
-        for first, last in pairwise(sorted(self.devices)):
-            gap = last.rank - first.rank
-            if gap == last.device - first.device and last.host == first.host:
-                devices += [
-                    first._replace(rank=first.rank + i, device=first.device + i, bus=UNKNOWN_BUS)
-                    for i in range(1, min(gap, MAX_DEVICES))
-                ]
-        if {device.rank for device in devices} == {*range(len(devices))}:
-            self.devices, self.devices_cut = sorted(devices), False
-
     def take_average(self, value: float) -> None:
         """Add the mean bus bandwidth of the footer."""
         if isfinite(value):
@@ -305,19 +267,23 @@ class TableBuilder:
         if len(self.damaged) < 1000:
             self.damaged.append(what)
 
-    def _missing(self, ranks: int | None, *, excerpt: bool) -> list[str]:
-        """Return a sentence for each missing part of the table.
+    def _identify(self, _: int | None, /) -> None:
+        """Find the collective of a table that does not name it, with its listed number of ranks."""
+        if self.collective is None and self.default is not None:
+            self.collective, self.named_by = self.default, NamedBy.OPTION
 
-        In an excerpt, lines above the table may be missing if the rows and the footer agree.
-        """
-        above, below = [*self._missing_above(ranks)], [*self._missing_below(excerpt=excerpt)]
-        if self.collective not in COLLECTIVES and self.collective is not None:
-            below.insert(0, f"{self.collective} is not a known collective")
-        elif self.collective is None and not excerpt:
-            above.insert(0, "the log does not show which collective it is about")
-        return below if excerpt and not below else [*above, *below]
+    def _participants(self, listed: int | None) -> int | None:
+        """Return the number of ranks that took part, if it is known; `listed` devices have one."""
+        return listed
+
+    def _missing(self, listed: int | None) -> list[str]:
+        """Return a sentence for each missing part of the table."""
+        return [*self._missing_above(listed), *self._missing_below()]
 
     def _missing_above(self, ranks: int | None) -> Iterator[str]:
+        """Yield a sentence for each missing line above the rows."""
+        if self.collective is None:
+            yield "the log does not show which collective it is about"
         if self.sizes is None:
             yield "the line of parameters (nThread) is missing"
         if not self.devices:
@@ -327,27 +293,32 @@ class TableBuilder:
         if not self.has_names:
             yield "the line of column names is missing or unknown"
 
-    def _missing_below(self, *, excerpt: bool) -> Iterator[str]:
+    def _missing_below(self) -> Iterator[str]:
+        """Yield a sentence for each missing part of the rows and the footer."""
+        if self.collective not in COLLECTIVES and self.collective is not None:
+            yield f"{self.collective} is not a known collective"
         if self.damaged:
             yield f"{_count(len(self.damaged), 'row')} damaged ({_some(self.damaged)})"
         if self.sizes is not None:
             least, most, step, factor = self.sizes
             yield from self._missing_rows(least, most, step, factor=factor)
-        elif not self.rows and excerpt:
-            yield "it has no rows"
         if self.cut_off:
             yield "the document is cut off or damaged"
-        if self.bounds is None or (self.average is None and not (excerpt and self.sizes)):
+        yield from self._missing_footer()
+
+    def _missing_footer(self) -> Iterator[str]:
+        """Yield a sentence if the footer is missing, or contradicts the rows."""
+        if self.bounds is None or self.average is None:
             yield "the footer is missing or incomplete"
-        elif self.average is None:
-            pass
         elif self.rows and not self.damaged and not self.not_finite:
             sides = [side for row in self.rows for side in (row.out_of_place, row.in_place) if side]
             mean = sum([side.busbw for side in sides]) / len(sides)
-            # A build that prints only one side may divide by the number of both.
-            halves = excerpt and len(sides) == len(self.rows)
-            if not any(_is_mean(mean / n, self.average) for n in ((1, 2) if halves else (1,))):
+            if not self._is_mean(mean, self.average):
                 yield f"the mean busbw of the rows is {mean:g}, and the footer has {self.average:g}"
+
+    def _is_mean(self, mean: float, printed: float) -> bool:
+        """Return True if the footer prints the `mean` of the rows."""
+        return abs(mean - printed) <= 0.0055 + 2e-4 * abs(mean)
 
     def _missing_rows(self, least: int, most: int, step: int, *, factor: bool) -> Iterator[str]:
         """Yield a sentence if expected rows are missing (`-N` repeats all of them)."""
@@ -401,22 +372,14 @@ class TableBuilder:
         """Return True if rank 0 is the only rank in the list of devices."""
         return not any(device.rank for device in self.devices)
 
-    def finish(self, hints: Hints, *, alone: bool = False) -> Table:
+    def finish(self, *, alone: bool = False) -> Table:
         """Return the table with its problems; the table of a process that ran `alone` has none."""
         listed = self.ranks()
-        if hints.excerpt and listed is None:
-            self._fill_devices()
-            listed = self.ranks()
         is_split = self._is_split()
-        named_by = self._identify(hints, self._ranks_of_group(listed, is_split=is_split))
-        # The figures show how many ranks took part if their list does not.
-        ranks = listed
-        if hints.excerpt and listed is None and not self._cpu_time:
-            shown = infer(self.rows, None, unit=self._unit)
-            is_clear = shown is not None and shown.collectives == (self.collective,)
-            ranks = shown.ranks if shown and is_clear else None
+        self._identify(self._ranks_of_group(listed, is_split=is_split))
+        ranks = self._participants(listed)
         self._remove_contradictions(self._ranks_of_group(ranks, is_split=is_split))
-        missing = "; ".join(self._missing(listed, excerpt=hints.excerpt))
+        missing = "; ".join(self._missing(listed))
         name, check = self.collective or "nccl-tests", check_of(self.collective)
         causes = (
             [] if alone else [(c, f"{name}: {m}") for c, m in self._correctness(is_split=is_split)]
@@ -426,7 +389,7 @@ class TableBuilder:
         problems = tuple(Problem(cause=c, message=m, check=check) for c, m in causes)
         return Table(
             collective=self.collective,
-            named_by=named_by,
+            named_by=self.named_by,
             version=self.version,
             ranks=ranks,
             devices=tuple(self.devices),
@@ -444,10 +407,6 @@ class TableBuilder:
             environment=self.environment,
             problems=problems,
         )
-
-
-def _is_mean(mean: float, printed: float) -> bool:
-    return abs(mean - printed) <= 0.0055 + 2e-4 * abs(mean)
 
 
 def _count_alone(tables: Sequence[TableBuilder]) -> int:
@@ -469,18 +428,21 @@ def _count_alone(tables: Sequence[TableBuilder]) -> int:
 class Tables:
     """Collects the tables of one log, within the limits."""
 
-    def __init__(self, hints: Hints) -> None:
-        self._hints = hints
+    def __init__(self, make: Callable[[], TableBuilder]) -> None:
+        """Collect tables that `make` begins."""
+        self._make = make
         self._tables: list[TableBuilder] = []
         self._rows_left, self._devices_left = MAX_ROWS, MAX_DEVICES
         self._left_out: dict[str, None] = {}
 
-    def begin(self, table: TableBuilder) -> None:
-        """Add a table, which may be filled later."""
+    def begin(self) -> TableBuilder:
+        """Add a table, which is filled later."""
+        table = self._make()
         if len(self._tables) < MAX_TABLES:
             self._tables.append(table)
         else:
             self._left_out["tables"] = None
+        return table
 
     def add_device(self, table: TableBuilder, device: Device | None) -> None:
         """Add a device to a table; None stands for a damaged one."""
@@ -504,10 +466,7 @@ class Tables:
     def finish(self, *, quiet: bool) -> tuple[tuple[Table, ...], tuple[Problem, ...]]:
         """Return all tables and problems; `quiet` accepts a log without tables."""
         alone = _count_alone(self._tables)
-        tables = tuple(
-            table.finish(self._hints, alone=bool(alone) and table.lonely())
-            for table in self._tables
-        )
+        tables = tuple(table.finish(alone=bool(alone) and table.lonely()) for table in self._tables)
         problems = [problem for table in tables for problem in table.problems]
         if alone:
             problems.append(

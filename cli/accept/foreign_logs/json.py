@@ -13,6 +13,7 @@ import json
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import isfinite
 from statistics import median
 from typing import BinaryIO, NamedTuple
@@ -23,13 +24,13 @@ from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device, Row, Side, word
 from accept.core.nccl_tests.table import (
     MAX_DEVICES,
     MAX_ROWS,
-    Hints,
     Log,
     TableBuilder,
     Tables,
     bus_factor,
     expected_sizes,
 )
+from accept.foreign_logs.excerpt import ExcerptTable, Hints
 
 #: Upper limit of a member or a result, in characters. A result with the times of 20 iterations of
 #: 8,192 processes (`-I 1`) has 4 million.
@@ -63,14 +64,13 @@ def parse(
     source: bytes | Iterable[bytes] | BinaryIO,
     *,
     collective: str | None = None,
-    excerpt: bool = False,
 ) -> Log:
-    """Parse documents that follow each other; see `accept.core.nccl_tests.parse`.
+    """Parse documents that follow each other; see `accept.foreign_logs.reader.parse`.
 
     A run of several groups at once (NCCL_TESTS_SPLIT) with the times of every process (`-I 1`)
     gives a table for each group, as if it had run alone; any other gives one table.
     """
-    tables = Tables(Hints(excerpt=excerpt, collective=collective))
+    tables = Tables(partial(ExcerptTable, Hints(collective=collective)))
     text = _Text(pieces(source))
     found = text.skip_to("{")
     while found:
@@ -333,8 +333,8 @@ class _Document:
         alone: bool = False,
     ) -> TableBuilder:
         """Begin the table of these processes; with `alone`, as if no others existed."""
-        table = TableBuilder(self._collective)
-        tables.begin(table)
+        table = tables.begin()
+        table.collective = self._collective
         table.cut_off = not is_whole
         least, most, factor, step = (
             _whole(self._config.get(name))

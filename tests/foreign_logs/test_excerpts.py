@@ -9,9 +9,10 @@ from benchmarks.nccl_text import row_text, table_text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accept.core.nccl_tests import parse
-from accept.core.nccl_tests.inference import NamedBy, named_in
-from accept.core.nccl_tests.table import Log, Table
+from accept.core import nccl_tests
+from accept.core.nccl_tests.table import Log, NamedBy, Table
+from accept.foreign_logs.inference import named_in
+from accept.foreign_logs.reader import parse
 
 CLEAN = table_text(speed=200.0)
 NAMED = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
@@ -36,7 +37,7 @@ def unnamed(text: str) -> str:
 
 
 def excerpt(text: str, *names: str) -> Log:
-    return parse(text.encode(), excerpt=True, names=names)
+    return parse(text.encode(), names=names)
 
 
 def only(log: Log) -> Table:
@@ -123,13 +124,13 @@ def test_each_table_has_the_collective_of_the_command_above_it() -> None:
 
 def test_the_option_names_a_collective_that_the_log_does_not_show() -> None:
     single = unnamed(table_text(ranks=1, hosts=["node1"])).encode()
-    table = only(parse(single, excerpt=True, collective="all_reduce"))
+    table = only(parse(single, collective="all_reduce"))
     assert (table.collective, table.named_by) == ("all_reduce", NamedBy.OPTION)
-    assert only(parse(CLEAN.encode(), collective="alltoall")).named_by is NamedBy.LOG
+    assert only(nccl_tests.parse(CLEAN.encode(), collective="alltoall")).named_by is NamedBy.LOG
 
 
 def test_nothing_is_inferred_in_a_run_of_our_own() -> None:
-    table = only(parse(unnamed(CLEAN).encode()))
+    table = only(nccl_tests.parse(unnamed(CLEAN).encode()))
     assert (table.collective, table.complete) == (None, False)
 
 

@@ -11,18 +11,6 @@ from dataclasses import dataclass
 from math import ceil, floor
 
 from accept.core.nccl_tests.lines import Row, Side
-from accept.core.text import TextEnum
-
-
-class NamedBy(TextEnum):
-    """The source of the name of a table's collective."""
-
-    LOG = "the log"
-    OPTION = "--collective"
-    FILE = "the file name"
-    COMMAND = "a command line in the log"
-    TABLE = "the figures in the table"
-
 
 #: Patterns in names of files and commands, and the collectives they mean. Longer names come first.
 _NAMES = (
@@ -49,7 +37,8 @@ def named_in(text: str) -> tuple[str, ...]:
 
 #: The collectives of rows, by (with an operation, with a root).
 _BY_COLUMNS = {
-    (True, False): ("all_reduce", "reduce_scatter"),
+    # Builds before June 2025 print `sum` for sendrecv.
+    (True, False): ("all_reduce", "reduce_scatter", "sendrecv"),
     (True, True): ("reduce",),
     (False, False): ("all_gather", "alltoall", "sendrecv"),
     (False, True): ("broadcast", "gather", "scatter"),
@@ -73,6 +62,8 @@ class Inference:
 
     #: The collectives that fit.
     collectives: tuple[str, ...]
+    #: The collectives that do not contradict the figures, if a name names one of them.
+    possible: tuple[str, ...]
     #: The number of ranks, if only one fits the only collective.
     ranks: int | None = None
 
@@ -85,13 +76,18 @@ def infer(rows: Sequence[Row], ranks: int | None, *, unit: float = 1.0) -> Infer
     columns = {(row.redop != "none", row.root >= 0) for row in rows}
     if len(columns) != 1:
         return None
-    candidates = _by_checks(rows, _BY_COLUMNS[columns.pop()])
+    has_operation, has_root = columns.pop()
+    candidates = _by_checks(rows, _BY_COLUMNS[has_operation, has_root])
     factors = _factor_range(rows, unit)
     if factors is None:
         return None
     low, high = factors
     fitting = {name: _ranks_that_fit(name, low, high, ranks) for name in candidates}
     fitting = {name: numbers for name, numbers in fitting.items() if numbers}
+    possible = tuple(fitting)
+    if has_operation and len(fitting) > 1:
+        # Between two ranks, only the name distinguishes it from all_reduce without checks.
+        fitting.pop("sendrecv", None)
     parts = _parts(rows)
     if len(fitting) > 1 and parts and ranks != 1:
         kept = {
@@ -106,7 +102,7 @@ def infer(rows: Sequence[Row], ranks: int | None, *, unit: float = 1.0) -> Infer
             ranks = parts
         elif len(numbers) == 1:
             ranks = numbers[0]
-    return Inference(collectives=tuple(fitting), ranks=ranks)
+    return Inference(collectives=tuple(fitting), possible=possible, ranks=ranks)
 
 
 def _by_checks(rows: Sequence[Row], candidates: tuple[str, ...]) -> tuple[str, ...]:
