@@ -88,10 +88,10 @@ class TestFiles:
         self, tmp_path: Path, line: str, remarks: int
     ) -> None:
         (tmp_path / "hosts").write_text(line)
-        said: list[str] = []
-        assert expand([f"@{tmp_path}/hosts"], said.append) == ("a",)
-        assert len(said) == remarks
-        assert all("port=222" in text for text in said)
+        remarks_given: list[str] = []
+        assert expand([f"@{tmp_path}/hosts"], remarks_given.append) == ("a",)
+        assert len(remarks_given) == remarks
+        assert all("port=222" in text for text in remarks_given)
 
     @pytest.mark.parametrize("content", [b"", b"# none\n", b"\xff\xfe", b"a,b\n", b"a, b\nc\n"])
     def test_without_one_host_per_line_are_refused(self, tmp_path: Path, content: bytes) -> None:

@@ -52,6 +52,19 @@ def tagged_inside(lines: Sequence[str]) -> list[str]:
     ]
 
 
+def by_hydra(lines: Sequence[str]) -> list[str]:
+    """Begin each part of a line that is written separately with its rank (`-prepend-rank`)."""
+    return [
+        f"[0] {line[:52]}[0] {line[52:]}" if line[:1] == " " else f"[0] {line}" for line in lines
+    ]
+
+
+def in_one_record(lines: Sequence[str]) -> list[str]:
+    """Return plain lines, and the log of a program that wraps the full output of its command."""
+    record = {"error": "exit status 0", "msg": "ran all_reduce_perf", "output": "\n".join(lines)}
+    return ["Starting munge", json.dumps({"level": "info", "msg": "begin"}), json.dumps(record)]
+
+
 #: Decorations of the lines themselves, below those of launchers and collectors.
 SIGNS: dict[str, Decoration] = {
     "none": list,
@@ -61,6 +74,7 @@ PREFIXES: dict[str, Decoration] = {
     "none": list,
     "Open MPI": prefixed("[1,0]<stdout>:"),
     "Open MPI, inside lines": tagged_inside,
+    "Hydra, inside lines": by_hydra,
     "journald": prefixed("Jan  5 10:00:00 node1 all_reduce_perf[4711]: "),
     "journald, ISO": prefixed("2026-01-05T10:00:00+0100 node1 slurmstepd[4711]: "),
     "Ray": prefixed("(Worker pid=17, ip=10.0.0.1) "),
@@ -77,6 +91,7 @@ RECORDS: dict[str, Decoration] = {
     "docker, divided line": parted_docker,
     "Cloud Logging": cloud_logging,
     "journald": journald,
+    "output of a command": in_one_record,
     "logging of Python": prefixed("2026-01-05 10:00:00,123 - INFO - worker 0 "),
 }
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be")

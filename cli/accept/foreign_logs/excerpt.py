@@ -25,7 +25,7 @@ class Hints:
 
 
 class ExcerptTable(TableBuilder):
-    """Collects the contents of one table of which lines may be missing."""
+    """Collects the contents of one table whose lines may be missing."""
 
     def __init__(self, hints: Hints, commands: tuple[str, ...] = ()) -> None:
         """Begin a table below command lines that name the collectives `commands`."""

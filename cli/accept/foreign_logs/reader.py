@@ -39,7 +39,7 @@ def parse(
     collective: str | None = None,
     names: Sequence[str] = (),
 ) -> Log:
-    """Parse a log of which lines above a complete table may be missing.
+    """Parse a log; lines above a complete table may be missing.
 
     A collective without a name is `collective` if that is given. Otherwise it is inferred from the
     `names` of the file and its folder, from command lines, and from the figures.
@@ -112,9 +112,9 @@ class _ForeignReader(Reader):
         super().__init__(lines)
         self._foreign = lines
 
-    def _without_tags(self, line: bytes, text: bytes, /) -> bytes:
-        text = super()._without_tags(line, text)
-        return _HYDRA.sub(b"", text) if _HYDRA.match(line) else text
+    def _without_tags(self, text: bytes) -> bytes:
+        text = super()._without_tags(text)
+        return _HYDRA.sub(b"", text) if b"] " in text else text
 
     def _failure(self, line: bytes, at: int) -> bool:
         if found := _FAILED_IN.search(line):

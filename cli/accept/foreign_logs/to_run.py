@@ -216,7 +216,7 @@ def _guess_machine(devices: Sequence[str], gpus: int) -> _Guess:
 
 # The hosts and their GPUs
 
-#: The PCI address in logs of runs without GPUs.
+#: The PCI address in logs of runs without GPUs. Virtual machines have GPUs with this address, too.
 _NO_BUS = "0x00"
 
 
@@ -224,7 +224,7 @@ def _hosts_record(logs: Logs, machine: PlannedMachine) -> Record:
     """Return the record of the hosts: their GPUs, and which of these the machine does not have."""
     gpus: dict[str, dict[int, str]] = {}
     for device in logs.devices:
-        if device.bus != _NO_BUS:
+        if device.bus != _NO_BUS or device.name not in ("", _CPU):
             gpus.setdefault(device.host, {})[device.device] = device.name
     return Record(
         step=HOSTS_STEP,
@@ -325,7 +325,7 @@ def _plan_and_records(
     known = [e for e in executions if e.check in checks.REGISTRY]
     unknown = [e for e in executions if e.check not in checks.REGISTRY]
     # A collective without a check is only planned if it failed, so that the failure is reported.
-    failed = {e.check for e in unknown if e.problems and (known or e.check)}
+    failed = {e.check for e in unknown if e.problems and (known or e.check or _has_failed(e))}
     reported = [_with_host(e) for e in unknown if e.check in failed]
     by_population = populations([*known, *reported], logs.hosts, all_gpus, logs.names)
     steps: list[Step] = []
@@ -347,6 +347,13 @@ def _plan_and_records(
     )
     unjudged = Counter(e.check or UNKNOWN for e in unknown)
     return plan, tuple(records), dict(unjudged)
+
+
+def _has_failed(execution: Execution) -> bool:
+    """Return True if an execution reports a failure before its first row."""
+    has_rows = execution.table is not None and bool(execution.table.rows)
+    causes = {problem.cause for problem in execution.problems}
+    return not has_rows and bool(causes - {Cause.INCOMPLETE_LOG, Cause.PARTIAL_LOG})
 
 
 def _with_host(execution: Execution) -> Execution:

@@ -11,10 +11,13 @@ from itertools import chain
 #: Number of first bytes that show the encoding, and of those that show the format of an export.
 _ENCODED, _START = 64, 1 << 16
 #: The member of a record that contains the line: docker and Kubernetes, Cloud Logging, journald,
-#: CloudWatch, Loki, OpenTelemetry, and programs that log JSON.
+#: CloudWatch, Loki, OpenTelemetry, and programs that log JSON, with the output of a command.
 _LINE = re.compile(
-    rb'"(log|textPayload|message|MESSAGE|@message|msg|line|body)"\s*:\s*("(?:[^"\\]|\\.)*")'
+    rb'"(log|textPayload|message|MESSAGE|@message|msg|line|body|output|stdout|stderr)"'
+    rb'\s*:\s*("(?:[^"\\]|\\.)*")'
 )
+#: A line with one record, which may follow lines that are plain text.
+_RECORD_LINE = re.compile(rb"^[ \t]*\{[ \t]*\"[^\n]*\}[ \t\r]*$", re.MULTILINE)
 _RECORD = re.compile(rb"[\s\[]*\{\s*\"")
 _TIME = re.compile(rb'"timestamp"\s*:\s*"?([\d:TZ.+-]{10,40})')
 #: Docker splits longer lines.
@@ -31,7 +34,9 @@ def plain_text(blocks: Iterable[bytes]) -> Iterator[bytes]:
     blocks = _utf8(iter(blocks))
     start, blocks = _first(blocks, _START)
     whole = chain((start,), blocks)
-    if not _RECORD.match(start) or not _LINE.search(start):
+    if not _RECORD.match(start):
+        return whole if b"\0" in start else _with_records(whole)
+    if not _LINE.search(start):
         return whole
     times = _TIME.findall(start)
     # Cloud Logging exports the newest record first.
@@ -80,6 +85,24 @@ def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
         # An unfinished record stays for the next block.
         rest = rest[end:][-_MAX_RECORD:]
         yield b"".join(lines)
+
+
+def _with_records(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield plain text; of its lines with one record, the lines that this record contains."""
+    rest = b""
+    for block in blocks:
+        rest += block
+        end = rest.rfind(b"\n") + 1 or (len(rest) if len(rest) > _MAX_RECORD else 0)
+        if end:
+            yield _RECORD_LINE.sub(_content, rest[:end])
+        rest = rest[end:]
+    yield _RECORD_LINE.sub(_content, rest)
+
+
+def _content(record: re.Match[bytes]) -> bytes:
+    """Return the lines in a record, or the record if it contains none."""
+    lines = b"".join(_line(found[1], found[2]) for found in _LINE.finditer(record[0]))
+    return lines.removesuffix(b"\n") or record[0]
 
 
 def _line(name: bytes, value: bytes) -> bytes:

@@ -100,6 +100,21 @@ def no_bound_finding(check: str, expectation: str, reason: str = "") -> Finding:
     )
 
 
+def other_sizes(evidence: Evidence, metric: str) -> tuple[int, ...]:
+    """Return the message sizes for which the measured groups of hosts have a bound."""
+    return tuple(
+        sorted(
+            {
+                bound.size
+                for bound in bounds_of(evidence)
+                if bound.metric == metric and bound.size is not None
+                for record in evidence.records
+                if covers_nodes(bound, len(record.hosts)) and _covers_ranks(bound, record)
+            }
+        )
+    )
+
+
 def unmeasured_finding(check: str, bound: Reference) -> Finding:
     """Return the finding that nothing was measured for a bound."""
     return Finding(

@@ -478,7 +478,8 @@ def _no_bound_finding(evidence: Evidence, results: Iterable[Row], measure: Measu
     at = f"@{format_size(top)}" if top else ""
     bound = f"{'<=' if measure.inverse else '>='}{measure.unit}"
     check = evidence.check
-    reason = " at this number of nodes"
+    sizes = " or ".join(map(format_size, bounds.other_sizes(evidence, measure.metric)))
+    reason = f" at this size; measure also {sizes}" if sizes else " at this number of nodes"
     if bounds.measured_by_another_program(evidence):
         reason = " for torch, which measured it (its bounds are for nccl-tests)"
     return bounds.no_bound_finding(check, f"{check}{at}{bound}", reason)

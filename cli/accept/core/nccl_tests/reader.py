@@ -297,7 +297,7 @@ class Reader:
         text = clean(line)
         if text.startswith(b"ACCEPT {") or (b" NCCL " in text and self._message(text)):
             return
-        text = self._without_tags(line, text)
+        text = self._without_tags(text)
         first = text.lstrip()[:1]
         if not first:
             return
@@ -321,8 +321,8 @@ class Reader:
         else:
             self._other(text)
 
-    def _without_tags(self, _: bytes, text: bytes, /) -> bytes:
-        """Return a line, cleaned as `text`, without the tags of launchers inside it."""
+    def _without_tags(self, text: bytes) -> bytes:
+        """Return a cleaned line without the tags of launchers inside it."""
         return without_tags(text) if b"]<std" in text else text
 
     def _other(self, text: bytes) -> None:

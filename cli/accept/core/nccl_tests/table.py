@@ -369,8 +369,13 @@ class TableBuilder:
             yield Cause.NOT_FINITE, _some(self.not_finite)
 
     def lonely(self) -> bool:
-        """Return True if rank 0 is the only rank in the list of devices."""
-        return not any(device.rank for device in self.devices)
+        """Return True if each process in the list of devices has rank 0, as if it ran alone."""
+        ranks = [device.rank for device in self.devices]
+        return not any(ranks) or ranks.count(0) > 1
+
+    def has_repeated_rows(self) -> bool:
+        """Return True if a row has the size of the row above it, as if two tables were mixed."""
+        return any(a.size == b.size for a, b in pairwise(self.rows))
 
     def finish(self, *, alone: bool = False) -> Table:
         """Return the table with its problems; the table of a process that ran `alone` has none."""
@@ -416,7 +421,7 @@ def _count_alone(tables: Sequence[TableBuilder]) -> int:
     tables of one GPU do not count.
     """
     lonely = [table for table in tables if table.lonely()]
-    hosts = [device.host for table in lonely for device in table.devices]
+    hosts = [device.host for table in lonely for device in table.devices if not device.rank]
     repeated = any(len(table.devices) > 1 for table in lonely)
     overtaken = any(
         a.overtaken and a.devices and b.devices and a.collective == b.collective
