@@ -40,7 +40,6 @@ description: One rank a host, for the tests.
 gpus: {count: 0}
 ranksPerNode: 1
 speedPromised: false
-noise: 0.08
 parameters:
 """
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
@@ -69,10 +68,12 @@ LONG = [*CONNECT, "check: all-reduce, groups: all, timeout: 6m, params: {iters: 
 ENDLESS = [*CONNECT, "check: all-reduce, groups: all, timeout: 20m, params: {iters: 10000000}"]
 
 
-def drilled(rounds: int) -> list[str]:
-    """Return the checks of a drill, with this many rounds of pairs; they detect any fault."""
-    # Sizes at which what a fault costs is many times what a busy machine does.
-    sizes = "timeout: 4m, params: {min: 4K, max: 256K, factor: 8, iters: 8, warmup: 1}"
+def drilled(rounds: int, sizes: str = "min: 4K, max: 256K, factor: 8") -> list[str]:
+    """Return the checks of a drill, with this many rounds of pairs; they detect any fault.
+
+    By default at sizes at which what a fault costs is many times what a busy machine does.
+    """
+    sizes = f"timeout: 4m, params: {{{sizes}, iters: 8, warmup: 1}}"
     return [
         *CONNECT,
         f"check: all-reduce, groups: all, {sizes}",
@@ -185,14 +186,16 @@ class Started:
 class Workstation:
     """A user's workstation: a site file, a machine file, the runs, and the commands started."""
 
-    def __init__(self, folder: Path, *, site: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, *, site: str, environment: Mapping[str, str], noise: float = 0.08
+    ) -> None:
         self.folder = folder
         self._started: list[Started] = []
         self.checked: set[Check] = set()
         self.runs = folder / "runs"
         self.machine = folder / "machine.yaml"
         sizes = "".join(f"  {name}: {SIZES}\n" for name in COLLECTIVES)
-        self.machine.write_text(MACHINE + sizes)
+        self.machine.write_text(f"{MACHINE}{sizes}noise: {noise}\n")
         self.site = folder / "site.yaml"
         self.site.write_text(site)
         self.environment = {

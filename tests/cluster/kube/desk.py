@@ -58,7 +58,15 @@ class Desk(Workstation):
     """The files and commands of a user who tests the nodes of a cluster, in one namespace."""
 
     def __init__(
-        self, cluster: Cluster, namespace: str, folder: Path, *, venv: bool = True, **keys: Any
+        self,
+        cluster: Cluster,
+        namespace: str,
+        folder: Path,
+        *,
+        venv: bool = True,
+        # No link of a pod is shaped, so its speed is that of cores that other tests use as well.
+        noise: float = 0.2,
+        **keys: Any,
     ) -> None:
         self._site = site_of(cluster, namespace)
         for part in ("kubernetes", "results"):
@@ -77,7 +85,8 @@ class Desk(Workstation):
             "HOME": str(folder),
         }
         # JSON is YAML.
-        super().__init__(folder, site=json.dumps(self._site), environment=environment)
+        site = json.dumps(self._site)
+        super().__init__(folder, site=site, environment=environment, noise=noise)
         (folder / "own.sh").write_text(_OWN)
         self.cluster = cluster
         self.namespace = namespace
