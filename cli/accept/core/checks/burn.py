@@ -10,6 +10,7 @@ from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams, param
+from accept.core.judge.conclusion import finding
 from accept.core.judge.devices import Measured, judge_devices
 from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.evidence import Evidence, Judged
@@ -135,13 +136,8 @@ def _sampled_notes(evidence: Evidence, noise: float) -> Iterator[Finding]:
         peers, far = _far(values, noise)
         if peers and far:
             text = _note(f"{_SAMPLED[unit]} of GPUs", {n: values[n] for n in far}, peers, unit)
-            yield Finding(
-                check=evidence.check,
-                judgement=Judgement.POPULATION,
-                state=State.PASS,
-                message=text,
-                hosts=tuple(dict.fromkeys(owners[name] for name in far)),
-            )
+            hosts = (owners[name] for name in far)
+            yield finding(evidence.check, Judgement.POPULATION, State.PASS, text, hosts=hosts)
 
 
 def _step_notes(evidence: Evidence, noise: float) -> Iterator[Finding]:
@@ -166,15 +162,12 @@ def _step_notes(evidence: Evidence, noise: float) -> Iterator[Finding]:
         return
     alone = len(far) == 1 and ratios[far[0]] > _LONG * peers.value
     what = f"{LONG_STEP.name} / {MEDIAN_STEP.name} of steps"
-    yield Finding(
-        check=evidence.check,
-        judgement=Judgement.POPULATION,
-        state=State.INCONCLUSIVE if alone else State.PASS,
-        cause=Cause.INTERMITTENT if alone else None,
-        message=_note(what, {host: ratios[host] for host in far}, peers, ""),
-        hosts=tuple(far),
-        evidence=tuple(logs[host] for host in far if logs[host])[:_MAX_NOTED],
-    )
+    text = _note(what, {host: ratios[host] for host in far}, peers, "")
+    state, cause = State.PASS, None
+    if alone:
+        state, cause = State.INCONCLUSIVE, Cause.INTERMITTENT
+    own = [logs[host] for host in far]
+    yield finding(evidence.check, Judgement.POPULATION, state, text, cause, hosts=far, logs=own)
 
 
 BURN = Check(

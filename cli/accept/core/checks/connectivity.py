@@ -18,10 +18,9 @@ from accept.core.catalog.tools import MPIRUN
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import RANK, FactKind, RankIdentity
-from accept.core.judge import bounds, completeness
+from accept.core.judge.completeness import host_list
+from accept.core.judge.conclusion import conclude, finding
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.summary import verdict_of
-from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, GroupKind, Problem, Record, State
 from accept.core.text import count, number
 
@@ -117,41 +116,25 @@ def _problems(evidence: Evidence, record: Record) -> Iterator[Problem]:
 
 def judge(evidence: Evidence) -> Judged:
     """Pass if exactly the planned ranks answered, each with its own GPU on GPU machines."""
-    problems = [
-        problem
-        for record in evidence.records
-        if record.exit is not None
-        for problem in _problems(evidence, record)
-    ]
-    findings = completeness.step_findings(evidence)
-    findings += completeness.problem_findings(evidence, more=problems)
-    findings += bounds.findings(evidence)
-    findings += _network_notes(evidence)
-    suspects = tuple(from_problems(problems, "", len(evidence.hosts)))
-    verdict = verdict_of(
+    ended = (record for record in evidence.records if record.exit is not None)
+    return conclude(
         evidence,
-        findings,
+        problems=(problem for record in ended for problem in _problems(evidence, record)),
+        findings=_network_notes(evidence),
         measured=_measured(evidence),
         required="exactly the planned ranks",
     )
-    return Judged(verdict, suspects)
 
 
 def _network_notes(evidence: Evidence) -> Iterator[Finding]:
     """Yield a note for each choice of network, with its hosts and with what chose it."""
-    hosts_by_choice: dict[str, list[str]] = {}
+    hosts_by_choice: dict[str, dict[str, None]] = {}
     for fact, network in NETWORK.of(*evidence.records):
         if fact.host:
-            hosts_by_choice.setdefault(network.text, []).append(fact.host)
+            hosts_by_choice.setdefault(network.text, {})[fact.host] = None
     for choice, hosts in list(hosts_by_choice.items())[:20]:
-        unique_hosts = tuple(dict.fromkeys(hosts))
-        yield Finding(
-            check=evidence.check,
-            judgement=Judgement.CONSISTENCY,
-            state=State.PASS,
-            message=f"{choice} on {completeness.host_list(unique_hosts)}",
-            hosts=unique_hosts,
-        )
+        text = f"{choice} on {host_list([*hosts])}"
+        yield finding(evidence.check, Judgement.CONSISTENCY, State.PASS, text, hosts=hosts)
 
 
 def _measured(evidence: Evidence) -> str:

@@ -9,7 +9,7 @@ After the last step, the fact `health-total` reports the growth of all other cou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
@@ -26,16 +26,18 @@ from accept.core.health_readings import (
     Unread,
     reading_of,
 )
-from accept.core.judge import completeness, health, health_at_start, packet_loss
+from accept.core.judge import health, health_at_start, packet_loss
+from accept.core.judge.completeness import host_list
+from accept.core.judge.conclusion import Problems, conclude, finding
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.health import Limits
-from accept.core.judge.summary import params_of, verdict_of
-from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, GroupKind, Problem, State
+from accept.core.judge.summary import params_of
+from accept.core.model import Finding, GroupKind, State
 from accept.core.serde import camel
 from accept.core.text import count
 
-_MAX_NOTES = 20
+#: Maximum number of findings on what may be a fault, or not.
+_MAX_UNCLEAR = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,113 +111,84 @@ def readings_of(evidence: Evidence) -> dict[str, Reading]:
 
 def judge(evidence: Evidence) -> Judged:
     """Pass if no device was damaged or had new errors, and all counters could be read."""
-    limits = params_of(evidence, Params)
+    limits, machine = params_of(evidence, Params), evidence.plan.machine
     readings = readings_of(evidence)
     sweeps = list(health.changes_of(evidence.host_answers, evidence.plan.steps))
     changes = [sweep for sweep in sweeps if sweep.host not in evidence.set_aside]
-    machine, one_kind = evidence.plan.machine, len(evidence.devices) <= 1
-    problems: list[Problem] = [
-        *health_at_start.problems(readings, machine, limits, one_kind=one_kind),
-        *(problem for change in changes for problem in health.problems(change, limits)),
-    ]
-    if evidence.plan.origin:
-        problems = [replace(p, message=_without_run(p.message)) for p in problems]
-    lossy, losses = packet_loss.examine(
-        sweeps, readings, evidence.step_records, limits.packet_loss, evidence.set_aside
+    found = Problems.all_of(
+        (
+            health_at_start.examine(readings, machine, limits, one_kind=len(evidence.devices) <= 1),
+            *(health.examine(change, limits, gpus=machine.gpus != 0) for change in changes),
+            packet_loss.examine(
+                sweeps, readings, evidence.step_records, limits.packet_loss, evidence.set_aside
+            ),
+        )
     )
-    problems += lossy
-    findings = completeness.step_findings(evidence)
-    findings += completeness.problem_findings(evidence, more=problems)
-    findings += [*_unread(evidence, readings, changes), *_missing_sweeps(evidence)]
-    for host, titles in health_at_start.unclear_links(readings, machine, one_kind=one_kind):
-        text = f"before the run: no active NVLink on {titles} of {host}, but on other GPUs; add "
-        text += "nvlink.links to your machine file"
-        findings.append(_finding(State.INCONCLUSIVE, text, Cause.NVLINK_DOWN, (host,)))
-    lacking = [
-        (host, f"before the run: not reported by {title} of {host}: {', '.join(names)}")
-        for host, title, names in health_at_start.unreported(readings, machine, one_kind=one_kind)
-    ]
-    lacking += [
-        (sweep.host, f"{sweep.when}: no longer reported by {title} of {sweep.host}: {', '.join(n)}")
-        for sweep in changes
-        for title, n in health.vanished(sweep)
-        if machine.gpus != 0
-    ]
-    lacks = Cause.PARTIAL_LOG if evidence.plan.origin else Cause.GPU_UNREPORTED
-    findings += [
-        _finding(State.INCONCLUSIVE, text, lacks, (host,)) for host, text in lacking[:_MAX_NOTES]
-    ]
-    for text in losses:
-        findings.append(_finding(State.INCONCLUSIVE, text, Cause.NIC_ERRORS))
-    notes = list(health_at_start.notes(readings, machine))
-    notes += [note for change in changes for note in health.notes(change, limits)]
     if evidence.plan.origin:
-        notes = [_without_run(note) for note in notes]
-    findings += [_finding(State.PASS, note, None) for note in notes[:_MAX_NOTES]]
-    if len(notes) > _MAX_NOTES:
-        findings.append(_finding(State.PASS, f"{len(notes) - _MAX_NOTES} more notes", None))
-    verdict = verdict_of(
+        found = _of_files(found)
+    return conclude(
         evidence,
-        findings,
+        problems=found.problems,
+        unclear=found.unclear[:_MAX_UNCLEAR],
+        notes=found.notes,
+        findings=[*_unread(evidence, readings, changes), *_missing_sweeps(evidence)],
         measured=_measured(evidence, readings),
         required="no damage, and no new device errors",
     )
-    # Files are of the hosts that somebody chose, so those with one fault may be most of them.
-    hosts = len(evidence.hosts) if not evidence.plan.origin else 2 * len(problems)
-    return Judged(verdict, tuple(from_problems(problems, "", hosts)))
 
 
-def _without_run(text: str) -> str:
-    """Return a text about the start of a run for files that no run wrote."""
-    return text.removeprefix("before the run: ").removeprefix("before the run, ")
+def _of_files(found: Problems) -> Problems:
+    """Return what rules found in files that no run wrote, and which may lack some readings."""
+
+    def text(words: str) -> str:
+        return words.removeprefix("before the run: ").removeprefix("before the run, ")
+
+    problems = [replace(problem, message=text(problem.message)) for problem in found.problems]
+    unclear = [
+        replace(p, cause=Cause.PARTIAL_LOG) if p.cause is Cause.GPU_UNREPORTED else p
+        for p in found.unclear
+    ]
+    return Problems(problems, unclear, [*map(text, found.notes)])
 
 
-def _finding(state: State, message: str, cause: Cause | None, hosts: Iterable[str] = ()) -> Finding:
-    return Finding(
-        check="health",
-        judgement=Judgement.CONSISTENCY if state is State.PASS else Judgement.COMPLETENESS,
-        state=state,
-        cause=cause,
-        message=message,
-        hosts=tuple(hosts),
-    )
+def _untested(message: str, cause: Cause, *hosts: str) -> Finding:
+    judgement, state = Judgement.COMPLETENESS, State.NOT_TESTED
+    return finding("health", judgement, state, message, cause, hosts=hosts)
 
 
 def _unread(
     evidence: Evidence, readings: dict[str, Reading], changes: list[health.Sweep]
 ) -> Iterator[Finding]:
     """Yield findings for hosts that could not be read, from the start or later in the run."""
-    hosts_by_reason: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for record in evidence.records:
         if record.hosts and not set(record.hosts) & set(readings):
-            hosts_by_reason.setdefault("it reported nothing", []).append(record.hosts[0])
+            by_reason.setdefault("it reported nothing", []).append(record.hosts[0])
     for host, reading in readings.items():
         reasons = [gap.reason for gap in reading.unread if _makes_blind(evidence, gap)]
-        for reason in reasons:
-            hosts_by_reason.setdefault(reason, []).append(host)
-        has_gpu = any(device.kind == "gpu" for device in reading.devices)
         if evidence.plan.machine.gpus != 0 and not reasons:
-            if not has_gpu:
-                hosts_by_reason.setdefault("GPUs (the job is shown none)", []).append(host)
+            if not any(device.kind is DeviceKind.GPU for device in reading.devices):
+                reasons = ["GPUs (the job is shown none)"]
             elif not reading.reports_xids:
-                why = "Xids (neither the kernel log nor NVML's events)"
-                hosts_by_reason.setdefault(why, []).append(host)
-    for reason, hosts in hosts_by_reason.items():
+                reasons = ["Xids (neither the kernel log nor NVML's events)"]
+        for reason in reasons:
+            by_reason.setdefault(reason, []).append(host)
+    for reason, hosts in by_reason.items():
         if evidence.plan.origin:
-            message = f"the files of {completeness.host_list(hosts)} do not show {reason}"
-            yield _finding(State.INCONCLUSIVE, message, Cause.PARTIAL_LOG, hosts)
+            judgement, state = Judgement.COMPLETENESS, State.INCONCLUSIVE
+            text = f"the files of {host_list(hosts)} do not show {reason}"
+            yield finding("health", judgement, state, text, Cause.PARTIAL_LOG, hosts=hosts)
             continue
-        message = f"not read on {completeness.host_list(hosts)}: {reason}"
-        yield _finding(State.NOT_TESTED, message, Cause.TOOL_MISSING, hosts)
-    unread_hosts = {host for hosts in hosts_by_reason.values() for host in hosts}
-    later: dict[str, tuple[str, str]] = {}
-    for change in changes:
-        for gap in change.change.unread:
-            if _makes_blind(evidence, gap) and change.host not in unread_hosts:
-                later.setdefault(change.host, (change.when, gap.reason))
-    for host, (when, reason) in later.items():
-        message = f"{when}: not read on {host}: {reason}; check whether nvidia-smi hangs there"
-        yield _finding(State.NOT_TESTED, message, Cause.NO_MEASUREMENT, (host,))
+        text = f"not read on {host_list(hosts)}: {reason}"
+        yield _untested(text, Cause.TOOL_MISSING, *hosts)
+    known = {host for hosts in by_reason.values() for host in hosts}
+    for sweep in changes:
+        gaps = [gap for gap in sweep.change.unread if _makes_blind(evidence, gap)]
+        if gaps and sweep.host not in known:
+            known.add(sweep.host)
+            text = f"{sweep.when}: not read on {sweep.host}: {gaps[0].reason}"
+            text += "; check whether nvidia-smi hangs there"
+            yield _untested(text, Cause.NO_MEASUREMENT, sweep.host)
 
 
 def _makes_blind(evidence: Evidence, gap: Gap) -> bool:
@@ -233,8 +206,8 @@ def _missing_sweeps(evidence: Evidence) -> Iterator[Finding]:
     recorded = {record.wave for record in evidence.host_answers}
     missing = [sweep for sweep in planned if sweep not in recorded]
     if missing:
-        message = f"{len(missing)} of {len(planned)} readings have no record"
-        yield _finding(State.NOT_TESTED, message, Cause.EVIDENCE_MISSING)
+        text = f"{len(missing)} of {len(planned)} readings have no record"
+        yield _untested(text, Cause.EVIDENCE_MISSING)
 
 
 def _measured(evidence: Evidence, readings: dict[str, Reading]) -> str:

@@ -35,8 +35,8 @@ Discovery reads the clocks: metric `clock-offset` in seconds, one per host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from accept.core import record_protocol
@@ -44,11 +44,12 @@ from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import INVENTORY, Inventory, inventories_of
-from accept.core.judge import bounds, completeness, consistency, imex
+from accept.core.judge import consistency, imex
+from accept.core.judge.completeness import host_list
+from accept.core.judge.conclusion import Problems, conclude, finding
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.summary import params_of, verdict_of
-from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, GroupKind, Problem, State
+from accept.core.judge.summary import params_of
+from accept.core.model import Finding, GroupKind, Metric, Problem, State
 
 #: Measured during discovery, so only `max_clock_offset` limits it.
 CLOCK_OFFSET = MetricSpec(name="clock-offset", unit="s", bounds=False)
@@ -69,90 +70,69 @@ class Params(CheckParams):
         return 3.0
 
 
-def _problems(
-    evidence: Evidence, inventories: Mapping[str, Inventory]
-) -> tuple[list[Problem], list[Problem], list[Problem]]:
-    """Return the problems that fail the check, unclear ones, and those that are only notes."""
-    plan, machine = evidence.plan, evidence.plan.machine
-    params = params_of(evidence, Params)
-    problems = list(consistency.gpu_problems(inventories, plan, busy_mib=params.busy_mib))
-    problems += consistency.nic_problems(inventories, machine)
-    domains = imex.Problems([], [], [])
-    if _spans_hosts(evidence) and len(inventories) > 1:
-        problems += consistency.domain_problems(inventories)
-        domains = imex.problems(inventories)
-        problems += domains.problems
-    metrics = (metric for record in evidence.host_answers for metric in record.metrics)
-    offsets = [
-        metric
-        for metric in metrics
-        if metric.name == CLOCK_OFFSET.name and metric.host not in evidence.set_aside
-    ]
-    problems += consistency.clock_problems(offsets, params.max_clock_offset)
-    if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):
-        problems += consistency.memlock_problems(inventories)
-    comparable = _comparable(evidence, inventories)
-    differences = list(consistency.differences(comparable))
-    notes = [*domains.notes, *consistency.differences(comparable, noted=True)]
-    # Hosts of a machine without a speed target need not be equal.
-    if machine.speed_promised:
-        return problems + differences, domains.unclear, notes
-    return problems, domains.unclear, differences + notes
-
-
-def _comparable(evidence: Evidence, inventories: Mapping[str, Inventory]) -> dict[str, Inventory]:
-    """Return the inventories without those of hosts that have more GPUs than the run may use."""
-    hidden = consistency.withheld(inventories, evidence.plan)
-    return {host: one for host, one in inventories.items() if host not in hidden}
-
-
 def judge(evidence: Evidence) -> Judged:
     """Pass if every host reported its inventory and nothing is missing, broken or different."""
+    plan, machine, params = evidence.plan, evidence.plan.machine, params_of(evidence, Params)
     inventories = inventories_of(evidence.records, evidence.hosts)
-    problems, unclear, notes = _problems(evidence, inventories)
-    silent = [
-        record.hosts
+    # Hosts that have more GPUs than the run may use are not compared.
+    hidden = consistency.withheld(inventories, plan)
+    comparable = {host: one for host, one in inventories.items() if host not in hidden}
+    differences = list(consistency.differences(comparable))
+    domains = Problems([], [], [])
+    problems = list(consistency.gpu_problems(inventories, plan, busy_mib=params.busy_mib))
+    problems += consistency.nic_problems(inventories, machine)
+    if _spans_hosts(evidence) and len(inventories) > 1:
+        domains = imex.problems(inventories)
+        problems += [*consistency.domain_problems(inventories), *domains.problems]
+    problems += consistency.clock_problems(_clock_offsets(evidence), params.max_clock_offset)
+    if params.require_unlimited_memlock or (machine.gpu_direct and len(evidence.hosts) > 1):
+        problems += consistency.memlock_problems(inventories)
+    # Hosts of a machine without a speed target need not be equal.
+    problems += differences if machine.speed_promised else ()
+    problems += [
+        Problem(
+            cause=Cause.NO_MEASUREMENT, message=f"{host_list(record.hosts)} reported no inventory"
+        )
         for record in evidence.records
         if record.exit == 0 and not set(record.hosts) <= set(inventories) and not record.problems
     ]
-    problems += [
-        Problem(
-            cause=Cause.NO_MEASUREMENT,
-            message=f"{completeness.host_list(hosts)} reported no inventory",
-        )
-        for hosts in silent
-    ]
-    # Missing hardware comes first, because it may explain a wrong number of ranks.
-    findings = completeness.problem_findings(evidence, more=problems)
-    findings += completeness.step_findings(evidence)
-    findings += bounds.findings(evidence)
-    findings += [_note(note) for note in notes[:20]]
-    findings += [
-        replace(_note(problem), state=State.INCONCLUSIVE, cause=problem.cause)
-        for problem in unclear
-    ]
-    findings += _unknown_domain(evidence, inventories)
-    findings += [
-        Finding(
-            check="inventory",
-            judgement=Judgement.CONSISTENCY,
-            state=State.NOT_TESTED,
-            cause=Cause.NO_MEASUREMENT,
-            message=f"{name} is unknown on {completeness.host_list(hosts)}, so it was not compared",
-            hosts=hosts,
-        )
-        for name, hosts in consistency.partly_unknown(_comparable(evidence, inventories))
-    ]
-    suspects = tuple(from_problems(problems, "", len(evidence.hosts)))
-    return Judged(
-        verdict_of(
-            evidence,
-            findings,
-            measured=_measured(evidence, inventories),
-            required="machine and majority of the hosts",
-        ),
-        suspects,
+    noted = [*consistency.differences(comparable, noted=True)]
+    noted = noted if machine.speed_promised else differences + noted
+    return conclude(
+        evidence,
+        problems=problems,
+        unclear=domains.unclear,
+        notes=domains.notes,
+        findings=[
+            *map(_note, noted[:20]),
+            *_unknown_domain(evidence, inventories),
+            *_partly_unknown(comparable),
+        ],
+        measured=_measured(evidence, inventories),
+        required="machine and majority of the hosts",
     )
+
+
+def _clock_offsets(evidence: Evidence) -> list[Metric]:
+    return [
+        metric
+        for record in evidence.host_answers
+        for metric in record.metrics
+        if metric.name == CLOCK_OFFSET.name and metric.host not in evidence.set_aside
+    ]
+
+
+def _note(problem: Problem) -> Finding:
+    text = f"{problem.host}: {problem.message}" if problem.host else problem.message
+    hosts = (problem.host,) if problem.host else ()
+    return finding("inventory", Judgement.CONSISTENCY, State.PASS, text, hosts=hosts)
+
+
+def _partly_unknown(inventories: Mapping[str, Inventory]) -> Iterator[Finding]:
+    for name, hosts in consistency.partly_unknown(inventories):
+        text = f"{name} is unknown on {host_list(hosts)}, so it was not compared"
+        state, cause = State.NOT_TESTED, Cause.NO_MEASUREMENT
+        yield finding("inventory", Judgement.CONSISTENCY, state, text, cause, hosts=hosts)
 
 
 def _spans_hosts(evidence: Evidence) -> bool:
@@ -160,32 +140,15 @@ def _spans_hosts(evidence: Evidence) -> bool:
     return any(reference.one_domain for reference in evidence.plan.references)
 
 
-def _unknown_domain(evidence: Evidence, inventories: Mapping[str, Inventory]) -> list[Finding]:
-    """Return a finding if bounds concern NVLink between hosts and no host reported its domain."""
+def _unknown_domain(evidence: Evidence, inventories: Mapping[str, Inventory]) -> Iterator[Finding]:
+    """Yield a finding if bounds concern NVLink between hosts and no host reported its domain."""
     known = any(inventory.domain is not None for inventory in inventories.values())
-    if not _spans_hosts(evidence) or known or len(inventories) < 2:
-        return []
-    return [
-        Finding(
-            check="inventory",
-            judgement=Judgement.ABSOLUTE,
-            state=State.INCONCLUSIVE,
-            cause=Cause.NO_MEASUREMENT,
-            message="no host reports the NVLink domain of its GPUs, so the bounds for NVLink "
-            "between hosts were not applied; check with "
-            "nvidia-smi --query-gpu=fabric.clusterUuid,fabric.cliqueId",
-        )
-    ]
-
-
-def _note(problem: Problem) -> Finding:
-    return Finding(
-        check="inventory",
-        judgement=Judgement.CONSISTENCY,
-        state=State.PASS,
-        message=f"{problem.host}: {problem.message}" if problem.host else problem.message,
-        hosts=(problem.host,) if problem.host else (),
-    )
+    if _spans_hosts(evidence) and not known and len(inventories) > 1:
+        text = "no host reports the NVLink domain of its GPUs, so the bounds for NVLink between "
+        text += "hosts were not applied; check with "
+        text += "nvidia-smi --query-gpu=fabric.clusterUuid,fabric.cliqueId"
+        state, cause = State.INCONCLUSIVE, Cause.NO_MEASUREMENT
+        yield finding("inventory", Judgement.ABSOLUTE, state, text, cause)
 
 
 def _measured(evidence: Evidence, inventories: Mapping[str, Inventory]) -> str:
@@ -196,7 +159,7 @@ def _measured(evidence: Evidence, inventories: Mapping[str, Inventory]) -> str:
     text = f"{hosts}; {each} {'GPU' if gpus == [1] else 'GPUs'} each{names}"
     without = [host for host, i in inventories.items() if i.domain and i.imex is None]
     if without and _spans_hosts(evidence):
-        text += f"; IMEX not read on {completeness.host_list(without)} (no nvidia-imex-ctl)"
+        text += f"; IMEX not read on {host_list(without)} (no nvidia-imex-ctl)"
     unknown = consistency.unknown_properties(inventories)
     return f"{text}; not reported: {', '.join(unknown)}" if unknown else text
 

@@ -18,13 +18,13 @@ from accept.core.catalog.metrics import BUSBW, WRONG, Better, MetricSpec
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams
 from accept.core.facts import LEFT_OUT, NCCL_NETWORKS, FactKind, integer, mapping, number, text
-from accept.core.judge import bounds, completeness
+from accept.core.judge import bounds
+from accept.core.judge.completeness import host_list
+from accept.core.judge.conclusion import conclude, finding
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.explained import limit_of
 from accept.core.judge.peers import LEAST_OF_UNEVEN, Outlier, Peer, compare_peers
 from accept.core.judge.rounds import SIGMAS
-from accept.core.judge.summary import verdict_of
-from accept.core.judge.suspects import from_problems
 from accept.core.model import Finding, GroupKind, Metric, Parsed, Problem, State
 from accept.core.nccl_tests.lines import clean
 from accept.core.table import Execution, Row, Table, rows_of
@@ -266,25 +266,20 @@ def judge(evidence: Evidence) -> Judged:
     nics = _nics(evidence)
     promised = evidence.plan.machine.speed_promised
     problems = [*_broken(nics), *(_slow(evidence, nics) if promised else ())]
-    findings = completeness.step_findings(evidence)
-    findings += completeness.problem_findings(evidence, more=problems)
-    bound_findings = bounds.findings(evidence)
-    findings += bound_findings
     failing = [*_failing(evidence, nics, problems), *_untested(evidence, nics, problems)]
-    findings += failing
     peers = f"as fast as peers: {1 - SIGMAS * _noise(evidence):.0%} of normal for the same NIC"
     peers += f", {LEAST_OF_UNEVEN:.0%} of the median of all NICs"
-    criteria = [peers if promised else "no speed target"]
-    verdict = verdict_of(
+    judged = conclude(
         evidence,
-        findings,
+        problems=problems,
+        findings=failing,
         measured="; ".join(_measured(evidence.table)),
-        required="; ".join([*criteria, *bounds.sources(bound_findings)]),
+        required=peers if promised else "no speed target",
     )
     # What works only on some NICs, or shows broken ones, is not excused.
-    if any(finding.state is State.INCONCLUSIVE for finding in failing):
-        verdict = replace(verdict, optional=False)
-    return Judged(verdict, tuple(from_problems(problems, "", len(evidence.hosts))))
+    if any(one.state is State.INCONCLUSIVE for one in failing):
+        judged = judged._replace(verdict=replace(judged.verdict, optional=False))
+    return judged
 
 
 def _broken(nics: Sequence[Nic]) -> Iterator[Problem]:
@@ -338,13 +333,9 @@ def _failing(
         if absent:
             message += "; GPUDirect RDMA works on none of them"
         noted = absent and not evidence.plan.machine.gpu_direct and all(nic.rows for nic in rest)
-        yield Finding(
-            check=evidence.check,
-            judgement=Judgement.POPULATION,
-            state=State.PASS if noted else State.INCONCLUSIVE,
-            message=plain(message, 400),
-            hosts=tuple(dict.fromkeys(nic.host for nic in rest)),
-        )
+        state = State.PASS if noted else State.INCONCLUSIVE
+        hosts = (nic.host for nic in rest)
+        yield finding(NAME, Judgement.POPULATION, state, plain(message, 400), hosts=hosts)
 
 
 def _noise(evidence: Evidence) -> float:
@@ -429,14 +420,9 @@ def _untested(
             state = State.INCONCLUSIVE if down else State.NOT_TESTED
             reasons.setdefault((why, state), {}).update({host: host for host in record.hosts})
     for (why, state), names in reasons.items():
-        yield Finding(
-            check=evidence.check,
-            judgement=Judgement.COMPLETENESS,
-            state=state,
-            cause=Cause.NIC_LOOP_FAILED if state is State.INCONCLUSIVE else None,
-            message=f"{completeness.host_list([*names])}: {plain(why, 300)}",
-            hosts=tuple(dict.fromkeys(names.values())),
-        )
+        text = f"{host_list([*names])}: {plain(why, 300)}"
+        cause = Cause.NIC_LOOP_FAILED if state is State.INCONCLUSIVE else None
+        yield finding(NAME, Judgement.COMPLETENESS, state, text, cause, hosts=names.values())
 
 
 def _hosts_with_traffic(evidence: Evidence) -> set[str]:

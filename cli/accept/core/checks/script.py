@@ -8,9 +8,9 @@ from functools import partial
 from accept.core import record_protocol
 from accept.core.causes import Cause
 from accept.core.checks.check import Check, CheckParams, param
-from accept.core.judge import bounds, completeness
+from accept.core.judge.completeness import host_list
+from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.summary import verdict_of
 from accept.core.model import GroupKind, Problem, Record
 from accept.core.text import number
 
@@ -33,8 +33,7 @@ class Params(CheckParams):
 
 
 def _failed(record: Record) -> Problem:
-    hosts = completeness.host_list(record.hosts)
-    message = f"step {record.step} on {hosts} ended with status {record.exit}"
+    message = f"step {record.step} on {host_list(record.hosts)} ended with status {record.exit}"
     host = record.hosts[0] if len(record.hosts) == 1 else None
     return Problem(cause=Cause.SCRIPT_FAILED, message=message, host=host)
 
@@ -47,20 +46,14 @@ def judge(evidence: Evidence) -> Judged:
         else record
         for record in evidence.records
     )
-    findings = completeness.step_findings(evidence)
-    findings += completeness.problem_findings(replace(evidence, records=records))
-    findings += bounds.findings(evidence)
     metrics = [m for r in evidence.records for m in r.metrics if m.check == "script"]
     figures = [f"{m.name} {number(m.value)} {m.unit}".strip() for m in metrics[:3]]
     succeeded = sum(record.exit == 0 for record in evidence.records)
     outcome = f"{succeeded} of {len(evidence.records)} executions ended with status 0"
-    return Judged(
-        verdict_of(
-            evidence,
-            findings,
-            measured="; ".join([outcome, *figures]),
-            required="exit status 0, and the expected values of its metrics",
-        )
+    return conclude(
+        replace(evidence, records=records),
+        measured="; ".join([outcome, *figures]),
+        required="exit status 0, and the expected values of its metrics",
     )
 
 

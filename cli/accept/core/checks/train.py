@@ -17,11 +17,12 @@ from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause
 from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import FactKind
-from accept.core.judge import bounds, completeness, stragglers
+from accept.core.judge import stragglers
+from accept.core.judge.completeness import host_list
+from accept.core.judge.conclusion import conclude
 from accept.core.judge.consistency import digest_problems
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.summary import params_of, verdict_of
-from accept.core.judge.suspects import from_problems
+from accept.core.judge.summary import params_of
 from accept.core.model import GroupKind, Problem, Record
 from accept.core.text import number
 
@@ -161,7 +162,7 @@ def _problems(record: Record, params: Params) -> Iterator[Problem]:
     if record.exit != 0 or any(p.cause is Cause.TOOL_MISSING for p in record.problems):
         return
     values = _values(record)
-    where = f"in step {record.step} on {completeness.host_list(record.hosts)}"
+    where = f"in step {record.step} on {host_list(record.hosts)}"
     required = [*_REQUIRED]
     if params.by:
         required.append("loss-by")
@@ -200,25 +201,20 @@ def judge(evidence: Evidence) -> Judged:
     params = {
         step.id: params_of(replace(evidence, steps=(step,)), Params) for step in evidence.steps
     }
-    problems = [p for record in evidence.records for p in _problems(record, params[record.step])]
-    # The program compares the ranks of one execution; this compares those of different ones.
-    differing = tuple(digest_problems(evidence, Cause.GRADIENTS_DIFFER))
-    findings = completeness.step_findings(evidence)
-    findings += completeness.problem_findings(evidence, more=[*problems, *differing])
-    findings += bounds.findings(evidence)
-    slow = stragglers.judge(evidence, "rank-own", SUSTAINED)
     ratios = ", ".join(f"{ratio:g}" for ratio in dict.fromkeys(p.ratio for p in params.values()))
     required = f"loss at most {ratios or Params().ratio} of the first"
     if any(_last(TRAINING, record) for record in evidence.records):
         required += " and along the reference curve"
-    return Judged(
-        verdict_of(
-            evidence,
-            findings + slow.findings,
-            measured=_measured(evidence),
-            required=f"{required}; equal parameters on all ranks",
-        ),
-        (*slow.suspects, *from_problems(differing, "", len(evidence.hosts))),
+    problems = [p for record in evidence.records for p in _problems(record, params[record.step])]
+    slow = stragglers.judge(evidence, "rank-own", SUSTAINED)
+    return conclude(
+        evidence,
+        # The program compares the ranks of one execution; the digests are those of all of them.
+        problems=[*problems, *digest_problems(evidence, Cause.GRADIENTS_DIFFER)],
+        findings=slow.findings,
+        suspects=slow.suspects,
+        measured=_measured(evidence),
+        required=f"{required}; equal parameters on all ranks",
     )
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from statistics import median
+from typing import NamedTuple
 
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import LEFT_OUT, LOAD, FactKind, Load, shown
 from accept.core.judge import bounds, completeness
+from accept.core.judge.conclusion import conclude, finding, problem_of, suspect_of
 from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.peers import Peer, compare_peers
 from accept.core.judge.rounds import FEWEST, SIGMAS
-from accept.core.judge.summary import verdict_of
-from accept.core.judge.suspects import from_problems
 from accept.core.model import (
     Bound,
     BoundKind,
@@ -24,7 +25,6 @@ from accept.core.model import (
     State,
     Strength,
     Suspect,
-    SuspectKind,
 )
 from accept.core.table import Execution, Outcome, Row, rows_of
 from accept.core.text import number
@@ -69,18 +69,27 @@ class Measured:
     #: The metrics among these without a unit. A fact of the same name has a detail for each.
     shares: tuple[str, ...] = ()
 
+    @property
+    def speeds(self) -> tuple[str, ...]:
+        """Return the metrics that are compared between devices."""
+        return self.rates + self.others + self.uneven
 
-#: A row for one rank of one execution, without a value, and the rows of its metrics.
-Device = tuple[Row, dict[str, Row]]
 
+class Device(NamedTuple):
+    """One rank of one execution, and what it measured."""
 
-@dataclass(kw_only=True)
-class _Slow:
-    """The metrics in which a device is slow, and a text for each."""
+    #: Without a value.
+    rank: Row
+    values: dict[str, Row]
+    #: The state of its GPU during each measurement.
+    loads: tuple[Load, ...]
+    #: The metrics that its program left out -> the reason.
+    left_out: Mapping[str, str]
 
-    cause: Cause
-    texts: list[str] = field(default_factory=list)
-    metrics: list[str] = field(default_factory=list)
+    @property
+    def record(self) -> int:
+        """Return the identity of its record."""
+        return id(self.rank.execution.record)
 
 
 def judge_devices(
@@ -96,48 +105,36 @@ def judge_devices(
     `noise`: noise of healthy devices, if it is larger than that of the machine. `more`, `notes`:
     problems and other findings of the check itself.
     """
-    judged = {
-        *measured.rates,
-        *measured.wrong,
-        *measured.others,
-        *measured.needed,
-        *measured.uneven,
-    }
-    devices = [one for e in evidence.executions for one in _devices(e, evidence.check, judged)]
-    names = {metric.name for record in evidence.records for metric in record.metrics}
-    found = {name for _, values in devices for name in values}
-    required = {*measured.needed, *measured.wrong, *found.intersection(measured.others)}
-    required |= found.intersection((*measured.rates, *measured.uneven))
+    names = {*measured.speeds, *measured.wrong, *measured.needed}
+    devices = [one for e in evidence.executions for one in _devices(e, evidence.check, names)]
+    found = {name for device in devices for name in device.values}
+    required = {*measured.needed, *measured.wrong, *found.intersection(measured.speeds)}
     incomplete = list(_incomplete(evidence, measured, devices, required))
-    problems = [*more, *_wrong(devices, measured), *_unexplained(evidence, incomplete, names)]
-    problems += limited_clocks(devices, evidence.check)
-    complete = {_record(rank) for rank, _ in devices} - {_record(rank) for rank, _ in incomplete}
-    outcomes = dict.fromkeys(complete, Outcome.OK)
-    findings = completeness.step_findings(evidence)
-    findings += completeness.problem_findings(evidence, outcomes=outcomes, more=problems)
-    bound_findings = bounds.findings(evidence)
-    findings += bound_findings
-    findings += _locked_everywhere(devices, evidence.check)
-    suspects = list(from_problems(problems, "", len(evidence.hosts)))
+    complete = {one.record for one in devices} - {one.record for one, _ in incomplete}
+    bounded = bounds.findings(evidence)
+    findings = list(_locked_everywhere(devices, evidence.check))
+    suspects: list[Suspect] = []
     promised = evidence.plan.machine.speed_promised
     # Without a speed target, ranks share the cores and the memory of their host.
     if promised:
         noise = max(noise, evidence.plan.machine.noise)
-        peer_findings, slow = _compare(evidence, measured, devices, noise)
-        suspects += slow
-        findings += peer_findings
-        findings += _without_measurement(evidence, measured, names, bound_findings)
-        findings += notes
-    findings += _left_out(evidence)
-    criteria = ["results correct", *([] if promised else ["no speed target"])]
-    criteria += bounds.sources(bound_findings)
-    verdict = verdict_of(
+        population, suspects = _compare(evidence, measured, devices, noise)
+        findings += [population, *_without_measurement(evidence, measured, bounded), *notes]
+    return conclude(
         evidence,
-        findings,
+        problems=[
+            *more,
+            *_wrong(devices, measured),
+            *_unexplained(evidence, incomplete),
+            *_clock_problems(devices),
+        ],
+        findings=[*findings, *_left_out(evidence)],
+        suspects=suspects,
+        outcomes=dict.fromkeys(complete, Outcome.OK),
+        bounded=bounded,
         measured=_measured_text(evidence, measured, devices),
-        required="; ".join(criteria),
+        required="results correct" + ("" if promised else "; no speed target"),
     )
-    return Judged(verdict, tuple(suspects))
 
 
 # Measurements of each device
@@ -156,9 +153,16 @@ def _devices(execution: Execution, check: str, names: Collection[str]) -> Iterat
     for problem in record.problems:
         if problem.rank in values and problem.gpu:
             gpus.setdefault(problem.rank, problem.gpu)
+    loads = [(fact, load) for fact, load in LOAD.of(record) if fact.check == check]
+    left = [(fact, reasons) for fact, reasons in LEFT_OUT.of(record) if fact.check == check]
     host = record.hosts[0] if record.hosts else ""
     for rank, own in values.items():
-        yield Row(check, execution, host=host, rank=rank, gpu=gpus.get(rank)), own
+        yield Device(
+            Row(check, execution, host=host, rank=rank, gpu=gpus.get(rank)),
+            own,
+            tuple(load for fact, load in loads if fact.rank == rank),
+            dict(pair for fact, reasons in left if fact.rank == rank for pair in reasons.items()),
+        )
 
 
 def _is_plausible(row: Row) -> bool:
@@ -166,87 +170,69 @@ def _is_plausible(row: Row) -> bool:
     return row.is_plausible and ((row.value or 0.0) > 0 or row.unit in ("count", ""))
 
 
-def _record(row: Row) -> int:
-    return id(row.execution.record)
-
-
 def _problem(cause: Cause, rank: Row, predicate: str) -> Problem:
     """Return a problem of a device; `predicate` is the sentence without its subject, the device."""
-    message = f"{rank.device} {predicate}"
-    return Problem(cause=cause, message=message, host=rank.host, rank=rank.rank, gpu=rank.gpu)
+    return problem_of(rank, cause, f"{rank.device} {predicate}")
 
 
 def _wrong(devices: Sequence[Device], measured: Measured) -> Iterator[Problem]:
     """Yield the devices that count wrong results and have no problem for them yet."""
-    for rank, values in devices:
+    for rank, values, *_ in devices:
         known = {p.cause for p in rank.execution.record.problems if p.rank == rank.rank}
         for name, cause in measured.wrong.items():
-            count = values[name].value if name in values else None
+            wrong = values[name].value if name in values else None
             explained = any(c in (cause, Cause.WRONG_DATA) or c.row.wrong_numbers for c in known)
-            if count and not explained:
-                elements = "1 wrong element" if count == 1 else f"{number(count)} wrong elements"
+            if wrong and not explained:
+                elements = "1 wrong element" if wrong == 1 else f"{number(wrong)} wrong elements"
                 yield _problem(cause, rank, f"computed {elements} ({name})")
 
 
-def limited_clocks(devices: Sequence[Device], check: str) -> Iterator[Problem]:
+def _clock_problems(devices: Sequence[Device]) -> Iterator[Problem]:
     """Yield the devices whose clock was limited by a fault during their measurements.
 
     A setting that at least half of the devices have is one of the site.
     """
-    ranks = [rank for rank, _ in devices]
-    found = [*_limited_clocks(ranks, check), *_low_clocks(ranks, check)]
+    found = [*_limited_clocks(devices), *_low_clocks(devices)]
     settings = sum(problem.cause is Cause.GPU_SETTINGS for problem in found)
     shared = 2 * settings >= len(devices)
     yield from (p for p in found if not (shared and p.cause is Cause.GPU_SETTINGS))
 
 
-def _loads(rank: Row, check: str) -> list[Load]:
-    return [
-        load
-        for fact, load in LOAD.of(rank.execution.record)
-        if (fact.check, fact.rank) == (check, rank.rank)
-    ]
-
-
-def _limited_clocks(ranks: Iterable[Row], check: str) -> Iterator[Problem]:
-    for rank in ranks:
-        loads = _loads(rank, check)
-        samples = sum(load.samples for load in loads)
+def _limited_clocks(devices: Iterable[Device]) -> Iterator[Problem]:
+    for device in devices:
+        samples = sum(load.samples for load in device.loads)
         for reason, cause in LIMITING_FAULTS.items():
-            limited = sum(load.samples * load.limited.get(reason, 0.0) for load in loads)
+            limited = sum(load.samples * load.limited.get(reason, 0.0) for load in device.loads)
             # A single sample in a short measurement may be chance.
             if limited > 1 and limited >= _LIMITED_SHARE * samples:
                 share = limited / samples
                 predicate = f"had a clock limited by {reason} in {share:.0%} of {samples} samples"
-                yield _problem(cause, rank, predicate)
+                yield _problem(cause, device.rank, predicate)
 
 
-def _low_clocks(ranks: Sequence[Row], check: str) -> Iterator[Problem]:
+def _low_clocks(devices: Sequence[Device]) -> Iterator[Problem]:
     """Yield the devices with a lower clock than most, and than their highest, for no reason.
 
     NVML can set and reset locked clocks (`nvidia-smi -lgc`), but not report them. They are not the
     application clocks, and limit a GPU without one of the reasons that it reports.
     """
-    loads = [(rank, load) for rank in ranks for load in _loads(rank, check)]
     clocks: dict[str, list[float]] = {}
-    for _, load in loads:
-        if "MHz" in load.medians:
-            clocks.setdefault(load.type, []).append(load.medians["MHz"])
-    named: set[int] = set()
-    for rank, load in loads:
-        own = clocks.get(load.type, [])
-        if len(own) < FEWEST or not _is_low(load) or id(rank) in named:
-            continue
-        clock, usual = load.medians["MHz"], median(own)
-        if clock < _LOW_CLOCK * usual:
-            named.add(id(rank))
-            text = (
-                f"had a clock of {number(clock)} MHz under load ({load.type}) without a reason in "
-            )
-            text += f"{load.samples} samples: the median of {len(own)} is {number(usual)}, its "
-            text += f"highest {number(load.highest_clock)}, and {_LOW_CLOCK:.0%} of both are "
-            text += "required; locked clocks? `nvidia-smi -rgc` releases them"
-            yield _problem(Cause.GPU_SETTINGS, rank, text)
+    for load in (load for device in devices for load in device.loads if "MHz" in load.medians):
+        clocks.setdefault(load.type, []).append(load.medians["MHz"])
+    usual = {kind: median(own) for kind, own in clocks.items() if len(own) >= FEWEST}
+    for device in devices:
+        low = (
+            load
+            for load in device.loads
+            if _is_low(load) and load.medians["MHz"] < _LOW_CLOCK * usual.get(load.type, 0.0)
+        )
+        for load in islice(low, 1):
+            text = f"had a clock of {number(load.medians['MHz'])} MHz under load ({load.type}) "
+            text += f"without a reason in {load.samples} samples: the median of "
+            text += f"{len(clocks[load.type])} is {number(usual[load.type])}, its highest "
+            text += f"{number(load.highest_clock)}, and {_LOW_CLOCK:.0%} of both are required; "
+            text += "locked clocks? `nvidia-smi -rgc` releases them"
+            yield _problem(Cause.GPU_SETTINGS, device.rank, text)
 
 
 def _is_low(load: Load) -> bool:
@@ -259,71 +245,62 @@ def _is_low(load: Load) -> bool:
 
 def _locked_everywhere(devices: Sequence[Device], check: str) -> Iterator[Finding]:
     """Yield a note if at least half of the devices had a low clock for no reason."""
-    low = [load for rank, _ in devices for load in _loads(rank, check) if _is_low(load)]
-    ranks = sum(any(map(_is_low, _loads(rank, check))) for rank, _ in devices)
-    if low and 2 * ranks >= len(devices):
-        clocks = [load.medians["MHz"] for load in low]
-        text = f"{ranks} of {len(devices)} devices had clocks of {number(min(clocks))} to "
+    low = [own for device in devices if (own := [*filter(_is_low, device.loads)])]
+    if low and 2 * len(low) >= len(devices):
+        clocks = [load.medians["MHz"] for own in low for load in own]
+        text = f"{len(low)} of {len(devices)} devices had clocks of {number(min(clocks))} to "
         text += f"{number(max(clocks))} MHz under load without a reason, and their highest is "
-        text += f"{number(low[0].highest_clock)}: clocks may be locked (`nvidia-smi -rgc`)"
-        yield Finding(check=check, judgement=Judgement.CONSISTENCY, state=State.PASS, message=text)
+        text += f"{number(low[0][0].highest_clock)}: clocks may be locked (`nvidia-smi -rgc`)"
+        yield finding(check, Judgement.CONSISTENCY, State.PASS, text)
 
 
 def _incomplete(
     evidence: Evidence, measured: Measured, devices: Sequence[Device], required: Collection[str]
-) -> Iterator[tuple[Row, list[str]]]:
+) -> Iterator[tuple[Device, list[str]]]:
     """Yield the ranks that lack required metrics, and these metrics."""
     own = set(required).difference(measured.by_first)
     # Records whose first rank could not measure for its host, or gave a reason for it.
     without_first = {
-        _record(rank) for rank, values in devices if rank.rank == 0 and not own <= values.keys()
+        one.record for one in devices if one.rank.rank == 0 and not own <= one.values.keys()
     }
     for record in evidence.records:
         names = {name for name, _ in _reasons(evidence, record)}
         if names.intersection(measured.by_first) or any(p.rank == 0 for p in record.problems):
             without_first.add(id(record))
-    for rank, values in devices:
-        wanted = own if _record(rank) in without_first else required
-        excused = {
-            name
-            for fact, reasons in LEFT_OUT.of(rank.execution.record)
-            if (fact.check, fact.rank) == (evidence.check, rank.rank)
-            for name in reasons
-        }
-        lacking = set(wanted) - values.keys() - excused.intersection(measured.uneven)
-        if lacking:
-            yield rank, sorted(lacking)
+    for device in devices:
+        wanted = own if device.record in without_first else required
+        excused = device.left_out.keys() & {*measured.uneven}
+        if lacking := set(wanted) - device.values.keys() - excused:
+            yield device, sorted(lacking)
 
 
 def _unexplained(
-    evidence: Evidence, incomplete: Iterable[tuple[Row, list[str]]], names: Collection[str]
+    evidence: Evidence, incomplete: Iterable[tuple[Device, list[str]]]
 ) -> Iterator[Problem]:
     """Yield the incomplete devices, unless their record explains what is missing."""
-    for rank, lacking in incomplete:
+    measured = any(record.metrics for record in evidence.records)
+    for (rank, *_), lacking in incomplete:
         problems = rank.execution.problems(evidence.check)
         explained = any(p.rank in (None, rank.rank) for p in problems)
         if not explained and rank.execution.record.exit is not None:
-            missing = f"no {', '.join(lacking[:4])}" if names else "nothing"
+            missing = f"no {', '.join(lacking[:4])}" if measured else "nothing"
             yield _problem(Cause.NO_MEASUREMENT, rank, f"measured {missing}")
 
 
 def _without_measurement(
-    evidence: Evidence,
-    measured: Measured,
-    names: Collection[str],
-    bound_findings: Sequence[Finding],
+    evidence: Evidence, measured: Measured, bounded: Sequence[Finding]
 ) -> Iterator[Finding]:
     """Yield findings on bounds without a measurement, and one if no bound applied at all."""
     if evidence.partial or not evidence.records:
         return
-    excused = {name for record in evidence.records for name, _ in _reasons(evidence, record)}
-    if not any(f.cause is not Cause.NO_MEASUREMENT for f in bound_findings):
-        rate = measured.needed[0]
-        check = evidence.check
-        yield bounds.no_bound_finding(check, f"{check}.{rate}>={measured.unit}")
+    known = {metric.name for record in evidence.records for metric in record.metrics}
+    known |= {name for record in evidence.records for name, _ in _reasons(evidence, record)}
+    check = evidence.check
+    if not any(f.cause is not Cause.NO_MEASUREMENT for f in bounded):
+        yield bounds.no_bound_finding(check, f"{check}.{measured.needed[0]}>={measured.unit}")
     for bound in bounds.bounds_of(evidence):
-        if bound.kind is not BoundKind.EXPECTATION and bound.metric not in {*names, *excused}:
-            yield bounds.unmeasured_finding(evidence.check, bound)
+        if bound.kind is not BoundKind.EXPECTATION and bound.metric not in known:
+            yield bounds.unmeasured_finding(check, bound)
 
 
 def _reasons(evidence: Evidence, record: Record) -> Iterator[tuple[str, str]]:
@@ -333,35 +310,25 @@ def _reasons(evidence: Evidence, record: Record) -> Iterator[tuple[str, str]]:
             yield from reasons.items()
 
 
-def _left_out(evidence: Evidence) -> list[Finding]:
-    """Return a note on the metrics that programs left out."""
+def _left_out(evidence: Evidence) -> Iterator[Finding]:
+    """Yield a note on the metrics that programs left out."""
     reasons = dict.fromkeys(r for record in evidence.records for r in _reasons(evidence, record))
-    if not reasons:
-        return []
-    text = "; ".join(f"{name}: {why}" for name, why in list(reasons)[:_MAX_NOTES])
-    message = f"not measured: {text}"
-    return [
-        Finding(
-            check=evidence.check,
-            judgement=Judgement.COMPLETENESS,
-            state=State.PASS,
-            message=message,
-        )
-    ]
+    if reasons:
+        text = "; ".join(f"{name}: {why}" for name, why in list(reasons)[:_MAX_NOTES])
+        text = f"not measured: {text}"
+        yield finding(evidence.check, Judgement.COMPLETENESS, State.PASS, text)
 
 
 def _measured_text(evidence: Evidence, measured: Measured, devices: Sequence[Device]) -> str:
     """Return the value of the slowest device for each rate."""
     parts = []
+    unit = "GPUs" if any(device.rank.gpu for device in devices) else "ranks"
     for name in measured.rates:
-        values = [own[name].value or 0.0 for _, own in devices if name in own]
-        if not values:
-            continue
-        unit = "GPUs" if any(rank.gpu for rank, _ in devices) else "ranks"
-        peak = bounds.peak(evidence, evidence.hosts[:1], name, 0)
-        share = f", {min(values) / peak[0]:.0%} of the peak" if peak else ""
-        slowest = f"slowest of {len(values)} {unit}{share}"
-        parts.append(f"{name} {number(min(values))} {measured.unit} ({slowest})")
+        if values := [d.values[name].value or 0.0 for d in devices if name in d.values]:
+            peak = bounds.peak(evidence, evidence.hosts[:1], name, 0)
+            share = f", {min(values) / peak[0]:.0%} of the peak" if peak else ""
+            slowest = f"slowest of {len(values)} {unit}{share}"
+            parts.append(f"{name} {number(min(values))} {measured.unit} ({slowest})")
     return "; ".join(parts[:4])
 
 
@@ -370,30 +337,30 @@ def _measured_text(evidence: Evidence, measured: Measured, devices: Sequence[Dev
 
 def _compare(
     evidence: Evidence, measured: Measured, devices: Sequence[Device], noise: float
-) -> tuple[list[Finding], list[Suspect]]:
-    """Return findings on, and suspects for, devices slower than their peers or below a bound."""
-    slow: dict[tuple[str | None, int | None], _Slow] = {}
-    spreads: list[tuple[str, Normal | None, int]] = []
-    for name in (*measured.rates, *measured.others, *measured.uneven):
-        with_metric = [(rank, values[name]) for rank, values in devices if name in values]
-        if not with_metric:
-            continue
-        bound = bounds.highest_lower_bound(evidence, 1, name)
+) -> tuple[Finding, list[Suspect]]:
+    """Return the finding on, and suspects for, devices slower than their peers or below a bound."""
+    slow: dict[tuple[str | None, int | None], list[tuple[Cause, str, str]]] = {}
+    normals: dict[str, Normal] = {}
+    most = 0
+    for name in measured.speeds:
+        having = [device for device in devices if name in device.values]
+        most = max(most, len(having))
         peers = [
-            Peer(f"{rank.host} {rank.rank}", row.value, log=row.log) for rank, row in with_metric
+            Peer(f"{d.rank.host} {d.rank.rank}", d.values[name].value, log=d.rank.log)
+            for d in having
         ]
+        bound = bounds.highest_lower_bound(evidence, 1, name)
         found = compare_peers(peers, noise, bound, uneven=name in measured.uneven)
-        spreads.append((name, found.normal, len(with_metric)))
+        if found.normal:
+            normals[name] = found.normal
         for outlier in found.bad:
-            rank, row = with_metric[outlier.at]
-            reasons = slow.setdefault((rank.host, rank.rank), _Slow(cause=outlier.cause))
-            reasons.metrics.append(name)
-            share = f", {outlier.text}" if outlier.text else ""
-            value = f"{name} {number(row.value or 0.0)}{_unit(row, measured)}"
-            reasons.texts.append(f"{value}{share}")
-    latest = {(rank.host, rank.rank): (rank, values) for rank, values in devices}
-    suspects = [_suspect(evidence, latest[key], reasons) for key, reasons in slow.items()]
-    return [_population(evidence, measured, spreads, suspects)], suspects
+            rank, row = having[outlier.at].rank, having[outlier.at].values[name]
+            text = f"{name} {number(row.value or 0.0)}{_unit(row, measured)}"
+            text += f", {outlier.text}" if outlier.text else ""
+            slow.setdefault((rank.host, rank.rank), []).append((outlier.cause, name, text))
+    latest = {(device.rank.host, device.rank.rank): device for device in devices}
+    suspects = [_suspect(latest[key], reasons) for key, reasons in slow.items()]
+    return _population(evidence, measured, normals, most, suspects), suspects
 
 
 def _unit(row: Row, measured: Measured) -> str:
@@ -405,40 +372,29 @@ def _unit(row: Row, measured: Measured) -> str:
     return f" ({own[-1][:60]})" if own else ""
 
 
-def _suspect(evidence: Evidence, device: Device, slow: _Slow) -> Suspect:
-    rank, _ = device
-    texts = "; ".join(slow.texts[:3]) + _only_together(device, slow.metrics)
-    return Suspect(
-        kind=SuspectKind.GPU if rank.gpu else SuspectKind.NODE,
-        hosts=(rank.host or "",),
-        device=rank.gpu or None,
-        cause=slow.cause,
-        strength=Strength.STRONG,
-        why=f"{evidence.check}: {texts}{_throttling(rank, slow.metrics)}",
-        evidence=(rank.log,) if rank.log else (),
-    )
+def _suspect(device: Device, slow: Sequence[tuple[Cause, str, str]]) -> Suspect:
+    """Return a slow device; `slow`: cause, metric and a text for each slow measurement."""
+    names = [name for _, name, _ in slow]
+    texts = "; ".join([text for _, _, text in slow[:3]])
+    why = f"{device.rank.check}: {texts}{_only_together(device, names)}{_throttling(device, names)}"
+    return suspect_of(device.rank, slow[0][0], Strength.STRONG, why)
 
 
 def _only_together(device: Device, slow: Sequence[str]) -> str:
     """Return the explanation of a GPU that is slow only while its neighbors work; else ""."""
-    rank, values = device
-    if not rank.gpu:
-        return ""
     kinds = {name.removesuffix("-p5") for name in slow if not name.endswith("-alone")}
-    alone = [kind for kind in kinds if f"{kind}-alone" in values]
-    if not alone or any(f"{kind}-alone" in slow for kind in kinds):
+    alone = [kind for kind in kinds if f"{kind}-alone" in device.values]
+    if not device.rank.gpu or not alone or any(f"{kind}-alone" in slow for kind in kinds):
         return ""
     return "; alone it is as fast as the others: heat or power while the full host works"
 
 
-def _throttling(rank: Row, slow: Sequence[str]) -> str:
+def _throttling(device: Device, slow: Sequence[str]) -> str:
     """Return why the GPU limited its clock in a slow measurement, as far as it reported it."""
-    for fact, load in LOAD.of(rank.execution.record):
-        if fact.rank != rank.rank or not any(name.startswith(load.type) for name in slow):
-            continue
+    for load in device.loads:
         parts = [f"{reason} {share:.0%} of the time" for reason, share in load.limited.items()]
         parts += [f"{number(median)} {unit}" for unit, median in load.medians.items()]
-        if parts:
+        if parts and any(name.startswith(load.type) for name in slow):
             return f"; meanwhile {', '.join(parts[:6])}"
     return ""
 
@@ -446,33 +402,30 @@ def _throttling(rank: Row, slow: Sequence[str]) -> str:
 def _population(
     evidence: Evidence,
     measured: Measured,
-    spreads: Sequence[tuple[str, Normal | None, int]],
+    normals: Mapping[str, Normal],
+    most: int,
     suspects: Sequence[Suspect],
 ) -> Finding:
+    """Return the finding on the comparison; `most`: the most devices that have one metric."""
+    first = next(iter(normals.values()), None)
     if suspects:
-        names = completeness.host_list([suspect.name for suspect in suspects])
-        first = next((peers for _, peers, _ in spreads if peers), None)
         source = f"normal value of {first.hosts} in this run" if first else ""
-        return Finding(
-            check=evidence.check,
-            judgement=Judgement.POPULATION,
-            state=State.FAIL,
-            cause=suspects[0].cause,
-            message=f"{names}: {suspects[0].why}",
+        names = completeness.host_list([suspect.name for suspect in suspects])
+        return finding(
+            evidence.check,
+            Judgement.POPULATION,
+            State.FAIL,
+            f"{names}: {suspects[0].why}",
+            suspects[0].cause,
             bound=Bound(kind=BoundKind.POPULATION, source=source) if first else None,
-            hosts=tuple(dict.fromkeys(host for s in suspects for host in s.hosts)),
-            evidence=tuple(dict.fromkeys(log for s in suspects for log in s.evidence))[:8],
+            hosts=(host for s in suspects for host in s.hosts),
+            logs=(log for s in suspects for log in s.evidence),
         )
-    compared = [(name, peers) for name, peers, _ in spreads if peers]
-    if compared:
+    text = f"{most} devices: too few to compare ({FEWEST} needed)"
+    if first:
         values = ", ".join(
             f"{name} {number(peers.value)} (none below {1 - SIGMAS * peers.sigma:.0%})"
-            for name, peers in compared[:8]
+            for name, peers in list(normals.items())[:8]
         )
-        text = f"{compared[0][1].hosts} devices, normal values in {measured.unit}: {values}"
-    else:
-        count = max((count for _, _, count in spreads), default=0)
-        text = f"{count} devices: too few to compare ({FEWEST} needed)"
-    return Finding(
-        check=evidence.check, judgement=Judgement.POPULATION, state=State.PASS, message=text
-    )
+        text = f"{first.hosts} devices, normal values in {measured.unit}: {values}"
+    return finding(evidence.check, Judgement.POPULATION, State.PASS, text)

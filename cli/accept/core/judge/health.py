@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from accept.core.health_readings import (
     DriverError,
     fabric_faults,
 )
+from accept.core.judge.conclusion import Problems
 from accept.core.model import Problem, Record, Step
 from accept.core.text import decimal, plain
 
@@ -66,47 +67,35 @@ class Rule(NamedTuple):
 #: MonitorNVLink5Fields, and common/DcgmGPUHardwareLimits.h). Errors before the link's own
 #: correction are not read.
 RULES = {
+    **dict.fromkeys(("ecc-uncorrected", "ecc-uncorrected-aggregate"), Rule(Cause.GPU_ECC)),
     "ecc-corrected": Rule(Cause.GPU_ECC, "corrected"),
-    "ecc-uncorrected": Rule(Cause.GPU_ECC),
-    "ecc-uncorrected-aggregate": Rule(Cause.GPU_ECC),
-    "rows-remapped-uncorrected": Rule(Cause.GPU_ROW_REMAP),
-    "pages-retired-double": Rule(Cause.GPU_ROW_REMAP),
-    "limited-thermal": Rule(Cause.GPU_THROTTLED, "time"),
-    "nvlink-replay": Rule(Cause.NVLINK_ERRORS),
-    "nvlink-recovery": Rule(Cause.NVLINK_ERRORS),
     **dict.fromkeys(
-        (
-            "nvlink-recovery-failed",
-            "nvlink-recovery-events",
-            "nvlink-receive-errors",
-            "nvlink-remote-errors",
-            "nvlink-general-errors",
-            "nvlink-symbol-errors",
-            "nvlink-effective-errors",
-            "nvlink-integrity-errors",
-            "nvlink-malformed",
-            "nvlink-overruns",
-        ),
-        Rule(Cause.NVLINK_ERRORS),
+        ("rows-remapped-uncorrected", "pages-retired-double"), Rule(Cause.GPU_ROW_REMAP)
     ),
-    "nvlink-ecc": Rule(Cause.NVLINK_ERRORS),
-    "nvlink-crc-flit": Rule(Cause.NVLINK_ERRORS, "crc"),
-    "nvlink-crc-data": Rule(Cause.NVLINK_ERRORS, "crc"),
+    "limited-thermal": Rule(Cause.GPU_THROTTLED, "time"),
+    **{
+        f"nvlink-{name}": Rule(Cause.NVLINK_ERRORS)
+        for name in (
+            *("replay", "recovery", "recovery-failed", "recovery-events", "receive-errors"),
+            *("remote-errors", "general-errors", "symbol-errors", "effective-errors"),
+            *("integrity-errors", "malformed", "overruns", "ecc"),
+        )
+    },
+    **dict.fromkeys(("nvlink-crc-flit", "nvlink-crc-data"), Rule(Cause.NVLINK_ERRORS, "crc")),
     "pcie-replay": Rule(Cause.PCIE_ERRORS, "replays"),
-    "aer-fatal": Rule(Cause.PCIE_ERRORS),
-    "aer-nonfatal": Rule(Cause.PCIE_ERRORS),
+    **dict.fromkeys(("aer-fatal", "aer-nonfatal"), Rule(Cause.PCIE_ERRORS)),
     "aer-correctable": Rule(Cause.PCIE_ERRORS, "bits"),
-    "link_downed": Rule(Cause.LINK_DOWN),
-    "carrier_down_count": Rule(Cause.LINK_DOWN),
+    **dict.fromkeys(("link_downed", "carrier_down_count"), Rule(Cause.LINK_DOWN)),
+    **{
+        f"{name}_errors": Rule(Cause.NIC_ERRORS, allows)
+        for allows, names in {
+            "none": ("local_link_integrity", "excessive_buffer_overrun"),
+            "bits": ("port_rcv", "rx", "tx", "rx_crc"),
+        }.items()
+        for name in names
+    },
     "link_error_recovery": Rule(Cause.NIC_ERRORS),
-    "local_link_integrity_errors": Rule(Cause.NIC_ERRORS),
-    "excessive_buffer_overrun_errors": Rule(Cause.NIC_ERRORS),
-    "port_rcv_errors": Rule(Cause.NIC_ERRORS, "bits"),
-    "symbol_error": Rule(Cause.NIC_ERRORS, "bits"),
-    "rx_icrc_encapsulated": Rule(Cause.NIC_ERRORS, "bits"),
-    "rx_errors": Rule(Cause.NIC_ERRORS, "bits"),
-    "tx_errors": Rule(Cause.NIC_ERRORS, "bits"),
-    "rx_crc_errors": Rule(Cause.NIC_ERRORS, "bits"),
+    **dict.fromkeys(("symbol_error", "rx_icrc_encapsulated"), Rule(Cause.NIC_ERRORS, "bits")),
     "ue_count": Rule(Cause.HOST_ERRORS),
 }
 #: The counters that are read between the steps.
@@ -115,29 +104,22 @@ WATCHED = frozenset(RULES)
 _MAX_NAMED = 6
 #: Level -> the cause that its loss indicates.
 LEVELS = {
-    "active": Cause.LINK_DOWN,
-    "rate": Cause.LINK_DOWN,
-    "pcie-width": Cause.PCIE_DEGRADED,
-    "pcie-speed": Cause.PCIE_DEGRADED,
-    "pcie-generation": Cause.PCIE_DEGRADED,
-    "nvlinks": Cause.NVLINK_DOWN,
-    "fabric-state": Cause.FABRIC_MANAGER,
-    "fabric-status": Cause.FABRIC_MANAGER,
-    "fabric-health": Cause.FABRIC_MANAGER,
-    "remap-pending": Cause.GPU_ROW_REMAP,
-    "remap-failure": Cause.GPU_REMAP_FAILED,
-    "pages-pending": Cause.GPU_ROW_REMAP,
-    "recovery-action": Cause.GPU_RESET_REQUIRED,
-    "sram-threshold": Cause.GPU_ECC,
-    "reasons": Cause.GPU_THROTTLED,
-    "nvlink-effective-ber": Cause.NVLINK_ERRORS,
-    "nvlink-symbol-ber": Cause.NVLINK_ERRORS,
-    "banks-without-spares": Cause.GPU_REMAP_FAILED,
-    "power-limit": Cause.GPU_SETTINGS,
-    "sm-clock-application": Cause.GPU_SETTINGS,
-    "ecc": Cause.GPU_SETTINGS,
-    "compute-mode": Cause.GPU_MODE,
-    "mig": Cause.GPU_MODE,
+    level: cause
+    for cause, levels in {
+        Cause.LINK_DOWN: ("active", "rate"),
+        Cause.PCIE_DEGRADED: ("pcie-width", "pcie-speed", "pcie-generation"),
+        Cause.NVLINK_DOWN: ("nvlinks",),
+        Cause.NVLINK_ERRORS: ("nvlink-effective-ber", "nvlink-symbol-ber"),
+        Cause.FABRIC_MANAGER: ("fabric-state", "fabric-status", "fabric-health"),
+        Cause.GPU_ROW_REMAP: ("remap-pending", "pages-pending"),
+        Cause.GPU_REMAP_FAILED: ("remap-failure", "banks-without-spares"),
+        Cause.GPU_RESET_REQUIRED: ("recovery-action",),
+        Cause.GPU_ECC: ("sram-threshold",),
+        Cause.GPU_THROTTLED: ("reasons",),
+        Cause.GPU_SETTINGS: ("power-limit", "sm-clock-application", "ecc"),
+        Cause.GPU_MODE: ("compute-mode", "mig"),
+    }.items()
+    for level in levels
 }
 #: The readings of a GPU that rules judge, before the run or during it.
 JUDGED = WATCHED | {*LEVELS, "sm-clock-max"}
@@ -147,7 +129,10 @@ PROHIBITED, EXCLUSIVE = 2, (1, 3)
 #: on GPUs from Blackwell on (NVIDIA/DCGM 4.6.0, MonitorNVLink5Fields, DcgmGPUHardwareLimits.h).
 NVLINK_RATIOS = {"nvlink-effective-ber": 1e-12, "nvlink-symbol-ber": 1.6e-237}
 #: Kind of a device -> the cause that its disappearance indicates.
-_GONE = {DeviceKind.GPU: Cause.GPU_MISSING, DeviceKind.RDMA: Cause.LINK_DOWN}
+_GONE: dict[DeviceKind | None, Cause] = {
+    DeviceKind.GPU: Cause.GPU_MISSING,
+    DeviceKind.RDMA: Cause.LINK_DOWN,
+}
 #: Xids that faulty programs cause on healthy GPUs: the list of NVIDIA's device plugin
 #: for Kubernetes (NVIDIA/k8s-device-plugin, "Application errors: the GPU should still be healthy").
 #: A killed step causes Xid 45.
@@ -198,39 +183,60 @@ def _when(steps: Sequence[Step]) -> str:
 # Problems and notes
 
 
-def problems(sweep: Sweep, limits: Limits) -> Iterator[Problem]:
+def examine(sweep: Sweep, limits: Limits, *, gpus: bool) -> Problems:
+    """Return what the changes of a host show; `gpus`: its machine has GPUs."""
+    unclear = [
+        device_problem(
+            Cause.GPU_UNREPORTED,
+            sweep.host,
+            title,
+            f"{sweep.when}: no longer reported by {title} of {sweep.host}: {', '.join(lost)}",
+        )
+        for title, names in sweep.change.vanished.items()
+        if gpus and (lost := judged_of(names))
+    ]
+    problems = [] if sweep.total else list(_problems(sweep, limits))
+    return Problems(problems, unclear, list(_notes(sweep, limits)))
+
+
+def _problems(sweep: Sweep, limits: Limits) -> Iterator[Problem]:
     """Yield one problem for each device and cause."""
     host, change = sweep.host, sweep.change
-    if sweep.total:
-        return
     if change.rebooted:
         yield Problem(cause=Cause.HOST_DIED, message=f"{sweep.when}: {host} rebooted", host=host)
     for title in change.gone:
-        kind = DeviceId.of(title).kind
-        if kind in _GONE:
+        if cause := _GONE.get(DeviceId.of(title).kind):
             message = f"{sweep.when}: {title} of {host} disappeared"
-            yield device_problem(_GONE[kind], host, title, message)
+            yield device_problem(cause, host, title, message)
     for title in {**change.counters, **change.levels, **change.errors}:
-        by_cause: dict[Cause, list[str]] = {}
-        for name, grown in change.counters.get(title, {}).items():
-            if cause := blamed(change, title, name, grown, limits):
-                by_cause.setdefault(cause, []).append(_growth_text(name, grown, change.seconds))
-        for level, values in change.levels.get(title, {}).items():
-            if len(values) == 2 and _is_judged(change, title) and is_loss(level, *values, limits):
-                by_cause.setdefault(LEVELS[level], []).append(_level_text(level, *values))
-        for cause, text in driver_faults(change.errors.get(title, ())):
-            by_cause.setdefault(cause, []).append(text)
-        for cause, texts in by_cause.items():
-            yield device_problem(cause, sweep.host, title, _sentence(sweep, title, texts))
+        faults = [
+            (cause, _growth_text(name, grown, change.seconds))
+            for name, grown in change.counters.get(title, {}).items()
+            if (cause := _blamed(change, title, name, grown, limits))
+        ]
+        faults += [
+            (LEVELS[level], level_text(level, *values))
+            for level, values in change.levels.get(title, {}).items()
+            if len(values) == 2 and _is_judged(change, title) and _is_loss(level, *values, limits)
+        ]
+        faults += driver_faults(change.errors.get(title, ()))
+        for cause, texts in by_cause(faults).items():
+            yield device_problem(cause, host, title, _sentence(sweep, title, texts))
     for event in change.events:
         yield from _event_problems(sweep, event)
 
 
-def vanished(sweep: Sweep) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the title of each GPU that no longer reports judged readings, and these readings."""
-    for title, names in sweep.change.vanished.items():
-        if lost := judged_of(names):
-            yield title, lost
+def cause_of(reading: str) -> Cause:
+    """Return the cause that a change of a judged level or counter indicates."""
+    return LEVELS.get(reading) or RULES[reading].cause
+
+
+def by_cause(faults: Iterable[tuple[Cause, str]]) -> dict[Cause, list[str]]:
+    """Return the texts of each cause."""
+    texts: dict[Cause, list[str]] = {}
+    for cause, text in faults:
+        texts.setdefault(cause, []).append(text)
+    return texts
 
 
 def judged_of(missing: Collection[str]) -> tuple[str, ...]:
@@ -240,29 +246,27 @@ def judged_of(missing: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(n for n in names if not (links and n.startswith("nvlink-"))))
 
 
-def notes(sweep: Sweep, limits: Limits) -> Iterator[str]:
+def _notes(sweep: Sweep, limits: Limits) -> Iterator[str]:
     """Yield a text for each change that accuses nothing."""
-    change = sweep.change
+    change, host = sweep.change, f"of {sweep.host}"
     if change.back:
-        yield (
-            f"{sweep.when}: counters of {sweep.host} went backwards (reset by another program): "
-            + (", ".join(change.back[:_MAX_NAMED]))
-        )
+        names = ", ".join(change.back[:_MAX_NAMED])
+        yield f"{sweep.when}: counters {host} went backwards (reset by another program): {names}"
     for title, grown in change.counters.items():
         texts = [
             _growth_text(name, value, change.seconds)
             for name, value in grown.items()
-            if not blamed(change, title, name, value, limits)
+            if not _blamed(change, title, name, value, limits)
         ]
         if texts:
-            yield f"{sweep.when}: {', '.join(texts[:_MAX_NAMED])} on {title} of {sweep.host}"
+            yield f"{sweep.when}: {', '.join(texts[:_MAX_NAMED])} on {title} {host}"
     for event in change.events:
         if len(event) == 5 and not any(_event_problems(sweep, event)):
             title, kind, code, _, pci = event
             text = "a machine check" if kind == "mce" else f"{kind.title()} {code}"
-            yield f"{sweep.when}: {text} on {title or pci or sweep.host} of {sweep.host}"
+            yield f"{sweep.when}: {text} on {title or pci or sweep.host} {host}"
     if change.cut:
-        yield f"{sweep.when}: {change.cut} more changes of {sweep.host} are not listed"
+        yield f"{sweep.when}: {change.cut} more changes {host} are not listed"
 
 
 # Rules
@@ -287,7 +291,7 @@ def allowed(rule: Rule, limits: Limits, *, seconds: float, gbps: float | None) -
     return limits.limited_share * seconds * 1e9 if rule.allows == "time" else 0.0
 
 
-def blamed(change: Change, title: str, counter: str, grown: int, limits: Limits) -> Cause | None:
+def _blamed(change: Change, title: str, counter: str, grown: int, limits: Limits) -> Cause | None:
     """Return the cause that a counter's growth indicates, or None if the growth is allowed."""
     rule = RULES.get(counter.partition(".")[0])
     if rule is None or not _is_judged(change, title):
@@ -297,7 +301,7 @@ def blamed(change: Change, title: str, counter: str, grown: int, limits: Limits)
     return rule.cause if grown > limit else None
 
 
-def is_loss(level: str, was: float, now: float, limits: Limits) -> bool:
+def _is_loss(level: str, was: float, now: float, limits: Limits) -> bool:
     """Return True if a level that changed indicates a fault."""
     if level == "power-limit":
         return now < limits.power_limit_share * was
@@ -387,7 +391,8 @@ def slowed_text(reasons: int) -> str:
     return f"a clock limited by heat or power supply (clock event reasons 0x{reasons:x})"
 
 
-def _level_text(level: str, was: float, now: float) -> str:
+def level_text(level: str, was: float, now: float) -> str:
+    """Return a text for a level that got worse, or that is worse than it must be."""
     if level == "active":
         return "a link that is no longer active"
     if level == "reasons":

@@ -7,7 +7,7 @@ its peers have, a GPU cannot be judged: see `unreported`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 
 from accept.core.causes import RESET_REQUIRED, Cause, driver_cause
 from accept.core.health_readings import (
@@ -19,15 +19,19 @@ from accept.core.health_readings import (
     fabric_faults,
     slowed_by,
 )
+from accept.core.judge.conclusion import Problems, usual
 from accept.core.judge.health import (
     EXCLUSIVE,
     INTENDED_LINK_DOWN,
     NVLINK_RATIOS,
     PROHIBITED,
     Limits,
+    by_cause,
+    cause_of,
     device_problem,
     driver_faults,
     judged_of,
+    level_text,
     slowed_text,
 )
 from accept.core.model import PlannedMachine, Problem
@@ -43,14 +47,6 @@ _FATAL_XIDS = frozenset(
 #: Xids that are fatal only if the log reports that: those of NVLink 5, also 155, which links that
 #: are switched off on purpose cause, and 154, by which the driver requires an action.
 _FATAL_IF_REPORTED = frozenset({*range(144, 151), 154, INTENDED_LINK_DOWN})
-#: Levels of a GPU -> the cause if they are not 0, and a text. The first two are NVIDIA's criteria
-#: for a replacement (https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/).
-_FLAGS = {
-    "remap-failure": (Cause.GPU_REMAP_FAILED, "remapping of a memory row failed"),
-    "sram-threshold": (Cause.GPU_ECC, "too many uncorrected errors of its caches"),
-    "remap-pending": (Cause.GPU_RESET_REQUIRED, "a remapped memory row waits for a reset"),
-    "pages-pending": (Cause.GPU_RESET_REQUIRED, "a retired memory page waits for a reset"),
-}
 #: Values of NVML's GPU recovery action (nvml.h, nvmlDeviceGpuRecoveryAction_t).
 _RECOVERY = {
     1: "a reset of the GPU",
@@ -69,12 +65,10 @@ _FABRIC_STATES = {
     2: "has not yet joined",
     FABRIC_JOINED: "has joined",
 }
-#: Clocks of a GPU that equal GPUs have in common, with texts.
-_CLOCKS = {
-    "sm-clock-max": "highest clock",
-    "sm-clock-application": "application clock",
-    "sm-clock-default": "default application clock",
-}
+#: Clocks of a GPU that equal GPUs have in common.
+_CLOCKS = ("sm-clock-max", "sm-clock-application", "sm-clock-default")
+#: Pages of both kinds: those with many corrected errors, and those with an uncorrected one.
+_RETIRED = "pages-retired"
 #: PCIe generation from which an idle link may have fewer lanes (L0p of PCIe 6.0).
 _FEWER_LANES_AT_REST = 6
 #: Share of the raw rate of PCIe that carries data, by the encoding of generations 3 to 5.
@@ -85,97 +79,122 @@ _HOT_MEMORY = 95
 _LOG_BEGINS = 600
 _MAX_NAMED = 6
 
+
+#: Reading of a GPU -> the highest value without a fault, or the name of the limit for it, and the
+#: sentence. Those of remapping and of caches are NVIDIA's criteria for a replacement
+#: (https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/).
+_HIGHEST: dict[str, tuple[float | str, str]] = {
+    "remap-failure": (0, "remapping of a memory row failed"),
+    "sram-threshold": (0, "too many uncorrected errors of its caches"),
+    "remap-pending": (0, "a remapped memory row waits for a reset"),
+    "pages-pending": (0, "a retired memory page waits for a reset"),
+    "banks-without-spares": (0, "memory banks without a spare row: {}"),
+    "mig": (0, "MIG is on"),
+    "ecc-corrected": ("corrected_errors", "{} corrected memory errors since its driver started"),
+    "ecc-uncorrected-aggregate": ("uncorrected_errors", "{} uncorrected errors in its lifetime"),
+    "rows-remapped-uncorrected": ("memory_repairs", "{} rows remapped for uncorrected errors"),
+    _RETIRED: ("retired_pages", "{} retired memory pages"),
+    **{name: (most, f"{name} of a link is {{}}") for name, most in NVLINK_RATIOS.items()},
+}
+#: Level of a GPU -> the level that it must reach.
+_LOWEST = {
+    "sm-clock-application": "sm-clock-default",
+    "power-limit": "power-limit-default",
+    "pcie-width": "pcie-width-max",
+}
+#: Readings whose values from before the run have another cause than their changes.
+_CAUSES = {
+    "remap-pending": Cause.GPU_RESET_REQUIRED,
+    "pages-pending": Cause.GPU_RESET_REQUIRED,
+    "rows-remapped-uncorrected": Cause.GPU_ECC,
+    _RETIRED: Cause.GPU_ECC,
+}
+
 _Fault = tuple[Cause, str]
+#: A GPU with its host, and the reading of the host.
+_HostGpu = tuple[str, Reading, Device]
 
 
-def problems(
+def examine(
     readings: Mapping[str, Reading], machine: PlannedMachine, limits: Limits, *, one_kind: bool
-) -> Iterator[Problem]:
-    """Yield the problems of GPUs and NICs from before the run, one for each device and cause.
+) -> Problems:
+    """Return what GPUs and NICs show from before the run; one problem for each device and cause.
 
     `one_kind`: all GPUs of the run have the same name, so they must have equal numbers of links.
     """
-    links = _required_links(readings, machine, one_kind=one_kind)
-    usual_clocks = _usual_clocks(readings) if one_kind else {}
-    joined = one_kind and _most_joined(readings)
+    has_gpus = machine.gpus != 0
+    gpus = [(h, r, d) for h, r in readings.items() if has_gpus for d in r.devices if _is_gpu(d)]
+    peers = [gpu for _, _, gpu in gpus] if one_kind else []
+    links = machine.nvlinks or int(max((d.levels.get("nvlinks", 0) for d in peers), default=0))
+    clocks = {level: usual(d.levels.get(level) for d in peers) for level in _CLOCKS}
+    joined = usual(d.levels.get("fabric-state") for d in peers) == FABRIC_JOINED
+    several = {host for host, number in Counter(h for h, _, _ in gpus).items() if number > 1}
+    problems: list[Problem] = []
     for host, reading in readings.items():
-        fabric = (machine.nvls or joined) and len(_gpus(reading)) > 1
+        # A single GPU of a virtual machine has no part in a fabric (leptonai/gpud issue 1140).
+        fabric = (machine.nvls or joined) and host in several
         for device in reading.devices:
             faults = list(_nic_faults(device))
-            if device.kind is DeviceKind.GPU and machine.gpus != 0:
+            if has_gpus and _is_gpu(device):
                 faults += _gpu_faults(device, limits, fabric=fabric)
                 if slowed := slowed_by(device, reading):
                     faults.append((Cause.GPU_THROTTLED, slowed_text(slowed)))
-                faults += _unusual_clocks(device, usual_clocks)
+                faults += _unusual_clocks(device, clocks)
                 faults += _missing_links(device, links, unsure=not machine.nvlinks)
-            texts: dict[Cause, list[str]] = {}
-            for cause, text in faults:
-                texts.setdefault(cause, []).append(text)
-            for cause, found in texts.items():
-                message = f"before the run: {', '.join(found)}: {device.title} of {host}"
-                yield device_problem(cause, host, device.title, message)
-        if machine.gpus != 0:
-            yield from _xid_problems(host, reading)
+            for cause, texts in by_cause(faults).items():
+                message = f"before the run: {', '.join(texts)}: {device.title} of {host}"
+                problems.append(device_problem(cause, host, device.title, message))
+        problems += _xid_problems(host, reading) if has_gpus else ()
+    unclear = [*_unclear_links(gpus if links and not machine.nvlinks else ())]
+    unclear += _unreported(gpus, _promised(machine), several, one_kind=one_kind)
+    return Problems(problems, unclear, list(_notes(readings, machine)))
 
 
-def _gpus(reading: Reading) -> list[Device]:
-    """Return the GPUs of a host.
-
-    A single GPU of a virtual machine has no part in a fabric (leptonai/gpud issue 1140).
-    """
-    return [device for device in reading.devices if device.kind is DeviceKind.GPU]
+def _is_gpu(device: Device) -> bool:
+    return device.kind is DeviceKind.GPU
 
 
-def _most_joined(readings: Mapping[str, Reading]) -> bool:
-    """Return True if more than half of all GPUs have joined the fabric of their host."""
-    states = [gpu.levels.get("fabric-state") for r in readings.values() for gpu in _gpus(r)]
-    return 2 * states.count(FABRIC_JOINED) > len(states)
+def _promised(machine: PlannedMachine) -> set[str]:
+    """Return the readings that each GPU of a host with several must have."""
+    names = {"nvlinks": machine.nvlinks, "fabric-state": machine.nvls}
+    return {name for name, promised in names.items() if promised}
 
 
-def unreported(
-    readings: Mapping[str, Reading], machine: PlannedMachine, *, one_kind: bool
-) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield host and title of each GPU that lacks readings, and their names.
+def _unreported(
+    gpus: Sequence[_HostGpu], promised: Set[str], several: Collection[str], *, one_kind: bool
+) -> Iterator[Problem]:
+    """Yield the GPUs that lack readings.
 
     A reading is required if the machine promises it, or if more than half of all GPUs report it.
     GPUs with errors of the driver are not listed, because they are named already.
     """
-    if machine.gpus == 0:
-        return
-    usual: set[str] = set()
-    if one_kind:
-        found = [reading.reported(gpu) for reading in readings.values() for gpu in _gpus(reading)]
-        counts = Counter(name for names in found for name in names)
-        usual = {name for name, number in counts.items() if 2 * number > len(found)}
-    promised = {"nvlinks"} if machine.nvlinks else set()
-    promised |= {"fabric-state"} if machine.nvls else set()
-    for host, reading in readings.items():
-        gpus = _gpus(reading)
-        for gpu in gpus:
-            required = usual | promised if len(gpus) > 1 else usual
-            if gpu.levels.get("nvlinks") == 0:
-                required = {name for name in required if not name.startswith("nvlink-")}
-            if not gpu.errors and (names := judged_of(required - reading.reported(gpu))):
-                yield host, gpu.title, names
+    counts = Counter(name for _, reading, gpu in gpus for name in reading.reported(gpu))
+    common = {name for name, number in counts.items() if one_kind and 2 * number > len(gpus)}
+    for host, reading, gpu in gpus:
+        required = common | promised if host in several else common
+        if gpu.levels.get("nvlinks") == 0:
+            required = {name for name in required if not name.startswith("nvlink-")}
+        if not gpu.errors and (names := judged_of(required - reading.reported(gpu))):
+            text = f"before the run: not reported by {gpu.title} of {host}: {', '.join(names)}"
+            yield device_problem(Cause.GPU_UNREPORTED, host, gpu.title, text)
 
 
-def unclear_links(
-    readings: Mapping[str, Reading], machine: PlannedMachine, *, one_kind: bool
-) -> Iterator[tuple[str, str]]:
-    """Yield each host with GPUs without any link, and their titles, if others have links.
+def _unclear_links(gpus: Iterable[_HostGpu]) -> Iterator[Problem]:
+    """Yield each host with GPUs without any link, while others have links.
 
     Without a number from the machine, these GPUs may simply have no bridge.
     """
-    links = _required_links(readings, machine, one_kind=one_kind)
-    if machine.nvlinks or machine.gpus == 0 or not links:
-        return
-    for host, reading in readings.items():
-        titles = [d.title for d in reading.devices if d.levels.get("nvlinks") == 0]
-        if titles:
-            yield host, ", ".join(titles)
+    titles: dict[str, list[str]] = {}
+    for host, _, gpu in gpus:
+        if gpu.levels.get("nvlinks") == 0:
+            titles.setdefault(host, []).append(gpu.title)
+    for host, without in titles.items():
+        text = f"before the run: no active NVLink on {', '.join(without)} of {host}, but on other "
+        text += "GPUs; add nvlink.links to your machine file"
+        yield Problem(cause=Cause.NVLINK_DOWN, message=text, host=host)
 
 
-def notes(readings: Mapping[str, Reading], machine: PlannedMachine) -> Iterator[str]:
+def _notes(readings: Mapping[str, Reading], machine: PlannedMachine) -> Iterator[str]:
     """Yield a text for each anomaly before the run that accuses nothing."""
     for host, reading in readings.items():
         for device in reading.devices:
@@ -201,34 +220,30 @@ def _gpu_faults(gpu: Device, limits: Limits, *, fabric: bool) -> Iterator[_Fault
     """Yield what is wrong with a GPU, except its links; `fabric`: it must have joined one."""
     levels = gpu.levels
     yield from driver_faults(gpu.errors)
-    for name, (cause, text) in _FLAGS.items():
-        if levels.get(name):
-            yield cause, text
+    pages = sum(gpu.counters.get(f"{_RETIRED}-{kind}", 0) for kind in ("single", "double"))
+    known: dict[str, float] = {**levels, **gpu.counters, _RETIRED: pages}
+    for name, (most, text) in _HIGHEST.items():
+        value: float = known.get(name, 0)
+        if value > (getattr(limits, most) if isinstance(most, str) else most):
+            cause = _CAUSES.get(name) or cause_of(name)
+            yield cause, text.format(f"{value:.0e}" if value < 1 else f"{value:.0f}")
     if action := int(levels.get("recovery-action", 0)):
         text = _RECOVERY.get(action, f"recovery action {action}")
         yield Cause.GPU_RESET_REQUIRED, f"the driver requires {text}"
-    corrected = gpu.counters.get("ecc-corrected", 0)
-    if corrected > limits.corrected_errors:
-        yield Cause.GPU_ECC, f"{corrected} corrected memory errors since its driver started"
-    errors = gpu.counters.get("ecc-uncorrected-aggregate", 0)
-    if errors > limits.uncorrected_errors:
-        yield Cause.GPU_ECC, f"{errors} uncorrected memory errors in its lifetime"
-    rows = gpu.counters.get("rows-remapped-uncorrected", 0)
-    if rows > limits.memory_repairs:
-        yield Cause.GPU_ECC, f"{rows} memory rows remapped for uncorrected errors"
-    pages = sum(gpu.counters.get(f"pages-retired-{kind}", 0) for kind in ("single", "double"))
-    if pages > limits.retired_pages:
-        yield Cause.GPU_ECC, f"{count(pages, 'retired memory page')}"
-    if banks := levels.get("banks-without-spares", 0):
-        yield Cause.GPU_REMAP_FAILED, f"{count(int(banks), 'memory bank')} without a spare row"
     yield from _fabric_faults(levels, required=fabric)
-    for level, limit in NVLINK_RATIOS.items():
-        if (ratio := levels.get(level, 0.0)) > limit:
-            yield Cause.NVLINK_ERRORS, f"{level} of a link is {ratio:.0e}"
-    yield from _wrong_settings(levels, limits)
-    width, most = levels.get("pcie-width", 0), levels.get("pcie-width-max", 0)
-    if 0 < width < most and not _may_rest(gpu):
-        yield Cause.PCIE_DEGRADED, f"{width:g} PCIe lanes instead of {most:g}"
+    # Some workstation GPUs are delivered without ECC.
+    if levels.get("ecc") == 0 and levels.get("ecc-default") != 0:
+        yield Cause.GPU_SETTINGS, "ECC is off"
+    mode = levels.get("compute-mode", 0)
+    if mode == PROHIBITED:
+        yield Cause.GPU_MODE, "its compute mode prohibits any process"
+    elif mode in EXCLUSIVE and not limits.exclusive_ok:
+        yield Cause.GPU_MODE, "its compute mode allows only one process"
+    for level, other in _LOWEST.items():
+        value, normal = levels.get(level, 0), levels.get(other, 0)
+        share = limits.power_limit_share if level == "power-limit" else 1
+        if 0 < value < share * normal and not (level == "pcie-width" and _may_rest(gpu)):
+            yield cause_of(level), level_text(level, normal, value)
 
 
 def _may_rest(gpu: Device) -> bool:
@@ -249,59 +264,11 @@ def _fabric_faults(levels: Mapping[str, float], *, required: bool) -> Iterator[_
         yield Cause.FABRIC_MANAGER, f"NVLink fabric: {text}"
 
 
-def _wrong_settings(levels: Mapping[str, float], limits: Limits) -> Iterator[_Fault]:
-    # Some workstation GPUs are delivered without ECC.
-    if levels.get("ecc") == 0 and levels.get("ecc-default") != 0:
-        yield Cause.GPU_SETTINGS, "ECC is off"
-    if levels.get("mig"):
-        yield Cause.GPU_MODE, "MIG is on"
-    mode = levels.get("compute-mode", 0)
-    if mode == PROHIBITED:
-        yield Cause.GPU_MODE, "its compute mode prohibits any process"
-    elif mode in EXCLUSIVE and not limits.exclusive_ok:
-        yield Cause.GPU_MODE, "its compute mode allows only one process"
-    clock, usual = levels.get("sm-clock-application", 0), levels.get("sm-clock-default", 0)
-    if 0 < clock < usual:
-        yield Cause.GPU_SETTINGS, f"its application clock is {clock:g} MHz, the default {usual:g}"
-    limit, default = levels.get("power-limit", 0), levels.get("power-limit-default", 0)
-    if 0 < limit < limits.power_limit_share * default:
-        yield Cause.GPU_SETTINGS, f"its power limit is {limit:g} W, the default is {default:g} W"
-
-
-def _usual_clocks(readings: Mapping[str, Reading]) -> dict[str, float]:
-    """Return the clocks that more than half of all GPUs of the run have, by level."""
-    usual = {}
+def _unusual_clocks(gpu: Device, usual: Mapping[str, float | None]) -> Iterator[_Fault]:
     for level in _CLOCKS:
-        values = [
-            device.levels[level]
-            for reading in readings.values()
-            for device in reading.devices
-            if level in device.levels
-        ]
-        counts = Counter(values).most_common(1)
-        if counts and 2 * counts[0][1] > len(values):
-            usual[level] = counts[0][0]
-    return usual
-
-
-def _unusual_clocks(gpu: Device, usual: Mapping[str, float]) -> Iterator[_Fault]:
-    for level, text in _CLOCKS.items():
-        clock = gpu.levels.get(level)
-        if clock is not None and 0 < clock < usual.get(level, 0):
-            yield (
-                Cause.GPU_SETTINGS,
-                f"its {text} is {clock:g} MHz, that of others {usual[level]:g}",
-            )
-
-
-def _required_links(
-    readings: Mapping[str, Reading], machine: PlannedMachine, *, one_kind: bool
-) -> int:
-    """Return the number of active NVLinks that each GPU must have; 0: unknown."""
-    if machine.nvlinks or not one_kind:
-        return machine.nvlinks
-    seen = (d.levels.get("nvlinks", 0) for reading in readings.values() for d in reading.devices)
-    return int(max(seen, default=0))
+        clock, others = gpu.levels.get(level, 0), usual[level] or 0
+        if 0 < clock < others:
+            yield Cause.GPU_SETTINGS, f"{level} {clock:g}, that of others {others:g}"
 
 
 def _missing_links(gpu: Device, required: int, *, unsure: bool) -> Iterator[_Fault]:
@@ -317,21 +284,19 @@ def _missing_links(gpu: Device, required: int, *, unsure: bool) -> Iterator[_Fau
 
 def _nic_faults(nic: Device) -> Iterator[_Fault]:
     """Yield what is wrong with the PCIe link of an active RDMA port."""
-    if nic.kind is not DeviceKind.RDMA or not nic.levels.get("active"):
-        return
-    width, most = nic.levels.get("pcie-width", 0), nic.levels.get("pcie-width-max", 0)
-    if 0 < width < most:
-        yield Cause.PCIE_DEGRADED, f"{width:g} PCIe lanes instead of {most:g}"
-    if (slow := _slow_link(nic)) and not _fast_enough(nic):
-        yield Cause.PCIE_DEGRADED, slow
+    if nic.kind is DeviceKind.RDMA and nic.levels.get("active"):
+        for level in ("pcie-width", "pcie-speed"):
+            if (text := _degraded(nic, level)) and not (level == "pcie-speed" and _is_enough(nic)):
+                yield Cause.PCIE_DEGRADED, text
 
 
-def _slow_link(nic: Device) -> str:
-    speed, most = nic.levels.get("pcie-speed", 0), nic.levels.get("pcie-speed-max", 0)
-    return f"a PCIe link of {speed:g} GT/s instead of {most:g}" if 0 < speed < most else ""
+def _degraded(device: Device, level: str) -> str:
+    """Return a text if the PCIe link of a device is below its highest level; else ""."""
+    now, most = device.levels.get(level, 0), device.levels.get(f"{level}-max", 0)
+    return level_text(level, most, now) if 0 < now < most else ""
 
 
-def _fast_enough(nic: Device) -> bool:
+def _is_enough(nic: Device) -> bool:
     """Return True if the PCIe link carries the port's full rate, as firmware may have set it."""
     levels = nic.levels
     carried = levels.get("pcie-width", 0) * levels.get("pcie-speed", 0) * _PCIE_ENCODING
@@ -399,8 +364,7 @@ def _note_texts(device: Device) -> Iterator[str]:
         yield "persistence mode off, so counters may restart between steps (`nvidia-smi -pm 1`)"
     if (temperature := device.levels.get("memory-temperature", 0)) >= _HOT_MEMORY:
         yield f"memory at {temperature:g} C"
-    width, most = device.levels.get("pcie-width", 0), device.levels.get("pcie-width-max", 0)
-    if device.kind is DeviceKind.GPU and 0 < width < most and _may_rest(device):
-        yield f"{width:g} PCIe lanes instead of {most:g} at rest"
-    if device.kind is DeviceKind.RDMA and _fast_enough(device) and (slow := _slow_link(device)):
-        yield slow
+    if _is_gpu(device) and _may_rest(device) and (text := _degraded(device, "pcie-width")):
+        yield f"{text} at rest"
+    if device.kind is DeviceKind.RDMA and _is_enough(device):
+        yield from filter(None, [_degraded(device, "pcie-speed")])

@@ -9,20 +9,12 @@ from typing import NamedTuple
 
 from accept.core.causes import Cause
 from accept.core.facts import Imex, Inventory
+from accept.core.judge.conclusion import Problems
 from accept.core.model import Problem
 from accept.core.text import count, shortened
 
 #: Words of nvidia-imex-ctl if the service is configured, but does not serve this host.
 _NO_SERVICE = re.compile(r"failed to connect|refused|no answer|timed out|not a node", re.IGNORECASE)
-
-
-class Problems(NamedTuple):
-    """Problems that the IMEX services of all hosts show."""
-
-    problems: list[Problem]
-    #: What may be a fault, or not.
-    unclear: list[Problem]
-    notes: list[Problem]
 
 
 class _Lost(NamedTuple):
@@ -69,7 +61,7 @@ def problems(inventories: Mapping[str, Inventory]) -> Problems:
     found += _not_ready(views, by_address)
     named = {problem.host for problem in found}
     found += _failed_connections(lost, named)
-    notes = [one.problem() for one in lost if one.host is None]
+    notes = [one.problem().message for one in lost if one.host is None]
     unclear = [] if found else [*_domains_down(views)]
     # A host that others list as a node takes part, whatever its own service reports.
     listed = {by_address.get(address) for view in views.values() for address in view.connections}
@@ -154,7 +146,7 @@ def _silent(
         joined = [i.imex for i in same if i.imex and i.imex.state]
         connected = [view for view in joined if not view.lost]
         if not joined and not _NO_SERVICE.search(words):
-            found.notes.append(problem)
+            found.notes.append(f"{host}: {text}")
         elif host not in listed and len(connected) > 1 and 2 * len(connected) > len(same):
             text += f"; {len(connected)} of {count(len(same), 'other host')} are connected "
             found.problems.append(replace(problem, message=text + "without it"))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from accept.core.causes import Cause
 from accept.core.health_readings import Loss, Reading, counts_losses
+from accept.core.judge.conclusion import Problems
 from accept.core.judge.health import Sweep, device_problem
 from accept.core.model import Problem, Record, Step
 from accept.core.text import count, shortened
@@ -94,8 +95,8 @@ def examine(
     records: Mapping[str, Sequence[Record]],
     limit: float,
     set_aside: Collection[str] = (),
-) -> tuple[list[Problem], list[str]]:
-    """Return a problem for each port that loses packets, and a text for losses that name none.
+) -> Problems:
+    """Return a problem for each port that loses packets; losses that name none are unclear.
 
     `records`: those of each step. `limit`: lost packets as a share of all packets of a port that a
     healthy one may have. `set_aside`: hosts whose losses count only as a reason of others.
@@ -128,7 +129,8 @@ def examine(
         for direction in directions
         if (left := direction.worst(without=direction.explained(aside)))
     ]
-    return list(problems.values()), texts
+    unclear = [Problem(cause=Cause.NIC_ERRORS, message=text) for text in texts]
+    return Problems(list(problems.values()), unclear, [])
 
 
 def _share_text(direction: _Direction, port: _Port) -> str:

@@ -7,24 +7,18 @@ least half of its ranks are slow. Hosts that train alone are compared by their s
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
 from accept.core.judge.completeness import host_list
+from accept.core.judge.conclusion import finding, suspect_of
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.explained import limit_of
 from accept.core.judge.peers import Peer, compare_peers
 from accept.core.judge.rounds import FEWEST, GROSS
-from accept.core.model import (
-    Bound,
-    BoundKind,
-    Finding,
-    State,
-    Strength,
-    Suspect,
-    SuspectKind,
-)
+from accept.core.model import Bound, BoundKind, Finding, State, Strength, Suspect
 from accept.core.table import Execution, Row, rows_of
 from accept.core.text import number
 
@@ -45,7 +39,7 @@ class Stragglers(NamedTuple):
     """The findings on the times of ranks, and the suspects."""
 
     findings: list[Finding]
-    suspects: tuple[Suspect, ...]
+    suspects: list[Suspect]
 
 
 def judge(evidence: Evidence, metric: str, speed: MetricSpec) -> Stragglers:
@@ -55,8 +49,7 @@ def judge(evidence: Evidence, metric: str, speed: MetricSpec) -> Stragglers:
     half of the ranks or hosts are slow, none counts as slow.
     """
     promised = evidence.plan.machine.speed_promised
-    findings: list[Finding] = []
-    suspects: list[Suspect] = []
+    result = _slow_hosts(evidence, speed) if promised else Stragglers([], [])
     for execution in evidence.executions:
         ranks = _ranks(execution, evidence.check, metric)
         peers = [Peer(str(rank.rank), _speed(rank)) for rank in ranks]
@@ -70,51 +63,50 @@ def judge(evidence: Evidence, metric: str, speed: MetricSpec) -> Stragglers:
         else:
             limit = min(limit, speed_of_most * (1 - GROSS), 1 / (median + _SCHEDULING_SECONDS))
         slow = [ranks[one.at] for one in found.bad if _speed(ranks[one.at]) < limit]
-        suspects += _suspects(slow, ranks, median)
-        findings.append(_finding(ranks[0], slow, len(ranks), median, limit))
-    hosts = _slow_hosts(evidence, speed) if promised else Stragglers([], ())
-    return Stragglers([*findings, *hosts.findings], (*suspects, *hosts.suspects))
+        result.suspects.extend(_suspects(slow, ranks, median))
+        result.findings.append(_finding(ranks, slow, median, limit))
+    return result
 
 
 def _slow_hosts(evidence: Evidence, speed: MetricSpec) -> Stragglers:
     """Compare a speed between the hosts that ran alone."""
-    metric, unit = speed.name, speed.unit
-    speeds = {
-        id(execution): row
+    rows = [
+        row
         for execution in evidence.executions
-        for row in rows_of(execution, evidence.check, {metric})
-        if row.nodes == 1 and row.rank is None and _is_plausible(row)
-    }
-    peers = [Peer(row.hosts[0], row.value, log=row.log) for row in speeds.values()]
+        for row in [
+            row
+            for row in rows_of(execution, evidence.check, {speed.name})
+            if row.nodes == 1 and row.rank is None and _is_plausible(row)
+        ][-1:]
+    ]
     noise = max(evidence.plan.machine.noise, _TRAINING_NOISE)
-    found = compare_peers(peers, noise)
+    found = compare_peers([Peer(row.hosts[0], row.value, log=row.log) for row in rows], noise)
     if found.normal is None:
-        return Stragglers([], ())
-    suspects = tuple(
-        Suspect(
-            kind=SuspectKind.NODE,
-            hosts=(peers[outlier.at].name,),
-            cause=outlier.cause,
-            strength=Strength.MODERATE,
-            why=f"{evidence.check}: {number(peers[outlier.at].value or 0.0)} {unit}, "
+        return Stragglers([], [])
+    suspects = [
+        suspect_of(
+            rows[outlier.at],
+            outlier.cause,
+            Strength.MODERATE,
+            f"{evidence.check}: {number(rows[outlier.at].value or 0.0)} {speed.unit}, "
             f"{outlier.text}",
-            evidence=(peers[outlier.at].log,) if peers[outlier.at].log else (),
         )
         for outlier in found.bad
+    ]
+    hosts = [host for suspect in suspects for host in suspect.hosts]
+    text = f"{speed.name} of {found.normal.hosts} hosts, normal {number(found.normal.value)} "
+    text += f"{speed.unit}: {f'{host_list(hosts)} slow' if suspects else 'none is slow'}"
+    one = finding(
+        evidence.check,
+        Judgement.POPULATION,
+        State.FAIL if suspects else State.PASS,
+        text,
+        suspects[0].cause if suspects else None,
+        metric=speed.name,
+        unit=speed.unit,
+        hosts=hosts,
     )
-    names = tuple(host for suspect in suspects for host in suspect.hosts)
-    text = f"{metric} of {found.normal.hosts} hosts, normal {number(found.normal.value)} {unit}"
-    finding = Finding(
-        check=evidence.check,
-        judgement=Judgement.POPULATION,
-        state=State.FAIL if suspects else State.PASS,
-        message=f"{text}: {host_list(names)} slow" if suspects else f"{text}: none is slow",
-        cause=suspects[0].cause if suspects else None,
-        metric=metric,
-        unit=unit,
-        hosts=names,
-    )
-    return Stragglers([finding], suspects)
+    return Stragglers([one], suspects)
 
 
 def _ranks(execution: Execution, check: str, metric: str) -> list[Row]:
@@ -138,49 +130,37 @@ def _speed(row: Row) -> float:
     return 1 / (row.value or _MAX_SECONDS)
 
 
-def _suspects(slow: list[Row], ranks: list[Row], median: float) -> list[Suspect]:
-    result = []
-    for host in dict.fromkeys(rank.host or "" for rank in slow):
-        slow_on_host = [rank for rank in slow if rank.host == host]
-        full_host = 2 * len(slow_on_host) >= sum(rank.host == host for rank in ranks)
-        one_suspect = full_host or not slow_on_host[0].gpu
-        for rank in slow_on_host[:1] if one_suspect else slow_on_host:
-            named = rank.gpu and not full_host
-            result.append(
-                Suspect(
-                    kind=SuspectKind.GPU if named else SuspectKind.NODE,
-                    hosts=(host,),
-                    device=rank.gpu if named else None,
-                    cause=Cause.SLOW_OUTLIER,
-                    strength=Strength.MODERATE,
-                    why=f"the others wait for {rank.device}: it "
-                    f"computes for {rank.value:.3g} s per step, the median is {median:.3g} s",
-                    evidence=(rank.log,) if rank.log else (),
-                )
-            )
-    return result
+def _suspects(slow: Sequence[Row], ranks: Sequence[Row], median: float) -> Iterator[Suspect]:
+    for host in dict.fromkeys(rank.host for rank in slow):
+        own = [rank for rank in slow if rank.host == host]
+        if 2 * len(own) >= sum(rank.host == host for rank in ranks) or not own[0].gpu:
+            own = [own[0]._replace(gpu=None)]
+        for rank in own:
+            worst = next(one for one in slow if one.rank == rank.rank)
+            why = f"the others wait for {worst.device}: it computes for {rank.value:.3g} s per "
+            why += f"step, the median is {median:.3g} s"
+            yield suspect_of(rank, Cause.SLOW_OUTLIER, Strength.MODERATE, why)
 
 
-def _finding(first: Row, slow: list[Row], count: int, median: float, limit: float) -> Finding:
-    longest = 1 / limit if limit > 0 else float("inf")
-    names = host_list([rank.device for rank in slow])
-    what = f"step {first.step.id}, {count} ranks"
+def _finding(ranks: Sequence[Row], slow: Sequence[Row], median: float, limit: float) -> Finding:
+    first, longest = ranks[0], 1 / limit if limit > 0 else float("inf")
     text = f"none computes for more than {longest:.3g} s per step, the median is {median:.3g} s"
-    return Finding(
-        check=first.check,
-        judgement=Judgement.POPULATION,
-        state=State.FAIL if slow else State.PASS,
-        message=f"{what}: {names} {'keep' if len(slow) > 1 else 'keeps'} the others waiting"
-        if slow
-        else f"{what}: {text}",
-        cause=Cause.SLOW_OUTLIER if slow else None,
+    if slow:
+        names = host_list([rank.device for rank in slow])
+        text = f"{names} {'keep' if len(slow) > 1 else 'keeps'} the others waiting"
+    return finding(
+        first.check,
+        Judgement.POPULATION,
+        State.FAIL if slow else State.PASS,
+        f"step {first.step.id}, {len(ranks)} ranks: {text}",
+        Cause.SLOW_OUTLIER if slow else None,
         metric=first.metric,
         unit="s",
         bound=Bound(
             upper=longest if limit > 0 else None,
             kind=BoundKind.POPULATION,
-            source=f"median of {count} in this run",
+            source=f"median of {len(ranks)} in this run",
         ),
-        hosts=tuple(dict.fromkeys(rank.host or "" for rank in slow)),
-        evidence=(first.log,) if slow and first.log else (),
+        hosts=(rank.host or "" for rank in slow),
+        logs=(first.log,) if slow else (),
     )
