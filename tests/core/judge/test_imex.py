@@ -37,7 +37,7 @@ def test_a_node_is_named_if_most_others_and_two_have_lost_it(hosts: int, seeing:
     else:
         # The connections are still reported, without a host.
         assert named == ({None} if seeing else set())
-    assert found.unclear == found.notes == []
+    assert (found.unclear, found.notes) == ([], [])
 
 
 @pytest.mark.parametrize("hosts", [3, 4, 8])

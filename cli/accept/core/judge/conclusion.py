@@ -22,7 +22,7 @@ _MAX_LOGS, _MAX_NOTES = 8, 20
 
 
 class Problems(NamedTuple):
-    """What rules found in the facts of hosts, by what follows from it."""
+    """Hold what rules found in the facts of hosts, by what follows from it."""
 
     #: They fail the check.
     problems: list[Problem]

@@ -5,7 +5,7 @@ Accepted parts that others make superfluous are removed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
@@ -84,10 +84,6 @@ def _kept(executions: Sequence[Execution]) -> list[int]:
     return sorted(i for own, stride in strides for i in own[::stride])
 
 
-#: Returns explanations of what some parts explain, given the other accepted ones.
-_Instead = Callable[[Sequence[Weighed]], list[list[Weighed]]]
-
-
 @dataclass
 class _Search:
     """Forward selection, then backward elimination."""
@@ -101,8 +97,8 @@ class _Search:
     #: Accepted candidate -> those that explained the same executions about as well, each with the
     #: difference of the scores.
     rivals: dict[tuple[object, ...], list[tuple[Weighed, float]]] = field(default_factory=dict)
-    #: Accepted candidate -> parts of the network that explained as much when it was accepted.
-    common: dict[tuple[object, ...], list[Candidate]] = field(default_factory=dict)
+    #: Accepted candidate -> the hosts of parts of the network that explained as much as it then.
+    common: dict[tuple[object, ...], list[frozenset[int]]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Accept candidates until no other is likely enough and all accepted ones hold."""
@@ -225,14 +221,16 @@ class _Search:
             busy |= own
         new = []
         for found in chosen:
-            for member in self._members(found):
-                self.rivals[member.candidate.key] = self._rivals(found, self.open)
-                self.common[member.candidate.key] = [
-                    other.candidate
-                    for other, _ in self.rivals[member.candidate.key]
-                    if not (other.candidate.of_host or other.candidate.each)
-                    and other.candidate.group
-                ]
+            rivals = self._rivals(found, self.open)
+            common = [
+                other.candidate.group
+                for other, _ in rivals
+                if other.candidate.group and not (other.candidate.of_host or other.candidate.each)
+            ]
+            # Several hosts that are bad one by one are accepted one by one.
+            for member in self._weighed(found.candidate.each) if found.candidate.each else [found]:
+                self.rivals[member.candidate.key] = [*rivals]
+                self.common[member.candidate.key] = common
                 new.append(self.evidence.with_hits(member))
         if not new:
             self.banned.add(best.candidate.key)
@@ -242,30 +240,16 @@ class _Search:
 
     def _weigh(self) -> None:
         """Weigh all candidates."""
-        accused = {
-            h
-            for found in self.evidence.accepted
-            if _is_node(found.candidate)
-            for h in found.candidate.group
-        }
-        weighed: dict[object, Weighed] = {}
-        for candidate in self.candidates.all(accused):
-            whole = candidate.each or candidate.of_host
-            if candidate.key in self.banned or (whole and accused & candidate.group):
-                continue
-            if (found := self.evidence.weigh(candidate)) is not None:
-                weighed[candidate.key] = found
+        nodes = (f.candidate for f in self.evidence.accepted if _is_node(f.candidate))
+        accused = frozenset(h for node in nodes for h in node.group)
+        new = (
+            one
+            for one in self.candidates.all(accused)
+            if one.key not in self.banned
+            and not ((one.each or one.of_host) and accused & one.group)
+        )
+        weighed = {found.candidate.key: found for found in self._weighed(new)}
         self.open = sorted(weighed.values(), key=_order)
-
-    def _members(self, found: Weighed) -> Iterator[Weighed]:
-        """Yield a candidate, or each of several hosts that are bad one by one."""
-        if not found.candidate.each:
-            yield found
-            return
-        for member in found.candidate.each:
-            weighed = self.evidence.weigh(member)
-            if weighed is not None:
-                yield weighed
 
     def _rivals(self, found: Weighed, others: Iterable[Weighed]) -> list[tuple[Weighed, float]]:
         """Return the candidates that explain the same executions about as well."""
@@ -304,7 +288,7 @@ class _Search:
         """
         accepted = self.evidence.accepted
         for one in accepted:
-            yield from (other.group for other in self.common.get(one.candidate.key, ()))
+            yield from self.common.get(one.candidate.key, ())
         near = [
             min(one.candidate.group)
             for one in accepted
@@ -318,9 +302,10 @@ class _Search:
         Return True if that is clearly better.
         """
         accepted, total = self.evidence.accepted, self.evidence.total()
-        for members, instead in self._instead():
+        for members, group in self._with_other_reasons():
             others = [found for found in accepted if found not in members]
-            for new in instead(others):
+            self.evidence.explain(others)
+            for new in self._reasons(group):
                 self.evidence.explain([*others, *new])
                 better = self.evidence.total() - total
                 if better > _ALIKE:
@@ -332,32 +317,27 @@ class _Search:
         self.evidence.explain(accepted)
         return False
 
-    def _instead(self) -> Iterator[tuple[list[Weighed], _Instead]]:
-        """Yield accepted parts, and what may explain the same, given what explains the rest."""
+    def _with_other_reasons(self) -> Iterator[tuple[list[Weighed], frozenset[int]]]:
+        """Yield accepted parts of hosts, and these hosts, for which there may be another reason."""
         accepted = self.evidence.accepted
         for group in dict.fromkeys(self._with_common_reason()):
             members = [f for f in accepted if f.candidate.of_host and f.candidate.group <= group]
             if len(members) > 1:
-                yield members, partial(self._reasons, group)
-        for found in accepted:
-            if _is_node(found.candidate):
-                yield [found], partial(self._devices, min(found.candidate.group))
+                yield members, group
+        yield from (([f], f.candidate.group) for f in accepted if _is_node(f.candidate))
 
-    def _reasons(self, group: frozenset[int], others: Sequence[Weighed]) -> list[list[Weighed]]:
-        """Return what a group of hosts may have in common, if the others explain the rest."""
-        self.evidence.explain(others)
-        result = []
-        for candidate in self.candidates.behind_switch(group):
-            weighed = self.evidence.weigh(candidate)
-            if weighed is not None and candidate.key not in self.banned:
-                result.append([self.evidence.with_hits(weighed)])
-        return result
+    def _reasons(self, group: frozenset[int]) -> list[list[Weighed]]:
+        """Return what some hosts may have in common, or several GPUs of one host."""
+        sets = [*self.candidates.devices(min(group))]
+        if len(group) > 1:
+            switches = self.candidates.behind_switch(group)
+            sets = [[one] for one in switches if one.key not in self.banned]
+        found = [[*map(self.evidence.with_hits, self._weighed(own))] for own in sets]
+        return [own for own in found if own]
 
-    def _devices(self, h: int, others: Sequence[Weighed]) -> list[list[Weighed]]:
-        """Return several GPUs of a host that may be bad, if the others explain the rest."""
-        self.evidence.explain(others)
-        sets = [[self.evidence.weigh(one) for one in own] for own in self.candidates.devices(h)]
-        return [[self.evidence.with_hits(one) for one in own if one] for own in sets]
+    def _weighed(self, candidates: Iterable[Candidate]) -> Iterator[Weighed]:
+        """Yield the candidates that explain anything."""
+        return (found for one in candidates if (found := self.evidence.weigh(one)) is not None)
 
     def _backward(self) -> bool:
         """Replace an accepted part, or remove one that the others make superfluous.
