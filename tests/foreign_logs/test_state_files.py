@@ -16,7 +16,7 @@ from tests.factories.paths import ROOT
 from accept.commands.judge import Judged, judge_paths, with_measurements
 from accept.core.model import State
 from accept.core.serde import dump
-from accept.foreign_logs import bug_report, kernel_log, nvidia_smi
+from accept.foreign_logs import bug_report, dcgm, kernel_log, nvidia_smi
 from accept.foreign_logs.host_state import name_of_host
 from accept.foreign_logs.kernel_log import is_kernel_log
 
@@ -137,7 +137,9 @@ def test_a_cut_file_is_never_complete(cut: int) -> None:
     assert report.reading.unread
 
 
-READERS = [kernel_log.read, nvidia_smi.read_query, nvidia_smi.read_nvlink, bug_report.read]
+READERS = [
+    *(kernel_log.read, nvidia_smi.read_query, nvidia_smi.read_nvlink, bug_report.read, dcgm.read),
+]
 LINES = [
     line + b"\n"
     for path in sorted(SAMPLES.glob("*/*.*"))

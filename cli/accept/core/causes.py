@@ -627,6 +627,14 @@ class Cause(TextEnum):
         owner=Owner.NODE,
         judgement=Judgement.ABSOLUTE,
     )
+    GPU_DIAGNOSTIC = Row(
+        text="gpu-diagnostic",
+        meaning="a test of NVIDIA's diagnostic (`dcgmi diag`) failed on the GPU",
+        action="run the test again on an idle host (`dcgmi diag -r 3 -i GPU`); if it fails again, "
+        "have the GPU replaced",
+        owner=Owner.PROVIDER,
+        judgement=Judgement.ABSOLUTE,
+    )
     NVLINK_DOWN = Row(
         text="nvlink-down",
         meaning="fewer NVLinks of the GPU are active than it has",
