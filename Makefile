@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 # The tests start the same programs many times, so Python must keep its byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo run test test-fast test-gpu gpu-kit setup setup-dev setup-oldest setup-fast lint docs pictures bench golden fuzz repeat release reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
+.PHONY: help demo run test test-fast test-gpu gpu-kit setup setup-dev setup-oldest setup-fast lint docs pictures bench signs golden fuzz repeat release reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
@@ -76,6 +76,9 @@ pictures: .venv/.stamp-dev ## make the pictures of the docs; those of the report
 
 bench: .venv/.stamp-dev ## measure the figures of benchmarks/README.md
 	@.venv/bin/python -m benchmarks $(ARGS)
+
+signs: .venv/.stamp-dev ## write the rows of values/signs.yaml as JSON, for the nodes
+	@PYTHONPATH=cli .venv/bin/python -m accept.config.signs
 
 golden: .venv/.stamp-fast ## judge the runs of tests/golden, print the decisions that differ from tests/data/golden, and store them
 	@.venv/bin/python -m tests.golden

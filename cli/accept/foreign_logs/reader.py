@@ -116,10 +116,10 @@ class _ForeignReader(Reader):
         text = super()._without_tags(text)
         return _HYDRA.sub(b"", text) if b"] " in text else text
 
-    def _failure(self, line: bytes, at: int) -> bool:
-        if found := _FAILED_IN.search(line):
+    def _failure(self, line: bytes) -> bool:
+        if b"failure " in line and (found := _FAILED_IN.search(line)):
             self._foreign.failed_in(found[1])
-        return super()._failure(line, at)
+        return super()._failure(line)
 
     def _other(self, text: bytes) -> None:
         if self._foreign.row_after_prefix(text):

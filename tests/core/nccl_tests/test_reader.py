@@ -87,7 +87,7 @@ BROKEN = {
 }
 #: A message is a sentence if it has one of these verbs.
 VERBS = re.compile(
-    r"\b(is|are|was|were|has|have|ran|had|shows|reports|reported|gives|contradicts|ended)\b"
+    r"\b(is|are|was|were|has|have|ran|had|shows|reports|reported|gives|contradicts|ended|failed|took)\b"
 )
 
 

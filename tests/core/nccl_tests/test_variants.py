@@ -364,6 +364,7 @@ def test_memory_does_not_grow_with_the_length_of_a_log(name: str) -> None:
         for _ in range(size // len(BLOCKS[name])):
             yield BLOCKS[name]
 
+    peak(source(250_000))  # The known failures are read once.
     assert peak(source(500_000)) < peak(source(250_000)) + 125_000
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,16 +13,10 @@ from accept.core.groups import Wave, waves
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.summary import state_of
 from accept.core.model import Finding, GroupKind, Plan, Problem, Record, State, Step
+from accept.core.signs import catalog
 from accept.core.table import Outcome
 from accept.core.text import count, plain
 
-#: Patterns of NCCL's warnings, the most decisive first: devices and drivers, then consequences.
-_EXPLAINING = (
-    re.compile(r"MNNVL|IMEX|fabric handle"),
-    re.compile(r"Got completion|async (?:fatal )?event|ibv_\w+ failed|Cuda failure|NVLS|cuMem"),
-    re.compile(r"fail|error|refused|unreachable|mismatch|cannot|could not", re.IGNORECASE),
-    re.compile(r"time[d ]*out|abort|closed", re.IGNORECASE),
-)
 _MAX_QUOTE = 240
 #: Group kinds that need two hosts.
 _NEED_TWO = (
@@ -256,11 +249,13 @@ def decisive_warning(record: Record) -> str:
     A warning of the network or of CUDA explains the timeouts and closed connections that follow.
     """
     warnings = [text for _, texts in NCCL_WARNINGS.of(record) for text in texts]
-    for signs in _EXPLAINING:
-        for warning in warnings:
-            if signs.search(warning):
-                return plain(warning, _MAX_QUOTE)
-    return plain(warnings[-1], _MAX_QUOTE) if warnings else ""
+    found = []
+    for text in warnings:
+        message = text.partition(": ")[2].encode()
+        if match := catalog().in_line(b"NCCL WARN " + message):
+            found.append((match.sign.weight, text))
+    best = max(found, key=lambda one: one[0])[1] if found else warnings[-1] if warnings else ""
+    return plain(best, _MAX_QUOTE)
 
 
 def merge_findings(

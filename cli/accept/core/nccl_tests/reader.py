@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 
-from accept.core.causes import Cause
 from accept.core.model import Problem
 from accept.core.nccl_tests.lines import (
     LINE_LIMIT,
@@ -25,6 +25,7 @@ from accept.core.nccl_tests.lines import (
 )
 from accept.core.nccl_tests.nccl_info import Info
 from accept.core.nccl_tests.table import Log, TableBuilder, Tables, check_of
+from accept.core.signs import Catalog, Layer, Specificity, catalog
 
 #: RCCL's tests print colons.
 _PARAMETERS = re.compile(
@@ -206,52 +207,6 @@ COMMENTS: dict[bytes, Callable[[TableLines, bytes], None]] = {
 MAX_FAILURES = 64
 _MAX_PENDING = 4096
 
-_FAILURE = re.compile(
-    rb"(?:([\w.-]{1,255}): Test (?:CUDA|NCCL) failure"
-    rb"|\.\. ([\w.-]{1,255}) pid \d+: Test failure"
-    rb"|([\w.-]{1,255}): Test timeout \(\d+s\)"
-    rb"|noticed that process rank \d+ with PID \d+ on node ([\w.-]{1,255}) exited on"
-    rb"|srun: error: ([\w.-]{1,255}): tasks? [\d,-]+: (?!Exited|Terminated)"
-    rb"|Exit(?: code: +|ed with exit code )(?!0\b|7\b)(\d{1,3})\b"
-    rb"|Invalid number of GPUs: \d+ requested"
-    rb"|((?:NCCL|C[Uu][Dd][Aa]) failure) [\w./-]{1,255}:\d{1,6} ').{0,300}"
-)
-_SIGN = re.compile(
-    rb"Test |Invalid number|noticed that|srun: error|Exit(?: code:|ed with exit code )| failure \w"
-)
-_CAUSES = (
-    Cause.GPU_MISSING,
-    Cause.CRASHED,
-    Cause.CRASHED,
-    Cause.TIMED_OUT,
-    Cause.CRASHED,
-    Cause.CRASHED,
-    Cause.CRASHED,
-    Cause.CRASHED,
-)
-#: Errors of CUDA with a cause of their own: cudaErrorMemoryAllocation, cudaErrorInsufficientDriver
-#: and cudaErrorSystemNotReady.
-_CUDA_CAUSES = {
-    "out of memory": Cause.OUT_OF_MEMORY,
-    "driver version is insufficient": Cause.DRIVER_TOO_OLD,
-    "system not yet initialized": Cause.FABRIC_MANAGER,
-}
-#: Groups of `_FAILURE` that are messages of launchers: Open MPI 4 and 5, Slurm.
-_LAUNCHER, _EXIT = (4, 5, 6), 6
-#: The group of a failure that old builds report without a host.
-_NO_HOST = 7
-#: Exit codes of nccl-tests, src/common.h; 7 (wrong data, or a mean below NCCL_TESTS_MIN_BW) adds
-#: nothing to the table.
-_EXITS = {
-    b"1": "an internal error",
-    b"2": "an error of CUDA",
-    b"3": "an error of NCCL",
-    b"4": "a timeout",
-    b"5": "not implemented",
-    b"6": "invalid usage",
-    b"255": "bad arguments",
-}
-
 
 class Reader:
     """Reads one log piece by piece."""
@@ -308,7 +263,7 @@ class Reader:
             self._pending = b""
         elif lines.complete(text, first):
             self._flush()
-        elif (sign := _SIGN.search(line)) and self._failure(line, sign.start()):
+        elif self._failure(line):
             return
         elif cut.lstrip().startswith(b"#"):
             self._pending = b""
@@ -361,44 +316,25 @@ class Reader:
         else:
             self._lines.cut(pending, at_end=at_end)
 
-    def _failure(self, line: bytes, at: int) -> bool:
+    def _failure(self, line: bytes) -> bool:
         """Add a failure that nccl-tests reports, the first of each cause and host.
 
-        Messages of launchers count only if they are the first failure, because launchers then end
-        the other ranks.
+        Messages of launchers that a rank ended count only if they are the first failure, because
+        launchers then end the other ranks.
         """
-        found = _FAILURE.search(line[max(0, at - 300) : at + 400])
-        if found is None:
+        if _failures().in_line(line) is None or (match := catalog().in_line(line)) is None:
             return False
-        kind = found.lastindex or 0
-        if kind in _LAUNCHER and (self._failures or self._exit):
+        is_end = match.sign.specificity is Specificity.END
+        if is_end and (self._failures or self._exit):
             return True
-        cause, host, message = _CAUSES[kind], "", text_of(found[0])
-        if kind not in _LAUNCHER:
-            cause = next((c for sign, c in _CUDA_CAUSES.items() if sign in message), cause)
-        if kind == _EXIT:
-            cause = Cause.TIMED_OUT if found[kind] == b"4" else cause
-            message = f"a rank ended with {text_of(found[kind])}"
-            message += f" (nccl-tests: {_EXITS[found[kind]]})" if found[kind] in _EXITS else ""
-        elif kind == _NO_HOST:
-            message = f"a rank reported: {message}"
-        elif kind:
-            host = known_name(text_of(found[kind]), self._lines.hosts)
-            rest = message[found.end(kind) - found.start() :].lstrip(": ")
-            signal = kind == _LAUNCHER[0]
-            message = (
-                f"{host}: a rank was ended by a signal" if signal else f"{host} reported: {rest}"
-            )
-        problem = Problem(
-            cause=cause,
-            message=message.rstrip("\r"),
-            host=host or None,
-            check=self._lines.check,
-        )
-        if kind == _EXIT:
+        if match.host:
+            match = match._replace(host=known_name(match.host, self._lines.hosts))
+        problem = match.problem(self._lines.check)
+        key = problem.cause, problem.host or ""
+        if is_end and match.host is None:
             self._exit = problem
-        elif (cause, host) not in self._failures and len(self._failures) < MAX_FAILURES:
-            self._failures[cause, host] = problem
+        elif key not in self._failures and len(self._failures) < MAX_FAILURES:
+            self._failures[key] = problem
         return True
 
     def close(self) -> Log:
@@ -420,3 +356,10 @@ class Reader:
             nccl_lines=self._info.lines,
             warnings=tuple(self._info.warnings),
         )
+
+
+@cache
+def _failures() -> Catalog:
+    """Return the signs of a failure in the output of nccl-tests and of what started it."""
+    rank_ended = catalog().of((Layer.MPI, Layer.SLURM), (Specificity.END,))
+    return Catalog((*catalog().of((Layer.NCCL_TESTS,)).signs, *rank_ended.signs))

@@ -1,0 +1,124 @@
+"""Read `values/signs.yaml`, the known lines of programs, and write its rows for the nodes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from accept.config import resources
+from accept.config.yaml_file import read_file
+from accept.core.causes import Cause
+from accept.core.serde import dump
+from accept.core.signs import Code, Layer, SignOwner, Specificity
+
+#: Abbreviations in patterns. Names of hosts begin after a character that no name has, so that each
+#: is tried once.
+_PARTS: Mapping[str, str] = {
+    "{host}": r"(?<![\w.-])(?P<host>[\w.-]{1,255})",
+    "{peer}": r"(?<![\w.-])(?P<peer>[\w.:-]{1,255})",
+    "{nic}": r"(?P<nic>[\w.:/-]{1,64})",
+    "{place}": r"[\w./-]{1,255}:\d{1,6}",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeRow(Code):
+    """A number in the file."""
+
+    example: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignRow:
+    """A sign in the file: see `accept.core.signs.Sign`."""
+
+    layer: Layer
+    #: The programs that print it.
+    programs: tuple[str, ...]
+    pattern: str
+    cause: Cause
+    means: str
+    action: str
+    owner: SignOwner
+    specificity: Specificity
+    source: str
+    #: A line as a program printed it.
+    example: str
+    final: bool = False
+    codes: dict[str, CodeRow] = field(default_factory=dict)
+
+    @property
+    def expanded(self) -> str:
+        """Return the pattern without abbreviations."""
+        pattern = self.pattern
+        for short, long in _PARTS.items():
+            pattern = pattern.replace(short, long)
+        return pattern
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    signs: dict[str, SignRow]
+
+
+@cache
+def sign_rows() -> Mapping[str, SignRow]:
+    """Return the rows of the file by the names of the signs."""
+    return read_file(_File, resources.values() / "signs.yaml").signs
+
+
+def for_nodes() -> bytes:
+    """Return the rows as JSON, one per line, as `accept.core.signs` reads them."""
+    lines = []
+    for name, row in sign_rows().items():
+        codes = {
+            code: {key: value for key, value in _fields(one) if key != "example"}
+            for code, one in row.codes.items()
+        }
+        data = {key: value for key, value in _fields(row) if key not in ("programs", "example")}
+        data |= {"pattern": row.expanded, "literal": literal(row.expanded)}
+        data |= {"codes": codes} if codes else {}
+        lines.append(f"{json.dumps(name)}: {json.dumps(data, ensure_ascii=False)}")
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def _fields(row: SignRow | CodeRow) -> Iterator[tuple[str, object]]:
+    """Yield the fields that differ from their defaults."""
+    for key, value in dump(row).items():
+        if value not in (False, {}):
+            yield key, value
+
+
+#: An escaped character, a set, or any other character of a regular expression, with its quantifier.
+_ITEM = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.)([?*+]|\{\d+(?:,\d*)?\})?\??", re.DOTALL)
+
+
+def literal(pattern: str) -> str:
+    """Return the longest text that every match of a pattern contains; empty if there is none."""
+    runs, run, depth = [""], "", 0
+    for item, quantifier in _ITEM.findall(pattern):
+        if item == "|" and depth == 0:
+            return ""
+        plain = item if item[0] not in "\\[.^$()|" else ""
+        if len(item) == 2 and not item[1].isalnum():
+            plain = item[1]
+        if plain and depth == 0 and not quantifier:
+            run += plain
+            continue
+        runs.append(run)
+        run = ""
+        depth += (item == "(") - (item == ")")
+    return max(*runs, run, key=len)
+
+
+def write(folder: Path) -> None:
+    """Write the files that are made from the rows below the folder of the package `accept`."""
+    (folder / "core" / "signs.json").write_bytes(for_nodes())
+
+
+if __name__ == "__main__":
+    write(Path(__file__).resolve().parents[1])

@@ -1,0 +1,302 @@
+"""Find known lines of programs in a text: signs of a cause, ranked by how much of it they show.
+
+`values/signs.yaml` has the signs. Nodes have no parser of YAML, so `signs.json` beside this module
+has the same rows: `make signs` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from accept.core.causes import Cause
+from accept.core.model import Problem
+from accept.core.serde import read
+from accept.core.text import TextEnum, plain
+
+FILE = Path(__file__).with_name("signs.json")
+#: Number of bytes of a line that are examined, of those before the first sign in it, and of
+#: characters that are quoted.
+_LINE_LIMIT, _BEFORE, _MAX_QUOTE = 2048, 512, 240
+#: Upper limits of the matches of one text, and of the bytes that wait for the end of their line.
+_MAX_MATCHES, _MAX_REST = 256, 1 << 16
+
+
+class Layer(TextEnum):
+    """The software whose lines a sign is in."""
+
+    NCCL = "nccl"
+    NCCL_TESTS = "nccl-tests"
+    CUDA = "cuda"
+    MPI = "mpi"
+    SSH = "ssh"
+    SLURM = "slurm"
+    KUBERNETES = "kubernetes"
+    CONTAINER = "container"
+    KERNEL = "kernel"
+    OFI = "ofi"
+    UCX = "ucx"
+    VERBS = "verbs"
+    PYTHON = "python"
+    #: The shell, the loader of libraries, the file system.
+    SYSTEM = "system"
+
+
+class SignOwner(TextEnum):
+    """The part that has to be changed."""
+
+    #: The user's command, its settings, and the limits that it runs with.
+    COMMAND = "command"
+    IMAGE = "image"
+    HOST = "host"
+    NETWORK = "network"
+    DRIVER = "driver"
+
+
+class Specificity(TextEnum):
+    """Levels of how much of the cause a line shows, from the least to the most."""
+
+    #: A launcher reports that a rank ended.
+    END = "end"
+    #: A program stopped because of an error that is reported elsewhere.
+    EFFECT = "effect"
+    #: The operation that failed, which can have several reasons.
+    ERROR = "error"
+    #: What has to be changed.
+    CAUSE = "cause"
+
+
+_ORDER = tuple(Specificity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """The meaning of a number in a line of a sign. None: as in the row of the sign."""
+
+    means: str
+    action: str | None = None
+    cause: Cause | None = None
+    owner: SignOwner | None = None
+    specificity: Specificity | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign:
+    """A known line, and its meaning."""
+
+    name: str
+    layer: Layer
+    #: A regular expression. Its groups `host`, `gpu`, `nic` and `peer` name parts, and its group
+    #: `code` is a number that may have an entry in `codes`.
+    pattern: str
+    #: A text that is in every line that matches.
+    literal: str
+    cause: Cause
+    #: The meaning and the next action, as in a row of causes.
+    means: str
+    action: str
+    owner: SignOwner
+    specificity: Specificity
+    source: str
+    #: True if a launch cannot succeed after this line.
+    final: bool = False
+    codes: dict[str, Code] = field(default_factory=dict)
+
+    @cached_property
+    def regex(self) -> re.Pattern[bytes]:
+        """Return the compiled pattern."""
+        return re.compile(self.pattern.encode())
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        """Return the key that is higher for the more specific of two signs."""
+        return _ORDER.index(self.specificity), len(self.literal)
+
+    def of_code(self, code: str) -> Sign:
+        """Return the sign of a number, such as Xid79; without an entry for it, this sign."""
+        row = self.codes.get(code)
+        if row is None:
+            return self
+        return replace(
+            self,
+            name=f"{self.name}{code}",
+            means=row.means,
+            action=row.action or self.action,
+            cause=row.cause or self.cause,
+            owner=row.owner or self.owner,
+            specificity=row.specificity or self.specificity,
+            source=row.source or self.source,
+            codes={},
+        )
+
+
+class Match(NamedTuple):
+    """A line that shows a sign, and the parts that the line names."""
+
+    sign: Sign
+    #: The line for people, without the prefixes of launchers.
+    line: str
+    host: str | None = None
+    gpu: str | None = None
+    nic: str | None = None
+    peer: str | None = None
+
+    @property
+    def blames_host(self) -> bool:
+        """Return True if the host that the line names may be at fault."""
+        return self.sign.owner not in (SignOwner.COMMAND, SignOwner.IMAGE)
+
+    def problem(self, check: str | None = None) -> Problem:
+        """Return the problem that the line shows."""
+        return Problem(
+            cause=self.sign.cause,
+            message=f"{self.sign.means}; {self.host or 'a program'} reported: "
+            f"{self.line.removeprefix(f'{self.host}: ')}",
+            check=check,
+            host=self.host if self.blames_host else None,
+        )
+
+
+#: The start of a line of NCCL: host, process, thread, GPU.
+_NCCL_HEAD = re.compile(
+    rb"(?<![\w.-])(?P<host>[\w.-]{1,255}):\d{1,10}:\d{1,10} \[(?P<gpu>\d{1,4})\] "
+)
+#: A record of our programs, which may quote any text.
+_RECORD = b"ACCEPT "
+
+
+class Catalog:
+    """Signs to search for."""
+
+    def __init__(self, signs: Iterable[Sign]) -> None:
+        self.signs = tuple(signs)
+        literals: dict[bytes, list[Sign]] = {}
+        for sign in self.signs:
+            literals.setdefault(sign.literal.encode(), []).append(sign)
+        self._by_literal = literals
+
+    def find(self, name: str) -> Sign | None:
+        """Return the sign of a name, also of a number, such as Xid79."""
+        for sign in self.signs:
+            if name == sign.name:
+                return sign
+            if name.startswith(sign.name) and name[len(sign.name) :] in sign.codes:
+                return sign.of_code(name[len(sign.name) :])
+        return None
+
+    def of(
+        self,
+        layers: Collection[Layer],
+        specificities: Collection[Specificity] = _ORDER,
+    ) -> Catalog:
+        """Return only the signs of some layers and specificities."""
+        return Catalog(
+            sign
+            for sign in self.signs
+            if sign.layer in layers and sign.specificity in specificities
+        )
+
+    def in_line(self, line: bytes) -> Match | None:
+        """Return the most specific sign in a line; the first one of its peers.
+
+        It names the parts that any sign in the line names. Only a part of a long line is examined.
+        """
+        places = {literal: at for literal in self._by_literal if (at := line.find(literal)) >= 0}
+        if not places or line.startswith(_RECORD):
+            return None
+        if len(line) > _LINE_LIMIT:
+            begin = max(0, min(places.values()) - _BEFORE)
+            line = line[begin : begin + _LINE_LIMIT]
+        found = [
+            (sign, match)
+            for literal in places
+            for sign in self._by_literal[literal]
+            if (match := sign.regex.search(line))
+        ]
+        return _match(sorted(found, key=lambda one: one[0].weight), line) if found else None
+
+    def search(self, text: bytes) -> Iterator[Match]:
+        """Yield the signs of the lines of a text, at most one for each line, in order."""
+        lines: set[int] = set()
+        for literal in self._by_literal:
+            at = text.find(literal)
+            while at >= 0:
+                lines.add(text.rfind(b"\n", 0, at) + 1)
+                end = text.find(b"\n", at)
+                at = text.find(literal, end) if end >= 0 else -1
+        for start in sorted(lines):
+            end = text.find(b"\n", start)
+            match = self.in_line(text[start : end if end >= 0 else len(text)])
+            if match:
+                yield match
+
+
+def _match(found: Sequence[tuple[Sign, re.Match[bytes]]], line: bytes) -> Match:
+    """Return the match of the last sign; the others are less specific."""
+    named: dict[str, bytes] = {}
+    start = min(match.start() for _, match in found)
+    if head := _NCCL_HEAD.search(line, 0, found[-1][1].end()):
+        named, start = head.groupdict(), min(start, head.start())
+    for _, match in found:
+        named |= {name: value for name, value in match.groupdict().items() if value}
+    parts = {name: _text(value) for name, value in named.items()}
+    return Match(
+        sign=found[-1][0].of_code(parts.get("code", "")),
+        line=plain(_text(line[start if head or start > _MAX_QUOTE // 2 else 0 :]), _MAX_QUOTE),
+        host=parts.get("host"),
+        gpu=parts.get("gpu"),
+        nic=parts.get("nic"),
+        peer=parts.get("peer"),
+    )
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+@cache
+def catalog() -> Catalog:
+    """Return all signs."""
+    rows = json.loads(FILE.read_bytes())
+    return Catalog(read(Sign, {"name": name, **row}) for name, row in rows.items())
+
+
+class Finder:
+    """Collects the signs in a text that comes in blocks, in bounded memory."""
+
+    def __init__(self, signs: Catalog) -> None:
+        self._signs = signs
+        self._rest = b""
+        self._found: dict[tuple[str | None, ...], Match] = {}
+
+    def take(self, block: bytes) -> None:
+        """Take the next block. A line may span blocks; only very long lines are cut."""
+        text = self._rest + block
+        end = text.rfind(b"\n") + 1 or (len(text) if len(text) > _MAX_REST else 0)
+        self._rest = text[end:]
+        for match in self._signs.search(text[:end]):
+            key = (match.sign.name, match.host, match.gpu, match.nic, match.peer)
+            if key not in self._found and len(self._found) < _MAX_MATCHES:
+                self._found[key] = match
+
+    def ranked(self) -> Sequence[Match]:
+        """Return the signs, the most specific first, then in order of appearance.
+
+        Of lines that show the same sign of the same parts, the first one counts.
+        """
+        self.take(b"\n")
+        return sorted(self._found.values(), key=lambda match: match.sign.weight, reverse=True)
+
+
+def decisive(source: bytes | Iterable[bytes]) -> Sequence[Match]:
+    """Return the signs in a text, which is read once, as `Finder.ranked` does."""
+    finder = Finder(catalog())
+    for block in [source] if isinstance(source, bytes) else source:
+        finder.take(block)
+    return finder.ranked()

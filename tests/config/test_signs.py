@@ -1,0 +1,169 @@
+"""Every known line is recognized, its meaning has a source, and no line makes the search slow."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from accept.config.signs import SignRow, for_nodes, literal, sign_rows
+from accept.core import signs
+from accept.core.causes import Cause
+from accept.core.signs import Specificity, catalog, decisive
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import re._constants as constants  # type: ignore[import-not-found]
+    import re._parser as parser  # type: ignore[import-not-found]
+
+ROWS = sign_rows()
+#: Each example with the name of its sign.
+EXAMPLES = [
+    *((name, row.example) for name, row in ROWS.items()),
+    *(
+        (f"{name}{code}", one.example)
+        for name, row in ROWS.items()
+        for code, one in row.codes.items()
+        if one.example
+    ),
+]
+
+
+def test_the_file_for_the_nodes_is_made_from_the_rows() -> None:
+    assert signs.FILE.read_bytes() == for_nodes(), "run `make signs`"
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_the_example_shows_its_sign_and_no_other(name: str, example: str) -> None:
+    (match,) = decisive(example.encode())
+    assert match.sign.name == name
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_sign_has_a_source(row: SignRow) -> None:
+    sources = [row.source, *(code.source for code in row.codes.values() if code.source)]
+    assert all(re.fullmatch(r"https://[^\s]{10,300}", source) for source in sources)
+
+
+def test_a_line_of_a_log_does_not_change_the_meaning_of_the_next_one() -> None:
+    texts = [example for _, example in EXAMPLES]
+    found = {match.sign.name for match in decisive("\n".join(texts).encode())}
+    assert found == {name for name, _ in EXAMPLES}
+
+
+def test_the_most_specific_sign_comes_first_wherever_it_is() -> None:
+    texts = [example.encode() for _, example in EXAMPLES]
+    for lines in (texts, texts[::-1]):
+        ranks = [
+            list(Specificity).index(match.sign.specificity) for match in decisive(b"\n".join(lines))
+        ]
+        assert ranks == sorted(ranks, reverse=True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
+def test_a_line_that_spans_blocks_is_recognized(size: int) -> None:
+    for _, example in EXAMPLES:
+        text = f"before\n{example}\nafter\n".encode()
+        blocks = [text[at : at + size] for at in range(0, len(text), size)]
+        assert decisive(blocks) == decisive(text)
+
+
+# Linear time
+
+
+#: The items of a parsed pattern: kinds and their values.
+Items = Sequence[tuple[Any, Any]]
+
+
+def quantifiers(items: Items, after: Items = ()) -> Iterator[tuple[int, int, Items, Items]]:
+    """Yield (least, most, repeated items, items after it) of each quantifier of a pattern."""
+    for index, (kind, value) in enumerate(items):
+        rest = [*items[index + 1 :], *after]
+        match kind, value:
+            case ((constants.MAX_REPEAT | constants.MIN_REPEAT), (least, most, body)):
+                yield least, most, list(body), rest
+                yield from quantifiers(list(body))
+            case constants.BRANCH, (_, branches):
+                for branch in branches:
+                    yield from quantifiers(list(branch), rest)
+            case constants.SUBPATTERN, (*_, body):
+                yield from quantifiers(list(body), rest)
+            case ((constants.ASSERT | constants.ASSERT_NOT), (_, body)):
+                yield from quantifiers(list(body))
+
+
+def first_characters(items: Items) -> set[int]:
+    """Return the bytes with which a match can begin; all of them if that is not plain."""
+    every = set(range(256))
+    if not items:
+        return every
+    (kind, value), rest = items[0], items[1:]
+    match kind, value:
+        case constants.LITERAL, int(code):
+            return {code}
+        case constants.IN, list(members):
+            text = re.compile(_set(members))
+            return {code for code in every if text.fullmatch(bytes([code]))}
+        case constants.SUBPATTERN, (*_, body):
+            return first_characters([*body, *rest])
+        case constants.BRANCH, (_, branches):
+            return set().union(*(first_characters([*one, *rest]) for one in branches))
+        case ((constants.MAX_REPEAT | constants.MIN_REPEAT), (least, _, body)):
+            return first_characters(list(body)) | (set() if least else first_characters(rest))
+        case constants.ASSERT, (_, body):
+            return first_characters(list(body))
+        case ((constants.ASSERT_NOT | constants.AT), _):
+            return first_characters(rest)
+    return every
+
+
+_CATEGORIES = {
+    constants.CATEGORY_WORD: rb"\w",
+    constants.CATEGORY_DIGIT: rb"\d",
+    constants.CATEGORY_SPACE: rb"\s",
+}
+
+
+def _set(members: Items) -> bytes:
+    """Return a set of characters as an expression."""
+    parts = b""
+    for kind, value in members:
+        match kind, value:
+            case constants.NEGATE, _:
+                parts += b"^"
+            case constants.LITERAL, int(code):
+                parts += re.escape(bytes([code]))
+            case constants.RANGE, (int(low), int(high)):
+                parts += re.escape(bytes([low])) + b"-" + re.escape(bytes([high]))
+            case constants.CATEGORY, name:
+                parts += _CATEGORIES[name]
+    return b"[" + parts + b"]"
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_pattern_has_no_way_to_take_long(row: SignRow) -> None:
+    """Each start of a pattern is tried once, and ends after a bounded number of steps.
+
+    Quantifiers are bounded and not nested. Of those that can take many characters, at most one is
+    followed by something that it can take itself, so that backtracking is not multiplied.
+    """
+    ambiguous = 0
+    for _, most, body, after in quantifiers(list(parser.parse(row.expanded.encode()))):
+        assert most <= 300, "every quantifier has a limit"
+        assert most <= 1 or not any(low != high for low, high, *_ in quantifiers(body)), "nested"
+        ambiguous += most > 16 and bool(first_characters(body) & first_characters(after))
+    assert ambiguous <= 1
+    assert len(literal(row.expanded)) >= 4, "a line without this text is not examined"
+
+
+def test_a_long_line_is_examined_only_around_its_sign() -> None:
+    for name, example in EXAMPLES:
+        for text in (f"{'x' * 5000} {example}", f"{example} {'x' * 5000}"):
+            assert [match.sign.name for match in decisive(text.encode())] in ([name], [])
+
+
+def test_all_causes_of_signs_have_a_row() -> None:
+    assert {sign.cause for sign in catalog().signs} <= set(Cause)
