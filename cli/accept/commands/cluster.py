@@ -86,7 +86,13 @@ def do_init(
     chosen: dict[str, str] = {}
     for general in survey.questions:
         question = general.for_machine(chosen.get("machine") or answers.machine or "")
-        chosen[question.key] = _answer(question, given.get(question.key), ask=interactive)
+        own = given.get(question.key)
+        answer = chosen[question.key] = _answer(question, own, ask=interactive)
+        if own is None and question.candidates and not _is_asked(question, ask=interactive):
+            terminal.progress(
+                f"{question.text}: {answer or 'none'}; found: {', '.join(question.candidates)}; "
+                f"another: --{question.option}"
+            )
     text = survey.site_text(chosen)
     file = read(SiteFile, {"site": str(out or ""), "text": text, **chosen})
     if out is None:
@@ -122,6 +128,11 @@ def _backend_of(options: Options) -> str:
     return "slurm" if options.slurm.partition else _DEFAULT
 
 
+def _is_asked(question: Question, *, ask: bool) -> bool:
+    """Return True if a person answers: a single candidate is taken unless there may be none."""
+    return ask and (question.optional or len(question.candidates) != 1)
+
+
 def _answer(question: Question, given: str | None, *, ask: bool) -> str:
     """Return the option's value, else the only candidate, else what the user types with `ask`.
 
@@ -129,11 +140,11 @@ def _answer(question: Question, given: str | None, *, ask: bool) -> str:
     """
     if given is not None:
         return "" if given == "none" else given
-    if len(question.candidates) == 1 and not question.optional:
-        return question.candidates[0]
-    if not ask:
+    if not _is_asked(question, ask=ask):
         if question.optional:
             return question.default
+        if len(question.candidates) == 1:
+            return question.candidates[0]
         candidates = ", ".join(question.candidates) or "none found"
         raise BadInput(
             f"{question.text}: which one? found: {candidates}",

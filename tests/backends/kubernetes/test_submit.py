@@ -136,6 +136,26 @@ class TestIfHelmCannotReportWhetherTheReleaseExists:
         assert server.count(SECRETS) == len(secrets_deleted(server))
 
 
+@pytest.mark.parametrize(
+    ("helm_verb", "verb", "resource"), [("get", "list", "secrets"), ("install", "create", "jobs")]
+)
+def test_a_missing_permission_is_named_with_the_role(
+    api: Api, helm: HelmStandIn, helm_verb: str, verb: str, resource: str
+) -> None:
+    group = "batch" if resource == "jobs" else ""
+    helm.errors[helm_verb] = [
+        (
+            f'Error: query: {resource} is forbidden: User "x" cannot {verb} resource '
+            f'"{resource}" in API group "{group}" in the namespace "lab"'
+        )
+    ]
+    with pytest.raises(NotStarted) as caught:
+        start(api)
+    assert caught.value.code is Code.KUBE_FORBIDDEN
+    assert f"{verb} {resource}" in caught.value.message
+    assert "accept doctor --backend kubernetes --rbac" in caught.value.hint
+
+
 class TestIfTheNameIsTaken:
     def test_the_run_is_refused_before_anything_is_made(
         self, api: Api, helm: HelmStandIn, server: ApiServer

@@ -240,6 +240,30 @@ class TestTheNetworksOfASiteFile:
         assert Remark.NETWORKS_UNKNOWN in texts
 
 
+class TestWithoutPermission:
+    def test_to_list_nodes_no_machine_and_no_number_is_claimed(self, server: ApiServer) -> None:
+        server.answer_with("/api/v1/nodes", 403)
+        seen = survey_cluster(client.Api(kubernetes_client.find_place()))
+        (machine,) = (q for q in seen.questions if q.key == "machine")
+        assert machine.candidates == ()
+        assert Remark.NODES not in [note.remark for note in seen.notes]
+
+
+class TestTheServiceAccount:
+    def test_is_named_and_not_taken_if_nobody_chose_it(
+        self, server: ApiServer, tmp_path: Path
+    ) -> None:
+        accounts = [{"metadata": {"name": name}} for name in ("default", "weak")]
+        server.answer_with("/api/v1/nodes", {"items": [node("n1")]})
+        server.answer_with("/api/v1/namespaces/lab/serviceaccounts", {"items": accounts})
+        file = tmp_path / "site.yaml"
+        done = accept("init", file, "--backend", "kubernetes", "--machine", "cpu")
+        assert done.code == 0, done.err
+        assert load_site(str(file)).value.kubernetes.service_account is None
+        (named,) = (line for line in done.err.splitlines() if "--service-account" in line)
+        assert "weak" in named
+
+
 class TestAQuestion:
     def test_with_one_candidate_is_not_asked(self) -> None:
         only = Question(key="queue", text="Queue", option="queue", candidates=("a4",))

@@ -128,10 +128,11 @@ _CODES = {
     404: Code.KUBE_NOT_FOUND,
     409: Code.KUBE_CONFLICT,
 }
+ROLE_HINT = "the Role that is needed: accept doctor --backend kubernetes --rbac"
 _HINTS = {
     0: "try: kubectl get pods; another cluster: --context",
     401: "log in again, as for kubectl",
-    403: "the Role that is needed: accept doctor --backend kubernetes --rbac",
+    403: ROLE_HINT,
 }
 
 

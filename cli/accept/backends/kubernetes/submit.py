@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from accept.backends.job import Place
 from accept.backends.keys import new_keys
-from accept.backends.kubernetes.client import Api, ApiError
+from accept.backends.kubernetes.client import ROLE_HINT, Api, ApiError
 from accept.backends.kubernetes.objects import (
     CONFIG_MAP,
     SECRET,
@@ -41,6 +41,8 @@ _HELM_SECONDS = 120.0
 #: How helm 3 and 4 report that there is no such release. Other errors contain "not found" as well,
 #: such as the one for a credential plugin that is not installed.
 _NO_RELEASE = "release: not found"
+#: How the API server reports a missing permission.
+_DENIED = re.compile(r'cannot (\w+) resource "([\w./-]+)" in API group "([\w.-]*)"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +135,16 @@ def last_line(text: str) -> str:
     return plain(lines[-1], 600).removeprefix("Error: ") if lines else "it printed no error"
 
 
+def helm_failure(what: str, errors: str, *, hint: str) -> NotStarted:
+    """Return the error of a helm that failed; for a missing permission, with the advice on it."""
+    message, code = last_line(errors), Code.HELM_FAILED
+    if denied := _DENIED.search(message):
+        verb, resource, group = denied.groups()
+        message = f"you may not {verb} {resource}{'.' * bool(group)}{group}: {message}"
+        code, hint = Code.KUBE_FORBIDDEN, ROLE_HINT
+    return NotStarted(f"{what}: {message}", code=code, hint=hint)
+
+
 def release_values(place: Place, release: str) -> dict[str, object] | None:
     """Return the values a release was installed with, or None if helm has no such release here.
 
@@ -142,11 +154,8 @@ def release_values(place: Place, release: str) -> dict[str, object] | None:
     if done.returncode != 0:
         if _NO_RELEASE in done.stderr:
             return None
-        raise NotStarted(
-            f"helm get values: {last_line(done.stderr)}",
-            code=Code.HELM_FAILED,
-            hint=f"try: helm status {release} --namespace {place.namespace}",
-        )
+        hint = f"try: helm status {release} --namespace {place.namespace}"
+        raise helm_failure("helm get values", done.stderr, hint=hint)
     try:
         values = json.loads(done.stdout)
     except (ValueError, RecursionError):
@@ -208,12 +217,10 @@ def install_release(
             "json",
         )
         if done.returncode != 0:
-            raise NotStarted(
-                f"helm install: {last_line(done.stderr)}",
-                code=Code.HELM_FAILED,
-                hint="what the cluster lacks: accept doctor --backend kubernetes, with the options "
-                "of the run",
+            hint = (
+                "what the cluster lacks: accept doctor --backend kubernetes, with the options of "
             )
+            raise helm_failure("helm install", done.stderr, hint=f"{hint}the run")
         return _controller(done.stdout), signer
     except BaseException as error:
         left = _undo(api, name, made)
@@ -301,11 +308,8 @@ def uninstall(place: Place, release: str) -> None:
     """Remove a release. Do nothing if it does not exist. Raises NotStarted."""
     done = helm(place, "uninstall", release)
     if done.returncode != 0 and _NO_RELEASE not in done.stderr:
-        raise NotStarted(
-            f"helm uninstall: {last_line(done.stderr)}",
-            code=Code.HELM_FAILED,
-            hint=f"try it again: helm uninstall {release} --namespace {place.namespace}",
-        )
+        hint = f"try it again: helm uninstall {release} --namespace {place.namespace}"
+        raise helm_failure("helm uninstall", done.stderr, hint=hint)
 
 
 def _make_positions(api: Api, name: RunName, own: str, positions: Mapping[str, str]) -> None:

@@ -100,10 +100,12 @@ def survey_cluster(api: Api) -> Survey:
     nodes = _list_or_note(notes, "nodes", lambda: api.find_all(NODE))
     machines = count_machines(nodes)
     gpus = count_gpus(nodes)
+    may_list = not notes or notes[-1].remark is not Remark.NOT_LISTED
     counted = ", ".join(f"{name}: {count(number, 'node')}" for name, number in machines.items())
     totals = f"{count(len(nodes), 'node')}, {count(gpus, 'GPU')}"
-    notes.append(Note(Remark.NODES, f"{totals}; {counted or 'no known machine'}"))
-    candidates = tuple(machines) or (("gpu",) if gpus else ("cpu",))
+    if may_list:
+        notes.append(Note(Remark.NODES, f"{totals}; {counted or 'no known machine'}"))
+    candidates = tuple(machines) or (("gpu",) if gpus else ("cpu",) if may_list else ())
     queues = _queues(api, notes)
     accounts = _names(
         _list_or_note(notes, "service accounts", lambda: api.find_all(SERVICE_ACCOUNT))
@@ -202,8 +204,8 @@ def _account_question(accounts: tuple[str, ...]) -> tuple[Question, ...]:
         text="Service account of the pods",
         option="service-account",
         candidates=accounts,
+        # Its rights are unknown: the only account may be that of another program.
         optional=True,
-        default=accounts[0] if len(accounts) == 1 else "",
     )
     return (question,) if accounts else ()
 
