@@ -12,7 +12,7 @@
 # The chart sets ACCEPT_ATTEMPT, _NODES, _HOST_PREFIX, _ADDRESSES, _NODE, _SSH_PORT, _START_SECONDS,
 # _LIFE_SECONDS, _HOLD_SECONDS, _DEBUG_HOLD, _DEBUG_HOLD_ALWAYS, _RESULTS, _BUCKET (the URL of a bucket that _RESULTS is
 # mounted from), _IMAGE, _EDITED (JSON), _RESUMED if the workstation sends finished steps of an earlier attempt,
-# _LOG_EVENTS if the workstation reads the progress from the log, and _ROLE if the coordinator has a pod of its own;
+# _LIBRARY_PATH (folders of libraries, before those of the image), _LOG_EVENTS if the workstation reads the progress from the log, and _ROLE if the coordinator has a pod of its own;
 # Kubernetes sets JOB_COMPLETION_INDEX.
 # The first process of a pod becomes the parent of all orphans. A shell reaps dead children only while it waits.
 # So the first process only waits, forwards signals, and passes on the exit status.
@@ -29,6 +29,10 @@ fi
 ACCEPT_DIR=$(cd "$(dirname "$0")" && pwd)
 export ACCEPT_DIR
 cd "$ACCEPT_DIR" || exit 20
+# The machine's folders come before those of the image, which a variable of the pod would replace.
+if [ -n "${ACCEPT_LIBRARY_PATH:-}" ]; then
+    export LD_LIBRARY_PATH="$ACCEPT_LIBRARY_PATH${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+fi
 umask 077
 chmod 700 . 2>/dev/null
 # shellcheck source=sshd.sh
@@ -203,7 +207,7 @@ print(*(name for name in ("torch", "mpi4py", "obstore") if not find_spec(name)))
     # nccl-tests measures GPUs only; the collectives step looks for it in the same folders.
     if [ -e "${ACCEPT_DEV:-/dev}/nvidiactl" ]; then
         (
-            PATH=$PATH${ACCEPT_NCCL_TESTS:+:$ACCEPT_NCCL_TESTS}:/third_party/nccl-tests/build:/opt/nccl-tests/build
+            PATH=$PATH${ACCEPT_NCCL_TESTS:+:$ACCEPT_NCCL_TESTS}:/third_party/nccl-tests-mpi/build:/third_party/nccl-tests/build:/opt/nccl-tests/build
             command -v all_reduce_perf || command -v all_reduce_perf_mpi
         ) >/dev/null || lacking nccl-tests 'torch measures collectives in their place'
     fi

@@ -175,7 +175,11 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
 {{- if .Values.resumed -}}
 {{- $_ := set $all "ACCEPT_RESUMED" "yes" -}}
 {{- end -}}
-{{- range $name, $value := omit $all "ACCEPT_NODE" "ACCEPT_POD" "ACCEPT_ADDRESSES" }}
+{{- with $all.LD_LIBRARY_PATH -}}
+{{- /* The entry script puts it before the image's own, which it would replace here. */ -}}
+{{- $_ := set $all "ACCEPT_LIBRARY_PATH" . -}}
+{{- end -}}
+{{- range $name, $value := omit $all "ACCEPT_NODE" "ACCEPT_POD" "ACCEPT_ADDRESSES" "LD_LIBRARY_PATH" }}
 - name: {{ $name | quote }}
   value: {{ include "accept.text" $value | quote }}
 {{- end }}

@@ -54,7 +54,7 @@ def seen(found: Any) -> dict[str, Any]:
         "capabilities": main["securityContext"].get("capabilities", {}).get("add", []),
         "gpus": main["resources"]["limits"]["nvidia.com/gpu"],
         "shm": shared["sizeLimit"],
-        "libraries": environment(found)["LD_LIBRARY_PATH"],
+        "libraries": environment(found)["ACCEPT_LIBRARY_PATH"],
     }
 
 

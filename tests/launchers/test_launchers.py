@@ -1079,7 +1079,7 @@ class TestPodEntrypoint:
     def test_saves_the_environment_of_the_container_without_its_own_variables(
         self, pod: Path
     ) -> None:
-        entry = self.start(pod, LD_LIBRARY_PATH="/own 'lib'")
+        entry = self.start(pod, LD_LIBRARY_PATH="/own 'lib'", ACCEPT_LIBRARY_PATH="/plugin")
         self.ready(pod, entry)
         entry.terminate()
         self.ended(entry)
@@ -1087,5 +1087,5 @@ class TestPodEntrypoint:
         done = subprocess.run(
             ["/bin/sh", "-c", script], env={}, capture_output=True, text=True, check=True
         )
-        assert "LD_LIBRARY_PATH=/own 'lib'" in done.stdout.splitlines()
+        assert "LD_LIBRARY_PATH=/plugin:/own 'lib'" in done.stdout.splitlines()
         assert "ACCEPT_" not in done.stdout

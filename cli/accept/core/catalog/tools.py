@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Folders in which images and hosts keep nccl-tests, besides ACCEPT_NCCL_TESTS and PATH.
-NCCL_TESTS_FOLDERS = ("/third_party/nccl-tests/build", "/opt/nccl-tests/build")
+#: Folders in which images and hosts keep nccl-tests, besides ACCEPT_NCCL_TESTS and PATH. Google's
+#: images for A3 have a build without MPI beside the first one.
+NCCL_TESTS_FOLDERS = (
+    "/third_party/nccl-tests-mpi/build",
+    "/third_party/nccl-tests/build",
+    "/opt/nccl-tests/build",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
