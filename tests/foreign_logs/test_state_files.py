@@ -16,7 +16,7 @@ from tests.factories.paths import ROOT
 from accept.commands.judge import Judged, judge_paths, with_measurements
 from accept.core.model import State
 from accept.core.serde import dump
-from accept.foreign_logs import bug_report, dcgm, kernel_log, nvidia_smi
+from accept.foreign_logs import bug_report, dcgm, kernel_log, nvidia_smi, perftest
 from accept.foreign_logs.host_state import name_of_host
 from accept.foreign_logs.kernel_log import is_kernel_log
 
@@ -51,7 +51,8 @@ def test_a_public_sample_gets_the_expected_verdict(path: Path, expected: dict[st
     assert [part for part in expected["shows"] if part not in texts(one)] == []
     assert set(expected.get("hosts", ())) <= {*one.verdict.hosts}
     values = {m.metric: m.value for m in with_measurements(one).metrics}
-    assert expected.get("metrics", {}).items() <= values.items()
+    for metric, value in expected.get("metrics", {}).items():
+        assert values[metric] == pytest.approx(value, rel=1e-6)
 
 
 @pytest.mark.parametrize(("path", "expected"), [*samples()])
@@ -139,6 +140,7 @@ def test_a_cut_file_is_never_complete(cut: int) -> None:
 
 READERS = [
     *(kernel_log.read, nvidia_smi.read_query, nvidia_smi.read_nvlink, bug_report.read, dcgm.read),
+    perftest.read,
 ]
 LINES = [
     line + b"\n"
@@ -222,3 +224,17 @@ def test_logs_of_nccl_tests_and_the_state_of_their_hosts_make_one_run(tmp_path: 
     assert one.verdict.hosts == (host,)
     assert {check.check for check in one.verdict.checks} > {"health", "all-reduce"}
     assert (host, "0000:00:06", "gpu-xid") in accused(one)
+
+
+def test_a_bandwidth_without_a_known_unit_is_no_figure() -> None:
+    content = (SAMPLES / "perftest/ib-write-bw.json").read_bytes()
+    (report,) = perftest.read("x", [content.replace(b"2229.27", b"9000.00")])
+    assert [metric.unit for metric in report.metrics] == ["M/s"]
+
+
+def test_a_bound_for_one_test_does_not_pass_another(tmp_path: Path) -> None:
+    for name in ("gpu30-ib-read-lat", "gpu30-ib-write-bw-gbits"):
+        shutil.copy(SAMPLES / f"perftest/{name}.json", tmp_path / f"{name}.json")
+    both = ["script.ib-write-bw@8M>=45", "script.ib-read-lat<=3"]
+    assert judged(tmp_path, expect=both, machine="cpu").verdict.state is State.PASS
+    assert judged(tmp_path, expect=both[:1], machine="cpu").verdict.state is State.INCONCLUSIVE

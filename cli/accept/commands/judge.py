@@ -38,7 +38,7 @@ from accept.core.report.markdown import render_markdown
 from accept.core.report.text import Place
 from accept.core.safe_read import BLOCK, open_regular
 from accept.core.serde import Invalid
-from accept.core.table import Row, Table, figures
+from accept.core.table import Row, Table, figures, table_of
 from accept.core.text import command_line, count, plain, shortened
 from accept.evidence import bucket, rundir, search, standard_input
 from accept.evidence.untrusted import Limits
@@ -467,7 +467,12 @@ def with_measurements(judged: Judged) -> JudgedVerdict:
 
 
 def _measured_values(judged: Judged) -> Iterator[MeasuredValue]:
-    for row in judged.figures:
+    figures: Iterable[Row] = judged.figures
+    if judged.plan.origin:
+        # Figures of other programs have a size and a NIC.
+        others = table_of(judged.plan.steps, judged.records)
+        figures = (*figures, *(row for row in others if row.check == "script"))
+    for row in figures:
         if row.value is not None:
             yield MeasuredValue(
                 check=row.check,

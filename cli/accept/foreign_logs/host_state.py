@@ -19,12 +19,14 @@ from accept.core.health_readings import (
     Reading,
     Unread,
 )
-from accept.core.model import Fact, GroupKind, Plan, Problem, Record, Step
+from accept.core.model import Fact, GroupKind, Metric, Plan, Problem, Record, Step
 from accept.core.serde import dump
 from accept.core.text import TextEnum, count, plain
 
 #: The check that judges these files.
 HEALTH = "health"
+#: The check that holds figures of programs that no run starts.
+FIGURES = "script"
 #: Longer lines are cut, in bytes.
 _MAX_LINE = 1 << 16
 #: Words in the names of files and folders that name no host.
@@ -46,6 +48,8 @@ class ReportKind(TextEnum):
     NVIDIA_SMI = "nvidia-smi -q"
     NVLINK = "nvidia-smi nvlink"
     DCGM = "dcgmi diag"
+    #: Figures of a network test, which show no state.
+    PERFTEST = "perftest"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +74,7 @@ class Report:
     reading: Reading = field(default_factory=Reading)
     gpus: tuple[Gpu, ...] = ()
     problems: tuple[Problem, ...] = ()
+    metrics: tuple[Metric, ...] = ()
     #: What it shows, from when to when, in one line.
     shows: str
     #: The time at which it was written, in seconds; 0: unknown.
@@ -285,6 +290,55 @@ def by_host(reports: Iterable[Report]) -> tuple[list[HostState], list[tuple[str,
         for host, of_host in sorted(hosts.items())
     ]
     return states, skipped
+
+
+def with_figures(
+    plan: Plan, records: Sequence[Record], reports: Sequence[Report]
+) -> tuple[Plan, tuple[Record, ...]]:
+    """Return the plan and records of a run that also executed the tests of `reports`.
+
+    The first record lists the hosts of the run.
+    """
+    tests: dict[str, list[Report]] = {}
+    for report in reports:
+        name = report.metrics[0].name if report.metrics else str(report.kind)
+        tests.setdefault(name, []).append(report)
+    steps = []
+    of_steps = []
+    for number, (name, of_test) in enumerate(sorted(tests.items()), 1):
+        step = Step(
+            id=f"02-{name}-{number}",
+            checks=(FIGURES,),
+            script="",
+            groups=GroupKind.EACH,
+            params={"name": name},
+            rounds=len(of_test),
+        )
+        steps.append(step)
+        of_steps += [
+            Record(
+                step=step.id,
+                checks=step.checks,
+                wave=wave,
+                group=0,
+                hosts=(report.host,),
+                exit=0,
+                log=report.file,
+                metrics=report.metrics,
+            )
+            for wave, report in enumerate(of_test)
+        ]
+    hosts = dict.fromkeys((*records[0].hosts, *(report.host for report in reports)))
+    digest = hashlib.sha256(plan.hash.encode())
+    digest.update(repr([(report.host, report.metrics) for report in reports]).encode())
+    shown = f"figures of {count(len(reports), 'file')}"
+    plan = replace(
+        plan,
+        hash=digest.hexdigest(),
+        steps=(*steps, *plan.steps),
+        origin=f"{shown}; {plan.origin}" if plan.steps else f"{shown}; from files alone",
+    )
+    return plan, (replace(records[0], hosts=tuple(hosts)), *of_steps, *records[1:])
 
 
 def with_states(

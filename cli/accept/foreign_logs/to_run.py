@@ -36,7 +36,7 @@ from accept.core.text import count, format_size, plain
 from accept.evidence.untrusted import Limits
 from accept.foreign_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
 from accept.foreign_logs.fill_gaps import completed
-from accept.foreign_logs.host_state import by_host, with_states
+from accept.foreign_logs.host_state import ReportKind, by_host, with_figures, with_states
 from accept.foreign_logs.tables import SkippedFile
 
 
@@ -85,7 +85,11 @@ def load(
     bounds = floors.bounds(machine)
     metric_names = {bound.metric for bound in bounds}
     plan, records, unjudged = _plan_and_records(logs, executions, machine.planned(), metric_names)
-    states, older = by_host(logs.reports)
+    figures = [report for report in logs.reports if report.kind is ReportKind.PERFTEST]
+    if figures:
+        plan, records = with_figures(plan, records, figures)
+        notes += (report.line for report in figures)
+    states, older = by_host(report for report in logs.reports if report not in figures)
     if states:
         plan, records = with_states(plan, records, states)
         notes += (report.line for state in states for report in state.reports)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from accept.core import record_protocol
+from accept.core.catalog.metrics import BETTER_BY_UNIT, Better
 from accept.core.causes import Cause
 from accept.core.checks.check import Check, CheckParams, param
+from accept.core.judge import bounds
 from accept.core.judge.completeness import host_list
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.model import GroupKind, Problem, Record
-from accept.core.text import number
+from accept.core.model import Finding, GroupKind, Problem, Record
+from accept.core.text import format_size, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,19 @@ def _failed(record: Record) -> Problem:
     return Problem(cause=Cause.SCRIPT_FAILED, message=message, host=host)
 
 
+def _without_bound(evidence: Evidence) -> Iterator[Finding]:
+    """Yield a finding for each step of figures from files of which none has a bound."""
+    bounded = {bound.metric for bound in bounds.bounds_of(evidence)}
+    for step in evidence.steps:
+        metrics = [metric for record in evidence.of_step(step) for metric in record.metrics]
+        if metrics and bounded.isdisjoint(metric.name for metric in metrics):
+            one = metrics[0]
+            size = f"@{format_size(one.size)}" if one.size else ""
+            sign = "<=" if BETTER_BY_UNIT.get(one.unit) is Better.LOWER else ">="
+            example = f"script.{one.name}{size}{sign}{number(one.value)}"
+            yield bounds.no_bound_finding("script", example)
+
+
 def judge(evidence: Evidence) -> Judged:
     """Pass if every execution ended with status 0 and the user's expectations hold."""
     records = tuple(
@@ -52,7 +68,8 @@ def judge(evidence: Evidence) -> Judged:
     outcome = f"{succeeded} of {len(evidence.records)} executions ended with status 0"
     return conclude(
         replace(evidence, records=records),
-        measured="; ".join([outcome, *figures]),
+        findings=_without_bound(evidence) if evidence.plan.origin else (),
+        measured="; ".join([*([] if evidence.plan.origin else [outcome]), *figures]),
         required="exit status 0, and the expected values of its metrics",
     )
 
