@@ -226,7 +226,7 @@ def test_logs_of_nccl_tests_and_the_state_of_their_hosts_make_one_run(tmp_path: 
     assert (host, "0000:00:06", "gpu-xid") in accused(one)
 
 
-def test_a_bandwidth_without_a_known_unit_is_no_figure() -> None:
+def test_a_bandwidth_without_a_known_unit_is_left_out() -> None:
     content = (SAMPLES / "perftest/ib-write-bw.json").read_bytes()
     (report,) = perftest.read("x", [content.replace(b"2229.27", b"9000.00")])
     assert [metric.unit for metric in report.metrics] == ["M/s"]
@@ -238,3 +238,11 @@ def test_a_bound_for_one_test_does_not_pass_another(tmp_path: Path) -> None:
     both = ["script.ib-write-bw@8M>=45", "script.ib-read-lat<=3"]
     assert judged(tmp_path, expect=both, machine="cpu").verdict.state is State.PASS
     assert judged(tmp_path, expect=both[:1], machine="cpu").verdict.state is State.INCONCLUSIVE
+
+
+def test_a_kernel_log_without_faults_does_not_change_the_verdict_on_logs(tmp_path: Path) -> None:
+    log = sorted((ROOT / "tests/data/nccl-logs/single-node").rglob("*.log"))[0]
+    alone = judged(log, machine="h100-8")
+    shutil.copy(log, tmp_path / log.name)
+    kern_log(tmp_path / "kern.log", BOOT.replace("gpu1", alone.verdict.hosts[0]))
+    assert judged(tmp_path, machine="h100-8").verdict.state is alone.verdict.state

@@ -199,7 +199,7 @@ def judge(
     max_bad: MaxBadOption = 0,
     output: OutputOptions,
 ) -> int:
-    """Judge evidence or nccl-tests logs: accept judge last, accept judge my-logs/"""
+    """Judge evidence, logs or reports of hosts: accept judge last, accept judge my-logs/"""
     from accept.commands import judge as judges
 
     return judges.do_judge(

@@ -73,8 +73,8 @@ PathsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="PATH...",
-        help="Run, evidence folder, archive, saved log or URL; or nccl-tests logs; - reads "
-        "standard input.",
+        help="Run, evidence folder, archive, saved log or URL; or logs of nccl-tests, kernel "
+        "logs, nvidia-smi -q, dcgmi diag -j; - reads standard input.",
         autocompletion=complete.runs,
         callback=_refuse_unnamed_input,
     ),

@@ -348,7 +348,15 @@ def with_states(
 
     The first record lists the hosts of the run.
     """
-    step = Step(id=f"01-{HEALTH}", checks=(HEALTH,), script="", groups=GroupKind.EACH, params={})
+    step = Step(
+        id=f"01-{HEALTH}",
+        checks=(HEALTH,),
+        script="",
+        groups=GroupKind.EACH,
+        params={},
+        # Beside measurements, files need not show the whole state of their hosts.
+        optional=bool(plan.steps),
+    )
     hosts = records[0].hosts
     names = [state.host for state in states]
     files = count(len({report.file for state in states for report in state.reports}), "file")

@@ -42,7 +42,7 @@ def _failed(record: Record) -> Problem:
 
 
 def _without_bound(evidence: Evidence) -> Iterator[Finding]:
-    """Yield a finding for each step of figures from files of which none has a bound."""
+    """Yield a finding for each step of figures from files that has no bound for any of them."""
     bounded = {bound.metric for bound in bounds.bounds_of(evidence)}
     for step in evidence.steps:
         metrics = [metric for record in evidence.of_step(step) for metric in record.metrics]
