@@ -85,40 +85,54 @@ def test_a_host_with_an_nvidia_device_that_the_driver_does_not_show_is_not_a_cpu
     assert verdict.exit == 3
 
 
-@pytest.mark.parametrize(
-    ("changes", "suspect"),
-    [
-        ({"gpus": gpus("h1", 7)}, ("node", "h1", "gpu-missing")),
-        ({"gpus": gpus("h1", eccUncorrected=2)}, ("gpu", "h1:0", "gpu-ecc")),
-        ({"gpus": gpus("h1", uuid="GPU-h0-3")}, ("gpu", "h1:0", "gpu-duplicate")),
-        ({"gpus": gpus("h1", name="NVIDIA H200")}, ("node", "h1", "inventory-mismatch")),
-        ({"gpus": gpus("h1", processes=["77 python"])}, ("gpu", "h1:0", "gpu-busy")),
-        ({"gpus": gpus("h1"), "memoryBytes": 32 << 30}, ("node", "h1", "inventory-mismatch")),
-    ],
-)
-def test_a_faulty_gpu_host_is_named_with_its_cause(
-    changes: dict[str, Any], suspect: tuple[str, str, str]
-) -> None:
-    facts = [inventory_of(h, gpus=gpus(h), pciNvidia=0) for h in ("h0", "h2", "h3")]
-    facts.insert(1, inventory_of("h1", **changes))
-    assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == {suspect}
+MISMATCH = ("node", "h1", "inventory-mismatch")
+VERSIONS = {"mpi": "5.0.8", "python": "3.11.2"}
+DOMAIN = {"domain": "c/7"}
 
 
 @pytest.mark.parametrize(
-    ("versions", "suspect"),
+    ("common", "own", "suspect"),
     [
-        ({"mpi": "5.0.8", "python": "3.11.2"}, set()),
-        ({"mpi": None, "python": "3.11.2"}, set()),
-        ({"python": "3.11.2"}, {("node", "h1", "inventory-mismatch")}),
-        ({"mpi": "4.1.4", "python": "3.11.2"}, {("node", "h1", "inventory-mismatch")}),
+        ({}, {}, None),
+        ({}, {"gpus": gpus("h1", 7)}, ("node", "h1", "gpu-missing")),
+        ({}, {"gpus": gpus("h1", eccUncorrected=2)}, ("gpu", "h1:0", "gpu-ecc")),
+        ({}, {"gpus": gpus("h1", uuid="GPU-h0-3")}, ("gpu", "h1:0", "gpu-duplicate")),
+        ({}, {"gpus": gpus("h1", name="NVIDIA H200")}, MISMATCH),
+        ({}, {"gpus": gpus("h1", processes=["77 python"])}, ("gpu", "h1:0", "gpu-busy")),
+        ({}, {"memoryBytes": 32 << 30}, MISMATCH),
+        # The driver did not answer in time: its GPUs are unknown and not missing.
+        ({"pciNvidia": 8}, {"gpus": None}, ("node", "h1", "gpu-unusable")),
+        # A version that is missing differs, and an unknown one does not.
+        ({"versions": VERSIONS}, {"versions": {**VERSIONS, "mpi": None}}, None),
+        ({"versions": VERSIONS}, {"versions": {"python": "3.11.2"}}, MISMATCH),
+        ({"versions": VERSIONS}, {"versions": {**VERSIONS, "mpi": "4.1.4"}}, MISMATCH),
+        (DOMAIN, {}, None),
+        (DOMAIN, {"domain": None}, MISMATCH),
+        # One GPU reports less than its peers.
+        *(
+            ({}, {"gpus": [g | ({key: None} if n == 3 else {}) for n, g in enumerate(gpus("h1"))]},
+             MISMATCH)
+            for key in ("name", "driver", "memoryMiB")
+        ),
+        # A host is still compared by the properties that it reports.
+        ({}, {"cpus": None, "kernel": "5.4"}, MISMATCH),
     ],
-)
-def test_a_version_that_differs_or_is_missing_names_its_host_and_an_unknown_one_does_not(
-    versions: dict[str, str | None], suspect: set[tuple[str, str, str]]
+)  # fmt: skip
+def test_a_host_that_differs_from_three_others_is_named_with_its_cause(
+    common: dict[str, Any], own: dict[str, Any], suspect: tuple[str, str, str] | None
 ) -> None:
-    facts = [inventory_of(h, gpus=gpus(h)) for h in ("h0", "h2", "h3")]
-    facts.insert(1, inventory_of("h1", gpus=gpus("h1"), versions=versions))
-    assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == suspect
+    facts = [
+        inventory_of(h, **{"gpus": gpus(h), "pciNvidia": 0, **common, **(own if h == "h1" else {})})
+        for h in ("h0", "h1", "h2", "h3")
+    ]
+    verdict = inventoried(gpu_plan(INVENTORY), facts)
+    assert blamed(verdict) == ({suspect} if suspect else set())
+    assert "gpu-missing" not in causes(verdict) or suspect == ("node", "h1", "gpu-missing")
+
+
+def test_an_nvlink_domain_that_only_some_hosts_report_accuses_nobody() -> None:
+    facts = [inventory_of(h, gpus=gpus(h), **(DOMAIN if h == "h3" else {})) for h in EIGHT[:4]]
+    assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == set()
 
 
 def of_job(count: int) -> dict[str, Any]:
@@ -186,36 +200,6 @@ def test_a_missing_gpu_is_the_cause_and_slowness_follows_from_it() -> None:
     assert verdict.state is State.DEGRADED
 
 
-def test_a_driver_that_did_not_answer_in_time_is_not_a_host_without_gpus() -> None:
-    facts = [inventory_of(h, gpus=gpus(h), pciNvidia=8) for h in ("h0", "h2", "h3")]
-    facts.insert(1, inventory_of("h1", gpus=None, pciNvidia=8))
-    verdict = inventoried(gpu_plan(INVENTORY), facts)
-    assert blamed(verdict) == {("node", "h1", "gpu-unusable")}
-    assert "gpu-missing" not in causes(verdict)
-
-
-@pytest.mark.parametrize(
-    ("domains", "suspect"),
-    [
-        # One is missing, as if inventory.sh or nvidia-smi did not answer in time.
-        (({"domain": "c/7"}, {}, {"domain": "c/7"}, {"domain": "c/7"}), set()),
-        (({}, {}, {}, {"domain": "c/7"}), set()),
-        (
-            ({"domain": "c/7"}, {"domain": None}, {"domain": "c/7"}, {}),
-            {("node", "h1", "inventory-mismatch")},
-        ),
-    ],
-)
-def test_only_hosts_that_reported_their_nvlink_domain_are_compared_by_it(
-    domains: tuple[dict[str, Any], ...], suspect: set[tuple[str, str, str]]
-) -> None:
-    facts = [
-        inventory_of(f"h{i}", gpus=gpus(f"h{i}"), pciNvidia=8, **domain)
-        for i, domain in enumerate(domains)
-    ]
-    assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == suspect
-
-
 NIC = {"name": "mlx5_0", "rdma": True, "state": "active", "speed": 400_000}
 UNKNOWN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("number of CPUs", {"cpus": None}),
@@ -247,27 +231,12 @@ def test_a_property_that_one_host_does_not_report_blames_nobody_and_is_not_teste
     assert name in finding.message
 
 
-@pytest.mark.parametrize("key", ["name", "driver", "memoryMiB"])
-def test_one_gpu_of_a_host_that_reports_less_than_its_peers_is_a_difference(key: str) -> None:
-    known = [properties_of(host) for host in ("h0", "h1")]
-    damaged = [gpu | ({key: None} if index == 3 else {}) for index, gpu in enumerate(gpus("h2"))]
-    verdict = inventoried(gpu_plan(INVENTORY), [*known, properties_of("h2", gpus=damaged)])
-    assert blamed(verdict) == {("node", "h2", "inventory-mismatch")}
-
-
 @pytest.mark.parametrize(("name", "changes"), UNKNOWN)
 def test_properties_that_no_host_reports_are_listed(name: str, changes: dict[str, Any]) -> None:
     none = [properties_of(host, **changes) for host in ("h0", "h1")]
     verdict = inventoried(gpu_plan(INVENTORY), none)
     assert (blamed(verdict), causes(verdict)) == (set(), set())
     assert verdict.checks[-1].measured.endswith(f"; not reported: {name}")
-
-
-def test_a_host_is_still_compared_by_the_properties_that_it_reports() -> None:
-    known = [properties_of(host) for host in ("h0", "h1")]
-    odd = properties_of("h2", cpus=None, kernel="5.4")
-    verdict = inventoried(gpu_plan(INVENTORY), [*known, odd])
-    assert blamed(verdict) == {("node", "h2", "inventory-mismatch")}
 
 
 def test_busy_gpus_are_measured_if_the_plan_allows_it() -> None:
