@@ -13,7 +13,7 @@ from tests.factories.verdicts import CPU
 
 from accept.core.checks.health import Params
 from accept.core.health_readings import Device, DeviceKind, Event, Log, Reading
-from accept.core.judge.conclusion import Problems
+from accept.core.judge.findings import Problems
 from accept.core.judge.health_at_start import examine
 from accept.core.model import PlannedMachine, Problem
 

@@ -9,7 +9,7 @@ import pytest
 
 from accept.core.facts import Imex, Inventory
 from accept.core.judge import imex
-from accept.core.judge.conclusion import Problems
+from accept.core.judge.findings import Problems
 
 CLUSTER = [(hosts, seeing) for hosts in range(2, 9) for seeing in range(hosts)]
 

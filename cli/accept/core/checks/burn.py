@@ -10,10 +10,10 @@ from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams, param
-from accept.core.judge.conclusion import finding
 from accept.core.judge.devices import Measured, judge_devices
 from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.evidence import Evidence, Judged
+from accept.core.judge.findings import finding
 from accept.core.judge.peers import Peer, compare_peers, far_from_median
 from accept.core.judge.rounds import SIGMAS
 from accept.core.judge.summary import params_of
@@ -163,11 +163,16 @@ def _step_notes(evidence: Evidence, noise: float) -> Iterator[Finding]:
     alone = len(far) == 1 and ratios[far[0]] > _LONG * peers.value
     what = f"{LONG_STEP.name} / {MEDIAN_STEP.name} of steps"
     text = _note(what, {host: ratios[host] for host in far}, peers, "")
-    state, cause = State.PASS, None
-    if alone:
-        state, cause = State.INCONCLUSIVE, Cause.INTERMITTENT
-    own = [logs[host] for host in far]
-    yield finding(evidence.check, Judgement.POPULATION, state, text, cause, hosts=far, logs=own)
+    state = State.INCONCLUSIVE if alone else State.PASS
+    yield finding(
+        evidence.check,
+        Judgement.POPULATION,
+        state,
+        text,
+        Cause.INTERMITTENT if alone else None,
+        hosts=far,
+        logs=[logs[host] for host in far],
+    )
 
 
 BURN = Check(

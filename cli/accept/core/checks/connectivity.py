@@ -19,8 +19,9 @@ from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import RANK, FactKind, RankIdentity
 from accept.core.judge.completeness import host_list
-from accept.core.judge.conclusion import conclude, finding
+from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
+from accept.core.judge.findings import finding
 from accept.core.model import Finding, GroupKind, Problem, Record, State
 from accept.core.text import count, number
 

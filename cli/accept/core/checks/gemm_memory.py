@@ -15,10 +15,11 @@ from accept.core.facts import FactKind
 from accept.core.judge.consistency import digest_problems, missing_digest_problems
 from accept.core.judge.devices import Measured, judge_devices
 from accept.core.judge.evidence import Evidence, Judged
+from accept.core.judge.findings import problem_of
 from accept.core.judge.summary import params_of
 from accept.core.model import GroupKind, Problem
-from accept.core.table import rows_of
-from accept.core.text import device_label, parse_size
+from accept.core.table import Row, rows_of
+from accept.core.text import parse_size
 
 #: Data types of `gemm`, in the order they are measured.
 TYPES = ("bf16", "fp8", "tf32", "fp32")
@@ -199,10 +200,7 @@ def _untested(evidence: Evidence, least: float) -> Iterator[Problem]:
             if not share > 0 or (row.gpu and share < least):
                 message = f"{share:.1%} of the memory of {row.device} was tested"
                 message += f"; at least {least:.0%} is required" if row.gpu else ""
-                cause = Cause.NO_MEASUREMENT
-                yield Problem(
-                    cause=cause, message=message, host=row.host, rank=row.rank, gpu=row.gpu
-                )
+                yield problem_of(row, Cause.NO_MEASUREMENT, message)
 
 
 def _degraded_links(evidence: Evidence) -> Iterator[Problem]:
@@ -212,7 +210,8 @@ def _degraded_links(evidence: Evidence) -> Iterator[Problem]:
     (NVLink-C2C), or the state of the link was read while it idled.
     """
     ways = (*WAYS, *_FAR_WAYS)
-    for record in evidence.records:
+    for execution in evidence.executions:
+        record = execution.record
         gpus = {m.rank: m.gpu for m in record.metrics if m.check == "memory" and m.gpu}
         for fact, link in PCIE.of(record):
             degraded = link.width < link.widest or link.generation < link.latest
@@ -222,13 +221,10 @@ def _degraded_links(evidence: Evidence) -> Iterator[Problem]:
             rates = [m.value for m in record.metrics if m.rank == fact.rank and m.name in ways]
             if math.isinf(capacity) or max(rates, default=math.inf) > capacity:
                 continue
-            gpu = gpus.get(fact.rank)
-            device = device_label(fact.host, fact.rank, gpu)
-            message = f"{device} used PCIe generation {link.generation} with {link.width} lanes "
+            of = Row("memory", execution, host=fact.host, rank=fact.rank, gpu=gpus.get(fact.rank))
+            message = f"{of.device} used PCIe generation {link.generation} with {link.width} lanes "
             message += f"for data; it supports generation {link.latest} with {link.widest} lanes"
-            yield Problem(
-                cause=Cause.PCIE_DEGRADED, message=message, host=fact.host, rank=fact.rank, gpu=gpu
-            )
+            yield problem_of(of, Cause.PCIE_DEGRADED, message)
 
 
 MEMORY = Check(

@@ -28,8 +28,9 @@ from accept.core.health_readings import (
 )
 from accept.core.judge import health, health_at_start, packet_loss
 from accept.core.judge.completeness import host_list
-from accept.core.judge.conclusion import Problems, conclude, finding
+from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
+from accept.core.judge.findings import Problems, finding
 from accept.core.judge.health import Limits
 from accept.core.judge.summary import params_of
 from accept.core.model import Finding, GroupKind, State

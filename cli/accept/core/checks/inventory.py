@@ -46,8 +46,9 @@ from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import INVENTORY, Inventory, inventories_of
 from accept.core.judge import consistency, imex
 from accept.core.judge.completeness import host_list
-from accept.core.judge.conclusion import Problems, conclude, finding
+from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
+from accept.core.judge.findings import Problems, finding
 from accept.core.judge.summary import params_of
 from accept.core.model import Finding, GroupKind, Metric, Problem, State
 

@@ -20,9 +20,10 @@ from accept.core.checks.check import Check, CheckParams
 from accept.core.facts import LEFT_OUT, NCCL_NETWORKS, FactKind, integer, mapping, number, text
 from accept.core.judge import bounds
 from accept.core.judge.completeness import host_list
-from accept.core.judge.conclusion import conclude, finding
+from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.explained import limit_of
+from accept.core.judge.findings import finding
 from accept.core.judge.peers import LEAST_OF_UNEVEN, Outlier, Peer, compare_peers
 from accept.core.judge.rounds import SIGMAS
 from accept.core.model import Finding, GroupKind, Metric, Parsed, Problem, State
@@ -239,25 +240,16 @@ def _nics(evidence: Evidence) -> list[Nic]:
         for row in rows_of(execution, evidence.check, _UNITS):
             if row.nic and row.is_plausible:
                 rows.setdefault(row.nic, {})[row.metric] = row
+        tried = [loop for _, loop in LOOP.of(execution.record)]
+        near = {loop.nic for loop in tried if loop.near}
+        broken = {loop.nic for loop in tried if loop.broken}
         failed: dict[str, dict[str, str]] = {}
-        near, broken = set(), set()
-        for _, loop in LOOP.of(execution.record):
-            near |= {loop.nic} if loop.near else set()
-            broken |= {loop.nic} if loop.broken else set()
+        for loop in tried:
             if loop.failed and loop.loop not in rows.get(loop.nic, ()):
                 failed.setdefault(loop.nic, {})[loop.loop] = loop.failed
-        found += [
-            Nic(
-                execution,
-                host,
-                name,
-                name in near,
-                rows.get(name, {}),
-                failed.get(name, {}),
-                name in broken,
-            )
-            for name in dict.fromkeys([*rows, *failed])
-        ]
+        for name in dict.fromkeys([*rows, *failed]):
+            own, why = rows.get(name, {}), failed.get(name, {})
+            found.append(Nic(execution, host, name, name in near, own, why, name in broken))
     return found
 
 
@@ -298,20 +290,19 @@ def _broken(nics: Sequence[Nic]) -> Iterator[Problem]:
     # A NIC of a host without any working one shows nothing about the same NIC of other hosts.
     hosts = Counter(nic.name for nic in nics if nic.host not in whole)
     failing = Counter(nic.name for host, of in bad.items() if host not in whole for nic in of)
+    works = f"; it works on {working[loop]} of {len(nics)} NICs"
     for host, of in bad.items():
         if host in whole:
             by_memory = all(HOST_MEMORY in nic.rows for nic in of)
             why = "; host memory works: nvidia-peermem or dma-buf" if by_memory else ""
-            message = f"no loop ({loop}) through {len(of)} of {len(of)} NICs of {host}{why}: "
-            message += f"{of[0].failed[loop]}; it works on {working[loop]} of {len(nics)} NICs"
-            yield _problem(Cause.NIC_LOOP_FAILED, message, host, None)
+            text = f"no loop ({loop}) through {len(of)} of {len(of)} NICs of {host}{why}: "
+            text += f"{of[0].failed[loop]}{works}"
+            yield _problem(Cause.NIC_LOOP_FAILED, text, host, None)
             continue
         for nic in of:
-            if failing[nic.name] > 1 and 2 * failing[nic.name] >= hosts[nic.name]:
-                continue
-            message = f"no loop ({loop}) through {nic.name} of {host}: {nic.failed[loop]}; "
-            message += f"it works on {working[loop]} of {len(nics)} NICs"
-            yield _problem(Cause.NIC_LOOP_FAILED, message, host, nic.name)
+            if failing[nic.name] < 2 or 2 * failing[nic.name] < hosts[nic.name]:
+                text = f"no loop ({loop}) through {nic.name} of {host}: {nic.failed[loop]}{works}"
+                yield _problem(Cause.NIC_LOOP_FAILED, text, host, nic.name)
 
 
 def _failing(

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
 
-from accept.core.causes import Cause, Judgement
+from accept.core.causes import Judgement
 from accept.core.judge import bounds, completeness
 from accept.core.judge.evidence import Evidence, Judged
+from accept.core.judge.findings import finding
 from accept.core.judge.summary import verdict_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Bound, Finding, Problem, State, Strength, Suspect, SuspectKind
-from accept.core.table import Outcome, Row
+from accept.core.model import Finding, Problem, State, Suspect
+from accept.core.table import Outcome
 
-T = TypeVar("T", bound=Hashable)
-
-#: Maximum number of logs of one finding or suspect, and of findings that accuse nothing.
-_MAX_LOGS, _MAX_NOTES = 8, 20
-
-
-class Problems(NamedTuple):
-    """Hold what rules found in the facts of hosts, by what follows from it."""
-
-    #: They fail the check.
-    problems: list[Problem]
-    #: What may be a fault, or not: inconclusive.
-    unclear: list[Problem]
-    #: What accuses nothing.
-    notes: list[str]
-
-    @classmethod
-    def all_of(cls, parts: Iterable[Problems]) -> Problems:
-        """Return the findings of several rules together."""
-        several = zip(*parts, strict=True)
-        return cls(*([one for part in own for one in part] for own in several))
+#: Maximum number of findings that accuse nothing.
+_MAX_NOTES = 20
 
 
 def conclude(
@@ -53,8 +33,8 @@ def conclude(
 ) -> Judged:
     """Return the conclusion of a check from what it found itself.
 
-    `problems`, `unclear` and `notes`: as in `Problems`. The parts that `problems` name are accused,
-    and `suspects`, which are those of comparisons.
+    `problems`, `unclear` and `notes`: as in `findings.Problems`. The parts that `problems` name are
+    accused, and `suspects`, which are those of comparisons.
     Missing GPUs come before missing executions, because they may explain them. `outcomes`: as for
     `problem_findings`. `bounded`: the findings on its bounds, if it needed them.
     """
@@ -89,55 +69,3 @@ def _notes(check: str, notes: Sequence[str]) -> Iterator[Finding]:
     more = [f"{len(notes) - _MAX_NOTES} more notes"] if len(notes) > _MAX_NOTES else []
     for note in (*notes[:_MAX_NOTES], *more):
         yield finding(check, Judgement.CONSISTENCY, State.PASS, note)
-
-
-def finding(
-    check: str,
-    judgement: Judgement,
-    state: State,
-    message: str,
-    cause: Cause | None = None,
-    *,
-    hosts: Iterable[str] = (),
-    logs: Iterable[str] = (),
-    bound: Bound | None = None,
-    metric: str | None = None,
-    unit: str = "",
-) -> Finding:
-    """Return a finding, with each of its hosts and logs once."""
-    return Finding(
-        check=check,
-        judgement=judgement,
-        state=state,
-        message=message,
-        cause=cause,
-        metric=metric,
-        unit=unit,
-        bound=bound,
-        hosts=tuple(dict.fromkeys(hosts)),
-        evidence=tuple(dict.fromkeys(filter(None, logs)))[:_MAX_LOGS],
-    )
-
-
-def problem_of(row: Row, cause: Cause, message: str) -> Problem:
-    """Return a problem of the device that a row is about."""
-    return Problem(cause=cause, message=message, host=row.host, rank=row.rank, gpu=row.gpu)
-
-
-def suspect_of(row: Row, cause: Cause, strength: Strength, why: str) -> Suspect:
-    """Return the GPU that a row is about as a suspect; without one, its host."""
-    return Suspect(
-        kind=SuspectKind.GPU if row.gpu else SuspectKind.NODE,
-        hosts=(row.host or row.hosts[0],),
-        device=row.gpu or None,
-        cause=cause,
-        strength=strength,
-        why=why,
-        evidence=(row.log,) if row.log else (),
-    )
-
-
-def usual(values: Iterable[T | None]) -> T | None:
-    """Return the value that more than half have; None if there is none, or if it is unknown."""
-    counts = Counter(values)
-    return next((one for one, number in counts.items() if 2 * number > counts.total()), None)

@@ -11,9 +11,10 @@ from typing import NamedTuple
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import LEFT_OUT, LOAD, FactKind, Load, shown
 from accept.core.judge import bounds, completeness
-from accept.core.judge.conclusion import conclude, finding, problem_of, suspect_of
+from accept.core.judge.conclusion import conclude
 from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.evidence import Evidence, Judged
+from accept.core.judge.findings import finding, problem_of, suspect_of
 from accept.core.judge.peers import Peer, compare_peers
 from accept.core.judge.rounds import FEWEST, SIGMAS
 from accept.core.model import (

@@ -18,7 +18,7 @@ from accept.core.health_readings import (
     DriverError,
     fabric_faults,
 )
-from accept.core.judge.conclusion import Problems
+from accept.core.judge.findings import Problems
 from accept.core.model import Problem, Record, Step
 from accept.core.text import decimal, plain
 

@@ -19,7 +19,7 @@ from accept.core.health_readings import (
     fabric_faults,
     slowed_by,
 )
-from accept.core.judge.conclusion import Problems, usual
+from accept.core.judge.findings import Problems, usual
 from accept.core.judge.health import (
     EXCLUSIVE,
     INTENDED_LINK_DOWN,

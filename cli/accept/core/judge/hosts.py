@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import HOSTNAMES, INVENTORY, LEFT_OUT_HOST, PLACE, RANK
 from accept.core.judge.completeness import host_list, merge_findings
+from accept.core.judge.findings import finding
 from accept.core.judge.rounds import FEWEST
 from accept.core.judge.summary import state_of, worst_state
 from accept.core.judge.suspects import HOSTS_STEP
@@ -103,7 +104,7 @@ def verdict(
     `unreported`: problems that no check's findings cover.
     """
     own = dict.fromkeys(p for p in found.problems if plan.origin or p.host in found.missing)
-    findings = [merge_findings(CHECK, problem.cause, [_without_log(problem)]) for problem in own]
+    findings = [merge_findings(CHECK, one.cause, [_without_log(one)]) for one in own]
     gone = {*found.missing, *found.lost}
     by_cause: dict[Cause, list[Problem]] = {}
     for problem in dict.fromkeys(unreported):
@@ -116,16 +117,16 @@ def verdict(
     known = len(found.present) + len(found.missing)
     # Without any record, nothing is known about the hosts, and they are not to blame.
     if plan.nodes is not None and known < plan.nodes and (found.recorded or known):
-        findings.append(_finding(Cause.RANK_COUNT, f"{known} of {plan.nodes} hosts were found", ()))
+        findings.append(_failed(Cause.RANK_COUNT, f"{known} of {plan.nodes} hosts were found", ()))
     findings += [
-        _finding(cause, _lost_text(host, cause), (host,), state_of(cause))
+        _failed(cause, _lost_text(host, cause), (host,), state_of(cause))
         for host, cause in found.lost.items()
     ]
     untested = "" if found.recorded or plan.origin else "no record shows which hosts were found"
     if not known:
         untested = "the logs do not list their hosts" if plan.origin else "no host took part"
     if untested:
-        findings.append(_finding(Cause.EVIDENCE_MISSING, untested, (), State.NOT_TESTED))
+        findings.append(_failed(Cause.EVIDENCE_MISSING, untested, (), State.NOT_TESTED))
     if plan.origin:
         findings += _uncompared(plan, records)
         measured, required = f"{len(found.present)} in the logs", ""
@@ -137,7 +138,7 @@ def verdict(
         required = "all requested hosts"
     return CheckVerdict(
         check=CHECK,
-        state=worst_state(finding.state for finding in findings),
+        state=worst_state(one.state for one in findings),
         measured=measured,
         required=required,
         findings=tuple(findings),
@@ -146,11 +147,8 @@ def verdict(
 
 def is_only_absence(verdict: CheckVerdict, absent: Collection[str]) -> bool:
     """Return True if every failed finding of the check `hosts` is about one absent host."""
-    return all(
-        len(finding.hosts) == 1 and finding.hosts[0] in absent
-        for finding in verdict.findings
-        if finding.state is not State.PASS
-    )
+    failed = (one for one in verdict.findings if one.state is not State.PASS)
+    return all(len(one.hosts) == 1 and one.hosts[0] in absent for one in failed)
 
 
 def _unknown_positions(plan: Plan, found: Found) -> str:
@@ -185,14 +183,10 @@ def _uncompared(plan: Plan, records: Sequence[Record]) -> Iterator[Finding]:
     }
     uncompared = tuple(host for host in measured if host not in compared)
     if compared and uncompared:
-        yield Finding(
-            check=CHECK,
-            judgement=Judgement.POPULATION,
-            state=State.INCONCLUSIVE,
-            message=f"{host_list(uncompared)} cannot be compared with others: fewer than {FEWEST} "
-            "logs have the same sizes, number of GPUs and GPU name",
-            hosts=uncompared,
-        )
+        text = f"{host_list(uncompared)} cannot be compared with others: fewer than {FEWEST} logs "
+        text += "have the same sizes, number of GPUs and GPU name"
+        state = State.INCONCLUSIVE
+        yield finding(CHECK, Judgement.POPULATION, state, text, hosts=uncompared)
 
 
 def _without_log(problem: Problem) -> tuple[Problem, str, tuple[str, ...]]:
@@ -200,17 +194,10 @@ def _without_log(problem: Problem) -> tuple[Problem, str, tuple[str, ...]]:
     return replace(problem, message=problem.message or problem.host or ""), "", ()
 
 
-def _finding(
-    cause: Cause, message: str, hosts: tuple[str | None, ...], state: State = State.FAIL
+def _failed(
+    cause: Cause, message: str, hosts: Iterable[str] = (), state: State = State.FAIL
 ) -> Finding:
-    return Finding(
-        check=CHECK,
-        judgement=cause.row.judgement,
-        state=state,
-        cause=cause,
-        message=message,
-        hosts=tuple(host for host in hosts if host),
-    )
+    return finding(CHECK, cause.row.judgement, state, message, cause, hosts=hosts)
 
 
 def with_skipped(
@@ -225,38 +212,27 @@ def with_skipped(
             result[step.check] = skipped_verdict
             continue
         state = State.PASS if step.optional else State.NOT_TESTED
-        finding = replace(skipped_verdict.findings[0], state=state)
+        note = replace(skipped_verdict.findings[0], state=state)
         result[step.check] = replace(
-            known, state=worst_state((known.state, state)), findings=(*known.findings, finding)
+            known, state=worst_state((known.state, state)), findings=(*known.findings, note)
         )
     return list(result.values())
 
 
 def _skipped(step: Skipped) -> CheckVerdict:
-    finding = Finding(
-        check=step.check,
-        judgement=Judgement.COMPLETENESS,
-        state=State.NOT_TESTED,
-        cause=step.cause,
-        message=f"{step.subject} was left out by {step.reason}"
-        if step.cause is Cause.DESELECTED
-        else step.reason,
-    )
-    return CheckVerdict(
-        check=step.check, state=State.NOT_TESTED, optional=step.optional, findings=(finding,)
-    )
+    text, state = step.reason, State.NOT_TESTED
+    if step.cause is Cause.DESELECTED:
+        text = f"{step.subject} was left out by {step.reason}"
+    one = finding(step.check, Judgement.COMPLETENESS, state, text, step.cause)
+    return CheckVerdict(check=step.check, state=state, optional=step.optional, findings=(one,))
 
 
 def no_gpu_seen() -> CheckVerdict:
     """Return the verdict for a machine with GPUs on which everything passed and no GPU was seen."""
-    finding = Finding(
-        check=CHECK,
-        judgement=Judgement.COMPLETENESS,
-        state=State.INCONCLUSIVE,
-        cause=Cause.GPU_MISSING,
-        message="no check detected a GPU; add inventory or connectivity to the suite",
-    )
-    return CheckVerdict(check="gpus", state=State.INCONCLUSIVE, findings=(finding,))
+    text = "no check detected a GPU; add inventory or connectivity to the suite"
+    state = State.INCONCLUSIVE
+    one = finding(CHECK, Judgement.COMPLETENESS, state, text, Cause.GPU_MISSING)
+    return CheckVerdict(check="gpus", state=state, findings=(one,))
 
 
 def without_gpus(plan: Plan, records: Iterable[Record]) -> dict[str, Cause]:

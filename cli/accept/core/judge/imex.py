@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from accept.core.causes import Cause
 from accept.core.facts import Imex, Inventory
-from accept.core.judge.conclusion import Problems
+from accept.core.judge.findings import Problems
 from accept.core.model import Problem
 from accept.core.text import count, shortened
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from accept.core.causes import Cause
 from accept.core.health_readings import Loss, Reading, counts_losses
-from accept.core.judge.conclusion import Problems
+from accept.core.judge.findings import Problems
 from accept.core.judge.health import Sweep, device_problem
 from accept.core.model import Problem, Record, Step
 from accept.core.text import count, shortened

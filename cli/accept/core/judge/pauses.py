@@ -17,6 +17,7 @@ from accept.core.causes import Cause, Judgement
 from accept.core.facts import whole
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence
+from accept.core.judge.findings import finding
 from accept.core.model import (
     BadPair,
     Finding,
@@ -77,17 +78,17 @@ def examine(evidence: Evidence) -> tuple[list[Finding], list[Suspect]]:
     if evidence.plan.machine.speed_promised:
         paused = far or paused
         suspects = _suspects(executions, evidence)
-    state = State.FAIL if suspects else State.INCONCLUSIVE
     judged = bool(far) and evidence.plan.machine.speed_promised
-    finding = Finding(
-        check=evidence.check,
-        judgement=Judgement.POPULATION if suspects else Judgement.ABSOLUTE,
-        state=state if judged else State.PASS,
-        cause=Cause.PAUSES if judged else None,
-        message=_message(paused, len(executions), evidence.hosts),
-        evidence=tuple(e.record.log for e in paused if e.record.log)[:_MAX_LOGS],
+    state = State.FAIL if suspects else State.INCONCLUSIVE
+    found = finding(
+        evidence.check,
+        Judgement.POPULATION if suspects else Judgement.ABSOLUTE,
+        state if judged else State.PASS,
+        _message(paused, len(executions), evidence.hosts),
+        Cause.PAUSES if judged else None,
+        logs=(execution.record.log for execution in paused),
     )
-    return [finding], suspects
+    return [found], suspects
 
 
 def _message(paused: Sequence[TimedExecution], total: int, hosts: Sequence[str]) -> str:

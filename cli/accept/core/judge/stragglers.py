@@ -13,9 +13,9 @@ from typing import NamedTuple
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
 from accept.core.judge.completeness import host_list
-from accept.core.judge.conclusion import finding, suspect_of
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.explained import limit_of
+from accept.core.judge.findings import finding, suspect_of
 from accept.core.judge.peers import Peer, compare_peers
 from accept.core.judge.rounds import FEWEST, GROSS
 from accept.core.model import Bound, BoundKind, Finding, State, Strength, Suspect

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from accept.core.causes import Cause
 from accept.core.facts import NCCL_VERSIONS, Inventory
 from accept.core.judge.evidence import Evidence
+from accept.core.judge.findings import finding
 from accept.core.judge.summary import state_of
 from accept.core.model import Finding, Plan, Record
 
@@ -64,19 +65,15 @@ def findings(
 ) -> Iterator[Finding]:
     """Yield each combination that is not supported, for the first check that loaded it."""
     seen: set[str] = set()
+    cause = Cause.UNSUPPORTED_VERSIONS
     for evidence in evidences if plan.supported else ():
         for record in evidence.records:
             for text in unsupported(plan, loaded(record, inventories)):
                 if text not in seen:
                     seen.add(text)
-                    yield Finding(
-                        check=evidence.check,
-                        judgement=Cause.UNSUPPORTED_VERSIONS.row.judgement,
-                        state=state_of(Cause.UNSUPPORTED_VERSIONS),
-                        cause=Cause.UNSUPPORTED_VERSIONS,
-                        message=text,
-                        evidence=(record.log,) if record.log else (),
-                    )
+                    judgement, state = cause.row.judgement, state_of(cause)
+                    logs = (record.log,)
+                    yield finding(evidence.check, judgement, state, text, cause, logs=logs)
 
 
 def _in_order(first: str, second: str) -> bool:
