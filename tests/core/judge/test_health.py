@@ -109,11 +109,24 @@ class TestJudging:
         change = grown("net eth0", counters={"rx_errors": 10**6}, run=("net eth0",))
         assert health_of(run_of(("h1", 3, change))).state is State.PASS
 
-    @pytest.mark.parametrize("level", ["active", "rate"])
-    def test_a_level_that_a_port_lost_has_its_cause(self, level: str) -> None:
-        change = Change(since=2, levels={"rdma mlx5_2/1": {level: (400.0, 0.0)}})
-        verdict = run_of(("h1", 3, change), machine=GPU)
-        assert {one.cause for one in verdict.suspects} == {"link-down"}
+    @pytest.mark.parametrize(
+        ("change", "suspect"),
+        [
+            (Change(since=2, gone=("gpu 3",)), ("gpu", "h1:3", "gpu-missing")),
+            (Change(since=2, gone=("rdma mlx5_2/1",)), ("nic", "h1:mlx5_2/1", "link-down")),
+            *(
+                (
+                    Change(since=2, levels={"rdma mlx5_2/1": {level: (400.0, 0.0)}}),
+                    ("nic", "h1:mlx5_2/1", "link-down"),
+                )
+                for level in ("active", "rate")
+            ),
+        ],
+    )
+    def test_a_device_or_level_that_is_lost_is_named(
+        self, change: Change, suspect: tuple[str, str, str]
+    ) -> None:
+        assert blamed(run_of(("h1", 3, change), machine=GPU)) == {suspect}
 
     def test_a_finding_on_a_gpu_shows_its_temperature_power_and_clock(self) -> None:
         state = {"temperature": 91.0, "power": 640.5, "sm-clock": 345.0}
