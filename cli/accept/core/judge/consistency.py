@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
 
 from accept.core.causes import Cause, driver_cause
 from accept.core.facts import DIGEST, Digest, Gpu, Inventory, ListFault
 from accept.core.judge.evidence import Evidence
+from accept.core.judge.findings import problem_of, usual
 from accept.core.judge.hosts import is_device
 from accept.core.model import Metric, Plan, PlannedMachine, Problem
-from accept.core.text import count, device_label, folded
+from accept.core.table import Row, rows_of
+from accept.core.text import count, folded
 
 #: Numbers of RDMA devices as which a NIC can appear, with as many parts of its rate each. Google
 #: and Oracle set up ConnectX-8 as two, Oracle also as four (values/machines/bm.gpu.gb300.4.yaml).
@@ -36,9 +37,8 @@ _VERSIONS = ("mpi", "nccl", "cuda", "torch", "python", "mpi4py", "ncclTests")
 
 def usual_number(numbers: Iterable[int]) -> int:
     """Return the number that more than half of the hosts have; else the lowest; at least 1."""
-    counts = Counter(numbers)
-    (usual, hosts), *_ = counts.most_common(1) or [(1, 1)]
-    return max(1, usual if 2 * hosts > counts.total() else min(counts))
+    known = list(numbers)
+    return max(1, usual(known) or min(known, default=1))
 
 
 #: Fault of a list of GPUs -> what is wrong with its entry.
@@ -61,6 +61,11 @@ def _required_gpus(inventories: Mapping[str, Inventory], plan: Plan) -> tuple[in
     return usual, f"most hosts show {usual}" if usual > 1 else "the machine has GPUs"
 
 
+def _words(inventory: Inventory) -> str:
+    """Return why the driver shows no GPU, or not all, in brackets; empty if unknown."""
+    return f" ({inventory.driver_words})" if inventory.driver_words else ""
+
+
 def withheld(inventories: Mapping[str, Inventory], plan: Plan) -> dict[str, tuple[Cause, str]]:
     """Return the hosts on which the run lacks GPUs that they have, with the cause and a text.
 
@@ -70,16 +75,12 @@ def withheld(inventories: Mapping[str, Inventory], plan: Plan) -> dict[str, tupl
     used = required if plan.gpus_used is None else plan.gpus_used
     faults = {}
     for host, inventory in inventories.items() if plan.machine.gpus != 0 else ():
-        given, text = inventory.given, ""
+        given, forbidden, text = inventory.given, inventory.forbidden, ""
         has_enough = plan.gpus_given is not None and len(inventory.gpus) >= plan.gpus_given
-        if inventory.start_fault is Cause.GPU_PERMISSION or (
-            inventory.forbidden and not has_enough
-        ):
-            which = (
-                f"GPU {', '.join(inventory.forbidden[:8])}" if inventory.forbidden else "any GPU"
-            )
-            words = f" ({inventory.driver_words})" if inventory.driver_words else ""
-            text = f"the run has no permission to use {which}{words}"
+        refused = inventory.start_fault is Cause.GPU_PERMISSION
+        if refused or (forbidden and not has_enough):
+            which = f"GPU {', '.join(forbidden[:8])}" if forbidden else "any GPU"
+            text = f"the run has no permission to use {which}{_words(inventory)}"
             faults[host] = (Cause.GPU_PERMISSION, text)
             continue
         if given is None or given.shown == 0 or _lost_a_listed_gpu(inventories, host, plan.machine):
@@ -112,75 +113,79 @@ def gpu_problems(
     """Yield the problems with the GPUs of each host: too few, unusable, busy, ECC errors."""
     machine, used = plan.machine, plan.gpus_used
     owner: dict[str, str] = {}
-    required, expected = _required_gpus(inventories, plan)
     hosts_of: dict[tuple[Cause, str], list[str]] = {}
     for host, fault in withheld(inventories, plan).items():
         hosts_of.setdefault(fault, []).append(host)
-    for (withheld_by, text), hosts in hosts_of.items():
-        yield Problem(cause=withheld_by, message=f"{text} (on {folded(hosts)})")
+    for (cause, text), hosts in hosts_of.items():
+        yield Problem(cause=cause, message=f"{text} (on {folded(hosts)})")
     for host, inventory in inventories.items():
         if not inventory.driver_answered:
             text = inventory.driver_words or "nvidia-smi did not answer in time"
             text += "; does the driver hang, or is persistence mode off?"
             yield Problem(cause=Cause.GPU_UNUSABLE, message=text, host=host)
             continue
-        gpus, forbidden = inventory.gpus, len(inventory.forbidden)
-        if machine.gpus != 0 and (cause := inventory.start_fault):
-            if cause is not Cause.GPU_PERMISSION:
-                yield Problem(cause=cause, message=inventory.driver_words, host=host)
+        if machine.gpus != 0 and (fault_at_start := inventory.start_fault):
+            if fault_at_start is not Cause.GPU_PERMISSION:
+                yield Problem(cause=fault_at_start, message=inventory.driver_words, host=host)
             continue
-        on_bus = inventory.gpus_on_bus - forbidden
-        needed, reason = required - forbidden, expected
-        # A list does not hide GPUs from the driver.
-        given = inventory.given if inventory.given and inventory.given.shown != 0 else None
-        if given is not None:
-            on_bus = min(on_bus, given.count)
-            if machine.gpus != 0:
-                needed, reason = given.count, f"the job was given {given.count}"
-        words = f" ({inventory.driver_words})" if inventory.driver_words else ""
-        if plan.gpus_given is None and on_bus > len(gpus):
-            text = f"the PCI bus has {count(on_bus, 'NVIDIA GPU')}, and the driver shows "
-            yield Problem(cause=Cause.GPU_UNUSABLE, message=f"{text}{len(gpus)}{words}", host=host)
-        # The host may be a virtual machine with one of the machine's GPUs.
-        is_alone = used == 1 and len(gpus) == 1 and (given is None or given.count == 1)
-        if given is not None and _lost_a_listed_gpu(inventories, host, machine):
-            text = (
-                f"the host shows {count(given.shown or 0, 'GPU')} without {given.entry!r}, which "
-            )
-            text += "CUDA_VISIBLE_DEVICES lists, and other hosts or the machine have more"
-            yield Problem(cause=Cause.GPU_MISSING, message=text, host=host)
-        elif len(gpus) < needed and not is_alone:
-            shown = count(len(gpus), "GPU") if gpus else "no GPU"
-            text = f"the host shows {shown}, and {reason}{words}"
-            yield Problem(cause=Cause.GPU_MISSING, message=text, host=host)
-        for index, gpu in enumerate(gpus):
-            yield from _gpu_problems(host, gpu, machine, owner)
+        yield from _missing_gpus(inventories, host, plan)
+        for index, gpu in enumerate(inventory.gpus):
+            for cause, text in _gpu_faults(host, gpu, machine, owner):
+                of_host = cause is Cause.INVENTORY_MISMATCH
+                name = None if of_host else gpu.index or None
+                yield Problem(cause=cause, message=text, host=host, gpu=name)
             measured = machine.gpus != 0 and (used is None or index < used)
             if measured and not plan.busy_ok and (text := _busy(gpu, busy_mib)):
                 yield Problem(cause=Cause.GPU_BUSY, message=text, host=host, gpu=gpu.index)
 
 
-def _gpu_problems(
+def _missing_gpus(inventories: Mapping[str, Inventory], host: str, plan: Plan) -> Iterator[Problem]:
+    """Yield what shows that a host lacks GPUs, or that its driver does not show them."""
+    machine, inventory = plan.machine, inventories[host]
+    required, reason = _required_gpus(inventories, plan)
+    gpus, forbidden = len(inventory.gpus), len(inventory.forbidden)
+    on_bus, needed = inventory.gpus_on_bus - forbidden, required - forbidden
+    # A list does not hide GPUs from the driver.
+    given = inventory.given if inventory.given and inventory.given.shown != 0 else None
+    if given is not None:
+        on_bus = min(on_bus, given.count)
+        if machine.gpus != 0:
+            needed, reason = given.count, f"the job was given {given.count}"
+    words = _words(inventory)
+    if plan.gpus_given is None and on_bus > gpus:
+        text = f"the PCI bus has {count(on_bus, 'NVIDIA GPU')}, and the driver shows {gpus}{words}"
+        yield Problem(cause=Cause.GPU_UNUSABLE, message=text, host=host)
+    # The host may be a virtual machine with one of the machine's GPUs.
+    is_alone = plan.gpus_used == 1 and gpus == 1 and (given is None or given.count == 1)
+    text = ""
+    if given is not None and _lost_a_listed_gpu(inventories, host, machine):
+        text = f"the host shows {count(given.shown or 0, 'GPU')} without {given.entry!r}, which "
+        text += "CUDA_VISIBLE_DEVICES lists, and other hosts or the machine have more"
+    elif gpus < needed and not is_alone:
+        text = f"the host shows {count(gpus, 'GPU') if gpus else 'no GPU'}, and {reason}{words}"
+    if text:
+        yield Problem(cause=Cause.GPU_MISSING, message=text, host=host)
+
+
+def _gpu_faults(
     host: str, gpu: Gpu, machine: PlannedMachine, owner: dict[str, str]
-) -> Iterator[Problem]:
-    """Yield the problems of one GPU. `owner` maps the UUIDs seen so far to their hosts."""
-    name, uuid, errors = gpu.index, gpu.uuid, gpu.uncorrected_errors
+) -> Iterator[tuple[Cause, str]]:
+    """Yield what is wrong with one GPU. `owner` maps the UUIDs seen so far to their hosts."""
+    name = gpu.index
     if gpu.error:
-        cause = driver_cause(gpu.error_code)
         where = f" at {gpu.pci}" if gpu.pci not in ("", name) else ""
-        text = f"the driver reports {gpu.error!r} for {f'GPU {name}' if name else 'a GPU'}{where}"
-        yield Problem(cause=cause, message=text, host=host, gpu=name or None)
-    if uuid:
-        if uuid in owner:
-            text = f"GPU {uuid} was seen on {owner[uuid]} already"
-            yield Problem(cause=Cause.GPU_DUPLICATE, message=text, host=host, gpu=name)
-        owner.setdefault(uuid, host)
-    if errors:
-        text = f"GPU {name} has counted {count(errors, 'uncorrected memory error')}"
-        yield Problem(cause=Cause.GPU_ECC, message=text, host=host, gpu=name)
+        which = f"GPU {name}" if name else "a GPU"
+        yield driver_cause(gpu.error_code), f"the driver reports {gpu.error!r} for {which}{where}"
+    if gpu.uuid:
+        if gpu.uuid in owner:
+            yield Cause.GPU_DUPLICATE, f"GPU {gpu.uuid} was seen on {owner[gpu.uuid]} already"
+        owner.setdefault(gpu.uuid, host)
+    if gpu.uncorrected_errors:
+        errors = count(gpu.uncorrected_errors, "uncorrected memory error")
+        yield Cause.GPU_ECC, f"GPU {name} has counted {errors}"
     if machine.device and gpu.name is not None and not is_device(machine.device, gpu.name):
         text = f"GPU {name} is a {gpu.name}, the machine has {machine.device}"
-        yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text, host=host)
+        yield Cause.INVENTORY_MISMATCH, text
 
 
 def _busy(gpu: Gpu, busy_mib: int) -> str:
@@ -194,61 +199,74 @@ def _busy(gpu: Gpu, busy_mib: int) -> str:
 # Differences between hosts
 
 
+@dataclass(frozen=True, kw_only=True)
+class Property:
+    """One property that should be equal on all hosts, and the hosts that differ."""
+
+    name: str
+    #: Each value with its hosts, the most frequent first.
+    values: tuple[tuple[str, tuple[str, ...]], ...]
+    #: Hosts that did not report it, although their driver answered.
+    silent: tuple[str, ...]
+    #: Number of all hosts that did not report it.
+    unknown: int
+
+    @property
+    def usual(self) -> str:
+        """Return the value of most hosts."""
+        return self.values[0][0]
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of hosts with that value."""
+        return len(self.values[0][1])
+
+    @property
+    def others(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Return the other values, with their hosts."""
+        return self.values[1:]
+
+
+def _compared(inventories: Mapping[str, Inventory]) -> Iterator[Property]:
+    """Yield each property that must be equal on all hosts."""
+    tables = {host: _properties(i) for host, i in inventories.items() if i.driver_answered}
+    for name in sorted({name for table in tables.values() for name in table}):
+        hosts_of: dict[str | None, list[str]] = {}
+        for host, table in tables.items():
+            hosts_of.setdefault(table.get(name, "nothing"), []).append(host)
+        silent = tuple(hosts_of.pop(None, ()))
+        values = [(value, tuple(hosts)) for value, hosts in hosts_of.items() if value is not None]
+        yield Property(
+            name=name,
+            values=tuple(sorted(values, key=lambda item: (-len(item[1]), item))),
+            silent=silent,
+            unknown=len(inventories) - sum(len(hosts) for _, hosts in values),
+        )
+
+
 def differences(inventories: Mapping[str, Inventory], *, noted: bool = False) -> Iterator[Problem]:
     """Yield the hosts that differ from the majority in a property that should be equal.
 
     With `noted`, only properties whose differences accuse nobody; else all others. Without a strict
     majority, no host is named. A host whose value is unknown is not compared; see `partly_unknown`.
     """
-    for name, known in _known_values(inventories):
-        counts = Counter(known.values())
-        if len(counts) < 2 or (name in _NOTED) is not noted:
+    for one in _compared(inventories):
+        if len(one.values) < 2 or (one.name in _NOTED) is not noted:
             continue
-        (usual, count), *_ = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        if count * 2 <= len(known):
-            kinds = ", ".join(sorted(counts)[:4])
-            yield Problem(cause=Cause.INVENTORY_MISMATCH, message=f"{name} differs: {kinds}")
+        known = sum(len(hosts) for _, hosts in one.values)
+        if one.nodes * 2 <= known:
+            text = f"{one.name} differs: {', '.join(sorted(v for v, _ in one.values)[:4])}"
+            yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text)
             continue
-        for host, value in known.items():
-            if value != usual:
-                message = f"{name} is {value}, on {count} of {len(known)} hosts it is {usual}"
-                yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message, host=host)
+        for value, host in sorted((v, host) for v, hosts in one.others for host in hosts):
+            text = f"{one.name} is {value}, on {one.nodes} of {known} hosts it is {one.usual}"
+            yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text, host=host)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Property:
-    """One property that should be equal on all hosts, and the hosts that differ."""
-
-    name: str
-    #: The value of most hosts, and their number.
-    usual: str
-    nodes: int
-    #: Other value -> its hosts, the rarest last.
-    others: tuple[tuple[str, tuple[str, ...]], ...]
-    #: Number of hosts that did not report it.
-    unknown: int
-
-
-def compared(inventories: Mapping[str, Inventory]) -> tuple[Property, ...]:
+def compared(inventories: Mapping[str, Inventory]) -> list[Property]:
     """Return the properties that hosts reported, those with differences first."""
-    properties = []
-    for name, known in _known_values(inventories):
-        if not known:
-            continue
-        hosts_of: dict[str, list[str]] = {}
-        for host, value in known.items():
-            hosts_of.setdefault(value, []).append(host)
-        (usual, nodes), *others = sorted(hosts_of.items(), key=lambda item: (-len(item[1]), item))
-        properties.append(
-            Property(
-                name=name,
-                usual=usual,
-                nodes=len(nodes),
-                others=tuple((value, tuple(hosts)) for value, hosts in others),
-                unknown=len(inventories) - len(known),
-            )
-        )
-    return tuple(sorted(properties, key=lambda one: not one.others))
+    known = (one for one in _compared(inventories) if one.values)
+    return sorted(known, key=lambda one: not one.others)
 
 
 def unknown_properties(inventories: Mapping[str, Inventory]) -> list[str]:
@@ -256,29 +274,14 @@ def unknown_properties(inventories: Mapping[str, Inventory]) -> list[str]:
 
     The NVLink domain is left out: most GPUs have none, and drivers then report nothing.
     """
-    return [name for name, known in _known_values(inventories) if not known and name != _DOMAIN]
+    return [p.name for p in _compared(inventories) if not p.values and p.name != _DOMAIN]
 
 
 def partly_unknown(inventories: Mapping[str, Inventory]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each property that only some hosts reported, with the hosts that did not report it."""
-    for name, known in _known_values(inventories):
-        silent = tuple(
-            host for host, i in inventories.items() if i.driver_answered and host not in known
-        )
-        if known and silent and name != _DOMAIN and name not in _NOTED:
-            yield name, silent
-
-
-def _known_values(inventories: Mapping[str, Inventory]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each property that must be equal on all hosts, with the hosts that reported it."""
-    tables = {
-        host: _properties(inventory)
-        for host, inventory in inventories.items()
-        if inventory.driver_answered
-    }
-    for name in sorted({name for table in tables.values() for name in table}):
-        values = {host: table.get(name, "nothing") for host, table in tables.items()}
-        yield name, {host: value for host, value in values.items() if value is not None}
+    for one in _compared(inventories):
+        if one.values and one.silent and one.name not in {*_NOTED, _DOMAIN}:
+            yield one.name, one.silent
 
 
 def _properties(inventory: Inventory) -> dict[str, str | None]:
@@ -343,15 +346,12 @@ def domain_problems(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
             continue
         if inventory.domain == "":
             text = "its GPUs have no NVLink domain in common that spans hosts, and the machine has "
-            text += (
-                "one; check nvidia-smi --query-gpu=fabric.state,fabric.clusterUuid,fabric.cliqueId"
-            )
+            text += "one; check nvidia-smi --query-gpu="
+            text += "fabric.state,fabric.clusterUuid,fabric.cliqueId"
             yield Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host)
         elif inventory.domain and inventory.imex_channels == 0:
-            text = (
-                "it has no IMEX channel in /dev/nvidia-caps-imex-channels, so GPUs of other hosts "
-            )
-            text += "cannot be reached over NVLink; check nvidia-imex-ctl -N"
+            text = "it has no IMEX channel in /dev/nvidia-caps-imex-channels, so GPUs of other "
+            text += "hosts cannot be reached over NVLink; check nvidia-imex-ctl -N"
             yield Problem(cause=Cause.FABRIC_MANAGER, message=text, host=host)
 
 
@@ -376,15 +376,6 @@ def memlock_problems(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:
 # Digests of results
 
 
-class _Result(NamedTuple):
-    """The digest that one device reported."""
-
-    host: str | None
-    rank: int | None
-    gpu: str | None
-    digest: str
-
-
 def digest_problems(evidence: Evidence, cause: Cause = Cause.WRONG_RESULT) -> Iterator[Problem]:
     """Yield the devices whose digest differs from that of most peers, as problems of `cause`.
 
@@ -393,8 +384,9 @@ def digest_problems(evidence: Evidence, cause: Cause = Cause.WRONG_RESULT) -> It
     is named. Devices that have a problem already are left out. All executions of the check are
     compared.
     """
-    groups: dict[tuple[str, ...], list[_Result]] = {}
-    for record in evidence.records:
+    groups: dict[tuple[str, ...], list[tuple[str, Row]]] = {}
+    for execution in evidence.executions:
+        record = execution.record
         gpus = {(m.host, m.rank): m.gpu for m in record.metrics if m.gpu}
         known = {
             (p.host, p.rank)
@@ -402,26 +394,23 @@ def digest_problems(evidence: Evidence, cause: Cause = Cause.WRONG_RESULT) -> It
             if p.cause.row.wrong_numbers or p.cause is cause
         }
         for fact, digest in DIGEST.of(record):
-            if fact.check == evidence.check and (fact.host, fact.rank) not in known:
+            device = fact.host, fact.rank
+            if fact.check == evidence.check and device not in known:
+                row = Row(evidence.check, execution, host=fact.host, rank=fact.rank)
                 for key, value in _values(digest):
-                    gpu = gpus.get((fact.host, fact.rank))
-                    groups.setdefault(key, []).append(_Result(fact.host, fact.rank, gpu, value))
+                    groups.setdefault(key, []).append((value, row._replace(gpu=gpus.get(device))))
     for (kind, what, *_), digests in groups.items():
-        counts = Counter(one.digest for one in digests)
-        (usual, count), *others = counts.most_common()
-        if not others:
-            continue
+        counts = Counter(digest for digest, _ in digests)
+        most = usual(digest for digest, _ in digests)
         data = "a known product" if what == "exact" else "the same random data"
-        if 2 * count <= len(digests):
+        if most is None:
             text = f"{kind}: {len(digests)} devices gave {len(counts)} different results of {data}"
             yield Problem(cause=cause, message=text)
             continue
-        for one in digests:
-            if one.digest != usual:
-                device = device_label(one.host, one.rank, one.gpu)
-                text = f"{kind}: {data} gave {device} a different result "
-                text += f"from {count} of {len(digests)} equal devices"
-                yield Problem(cause=cause, message=text, host=one.host, rank=one.rank, gpu=one.gpu)
+        for row in (row for digest, row in digests if digest != most):
+            text = f"{kind}: {data} gave {row.device} a different result "
+            text += f"from {counts[most]} of {len(digests)} equal devices"
+            yield problem_of(row, cause, text)
 
 
 def missing_digest_problems(evidence: Evidence) -> Iterator[Problem]:
@@ -429,30 +418,20 @@ def missing_digest_problems(evidence: Evidence) -> Iterator[Problem]:
 
     GPUs report digests of both products, other devices that of the known product.
     """
-    for record in evidence.records:
+    for execution in evidence.executions:
         reported = {
             (fact.host, fact.rank, kind, what)
-            for fact, digest in DIGEST.of(record)
+            for fact, digest in DIGEST.of(execution.record)
             if fact.check == evidence.check
             for (kind, what, *_), _ in _values(digest)
         }
-        for metric in record.metrics:
-            kind, _, what = metric.name.rpartition("-")
-            if metric.check != evidence.check or what != "wrong":
-                continue
-            required = ("exact", "random") if metric.gpu else ("exact",)
-            device = metric.host, metric.rank
-            missing = [name for name in required if (*device, kind, name) not in reported]
-            if missing:
-                label = device_label(metric.host, metric.rank, metric.gpu)
-                yield Problem(
-                    cause=Cause.NO_MEASUREMENT,
-                    message=f"{label} reported no digest of the {kind} product "
-                    f"({', '.join(missing)})",
-                    host=metric.host,
-                    rank=metric.rank,
-                    gpu=metric.gpu,
-                )
+        for row in rows_of(execution, evidence.check):
+            kind, _, what = row.metric.rpartition("-")
+            required = ("exact", "random") if row.gpu else ("exact",)
+            missing = [n for n in required if (row.host, row.rank, kind, n) not in reported]
+            if what == "wrong" and missing:
+                text = f"{row.device} reported no digest of the {kind} product "
+                yield problem_of(row, Cause.NO_MEASUREMENT, f"{text}({', '.join(missing)})")
 
 
 def _values(digest: Digest) -> Iterator[tuple[tuple[str, ...], str]]:
