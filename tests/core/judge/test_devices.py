@@ -259,6 +259,7 @@ def test_a_clock_that_a_fault_or_nothing_explains_is_named(
 ) -> None:
     found = judged(records(facts=reported("load", own, others)))
     assert blamed(found) == ({} if cause is None else {"h1:3": cause})
+    assert (found.verdict.state is State.PASS) is (cause is None)
     if own == others == load(FREE, 1680):
         assert any("1680" in finding.message for finding in found.verdict.findings)
 
