@@ -278,6 +278,8 @@ def test_a_gpu_that_is_slow_only_with_the_others_is_reported_as_hot() -> None:
     assert "heat" not in alone.why
 
 
+#: Facts of links that were not read.
+UNREAD: tuple[Any, ...] = (None, [], {"unread": "no pynvml"}, {"width": True})
 FULL = {"width": 16, "width-max": 16, "generation": 5, "generation-max": 5}
 
 
@@ -292,7 +294,7 @@ FULL = {"width": 16, "width-max": 16, "generation": 5, "generation-max": 5}
         ({**FULL, "width": 1, "generation": 1}, 55.0, False),
         ({**FULL, "generation": 9, "generation-max": 10}, 30.0, False),
         ({**FULL, "width": "8"}, 28.0, False),
-        *((link, 28.0, False) for link in (None, [], {"unread": "no pynvml"}, {"width": True})),
+        *((link, 28.0, False) for link in UNREAD),
     ],
 )
 def test_a_gpu_whose_link_has_less_than_it_can_while_it_carries_data_is_named(
