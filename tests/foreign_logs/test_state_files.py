@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories.paths import ROOT
 
+from accept.commands.explain import explain
 from accept.commands.judge import Judged, judge_paths, with_measurements
 from accept.core.model import State
 from accept.core.serde import dump
@@ -246,3 +247,10 @@ def test_a_kernel_log_without_faults_does_not_change_the_verdict_on_logs(tmp_pat
     shutil.copy(log, tmp_path / log.name)
     kern_log(tmp_path / "kern.log", BOOT.replace("gpu1", alone.verdict.hosts[0]))
     assert judged(tmp_path, machine="h100-8").verdict.state is alone.verdict.state
+
+
+def test_the_evidence_against_a_gpu_is_what_its_files_show() -> None:
+    one = judged(SAMPLES / "kernel-log/central-messages.txt")
+    (against,) = explain(one, "gpu12").evidence_against
+    assert against.startswith("gpu-xid: ")
+    assert explain(one, "gpu11").evidence_against == ()

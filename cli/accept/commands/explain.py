@@ -153,11 +153,15 @@ def explain(judged: Judged, node: str) -> Explanation:
         if problem.host == node
     )
     problems |= {one.reason: None for one in judged.verdict.left_out if one.name == node}
+    against = (*_against(steps, partners), *problems)
+    if not against:
+        # What a check read from facts, such as the state of a GPU, is in no record's problems.
+        against = tuple(f"{s.cause}: {s.why}" for s in suspects if node in s.hosts)
     return Explanation(
         node=node,
         state=next((state for state, own in lists.items() if node in own), "untested"),
         suspects=suspects,
-        evidence_against=(*_against(steps, partners), *problems),
+        evidence_against=against,
         evidence_for=tuple(_for(steps, partners)),
         steps=steps,
         partners=partners[:_MOST_PARTNERS],

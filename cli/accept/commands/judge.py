@@ -313,7 +313,12 @@ def judge_paths(
                 named, expect=expect, machine=machine, collective=collective, say=say
             )
             return [
-                replace(one, source=standard_input.named(one.source, file), logs=())
+                replace(
+                    one,
+                    source=standard_input.named(one.source, file),
+                    notes=tuple(standard_input.named(note, file) for note in one.notes),
+                    logs=(),
+                )
                 for one in judged
             ]
     limits = Limits()

@@ -35,6 +35,7 @@ _MISMATCH = 18
 _GPU_LINE = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
 _PAIR = re.compile(r"( *)([^:]{1,80}?) *(?:: ?(.{0,400}))?$")
 #: Limits of a document; more is damage.
+_MAX_HEAD = 1 << 16
 _MAX_GPUS, _MAX_VALUES, _MAX_DEPTH, _MAX_VALUE = 64, 20_000, 24, 200
 #: Values that nvidia-smi prints instead of those of a GPU with a fault -> NVML's code.
 _FAULTS = {"gpu is lost": 15, "gpu requires reset": 16, "unknown error": 999, "err!": 999}
@@ -223,16 +224,16 @@ def is_nvlink(start: bytes) -> bool:
 def read_query(file: str, blocks: Iterable[bytes]) -> list[Report]:
     """Return the state of the GPUs in the output of `nvidia-smi -q`. No content raises an error."""
     lines = lines_of(blocks)
-    text = b""
+    head = b""
     for line in lines:
-        text += line + b"\n"
-        if _XML.search(text):
-            return [_report(file, _of_xml(text, lines))]
+        # The document type comes before the document, and may declare entities.
+        head = (head + line + b"\n")[-_MAX_HEAD:] if head or b"<?xml" in line else head
+        if _XML.search(line):
+            return [_report(file, _of_xml(head or line + b"\n", lines))]
         if _TEXT.search(line):
             return [_report(file, _of_text(lines))]
-        if failed := _FAILED.match(text):
+        if failed := _FAILED.match(line):
             return [_failure(file, failed[1].decode("utf-8", "replace"))]
-        text = text[-(1 << 16) :]
     return []
 
 
