@@ -456,6 +456,9 @@ class Cause(TextEnum):
         text="evidence-missing",
         meaning="a planned execution has no record",
         action="collect the evidence again; if it is gone, run again",
+        action_of_check={
+            "hosts": "judge the complete evidence, or complete logs with their lists of devices"
+        },
         owner=Owner.USER,
         not_tested=True,
     )

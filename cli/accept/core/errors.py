@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 from accept.core.error_codes import Code
@@ -31,21 +32,24 @@ class Terminated(KeyboardInterrupt):
 class AcceptError(Exception):
     """A failure with a stable code, an exit code and advice.
 
-    `message` names the problem, with the value and what was expected; `hint` is the next step. Each
-    is a single line, because a file name may contain line breaks and must not look like another
-    message.
+    `message` names the problem, with the value and what was expected; `details` show more of it,
+    and `hint` is the next step. Each is a single line, because a file name may contain line breaks
+    and must not look like another message.
     """
 
     exit: Exit = Exit.USAGE
 
-    def __init__(self, message: str, *, code: Code, hint: str = "") -> None:
+    def __init__(
+        self, message: str, *, code: Code, hint: str = "", details: Sequence[str] = ()
+    ) -> None:
         super().__init__(message)
         self.message = " ".join(message.splitlines())
         self.code = code
+        self.details = tuple(" ".join(line.splitlines()) for line in details)
         self.hint = " ".join(hint.splitlines())
 
     def __str__(self) -> str:
-        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+        return "\n  ".join(filter(None, (self.message, *self.details, self.hint)))
 
 
 def warning(code: Code, message: str) -> str:

@@ -154,6 +154,17 @@ def _show_anything(logs: Sequence[Read]) -> bool:
 def _no_results(paths: Sequence[Path], logs: Sequence[Read], others: int) -> BadEvidence:
     """Return the error for `paths` without any result; `others` files are not logs."""
     names = ", ".join(plain(path, 200) for path in paths[:3])
+    answers = [log.answer for log in logs if log.answer]
+    if answers:
+        first = answers[0]
+        more = f" ({count(len(answers) - 1, 'other log')} also failed)" if answers[1:] else ""
+        return BadEvidence(
+            f"{names}: the job failed, and no log has a table with results{more}: "
+            f"{first.means or 'no known sign is in the log'}",
+            code=Code.LOGS_NOTHING_MEASURED,
+            details=(*first.lines, f"not known: {first.unknown}"),
+            hint=first.action,
+        )
     if logs:
         of_tables = (p for log in logs for t in log.tables for p in t.problems)
         problems = chain((p for log in logs for p in log.problems), of_tables)

@@ -8,15 +8,16 @@ from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 
-from accept.core import launcher_errors, nccl_tests
+from accept.core import launcher_errors, nccl_tests, signs
 from accept.core.causes import Cause
 from accept.core.evidence import TABLES_BEGIN
 from accept.core.model import Fact, Problem
-from accept.core.nccl_tests.lines import Device, Row
+from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device, Row
 from accept.core.nccl_tests.table import Log, Table
-from accept.core.text import count
+from accept.core.text import count, plain
 from accept.foreign_logs import json as nccl_tests_json
 from accept.foreign_logs import state_files
+from accept.foreign_logs.answer import OF_TABLES, Answer, answer_of, without_innocent
 from accept.foreign_logs.host_state import Report
 from accept.foreign_logs.reader import parse
 from accept.foreign_logs.unwrap import plain_text
@@ -63,6 +64,8 @@ class Measured:
     table: Table
     #: The devices of the table, or of all tables of processes that ran alone.
     devices: tuple[Device, ...] = ()
+    #: A GPU that two ranks list, for people; "" if there is none. Then the hosts are not known.
+    shared: str = ""
     problems: tuple[Problem, ...] = ()
     facts: tuple[Fact, ...] = ()
 
@@ -87,8 +90,16 @@ class Read:
     #: True if the problems are errors of a launcher, and neither nccl-tests nor NCCL wrote a line.
     #: Any text can quote such errors: sources, notes, logs of the system.
     launcher_only: bool = False
+    #: Why the job failed; None: the log shows no failure.
+    answer: Answer | None = None
     #: What it shows of the state of hosts, if it is such a file and no log.
     reports: tuple[Report, ...] = ()
+
+    @property
+    def has_failed(self) -> bool:
+        """Return True if a program or its launcher reports a failure."""
+        problems = chain(self.problems, *(table.problems for table in self.tables))
+        return any(problem.cause not in OF_TABLES for problem in problems)
 
 
 def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -> Read:
@@ -101,6 +112,7 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     if b"\0" in start[:_START]:
         return Read(file=name, no_log=NoLog.BINARY)
     launch: list[Problem] = []
+    finder = signs.Finder(signs.catalog())
     if start.startswith(TABLES_BEGIN.encode()):
         return Read(file=name, no_log=NoLog.COPIES)
     whole = chain((start,), blocks)
@@ -113,17 +125,27 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     else:
         path = Path(name)
         log = parse(
-            launcher_errors.watch(whole, launch),
+            launcher_errors.watch(_watched(whole, finder), launch),
             collective=collective,
             names=(path.name, path.parent.name),
         )
+    found = finder.ranked()
+    answer = answer_of(log, found)
     if not log.tables:
-        return _without_tables(name, log, launch, is_empty=not start.strip())
-    problems = log.problems
+        without = _without_tables(name, log, launch, is_empty=not start.strip())
+        return without if without.no_log else replace(without, answer=answer)
+    problems = without_innocent(log.problems, found)
     if len(log.tables) == 1:
         problems, launch = (*launch, *problems), []
     tables = tuple(_tables(name, replace(log, problems=problems)))
-    return Read(file=name, tables=tables, problems=tuple(launch), json=json)
+    return Read(file=name, tables=tables, problems=tuple(launch), json=json, answer=answer)
+
+
+def _watched(blocks: Iterable[bytes], finder: signs.Finder) -> Iterator[bytes]:
+    """Pass blocks on, and search them for known signs."""
+    for block in blocks:
+        finder.take(block)
+        yield block
 
 
 def _without_tables(name: str, log: Log, launch: Sequence[Problem], *, is_empty: bool) -> Read:
@@ -168,14 +190,31 @@ def _measured(
     if table.complete and not table.alone and len(devices) != table.ranks:
         # The list has gaps, so other hosts may have taken part.
         devices = ()
+    shared = _shared(devices) if not table.alone else ""
     return Measured(
         file=name,
         check=table.check,
-        devices=devices,
+        devices=() if shared else devices,
+        shared=shared,
         table=table,
-        problems=problems,
+        problems=tuple(replace(p, host=None) for p in problems) if shared else problems,
         facts=(*nccl_tests.nccl_facts(log), nccl_tests.table_fact(table)),
     )
+
+
+#: Buses of GPUs that have a PCI domain each. Old builds do not print the domain.
+_BUSES_OF_DOMAINS = ("0x00", "0x01")
+
+
+def _shared(devices: Sequence[Device]) -> str:
+    """Return the first GPU that two ranks list, for people; "" if there is none."""
+    seen: set[tuple[str, int, str]] = set()
+    for device in devices:
+        gpu = device.host, device.device, device.bus
+        if gpu in seen and device.bus not in (UNKNOWN_BUS, *_BUSES_OF_DOMAINS):
+            return f"GPU {device.device} [{plain(device.bus)}] of {plain(device.host, 80)}"
+        seen.add(gpu)
+    return ""
 
 
 def deduplicate(files: Sequence[Read]) -> tuple[list[Read], list[SkippedFile]]:

@@ -34,6 +34,7 @@ from accept.core.model import (
 from accept.core.nccl_tests.table import NamedBy, Table
 from accept.core.text import count, format_size, plain
 from accept.evidence.untrusted import Limits
+from accept.foreign_logs.answer import OF_TABLES
 from accept.foreign_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
 from accept.foreign_logs.fill_gaps import completed
 from accept.foreign_logs.host_state import ReportKind, by_host, with_figures, with_states
@@ -71,7 +72,7 @@ def load(
     named file is not a log, or if no log is usable.
     """
     logs = gather(paths, limits, collective=collective)
-    executions = completed(logs)
+    executions = _without_only_host(completed(logs), logs)
     notes: list[str] = []
     if machine is None:
         names = tuple(dict.fromkeys(device.name for device in logs.devices if device.name))
@@ -80,6 +81,7 @@ def load(
         guess = _guess_machine(names, max([_max_gpus(executions), *map(len, gpus)]))
         machine = guess.machine
         notes.append(f"machine {machine.name}: {guess.reason}")
+    notes = [*_answers(logs), *notes]
     notes += filter(None, [_device_differences(logs)])
     notes += _remarks(executions, machine)
     bounds = floors.bounds(machine)
@@ -135,8 +137,14 @@ def _remarks(executions: Sequence[Execution], machine: Machine) -> Iterator[str]
     )
     for (check, source), number in inferred.items():
         yield f"{check}: inferred from {source} ({count(number, 'table')})"
-    unlisted = sum(not execution.hosts for execution, _ in tables)
-    if unlisted:
+    shared = [e.measured.shared for e in executions if e.measured and e.measured.shared]
+    if shared:
+        yield (
+            f"{shared[0]} is listed twice in one run: two machines have the same name, or two "
+            "ranks share the same GPU; so the hosts are unknown, and no bound of one node applies"
+        )
+    unlisted = sum(not execution.hosts for execution, _ in tables) - len(shared)
+    if unlisted > 0:
         yield (
             f"{count(unlisted, 'table')} without a complete list of devices: "
             "the hosts are not known, so nothing is compared with peers"
@@ -353,19 +361,47 @@ def _plan_and_records(
     return plan, tuple(records), dict(unjudged)
 
 
+def _without_only_host(executions: Sequence[Execution], logs: Logs) -> tuple[Execution, ...]:
+    """Return the executions; if only one host took part, its failures do not name it.
+
+    Its own report that a call failed shows no more than that, unless a line shows what failed.
+    """
+    evident = {log.file for log, _ in logs.read if log.answer and log.answer.is_evident}
+    if len({host for execution in executions for host in execution.hosts}) != 1:
+        return tuple(executions)
+    return tuple(
+        execution
+        if execution.file in evident
+        else replace(
+            execution,
+            problems=tuple(
+                p if p.cause in OF_TABLES else replace(p, host=None) for p in execution.problems
+            ),
+        )
+        for execution in executions
+    )
+
+
+def _answers(logs: Logs) -> Iterator[str]:
+    """Yield why the first log that shows a failure failed."""
+    failed = [log for log, _ in logs.read if log.answer and log.has_failed]
+    if failed and failed[0].answer:
+        yield from failed[0].answer.sentences
+
+
 def _has_failed(execution: Execution) -> bool:
     """Return True if an execution reports a failure before its first row."""
     has_rows = execution.table is not None and bool(execution.table.rows)
-    causes = {problem.cause for problem in execution.problems}
-    return not has_rows and bool(causes - {Cause.INCOMPLETE_LOG, Cause.PARTIAL_LOG})
+    return not has_rows and any(problem.cause not in OF_TABLES for problem in execution.problems)
 
 
 def _with_host(execution: Execution) -> Execution:
     """Return an execution on one host with this host in all its problems.
 
-    Nothing compares it with others, so no comparison will find the host.
+    Nothing compares it with others, so no comparison will find the host. But a program that failed
+    may be the user's mistake.
     """
-    if len(execution.hosts) != 1:
+    if len(execution.hosts) != 1 or _has_failed(execution):
         return execution
     (host,) = execution.hosts
     problems = tuple(p if p.host else replace(p, host=host) for p in execution.problems)

@@ -124,7 +124,7 @@ def verdict(
     ]
     untested = "" if found.recorded or plan.origin else "no record shows which hosts were found"
     if not known:
-        untested = "the logs do not list their hosts" if plan.origin else "no host took part"
+        untested = "the logs do not show their hosts" if plan.origin else "no host took part"
     if untested:
         findings.append(_failed(Cause.EVIDENCE_MISSING, untested, (), State.NOT_TESTED))
     if plan.origin:

@@ -374,8 +374,8 @@ class TableBuilder:
         return not any(ranks) or ranks.count(0) > 1
 
     def has_repeated_rows(self) -> bool:
-        """Return True if a row has the size of the row above it, as if two tables were mixed."""
-        return any(a.size == b.size for a, b in pairwise(self.rows))
+        """Return True if a row has the cells of the one above, as if two tables were mixed."""
+        return any(a[:4] == b[:4] for a, b in pairwise(self.rows))
 
     def finish(self, *, alone: bool = False) -> Table:
         """Return the table with its problems; the table of a process that ran `alone` has none."""
@@ -414,20 +414,24 @@ class TableBuilder:
         )
 
 
-def _count_alone(tables: Sequence[TableBuilder]) -> int:
-    """Return the number of processes that ran separately by mistake, each as rank 0.
+def _alone(tables: Sequence[TableBuilder]) -> tuple[int, set[int]]:
+    """Return the number of processes that ran separately by mistake, and the ids of their tables.
 
-    If mpirun starts a build without MPI, the tables of the processes are interleaved. Consecutive
-    tables of one GPU do not count.
+    If mpirun starts a build without MPI, each process has rank 0, and their tables are mixed.
+    Consecutive tables of one process do not count.
     """
-    lonely = [table for table in tables if table.lonely()]
+    mixed = any(table.overtaken and table.devices and not table.rows for table in tables)
+    mixed = mixed and any(table.has_repeated_rows() for table in tables)
+    lonely = [table for table in tables if mixed or table.lonely()]
     hosts = [device.host for table in lonely for device in table.devices if not device.rank]
-    repeated = any(len(table.devices) > 1 for table in lonely)
+    repeated = any(table.lonely() and len(table.devices) > 1 for table in lonely)
     overtaken = any(
         a.overtaken and a.devices and b.devices and a.collective == b.collective
         for a, b in pairwise(lonely)
     )
-    return len(hosts) if repeated or overtaken or len({*hosts}) > 1 else 0
+    if len(hosts) > 1 and (mixed or repeated or overtaken or len({*hosts}) > 1):
+        return len(hosts), {*map(id, lonely)}
+    return 0, set()
 
 
 class Tables:
@@ -470,8 +474,8 @@ class Tables:
 
     def finish(self, *, quiet: bool) -> tuple[tuple[Table, ...], tuple[Problem, ...]]:
         """Return all tables and problems; `quiet` accepts a log without tables."""
-        alone = _count_alone(self._tables)
-        tables = tuple(table.finish(alone=bool(alone) and table.lonely()) for table in self._tables)
+        alone, lonely = _alone(self._tables)
+        tables = tuple(table.finish(alone=id(table) in lonely) for table in self._tables)
         problems = [problem for table in tables for problem in table.problems]
         if alone:
             problems.append(

@@ -1,0 +1,106 @@
+"""Answer why a job failed: decisive lines of its log, the cause, what to do, what is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from accept.core.causes import Cause
+from accept.core.model import Problem
+from accept.core.nccl_tests.table import Log
+from accept.core.signs import Match, SignOwner, Specificity
+from accept.core.text import plain
+
+#: Most lines that are quoted, and most characters of each.
+_MAX_LINES, _MAX_QUOTE = 3, 240
+#: Causes that a table shows by itself, without a line that reports a failure.
+OF_TABLES = (
+    Cause.INCOMPLETE_LOG,
+    Cause.PARTIAL_LOG,
+    Cause.NO_TABLE,
+    Cause.UNPARSABLE,
+    Cause.NO_MEASUREMENT,
+    Cause.NOT_FINITE,
+    Cause.WRONG_DATA,
+)
+#: Owners of mistakes of the user. These do not show that a host is bad.
+_OF_USER = (SignOwner.COMMAND, SignOwner.IMAGE)
+_SHOWS_CAUSE = (Specificity.ERROR, Specificity.CAUSE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Why a job failed, as far as its log shows it."""
+
+    #: The meaning of the most decisive line; "" if no known sign is in the log.
+    means: str
+    #: True if that line shows what failed. Otherwise it reports only that something did.
+    is_evident: bool
+    #: At most three lines of the log, escaped, the most decisive one first.
+    lines: tuple[str, ...]
+    action: str
+    unknown: str
+
+    @property
+    def sentences(self) -> Iterator[str]:
+        """Yield the answer in lines for people: what, what to do, what is not known."""
+        quoted = "; ".join(f'"{line}"' for line in self.lines)
+        yield f"why: {self.means or 'the log shows no known sign'}: {quoted}"
+        if self.action:
+            yield f"what to do: {self.action}"
+        yield f"not known: {self.unknown}"
+
+
+def answer_of(log: Log, signs: Sequence[Match]) -> Answer | None:
+    """Return the answer of a log with these ranked signs; None if it shows no failure."""
+    failures = [problem for problem in log.problems if problem.cause not in OF_TABLES]
+    best = signs[0] if signs else None
+    if best is None and not failures and not log.warnings:
+        return None
+    shows_cause = best is not None and best.sign.specificity in _SHOWS_CAUSE
+    first = {match.sign.name: match for match in reversed(signs)}
+    lines = [m.line for m in signs if m.sign.specificity in _SHOWS_CAUSE and m in first.values()]
+    lines += [warning.replace(": ", ": NCCL WARN ", 1) for warning in log.warnings]
+    lines += [match.line for match in signs] or [problem.message for problem in failures]
+    shown: dict[str, None] = {}
+    for line in lines:
+        text = plain(line, _MAX_QUOTE)
+        if not any(text in other or _words(text) in _words(other) for other in shown):
+            shown[text] = None
+    return Answer(
+        means=best.sign.means if best else "",
+        is_evident=shows_cause,
+        lines=tuple(shown)[:_MAX_LINES],
+        action=best.sign.action if best else "run it again with NCCL_DEBUG=INFO",
+        unknown=_unknown(best, shows_cause=shows_cause),
+    )
+
+
+def _words(text: str) -> str:
+    """Return a line without the place in a source that precedes a message of NCCL."""
+    return text.partition(" NCCL WARN ")[2] or text
+
+
+def _unknown(best: Match | None, *, shows_cause: bool) -> str:
+    if best is None:
+        return "the cause, and the host at fault"
+    if best.sign.owner in _OF_USER:
+        return "the state of the hosts, because nothing was measured"
+    cause = "" if shows_cause else "the cause; "
+    if best.sign.owner is SignOwner.NETWORK:
+        return f"{cause}the end of the connection that is at fault, and the speed of the others"
+    where = "" if best.host else "the host; "
+    return f"{cause}{where}the state of the other hosts, because nothing was measured"
+
+
+def without_innocent(problems: Sequence[Problem], signs: Sequence[Match]) -> tuple[Problem, ...]:
+    """Return the problems; those with signs of a mistake of the user name no host."""
+
+    def is_mistake(host: str) -> bool:
+        own = [match for match in signs if match.host in (None, host)]
+        return bool(own) and own[0].sign.owner in _OF_USER
+
+    return tuple(
+        replace(p, host=None) if p.host and p.cause not in OF_TABLES and is_mistake(p.host) else p
+        for p in problems
+    )

@@ -1,0 +1,144 @@
+"""A job that failed gets an answer: decisive lines, cause, next step; no innocent host is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories.command_line import accept
+from tests.factories.nccl_logs import table
+from tests.factories.paths import TESTS
+
+from accept.core import signs
+from accept.core.error_codes import Code
+from accept.foreign_logs.answer import answer_of
+from accept.foreign_logs.reader import parse
+
+pytestmark = pytest.mark.usefixtures("runs")
+
+LOGS = TESTS / "data" / "failed-logs"
+
+
+def judged(path: Path, *options: str) -> dict[str, Any]:
+    done = accept("judge", path, *options, "--json")
+    verdict: dict[str, Any] = json.loads(done.out)
+    assert done.code == verdict["exit"]
+    return verdict
+
+
+def causes(verdict: dict[str, Any]) -> set[str]:
+    return {f["cause"] for c in verdict["checks"] for f in c["findings"] if f.get("cause")}
+
+
+@pytest.mark.parametrize(
+    ("name", "quoted"),
+    [
+        ("shared-memory", "/dev/shm/nccl-KWfVyt"),
+        ("no-warning", "unhandled system error"),
+        ("too-many-gpus", "invalid device ordinal"),
+    ],
+)
+def test_a_job_that_died_before_its_first_row_fails_and_names_no_host(
+    name: str, quoted: str
+) -> None:
+    verdict = judged(LOGS / f"{name}.log")
+    assert (verdict["state"], verdict["exit"], verdict["suspects"]) == ("fail", 3, [])
+    assert "crashed" in causes(verdict)
+    assert any(quoted in note for note in verdict["notes"])
+    assert sum(note.startswith("not known: ") for note in verdict["notes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "quoted"), [("only-nccl", "ibv_modify_qp"), ("no-address", "worker-3")]
+)
+def test_a_log_without_a_table_is_refused_with_its_decisive_lines(name: str, quoted: str) -> None:
+    done = accept("judge", LOGS / f"{name}.log")
+    assert (done.code, done.error, done.out) == (6, Code.LOGS_NOTHING_MEASURED, "")
+    lines = done.err.splitlines()
+    assert any(quoted in line for line in lines[1:])
+    assert any(line.startswith("  not known: ") for line in lines)
+
+
+@pytest.mark.parametrize("is_mixed", [True, False])
+def test_processes_that_each_ran_alone_measured_nothing(tmp_path: Path, *, is_mixed: bool) -> None:
+    """Each process prints its own list of devices, mixed with that of the other or not."""
+    text = (LOGS / "built-without-mpi.log").read_text()
+    if not is_mixed:
+        lists = text.index("# nThread", 1), text.index("#  Rank  0 Group  0 Pid   2451")
+        lines = text[lists[1] :].splitlines(keepends=True)
+        first = text[: lists[0]] + "".join(text[: lists[1]].splitlines(keepends=True)[-2:])
+        text = first + text[: lists[0]] + "".join(lines[:2] + lines[6:])
+    path = tmp_path / "a.log"
+    path.write_text(text)
+    verdict = judged(path)
+    assert (verdict["state"], verdict["suspects"], verdict["metrics"]) == ("fail", [], [])
+    assert "rank-count" in causes(verdict)
+    assert "below-reference" not in causes(verdict)
+
+
+def test_a_row_below_the_parameters_is_a_part_of_their_table() -> None:
+    verdict = judged(LOGS / "cut-row.log")
+    assert verdict["state"] == "inconclusive"
+    assert "partial-log" in causes(verdict)
+    assert [one["value"] for one in verdict["metrics"] if one["metric"] == "busbw"] == [17.21]
+
+
+@pytest.mark.parametrize("state", ["", "node1: Test NCCL failure common.cu:1 'internal error'\n"])
+def test_a_gpu_that_is_listed_twice_leaves_the_hosts_unknown(tmp_path: Path, state: str) -> None:
+    """Two machines of one name, or two ranks on one GPU: the list cannot distinguish them."""
+    text = table("all_reduce", ["a", "b"], range(8), 95.0)
+    text = text.replace(" on a ", " on node1 ").replace(" on b ", " on node1 ")
+    assert text.count("node1") == 16
+    path = tmp_path / "a.log"
+    path.write_text(text + state)
+    verdict = judged(path, "--machine", "h100-8")
+    assert verdict["state"] == ("fail" if state else "inconclusive")
+    assert verdict["suspects"] == []
+    assert "below-reference" not in causes(verdict)
+    assert any("same name" in note and "same GPU" in note for note in verdict["notes"])
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_sendrecv_of_old_builds_prints_an_operation(tmp_path: Path, *, checked: bool) -> None:
+    lines = table("sendrecv", ["a", "b"], [0], 20.0, checked=checked).splitlines(keepends=True)
+    body = "".join(line for line in lines if "version" not in line and "Coll" not in line)
+    body = body.replace("       0\n", "     N/A\n")
+    path = tmp_path / "a.log"
+    path.write_text("$ mpirun ./sendrecv_perf\n" + body.replace("none      -1", " sum      -1"))
+    assert {one["check"] for one in judged(path)["metrics"]} == {"sendrecv"}
+
+
+def test_a_gpu_of_a_virtual_machine_counts_at_any_address(tmp_path: Path) -> None:
+    text = table("all_reduce", ["a"], range(8), 480.0)
+    path = tmp_path / "a.log"
+    path.write_text("".join(_with_bus(line) for line in text.splitlines(keepends=True)))
+    assert judged(path)["gpus"] == 8
+
+
+def _with_bus(line: str) -> str:
+    head, bracket, rest = line.partition(" [")
+    return f"{head} [0x00]{rest.partition(']')[2]}" if "Rank " in line and bracket else line
+
+
+LINES = st.sampled_from(
+    [
+        *(line for log in sorted(LOGS.glob("*.log")) for line in log.read_text().splitlines()),
+        "\x1b[2Jnode1:1:2 [0] NCCL WARN \x1b]0;x\x07 " + "x" * 3000,
+        "node1: Test NCCL failure a.cu:1 '\u202e'",
+    ]
+)
+
+
+@given(st.lists(LINES, max_size=12))
+def test_an_answer_quotes_at_most_three_bounded_lines_of_plain_text(lines: list[str]) -> None:
+    text = "\n".join(lines).encode()
+    answer = answer_of(parse(text), signs.decisive(text))
+    if answer is not None:
+        assert 1 <= len(answer.lines) <= 3
+        assert all(len(line) <= 260 and line.isprintable() for line in answer.lines)
+        assert answer.action
+        assert answer.unknown
