@@ -432,8 +432,12 @@ def test_a_gpu_whose_digest_differs_from_that_of_equal_gpus_is_named(
     named: dict[str, str],
 ) -> None:
     facts = reported("digest", digest(**odd), digest(), at=at)
-    found = judged(records(facts=facts, problems=problems, status=7))
+    # A count of wrong elements is not repeated either.
+    change = value_of("bf16-wrong", 1.0) if problems else same
+    found = judged(records(change, facts=facts, problems=problems, status=7))
     assert (failed(found), blamed(found)) == ({"wrong-result"} if fails else set(), named)
+    messages = [f.message for f in found.verdict.findings if f.state is State.FAIL]
+    assert not problems or messages == ["GPU 3 of h1"]
 
 
 # -- missing results never pass ------------------------------------------------------------------
