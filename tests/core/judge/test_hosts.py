@@ -130,6 +130,12 @@ def test_a_host_that_differs_from_three_others_is_named_with_its_cause(
     assert "gpu-missing" not in causes(verdict) or suspect == ("node", "h1", "gpu-missing")
 
 
+def test_half_of_the_hosts_that_differ_from_the_others_are_not_named() -> None:
+    facts = [inventory_of(h, gpus=gpus(h), kernel=f"6.{n % 2}") for n, h in enumerate(EIGHT[:4])]
+    verdict = inventoried(gpu_plan(INVENTORY), facts)
+    assert (blamed(verdict), causes(verdict)) == (set(), {"inventory-mismatch"})
+
+
 def test_an_nvlink_domain_that_only_some_hosts_report_accuses_nobody() -> None:
     facts = [inventory_of(h, gpus=gpus(h), **(DOMAIN if h == "h3" else {})) for h in EIGHT[:4]]
     assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == set()
