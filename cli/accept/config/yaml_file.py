@@ -95,7 +95,8 @@ def _text(name: str) -> str:
         raise BadInput(
             f"{name}: larger than 1 MiB",
             code=Code.YAML_TOO_LARGE,
-            hint="check that this is the intended file",
+            hint="check that this is the intended file; instead of the positions of many nodes, "
+            "set kubernetes.readNodes",
         )
     try:
         return raw.decode("utf-8-sig")

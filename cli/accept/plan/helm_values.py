@@ -37,6 +37,8 @@ _MAX_CONFIG_MAP = 240_000
 MAX_RECORD = 1024 * 1024
 #: What the manifest and the record contain besides the values and the code, in bytes of the record.
 _RECORD_FRAME = 4_000
+#: The part of values and of the record with the positions of nodes.
+_POSITIONS = "site.positions"
 #: Maximum size of positions as JSON in the ConfigMap that `accept run` makes, which can have 1 MiB;
 #: larger ones are cut.
 _MAX_POSITIONS = 1_000_000
@@ -81,7 +83,7 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
     data = json.dumps([plan, {"env": {}, "scripts": dict(launcher)}])
     _check_size("run's ConfigMap", len(data), _MAX_CONFIG_MAP, sizes)
     data = json.dumps([run.site.kubernetes.position_labels, dict(positions)])
-    _check_size("ConfigMap of site.positions", len(data), _MAX_CONFIG_MAP, {})
+    _check_size("ConfigMap of site.positions", len(data), _MAX_CONFIG_MAP, {_POSITIONS: len(data)})
     parts = record_parts(text, placed, code_source(run))
     _check_size("record that Helm keeps of the release", sum(parts.values()), MAX_RECORD, parts)
     return text
@@ -113,7 +115,7 @@ def record_parts(values: str, positions: str, source: CodeSource) -> Mapping[str
         "the chart": _chart_in_record(chart_folder()) + _RECORD_FRAME,
         "the code in ConfigMaps (site.code)": _code_in_record(chart_folder()) * (source != "image"),
         "the plan, scripts and settings": of_values,
-        "site.positions": of_positions,
+        _POSITIONS: of_positions,
     }
 
 
@@ -190,13 +192,18 @@ def _check_size(what: str, size: int, limit: int, parts: Mapping[str, int]) -> N
     if size > limit:
         largest = sorted(parts, key=lambda name: -parts[name])[:4]
         listed = ", ".join(f"{name} {parts[name]}" for name in largest if parts[name])
+        hints: tuple[str, ...] = (
+            "take the code from the image (kubernetes.code)",
+            "put large scripts and their data into the image or on a volume of the pods",
+        )
+        if largest and largest[0] == _POSITIONS:
+            own = "leave out kubernetes.positions: with kubernetes.readNodes index 0 reads the "
+            hints = (f"{own}labels of the nodes itself, and `accept run` reads them for it",)
         raise BadInput(
             f"the {what} would have {size} bytes, and at most {limit} are possible"
             + (f": {listed}" if listed else ""),
             code=Code.HELM_TOO_LARGE,
-            hint="take the code from the image (kubernetes.code), put large scripts and their data "
-            "into the image or on a volume of the pods, and set kubernetes.readNodes instead of "
-            "positions",
+            hint=", or ".join(hints),
         )
 
 
