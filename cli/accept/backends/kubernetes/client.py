@@ -1,7 +1,7 @@
 """Talk to the cluster's API through the official client: find the cluster, send requests.
 
-The client's calls are used without its models (`_preload_content=False`): release 37 validates
-every field of an answer, which cannot be switched off. `objects` reads only the needed fields.
+Requests go to paths of the API, without the client's models: to import those takes longer than most
+commands, and release 37 validates every field of an answer. `objects` reads the needed fields.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING
 
 from accept.backends.job import Place
 from accept.backends.kubernetes.objects import (
+    CONFIG_MAP,
+    POD,
+    SECRET,
     AnyObject_co,
     Document,
     Kind,
@@ -174,9 +177,9 @@ def before_start() -> Iterator[None]:
         raise NotStarted(error.message, code=error.code, hint=error.hint) from error
 
 
-#: Options of a method of the client.
-Options = Mapping[str, str | int | bool]
-_NONE: Options = {}
+#: The query of a request.
+Query = Mapping[str, str]
+_NONE: Query = {}
 
 
 class Api:
@@ -219,28 +222,35 @@ class Api:
 
     def _request(
         self,
-        client: str,
         method: str,
-        *arguments: object,
-        options: Options = _NONE,
+        path: str,
+        *,
+        query: Query = _NONE,
+        body: Document | None = None,
         stream: bool = False,
     ) -> BaseHTTPResponse:
-        """Call a method of one of the client's classes, and return the answer of the API.
-
-        A token that expired is renewed once.
-        """
+        """Return the answer of a path. A token that expired is renewed once."""
         import urllib3
+        from kubernetes.dynamic import DynamicClient
 
-        read_seconds = _LOG_READ_SECONDS if stream else _READ_SECONDS
+        # With `Accept` of other requests, the API server refuses to send a log.
+        headers = {"Accept": "text/plain, application/json"} if stream else {}
         for may_retry in (True, False):
             connected = self.connected()
-            calls = getattr(library(), client)(connected)
+            # Without the client's discovery of all kinds.
+            calls = DynamicClient(connected, discoverer=lambda *_: None)
             try:
-                answer: BaseHTTPResponse = getattr(calls, method)(
-                    *arguments,
-                    **options,
-                    _preload_content=False,
-                    _request_timeout=(_CONNECT_SECONDS, read_seconds),
+                answer: BaseHTTPResponse = calls.request(
+                    method,
+                    path,
+                    body=body,
+                    query_params=list(query.items()),
+                    header_params=headers,
+                    serialize=False,
+                    _request_timeout=(
+                        _CONNECT_SECONDS,
+                        _LOG_READ_SECONDS if stream else _READ_SECONDS,
+                    ),
                 )
                 if not stream:
                     # Read the body here, because the connection may also break in the middle of it.
@@ -256,48 +266,20 @@ class Api:
             return answer
         raise AssertionError("unreachable")
 
-    def _at_path(self, method: str, path: str, **options: object) -> Document:
-        """Return the answer of a path, requested by the dynamic client.
-
-        The client's usual discovery of all kinds is skipped.
-        """
-        import urllib3
-        from kubernetes.dynamic import DynamicClient
-
-        connected = self.connected()
-        client = DynamicClient(connected, discoverer=lambda *_: None)
-        try:
-            answer = client.request(
-                method, path, serialize=False, _request_timeout=_READ_SECONDS, **options
-            )
-            return _document(answer)
-        except library().ApiException as error:
-            raise _refused(error, connected.configuration.host) from None
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise _unreachable(connected.configuration.host, error) from None
-
     def _of_kind(
         self,
-        verb: str,
+        method: str,
         kind: Kind[AnyObject_co],
         name: str = "",
         *,
         everywhere: bool = False,
-        options: Options = _NONE,
+        query: Query = _NONE,
+        body: Document | None = None,
     ) -> Document:
-        """Return the answer to a verb (`list`, `read`, `delete`) on objects of a kind."""
-        names = [name] if name else []
-        scope = "namespaced" if kind.namespaced and not everywhere else ""
-        namespace = [self.place.namespace] if scope else []
-        if kind.noun:
-            suffix = "for_all_namespaces" if kind.namespaced and everywhere else ""
-            method = "_".join(filter(None, (verb, scope, kind.noun, suffix)))
-            answer = self._request(kind.client, method, *names, *namespace, options=options)
-        else:
-            method = f"{verb.replace('read', 'get')}_{scope or 'cluster'}_custom_object"
-            path = (kind.group, kind.version, *namespace, kind.plural, *names)
-            answer = self._request("CustomObjectsApi", method, *path, options=options)
-        return _document(answer)
+        """Return the answer to a method on an object of a kind, or on all of its objects."""
+        namespace = self.place.namespace if kind.namespaced and not everywhere else ""
+        path = kind.path(namespace, name)
+        return _document(self._request(method, path, query=query, body=body))
 
     def find_all(
         self,
@@ -308,20 +290,20 @@ class Api:
         fields: str = "",
     ) -> tuple[AnyObject_co, ...]:
         """Return the objects of a kind, fetched page by page, in the namespace or `everywhere`."""
-        options: dict[str, str | int] = {"limit": _PAGE_SIZE}
-        options |= {"label_selector": labels} if labels else {}
-        options |= {"field_selector": fields} if fields else {}
+        query = {"limit": str(_PAGE_SIZE)}
+        query |= {"labelSelector": labels} if labels else {}
+        query |= {"fieldSelector": fields} if fields else {}
         for retries_left in range(_LIST_RETRIES, -1, -1):
             found: list[Document] = []
             next_page: dict[str, str] = {}
             try:
                 while True:
                     page = self._of_kind(
-                        "list", kind, everywhere=everywhere, options={**options, **next_page}
+                        "get", kind, everywhere=everywhere, query={**query, **next_page}
                     )
                     found += list_at(page, "items")
-                    next_page = {"_continue": text_at(page, "metadata", "continue")}
-                    if not next_page["_continue"]:
+                    next_page = {"continue": text_at(page, "metadata", "continue")}
+                    if not next_page["continue"]:
                         return tuple(map(kind.read, found))
             except ApiError as error:
                 # 410 Gone: the list changed too much while it was read.
@@ -331,7 +313,7 @@ class Api:
 
     def get(self, kind: Kind[AnyObject_co], name: str) -> AnyObject_co:
         """Return an object."""
-        return kind.read(self._of_kind("read", kind, name))
+        return kind.read(self._of_kind("get", kind, name))
 
     def find(self, kind: Kind[AnyObject_co], name: str) -> AnyObject_co | None:
         """Return an object, or None if the object or its kind does not exist."""
@@ -345,40 +327,37 @@ class Api:
     def delete(self, kind: Kind[AnyObject_co], name: str) -> None:
         """Delete an object, and then what it owns. Do nothing if the object does not exist."""
         try:
-            self._of_kind("delete", kind, name, options={"propagation_policy": "Background"})
+            self._of_kind("delete", kind, name, query={"propagationPolicy": "Background"})
         except ApiError as error:
             if not error.gone:
                 raise
 
     def create_ssh_secret(self, name: str, key: bytes, labels: Mapping[str, str]) -> None:
         """Create a Secret with a private key for ssh."""
-        secret = library().V1Secret(
-            type="kubernetes.io/ssh-auth",
-            immutable=True,
-            metadata=library().V1ObjectMeta(name=name, labels=dict(labels)),
-            string_data={"ssh-privatekey": key.decode()},
+        self._create(
+            SECRET,
+            name,
+            labels,
+            {"type": "kubernetes.io/ssh-auth", "stringData": {"ssh-privatekey": key.decode()}},
         )
-        self._request("CoreV1Api", "create_namespaced_secret", self.place.namespace, secret)
 
     def create_config_map(
         self, name: str, data: Mapping[str, bytes], labels: Mapping[str, str]
     ) -> None:
         """Create a ConfigMap that cannot be changed."""
         encoded = {key: base64.b64encode(content).decode() for key, content in data.items()}
-        config_map = library().V1ConfigMap(
-            immutable=True,
-            metadata=library().V1ObjectMeta(name=name, labels=dict(labels)),
-            binary_data=encoded,
-        )
-        self._request("CoreV1Api", "create_namespaced_config_map", self.place.namespace, config_map)
+        self._create(CONFIG_MAP, name, labels, {"binaryData": encoded})
+
+    def _create(
+        self, kind: Kind[AnyObject_co], name: str, labels: Mapping[str, str], content: Document
+    ) -> None:
+        """Create an object that cannot be changed."""
+        metadata = {"name": name, "labels": dict(labels)}
+        self._of_kind("post", kind, body={"metadata": metadata, "immutable": True, **content})
 
     def try_pod(self, pod: Document) -> Document:
-        """Send a pod that is not stored (server-side dry run); return it with its defaults.
-
-        The client's own call validates every field of the pod, and refuses numbers as amounts.
-        """
-        path = f"/api/v1/namespaces/{self.place.namespace}/pods"
-        return self._at_path("post", path, body=pod, query_params=[("dryRun", "All")])
+        """Send a pod that is not stored (server-side dry run); return it with its defaults."""
+        return self._of_kind("post", POD, query={"dryRun": "All"}, body=pod)
 
     def may(self, verb: str, resource: str, *, group: str, namespace: str) -> bool:
         """Return whether this user may use a verb on a resource such as `pods/log`.
@@ -386,25 +365,25 @@ class Api:
         An empty namespace means all of them.
         """
         name, _, part = resource.partition("/")
-        attributes = library().V1ResourceAttributes(
-            group=group,
-            resource=name,
-            subresource=part or None,
-            verb=verb,
-            namespace=namespace or None,
-        )
-        spec = library().V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
-        review = library().V1SelfSubjectAccessReview(spec=spec)
-        answer = self._request("AuthorizationV1Api", "create_self_subject_access_review", review)
+        attributes = {
+            "group": group,
+            "resource": name,
+            "subresource": part,
+            "verb": verb,
+            "namespace": namespace,
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        review = {"spec": {"resourceAttributes": attributes}}
+        answer = self._request("post", path, body=review)
         return value_at(_document(answer), "status", "allowed") is True
 
     def version(self) -> str:
         """Return the version of the API server, such as v1.34.0."""
-        return text_at(_document(self._request("VersionApi", "get_code")), "gitVersion")
+        return text_at(_document(self._request("get", "/version")), "gitVersion")
 
     def versions(self, group: str) -> tuple[str, ...]:
         """Return the versions of a group that the cluster serves; none if it has no such group."""
-        groups = _document(self._request("ApisApi", "get_api_versions"))
+        groups = _document(self._request("get", "/apis"))
         return tuple(
             text_at(version, "version")
             for served in list_at(groups, "groups")
@@ -415,9 +394,7 @@ class Api:
     def serves(self, kind: Kind[AnyObject_co]) -> bool:
         """Return whether the cluster has a kind of custom object."""
         try:
-            answer = self._request(
-                "CustomObjectsApi", "get_api_resources", kind.group, kind.version
-            )
+            answer = self._request("get", f"/apis/{kind.group}/{kind.version}")
         except ApiError as error:
             if error.gone:
                 return False
@@ -432,7 +409,7 @@ class Api:
         which needs rights on the cluster.
         """
         path = f"/openapi/v3/apis/{kind.group}/{kind.version}"
-        document = self._at_path("get", path)
+        document = _document(self._request("get", path))
         schemas = value_at(document, "components", "schemas")
         names = schemas if isinstance(schemas, Mapping) else {}
         schema = next((s for name, s in names.items() if name.endswith(f".{kind.name}")), None)
@@ -449,18 +426,10 @@ class Api:
         """
         import urllib3
 
-        answer = self._request(
-            "CoreV1Api",
-            "read_namespaced_pod_log",
-            pod,
-            self.place.namespace,
-            options={
-                "container": container,
-                "follow": follow,
-                **({} if limit is None else {"limit_bytes": limit}),
-            },
-            stream=True,
-        )
+        query = {"container": container, "follow": json.dumps(follow)}
+        query |= {} if limit is None else {"limitBytes": str(limit)}
+        path = f"{POD.path(self.place.namespace, pod)}/log"
+        answer = self._request("get", path, query=query, stream=True)
         rest = b""
         try:
             for block in answer.stream(1 << 16):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Generic, Self, TypeVar
+from urllib.parse import quote
 
 from accept.config.chart_rules import chart_rules
 from accept.core.text import decimal
@@ -369,19 +370,22 @@ AnyObject_co = TypeVar("AnyObject_co", bound=Object, covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Kind(Generic[AnyObject_co]):
-    """A kind of object, and the calls of the Kubernetes client for it."""
+    """A kind of object, and its place in the API."""
 
     name: str
     read: Callable[[Document], AnyObject_co]
-    #: The class of the client and the word in its methods, such as `pod` in `list_namespaced_pod`.
-    #: Empty for kinds that the client does not know: those are custom objects.
-    client: str = ""
-    noun: str = ""
-    #: Group, version and name in paths of the API, for custom objects.
+    #: Group, version and name in paths of the API.
     group: str = ""
-    version: str = ""
-    plural: str = ""
+    version: str = "v1"
+    plural: str
     namespaced: bool = True
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """Return the path of all objects, of those in a namespace, or of one object."""
+        words = ("apis", self.group) if self.group else ("api",)
+        place = ("namespaces", namespace) if namespace else ()
+        parts = (*words, self.version, *place, self.plural, *filter(None, (name,)))
+        return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
 def _custom(name: str, api: str, plural: str, *, namespaced: bool = True) -> Kind[Object]:
@@ -396,35 +400,28 @@ def _custom(name: str, api: str, plural: str, *, namespaced: bool = True) -> Kin
     )
 
 
-POD = Kind(name="Pod", read=Pod.read, client="CoreV1Api", noun="pod")
-NODE = Kind(name="Node", read=Node.read, client="CoreV1Api", noun="node", namespaced=False)
-NAMESPACE = Kind(
-    name="Namespace", read=Object.read, client="CoreV1Api", noun="namespace", namespaced=False
-)
-EVENT = Kind(name="Event", read=Event.read, client="CoreV1Api", noun="event")
-SERVICE = Kind(name="Service", read=Object.read, client="CoreV1Api", noun="service")
-SERVICE_ACCOUNT = Kind(
-    name="ServiceAccount", read=Object.read, client="CoreV1Api", noun="service_account"
-)
-CONFIG_MAP = Kind(name="ConfigMap", read=Object.read, client="CoreV1Api", noun="config_map")
-SECRET = Kind(name="Secret", read=Object.read, client="CoreV1Api", noun="secret")
+POD = Kind(name="Pod", read=Pod.read, plural="pods")
+NODE = Kind(name="Node", read=Node.read, plural="nodes", namespaced=False)
+NAMESPACE = Kind(name="Namespace", read=Object.read, plural="namespaces", namespaced=False)
+EVENT = Kind(name="Event", read=Event.read, plural="events")
+SERVICE = Kind(name="Service", read=Object.read, plural="services")
+SERVICE_ACCOUNT = Kind(name="ServiceAccount", read=Object.read, plural="serviceaccounts")
+CONFIG_MAP = Kind(name="ConfigMap", read=Object.read, plural="configmaps")
+SECRET = Kind(name="Secret", read=Object.read, plural="secrets")
 VOLUME_CLAIM = Kind(
-    name="PersistentVolumeClaim",
-    read=VolumeClaim.read,
-    client="CoreV1Api",
-    noun="persistent_volume_claim",
+    name="PersistentVolumeClaim", read=VolumeClaim.read, plural="persistentvolumeclaims"
 )
 STORAGE_CLASS = Kind(
     name="StorageClass",
     read=StorageClass.read,
-    client="StorageV1Api",
-    noun="storage_class",
+    group="storage.k8s.io",
+    plural="storageclasses",
     namespaced=False,
 )
 NETWORK_POLICY = Kind(
-    name="NetworkPolicy", read=Object.read, client="NetworkingV1Api", noun="network_policy"
+    name="NetworkPolicy", read=Object.read, group="networking.k8s.io", plural="networkpolicies"
 )
-JOB = Kind(name="Job", read=Controller.read, client="BatchV1Api", noun="job")
+JOB = Kind(name="Job", read=Controller.read, group="batch", plural="jobs")
 JOBSET = Kind(
     name="JobSet",
     read=Controller.read,
@@ -449,7 +446,7 @@ DEVICE_CLASSES = tuple(
     _custom("DeviceClass", f"resource.k8s.io/{claim.version}", "deviceclasses", namespaced=False)
     for claim in chart_rules().claim_versions
 )
-DAEMON_SET = Kind(name="DaemonSet", read=DaemonSet.read, client="AppsV1Api", noun="daemon_set")
+DAEMON_SET = Kind(name="DaemonSet", read=DaemonSet.read, group="apps", plural="daemonsets")
 COMPUTE_DOMAIN = _custom("ComputeDomain", "resource.nvidia.com/v1beta1", "computedomains")
 NETWORK = _custom("Network", "networking.gke.io/v1", "networks", namespaced=False)
 NETWORK_PARAMETERS = _custom(
