@@ -386,7 +386,7 @@ if ! tar -cf evidence.tar.new evidence || ! mv evidence.tar.new evidence.tar; th
     say "the evidence cannot be packed: is the disk full? Plan, records and verdict are in this log"
     finish
 fi
-say "evidence is kept here for $ACCEPT_HOLD_SECONDS s: accept collect fetches it, and ends the wait"
+[ "$ACCEPT_HOLD_SECONDS" = 0 ] || say "evidence is kept here for $ACCEPT_HOLD_SECONDS s: accept collect fetches it, and ends the wait"
 head -n 1 summary 2>/dev/null
 n=${ACCEPT_HOLD_SECONDS%.*}
 until [ -e collected ] || [ -e ending ] || [ "$n" -le 0 ]; do
