@@ -100,6 +100,36 @@ class TestNodes:
         assert run("  includeNodes: [a, b, c]", nodes=None).plan.nodes == 3
         assert run("  includeNodes: [a, b, c]", nodes=2).plan.nodes == 2
 
+    @pytest.mark.parametrize(
+        ("text", "rest"),
+        [
+            ("  serviceAccount: a b", ""),
+            ("  topology: {required: a b}", ""),
+            ("", "results: {location: 'gs://my\"bucket'}"),
+            ("", "results: {location: 'gs://b/$(id)'}"),
+        ],
+    )
+    def test_what_cannot_exist_in_a_cluster_is_refused(
+        self, refuse: Refuse, text: str, rest: str
+    ) -> None:
+        assert refuse(text, rest).code == Code.VALUE_INVALID
+        assert refuse(image="a$b").code == Code.CONTAINER_IMAGE_NAME
+
+    @pytest.mark.parametrize(
+        ("text", "seconds"),
+        [
+            ("", 900),
+            ("  queue: q", 900),
+            ("  flexStart: true", 86_400),
+            ("  flexStart: true\n  queue: q", 900),
+            ("  autoscaling: true\n  queue: q", 86_400),
+        ],
+    )
+    def test_new_nodes_get_a_day_unless_a_queue_waits_for_them(
+        self, run: Resolve, text: str, seconds: int
+    ) -> None:
+        assert run(text).plan.start_seconds == seconds
+
     def test_a_list_that_is_too_short_is_refused(self, refuse: Refuse) -> None:
         assert refuse("  includeNodes: [a]").code == Code.NODES_MISMATCH
 

@@ -237,6 +237,16 @@ def test_changes_concern_the_collectives_on_all_nodes_or_blocks_of_them_and_noth
             assert changed(planned, CollectiveChanges(), hosts=nodes, ranks=8) == planned
 
 
+@given(low=st.integers(1, 1 << 20), factor=st.integers(2, 64), high=st.integers(1 << 20, 1 << 40))
+def test_a_planned_max_is_always_measured(low: int, factor: int, high: int) -> None:
+    params = Params(min=str(low), max=str(high), factor=factor)
+    if params.measures(high):
+        params.check_planned()
+    else:
+        with pytest.raises(ValueError, match=f"max {high}"):
+            params.check_planned()
+
+
 @pytest.mark.parametrize(
     ("status", "cause"), [(0, "no-table"), (1, "unparsable"), (None, "unparsable")]
 )
