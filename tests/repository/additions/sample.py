@@ -10,9 +10,8 @@ from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import Tool
 from accept.core.checks.check import Check, CheckParams, param
 from accept.core.facts import FactKind, text
-from accept.core.judge import bounds, completeness
+from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.summary import verdict_of
 from accept.core.model import GroupKind, Parsed
 
 DELAY = MetricSpec(name="delay", unit="us", better=Better.LOWER, in_log=True)
@@ -38,12 +37,9 @@ def parse(lines: Iterable[bytes]) -> Parsed:
 
 def judge(evidence: Evidence) -> Judged:
     """Pass if every host reported, and met the bounds of the user."""
-    findings = completeness.step_findings(evidence)
-    findings += completeness.problem_findings(evidence)
-    findings += bounds.findings(evidence)
     clocks = {clock for _, clock in CLOCK.of(*evidence.records)}
     measured = f"clock: {', '.join(sorted(clocks))}"
-    return Judged(verdict_of(evidence, findings, measured=measured, required="no bound of its own"))
+    return conclude(evidence, measured=measured, required="no bound of its own")
 
 
 SAMPLE = Check(
