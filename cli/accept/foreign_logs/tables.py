@@ -175,7 +175,10 @@ def _tables(name: str, log: Log) -> Iterator[Measured]:
     for table in tables:
         own = [problem for problem in of_log if _last(unfinished, problem) is table]
         # Problems of the table itself are a consequence of the others, so they come last.
-        yield _measured(name, table, table.devices, (*own, *table.problems), log)
+        of_table = table.problems
+        if not table.rows and any(problem.cause not in OF_TABLES for problem in own):
+            of_table = tuple(p for p in of_table if p.cause is not Cause.INCOMPLETE_LOG)
+        yield _measured(name, table, table.devices, (*own, *of_table), log)
 
 
 def _last(tables: list[Table], problem: Problem) -> Table:
