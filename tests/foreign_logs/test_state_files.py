@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,9 +124,12 @@ def test_the_text_form_gives_the_values_of_the_xml_form() -> None:
     assert of_text.reading.read == of_xml.reading.read
 
 
-def test_entities_of_a_document_are_refused_and_nothing_is_fetched(tmp_path: Path) -> None:
+@pytest.mark.parametrize("outside", [True, False])
+def test_entities_of_a_document_are_refused_and_nothing_is_fetched(
+    tmp_path: Path, *, outside: bool
+) -> None:
     file = tmp_path / "gpu1.xml"
-    file.write_text(ENTITIES)
+    file.write_text(ENTITIES if outside else ENTITIES.replace("&outside;", ""))
     one = judged(file)
     assert one.verdict.state is State.INCONCLUSIVE
     assert "aaaa" not in texts(one)
@@ -254,3 +258,23 @@ def test_the_evidence_against_a_gpu_is_what_its_files_show() -> None:
     (against,) = explain(one, "gpu12").evidence_against
     assert against.startswith("gpu-xid: ")
     assert explain(one, "gpu11").evidence_against == ()
+
+
+def test_a_boot_without_times_since_boot_ends_the_one_before(tmp_path: Path) -> None:
+    lines = (XID, BOOT)
+    without = (re.sub(r"kernel: \[.*?\]", "kernel:", line) for line in lines)
+    one = judged(kern_log(tmp_path / "journal.txt", *without))
+    assert one.verdict.suspects == ()
+    assert "before the last boot: Xid 79" in texts(one)
+
+
+def test_only_this_boot_counts_in_the_scanned_logs_of_a_bug_report() -> None:
+    one = judged(SAMPLES / "bug-report/restricted-nvidia-bug-report.log")
+    assert "Xid 79" not in texts(one)
+
+
+def test_gpus_that_a_file_counts_and_does_not_list_are_not_read() -> None:
+    text = (SAMPLES / "nvidia-smi/a10.txt").read_bytes()
+    attached = b"Attached GPUs                             : "
+    (report,) = nvidia_smi.read_query("x", [text.replace(attached + b"1", attached + b"2")])
+    assert [gap.reason for gap in report.reading.unread] == ["1 of 2 GPUs"]
