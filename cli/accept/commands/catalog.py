@@ -40,9 +40,9 @@ from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.catalog.metrics import Better
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
-from accept.core.judge.bounds import bound_text
 from accept.core.judge.summary import NodeLists
 from accept.core.model import GroupKind, Plan, Record, Verdict
+from accept.core.sentences import bound_text
 from accept.core.serde import did_you_mean, dump, keys_of, known, schema
 from accept.core.text import count, duration, format_size, plain
 from accept.plan.chart import chart_folder

@@ -17,7 +17,7 @@ from accept.core.sentences import action
 from accept.core.serde import did_you_mean
 from accept.core.text import command_line, count, plain
 from accept.report.console import Table, Terminal
-from accept.report.data import Run, is_bad, share_of
+from accept.report.data import Run, share_of
 
 _MOST_PARTNERS = 16
 
@@ -179,7 +179,7 @@ def _steps(run: Run, node: str) -> Iterator[StepCount]:
         shares = [share_of(sample, population.normal) for sample in own]
         known = [share for share in shares if share is not None]
         failed = sum(sample.value is None or bool(sample.cause) for sample in own)
-        bad = sum(is_bad(population, sample) for sample in own)
+        bad = sum(sample.bad for sample in own)
         yield StepCount(
             check=population.check,
             step=population.step.id,
@@ -195,7 +195,7 @@ def _steps(run: Run, node: str) -> Iterator[StepCount]:
 def _partners(run: Run, node: str) -> Iterator[Partner]:
     """Yield the partners of a node in the order of its pairs."""
     pairs = [
-        (sample.hosts, is_bad(population, sample))
+        (sample.hosts, sample.bad)
         for population in run.populations
         if population.nodes == 2
         for sample in population.samples

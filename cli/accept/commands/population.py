@@ -11,9 +11,9 @@ from statistics import median
 from accept.core.judge.effects.distances import LIMIT
 from accept.core.judge.effects.executions import Execution, Network
 from accept.core.judge.effects.search import explain
-from accept.core.judge.explained import limit_of
 from accept.core.judge.parts import name_of
 from accept.core.judge.rounds import FEWEST
+from accept.core.judge.values import limit_of
 from accept.core.text import count, shortened
 
 #: Two groups are apart if the gap between them is this many sigma of a group. Of 2,000 simulated

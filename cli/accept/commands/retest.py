@@ -17,6 +17,7 @@ from accept.core.errors import BadInput, Exit
 from accept.core.evidence import write
 from accept.core.groups import disjoint
 from accept.core.judge.summary import node_lists
+from accept.core.judge.values import is_bad
 from accept.core.model import Plan, State, Suspect, Verdict, worst_exit
 from accept.core.serde import to_json
 from accept.core.text import count, plain, shortened
@@ -25,7 +26,7 @@ from accept.plan.bundle import render
 from accept.plan.placement import include_nodes
 from accept.plan.resolve import Resolved
 from accept.report.console import Table, Terminal
-from accept.report.data import Population, Run, is_bad, is_worse
+from accept.report.data import Population, Run
 
 #: Fewer good nodes would not show what is normal.
 _LEAST_PARTNERS = 4
@@ -211,7 +212,7 @@ def _pairs(before: Judged, suspects: Sequence[Suspect]) -> Iterator[tuple[str, .
         for sample in population.samples if population.nodes == 2 else ():
             pair = frozenset(sample.hosts)
             order.setdefault(pair, sample.hosts)
-            worst[pair] = worst.get(pair, False) or is_bad(population, sample)
+            worst[pair] = worst.get(pair, False) or sample.bad
     good = [order[pair] for pair, is_slow in worst.items() if not is_slow and pair not in known]
     yield from good[:wanted]
 
@@ -317,7 +318,7 @@ def _measured(suspect: Suspect, old: Run, new: Run) -> tuple[int, int, str]:
             if not concerned or others & set(sample.hosts):
                 continue
             figures += 1
-            bad += is_worse(normal, sample)
+            bad += is_bad(sample.value, normal.lowest_good)
             share = (sample.value or 0.0) / normal.normal.value if normal.normal else 1.0
             if share < worst_share:
                 worst_share = share

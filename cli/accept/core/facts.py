@@ -540,3 +540,13 @@ NCCL_WARNINGS = FactKind(
 #: The GPUs of a host that took part; without this fact, all of them did. Only in records made from
 #: logs.
 GPUS = FactKind("gpus", _indices)
+
+
+def users_of(
+    kind: FactKind[dict[str, tuple[str, ...]]], record: Record
+) -> Iterator[tuple[str, str]]:
+    """Yield each network or path in the facts of a kind with each host that used it."""
+    for _, users in kind.of(record):
+        for path, hosts in users.items():
+            for host in hosts:
+                yield path, host

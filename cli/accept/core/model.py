@@ -177,6 +177,17 @@ class Reference:
     peak: float | None = None
     peak_source: str = ""
 
+    @property
+    def bound(self) -> Bound:
+        """Return its limits."""
+        return Bound(
+            lower=self.lower,
+            upper=self.upper,
+            expected=self.expected,
+            kind=self.kind,
+            source=self.source,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Supported:
@@ -300,6 +311,11 @@ class PlannedMachine:
     nics: Parts = 0
     #: NCCL profile that is faster on some networks and was not used; empty: none.
     faster_profile: str = ""
+
+    def promises(self, network: str) -> bool:
+        """Return True if NCCL's name of a network means the promised one, or if none is."""
+        names = (self.transport, *self.transport_aliases)
+        return not self.transport or any(name.lower() in network.lower() for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)

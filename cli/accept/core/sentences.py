@@ -8,14 +8,17 @@ from accept.core.causes import Cause
 from accept.core.model import (
     OF_HOST,
     WORST_FIRST,
+    Bound,
     CheckVerdict,
+    Finding,
+    Reference,
     Skipped,
     State,
     Suspect,
     SuspectKind,
     Verdict,
 )
-from accept.core.text import count, plain, shortened
+from accept.core.text import count, format_size, number, plain, shortened
 
 #: Maximum number of hosts, of effects, of pairs, of steps and of parts in one sentence.
 _MAX_HOSTS, _MAX_EFFECTS, _MAX_PAIRS, _MAX_STEPS, _MAX_PARTS = 16, 3, 5, 5, 3
@@ -186,7 +189,7 @@ def below_bound(check: str, value: str, bound: str, others: int, of: int) -> str
 
 def no_outlier(what: str, normal: str, detectable: float | None, unknown: str) -> str:
     """Return that no group of a step is slow."""
-    text = f"{what}: no outlier from {normal}"
+    text = f"{what}: no outlier from the normal value {normal}"
     if detectable is not None:
         text += f"; a node {detectable:.1%} slow would be detected"
     return f"{text}; {unknown} could not be judged" if unknown else text
@@ -195,6 +198,19 @@ def no_outlier(what: str, normal: str, detectable: float | None, unknown: str) -
 def too_few(what: str, needed: int) -> str:
     """Return that a step has too few groups."""
     return f"{what}: too few to compare ({needed} needed)"
+
+
+def peers_required(values: int, share: float, detectable: float | None, *, inverse: bool) -> str:
+    """Return what the groups of a step were compared with.
+
+    `share`: the lowest share of normal that is not slow. `inverse`: times were compared.
+    """
+    of = f"the normal value of {values}"
+    if inverse and share > 0:
+        return f"none above {1 / share:.0%} of {of}"
+    if detectable is None:
+        return f"none below {share:.0%} of {of}"
+    return f"no node {detectable:.1%} below {of}"
 
 
 def named(what: str, suspects: Sequence[tuple[str, str]], normal: str) -> str:
@@ -253,16 +269,17 @@ def slow_wave(step: str, wave: int, loss: float) -> str:
     )
 
 
-def bad_blocks(
-    step: str, blocks: Sequence[tuple[str, float | None, int]], others: tuple[int, int]
-) -> str:
-    """Return the bad blocks of a ladder, each with its share of normal and its executions."""
+def bad_blocks(step: str, blocks: Sequence[tuple[str, float | None, int]], others: int) -> str:
+    """Return the bad blocks of a ladder, each with its share of normal and its executions.
+
+    `others`: number of the other blocks; they are all good.
+    """
     texts = [
         f"{name} {f'reached {share:.0%} of normal' if share is not None else 'failed'} "
         f"in {times} of {count(times, 'execution')}"
         for name, share, times in blocks
     ]
-    texts[-1] += f"; other blocks: {others[0]} of {others[1]}"
+    texts[-1] += f"; other blocks: 0 of {others}"
     return (
         f"step {step}: {shortened(texts, _MAX_PARTS)}. No part is named: pairs show whether a host "
         "or the network is the reason"
@@ -289,6 +306,68 @@ DISTANCE = "distance"
 SLOW_OR_FAR = (
     "slow, or on another switch. A `topology` command in the machine's file would show which"
 )
+
+
+# Bounds
+
+
+def no_bound(check: str, reason: str, expectation: str) -> str:
+    """Return that a check has no bound, with an example of an expectation."""
+    return f"{check} has no bound on this machine{reason}; add one: --expect '{expectation}'"
+
+
+def unmeasured(bound: Reference) -> str:
+    """Return that nothing was measured for a bound."""
+    return f"{bound.metric}{_at(bound.size)} was never measured; expected {bound_text(bound)}"
+
+
+def compared(bound: Reference, value: float, bad: int, of: int, noun: str, where: str) -> str:
+    """Return the worst value of groups or devices, how many are bad, and the bound."""
+    text = f"{bound.metric}{_at(bound.size)} of {number(value)} {bound.unit} is "
+    text += f"{'outside' if bad else 'within'} {bound_text(bound)}"
+    if of > 1 and bad:
+        text += f" in {bad} of {of} {noun}, worst"
+    return f"{text} on {where}"
+
+
+def bound_text(bound: Reference) -> str:
+    """Return a bound for people: ">= 360 GB/s (floor)"."""
+    limits = Bound(lower=bound.lower, upper=bound.upper, kind=bound.kind, source="")
+    return f"{_limits(limits)} {bound.unit} ({bound.kind})"
+
+
+def _limits(bound: Bound) -> str:
+    """Return what a value must reach to pass: ">= 1", "<= 2" or ">= 1 and <= 2"."""
+    parts = [f">= {number(bound.required)}"] if bound.required is not None else []
+    parts += [f"<= {number(bound.upper)}"] if bound.upper is not None else []
+    return " and ".join(parts)
+
+
+def _at(size: int | None) -> str:
+    return "" if size is None else f" at {format_size(size)}"
+
+
+def sources(bound_findings: Sequence[Finding]) -> list[str]:
+    """Return at most two bounds of findings, failed ones first, and two peaks, with sources.
+
+    A bound that is the other side of one of these is included, too.
+    """
+    texts: dict[str, Finding] = {}
+    for finding in sorted(bound_findings, key=lambda f: f.state is State.PASS):
+        bound = finding.bound
+        if bound is None:
+            continue
+        subject = finding.metric, finding.size
+        same = [f.bound for f in texts.values() if f.bound and (f.metric, f.size) == subject]
+        other_side = same and (
+            (bound.lower is not None and all(b.lower is None for b in same))
+            or (bound.upper is not None and all(b.upper is None for b in same))
+        )
+        if len(texts) < 2 or other_side:
+            text = f"{finding.metric} {_limits(bound)} {finding.unit}"
+            texts.setdefault(f"{text}, {bound.kind}: {bound.source}", finding)
+    peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in bound_findings if f.peak]
+    return [*texts, *list(dict.fromkeys(peaks))[:2]]
 
 
 # Verdicts

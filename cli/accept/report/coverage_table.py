@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from accept.core.checks import REGISTRY
-from accept.core.judge.coverage import HostCoverage, coverage_by_host
+from accept.core.judge.coverage import Exercise, exercises, loads_gpus, nics_of, ranks_of
 from accept.core.text import folded, shortened
 from accept.report.data import Run
 
@@ -28,70 +28,72 @@ class CoverageRow:
 
 def coverage_rows(run: Run) -> tuple[CoverageRow, ...]:
     """Return a row for all hosts with the same coverage, those with gaps first."""
-    covered = coverage_by_host(run.plan, run.records, run.found, REGISTRY)
     missing = {p.host: p.message for p in run.found.problems if p.host in run.verdict.missing}
     alike: dict[CoverageRow, list[str]] = {}
     for host in run.verdict.missing:
         gaps = (f"everything: {missing.get(host, 'it did not take part')}",)
         alike.setdefault(CoverageRow(hosts="", count=0, gaps=gaps), []).append(host)
-    for host, own in covered.items():
-        alike.setdefault(_row(run, host, own), []).append(host)
-    rows = [
-        CoverageRow(
-            hosts=folded(hosts),
-            count=len(hosts),
-            steps=row.steps,
-            gpus=row.gpus,
-            nics=row.nics,
-            gaps=row.gaps,
-        )
-        for row, hosts in alike.items()
-    ]
+    every = list(exercises(run.plan, run.records, run.found, REGISTRY))
+    ranks = ranks_of(run.plan, (e for e in every if e.is_done))
+    by_host: dict[str, list[Exercise]] = {host: [] for host in run.found.present}
+    for exercise in every:
+        by_host[exercise.host].append(exercise)
+    for host, own in by_host.items():
+        alike.setdefault(_row(run, host, own, ranks), []).append(host)
+    rows = [replace(row, hosts=folded(hosts), count=len(hosts)) for row, hosts in alike.items()]
     return tuple(sorted(rows, key=lambda row: not row.gaps))
 
 
-def _row(run: Run, host: str, own: HostCoverage) -> CoverageRow:
-    total = len(own.gpus) + len(own.gpus_failed) + len(own.gpus_unused)
-    steps = len(own.steps) + len(own.steps_failed) + len(own.steps_not_run)
-    has_gpus = run.plan.machine.gpus != 0
-    return CoverageRow(
-        hosts="",
-        count=0,
-        steps=f"{len(own.steps)} of {steps}",
-        gpus=f"{_spans(own.gpus)} ({len(own.gpus)} of {total})" if has_gpus else "",
-        nics=f"{own.nics} of {own.nics_of}" if own.nics_of else "",
-        gaps=tuple(_gaps(run, host, own)),
-    )
-
-
-def _gaps(run: Run, host: str, own: HostCoverage) -> Iterator[str]:
-    """Yield what was not tested on a host that took part, and why."""
-    lost = run.found.lost.get(host)
-    plan = run.plan
-    if own.steps_failed:
-        yield f"{shortened(own.steps_failed, 3)}: every execution with it failed"
-    if own.steps_not_run:
-        yield f"{shortened(own.steps_not_run, 3)}: {lost or 'did not run on it'}"
-    if plan.machine.gpus == 0:
-        return
-    if own.gpus_failed:
-        yield f"GPU {_spans(own.gpus_failed)}: all its executions failed"
-    if own.gpus_unused:
-        yield f"GPU {_spans(own.gpus_unused)}: {lost or 'no step used it'}"
-    if run.verdict.part:
-        yield f"other GPUs: only {run.verdict.part} took part"
-    if own.nics < own.nics_of:
-        left = own.nics_of - own.nics
+def _row(run: Run, host: str, own: Sequence[Exercise], ranks: int) -> CoverageRow:
+    """Return what the steps exercised on one host with `ranks` GPUs that should take part."""
+    plan, lost = run.plan, run.found.lost.get(host)
+    ran = {record.step for record in run.records}
+    # A step that was not needed does not leave a gap.
+    steps = [
+        step.id
+        for step in plan.steps
+        if loads_gpus(step, REGISTRY) and (step.id in ran or not step.if_open)
+    ]
+    started = {e.record.step for e in own}
+    done = {e.record.step for e in own if e.is_done and e.ranks}
+    failed = [step for step in steps if step in started - done]
+    not_run = [step for step in steps if step not in started]
+    gpus = {rank for e in own if e.is_done for rank in e.ranks}
+    gpus_failed = {rank for e in own for rank in e.ranks} - gpus
+    unused = {*range(ranks)} - gpus - gpus_failed
+    nics, nics_planned = len({nic for e in own for nic in e.nics}), nics_of(plan)
+    has_gpus = plan.machine.gpus != 0
+    gaps = []
+    if failed:
+        gaps.append(f"{shortened(failed, 3)}: every execution with it failed")
+    if not_run:
+        gaps.append(f"{shortened(not_run, 3)}: {lost or 'did not run on it'}")
+    if has_gpus and gpus_failed:
+        gaps.append(f"GPU {_spans(gpus_failed)}: all its executions failed")
+    if has_gpus and unused:
+        gaps.append(f"GPU {_spans(unused)}: {lost or 'no step used it'}")
+    if has_gpus and run.verdict.part:
+        gaps.append(f"other GPUs: only {run.verdict.part} took part")
+    if has_gpus and nics < nics_planned:
         reason = "NCCL's log shows no traffic over them"
         if not any(step.profile or len(run.verdict.hosts) > 1 for step in plan.steps):
             reason = "no step connects hosts"
-        yield f"{left} of {own.nics_of} NICs: {lost or reason}"
+        gaps.append(f"{nics_planned - nics} of {nics_planned} NICs: {lost or reason}")
+    total = len(gpus | gpus_failed | unused)
+    return CoverageRow(
+        hosts="",
+        count=0,
+        steps=f"{len(done)} of {len(steps)}",
+        gpus=f"{_spans(gpus)} ({len(gpus)} of {total})" if has_gpus else "",
+        nics=f"{nics} of {nics_planned}" if nics_planned else "",
+        gaps=tuple(gaps),
+    )
 
 
-def _spans(numbers: Sequence[int]) -> str:
-    """Return sorted numbers with ranges: "0-3, 5"; a dash if there are none."""
+def _spans(numbers: Iterable[int]) -> str:
+    """Return numbers in order, with ranges: "0-3, 5"; a dash if there are none."""
     parts: list[list[int]] = []
-    for number in numbers:
+    for number in sorted(numbers):
         if parts and parts[-1][-1] == number - 1:
             parts[-1][1:] = [number]
         else:

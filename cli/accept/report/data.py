@@ -14,9 +14,10 @@ from accept.core.facts import Inventory, inventories_of
 from accept.core.judge import bounds, gathered
 from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.evidence import Evidence
-from accept.core.judge.explained import Effects, limit_of
+from accept.core.judge.explained import Effects
 from accept.core.judge.hosts import Found
 from accept.core.judge.results import compare, scored
+from accept.core.judge.values import is_bad, lowest_good
 from accept.core.model import GroupKind, Plan, Record, Step, Verdict
 from accept.core.table import BANDWIDTH, LATENCY, Measure, planned_sizes
 from accept.core.text import format_size
@@ -34,7 +35,8 @@ class Sample(NamedTuple):
     #: The cause of a failure.
     cause: Cause | None
     log: str
-    #: It failed, is slower than noise and distance explain, or a fault explains what it lost.
+    #: It failed, is below its bound or slower than noise and distance explain, or a fault explains
+    #: what it lost.
     bad: bool
 
 
@@ -54,6 +56,11 @@ class Population:
     normal: Normal | None
     #: The value below which one fails; None: no bound.
     bound: float | None
+
+    @property
+    def lowest_good(self) -> float | None:
+        """Return the value below which an execution is bad; None: nothing shows it."""
+        return lowest_good(self.normal, self.bound)
 
     @property
     def title(self) -> str:
@@ -137,7 +144,12 @@ class Run:
                 nodes = {GroupKind.EACH: 1, GroupKind.PAIRS: 2}.get(step.groups)
                 if nodes is None:
                     continue
-                found = self.effects.speed
+                found, sizes = self.effects.speed, planned_sizes(step)
+                bound = None
+                if not inverse:
+                    bound = bounds.highest_lower_bound(
+                        evidence, nodes, measure.metric, top=sizes[-1:]
+                    )
                 wrong = {e.log for e in self.effects.wrong.executions if e.value is None}
                 samples = [
                     Sample(
@@ -145,16 +157,12 @@ class Run:
                         one.value,
                         Cause.WRONG_DATA if one.log in wrong else found.causes.get(i),
                         one.log,
-                        found.is_bad(i) or one.log in wrong,
+                        found.is_bad(i) or one.log in wrong or is_bad(one.value, bound),
                     )
                     for i in found.of(evidence.check, step)
                     if len((one := found.executions[i]).hosts) == nodes
                 ]
-                sizes = planned_sizes(step)
                 if samples:
-                    lower = bounds.highest_lower_bound(
-                        evidence, nodes, measure.metric, top=sizes[-1:]
-                    )
                     yield Population(
                         check=evidence.check,
                         step=step,
@@ -163,7 +171,7 @@ class Run:
                         size=sizes[-1] if sizes and not inverse else None,
                         samples=tuple(samples),
                         normal=found.normal(evidence.check, step),
-                        bound=None if inverse else lower,
+                        bound=bound,
                     )
 
     @cached_property
@@ -190,25 +198,6 @@ class Run:
             )
             for (check, metric, unit), own in found.items()
         )
-
-
-def is_bad(population: Population, sample: Sample) -> bool:
-    """Return True if the judge calls an execution bad, or if it is below its bound."""
-    below = population.bound is not None and (sample.value or 0.0) < population.bound
-    return sample.bad or below
-
-
-def is_worse(population: Population, sample: Sample) -> bool:
-    """Return True if an execution of another run is bad by what was normal in this one."""
-    lowest = lowest_good(population)
-    return sample.value is None or (lowest is not None and sample.value < lowest)
-
-
-def lowest_good(population: Population) -> float | None:
-    """Return the value below which an execution is bad; None: nothing shows it."""
-    limits = [population.bound] if population.bound is not None else []
-    limits += [limit_of(population.normal)] if population.normal is not None else []
-    return max(limits, default=None)
 
 
 def share_of(sample: Sample, normal: Normal | None) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from accept.report.data import Population, Run, is_bad, lowest_good, share_of
+from accept.report.data import Population, Run, share_of
 from accept.report.svg import Tone, cells, tone
 
 #: With more nodes, cells would be smaller than a pixel on paper.
@@ -61,7 +61,7 @@ def pair_matrix(run: Run) -> PairMatrix | None:
             kind = tone(share_of(sample, population.normal), is_below_bound=is_below)
             kind = Tone.FAILED if sample.cause or value is None else kind
             one, other = sorted(sample.hosts)
-            if is_bad(population, sample):
+            if sample.bad:
                 slow.add((one, other))
             worst[one, other] = max(worst.get((one, other), kind), kind, key=_SEVERITY.index)
     count = len(run.order)
@@ -102,7 +102,7 @@ def pair_matrix(run: Run) -> PairMatrix | None:
 
 def _limit(population: Population) -> str:
     """Return the value below which a pair is slow, and its share of normal."""
-    normal, lowest = population.normal, lowest_good(population)
+    normal, lowest = population.normal, population.lowest_good
     if lowest is None:
         return ""
     share = f", {lowest / normal.value:.0%} of normal" if normal and normal.value else ""

@@ -8,7 +8,7 @@ from statistics import median
 
 from markupsafe import Markup
 
-from accept.core.judge.explained import limit_of
+from accept.core.judge.values import is_bad, limit_of
 from accept.report.data import Population, Run, Sample, share_of
 from accept.report.svg import Tone, cells, dots, line, short, tone
 
@@ -165,8 +165,7 @@ def _panel(
             if sample.value is None or sample.cause:
                 failed.append((left + 4 + 3 * (len(failed) % 3), rows[host].y))
             else:
-                bound = population.bound
-                is_below = bound is not None and sample.value < bound
+                is_below = is_bad(sample.value, population.bound)
                 kind = tone(share_of(sample, normal), is_below_bound=is_below)
                 points.setdefault(kind, []).append((x(sample.value), rows[host].y))
     missing = [(left, row.y) for host, row in rows.items() if host not in measured]

@@ -20,7 +20,7 @@ from accept.core.safe_read import open_regular
 from accept.core.sentences import action
 from accept.core.text import count, duration, markdown, plain, visible
 from accept.report import repro
-from accept.report.data import Population, Run, is_bad, share_of
+from accept.report.data import Population, Run, share_of
 from accept.report.node_commands import SavedNode
 from accept.report.redaction import Redactor
 
@@ -162,7 +162,7 @@ class _Writer:
                         population=population,
                         index=index,
                         start=starts.get(key, 0.0),
-                        bad=is_bad(population, sample),
+                        bad=sample.bad,
                     )
 
     def _script(self) -> str:

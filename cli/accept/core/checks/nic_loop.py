@@ -22,10 +22,10 @@ from accept.core.judge import bounds
 from accept.core.judge.completeness import host_list
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.explained import limit_of
 from accept.core.judge.findings import finding
 from accept.core.judge.peers import LEAST_OF_UNEVEN, Outlier, Peer, compare_peers
 from accept.core.judge.rounds import SIGMAS
+from accept.core.judge.values import limit_of
 from accept.core.model import Finding, GroupKind, Metric, Parsed, Problem, State
 from accept.core.nccl_tests.lines import clean
 from accept.core.table import Execution, Row, Table, rows_of

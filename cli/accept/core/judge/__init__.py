@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import groupby
-from operator import attrgetter
 
 from accept.core import sentences
 from accept.core.causes import Cause, Judgement
@@ -16,9 +14,9 @@ from accept.core.judge.completeness import problem_findings, repeated_launches, 
 from accept.core.judge.effects.executions import Flow
 from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
 from accept.core.judge.explained import Effects
-from accept.core.judge.ranges import ranges
+from accept.core.judge.findings import finding
+from accept.core.judge.ranges import ranges, scaling
 from accept.core.judge.results import compare, scored
-from accept.core.judge.scaling import scaling
 from accept.core.judge.summary import verdict_of, worst_state
 from accept.core.judge.suspects import HOSTS_STEP, from_records, merged
 from accept.core.model import (
@@ -27,7 +25,6 @@ from accept.core.model import (
     CheckVerdict,
     Finding,
     KeptSteps,
-    Metric,
     Plan,
     Problem,
     Record,
@@ -67,12 +64,13 @@ def judge(
     effects = compare(scored(evidences.values(), checks))
     evidences = {name: replace(e, effects=effects) for name, e in evidences.items()}
     judged = {name: _judge_check(evidence, checks) for name, evidence in evidences.items()}
-    for name, evidence in evidences.items():
-        notes = tuple(repeated_launches(name, evidence.records))
-        judged[name] = _with_findings(judged[name], notes)
     inventories = inventories_of(records, found.present)
-    for finding in versions.findings(plan, evidences.values(), inventories):
-        judged[finding.check] = _with_findings(judged[finding.check], (finding,))
+    notes = [n for name, e in evidences.items() for n in repeated_launches(name, e.records)]
+    for note in (*notes, *versions.findings(plan, evidences.values(), inventories)):
+        own = judged[note.check].verdict
+        state = worst_state((own.state, note.state))
+        own = replace(own, state=state, findings=(*own.findings, note))
+        judged[note.check] = judged[note.check]._replace(verdict=own)
     accused = [s for one in judged.values() for s in one.suspects]
     suspects = _suspects(plan, records, found, accused, effects)
     verdicts = [one.verdict for one in judged.values()]
@@ -142,21 +140,12 @@ def judge(
     )
 
 
-def gathered(
-    plan: Plan, records: Sequence[Record], *, checks: Checks, interruption: str = ""
-) -> tuple[hosts.Found, dict[str, Evidence]]:
-    """Return the hosts, and the evidence of each check in the order of the plan."""
-    found = hosts.find(records)
-    return found, _evidences(plan, records, found, interruption, checks, steps=plan.steps)
-
-
 def failures(
     plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks
 ) -> tuple[Finding, ...]:
     """Return the failed findings of one step, as if the run ended here. Never raises."""
-    evidences = _evidences(plan, records, hosts.find(records), "", checks, steps=(step,))
-    verdicts = [_judge_check(evidence, checks).verdict for evidence in evidences.values()]
-    return tuple(f for verdict in verdicts for f in verdict.findings if f.state is State.FAIL)
+    _, judged = _judge_steps(plan, (step,), records, checks)
+    return tuple(f for one in judged for f in one.verdict.findings if f.state is State.FAIL)
 
 
 def to_set_aside(
@@ -167,9 +156,8 @@ def to_set_aside(
     Collectives with them would say nothing about the others. If more than half of the hosts have
     such a fault, they share a reason, and none is returned.
     """
-    found = hosts.find(records)
-    evidences = _evidences(plan, records, found, "", checks, steps=(step,))
-    accused = [s for one in evidences.values() for s in _judge_check(one, checks).suspects]
+    found, judged = _judge_steps(plan, (step,), records, checks)
+    accused = [suspect for one in judged for suspect in one.suspects]
     own = [record for record in records if record.step == step.id]
     accused += from_records(own, len(found.present))
     faulty = {
@@ -195,9 +183,8 @@ def is_open(plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks
         return True
     known = {one.id for one in earlier}
     own = [record for record in records if record.step in (*known, HOSTS_STEP)]
-    evidences = _evidences(plan, own, hosts.find(own), "", checks, steps=scored_steps)
-    verdicts = [_judge_check(evidence, checks).verdict for evidence in evidences.values()]
-    return any(f.state is not State.PASS for verdict in verdicts for f in verdict.findings)
+    _, judged = _judge_steps(plan, scored_steps, own, checks)
+    return any(f.state is not State.PASS for one in judged for f in one.verdict.findings)
 
 
 def has_final_failure(plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks) -> bool:
@@ -212,6 +199,14 @@ def has_final_failure(plan: Plan, step: Step, records: Sequence[Record], *, chec
         for check in verdict.checks
         for finding in check.findings
     )
+
+
+def _judge_steps(
+    plan: Plan, steps: Sequence[Step], records: Sequence[Record], checks: Checks
+) -> tuple[hosts.Found, list[Judged]]:
+    """Return the hosts, and the conclusions of the checks of some steps."""
+    found, evidences = gathered(plan, records, checks=checks, steps=steps)
+    return found, [_judge_check(evidence, checks) for evidence in evidences.values()]
 
 
 def _until_failure(plan: Plan, records: Sequence[Record], checks: Checks) -> Plan:
@@ -265,28 +260,28 @@ def _without_needless(plan: Plan, records: Sequence[Record], checks: Checks) -> 
 # Evidence of each check
 
 
-def _evidences(
+def gathered(
     plan: Plan,
     records: Sequence[Record],
-    found: hosts.Found,
-    interruption: str,
-    checks: Checks,
     *,
-    steps: Sequence[Step],
-) -> dict[str, Evidence]:
-    """Return the evidence of each check of `steps`, in the order of the plan."""
+    checks: Checks,
+    interruption: str = "",
+    steps: Sequence[Step] | None = None,
+) -> tuple[hosts.Found, dict[str, Evidence]]:
+    """Return the hosts, and the evidence of each check of `steps` (None: all), in their order."""
+    found = hosts.find(records)
     by_step: dict[str, list[Record]] = {}
     for record in records:
         by_step.setdefault(record.step, []).append(record)
     steps_of: dict[str, list[Step]] = {}
     records_of: dict[str, list[Record]] = {}
-    for step in steps:
+    for step in plan.steps if steps is None else steps:
         for name, part in _split_by_check(step, by_step.get(step.id, []), checks).items():
             steps_of.setdefault(name, []).append(step)
             records_of.setdefault(name, []).extend(part)
     devices = hosts.devices(records)
     host_answers = by_step.get(HOSTS_STEP, [])
-    return {
+    return found, {
         name: Evidence(
             check=name,
             plan=plan,
@@ -310,8 +305,13 @@ def _evidences(
 
 def _of_check(record: Record, name: str) -> Record:
     """Return a record with the metrics and facts of one check only."""
-    metrics = tuple(m for m in record.metrics if m.check == name)
-    return replace(record, metrics=metrics, facts=tuple(f for f in record.facts if f.check == name))
+    facts = tuple(fact for fact in record.facts if fact.check == name)
+    return replace(_with_metrics(record, name), facts=facts)
+
+
+def _with_metrics(record: Record, name: str) -> Record:
+    """Return a record with the metrics of one check only."""
+    return replace(record, metrics=tuple(m for m in record.metrics if m.check == name))
 
 
 def _split_by_check(
@@ -325,8 +325,7 @@ def _split_by_check(
         return {step.checks[0]: records}
     parts: dict[str, list[Record]] = {name: [] for name in step.checks}
     for record in records:
-        metrics = _metrics_by_check(record.metrics)
-        own = {name: replace(record, metrics=tuple(metrics.get(name, ()))) for name in parts}
+        own = {name: _with_metrics(record, name) for name in parts}
         failed = record.exit != 0 or record.problems
         if failed and all(_is_done(checks.get(name), name, r, step) for name, r in own.items()):
             # All checks had finished, so the failure belongs to the last one.
@@ -347,13 +346,6 @@ def _is_done(rules: CheckRules | None, name: str, record: Record, step: Step) ->
     return result_of(execution, name, rules.measure).outcome is Outcome.OK
 
 
-def _metrics_by_check(metrics: Sequence[Metric]) -> dict[str, list[Metric]]:
-    result: dict[str, list[Metric]] = {}
-    for name, metrics_of_check in groupby(metrics, key=attrgetter("check")):
-        result.setdefault(name, []).extend(metrics_of_check)
-    return result
-
-
 # Verdicts of checks
 
 
@@ -364,28 +356,9 @@ def _judge_check(evidence: Evidence, checks: Checks) -> Judged:
     if evidence.plan.origin:
         # The check was not requested, but its problems count.
         return Judged(verdict_of(evidence, problem_findings(evidence)))
-    finding = Finding(
-        check=evidence.check,
-        judgement=Judgement.COMPLETENESS,
-        state=State.NOT_TESTED,
-        message=f"this version of accept has no check {evidence.check!r}",
-        cause=Cause.TOOL_MISSING,
-    )
-    return Judged(
-        CheckVerdict(
-            check=evidence.check,
-            state=State.NOT_TESTED,
-            optional=evidence.optional,
-            findings=(finding,),
-        )
-    )
-
-
-def _with_findings(judged: Judged, findings: tuple[Finding, ...]) -> Judged:
-    verdict = judged.verdict
-    state = worst_state((verdict.state, *(finding.state for finding in findings)))
-    verdict = replace(verdict, state=state, findings=(*verdict.findings, *findings))
-    return judged._replace(verdict=verdict)
+    text, cause = f"this version of accept has no check {evidence.check!r}", Cause.TOOL_MISSING
+    unknown = finding(evidence.check, Judgement.COMPLETENESS, State.NOT_TESTED, text, cause)
+    return Judged(verdict_of(evidence, [unknown]))
 
 
 def _unreported(records: Sequence[Record], verdicts: Sequence[CheckVerdict]) -> tuple[Problem, ...]:
@@ -446,14 +419,9 @@ def _without_consequences(record: Record) -> Record:
 
 def _kept(plan: Plan, records: Sequence[Record]) -> tuple[KeptSteps, ...]:
     """Return the steps that earlier attempts executed."""
-    by_attempt: dict[str, set[str]] = {}
-    for record in records:
-        if record.attempt:
-            by_attempt.setdefault(record.attempt, set()).add(record.step)
-    kept = {
-        attempt: tuple(step.id for step in plan.steps if step.id in steps)
-        for attempt, steps in by_attempt.items()
-    }
+    copied = dict.fromkeys((record.attempt, record.step) for record in records if record.attempt)
+    attempts = dict.fromkeys(attempt for attempt, _ in copied)
+    kept = {name: tuple(s.id for s in plan.steps if (name, s.id) in copied) for name in attempts}
     return tuple(KeptSteps(attempt=name, steps=steps) for name, steps in kept.items() if steps)
 
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
+from accept.core import sentences
 from accept.core.catalog.metrics import BUSBW, TIME
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import PROGRAM
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence
+from accept.core.judge.findings import finding, first_logs
 from accept.core.judge.hosts import is_device
+from accept.core.judge.values import is_bad
 from accept.core.model import (
     Bound,
     BoundKind,
@@ -27,9 +30,9 @@ from accept.core.model import (
     Record,
     Reference,
     State,
+    Step,
 )
-from accept.core.table import Execution, Row, rows_of
-from accept.core.text import format_size, number
+from accept.core.table import Execution, Measure, Row, planned_sizes, rows_of
 
 #: No measurement is that large. Not-a-number compares false as well.
 _ABSURD = 1e300
@@ -44,31 +47,14 @@ def findings(evidence: Evidence) -> list[Finding]:
     An expectation without any measurement gets a finding as well.
     """
     bounds = bounds_of(evidence)
-    result = []
-    measured_bounds: set[Reference] = set()
-    measured: dict[str, dict[Reference, list[Row]]] = {step.id: {} for step in evidence.steps}
+    measured: dict[tuple[str, Reference], list[Row]] = {}
     for execution in evidence.executions if bounds else ():
-        record = execution.record
-        together = evidence.together(record.hosts)
-        applicable = [
-            bound
-            for bound in bounds
-            if covers_nodes(bound, len(record.hosts), together=together)
-            and bound.profile == execution.step.profile
-            and _covers_ranks(bound, record)
-            and _same_program(bound, record)
-        ]
-        for bound, row in _bounded(evidence.check, applicable, execution):
-            measured[record.step].setdefault(bound, []).append(row)
-    for by_bound in measured.values():
-        result += [_finding(evidence.check, bound, rows) for bound, rows in by_bound.items()]
-        measured_bounds.update(by_bound)
-    for bound in bounds:
-        if (
-            bound.kind is BoundKind.EXPECTATION
-            and bound not in measured_bounds
-            and not evidence.partial
-        ):
+        for bound, row in _bounded(evidence, bounds, execution):
+            measured.setdefault((execution.step.id, bound), []).append(row)
+    result = [_finding(evidence.check, bound, rows) for (_, bound), rows in measured.items()]
+    known = {bound for _, bound in measured}
+    for bound in bounds if not evidence.partial else ():
+        if bound.kind is BoundKind.EXPECTATION and bound not in known:
             result.append(unmeasured_finding(evidence.check, bound))
     return result
 
@@ -91,13 +77,9 @@ def verdicts_without_step(plan: Plan) -> Iterator[CheckVerdict]:
 
 def no_bound_finding(check: str, expectation: str, reason: str = "") -> Finding:
     """Return the finding that a check has no bound; `expectation` is an example of one."""
-    return Finding(
-        check=check,
-        judgement=Judgement.ABSOLUTE,
-        state=State.INCONCLUSIVE,
-        cause=Cause.NO_REFERENCE,
-        message=f"{check} has no bound on this machine{reason}; add one: --expect '{expectation}'",
-    )
+    text = sentences.no_bound(check, reason, expectation)
+    cause = Cause.NO_REFERENCE
+    return finding(check, Judgement.ABSOLUTE, State.INCONCLUSIVE, text, cause=cause)
 
 
 def other_sizes(evidence: Evidence, metric: str) -> tuple[int, ...]:
@@ -121,12 +103,12 @@ def unmeasured_finding(check: str, bound: Reference) -> Finding:
         check=check,
         judgement=Judgement.ABSOLUTE,
         state=State.INCONCLUSIVE,
-        message=f"{bound.metric}{_at(bound.size)} was never measured; expected {bound_text(bound)}",
+        message=sentences.unmeasured(bound),
         cause=Cause.NO_MEASUREMENT,
         metric=bound.metric,
         unit=bound.unit,
         size=bound.size,
-        bound=_bound(bound),
+        bound=bound.bound,
     )
 
 
@@ -178,6 +160,26 @@ def highest_lower_bound(
     return max((bound.lower for bound in applicable if bound.lower is not None), default=None)
 
 
+def lowest(
+    evidence: Evidence, step: Step, measure: Measure, nodes: int | None = None
+) -> float | None:
+    """Return the value that the groups of a step must reach; None: unknown.
+
+    `nodes`: the number of hosts of the groups; None: that of the largest.
+    """
+    # Bounds of a latency are for single sizes, not for the median. One rank has no peer.
+    records = tuple(
+        record
+        for record in evidence.of_step(step)
+        if nodes in (None, len(record.hosts)) and (record.local_ranks or record.ranks != 1)
+    )
+    if measure.inverse or not records:
+        return None
+    part = replace(evidence, steps=(step,), records=records)
+    most = max(len(record.hosts) for record in records)
+    return highest_lower_bound(part, most, measure.metric, top=planned_sizes(step)[-1:])
+
+
 def tightest_bound(
     evidence: Evidence, nodes: int, metric: str, *, top: Collection[int] = ()
 ) -> Bound | None:
@@ -205,7 +207,7 @@ def _lower_bounds(evidence: Evidence, nodes: int, metric: str, top: Collection[i
         and bound.profile in profiles
         and (bound.size is None or bound.size in top)
     ]
-    return [_bound(bound) for bound in _in_force(applicable) if bound.lower is not None]
+    return [bound.bound for bound in _in_force(applicable) if bound.lower is not None]
 
 
 def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
@@ -258,7 +260,7 @@ def covers_nodes(bound: Reference, nodes: int, *, together: bool = False) -> boo
 
 def _covers_ranks(bound: Reference, record: Record) -> bool:
     """Return True if a bound is for whole hosts and they took part, or for the rail of a record."""
-    return len(record.local_ranks) == 1 if bound.per_rail else not record.local_ranks
+    return len(record.local_ranks) == (1 if bound.per_rail else 0)
 
 
 def measured_by_another_program(evidence: Evidence) -> bool:
@@ -278,14 +280,26 @@ def _same_program(bound: Reference, record: Record) -> bool:
 
 
 def _bounded(
-    check: str, bounds: Sequence[Reference], execution: Execution
+    evidence: Evidence, bounds: Sequence[Reference], execution: Execution
 ) -> Iterator[tuple[Reference, Row]]:
     """Yield the values of one execution, each with a bound that applies to it."""
+    record = execution.record
+    together = evidence.together(record.hosts)
+    bounds = [
+        bound
+        for bound in bounds
+        if covers_nodes(bound, len(record.hosts), together=together)
+        and bound.profile == execution.step.profile
+        and _covers_ranks(bound, record)
+        and _same_program(bound, record)
+    ]
     # The bus bandwidth of one rank is 0 by definition: nccl-tests, doc/PERFORMANCE.md.
-    undefined = BUSBW.name if execution.record.ranks == 1 else ""
+    undefined = BUSBW.name if record.ranks == 1 else ""
     rows = [
         row
-        for row in rows_of(execution, check, {bound.metric for bound in bounds} - {undefined})
+        for row in rows_of(
+            execution, evidence.check, {bound.metric for bound in bounds} - {undefined}
+        )
         if row.placement is not Placement.IN and abs(row.value or 0.0) < _ABSURD
     ]
     top_sizes: dict[str, int] = {}
@@ -310,92 +324,34 @@ def _concerns(bound: Reference, row: Row, *, is_top: bool) -> bool:
 
 def _finding(check: str, bound: Reference, rows: Sequence[Row]) -> Finding:
     state, cause, reference = State.FAIL, Cause.BELOW_REFERENCE, bound
-    bad = [row for row in rows if not _holds(bound, row)]
+    bad = [row for row in rows if is_bad(row.value or 0.0, bound.lower, bound.upper)]
     if not bad and bound.expected is not None:
         # The tier above the bound: not proven to be broken, but not good either.
         state, cause = State.INCONCLUSIVE, Cause.BELOW_EXPECTED
         bound = replace(bound, lower=bound.expected)
-        bad = [row for row in rows if not _holds(bound, row)]
+        bad = [row for row in rows if is_bad(row.value or 0.0, bound.lower, bound.upper)]
     only_too_high = bound.lower is None or any((row.value or 0.0) >= bound.lower for row in bad)
     pick = max if only_too_high and bound.upper is not None else min
     worst = pick(bad or rows, key=lambda row: row.value or 0.0)
     value = worst.value or 0.0
-    text = f"{number(value)} {bound.unit} is {'outside' if bad else 'within'} {bound_text(bound)}"
-    if len(rows) > 1 and bad:
-        unit = "groups" if worst.rank is None else "devices"
-        text += f" in {len(bad)} of {len(rows)} {unit}, worst"
-    text += f" on {host_list(worst.hosts) if worst.rank is None else worst.device}"
+    noun, where = "devices", worst.device
+    if worst.rank is None:
+        noun, where = "groups", host_list(worst.hosts)
     return Finding(
         check=check,
         judgement=Judgement.ABSOLUTE,
         state=state if bad else State.PASS,
-        message=f"{bound.metric}{_at(bound.size)} of {text}",
+        message=sentences.compared(bound, value, len(bad), len(rows), noun, where),
         cause=cause if bad else None,
         metric=bound.metric,
         value=value,
         unit=bound.unit,
         size=bound.size,
         nodes=worst.nodes,
-        bound=_bound(reference),
+        bound=reference.bound,
         peak_share=value / bound.peak if bound.peak else None,
         peak=bound.peak,
         peak_source=(bound.peak_source or bound.source) if bound.peak else "",
         hosts=tuple(dict.fromkeys(host for row in bad for host in row.hosts)),
-        evidence=tuple(dict.fromkeys(row.log for row in bad if row.log))[:8],
+        evidence=first_logs(row.log for row in bad),
     )
-
-
-def _holds(bound: Reference, row: Row) -> bool:
-    value = row.value or 0.0
-    return (bound.lower is None or value >= bound.lower) and (
-        bound.upper is None or value <= bound.upper
-    )
-
-
-def _bound(reference: Reference) -> Bound:
-    return Bound(
-        lower=reference.lower,
-        upper=reference.upper,
-        expected=reference.expected,
-        kind=reference.kind,
-        source=reference.source,
-    )
-
-
-def sources(bound_findings: Sequence[Finding]) -> list[str]:
-    """Return at most two bounds of findings, failed ones first, and two peaks, with sources.
-
-    A bound that is the other side of one of these is included, too.
-    """
-    texts: dict[str, Finding] = {}
-    for finding in sorted(bound_findings, key=lambda f: f.state is State.PASS):
-        bound = finding.bound
-        if bound is None:
-            continue
-        subject = finding.metric, finding.size
-        same = [f.bound for f in texts.values() if f.bound and (f.metric, f.size) == subject]
-        other_side = same and (
-            (bound.lower is not None and all(b.lower is None for b in same))
-            or (bound.upper is not None and all(b.upper is None for b in same))
-        )
-        if len(texts) < 2 or other_side:
-            text = f"{finding.metric} {required_text(bound)} {finding.unit}"
-            texts.setdefault(f"{text}, {bound.kind}: {bound.source}", finding)
-    peaks = [f"peak {number(f.peak)} {f.unit}: {f.peak_source}" for f in bound_findings if f.peak]
-    return [*texts, *list(dict.fromkeys(peaks))[:2]]
-
-
-def bound_text(bound: Reference) -> str:
-    """Return a bound for people: ">= 360 GB/s (floor)"."""
-    return f"{required_text(replace(_bound(bound), expected=None))} {bound.unit} ({bound.kind})"
-
-
-def required_text(bound: Bound) -> str:
-    """Return what a value must reach to pass: ">= 1", "<= 2" or ">= 1 and <= 2"."""
-    parts = [f">= {number(bound.required)}"] if bound.required is not None else []
-    parts += [f"<= {number(bound.upper)}"] if bound.upper is not None else []
-    return " and ".join(parts)
-
-
-def _at(size: int | None) -> str:
-    return "" if size is None else f" at {format_size(size)}"

@@ -9,13 +9,14 @@ from types import MappingProxyType
 
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import NCCL_WARNINGS
-from accept.core.groups import Wave, waves
+from accept.core.groups import waves
 from accept.core.judge.evidence import Evidence
+from accept.core.judge.findings import finding
 from accept.core.judge.summary import state_of
 from accept.core.model import Finding, GroupKind, Plan, Problem, Record, State, Step
 from accept.core.signs import catalog
 from accept.core.table import Outcome
-from accept.core.text import count, plain
+from accept.core.text import count, plain, shortened
 
 _MAX_QUOTE = 240
 #: Group kinds that need two hosts.
@@ -35,82 +36,59 @@ def step_findings(evidence: Evidence) -> list[Finding]:
     """Return findings on planned executions without a record or with a wrong number of ranks."""
     if evidence.partial or evidence.plan.origin:
         return []
-    findings = []
-    for step in evidence.steps:
-        findings += _missing(evidence, step, evidence.of_step(step))
-    return [*findings, *_rank_count(evidence)]
+    missing = [found for step in evidence.steps for found in _missing(evidence, step)]
+    return [*missing, *_rank_count(evidence)]
 
 
-def _missing(evidence: Evidence, step: Step, records: Sequence[Record]) -> list[Finding]:
-    """Return findings on the hosts and groups of a step that have no record."""
+def _missing(evidence: Evidence, step: Step) -> Iterator[Finding]:
+    """Yield findings on the hosts and groups of a step that have no record."""
+    records = evidence.of_step(step)
     if not records:
         left = [host for host in evidence.hosts if host not in evidence.lost]
-        if len(left) <= 1 and step.groups in _NEED_TWO:
-            return []
-        why = evidence.interruption or "it has no record"
-        return [
-            _not_run(evidence.check, f"step {step.id} did not run: {why}", evidence.interruption)
-        ]
+        if len(left) > 1 or step.groups not in _NEED_TWO:
+            why = evidence.interruption or "it has no record"
+            yield _not_run(evidence, f"step {step.id} did not run: {why}")
+        return
     seen = {host for record in records for host in record.hosts}
     absent = [host for host in evidence.hosts if host not in seen]
-    findings = []
     lost = [host for host in absent if host in evidence.lost]
     if lost:
-        findings.append(
-            Finding(
-                check=evidence.check,
-                judgement=Judgement.COMPLETENESS,
-                state=state_of(evidence.lost[lost[0]]),
-                cause=evidence.lost[lost[0]],
-                message=f"step {step.id} did not run on {host_list(lost)} (lost before the step)",
-                hosts=tuple(lost),
-            )
-        )
+        text = f"step {step.id} did not run on {host_list(lost)} (lost before the step)"
+        cause, judgement = evidence.lost[lost[0]], Judgement.COMPLETENESS
+        yield finding(evidence.check, judgement, state_of(cause), text, cause, hosts=lost)
     unrecorded = [host for host in absent if host not in evidence.lost]
     # With an odd number of hosts, one host sits out each round of pairs.
     odd = step.groups.of_pairs and (len(evidence.hosts) - len(lost)) % 2
     if unrecorded and not (odd and len(unrecorded) == 1):
-        message = f"step {step.id} has no record of {host_list(unrecorded)}"
-        return [*findings, _not_run(evidence.check, message, evidence.interruption)]
+        yield _not_run(evidence, f"step {step.id} has no record of {host_list(unrecorded)}")
+        return
+    plan = evidence.plan
     present = tuple(host for host in evidence.hosts if host in seen or host in unrecorded)
+    highest = max((rank for record in records for rank in record.local_ranks), default=0)
+    rails = _planned_ranks(plan) or highest + 1
     # Each host that was lost during the step may be missing in one group of each later wave, and in
     # one of each rail if each pair has a group for each rail.
     lost_count = sum(host in evidence.lost for host in present)
     if step.groups is GroupKind.RAIL_PAIRS:
-        lost_count *= _rails(evidence, records)
+        lost_count *= rails
+    planned = waves(
+        step.groups,
+        present,
+        rounds=step.rounds,
+        seed=plan.seed,
+        ranks=rails if step.groups.of_rails else 1,
+        pairs=plan.pairs,
+    )
     counts = Counter(record.wave for record in records)
-    for number, wave in enumerate(_planned_waves(evidence, step, present, records)):
+    for number, wave in enumerate(planned):
         if counts[number] < len(wave) - lost_count:
-            message = f"step {step.id} has records of {counts[number]} of {len(wave)} groups "
-            message += f"in wave {number}"
-            findings.append(_not_run(evidence.check, message, evidence.interruption))
-    return findings
+            text = f"step {step.id} has records of {counts[number]} of {len(wave)} groups "
+            yield _not_run(evidence, f"{text}in wave {number}")
 
 
-def _not_run(check: str, message: str, interruption: str) -> Finding:
-    return Finding(
-        check=check,
-        judgement=Judgement.COMPLETENESS,
-        state=State.NOT_TESTED,
-        cause=None if interruption else Cause.EVIDENCE_MISSING,
-        message=message,
-    )
-
-
-def _planned_waves(
-    evidence: Evidence, step: Step, hosts: tuple[str, ...], records: Sequence[Record]
-) -> tuple[Wave, ...]:
-    ranks = _rails(evidence, records) if step.groups.of_rails else 1
-    plan = evidence.plan
-    return waves(
-        step.groups, hosts, rounds=step.rounds, seed=plan.seed, ranks=ranks, pairs=plan.pairs
-    )
-
-
-def _rails(evidence: Evidence, records: Sequence[Record]) -> int:
-    """Return the number of rails: the planned one, else that of the records."""
-    seen = max((rank for record in records for rank in record.local_ranks), default=0) + 1
-    return _planned_ranks(evidence.plan) or seen
+def _not_run(evidence: Evidence, message: str) -> Finding:
+    cause = None if evidence.interruption else Cause.EVIDENCE_MISSING
+    return finding(evidence.check, Judgement.COMPLETENESS, State.NOT_TESTED, message, cause)
 
 
 def _planned_ranks(plan: Plan) -> int | None:
@@ -129,16 +107,12 @@ def _rank_count(evidence: Evidence) -> Iterator[Finding]:
             wrong.append((record, f"{lowest}" if per_host else f"at least {lowest}"))
     if wrong:
         first, expected = wrong[0]
-        started = f"{count(first.ranks, 'rank')} on {host_list(first.hosts)}"
-        yield Finding(
-            check=evidence.check,
-            judgement=Judgement.COMPLETENESS,
-            state=State.FAIL,
-            cause=Cause.RANK_COUNT,
-            message=f"step {first.step} started {started} (planned: {expected}); "
-            f"{len(wrong)} of {len(evidence.records)} executions have a wrong number of ranks",
-            evidence=tuple(dict.fromkeys(record.log for record, _ in wrong if record.log))[:8],
-        )
+        text = f"step {first.step} started {count(first.ranks, 'rank')} on "
+        text += f"{host_list(first.hosts)} (planned: {expected}); "
+        text += f"{len(wrong)} of {len(evidence.records)} executions have a wrong number of ranks"
+        logs = (record.log for record, _ in wrong)
+        judgement, cause = Judgement.COMPLETENESS, Cause.RANK_COUNT
+        yield finding(evidence.check, judgement, State.FAIL, text, cause, logs=logs)
 
 
 # Hosts that logs list
@@ -238,9 +212,9 @@ def repeated_launches(check: str, records: Iterable[Record]) -> Iterator[Finding
         if (launch := record.failed_launch) is not None and record.exit == 0
     ]
     if found:
-        finding = merge_findings(check, Cause.LAUNCH_FAILED, found)
-        message = f"{finding.message}; started once more, and that result counts"
-        yield replace(finding, state=State.PASS, message=message)
+        note = merge_findings(check, Cause.LAUNCH_FAILED, found)
+        message = f"{note.message}; started once more, and that result counts"
+        yield replace(note, state=State.PASS, message=message)
 
 
 def decisive_warning(record: Record) -> str:
@@ -268,15 +242,9 @@ def merge_findings(
     named = dict.fromkeys(problem.host for problem, _, _ in problems if problem.host)
     hosts = named or dict.fromkeys(host for _, _, hosts in problems for host in hosts)
     first = problems[0][0].message or cause
-    return Finding(
-        check=check,
-        judgement=cause.row.judgement,
-        state=state_of(cause),
-        cause=cause,
-        message=first if len(problems) == 1 else f"{first} (and {len(problems) - 1} more)",
-        hosts=tuple(hosts),
-        evidence=tuple(dict.fromkeys(log for _, log, _ in problems if log))[:8],
-    )
+    text = first if len(problems) == 1 else f"{first} (and {len(problems) - 1} more)"
+    logs = (log for _, log, _ in problems)
+    return finding(check, cause.row.judgement, state_of(cause), text, cause, hosts=hosts, logs=logs)
 
 
 def _exit_text(record: Record) -> str:
@@ -290,5 +258,4 @@ def _exit_text(record: Record) -> str:
 
 def host_list(hosts: Sequence[str], most: int = 4) -> str:
     """Return the first `most` names, and the number of the others."""
-    more = f" and {len(hosts) - most} more" if len(hosts) > most else ""
-    return ", ".join(hosts[:most]) + more
+    return shortened(hosts, most)

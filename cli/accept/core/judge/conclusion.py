@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from accept.core import sentences
 from accept.core.causes import Judgement
 from accept.core.judge import bounds, completeness
 from accept.core.judge.evidence import Evidence, Judged
@@ -52,7 +53,7 @@ def conclude(
             *_notes(evidence.check, notes),
         ],
         measured=measured,
-        required="; ".join([required, *bounds.sources(bounded)]),
+        required="; ".join([required, *sentences.sources(bounded)]),
     )
     # Files are of the hosts that somebody chose, so those with one fault may be most of them.
     hosts = 2 * len(problems) if evidence.plan.origin else len(evidence.hosts)

@@ -13,15 +13,11 @@ from accept.core.judge.effects.distances import LIMIT
 from accept.core.judge.effects.executions import Execution, Network
 from accept.core.judge.effects.explanation import Explanation, Normal
 from accept.core.judge.rounds import FEWEST, FOUND, SIGMAS, rounds_for, slowdown_found
+from accept.core.judge.values import is_bad, limit_of
 from accept.core.model import Detectable, Step, Suspect
 
 #: Values are not comparable if their sigma is more than this many times the noise.
 UNEVEN = 3.0
-
-
-def limit_of(normal: Normal) -> float:
-    """Return the lowest value that is not slow."""
-    return normal.value * (1 - SIGMAS * normal.sigma)
 
 
 class Population(NamedTuple):
@@ -86,7 +82,7 @@ class Explained:
         if any(len(self.executions[i].hosts) > 1 for i in own):
             # Between hosts, distance may cost that much, although the pairs show no blocks.
             lowest = normal.value * (1 - LIMIT)
-            return 2 * sum((self.executions[i].value or 0.0) < lowest for i in own) > len(own)
+            return 2 * sum(is_bad(self.executions[i].value, lowest) for i in own) > len(own)
         slow = sum(self.is_slow(i) for i in own)
         highest = 2 * normal.value - limit_of(normal)
         fast = sum((self.executions[i].value or 0.0) > highest for i in own)
@@ -107,17 +103,15 @@ class Explained:
             return [i for i in own if self.is_slow(i)]
         values = {i: self.executions[i].value or 0.0 for i in own}
         lowest = median(values.values()) * (1 - SIGMAS * self.noise)
-        return [i for i, value in values.items() if value < lowest]
+        return [i for i, value in values.items() if is_bad(value, lowest)]
 
     def is_slow(self, index: int) -> bool:
         """Return True if an execution failed, or is slower than noise and distance explain."""
         one = self.executions[index]
-        if one.value is None:
-            return True
-        normal = self.explanation.normal.get(one.population)
-        if normal is None or normal.hosts < FEWEST:
-            return False
-        return one.value < (1 - self._far(index)) * limit_of(normal)
+        normal, lowest = self.explanation.normal.get(one.population), None
+        if normal is not None and normal.hosts >= FEWEST:
+            lowest = (1 - self._far(index)) * limit_of(normal)
+        return is_bad(one.value, lowest)
 
     def is_bad(self, index: int) -> bool:
         """Return True if an execution is slow, or if a fault explains what it lost."""

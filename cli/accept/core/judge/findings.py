@@ -7,7 +7,16 @@ from collections.abc import Hashable, Iterable
 from typing import NamedTuple, TypeVar
 
 from accept.core.causes import Cause, Judgement
-from accept.core.model import Bound, Finding, Problem, State, Strength, Suspect, SuspectKind
+from accept.core.model import (
+    Bound,
+    Executions,
+    Finding,
+    Problem,
+    State,
+    Strength,
+    Suspect,
+    SuspectKind,
+)
 from accept.core.table import Row
 
 T = TypeVar("T", bound=Hashable)
@@ -33,6 +42,11 @@ class Problems(NamedTuple):
         return cls(*([one for part in own for one in part] for own in several))
 
 
+def first_logs(logs: Iterable[str]) -> tuple[str, ...]:
+    """Return the first logs, each once."""
+    return tuple(dict.fromkeys(filter(None, logs)))[:_MAX_LOGS]
+
+
 def finding(
     check: str,
     judgement: Judgement,
@@ -45,6 +59,7 @@ def finding(
     bound: Bound | None = None,
     metric: str | None = None,
     unit: str = "",
+    executions: Executions | None = None,
 ) -> Finding:
     """Return a finding, with each of its hosts and logs once."""
     return Finding(
@@ -57,7 +72,8 @@ def finding(
         unit=unit,
         bound=bound,
         hosts=tuple(dict.fromkeys(hosts)),
-        evidence=tuple(dict.fromkeys(filter(None, logs)))[:_MAX_LOGS],
+        executions=executions,
+        evidence=first_logs(logs),
     )
 
 
@@ -75,7 +91,7 @@ def suspect_of(row: Row, cause: Cause, strength: Strength, why: str) -> Suspect:
         cause=cause,
         strength=strength,
         why=why,
-        evidence=(row.log,) if row.log else (),
+        evidence=first_logs([row.log]),
     )
 
 

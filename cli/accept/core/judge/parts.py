@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
 from accept.core import sentences
 from accept.core.causes import Cause, Judgement
+from accept.core.judge import bounds
 from accept.core.judge.effects.distances import LIMIT
-from accept.core.judge.effects.explanation import Effect, Fault, Part
+from accept.core.judge.effects.explanation import Effect, Fault, Normal, Part
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.explained import Effects, Explained
-from accept.core.judge.rounds import FEWEST
+from accept.core.judge.findings import finding, first_logs
+from accept.core.judge.rounds import FEWEST, SIGMAS, slowdown_found
+from accept.core.judge.values import is_bad, limit_of
 from accept.core.model import (
     OF_HOST,
     BadPair,
+    Bound,
+    BoundKind,
     Executions,
     Finding,
     GroupKind,
@@ -25,11 +31,13 @@ from accept.core.model import (
     Suspect,
     SuspectKind,
 )
-from accept.core.table import Measure
-from accept.core.text import count
+from accept.core.table import Measure, Row
+from accept.core.text import count, shortened
 
-#: Maximum number of logs of one suspect, and of bad pairs.
-MAX_LOGS, _MAX_PAIRS = 8, 1000
+#: Maximum number of bad pairs of one suspect.
+_MAX_PAIRS = 1000
+#: A smaller difference between near and far pairs, as a share, is not reported.
+_LEAST_GAP = 0.01
 #: If more pairs than this are bad without a reason, an intermittent host is only a weak suspect.
 _CALM = 0.01
 #: If at least one host in this many has no near host, or on larger clusters, a few rounds of pairs
@@ -37,6 +45,8 @@ _CALM = 0.01
 _HOSTS_PER_LONER, _MAX_HOSTS_FOR_LONERS = 4, 64
 #: A part that is neither accepted nor excluded is reported from this probability on.
 _LIKELY = 0.5
+#: Groups that are compared with each other, besides pairs.
+_COMPARED = (GroupKind.EACH, GroupKind.RAILS, GroupKind.LADDER)
 
 
 # Suspects
@@ -49,7 +59,10 @@ def suspects_of(effects: Effects, check: str, step: Step) -> list[Suspect]:
         in_step = {*own.of(check, step)}
         for number, fault in enumerate(own.explanation.faults):
             if not in_step.isdisjoint(fault.hits) and not _is_distance(own, fault, in_step):
-                found[_suspect(effects, own, number)] = None
+                key = (own is effects.wrong, number)
+                if key not in effects.described:
+                    effects.described[key] = _described(effects, own, fault)
+                found[effects.described[key]] = None
     return [*found]
 
 
@@ -65,16 +78,11 @@ def _is_distance(found: Explained, fault: Fault, in_step: Collection[int]) -> bo
     )
 
 
-def _suspect(effects: Effects, found: Explained, number: int) -> Suspect:
-    key = (found is effects.wrong, number)
-    if key not in effects.described:
-        effects.described[key] = _described(effects, found, found.explanation.faults[number])
-    return effects.described[key]
-
-
 def _described(effects: Effects, found: Explained, fault: Fault) -> Suspect:
-    part, wrong = _named(fault.part), found is effects.wrong
-    sort = effects.in_order
+    part, wrong, sort = fault.part, found is effects.wrong, effects.in_order
+    if part.kind is SuspectKind.NIC and part.nic is None:
+        # GPUs that share a NIC without a known name are their node's.
+        part = replace(part, kind=SuspectKind.NODE)
     alone = all(len(found.executions[i].hosts) == 1 for i in fault.hits)
     cause = _cause(found, fault, wrong=wrong, alone=alone)
     partners = {h for i in fault.hits for h in found.executions[i].hosts}.difference(part.hosts)
@@ -103,14 +111,8 @@ def _described(effects: Effects, found: Explained, fault: Fault) -> Suspect:
         around=_around(effects, found, fault),
         innocent=_innocent(found, part),
         pairs=_bad_pairs(found, fault, sort, wrong=wrong)[:_MAX_PAIRS],
-        evidence=_logs(found, fault.hits),
+        evidence=first_logs(_logs(found, fault.hits)),
     )
-
-
-def _named(part: Part) -> Part:
-    """Return the part to name: GPUs that share a NIC without a known name are their node's."""
-    unknown = part.kind is SuspectKind.NIC and part.nic is None
-    return replace(part, kind=SuspectKind.NODE) if unknown else part
 
 
 def name_of(part: Part) -> str:
@@ -118,9 +120,8 @@ def name_of(part: Part) -> str:
     return sentences.part_name(part.kind, part.hosts, part.others, part.device or "")
 
 
-def _logs(found: Explained, indexes: Iterable[int]) -> tuple[str, ...]:
-    logs = (found.executions[i].log for i in indexes)
-    return tuple(dict.fromkeys(log for log in logs if log))[:MAX_LOGS]
+def _logs(found: Explained, indexes: Iterable[int]) -> Iterator[str]:
+    return (found.executions[i].log for i in indexes)
 
 
 def _effects(found: Explained, fault: Fault) -> list[str]:
@@ -204,22 +205,21 @@ def _around(effects: Effects, found: Explained, fault: Fault) -> str:
         most = max(times.values(), default=0)
         return sentences.around_fabric(len(times), len(effects.order), most)
     members, others, gpus = {*part.hosts}, {*part.others}, {*part.gpus}
-    if part.kind is SuspectKind.LINK:
-        elsewhere = _normal(found, lambda hosts, _: len(members & hosts) == 1)
-    else:
-        elsewhere = _normal(
-            found,
-            lambda hosts, used: bool(
-                gpus and len(hosts & members) == 1 and used and gpus.isdisjoint(used)
-            ),
-        )
-    inside = _normal(found, lambda hosts, _: hosts <= members or (bool(others) and hosts <= others))
+    is_link = part.kind is SuspectKind.LINK
     return sentences.around(
         part.kind,
         effects.in_order(part.hosts),
         part.device or "",
-        inside=inside,
-        elsewhere=elsewhere,
+        inside=_normal(
+            found, lambda hosts, _: hosts <= members or (bool(others) and hosts <= others)
+        ),
+        elsewhere=_normal(
+            found,
+            lambda hosts, used: (
+                len(hosts & members) == 1
+                and (is_link or bool(gpus and used and gpus.isdisjoint(used)))
+            ),
+        ),
     )
 
 
@@ -243,10 +243,153 @@ def _innocent(found: Explained, part: Part) -> str:
     return sentences.innocent(part.kind, part.hosts, [*named])
 
 
-# Findings of a check
+# Comparison of the groups of each step
 
 
-def open_findings(evidence: Evidence, effects: Effects, measure: Measure) -> Iterator[Finding]:
+class Compared(NamedTuple):
+    """The result of comparing the groups of each step of a check with each other."""
+
+    findings: tuple[Finding, ...]
+    suspects: tuple[Suspect, ...]
+    #: What the groups were compared with, for people; empty: too few to compare.
+    required: str
+
+
+def compare_steps(evidence: Evidence, effects: Effects, measure: Measure) -> Compared:
+    """Compare the groups of each step, and name the parts that make some of them bad."""
+    check, promised = evidence.check, evidence.plan.machine.speed_promised
+    findings: list[Finding] = []
+    suspects: list[Suspect] = []
+    required = ""
+    for step in evidence.steps:
+        accused = suspects_of(effects, check, step)
+        if step.groups is GroupKind.EACH:
+            below = list(_below_bound(evidence, step, measure))
+            known = {suspect.part for suspect in below}
+            accused = [*below, *(s for s in accused if s.part not in known)]
+        compared = step.groups.of_pairs or step.groups in _COMPARED or accused
+        if not (evidence.of_step(step) and compared):
+            continue
+        groups = len(effects.speed.of(check, step))
+        peers = groups >= FEWEST or not evidence.plan.origin
+        accused = [s for s in accused if _is_proven(s, promised=promised, peers=peers)]
+        normal = effects.speed.normal(check, step)
+        detectable = None
+        if normal and step.groups.of_pairs:
+            detectable = slowdown_found(normal.sigma, len(effects.order))
+        if normal and not required:
+            share = 1 - SIGMAS * normal.sigma
+            required = sentences.peers_required(
+                normal.values, share, detectable, inverse=measure.inverse
+            )
+        suspects += accused
+        what = f"step {step.id}, {groups} groups ({step.groups})"
+        reached = measure.text(normal.value) if normal else ""
+        if accused:
+            findings.append(_accusation(evidence, step, accused, what, normal, measure))
+            continue
+        unknown = effects.speed.explanation.unknown if step.groups.of_pairs else ()
+        text = sentences.too_few(what, FEWEST)
+        if normal:
+            text = sentences.no_outlier(what, reached, detectable, shortened(unknown, 4))
+        findings.append(finding(check, Judgement.POPULATION, State.PASS, text))
+        if promised and not measure.inverse and effects.speed.is_uneven(check, step):
+            text = sentences.uneven(step.id, groups, reached or "normal")
+            findings.append(finding(check, Judgement.POPULATION, State.INCONCLUSIVE, text))
+    return Compared(tuple(findings), tuple(suspects), required)
+
+
+def _is_proven(suspect: Suspect, *, promised: bool, peers: bool) -> bool:
+    """Return True if the groups of a step prove a suspect.
+
+    Without a speed target, one slow run of a shared link proves nothing. Without `peers`, nothing
+    but its log shows why a group failed.
+    """
+    row = suspect.cause.row
+    weak = suspect.strength is Strength.WEAK and suspect.cause is Cause.SLOW_OUTLIER
+    return (promised or not weak) and (peers or not (row.relative or row.consequence))
+
+
+def _below_bound(evidence: Evidence, step: Step, measure: Measure) -> Iterator[Suspect]:
+    """Yield the hosts that are always below their bound, unless most are."""
+    bound = bounds.lowest(evidence, step, measure)
+    best: dict[str, Row] = {}
+    for row in evidence.results(measure, step):
+        known = best.get(row.hosts[0]) if row.hosts else None
+        if row.hosts and (known is None or (row.score or 0.0) > (known.score or 0.0)):
+            best[row.hosts[0]] = row
+    below = {
+        host: row
+        for host, row in best.items()
+        if row.score is not None and is_bad(row.score, bound)
+    }
+    for host, row in below.items() if len(best) == 1 or 2 * len(below) <= len(best) else ():
+        yield Suspect(
+            kind=SuspectKind.NODE,
+            hosts=(host,),
+            cause=Cause.BELOW_REFERENCE,
+            strength=Strength.STRONG,
+            why=sentences.below_bound(
+                evidence.check,
+                measure.text(row.score or 0.0),
+                measure.text(bound or 0.0),
+                len(below) - 1,
+                len(best) - 1,
+            ),
+            evidence=first_logs([row.log]),
+        )
+
+
+def _accusation(
+    evidence: Evidence,
+    step: Step,
+    suspects: Sequence[Suspect],
+    what: str,
+    normal: Normal | None,
+    measure: Measure,
+) -> Finding:
+    weak_nodes = all(s.strength is Strength.WEAK and s.kind in OF_HOST for s in suspects)
+    bound = None
+    if normal:
+        limit, source = limit_of(normal), f"normal value of {normal.values} in this run"
+        bound = Bound(lower=limit, kind=BoundKind.POPULATION, source=source)
+        if measure.inverse:
+            upper = 1e6 / limit if limit > 0 else limit
+            bound = Bound(upper=upper, kind=BoundKind.POPULATION, source=source)
+    shown = measure.text(normal.value) if normal else ""
+    return finding(
+        evidence.check,
+        Judgement.POPULATION,
+        State.INCONCLUSIVE if step.groups.of_pairs and weak_nodes else State.FAIL,
+        sentences.named(what, [(s.name, s.why) for s in suspects], shown),
+        cause=suspects[0].cause,
+        metric=measure.metric,
+        unit=measure.unit,
+        bound=bound,
+        hosts=(host for s in suspects if s.kind is SuspectKind.NODE for host in s.hosts),
+        logs=(log for s in suspects for log in s.evidence),
+    )
+
+
+# What else the effects show
+
+
+def effect_findings(
+    evidence: Evidence, effects: Effects, measure: Measure, accused: Collection[str]
+) -> Iterator[Finding]:
+    """Yield what is open; with a speed target also what is far, or slow at some time.
+
+    `accused`: hosts that suspects name.
+    """
+    yield from _open(evidence, effects, measure)
+    if evidence.plan.machine.speed_promised:
+        yield from _distances(evidence, effects, accused, measure)
+        yield from _slow_waves(evidence, effects)
+        if not measure.inverse:
+            yield from _rarely_slow(evidence, effects)
+
+
+def _open(evidence: Evidence, effects: Effects, measure: Measure) -> Iterator[Finding]:
     """Yield what collapsed or looks bad without a known part: it is never a pass."""
     found, check = effects.speed, evidence.check
     if any(one.part.kind is SuspectKind.FABRIC for one in found.explanation.faults):
@@ -273,13 +416,13 @@ def open_findings(evidence: Evidence, effects: Effects, measure: Measure) -> Ite
                 for one in (found.executions[i] for i in few)
                 if one.value is not None
             ]
-            yield Finding(
-                check=check,
-                judgement=Judgement.POPULATION,
-                state=State.INCONCLUSIVE,
+            yield finding(
+                check,
+                Judgement.POPULATION,
+                State.INCONCLUSIVE,
+                sentences.open_pairs(step.id, opened, every),
                 cause=Cause.UNPROVEN,
-                message=sentences.open_pairs(step.id, opened, every),
-                evidence=_logs(found, logs),
+                logs=_logs(found, logs),
             )
     indexes = (i for step in evidence.steps for i in found.of(check, step))
     # A larger group does not show which of its hosts is slow.
@@ -298,14 +441,14 @@ def open_findings(evidence: Evidence, effects: Effects, measure: Measure) -> Ite
         and any(_exercises(found, i, one.part) for i in slow)
     ]
     if likely:
-        yield Finding(
-            check=check,
-            judgement=Judgement.POPULATION,
-            state=State.INCONCLUSIVE,
+        yield finding(
+            check,
+            Judgement.POPULATION,
+            State.INCONCLUSIVE,
+            sentences.doubt([(name_of(one.part), one.probability) for one in likely]),
             cause=Cause.UNPROVEN,
-            message=sentences.doubt([(name_of(one.part), one.probability) for one in likely]),
-            hosts=tuple(dict.fromkeys(h for one in likely for h in one.part.hosts)),
-            evidence=_logs(
+            hosts=(h for one in likely for h in one.part.hosts),
+            logs=_logs(
                 found, (i for one in likely for i in slow if _exercises(found, i, one.part))
             ),
         )
@@ -316,15 +459,13 @@ def _block_finding(evidence: Evidence, found: Explained, step: Step) -> Iterator
 
     A block does not show which part of it is bad.
     """
-    by_population: dict[str, list[int]] = {}
+    populations: dict[str, dict[tuple[str, ...], list[int]]] = {}
     for i in found.of(evidence.check, step):
-        by_population.setdefault(found.executions[i].population, []).append(i)
+        one = found.executions[i]
+        populations.setdefault(one.population, {}).setdefault(one.hosts, []).append(i)
     slow: list[int] = []
-    others = (0, 0)
-    for own in by_population.values():
-        blocks: dict[tuple[str, ...], list[int]] = {}
-        for i in own:
-            blocks.setdefault(found.executions[i].hosts, []).append(i)
+    normal = 0
+    for blocks in populations.values():
         bad = [
             block
             for block in blocks.values()
@@ -332,7 +473,7 @@ def _block_finding(evidence: Evidence, found: Explained, step: Step) -> Iterator
         ]
         if len(blocks) > 1 and 2 * len(bad) <= len(blocks):
             slow += [i for block in bad for i in block]
-            others = max(others, (0, len(blocks) - len(bad)))
+            normal = max(normal, len(blocks) - len(bad))
     slow.sort(key=lambda i: len(found.executions[i].hosts))
     smallest: dict[tuple[str, ...], tuple[float | None, int]] = {}
     for i in slow:
@@ -342,18 +483,15 @@ def _block_finding(evidence: Evidence, found: Explained, step: Step) -> Iterator
             smallest[hosts] = (share, times + 1)
     failed = any(share is None for share, _ in smallest.values())
     if smallest and (failed or evidence.plan.machine.speed_promised):
-        yield Finding(
-            check=evidence.check,
-            judgement=Judgement.POPULATION,
-            state=State.FAIL,
+        shown = [(sentences.hosts_of(hosts), *one) for hosts, one in smallest.items()]
+        yield finding(
+            evidence.check,
+            Judgement.POPULATION,
+            State.FAIL,
+            sentences.bad_blocks(step.id, shown, normal),
             cause=next((found.causes[i] for i in slow if i in found.causes), Cause.SLOW_OUTLIER),
-            message=sentences.bad_blocks(
-                step.id,
-                [(sentences.hosts_of(hosts), *one) for hosts, one in smallest.items()],
-                others,
-            ),
-            hosts=tuple(dict.fromkeys(host for hosts in smallest for host in hosts)),
-            evidence=_logs(found, slow),
+            hosts=(host for hosts in smallest for host in hosts),
+            logs=_logs(found, slow),
         )
 
 
@@ -362,7 +500,7 @@ def _exercises(found: Explained, index: int, part: Part) -> bool:
     return not part.hosts or not {*part.hosts}.isdisjoint(found.executions[index].hosts)
 
 
-def distance_findings(
+def _distances(
     evidence: Evidence, effects: Effects, accused: Collection[str], measure: Measure
 ) -> Iterator[Finding]:
     """Yield which hosts are slower with each other, with what the steps measured that show it.
@@ -410,7 +548,7 @@ def _gap_finding(
     hosts: tuple[str, ...] = (),
 ) -> Iterator[Finding]:
     """Yield the finding on executions that are slower than the others of their populations."""
-    gaps, slow_logs, total, slow = [], [], 0, 0
+    gaps, slow, total = [], [], 0
     for step, in_step in zip(evidence.steps, steps, strict=True):
         own = [i for i in indexes if i in in_step and found.executions[i].value is not None]
         normal = max(
@@ -423,27 +561,23 @@ def _gap_finding(
             continue
         texts = (measure.text(values[0]), measure.text(values[-1]), measure.text(normal))
         gaps.append((step.id, *texts, len(low), len(own)))
-        slow_logs += low
-        total, slow = total + len(own), slow + len(low)
+        slow += low
+        total += len(own)
     if gaps:
-        yield Finding(
-            check=evidence.check,
-            judgement=Judgement.POPULATION,
-            state=State.INCONCLUSIVE if hosts else State.PASS,
-            message=sentences.slower(who, gaps, reason),
+        yield finding(
+            evidence.check,
+            Judgement.POPULATION,
+            State.INCONCLUSIVE if hosts else State.PASS,
+            sentences.slower(who, gaps, reason),
             metric=measure.metric,
             unit=measure.unit,
             hosts=hosts,
-            executions=Executions(bad=slow, total=total),
-            evidence=_logs(found, slow_logs),
+            executions=Executions(bad=len(slow), total=total),
+            logs=_logs(found, slow),
         )
 
 
-#: A smaller difference between near and far pairs, as a share, is not reported.
-_LEAST_GAP = 0.01
-
-
-def wave_findings(evidence: Evidence, effects: Effects) -> Iterator[Finding]:
+def _slow_waves(evidence: Evidence, effects: Effects) -> Iterator[Finding]:
     """Yield a note for each wave that was slow for everybody."""
     for wave in effects.speed.explanation.waves:
         populations = effects.speed.populations
@@ -451,16 +585,16 @@ def wave_findings(evidence: Evidence, effects: Effects) -> Iterator[Finding]:
             one.loss for one in wave.effects if populations[one.population].check == evidence.check
         ]
         if losses:
-            yield Finding(
-                check=evidence.check,
-                judgement=Judgement.POPULATION,
-                state=State.PASS,
-                message=sentences.slow_wave(wave.step, wave.wave, max(losses)),
-                evidence=_logs(effects.speed, wave.hits),
+            yield finding(
+                evidence.check,
+                Judgement.POPULATION,
+                State.PASS,
+                sentences.slow_wave(wave.step, wave.wave, max(losses)),
+                logs=_logs(effects.speed, wave.hits),
             )
 
 
-def rare_findings(evidence: Evidence, effects: Effects) -> Iterator[Finding]:
+def _rarely_slow(evidence: Evidence, effects: Effects) -> Iterator[Finding]:
     """Yield findings on groups, other than pairs, that were slow in some executions only."""
     found = effects.speed
     for step in evidence.steps:
@@ -473,26 +607,21 @@ def rare_findings(evidence: Evidence, effects: Effects) -> Iterator[Finding]:
             slow = [i for i in found.slow_among(own) if i not in found.explained]
             if not 0 < len(slow) < len(own) or any(value is None for value in values.values()):
                 continue
-            shares = [share for i in slow if (share := found.share(i)) is not None]
+            share = min((s for i in slow if (s := found.share(i)) is not None), default=None)
             hosts = found.executions[own[0]].hosts
-            yield Finding(
-                check=evidence.check,
-                judgement=Judgement.POPULATION,
-                state=State.INCONCLUSIVE if is_frequent(len(slow), len(own)) else State.PASS,
+            name = sentences.hosts_of(hosts)
+            yield finding(
+                evidence.check,
+                Judgement.POPULATION,
+                State.INCONCLUSIVE if _is_frequent(len(slow), len(own)) else State.PASS,
+                sentences.rare(step.id, name, share, len(slow), len(own)),
                 cause=Cause.INTERMITTENT,
-                message=sentences.rare(
-                    step.id,
-                    sentences.hosts_of(hosts),
-                    min(shares, default=None),
-                    len(slow),
-                    len(own),
-                ),
                 hosts=hosts,
-                evidence=_logs(found, slow),
+                logs=_logs(found, slow),
             )
 
 
-def is_frequent(slow: int, executions: int) -> bool:
+def _is_frequent(slow: int, executions: int) -> bool:
     """Return True if a group is slow too often for chance: twice, and in more than a quarter.
 
     With heavy-tailed noise, some member of a large population is slow twice in many executions.

@@ -1,16 +1,17 @@
-"""Sum up what each check measured: the worst value, the median, and the bound that applies."""
+"""Sum up what each check measured: worst, median and bound, and how it scales with the hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 
 from accept.core.catalog.metrics import TIME
 from accept.core.judge import bounds
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence
-from accept.core.model import MeasuredRange
-from accept.core.table import BANDWIDTH, LATENCY, Table, rows_of
+from accept.core.model import GroupKind, MeasuredRange, Scaling, ScalingPoint
+from accept.core.table import BANDWIDTH, LATENCY, Outcome, Table, rows_of
 
 
 def ranges(evidence: Evidence) -> Iterator[MeasuredRange]:
@@ -67,3 +68,39 @@ def _of_devices(evidence: Evidence) -> Iterator[MeasuredRange]:
             median=own.median,
             bound=bounds.tightest_bound(part, 1, worst.metric),
         )
+
+
+def scaling(evidence: Evidence) -> Iterator[Scaling]:
+    """Yield the efficiency of each ladder of a check, if it has two numbers of hosts or more.
+
+    Groups inside one NVLink domain do not use the fabric, so they do not count.
+    """
+    if all(step.groups is not GroupKind.LADDER for step in evidence.steps):
+        return
+    correct = evidence.results().where(
+        lambda row: (
+            bool(row.value)
+            and row.step.groups is GroupKind.LADDER
+            and row.nodes > 1
+            and row.outcome is not Outcome.WRONG
+            and row.execution.record.exit == 0
+            and not row.execution.record.problems
+            and not evidence.together(row.hosts)
+        )
+    )
+    for step, results in correct.by(lambda row: row.step.id).items():
+        sizes = results.by(lambda row: row.nominal_size or 0)
+        size, largest = max(sizes.items(), key=itemgetter(0))
+        medians = {nodes: own.median for nodes, own in largest.by(lambda row: row.nodes).items()}
+        base = medians[min(medians)]
+        if len(medians) > 1:
+            yield Scaling(
+                check=evidence.check,
+                step=step,
+                unit=results.rows[0].unit,
+                size=size,
+                points=tuple(
+                    ScalingPoint(nodes=nodes, value=value, efficiency=value / base)
+                    for nodes, value in sorted(medians.items())
+                ),
+            )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from accept.core.groups import Group, Wave, on_each_rail, pair_rounds, round_count
-from accept.core.judge.collective import lowest
+from accept.core.judge import bounds
 from accept.core.judge.effects.executions import Flow
 from accept.core.judge.effects.follow_up import next_wave
 from accept.core.judge.evidence import Checks, Evidence
 from accept.core.judge.explained import Explained
 from accept.core.judge.results import compare, is_full_rail, scored
+from accept.core.judge.values import is_bad
 from accept.core.model import GroupKind, Plan, Record, Step
 from accept.core.table import BANDWIDTH
 
@@ -90,12 +91,12 @@ def _slow_rails(evidence: Evidence, found: Explained, step: Step) -> set[int]:
     If rails differ by so much that nothing shows which of them are normal, all are returned.
     """
     logs = {r.log for r in evidence.of_step(step) if is_full_rail(r, evidence.hosts)}
-    bound = lowest(evidence, step, BANDWIDTH)
+    bound = bounds.lowest(evidence, step, BANDWIDTH)
     slow, every = set(), set()
     for i in found.of(evidence.check, step):
         one = found.executions[i]
         ranks = {rank for own in one.gpus for rank in own or ()} if one.log in logs else set()
         every |= ranks
-        if found.is_bad(i) or (bound is not None and (one.value or 0.0) < bound):
+        if found.is_bad(i) or is_bad(one.value, bound):
             slow |= ranks
     return slow or (every if found.is_uneven(evidence.check, step) else set())

@@ -20,7 +20,7 @@ from accept.core.judge.effects.search import explain
 from accept.core.judge.evidence import Checks, Evidence
 from accept.core.judge.explained import Effects, Explained, Population
 from accept.core.model import Record, Step
-from accept.core.table import BANDWIDTH, Measure, Outcome, planned_sizes
+from accept.core.table import BANDWIDTH, Measure, Outcome
 
 
 def scored(evidences: Iterable[Evidence], checks: Checks) -> Iterator[Evidence]:
@@ -62,8 +62,8 @@ def compare(
         for step in evidence.steps:
             own = list(_measured(evidence, step, measure))
             found += own
-            for population in {one.population for one in own}:
-                bound = _bound(evidence, step, population, measure)
+            for population in {one.population for one in own if one.population.nodes <= 2}:
+                bound = bounds.lowest(evidence, step, measure, population.nodes)
                 if bound is not None:
                     bounds_of[population.key] = bound
     if first is None:
@@ -129,23 +129,6 @@ def _add_nics(nics: dict[str, dict[int, frozenset[str]]], evidence: Evidence) ->
             known = nics.setdefault(own_names.get(host, host), {})
             for gpu, names in by_gpu.items():
                 known[gpu] = known.get(gpu, frozenset()) | names
-
-
-def _bound(
-    evidence: Evidence, step: Step, population: Population, measure: Measure
-) -> float | None:
-    """Return the bandwidth that the executions of a population must reach; None: unknown."""
-    # Bounds of a latency are for single sizes, not for the median. One rank has no peer.
-    records = tuple(
-        record
-        for record in evidence.of_step(step)
-        if len(record.hosts) == population.nodes and (record.local_ranks or record.ranks != 1)
-    )
-    if measure.inverse or not records or population.nodes > 2:
-        return None
-    part = replace(evidence, steps=(step,), records=records)
-    top = planned_sizes(step)[-1:]
-    return bounds.highest_lower_bound(part, population.nodes, measure.metric, top=top)
 
 
 def _of_speed(found: Iterable[_Measured]) -> list[_Measured]:

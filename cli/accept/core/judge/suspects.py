@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from accept.core.causes import Cause
+from accept.core.judge.findings import first_logs
 from accept.core.model import Part, Problem, Record, Strength, Suspect, SuspectKind
 from accept.core.table import root_problems
 
@@ -18,8 +19,6 @@ HOSTS_STEP = "00-hosts"
 #: Host -> number of a GPU -> the NICs that NCCL used for it.
 NicsOfGpus = Mapping[str, Mapping[int, Collection[str]]]
 _OF_HOST = (SuspectKind.NODE, SuspectKind.GPU)
-#: Maximum number of logs of one suspect.
-_MAX_LOGS = 8
 
 
 def from_records(records: Iterable[Record], host_count: int) -> Iterator[Suspect]:
@@ -52,7 +51,7 @@ def from_problems(problems: Sequence[Problem], log: str, host_count: int) -> Ite
             cause=problem.cause,
             strength=Strength.MODERATE if problem.cause.row.consequence else Strength.STRONG,
             why=problem.message or problem.cause.row.meaning,
-            evidence=(log,) if log else (),
+            evidence=first_logs([log]),
         )
 
 
@@ -89,7 +88,6 @@ def merged(
             )
         )
         first = same[0]
-        evidence = dict.fromkeys(log for suspect in same for log in suspect.evidence)
         others = tuple(dict.fromkeys(s.cause for s in same if s.cause != first.cause))
         in_pairs = next((s for s in same if s.pairs), first)
         counts = f"; {in_pairs.why}" if in_pairs.why != first.why else ""
@@ -98,7 +96,7 @@ def merged(
                 first,
                 why=first.why + counts + (f" (also {', '.join(others[:4])})" if others else ""),
                 pairs=in_pairs.pairs,
-                evidence=tuple(evidence)[:_MAX_LOGS],
+                evidence=first_logs(log for suspect in same for log in suspect.evidence),
             )
         )
     order = {host: index for index, host in enumerate(hosts)}
@@ -163,12 +161,11 @@ def _merged_parts(
 def _fold(suspects: list[Suspect], part: Suspect, others: Sequence[Suspect]) -> None:
     """Replace a part, and others that it explains, by the part with all evidence."""
     why = [f"; {'its host' if o.kind is SuspectKind.NODE else o.name}: {o.why}" for o in others]
-    evidence = dict.fromkeys(log for s in (part, *others) for log in s.evidence)
     suspects[suspects.index(part)] = replace(
         part,
         why="".join((part.why, *why)),
         pairs=part.pairs or next((o.pairs for o in others if o.pairs), ()),
-        evidence=tuple(evidence)[:_MAX_LOGS],
+        evidence=first_logs(log for s in (part, *others) for log in s.evidence),
     )
     for other in others:
         suspects.remove(other)
