@@ -12,7 +12,7 @@ import pytest
 from accept.config.signs import SignRow, for_nodes, literal, sign_rows
 from accept.core import signs
 from accept.core.causes import Cause
-from accept.core.signs import Specificity, catalog, decisive
+from accept.core.signs import Layer, Specificity, catalog, decisive
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -124,6 +124,7 @@ _CATEGORIES = {
     constants.CATEGORY_WORD: rb"\w",
     constants.CATEGORY_DIGIT: rb"\d",
     constants.CATEGORY_SPACE: rb"\s",
+    constants.CATEGORY_NOT_SPACE: rb"\S",
 }
 
 
@@ -156,7 +157,8 @@ def test_a_pattern_has_no_way_to_take_long(row: SignRow) -> None:
         assert most <= 1 or not any(low != high for low, high, *_ in quantifiers(body)), "nested"
         ambiguous += most > 16 and bool(first_characters(body) & first_characters(after))
     assert ambiguous <= 1
-    assert len(literal(row.expanded)) >= 4, "a line without this text is not examined"
+    texts = row.words or (literal(row.expanded),)
+    assert min(map(len, texts)) >= 4, "a line without this text is not examined"
 
 
 def test_a_long_line_is_examined_only_around_its_sign() -> None:
@@ -167,3 +169,9 @@ def test_a_long_line_is_examined_only_around_its_sign() -> None:
 
 def test_all_causes_of_signs_have_a_row() -> None:
     assert {sign.cause for sign in catalog().signs} <= set(Cause)
+
+
+def test_the_catalog_has_every_layer_and_at_least_120_signs() -> None:
+    assert len(ROWS) >= 120
+    assert {row.layer for row in ROWS.values()} == set(Layer)
+    assert not set(ROWS) & set(Cause), "`accept show cause` shows both by name"

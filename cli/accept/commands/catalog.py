@@ -35,7 +35,7 @@ from accept.config.chart_values import Values, chart_schema
 from accept.config.explanations import explanations
 from accept.config.machine import Confidence
 from accept.config.references import Figure
-from accept.core import causes, checks
+from accept.core import causes, checks, signs
 from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.catalog.metrics import Better
 from accept.core.error_codes import Code
@@ -44,6 +44,7 @@ from accept.core.judge.summary import NodeLists
 from accept.core.model import GroupKind, Plan, Record, Verdict
 from accept.core.sentences import bound_text
 from accept.core.serde import did_you_mean, dump, keys_of, known, schema
+from accept.core.signs import Layer, SignOwner
 from accept.core.text import count, duration, format_size, plain
 from accept.plan.chart import chart_folder
 from accept.plan.steps import steps_of
@@ -110,8 +111,19 @@ class CheckPage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SignPage:
+    """A known line of a program, such as an Xid of NVIDIA's driver."""
+
+    name: str
+    layer: Layer
+    #: The part that has to be changed.
+    owner: SignOwner
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CausePage:
-    """A cause and its section of docs/causes.md: `accept show cause`."""
+    """A cause and its section of docs/causes.md, or a sign of it: `accept show cause`."""
 
     cause: causes.Cause
     meaning: str
@@ -119,6 +131,8 @@ class CausePage:
     #: The party that has to act.
     owner: causes.Owner
     section: str
+    #: The sign that was named; meaning and action are then its own.
+    sign: SignPage | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +330,7 @@ def do_show(what: Shown, name: str, terminal: Terminal, *, machine: str, nodes: 
         terminal.result(check, *_check_text(check))
     elif what is Shown.CAUSE:
         page = _cause_page(name)
-        terminal.result(page, f"{page.cause} (owner: {page.owner})\n{page.section}")
+        terminal.result(page, _cause_text(page))
     elif what is Shown.FAULT:
         fault = _fault_page(name)
         terminal.result(fault, *_fault_text(fault))
@@ -394,19 +408,33 @@ def _check_text(page: CheckPage) -> Iterator[str | Table]:
 def _cause_page(name: str) -> CausePage:
     """Return the section of docs/causes.md about a cause. Raises BadInput."""
     cause = causes.from_text(name)
+    sign = None if cause else signs.catalog().find(name)
+    cause = sign.cause if sign else cause
     if cause is None:
         raise BadInput(
             f"there is no cause {plain(name, 60)!r}",
             code=Code.CAUSE_UNKNOWN,
             hint=f"{did_you_mean(name, causes.Cause)}all causes: accept list causes",
         )
-    row = cause.row
     return CausePage(
         cause=cause,
-        meaning=row.meaning,
-        action=row.action,
-        owner=row.owner,
-        section=resources.cause_section(name),
+        meaning=sign.means if sign else cause.row.meaning,
+        action=sign.action if sign else cause.row.action,
+        owner=cause.row.owner,
+        section=resources.cause_section(cause),
+        sign=SignPage(name=sign.name, layer=sign.layer, owner=sign.owner, source=sign.source)
+        if sign
+        else None,
+    )
+
+
+def _cause_text(page: CausePage) -> str:
+    """Return the section about a cause, or the meaning of a sign of it."""
+    if page.sign is None:
+        return f"{page.cause} (owner: {page.owner})\n{page.section}"
+    return (
+        f"{page.sign.name} (owner: {page.sign.owner})\n{page.meaning}\n"
+        f"next: {page.action}\ncause: {page.cause}\nsource: {page.sign.source}"
     )
 
 

@@ -48,6 +48,8 @@ class SignRow:
     source: str
     #: A line as a program printed it.
     example: str
+    #: For a pattern of alternatives without a text in common: one text of each.
+    words: tuple[str, ...] = ()
     final: bool = False
     codes: dict[str, CodeRow] = field(default_factory=dict)
 
@@ -79,11 +81,17 @@ def for_nodes() -> bytes:
             code: {key: value for key, value in _fields(one) if key != "example"}
             for code, one in row.codes.items()
         }
-        data = {key: value for key, value in _fields(row) if key not in ("programs", "example")}
-        data |= {"pattern": row.expanded, "literal": literal(row.expanded)}
+        data = {key: value for key, value in _fields(row) if key in _FOR_NODES}
+        data |= {"pattern": row.expanded, "literals": row.words or (literal(row.expanded),)}
         data |= {"codes": codes} if codes else {}
         lines.append(f"{json.dumps(name)}: {json.dumps(data, ensure_ascii=False)}")
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+#: The fields that nodes get, besides the pattern and the codes.
+_FOR_NODES = frozenset(
+    {"layer", "cause", "means", "action", "owner", "specificity", "source", "final"}
+)
 
 
 def _fields(row: SignRow | CodeRow) -> Iterator[tuple[str, object]]:

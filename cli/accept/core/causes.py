@@ -239,6 +239,30 @@ class Cause(TextEnum):
         owner=Owner.USER,
         follows_no_gpu=True,
     )
+    WRONG_COMMAND = Row(
+        text="wrong-command",
+        meaning="the command, its settings or the limits of its container do not fit these hosts",
+        action="change what the message names, and run again; no node is to blame",
+        owner=Owner.USER,
+        ends_launch=True,
+        names_no_node=True,
+    )
+    WRONG_IMAGE = Row(
+        text="wrong-image",
+        meaning="the image, or an installed program, lacks what the command needs",
+        action="install or build what the message names, on all hosts; no node is to blame",
+        owner=Owner.USER,
+        ends_launch=True,
+        names_no_node=True,
+    )
+    NETWORK_FAILED = Row(
+        text="network-failed",
+        meaning="hosts could not connect to each other, or lost data between them",
+        action="check what the message names: interface, NIC, cable, switch, firewall; run `pairs` "
+        "over the same hosts to find a bad host or link",
+        owner=Owner.FABRIC,
+        ends_launch=True,
+    )
     UNKILLABLE = Row(
         text="unkillable",
         meaning="a process of a step could not be killed because it hangs in the kernel",

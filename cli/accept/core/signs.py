@@ -95,8 +95,8 @@ class Sign:
     #: A regular expression. Its groups `host`, `gpu`, `nic` and `peer` name parts, and its group
     #: `code` is a number that may have an entry in `codes`.
     pattern: str
-    #: A text that is in every line that matches.
-    literal: str
+    #: A matching line has at least one of these texts.
+    literals: tuple[str, ...]
     cause: Cause
     #: The meaning and the next action, as in a row of causes.
     means: str
@@ -116,7 +116,7 @@ class Sign:
     @property
     def weight(self) -> tuple[int, int]:
         """Return the key that is higher for the more specific of two signs."""
-        return _ORDER.index(self.specificity), len(self.literal)
+        return _ORDER.index(self.specificity), min(map(len, self.literals))
 
     def of_code(self, code: str) -> Sign:
         """Return the sign of a number, such as Xid79; without an entry for it, this sign."""
@@ -178,7 +178,8 @@ class Catalog:
         self.signs = tuple(signs)
         literals: dict[bytes, list[Sign]] = {}
         for sign in self.signs:
-            literals.setdefault(sign.literal.encode(), []).append(sign)
+            for literal in sign.literals:
+                literals.setdefault(literal.encode(), []).append(sign)
         self._by_literal = literals
 
     def find(self, name: str) -> Sign | None:

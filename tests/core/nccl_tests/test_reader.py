@@ -530,10 +530,21 @@ def test_a_crash_names_the_host_even_if_its_message_is_in_the_middle_of_a_row() 
 
 
 def test_a_crash_before_the_first_table_is_a_crash() -> None:
-    log = parse(
-        b"[1,3]<stdout>:node7: Test CUDA failure common.cu:892 'invalid device ordinal'\n" * 9
-    )
+    log = parse(b"[1,3]<stdout>:node7: Test CUDA failure common.cu:892 'invalid argument'\n" * 9)
     assert [(p.cause, p.host) for p in log.problems] == [("crashed", "node7")]
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("node7: Test CUDA failure common.cu:892 'invalid device ordinal'", "wrong-command"),
+        ("node7: Test NCCL failure common.cu:777 'unhandled system error'", "crashed"),
+        ("srun: error: node7: task 3: Out Of Memory", "out-of-memory"),
+    ],
+)
+def test_a_mistake_of_the_command_accuses_no_host(line: str, cause: str) -> None:
+    log = parse(f"[1,3]<stdout>:{line}\n".encode())
+    assert [(p.cause, p.host) for p in log.problems] == [(cause, None)]
 
 
 def test_too_few_gpus_are_named() -> None:
@@ -811,7 +822,7 @@ def test_excerpts_from_documentation_are_read_row_by_row(path: Path) -> None:
         ("out of memory", "out-of-memory"),
         ("CUDA driver version is insufficient for CUDA runtime version", "driver-too-old"),
         ("system not yet initialized", "fabric-manager"),
-        ("invalid device ordinal", "crashed"),
+        ("invalid argument", "crashed"),
     ],
 )
 def test_the_error_of_cuda_decides_the_cause(error: str, cause: str) -> None:

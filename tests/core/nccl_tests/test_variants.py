@@ -258,7 +258,6 @@ HEAD = CLEAN[: CLEAN.index(ROWS[2])]
         "mpirun noticed that process rank 1 with PID 0 on node node2 exited on signal 9 (Killed).",
         "srun: error: node2: task 3: Killed",
         "srun: error: node2: tasks 2-3: Segmentation fault (core dumped)",
-        "srun: error: node2: task 3: Out Of Memory",
     ],
 )
 def test_a_rank_that_a_signal_ended_is_named_by_its_host(message: str) -> None:
