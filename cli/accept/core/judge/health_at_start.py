@@ -118,24 +118,33 @@ _HostGpu = tuple[str, Reading, Device]
 def examine(
     readings: Mapping[str, Reading], machine: PlannedMachine, limits: Limits, *, one_kind: bool
 ) -> Problems:
-    """Return what GPUs and NICs show from before the run; one problem for each device and cause.
+    """Return what GPUs and NICs show from before the run.
 
     `one_kind`: all GPUs of the run have the same name, so they must have equal numbers of links.
     """
-    has_gpus = machine.gpus != 0
-    gpus = [(h, r, d) for h, r in readings.items() if has_gpus for d in r.devices if _is_gpu(d)]
+    gpus = _gpus(readings, machine)
+    unclear = [*_unclear_links(gpus if one_kind and not machine.nvlinks else ())]
+    unclear += _unreported(gpus, _promised(machine), _several(gpus), one_kind=one_kind)
+    found = problems(readings, machine, limits, one_kind=one_kind)
+    return Problems(list(found), unclear, list(notes(readings, machine)))
+
+
+def problems(
+    readings: Mapping[str, Reading], machine: PlannedMachine, limits: Limits, *, one_kind: bool
+) -> Iterator[Problem]:
+    """Yield what fails GPUs and NICs; one problem for each device and cause."""
+    gpus = _gpus(readings, machine)
+    several = _several(gpus)
     peers = [gpu for _, _, gpu in gpus] if one_kind else []
     links = machine.nvlinks or int(max((d.levels.get("nvlinks", 0) for d in peers), default=0))
     clocks = {level: usual(d.levels.get(level) for d in peers) for level in _CLOCKS}
     joined = usual(d.levels.get("fabric-state") for d in peers) == FABRIC_JOINED
-    several = {host for host, number in Counter(h for h, _, _ in gpus).items() if number > 1}
-    problems: list[Problem] = []
     for host, reading in readings.items():
         # A single GPU of a virtual machine has no part in a fabric (leptonai/gpud issue 1140).
         fabric = (machine.nvls or joined) and host in several
         for device in reading.devices:
             faults = list(_nic_faults(device))
-            if has_gpus and _is_gpu(device):
+            if machine.gpus != 0 and _is_gpu(device):
                 faults += _gpu_faults(device, limits, fabric=fabric)
                 if slowed := slowed_by(device, reading):
                     faults.append((Cause.GPU_THROTTLED, slowed_text(slowed)))
@@ -143,11 +152,18 @@ def examine(
                 faults += _missing_links(device, links, unsure=not machine.nvlinks)
             for cause, texts in by_cause(faults).items():
                 message = f"before the run: {', '.join(texts)}: {device.title} of {host}"
-                problems.append(device_problem(cause, host, device.title, message))
-        problems += _xid_problems(host, reading) if has_gpus else ()
-    unclear = [*_unclear_links(gpus if links and not machine.nvlinks else ())]
-    unclear += _unreported(gpus, _promised(machine), several, one_kind=one_kind)
-    return Problems(problems, unclear, list(_notes(readings, machine)))
+                yield device_problem(cause, host, device.title, message)
+        yield from _xid_problems(host, reading) if machine.gpus != 0 else ()
+
+
+def _gpus(readings: Mapping[str, Reading], machine: PlannedMachine) -> list[_HostGpu]:
+    every = [(host, reading, d) for host, reading in readings.items() for d in reading.devices]
+    return [one for one in every if machine.gpus != 0 and _is_gpu(one[2])]
+
+
+def _several(gpus: Iterable[_HostGpu]) -> set[str]:
+    """Return the hosts with more than one GPU."""
+    return {host for host, number in Counter(h for h, _, _ in gpus).items() if number > 1}
 
 
 def _is_gpu(device: Device) -> bool:
@@ -179,14 +195,15 @@ def _unreported(
             yield device_problem(Cause.GPU_UNREPORTED, host, gpu.title, text)
 
 
-def _unclear_links(gpus: Iterable[_HostGpu]) -> Iterator[Problem]:
+def _unclear_links(gpus: Sequence[_HostGpu]) -> Iterator[Problem]:
     """Yield each host with GPUs without any link, while others have links.
 
     Without a number from the machine, these GPUs may simply have no bridge.
     """
     titles: dict[str, list[str]] = {}
+    linked = any(gpu.levels.get("nvlinks", 0) for _, _, gpu in gpus)
     for host, _, gpu in gpus:
-        if gpu.levels.get("nvlinks") == 0:
+        if linked and gpu.levels.get("nvlinks") == 0:
             titles.setdefault(host, []).append(gpu.title)
     for host, without in titles.items():
         text = f"before the run: no active NVLink on {', '.join(without)} of {host}, but on other "
@@ -194,7 +211,7 @@ def _unclear_links(gpus: Iterable[_HostGpu]) -> Iterator[Problem]:
         yield Problem(cause=Cause.NVLINK_DOWN, message=text, host=host)
 
 
-def _notes(readings: Mapping[str, Reading], machine: PlannedMachine) -> Iterator[str]:
+def notes(readings: Mapping[str, Reading], machine: PlannedMachine) -> Iterator[str]:
     """Yield a text for each anomaly before the run that accuses nothing."""
     for host, reading in readings.items():
         for device in reading.devices:
