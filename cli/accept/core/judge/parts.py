@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
@@ -80,9 +79,6 @@ def _is_distance(found: Explained, fault: Fault, in_step: Collection[int]) -> bo
 
 def _described(effects: Effects, found: Explained, fault: Fault) -> Suspect:
     part, wrong, sort = fault.part, found is effects.wrong, effects.in_order
-    if part.kind is SuspectKind.NIC and part.nic is None:
-        # GPUs that share a NIC without a known name are their node's.
-        part = replace(part, kind=SuspectKind.NODE)
     alone = all(len(found.executions[i].hosts) == 1 for i in fault.hits)
     cause = _cause(found, fault, wrong=wrong, alone=alone)
     partners = {h for i in fault.hits for h in found.executions[i].hosts}.difference(part.hosts)
@@ -104,7 +100,7 @@ def _described(effects: Effects, found: Explained, fault: Fault) -> Suspect:
         kind=part.kind,
         hosts=sort(part.hosts),
         others=sort(part.others),
-        device=part.device if part.kind is not SuspectKind.NODE else None,
+        device=part.device,
         cause=cause,
         strength=_strength(found, fault, alone=alone),
         why=why + _of_device(effects, part),
@@ -117,7 +113,7 @@ def _described(effects: Effects, found: Explained, fault: Fault) -> Suspect:
 
 def name_of(part: Part) -> str:
     """Return the name of a part for people."""
-    return sentences.part_name(part.kind, part.hosts, part.others, part.device or "")
+    return sentences.part_name(part.kind, part.hosts, part.others, ", ".join(part.devices))
 
 
 def _logs(found: Explained, indexes: Iterable[int]) -> Iterator[str]:

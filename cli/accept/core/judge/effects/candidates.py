@@ -201,10 +201,9 @@ class Candidates:
             nic = min(names) if all(names.isdisjoint(of_gpu) for of_gpu in others) else None
         if nic is not None and (kind is SuspectKind.NIC or len(gpus) > 1):
             kind = SuspectKind.NIC
-        elif len(gpus) == 1:
-            kind = SuspectKind.GPU  # or its NIC
-        elif kind is SuspectKind.GPU:
-            kind = SuspectKind.NODE  # GPUs that always took part together
+        else:
+            # One GPU, or its NIC; or GPUs that share a NIC or always took part together.
+            kind = SuspectKind.GPU if len(gpus) == 1 else SuspectKind.NODE
         return Candidate(
             part=Part(
                 kind=kind,

@@ -18,15 +18,23 @@ class Part:
     hosts: tuple[str, ...] = ()
     #: The hosts on the other side of a border.
     others: tuple[str, ...] = ()
-    #: GPUs: that of a GPU or rail, those that share a NIC, those of a leaf.
+    #: GPUs: that of a GPU or rail, those that share a NIC, those of a leaf, those of a node that
+    #: always took part together.
     gpus: tuple[int, ...] = ()
     #: The name of a NIC, if it is known.
     nic: str | None = None
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """Return its NIC, or its GPUs; none for a node."""
+        if self.kind is SuspectKind.NODE:
+            return ()
+        return (self.nic,) if self.nic else tuple(map(str, self.gpus))
+
+    @property
     def device(self) -> str | None:
         """Return the device as suspects name it: a NIC, or the lowest GPU."""
-        return self.nic or (str(self.gpus[0]) if self.gpus else None)
+        return next(iter(self.devices), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +46,7 @@ class Effect:
     loss: float
     low: float
     high: float
-    #: Executions that the part explains, and all that exercise it.
-    hit: int
+    #: Executions that exercise the part.
     executions: int
     #: The same for pairs of hosts (or other groups of hosts).
     pairs_hit: int

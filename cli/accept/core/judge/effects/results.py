@@ -196,7 +196,6 @@ class Results:
             loss=1 - exp(-max(middle, 0.0)),
             low=1 - exp(-max(low, 0.0)),
             high=1 - exp(-max(high, 0.0)),
-            hit=len(hit),
             executions=len(cover),
             pairs_hit=len({units.unit_of[i] for i in hit}),
             pairs=len({units.unit_of[i] for i in cover}),
