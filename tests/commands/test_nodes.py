@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories import sample_evidence
-from tests.factories.blame_cases import BAD, case
+from tests.factories.blame_cases import BAD, CASES, case
 from tests.factories.command_line import accept, refused
 
 from accept.commands.explain import explain
@@ -55,6 +55,24 @@ def test_a_node_beside_a_fault_has_good_pairs_for_it() -> None:
     assert not any(pair.hosts[0] in s.hosts for s in one.suspects)
     assert sum(step.slow for step in one.steps) < sum(s.executions for s in one.steps) / 2
     assert one.model == ()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_blamed_part_has_its_executions_and_figures_as_a_node_has(name: str) -> None:
+    found = case(name)
+    judged = Judged(verdict=found.verdict, plan=found.plan, records=found.records)
+    for suspect in found.verdict.suspects:
+        one = explain(judged, suspect.name)
+        assert (one.state, one.suspects) == ("bad", (suspect,))
+        bad = sum(step.slow + step.failed for step in one.steps)
+        # Full rails are not listed: the reason of the verdict is.
+        reason = f"{suspect.cause}: {suspect.why}"
+        assert 2 * bad > sum(s.executions for s in one.steps) or reason in one.evidence_against
+        (figures,) = one.model
+        assert figures.is_fault
+        hosts = {partner.host for partner in one.partners if partner.bad}
+        assert hosts <= {host for pair in suspect.pairs for host in pair.hosts}
+        assert suspect.of_network or suspect.hosts[0] not in hosts
 
 
 def test_explain_is_a_command_and_names_the_nearest_node(run: Path) -> None:

@@ -634,12 +634,15 @@ def explain(
     node: Annotated[
         str,
         typer.Argument(
-            metavar="NODE", help="Name of a node of the run.", autocompletion=complete.run_hosts
+            metavar="NODE",
+            help="Name of a node of the run, or of a part that the verdict blames: "
+            "'h1:3', 'h1 - h2', 'rail 2', fabric.",
+            autocompletion=complete.run_hosts,
         ),
     ],
     output: OutputOptions,
 ) -> int:
-    """Show the evidence for and against a node: accept explain last node17"""
+    """Show the evidence for and against a node or a part: accept explain last node17"""
     from accept.commands import explain as explanations
 
     return explanations.do_explain(run, node, output.terminal())

@@ -1,8 +1,8 @@
-"""Show why the verdict blames a node of a run, or does not: counts first, then the model."""
+"""Show why the verdict blames a node or another part, or does not: counts, then the model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from accept.commands.judge import Judged, can_retest, can_write_ticket, judge_path
@@ -17,14 +17,14 @@ from accept.core.sentences import action
 from accept.core.serde import did_you_mean
 from accept.core.text import command_line, count, plain
 from accept.report.console import Table, Terminal
-from accept.report.data import Run, share_of
+from accept.report.data import Run, Sample, share_of
 
 _MOST_PARTNERS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepCount:
-    """The executions of one step that the node took part in."""
+    """The executions of one step that exercise the node or part."""
 
     check: str
     step: str
@@ -41,13 +41,13 @@ class StepCount:
 
 @dataclass(frozen=True, kw_only=True)
 class Partner:
-    """A node that it was paired with."""
+    """A node of the pairs that exercise the node or part."""
 
     host: str
-    #: Executions with this partner, and bad ones among them.
+    #: Its executions that exercise it, and bad ones among them.
     executions: int
     bad: int
-    #: The partner's executions with third nodes, and bad ones among them.
+    #: Its other executions, and bad ones among them.
     others: int
     others_bad: int
 
@@ -70,7 +70,7 @@ class EffectFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFigures:
-    """Figures of the model about a part that the node belongs to."""
+    """Figures of the model about a part: the explained one, or one that the node belongs to."""
 
     part: str
     #: False: distance explains it, so nothing is at fault.
@@ -94,13 +94,14 @@ class Alternative:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """The evidence on one node: `accept explain`."""
+    """The evidence on one node or part: `accept explain`."""
 
+    #: A node, or a part as the verdict names it.
     node: str
     #: good, bad or untested.
     state: str
     suspects: tuple[Suspect, ...]
-    #: Evidence against the node, and evidence that it is good, as sentences.
+    #: Evidence against it, and evidence that it is good, as sentences.
     evidence_against: tuple[str, ...]
     evidence_for: tuple[str, ...]
     steps: tuple[StepCount, ...]
@@ -111,69 +112,131 @@ class Explanation:
     background: float
 
 
-def do_explain(name: str, node: str, terminal: Terminal) -> int:
-    """Print the evidence for and against a node."""
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """What is explained: a node, or a part as the verdict names it."""
+
+    name: str
+    state: str
+    suspects: tuple[Suspect, ...]
+    #: The host that all its executions share, if it is one.
+    host: str | None
+    #: Return True for an execution that exercises it.
+    covers: Callable[[Sample], bool]
+    #: Return True for a part of the model that it is, or that it belongs to.
+    concerns: Callable[[Part], bool]
+
+
+def do_explain(name: str, subject: str, terminal: Terminal) -> int:
+    """Print the evidence for and against a node or part."""
     judged = judge_path(name, expect=())
-    check_node(judged, node, name)
-    explanation = explain(judged, node)
+    explanation = explain(judged, subject, name)
     terminal.result(explanation, *_text(explanation, judged.verdict.checks))
     steps = []
-    if explanation.suspects and can_retest(judged):
-        steps.append(command_line("accept", "retest", name, node))
-    if can_write_ticket(judged, node):
-        steps.append(command_line("accept", "ticket", name, node))
+    if subject in _nodes(judged):
+        if explanation.suspects and can_retest(judged):
+            steps.append(command_line("accept", "retest", name, subject))
+        if can_write_ticket(judged, subject):
+            steps.append(command_line("accept", "ticket", name, subject))
     if steps:
         terminal.progress(f"next: {', or '.join(steps)}")
     return Exit.PASS
 
 
+def _nodes(judged: Judged) -> dict[str, str]:
+    """Return the state of each node."""
+    lists = vars(node_lists(judged.verdict))
+    return {host: state for state, own in lists.items() for host in own}
+
+
 def check_node(judged: Judged, node: str, name: str) -> None:
     """Raise BadInput if the run called `name` has no such node."""
-    hosts = [host for own in vars(node_lists(judged.verdict)).values() for host in own]
-    if node not in hosts:
+    _check(node, [*_nodes(judged)], name)
+
+
+def _check(subject: str, names: Sequence[str], name: str) -> None:
+    if subject not in names:
         raise BadInput(
-            f"the run has no node {plain(node, 80)!r}",
+            f"the run has no node {plain(subject, 80)!r}",
             code=Code.NODE_UNKNOWN,
-            hint=f"{did_you_mean(node, hosts)}all nodes: "
+            hint=f"{did_you_mean(subject, names)}all nodes: "
             f"{command_line('accept', 'show', 'nodes', name)}",
         )
 
 
-def explain(judged: Judged, node: str) -> Explanation:
-    """Return the evidence on one node of a run."""
+def explain(judged: Judged, subject: str, name: str = "") -> Explanation:
+    """Return the evidence on a node of the run called `name`, or on a part that it blames."""
     run = Run(plan=judged.plan, verdict=judged.verdict, records=judged.records)
-    lists = vars(node_lists(judged.verdict))
-    suspects = tuple(s for s in judged.verdict.suspects if node in (*s.hosts, *s.others))
-    steps = tuple(_steps(run, node))
-    partners = tuple(sorted(_partners(run, node), key=lambda partner: -partner.bad))
+    nodes, parts = _nodes(judged), [one.name for one in judged.verdict.suspects]
+    _check(subject, [*nodes, *parts], name)
+    about = _of_node(run, subject, nodes) if subject in nodes else _of_part(run, subject)
+    steps = tuple(_steps(run, about))
+    partners = tuple(sorted(_partners(run, about), key=lambda partner: -partner.bad))
     problems = dict.fromkeys(
         f"{problem.cause} in {record.step}: {problem.message}"
         for record in judged.records
         for problem in record.problems
-        if problem.host == node
+        if problem.host == subject
     )
-    problems |= {one.reason: None for one in judged.verdict.left_out if one.name == node}
+    problems |= {one.reason: None for one in judged.verdict.left_out if one.name == subject}
     against = (*_against(steps, partners), *problems)
     if not against:
         # What a check read from facts, such as the state of a GPU, is in no record's problems.
-        against = tuple(f"{s.cause}: {s.why}" for s in suspects if node in s.hosts)
+        own = (s for s in about.suspects if about.host in (None, *s.hosts))
+        against = tuple(f"{s.cause}: {s.why}" for s in own)
     return Explanation(
-        node=node,
-        state=next((state for state, own in lists.items() if node in own), "untested"),
-        suspects=suspects,
+        node=subject,
+        state=about.state,
+        suspects=about.suspects,
         evidence_against=against,
         evidence_for=tuple(_for(steps, partners)),
         steps=steps,
         partners=partners[:_MOST_PARTNERS],
-        model=tuple(_model(run, node)),
-        alternatives=tuple(_alternatives(run, node)),
+        model=tuple(_model(run, about)),
+        alternatives=tuple(_alternatives(run, about)),
         background=run.effects.speed.explanation.background,
     )
 
 
-def _steps(run: Run, node: str) -> Iterator[StepCount]:
+def _of_node(run: Run, node: str, states: Mapping[str, str]) -> _Subject:
+    return _Subject(
+        name=node,
+        state=states[node],
+        suspects=tuple(s for s in run.verdict.suspects if node in (*s.hosts, *s.others)),
+        host=node,
+        covers=lambda sample: node in sample.hosts,
+        concerns=lambda part: node in (*part.hosts, *part.others),
+    )
+
+
+def _of_part(run: Run, name: str) -> _Subject:
+    """Return a suspect, with the executions that the model found to exercise it."""
+    suspects = tuple(one for one in run.verdict.suspects if one.name == name)
+    own = {(frozenset(s.hosts), frozenset(s.others), s.device) for s in suspects}
+
+    def concerns(part: Part) -> bool:
+        return (frozenset(part.hosts), frozenset(part.others), part.device) in own
+
+    covered = {
+        (found.executions[i].hosts, found.executions[i].log)
+        for found in run.effects.both
+        for fault in found.explanation.faults
+        if concerns(fault.part)
+        for i in fault.covered
+    }
+    return _Subject(
+        name=name,
+        state="bad",
+        suspects=suspects,
+        host=next((s.hosts[0] for s in suspects if not s.of_network), None),
+        covers=lambda sample: (sample.hosts, sample.log) in covered,
+        concerns=concerns,
+    )
+
+
+def _steps(run: Run, about: _Subject) -> Iterator[StepCount]:
     for population in run.populations:
-        own = [sample for sample in population.samples if node in sample.hosts]
+        own = [sample for sample in population.samples if about.covers(sample)]
         if not own:
             continue
         shares = [share_of(sample, population.normal) for sample in own]
@@ -192,20 +255,18 @@ def _steps(run: Run, node: str) -> Iterator[StepCount]:
         )
 
 
-def _partners(run: Run, node: str) -> Iterator[Partner]:
-    """Yield the partners of a node in the order of its pairs."""
+def _partners(run: Run, about: _Subject) -> Iterator[Partner]:
+    """Yield the hosts of the pairs that exercise a node or part, in the order of these."""
     pairs = [
-        (sample.hosts, sample.bad)
+        (sample.hosts, about.covers(sample), sample.bad)
         for population in run.populations
         if population.nodes == 2
         for sample in population.samples
     ]
-    partners = dict.fromkeys(
-        host for hosts, _ in pairs if node in hosts for host in hosts if host != node
-    )
-    for partner in partners:
-        shared = [bad for hosts, bad in pairs if node in hosts and partner in hosts]
-        others = [bad for hosts, bad in pairs if partner in hosts and node not in hosts]
+    partners = dict.fromkeys(host for hosts, covered, _ in pairs if covered for host in hosts)
+    for partner in (host for host in partners if host != about.host):
+        shared = [bad for hosts, covered, bad in pairs if covered and partner in hosts]
+        others = [bad for hosts, covered, bad in pairs if not covered and partner in hosts]
         yield Partner(
             host=partner,
             executions=len(shared),
@@ -224,7 +285,7 @@ def _against(steps: tuple[StepCount, ...], partners: tuple[Partner, ...]) -> Ite
     good = [partner for partner in bad_with if partner.others > partner.others_bad]
     if bad_with:
         noun = count(len(bad_with), "partner")
-        yield f"{len(good)} of {noun} in bad pairs are good with third nodes"
+        yield f"{len(good)} of {noun} in bad pairs are good in other pairs"
 
 
 def _for(steps: tuple[StepCount, ...], partners: tuple[Partner, ...]) -> Iterator[str]:
@@ -235,30 +296,28 @@ def _for(steps: tuple[StepCount, ...], partners: tuple[Partner, ...]) -> Iterato
             yield f"{one.check} ({one.groups}): good in {good} of {one.executions}{share}"
     suspicious = [p for p in partners if p.bad and p.others and p.others_bad == p.others]
     if suspicious:
-        yield f"{count(len(suspicious), 'partner')} in its bad pairs are bad with all others, too"
+        noun = count(len(suspicious), "partner")
+        yield f"{noun} in its bad pairs are bad in all other pairs, too"
 
 
-def _model(run: Run, node: str) -> Iterator[ModelFigures]:
-    """Yield what the model found about the node and what it belongs to, wrong data first."""
+def _model(run: Run, about: _Subject) -> Iterator[ModelFigures]:
+    """Yield what the model found about a node or part and what it belongs to, wrong data first."""
     for found in run.effects.both:
-        for fault in found.explanation.faults:
-            if _concerns(fault.part, node):
-                yield _figures(found, fault, is_fault=True)
-        for fault in found.explanation.apart:
-            if _concerns(fault.part, node):
-                yield _figures(found, fault, is_fault=False)
+        for faults, is_fault in (
+            (found.explanation.faults, True),
+            (found.explanation.apart, False),
+        ):
+            for fault in faults:
+                if about.concerns(fault.part):
+                    yield _figures(found, fault, is_fault=is_fault)
 
 
-def _alternatives(run: Run, node: str) -> Iterator[Alternative]:
+def _alternatives(run: Run, about: _Subject) -> Iterator[Alternative]:
     for found in run.effects.both:
         for doubt in found.explanation.doubtful:
-            if _concerns(doubt.part, node):
+            instead = doubt.instead_of
+            if about.concerns(doubt.part) or (instead is not None and about.concerns(instead)):
                 yield Alternative(part=name_of(doubt.part), probability=doubt.probability)
-
-
-def _concerns(part: Part, node: str) -> bool:
-    """Return True if the node belongs to a part."""
-    return node in (*part.hosts, *part.others)
 
 
 def _figures(found: Explained, fault: Fault, *, is_fault: bool) -> ModelFigures:
@@ -301,7 +360,7 @@ def _text(one: Explanation, checks: Sequence[CheckVerdict]) -> Iterator[str | Ta
             for p in one.partners
         ]
         yield ""
-        yield Table(header=("  partner", "bad with it", "bad with others"), rows=rows)
+        yield Table(header=("  partner", "bad with it", "bad in other pairs"), rows=rows)
     if one.model:
         yield "\nMODEL"
         for figures in one.model:

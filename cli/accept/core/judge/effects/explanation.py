@@ -67,7 +67,7 @@ class Fault:
     odds: float
     #: It shows in only some of the executions that exercise it.
     intermittent: bool = False
-    #: Indexes of the executions that it explains, and of all that exercise it.
+    #: Indexes of the executions that it explains, and of all that exercise it in these populations.
     hits: tuple[int, ...] = ()
     covered: tuple[int, ...] = ()
     #: Pairs (or other groups of hosts) hit, and all that exercise it, over all populations.

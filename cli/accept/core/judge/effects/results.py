@@ -124,7 +124,7 @@ class Results:
             odds=found.score + CAUTION,
             intermittent=found.rate < STEADY,
             hits=self._inputs(found.hits),
-            covered=self._inputs(candidate.cover),
+            covered=self._inputs(covered),
             pairs_hit=len({units.unit_of[i] for i in found.hits}),
             pairs=len({units.unit_of[i] for i in covered}),
             other_hit=sum(any(self.evidence.loud[i] for i in units.of_unit(u)) for u in left),
