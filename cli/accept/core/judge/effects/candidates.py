@@ -7,7 +7,7 @@ and of the share of healthy clusters in which anything may be accused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import log
@@ -369,22 +369,22 @@ class Candidates:
                         part=part, cover=cover, price=price, caution=CAUTION, group=sides[0]
                     )
 
-    def _loud_populations(self) -> list[list[int]]:
-        """Return the pairs of the populations with the most bad ones."""
+    def _loud_populations(self) -> list[tuple[tuple[Sequence[int], bool], ...]]:
+        """Return the pairs of the populations with the most bad ones, and whether each is bad."""
         loud, members = self._evidence.loud, self._units.members
         rows = []
         for own in self._units.of_population:
-            pairs = [i for i in own if len(members[i]) == 2]
-            if bad := sum(loud[i] for i in pairs):
+            pairs = tuple((members[i], loud[i]) for i in own if len(members[i]) == 2)
+            if bad := sum(is_bad for _, is_bad in pairs):
                 rows.append((bad, pairs))
         rows.sort(key=lambda row: -row[0])
-        return [pairs for _, pairs in rows[:_MOST_POPULATIONS]]
+        # Several collectives of the same pairs often show the same.
+        return [*dict.fromkeys(pairs for _, pairs in rows[:_MOST_POPULATIONS])]
 
     def _joined(self) -> Iterator[frozenset[int]]:
         """Yield the groups of hosts that good pairs of a population join."""
-        loud, members = self._evidence.loud, self._units.members
-        for own in self._loud_populations():
-            groups = joined(self._all, (members[i] for i in own if not loud[i]))
+        for pairs in self._loud_populations():
+            groups = joined(self._all, (pair for pair, is_bad in pairs if not is_bad))
             several = [group for group in groups if len(group) > 1]
             if 1 < len(several) <= _MOST_JOINED:
                 yield from several
@@ -419,9 +419,8 @@ class Candidates:
         The signs of the leading eigenvector of the graph, with +1 for good pairs and -1 for bad
         ones, divide the hosts.
         """
-        loud, members = self._evidence.loud, self._units.members
-        for own in self._loud_populations():
-            edges = [(members[i][0], members[i][1], -1.0 if loud[i] else 1.0) for i in own]
+        for pairs in self._loud_populations():
+            edges = [(a, b, -1.0 if is_bad else 1.0) for (a, b), is_bad in pairs]
             degree, bad = [0.0] * len(self._all), [0.0] * len(self._all)
             for a, b, weight in edges:
                 for h in (a, b):

@@ -399,15 +399,15 @@ class Evidence:
         """Return the background without the units of a candidate, and how much better it fits."""
         units, old = self.units, self.background
         own = [u for u in touched if not units.alone[u]]
-        own_logs = sum(len(units.logs_of[u]) for u in own)
-        all_logs = sum(len(units.logs_of[u]) for u in units.shared)
+        own_logs = sum([len(units.logs_of[u]) for u in own])
+        all_logs = sum([len(units.logs_of[u]) for u in units.shared])
         rates, better = [], 0.0
         for weights, before, total, rate in (
             (old.pairs, len(units.shared), len(units.shared) - len(own), old.pair_rate),
             (old.logs, all_logs, all_logs - own_logs, old.log_rate),
         ):
-            bad = max(sum(weights.values()) - sum(weights.get(u, 0.0) for u in own), 0.0)
             every = sum(weights.values())
+            bad = max(every - sum([x for u, x in weights.items() if u in touched]), 0.0)
             new, likelihood = _rate(bad, total)
             better += likelihood - _rate(every, before)[1]
             better += (every - bad) * log(rate)
