@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from accept.core.model import SuspectKind
@@ -123,7 +123,7 @@ class OpenPair:
 
 
 #: A host is in doubt if it is bad with more than this probability.
-DOUBTED = 0.05
+_DOUBTED = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +136,12 @@ class Doubt:
     intermittent: bool = False
     #: The part at fault whose executions it explains about as well.
     instead_of: Part | None = None
+
+
+def hosts_in_doubt(doubts: Sequence[Doubt]) -> dict[str, Doubt]:
+    """Return the hosts in doubt, each with the first of its doubts: the most probable one."""
+    single = [one for one in doubts if len(one.part.hosts) == 1 and one.probability > _DOUBTED]
+    return {one.part.hosts[0]: one for one in reversed(single)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,13 @@ from itertools import combinations
 from math import log
 
 from accept.core.judge.effects.executions import Execution
-from accept.core.judge.effects.explanation import DOUBTED, Doubt, Explanation, OpenPair, Part
+from accept.core.judge.effects.explanation import (
+    Doubt,
+    Explanation,
+    OpenPair,
+    Part,
+    hosts_in_doubt,
+)
 from accept.core.model import OF_HOST, SuspectKind
 
 #: Probability that a pair is bad if a steady or an intermittent fault covers it, and at least if
@@ -172,11 +178,7 @@ def _again(explanation: Explanation, hosts: Collection[str]) -> list[Pair]:
     if any(fault.part.kind is SuspectKind.FABRIC for fault in explanation.faults):
         return []
     order = {host: n for n, host in enumerate(hosts)}
-    doubted = {
-        doubt.part.hosts[0]: doubt.intermittent
-        for doubt in reversed(explanation.doubtful)
-        if len(doubt.part.hosts) == 1 and doubt.probability > DOUBTED
-    }
+    doubted = hosts_in_doubt(explanation.doubtful)
     pairs = [
         _sorted((pair.hosts[0], pair.hosts[1]), order)
         for pair in explanation.open_pairs
@@ -188,12 +190,9 @@ def _again(explanation: Explanation, hosts: Collection[str]) -> list[Pair]:
     return pairs[:_MOST_OPEN]
 
 
-def _is_short(pair: OpenPair, doubted: Mapping[str, bool]) -> bool:
-    """Return True if more logs of a pair may tell a link from its hosts.
-
-    `doubted`: whether a host that may be bad would only be so at times.
-    """
-    ends = [doubted[host] for host in pair.hosts if host in doubted]
+def _is_short(pair: OpenPair, doubted: Mapping[str, Doubt]) -> bool:
+    """Return True if more logs of a pair may tell a link from its hosts."""
+    ends = [doubted[host].intermittent for host in pair.hosts if host in doubted]
     if not ends:
         return pair.logs == 1
     return all(ends) and 1 < pair.logs < _MOST_LOGS

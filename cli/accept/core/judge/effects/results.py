@@ -13,7 +13,6 @@ from accept.core.judge.effects.candidates import CAUTION
 from accept.core.judge.effects.distances import LOG_LIMIT, Blocked
 from accept.core.judge.effects.evidence import STEADY, Evidence, Weighed
 from accept.core.judge.effects.explanation import (
-    DOUBTED,
     Distance,
     Doubt,
     Effect,
@@ -23,6 +22,7 @@ from accept.core.judge.effects.explanation import (
     OpenPair,
     Part,
     SlowWave,
+    hosts_in_doubt,
 )
 from accept.core.judge.effects.populations import MAD
 from accept.core.model import OF_HOST, SuspectKind
@@ -67,11 +67,7 @@ class Results:
         faults.sort(key=lambda fault: (-round(fault.odds, 6), fault.part.kind, fault.part.hosts))
         opened, doubts = self._open_pairs(), [*self._doubtful()]
         # The pairs of a host in doubt show no link.
-        doubted = {
-            doubt.part.hosts[0]
-            for doubt in doubts
-            if doubt.part.kind in OF_HOST and doubt.probability > DOUBTED
-        }
+        doubted = hosts_in_doubt(doubts).keys()
         links = [pair for pair in opened if self._is_link(pair) and doubted.isdisjoint(pair.hosts)]
         network = [*self._network_faults(opened, links)]
         named = {fault.part.hosts for fault in network}
