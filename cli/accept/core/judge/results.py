@@ -116,7 +116,6 @@ def _measured(evidence: Evidence, step: Step, measure: Measure) -> Iterator[_Mea
             flow=evidence.flow,
             log=row.log,
             wave=(step.id, row.wave),
-            alone=row.execution.alone,
             repeated=row.execution.repeated,
         )
         yield _Measured(execution, row.cause, population)

@@ -56,7 +56,7 @@ class Candidates:
         self._all = frozenset(range(len(self._units.names)))
         self._node_price = log(max(len(self._all), 1)) + CAUTION
         self._group_price = CAUTION - log(_BAD_GROUP)
-        self._gpu_price = log(max(len(self._gpus), network.gpus, 1))
+        self._gpu_price = log(max(len(self._gpus), 1))
         numbers = {name: n for n, name in enumerate(self._units.names)}
         self._nics = {numbers[h]: own for h, own in network.nics.items() if h in numbers}
         self._places = {numbers[h]: place for h, place in network.places.items() if h in numbers}

@@ -36,8 +36,6 @@ class Execution(NamedTuple):
     log: str = ""
     #: The step, and the number of the wave in it: executions at the same time.
     wave: tuple[str, int] = ("", 0)
-    #: Nothing else ran at the same time.
-    alone: bool = False
     #: It followed the planned waves, because something looked bad.
     repeated: bool = False
 
@@ -57,5 +55,3 @@ class Network:
     noise: float = 0.01
     #: Population -> the value that healthy executions reach at least.
     bounds: Mapping[str, float] = field(default_factory=dict)
-    #: Number of GPUs of a host; 0: as many as the executions name.
-    gpus: int = 0

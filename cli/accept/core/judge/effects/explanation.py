@@ -83,11 +83,6 @@ class Fault:
     #: Distance between hosts explains it as well, so nothing is at fault.
     only_distance: bool = False
 
-    @property
-    def loss(self) -> float:
-        """Return the largest loss in any population, as a share."""
-        return max((effect.loss for effect in self.effects), default=0.0)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SlowWave:
