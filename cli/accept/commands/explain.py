@@ -58,7 +58,8 @@ class EffectFigures:
 
     check: str
     step: str
-    normal: float
+    #: None: all its executions failed.
+    normal: float | None
     loss: float
     #: The bounds of 95 %.
     low: float
@@ -323,11 +324,11 @@ def _alternatives(run: Run, about: _Subject) -> Iterator[Alternative]:
 def _figures(found: Explained, fault: Fault, *, is_fault: bool) -> ModelFigures:
     def effect(one: Effect) -> EffectFigures:
         population = found.populations[one.population]
-        normal = found.explanation.normal[one.population]
+        normal = found.explanation.normal.get(one.population)
         return EffectFigures(
             check=population.check,
             step=population.step,
-            normal=normal.value,
+            normal=normal.value if normal else None,
             loss=one.loss,
             low=one.low,
             high=one.high,
@@ -381,9 +382,10 @@ def _of_model(figures: ModelFigures, background: float) -> Iterator[str]:
     yield f"{figures.part}{kind}: {others}; bad for no reason: {background:.1%}"
     for one in figures.effects:
         failed = f", {one.failures} failed" if one.failures else ""
+        usual = f"; normal {one.normal:.4g}" if one.normal is not None else ""
         yield (
             f"{one.check} ({one.step}): {one.loss:.1%} slower ({one.low:.1%} to {one.high:.1%})"
-            f" in {one.pairs_hit} of {count(one.pairs, 'pair')}{failed}; normal {one.normal:.4g}"
+            f" in {one.pairs_hit} of {count(one.pairs, 'pair')}{failed}{usual}"
         )
     if figures.indistinguishable:
         yield f"cannot be distinguished from {', '.join(figures.indistinguishable[:4])}"
