@@ -115,7 +115,7 @@ class Explanation:
 
 @dataclass(frozen=True, kw_only=True)
 class _Subject:
-    """What is explained: a node, or a part as the verdict names it."""
+    """A node, or a part as the verdict names it, that is explained."""
 
     name: str
     state: str
