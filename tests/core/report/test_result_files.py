@@ -49,13 +49,14 @@ def test_rows_that_messages_of_nccl_interrupt_are_joined(tmp_path: Path) -> None
     assert [row[5] for row in rows] == ["52.43", "104.86", "209.72"]
 
 
-def test_rows_with_one_side_are_counted_and_not_shown(tmp_path: Path) -> None:
+def test_rows_that_were_cut_are_damage_and_not_shown(tmp_path: Path) -> None:
     lines = nccl_logs.table("all_reduce", HOSTS, (0,), 100.0).splitlines()
     first = next(n for n, line in enumerate(lines) if line and not line.startswith("#"))
     lines[first] = lines[first][:86]
-    text = written(tmp_path, executed(tmp_path, "\n".join(lines)))
+    record = executed(tmp_path, "\n".join(lines))
+    assert {problem.cause for problem in record.problems} == {Cause.INCOMPLETE_LOG}
+    text = written(tmp_path, record)
     assert sum(not line.startswith("#") for line in text.splitlines() if line) == 2
-    assert text.endswith("\n# 1 more row: read the log\n")
 
 
 def test_an_execution_without_a_table_is_listed_with_its_cause(tmp_path: Path) -> None:
