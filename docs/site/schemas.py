@@ -107,9 +107,10 @@ class _Tables:
         if kind == "array":
             return f"list of {self._type(mapping(schema.get('items', {})), f'{path}[]')}"
         if kind == "object":
-            return (
-                f"map of {self._type(mapping(schema.get('additionalProperties', {})), f'{path}.*')}"
-            )
+            # Without other keys than those of its properties, `additionalProperties` is false.
+            if not (others := schema.get("additionalProperties", {})) and "properties" in schema:
+                return f"map of {', '.join(map(code, mapping(schema['properties'])))}"
+            return f"map of {self._type(mapping(others), f'{path}.*')}"
         if kind in ("integer", "number"):
             return str(kind) + _range(schema)
         return prose(str(schema.get("title", kind or "any")))

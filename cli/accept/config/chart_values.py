@@ -147,6 +147,11 @@ def chart_schema() -> dict[str, object]:
     result["$schema"] = "http://json-schema.org/draft-07/schema#"
     result["definitions"] = result.pop("$defs")
     # Helm adds values for the chart of the code inside the chart, which takes none.
-    of_code = {"type": "object", "properties": {"global": {}}, "additionalProperties": False}
+    of_code = {
+        "description": "Left to Helm: the chart of the code inside the chart takes no values.",
+        "type": "object",
+        "properties": {"global": {}},
+        "additionalProperties": False,
+    }
     properties = {**result["properties"], "code": of_code}
     return {key: renamed(value) for key, value in {**result, "properties": properties}.items()}
