@@ -37,7 +37,7 @@ from accept.config.kubernetes import CodeSource
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.serde import fields_of, read, split
-from accept.plan import helm_values
+from accept.plan import helm_values, node_code
 from accept.plan.helm_values import positions_that_fit, record_parts
 
 #: `kubectl apply` copies a ConfigMap into an annotation of at most 262,144 bytes.
@@ -264,7 +264,8 @@ class TestEveryRun:
                 name: base64.b64decode(text, validate=True)
                 for name, text in one["binaryData"].items()
             }
-        shipped = {path.name: path.read_bytes() for path in (CHART / "code").iterdir()}
+        folder = CHART / node_code.CHART_FOLDER
+        shipped = {path.name: path.read_bytes() for path in folder.iterdir()}
         del shipped["sha256"]
         assert code == shipped
 

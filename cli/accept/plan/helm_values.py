@@ -36,7 +36,7 @@ _MAX_CONFIG_MAP = 240_000
 #: never below those of Helm.
 MAX_RECORD = 1024 * 1024
 #: What the manifest and the record contain besides the values and the code, in bytes of the record.
-_RECORD_FRAME = 4_000
+_RECORD_FRAME = 5_000
 #: The part of values and of the record with the positions of nodes.
 _POSITIONS = "site.positions"
 #: Maximum size of positions as JSON in the ConfigMap that `accept run` makes, which can have 1 MiB;
