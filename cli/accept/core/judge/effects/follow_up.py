@@ -32,7 +32,7 @@ _REPEATED = 0.25
 #: measured again.
 _MOST_DOUBTS, _MOST_OPEN = 64, 64
 #: Maximum number of logs of a pair whose hosts may be bad at times.
-_MOST_LOGS = 6
+_MOST_LOGS = 8
 #: Number of partners that are tried for a host.
 _PARTNERS = 24
 
