@@ -14,8 +14,10 @@ from tests.factories.nccl_logs import table
 from tests.factories.paths import TESTS
 
 from accept.core import signs
+from accept.core.causes import Cause
 from accept.core.error_codes import Code
-from accept.foreign_logs.answer import answer_of
+from accept.core.model import Problem
+from accept.foreign_logs.answer import answer_of, decided
 from accept.foreign_logs.reader import parse
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -35,20 +37,23 @@ def causes(verdict: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "quoted"),
+    ("name", "cause", "quoted"),
     [
-        ("shared-memory", "/dev/shm/nccl-KWfVyt"),
-        ("no-warning", "unhandled system error"),
-        ("too-many-gpus", "invalid device ordinal"),
+        ("shared-memory", Cause.WRONG_COMMAND, "/dev/shm/nccl-KWfVyt"),
+        ("no-warning", Cause.CRASHED, "unhandled system error"),
+        ("too-many-gpus", Cause.WRONG_COMMAND, "invalid device ordinal"),
     ],
 )
 def test_a_job_that_died_before_its_first_row_fails_and_names_no_host(
-    name: str, quoted: str
+    name: str, cause: Cause, quoted: str
 ) -> None:
     verdict = judged(LOGS / f"{name}.log")
     assert (verdict["state"], verdict["exit"], verdict["suspects"]) == ("fail", 3, [])
-    assert "crashed" in causes(verdict)
-    assert any(quoted in note for note in verdict["notes"])
+    assert causes(verdict) - {"no-reference"} == {cause}
+    assert sum(quoted in note for note in verdict["notes"]) == 1
+    assert not any(quoted in f["message"] for c in verdict["checks"] for f in c["findings"])
+    rows = (Cause.CRASHED.row, Cause.INCOMPLETE_LOG.row)
+    assert not any(row.action in advice for row in rows for advice in verdict["advice"])
     assert sum(note.startswith("not known: ") for note in verdict["notes"]) == 1
 
 
@@ -61,6 +66,60 @@ def test_a_log_without_a_table_is_refused_with_its_decisive_lines(name: str, quo
     lines = done.err.splitlines()
     assert any(quoted in line for line in lines[1:])
     assert any(line.startswith("  not known: ") for line in lines)
+
+
+NVLS = "transport/nvls.cc:158 NCCL WARN Cuda failure 1 'invalid argument'"
+MODIFY = "misc/ibvwrap.cc:339 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out"
+
+
+@pytest.mark.parametrize(
+    ("warning", "cause", "suspects"),
+    [(NVLS, Cause.FABRIC_MANAGER, {("node2",)}), (MODIFY, Cause.NETWORK_FAILED, set())],
+)
+@pytest.mark.parametrize("hosts", [["node2"], ["node1", "node2", "node3"]])
+def test_a_warning_decides_the_cause_of_a_program_that_ended(
+    tmp_path: Path,
+    warning: str,
+    cause: Cause,
+    suspects: set[tuple[str, ...]],
+    hosts: list[str],
+) -> None:
+    text = table("all_reduce", hosts, range(8), 95.0)
+    head = text[: text.index("#       size")]
+    path = tmp_path / "a.log"
+    failure = "node2: Test NCCL failure common.cu:1005 'unhandled cuda error / '"
+    path.write_text(f"{head}node2:1:2 [5] {warning}\n{failure}\n")
+    verdict = judged(path)
+    assert causes(verdict) - {"no-reference"} == {cause}
+    assert {tuple(suspect["hosts"]) for suspect in verdict["suspects"]} == suspects
+
+
+HOSTS = st.sampled_from([None, "a", "b"])
+PROBLEMS = st.builds(
+    Problem,
+    cause=st.sampled_from([Cause.CRASHED, Cause.TIMED_OUT, Cause.INCOMPLETE_LOG]),
+    message=st.just(""),
+    check=st.sampled_from([None, "all-reduce"]),
+    host=HOSTS,
+)
+MATCHES = st.builds(
+    signs.Match, sign=st.sampled_from(signs.catalog().signs), line=st.just(""), host=HOSTS
+)
+
+
+@given(st.lists(PROBLEMS), st.lists(MATCHES))
+def test_signs_accuse_no_other_host_and_hide_no_failure(
+    problems: list[Problem], matches: list[signs.Match]
+) -> None:
+    found = decided(problems, matches)
+    assert bool(found) == bool(problems)
+    assert {p.cause for p in found} <= {p.cause for p in problems} | {
+        match.sign.cause for match in matches if match.sign.specificity in ("error", "cause")
+    }
+    for host in {p.host for p in found if p.host and p.cause is not Cause.INCOMPLETE_LOG}:
+        assert host in {p.host for p in problems}
+        own = [match for match in matches if match.host in (None, host)]
+        assert not own or own[0].blames_host
 
 
 @pytest.mark.parametrize("is_mixed", [True, False])

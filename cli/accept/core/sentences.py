@@ -519,6 +519,8 @@ def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
         cause = finding.cause
         if cause is None or cause in accused or (verdict.suspects and cause.row.consequence):
             continue
+        if verdict.origin and cause is Cause.CRASHED:
+            continue  # the notes on the log answer it
         if (key := (cause, _action(cause, check.check))) in advised:
             continue
         if verdict.state is State.DEGRADED and not cause.row.names_no_node:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from accept.core.causes import Cause
 from accept.core.model import Problem
 from accept.core.nccl_tests.table import Log
-from accept.core.signs import Match, SignOwner, Specificity
+from accept.core.signs import Match, Sign, SignOwner, Specificity
 from accept.core.text import plain
 
 #: Most lines that are quoted, and most characters of each.
-_MAX_LINES, _MAX_QUOTE = 3, 240
+_MAX_LINES, _MAX_QUOTE = 3, 200
 #: Causes that a table shows by itself, without a line that reports a failure.
 OF_TABLES = (
     Cause.INCOMPLETE_LOG,
@@ -43,12 +43,20 @@ class Answer:
 
     @property
     def sentences(self) -> Iterator[str]:
-        """Yield the answer in lines for people: what, what to do, what is not known."""
-        quoted = "; ".join(f'"{line}"' for line in self.lines)
-        yield f"why: {self.means or 'the log shows no known sign'}: {quoted}"
+        """Yield the answer in lines for people, the most important ones first."""
+        first, *others = (f'line: "{line}"' for line in self.lines)
+        yield f"why: {self.means or 'the log shows no known sign'}"
+        yield first
         if self.action:
             yield f"what to do: {self.action}"
         yield f"not known: {self.unknown}"
+        yield from others
+
+    def without_quote(self, problem: Problem) -> Problem:
+        """Return a problem without the line that this answer quotes."""
+        if self.means and problem.message.startswith(f"{self.means}; "):
+            return replace(problem, message=self.means)
+        return problem
 
 
 def answer_of(log: Log, signs: Sequence[Match]) -> Answer | None:
@@ -72,7 +80,7 @@ def answer_of(log: Log, signs: Sequence[Match]) -> Answer | None:
         is_evident=shows_cause,
         lines=tuple(shown)[:_MAX_LINES],
         action=best.sign.action if best else "run it again with NCCL_DEBUG=INFO",
-        unknown=_unknown(best, shows_cause=shows_cause),
+        unknown=_unknown(best, log, shows_cause=shows_cause),
     )
 
 
@@ -81,26 +89,44 @@ def _words(text: str) -> str:
     return text.partition(" NCCL WARN ")[2] or text
 
 
-def _unknown(best: Match | None, *, shows_cause: bool) -> str:
+def _unknown(best: Match | None, log: Log, *, shows_cause: bool) -> str:
     if best is None:
         return "the cause, and the host at fault"
+    measured = any(table.rows for table in log.tables)
+    why = "because the job did not end" if measured else "because nothing was measured"
+    hosts = {device.host for table in log.tables for device in table.devices}
     if best.sign.owner in _OF_USER:
-        return "the state of the hosts, because nothing was measured"
+        return f"the state of the {'host' if len(hosts) == 1 else 'hosts'}, {why}"
     cause = "" if shows_cause else "the cause; "
     if best.sign.owner is SignOwner.NETWORK:
         return f"{cause}the end of the connection that is at fault, and the speed of the others"
+    if len(hosts) == 1:
+        return f"{cause}the speed of the host, {why}"
     where = "" if best.host else "the host; "
-    return f"{cause}{where}the state of the other hosts, because nothing was measured"
+    return f"{cause}{where}the state of the other hosts, {why}"
 
 
-def without_innocent(problems: Sequence[Problem], signs: Sequence[Match]) -> tuple[Problem, ...]:
-    """Return the problems; those with signs of a mistake of the user name no host."""
+def decided(problems: Sequence[Problem], signs: Sequence[Match]) -> tuple[Problem, ...]:
+    """Return the problems with the causes that the ranked signs show, each of them once.
 
-    def is_mistake(host: str) -> bool:
-        own = [match for match in signs if match.host in (None, host)]
-        return bool(own) and own[0].sign.owner in _OF_USER
+    A program ended with an error because of the best sign that its host or no host has, if only one
+    program failed. Signs of a mistake of the user name no host, and those of the network neither
+    end of a connection.
+    """
+    failed = [problem for problem in problems if problem.cause not in OF_TABLES]
+    is_one = len({problem.check for problem in failed}) == 1
+    found: dict[tuple[Cause, str | None, str | None], Problem] = {}
+    for problem in failed:
+        best = next((m for m in signs if not problem.host or m.host in (None, problem.host)), None)
+        host = problem.host if best is None or best.blames_host else None
+        shown = replace(problem, host=host)
+        if best and is_one and problem.cause is Cause.CRASHED and _shows_other(best.sign):
+            of_network = best.sign.owner is SignOwner.NETWORK
+            shown = replace(best.problem(problem.check), host=None if of_network else host)
+        found.setdefault((shown.cause, shown.check, shown.host), shown)
+    return (*found.values(), *(problem for problem in problems if problem.cause in OF_TABLES))
 
-    return tuple(
-        replace(p, host=None) if p.host and p.cause not in OF_TABLES and is_mistake(p.host) else p
-        for p in problems
-    )
+
+def _shows_other(sign: Sign) -> bool:
+    """Return True if a sign shows the cause of a program's end."""
+    return sign.specificity in _SHOWS_CAUSE and sign.cause is not Cause.CRASHED

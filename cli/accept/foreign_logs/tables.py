@@ -17,7 +17,7 @@ from accept.core.nccl_tests.table import Log, Table
 from accept.core.text import count, plain
 from accept.foreign_logs import json as nccl_tests_json
 from accept.foreign_logs import state_files
-from accept.foreign_logs.answer import OF_TABLES, Answer, answer_of, without_innocent
+from accept.foreign_logs.answer import OF_TABLES, Answer, answer_of, decided
 from accept.foreign_logs.host_state import Report
 from accept.foreign_logs.reader import parse
 from accept.foreign_logs.unwrap import plain_text
@@ -134,7 +134,7 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     if not log.tables:
         without = _without_tables(name, log, launch, is_empty=not start.strip())
         return without if without.no_log else replace(without, answer=answer)
-    problems = without_innocent(log.problems, found)
+    problems = decided(log.problems, found)
     if len(log.tables) == 1:
         problems, launch = (*launch, *problems), []
     tables = tuple(_tables(name, replace(log, problems=problems)))
@@ -173,12 +173,22 @@ def _tables(name: str, log: Log) -> Iterator[Measured]:
     of_log = [p for p in log.problems if p not in of_tables] if not alone else []
     unfinished = [table for table in tables if not table.complete] or tables
     for table in tables:
-        own = [problem for problem in of_log if _last(unfinished, problem) is table]
+        own = [
+            problem
+            for problem in of_log
+            if _last(unfinished, problem) is table
+            or (not table.rows and _is_failure_of(problem, table))
+        ]
         # Problems of the table itself are a consequence of the others, so they come last.
         of_table = table.problems
         if not table.rows and any(problem.cause not in OF_TABLES for problem in own):
             of_table = tuple(p for p in of_table if p.cause is not Cause.INCOMPLETE_LOG)
         yield _measured(name, table, table.devices, (*own, *of_table), log)
+
+
+def _is_failure_of(problem: Problem, table: Table) -> bool:
+    """Return True if a program of this check failed."""
+    return problem.cause not in OF_TABLES and problem.check in (None, table.check)
 
 
 def _last(tables: list[Table], problem: Problem) -> Table:

@@ -17,7 +17,7 @@ from accept.core.catalog.metrics import BUSBW, WRONG
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
-from accept.core.facts import GPUS, INVENTORY, NCCL_NETWORKS
+from accept.core.facts import GPUS, INVENTORY, NCCL_NETWORKS, NCCL_WARNINGS
 from accept.core.judge.completeness import host_list
 from accept.core.judge.hosts import is_device
 from accept.core.judge.suspects import HOSTS_STEP
@@ -38,7 +38,7 @@ from accept.foreign_logs.answer import OF_TABLES
 from accept.foreign_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
 from accept.foreign_logs.fill_gaps import completed
 from accept.foreign_logs.host_state import ReportKind, by_host, with_figures, with_states
-from accept.foreign_logs.tables import SkippedFile
+from accept.foreign_logs.tables import Read, SkippedFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,9 @@ def load(
     named file is not a log, or if no log is usable.
     """
     logs = gather(paths, limits, collective=collective)
-    executions = _without_only_host(completed(logs), logs)
+    failed = [log for log, _ in logs.read if log.answer and log.has_failed]
+    shown = failed[0] if failed else None
+    executions = tuple(_answered(_without_only_host(completed(logs), logs), shown))
     notes: list[str] = []
     if machine is None:
         names = tuple(dict.fromkeys(device.name for device in logs.devices if device.name))
@@ -81,7 +83,8 @@ def load(
         guess = _guess_machine(names, max([_max_gpus(executions), *map(len, gpus)]))
         machine = guess.machine
         notes.append(f"machine {machine.name}: {guess.reason}")
-    notes = [*_answers(logs), *notes]
+    if shown and shown.answer:
+        notes = [*shown.answer.sentences, *notes]
     notes += filter(None, [_device_differences(logs)])
     notes += _remarks(executions, machine)
     bounds = floors.bounds(machine)
@@ -382,11 +385,18 @@ def _without_only_host(executions: Sequence[Execution], logs: Logs) -> tuple[Exe
     )
 
 
-def _answers(logs: Logs) -> Iterator[str]:
-    """Yield why the first log that shows a failure failed."""
-    failed = [log for log, _ in logs.read if log.answer and log.has_failed]
-    if failed and failed[0].answer:
-        yield from failed[0].answer.sentences
+def _answered(executions: Sequence[Execution], shown: Read | None) -> Iterator[Execution]:
+    """Yield the executions; those of the log whose answer is shown do not quote its lines again."""
+    for execution in executions:
+        if shown is None or shown.answer is None or execution.file != shown.file:
+            yield execution
+            continue
+        measured = execution.measured
+        if measured:
+            facts = tuple(f for f in measured.facts if f.name != NCCL_WARNINGS.name)
+            measured = replace(measured, facts=facts)
+        problems = tuple(map(shown.answer.without_quote, execution.problems))
+        yield replace(execution, problems=problems, measured=measured)
 
 
 def _has_failed(execution: Execution) -> bool:
@@ -404,7 +414,10 @@ def _with_host(execution: Execution) -> Execution:
     if len(execution.hosts) != 1 or _has_failed(execution):
         return execution
     (host,) = execution.hosts
-    problems = tuple(p if p.host else replace(p, host=host) for p in execution.problems)
+    problems = tuple(
+        p if p.host or p.cause.row.names_no_node else replace(p, host=host)
+        for p in execution.problems
+    )
     return replace(execution, problems=problems)
 
 

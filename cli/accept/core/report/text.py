@@ -33,7 +33,7 @@ MOST_LINES = 30
 #: Maximum number of suspects with their reason, and of suspects that are only named.
 _FULL_SUSPECTS, _NAMED_SUSPECTS = 2, 12
 #: Maximum number of figures, findings, lines of advice and notes.
-_MOST_ROWS, _MOST_FINDINGS, _MOST_ADVICE, _MOST_NOTES = 8, 5, 2, 4
+_MOST_ROWS, _MOST_FINDINGS, _MOST_ADVICE, _MOST_NOTES = 8, 5, 2, 6
 #: Maximum number of bad pairs of a network fault, and of names in the last line.
 _SCREEN_PAIRS, _MOST_NAMES = 5, 16
 #: Beginning of the last line of every screen.
