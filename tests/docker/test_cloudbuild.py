@@ -17,6 +17,7 @@ from tests.factories import cloudbuild
 from tests.factories.paths import ROOT
 
 from accept import __version__
+from accept.plan.node_code import CHART_FOLDER
 
 #: https://cloud.google.com/build/docs/build-config-file-schema
 KEYS = {"artifacts", "availableSecrets", "images", "logsBucket", "options", "queueTtl"} | {
@@ -163,7 +164,7 @@ def test_the_self_test_gets_the_files_that_it_needs(project: Project) -> None:
 
 def test_the_code_of_the_checkout_is_in_an_image_whose_tag_shows_it(project: Project) -> None:
     """As `accept` recognizes it: plan/helm_values.py."""
-    code = project.folder / "made" / "accept" / "_assets" / "chart" / "code"
+    code = project.folder / "made" / "accept" / "_assets" / "chart" / CHART_FOLDER
     code.mkdir(parents=True)
     (code / "sha256").write_text(f"{'ab' * 32}\n")
     # Stands in for pip and for unpacking the wheel that it makes.
