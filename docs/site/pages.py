@@ -44,6 +44,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "schema site": lambda: schemas.keys("site"),
     "schema suite": lambda: schemas.keys("suite"),
     "schema values": lambda: schemas.keys("values"),
+    "signs": tables.signs,
     "suites": tables.suites,
 }
 

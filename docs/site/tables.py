@@ -8,6 +8,7 @@ from typing import Final
 from docs.site.program import Json, code, items, mapping, prose, result_of, table, texts
 
 from accept.core.causes import Cause
+from accept.core.text import count
 
 #: First characters of codes, and the title of their table.
 _KINDS: Final = {
@@ -133,6 +134,25 @@ def causes() -> str:
         for cause in Cause
     ]
     return table(("cause", "who acts", "meaning", "next"), rows)
+
+
+def signs() -> str:
+    """Return the number of known lines of each layer, then a table of them for each layer."""
+    by_layer: dict[str, list[tuple[str, ...]]] = {}
+    for value in items(result_of("list", "signs")["signs"]):
+        sign = texts(value)
+        row = (
+            code(sign["name"]),
+            prose(sign["about"]),
+            sign["owner"],
+            f"[{sign['source'].split('/')[2]}]({sign['source']})",
+        )
+        by_layer.setdefault(sign["layer"], []).append(row)
+    parts = [table(("layer", "known lines"), [(k, str(len(v))) for k, v in by_layer.items()])]
+    for layer, rows in by_layer.items():
+        heading = f"## Layer {layer}: {count(len(rows), 'known line')}"
+        parts.append(f"{heading}\n\n{table(('name', 'meaning', 'who acts', 'source'), rows)}")
+    return "\n".join(parts)
 
 
 def error_codes() -> str:

@@ -33,6 +33,9 @@ NOT_HERE = {
     r"helm (package|push) .*": "needs a registry; tests/chart runs them",
     r".*/opt/accept/.*|accept-mpirun .*|.* ACCEPT_GROUP=.*": "runs inside a pod",
     r"(tar -xf|accept judge) (evidence\.tar|evidence|pod\.log)": "reads what a pod left behind",
+    r"accept judge (gpu017/.*|- < kern\.log|nvidia-bug-report\.log\.gz)": (
+        "reads files of the reader's hosts; tests/foreign_logs judges such files"
+    ),
     r"accept (init|doctor|nodes) .*|accept doctor": "needs the hosts, the cluster or Slurm",
     r"accept (run|drill)(?!.*--dry-run).*": "needs nodes; tests/cluster runs them",
     r"accept (retest|delete) last": "needs the nodes of a run",

@@ -64,6 +64,18 @@ class TestTables:
         assert re.findall(r"^### (\S+)$", tables.checks(), re.MULTILINE) == [*REGISTRY]
         assert re.findall(r"^\| \[([a-z-]+)\]", tables.causes(), re.MULTILINE) == [*Cause]
 
+    def test_each_sign_has_a_row_below_its_layer(self) -> None:
+        entries = json.loads(accept("list", "signs", "--json").out)["signs"]
+        shown = [
+            (layer, name)
+            for layer, _, body in re.findall(
+                r"^## Layer (\S+): (\d+) (.*?)(?=^## |\Z)", tables.signs(), re.M | re.S
+            )
+            for name in re.findall(r"^\| `([^`]+)` \|", body, re.MULTILINE)
+        ]
+        assert shown == [(entry["layer"], entry["name"]) for entry in entries]
+        assert len(shown) >= 120
+
     def test_each_code_can_be_linked_to(self) -> None:
         entries = json.loads(accept("list", "errors", "--json").out)["errors"]
         targets = re.findall(r'<a id="([^"]+)">', tables.error_codes())

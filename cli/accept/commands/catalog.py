@@ -60,6 +60,15 @@ class Entry:
     about: str
     #: How sure a machine's file is.
     confidence: Confidence | None = None
+    #: Of a sign: the software that prints it, the part that has to be changed, and the source.
+    layer: Layer | None = None
+    owner: SignOwner | None = None
+    source: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return its columns in a list."""
+        return (self.name, *filter(None, (self.confidence, self.layer, self.owner)), self.about)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +81,8 @@ class Listed:
     suites: tuple[Entry, ...] | None = None
     checks: tuple[Entry, ...] | None = None
     causes: tuple[Entry, ...] | None = None
+    #: Known lines of programs; `accept show cause` takes their names, too.
+    signs: tuple[Entry, ...] | None = None
     faults: tuple[Entry, ...] | None = None
     backends: tuple[Entry, ...] | None = None
     sites: tuple[Entry, ...] | None = None
@@ -214,12 +225,7 @@ def do_list(what: Listing, terminal: Terminal, *, url: str | None = None) -> int
     if what is Listing.RUNS:
         return runs.do_list_runs(terminal, url)
     entries = _LISTS[what]()
-    table = Table(
-        rows=[
-            (entry.name, *((entry.confidence,) if entry.confidence else ()), entry.about)
-            for entry in entries
-        ]
-    )
+    table = Table(rows=[entry.columns for entry in entries])
     terminal.result(Listed(**{what.value: entries}), table)
     return Exit.PASS
 
@@ -263,6 +269,19 @@ def _causes() -> tuple[Entry, ...]:
     return tuple(Entry(name=cause, about=cause.row.meaning) for cause in causes.Cause)
 
 
+def _signs() -> tuple[Entry, ...]:
+    """Return the known lines in the order of their layers, each followed by its numbers."""
+    rows = (
+        row
+        for sign in signs.catalog().signs
+        for row in (sign, *(sign.of_code(code) for code in sign.codes))
+    )
+    return tuple(
+        Entry(name=row.name, about=row.means, layer=row.layer, owner=row.owner, source=row.source)
+        for row in sorted(rows, key=lambda row: [*Layer].index(row.layer))
+    )
+
+
 def _faults() -> tuple[Entry, ...]:
     return tuple(Entry(name=name, about=fault.about) for name, fault in FAULTS.items())
 
@@ -300,6 +319,7 @@ _LISTS: Final[Mapping[Listing, Callable[[], tuple[Entry, ...]]]] = {
     Listing.SUITES: _suites,
     Listing.CHECKS: _checks,
     Listing.CAUSES: _causes,
+    Listing.SIGNS: _signs,
     Listing.FAULTS: _faults,
     Listing.BACKENDS: _backends,
     Listing.SITES: _sites,
@@ -414,7 +434,8 @@ def _cause_page(name: str) -> CausePage:
         raise BadInput(
             f"there is no cause {plain(name, 60)!r}",
             code=Code.CAUSE_UNKNOWN,
-            hint=f"{did_you_mean(name, causes.Cause)}all causes: accept list causes",
+            hint=f"{did_you_mean(name, causes.Cause)}all causes: accept list causes; "
+            "known lines of programs: accept list signs",
         )
     return CausePage(
         cause=cause,

@@ -13,6 +13,7 @@ class Listing(StrEnum):
     SUITES = "suites"
     CHECKS = "checks"
     CAUSES = "causes"
+    SIGNS = "signs"
     FAULTS = "faults"
     BACKENDS = "backends"
     ERRORS = "errors"
