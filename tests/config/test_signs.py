@@ -12,7 +12,7 @@ import pytest
 from accept.config.signs import SignRow, for_nodes, literal, sign_rows
 from accept.core import signs
 from accept.core.causes import Cause
-from accept.core.signs import Layer, Specificity, catalog, decisive
+from accept.core.signs import Layer, SignOwner, Specificity, catalog, decisive
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -165,6 +165,17 @@ def test_a_long_line_is_examined_only_around_its_sign() -> None:
     for name, example in EXAMPLES:
         for text in (f"{'x' * 5000} {example}", f"{example} {'x' * 5000}"):
             assert [match.sign.name for match in decisive(text.encode())] in ([name], [])
+
+
+def test_an_xid_that_ends_only_an_application_condemns_no_gpu() -> None:
+    """The check `health` fails for Xids of the driver that show a cause."""
+    xid = ROWS["Xid"]
+    for code in xid.codes.values():
+        if "NVIDIA: RESTART_APP" in str(code.action):
+            assert (code.owner, code.specificity) == (SignOwner.COMMAND, Specificity.EFFECT)
+    fatal = {c for c, row in xid.codes.items() if row.specificity is Specificity.CAUSE}
+    assert {"48", "79", "95"} <= fatal
+    assert not {"13", "31", "43", "63", "94", "154", "156"} & fatal
 
 
 def test_all_causes_of_signs_have_a_row() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from functools import cache
 
 from accept.core.causes import RESET_REQUIRED, Cause, driver_cause
 from accept.core.health_readings import (
@@ -35,15 +36,9 @@ from accept.core.judge.health import (
     slowed_text,
 )
 from accept.core.model import PlannedMachine, Problem
+from accept.core.signs import SignOwner, Specificity, catalog
 from accept.core.text import count, duration
 
-#: Xids after which NVIDIA's catalog asks for a reset, a reboot or support
-#: (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Not among them: errors
-#: that end one application (94), and repairs of memory (63, 156), which have a state of their own.
-#: For a PCIe link that fails (167) and the kind of an Xid 48 (171, 172) it names no action.
-_FATAL_XIDS = frozenset(
-    {46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 157, 158, 167, 171, 172}
-)
 #: Xids that are fatal only if the log reports that: those of NVLink 5, also 155, which links that
 #: are switched off on purpose cause, and 154, by which the driver requires an action.
 _FATAL_IF_REPORTED = frozenset({*range(144, 151), 154, INTENDED_LINK_DOWN})
@@ -323,6 +318,18 @@ def _is_enough(nic: Device) -> bool:
 # Xids
 
 
+@cache
+def _fatal_xids() -> Set[int]:
+    """Return the Xids that show by themselves that a GPU is faulty: see `values/signs.yaml`."""
+    sign = catalog().find("Xid")
+    rows = {code: sign.of_code(code) for code in sign.codes} if sign else {}
+    return {
+        int(code)
+        for code, row in rows.items()
+        if row.owner is SignOwner.DRIVER and row.specificity is Specificity.CAUSE
+    }
+
+
 def _fatal_events(reading: Reading) -> Iterator[Event]:
     """Yield the fatal events since boot, except Xids of GPUs that were reset afterwards."""
     events = reading.log.events if reading.log else ()
@@ -338,7 +345,7 @@ def _fatal_events(reading: Reading) -> Iterator[Event]:
             fatal = event.pci not in working
         else:
             fatal = event.kind == "xid" and (
-                event.code in _FATAL_XIDS or (event.fatal and event.code in _FATAL_IF_REPORTED)
+                event.code in _fatal_xids() or (event.fatal and event.code in _FATAL_IF_REPORTED)
             )
         if fatal and resets.get(event.pci, 0.0) <= event.at:
             yield event
