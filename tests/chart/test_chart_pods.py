@@ -226,9 +226,12 @@ class TestPlacement:
     def test_a_node_that_is_excluded_with_helm_is_not_included(
         self, major: int, write: Write
     ) -> None:
-        file = write(KNOWN, site="  includeNodes: [n1, n2]\n")
+        file = write(KNOWN, site="  includeNodes: [n1, n2, n3]\n", nodes=2)
         found = objects(major, file, "--set", "site.excludeNodes={n2}")
-        assert self.terms(found) == [{"matchFields": [named("In", "n1")]}]
+        assert self.terms(found) == [
+            {"matchFields": [named("In", "n1")]},
+            {"matchFields": [named("In", "n3")]},
+        ]
 
     def test_rules_are_added_to_each_of_the_sites_own_terms(self, major: int, write: Write) -> None:
         site = (
