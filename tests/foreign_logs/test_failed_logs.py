@@ -94,6 +94,45 @@ def test_a_warning_decides_the_cause_of_a_program_that_ended(
     assert {tuple(suspect["hosts"]) for suspect in verdict["suspects"]} == suspects
 
 
+#: github.com/NVIDIA/nccl-tests/issues/166, github.com/NVIDIA/nccl/issues/473 and
+#: github.com/NVIDIA/nccl/blob/5067397/src/bootstrap.cc.
+NO_ROUTE = "misc/socket.cc:483 NCCL WARN Connect to 10.0.0.2<45763> failed : No route to host"
+NO_INTERFACE = "bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found"
+SMALL_SHM = (
+    "misc/shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-WU88OE to 9637892 bytes, "
+    "error: No space left on device (28)"
+)
+
+
+@pytest.mark.parametrize("warning", [NO_ROUTE, NO_INTERFACE, SMALL_SHM])
+@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_mistake_in_one_of_several_logs_names_no_host(
+    tmp_path: Path, warning: str, *, is_named: bool, is_listed: bool
+) -> None:
+    for host in ("node1", "node2", "node3", "node4"):
+        text = table("all_reduce", [host], range(8), 480.0)
+        (tmp_path / f"all_reduce_{host}.log").write_text(text)
+    lists = table("all_reduce", ["node5"], range(8), 480.0).partition("#       size")[0]
+    failure = "node5: Test NCCL failure common.cu:958 'unhandled system error / '"
+    path = tmp_path / ("all_reduce_node5.log" if is_named else "x.log")
+    path.write_text(f"{lists * is_listed}node5:1:2 [0] {warning}\n{failure}\n")
+    verdict = judged(tmp_path)
+    assert (verdict["state"], verdict["suspects"]) == ("fail", [])
+    assert not causes(verdict) & {Cause.CRASHED, Cause.DISK_FULL}
+
+
+def test_a_host_that_only_the_failure_in_its_log_names_is_a_host_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(table("all_reduce", ["node1"], range(8), 480.0))
+    head = table("all_reduce", ["gpu9"], range(8), 480.0).partition("#  Rank")[0]
+    failure = "gpu9: Test CUDA failure common.cu:892 'out of memory'"
+    (tmp_path / "b.log").write_text(f"{head}{failure}\n")
+    verdict = judged(tmp_path)
+    assert [suspect["hosts"] for suspect in verdict["suspects"]] == [["gpu9"]]
+    assert set(verdict["hosts"]) == {"gpu9", "node1"}
+    assert verdict["state"] == "degraded"
+
+
 HOSTS = st.sampled_from([None, "a", "b"])
 PROBLEMS = st.builds(
     Problem,

@@ -8,7 +8,7 @@ from functools import cache
 
 from accept.core.causes import Cause
 from accept.core.model import Problem
-from accept.core.signs import Catalog, Finder, Layer, Specificity, catalog
+from accept.core.signs import Catalog, Finder, Layer, Match, Specificity, catalog
 from accept.core.text import plain
 
 #: The layers of software that start programs. A line about the end of a rank shows that it started.
@@ -36,13 +36,16 @@ _MAX_LINE = 1024
 
 
 def watch(blocks: Iterable[bytes], problems: list[Problem]) -> Iterator[bytes]:
-    """Pass `blocks` on, and at their end add the launch errors in them, the most decisive first."""
+    """Pass `blocks` on, and at their end add the launch errors in them, the most decisive first.
+
+    A line that a more specific sign of another layer explains is no launch error.
+    """
     finder = Finder(_signs())
     for block in blocks:
         finder.take(block)
         yield block
-    found = (match.problem() for match in finder.ranked()[:_MAX_PROBLEMS])
-    problems += dict.fromkeys(found)
+    found = (match for match in finder.ranked()[:_MAX_PROBLEMS] if _is_of_launcher(match))
+    problems += dict.fromkeys(match.problem() for match in found)
 
 
 class Launch:
@@ -80,6 +83,11 @@ class Launch:
 def is_over(text: bytes) -> bool:
     """Return True if this part of a log shows that the launch failed for good."""
     return any(match.sign.final for match in _signs().search(text))
+
+
+def _is_of_launcher(match: Match) -> bool:
+    best = catalog().in_line(match.line.encode())
+    return best is None or best.sign.layer in _LAYERS
 
 
 @cache

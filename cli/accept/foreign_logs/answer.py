@@ -36,6 +36,8 @@ class Answer:
     means: str
     #: True if that line shows what failed. Otherwise it reports only that something did.
     is_evident: bool
+    #: True if the most decisive line shows a mistake of the user.
+    is_mistake: bool
     #: At most three lines of the log, escaped, the most decisive one first.
     lines: tuple[str, ...]
     action: str
@@ -78,6 +80,7 @@ def answer_of(log: Log, signs: Sequence[Match]) -> Answer | None:
     return Answer(
         means=best.sign.means if best else "",
         is_evident=shows_cause,
+        is_mistake=best is not None and not best.blames_host,
         lines=tuple(shown)[:_MAX_LINES],
         action=best.sign.action if best else "run it again with NCCL_DEBUG=INFO",
         unknown=_unknown(best, log, shows_cause=shows_cause),

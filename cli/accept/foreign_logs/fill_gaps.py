@@ -104,6 +104,8 @@ def _with_hosts(
     """Return the execution; if its list of devices is cut off, with the hosts of the file name."""
     table = execution.table
     named = names.of(execution.file)
+    if not named and not execution.hosts and table is not None and not table.rows:
+        named = tuple(dict.fromkeys(p.host for p in execution.problems if p.host))
     is_listed = table is not None and (table.complete or (table.rows and execution.hosts))
     if table is None or is_listed or not set(execution.hosts) <= set(named):
         return execution

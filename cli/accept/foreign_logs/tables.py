@@ -131,10 +131,11 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
         )
     found = finder.ranked()
     answer = answer_of(log, found)
+    problems = decided(log.problems, found)
     if not log.tables:
+        log = replace(log, problems=problems)
         without = _without_tables(name, log, launch, is_empty=not start.strip())
         return without if without.no_log else replace(without, answer=answer)
-    problems = decided(log.problems, found)
     if len(log.tables) == 1:
         problems, launch = (*launch, *problems), []
     tables = tuple(_tables(name, replace(log, problems=problems)))

@@ -34,7 +34,7 @@ from accept.core.model import (
 from accept.core.nccl_tests.table import NamedBy, Table
 from accept.core.text import count, format_size, plain
 from accept.evidence.untrusted import Limits
-from accept.foreign_logs.answer import OF_TABLES
+from accept.foreign_logs.answer import OF_TABLES, Answer
 from accept.foreign_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
 from accept.foreign_logs.fill_gaps import completed
 from accept.foreign_logs.host_state import ReportKind, by_host, with_figures, with_states
@@ -74,7 +74,7 @@ def load(
     logs = gather(paths, limits, collective=collective)
     failed = [log for log, _ in logs.read if log.answer and log.has_failed]
     shown = failed[0] if failed else None
-    executions = tuple(_answered(_without_only_host(completed(logs), logs), shown))
+    executions = tuple(_answered(_without_innocent(completed(logs), logs), shown))
     notes: list[str] = []
     if machine is None:
         names = tuple(dict.fromkeys(device.name for device in logs.devices if device.name))
@@ -364,25 +364,28 @@ def _plan_and_records(
     return plan, tuple(records), dict(unjudged)
 
 
-def _without_only_host(executions: Sequence[Execution], logs: Logs) -> tuple[Execution, ...]:
-    """Return the executions; if only one host took part, its failures do not name it.
+def _without_innocent(executions: Sequence[Execution], logs: Logs) -> tuple[Execution, ...]:
+    """Return the executions; those that failed by a mistake of the user have no hosts.
 
-    Its own report that a call failed shows no more than that, unless a line shows what failed.
+    If only one host took part, its failures do not name it, either: its own report that a call
+    failed shows no more than that, unless a line shows what failed.
     """
-    evident = {log.file for log, _ in logs.read if log.answer and log.answer.is_evident}
-    if len({host for execution in executions for host in execution.hosts}) != 1:
-        return tuple(executions)
+    answers = {log.file: log.answer for log, _ in logs.read if log.answer}
+    is_one = len({host for execution in executions for host in execution.hosts}) == 1
     return tuple(
-        execution
-        if execution.file in evident
-        else replace(
-            execution,
-            problems=tuple(
-                p if p.cause in OF_TABLES else replace(p, host=None) for p in execution.problems
-            ),
-        )
+        _without_hosts(execution, answers.get(execution.file), is_one=is_one)
         for execution in executions
     )
+
+
+def _without_hosts(execution: Execution, answer: Answer | None, *, is_one: bool) -> Execution:
+    failed = [problem for problem in execution.problems if problem.cause not in OF_TABLES]
+    if answer and answer.is_mistake and _has_failed(execution) and not any(p.host for p in failed):
+        return replace(execution, hosts=(), gpus={})
+    if not is_one or (answer and answer.is_evident):
+        return execution
+    problems = (p if p.cause in OF_TABLES else replace(p, host=None) for p in execution.problems)
+    return replace(execution, problems=tuple(problems))
 
 
 def _answered(executions: Sequence[Execution], shown: Read | None) -> Iterator[Execution]:
