@@ -37,10 +37,11 @@ _FORMS = tuple(
     for form in (
         # /dev/kmsg
         rb"\d{1,4},\d{1,20},(?P<micro>\d{1,18}),[^;]{0,80};",
-        # dmesg, also --raw, --decode, --show-delta and with the caller; journalctl short-monotonic
-        rb"(?:<\d{1,3}>|[a-z0-9]{1,8} *: *[a-z]{1,8} *: *)?\[ *"
+        # dmesg, also --raw, --decode, --show-delta and with the caller; journalctl short-monotonic.
+        # UCX writes the time of day, then the process: [1700000000.123456] [node1:31180:0]
+        rb"(?:<\d{1,3}>|[a-z0-9]{1,8} *: *[a-z]{1,8} *: *)?\[(?! *\d{10}) *"
         + _SECONDS
-        + rb"(?: *<[ \d.]{1,20}>)?\](?:\[ *[TC]\d{1,8}\])?(?:"
+        + rb"(?: *<[ \d.]{1,20}>)?\](?! *\[[\w.-]{1,255}:\d)(?:\[ *[TC]\d{1,8}\])?(?:"
         + _TAG
         + rb"| ?)",
         # syslog, journalctl
@@ -68,6 +69,8 @@ _STAMP = re.compile(
 )
 #: The number of the first forms that only kernel logs have. Logs of other programs have the others.
 _ONLY_KERNEL = 6
+#: The kernel writes at least five characters before the point. Other programs may not.
+_SHORT = re.compile(rb"\[\d{1,4}\.")
 #: Words of the kernel and of drivers that every host with GPUs has.
 _KERNEL_WORDS = re.compile(
     rb"NVRM: |nvidia[-_]\w|Linux version |Command line: |ACPI: |pci(?:eport)? 0000:|mlx5_core |"
@@ -118,7 +121,9 @@ def is_kernel_log(start: bytes) -> bool:
 
 
 def _form(line: bytes) -> int | None:
-    return next((number for number, form in enumerate(_FORMS) if form.match(line)), None)
+    """Return the number of the form of a line; None if it has none."""
+    number = next((number for number, form in enumerate(_FORMS) if form.match(line)), None)
+    return _ONLY_KERNEL if number is not None and _SHORT.match(line) else number
 
 
 def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
