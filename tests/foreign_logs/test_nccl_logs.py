@@ -364,7 +364,7 @@ class TestDamage:
 
     def test_a_log_that_died_after_its_first_line_is_one_of_its_kind(self, folder: Path) -> None:
         corpus(folder)
-        failed = "node5: Test CUDA failure common.cu:1 'no CUDA-capable device is detected'\n"
+        failed = "node5: Test CUDA failure common.cu:1 'uncorrectable ECC error encountered'\n"
         text = f"# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902\n{failed}"
         verdict = self.cut(folder, "G0-1-2-3-4-5-6-7_node5.log", text)
         assert ("node", "node5") in suspects(verdict)
