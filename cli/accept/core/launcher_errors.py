@@ -38,7 +38,7 @@ _MAX_LINE = 1024
 def watch(blocks: Iterable[bytes], problems: list[Problem]) -> Iterator[bytes]:
     """Pass `blocks` on, and at their end add the launch errors in them, the most decisive first.
 
-    A line that a more specific sign of another layer explains is no launch error.
+    A line that a more specific sign of another layer explains is not one of them.
     """
     finder = Finder(_signs())
     for block in blocks:
