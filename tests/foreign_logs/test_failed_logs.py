@@ -279,3 +279,16 @@ def test_a_kernel_log_has_the_seconds_since_boot_and_no_process(
     line: str, *, is_kernel: bool
 ) -> None:
     assert is_kernel_log(f"{line}\n".encode() * 3) is is_kernel
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_named_file_with_a_known_line_is_refused_with_its_answer(
+    tmp_path: Path, *, is_alone: bool
+) -> None:
+    good, bad = tmp_path / "good.log", tmp_path / "training.log"
+    good.write_text(table("all_reduce", ["node1"], range(8), 480.0))
+    # github.com/pytorch/pytorch/blob/v2.6.0/c10/cuda/CUDACachingAllocator.cpp
+    bad.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB.\n")
+    done = accept("judge", *([bad] if is_alone else [good, bad]))
+    assert (done.code, done.error, done.out) == (6, Code.LOGS_NOTHING_MEASURED, "")
+    assert any("Tried to allocate" in line for line in done.err.splitlines()[1:])

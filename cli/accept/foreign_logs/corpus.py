@@ -111,6 +111,8 @@ def gather(paths: Sequence[Path], limits: Limits, *, collective: str | None = No
         is_other = file.is_context or log.no_log in (NoLog.OTHER_KIND, NoLog.COPIES)
         if names.fits(log.file) and not is_other:
             logs.append(_as_log(log))
+        elif file.named and log.answer and log.answer.is_evident:
+            raise _no_results([Path(log.file)], [log], 0)
         elif file.named:
             raise BadEvidence(
                 f"{plain(log.file)} is not a log of nccl-tests and holds no packed evidence: "

@@ -135,7 +135,7 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     if not log.tables:
         log = replace(log, problems=problems)
         without = _without_tables(name, log, launch, is_empty=not start.strip())
-        return without if without.no_log else replace(without, answer=answer)
+        return replace(without, answer=answer)
     if len(log.tables) == 1:
         problems, launch = (*launch, *problems), []
     tables = tuple(_tables(name, replace(log, problems=problems)))
