@@ -35,8 +35,9 @@ ssh-keygen -q -t ecdsa -N '' -f pod-key || finish 1 'ssh-keygen failed'
 port=$(python3 -c 'import socket
 with socket.socket() as any: any.bind(("127.0.0.1", 0)); print(any.getsockname()[1])')
 
-# Index 1, because index 0 starts a run. It waits for index 0, and ends with the signal.
-JOB_COMPLETION_INDEX=1 ACCEPT_ATTEMPT=self-test ACCEPT_NODES=2 ACCEPT_HOST_PREFIX=self-test- \
+# Index 1, because index 0 starts a run. It waits for index 0, and ends with the signal. The end of an attempt kills what
+# has its name, so each has its own.
+JOB_COMPLETION_INDEX=1 ACCEPT_ATTEMPT="self-test-$$" ACCEPT_NODES=2 ACCEPT_HOST_PREFIX=self-test- \
     ACCEPT_ADDRESSES=127.0.0.1 ACCEPT_NODE=here ACCEPT_SSH_PORT="$port" ACCEPT_START_SECONDS=60 ACCEPT_LIFE_SECONDS=120 \
     ACCEPT_HOLD_SECONDS=0 ACCEPT_RESULTS='' ACCEPT_IMAGE='' ACCEPT_KEY="$folder/pod-key" \
     ACCEPT_TERMINATION_LOG="$folder/reason" /bin/sh ./pod_entrypoint.sh > entry.log 2>&1 &
