@@ -50,6 +50,7 @@ def test_collected_evidence_is_judged(runs: Path) -> None:
     assert accept(*shlex.split(step)[1:]).code == 0
 
 
+@pytest.mark.real
 def test_a_ready_machine_is_tested() -> None:
     (step,) = next_steps("doctor", "-m", "cpu", "--only", "inventory", "-v")
     assert step == "accept run -m cpu --only inventory"
