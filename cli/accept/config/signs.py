@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
 from accept.config import resources
 from accept.config.yaml_file import read_file
-from accept.core.causes import Cause
 from accept.core.serde import dump
-from accept.core.signs import Code, Layer, SignOwner, Specificity
+from accept.core.signs import Code, Meaning
 
 #: Abbreviations in patterns. Names of hosts begin after a character that no name has, so that each
 #: is tried once.
@@ -33,24 +32,16 @@ class CodeRow(Code):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignRow:
+class SignRow(Meaning):
     """A sign in the file: see `accept.core.signs.Sign`."""
 
-    layer: Layer
     #: The programs that print it.
     programs: tuple[str, ...]
     pattern: str
-    cause: Cause
-    means: str
-    action: str
-    owner: SignOwner
-    specificity: Specificity
-    source: str
     #: A line as a program printed it.
     example: str
     #: For a pattern of alternatives without a text in common: one text of each.
     words: tuple[str, ...] = ()
-    final: bool = False
     codes: dict[str, CodeRow] = field(default_factory=dict)
 
     @property
@@ -89,9 +80,7 @@ def for_nodes() -> bytes:
 
 
 #: The fields that nodes get, besides the pattern and the codes.
-_FOR_NODES = frozenset(
-    {"layer", "cause", "means", "action", "owner", "specificity", "source", "final"}
-)
+_FOR_NODES = frozenset(one.name for one in fields(Meaning))
 
 
 def _fields(row: SignRow | CodeRow) -> Iterator[tuple[str, object]]:

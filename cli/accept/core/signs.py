@@ -87,16 +87,10 @@ class Code:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sign:
-    """A known line, and its meaning."""
+class Meaning:
+    """What a known line means; it is the same in the file of the rows and on nodes."""
 
-    name: str
     layer: Layer
-    #: A regular expression. Its groups `host`, `gpu`, `nic` and `peer` name parts, and its group
-    #: `code` is a number that may have an entry in `codes`.
-    pattern: str
-    #: A matching line has at least one of these texts.
-    literals: tuple[str, ...]
     cause: Cause
     #: The meaning and the next action, as in a row of causes.
     means: str
@@ -106,6 +100,18 @@ class Sign:
     source: str
     #: True if a launch cannot succeed after this line.
     final: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign(Meaning):
+    """A known line, and its meaning."""
+
+    name: str
+    #: A regular expression. Its groups `host`, `gpu`, `nic` and `peer` name parts, and its group
+    #: `code` is a number that may have an entry in `codes`.
+    pattern: str
+    #: A matching line has at least one of these texts.
+    literals: tuple[str, ...]
     codes: dict[str, Code] = field(default_factory=dict)
 
     @cached_property
