@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from accept.backends.keys import KeyPair
 
 #: For tests that only pass keys on: no program accepts them.
 KEYS = KeyPair(private=b"private", public="ssh-ed25519 public")
+#: The first line of a private key. Known lines of programs have its words, too.
+PRIVATE = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY")
 
 
 def write_keys(folder: Path, pair: KeyPair, name: str = "key") -> Path:

@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.factories import keys
 from tests.factories.command_line import SOURCE, accept, program, refused
 from tests.factories.paths import ROOT, TESTS
 
@@ -259,7 +259,7 @@ class TestNothingOfThisMachine:
     def test_no_key_is_in_it(self) -> None:
         run, bundle = rendered()
         for content in (*bundle.files.values(), helm_values(run, bundle).encode()):
-            assert not re.search(rb"-----BEGIN [A-Z ]*PRIVATE KEY", content)
+            assert not keys.PRIVATE.search(content)
 
     def test_a_path_of_the_users_files_is_not_in_it(self, tmp_path: Path) -> None:
         (tmp_path / "site.yaml").write_text("name: ours\n")

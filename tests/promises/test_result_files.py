@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.factories import keys
 from tests.promises.pool import Kind, PooledRun, runs
 
 from accept.commands import judge
@@ -129,4 +130,4 @@ def test_evidence_with_both_files_has_the_same_verdict(
 def test_no_file_that_others_may_read_holds_a_private_key(run: PooledRun) -> None:
     for path in run.folder.rglob("*"):
         if path.is_file():
-            assert not re.search(rb"-----BEGIN [A-Z ]*PRIVATE KEY", path.read_bytes()), path
+            assert not keys.PRIVATE.search(path.read_bytes()), path
