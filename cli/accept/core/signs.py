@@ -88,7 +88,7 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True)
 class Meaning:
-    """What a known line means; it is the same in the file of the rows and on nodes."""
+    """Hold what a known line means, which is the same in the file of the rows and on nodes."""
 
     layer: Layer
     cause: Cause
