@@ -24,23 +24,6 @@ from tests.factories.paths import ROOT
 
 CLUSTER = ROOT / "tests" / "cluster"
 PAGE = ROOT / "docs" / "reliability.md"
-INTRODUCTION = """\
-# Reliability: runs with faults
-
-`make reliability` injects each fault into runs and writes these tables. Every row is one run.
-
-Hosts, networks, daemons and signals are real: sshd, mpirun, slurmctld, slurmd, an API server,
-kubelets and containerd. Each host is a set of namespaces on one machine, with its own link of
-100 Mbit/s, processes and disks. No GPU takes part: ranks measure on CPUs, on 2 to 6 hosts.
-
-- *on*: where the fault is. *named*: the suspects of the verdict, which should be the same.
-- *time*: from the fault to the verdict; from the start of the run if the fault came before it.
-- *evidence*: `complete` if checksums hold, and `accept judge` of the evidence and of the saved
-  console gives the same verdict. With a bucket, the console has no records.
-- *left*: `nothing` if hosts (processes, ports, files) or cluster (objects) are as before the run.
-- `not checked`: the test does not look at it.
-- *test*: result, date and commit. `+` marks a commit with changes. A **defect** is known.
-"""
 HEADINGS = ("fault", "on", "state", "causes", "named", "exit", "time", "evidence", "left", "test")
 
 Cell = tuple[Fault, BackEnd]
@@ -119,9 +102,12 @@ def read_page(text: str) -> dict[Cell, str]:
     return found
 
 
-def page(rows: Mapping[Cell, str], marked: Collection[Cell]) -> str:
-    """Return the text of the page, from the rows with a result and the cells that have a test."""
-    parts = [INTRODUCTION]
+def page(before: str, rows: Mapping[Cell, str], marked: Collection[Cell]) -> str:
+    """Return the text of the page: what is `before` its tables, and these.
+
+    A row comes from `rows` if it has a result. `marked`: the cells that have a test.
+    """
+    parts = [before.partition(f"\n## {BackEnd.LOCAL}\n")[0].rstrip() + "\n"]
     for back_end in BackEnd:
         lines = [_line(*HEADINGS), "|" + "---|" * len(HEADINGS)]
         for fault in Fault:
@@ -173,11 +159,12 @@ def main(options: list[str]) -> int:
         named = any(Path(option.partition("::")[0]).exists() for option in options)
         code = pytest.main(words if named else [str(CLUSTER), *words])
         tested = read_results(report) if report.exists() else {}
-    rows = read_page(PAGE.read_text()) if PAGE.exists() else {}
+    text = PAGE.read_text()
+    rows = read_page(text)
     rows |= {cell: row(cell[0], result, when) for cell, result in tested.items()}
     marked = marked_tests()
     kept = {cell: line for cell, line in rows.items() if cell in marked}
-    PAGE.write_text(page(kept, marked))
+    PAGE.write_text(page(text, kept, marked))
     print(f"{len(tested)} rows written to {PAGE.relative_to(ROOT)}")
     return int(code)
 

@@ -1,7 +1,7 @@
 """Complete a page when Sphinx reads it: insert generated parts, and make links work on the site.
 
 The pages in docs/ work on GitHub as they are. On the site, `<!-- insert: NAME -->` becomes what
-the program or a file of the repository knows, and links to files outside of docs/ lead to the
+the program knows, and links to files outside of docs/ lead to the
 page of the site that shows them.
 """
 
@@ -25,12 +25,10 @@ SHOWN: Final[Mapping[str, str]] = {
     "docs/image.md": "docker/README.md",
     "docs/security.md": "SECURITY.md",
 }
-#: Where links to files outside of docs/ lead; a key with an anchor takes precedence.
+#: Where links to files outside of docs/ lead.
 _PAGES: Final[Mapping[str, str]] = {
     **{file: page for page, file in SHOWN.items()},
     "README.md": "docs/index.md",
-    "README.md#install": "docs/install.md",
-    "README.md#reading-a-verdict": "docs/reference/exit-codes.md",
 }
 #: Generated parts of pages, by the name in their marker.
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
@@ -61,36 +59,8 @@ def complete(page: str, text: str) -> str:
     """Return the text of a page, named by its path in the repository, as the site shows it."""
     if page in SHOWN:
         return _with_links(page, SHOWN[page], _read(SHOWN[page]))
-    inserted = _MARKER.sub(lambda found: _part(page, found[1]), _with_links(page, page, text))
+    inserted = _MARKER.sub(lambda found: PARTS[found[1]](), _with_links(page, page, text))
     return _FILE.sub(r"\1```{code-block} \2\n\1:caption: \3\n", inserted)
-
-
-def _part(page: str, request: str) -> str:
-    """Return what a marker requests. Raises KeyError or ValueError if there is no such part."""
-    kind, _, rest = request.partition(" ")
-    if kind == "section":
-        file, _, heading = rest.partition(" ")
-        return _with_links(page, file, section(_read(file), heading))
-    if kind == "table":
-        file, _, heading = rest.partition(" ")
-        return _with_links(page, file, table(_read(file), heading))
-    return PARTS[request]()
-
-
-def section(text: str, heading: str) -> str:
-    """Return a section of a Markdown text without its heading. Raises ValueError."""
-    found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#|\Z)", text, re.M | re.S)
-    if not found:
-        raise ValueError(f"there is no section {heading!r}")
-    return found[2].strip()
-
-
-def table(text: str, heading: str) -> str:
-    """Return the table of a text whose first column has this heading. Raises ValueError."""
-    found = re.search(rf"^\| {re.escape(heading)} \|.*\n(?:\|.*\n)+", text, re.M)
-    if not found:
-        raise ValueError(f"there is no table with the heading {heading!r}")
-    return found[0]
 
 
 def _read(file: str) -> str:
@@ -113,8 +83,6 @@ def _target(page: str, file: str, target: str) -> str:
         return target
     name, _, anchor = target.partition("#")
     path = posixpath.normpath(posixpath.join(posixpath.dirname(file), name))
-    if f"{path}#{anchor}" in _PAGES:
-        path, anchor = _PAGES[f"{path}#{anchor}"], ""
     path = _PAGES.get(path, path)
     relative = posixpath.relpath(path, posixpath.dirname(page))
     return f"{relative}#{anchor}" if anchor else relative

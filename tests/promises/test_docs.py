@@ -38,6 +38,9 @@ NOT_HERE = {
     ),
     r"accept (init|doctor|nodes) .*|accept doctor": "needs the hosts, the cluster or Slurm",
     r"accept (run|drill)(?!.*--dry-run).*": "needs nodes; tests/cluster runs them",
+    r"accept run (--partition gpu|--machine a4-highgpu-8g) .*--dry-run": (
+        "asks Slurm, or needs the site file of a cluster"
+    ),
     r"accept (retest|delete) last": "needs the nodes of a run",
     r"accept (ticket last|show nodes last --bad --folded) ?node17|accept ticket last node17": (
         "names a node of the reader"

@@ -215,10 +215,10 @@ def test_no_page_and_no_hint_installs_from_an_index() -> None:
     assert [path for path in files if re.search(r"install '?gpu-accept", path.read_text())] == []
 
 
-def test_the_readme_names_every_extra() -> None:
+def test_the_page_on_installing_names_every_extra() -> None:
     project = tomllib.loads(text_of("pyproject.toml"))["project"]
     extras = set(project["optional-dependencies"])
-    assert set(rows("README.md", "extra")) == extras == {extra.value for extra in Extra}
+    assert set(rows("docs/install.md", "extra")) == extras == {extra.value for extra in Extra}
 
 
 def test_the_page_on_drills_lists_every_fault_and_its_causes() -> None:
@@ -243,30 +243,27 @@ class TestReadme:
         shown = [block for kind, _, block in blocks if kind == "console"]
         assert shown[:2] == ["$ make demo\n", "$ make run\n$ make test\n"]
 
-    def test_has_quickstarts_of_at_most_five_lines(self) -> None:
-        start = text_of("README.md").partition("\n## Start\n")[2].partition("\n## ")[0]
-        blocks = CODE_BLOCK.findall(start)
-        assert len(blocks) == 5
-        assert max(block.count("\n") for _, _, block in blocks) <= 5
-
-    def test_names_every_exit_code(self) -> None:
-        assert [int(code) for code in rows("README.md", "exit")] == [int(code) for code in Exit]
-
-    def test_names_every_state(self) -> None:
-        assert set(rows("README.md", "state")) == {state.value for state in State}
-
-    def test_names_the_paths_of_the_data(self) -> None:
-        assert (ROOT / "values" / "site.example.yaml").is_file()
-        assert "/.local/state/accept/runs" in text_of("README.md")
+    def test_has_at_most_120_lines_and_three_commands_for_each_kind_of_nodes(self) -> None:
+        text = text_of("README.md")
+        assert len(text.splitlines()) <= 120
+        nodes = text.partition("\n## Your nodes\n")[2].partition("\n## ")[0]
+        assert [block.count("\n") for _, _, block in CODE_BLOCK.findall(nodes)] == [3, 3, 3]
 
     def test_admits_what_never_ran(self) -> None:
-        before, _, matrix = text_of("README.md").partition("\n## What ran on what\n")
-        assert "has run on single H100 GPUs only" in before
+        assert "has run on single H100 GPUs only" in text_of("README.md")
+        matrix = text_of("docs/reliability.md").partition("\n## What ran on what\n")[2]
         assert all(
             row.endswith(("| no |", "| |"))
             for row in matrix.partition("\n## ")[0].splitlines()[3:]
             if row.startswith("|") and not row.startswith("| one machine |")
         )
+
+
+def test_the_pages_name_every_exit_code_every_state_and_the_folder_of_runs() -> None:
+    page = "docs/reference/exit-codes.md"
+    assert [int(code) for code in rows(page, "exit")] == [int(code) for code in Exit]
+    assert set(rows(page, "state")) == {state.value for state in State}
+    assert "/.local/state/accept/runs" in text_of("docs/command-line.md")
 
 
 class TestSuites:

@@ -33,11 +33,11 @@ def test_the_page_has_a_row_for_every_fault_and_back_end_and_results_of_marked_t
     text = PAGE.read_text()
     rows = read_page(text)
     assert set(rows) <= set(marked_tests())
-    assert page(rows, marked_tests()) == text
+    assert page(text, rows, marked_tests()) == text
 
 
 def test_a_fault_without_a_result_has_a_row_with_the_reason() -> None:
-    lines = page({}, [(Fault.LOSS, BackEnd.SSH)]).splitlines()
+    lines = page("", {}, [(Fault.LOSS, BackEnd.SSH)]).splitlines()
     ssh = lines[lines.index("## ssh") :]
     assert next(line for line in ssh if Fault.LOSS.value in line).endswith("| not run yet |")
     assert next(line for line in ssh if Fault.PAUSES.value in line).endswith("| not tested |")
@@ -49,4 +49,4 @@ def test_a_result_survives_reading_and_writing_the_page(result: str) -> None:
     cell = Fault.HOST_LOST, BackEnd.SSH
     line = row(cell[0], RanTest(result=result, seen=SEEN), "2026-11-23, 0123456789+")
     assert "| h4 | fail | host-died | h4 | 3 | 42 s | complete | nothing |" in line
-    assert read_page(page({cell: line}, [cell])) == {cell: line}
+    assert read_page(page("", {cell: line}, [cell])) == {cell: line}

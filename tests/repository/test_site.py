@@ -101,17 +101,11 @@ class TestPages:
         assert [path for path in targets if not path.is_relative_to(ROOT / "docs")] == []
 
     def test_a_link_to_another_file_leads_to_the_page_that_shows_it(self) -> None:
-        text = "[a](../SECURITY.md#power) [b](../README.md#install) [c](https://example.org/x)"
+        text = "[a](../SECURITY.md#power) [b](../README.md) [c](https://example.org/x)"
         shown = pages.complete("docs/ssh.md", text)
-        assert shown == "[a](security.md#power) [b](install.md) [c](https://example.org/x)"
+        assert shown == "[a](security.md#power) [b](index.md) [c](https://example.org/x)"
 
     def test_a_link_that_is_called_like_its_file_is_called_like_the_page(self) -> None:
-        text = "[blame.md](blame.md) [README](../README.md#install)"
+        text = "[blame.md](blame.md) [README](../README.md)"
         shown = pages.complete("docs/ssh.md", text)
-        assert shown == "[](blame.md) [](install.md)"
-
-    def test_a_section_or_a_table_that_is_missing_is_an_error(self) -> None:
-        with pytest.raises(ValueError, match="section"):
-            pages.complete("docs/ssh.md", "<!-- insert: section README.md No such heading -->")
-        with pytest.raises(ValueError, match="table"):
-            pages.complete("docs/ssh.md", "<!-- insert: table README.md no such heading -->")
+        assert shown == "[](blame.md) [](index.md)"
