@@ -42,9 +42,6 @@ NOT_HERE = {
         "asks Slurm, or needs the site file of a cluster"
     ),
     r"accept (retest|delete) last": "needs the nodes of a run",
-    r"accept (ticket last|show nodes last --bad --folded) ?node17|accept ticket last node17": (
-        "names a node of the reader"
-    ),
     r"accept (baseline|diff) last .*|accept judge .* --machine my-a4\.yaml": (
         "needs an accepted run of nodes with GPUs"
     ),
