@@ -13,7 +13,8 @@ from accept.commands.prepare import prepare
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.judge.hosts import Found, find
+from accept.core.judge.evidence import Found
+from accept.core.judge.hosts import find
 from accept.core.model import Plan, Problem
 from accept.core.runner.resume import begun, finished_steps
 from accept.core.text import count, plain, shortened

@@ -13,9 +13,8 @@ from accept.core.checks import REGISTRY
 from accept.core.facts import Inventory, inventories_of
 from accept.core.judge import bounds, gathered
 from accept.core.judge.effects.explanation import Normal
-from accept.core.judge.evidence import Evidence
+from accept.core.judge.evidence import Evidence, Found
 from accept.core.judge.explained import Effects
-from accept.core.judge.hosts import Found
 from accept.core.judge.results import compare, scored
 from accept.core.judge.values import is_bad, lowest_good
 from accept.core.model import GroupKind, Plan, Record, Step, Verdict
@@ -145,11 +144,7 @@ class Run:
                 if nodes is None:
                     continue
                 found, sizes = self.effects.speed, planned_sizes(step)
-                bound = None
-                if not inverse:
-                    bound = bounds.highest_lower_bound(
-                        evidence, nodes, measure.metric, top=sizes[-1:]
-                    )
+                bound = bounds.lowest(evidence, step, measure, nodes)
                 wrong = {e.log for e in self.effects.wrong.executions if e.value is None}
                 samples = [
                     Sample(

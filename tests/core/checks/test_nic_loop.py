@@ -18,7 +18,7 @@ from accept.config.floors import bounds
 from accept.config.machine import Machine
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, parse_log
-from accept.core.judge.evidence import Evidence, Judged
+from accept.core.judge.evidence import Evidence, Found, Judged
 from accept.core.model import Fact, Reference, State, Step
 from accept.plan.resolve import Options, resolve
 
@@ -104,7 +104,7 @@ def judged(
         plan=verdicts.plan(STEP, machine=loaded.planned(), references=references),
         steps=(STEP,),
         records=tuple(records),
-        hosts=tuple(logs),
+        found=Found(present=tuple(logs)),
         step_records={
             COLLECTIVE.id: [
                 verdicts.record(

@@ -15,7 +15,7 @@ from accept import config
 from accept.config.floors import bounds
 from accept.core.checks import REGISTRY
 from accept.core.judge.devices import LIMITING_FAULTS
-from accept.core.judge.evidence import Evidence, Judged
+from accept.core.judge.evidence import Evidence, Found, Judged
 from accept.core.model import Fact, Metric, Record, State, Step
 
 GPUS = 8
@@ -76,7 +76,7 @@ def judged_with(
         plan=verdicts.plan(STEP, machine=MACHINE.planned(), references=bounds(MACHINE)),
         steps=(STEP,),
         records=tuple(records),
-        hosts=HOSTS[:count],
+        found=Found(present=HOSTS[:count]),
         devices=("NVIDIA H100 80GB HBM3",),
     )
     return REGISTRY["burn"].judge(evidence)

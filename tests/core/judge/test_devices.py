@@ -19,7 +19,7 @@ from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.facts import mapping
 from accept.core.judge import judge as judge_run
-from accept.core.judge.evidence import Evidence, Judged
+from accept.core.judge.evidence import Evidence, Found, Judged
 from accept.core.model import Fact, Metric, Plan, Problem, Record, State, Step, Verdict
 from accept.plan.resolve import Options, resolve
 
@@ -149,7 +149,7 @@ def judged(found: list[Record], step: Step = STEP, **more: Any) -> Judged:
         plan=planned(step, **more),
         steps=(step,),
         records=tuple(found),
-        hosts=HOSTS,
+        found=Found(present=HOSTS),
         devices=("NVIDIA H200",),
     )
     return checks.REGISTRY[step.checks[0]].judge(evidence)
@@ -394,7 +394,7 @@ def test_on_machines_without_a_speed_target_no_device_is_slow() -> None:
         plan=verdicts.plan(STEP, machine=replace(verdicts.CPU, ranks=GPUS)),
         steps=(STEP,),
         records=tuple(records(only(("h1", 3), 0.1))),
-        hosts=HOSTS,
+        found=Found(present=HOSTS),
     )
     found = checks.REGISTRY["gemm"].judge(evidence)
     assert (found.verdict.state, found.suspects) == (State.PASS, ())
@@ -525,7 +525,7 @@ def test_a_small_share_of_the_memory_of_a_cpu_host_is_enough(tested: float, stat
         plan=verdicts.plan(MEMORY_STEP, machine=machine),
         steps=(MEMORY_STEP,),
         records=tuple(made),
-        hosts=HOSTS,
+        found=Found(present=HOSTS),
     )
     assert checks.REGISTRY["memory"].judge(evidence).verdict.state is state
 

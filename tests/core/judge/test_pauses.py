@@ -23,7 +23,7 @@ from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.groups import pair_rounds
 from accept.core.judge import pauses
-from accept.core.judge.evidence import Evidence
+from accept.core.judge.evidence import Evidence, Found
 from accept.core.model import Finding, Metric, Placement, Record, State, SuspectKind
 
 HOSTS = verdicts.hosts(8)
@@ -66,7 +66,7 @@ def evidence_of(records: list[Record], *, promised: bool = True) -> Evidence:
         plan=verdicts.plan(STEP, machine=machine),
         steps=(STEP,),
         records=tuple(records),
-        hosts=HOSTS,
+        found=Found(present=HOSTS),
     )
 
 
@@ -138,7 +138,7 @@ def test_pauses_of_rails_and_of_larger_groups_name_nobody(size: int) -> None:
     for n in range(6, 18, size - 1):
         group = executed(("h5", *names[n : n + size - 1]), n, [0.01] * 9 + [0.4])
         records.append(replace(group, local_ranks=(0,) if size == 2 else ()))
-    evidence = replace(evidence_of(records), hosts=names)
+    evidence = replace(evidence_of(records), found=Found(present=names))
     (found,), suspects = pauses.examine(evidence)
     assert (found.state, suspects) == (State.INCONCLUSIVE, [])
 
@@ -152,7 +152,7 @@ def test_three_pauses_of_one_host_name_it_if_chance_would_in_one_of_a_hundred_ru
     executions = [(g.hosts, [0.01] * ITERS) for wave in rounds for g in wave]
     for _, times in [e for e in executions if "h5" in e[0]][:3]:
         times[1] += 0.3
-    evidence = replace(evidence_of(records_of(executions)), hosts=names)
+    evidence = replace(evidence_of(records_of(executions)), found=Found(present=names))
     assert [s.hosts for s in pauses.examine(evidence)[1]] == named
 
 
@@ -163,7 +163,7 @@ def test_two_hosts_that_pause_with_all_partners_are_both_suspects() -> None:
     ]
     for pair, times in executions:
         times[1] += 0.3 if {"h2", "h9"} & set(pair) else 0.0
-    evidence = replace(evidence_of(records_of(executions)), hosts=names)
+    evidence = replace(evidence_of(records_of(executions)), found=Found(present=names))
     assert {s.hosts for s in pauses.examine(evidence)[1]} == {("h2",), ("h9",)}
 
 
@@ -171,7 +171,7 @@ def test_hosts_that_pause_with_each_other_and_met_nobody_else_are_not_named() ->
     names = verdicts.hosts(20)
     executions = [((a, b), [0.01] * ITERS) for a, b in combinations(names[5:], 2)]
     executions += [((a, b), [0.01] * 9 + [0.4]) for a, b in combinations(names[:5], 2)]
-    evidence = replace(evidence_of(records_of(executions)), hosts=names)
+    evidence = replace(evidence_of(records_of(executions)), found=Found(present=names))
     (found,), suspects = pauses.examine(evidence)
     assert (found.state, suspects) == (State.INCONCLUSIVE, [])
 
@@ -225,7 +225,7 @@ def test_pauses_at_random_name_an_innocent_host_in_at_most_one_of_a_hundred_runs
         executions = [(g.hosts, [0.01] * ITERS) for wave in rounds for g in wave]
         for _, times in draw.sample(executions, paused):
             times[1] += 0.3
-        evidence = replace(evidence_of(records_of(executions)), hosts=names)
+        evidence = replace(evidence_of(records_of(executions)), found=Found(present=names))
         (found,), suspects = pauses.examine(evidence)
         assert found.state is not State.PASS
         named += bool(suspects)

@@ -344,7 +344,7 @@ def _slow(evidence: Evidence, nics: Sequence[Nic]) -> Iterator[Problem]:
     for metric, unit in _UNITS.items():
         measured = [nic for nic in nics if nic.is_compared(metric)]
         groups: list[tuple[Sequence[Nic], Sequence[Outlier]]] = []
-        bound = bounds.highest_lower_bound(evidence, 1, metric)
+        bound = bounds.lowest_of_devices(evidence, metric)
         if metric in _OF_ALL:
             peers = _peers(measured, metric)
             groups += [(measured, compare_peers(peers, noise, bound, uneven=True).bad)]

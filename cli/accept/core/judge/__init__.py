@@ -10,14 +10,15 @@ from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
 from accept.core.facts import inventories_of
 from accept.core.judge import bounds, coverage, hosts, versions
-from accept.core.judge.completeness import problem_findings, repeated_launches, step_findings
+from accept.core.judge.completeness import step_findings
+from accept.core.judge.conclusion import conclude
 from accept.core.judge.effects.executions import Flow
-from accept.core.judge.evidence import CheckRules, Checks, Evidence, Judged
+from accept.core.judge.evidence import CheckRules, Checks, Evidence, Found, Judged
 from accept.core.judge.explained import Effects
 from accept.core.judge.findings import finding
 from accept.core.judge.ranges import ranges, scaling
 from accept.core.judge.results import compare, scored
-from accept.core.judge.summary import verdict_of, worst_state
+from accept.core.judge.summary import with_finding, worst_state
 from accept.core.judge.suspects import HOSTS_STEP, from_records, merged
 from accept.core.model import (
     EXITS,
@@ -65,12 +66,9 @@ def judge(
     evidences = {name: replace(e, effects=effects) for name, e in evidences.items()}
     judged = {name: _judge_check(evidence, checks) for name, evidence in evidences.items()}
     inventories = inventories_of(records, found.present)
-    notes = [n for name, e in evidences.items() for n in repeated_launches(name, e.records)]
-    for note in (*notes, *versions.findings(plan, evidences.values(), inventories)):
-        own = judged[note.check].verdict
-        state = worst_state((own.state, note.state))
-        own = replace(own, state=state, findings=(*own.findings, note))
-        judged[note.check] = judged[note.check]._replace(verdict=own)
+    for note in versions.findings(plan, evidences.values(), inventories):
+        own = judged[note.check]
+        judged[note.check] = own._replace(verdict=with_finding(own.verdict, note))
     accused = [s for one in judged.values() for s in one.suspects]
     suspects = _suspects(plan, records, found, accused, effects)
     verdicts = [one.verdict for one in judged.values()]
@@ -194,7 +192,7 @@ def has_final_failure(plan: Plan, step: Step, records: Sequence[Record], *, chec
     """
     steps = plan.steps[: plan.steps.index(step) + 1]
     verdict = judge(replace(plan, steps=steps, fail_fast=False), records, checks=checks, attempt="")
-    return verdict.exit == Exit.REJECTED and any(
+    return any(
         finding.state is State.FAIL and finding.judgement is not Judgement.POPULATION
         for check in verdict.checks
         for finding in check.findings
@@ -203,7 +201,7 @@ def has_final_failure(plan: Plan, step: Step, records: Sequence[Record], *, chec
 
 def _judge_steps(
     plan: Plan, steps: Sequence[Step], records: Sequence[Record], checks: Checks
-) -> tuple[hosts.Found, list[Judged]]:
+) -> tuple[Found, list[Judged]]:
     """Return the hosts, and the conclusions of the checks of some steps."""
     found, evidences = gathered(plan, records, checks=checks, steps=steps)
     return found, [_judge_check(evidence, checks) for evidence in evidences.values()]
@@ -267,7 +265,7 @@ def gathered(
     checks: Checks,
     interruption: str = "",
     steps: Sequence[Step] | None = None,
-) -> tuple[hosts.Found, dict[str, Evidence]]:
+) -> tuple[Found, dict[str, Evidence]]:
     """Return the hosts, and the evidence of each check of `steps` (None: all), in their order."""
     found = hosts.find(records)
     by_step: dict[str, list[Record]] = {}
@@ -287,12 +285,7 @@ def gathered(
             plan=plan,
             steps=tuple(check_steps),
             records=tuple(records_of[name]),
-            hosts=found.present,
-            missing=found.missing,
-            lost=found.lost,
-            places=found.places,
-            domains=found.domains,
-            hostnames=found.hostnames,
+            found=found,
             host_answers=tuple(_of_check(record, name) for record in host_answers),
             step_records=by_step,
             devices=devices,
@@ -353,12 +346,10 @@ def _judge_check(evidence: Evidence, checks: Checks) -> Judged:
     rules = checks.get(evidence.check)
     if rules is not None:
         return rules.judge(evidence)
-    if evidence.plan.origin:
-        # The check was not requested, but its problems count.
-        return Judged(verdict_of(evidence, problem_findings(evidence)))
+    # The problems of a check of other people's logs count, although nobody requested it.
     text, cause = f"this version of accept has no check {evidence.check!r}", Cause.TOOL_MISSING
     unknown = finding(evidence.check, Judgement.COMPLETENESS, State.NOT_TESTED, text, cause)
-    return Judged(verdict_of(evidence, [unknown]))
+    return conclude(evidence, findings=() if evidence.plan.origin else [unknown])
 
 
 def _unreported(records: Sequence[Record], verdicts: Sequence[CheckVerdict]) -> tuple[Problem, ...]:
@@ -384,7 +375,7 @@ def _unreported(records: Sequence[Record], verdicts: Sequence[CheckVerdict]) -> 
 def _suspects(
     plan: Plan,
     records: Sequence[Record],
-    found: hosts.Found,
+    found: Found,
     accused: Sequence[Suspect],
     effects: Effects,
 ) -> tuple[Suspect, ...]:
@@ -449,7 +440,7 @@ def _overall(verdicts: Sequence[CheckVerdict], interruption: str) -> State:
 def _passes_without(
     suspects: Sequence[Suspect],
     plan: Plan,
-    found: hosts.Found,
+    found: Found,
     verdicts: Sequence[CheckVerdict],
     evidences: dict[str, Evidence],
     checks: Checks,
@@ -508,7 +499,7 @@ def _check_passes_without(
         record
         for record in evidence.records
         if not any(_took_part(s, record) for s in suspects)
-        and evidence.lost.keys().isdisjoint(record.hosts)
+        and evidence.found.lost.keys().isdisjoint(record.hosts)
     )
     kept_steps = {record.step for record in kept}
     if any(f.judgement is Judgement.COMPLETENESS for f in open_findings):

@@ -8,7 +8,7 @@ all references.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from accept.core import sentences
@@ -84,17 +84,12 @@ def no_bound_finding(check: str, expectation: str, reason: str = "") -> Finding:
 
 def other_sizes(evidence: Evidence, metric: str) -> tuple[int, ...]:
     """Return the message sizes for which the measured groups of hosts have a bound."""
-    return tuple(
-        sorted(
-            {
-                bound.size
-                for bound in bounds_of(evidence)
-                if bound.metric == metric and bound.size is not None
-                for record in evidence.records
-                if covers_nodes(bound, len(record.hosts)) and _covers_ranks(bound, record)
-            }
-        )
+    sizes = (
+        bound.size
+        for bound in bounds_of(evidence)
+        if bound.metric == metric and any(_covers(evidence, bound, e) for e in evidence.executions)
     )
+    return tuple(sorted({size for size in sizes if size is not None}))
 
 
 def unmeasured_finding(check: str, bound: Reference) -> Finding:
@@ -152,14 +147,6 @@ def _all_are(wanted: str, devices: Sequence[str]) -> bool:
     return bool(devices) and all(is_device(wanted, device) for device in devices)
 
 
-def highest_lower_bound(
-    evidence: Evidence, nodes: int, metric: str, *, top: Collection[int] = ()
-) -> float | None:
-    """Return the value below which `metric` on `nodes` hosts fails; None if there is none."""
-    applicable = _lower_bounds(evidence, nodes, metric, top)
-    return max((bound.lower for bound in applicable if bound.lower is not None), default=None)
-
-
 def lowest(
     evidence: Evidence, step: Step, measure: Measure, nodes: int | None = None
 ) -> float | None:
@@ -168,46 +155,42 @@ def lowest(
     `nodes`: the number of hosts of the groups; None: that of the largest.
     """
     # Bounds of a latency are for single sizes, not for the median. One rank has no peer.
-    records = tuple(
-        record
-        for record in evidence.of_step(step)
-        if nodes in (None, len(record.hosts)) and (record.local_ranks or record.ranks != 1)
-    )
-    if measure.inverse or not records:
+    own = [
+        e
+        for e in evidence.executions
+        if e.step.id == step.id and (e.record.local_ranks or e.has_peer)
+    ]
+    nodes = nodes or max((len(e.record.hosts) for e in own), default=0)
+    own = [e for e in own if len(e.record.hosts) == nodes]
+    if measure.inverse or not own:
         return None
-    part = replace(evidence, steps=(step,), records=records)
-    most = max(len(record.hosts) for record in records)
-    return highest_lower_bound(part, most, measure.metric, top=planned_sizes(step)[-1:])
+    found = strictest(evidence, measure.metric, own, planned_sizes(step)[-1:])
+    return found.lower if found else None
 
 
-def tightest_bound(
-    evidence: Evidence, nodes: int, metric: str, *, top: Collection[int] = ()
+def lowest_of_devices(evidence: Evidence, metric: str) -> float | None:
+    """Return the value that each device must reach; None: unknown."""
+    found = strictest(evidence, metric, evidence.executions)
+    return found.lower if found else None
+
+
+def strictest(
+    evidence: Evidence, metric: str, executions: Iterable[Execution], sizes: Collection[int] = ()
 ) -> Bound | None:
-    """Return the bound of `metric` on `nodes` hosts that requires most; None if there is none."""
-    applicable = _lower_bounds(evidence, nodes, metric, top)
-    return max(applicable, key=lambda bound: bound.required or 0.0, default=None)
+    """Return the highest lower bound of `metric` that covers all executions; None: there is none.
 
-
-def _lower_bounds(evidence: Evidence, nodes: int, metric: str, top: Collection[int]) -> list[Bound]:
-    """Return the lower bounds of `metric` on `nodes` hosts.
-
-    Bounds for one size count if that size is in `top`. Bounds for one NVLink domain count if every
-    record is of one domain, and those for rails if every record is of one rail.
+    Bounds for one size count if that size is in `sizes`.
     """
-    together = all(evidence.together(record.hosts) for record in evidence.records)
-    ranks = {len(record.local_ranks) for record in evidence.records}
-    rails = ranks == {1}
-    profiles = {step.profile for step in evidence.steps}
-    applicable = [
+    executions = list(executions)
+    covering = [
         bound
         for bound in bounds_of(evidence)
         if bound.metric == metric
-        and covers_nodes(bound, nodes, together=together)
-        and bound.per_rail is rails
-        and bound.profile in profiles
-        and (bound.size is None or bound.size in top)
+        and (bound.size is None or bound.size in sizes)
+        and all(_covers(evidence, bound, execution) for execution in executions)
     ]
-    return [bound.bound for bound in _in_force(applicable) if bound.lower is not None]
+    lower = [bound.bound for bound in _in_force(covering) if bound.lower is not None]
+    return max(lower, key=lambda bound: bound.lower or 0.0, default=None)
 
 
 def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
@@ -216,34 +199,26 @@ def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
     A lower expectation replaces the lower side of references, an upper one their upper side.
     """
     expectations = [bound for bound in bounds if bound.kind is BoundKind.EXPECTATION]
-    if not expectations:
-        return list(bounds)
     has_lower = any(bound.lower is not None for bound in expectations)
     has_upper = any(bound.upper is not None for bound in expectations)
-    rest = (
-        replace(
-            bound,
-            lower=None if has_lower else bound.lower,
-            expected=None if has_lower else bound.expected,
-            upper=None if has_upper else bound.upper,
-        )
-        for bound in bounds
-        if bound.kind is not BoundKind.EXPECTATION
-    )
-    return expectations + [b for b in rest if b.lower is not None or b.upper is not None]
+
+    def rest(bound: Reference) -> Reference:
+        if bound.kind is BoundKind.EXPECTATION:
+            return bound
+        if has_lower:
+            bound = replace(bound, lower=None, expected=None)
+        return replace(bound, upper=None) if has_upper else bound
+
+    return [b for b in map(rest, bounds) if b.lower is not None or b.upper is not None]
 
 
-def peak(
-    evidence: Evidence, hosts: Sequence[str], metric: str, size: int, profile: str = ""
-) -> tuple[float, str] | None:
-    """Return the theoretical peak of `metric` on `hosts` and its source; None if none is known."""
-    together = evidence.together(hosts)
+def peak_share(evidence: Evidence, row: Row) -> str:
+    """Return a value as a share of the theoretical peak, for people; empty: no peak is known."""
     for bound in bounds_of(evidence):
-        same = bound.metric == metric and bound.size in (None, size)
-        same = same and bound.profile == profile and not bound.per_rail
-        if bound.peak and same and covers_nodes(bound, len(hosts), together=together):
-            return bound.peak, bound.peak_source or bound.source
-    return None
+        same = bound.metric == row.metric and bound.size in (None, row.nominal_size)
+        if bound.peak and same and _covers(evidence, bound, row.execution):
+            return f", {(row.value or 0.0) / bound.peak:.0%} of the peak"
+    return ""
 
 
 def covers_nodes(bound: Reference, nodes: int, *, together: bool = False) -> bool:
@@ -258,9 +233,15 @@ def covers_nodes(bound: Reference, nodes: int, *, together: bool = False) -> boo
     )
 
 
-def _covers_ranks(bound: Reference, record: Record) -> bool:
-    """Return True if a bound is for whole hosts and they took part, or for the rail of a record."""
-    return len(record.local_ranks) == (1 if bound.per_rail else 0)
+def _covers(evidence: Evidence, bound: Reference, execution: Execution) -> bool:
+    """Return True if a bound is for these hosts in this profile, or for their rail."""
+    record = execution.record
+    together = bound.one_domain and evidence.together(record.hosts)
+    return (
+        covers_nodes(bound, len(record.hosts), together=together)
+        and bound.profile == execution.step.profile
+        and len(record.local_ranks) == bound.per_rail
+    )
 
 
 def measured_by_another_program(evidence: Evidence) -> bool:
@@ -284,15 +265,7 @@ def _bounded(
 ) -> Iterator[tuple[Reference, Row]]:
     """Yield the values of one execution, each with a bound that applies to it."""
     record = execution.record
-    together = evidence.together(record.hosts)
-    bounds = [
-        bound
-        for bound in bounds
-        if covers_nodes(bound, len(record.hosts), together=together)
-        and bound.profile == execution.step.profile
-        and _covers_ranks(bound, record)
-        and _same_program(bound, record)
-    ]
+    bounds = [b for b in bounds if _covers(evidence, b, execution) and _same_program(b, record)]
     # The bus bandwidth of one rank is 0 by definition: nccl-tests, doc/PERFORMANCE.md.
     undefined = BUSBW.name if record.ranks == 1 else ""
     rows = [

@@ -6,17 +6,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from accept.core import sentences
 from accept.core.catalog.metrics import WRONG
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, users_of
 from accept.core.judge import bounds, completeness, pauses
+from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
 from accept.core.judge.parts import compare_steps, effect_findings
 from accept.core.judge.results import compare
-from accept.core.judge.summary import verdict_of
-from accept.core.judge.suspects import from_problems
+from accept.core.judge.summary import with_finding
 from accept.core.model import (
     Executions,
     Finding,
@@ -46,52 +45,57 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
 
     `noise`: noise of healthy groups, if it is larger than that of the machine.
     """
-    results = evidence.results(measure)
-    outcomes = {id(row.execution.record): row.outcome for row in results}
+    results, bounded = evidence.results(measure), bounds.findings(evidence)
     promised = evidence.plan.machine.speed_promised
-    findings = completeness.step_findings(evidence)
     fallbacks = tuple(transport_problems(evidence))
-    findings += completeness.problem_findings(evidence, outcomes=outcomes, more=fallbacks)
-    findings += transport_unknown(evidence)
-    findings += _result_findings(evidence, results, {f.cause for f in findings if f.cause})
-    bound_findings = bounds.findings(evidence)
-    findings += bound_findings
-    pause_findings, suspects = pauses.examine(evidence)
-    findings += pause_findings
-    suspects = [*from_problems(fallbacks, "", len(evidence.hosts)), *suspects]
-    required = sentences.sources(bound_findings)
+    paused, suspects = pauses.examine(evidence)
+    findings = [
+        *transport_unknown(evidence),
+        *_result_findings(evidence, results),
+        *paused,
+    ]
+    required = "" if promised else "results correct; no speed target"
     if promised or not measure.inverse:
         effects = evidence.effects
         if effects is None or measure.inverse:
             effects = compare([evidence], measure=measure, noise=noise)
         compared = compare_steps(evidence, effects, measure)
         suspects += compared.suspects
-        findings += compared.findings
-        required += [compared.required] * bool(compared.required)
         accused = {host for s in suspects for host in (*s.hosts, *s.others)}
+        findings += compared.findings
         findings += effect_findings(evidence, effects, measure, accused)
-    if not promised:
-        required.append("results correct; no speed target")
-    single_rank = False
+        required = "; ".join(filter(None, [compared.required, required]))
+    judged = conclude(
+        evidence,
+        measured=_measured(evidence, results, measure),
+        required=required,
+        problems=fallbacks,
+        findings=findings,
+        suspects=suspects,
+        outcomes={id(row.execution.record): row.outcome for row in results},
+        bounded=bounded,
+        host_count=len(evidence.hosts),
+    )
     needs_bound = promised and bool(evidence.records) and not evidence.partial
-    if needs_bound and not _has_bound(evidence, bound_findings):
-        one_rank = len(evidence.hosts) == 1 and all(r.ranks == 1 for r in evidence.records)
-        passed = all(f.state is State.PASS for f in findings)
-        single_rank = one_rank and not bound_findings and passed
-        findings.append(_no_bound_finding(evidence, results, measure, single_rank=single_rank))
-    measured = _measured(evidence, results, measure)
-    verdict = verdict_of(evidence, findings, measured=measured, required="; ".join(required))
-    return Judged(replace(verdict, optional=verdict.optional or single_rank), tuple(suspects))
+    if not needs_bound or _has_bound(evidence, bounded):
+        return judged
+    verdict = judged.verdict
+    single_rank = len(evidence.hosts) == 1 and all(r.ranks == 1 for r in evidence.records)
+    single_rank = single_rank and not bounded and verdict.state is State.PASS
+    missing = _no_bound_finding(evidence, results, measure, single_rank=single_rank)
+    verdict = replace(with_finding(verdict, missing), optional=verdict.optional or single_rank)
+    return judged._replace(verdict=verdict)
 
 
 # Results
 
 
-def _result_findings(evidence: Evidence, results: Table, known: set[Cause]) -> list[Finding]:
+def _result_findings(evidence: Evidence, results: Table) -> list[Finding]:
     """Return findings on results that are wrong, unchecked, missing, or lack the largest size.
 
-    Causes in `known` have a finding already.
+    Causes that problems of the executions report have a finding already.
     """
+    known = {p.cause for row in results for p in row.execution.problems(evidence.check)}
     by_kind: dict[tuple[Cause, Judgement], list[tuple[Record, str]]] = {}
 
     def add(cause: Cause, record: Record, text: str) -> None:
@@ -285,13 +289,12 @@ def _measured(evidence: Evidence, results: Table, measure: Measure) -> str:
     measured = results.where(lambda row: row.value is not None and row.execution.has_peer)
     for own in measured.by(lambda row: row.step.id).values():
         worst = own.worst
-        step, value, top = worst.step, worst.value or 0.0, worst.nominal_size or 0
+        top = worst.nominal_size or 0
         if len(own) > 1:
-            groups = f"slowest of {len(own)} {step.groups}"
+            groups = f"slowest of {len(own)} {worst.step.groups}"
         else:
             groups = count(worst.nodes, "host") if worst.hosts else "hosts not known"
         at = f"up to {format_size(top)}" if measure.inverse else f"at {format_size(top)}"
-        peak = bounds.peak(evidence, worst.hosts, measure.metric, top, step.profile)
-        share = f", {value / peak[0]:.0%} of the peak" if peak and not worst.ranks else ""
-        parts.append(f"{number(value)} {worst.unit} {at} ({groups}{share})")
+        share = bounds.peak_share(evidence, worst)
+        parts.append(f"{number(worst.value or 0.0)} {worst.unit} {at} ({groups}{share})")
     return "; ".join(parts[:3])

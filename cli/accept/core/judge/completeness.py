@@ -44,19 +44,19 @@ def _missing(evidence: Evidence, step: Step) -> Iterator[Finding]:
     """Yield findings on the hosts and groups of a step that have no record."""
     records = evidence.of_step(step)
     if not records:
-        left = [host for host in evidence.hosts if host not in evidence.lost]
+        left = [host for host in evidence.hosts if host not in evidence.found.lost]
         if len(left) > 1 or step.groups not in _NEED_TWO:
             why = evidence.interruption or "it has no record"
             yield _not_run(evidence, f"step {step.id} did not run: {why}")
         return
     seen = {host for record in records for host in record.hosts}
     absent = [host for host in evidence.hosts if host not in seen]
-    lost = [host for host in absent if host in evidence.lost]
+    lost = [host for host in absent if host in evidence.found.lost]
     if lost:
         text = f"step {step.id} did not run on {host_list(lost)} (lost before the step)"
-        cause, judgement = evidence.lost[lost[0]], Judgement.COMPLETENESS
+        cause, judgement = evidence.found.lost[lost[0]], Judgement.COMPLETENESS
         yield finding(evidence.check, judgement, state_of(cause), text, cause, hosts=lost)
-    unrecorded = [host for host in absent if host not in evidence.lost]
+    unrecorded = [host for host in absent if host not in evidence.found.lost]
     # With an odd number of hosts, one host sits out each round of pairs.
     odd = step.groups.of_pairs and (len(evidence.hosts) - len(lost)) % 2
     if unrecorded and not (odd and len(unrecorded) == 1):
@@ -68,7 +68,7 @@ def _missing(evidence: Evidence, step: Step) -> Iterator[Finding]:
     rails = _planned_ranks(plan) or highest + 1
     # Each host that was lost during the step may be missing in one group of each later wave, and in
     # one of each rail if each pair has a group for each rail.
-    lost_count = sum(host in evidence.lost for host in present)
+    lost_count = sum(host in evidence.found.lost for host in present)
     if step.groups is GroupKind.RAIL_PAIRS:
         lost_count *= rails
     planned = waves(
@@ -136,7 +136,7 @@ def host_mismatches(
     for name, ranks in listed.items():
         hosts = by_short_name.get(_short(name), set())
         # An unknown name is wrong only if the names of all hosts were recorded.
-        if not hosts.intersection(record.hosts) and (hosts or evidence.hostnames is not None):
+        if not hosts.intersection(record.hosts) and (hosts or evidence.found.hostnames is not None):
             yield f"ranks ran on {name[:80]}, where none were started"
             return
         highest = per_host * (len(hosts.intersection(record.hosts)) or len(record.hosts))
@@ -152,7 +152,7 @@ def hosts_by_short_name(evidence: Evidence) -> dict[str, set[str]]:
     """
     by_short_name: dict[str, set[str]] = {}
     for host in evidence.hosts:
-        for name in (host, (evidence.hostnames or {}).get(host, host)):
+        for name in (host, (evidence.found.hostnames or {}).get(host, host)):
             by_short_name.setdefault(_short(name), set()).add(host)
     return by_short_name
 
@@ -204,15 +204,15 @@ def problem_findings(
     return [merge_findings(evidence.check, cause, found) for cause, found in by_cause.items()]
 
 
-def repeated_launches(check: str, records: Iterable[Record]) -> Iterator[Finding]:
+def repeated_launches(evidence: Evidence) -> Iterator[Finding]:
     """Yield a note on the executions whose launch failed once and then succeeded."""
     found = [
         (Problem(cause=Cause.LAUNCH_FAILED, message=launch.message), launch.log, record.hosts)
-        for record in records
+        for record in evidence.records
         if (launch := record.failed_launch) is not None and record.exit == 0
     ]
     if found:
-        note = merge_findings(check, Cause.LAUNCH_FAILED, found)
+        note = merge_findings(evidence.check, Cause.LAUNCH_FAILED, found)
         message = f"{note.message}; started once more, and that result counts"
         yield replace(note, state=State.PASS, message=message)
 

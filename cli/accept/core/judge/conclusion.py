@@ -10,9 +10,9 @@ from accept.core.causes import Judgement
 from accept.core.judge import bounds, completeness
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
-from accept.core.judge.summary import verdict_of
+from accept.core.judge.summary import worst_state
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, Problem, State, Suspect
+from accept.core.model import CheckVerdict, Finding, Problem, State, Suspect
 from accept.core.table import Outcome
 
 #: Maximum number of findings that accuse nothing.
@@ -22,8 +22,8 @@ _MAX_NOTES = 20
 def conclude(
     evidence: Evidence,
     *,
-    measured: str,
-    required: str,
+    measured: str = "",
+    required: str = "",
     problems: Iterable[Problem] = (),
     unclear: Iterable[Problem] = (),
     notes: Sequence[str] = (),
@@ -31,33 +31,44 @@ def conclude(
     suspects: Iterable[Suspect] = (),
     outcomes: Mapping[int, Outcome] = MappingProxyType({}),
     bounded: Sequence[Finding] | None = None,
+    host_count: int | None = None,
 ) -> Judged:
     """Return the conclusion of a check from what it found itself.
 
     `problems`, `unclear` and `notes`: as in `findings.Problems`. The parts that `problems` name are
     accused, and `suspects`, which are those of comparisons.
     Missing GPUs come before missing executions, because they may explain them. `outcomes`: as for
-    `problem_findings`. `bounded`: the findings on its bounds, if it needed them.
+    `problem_findings`. `bounded`: the findings on its bounds, if it needed them. `host_count`: as
+    for `from_problems`; without it, all hosts.
     """
     problems, bounded = list(problems), bounds.findings(evidence) if bounded is None else bounded
     own = completeness.problem_findings(evidence, outcomes=outcomes, more=problems)
     own = [*completeness.step_findings(evidence), *own]
     own.sort(key=lambda one: not (one.cause and one.cause.row.no_gpu))
-    verdict = verdict_of(
-        evidence,
-        [
-            *own,
-            *bounded,
-            *findings,
-            *(_unclear(evidence.check, problem) for problem in unclear),
-            *_notes(evidence.check, notes),
-        ],
+    everything = [
+        *own,
+        *bounded,
+        *findings,
+        *(_unclear(evidence.check, problem) for problem in unclear),
+        *_notes(evidence.check, notes),
+        *completeness.repeated_launches(evidence),
+    ]
+    # Its groups need two hosts.
+    not_applicable = not evidence.records and not everything
+    if not_applicable:
+        text, state = "needs two hosts, and this run has one", State.NOT_TESTED
+        everything = [finding(evidence.check, Judgement.COMPLETENESS, state, text)]
+    verdict = CheckVerdict(
+        check=evidence.check,
+        state=worst_state(one.state for one in everything),
+        optional=not_applicable or evidence.optional,
         measured=measured,
-        required="; ".join([required, *sentences.sources(bounded)]),
+        required="; ".join(filter(None, [required, *sentences.sources(bounded)])),
+        findings=tuple(everything),
     )
     # Files are of the hosts that somebody chose, so those with one fault may be most of them.
-    hosts = 2 * len(problems) if evidence.plan.origin else len(evidence.hosts)
-    return Judged(verdict, (*from_problems(problems, "", hosts), *suspects))
+    of_files = 2 * len(problems) if evidence.plan.origin else len(evidence.hosts)
+    return Judged(verdict, (*from_problems(problems, "", host_count or of_files), *suspects))
 
 
 def _unclear(check: str, problem: Problem) -> Finding:

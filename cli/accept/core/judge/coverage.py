@@ -13,9 +13,8 @@ from typing import NamedTuple
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_NICS, users_of
 from accept.core.judge.completeness import host_list
-from accept.core.judge.evidence import Checks
+from accept.core.judge.evidence import Checks, Found
 from accept.core.judge.findings import finding
-from accept.core.judge.hosts import Found
 from accept.core.limits import MOST_RANKS
 from accept.core.model import (
     CheckVerdict,

@@ -325,11 +325,10 @@ def _measured_text(evidence: Evidence, measured: Measured, devices: Sequence[Dev
     parts = []
     unit = "GPUs" if any(device.rank.gpu for device in devices) else "ranks"
     for name in measured.rates:
-        if values := [d.values[name].value or 0.0 for d in devices if name in d.values]:
-            peak = bounds.peak(evidence, evidence.hosts[:1], name, 0)
-            share = f", {min(values) / peak[0]:.0%} of the peak" if peak else ""
-            slowest = f"slowest of {len(values)} {unit}{share}"
-            parts.append(f"{name} {number(min(values))} {measured.unit} ({slowest})")
+        if rows := [d.values[name] for d in devices if name in d.values]:
+            worst = min(rows, key=lambda row: row.value or 0.0)
+            slowest = f"slowest of {len(rows)} {unit}{bounds.peak_share(evidence, worst)}"
+            parts.append(f"{name} {number(worst.value or 0.0)} {measured.unit} ({slowest})")
     return "; ".join(parts[:4])
 
 
@@ -350,7 +349,7 @@ def _compare(
             Peer(f"{d.rank.host} {d.rank.rank}", d.values[name].value, log=d.rank.log)
             for d in having
         ]
-        bound = bounds.highest_lower_bound(evidence, 1, name)
+        bound = bounds.lowest_of_devices(evidence, name)
         found = compare_peers(peers, noise, bound, uneven=name in measured.uneven)
         if found.normal:
             normals[name] = found.normal

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from accept.core.causes import Cause
 from accept.core.judge.effects.executions import Flow
 from accept.core.judge.explained import Effects
-from accept.core.model import CheckVerdict, Plan, Record, Step, Suspect
+from accept.core.model import CheckVerdict, Plan, Problem, Record, Step, Suspect
 from accept.core.table import (
     BANDWIDTH,
     Execution,
@@ -24,6 +24,28 @@ from accept.core.table import (
 
 
 @dataclass(frozen=True, kw_only=True)
+class Found:
+    """The hosts of a run, in the run's order."""
+
+    #: Hosts that were reachable at the start.
+    present: tuple[str, ...]
+    #: Requested hosts that never answered.
+    missing: tuple[str, ...] = ()
+    #: Hosts lost during the run -> the cause.
+    lost: dict[str, Cause] = field(default_factory=dict)
+    #: Problems of the step that found the hosts; in a run made from logs, also of present hosts.
+    problems: tuple[Problem, ...] = ()
+    #: Host -> its place, as the machine's `topology` reported it: `row/rack/host`.
+    places: Mapping[str, str] = field(default_factory=dict)
+    #: NVLink domains of more than one host, as the drivers reported them.
+    domains: tuple[frozenset[str], ...] = ()
+    #: Host -> its own hostname if it differs; None: not recorded.
+    hostnames: Mapping[str, str] | None = None
+    #: True if there is a record of the step that found the hosts.
+    recorded: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """The evidence of one check: its planned steps and the records of these steps."""
 
@@ -31,18 +53,7 @@ class Evidence:
     plan: Plan
     steps: tuple[Step, ...]
     records: tuple[Record, ...]
-    #: Hosts that were reachable at the start, in the run's order.
-    hosts: tuple[str, ...]
-    #: Requested hosts that never answered.
-    missing: tuple[str, ...] = ()
-    #: Hosts lost during the run -> the cause.
-    lost: dict[str, Cause] = field(default_factory=dict)
-    #: Host -> its place, as the machine's `topology` reported it: `row/rack/host`.
-    places: Mapping[str, str] = field(default_factory=dict)
-    #: NVLink domains of more than one host.
-    domains: tuple[frozenset[str], ...] = ()
-    #: Host -> its own hostname if it differs; None: not recorded.
-    hostnames: Mapping[str, str] | None = None
+    found: Found
     #: Answers of the hosts, at the start and between the steps, for this check only.
     host_answers: tuple[Record, ...] = ()
     #: Step -> the records of the run, of all checks.
@@ -62,6 +73,11 @@ class Evidence:
     _results: dict[tuple[int, Measure], Row] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the hosts that were reachable at the start, in the run's order."""
+        return self.found.present
 
     def of_step(self, step: Step) -> list[Record]:
         """Return the records of one step."""
@@ -96,7 +112,7 @@ class Evidence:
 
     def together(self, hosts: Iterable[str]) -> bool:
         """Return True if the hosts are known to be in one NVLink domain."""
-        return any(domain.issuperset(hosts) for domain in self.domains)
+        return any(domain.issuperset(hosts) for domain in self.found.domains)
 
     @property
     def optional(self) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import HOSTNAMES, INVENTORY, LEFT_OUT_HOST, PLACE, RANK
 from accept.core.judge.completeness import host_list, merge_findings
+from accept.core.judge.evidence import Found
 from accept.core.judge.findings import finding
 from accept.core.judge.rounds import FEWEST
-from accept.core.judge.summary import state_of, worst_state
+from accept.core.judge.summary import state_of, with_finding, worst_state
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import (
     CheckVerdict,
@@ -29,26 +30,6 @@ CHECK = "hosts"
 #: Words that distinguish a card from a module with the same chip: NVIDIA H200 NVL, NVIDIA H100
 #: PCIe.
 _CARDS = ("nvl", "pcie")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """The hosts of a run, in the run's order."""
-
-    present: tuple[str, ...]
-    missing: tuple[str, ...]
-    #: Hosts lost during the run -> the cause.
-    lost: dict[str, Cause]
-    #: Problems of the step that found the hosts; in a run made from logs, also of present hosts.
-    problems: tuple[Problem, ...]
-    #: Places of the hosts that reported one.
-    places: dict[str, str]
-    #: NVLink domains of more than one host, as the drivers reported them.
-    domains: tuple[frozenset[str], ...]
-    #: Host -> its own hostname if it differs; None: not recorded.
-    hostnames: Mapping[str, str] | None
-    #: True if there is a record of the step that found the hosts.
-    recorded: bool
 
 
 def find(records: Sequence[Record]) -> Found:
@@ -213,9 +194,7 @@ def with_skipped(
             continue
         state = State.PASS if step.optional else State.NOT_TESTED
         note = replace(skipped_verdict.findings[0], state=state)
-        result[step.check] = replace(
-            known, state=worst_state((known.state, state)), findings=(*known.findings, note)
-        )
+        result[step.check] = with_finding(known, note)
     return list(result.values())
 
 

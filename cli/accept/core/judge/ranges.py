@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from operator import itemgetter
 
 from accept.core.catalog.metrics import TIME
@@ -32,7 +31,7 @@ def _of_groups(evidence: Evidence, results: Table) -> Iterator[MeasuredRange]:
     for nodes, own in measured.by(lambda row: row.nodes).items():
         worst, size = own.worst, own.worst.nominal_size or 0
         is_time = worst.metric == TIME.name
-        part = replace(evidence, steps=(worst.step,), records=own.records)
+        executions = (row.execution for row in own)
         yield MeasuredRange(
             check=evidence.check,
             metric=worst.metric,
@@ -46,7 +45,7 @@ def _of_groups(evidence: Evidence, results: Table) -> Iterator[MeasuredRange]:
             # Bounds of times are upper ones, for single sizes.
             bound=None
             if is_time
-            else bounds.tightest_bound(part, nodes, worst.metric, top=(size,)),
+            else bounds.strictest(evidence, worst.metric, executions, (size,)),
         )
 
 
@@ -56,7 +55,7 @@ def _of_devices(evidence: Evidence) -> Iterator[MeasuredRange]:
     rows = (row for e in evidence.executions for row in rows_of(e, evidence.check, bounded))
     known = Table(tuple(row for row in rows if row.size is None and row.is_plausible))
     for own in known.by(lambda row: (row.step.id, row.metric, row.unit)).values():
-        worst, part = own.worst, replace(evidence, records=own.records)
+        worst, executions = own.worst, {id(row.execution): row.execution for row in own}
         yield MeasuredRange(
             check=evidence.check,
             metric=worst.metric,
@@ -66,7 +65,7 @@ def _of_devices(evidence: Evidence) -> Iterator[MeasuredRange]:
             worst=worst.value or 0.0,
             worst_at=worst.device,
             median=own.median,
-            bound=bounds.tightest_bound(part, 1, worst.metric),
+            bound=bounds.strictest(evidence, worst.metric, executions.values()),
         )
 
 

@@ -8,7 +8,7 @@ from accept.core.groups import Group, Wave, on_each_rail, pair_rounds, round_cou
 from accept.core.judge import bounds
 from accept.core.judge.effects.executions import Flow
 from accept.core.judge.effects.follow_up import next_wave
-from accept.core.judge.evidence import Checks, Evidence
+from accept.core.judge.evidence import Checks, Evidence, Found
 from accept.core.judge.explained import Explained
 from accept.core.judge.results import compare, is_full_rail, scored
 from accept.core.judge.values import is_bad
@@ -41,9 +41,7 @@ def waves_again(
             plan=plan,
             steps=(step,),
             records=tuple(records),
-            hosts=tuple(hosts),
-            places=places,
-            domains=domains,
+            found=Found(present=tuple(hosts), places=places, domains=domains),
             flow=rules.flow if (rules := checks.get(name)) else Flow.RAILS,
         )
         for name in step.checks

@@ -69,8 +69,8 @@ def compare(
     if first is None:
         return Effects()
     network = Network(
-        places=first.places,
-        domains=first.domains,
+        places=first.found.places,
+        domains=first.found.domains,
         nics=nics,
         noise=max(noise, first.plan.machine.noise),
         bounds=bounds_of,
@@ -122,7 +122,7 @@ def _measured(evidence: Evidence, step: Step, measure: Measure) -> Iterator[_Mea
 
 
 def _add_nics(nics: dict[str, dict[int, frozenset[str]]], evidence: Evidence) -> None:
-    own_names = {name: host for host, name in (evidence.hostnames or {}).items()}
+    own_names = {name: host for host, name in (evidence.found.hostnames or {}).items()}
     for _, by_host in NCCL_NICS.of(*evidence.records):
         for host, by_gpu in by_host.items():
             known = nics.setdefault(own_names.get(host, host), {})

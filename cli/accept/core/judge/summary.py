@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from accept.core.causes import Cause, Judgement
+from accept.core.causes import Cause
 from accept.core.errors import Exit
 from accept.core.judge.evidence import Evidence
 from accept.core.model import (
@@ -47,31 +47,10 @@ def state_of(cause: Cause) -> State:
     return State.INCONCLUSIVE if cause.row.not_judged else State.FAIL
 
 
-def verdict_of(
-    evidence: Evidence, findings: Sequence[Finding], *, measured: str = "", required: str = ""
-) -> CheckVerdict:
-    """Return the verdict that follows from a check's findings.
-
-    Without records and findings the check does not apply: its groups need two hosts.
-    """
-    not_applicable = not evidence.records and not findings
-    if not_applicable:
-        findings = (
-            Finding(
-                check=evidence.check,
-                judgement=Judgement.COMPLETENESS,
-                state=State.NOT_TESTED,
-                message="needs two hosts, and this run has one",
-            ),
-        )
-    return CheckVerdict(
-        check=evidence.check,
-        state=worst_state(finding.state for finding in findings),
-        optional=not_applicable or evidence.optional,
-        measured=measured,
-        required=required,
-        findings=tuple(findings),
-    )
+def with_finding(verdict: CheckVerdict, found: Finding) -> CheckVerdict:
+    """Return a verdict with one finding more."""
+    state = worst_state((verdict.state, found.state))
+    return replace(verdict, state=state, findings=(*verdict.findings, found))
 
 
 def params_of(evidence: Evidence, kind: type[P]) -> P:
