@@ -1,9 +1,12 @@
-"""Simulate `standard` on 1,000 hosts with 8 GPUs each, and measure its evidence and its log.
+"""Simulate runs on up to 4,000 A4 hosts, and measure their evidence, their log and their time.
 
 The coordinator is real: its waves, records, health sweeps, judgements, archives and log. Hosts and
 executions are simulated: each log is one of a real run on this machine, with its lines about a rank
 or a host repeated for all ranks and hosts. These logs have no GPUs, so each step reports problems.
 The estimate of the plan is for a run without problems, which has a shorter log.
+
+The time of a run is the estimate of the plan, and the CPU time of the coordinator on top. A real
+coordinator does most of its work while hosts measure, so this is an upper bound.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
@@ -35,10 +38,26 @@ from accept.core.runner.state import Run
 from accept.core.serde import dump
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
-from accept.plan.sizes import sizes
+from accept.plan.sizes import Sizes, sizes
 from benchmarks import Row
 
-NODES, GPUS = 1000, 8
+GPUS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """A simulated run, and the minutes that it may take."""
+
+    suite: str
+    nodes: int
+    minutes: float | None = None
+
+
+_CASES = (
+    _Case(suite="standard", nodes=1000),
+    _Case(suite="quick", nodes=1000, minutes=12),
+    _Case(suite="quick", nodes=4000, minutes=20),
+)
 _RANK_LINE = re.compile(r'"rank":0\b|#  Rank  0 ')
 _OTHER_RANK = re.compile(r'"rank":[1-9]|#  Rank  [1-9]')
 
@@ -83,9 +102,17 @@ def _real_run(folder: Path) -> Path:
     return found
 
 
-def _simulate(folder: Path, logs: _Logs) -> int:
-    """Run the coordinator in `folder`; return the exit status."""
-    names = [f"gke-a4-pool-{number // 16:03d}-{number:04d}" for number in range(NODES)]
+def _simulate(folder: Path, logs: _Logs, nodes: int) -> float:
+    """Run the coordinator in `folder`; return the CPU time without that of the simulation."""
+    names = [f"gke-a4-pool-{number // 16:03d}-{number:04d}" for number in range(nodes)]
+    simulated = 0.0
+
+    def text_of(checks: Sequence[str], hosts: Sequence[str], ranks: int) -> str:
+        nonlocal simulated
+        before = time.process_time()
+        text = "".join(logs.of(checks, hosts, ranks))
+        simulated += time.process_time() - before
+        return text
 
     async def discover(*_: object, **__: object) -> Found:
         hosts = tuple(
@@ -95,7 +122,7 @@ def _simulate(folder: Path, logs: _Logs) -> int:
         return Found(hosts=hosts, problems=(), facts=(), metrics=())
 
     async def ask(_: Run, host: Host, *__: object, **___: object) -> Answer:
-        text = "".join(logs.of(("health",), (host.name,), GPUS))
+        text = text_of(("health",), (host.name,), GPUS)
         return Answer(exit=0, out=f"alive\n{text}", err="")
 
     async def execute_wave(
@@ -109,7 +136,7 @@ def _simulate(folder: Path, logs: _Logs) -> int:
         ranks = len(group.local_ranks) or GPUS
         log = evidence.log_path(step, wave, index)
         (state.evidence / log).parent.mkdir(parents=True, exist_ok=True)
-        evidence.write(state.evidence / log, "".join(logs.of(step.checks, group.hosts, ranks)))
+        evidence.write(state.evidence / log, text_of(step.checks, group.hosts, ranks))
         parsed = parse_log(step.checks, evidence.open_log(state.evidence, log) or (), group.hosts)
         record = Record(
             step=step.id,
@@ -133,18 +160,22 @@ def _simulate(folder: Path, logs: _Logs) -> int:
         mock.patch.object(coordinator, "discover", discover),
         mock.patch.object(coordinator, "execute_wave", execute_wave),
         mock.patch.object(coordinator, "waves_again", return_value=()),
-        mock.patch.object(coordinator, "_leave_out_hosts_without_gpus"),
+        mock.patch.object(coordinator, "_set_aside_faulty_hosts"),
         mock.patch.object(coordinator, "_stop_unless_all_ranks"),
         mock.patch.object(Run, "ask", ask),
     ):
-        return asyncio.run(coordinator.coordinate(folder))
+        if asyncio.run(coordinator.coordinate(folder)) == Exit.INTERRUPTED:
+            raise RuntimeError("the coordinator was interrupted: see its log")
+    return time.process_time() - simulated
 
 
-def _prepared(folder: Path) -> dict[str, int]:
-    """Write the folder of the coordinator; return the plan's estimates in bytes."""
+def _prepared(folder: Path, case: _Case) -> tuple[Sizes, float]:
+    """Write the folder of the coordinator; return the plan's estimates: sizes, and seconds."""
     site = folder / "site.yaml"
     site.write_text("kubernetes:\n  image: registry.example/accept:1\n")
-    run = resolve(Options(machine="a4-highgpu-8g", nodes=NODES, suite="standard", site=str(site)))
+    run = resolve(
+        Options(machine="a4-highgpu-8g", nodes=case.nodes, suite=case.suite, site=str(site))
+    )
     node = folder / "node"
     node.mkdir()
     render(run).write(node)
@@ -154,53 +185,74 @@ def _prepared(folder: Path) -> dict[str, int]:
     evidence.write(node / evidence.HOSTS, json.dumps(dump(launch)))
     expected = sizes(run.plan)
     assert expected is not None
-    return {"executions": expected.executions, "evidence": expected.evidence, "log": expected.log}
+    return expected, sum(step.estimate for step in run.plan.steps)
 
 
 def rows() -> list[Row]:
-    """Measure one simulated run in a separate process, which runs only the coordinator."""
+    """Measure each case in a separate process, which runs only the coordinator."""
+    with tempfile.TemporaryDirectory(prefix="accept-bench-") as scratch:
+        real = os.environ.get("ACCEPT_BENCH_LOGS") or str(_real_run(Path(scratch)))
+        return [row for case in _CASES for row in _rows(case, real)]
+
+
+def _rows(case: _Case, real: str) -> list[Row]:
+    """Measure one simulated run with the logs of the evidence `real`."""
     with tempfile.TemporaryDirectory(prefix="accept-bench-") as scratch:
         folder = Path(scratch)
-        expected = _prepared(folder)
-        real = os.environ.get("ACCEPT_BENCH_LOGS") or _real_run(folder / "runs")
-        command = [sys.executable, "-m", "benchmarks.scale", str(folder / "node"), str(real)]
+        expected, planned = _prepared(folder, case)
+        command = [sys.executable, "-m", "benchmarks.scale", str(folder / "node"), real]
         with (folder / "log").open("wb") as log:
             done = subprocess.run(
-                command, stdout=log, stderr=subprocess.PIPE, text=True, check=True
+                [*command, str(case.nodes)],
+                check=False,
+                stdout=log,
+                stderr=subprocess.PIPE,
+                text=True,
             )
+        if done.returncode:
+            raise RuntimeError(done.stderr)
         used = json.loads(done.stderr.splitlines()[-1])
         files = [path for path in (folder / "node" / "evidence").rglob("*") if path.is_file()]
         sized = {path.name: path.stat().st_size for path in files}
         log_size = (folder / "log").stat().st_size
     total = sum(sized.values())
-    what = f"`standard` on {NODES:,} simulated hosts"
+    minutes = (planned + used["seconds"]) / 60
     return [
         Row(
-            what=f"{what}: evidence of {expected['executions']:,} executions",
+            what=f"`{case.suite}` on {case.nodes:,} simulated hosts: "
+            f"evidence of {expected.executions:,} executions",
             measured=f"{total / 1e6:.0f} MB in {len(files)} files",
-            yardstick=f"estimate {expected['evidence'] / 1e6:.0f} MB",
-            ratio=total / expected["evidence"],
+            yardstick=f"estimate {expected.evidence / 1e6:.0f} MB",
+            ratio=total / expected.evidence,
         ),
         Row(what="… of it records", measured=f"{sized[evidence.RECORDS] / 1e6:.0f} MB"),
         Row(
             what="… log of the first host",
             measured=f"{log_size / 1e3:.0f} kB",
-            yardstick=f"estimate {expected['log'] / 1e3:.0f} kB",
-            ratio=log_size / expected["log"],
+            yardstick=f"estimate {expected.log / 1e3:.0f} kB",
+            ratio=log_size / expected.log,
         ),
         Row(what="… time of the coordinator", measured=f"{used['seconds']:.0f} s of CPU"),
         Row(what="… memory", measured=f"{used['megabytes']:.0f} MB"),
+        Row(
+            what="… time of the run",
+            measured=f"{minutes:.1f} min",
+            yardstick=f"plan {planned / 60:.1f} min",
+            bar="" if case.minutes is None else f"{case.minutes:.0f} min",
+            met=None if case.minutes is None else minutes <= case.minutes,
+        ),
     ]
 
 
-def main(folder: Path, real: Path) -> None:
+def main(folder: Path, real: Path, nodes: int) -> None:
     """Simulate a run, and print the CPU time and the peak memory to stderr."""
-    if _simulate(folder, _Logs(real)) == Exit.INTERRUPTED:
-        raise RuntimeError("the coordinator was interrupted: see its log")
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    used = {"seconds": usage.ru_utime + usage.ru_stime, "megabytes": usage.ru_maxrss / 1e3}
+    seconds = _simulate(folder, _Logs(real), nodes)
+    used = {
+        "seconds": seconds,
+        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+    }
     sys.stderr.write(json.dumps(used) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.factories.chart_runs import Write, resolved
+from tests.factories.chart_runs import Write, gke_positions, resolved
 from tests.factories.helm import (
     Objects,
     container,
@@ -25,6 +26,7 @@ from tests.factories.helm import (
 
 from accept.config.kubernetes import CodeSource
 from accept.core.error_codes import Code
+from accept.core.runner.positions import read_positions
 from accept.plan import bundle, node_code
 from accept.plan.helm_values import code_source
 
@@ -173,10 +175,18 @@ class TestNetwork:
 
 
 class TestPositions:
-    def test_of_the_site_file_have_a_configmap(self, major: int, write: Write) -> None:
-        found = objects(major, write(KNOWN, site="  positions: {n1: b1/r1/h1}\n"))
-        given = json.loads(found["ConfigMap positions"]["data"]["positions.json"])
-        assert given["positions"] == {"n1": "b1/r1/h1"}
+    @pytest.mark.parametrize("nodes", [1, 4000])
+    def test_of_the_site_file_reach_index_0_unmodified(
+        self, major: int, write: Write, tmp_path: Path, nodes: int
+    ) -> None:
+        given = gke_positions(nodes)
+        found = objects(major, write(KNOWN, site=f"  positions: {json.dumps(given)}\n"))
+        made = found["ConfigMap positions"]
+        for name, content in made.get("data", {}).items():
+            (tmp_path / name).write_text(content)
+        for name, content in made.get("binaryData", {}).items():
+            (tmp_path / name).write_bytes(base64.b64decode(content))
+        assert read_positions(tmp_path) == (given, "")
         assert not {"ServiceAccount", "ClusterRole"} & set(found)
 
     @pytest.mark.parametrize("account", ["", "mine"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -129,3 +130,17 @@ def values_file(folder: Path, run: Resolved) -> Path:
 def values(folder: Path, machine: str = "cpu", *, site: str = "", **options: Any) -> Path:
     """Write the values of a run on two nodes; return the file."""
     return values_file(folder, resolved(folder, machine, site=site, **options))
+
+
+def gke_positions(nodes: int) -> dict[str, str]:
+    """Return positions of nodes with names and labels as long as those of GKE."""
+
+    def label(text: str) -> str:
+        return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+    return {
+        f"gke-cluster-of-mine-a4-highgpu-pool-{label(f'{n}')[:8]}-{label(f'{n}')[8:12]}": "/".join(
+            (label(f"block {n // 256}"), label(f"subblock {n // 16}"), label(f"host {n}"))
+        )
+        for n in range(nodes)
+    }

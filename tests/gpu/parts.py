@@ -28,8 +28,6 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "launchers" / "programs"
 #: The packages that `make gpu-kit` prepared for this version of Python.
 KIT = ROOT / "build" / "gpu-kit" / f"{sys.version_info.major}.{sys.version_info.minor}"
-#: Folders with nccl-tests, besides PATH, as in docker/README.md.
-_NCCL_TESTS = ("/opt/nccl-tests/build", "/third_party/nccl-tests/build")
 #: Packages that the command line imports.
 _COMMAND_LINE = ("jinja2", "pynvml", "rich", "typer", "yaml")
 #: Exit codes of a run whose hardware is good: passed, or no bound is known for this GPU.
@@ -281,9 +279,12 @@ def faults(gpus: Gpus, seconds: float) -> str:
 
 def nccl_tests(gpus: Gpus, seconds: float) -> str:
     """Run nccl-tests, if they are installed."""
+    # `peaks_of` has put the checkout on the path of an interpreter without accept.
+    from accept.core.catalog.tools import NCCL_TESTS_FOLDERS
+
     if not gpus.count:
         raise Skipped("no GPU")
-    search = ":".join((os.environ.get("PATH", ""), *_NCCL_TESTS, str(KIT / "nccl-tests")))
+    search = ":".join((os.environ.get("PATH", ""), *NCCL_TESTS_FOLDERS, str(KIT / "nccl-tests")))
     program = shutil.which("all_reduce_perf", path=search)
     if program is None:
         raise Skipped("nccl-tests are not installed")

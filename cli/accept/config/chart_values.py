@@ -86,6 +86,14 @@ class Values:
     ] = False
     pod: PodSettings = field(default_factory=PodSettings)
     site: ClusterSettings = field(default_factory=ClusterSettings)
+    packed_positions: Annotated[
+        str,
+        Pattern(r"[A-Za-z0-9+/]*={0,2}", "the base64 of a gzip file"),
+        Doc(
+            "`site.positions` of many nodes, with `site.positionLabels`, as JSON, compressed with "
+            "gzip and encoded with base64."
+        ),
+    ] = ""
     results: Results = field(default_factory=Results)
     ssh: SshValues = field(default_factory=SshValues)
     deadline_seconds: Annotated[

@@ -16,6 +16,8 @@ from accept.core.model import GroupKind
 #: Maximum number of hosts in one of the blocks. What grows faster than the number of hosts, such as
 #: an all-to-all, takes minutes on larger groups, and shows nothing that blocks of this size do not.
 MAX_BLOCK = 256
+#: Maximum number of starts at the same time over all groups, and of calls over all hosts.
+MAX_CONCURRENT = 128
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,9 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
-from itertools import count, zip_longest
 from pathlib import Path
 
 from accept import __version__
@@ -39,9 +38,8 @@ MAX_RECORD = 1024 * 1024
 _RECORD_FRAME = 5_000
 #: The part of values and of the record with the positions of nodes.
 _POSITIONS = "site.positions"
-#: Maximum size of positions as JSON in the ConfigMap that `accept run` makes, which can have 1 MiB;
-#: larger ones are cut.
-_MAX_POSITIONS = 1_000_000
+#: Maximum size of positions as YAML in the values; larger ones are compressed.
+_MAX_READABLE_POSITIONS = 32_000
 _HEADER = """\
 # Written by `accept render`. You may change these values, or set them with --set:
 #   launcher.env      the environment of all ranks. It is final: nothing replaces it.
@@ -52,6 +50,7 @@ _HEADER = """\
 # The log, the plan in the evidence and the verdict report what was changed.
 # The plan itself, nodes and GPUs cannot be changed here: render again.\
 """
+_PACKED_COMMENT = "# The positions of the nodes in the network: base64 -d | gunzip\n"
 #: Text that every YAML parser reads as text without quotes, except `_YAML_KEYWORDS`.
 _PLAIN_TEXT = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _YAML_KEYWORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
@@ -62,7 +61,10 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
 
     Raises BadInput if they are too large.
     """
-    values = dump(values_of(run, bundle))
+    found = values_of(run, bundle)
+    packed, positions = found.packed_positions, dict(found.site.positions)
+    values = dump(found)
+    values.pop("packedPositions")
     plan, launcher = values.pop("plan"), bundle.scripts
     env = {name: setting.value for name, setting in sorted(run.env.items())}
     # The dumper writes no comments, so the lines of `env` must be the last ones of a document.
@@ -74,15 +76,17 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
         lines.insert(first - 1, f"  # The script of NCCL's plugin comes before: {run.script}")
     scripts = textwrap.indent(_dump({"scripts": dict(launcher)}), "  ")
     text = "\n".join([_HEADER, *lines, scripts + _dump({"plan": plan})])
-    positions = run.site.kubernetes.positions
-    placed = _dump({"site": {"positions": dict(positions)}})
+    placed = _dump({"site": {"positions": positions}})
+    if packed:
+        placed = _PACKED_COMMENT + _dump({"packedPositions": packed})
+        text += placed
     sizes = {name: len(script.encode()) for name, script in launcher.items()}
     sizes["plan"] = len(str(plan).encode())
     _check_size("Helm values", len(text.encode()) - len(placed.encode()), MAX_VALUES, sizes)
     # As JSON, like `kubectl apply` copies it.
     data = json.dumps([plan, {"env": {}, "scripts": dict(launcher)}])
     _check_size("run's ConfigMap", len(data), _MAX_CONFIG_MAP, sizes)
-    data = json.dumps([run.site.kubernetes.position_labels, dict(positions)])
+    data = json.dumps([run.site.kubernetes.position_labels, positions, packed])
     _check_size("ConfigMap of site.positions", len(data), _MAX_CONFIG_MAP, {_POSITIONS: len(data)})
     parts = record_parts(text, placed, code_source(run))
     _check_size("record that Helm keeps of the release", sum(parts.values()), MAX_RECORD, parts)
@@ -141,28 +145,10 @@ def _code_in_record(chart: Path) -> int:
     return _in_record(b"".join((*map(base64.b64encode, archives), *scripts)))
 
 
-def positions_that_fit(positions: Mapping[str, str]) -> Mapping[str, str]:
-    """Return positions that a ConfigMap beside the release can contain; none if too many.
-
-    If they are large, the parts of each position are cut to the shortest beginnings that differ:
-    providers name parts of a network by long random identifiers.
-    """
-    if len(json.dumps(dict(positions))) > _MAX_POSITIONS:
-        positions = _cut(positions)
-    return positions if len(json.dumps(dict(positions))) <= _MAX_POSITIONS else {}
-
-
-def _cut(positions: Mapping[str, str]) -> Mapping[str, str]:
-    """Cut the parts of positions to the shortest beginnings that differ, at least 4 characters."""
-    levels = zip_longest(*(position.split("/") for position in positions.values()), fillvalue="")
-    lengths = [
-        next(n for n in count(4) if len({part[:n] for part in level}) == len(set(level)))
-        for level in levels
-    ]
-    return {
-        node: "/".join(part[:n] for part, n in zip(position.split("/"), lengths, strict=False))
-        for node, position in positions.items()
-    }
+def pack_positions(positions: Mapping[str, str], labels: Sequence[str] = ()) -> bytes:
+    """Return positions as the compressed file that index 0 reads."""
+    data = {"labels": list(labels), "positions": dict(positions)}
+    return gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 9, mtime=0)
 
 
 def _dump(values: Mapping[str, object]) -> str:
@@ -213,6 +199,9 @@ def values_of(run: Resolved, bundle: Bundle) -> Values:
     scripts = bundle.scripts
     # As text, because Helm writes a number of seven digits with an exponent.
     pod = replace(run.pod, env={key: str(value) for key, value in run.pod.env.items()})
+    cluster = run.site.kubernetes
+    is_large = len(_dump(dict(cluster.positions))) > _MAX_READABLE_POSITIONS
+    packed = pack_positions(cluster.positions, cluster.position_labels) if is_large else b""
     return Values(
         accept=Origin(
             version=__version__,
@@ -220,7 +209,7 @@ def values_of(run: Resolved, bundle: Bundle) -> Values:
             machine=plan.machine.name,
             code=node_code.digest(code()),
             plan=_sha256(bundle.files[PLAN_FILE].decode()),
-            waits_for_capacity=run.site.kubernetes.waits_for_capacity,
+            waits_for_capacity=cluster.waits_for_capacity,
             pod=_sha256(_go_json(dump(replace(pod, source=None)))),
             scripts={name: _sha256(text) for name, text in scripts.items()},
         ),
@@ -231,13 +220,12 @@ def values_of(run: Resolved, bundle: Bundle) -> Values:
         pod=pod,
         site=ClusterSettings(
             **{
-                **{
-                    item.name: getattr(run.site.kubernetes, item.name)
-                    for item in fields(ClusterSettings)
-                },
+                **{item.name: getattr(cluster, item.name) for item in fields(ClusterSettings)},
                 "code": code_source(run),
+                "positions": {} if is_large else cluster.positions,
             }
         ),
+        packed_positions=base64.b64encode(packed).decode(),
         results=run.site.results,
         deadline_seconds=math.ceil(plan.deadline_seconds),
         start_seconds=math.ceil(plan.start_seconds),

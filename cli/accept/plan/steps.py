@@ -19,7 +19,7 @@ from accept.core.checks import REGISTRY
 from accept.core.checks.check import Check, CheckParams, launch_seconds
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.groups import MAX_BLOCK, round_count, waves
+from accept.core.groups import MAX_BLOCK, MAX_CONCURRENT, round_count, waves
 from accept.core.judge.bounds import covers_nodes
 from accept.core.judge.rounds import DEFICIT, GROSS, MOST_REPEATS, rounds_for
 from accept.core.model import GroupKind, PlannedMachine, Reference, Skipped, Step
@@ -45,6 +45,8 @@ Params = dict[str, bool | int | float | str]
 _TIMEOUT_FACTOR = 10.0
 #: Shortest such limit, in seconds.
 _SHORTEST_TIMEOUT = 120.0
+#: Assumed seconds until the first output of a group; the coordinator starts many at the same time.
+_GROUP_SECONDS = 0.5 / MAX_CONCURRENT
 
 
 def steps_of(
@@ -128,9 +130,12 @@ def steps_of(
         count_of_waves = len(planned_waves)
         per_host = 1 if of_rails else ranks
         limit = typed.estimate(largest, per_host) * count_of_waves
-        work = typed.healthy_seconds(largest, per_host, algbw) * count_of_waves
+        work = limit
+        if planned.gpus != 0:
+            work = typed.healthy_seconds(largest, per_host, algbw) * count_of_waves
         launch = launch_seconds(largest) if (MPIRUN,) in check.needs else 0.0
         wave_start = launch * count_of_waves
+        group_starts = sum(len(wave) - 1 for wave in planned_waves) * _GROUP_SECONDS
         draft = _Draft(
             check=check,
             groups=groups,
@@ -140,7 +145,7 @@ def steps_of(
             timeout=entry.timeout or 0.0,
             work=work,
             limit=limit,
-            start=wave_start,
+            start=wave_start + group_starts,
             restart=wave_start if check.starts_ranks and planned.gpus != 0 else 0.0,
             optional=entry.optional,
             if_open=entry.if_open,

@@ -22,6 +22,7 @@ from accept.backends.kubernetes.client import Api, find_place
 from accept.backends.kubernetes.submit import RunName
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
+from accept.core.runner.positions import PACKED_POSITIONS, read_positions
 
 SECRETS = "/api/v1/namespaces/lab/secrets"
 CONFIG_MAPS = "/api/v1/namespaces/lab/configmaps"
@@ -200,15 +201,15 @@ class TestIfTheNameIsTaken:
 
 class TestPositions:
     def test_travel_beside_the_release(
-        self, api: Api, helm: HelmStandIn, server: ApiServer
+        self, api: Api, helm: HelmStandIn, server: ApiServer, tmp_path: Path
     ) -> None:
         start(api, n1="b1/r1")
         (made,) = (sent for sent in server.bodies if "ssh-privatekey" not in str(sent))
         assert made["metadata"]["name"] == "train-one-positions"
         assert made["metadata"]["labels"] == {"accept-run": "train-one"}
-        assert json.loads(base64.b64decode(made["binaryData"]["positions.json"])) == {
-            "positions": {"n1": "b1/r1"}
-        }
+        packed = base64.b64decode(made["binaryData"][PACKED_POSITIONS])
+        (tmp_path / PACKED_POSITIONS).write_bytes(packed)
+        assert read_positions(tmp_path) == ({"n1": "b1/r1"}, "")
         assert secrets_deleted(server) == []
 
     def test_are_removed_if_the_install_fails(

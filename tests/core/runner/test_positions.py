@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import ssl
 import subprocess
@@ -13,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from accept.core.facts import position_of
-from accept.core.runner.positions import POSITIONS, read_positions
+from accept.core.runner.positions import PACKED_POSITIONS, POSITIONS, read_positions
 
 LABELS = ("block", "rack")
 
@@ -52,6 +53,12 @@ def test_without_an_identity_positions_are_unknown(tmp_path: Path) -> None:
 def test_an_invalid_file_and_a_missing_token_are_reported(tmp_path: Path) -> None:
     (tmp_path / POSITIONS).write_text("[")
     assert read_positions(tmp_path, tmp_path)[1]
+    whole = gzip.compress(b'{"positions": {"n1": "b1/r1"}}')
+    bomb, changed = gzip.compress(bytes(1 << 25)), whole[:12] + b"x" + whole[13:]
+    for damaged in (b"", whole[:-12], changed, bomb):
+        (tmp_path / PACKED_POSITIONS).write_bytes(damaged)
+        assert read_positions(tmp_path, tmp_path)[1]
+    (tmp_path / PACKED_POSITIONS).unlink()
     assert read_positions(written(tmp_path), tmp_path)[1]
 
 

@@ -26,8 +26,11 @@ from accept.core.runner.resume import pack_finished
 from accept.core.text import command_line
 from accept.evidence.rundir import VALUES
 from accept.plan.bundle import Bundle
-from accept.plan.helm_values import positions_that_fit
+from accept.plan.helm_values import pack_positions
 from accept.plan.resolve import ClusterPlace, Resolved
+
+#: Maximum size of the compressed positions of nodes: in base64, a ConfigMap has at most 1 MiB.
+_MAX_POSITIONS = 750_000
 
 __all__ = [
     "attempt_name",
@@ -167,10 +170,10 @@ def _known_positions(run: Resolved, nodes: Sequence[Node] | None, say: Say) -> M
         and fits[node.name].misfit not in (Misfit.TAINT, Misfit.MAINTENANCE)
     }
     known = {name: position for name, position in sorted(found.items()) if position}
-    positions = positions_that_fit(known)
-    if known and not positions:
+    if len(pack_positions(known)) > _MAX_POSITIONS:
         say(f"the positions of {len(known)} nodes are too many for a ConfigMap: set readNodes")
-    return positions
+        return {}
+    return known
 
 
 def _wanted(run: Resolved) -> PodRequest:

@@ -33,9 +33,10 @@ from accept.config.chart_rules import chart_rules
 from accept.config.kubernetes import longest_name
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
-from accept.core.runner.positions import POSITIONS
+from accept.core.runner.positions import PACKED_POSITIONS
 from accept.core.text import duration, plain
 from accept.plan.chart import chart_folder
+from accept.plan.helm_values import pack_positions
 
 _HELM_SECONDS = 120.0
 #: How helm 3 and 4 report that there is no such release. Other errors contain "not found" as well,
@@ -314,7 +315,7 @@ def uninstall(place: Place, release: str) -> None:
 
 def _make_positions(api: Api, name: RunName, own: str, positions: Mapping[str, str]) -> None:
     """Make the ConfigMap of the positions, which the pods of the run mount."""
-    files = {POSITIONS: json.dumps({"positions": dict(positions)}).encode()}
+    files = {PACKED_POSITIONS: pack_positions(positions)}
     try:
         api.create_config_map(own, files, {RUN_LABEL: name.full})
     except ApiError as error:

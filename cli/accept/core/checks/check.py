@@ -21,13 +21,26 @@ T = TypeVar("T")
 #: and its result is for all of them.
 Parse = Callable[[Iterable[bytes]], Parsed]
 
-#: Seconds to start the ranks of one wave: a constant, and an addition per host.
+#: Assumed seconds to start the ranks of one wave: a constant, and an addition per host.
 _LAUNCH_SECONDS, _LAUNCH_SECONDS_PER_HOST = 4.0, 0.05
+#: Assumed seconds until all ranks have their GPU and NCCL has connected them. NCCL connects 96,000
+#: GPUs in 265 s, and fewer in less than their share: https://arxiv.org/abs/2510.20171.
+_NCCL_SECONDS, _NCCL_SECONDS_PER_RANK = 5.0, 265 / 96_000
 
 
 def launch_seconds(hosts: int) -> float:
     """Return the seconds to start one wave, which come on top of its checks' estimates."""
     return _LAUNCH_SECONDS + _LAUNCH_SECONDS_PER_HOST * hosts
+
+
+def nccl_seconds(ranks: int) -> float:
+    """Return the seconds in which healthy GPUs start and NCCL connects them."""
+    return _NCCL_SECONDS + _NCCL_SECONDS_PER_RANK * ranks
+
+
+def call_seconds(ranks: int) -> float:
+    """Return the assumed time of a small message: 50 us, and 5 us more per rank."""
+    return 50e-6 + 5e-6 * ranks
 
 
 def param(default: T, doc: str) -> T:

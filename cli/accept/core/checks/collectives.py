@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 from accept.core import facts, nccl_tests, record_protocol
 from accept.core.catalog.metrics import BUSBW, TIME, TIME_LONGEST, TIME_P99, WRONG
 from accept.core.catalog.tools import MPIRUN, NCCL_TESTS, TORCH
-from accept.core.checks.check import Check, CheckParams, param
+from accept.core.checks.check import Check, CheckParams, call_seconds, nccl_seconds, param
 from accept.core.judge import collective
 from accept.core.judge.effects.executions import Flow
 from accept.core.judge.evidence import Evidence, Judged
@@ -33,8 +33,6 @@ FACTS = (
 #: them.
 FAULTS = {"wrong": 1, "nan": 1, "hang": 2, "die": 2, "slow": 2, "full-disk": 1}
 _MARK = b"ACCEPT {"
-#: Assumed time until all ranks have their GPU and NCCL has connected them, and more per rank.
-_START_SECONDS, _START_SECONDS_PER_RANK = 5.0, 0.01
 #: `sizes` never leads to smaller messages, which have no data for some of many ranks.
 _LEAST_BYTES = 1024
 #: Records above this number are ignored: the program is out of control.
@@ -96,7 +94,7 @@ class Params(CheckParams):
         calls = 2 * (self.iters + self.warmup)
         sizes = message_sizes(self.min, self.max, self.factor)
         transfer = sum(size / (20e9 if size > 64 << 20 else 0.5e9) for size in sizes)
-        return 1.0 + calls * (_call_seconds(hosts * ranks) * len(sizes) + transfer)
+        return 1.0 + calls * (call_seconds(hosts * ranks) * len(sizes) + transfer)
 
     def healthy_seconds(self, hosts: int, ranks: int, algbw: float | None) -> float:
         """Return the seconds of one collective at the required bandwidth.
@@ -107,9 +105,8 @@ class Params(CheckParams):
             return self.estimate(hosts, ranks)
         calls = 2 * (self.iters + self.warmup + 1)
         sizes = message_sizes(self.min, self.max, self.factor)
-        start = _START_SECONDS + _START_SECONDS_PER_RANK * hosts * ranks
-        return start + calls * (
-            _call_seconds(hosts * ranks) * len(sizes) + sum(sizes) / (algbw * 1e9)
+        return nccl_seconds(hosts * ranks) + calls * (
+            call_seconds(hosts * ranks) * len(sizes) + sum(sizes) / (algbw * 1e9)
         )
 
     def measures(self, size: int) -> bool:
@@ -182,11 +179,6 @@ def _smallest(largest: str, factor: int, count: int) -> str:
             break
         size //= factor
     return format_size(size)
-
-
-def _call_seconds(ranks: int) -> float:
-    """Return the assumed time of a small message: 50 us, and 5 us more per rank."""
-    return 50e-6 + 5e-6 * ranks
 
 
 def parse(lines: Iterable[bytes]) -> Parsed:

@@ -15,7 +15,7 @@ from accept.core import facts, record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause
-from accept.core.checks.check import Check, CheckParams, param
+from accept.core.checks.check import Check, CheckParams, call_seconds, nccl_seconds, param
 from accept.core.facts import FactKind
 from accept.core.judge import stragglers
 from accept.core.judge.completeness import host_list
@@ -32,9 +32,12 @@ _REQUIRED = ("loss-first", "loss-last", "throughput")
 _ABSURD = 1e300
 #: With fewer steps or samples, the loss of a healthy run may fall by less than half.
 _MIN_STEPS, _MIN_BATCH = 20, 16
-#: Assumed seconds per step.
+#: Assumed seconds per step, without the messages of the ranks.
 _STEP_SECONDS = {"resnet18": 1.0, "resnet50": 3.0}
 _SMALL_STEP_SECONDS, _LARGE_STEP_SECONDS = 0.05, 3.0
+#: Assumed seconds of each rank's messages in a step on CPUs, and the number of messages of a step
+#: on GPUs: the gradients and the loss.
+_CPU_STEP_SECONDS_PER_RANK, _MESSAGES = 0.001, 2
 #: Seconds to start torch, and to build a large model after that: on slow and on healthy GPUs.
 _START_SECONDS, _LARGE_START_SECONDS, _HEALTHY_LARGE_START_SECONDS = 10.0, 60.0, 20.0
 
@@ -120,18 +123,19 @@ class Params(CheckParams):
         The steps of large models are a guess, because they were never measured; suites can set
         `timeout`.
         """
-        return self._seconds(hosts, ranks, _LARGE_START_SECONDS)
+        return self._seconds(_LARGE_START_SECONDS, _CPU_STEP_SECONDS_PER_RANK * hosts * ranks)
 
     def healthy_seconds(self, hosts: int, ranks: int, _algbw: float | None) -> float:
         """Return the seconds on healthy GPUs, which build a large model themselves."""
-        return self._seconds(hosts, ranks, _HEALTHY_LARGE_START_SECONDS)
+        messages = _MESSAGES * call_seconds(hosts * ranks)
+        return nccl_seconds(hosts * ranks) + self._seconds(_HEALTHY_LARGE_START_SECONDS, messages)
 
-    def _seconds(self, hosts: int, ranks: int, large_start: float) -> float:
+    def _seconds(self, large_start: float, messages: float) -> float:
         large = self.model.startswith("gpt") and self.model != "gpt-tiny"
         small_step = _STEP_SECONDS.get(self.model, _SMALL_STEP_SECONDS)
         step = _LARGE_STEP_SECONDS if large else small_step
         start = _START_SECONDS + large * large_start
-        return start + (60 * self.minutes or self.steps * (step + 0.001 * hosts * ranks))
+        return start + (60 * self.minutes or self.steps * (step + messages))
 
 
 def _values(record: Record) -> dict[str, float]:

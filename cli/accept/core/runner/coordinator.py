@@ -24,7 +24,7 @@ from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, checks_of, collectives, log_lines
 from accept.core.errors import AcceptError, Exit
 from accept.core.facts import LEFT_OUT_HOST, NOT_INJECTED, PLACE, RANK, inventories_of
-from accept.core.groups import Wave, waves
+from accept.core.groups import MAX_CONCURRENT, Wave, waves
 from accept.core.judge import failures, has_final_failure, is_open, judge, to_set_aside
 from accept.core.judge.consistency import withheld
 from accept.core.judge.hosts import domains, places, without_gpus
@@ -44,7 +44,7 @@ from accept.core.runner.log import largest_table, say, show
 from accept.core.runner.logins import restrict
 from accept.core.runner.positions import read_positions
 from accept.core.runner.ssh import KEY, Host, run
-from accept.core.runner.state import MAX_CONCURRENT, Run
+from accept.core.runner.state import Run
 from accept.core.sentences import not_run
 from accept.core.serde import dump, read, to_json
 from accept.core.signatures import sign

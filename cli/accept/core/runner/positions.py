@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import ssl
 import urllib.parse
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,10 @@ from pathlib import Path
 from accept.core.facts import position_of
 from accept.core.serde import Invalid, read
 
-POSITIONS = "positions.json"
+#: The file with positions as JSON, and the same compressed, which many nodes need.
+POSITIONS, PACKED_POSITIONS = "positions.json", "positions.json.gz"
+#: Maximum size of that JSON. A ConfigMap of 1 MiB can contain a thousand times more.
+_MOST_BYTES = 16 << 20
 #: The token that reads nodes, and the certificate of the API server (`site.readNodes`).
 IDENTITY = Path("/accept/node-reader")
 _PAGE, _SECONDS = 500, 20.0
@@ -24,7 +29,7 @@ _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 @dataclass(frozen=True, kw_only=True)
 class Positions:
-    """The file `positions.json` in the run's folder, from a ConfigMap."""
+    """The file with positions in the run's folder, from a ConfigMap."""
 
     #: Labels of nodes, from the largest part of the network to the node.
     labels: tuple[str, ...] = ()
@@ -39,10 +44,10 @@ def read_positions(folder: Path, identity: Path = IDENTITY) -> tuple[dict[str, s
     that this pod has the identity for it.
     """
     try:
-        given = read(Positions, json.loads((folder / POSITIONS).read_text(encoding="utf-8")))
+        given = read(Positions, json.loads(_given(folder)))
     except FileNotFoundError:
         return {}, ""
-    except (OSError, ValueError, Invalid) as error:
+    except (OSError, EOFError, zlib.error, ValueError, Invalid) as error:
         return {}, f"{POSITIONS}: {error}"
     if given.positions or not identity.is_dir():
         return given.positions, ""
@@ -52,6 +57,18 @@ def read_positions(folder: Path, identity: Path = IDENTITY) -> tuple[dict[str, s
         return {}, f"the API server does not show the labels of nodes: {error}"
     found = {node: position_of(own, given.labels) for node, own in labels.items()}
     return {node: position for node, position in found.items() if position}, ""
+
+
+def _given(folder: Path) -> str:
+    """Return the positions in the run's folder as JSON. Raises OSError, EOFError and zlib.error."""
+    packed = folder / PACKED_POSITIONS
+    if not packed.exists():
+        return (folder / POSITIONS).read_text(encoding="utf-8")
+    with gzip.open(packed) as file:
+        raw = file.read(_MOST_BYTES + 1)
+    if len(raw) > _MOST_BYTES:
+        raise ValueError(f"more than {_MOST_BYTES >> 20} MiB")
+    return raw.decode()
 
 
 def _labels_of_nodes(identity: Path) -> Iterator[tuple[str, dict[str, str]]]:

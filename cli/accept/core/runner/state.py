@@ -11,6 +11,7 @@ from pathlib import Path
 
 from accept.core import evidence
 from accept.core.causes import Cause
+from accept.core.groups import MAX_CONCURRENT
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Fact, Metric, Plan, Problem, Record
 from accept.core.runner.ssh import (
@@ -22,8 +23,6 @@ from accept.core.runner.ssh import (
     run,
 )
 
-#: Maximum number of starts at the same time over all groups, and of calls over all hosts.
-MAX_CONCURRENT = 128
 #: Maximum time for a host to answer, or for a start to print something.
 ASK_SECONDS = 10.0
 
