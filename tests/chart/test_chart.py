@@ -420,7 +420,7 @@ class TestEveryRun:
         suite = "soak" if site == "soak" else "quick"
         path = write(machine, suite=suite, nodes=nodes, site=large.get(site, SITES.get(site)))
         values = path.read_text()
-        packed = values_in(path).get("packedPositions", "")
+        packed = values_in(path)["packedPositions"]
         readable = {"site": {"positions": values_in(path)["site"]["positions"]}}
         positions = packed or yaml.safe_dump(readable)
         share_of_positions = 0.35 if packed else 0.0

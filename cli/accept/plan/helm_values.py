@@ -50,7 +50,7 @@ _HEADER = """\
 # The log, the plan in the evidence and the verdict report what was changed.
 # The plan itself, nodes and GPUs cannot be changed here: render again.\
 """
-_PACKED_COMMENT = "# The positions of the nodes in the network: base64 -d | gunzip\n"
+_PACKED_COMMENT = "# Positions of many nodes, instead of site.positions: base64 -d | gunzip\n"
 #: Text that every YAML parser reads as text without quotes, except `_YAML_KEYWORDS`.
 _PLAIN_TEXT = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _YAML_KEYWORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
@@ -76,10 +76,9 @@ def helm_values(run: Resolved, bundle: Bundle) -> str:
         lines.insert(first - 1, f"  # The script of NCCL's plugin comes before: {run.script}")
     scripts = textwrap.indent(_dump({"scripts": dict(launcher)}), "  ")
     text = "\n".join([_HEADER, *lines, scripts + _dump({"plan": plan})])
-    placed = _dump({"site": {"positions": positions}})
-    if packed:
-        placed = _PACKED_COMMENT + _dump({"packedPositions": packed})
-        text += placed
+    placed = _PACKED_COMMENT + _dump({"packedPositions": packed})
+    text += placed
+    placed += _dump({"site": {"positions": positions}})
     sizes = {name: len(script.encode()) for name, script in launcher.items()}
     sizes["plan"] = len(str(plan).encode())
     _check_size("Helm values", len(text.encode()) - len(placed.encode()), MAX_VALUES, sizes)
