@@ -133,15 +133,20 @@ def test_one_damaged_value_accuses_nobody(value: float) -> None:
 
 @settings(max_examples=30)
 @given(st.integers(2, 17), st.integers(1, 6), st.sets(st.integers(0, 16), max_size=3))
-def test_each_host_is_in_at_most_one_pair_of_a_wave_that_follows(
+def test_a_wave_that_follows_pairs_each_host_once_and_with_new_hosts_only_to_answer_something(
     count: int, rounds: int, bad: set[int]
 ) -> None:
     measured = _pairs(count, rounds, [f"h{i}" for i in bad])
     hosts = tuple(f"h{i}" for i in range(count))
-    wave = next_wave(explained(measured), measured, hosts)
+    found = explained(measured)
+    wave = next_wave(found, measured, hosts)
     busy = [host for pair in wave for host in pair]
     assert len(busy) == len({*busy})
     assert {*busy} <= {*hosts}
+    parts = [*(one.part for one in found.faults), *(one.part for one in found.doubtful)]
+    asked = {*found.unknown, *(host for part in parts for host in (*part.hosts, *part.others))}
+    met = {frozenset(one.hosts) for one in measured}
+    assert not [pair for pair in wave if asked.isdisjoint(pair) and frozenset(pair) not in met]
 
 
 @settings(max_examples=60)

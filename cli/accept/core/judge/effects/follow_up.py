@@ -54,7 +54,8 @@ def next_wave(
 ) -> tuple[Pair, ...]:
     """Return disjoint pairs of `hosts`, most informative first; empty if nothing is open.
 
-    The other hosts are paired, too, so that the network carries the same load as before.
+    The other hosts are paired, too, so that the network carries the same load as before: as they
+    were in planned rounds, because only chance would choose new pairs, and with them what is found.
     """
     met: dict[frozenset[str], set[tuple[str, int]]] = {}
     for e in executions:
@@ -84,13 +85,25 @@ def next_wave(
         if value >= _LEAST / 10 and busy.isdisjoint(pair):
             wave.append(pair)
             busy.update(pair)
-    rest = [host for host in hosts if host not in busy]
-    while len(rest) > 1:
-        host = rest.pop(0)
-        partner = next((h for h in rest if frozenset((host, h)) not in met), rest[0])
-        rest.remove(partner)
-        wave.append((host, partner))
+    for pair in _idle(executions, order, met):
+        if busy.isdisjoint(pair):
+            wave.append(pair)
+            busy.update(pair)
     return tuple(wave)
+
+
+def _idle(
+    executions: Iterable[Execution],
+    order: Mapping[str, int],
+    met: Mapping[frozenset[str], Collection[object]],
+) -> list[Pair]:
+    """Return the pairs of planned rounds, those with the fewest measurements first."""
+    planned = {
+        _sorted((one.hosts[0], one.hosts[1]), order): None
+        for one in executions
+        if len(one.hosts) == 2 and not one.repeated and order.keys() >= {*one.hosts}
+    }
+    return sorted(planned, key=lambda pair: len(met[frozenset(pair)]))
 
 
 def _questions(explanation: Explanation) -> list[_Question]:
@@ -228,6 +241,6 @@ def _exercises(e: Execution, group: set[str], gpus: frozenset[int]) -> bool:
     return len(e.hosts) == 2 and group >= set(e.hosts) and all(sides)
 
 
-def _sorted(pair: Pair, order: dict[str, int]) -> Pair:
+def _sorted(pair: Pair, order: Mapping[str, int]) -> Pair:
     one, other = pair
     return (one, other) if order[one] < order[other] else (other, one)
