@@ -77,7 +77,8 @@ _CORRECTING = 64.0
 #: reset that is "None" (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html); any
 #: other action is one that the driver requires. Xid 45 names the Xid that caused it, which thus
 #: ended a program's work. Some drivers report a GPU off the bus without an Xid (NVIDIA/NVSentinel
-#: issue 155), and one that needs a reset without its address (scitix/sichek issue 51).
+#: issue 155), one that needs a reset (scitix/sichek issue 51) or is lost without its address
+#: (NVIDIA/open-gpu-kernel-modules issue 688), and one that they cannot start (issue 1151).
 _SIGNS = {
     "reset": re.compile(
         _XID + rb"(154), GPU recovery action changed from 0x\w+ \([^)]{1,60}\) to 0x0 \(None\)"
@@ -92,7 +93,10 @@ _SIGNS = {
         rb".{0,300}?(?:fallen off the bus)()",
         re.DOTALL,
     ),
-    "refused": re.compile(rb"NVRM: .{0,200}\[NV_ERR_RESET_REQUIRED\]"),
+    "not-started": re.compile(
+        rb"NVRM: GPU ([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F.]{2,4}): RmInitAdapter failed!"
+    ),
+    "refused": re.compile(rb"NVRM: .{0,200}\[NV_ERR_(?:RESET_REQUIRED|(GPU_IS_LOST))\]"),
     "sxid": re.compile(rb"SXid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,6}), (Fatal)?"),
     "mce": re.compile(rb"\[Hardware Error\]: Machine check"),
 }
@@ -104,8 +108,9 @@ EVENTS = 64
 _LINE = re.compile(
     rb"^(?:\d+,\d+,(\d+),[^;\n]*;|\[ *(\d+\.\d+)\])(.*(?:\n[ \t]+NVRM:.*)*)", re.MULTILINE
 )
-#: NVML's return codes for a lost GPU and for one that needs a reset: the codes of the event "lost".
-_LOST, _RESET_REQUIRED = 15, 16
+#: NVML's return codes for a lost GPU, one that needs a reset, and one with another error: the codes
+#: of the event "lost".
+_LOST, _RESET_REQUIRED, _UNKNOWN = 15, 16, 999
 
 
 def gap(reason: str, devices: str = "none") -> Gap:
@@ -257,7 +262,9 @@ def read_messages(text: bytes) -> dict[str, Any]:
 
 def _event(at: float, kind: str, found: re.Match[bytes]) -> dict[str, Any]:
     if kind == "refused":
-        return {"at": at, "kind": "lost", "pci": "", "code": _RESET_REQUIRED}
+        return {"at": at, "kind": "lost", "pci": "", "code": _LOST if found[1] else _RESET_REQUIRED}
+    if kind == "not-started":
+        return {"at": at, "kind": "lost", "pci": pci_name(found[1].decode()), "code": _UNKNOWN}
     event: dict[str, Any] = {"at": at, "kind": "xid" if kind == "cause" else kind}
     if kind != "mce":
         event |= {"pci": pci_name(found[1].decode()), "code": int(found[2] or _LOST)}

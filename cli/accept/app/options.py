@@ -74,7 +74,7 @@ PathsArgument = Annotated[
     typer.Argument(
         metavar="PATH...",
         help="Run, evidence folder, archive, saved log or URL; or logs of nccl-tests, kernel "
-        "logs, nvidia-smi -q, dcgmi diag -j; - reads standard input.",
+        "logs, nvidia-smi -q, dcgmi diag; - reads standard input.",
         autocompletion=complete.runs,
         callback=_refuse_unnamed_input,
     ),

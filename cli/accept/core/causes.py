@@ -813,8 +813,9 @@ class Cause(TextEnum):
     )
 
 
-#: NVML's return code for a GPU that needs a reset (nvml.h, NVML_ERROR_RESET_REQUIRED).
-RESET_REQUIRED = 16
+#: NVML's return codes for a GPU that is lost, and for one that needs a reset (nvml.h,
+#: NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED).
+GPU_IS_LOST, RESET_REQUIRED = 15, 16
 
 
 #: NVML's codes of a missing permission, and of a library and a module that do not match (nvml.h,

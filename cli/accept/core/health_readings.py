@@ -148,7 +148,8 @@ class Event:
     """A line of the kernel log: an Xid of a GPU, an SXid of an NVSwitch, a machine check.
 
     "reset": the driver reported that a GPU no longer needs a reset. "lost": the driver lost a GPU,
-    or refuses one that needs a reset, and the code is NVML's. The driver may not name that GPU.
+    could not start it, or refuses one that needs a reset, and the code is NVML's. The driver may
+    not name that GPU.
     """
 
     #: Seconds since boot.

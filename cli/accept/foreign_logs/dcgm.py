@@ -1,7 +1,8 @@
-"""Read the output of `dcgmi diag -j` of DCGM 2, 3 and 4, which differ.
+"""Read the output of `dcgmi diag` of DCGM 2, 3 and 4, as JSON (`-j`) and as the table it prints.
 
 DCGM 2 and 3 name GPUs in `gpu_id` or `gpu_ids`, DCGM 4 in `entity_id`. Warnings are a text, texts,
-or, from 3.1 on, objects with an error code. Codes and categories: dcgmlib/dcgm_errors.h.
+or, from 3.1 on, objects with an error code. Codes and categories: dcgmlib/dcgm_errors.h. The table
+has no codes, so known lines in a warning decide its cause.
 """
 
 from __future__ import annotations
@@ -9,16 +10,28 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from accept.core.causes import Cause
 from accept.core.facts import integer, items, mapping, text
 from accept.core.health_readings import Gap, Reading, Unread
 from accept.core.model import Problem
+from accept.core.signs import decisive
 from accept.core.text import count, plain, shortened
 from accept.foreign_logs.host_state import Gpu, Report, ReportKind
 
 _START = re.compile(rb'"DCGM (?:GPU )?Diagnostic"\s*:')
+_TABLE = re.compile(rb"^\| Diagnostic {2,40}\| Result {2,80}\|", re.MULTILINE)
+#: A row of the table: a name, and a text that is cut after 45 characters.
+_ROW = re.compile(r"\| ?(.{0,25}?) *\| (.{1,47}?) ?\|\s*$")
+_TEXT_WIDTH = 45
+_SECTION = re.compile(r"[|+]-{2,10} {1,4}(\w[\w ]{0,30}?) {1,4}-{2,60}")
+_STATUS = re.compile(r"(Pass|Fail|Skip|Warn|Not Run)\w{0,2}(?: - (.{1,400}))?", re.IGNORECASE)
+#: `dcgmi nvlink --link-status`: links that are up, down, disabled, or not supported.
+_LINKS_TITLE = re.compile(rb"^\| {1,4}NvLink Link Status {1,4}\|", re.MULTILINE)
+_LINKS = re.compile(r"^\s{1,8}gpuId (\d{1,4}):\s{1,16}([UDX_](?: [UDX_]){0,63})\s*$", re.MULTILINE)
+_OF_GPU = re.compile(r"GPU ?(\d{1,4}): (Pass|Fail|Skip|Warn)\w{0,2}\b")
+_NAMED_GPU = re.compile(r"GPU (\d{1,4})\b")
 #: Upper limits of the document in bytes, and of tests, results and warnings.
 _MAX_BYTES, _MAX_ITEMS, _MAX_WARNINGS = 32 << 20, 20_000, 20
 #: Error code -> the cause. None: the same state of a GPU is only a note in a run, or the test did
@@ -44,8 +57,11 @@ _CAUSES: dict[int, Cause | None] = {
 }
 #: Categories of errors that say nothing about a GPU: settings, libraries and DCGM itself.
 _SOFTWARE = (3, 4, 7, 8, 16)
-#: What DCGM 2 writes for errors that are only notes in a run, since it has no codes.
+#: What DCGM writes, where it has no codes, for errors that are only notes in a run, and for those
+#: of DCGM itself.
 _NOTES = re.compile(r"persistence mode", re.IGNORECASE)
+_INTERNAL = re.compile(r"internal error during the test|child process", re.IGNORECASE)
+_NVLINK_DOWN = 14
 _PASSED, _FAILED = ("pass", "passed"), ("fail", "failed")
 
 
@@ -60,8 +76,10 @@ class _Result:
 
 
 def is_diag(start: bytes) -> bool:
-    """Return True if a file begins like the output of `dcgmi diag -j`."""
-    return bool(_START.search(start)) and b"{" in start
+    """Return True if a file begins like the output of `dcgmi diag` or `dcgmi nvlink`."""
+    if _START.search(start):
+        return b"{" in start
+    return bool(_TABLE.search(start) or _LINKS_TITLE.search(start))
 
 
 def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
@@ -71,6 +89,8 @@ def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
         content += block
         if len(content) > _MAX_BYTES:
             break
+    if not _START.search(content):
+        return [_read_table(file, content.decode("utf-8", "replace"))]
     # A host engine may print warnings before and after the document.
     whole = content[content.find(b"{") : content.rfind(b"}") + 1]
     try:
@@ -86,6 +106,75 @@ def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
             reason = f"the results of dcgmi diag ({plain(error, 160)})"
             gaps.append(Gap(reason=reason, devices=Unread.GPUS))
     return [_report(file, {**document, **body}, results, gaps)]
+
+
+@dataclass
+class _TableTest:
+    """The rows of one test in the table."""
+
+    #: "Pass", "Fail - All", "Skip - GPU: 1".
+    status: str
+    #: The texts below it, and whether each is a warning.
+    texts: list[tuple[bool, str]] = field(default_factory=list)
+    #: The status of each GPU, which DCGM 4 prints.
+    gpus: dict[str, str] = field(default_factory=dict)
+
+    def results(self, name: str) -> Iterator[_Result]:
+        """Yield the results: of a GPU that a warning names, else of the GPUs of the status."""
+        found = _STATUS.match(self.status)
+        status, where = (found[1].lower(), found[2] or "") if found else ("", "")
+        for gpu, of_gpu in self.gpus.items():
+            yield _Result(name, (gpu,), of_gpu.lower(), ())
+        warnings = [plain(words.strip(), 300) for is_warning, words in self.texts if is_warning]
+        failed = tuple(gpu for gpu, of_gpu in self.gpus.items() if of_gpu.lower() in _FAILED)
+        gpus = tuple(re.findall(r"\d{1,4}", where)) or failed
+        for words in warnings[:_MAX_WARNINGS]:
+            named = _NAMED_GPU.findall(words)
+            yield _Result(name, tuple(dict.fromkeys(named)) or gpus, status, ((words, None, None),))
+        if not warnings:
+            yield _Result(name, gpus, status, ())
+
+
+def _read_table(file: str, content: str) -> Report:
+    """Return the results in the table that dcgmi prints."""
+    metadata: dict[str, str] = {}
+    tests: dict[str, _TableTest] = {}
+    section, test = "", None
+    for line in content.splitlines()[:_MAX_ITEMS]:
+        if found := _SECTION.match(line):
+            section, test = found[1], None
+        elif row := _ROW.match(line):
+            title, words = row[1].strip(), row[2][:_TEXT_WIDTH]
+            if section == "Metadata":
+                metadata.setdefault(title, words.strip())
+            elif title in ("Warning", "Error", "Info"):
+                if test:
+                    test.texts.append((title != "Info", words))
+            elif title and _STATUS.match(words):
+                test = tests.setdefault(plain(title, 60), _TableTest(words.strip()))
+            elif test and (found := _OF_GPU.match(words)):
+                test.gpus[found[1]] = found[2]
+            elif test and test.texts:
+                is_warning, before = test.texts[-1]
+                test.texts[-1] = is_warning, before.ljust(_TEXT_WIDTH) + words
+    results = [result for name, one in tests.items() for result in one.results(name)]
+    gaps: list[Gap] = []
+    for gpu, links in _LINKS.findall(content)[:_MAX_ITEMS]:
+        down = links.count("D")
+        if down and "U" in links:
+            warning = f"{count(down, 'NVLink')} of GPU {gpu} down", _NVLINK_DOWN, None
+            results.append(_Result("NvLink Link Status", (gpu,), "fail", (warning,)))
+        elif down:
+            # A GPU without a bridge, such as one with PCIe, shows the same.
+            gap = Gap(reason=f"NVLinks of GPU {gpu} (all are down)", devices=Unread.GPUS)
+            gaps.append(gap)
+    ids = metadata.get("GPU Device IDs Detected", "")
+    document = {
+        "version": metadata.get("DCGM Version", ""),
+        "Driver Version Detected": metadata.get("Driver Version Detected", ""),
+        "GPU Device Serials": {str(number): "" for number in range(len(ids.split(",")))},
+    }
+    return _report(file, document, results[:_MAX_ITEMS], gaps)
 
 
 def _report(
@@ -135,14 +224,19 @@ def _judged(result: _Result) -> Iterator[tuple[Problem | None, str]]:
     for words, code, category in result.warnings or (("failed without a reason", None, None),):
         message = f"dcgmi diag, {result.test} on {where}: {words}"
         cause = _CAUSES.get(code or -1, Cause.GPU_DIAGNOSTIC)
+        known = decisive(words.encode()) if code is None else ()
+        if known:
+            cause = known[0].sign.cause
         if code is None and _NOTES.search(words):
             cause = None
+        is_internal = code is None and _INTERNAL.search(words)
         if cause is None:
             yield None, message
-        elif code not in _CAUSES and category in _SOFTWARE:
+        elif is_internal or (code not in _CAUSES and category in _SOFTWARE):
             yield None, f"dcgmi could not test: {message}"
         else:
-            yield Problem(cause=cause, message=message, gpu=gpu), message
+            # What a known line shows is a state of the host, such as that of its driver.
+            yield Problem(cause=cause, message=message, gpu=None if known else gpu), message
 
 
 def _results(body: Mapping[str, object]) -> Iterator[_Result]:

@@ -16,8 +16,9 @@ from functools import cache
 from typing import Any
 
 from accept.config import resources
-from accept.core.health_readings import Log, Reading
+from accept.core.health_readings import Gap, Log, Reading, Unread
 from accept.core.serde import read as parse
+from accept.core.signs import catalog
 from accept.core.text import count, duration, shortened
 from accept.foreign_logs.host_state import Report, ReportKind, lines_of
 
@@ -27,6 +28,8 @@ _SECONDS = rb"(?P<seconds>\d{1,10}\.\d{3,9})"
 _UPTIME = rb"(?:\[ *" + _SECONDS + rb"\] ?)?"
 _CLOCK = rb"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _MONTH = rb"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+#: A month in the language of the host, in UTF-8.
+_ANY_MONTH = rb"[A-Za-z\x80-\xff]{3,8}\.?"
 _DAY = rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _ISO = rb"\d{4}-\d\d-\d\d[T ]" + _CLOCK
 _ZONE = rb"(?:Z|[+-]\d\d:?\d\d)"
@@ -45,13 +48,18 @@ _FORMS = tuple(
         + _TAG
         + rb"| ?)",
         # syslog, journalctl
-        rb"(?P<stamp>" + _MONTH + rb" +\d{1,2} " + _CLOCK + rb")" + _TAG + _UPTIME,
+        rb"(?P<stamp>" + _ANY_MONTH + rb" +\d{1,2} " + _CLOCK + rb")" + _TAG + _UPTIME,
         # journalctl -o short-iso and short-iso-precise, rsyslog
         rb"(?P<stamp>" + _ISO + _ZONE + rb"?)" + _TAG + _UPTIME,
         # journalctl -o short-full
         _DAY + rb" (?P<stamp>" + _ISO + rb") [A-Z+\d-]{2,6}" + _TAG + _UPTIME,
         # journalctl -o short-unix
         rb"(?P<stamp>\d{10}\.\d{6})" + _TAG + _UPTIME,
+        # talosctl dmesg
+        rb"(?P<host>[A-Za-z0-9][\w.:-]{0,254}): [a-z0-9]{1,8}: {1,8}[a-z]{1,8}: \[(?P<stamp>"
+        + _ISO
+        + _ZONE
+        + rb")\]: ",
         # dmesg --ctime, --time-format iso, --reltime
         rb"\[(?P<stamp>" + _DAY + rb" " + _MONTH + rb" [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?",
         rb"(?P<stamp>" + _ISO + _ZONE + rb") ",
@@ -68,7 +76,7 @@ _STAMP = re.compile(
     r"(?: (\d{4}))?"
 )
 #: The number of the first forms that only kernel logs have. Logs of other programs have the others.
-_ONLY_KERNEL = 6
+_ONLY_KERNEL = 7
 #: The kernel writes at least five characters before the point. Other programs may not.
 _SHORT = re.compile(rb"\[\d{1,4}\.")
 #: Words of the kernel and of drivers that every host with GPUs has.
@@ -80,6 +88,10 @@ _KERNEL_WORDS = re.compile(
 _OTHER_LOG = re.compile(rb"NCCL INFO|NCCL WARN|# +nThread|#wrong|nvidia-bug-report")
 #: Lines that a reader of messages may need; those of a message that has several.
 _NEEDED = re.compile(rb"NVRM|SXid|nvidia|Hardware Error|Linux version ")
+#: An Xid whose address was removed from the log.
+_UNNAMED_XID = re.compile(
+    rb"NVRM: Xid \(PCI:(?![0-9a-fA-F:.]{7,20}[) ])[^)\n]{0,60}\): (\d{1,6})\b"
+)
 _CONTINUES = re.compile(rb"\s*NVRM: (?:\(PCI ID|installed in|fallen off)")
 #: A form of a file counts if it has this share of the lines at its start.
 _SHARE = 0.3
@@ -170,6 +182,8 @@ class _HostLog:
     boots: int = 1
     #: Events of earlier boots, as texts.
     earlier: dict[str, None] = field(default_factory=dict)
+    #: The Xids without a valid address.
+    unnamed: dict[str, None] = field(default_factory=dict)
     _shown: bool = False
     _base: float | None = None
     _wall: float = 0.0
@@ -191,6 +205,8 @@ class _HostLog:
             self._next_boot()
         self.lines += 1
         self.begins = self.begins or starts
+        if (found := _UNNAMED_XID.search(text)) and len(self.unnamed) < _MAX_EARLIER:
+            self.unnamed[found[1].decode("ascii")] = None
         self.at = max(self.at, at)
         if not self._shown:
             self.first, self.first_at, self._shown = stamp, at, True
@@ -256,14 +272,18 @@ class _HostLog:
         if not self.begins and self._base is not None:
             span += ", which may begin after the boot"
         texts = [_described(event) for event in events if event["kind"] != "reset"]
-        shown = shortened(texts, 4) if texts else "no Xid, SXid, lost GPU or machine check"
+        xid = "" if self.unnamed else "Xid, "
+        shown = shortened(texts, 4) if texts else f"no {xid}SXid, lost GPU or machine check"
         if self.earlier:
             shown += f"; before the last boot: {shortened([*self.earlier], 4)}"
+        why = f"the GPUs of {count(len(self.unnamed), 'Xid')} ({shortened([*self.unnamed], 4)})"
         return Report(
             file=file,
             kind=ReportKind.KERNEL_LOG,
             host=host,
-            reading=Reading(log=log),
+            reading=Reading(
+                log=log, unread=(Gap(reason=why, devices=Unread.XIDS),) if self.unnamed else ()
+            ),
             written=wall_time(self.last),
             booted=wall_time(self.first) if self.begins else 0.0,
             shows=f"{count(self.lines, 'message')}{span}: {shown}",
@@ -271,10 +291,15 @@ class _HostLog:
 
 
 def _described(event: dict[str, Any]) -> str:
-    code = f" {event['code']}" if event.get("code") and event["kind"] != "lost" else ""
-    where = f" at {event['pci']}" if event.get("pci") else ""
-    name = {"mce": "machine check", "lost": "lost GPU"}.get(event["kind"], event["kind"].title())
-    return f"{name}{code}{where}"
+    kind, code = event["kind"], str(event.get("code", ""))
+    sign = catalog().find("Xid")
+    if kind == "xid" and sign and code in sign.codes:
+        name = sign.of_code(code).means
+    elif kind in ("mce", "lost"):
+        name = {"mce": "machine check", "lost": "lost GPU"}[kind]
+    else:
+        name = f"{kind.title()} {code}".strip()
+    return f"{name} at {event['pci']}" if event.get("pci") else name
 
 
 def wall_time(stamp: str) -> float:

@@ -1,4 +1,4 @@
-"""Read what nvidia-smi prints about GPUs: `nvidia-smi -q` as text or XML, `nvidia-smi nvlink -s`.
+"""Read what nvidia-smi prints about GPUs: `-q` as text or XML, `nvlink -s`, its table, its errors.
 
 Both forms of `-q` become values by their path, and the values become the levels and counters that
 a run reads with NVML (`launchers/programs/health_gpus.py`).
@@ -26,9 +26,27 @@ from accept.foreign_logs.kernel_log import wall_time
 _TEXT = re.compile(rb"^=+NVSMI LOG=+\s*$", re.MULTILINE)
 _XML = re.compile(rb"<nvidia_smi_log>")
 _NVLINK = re.compile(rb"^GPU \d{1,3}: .{1,80} \(UUID: GPU-[^)]*\)\s*\n\s+Link \d", re.MULTILINE)
+#: Sections of `-q` that people cut out, with a value.
+_EXCERPT = re.compile(
+    rb"^[ \t]{2,12}(?:Remapped Rows|ECC Errors|Retired Pages|GPU Reset Status|Fabric|"
+    rb"Clocks (?:Event|Throttle) Reasons)[ \t]{0,40}\r?\n[ \t]{4,16}[A-Z][\w .]{0,40}(?: *:|\r?\n)",
+    re.MULTILINE,
+)
+#: The table that nvidia-smi prints without options, and the rows of one GPU in it.
+_SUMMARY = re.compile(rb"^\| NVIDIA-SMI [\d.]{3,20} {1,20}(?:Driver|KMD) Version: ", re.MULTILINE)
+_SUMMARY_GPU = re.compile(
+    r"\| {1,4}(\d{1,3}) {1,3}(\S.{1,40}?) {1,40}\w{2,3} {1,2}\| {1,4}"
+    r"([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d) \w{2,3} \| {1,30}(\S{1,10}) \|\s*$"
+)
+#: Lines around such an output: its own, a prompt, a date.
+_OWN_LINE = re.compile(rb"[|+]|\s*$|.{0,200}nvidia-smi|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d ")
+_MAX_OTHER_LINES = 3
 _FAILED = re.compile(
-    rb"\A\s*(Failed to initialize NVML: .{1,200}|NVIDIA-SMI has failed because .{1,300}|"
-    rb"No devices were found)"
+    rb"\s*(Failed to initialize NVML: .{1,200}|NVIDIA-SMI has failed because .{1,300}|"
+    rb"No devices were found|Unable to determine the device handle for .{1,200})"
+)
+_NO_HANDLE = re.compile(
+    r"for GPU ?\d{0,3}:? ?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d): ?(.{1,160})"
 )
 #: NVML's code of a library and a module that do not match.
 _MISMATCH = 18
@@ -38,7 +56,13 @@ _PAIR = re.compile(r"( *)([^:]{1,80}?) *(?:: ?(.{0,400}))?$")
 _MAX_HEAD = 1 << 16
 _MAX_GPUS, _MAX_VALUES, _MAX_DEPTH, _MAX_VALUE = 64, 20_000, 24, 200
 #: Values that nvidia-smi prints instead of those of a GPU with a fault -> NVML's code.
-_FAULTS = {"gpu is lost": 15, "gpu requires reset": 16, "unknown error": 999, "err!": 999}
+_UNKNOWN = 999
+_FAULTS = {
+    "gpu is lost": 15,
+    "gpu requires reset": 16,
+    "unknown error": _UNKNOWN,
+    "err!": _UNKNOWN,
+}
 _WORDS = {"yes": 1.0, "no": 0.0, "enabled": 1.0, "disabled": 0.0, "true": 1.0, "false": 0.0}
 #: As in nvml.h: nvmlComputeMode_t, nvmlDeviceGpuRecoveryAction_t, NVML_GPU_FABRIC_STATE_..., and
 #: nvmlReturn_t of a GPU that could not join. A word that is not listed counts as a fault.
@@ -189,6 +213,8 @@ _ECC = {
         "double_bit",
     ),
 }
+#: The name of a GPU in an excerpt that shows neither its number nor its address.
+_UNNUMBERED = "unnumbered"
 #: Sections that the full output has; without one of them it was limited by `-d`.
 _SECTIONS = ("pci", "ecc_mode", "ecc_errors", "temperature", "clocks", "max_clocks")
 
@@ -213,7 +239,16 @@ class _Document:
 
 def is_query(start: bytes) -> bool:
     """Return True if a file begins like the output of `nvidia-smi -q`, or is an error of it."""
-    return bool(_XML.search(start) or _TEXT.search(start) or _FAILED.match(start))
+    if _XML.search(start) or _TEXT.search(start) or _FAILED.match(start):
+        return True
+    if not (_SUMMARY.search(start) or _EXCERPT.search(start) or b"Unable to determine" in start):
+        return False
+    # Logs of jobs often begin with such an output.
+    lines = start.split(b"\n")
+    if _EXCERPT.search(start):
+        return all(re.match(rb"\s|GPU [0-9A-F]|$", line) or b"nvidia-smi" in line for line in lines)
+    others = [line for line in lines if not (_OWN_LINE.match(line) or _FAILED.match(line))]
+    return len(others) <= _MAX_OTHER_LINES
 
 
 def is_nvlink(start: bytes) -> bool:
@@ -225,6 +260,7 @@ def read_query(file: str, blocks: Iterable[bytes]) -> list[Report]:
     """Return the state of the GPUs in the output of `nvidia-smi -q`. No content raises an error."""
     lines = lines_of(blocks)
     head = b""
+    before: list[bytes] = []
     for line in lines:
         # The document type comes before the document, and may declare entities.
         head = (head + line + b"\n")[-_MAX_HEAD:] if head or b"<?xml" in line else head
@@ -234,11 +270,26 @@ def read_query(file: str, blocks: Iterable[bytes]) -> list[Report]:
             return [_report(file, _of_text(lines))]
         if failed := _FAILED.match(line):
             return [_failure(file, failed[1].decode("utf-8", "replace"))]
-    return []
+        before.append(line)
+        if _SUMMARY.match(line):
+            return [_of_summary(file, line, lines)]
+    return [_report(file, _of_text(before, is_excerpt=True))]
 
 
 def _failure(file: str, words: str) -> Report:
-    """Return the report for an nvidia-smi that shows no GPU at all."""
+    """Return the report for an nvidia-smi that ends with an error."""
+    if found := _NO_HANDLE.search(words):
+        pci, fault = _pci_name(found[1]), found[2].strip(". ")
+        code = next((code for text, code in _FAULTS.items() if text in fault.lower()), _UNKNOWN)
+        error = DriverError(code=code, words=plain(fault, 80), readings=("handle",))
+        device = Device(kind=DeviceKind.GPU, name=pci, pci=pci, errors=(error,))
+        gap = Gap(reason="the state of the other GPUs (nvidia-smi ended)", devices=Unread.GPUS)
+        return Report(
+            file=file,
+            kind=ReportKind.NVIDIA_SMI,
+            reading=Reading(devices=(device,), unread=(gap,)),
+            shows=plain(words, 200),
+        )
     mismatch = "version mismatch" in words
     cause = start_cause(_MISMATCH) if mismatch else None
     problem = Problem(cause=cause or Cause.GPU_UNUSABLE, message=f"nvidia-smi: {plain(words, 200)}")
@@ -250,9 +301,14 @@ def _failure(file: str, words: str) -> Report:
 # Forms
 
 
-def _of_text(lines: Iterable[bytes]) -> _Document:
-    """Return the values of the text form; of several outputs in one file, those of the last."""
+def _of_text(lines: Iterable[bytes], *, is_excerpt: bool = False) -> _Document:
+    """Return the values of the text form; of several outputs in one file, those of the last.
+
+    An excerpt may begin inside a GPU, whose address it does not show.
+    """
     document = _Document()
+    if is_excerpt:
+        document.gpus.append(("", {}))
     open_keys: list[tuple[int, str]] = []
     for raw in lines:
         if _TEXT.match(raw):
@@ -260,6 +316,8 @@ def _of_text(lines: Iterable[bytes]) -> _Document:
             continue
         line = raw.decode("utf-8", "replace").expandtabs(4).rstrip()
         if found := _GPU_LINE.match(line):
+            if document.gpus and not document.gpus[-1][1]:
+                document.gpus.pop()
             if len(document.gpus) >= _MAX_GPUS:
                 document.damage = f"more than {_MAX_GPUS} GPUs"
                 break
@@ -277,6 +335,42 @@ def _of_text(lines: Iterable[bytes]) -> _Document:
             if value is not None:
                 document.add("/".join(name for _, name in open_keys), value)
     return document
+
+
+def _of_summary(file: str, first: bytes, lines: Iterable[bytes]) -> Report:
+    """Return what the table of nvidia-smi shows, which is little."""
+    driver = re.search(rb"Version: ([\d.]{3,20})", first)
+    gpus: list[Gpu] = []
+    devices: list[Device] = []
+    for raw in lines:
+        line = raw.decode("utf-8", "replace")
+        if (found := _SUMMARY_GPU.match(line)) and len(gpus) < _MAX_GPUS:
+            gpu = Gpu(
+                index=int(found[1]),
+                name=plain(found[2], 80),
+                driver=driver[1].decode("ascii") if driver else "",
+            )
+            errors = int(found[4]) if found[4].isdecimal() else 0
+            device = Device(
+                kind=DeviceKind.GPU,
+                name=found[1],
+                pci=_pci_name(found[3]),
+                counters={"ecc-uncorrected": errors} if errors else {},
+            )
+            gpus.append(gpu)
+            devices.append(device)
+    names = shortened([*dict.fromkeys(gpu.name for gpu in gpus)], 3)
+    gap = Gap(
+        reason="most of the state of the GPUs (add the output of `nvidia-smi -q`)",
+        devices=Unread.GPUS,
+    )
+    return Report(
+        file=file,
+        kind=ReportKind.NVIDIA_SMI,
+        reading=Reading(devices=tuple(devices), unread=(gap,)),
+        gpus=tuple(gpus),
+        shows=f"the table of {count(len(gpus), 'GPU')}{f' ({names})' if names else ''}",
+    )
 
 
 def _key(text: str) -> str:
@@ -347,7 +441,7 @@ def _report(file: str, document: _Document) -> Report:
     counters: set[str] = set()
     driver = document.head.get("driver_version", "")
     for index, (pci, values) in enumerate(document.gpus):
-        device = _device(index, pci, values)
+        device = _device(str(index) if pci else _UNNUMBERED, pci, values)
         devices.append(device)
         counters |= device.counters.keys()
         gpus.append(
@@ -412,7 +506,7 @@ def _lacks(document: _Document) -> list[str]:
     return lacks
 
 
-def _device(index: int, pci: str, values: Values) -> Device:
+def _device(name: str, pci: str, values: Values) -> Device:
     errors: dict[str, list[str]] = {}
     for path, value in values.items():
         if value.strip("[]. ").lower() in _FAULTS:
@@ -426,7 +520,7 @@ def _device(index: int, pci: str, values: Values) -> Device:
     counters |= {name: _ecc_errors(values, *where) for name, where in _ECC.items()}
     return Device(
         kind=DeviceKind.GPU,
-        name=str(index),
+        name=name,
         pci=_pci_name(values.get("pci/bus_id", values.get("pci/pci_bus_id", pci))),
         counters={name: int(value) for name, value in counters.items() if value is not None},
         levels={name: value for name, value in levels.items() if value is not None},

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
 
-from accept.core.causes import RESET_REQUIRED, Cause, driver_cause
+from accept.core.causes import GPU_IS_LOST, RESET_REQUIRED, Cause, driver_cause
 from accept.core.health_readings import (
     FABRIC_JOINED,
     Device,
@@ -374,7 +374,9 @@ def _xid_problems(host: str, reading: Reading) -> Iterator[Problem]:
 def _event_name(event: Event) -> str:
     if event.kind != "lost":
         return f"{event.kind.title()} {event.code}"
-    return "needs a reset" if event.code == RESET_REQUIRED else "fallen off the bus"
+    if event.code == RESET_REQUIRED:
+        return "needs a reset"
+    return "fallen off the bus" if event.code == GPU_IS_LOST else "RmInitAdapter failed"
 
 
 # Notes
