@@ -233,12 +233,11 @@ def test_a_run_that_requires_all_nodes_fails_without_one(
 
 def _screens_agree(judged: Judged, verdict: Verdict) -> None:
     """Compare screen, last line, pages and explanation with the lists of nodes."""
-    lists, without = node_lists(verdict), not_good(verdict)
+    lists = node_lists(verdict)
     screen = table(verdict)
     total = len(verdict.hosts) + len(verdict.missing)
-    nodes = f"{len(without)} NODE{'S' * (len(without) != 1)}"
-    assert f"KEEP BACK {nodes} " in screen.splitlines()[0]
-    assert f"{len(lists.good)} of {total} nodes good" in " ".join(screen.split())
+    assert screen.startswith(f"▲ {len(lists.good)} OF {total} NODES GOOD ")
+    assert not_good(verdict)[0] in screen.partition(" keep back ")[2].split(" · ")[0]
     fields = dict(word.split("=", 1) for word in screen.splitlines()[-1].split()[2:])
     assert int(fields["good"]) == len(lists.good)
     assert fields["bad"] == (",".join(lists.bad) or "none")

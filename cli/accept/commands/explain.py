@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from accept.commands.judge import Judged, can_retest, can_write_ticket, judge_path
@@ -15,9 +15,9 @@ from accept.core.judge.summary import node_lists
 from accept.core.model import CheckVerdict, Suspect
 from accept.core.sentences import action
 from accept.core.serde import did_you_mean
-from accept.core.text import command_line, count, plain
+from accept.core.text import command_line, count, number, plain, value_range
 from accept.report.console import Table, Terminal
-from accept.report.data import Run, Sample, share_of
+from accept.report.data import Population, Run, Sample, share_of
 
 _MOST_PARTNERS = 16
 
@@ -37,6 +37,9 @@ class StepCount:
     #: Lowest and highest value as a share of normal; None: normal is unknown.
     lowest: float | None
     highest: float | None
+    #: The bad values and the good ones beside the normal one, for people; empty: there are none.
+    bad_values: str
+    good_values: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,9 @@ class Partner:
     #: Its other executions, and bad ones among them.
     others: int
     others_bad: int
+    #: The values of both, for people, in the step of the slowest execution.
+    values: str
+    other_values: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +66,8 @@ class EffectFigures:
     step: str
     #: None: all its executions failed.
     normal: float | None
+    #: The bad values beside the normal one, for people.
+    values: str
     loss: float
     #: The bounds of 95 %.
     low: float
@@ -190,7 +198,7 @@ def explain(judged: Judged, subject: str, name: str = "") -> Explanation:
         state=about.state,
         suspects=about.suspects,
         evidence_against=against,
-        evidence_for=tuple(_for(steps, partners)),
+        evidence_for=(*_for(steps, partners), *_devices(run, about)),
         steps=steps,
         partners=partners[:_MOST_PARTNERS],
         model=tuple(_model(run, about)),
@@ -253,35 +261,65 @@ def _steps(run: Run, about: _Subject) -> Iterator[StepCount]:
             failed=failed,
             lowest=min(known, default=None),
             highest=max(known, default=None),
+            bad_values=_compared(population, [sample for sample in own if sample.bad]),
+            good_values=_compared(population, [sample for sample in own if not sample.bad]),
         )
+
+
+def _compared(population: Population, samples: Iterable[Sample]) -> str:
+    """Return the values of samples beside the normal one, for people; empty if it is unknown."""
+    values, normal = _values(samples), population.normal
+    return population.measure.compared(values, normal.value) if values and normal else ""
+
+
+def _range(population: Population, samples: Iterable[Sample]) -> str:
+    """Return the values of samples for people; empty if there are none."""
+    values = _values(samples)
+    return population.measure.range(values) if values else ""
+
+
+def _values(samples: Iterable[Sample]) -> list[float]:
+    return [s.value for s in samples if s.value is not None and not s.cause]
 
 
 def _partners(run: Run, about: _Subject) -> Iterator[Partner]:
     """Yield the hosts of the pairs that exercise a node or part, in the order of these."""
     pairs = [
-        (sample.hosts, about.covers(sample), sample.bad)
+        (population, sample, about.covers(sample))
         for population in run.populations
         if population.nodes == 2
         for sample in population.samples
     ]
-    partners = dict.fromkeys(host for hosts, covered, _ in pairs if covered for host in hosts)
+    partners = dict.fromkeys(h for _, sample, covered in pairs if covered for h in sample.hosts)
     for partner in (host for host in partners if host != about.host):
-        shared = [bad for hosts, covered, bad in pairs if covered and partner in hosts]
-        others = [bad for hosts, covered, bad in pairs if not covered and partner in hosts]
+        own = [pair for pair in pairs if partner in pair[1].hosts]
+        shared = [(population, sample) for population, sample, covered in own if covered]
+        others = [(population, sample) for population, sample, covered in own if not covered]
+        # The values of several steps are not comparable: those of the slowest pair's are shown.
+        step = min(shared, key=lambda pair: _share(*pair))[0]
         yield Partner(
             host=partner,
             executions=len(shared),
-            bad=sum(shared),
+            bad=sum(sample.bad for _, sample in shared),
             others=len(others),
-            others_bad=sum(others),
+            others_bad=sum(sample.bad for _, sample in others),
+            values=_range(step, [sample for population, sample in shared if population is step]),
+            other_values=_range(
+                step, [sample for population, sample in others if population is step]
+            ),
         )
+
+
+def _share(population: Population, sample: Sample) -> float:
+    """Return a value as a share of normal; 0 if there is none."""
+    return share_of(sample, population.normal) or 0.0
 
 
 def _against(steps: tuple[StepCount, ...], partners: tuple[Partner, ...]) -> Iterator[str]:
     for one in steps:
         if bad := one.slow + one.failed:
-            share = f", down to {one.lowest:.0%} of normal" if one.lowest is not None else ""
-            yield f"{one.check} ({one.groups}): bad in {bad} of {one.executions}{share}"
+            values = f": {one.bad_values}" if one.bad_values else ""
+            yield f"{one.check} ({one.groups}): bad in {bad} of {one.executions}{values}"
     bad_with = [partner for partner in partners if partner.bad]
     good = [partner for partner in bad_with if partner.others > partner.others_bad]
     if bad_with:
@@ -293,12 +331,25 @@ def _for(steps: tuple[StepCount, ...], partners: tuple[Partner, ...]) -> Iterato
     for one in steps:
         good = one.executions - one.slow - one.failed
         if good:
-            share = f", up to {one.highest:.0%} of normal" if one.highest is not None else ""
-            yield f"{one.check} ({one.groups}): good in {good} of {one.executions}{share}"
+            values = f": {one.good_values}" if one.good_values else ""
+            yield f"{one.check} ({one.groups}): good in {good} of {one.executions}{values}"
     suspicious = [p for p in partners if p.bad and p.others and p.others_bad == p.others]
     if suspicious:
         noun = count(len(suspicious), "partner")
         yield f"{noun} in its bad pairs are bad in all other pairs, too"
+
+
+def _devices(run: Run, about: _Subject) -> Iterator[str]:
+    """Yield what the GPUs of a node measured by themselves, unless one of them is accused."""
+    if any(suspect.device is not None for suspect in about.suspects):
+        return
+    for one in run.devices:
+        own = [value for (host, _), value in one.values.items() if host == about.host]
+        if own and one.unit and len(one.values) > len(own):
+            noun = "GPU" if run.verdict.gpu_tested else "rank"
+            values = f"{value_range(own)} {one.unit} on {count(len(own), noun)}"
+            middle = f"{number(one.median)} is the median of {len(one.values)}"
+            yield f"{one.check} {one.metric}: {values}; {middle}"
 
 
 def _model(run: Run, about: _Subject) -> Iterator[ModelFigures]:
@@ -329,6 +380,7 @@ def _figures(found: Explained, fault: Fault, *, is_fault: bool) -> ModelFigures:
             check=population.check,
             step=population.step,
             normal=normal.value if normal else None,
+            values=found.compared(fault.hits, one.population),
             loss=one.loss,
             low=one.low,
             high=one.high,
@@ -357,11 +409,17 @@ def _text(one: Explanation, checks: Sequence[CheckVerdict]) -> Iterator[str | Ta
             yield f"  {plain(line)}"
     if one.partners:
         rows = [
-            (f"  {p.host}", f"{p.bad} of {p.executions}", f"{p.others_bad} of {p.others}")
+            (
+                f"  {p.host}",
+                f"{p.bad} of {p.executions}",
+                p.values,
+                f"{p.others_bad} of {p.others}",
+                p.other_values,
+            )
             for p in one.partners
         ]
         yield ""
-        yield Table(header=("  partner", "bad with it", "bad in other pairs"), rows=rows)
+        yield Table(header=("  partner", "bad with it", "", "bad in other pairs", ""), rows=rows)
     if one.model:
         yield "\nMODEL"
         for figures in one.model:
@@ -382,10 +440,10 @@ def _of_model(figures: ModelFigures, background: float) -> Iterator[str]:
     yield f"{figures.part}{kind}: {others}; bad for no reason: {background:.1%}"
     for one in figures.effects:
         failed = f", {one.failures} failed" if one.failures else ""
-        usual = f"; normal {one.normal:.4g}" if one.normal is not None else ""
+        values = f"; {one.values}" if one.values else ""
         yield (
             f"{one.check} ({one.step}): {one.loss:.1%} slower ({one.low:.1%} to {one.high:.1%})"
-            f" in {one.pairs_hit} of {count(one.pairs, 'pair')}{failed}{usual}"
+            f" in {one.pairs_hit} of {count(one.pairs, 'pair')}{failed}{values}"
         )
     if figures.indistinguishable:
         yield f"cannot be distinguished from {', '.join(figures.indistinguishable[:4])}"

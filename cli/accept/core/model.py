@@ -594,6 +594,8 @@ class BadPair:
     hosts: tuple[str, ...]
     #: The value as a share of normal; None: nothing was measured, or only the data is wrong.
     share: float | None = None
+    #: The value beside the normal one, for people: "327.5 of 366.4 GB/s".
+    compared: str = ""
     log: str = ""
 
 

@@ -76,9 +76,14 @@ def part_name(kind: SuspectKind, hosts: Sequence[str], others: Sequence[str], de
     return f"{kind} of {hosts_of(hosts)}{through}"
 
 
-def effect(check: str, loss: float, low: float, high: float) -> str:
-    """Return how much slower a part makes one collective, with the 95 % interval."""
-    return f"{check} fails" if loss >= 1 else f"{check} {loss:.0%} slower ({low:.0%} to {high:.0%})"
+def effect(check: str, values: str, loss: float, low: float, high: float) -> str:
+    """Return what a part makes of one collective, with the 95 % interval of the loss.
+
+    `values`: its bad values beside the normal one.
+    """
+    if loss >= 1:
+        return f"{check} fails"
+    return f"{check} {values}, {loss:.0%} slower ({low:.0%} to {high:.0%})"
 
 
 def why_blamed(
@@ -87,7 +92,6 @@ def why_blamed(
     *,
     bad: int,
     pairs: int,
-    share: float | None,
     others: tuple[int, int],
     cleared: tuple[int, int] | None,
     gpus: Sequence[int],
@@ -100,7 +104,7 @@ def why_blamed(
     `others`: bad and all pairs without the part. `cleared`: its partners in bad pairs that are good
     with third hosts, and all of these partners; None: it has no partners.
     """
-    lost = f" ({share:.0%} of normal)" if share is not None else ""
+    lost = f": {shortened(list(effects), _MAX_EFFECTS)}" if effects else ""
     text = f"{fault_of(cause)} in {bad} of {count(pairs, noun)}"
     if kind is SuspectKind.FABRIC:
         return f"{text}, {bad / max(pairs, 1):.0%} of all{lost}; no host explains it"
@@ -124,8 +128,6 @@ def why_blamed(
         else:
             verb = "is" if of == 1 else "are"
             text += f"; its {count(of, 'partner')} {verb} good with third hosts"
-    if effects:
-        text += f"; {shortened(list(effects), _MAX_EFFECTS)}"
     if alike:
         text += f"; cannot be distinguished from {shortened(list(alike), _MAX_PARTS)}"
     return text
@@ -222,16 +224,14 @@ def named(what: str, suspects: Sequence[tuple[str, str]], normal: str) -> str:
 
 
 def open_pairs(
-    step: str, pairs: Sequence[tuple[str, float | None]], every: Sequence[tuple[str, str]]
+    step: str, pairs: Sequence[tuple[str, str]], every: Sequence[tuple[str, str]]
 ) -> str:
     """Return the pairs of a step that collapsed without a known reason.
 
+    A pair has its values beside the normal one; none if it failed.
     `every`: all pairs with their values, if they are so few that any of them may be normal.
     """
-    texts = [
-        f"{name} reached {share:.0%} of normal" if share is not None else f"{name} failed"
-        for name, share in pairs
-    ]
+    texts = [f"{name} {f'reached {values}' if values else 'failed'}" for name, values in pairs]
     if every:
         texts = [f"{name} {value}" for name, value in every]
     shown = "this pair shows it" if len(pairs) == 1 else "these pairs show it"
@@ -269,15 +269,15 @@ def slow_wave(step: str, wave: int, loss: float) -> str:
     )
 
 
-def bad_blocks(step: str, blocks: Sequence[tuple[str, float | None, int]], others: int) -> str:
-    """Return the bad blocks of a ladder, each with its share of normal and its executions.
+def bad_blocks(step: str, blocks: Sequence[tuple[str, str, int]], others: int) -> str:
+    """Return the bad blocks of a ladder, each with its values, if any, and its executions.
 
     `others`: number of the other blocks; they are all good.
     """
     texts = [
-        f"{name} {f'reached {share:.0%} of normal' if share is not None else 'failed'} "
+        f"{name} {f'reached {values}' if values else 'failed'} "
         f"in {times} of {count(times, 'execution')}"
-        for name, share, times in blocks
+        for name, values, times in blocks
     ]
     texts[-1] += f"; other blocks: 0 of {others}"
     return (
@@ -295,10 +295,12 @@ def uneven(step: str, groups: int, normal: str) -> str:
     )
 
 
-def rare(step: str, name: str, share: float | None, slow: int, total: int) -> str:
-    """Return that a group was slow in some of its executions only."""
-    reached = f"{share:.0%} of normal" if share is not None else "nothing"
-    text = f"{reached} in {slow} of {total} executions; the others were normal"
+def rare(step: str, name: str, values: str, slow: int, total: int) -> str:
+    """Return that a group was slow in some of its executions only.
+
+    `values`: those beside the normal one; empty if that is unknown.
+    """
+    text = f"{values or 'less'} in {slow} of {total} executions; the others were normal"
     return f"step {step}: {name} reached {text}"
 
 

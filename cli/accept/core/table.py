@@ -19,7 +19,14 @@ from accept.core.facts import GPUS
 from accept.core.groups import round_count
 from accept.core.model import Placement, Problem, Record, Step
 from accept.core.nccl_tests.table import UNCHECKED_IN_PLACE
-from accept.core.text import TextEnum, device_label, number, parse_size, shortened
+from accept.core.text import (
+    TextEnum,
+    device_label,
+    number,
+    parse_size,
+    shortened,
+    value_range,
+)
 
 #: Speeds and times from this on are damage, as are numbers that are not finite.
 ABSURD = 1e9
@@ -51,8 +58,20 @@ class Measure(NamedTuple):
 
     def text(self, value: float) -> str:
         """Return a value for people: "380 GB/s", "14.2 us"."""
-        shown = 1e6 / value if self.inverse and value else value
-        return f"{number(shown)} {self.unit}"
+        return f"{number(self.shown(value))} {self.unit}"
+
+    def shown(self, value: float) -> float:
+        """Return a value in the unit of people, which may be a time."""
+        return 1e6 / value if self.inverse and value else value
+
+    def range(self, values: Sequence[float]) -> str:
+        """Return the smallest and the largest of values: "327.5 to 331.5 GB/s"."""
+        return f"{value_range([*map(self.shown, values)])} {self.unit}"
+
+    def compared(self, values: Sequence[float], normal: float) -> str:
+        """Return values beside the normal one: "327.5 to 331.5 of 366.4 GB/s"."""
+        word = "instead of" if self.inverse else "of"
+        return f"{value_range([*map(self.shown, values)])} {word} {self.text(normal)}"
 
 
 BANDWIDTH = Measure(BUSBW.name, BUSBW.unit)

@@ -12,7 +12,7 @@ from accept.core.checks import metric_spec
 from accept.core.errors import Exit
 from accept.core.judge.summary import node_lists, not_good, worst_state
 from accept.core.model import State, Verdict, worst_exit
-from accept.core.report.text import VERDICT_LINE, answer_of, number3, without
+from accept.core.report.text import VERDICT_LINE, answer_of, good_of, number3
 from accept.core.table import figures
 from accept.core.text import count, duration, format_size, plain, shortened
 from accept.core.text import markdown as escaped
@@ -135,7 +135,7 @@ def summarize(
         machine=verdicts[0].machine,
         suite=verdicts[0].suite,
         times=times,
-        answer=_answer(worst, good, tuple(kept_back), max_bad if accepted else 0),
+        answer=_answer(worst, good, len(kept_back), max_bad if accepted else 0),
         state=state,
         exit=worst_exit(exits) if code is None else code,
         accepted=accepted,
@@ -159,14 +159,15 @@ def summarize(
     )
 
 
-def _answer(
-    worst: Verdict | None, good: Sequence[str], kept_back: Sequence[str], max_bad: int
-) -> str:
-    """Return the answer of the worst verdict, with the nodes that any run did without."""
+def _answer(worst: Verdict | None, good: Sequence[str], kept_back: int, max_bad: int) -> str:
+    """Return the answer of the worst verdict.
+
+    `kept_back`: the number of nodes that any run did without.
+    """
     if worst is None:
         return "? INTERRUPTED"
     if worst.state is State.DEGRADED and not worst.injected:
-        return without(kept_back, max_bad=max_bad) if good else "✖ REJECTED"
+        return good_of(len(good), len(good) + kept_back, max_bad=max_bad) if good else "✖ REJECTED"
     return answer_of(worst)
 
 

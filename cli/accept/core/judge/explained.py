@@ -15,6 +15,7 @@ from accept.core.judge.effects.explanation import Explanation, Normal
 from accept.core.judge.rounds import FEWEST, FOUND, SIGMAS, rounds_for, slowdown_found
 from accept.core.judge.values import is_bad, limit_of
 from accept.core.model import Detectable, Step, Suspect
+from accept.core.table import BANDWIDTH, Measure
 
 #: Values are not comparable if their sigma is more than this many times the noise.
 UNEVEN = 3.0
@@ -33,6 +34,8 @@ class Population(NamedTuple):
     together: bool = False
     #: True for the step of pairs of hosts, planned in rounds.
     of_rounds: bool = False
+    #: What is compared.
+    measure: Measure = BANDWIDTH
 
     @property
     def key(self) -> str:
@@ -123,6 +126,20 @@ class Explained:
         normal = self.explanation.normal.get(one.population)
         known = one.value is not None and normal is not None and normal.value > 0
         return one.value / normal.value if known and one.value and normal else None
+
+    def compared(self, indexes: Iterable[int], population: str = "") -> str:
+        """Return the values of executions beside what is normal; empty if that is unknown.
+
+        Values of other populations are left out; by default, of all but the slowest execution's.
+        """
+        shares = {i: share for i in indexes if (share := self.share(i)) is not None}
+        if shares and not population:
+            population = self.executions[min(shares, key=lambda i: (shares[i], i))].population
+        own = [one for i in shares if (one := self.executions[i]).population == population]
+        normal, known = self.explanation.normal.get(population), self.populations.get(population)
+        if not own or normal is None or known is None:
+            return ""
+        return known.measure.compared([one.value or 0.0 for one in own], normal.value)
 
     @cached_property
     def _faulty(self) -> frozenset[int]:

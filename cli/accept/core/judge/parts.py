@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from statistics import median
 from typing import NamedTuple
 
 from accept.core import sentences
@@ -82,13 +81,11 @@ def _described(effects: Effects, found: Explained, fault: Fault) -> Suspect:
     alone = all(len(found.executions[i].hosts) == 1 for i in fault.hits)
     cause = _cause(found, fault, wrong=wrong, alone=alone)
     partners = {h for i in fault.hits for h in found.executions[i].hosts}.difference(part.hosts)
-    shares = [share for i in fault.hits if (share := found.share(i)) is not None]
     why = sentences.why_blamed(
         part.kind,
         cause,
         bad=len(fault.hits) if alone or part.kind is SuspectKind.LINK else fault.pairs_hit,
         pairs=sum(effect.executions for effect in fault.effects) if alone else fault.pairs,
-        share=None if wrong or not shares else median(shares),
         others=(fault.other_hit, fault.other_pairs),
         cleared=None if alone else (len(fault.cleared), len(partners)),
         gpus=part.gpus,
@@ -121,12 +118,17 @@ def _logs(found: Explained, indexes: Iterable[int]) -> Iterator[str]:
 
 
 def _effects(found: Explained, fault: Fault) -> list[str]:
-    """Return the loss in each collective: that of the step which measured it most often."""
+    """Return the values in each collective, of the step which measured it most often."""
     shown: dict[str, Effect] = {}
     for one in sorted(fault.effects, key=lambda effect: -effect.executions):
         if one.population in found.populations:
             shown.setdefault(found.populations[one.population].check, one)
-    return [sentences.effect(check, e.loss, e.low, e.high) for check, e in shown.items()]
+    return [
+        sentences.effect(
+            check, found.compared(fault.hits, one.population), one.loss, one.low, one.high
+        )
+        for check, one in shown.items()
+    ]
 
 
 def _cause(found: Explained, fault: Fault, *, wrong: bool, alone: bool) -> Cause:
@@ -182,8 +184,12 @@ def _bad_pairs(
     for i in sorted(shares, key=lambda i: (shares[i] or 0.0, found.executions[i].hosts)):
         one = found.executions[i]
         hosts = sort(one.hosts)
+        compared = "" if wrong else found.compared([i])
         worst.setdefault(
-            hosts, BadPair(hosts=hosts, share=None if wrong else shares[i], log=one.log)
+            hosts,
+            BadPair(
+                hosts=hosts, share=None if wrong else shares[i], compared=compared, log=one.log
+            ),
         )
     return tuple(worst.values())
 
@@ -395,15 +401,14 @@ def _open(evidence: Evidence, effects: Effects, measure: Measure) -> Iterator[Fi
             yield from _block_finding(evidence, found, step)
             continue
         own = {*found.of(check, step)}
-        opened: list[tuple[str, float | None]] = []
+        opened: list[tuple[str, str]] = []
         logs: list[int] = []
         for one in found.explanation.open_pairs if step.groups.of_pairs else ():
             # A pair that was mostly good when it was measured again is not open.
             if (hits := own.intersection(one.hits)) and 2 * one.bad > one.logs:
-                shares = [share for i in hits if (share := found.share(i)) is not None]
-                failed = len(shares) < len(hits)
+                failed = any(found.share(i) is None for i in hits)
                 name = " - ".join(effects.in_order(one.hosts))
-                opened.append((name, None if failed else min(shares)))
+                opened.append((name, "" if failed else found.compared(hits)))
                 logs += sorted(hits)
         if opened:
             few = sorted(own) if len(effects.order) < FEWEST else []
@@ -471,15 +476,17 @@ def _block_finding(evidence: Evidence, found: Explained, step: Step) -> Iterator
             slow += [i for block in bad for i in block]
             normal = max(normal, len(blocks) - len(bad))
     slow.sort(key=lambda i: len(found.executions[i].hosts))
-    smallest: dict[tuple[str, ...], tuple[float | None, int]] = {}
+    smallest: dict[tuple[str, ...], list[int]] = {}
     for i in slow:
         hosts = found.executions[i].hosts
         if not any({*block} < {*hosts} for block in smallest):
-            share, times = smallest.get(hosts, (found.share(i), 0))
-            smallest[hosts] = (share, times + 1)
-    failed = any(share is None for share, _ in smallest.values())
+            smallest.setdefault(hosts, []).append(i)
+    failed = {hosts for hosts, own in smallest.items() if found.share(own[0]) is None}
     if smallest and (failed or evidence.plan.machine.speed_promised):
-        shown = [(sentences.hosts_of(hosts), *one) for hosts, one in smallest.items()]
+        shown = [
+            (sentences.hosts_of(hosts), "" if hosts in failed else found.compared(own), len(own))
+            for hosts, own in smallest.items()
+        ]
         yield finding(
             evidence.check,
             Judgement.POPULATION,
@@ -603,14 +610,13 @@ def _rarely_slow(evidence: Evidence, effects: Effects) -> Iterator[Finding]:
             slow = [i for i in found.slow_among(own) if i not in found.explained]
             if not 0 < len(slow) < len(own) or any(value is None for value in values.values()):
                 continue
-            share = min((s for i in slow if (s := found.share(i)) is not None), default=None)
             hosts = found.executions[own[0]].hosts
             name = sentences.hosts_of(hosts)
             yield finding(
                 evidence.check,
                 Judgement.POPULATION,
                 State.INCONCLUSIVE if _is_frequent(len(slow), len(own)) else State.PASS,
-                sentences.rare(step.id, name, share, len(slow), len(own)),
+                sentences.rare(step.id, name, found.compared(slow), len(slow), len(own)),
                 cause=Cause.INTERMITTENT,
                 hosts=hosts,
                 logs=_logs(found, slow),

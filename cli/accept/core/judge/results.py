@@ -107,6 +107,7 @@ def _measured(evidence: Evidence, step: Step, measure: Measure) -> Iterator[_Mea
             tuple(sorted(len(own or ()) for own in gpus)),
             evidence.together(row.hosts),
             step.groups.of_pairs,
+            measure,
         )
         execution = Execution(
             hosts=row.hosts,

@@ -41,7 +41,8 @@ def _page(verdict: Verdict, plan: Plan, records: Sequence[Record]) -> Iterator[s
     yield from _section(
         "Suspects", "suspect | cause | strength | reason | evidence", _suspects(verdict)
     )
-    yield from _section("Bad pairs", "suspect | pair | share of normal | log", _bad_pairs(verdict))
+    header = "suspect | pair | value | share of normal | log"
+    yield from _section("Bad pairs", header, _bad_pairs(verdict))
     for suspect in verdict.suspects:
         if suspect.kind in _GROUPS:
             yield from ("", f"Hosts of {escaped(suspect.name, 120)}: {_hosts(suspect.hosts)}")
@@ -193,6 +194,7 @@ def _bad_pairs(verdict: Verdict) -> Iterator[tuple[str, ...]]:
             yield (
                 escaped(suspect.name, 120),
                 escaped(" - ".join(pair.hosts), 200),
+                escaped(pair.compared, 60),
                 f"{pair.share:.0%}" if pair.share is not None else "",
                 escaped(pair.log, 200),
             )

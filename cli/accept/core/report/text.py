@@ -13,6 +13,7 @@ from accept.core.catalog.metrics import BUSBW
 from accept.core.causes import Cause, Judgement
 from accept.core.judge.summary import node_lists, not_good, worst_state
 from accept.core.model import (
+    WORST_FIRST,
     BadPair,
     BoundKind,
     CheckVerdict,
@@ -32,8 +33,9 @@ from accept.core.text import command_line, count, duration, format_size, number,
 MOST_LINES = 30
 #: Maximum number of suspects with their reason, and of suspects that are only named.
 _FULL_SUSPECTS, _NAMED_SUSPECTS = 2, 12
-#: Maximum number of figures, findings, lines of advice and notes.
-_MOST_ROWS, _MOST_FINDINGS, _MOST_ADVICE, _MOST_NOTES = 8, 5, 2, 6
+#: Maximum number of figures (fewer if something else needs the room), findings, lines of advice
+#: and notes.
+_MOST_ROWS, _FEWER_ROWS, _MOST_FINDINGS, _MOST_ADVICE, _MOST_NOTES = 8, 6, 5, 2, 6
 #: Maximum number of bad pairs of a network fault, and of names in the last line.
 _SCREEN_PAIRS, _MOST_NAMES = 5, 16
 #: Beginning of the last line of every screen.
@@ -107,7 +109,7 @@ class _Screen:
                 body += ["", *lines]
         room = MOST_LINES - len(head) - len(tail)
         if len(body) > room:
-            more = f"  … more in {'report.html' if self.place.report else 'report.md'}"
+            more = f"  … more {_more(verdict=self.verdict, report=self.place.report)}"
             body = [*body[: room - 1], self._painted(more, _DIM)]
         return [*head, *body, *tail]
 
@@ -120,6 +122,8 @@ class _Screen:
         nodes = count(hosts, "node")
         facts = [f"{len(lists.good)} of {nodes} good" if lists.good else nodes]
         facts += [count(verdict.gpus, "GPU")] if verdict.gpus else []
+        if verdict.state is State.DEGRADED and lists.good:
+            facts = [f"keep back {plain(shortened(not_good(verdict), _MAX_LEFT_OUT), 200)}"]
         facts += [
             plain(verdict.machine, 60),
             *([plain(verdict.suite, 60)] if verdict.suite else []),
@@ -133,7 +137,7 @@ class _Screen:
             yield from self._wrapped(plain(verdict.origin), "  ", "  ")
         if verdict.injected or verdict.interruption:
             yield from self._wrapped(plain(verdict.headline), "  ", "  ")
-        elif text := usable(verdict):
+        elif verdict.state is not State.DEGRADED and (text := usable(verdict)):
             yield from self._wrapped(plain(text), "  ", "  ")
 
     def _parts(self) -> Iterator[Iterator[str]]:
@@ -142,8 +146,9 @@ class _Screen:
             yield self._suspect(suspect)
         if more := suspects[_FULL_SUSPECTS:]:
             yield self._more_suspects(more)
-        yield self._findings()
-        yield self._figures()
+        parts = [self._findings(), self._figures()]
+        # Without a decision, what was measured comes before what is missing.
+        yield from reversed(parts) if self.verdict.state in _UNDECIDED else parts
         yield self._remarks()
 
     # Suspects
@@ -183,32 +188,32 @@ class _Screen:
             yield f"  … and {len(findings) - _MOST_FINDINGS} more"
 
     def _figures(self) -> Iterator[str]:
-        """Yield the figures of an accepted run; for other runs, only the checks that passed."""
-        verdict = self.verdict
-        passed = [check for check in verdict.checks if check.state is State.PASS]
-        if verdict.state is not State.PASS:
-            return
-        rows = [range_row(one) for one in tightest_ranges(verdict)[:_MOST_ROWS]]
+        """Yield a table of what was measured, failed checks first, and the checks without one."""
+        states = {check.check: check.state for check in self.verdict.checks}
+        ranges = tightest_ranges(self.verdict)
+        ranges.sort(key=lambda one: WORST_FIRST.index(states.get(one.check, State.PASS)))
+        shown = ranges[: _MOST_ROWS if self.verdict.state is State.PASS else _FEWER_ROWS]
+        rows = [range_row(one) for one in shown]
         lines = _aligned(rows)
         if max(map(len, lines), default=0) > self.width:
             rows = [(name, measured, "", *rest) for name, measured, _, *rest in rows]
             lines = _aligned(rows)
         for index, line in enumerate(lines):
             yield self._painted(line, _DIM) if index == 0 else line
-        shown = {one.check for one in verdict.ranges}
-        others = [check for check in passed if check.check not in shown]
-        texts = [check for check in others if check.measured and check.check not in _QUIET]
-        for check in texts[:3]:
+        passed = [check for check in self.verdict.checks if check.state is State.PASS]
+        others = [check for check in passed if check.check not in {one.check for one in shown}]
+        texts = [check for check in others if check.measured and check.check not in _QUIET][:3]
+        for check in texts if self.verdict.state is State.PASS else ():
             yield self._cut(f"  {plain(check.check, 20)}: {plain(check.measured, 300)}")
-        if quiet := [check.check for check in others if check not in texts[:3]]:
-            yield from self._wrapped(f"also passed: {', '.join(map(plain, quiet))}", "  ", "    ")
+            others.remove(check)
+        if others:
+            names = ", ".join(plain(check.check, 40) for check in others)
+            yield from self._wrapped(f"also passed: {names}", "  ", "    ")
 
     def _remarks(self) -> Iterator[str]:
         verdict = self.verdict
-        passed = [plain(check.check, 40) for check in verdict.checks if check.state is State.PASS]
         for label, text in (
             ("not tested", not_tested(verdict)),
-            ("passed", "" if verdict.state is State.PASS else ", ".join(passed)),
             ("coverage", coverage(verdict)),
             ("kept", kept(verdict)),
             ("not run", not_run(verdict.not_run)),
@@ -227,7 +232,7 @@ class _Screen:
             text += f"been found with {found.probability:.0%} probability."
             yield from self._wrapped(text, "  ", "  ")
         kinds = {one.bound.kind for one in tightest_ranges(verdict) if one.bound}
-        if verdict.state is State.PASS and kinds & _SPECIFIED:
+        if kinds & _SPECIFIED:
             text = "¹ from the specification, not measured"
             if self.place.knows_machine:
                 text += f": {command_line('accept', 'show', 'machine', verdict.machine)}"
@@ -288,6 +293,17 @@ class _Screen:
         return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
 
+#: States in which something is missing.
+_UNDECIDED = (State.INCONCLUSIVE, State.NOT_TESTED)
+
+
+def _more(*, verdict: Verdict, report: str) -> str:
+    """Return where the rest of a screen is. Nobody writes a report about logs unasked."""
+    if report:
+        return "in report.html"
+    return "with --json" if verdict.origin else "in report.md"
+
+
 #: Kinds of bounds that come from a specification.
 _SPECIFIED = {BoundKind.FLOOR, BoundKind.DERIVED}
 #: Kinds that need no label because the name of the suspect shows them.
@@ -310,7 +326,7 @@ def answer_of(verdict: Verdict) -> str:
     lists = node_lists(verdict)
     if verdict.state is State.DEGRADED and lists.good:
         # A node is left out with all of its GPUs and NICs.
-        return without(not_good(verdict), max_bad=verdict.max_bad)
+        return good_of(len(lists.good), len(verdict.requested), max_bad=verdict.max_bad)
     if verdict.state in (State.FAIL, State.DEGRADED):
         return "✖ REJECTED"
     if verdict.interruption:
@@ -318,15 +334,13 @@ def answer_of(verdict: Verdict) -> str:
     return "? NOT DECIDED" if verdict.state is State.INCONCLUSIVE else "? NOT TESTED"
 
 
-def without(nodes: Sequence[str], *, max_bad: int) -> str:
-    """Return the answer if only these nodes are bad or never started.
+def good_of(good: int, nodes: int, *, max_bad: int) -> str:
+    """Return the answer if the other nodes are bad or never started.
 
     `max_bad`: the user accepts the run without them.
     """
-    shown = count(len(nodes), "NODE", "NODES")
-    if max_bad:
-        return f"▲ ACCEPTED WITHOUT {shown} (--max-bad {max_bad})"
-    return f"▲ KEEP BACK {shown}"
+    shown = f"{good} OF {count(nodes, 'NODE', 'NODES')} GOOD"
+    return f"▲ ACCEPTED: {shown} (--max-bad {max_bad})" if max_bad else f"▲ {shown}"
 
 
 def summary(verdict: Verdict) -> str:
@@ -574,5 +588,5 @@ def _is_consequence(finding: Finding) -> bool:
 
 
 def _pair(pair: BadPair) -> str:
-    share = f" ({pair.share:.0%})" if pair.share is not None else ""
-    return f"{' - '.join(pair.hosts)}{share}"
+    values = f" ({pair.compared})" if pair.compared else ""
+    return f"{' - '.join(pair.hosts)}{values}"
