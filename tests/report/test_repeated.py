@@ -63,7 +63,7 @@ def test_bad_nodes_of_all_repetitions_count() -> None:
     result = summarize(runs, name="r", times=2)
     assert (result.bad, len(result.good)) == (("h5", "h6"), 6)
     assert (result.exit, result.accepted) == (3, False)
-    assert "2 NODES" in result.answer
+    assert "6 OF 8 NODES GOOD" in result.answer
 
 
 def test_missing_repetitions_are_never_accepted() -> None:

@@ -108,4 +108,4 @@ def test_wrong_data_of_a_host_comes_before_a_slow_host() -> None:
     ]
     assert verdict.state is State.DEGRADED
     assert verdict.headline.index(f"h{BAD}") < verdict.headline.index(f"h{SLOW}")
-    assert f"{COUNT - 2} of {COUNT} hosts" in screen("wrong-node")[1]
+    assert f"{COUNT - 2} OF {COUNT} NODES GOOD" in screen("wrong-node")[0]
