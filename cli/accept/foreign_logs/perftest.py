@@ -1,4 +1,4 @@
-"""Read the file that perftest writes with `--out_json`: ib_write_bw, ib_read_lat and the like.
+"""Read what perftest prints, or writes with `--out_json`: ib_write_bw, ib_read_lat and the like.
 
 Older versions write texts without quotes, so the values are found by their names. The file does not
 show the unit of a bandwidth; message rate and size do. Names: src/perftest_parameters.c.
@@ -18,6 +18,24 @@ _START = re.compile(
     rb'"(?:MsgSize|bw_avg|msgRate_avg|avg_lat|t_avg)"',
     re.DOTALL,
 )
+#: The printed form: the name of the test, values of its settings, titles of columns, rows.
+_TITLE = re.compile(r" {4,40}((?:RDMA_|Send|Atomic)[\w ]{0,60}?(?:BW|Latency) Test)\s*$")
+_SETTING = re.compile(r"(Device|Number of qps|Mtu|Link type)\s{1,20}: ?(\S{1,40})")
+_COLUMNS = re.compile(rb"^ ?#bytes +#iterations +(?:BW peak|t_min)\[", re.MULTILINE)
+_COLUMN = re.compile(r"#?[A-Za-z0-9_%]+(?: [a-z%]+)?(?:\[\S+?\])?")
+_CELLS = re.compile(r" ?\d{1,12}(?:[ \t]+[\d.]{1,20}){2,16}\s*$")
+#: A title of a column, without its unit -> the name of the value in the JSON.
+_NAMES = {
+    "#bytes": "MsgSize",
+    "BW average": "BW_average",
+    "MsgRate": "MsgRate",
+    "t_avg": "t_avg",
+    "t_typical": "t_typical",
+    "99% percentile": "percentile_99",
+}
+#: Words of failed tests, whose rows do not count, and of logs with such an output among others.
+_OTHER = re.compile(rb"NCCL|# +nThread|Completion with error|Failed status")
+_MAX_ROWS = 1000
 _VALUE = re.compile(rb'"([\w%.]{1,40})"\s*:\s*"?([^",\n{}]{1,80})')
 _MAX_BYTES = 1 << 20
 #: The name of the test -> that of its program; RDMA_Write_BW_Test is that of ib_write_bw.
@@ -31,8 +49,10 @@ _LATENCIES = {"t_avg": "", "avg_lat": "", "t_typical": "-typical", "percentile_9
 
 
 def is_perftest(start: bytes) -> bool:
-    """Return True if a file begins like one that perftest writes with `--out_json`."""
-    return bool(_START.search(start[:16384]))
+    """Return True if a file begins like the output of perftest, or what `--out_json` writes."""
+    if _START.search(start[:16384]):
+        return True
+    return bool(_COLUMNS.search(start[:16384])) and not _OTHER.search(start)
 
 
 def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
@@ -42,17 +62,50 @@ def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
         content += block
         if len(content) > _MAX_BYTES:
             break
+    if not _START.search(content[:16384]):
+        return [_printed(file, content[:_MAX_BYTES].decode("utf-8", "replace"))]
     values: dict[str, str] = {}
     for name, value in _VALUE.findall(content[:_MAX_BYTES]):
         values.setdefault(name.decode("ascii"), value.decode("utf-8", "replace").strip())
+    return [_report(file, values, tuple(_metrics(_name(values), values)))]
+
+
+def _printed(file: str, content: str) -> Report:
+    """Return the figures that perftest printed, of each size."""
+    values: dict[str, str] = {}
+    columns: list[str] = []
+    metrics: list[Metric] = []
+    for line in content.splitlines():
+        if found := _TITLE.match(line):
+            values, columns = {"test": found[1].replace(" ", "_")}, []
+        elif line.lstrip().startswith("#bytes"):
+            columns = [column.partition("[")[0] for column in _COLUMN.findall(line)]
+        elif columns and _CELLS.match(line) and len(metrics) < _MAX_ROWS:
+            cells = zip(columns, line.split(), strict=False)
+            row = {_NAMES[column]: cell for column, cell in cells if column in _NAMES}
+            metrics += _metrics(_name(values), {**values, **row})
+        else:
+            for key, value in _SETTING.findall(line):
+                values.setdefault(key.replace(" ", "_"), value)
+    metrics.sort(key=lambda metric: metric.size or 0, reverse=True)
+    return _report(file, values, tuple(metrics))
+
+
+def _name(values: dict[str, str]) -> str:
+    """Return the name of the program in metrics, such as "ib-write-bw"."""
+    found = _TEST.search(values.get("test", ""))
+    return f"ib-{found[1]}-{found[2][:3]}".lower() if found else "perftest"
+
+
+def _report(file: str, values: dict[str, str], metrics: tuple[Metric, ...]) -> Report:
     test = values.get("test", "")
-    found = _TEST.search(test)
-    name = f"ib-{found[1]}-{found[2][:3]}".lower() if found else "perftest"
-    metrics = tuple(_metrics(name, values))
     device = plain(values.get("Device", ""), 40)
+    # Of several sizes, the largest one is shown.
+    largest = max((m.size or 0 for m in metrics), default=0)
     shown = ", ".join(
         f"{m.name} {number(m.value)} {m.unit}{f' at {format_size(m.size)}' if m.size else ''}"
         for m in metrics
+        if (m.size or 0) == largest
     )
     details = [
         plain(f"{text} {values[key]}", 60)
@@ -60,14 +113,12 @@ def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
         if key in values
     ]
     shows = f"{plain(test, 60)} over {device or 'an unknown device'}: {shown or 'no figure'}"
-    return [
-        Report(
-            file=file,
-            kind=ReportKind.PERFTEST,
-            metrics=metrics,
-            shows=f"{shows} ({', '.join(details)})" if details else shows,
-        )
-    ]
+    return Report(
+        file=file,
+        kind=ReportKind.PERFTEST,
+        metrics=metrics,
+        shows=f"{shows} ({', '.join(details)})" if details else shows,
+    )
 
 
 def _metrics(name: str, values: dict[str, str]) -> Iterator[Metric]:
