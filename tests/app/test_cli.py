@@ -726,7 +726,7 @@ def test_two_commands_that_collect_one_run_fetch_it_once(
     job = Job(schema=1, backend="local", attempt="one", hosts=(), first="", folder=str(tmp_path))
     (folder / rundir.JOB).write_text(json.dumps(dump(job)))
     fetched: list[str] = []
-    both = threading.Barrier(2)
+    both, arrived = threading.Barrier(2), [None, None]
 
     def collect(job: Job, *, folder: Path, say: Say) -> Path:
         fetched.append(job.attempt)
@@ -734,7 +734,9 @@ def test_two_commands_that_collect_one_run_fetch_it_once(
         return folder / rundir.EVIDENCE
 
     def load_job(folder: Path) -> Job:
-        both.wait(timeout=PATIENCE)
+        if arrived:
+            arrived.pop()
+            both.wait(timeout=PATIENCE)
         return job
 
     monkeypatch.setattr(backends.load("local"), "collect", collect)

@@ -441,7 +441,8 @@ class TestLogs:
             (folder / evidence.PLAN).unlink()
             for other in {evidence.CHECKSUMS, evidence.RECORDS} - {left}:
                 (folder / other).unlink()
-            assert evidence.PLAN in refused("judge", folder, code=6, error="E-EVIDENCE-UNREADABLE")
+            code = "CHANGED" if left == evidence.CHECKSUMS else "UNREADABLE"
+            assert evidence.PLAN in refused("judge", folder, code=6, error=f"E-EVIDENCE-{code}")
 
 
 @pytest.mark.parametrize(

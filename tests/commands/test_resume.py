@@ -153,7 +153,7 @@ def test_pods_run_the_rest_on_the_same_nodes(interrupted: Interrupted) -> None:
 
 
 def test_slurm_gets_no_node_that_was_lost(interrupted: Interrupted) -> None:
-    folder = interrupted(steps=3, backend="slurm")
+    folder = interrupted(steps=3, backend="slurm", nodes=2)
     lost = Problem(cause=Cause.HOST_DIED, message="h1 died", check="hosts", host="h1")
     target = folder / rundir.EVIDENCE
     records = [*evidence.read_records(target)]

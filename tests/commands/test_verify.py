@@ -16,15 +16,13 @@ from tests.factories.keys import write_keys
 from accept import backends
 from accept.backends.job import Job
 from accept.backends.keys import KeyPair, new_keys
-from accept.commands.run import collect
-from accept.commands.verify import Verification
 from accept.core import evidence
 from accept.core.error_codes import Code
-from accept.core.errors import BadEvidence, Exit
+from accept.core.errors import Exit
+from accept.core.model import Verification
 from accept.core.serde import dump
 from accept.core.signatures import sign
 from accept.evidence import rundir
-from accept.report.console import Terminal
 
 Change = Callable[[Path], None]
 
@@ -44,8 +42,10 @@ def key(tmp_path: Path, keys: tuple[KeyPair, KeyPair]) -> Path:
 def run(runs: Path, key: Path, keys: tuple[KeyPair, KeyPair]) -> Path:
     """Make the folder of a run of this workstation that was collected."""
     folder = runs / "one"
-    written = sample_evidence.write(folder / rundir.EVIDENCE)
+    written = sample_evidence.write(folder / rundir.EVIDENCE, plan=sample_evidence.HASHED_PLAN)
     sign(written, key, evidence.RUN_SIGNATURE)
+    (folder / rundir.RENDERED).mkdir()
+    shutil.copy(written / evidence.PLAN, folder / rundir.RENDERED)
     job = Job(
         schema=1,
         backend="local",
@@ -130,8 +130,8 @@ class TestUnmodified:
         assert outcome("last") is Verification.SIGNED
         assert outcome(run / rundir.EVIDENCE) is Verification.SIGNED
 
-    def test_is_what_was_fetched_if_nobody_signed_it(self, run: Path) -> None:
-        (run / rundir.EVIDENCE / evidence.RUN_SIGNATURE).unlink()
+    def test_is_what_was_fetched_if_the_key_of_its_run_is_not_known(self, run: Path) -> None:
+        write_job(run, replace(backends.load_job(run), signer=""))
         assert outcome("last") is Verification.UNMODIFIED
 
     def test_of_another_workstation_is_not_verifiable_without_a_key(
@@ -176,8 +176,10 @@ class TestManipulated:
         self, run: Path, change: Change, hide: Callable[[Change], Change]
     ) -> None:
         hide(change)(run / rundir.EVIDENCE)
-        refused("verify", "last", code=Exit.INCOMPLETE, error=Code.EVIDENCE_CHANGED)
-        refused("judge", "last", code=Exit.INCOMPLETE, error=Code.EVIDENCE_CHANGED)
+        of_plan = change is edit_plan
+        code = Code.EVIDENCE_PLAN_CHANGED if of_plan else Code.EVIDENCE_CHANGED
+        refused("verify", "last", code=Exit.INCOMPLETE, error=code)
+        refused("judge", "last", code=Exit.INCOMPLETE, error=code)
 
     @pytest.mark.parametrize("hide", [forged, unsigned])
     def test_elsewhere_is_refused_with_the_key_of_the_run(
@@ -204,24 +206,6 @@ class TestManipulated:
         shutil.copytree(other, run / rundir.EVIDENCE)
         refused("verify", "last", code=Exit.INCOMPLETE, error=Code.EVIDENCE_CHANGED)
 
-    def test_on_its_way_to_the_workstation_is_never_used(
-        self, run: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        job = backends.load_job(run)
-        write_job(run, replace(job, evidence=""))
-        fetched = run.parent.parent / "fetched"
-        (run / rundir.EVIDENCE).rename(fetched)
-        forged(edit_log)(fetched)
-
-        def fetch(job: Job, *, folder: Path, say: Callable[[str], None]) -> Path:
-            return shutil.copytree(fetched, folder / rundir.EVIDENCE)
-
-        monkeypatch.setattr(backends.BACKENDS["local"], "collect", fetch)
-        with pytest.raises(BadEvidence) as error:
-            collect(run, Terminal(quiet=True))
-        assert error.value.code is Code.EVIDENCE_SIGNATURE
-        assert not (run / rundir.EVIDENCE).exists()
-
 
 class TestBadInput:
     def test_of_a_file_without_public_keys(self, run: Path, tmp_path: Path) -> None:
@@ -232,6 +216,13 @@ class TestBadInput:
     def test_of_a_private_key_that_is_none(self, run: Path, tmp_path: Path) -> None:
         (tmp_path / "no").write_text("nothing\n")
         refused("verify", "last", "--sign", tmp_path / "no", error=Code.SIGNING_FAILED)
+
+    def test_of_evidence_to_sign_that_nobody_vouches_for(
+        self, run: Path, tmp_path: Path, key: Path
+    ) -> None:
+        copy = elsewhere(run, tmp_path)
+        refused("verify", copy, "--sign", key, error=Code.SIGNING_FAILED)
+        assert not (copy / evidence.USER_SIGNATURE).exists()
 
     def test_of_evidence_without_checksums(self, run: Path) -> None:
         (run / rundir.EVIDENCE / evidence.CHECKSUMS).unlink()

@@ -18,10 +18,16 @@ from accept.core.serde import dump
 from accept.evidence.untrusted import OTHER_SUFFIXES
 
 STEP = Step(id="10-script", checks=("script",), script="steps/10-script.sh", groups=GroupKind.ALL)
-PLAN: Plan = verdicts.plan(STEP, nodes=1)
-#: The same plan with the hashes that rendering adds; older versions wrote plans like PLAN.
-HASHED_PLAN: Plan = replace(PLAN, files_hash="f" * 64)
-HASHED_PLAN = replace(HASHED_PLAN, hash=evidence.plan_hash(dump(HASHED_PLAN)))
+
+
+def hashed(plan: Plan) -> Plan:
+    """Return a plan with its hash."""
+    return replace(plan, hash=evidence.plan_hash(dump(plan)))
+
+
+#: A plan as older versions wrote it, and with the hash of the other files that rendering adds.
+PLAN: Plan = hashed(verdicts.plan(STEP, nodes=1))
+HASHED_PLAN: Plan = hashed(replace(PLAN, files_hash="f" * 64))
 LOG = 'ACCEPT {"metric":"speed","value":7.5,"unit":"m/s"}\nsome text\n'
 
 
@@ -44,10 +50,10 @@ def record(log: str = LOG, *, status: int = 0) -> Record:
     )
 
 
-def verdict_of(*records: Record, interruption: str = "") -> Verdict:
+def verdict_of(*records: Record, interruption: str = "", attempt: str = "one") -> Verdict:
     """Return the coordinator's verdict."""
     kept = (verdicts.hosts_record(("h0",)), *records)
-    return judge(PLAN, kept, checks=REGISTRY, attempt="one", interruption=interruption)
+    return judge(PLAN, kept, checks=REGISTRY, attempt=attempt, interruption=interruption)
 
 
 def write(
@@ -58,6 +64,7 @@ def write(
     status: int = 0,
     whole: bool = True,
     interruption: str = "",
+    attempt: str = "one",
 ) -> Path:
     """Write an evidence folder; without `whole`, as if the coordinator died before the end.
 
@@ -68,7 +75,7 @@ def write(
     path.parent.mkdir(parents=True)
     path.write_text(log)
     evidence.write(folder / evidence.PLAN, json.dumps(dump(plan)))
-    evidence.write(folder / "hosts.json", json.dumps({"attempt": "one"}))
+    evidence.write(folder / "hosts.json", json.dumps({"attempt": attempt}))
     for written in records:
         evidence.append_record(folder, written)
     for suffix in sorted(OTHER_SUFFIXES):
@@ -97,8 +104,9 @@ def archive(folder: Path, target: Path) -> Path:
     return target
 
 
-def console(*records: Record, interruption: str = "") -> str:
+def console(*records: Record, interruption: str = "", attempt: str = "one") -> str:
     """Return the log of a coordinator that ends with the packed evidence."""
     kept = (verdicts.hosts_record(("h0",)), *records)
-    packed = evidence.pack(PLAN, kept, verdict_of(*records, interruption=interruption))
+    verdict = verdict_of(*records, interruption=interruption, attempt=attempt)
+    packed = evidence.pack(PLAN, kept, verdict)
     return f"some progress\nverdict of the coordinator:\n{packed}"

@@ -24,10 +24,10 @@ from tests.factories.ports import free_port
 
 from accept.backends.keys import new_keys
 from accept.backends.kubernetes.watch import FINISHED
-from accept.commands.verify import Verification
 from accept.config import resources
 from accept.config.images import ImageTool, PublicImage, public_images
 from accept.core import evidence
+from accept.core.model import Verification
 from accept.core.runner.coordinator import RECORDS_COPY, Launch
 from accept.core.runner.resume import EARLIER
 from accept.core.runner.ssh import HOST_KEY_ALIAS, KEY

@@ -197,6 +197,13 @@ def judge(
         typer.Option(metavar="NAME", help="Collective of logs that do not name theirs."),
     ] = None,
     max_bad: MaxBadOption = 0,
+    public_key: Annotated[
+        list[Path] | None,
+        typer.Option("--public-key", metavar="FILE", help="Public keys; one must have signed it."),
+    ] = None,
+    verified: Annotated[
+        bool, typer.Option("--verified", help="End with 7 unless somebody vouches for it.")
+    ] = False,
     output: OutputOptions,
 ) -> int:
     """Judge evidence, logs or reports of hosts: accept judge last, accept judge my-logs/"""
@@ -209,6 +216,8 @@ def judge(
         machine=machine,
         collective=collective,
         max_bad=max_bad,
+        keys=tuple(public_key or ()),
+        must_be_verified=verified,
     )
 
 

@@ -351,6 +351,8 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     _end_all(node)
     with contextlib.suppress(OSError):
         shutil.copy2(node / evidence.CONSOLE, node / "evidence" / evidence.CONSOLE)
+    # Before the evidence is moved: no later command looks into the rest of the folder.
+    (node / KEY).unlink(missing_ok=True)
     (node / "evidence").rename(target)
     shutil.rmtree(node)
     return target

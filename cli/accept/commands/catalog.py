@@ -200,7 +200,7 @@ _TYPES: Final[Mapping[Schema, type]] = {
     Schema.EXPLAIN: explain.Explanation,
     Schema.TICKET: ticket.TicketFiles,
     Schema.RETEST: retest.RetestResult,
-    Schema.VERIFY: verify.Verified,
+    Schema.VERIFY: verify.Report,
     Schema.NODES: cluster.FreeNodes,
     Schema.INIT: cluster.SiteFile,
     Schema.LIST: Listed,

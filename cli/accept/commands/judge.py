@@ -10,6 +10,8 @@ from pathlib import Path
 
 from accept import __version__, backends, config
 from accept.backends.protocol import Phase
+from accept.commands import order
+from accept.commands.order import Claims, Verified, is_own
 from accept.config.expectations import parse_expectation
 from accept.config.floors import bounds
 from accept.config.machine import Machine
@@ -29,6 +31,7 @@ from accept.core.model import (
     State,
     Suspect,
     Verdict,
+    Verification,
     worst_exit,
 )
 from accept.core.report import text as reports
@@ -38,6 +41,7 @@ from accept.core.report.markdown import render_markdown
 from accept.core.report.text import Place
 from accept.core.safe_read import BLOCK, open_regular
 from accept.core.serde import Invalid
+from accept.core.signatures import PublicKey, read_public_keys
 from accept.core.table import Row, Table, figures, table_of
 from accept.core.text import command_line, count, plain, shortened
 from accept.evidence import bucket, rundir, search, standard_input
@@ -87,24 +91,29 @@ class LoadedEvidence:
     source: str = ""
     #: Number of other files beside it that may be logs.
     others: int = 0
+    verified: Verified
 
 
-def load(path: str, limits: Limits, say: Callable[[str], None]) -> Iterator[LoadedEvidence]:
+def load(
+    path: str, limits: Limits, say: Callable[[str], None], keys: Sequence[PublicKey] = ()
+) -> Iterator[LoadedEvidence]:
     """Load the evidence of each run that `path` contains, one after another; none: only logs.
 
-    Raises BadInput if `path` names nothing, and BadEvidence if evidence is incomplete or modified.
+    If there are `keys`, one of them must have signed it. Raises BadInput if `path` names nothing,
+    and BadEvidence if evidence is incomplete or modified, or does not answer the order.
     """
     if bucket.is_url(path):
         with tempfile.TemporaryDirectory(prefix="accept-judge-") as scratch:
             target = Path(scratch) / "evidence"
             bucket.fetch(path, target, partial=False)
-            yield replace(_of_folder(target), folder=None, source=path)
+            yield replace(_of_folder(target, keys), folder=None, source=path)
         return
     place = Path(path)
     if path == "last" or not rundir.is_file(place):
         place = rundir.find(path)
         if path == "last" or _is_run(place):
-            yield replace(_of_run(place, "last" if path == "last" else place.name), source=path)
+            name = "last" if path == "last" else place.name
+            yield replace(_of_run(place, name, keys), source=path)
             return
     contents = search.search(place, limits)
     if not contents.runs and contents.others > _MANY_FILES:
@@ -115,12 +124,12 @@ def load(path: str, limits: Limits, say: Callable[[str], None]) -> Iterator[Load
     others = contents.may_be_logs
     loaded: set[tuple[str, str]] = set()
     for found in contents.runs:
-        run = _of_found(found, limits)
+        run = _of_found(found, limits, keys)
         loaded.add((run.plan.hash, run.attempt))
         yield replace(run, others=others)
     for found in search.packed_logs(place, limits, contents.runs):
         try:
-            run = _of_log(search.content(found, limits), found.name)
+            run = _of_log(search.content(found, limits), found.name, keys)
         except BadEvidence as error:
             # It contains only the number of its records. Evidence beside it contains them.
             if loaded and error.code is Code.EVIDENCE_TOO_LARGE_FOR_LOG:
@@ -144,20 +153,20 @@ def _is_run(folder: Path) -> bool:
     )
 
 
-def _of_run(folder: Path, name: str) -> LoadedEvidence:
+def _of_run(folder: Path, name: str, keys: Sequence[PublicKey]) -> LoadedEvidence:
     inner = folder / rundir.EVIDENCE
     if not inner.is_dir() and (folder / rundir.JOB).is_file():
         raise _not_collected(folder, name)
     # A link that the user named is followed; the folder of the evidence in a run must not be one.
-    return _of_folder(inner if inner.is_dir() else folder.resolve())
+    return _of_folder(inner if inner.is_dir() else folder.resolve(), keys)
 
 
-def _of_found(found: search.Found, limits: Limits) -> LoadedEvidence:
+def _of_found(found: search.Found, limits: Limits, keys: Sequence[PublicKey]) -> LoadedEvidence:
     if found.path is not None:
-        return replace(_of_folder(found.path), source=found.name)
+        return replace(_of_folder(found.path, keys), source=found.name)
     with search.unpacked(found, limits) as folder:
         try:
-            return replace(_of_folder(folder), folder=None, source=found.name)
+            return replace(_of_folder(folder, keys), folder=None, source=found.name)
         except BadEvidence as error:
             message = error.message.replace(str(folder), found.name)
             raise BadEvidence(message, code=error.code, hint=error.hint) from None
@@ -186,55 +195,43 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
     )
 
 
-def _of_log(blocks: Iterable[bytes], source: str) -> LoadedEvidence:
+def _of_log(
+    blocks: Iterable[bytes], source: str, keys: Sequence[PublicKey], folder: Path | None = None
+) -> LoadedEvidence:
     plan, records, verdict = evidence.unpack(evidence.lines_of(blocks), source)
-    return LoadedEvidence(
-        plan=plan, records=records, attempt=verdict.attempt, interruption=verdict.interruption
-    )
+    claims = Claims(plan=plan, records=records, attempt=verdict.attempt, folder=folder)
+    return _loaded(claims, keys, verdict.interruption)
 
 
-def _of_folder(folder: Path) -> LoadedEvidence:
+def _of_folder(folder: Path, keys: Sequence[PublicKey]) -> LoadedEvidence:
     console = folder / evidence.CONSOLE
     others = (evidence.PLAN, evidence.CHECKSUMS, evidence.RECORDS)
     if console.is_file() and not any((folder / name).exists() for name in others):
         # Only the log of the first pod was left of the run. It holds plan and records.
         with open_regular(console) as file:
             blocks = iter(partial(file.read, BLOCK), b"")
-            return replace(_of_log(blocks, str(console)), folder=folder)
-    plan = evidence.read_plan(folder)
-    attempt = attempt_of(folder)
+            return _of_log(blocks, str(console), keys, folder)
+    claims = order.claims_of(folder)
     if (folder / evidence.CHECKSUMS).is_file():
-        refuse_changed(folder)
         interruption = evidence.read_interruption(folder)
     else:
         interruption = "the coordinator never finished: the evidence has no checksums"
-    records = tuple(_parse_log_again(folder, r) for r in evidence.read_records(folder))
-    return LoadedEvidence(
-        plan=plan, records=records, attempt=attempt, interruption=interruption, folder=folder
+    loaded = _loaded(claims, keys, interruption)
+    return replace(
+        loaded, records=tuple(_parse_log_again(folder, record) for record in loaded.records)
     )
 
 
-def refuse_changed(folder: Path) -> None:
-    """Raise BadEvidence if evidence differs from its checksums, or from what was fetched."""
-    wrong = evidence.check_checksums(folder)
-    job = backends.known_job(folder.parent) if is_own(folder) else None
-    if not wrong and job and job.evidence not in ("", evidence.root_hash(folder)):
-        wrong = (f"{evidence.CHECKSUMS} is not the one that was fetched",)
-    if wrong:
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise BadEvidence(
-            f"{folder}: {'; '.join(wrong[:3])}{more}",
-            code=Code.EVIDENCE_CHANGED,
-            hint="collect the run again, or ask who changed it",
-        )
-
-
-def attempt_of(folder: Path) -> str:
-    """Return the attempt that evidence names as its own, else the name of the folder."""
-    try:
-        return evidence.read_attempt(folder)
-    except BadEvidence:
-        return folder.name
+def _loaded(claims: Claims, keys: Sequence[PublicKey], interruption: str) -> LoadedEvidence:
+    match = order.matches_order(claims, keys)
+    return LoadedEvidence(
+        plan=match.plan,
+        records=claims.records,
+        attempt=claims.attempt,
+        interruption=interruption,
+        folder=claims.folder,
+        verified=match.verified,
+    )
 
 
 def _parse_log_again(folder: Path, record: Record) -> Record:
@@ -272,6 +269,8 @@ class Judged:
     records: tuple[Record, ...]
     #: The folder with the evidence; None: there is none on this machine.
     folder: Path | None = None
+    #: `evidence.root_hash`; empty: it has no list of checksums.
+    evidence_hash: str = ""
     #: The machine that nccl-tests logs show; None for evidence of a run.
     machine: Machine | None = None
     #: Remarks for people, one line each.
@@ -298,19 +297,21 @@ def judge_paths(
     machine: str | None = None,
     collective: str | None = None,
     say: Callable[[str], None] = lambda _: None,
+    keys: Sequence[PublicKey] = (),
 ) -> list[Judged]:
     """Judge each run in `paths` alone, and all nccl-tests logs together.
 
     Paths with evidence of runs are not searched for logs. The references are those of `machine` if
     it is given; a run's own expectations apply in any case. `collective` is that of logs that do
-    not name theirs, such as "all-reduce". Raises BadInput if a path names nothing, and BadEvidence
+    not name theirs, such as "all-reduce". If there are `keys`, one of them must have signed each
+    evidence. Raises BadInput if a path names nothing, and BadEvidence
     if it holds neither complete evidence nor a log.
     """
     if standard_input.PATH in paths:
         with standard_input.saved() as file:
             named = [str(file) if path == standard_input.PATH else path for path in paths]
             judged = judge_paths(
-                named, expect=expect, machine=machine, collective=collective, say=say
+                named, expect=expect, machine=machine, collective=collective, say=say, keys=keys
             )
             return [
                 replace(
@@ -327,7 +328,7 @@ def judge_paths(
     logs: list[Path] = []
     for path in dict.fromkeys(paths):
         before = len(results)
-        for loaded in load(path, limits, say):
+        for loaded in load(path, limits, say, keys):
             results.append(_judge_run(loaded, expect, other_machine))
         if len(results) == before:
             logs.append(Path(path) if rundir.is_file(Path(path)) else rundir.find(path))
@@ -363,10 +364,11 @@ def _judge_run(loaded: LoadedEvidence, expect: Sequence[str], machine: Machine |
     plan, verdict = _judged(plan, loaded.records, expect, loaded.attempt, loaded.interruption)
     others = f"{count(loaded.others, 'other file')} beside the evidence: not judged"
     return Judged(
-        verdict=verdict,
+        verdict=replace(verdict, verified=loaded.verified.outcome),
         plan=plan,
         records=loaded.records,
         folder=loaded.folder,
+        evidence_hash=loaded.verified.hash,
         notes=(others,) if loaded.others else (),
         source=loaded.source,
     )
@@ -411,6 +413,14 @@ def _judged(
 def with_max_bad(judged: Judged, most: int) -> Judged:
     """Return the judgement if the user accepts a run with at most `most` bad nodes."""
     return replace(judged, verdict=tolerated(judged.verdict, most))
+
+
+def _refuse_unverified(judged: Judged) -> Judged:
+    """Return the judgement with exit code 7, or a worse one, unless somebody vouches for it."""
+    if judged.verdict.verified in (Verification.SIGNED, Verification.UNMODIFIED):
+        return judged
+    code = worst_exit((judged.verdict.exit, Exit.INCONCLUSIVE))
+    return replace(judged, verdict=replace(judged.verdict, exit=code))
 
 
 def text(judged: Judged, terminal: Terminal, *, own_bounds: bool = False) -> str:
@@ -569,7 +579,7 @@ def reported(judged: Judged) -> ReportedRun:
         plan=judged.plan,
         verdict=judged.verdict,
         records=judged.records,
-        evidence_hash=evidence.root_hash(judged.folder) if judged.folder else "",
+        evidence_hash=judged.evidence_hash,
         commands=_place(judged).commands,
     )
 
@@ -650,11 +660,6 @@ def _reason(verdict: Verdict, host: str) -> str:
     return next(suspects, "{}").format(verdict.attempt)
 
 
-def is_own(folder: Path) -> bool:
-    """Return True for the evidence of a run in the runs folder of this workstation."""
-    return folder.name == rundir.EVIDENCE and rundir.is_own(folder.parent)
-
-
 def write_page(judged: Judged, terminal: Terminal) -> None:
     """Write report.html and the lists of nodes of a run of this workstation.
 
@@ -677,16 +682,25 @@ def do_judge(
     machine: str | None = None,
     collective: str | None = None,
     max_bad: int = 0,
+    keys: tuple[Path, ...] = (),
+    must_be_verified: bool = False,
 ) -> int:
-    """Judge evidence or nccl-tests logs, and return the worst exit code."""
+    """Judge evidence or nccl-tests logs, and return the worst exit code.
+
+    `keys` are files with public keys. With `must_be_verified`, evidence that nobody vouches for is
+    inconclusive.
+    """
     results = judge_paths(
         paths or ("last",),
         expect=expect,
         machine=machine,
         collective=collective,
         say=terminal.progress,
+        keys=tuple(key for file in keys for key in read_public_keys(file)),
     )
     results = [with_max_bad(judged, max_bad) for judged in results]
+    if must_be_verified:
+        results = [_refuse_unverified(judged) for judged in results]
     own_bounds = bool(expect or machine)
     for judged in results if not own_bounds else ():
         write_page(judged, terminal)

@@ -8,8 +8,9 @@ from enum import StrEnum
 
 from accept.commands.explain import check_node
 from accept.commands.judge import Judged, judge_path, reported, text
+from accept.commands.order import read_run
 from accept.commands.plan import plan_text, planned
-from accept.commands.run import finish, new_name, read_run, send_results, show_removal, start
+from accept.commands.run import finish, new_name, send_results, show_removal, start
 from accept.core.causes import Cause, Judgement
 from accept.core.checks import checks_of
 from accept.core.error_codes import Code

@@ -20,10 +20,10 @@ from accept.backends.job import Job
 from accept.backends.protocol import FirstHostLost, Phase
 from accept.commands import judge
 from accept.commands.judge import Judged
+from accept.commands.order import claims_of, matches_order, read_run
 from accept.commands.plan import plan_text, planned, write_run
 from accept.commands.prepare import prepare
 from accept.commands.resume import prepare_resumed
-from accept.commands.verify import verify
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import (
@@ -35,12 +35,12 @@ from accept.core.errors import (
     NoEvidence,
     NotStarted,
     Terminated,
+    warning,
 )
 from accept.core.evidence import (
     PACKED_BEGIN,
     PACKED_END,
     read_verdict,
-    root_hash,
     write,
 )
 from accept.core.model import Problem
@@ -49,7 +49,7 @@ from accept.core.report import write_judgement
 from accept.core.runner import resume
 from accept.core.runner.coordinator import CANCELLED
 from accept.core.runner.events import EventKind, parse_event
-from accept.core.serde import dump, read
+from accept.core.serde import dump
 from accept.core.text import count, duration, plain
 from accept.evidence import bucket, rundir
 from accept.plan.bundle import Bundle, load_bundle
@@ -383,10 +383,13 @@ def _fetch_evidence(job: Job, folder: Path, terminal: Terminal) -> None:
     """Fetch the evidence of a run, unless it is here and complete."""
     # A command that follows the run and one that cancels it may collect at the same time.
     with rundir.held(folder):
-        if (folder / rundir.EVIDENCE).is_dir() and not (folder / rundir.FROM_LOG).is_file():
+        is_here = _is_collected(folder)
+        if is_here and backends.load_job(folder).evidence:
             return
         try:
-            backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
+            if not is_here:
+                backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
+            # Also if the command that fetched it was ended before this.
             _keep_hash(job, folder, terminal)
         except OSError as failed:
             if failed.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -423,20 +426,36 @@ def _send_evidence(job: Job, folder: Path, terminal: Terminal) -> str:
 def _keep_hash(job: Job, folder: Path, terminal: Terminal) -> None:
     """Write the hash of the fetched evidence into job.json, so that later changes are seen.
 
-    Raises BadEvidence if another key than the run's signed the evidence on its way here.
+    Raises BadEvidence if it does not answer the order: it was changed, or it is of another run.
     """
     evidence = folder / rundir.EVIDENCE
-    if (folder / rundir.FROM_LOG).is_file() or not (root := root_hash(evidence)):
+    if (folder / rundir.FROM_LOG).is_file():
         return
     try:
-        verify(evidence, ())
-    except BadEvidence:
-        refused = folder / f"{rundir.EVIDENCE}-refused"
-        shutil.rmtree(refused, ignore_errors=True)
-        evidence.rename(refused)
-        terminal.progress(f"the evidence is not used: {refused}")
-        raise
-    _write_job(replace(job, evidence=root), folder)
+        verified = matches_order(claims_of(evidence)).verified
+    except BadEvidence as error:
+        if error.code in _REFUSED:
+            refused = folder / f"{rundir.EVIDENCE}-refused"
+            shutil.rmtree(refused, ignore_errors=True)
+            evidence.rename(refused)
+            terminal.progress(f"the evidence is not used: {refused}")
+            raise
+        # What a run left that was killed; a judgement shows why it cannot be read.
+        return
+    if verified.unsigned:
+        text = f"the run did not sign its evidence, so it cannot be verified: {verified.unsigned}"
+        terminal.progress(warning(Code.EVIDENCE_SIGNATURE, text))
+    if verified.hash:
+        _write_job(replace(job, evidence=verified.hash), folder)
+
+
+#: Errors of evidence that another run left, or that was changed on its way.
+_REFUSED = (
+    Code.EVIDENCE_CHANGED,
+    Code.EVIDENCE_OTHER_RUN,
+    Code.EVIDENCE_PLAN_CHANGED,
+    Code.EVIDENCE_SIGNATURE,
+)
 
 
 def _results(folder: Path, job: Job, terminal: Terminal) -> str:
@@ -514,25 +533,6 @@ def _ended_by_itself(evidence: Path) -> bool:
         return read_verdict(evidence).interruption != CANCELLED
     except AcceptError:
         return False
-
-
-def read_run(folder: Path) -> Resolved:
-    """Return the run of a run folder. Raises BadInput."""
-    path = folder / rundir.RUN
-    try:
-        return read(Resolved, json.loads(path.read_text(encoding="utf-8"))["run"])
-    except FileNotFoundError:
-        raise BadInput(
-            f"{folder.name} has no {rundir.RUN}, so it cannot be repeated",
-            code=Code.RUN_UNREADABLE,
-            hint="the demo and copied evidence can be judged; start a run of your own: accept run",
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadInput(
-            f"{path} cannot be read: {error}",
-            code=Code.RUN_UNREADABLE,
-            hint="render the run again",
-        ) from None
 
 
 def do_submit(options: Options, terminal: Terminal, *, folder: str | None, dry_run: bool) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from accept import backends
 from accept.backends.protocol import Phase
-from accept.commands import drill, plan, run
+from accept.commands import drill, order, plan
 from accept.commands.drill_result import Drill
 from accept.core import evidence
 from accept.core.errors import AcceptError, BadInput, Exit
@@ -185,7 +185,7 @@ def _run_page(name: str) -> RunPage:
     """Return what this machine knows of a run. Raises BadInput."""
     folder = rundir.find(name)
     try:
-        planned = plan.planned(run.read_run(folder)) if (folder / rundir.RUN).is_file() else None
+        planned = plan.planned(order.read_run(folder)) if (folder / rundir.RUN).is_file() else None
     except BadInput:
         planned = None
     return RunPage(run=_run_entry(folder), plan=planned)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from accept.commands.explain import check_node
 from accept.commands.judge import Judged, judge_path, not_written, reported, suspects_at
-from accept.commands.run import read_run
+from accept.commands.order import read_run
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.evidence import write_below

@@ -6,35 +6,22 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
-from accept import backends
-from accept.backends.job import Job
-from accept.commands import judge
+from accept.commands.order import claims_of, explained, matches_order
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput, Exit
-from accept.core.signatures import PublicKey, parse_public_key, read_public_keys, sign, signer
-from accept.core.text import command_line, count, plain
+from accept.core.model import Verification
+from accept.core.signatures import read_public_keys, sign
+from accept.core.text import count, plain
 from accept.evidence import bucket, rundir, search, standard_input
 from accept.evidence.untrusted import Limits
 from accept.report.console import Terminal
 
 
-class Verification(StrEnum):
-    """The result of a verification."""
-
-    #: A key that the user or the run folder names has signed it.
-    SIGNED = "signed"
-    #: It is what this workstation fetched after the run; no known key has signed it.
-    UNMODIFIED = "unmodified"
-    #: Its checksums match, but whoever changed it could have written new ones.
-    NOT_VERIFIABLE = "not-verifiable"
-
-
 @dataclass(frozen=True, kw_only=True)
-class Verified:
+class Report:
     """The result of `accept verify`; evidence that was modified is an error instead."""
 
     attempt: str
@@ -43,6 +30,10 @@ class Verified:
     hash: str
     #: The holders of the keys that signed it.
     signed_by: tuple[str, ...]
+    #: True if this workstation started the run, and the evidence answers that order.
+    ordered: bool
+    #: What was checked of the files and of the order, and what was not; for people.
+    explanation: tuple[str, ...]
 
 
 def do_verify(path: str, terminal: Terminal, *, keys: Sequence[Path], own_key: Path | None) -> int:
@@ -60,72 +51,33 @@ def do_verify(path: str, terminal: Terminal, *, keys: Sequence[Path], own_key: P
                 code=Code.SIGNING_FAILED,
                 hint="unpack or fetch it, and sign the folder",
             )
-        verified = verify(folder, known)
+        if not evidence.root_hash(folder):
+            raise BadEvidence(
+                f"{plain(str(folder), 200)} has no {evidence.CHECKSUMS}: the run never finished it",
+                code=Code.EVIDENCE_CHANGED,
+                hint="fetch it again, or ask who removed that file",
+            )
+        verified = matches_order(claims_of(folder), known).verified
+        is_open = verified.outcome is Verification.NOT_VERIFIABLE
+        if own_key and is_open and not verified.ordered:
+            raise BadInput(
+                f"nobody vouches for {plain(path, 200)}, so it is not signed",
+                code=Code.SIGNING_FAILED,
+                hint="give the public key of its run, or sign it where the run was started",
+            )
         if own_key:
             sign(folder, own_key, evidence.USER_SIGNATURE)
             terminal.progress(f"signed: {folder / evidence.USER_SIGNATURE}")
-    terminal.result(verified, *_lines(verified))
-    is_open = verified.outcome is Verification.NOT_VERIFIABLE
-    return Exit.INCONCLUSIVE if is_open else Exit.PASS
-
-
-def verify(folder: Path, known: tuple[PublicKey, ...]) -> Verified:
-    """Verify the evidence in a folder, with the `known` keys and what this workstation keeps of it.
-
-    Raises BadEvidence if it was modified, or if there are `known` keys and none of them signed it.
-    """
-    root = evidence.root_hash(folder)
-    if not root:
-        raise BadEvidence(
-            f"{plain(str(folder), 200)} has no {evidence.CHECKSUMS}: the run never finished it",
-            code=Code.EVIDENCE_CHANGED,
-            hint="fetch it again, or ask who removed that file",
-        )
-    judge.refuse_changed(folder)
-    attempt = judge.attempt_of(folder)
-    job = _job_of(folder, attempt)
-    if job and job.evidence not in ("", root):
-        raise BadEvidence(
-            f"this is not the evidence of {attempt} that this workstation fetched: its SHA-256 is "
-            f"{root}, not {job.evidence}",
-            code=Code.EVIDENCE_CHANGED,
-            hint=f"compare it with that of the run folder: "
-            f"{command_line('accept', 'verify', attempt)}",
-        )
-    signed_by = []
-    of_run = parse_public_key(job.signer, holder="the run") if job else None
-    if of_run and (folder / evidence.RUN_SIGNATURE).is_file():
-        if signer(folder, evidence.RUN_SIGNATURE, (of_run,)) is None:
-            raise _not_signed(f"{evidence.RUN_SIGNATURE} is not a signature of the run's key")
-        signed_by.append(of_run.holder)
-    if known:
-        names = (evidence.RUN_SIGNATURE, evidence.USER_SIGNATURE)
-        found = [signer(folder, name, known) for name in names if (folder / name).is_file()]
-        holders = [key.holder for key in found if key]
-        if not holders:
-            raise _not_signed(f"none of the {count(len(known), 'given key')} signed this evidence")
-        signed_by += holders
-    outcome = Verification.NOT_VERIFIABLE
-    if signed_by:
-        outcome = Verification.SIGNED
-    elif job and job.evidence == root:
-        outcome = Verification.UNMODIFIED
-    return Verified(attempt=attempt, outcome=outcome, hash=root, signed_by=tuple(signed_by))
-
-
-def _job_of(folder: Path, attempt: str) -> Job | None:
-    """Return what this workstation keeps of the run that the evidence is of, if it started it."""
-    if judge.is_own(folder):
-        return backends.known_job(folder.parent)
-    return backends.known_job(rundir.runs() / attempt) if rundir.is_name(attempt) else None
-
-
-def _not_signed(what: str) -> BadEvidence:
-    return BadEvidence(
-        what,
-        code=Code.EVIDENCE_SIGNATURE,
-        hint="it was changed after it was signed, or another key signed it: ask who sent it",
+    report = Report(
+        attempt=verified.attempt,
+        outcome=verified.outcome,
+        hash=verified.hash,
+        signed_by=verified.signed_by,
+        ordered=verified.ordered,
+        explanation=explained(verified),
     )
+    terminal.result(report, *_lines(report))
+    return Exit.INCONCLUSIVE if is_open else Exit.PASS
 
 
 @contextmanager
@@ -144,9 +96,11 @@ def _folder_of(path: str) -> Iterator[tuple[Path, bool]]:
     place = Path(path)
     if path == "last" or not rundir.is_file(place):
         place = rundir.find(path)
-        if (place / evidence.CHECKSUMS).is_file():
-            yield place, True
-            return
+        inner = place / rundir.EVIDENCE
+        for folder in (place, inner) if (place / rundir.JOB).is_file() else (place,):
+            if (folder / evidence.CHECKSUMS).is_file():
+                yield folder, True
+                return
     limits = Limits()
     runs = search.search(place, limits).runs
     if len(runs) != 1:
@@ -162,16 +116,16 @@ def _folder_of(path: str) -> Iterator[tuple[Path, bool]]:
         yield folder, False
 
 
-def _lines(verified: Verified) -> tuple[str, ...]:
+def _lines(report: Report) -> tuple[str, ...]:
     what = {
-        Verification.SIGNED: f"signed by {', '.join(map(plain, verified.signed_by))}; unmodified",
+        Verification.SIGNED: f"signed by {', '.join(map(plain, report.signed_by))}; unmodified",
         Verification.UNMODIFIED: "unmodified since this workstation fetched it",
-        Verification.NOT_VERIFIABLE: (
-            "not verifiable: the checksums match, but no known key signed them; "
-            "give --public-key, or verify it where the run was started"
-        ),
+        Verification.NOT_VERIFIABLE: "not verifiable: give --public-key, or verify it where the "
+        "run was started",
     }
     return (
-        f"{verified.attempt}: {what[verified.outcome]}",
-        f"SHA-256 {verified.hash}",
+        f"{plain(report.attempt, 80)}: {what[report.outcome]}",
+        f"SHA-256 {report.hash}",
+        "",
+        *report.explanation,
     )

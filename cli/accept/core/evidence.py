@@ -10,9 +10,9 @@ import os
 import re
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
@@ -42,6 +42,8 @@ CHECKSUMS = "SHA256SUMS"
 #: Signatures of SHA256SUMS: with the key of the run, and with that of a user.
 RUN_SIGNATURE = "SHA256SUMS.sig"
 USER_SIGNATURE = "SHA256SUMS.user.sig"
+#: The coordinator prints this and the reason, if it cannot sign.
+NOT_SIGNED = "the evidence is not signed"
 #: For people: all tables of nccl-tests, and which ranks answered.
 TABLES = "nccl-test-results.txt"
 CONNECTIVITY = "connectivity-test.log"
@@ -62,6 +64,9 @@ MANIFEST = "MANIFEST.json"
 _NOT_COVERED = (CHECKSUMS, RUN_SIGNATURE, USER_SIGNATURE, MANIFEST, *_REPORTS)
 #: Suffix of a file that is being written; older versions wrote only `.new`.
 _UNFINISHED = re.compile(r"(?:\.[0-9a-f]{16})?\.new$")
+
+#: The versions of plans without the hash of the other rendered files.
+_OLDER_VERSION = re.compile(r"0(?:\.[01](?:\..*)?)?$", re.ASCII)
 
 #: If a step has more groups than this, its logs go into one archive, `logs/STEP.tar`.
 LOOSE_LOGS = 64
@@ -254,23 +259,24 @@ def read_plan(folder: Path) -> Plan:
     """
     path = folder / PLAN
     text = read_text(path)
-    plan = _parse(Plan, text, str(path))
-    _refuse_changed_plan(plan, json.loads(text), str(path))
-    return plan
+    return _with_hash(_parse(Plan, text, str(path)), json.loads(text), str(path))
 
 
-def _refuse_changed_plan(plan: Plan, data: Mapping[str, object], source: str) -> None:
-    """Raise BadEvidence if the hash of a plan is not the one that it contains.
+def _with_hash(plan: Plan, data: Mapping[str, object], source: str) -> Plan:
+    """Return a plan with the hash of its data. Raise BadEvidence if it contains another one.
 
-    Plans without `files_hash`, from older versions, pass: their hash cannot be verified.
+    Versions before 0.2 computed the hash otherwise, and wrote no `files_hash`.
     """
-    if plan.files_hash and (actual := plan_hash(data)) != plan.hash:
+    actual = plan_hash(data)
+    is_older = not plan.files_hash and _OLDER_VERSION.match(plan.version)
+    if actual != plan.hash and not is_older:
         raise BadEvidence(
             f"{source}: the plan was changed after it was rendered "
             f"(its hash is {actual[:12]}, not {plan.hash[:12]})",
             code=Code.EVIDENCE_PLAN_CHANGED,
             hint="collect the run again, or find out who changed the plan",
         )
+    return replace(plan, hash=actual)
 
 
 def read_attempt(folder: Path) -> str:
@@ -456,6 +462,17 @@ def check_checksums(folder: Path) -> tuple[str, ...]:
     return (*(f"{name} is missing" for name in listed if name not in present), *errors)
 
 
+def sealed_names(folder: Path) -> frozenset[str]:
+    """Return the names in SHA256SUMS."""
+    lines = read_text(folder / CHECKSUMS).splitlines()
+    return frozenset(line.partition("  ")[2] for line in lines)
+
+
+def is_sealed(log: str, sealed: Collection[str]) -> bool:
+    """Return True if the raw log of a record, or the archive of its step, is among these names."""
+    return log in sealed or PurePosixPath(log).parent.with_suffix(".tar").as_posix() in sealed
+
+
 def _covered(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield name and path of each file that SHA256SUMS covers, in order."""
     for name, path in sorted(_files(folder)):
@@ -587,10 +604,8 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
                 code=Code.EVIDENCE_TOO_LARGE_FOR_LOG,
                 hint="judge the evidence folder instead; the verdict in the log is final",
             )
-        plan = read(Plan, data["plan"])
-        _refuse_changed_plan(plan, data["plan"], source)
         return (
-            plan,
+            _with_hash(read(Plan, data["plan"]), data["plan"], source),
             tuple(read(Record, r) for r in data["records"]),
             read(StoredVerdict, data["verdict"]),
         )

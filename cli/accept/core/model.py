@@ -774,6 +774,17 @@ class KeptSteps:
     steps: tuple[str, ...]
 
 
+class Verification(TextEnum):
+    """The party that vouches for evidence, if nothing contradicts it."""
+
+    #: A key that the user or the run folder names has signed it.
+    SIGNED = "signed"
+    #: It is what this workstation fetched after the run; the key of the run is not known here.
+    UNMODIFIED = "unmodified"
+    #: Nobody: whoever changed it could have written new checksums.
+    NOT_VERIFIABLE = "not-verifiable"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The result of a run."""
@@ -831,6 +842,8 @@ class Verdict:
     max_bad: int = 0
     #: The version of `accept` that judged; older verdicts do not have it.
     version: str = ""
+    #: Who vouches for the evidence; None: nothing was verified, as on the first host.
+    verified: Verification | None = None
 
     @property
     def requested(self) -> tuple[str, ...]:

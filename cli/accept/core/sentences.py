@@ -17,6 +17,7 @@ from accept.core.model import (
     Suspect,
     SuspectKind,
     Verdict,
+    Verification,
 )
 from accept.core.text import count, format_size, number, plain, shortened
 
@@ -549,3 +550,16 @@ def not_run(skipped: Iterable[Skipped]) -> str:
             f"{shortened(names, _MAX_NOT_RUN)} ({option})" for option, names in by_option.items()
         )
     )
+
+
+_VOUCHED = {
+    None: "",
+    Verification.SIGNED: "signed and unmodified",
+    Verification.UNMODIFIED: "unmodified since it was fetched",
+    Verification.NOT_VERIFIABLE: "NOT VERIFIED: no known key signed it",
+}
+
+
+def vouched(verdict: Verdict) -> str:
+    """Return who vouches for the evidence of a verdict; empty: nothing was verified."""
+    return _VOUCHED[verdict.verified]

@@ -158,7 +158,7 @@ def find(name: str) -> Path:
                 f"there are no runs in {runs()}", code=Code.RUN_NONE, hint="start one: accept run"
             )
         return _refuse_series(folders[-1])
-    for folder in (*_by_attempt(name), Path(name)):
+    for folder in (*by_attempt(name), Path(name)):
         if name and is_folder(folder):
             return _refuse_series(folder)
     raise _unknown(name)
@@ -170,7 +170,7 @@ def find_own(name: str) -> Path:
     Commands that act on a run use this, because a run folder names programs to execute, hosts to
     reach and folders to remove. Raises BadInput for a folder that is anywhere else.
     """
-    if name != "last" and os.sep not in name and not _by_attempt(name):
+    if name != "last" and os.sep not in name and not by_attempt(name):
         # The working folder is not searched, but a folder there shows what the user meant.
         if is_folder(Path(name)):
             raise _not_own(Path(name))
@@ -193,7 +193,7 @@ def is_own(folder: Path) -> bool:
     return len(parts) == 1 or (len(parts) == 2 and bool(_series(runs() / parts[0])))
 
 
-def _by_attempt(name: str) -> list[Path]:
+def by_attempt(name: str) -> list[Path]:
     """Return the folders of an attempt: of a run, then of runs in series."""
     if not _ATTEMPT.fullmatch(name):
         return []

@@ -19,7 +19,7 @@ from accept.core.judge.consistency import compared
 from accept.core.judge.summary import node_lists
 from accept.core.model import Verdict
 from accept.core.report.text import answer_of, kept, number3
-from accept.core.sentences import action, not_run, suspect_advice, usable
+from accept.core.sentences import action, not_run, suspect_advice, usable, vouched
 from accept.core.text import count, duration, folded, format_size, number, plain
 from accept.report.certificate import certificate
 from accept.report.coverage_table import coverage_rows
@@ -71,6 +71,7 @@ def render_html(run: Run) -> str:
         coverage=coverage_rows(run),
         gaps=gaps(run),
         certificate=certificate(run),
+        vouched=vouched(run.verdict),
         legend=LEGEND,
     )
 

@@ -69,21 +69,25 @@ class TestEvidenceRebuiltFromALog:
         return folder, kubernetes_collect._from_log(job, state, folder, target)
 
     def test_is_judged_like_the_original_evidence(self) -> None:
-        folder, missing = self.collected(sample_evidence.console(sample_evidence.record()))
+        folder, missing = self.collected(
+            sample_evidence.console(sample_evidence.record(), attempt="run")
+        )
         judged = judge.judge_path(str(folder), expect=())
-        expected = sample_evidence.verdict_of(sample_evidence.record())
-        assert replace(judged.verdict, version="") == replace(expected, version="")
+        expected = sample_evidence.verdict_of(sample_evidence.record(), attempt="run")
+        assert replace(judged.verdict, version="", verified=None) == replace(expected, version="")
         assert "raw logs" in missing[0]
 
     def test_is_that_of_the_log_that_was_followed_if_the_pod_is_gone(self) -> None:
-        console = sample_evidence.console(sample_evidence.record(), interruption="deleted")
+        console = sample_evidence.console(
+            sample_evidence.record(), interruption="deleted", attempt="run"
+        )
         folder, missing = self.collected(None, followed=console)
         verdict = judge.judge_path(str(folder), expect=()).verdict
         assert (verdict.interruption, verdict.exit) == ("deleted", 5)
         assert "raw logs" in missing[0]
 
     def test_has_a_report_like_any_other(self) -> None:
-        folder, _ = self.collected(sample_evidence.console(sample_evidence.record()))
+        folder, _ = self.collected(sample_evidence.console(sample_evidence.record(), attempt="run"))
         assert accept("report", "run").code == 0
         assert (folder / rundir.EVIDENCE / evidence.REPORT).is_file()
 
@@ -97,11 +101,13 @@ class TestEvidenceRebuiltFromALog:
 
     def test_includes_the_records_that_another_pod_printed(self) -> None:
         """Index 0 was killed in its second step; another pod has the records of the first."""
-        copy = sample_evidence.console(sample_evidence.record(), interruption=LOST)
+        copy = sample_evidence.console(sample_evidence.record(), interruption=LOST, attempt="run")
         folder, missing = self.collected("it began\n", code=137, other=copy)
         verdict = judge.judge_path(str(folder), expect=()).verdict
-        expected = sample_evidence.verdict_of(sample_evidence.record(), interruption=LOST)
-        assert replace(verdict, version="") == replace(expected, version="")
+        expected = sample_evidence.verdict_of(
+            sample_evidence.record(), interruption=LOST, attempt="run"
+        )
+        assert replace(verdict, version="", verified=None) == replace(expected, version="")
         assert verdict.exit == 5
         assert "raw logs" in missing[0]
 
@@ -119,7 +125,7 @@ class TestEvidenceRebuiltFromALog:
     ) -> None:
         # As with thousands of records: then the log contains only the verdict.
         monkeypatch.setattr(evidence, "PACKED_LIMIT", 100)
-        log = sample_evidence.console(sample_evidence.record())
+        log = sample_evidence.console(sample_evidence.record(), attempt="run")
         with pytest.raises(BadEvidence) as caught:
             self.collected(log, code=code, results=results)
         assert caught.value.code is Code.KUBE_EVIDENCE_ELSEWHERE
@@ -151,7 +157,9 @@ class TestEvidenceThatIsOnlyALog:
     @pytest.fixture
     def bucket(self, tmp_path: Path) -> Path:
         """Return a bucket with the measurements from before index 0 was lost."""
-        return sample_evidence.write(tmp_path / "bucket" / "runs" / "run", whole=False)
+        return sample_evidence.write(
+            tmp_path / "bucket" / "runs" / "run", whole=False, attempt="run"
+        )
 
     @pytest.fixture
     def folder(self, tmp_path: Path, bucket: Path) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.factories import verdicts
+from tests.factories import sample_evidence, verdicts
 from tests.factories.clock import PATIENCE
 
 from accept.core import evidence
@@ -51,6 +51,7 @@ def node(
     (folder / "tmp").mkdir(parents=True)
     render(resolve(Options(machine="cpu", nodes=1))).write(folder)
     plan = verdicts.plan(INVENTORY, SCRIPT, machine=MACHINE, nodes=len(gpus), **more)
+    plan = sample_evidence.hashed(plan)
     (folder / evidence.PLAN).write_text(json.dumps(dump(plan)))
     records = tmp_path / "records"
     records.mkdir()

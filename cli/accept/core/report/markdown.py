@@ -11,7 +11,7 @@ from accept.core.judge.consistency import compared
 from accept.core.judge.summary import node_lists
 from accept.core.model import Plan, Record, State, SuspectKind, Verdict
 from accept.core.report.text import excused, kept, number3, of_total
-from accept.core.sentences import not_run, usable
+from accept.core.sentences import not_run, usable, vouched
 from accept.core.text import duration, format_size, number, shortened
 from accept.core.text import markdown as escaped
 
@@ -86,6 +86,8 @@ def _facts(verdict: Verdict, plan: Plan) -> Iterator[str]:
         yield f"- judged: {escaped(verdict.origin)}"
     yield f"- machine: {escaped(verdict.machine)}, suite: {escaped(verdict.suite)}"
     yield f"- run {escaped(verdict.run)}, attempt {escaped(verdict.attempt)}"
+    if text := vouched(verdict):
+        yield f"- evidence: {text}"
     if 0 < verdict.start < verdict.end < 1e11:
         start = datetime.fromtimestamp(verdict.start, timezone.utc).strftime("%Y-%m-%d %H:%M")
         yield f"- time: {start} UTC, {duration(verdict.end - verdict.start)}"

@@ -26,7 +26,7 @@ from accept.core.model import (
     SuspectKind,
     Verdict,
 )
-from accept.core.sentences import action, not_run, suspect_advice, usable
+from accept.core.sentences import action, not_run, suspect_advice, usable, vouched
 from accept.core.text import command_line, count, duration, format_size, number, plain, shortened
 
 #: Maximum number of lines for any verdict.
@@ -264,6 +264,7 @@ class _Screen:
             yield self._painted(f"report {plain(self.place.report)}", _DIM)
         if not verdict.origin:
             parts = [f"run {plain(verdict.attempt, 80)}", f"plan {plain(verdict.run, 80)[:12]}"]
+            parts += filter(None, [vouched(verdict)])
             yield self._painted(f"{' · '.join(parts)} · exit {verdict.exit}", _DIM)
         yield verdict_line(verdict)
 
@@ -382,6 +383,7 @@ def verdict_line(verdict: Verdict) -> str:
         *([f"notrun={_names(left_out)}"] if left_out else []),
         *(["drill=yes"] if verdict.injected else []),
         *([f"network={_names(network)}"] if network else []),
+        *([f"verified={verdict.verified}"] if verdict.verified else []),
         f"run={_name(verdict.attempt)}",
     ]
     return " ".join(fields)

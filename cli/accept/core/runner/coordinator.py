@@ -300,7 +300,7 @@ def _sign(state: Run) -> None:
     try:
         sign(state.evidence, state.folder / KEY, evidence.RUN_SIGNATURE)
     except AcceptError as error:
-        say(f"the evidence is not signed: {error.message}")
+        say(f"{evidence.NOT_SIGNED}: {error.message}")
 
 
 async def _hold(state: Run, launch: Launch) -> None:

@@ -1,0 +1,345 @@
+"""Evidence that root on the first host forged: only figures can be false, nothing that was ordered.
+
+Root there has the key of the run, so every forgery is sealed and signed again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.factories import sample_evidence
+from tests.factories.command_line import accept
+from tests.factories.keys import write_keys
+from tests.promises import pool
+from tests.promises.pool import Kind
+
+from accept import backends
+from accept.backends.job import Job
+from accept.backends.keys import KeyPair, new_keys
+from accept.commands.plan import write_run
+from accept.core import evidence
+from accept.core.error_codes import Code
+from accept.core.serde import dump
+from accept.core.signatures import sign
+from accept.evidence import rundir
+from accept.plan.bundle import render
+from accept.plan.resolve import Options, resolve
+
+DEMO = next(run for run in pool.runs(Kind.EVIDENCE) if run.name == "demo")
+DAY = 86400.0
+#: Of the runs of the pool: accepted, rejected, interrupted, and of an older version.
+FOREIGN = ("script", "simulated-two-nodes", "interrupted", "version-0.1-passed")
+
+Plan = dict[str, Any]
+Records = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A run of this workstation that has ended, and what its first host has."""
+
+    folder: Path
+    #: The evidence as the host serves it.
+    served: Path
+    key: Path
+
+    def forge(self, change: Callable[[Plan, Records], None]) -> None:
+        """Change plan and records, and write everything that root on the host can make."""
+        plan = json.loads((self.served / evidence.PLAN).read_text())
+        lines = (self.served / evidence.RECORDS).read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        change(plan, records)
+        (self.served / evidence.PLAN).write_text(json.dumps(plan))
+        text = "".join(f"{json.dumps(record)}\n" for record in records)
+        (self.served / evidence.RECORDS).write_text(text)
+        self.seal(self.key)
+
+    def seal(self, key: Path) -> None:
+        evidence.write_checksums(self.served)
+        sign(self.served, key, evidence.RUN_SIGNATURE)
+
+
+@pytest.fixture(scope="module")
+def keys() -> tuple[KeyPair, KeyPair]:
+    """Make the key of the run, and one of somebody else."""
+    return new_keys("accept-run"), new_keys("mallory")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the run folder of the demo as if this workstation had ordered it."""
+    folder = tmp_path_factory.mktemp("order") / "ordered"
+    folder.mkdir()
+    (hosts, _) = hosts_and_start(DEMO.folder)
+    run = resolve(Options(machine="h100-8", hosts=hosts, backend="ssh"))
+    write_run(run, render(run), folder)
+    shutil.copy(DEMO.folder / evidence.PLAN, folder / rundir.RENDERED / evidence.PLAN)
+    return folder
+
+
+def hosts_and_start(folder: Path) -> tuple[tuple[str, ...], float]:
+    records = [*evidence.read_records(folder)]
+    hosts = {host: None for record in records for host in record.hosts}
+    missing = {p.host: None for record in records for p in record.problems if p.host}
+    return (*{**hosts, **missing},), min(r.start for r in records if r.start)
+
+
+@pytest.fixture
+def order(
+    runs: Path,
+    tmp_path: Path,
+    written: Path,
+    keys: tuple[KeyPair, KeyPair],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Order:
+    folder = shutil.copytree(written, runs / "demo")
+    served = shutil.copytree(DEMO.folder, tmp_path / "served")
+    hosts, start = hosts_and_start(served)
+    job = Job(
+        schema=1,
+        backend="local",
+        attempt=evidence.read_attempt(served),
+        hosts=hosts,
+        first="",
+        folder=str(folder / "node"),
+        submitted=datetime.fromtimestamp(start, UTC).isoformat(timespec="seconds"),
+        signer=keys[0].public.strip(),
+    )
+    (folder / rundir.JOB).write_text(json.dumps(dump(job)))
+
+    def fetch(job: Job, *, folder: Path, say: Callable[[str], None]) -> Path:
+        return shutil.copytree(served, folder / rundir.EVIDENCE, symlinks=True)
+
+    monkeypatch.setattr(backends.BACKENDS["local"], "collect", fetch)
+    made = Order(folder=folder, served=served, key=write_keys(tmp_path, keys[0]))
+    made.seal(made.key)
+    return made
+
+
+def without_a_step(plan: Plan, records: Records) -> None:
+    gone = plan["steps"].pop()["id"]
+    records[:] = [record for record in records if record["step"] != gone]
+
+
+def without_bounds(plan: Plan, records: Records) -> None:
+    plan["references"] = []
+
+
+def with_much_noise(plan: Plan, records: Records) -> None:
+    plan["machine"]["noise"] = 0.9
+
+
+def of_another_machine(plan: Plan, records: Records) -> None:
+    plan["machine"]["name"] = "cpu"
+
+
+def with_edits(plan: Plan, records: Records) -> None:
+    plan["edited"] = ["collectives: 1M"]
+    plan["steps"] = plan["steps"][:1]
+
+
+def hashed(change: Callable[[Plan, Records], None]) -> Callable[[Plan, Records], None]:
+    def both(plan: Plan, records: Records) -> None:
+        change(plan, records)
+        plan["hash"] = evidence.plan_hash(plan)
+
+    return both
+
+
+def of_an_older_version(change: Callable[[Plan, Records], None]) -> Callable[[Plan, Records], None]:
+    """Keep the hash of the order, which those versions did not verify."""
+
+    def both(plan: Plan, records: Records) -> None:
+        change(plan, records)
+        del plan["filesHash"]
+        plan["version"] = "0.1.0"
+
+    return both
+
+
+PLANS = [without_a_step, without_bounds, with_much_noise, of_another_machine, with_edits]
+
+
+def of_another_host(plan: Plan, records: Records) -> None:
+    host = records[0]["hosts"][0]
+    for record in records:
+        record["hosts"] = ["elsewhere" if name == host else name for name in record["hosts"]]
+
+
+def measured(days: float) -> Callable[[Plan, Records], None]:
+    def shift(plan: Plan, records: Records) -> None:
+        for record in records:
+            record["start"] += days * DAY
+            record["end"] += days * DAY
+
+    return shift
+
+
+def kept(plan: Plan, records: Records) -> None:
+    for record in records:
+        record["attempt"] = "earlier"
+
+
+def assert_refused(order: Order, code: Code) -> None:
+    """Assert that the evidence is neither fetched, nor judged where it is or anywhere else."""
+    done = accept("collect", "demo")
+    assert (done.code, done.error) == (6, code)
+    assert not (order.folder / rundir.EVIDENCE).exists()
+    refused = order.folder / f"{rundir.EVIDENCE}-refused"
+    # As if the command had been killed before it compared anything, and as somebody may send it.
+    in_place = shutil.copytree(refused, order.folder / rundir.EVIDENCE, symlinks=True)
+    for place in ("demo", refused):
+        done = accept("verify", place)
+        assert (done.code, done.error) == (6, code), place
+    shutil.rmtree(in_place)
+
+
+def test_what_was_ordered_is_fetched_signed_and_judged(order: Order) -> None:
+    assert accept("collect", "demo").code == 0
+    verdict = json.loads(accept("judge", "demo", "--json").out)
+    assert verdict["verified"] == "signed"
+    assert backends.load_job(order.folder).evidence == evidence.root_hash(order.served)
+
+
+@pytest.mark.parametrize("version", [hashed, of_an_older_version])
+@pytest.mark.parametrize("change", PLANS)
+def test_another_plan_is_refused(
+    order: Order,
+    change: Callable[[Plan, Records], None],
+    version: Callable[[Callable[[Plan, Records], None]], Callable[[Plan, Records], None]],
+) -> None:
+    order.forge(version(change))
+    assert_refused(order, Code.EVIDENCE_PLAN_CHANGED)
+
+
+@pytest.mark.parametrize("change", [of_another_host, measured(-400.0), measured(4000.0), kept])
+def test_other_hosts_and_times_are_refused(
+    order: Order, change: Callable[[Plan, Records], None]
+) -> None:
+    order.forge(change)
+    assert_refused(order, Code.EVIDENCE_OTHER_RUN)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["judge"], ["report"], ["baseline"], ["show", "nodes"]),
+        *(["explain", "{}", "h1"], ["ticket", "{}", "h1"], ["diff", "{}", "{}"]),
+    ],
+)
+def test_every_command_that_shows_a_run_refuses_it(order: Order, words: list[str]) -> None:
+    order.forge(hashed(without_bounds))
+    accept("collect", "demo")
+    refused = order.folder / f"{rundir.EVIDENCE}-refused"
+    shutil.copytree(refused, order.folder / rundir.EVIDENCE)
+    for place in ("demo", refused):
+        with_place = [word.format(place) for word in words]
+        done = accept(*with_place, *([place] if with_place == words else []))
+        assert (done.code, done.error) == (6, Code.EVIDENCE_PLAN_CHANGED), place
+
+
+def test_evidence_of_another_run_is_refused(order: Order) -> None:
+    launch = json.loads((order.served / evidence.HOSTS).read_text())
+    (order.served / evidence.HOSTS).write_text(json.dumps({**launch, "attempt": "other"}))
+    order.seal(order.key)
+    done = accept("collect", "demo")
+    assert (done.code, done.error) == (6, Code.EVIDENCE_OTHER_RUN)
+
+
+def test_a_missing_signature_is_refused_unless_the_run_gave_a_reason(order: Order) -> None:
+    (order.served / evidence.RUN_SIGNATURE).unlink()
+    assert_refused(order, Code.EVIDENCE_SIGNATURE)
+    reason = "ssh-keygen failed: too old"
+    (order.served / evidence.CONSOLE).write_text(f"  9.1 s  {evidence.NOT_SIGNED}: {reason}\n")
+    done = accept("collect", "demo")
+    assert (done.code, reason in done.err) == (0, True)
+    assert json.loads(accept("judge", "demo", "--json").out)["verified"] == "not-verifiable"
+    assert accept("verify", "demo").code == 7
+
+
+def test_the_signature_of_another_key_is_refused(
+    order: Order, tmp_path: Path, keys: tuple[KeyPair, KeyPair]
+) -> None:
+    order.seal(write_keys(tmp_path, keys[1], "other"))
+    assert_refused(order, Code.EVIDENCE_SIGNATURE)
+
+
+def outside_of_the_seal(order: Order, log: Path) -> None:
+    """Name a log as desktop systems name their files, which the list of checksums leaves out."""
+    log.rename(log.with_name("._0.log"))
+
+
+def behind_a_link(order: Order, log: Path) -> None:
+    """Put the logs of a step where pods write theirs, which the list of checksums leaves out."""
+    place = order.served / evidence.PODS / log.parent.name
+    place.parent.mkdir()
+    log.parent.rename(place)
+    log.parent.symlink_to(place)
+
+
+@pytest.mark.parametrize("hide", [outside_of_the_seal, behind_a_link])
+def test_a_log_that_the_seal_leaves_out_is_refused(
+    order: Order, hide: Callable[[Order, Path], None]
+) -> None:
+    log = next((order.served / evidence.LOGS).rglob("*.log"))
+    name = log.relative_to(order.served).as_posix()
+
+    def change(plan: Plan, records: Records) -> None:
+        record = next(record for record in records if record["log"] == name)
+        hide(order, log)
+        if not log.exists():
+            record["log"] = (Path(name).parent / "._0.log").as_posix()
+
+    order.forge(change)
+    assert_refused(order, Code.EVIDENCE_CHANGED)
+
+
+def test_fetched_evidence_that_was_reduced_to_a_log_is_refused(order: Order) -> None:
+    assert accept("collect", "demo").code == 0
+    fetched = order.folder / rundir.EVIDENCE
+    shutil.rmtree(fetched)
+    fetched.mkdir()
+    console = sample_evidence.console(sample_evidence.record(), attempt="demo")
+    (fetched / evidence.CONSOLE).write_text(console)
+    done = accept("judge", "demo")
+    assert (done.code, done.error) == (6, Code.EVIDENCE_CHANGED)
+
+
+def test_an_own_run_is_judged_by_the_plan_of_this_workstation(order: Order) -> None:
+    """Nodes that a run leaves out are not part of the hash of its plan."""
+
+    def leave_out(plan: Plan, records: Records) -> None:
+        plan["leftOut"] = [{"name": "h99", "reason": "down"}]
+
+    order.forge(leave_out)
+    assert accept("collect", "demo").code == 0
+    assert json.loads(accept("judge", "demo", "--json").out)["leftOut"] == []
+
+
+@pytest.mark.parametrize("run", [run for run in pool.runs(Kind.EVIDENCE) if run.name in FOREIGN])
+def test_foreign_evidence_is_shown_as_not_verified_wherever_a_verdict_is(
+    run: pool.PooledRun, runs: Path, tmp_path: Path, keys: tuple[KeyPair, KeyPair]
+) -> None:
+    copy = shutil.copytree(run.folder, tmp_path / "evidence")
+    before = accept("judge", copy)
+    verdict = json.loads(accept("judge", copy, "--json").out)
+    assert verdict["verified"] == "not-verifiable"
+    assert "verified=not-verifiable" in before.out.splitlines()[-1]
+    for form in ("html", "md"):
+        assert "NOT VERIFIED" in accept("report", copy, "--format", form).out
+    assert accept("judge", copy, "--verified").code == (before.code or 7)
+    if (copy / evidence.CHECKSUMS).is_file():
+        own = write_keys(tmp_path, keys[1], "own")
+        sign(copy, own, evidence.USER_SIGNATURE)
+        options = ("--public-key", own.with_suffix(".pub"))
+        assert accept("judge", copy, "--verified", *options).code == before.code
+        other = write_keys(tmp_path, keys[0], "other").with_suffix(".pub")
+        refused = accept("judge", copy, "--public-key", other)
+        assert (refused.code, refused.error) == (6, Code.EVIDENCE_SIGNATURE)
