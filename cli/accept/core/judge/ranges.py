@@ -9,7 +9,7 @@ from accept.core.catalog.metrics import TIME
 from accept.core.judge import bounds
 from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence
-from accept.core.model import GroupKind, MeasuredRange, Scaling, ScalingPoint
+from accept.core.model import GroupKind, MeasuredRange, Placement, Scaling, ScalingPoint
 from accept.core.table import BANDWIDTH, LATENCY, Outcome, Table, rows_of
 
 
@@ -28,25 +28,40 @@ def _of_groups(evidence: Evidence, results: Table) -> Iterator[MeasuredRange]:
     measured = results.where(
         lambda row: bool(row.value) and not row.ranks and row.execution.has_peer
     )
-    for nodes, own in measured.by(lambda row: row.nodes).items():
-        worst, size = own.worst, own.worst.nominal_size or 0
-        is_time = worst.metric == TIME.name
-        executions = (row.execution for row in own)
-        yield MeasuredRange(
-            check=evidence.check,
-            metric=worst.metric,
-            unit=worst.unit,
-            size=None if is_time else size,
-            nodes=nodes,
-            values=len(own),
-            worst=worst.value or 0.0,
-            worst_at=host_list(worst.hosts),
-            median=own.median,
-            # Bounds of times are upper ones, for single sizes.
-            bound=None
-            if is_time
-            else bounds.strictest(evidence, worst.metric, executions, (size,)),
-        )
+    for own in measured.by(lambda row: row.nodes).values():
+        largest = _range(evidence, own)
+        yield largest
+        if largest.bound is None and largest.size is not None:
+            # The largest size has no bound, but smaller ones may.
+            for size in bounds.other_sizes(evidence, largest.metric):
+                rows = [
+                    row
+                    for result in own
+                    for row in rows_of(result.execution, evidence.check, {largest.metric})
+                    if row.nominal_size == size and row.placement is not Placement.IN and row.value
+                ]
+                if rows and (smaller := _range(evidence, Table(tuple(rows)))).bound is not None:
+                    yield smaller
+
+
+def _range(evidence: Evidence, own: Table) -> MeasuredRange:
+    """Return the figure of groups of one number of nodes at one size."""
+    worst, size = own.worst, own.worst.nominal_size or 0
+    is_time = worst.metric == TIME.name
+    executions = (row.execution for row in own)
+    return MeasuredRange(
+        check=evidence.check,
+        metric=worst.metric,
+        unit=worst.unit,
+        size=None if is_time else size,
+        nodes=worst.nodes,
+        values=len(own),
+        worst=worst.value or 0.0,
+        worst_at=host_list(worst.hosts),
+        median=own.median,
+        # Bounds of times are upper ones, for single sizes.
+        bound=None if is_time else bounds.strictest(evidence, worst.metric, executions, (size,)),
+    )
 
 
 def _of_devices(evidence: Evidence) -> Iterator[MeasuredRange]:
