@@ -59,9 +59,9 @@ from accept.plan.placement import (
 from accept.plan.selection import EVERYTHING, Selection
 from accept.plan.steps import fit_budget, missing_gates, steps_of
 
-#: A run's deadline is at least this multiple of its estimate, which leaves time for slow nodes and
-#: for measuring outliers again.
-_DEADLINE_FACTOR = 1.5
+#: A run's deadline is at least this multiple of its estimate, which leaves time for slow nodes, for
+#: starts that take longer than assumed, and for measuring outliers again.
+_DEADLINE_FACTOR = 2.0
 #: Longest wait for hosts, in seconds, by back end, and with an image, which hosts may first pull.
 _START_SECONDS = {"local": 60.0, "ssh": 60.0, "slurm": 120.0, "kubernetes": 900.0}
 _START_SECONDS_IMAGE = 900.0
