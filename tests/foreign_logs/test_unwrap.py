@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.factories.nccl_logs import table
 
 from accept.foreign_logs import tables
+from accept.foreign_logs.rccl_json import as_text
 from accept.foreign_logs.tables import NoLog
 from accept.foreign_logs.unwrap import plain_text
 
@@ -146,3 +147,52 @@ def test_a_record_that_never_ends_is_read_in_bounded_memory() -> None:
     start = b'{"log": "a\\n"}\n{"log": "'
     blocks = (start if i == 0 else b"x" * (1 << 20) for i in range(12))
     assert sum(map(len, plain_text(blocks))) < 10
+
+
+# The JSON of rccl-tests
+
+
+@pytest.mark.parametrize(
+    ("name", "collective", "factor"),
+    [
+        ("AllReduce", "all_reduce", 1.5),
+        ("AllGather", "all_gather", 0.75),
+        ("ReduceScatter", "reduce_scatter", 0.75),
+        ("AlltoAll", "alltoall", 0.75),
+        ("SendRecv", "sendrecv", 1.0),
+    ],
+)
+def test_results_of_rccl_tests_in_json_have_the_figures_of_a_table(
+    name: str, collective: str, factor: float
+) -> None:
+    records = [
+        {
+            "#wrong": "0",
+            "algBw": size / time / 1e3,
+            "busBw": size / time / 1e3 * factor,
+            "gpus": 4,
+            "inPlace": in_place,
+            "name": name,
+            "redop": "sum" if "Reduce" in name else "none",
+            "size": size,
+            "time": time,
+            "type": "float",
+        }
+        for size, time in ((1 << 20, 19.5), (1 << 24, 150.25))
+        for in_place in (0, 1)
+    ]
+    for text in ("\n".join(map(json.dumps, records)), json.dumps(records)):
+        (one,) = tables.read("results.json", [text.encode()]).tables
+        assert one.table.collective == collective
+        rows = [(row.size, [s and s.busbw for _, s in row.sides()]) for row in one.table.rows]
+        assert [size for size, _ in rows] == [1 << 20, 1 << 24]
+        expected = (1 << 24) / 150.25 / 1e3 * factor
+        assert rows[-1][1] == [pytest.approx(expected, abs=1e-4)] * 2
+
+
+def test_a_result_of_rccl_tests_that_is_damaged_is_left_out() -> None:
+    whole = '{"#wrong":"0","algBw":1.0,"busBw":1.5,"gpus":4,"inPlace":%d,"name":"AllReduce",'
+    whole += '"redop":"sum","size":1024,"time":1.0,"type":"float"}'
+    damaged = ['{"busBw":1.0,"name":"A B","size":[1]}', whole % 0, '{"busBw": 1', '{"busBw":"x"}']
+    assert b"1024" not in b"".join(as_text([line.encode() for line in damaged]))
+    assert b"1024 256" in b"".join(as_text([(whole % 0).encode(), (whole % 1).encode()]))

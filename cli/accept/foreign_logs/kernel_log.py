@@ -101,6 +101,8 @@ _START_LINES = 400
 _OUT_OF_ORDER = 10.0
 _DAYS = 86400.0
 _MAX_HOSTS, _MAX_TEXT, _MAX_EARLIER = 10_000, 2000, 64
+#: Most events that are shown with their meanings.
+_MAX_MEANINGS = 2
 #: Messages that are read at once.
 _BATCH = 5000
 
@@ -271,7 +273,8 @@ class _HostLog:
             span = f" from {duration(self.first_at)} to {duration(self.at)} after the boot"
         if not self.begins and self._base is not None:
             span += ", which may begin after the boot"
-        texts = [_described(event) for event in events if event["kind"] != "reset"]
+        events = [event for event in events if event["kind"] != "reset"]
+        texts = [_described(event, means=len(events) <= _MAX_MEANINGS) for event in events]
         xid = "" if self.unnamed else "Xid, "
         shown = shortened(texts, 4) if texts else f"no {xid}SXid, lost GPU or machine check"
         if self.earlier:
@@ -290,9 +293,10 @@ class _HostLog:
         )
 
 
-def _described(event: dict[str, Any]) -> str:
+def _described(event: dict[str, Any], *, means: bool = False) -> str:
+    """Return an event for people; `means`: with the meaning of an Xid."""
     kind, code = event["kind"], str(event.get("code", ""))
-    sign = catalog().find("Xid")
+    sign = catalog().find("Xid") if means else None
     if kind == "xid" and sign and code in sign.codes:
         name = sign.of_code(code).means
     elif kind in ("mce", "lost"):

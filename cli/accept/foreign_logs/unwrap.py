@@ -8,6 +8,8 @@ from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from accept.foreign_logs import rccl_json
+
 #: Number of first bytes that show the encoding, and of those that show the format of an export.
 _ENCODED, _START = 64, 1 << 16
 #: The member of a record that contains the line: docker and Kubernetes, Cloud Logging, journald,
@@ -34,6 +36,8 @@ def plain_text(blocks: Iterable[bytes]) -> Iterator[bytes]:
     blocks = _utf8(iter(blocks))
     start, blocks = _first(blocks, _START)
     whole = chain((start,), blocks)
+    if rccl_json.is_rccl(start):
+        return rccl_json.as_text(whole)
     if not _RECORD.match(start):
         return whole if b"\0" in start else _with_records(whole)
     if not _LINE.search(start):
