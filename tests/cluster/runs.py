@@ -248,8 +248,8 @@ class Workstation:
             again = accept("judge", place, "--json")
             assert again.code == done.exit, again.err
             result = json.loads(again.out)
-            # `judge` reports the figures too.
-            assert {**result, **done.result} == result
+            # `judge` reports the figures too. Elsewhere nobody vouches for the evidence.
+            assert {**result, **done.result, "verified": result["verified"]} == result
         self.checked.add(Check.EVIDENCE)
 
 
