@@ -83,21 +83,12 @@ def test_one_bad_host_of_eight_is_named_with_its_counts(
     assert not found.open_pairs
 
 
-def test_a_single_round_accuses_no_host() -> None:
-    found = explained(_pairs(8, 1, ["h3"], 0.5))
-    assert not _accused(found)
-    assert ["h3" in one.hosts for one in found.open_pairs] == [True]
-
-
-def test_one_slow_pair_is_open_and_accuses_no_host() -> None:
+def test_one_slow_pair_is_open_and_noise_is_nothing() -> None:
     measured = _pairs(8, 3)
     measured[5] = measured[5]._replace(value=60.0)
     found = explained(measured)
     assert not found.faults
     assert [{*one.hosts} for one in found.open_pairs] == [{*measured[5].hosts}]
-
-
-def test_differences_within_the_noise_accuse_nobody() -> None:
     assert not explained(_pairs(64, 8)).faults
     assert not explained([]).faults
 
@@ -119,13 +110,6 @@ def test_bad_hosts_that_never_met_do_so_in_the_wave_that_follows(*, behind_switc
         measured.append(again._replace(wave=("pairs", 8), repeated=True))
     kinds = {one.part.kind for one in explained(measured).faults}
     assert kinds == {SuspectKind.SWITCH if behind_switch else SuspectKind.NODE}
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0, 1e8, 1e-300])
-def test_one_damaged_value_accuses_nobody(value: float) -> None:
-    measured = _pairs(8, 5)
-    measured[0] = measured[0]._replace(value=value)
-    assert not _accused(explained(measured))
 
 
 # -- properties ----------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.factories.judging import causes
+from tests.factories.judging import judged as judge_all
 from tests.factories.verdicts import (
     gpus,
     hosts,
@@ -20,7 +22,6 @@ from tests.factories.verdicts import (
 
 from accept.core.checks import REGISTRY
 from accept.core.groups import Group
-from accept.core.judge import judge
 from accept.core.judge.hosts import domains
 from accept.core.judge.remeasure import waves_again
 from accept.core.model import BoundKind, Fact, PlannedMachine, Record, Reference, State, Verdict
@@ -32,6 +33,7 @@ RACK = {host: f"cluster/{place // 4}" for place, host in enumerate(EIGHT)}
 MACHINE = PlannedMachine(name="racks", gpus=8, ranks=2, device="B200", noise=0.01)
 INVENTORY = step("inventory", "each", number=10)
 PAIRS = step("all-reduce", "pairs", rounds=5, number=20)
+LADDER = step("all-reduce", "ladder", number=30)
 NICS = Reference(
     check="all-reduce",
     metric="busbw",
@@ -46,52 +48,71 @@ NVLINK = replace(NICS, source="NVLink's data sheet", lower=450.0, max_nodes=18, 
 Speed = Callable[[Group], float]
 
 
-def speed(**slow: float) -> Speed:
+def speed(racks: dict[str, str] = RACK, **slow: float) -> Speed:
     """Return a speed of 800 GB/s over NVLink and 190 over NICs; slow hosts reach a share of it."""
 
     def of(group: Group) -> float:
-        together = len({RACK[host] for host in group.hosts}) == 1
+        together = len({racks[host] for host in group.hosts}) == 1
         return (800 if together else 190) * min(slow.get(host, 1.0) for host in group.hosts)
 
     return of
 
 
-def records(reached: Speed, racks: dict[str, str], *, channels: int | None = 2048) -> list[Record]:
+def records(
+    *made: Record, racks: dict[str, str] = RACK, channels: int | None = 2048
+) -> list[Record]:
+    """Return these records after the inventories of all hosts; `racks`: host -> its rack."""
 
     def domain(host: str) -> dict[str, str | None]:
         return {} if racks is UNKNOWN else {"domain": racks.get(host)}
 
-    inventories = [
-        record(
-            INVENTORY,
-            [host],
-            facts=(inventory_of(host, gpus=gpus(host), imexChannels=channels, **domain(host)),),
-            number=number,
-        )
-        for number, host in enumerate(EIGHT)
+    facts = [
+        inventory_of(host, gpus=gpus(host), imexChannels=channels, **domain(host)) for host in EIGHT
     ]
-    return [hosts_record(EIGHT), *inventories, *measured(PAIRS, EIGHT, reached)]
+    listed = (
+        record(INVENTORY, [h], facts=(f,), number=0) for h, f in zip(EIGHT, facts, strict=True)
+    )
+    return [hosts_record(EIGHT), *listed, *made]
 
 
-def judged(reached: Speed, racks: dict[str, str] = RACK) -> Verdict:
+def judged(reached: Speed, racks: dict[str, str] = RACK, **more: int | None) -> Verdict:
     run = plan(INVENTORY, PAIRS, machine=MACHINE, references=(NVLINK, NICS))
-    return judge(run, records(reached, racks), checks=REGISTRY, attempt="one")
+    return judge_all(run, *records(*measured(PAIRS, EIGHT, reached), racks=racks, **more))
 
 
-def causes(verdict: Verdict) -> set[str]:
-    return {f.cause for one in verdict.checks for f in one.findings if f.cause}
+def alone(*names: str) -> dict[str, str]:
+    """Return the racks if these hosts are each in a rack of its own."""
+    return {host: f"cluster/{host}" if host in names else rack for host, rack in RACK.items()}
 
 
-def test_pairs_of_two_racks_are_compared_with_nics_only() -> None:
-    verdict = judged(speed())
-    assert (verdict.state, verdict.suspects) == (State.PASS, ())
+#: A rack of four hosts, and hosts that are in none although they should be.
+OUTSIDE = {host: rack for host, rack in RACK.items() if host != "h3"}
+BY_NICS: Speed = lambda _: 190.0  # noqa: E731
 
 
-def test_pairs_of_one_rack_are_compared_with_nvlink() -> None:
-    """They fell back to the NICs, which only their speed shows."""
-    verdict = judged(lambda _: 190.0)
-    assert verdict.state is State.FAIL
-    assert "below-reference" in causes(verdict)
+@pytest.mark.parametrize(
+    ("reached", "racks", "channels", "expected"),
+    [
+        (speed(), RACK, 2048, "pass"),
+        # Their pairs fell back to the NICs, which only their speed shows.
+        (BY_NICS, RACK, 2048, "fail below-reference"),
+        (speed(h1=0.8), RACK, 2048, "degraded slow-outlier node h1"),
+        (speed(h6=0.8), RACK, 2048, "degraded slow-outlier node h6"),
+        (BY_NICS, UNKNOWN, 2048, "inconclusive no-measurement"),
+        # NCCL falls back to the NICs without a word, and these are as fast as they should be.
+        (BY_NICS, {"nobody": ""}, 2048, "fail fabric-manager"),
+        (speed(alone("h3")), OUTSIDE, 2048, "degraded fabric-manager inventory-mismatch node h3"),
+        (speed(), RACK, 0, "fail fabric-manager"),
+        (speed(), RACK, 1, "pass"),
+        (speed(), RACK, None, "pass"),
+    ],
+)
+def test_pairs_are_compared_with_nvlink_in_one_rack_and_with_nics_between_two(
+    reached: Speed, racks: dict[str, str], channels: int | None, expected: str
+) -> None:
+    verdict = judged(reached, racks, channels=channels)
+    named = {f"{suspect.kind} {suspect.name}" for suspect in verdict.suspects}
+    assert " ".join([verdict.state, *sorted(causes(verdict)), *sorted(named)]) == expected
 
 
 @pytest.mark.parametrize(
@@ -100,102 +121,39 @@ def test_pairs_of_one_rack_are_compared_with_nvlink() -> None:
 def test_hosts_of_one_rack_that_do_without_nvlink_are_reported_and_not_accused(
     *, together: bool, profile: str, found: bool
 ) -> None:
-    pairs = replace(PAIRS, profile=profile)
-
     def seen(one: Record) -> Record:
-        same = len({RACK[host] for host in one.hosts}) == 1
-        if one.step != PAIRS.id or same is not together:
+        if (len({RACK[host] for host in one.hosts}) == 1) is not together:
             return one
-        fact = Fact(name="nccl-detours", value={"MNNVL off": list(one.hosts)})
-        return replace(one, facts=(*one.facts, fact))
+        return replace(one, facts=(Fact(name="nccl-detours", value={"MNNVL off": [*one.hosts]}),))
 
-    profiles = {"rdma": replace(MACHINE, name="rdma")}
+    pairs = replace(PAIRS, profile=profile)
     run = plan(INVENTORY, pairs, machine=MACHINE, references=(NVLINK, NICS))
-    run = replace(run, profiles=profiles)
-    made = [seen(one) for one in records(speed(), RACK)]
-    verdict = judge(run, made, checks=REGISTRY, attempt="one")
-    assert ("nvlink-domain-off" in causes(verdict)) is found
-    assert (verdict.state is State.FAIL) is found
+    run = replace(run, profiles={"rdma": replace(MACHINE, name="rdma")})
+    verdict = judge_all(run, *records(*map(seen, measured(PAIRS, EIGHT, speed()))))
+    assert ("nvlink-domain-off" in causes(verdict)) is (verdict.state is State.FAIL) is found
     assert verdict.suspects == ()
 
 
-@pytest.mark.parametrize("bad", ["h1", "h6"])
-def test_a_slow_host_is_named_among_pairs_of_its_own_kind(bad: str) -> None:
-    verdict = judged(speed(**{bad: 0.8}))
-    assert [(suspect.kind, suspect.hosts) for suspect in verdict.suspects] == [("node", (bad,))]
-
-
-@pytest.mark.parametrize("alone", [("h7",), ("h3", "h7")])
-def test_a_healthy_host_alone_in_its_rack_is_neither_slow_nor_far(alone: tuple[str, ...]) -> None:
-    """Its rack is known, so its pairs need no further measurement."""
-    racks = {host: f"cluster/{host}" if host in alone else rack for host, rack in RACK.items()}
-
-    def reached(group: Group) -> float:
-        return 800 if len({racks[host] for host in group.hosts}) == 1 else 190
-
-    verdict = judged(reached, racks)
+@pytest.mark.parametrize("names", [(), ("h7",), ("h3", "h7")])
+def test_a_healthy_host_alone_in_its_rack_is_neither_slow_nor_measured_again(
+    names: tuple[str, ...],
+) -> None:
+    racks = alone(*names)
+    done = measured(PAIRS, EIGHT, speed(racks))
+    verdict = judged(speed(racks), racks)
     assert (verdict.state, verdict.suspects) == (State.PASS, ())
-    done = [one for one in records(reached, racks) if one.step == PAIRS.id]
-    known = domains(records(reached, racks))
-    assert (
-        waves_again(plan(PAIRS, machine=MACHINE), PAIRS, done, EIGHT, {}, known, checks=REGISTRY)
-        == ()
-    )
+    run, known = plan(PAIRS, machine=MACHINE), domains(records(*done, racks=racks))
+    assert waves_again(run, PAIRS, done, EIGHT, {}, known, checks=REGISTRY) == ()
 
 
 def test_blocks_of_a_ladder_are_compared_with_those_of_their_own_kind() -> None:
-    blocks = step("all-reduce", "ladder", number=30)
-    pairs = [EIGHT[i : i + 2] for i in range(7)]
+    """Their efficiency is that of the fabric, so groups inside a rack do not count."""
+    run = plan(INVENTORY, LADDER, machine=MACHINE, references=(NVLINK, NICS))
+    pairs = [Group(hosts=EIGHT[i : i + 2]) for i in range(7)]
     made = [
-        record(blocks, pair, *table("all-reduce", speed()(Group(hosts=pair))), number=number)
+        record(LADDER, pair, *table("all-reduce", speed()(pair)), number=number)
         for number, pair in enumerate(pairs)
     ]
-    run = plan(INVENTORY, blocks, machine=MACHINE, references=(NVLINK, NICS))
-    others = [one for one in records(speed(), RACK) if one.step != PAIRS.id]
-    assert judge(run, [*others, *made], checks=REGISTRY, attempt="one").suspects == ()
-
-
-def test_efficiency_over_the_fabric_leaves_nvlink_out() -> None:
-    ladder = step("all-reduce", "ladder", number=30)
-    others = [one for one in records(speed(), RACK) if one.step != PAIRS.id]
-    run = plan(INVENTORY, ladder, machine=MACHINE)
-    made = measured(ladder, EIGHT, speed())
+    assert judge_all(run, *records(*made)).suspects == ()
     # Only all eight hosts are in more than one rack.
-    assert judge(run, [*others, *made], checks=REGISTRY, attempt="one").scaling == ()
-
-
-def test_racks_also_decide_what_is_measured_again() -> None:
-    healthy = [one for one in records(speed(), RACK) if one.step == PAIRS.id]
-    run = plan(INVENTORY, PAIRS, machine=MACHINE)
-    racks = (frozenset(EIGHT[:4]), frozenset(EIGHT[4:]))
-    assert waves_again(run, PAIRS, healthy, EIGHT, {}, racks, checks=REGISTRY) == ()
-
-
-def test_if_no_host_reports_its_rack_nvlink_between_hosts_is_not_tested() -> None:
-    verdict = judged(lambda _: 190.0, UNKNOWN)
-    assert verdict.state is State.INCONCLUSIVE
-    assert causes(verdict) == {"no-measurement"}
-
-
-def test_hosts_that_are_all_outside_of_a_rack_fail() -> None:
-    """NCCL falls back to the NICs without a word, and the NICs are as fast as they should be."""
-    verdict = judged(lambda _: 190.0, {"nobody": ""})
-    assert verdict.state is State.FAIL
-    assert "fabric-manager" in causes(verdict)
-
-
-def test_a_host_outside_of_all_racks_is_named() -> None:
-    racks = {host: rack for host, rack in RACK.items() if host != "h3"}
-    named = {(s.hosts, s.cause) for s in judged(speed(), racks).suspects}
-    assert (("h3",), "fabric-manager") in named
-
-
-@pytest.mark.parametrize(
-    ("channels", "state"), [(0, State.FAIL), (1, State.PASS), (None, State.PASS)]
-)
-def test_without_imex_channels_nvlink_between_hosts_fails(
-    channels: int | None, state: State
-) -> None:
-    run = plan(INVENTORY, PAIRS, machine=MACHINE, references=(NVLINK, NICS))
-    made = records(speed(), RACK, channels=channels)
-    assert judge(run, made, checks=REGISTRY, attempt="one").state is state
+    assert judge_all(run, *records(*measured(LADDER, EIGHT, speed()))).scaling == ()

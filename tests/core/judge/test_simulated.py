@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from statistics import median
 
 import pytest
@@ -70,11 +71,9 @@ def assert_waves(run: SimulatedRun) -> None:
 
 @pytest.mark.parametrize("world", KINDS["healthy"], ids=lambda world: world.name)
 def test_healthy_clusters_accuse_nothing(world: World) -> None:
-    for count, rounds in ((2, 1), (3, 3), (4, 3), (10, 4), (24, 5)):
-        for seed in range(3):
-            cluster = world.cluster(count, rounds, seed, schedule=seed)
-            run = run_of(cluster, rounds, seed=seed, again=True)
-            assert not run.verdict.suspects, (count, seed)
+    for seed, (count, rounds) in product(range(3), ((2, 1), (3, 3), (4, 3), (10, 4), (24, 5))):
+        cluster = world.cluster(count, rounds, seed, schedule=seed)
+        assert not run_of(cluster, rounds, seed=seed, again=True).verdict.suspects, (count, seed)
 
 
 def test_the_fabric_is_named_if_bad_pairs_follow_no_host() -> None:
@@ -97,16 +96,9 @@ def test_nothing_is_measured_again_if_nothing_is_an_outlier() -> None:
 
 @pytest.mark.parametrize("name", ["w1", "w5", "w7", "leaf", "gpu"])
 def test_a_second_measurement_of_a_cluster_names_the_same_suspects(name: str) -> None:
-    found = [
-        {
-            part(one)
-            for one in run_of(
-                BY_NAME[name].cluster(64, _ROUNDS, 1, noise=noise), _ROUNDS, again=True
-            ).verdict.suspects
-        }
-        for noise in (0, 1)
-    ]
-    assert found[0] == found[1]
+    clusters = (BY_NAME[name].cluster(64, _ROUNDS, 1, noise=noise) for noise in (0, 1))
+    one, two = (run_of(cluster, _ROUNDS, again=True).verdict.suspects for cluster in clusters)
+    assert {*map(part, one)} == {*map(part, two)}
 
 
 # -- what does not matter, and what only clears ----------------------------------------------------
@@ -212,11 +204,6 @@ def test_without_the_records_of_a_suspect_it_is_cleared_and_no_other_host_is_acc
 # -- bad input -------------------------------------------------------------------------------------
 
 
-def test_without_any_difference_nothing_is_accused() -> None:
-    run = run_of(Cluster(count=24, noise=0.0), _ROUNDS, again=True)
-    assert (run.verdict.suspects, run.added) == ((), 0)
-
-
 _EXTREME: dict[str, Callable[[float], float]] = {
     "zero": lambda _: 0.0,
     "tiny": lambda value: value / 1e6,
@@ -228,22 +215,16 @@ _EXTREME: dict[str, Callable[[float], float]] = {
 
 
 @pytest.mark.parametrize("change", _EXTREME.values(), ids=list(_EXTREME))
-@pytest.mark.parametrize("count", [2, 3, 16])
-def test_one_extreme_value_accuses_no_host(count: int, change: Callable[[float], float]) -> None:
+@pytest.mark.parametrize(("count", "changed"), [(2, 1), (3, 1), (16, 1), (16, 999)])
+def test_extreme_values_accuse_no_host(
+    count: int, changed: int, change: Callable[[float], float]
+) -> None:
     run = planned("w0", count, 1)
-    odd = run.records[1]
-    odd = replace(odd, metrics=tuple(replace(m, value=change(m.value)) for m in odd.metrics))
-    assert accused(run, (run.records[0], odd, *run.records[2:])) == set()
-
-
-@pytest.mark.parametrize("change", _EXTREME.values(), ids=list(_EXTREME))
-def test_extreme_values_everywhere_accuse_no_host(change: Callable[[float], float]) -> None:
-    run = planned("w0", 16, 1)
     odd = [
         replace(r, metrics=tuple(replace(m, value=change(m.value)) for m in r.metrics))
-        for r in run.records
+        for r in run.records[1 : 1 + changed]
     ]
-    assert accused(run, odd) == set()
+    assert accused(run, (run.records[0], *odd, *run.records[1 + changed :])) == set()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 16])
@@ -252,13 +233,9 @@ def test_when_everything_fails_no_host_is_accused(count: int) -> None:
     assert named(run_of(cluster, 4, again=True).verdict.suspects) == set()
 
 
-def test_hosts_that_occur_once_are_not_accused() -> None:
-    for seed in range(10):
-        assert named(planned("node-50", 32, seed, rounds=1).verdict.suspects) == set()
-
-
-def test_logs_that_occur_twice_are_no_more_evidence() -> None:
+def test_hosts_that_occur_once_or_in_the_same_logs_twice_are_not_accused() -> None:
     for seed in range(5):
+        assert named(planned("node-50", 32, seed, rounds=1).verdict.suspects) == set()
         run = planned("pairs-10-6", 16, seed)
         assert accused(run, (*run.records, *run.records[1:])) == set()
 
