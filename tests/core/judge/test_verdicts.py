@@ -451,6 +451,14 @@ CASES: Mapping[str, Mapping[str, Callable[[], Verdict]]] = {
             ALL, names=EIGHT[:7], first=[problem(Cause.KEY_REFUSED, "h7")]
         ),
     },
+    "fail: key-refused, node h7 key-refused": {
+        "never answered, and all are required": lambda: run(
+            ALL,
+            names=EIGHT[:7],
+            first=[problem(Cause.KEY_REFUSED, "h7")],
+            require_all_nodes=True,
+        ),
+    },
     "fail: unreachable-dns, node h1 unreachable-dns": {
         "one of two": lambda: run(ALL, names=["h0"], first=[problem(Cause.UNREACHABLE_DNS, "h1")]),
     },
@@ -566,6 +574,8 @@ def test_what_was_left_out_is_named_and_not_run() -> None:
         (run(ALL, made=AGAIN), REST, ("h3",), ()),
         (run(ALL, made=[failed(DIED), failed(names=REST, wave=1)]), (), ("h3",), REST),
         (run(ALL, EACH, PAIRS, made=wrong(ALL, "h2"), **FAST), (), (), EIGHT),
+        # Wrong data that no host explains.
+        (run(ALL, PAIRS, made=[*wrong(ALL, "h2"), *healthy(PAIRS, bad=["h3"])]), (), ("h3",), REST),
     ],
 )
 def test_the_nodes_of_a_run_that_some_did_not_finish(
