@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -540,6 +541,23 @@ def test_a_healthy_run_without_gpus_is_accepted_and_shows_that_no_gpu_was_tested
     verdict = run(ALL)
     assert (verdict.exit, verdict.accepted, verdict.gpu_tested) == (0, True, False)
     assert verdict.headline == "pass (no GPU tested)"
+
+
+@pytest.mark.parametrize("cause", [Cause.HOST_DIED, Cause.CRASHED, Cause.GPU_LOST])
+def test_the_rest_is_good_only_if_each_host_ended_an_execution_of_each_step(cause: Cause) -> None:
+    once = step("all-reduce", "pairs", rounds=1, number=30)
+    twice = step("all-reduce", "pairs", rounds=2, number=40)
+    bad = Problem(cause=cause, message="h3", host="h3")
+    records = [r for of in (once, twice) for r in measured(of, EIGHT, slow())]
+    own = [r for r in records if "h3" in r.hosts]
+    some = (chosen for n in range(len(own)) for chosen in combinations(own, n + 1))
+    for failed in some:
+        ended = [r for r in records if r not in failed]
+        crashed = [replace(r, exit=1, metrics=(), problems=(bad,)) for r in failed]
+        verdict = judged(plan(once, twice), hosts_record(EIGHT), *ended, *crashed)
+        measured_once = {h for r in ended if r.step == once.id for h in r.hosts}
+        is_good = {*EIGHT} - {"h3"} <= measured_once
+        assert verdict.state is (State.DEGRADED if is_good else State.FAIL)
 
 
 def test_a_drill_is_never_accepted_and_an_interruption_is_shown() -> None:

@@ -502,14 +502,15 @@ def _check_passes_without(
         and evidence.found.lost.keys().isdisjoint(record.hosts)
     )
     kept_steps = {record.step for record in kept}
-    if any(f.judgement is Judgement.COMPLETENESS for f in open_findings):
-        # An execution that failed has measured nothing of its other hosts.
-        rest = {host for host in evidence.hosts if host not in set_aside}
-        own = set(map(id, kept))
-        ended = [r for r in evidence.records if id(r) in own or (r.exit == 0 and not r.problems)]
-        for step in evidence.steps:
-            if not rest <= {h for r in ended if r.step == step.id for h in r.hosts}:
-                return False
+    # An execution that failed has measured nothing of its other hosts.
+    ids = set(map(id, kept))
+    for step in evidence.steps:
+        own = [record for record in evidence.records if record.step == step.id]
+        ended = [r for r in own if id(r) in ids or (r.exit == 0 and not r.problems)]
+        # Each step of a run covers all hosts; files may be of some of them.
+        every = (h for r in own for h in r.hosts) if evidence.plan.origin else evidence.hosts
+        if not {*every}.difference(set_aside) <= {h for r in ended for h in r.hosts}:
+            return False
     remaining = replace(
         evidence,
         records=kept,
