@@ -1,23 +1,23 @@
 """Find executions in which a single repetition paused, from the times of their repetitions.
 
 A pause of one rank stops all ranks of its execution, so one pause names nobody. A host or link is a
-suspect if the pauses follow it through executions with different partners.
+suspect if the pauses follow it through executions with different partners, by the effects model.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
-from math import comb
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from accept.core.catalog.metrics import TIME, TIME_LONGEST
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import whole
 from accept.core.judge.completeness import host_list
+from accept.core.judge.effects.executions import Execution, Network
+from accept.core.judge.effects.search import explain
 from accept.core.judge.evidence import Evidence
-from accept.core.judge.findings import finding
+from accept.core.judge.findings import finding, first_logs
 from accept.core.model import (
     BadPair,
     Finding,
@@ -39,12 +39,10 @@ from accept.core.text import count
 _PAUSE, _TIMES = 100e3, 3.0
 #: A pause counts if it is this many times as long as any delay in executions without a pause.
 _FAR = 3.0
-#: Highest probability that pauses which strike executions at random follow any host, or any link,
-#: as closely. Fewer than one healthy run in ten has two pauses: none was in 80,000 repetitions.
-_CHANCE = 0.01
-#: Executions with a pause, and partners that are good with third hosts, that name a host.
+#: Partners that are good with third hosts, to name a host.
 _FEWEST = 2
-_MAX_LOGS = 8
+#: The value of an execution with a pause, as a share of one without: a collapse.
+_PAUSED = 0.1
 
 _Row = tuple[str, int | None, Placement | None]
 
@@ -73,11 +71,11 @@ def examine(evidence: Evidence) -> tuple[list[Finding], list[Suspect]]:
     paused = [execution for execution in executions if execution.pause]
     if not paused:
         return [], []
-    far = [execution for execution in paused if execution.pause >= _FAR * execution.usual]
+    far = [*filter(_is_far, paused)]
     suspects: list[Suspect] = []
     if evidence.plan.machine.speed_promised:
         paused = far or paused
-        suspects = _suspects(executions, evidence)
+        suspects = [*_suspects(executions, evidence)]
     judged = bool(far) and evidence.plan.machine.speed_promised
     state = State.FAIL if suspects else State.INCONCLUSIVE
     found = finding(
@@ -99,7 +97,7 @@ def _message(paused: Sequence[TimedExecution], total: int, hosts: Sequence[str])
         text += f" (without a pause at most {worst.usual / 1e6:.2g} s)"
     counts = Counter(host for execution in paused for host in execution.hosts)
     most = max(counts.values(), default=0)
-    if most >= _FEWEST:
+    if most > 1:
         text += f"; {most} of them with {host_list([h for h in hosts if counts[h] == most])}"
     elif len(paused) == 1:
         text += f": {host_list(paused[0].record.hosts)}"
@@ -149,96 +147,40 @@ def _delays(record: Record, check: str, step: Step) -> Iterator[tuple[_Row, tupl
 # Suspects
 
 
-def _suspects(executions: Sequence[TimedExecution], evidence: Evidence) -> list[Suspect]:
-    """Return the hosts, and then the links, that the pauses of pairs and single hosts follow."""
+def _suspects(executions: Sequence[TimedExecution], evidence: Evidence) -> Iterator[Suspect]:
+    """Yield the hosts and links that the pauses of pairs and of single hosts follow."""
     small = [e for e in executions if 0 < len(e.hosts) <= 2 and not e.record.local_ranks]
-    suspects: list[Suspect] = []
-    for kind in (SuspectKind.NODE, SuspectKind.LINK):
-        while named := _likeliest(small, kind, evidence.hosts):
-            part, suspect = named
-            suspects.append(suspect)
-            small = [execution for execution in small if not part <= execution.hosts]
-    return suspects
+    given = [
+        Execution(
+            hosts=e.record.hosts,
+            population=str(len(e.hosts)),
+            value=_PAUSED if _is_far(e) else 1.0,
+            log=e.record.log,
+            wave=(e.record.step, e.record.wave),
+        )
+        for e in small
+    ]
+    for fault in explain(given, Network(noise=evidence.plan.machine.noise)).faults:
+        # Partners that are good with third hosts show that a host, and none of them, is the reason.
+        is_host = fault.part.kind is SuspectKind.NODE and len(fault.cleared) >= _FEWEST
+        if not is_host and fault.part.kind is not SuspectKind.LINK:
+            continue
+        own = [small[index] for index in fault.hits]
+        longest = max(execution.pause for execution in own) / 1e6
+        yield Suspect(
+            kind=fault.part.kind,
+            hosts=tuple(host for host in evidence.hosts if host in fault.part.hosts),
+            cause=Cause.PAUSES,
+            strength=Strength.MODERATE if fault.intermittent else Strength.STRONG,
+            why=f"a repetition paused for up to {longest:.2g} s in {len(fault.hits)} of "
+            f"{count(len(fault.covered), 'execution')}; in {fault.other_hit} of "
+            f"{fault.other_pairs} other pairs",
+            pairs=tuple(
+                BadPair(hosts=e.record.hosts, log=e.record.log) for e in own if len(e.hosts) == 2
+            ),
+            evidence=first_logs(e.record.log for e in own),
+        )
 
 
-def _worst_of_each_group(executions: Iterable[TimedExecution]) -> list[TimedExecution]:
-    """Return one execution of each group of hosts, so that a link counts once against its hosts."""
-    worst: dict[frozenset[str], TimedExecution] = {}
-    for execution in executions:
-        if execution.hosts not in worst or execution.pause > worst[execution.hosts].pause:
-            worst[execution.hosts] = execution
-    return [*worst.values()]
-
-
-def _likeliest(
-    executions: Sequence[TimedExecution], kind: SuspectKind, order: Sequence[str]
-) -> tuple[frozenset[str], Suspect] | None:
-    """Return the part that the pauses follow more closely than chance explains; None: none."""
-    size = 1 if kind is SuspectKind.NODE else 2
-    executions = _worst_of_each_group(executions) if size == 1 else executions
-    parts = Counter(part for e in executions for part in _parts(e.hosts, size))
-    bad = Counter(part for e in executions if _is_bad(e) for part in _parts(e.hosts, size))
-    total, paused = len(executions), sum(map(_is_bad, executions))
-    chances = {
-        part: len(parts) * _tail(bad[part], parts[part], paused, total)
-        for part in parts
-        if bad[part] >= _FEWEST and _is_separate(part, executions)
-    }
-    part = min(chances, key=lambda one: (chances[one], sorted(one)), default=frozenset[str]())
-    if not part or chances[part] > _CHANCE:
-        return None
-    own = [e for e in executions if part <= e.hosts and _is_bad(e)]
-    longest = max(execution.pause for execution in own) / 1e6
-    what = "pair" if size == 1 else "execution"
-    text = f"a repetition paused for up to {longest:.2g} s in {bad[part]} of "
-    text += f"{count(parts[part], what)}; others {paused - bad[part]} of {total - parts[part]}"
-    often = size == 1 and 2 * bad[part] > parts[part]
-    logs = tuple(e.record.log for e in own if e.record.log)[:_MAX_LOGS]
-    pairs = [e.record for e in own if len(e.hosts) == 2]
-    return part, Suspect(
-        kind=kind,
-        hosts=tuple(host for host in order if host in part),
-        cause=Cause.PAUSES,
-        strength=Strength.STRONG if often else Strength.MODERATE,
-        why=text,
-        pairs=tuple(BadPair(hosts=record.hosts, log=record.log) for record in pairs),
-        evidence=logs,
-    )
-
-
-def _is_bad(execution: TimedExecution) -> bool:
+def _is_far(execution: TimedExecution) -> bool:
     return execution.pause > 0 and execution.pause >= _FAR * execution.usual
-
-
-def _parts(hosts: Iterable[str], size: int) -> Iterator[frozenset[str]]:
-    return map(frozenset, combinations(sorted(hosts), size))
-
-
-def _is_separate(part: frozenset[str], executions: Sequence[TimedExecution]) -> bool:
-    """Return True if third hosts show that the part, and none of its partners, is the reason.
-
-    For a host, at least two of its partners must work with most third hosts without a pause. For a
-    link, both hosts with all of them.
-    """
-    if len(part) == 1:
-        partners = {h for e in executions if part <= e.hosts and _is_bad(e) for h in e.hosts - part}
-        good = [h for h in partners if _paused_share(h, part, executions) < 0.5]
-        return len(good) >= _FEWEST
-    return all(_paused_share(host, part - {host}, executions) == 0 for host in part)
-
-
-def _paused_share(host: str, other: frozenset[str], executions: Sequence[TimedExecution]) -> float:
-    """Return the share of the executions of a host without the `other` that paused; 1: none ran."""
-    third = [_is_bad(e) for e in executions if host in e.hosts and not other <= e.hosts]
-    return sum(third) / len(third) if third else 1.0
-
-
-def _tail(bad: int, own: int, paused: int, total: int) -> float:
-    """Return the probability that at least `bad` of `own` executions paused by chance.
-
-    `paused` of `total` executions paused: the upper tail of the hypergeometric distribution.
-    """
-    ways = sum(
-        comb(own, k) * comb(total - own, paused - k) for k in range(bad, min(own, paused) + 1)
-    )
-    return ways / comb(total, paused)
