@@ -17,6 +17,7 @@ from accept.core import checks
 from accept.core.checks.collectives import Params
 from accept.core.serde import fields_of, members, read, split
 from accept.core.table import message_sizes
+from accept.plan.resolve import Options, resolve
 
 MACHINES = config.names("machines")
 SUITES = config.names("suites")
@@ -321,3 +322,39 @@ def _inside(hint: Any) -> list[Any]:
     if dataclasses.is_dataclass(base):
         return [base]
     return [inner for arg in (members(base) or get_args(base)) for inner in _inside(arg)]
+
+
+# -- bounds and plans of single devices ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_gpu_machine_has_a_bound_for_compute_and_for_memory(name: str) -> None:
+    machine = config.load_machine(name).value
+    bounded = {bound.check for bound in floors.bounds(machine)}
+    assert bounded >= {"gemm", "memory"} if machine.gpus.count != 0 else not bounded
+
+
+@pytest.mark.parametrize(
+    ("name", "lower"),
+    [("g4-standard-48", 19.2), ("a100-8", 20.8), ("h200-8", 38.4), ("gb200-4x", 67.5)],
+)
+def test_the_links_to_the_host_have_bounds(name: str, lower: float) -> None:
+    found = {one.metric: one for one in floors.bounds(config.load_machine(name).value)}
+    ways = ("host-to-device", "device-to-host")
+    assert [found[way].lower for way in ways] == [pytest.approx(lower)] * 2
+
+
+def test_bounds_of_single_gpus_and_nics_apply_to_a_part_of_a_node() -> None:
+    part = floors.bounds(config.load_machine("h200-8").value, "default", 4)
+    assert {bound.check for bound in part} == {"burn", "gemm", "memory", "nic-loop"}
+
+
+def test_soak_keeps_all_gpus_at_their_limit_for_an_hour_and_ends_before_its_deadline() -> None:
+    options = Options(machine="h200-8", suite="soak", hosts=("h0", "h1"), backend="ssh")
+    plan = resolve(options).plan
+    (step,) = [one for one in plan.steps if "gemm" in one.checks]
+    assert float(step.params["seconds"]) * 4 >= 3600, "four data types"
+    assert step.timeout > 1.5 * step.estimate
+    (train,) = [one for one in plan.steps if one.checks == ("train",)]
+    assert train.estimate < step.estimate, "a small model leaves a GPU nearly idle"
+    assert sum(one.estimate for one in plan.steps) < 0.8 * plan.deadline_seconds

@@ -22,7 +22,7 @@ from accept.core.health_readings import (
     change,
     reading_of,
 )
-from accept.core.judge.health import WATCHED
+from accept.core.judge.health_rules import WATCHED
 from accept.core.model import Fact
 from accept.core.serde import dump, read
 

@@ -20,7 +20,7 @@ from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.health_readings import Reading, change
 from accept.core.judge import judge, to_set_aside
-from accept.core.judge.health import WATCHED
+from accept.core.judge.health_rules import WATCHED
 from accept.core.model import PlannedMachine, State, Verdict
 
 import gpu_inventory  # isort: skip

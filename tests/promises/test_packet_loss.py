@@ -22,7 +22,7 @@ from accept.core import record_protocol
 from accept.core.errors import Exit
 from accept.core.groups import waves
 from accept.core.health_readings import Change, Device, DeviceKind, Reading, change, reading_of
-from accept.core.judge.health import WATCHED
+from accept.core.judge.health_rules import WATCHED
 from accept.core.model import GroupKind, State, Verdict
 
 PORTS = ("mlx5_0/1", "mlx5_1/1")

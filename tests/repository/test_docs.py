@@ -32,7 +32,7 @@ from accept.core import causes, evidence
 from accept.core.catalog.faults import FAULTS
 from accept.core.checks import REGISTRY
 from accept.core.errors import Exit
-from accept.core.judge.health import APPLICATION_XIDS, LEVELS, RULES
+from accept.core.judge.health_rules import APPLICATION_XIDS, LEVELS, RULES
 from accept.core.model import GroupKind, State
 from accept.core.serde import camel
 from accept.evidence import rundir
@@ -358,7 +358,7 @@ class TestHealth:
         rows = [line for line in self.PAGE.splitlines() if f"`{counter}`" in line]
         assert any(f"`{RULES[counter].cause}`" in row for row in rows)
 
-    @pytest.mark.parametrize("cause", sorted(set(LEVELS.values())))
+    @pytest.mark.parametrize("cause", sorted({rule.cause for rule in LEVELS.values()}))
     def test_every_cause_of_a_lost_level_is_listed(self, cause: str) -> None:
         assert f"`{cause}`" in self.PAGE
 

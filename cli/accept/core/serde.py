@@ -14,9 +14,10 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
+from operator import ge, gt, le, lt
 from typing import (
     Annotated,
     Any,
@@ -93,6 +94,37 @@ class Doc:
     def apply(self, kind: _Kind) -> _Kind:
         """Return the kind with this description in its schema."""
         return replace(kind, schema=lambda defs: {**kind.schema(defs), "description": self.text})
+
+
+def param(
+    default: T,
+    doc: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    or_zero: bool = False,
+) -> T:
+    """Return a field of a parameter class: its default, its description and its limits.
+
+    `or_zero`: 0 is allowed as well. See `check_limits`.
+    """
+    limits: tuple[tuple[object, str, float | None], ...]
+    limits = ((ge, "at least", least), (gt, "above", above), (le, "at most", most))
+    given = tuple(one for one in (*limits, (lt, "below", below)) if one[2] is not None)
+    return field(default=default, metadata={"doc": doc, "limits": given, "or_zero": or_zero})
+
+
+def check_limits(params: _Dataclass) -> None:
+    """Raise ValueError, which names the parameter, for a value outside of its limits."""
+    for item in dataclasses.fields(params):
+        value, limits = getattr(params, item.name), item.metadata.get("limits", ())
+        or_zero = item.metadata.get("or_zero", False)
+        if not (or_zero and not value) and not all(holds(value, n) for holds, _, n in limits):
+            words = " and ".join(f"{words} {limit:g}" for _, words, limit in limits)
+            zero = "0, or " if or_zero else ""
+            raise ValueError(f"{camel(item.name)} must be {zero}{words}, not {value}")
 
 
 @dataclass(frozen=True)

@@ -109,29 +109,17 @@ def state(found: Verdict) -> State:
     return next(one.state for one in found.checks if one.check == "latency")
 
 
-def test_a_log_of_all_reduces_is_read_as_times() -> None:
+def test_a_log_of_all_reduces_is_read_as_times_and_one_outlying_size_does_not_count() -> None:
     parsed = parse_log(("latency",), log().splitlines(keepends=True), ("h0",))
     assert parsed.problems == ()
-    assert {(m.check, m.name) for m in parsed.metrics} == {
-        ("latency", "time"),
-        ("latency", "wrong"),
-    }
-    least = next(m for m in parsed.metrics if m.size == 8 and m.placement == "out")
-    assert (least.value, least.unit) == (13.67, "us")
-
-
-def test_one_outlying_size_does_not_count() -> None:
-    parsed = parse_log(("latency",), log().splitlines(keepends=True), ("h0",))
+    named = {(m.check, m.name) for m in parsed.metrics}
+    assert named == {("latency", "time"), ("latency", "wrong")}
     of = step()
     made = Record(
         step=of.id, checks=("latency",), wave=0, group=0, hosts=("h0",), metrics=parsed.metrics
     )
     (row,) = table_of((of,), [made]).at_top_size(LATENCY)
-    assert row.value is not None
-    assert round(row.value, 2) == 13.67
-
-
-def test_it_runs_nccl_tests_all_reduce() -> None:
+    assert row.value == pytest.approx(13.67)
     assert REGISTRY["latency"].runs == "all_reduce"
 
 
@@ -166,36 +154,24 @@ def test_bounds_of_nccl_tests_do_not_apply_to_other_programs(
     assert causes == {Cause.BELOW_REFERENCE if own else Cause.NO_REFERENCE}
 
 
-def test_one_slow_host_is_named_among_its_peers() -> None:
-    found = verdict(step(), [13, 13.2, 12.9, 30, 13.1, 13], references=(UPPER,))
-    assert [(s.kind, s.name, s.cause) for s in found.suspects] == [("node", "h3", "slow-outlier")]
-
-
-@pytest.mark.parametrize("wobble", [0.95, 1.2])
-def test_normal_variation_accuses_no_host(wobble: float) -> None:
+@pytest.mark.parametrize("wobble", [0.95, 1.2, 2.3])
+def test_one_slow_host_is_named_among_its_peers(wobble: float) -> None:
     found = verdict(step(), [13, 13.2, 12.9, 13 * wobble, 13.1, 13], references=(UPPER,))
-    assert found.suspects == ()
+    named = [("node", "h3", "slow-outlier")] if wobble > 2 else []
+    assert [(s.kind, s.name, s.cause) for s in found.suspects] == named
 
 
-def test_without_a_bound_it_is_inconclusive_with_an_example_of_one() -> None:
+def test_without_a_bound_or_a_speed_target() -> None:
     found = verdict(step(), [13] * 4)
     assert state(found) is State.INCONCLUSIVE
     (finding,) = [f for one in found.checks for f in one.findings if f.cause]
     assert finding.cause is Cause.NO_REFERENCE
     assert "--expect 'latency@8<=us'" in finding.message
-
-
-def test_without_a_speed_target_only_correctness_counts() -> None:
-    of = step()
-    plan = verdicts.plan(of, nodes=4)
-    records = [verdicts.hosts_record(verdicts.hosts(4)), *each(of, [13, 13, 13, 130])]
-    found = judge(plan, records, checks=REGISTRY, attempt="one")
-    assert (state(found), found.suspects) == (State.PASS, ())
-
-
-def test_fast_wrong_results_fail() -> None:
-    of = step()
-    records = [verdicts.record(of, ("h0",), *times(13, wrong=2))]
-    plan = verdicts.plan(of, machine=verdicts.GPU, nodes=1, references=(UPPER,))
-    found = judge(plan, [verdicts.hosts_record(("h0",)), *records], checks=REGISTRY, attempt="one")
-    assert state(found) is State.FAIL
+    for of, made, expected in (
+        (verdicts.CPU, each(step(), [13, 13, 13, 39]), State.PASS),
+        (verdicts.GPU, [verdicts.record(step(), ("h0",), *times(13, wrong=2))], State.FAIL),
+    ):
+        names = verdicts.hosts(len(made))
+        plan = verdicts.plan(step(), machine=of, nodes=len(made), references=(UPPER,))
+        found = judge(plan, [verdicts.hosts_record(names), *made], checks=REGISTRY, attempt="one")
+        assert state(found) is expected

@@ -6,7 +6,6 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import verdicts
@@ -93,6 +92,7 @@ seeds = st.integers(0, 10**6)
 def test_gpus_at_their_power_limit_and_uneven_links_accuse_nobody(seed: int) -> None:
     found = judged(seed)
     assert (found.verdict.state, found.suspects) == (State.PASS, ())
+    assert noted(found, "far from the others") == []
 
 
 @given(seeds, st.floats(0.2, 0.75))
@@ -100,24 +100,12 @@ def test_a_gpu_that_is_slow_under_load_is_named(seed: int, speed: float) -> None
     assert list(blamed(judged(seed, speed=speed))) == [f"h{LAST}:3"]
 
 
-@given(seeds, st.sampled_from(sorted(LIMITING_FAULTS)), st.floats(0.05, 1))
+@given(seeds, st.sampled_from(sorted(LIMITING_FAULTS)), st.floats(0, 1))
 def test_a_clock_limited_by_a_fault_in_a_twentieth_of_the_samples_names_the_gpu(
     seed: int, reason: str, share: float
 ) -> None:
     found = judged(seed, held={reason: share})
-    assert found.verdict.state is State.FAIL
-    assert blamed(found) == {f"h{LAST}:3": LIMITING_FAULTS[reason]}
-
-
-@given(seeds, st.sampled_from(sorted(LIMITING_FAULTS)), st.floats(0, 0.049))
-def test_a_reason_in_fewer_samples_accuses_nobody(seed: int, reason: str, share: float) -> None:
-    assert judged(seed, held={reason: share}).verdict.state is State.PASS
-
-
-@pytest.mark.parametrize("samples", [0, 1, 20])
-def test_a_single_sample_accuses_nobody(samples: int) -> None:
-    share = 1 / samples if samples else 1.0
-    assert judged(1, samples=samples, held={"power-brake": share}).suspects == ()
+    assert blamed(found) == ({f"h{LAST}:3": LIMITING_FAULTS[reason]} if share >= 0.05 else {})
 
 
 @given(seeds, st.floats(1, 100))
@@ -140,35 +128,20 @@ def test_a_gpu_of_unusual_power_or_temperature_is_noted_and_accused_by_nothing(
     assert f"h{LAST}:3 " in note.message
 
 
-@given(seeds, st.floats(1, 1.4))
-def test_a_hot_host_fails_nothing(seed: int, factor: float) -> None:
-    found = judged(seed, **{"C-host": factor})
-    assert (found.verdict.state, found.suspects) == (State.PASS, ())
-
-
-@given(seeds)
-def test_healthy_hosts_have_no_notes(seed: int) -> None:
-    assert noted(judged(seed), "far from the others") == []
-
-
-@given(seeds, st.floats(1.75, 50))
-def test_long_steps_on_one_host_alone_are_inconclusive(seed: int, factor: float) -> None:
-    found = judged(seed, long=factor)
-    assert noted(found, "step-p99") == [((f"h{LAST}",), State.INCONCLUSIVE)]
-    assert found.suspects == ()
-
-
-@given(seeds, st.floats(1.25, 1.35))
-def test_steps_that_vary_a_little_more_are_noted(seed: int, factor: float) -> None:
-    found = judged(seed, long=factor)
-    assert noted(found, "step-p99") == [((f"h{LAST}",), State.PASS)]
-    assert found.verdict.state is State.PASS
-
-
-@given(seeds, st.floats(1.75, 50))
-def test_long_steps_on_two_hosts_follow_no_host(seed: int, factor: float) -> None:
-    found = judged_with(seed, {0: {"long": factor}, LAST: {"long": factor}})
-    assert [state for _, state in noted(found, "step-p99")] == [State.PASS]
+@given(seeds, st.floats(1.75, 50), st.floats(1.25, 1.35), st.floats(1, 1.4))
+def test_long_steps_are_inconclusive_only_on_one_host_alone(
+    seed: int, long: float, longer: float, heat: float
+) -> None:
+    for changed, hosts, state in (
+        ({LAST: {"C-host": heat}}, None, State.PASS),
+        ({LAST: {"long": long}}, (f"h{LAST}",), State.INCONCLUSIVE),
+        ({LAST: {"long": longer}}, (f"h{LAST}",), State.PASS),
+        ({0: {"long": long}, LAST: {"long": long}}, ("h0", f"h{LAST}"), State.PASS),
+    ):
+        found = judged_with(seed, changed)
+        assert (found.verdict.state, found.suspects) == (state, ())
+        notes = [(tuple(sorted(of)), shown) for of, shown in noted(found, "step-p99")]
+        assert notes == ([(hosts, state)] if hosts else [])
 
 
 @given(seeds)

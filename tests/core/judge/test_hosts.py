@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,6 @@ from tests.factories.verdicts import (
     slow,
 )
 
-from accept.core.causes import Judgement
 from accept.core.facts import LEFT_OUT_HOST
 from accept.core.judge.consistency import usual_number
 from accept.core.judge.hosts import is_device
@@ -78,13 +78,6 @@ def test_a_card_is_another_product_than_a_module_of_the_same_chip(
     assert is_device(wanted, name) is same
 
 
-def test_a_host_with_an_nvidia_device_that_the_driver_does_not_show_is_not_a_cpu_machine() -> None:
-    facts = [inventory_of("h0"), inventory_of("h1", pciNvidia=1)]
-    verdict = inventoried(plan(INVENTORY), facts)
-    assert blamed(verdict) == {("node", "h1", "gpu-unusable")}
-    assert verdict.exit == 3
-
-
 MISMATCH = ("node", "h1", "inventory-mismatch")
 VERSIONS = {"mpi": "5.0.8", "python": "3.11.2"}
 DOMAIN = {"domain": "c/7"}
@@ -100,6 +93,7 @@ DOMAIN = {"domain": "c/7"}
         ({}, {"gpus": gpus("h1", name="NVIDIA H200")}, MISMATCH),
         ({}, {"gpus": gpus("h1", processes=["77 python"])}, ("gpu", "h1:0", "gpu-busy")),
         ({}, {"memoryBytes": 32 << 30}, MISMATCH),
+        ({}, {"pciNvidia": 9}, ("node", "h1", "gpu-unusable")),
         # The driver did not answer in time: its GPUs are unknown and not missing.
         ({"pciNvidia": 8}, {"gpus": None}, ("node", "h1", "gpu-unusable")),
         # A version that is missing differs, and an unknown one does not.
@@ -130,15 +124,28 @@ def test_a_host_that_differs_from_three_others_is_named_with_its_cause(
     assert "gpu-missing" not in causes(verdict) or suspect == ("node", "h1", "gpu-missing")
 
 
-def test_half_of_the_hosts_that_differ_from_the_others_are_not_named() -> None:
-    facts = [inventory_of(h, gpus=gpus(h), kernel=f"6.{n % 2}") for n, h in enumerate(EIGHT[:4])]
-    verdict = inventoried(gpu_plan(INVENTORY), facts)
-    assert (blamed(verdict), causes(verdict)) == (set(), {"inventory-mismatch"})
-
-
-def test_an_nvlink_domain_that_only_some_hosts_report_accuses_nobody() -> None:
-    facts = [inventory_of(h, gpus=gpus(h), **(DOMAIN if h == "h3" else {})) for h in EIGHT[:4]]
-    assert blamed(inventoried(gpu_plan(INVENTORY), facts)) == set()
+@pytest.mark.parametrize(
+    ("made", "own", "expected"),
+    [
+        # Half of the hosts differ; only one reports a domain; all GPUs may be in use.
+        (gpu_plan(INVENTORY), lambda n: {"kernel": f"6.{n % 2}"}, {"inventory-mismatch"}),
+        (gpu_plan(INVENTORY), lambda n: DOMAIN if n == 3 else {}, set()),
+        (gpu_plan(INVENTORY, busy_ok=True),
+         lambda n: {"gpus": gpus(f"h{n}", processes=["77 python"])}, set()),
+        # Hosts of a machine without a speed target need not be equal.
+        (plan(INVENTORY), lambda n: {"gpus": [], "kernel": f"6.{n // 3}"}, set()),
+        (gpu_plan(INVENTORY), lambda n: {"memlock": 64}, {"memlock-limited"}),
+        # The limit does not apply to a process that may lock any amount of memory.
+        (gpu_plan(INVENTORY), lambda n: {"memlock": 64, "ipcLock": True}, set()),
+    ],
+)  # fmt: skip
+def test_what_most_hosts_share_accuses_nobody(
+    made: Plan, own: Callable[[int], dict[str, Any]], expected: set[str]
+) -> None:
+    facts = [inventory_of(h, **{"gpus": gpus(h)} | own(n)) for n, h in enumerate(EIGHT[:4])]
+    machine = replace(made.machine, transport="any", gpu_direct="memlock-limited" in expected)
+    verdict = inventoried(replace(made, machine=machine), facts)
+    assert (blamed(verdict), causes(verdict)) == (set(), expected)
 
 
 def of_job(count: int) -> dict[str, Any]:
@@ -243,41 +250,6 @@ def test_properties_that_no_host_reports_are_listed(name: str, changes: dict[str
     verdict = inventoried(gpu_plan(INVENTORY), none)
     assert (blamed(verdict), causes(verdict)) == (set(), set())
     assert verdict.checks[-1].measured.endswith(f"; not reported: {name}")
-
-
-def test_busy_gpus_are_measured_if_the_plan_allows_it() -> None:
-    facts = [inventory_of("h0", gpus=gpus("h0", processes=["77 python"]))]
-    verdict = inventoried(gpu_plan(INVENTORY, busy_ok=True), facts)
-    assert "gpu-busy" not in causes(verdict)
-
-
-def test_differences_between_hosts_of_a_generic_machine_are_notes() -> None:
-    facts = [inventory_of(h) for h in ("h0", "h1")] + [inventory_of("h2", kernel="5.4")]
-    verdict = inventoried(plan(INVENTORY), facts)
-    assert verdict.state is State.PASS
-    notes = [(f.state, f.judgement, f.hosts) for f in verdict.checks[1].findings]
-    assert notes == [(State.PASS, Judgement.CONSISTENCY, ("h2",))]
-
-
-@pytest.mark.parametrize(
-    ("direct", "changes", "found"),
-    [
-        (True, {"memlock": 64}, {"memlock-limited"}),
-        # The limit does not apply to a process that may lock any amount of memory.
-        (True, {"memlock": 64, "ipcLock": True}, set()),
-        # The required network uses sockets, or needs no RDMA.
-        (False, {"memlock": 64}, set()),
-    ],
-)
-def test_locked_memory_is_required_if_rdma_is_required(
-    direct: bool,  # noqa: FBT001
-    changes: dict[str, Any],
-    found: set[str],
-) -> None:
-    facts = [inventory_of(h, gpus=gpus(h), **changes) for h in ("h0", "h1")]
-    machine = replace(GPU, transport="any", gpu_direct=direct)
-    verdict = inventoried(replace(gpu_plan(INVENTORY), machine=machine), facts)
-    assert causes(verdict) == found
 
 
 def test_a_host_with_a_wrong_clock_is_named() -> None:

@@ -58,11 +58,40 @@ def trained(
     return judged(plan(of, machine=machine), hosts_record(EIGHT), made)
 
 
+BY = step("train", params={"by": 30})
+SAVED = step("train", params={"checkpoint": "/scratch"})
+REFERENCE = {"compared": {"times": 4}, "training": {"reference": True}}
+
+
+def curve(deviation: float) -> dict[str, float]:
+    return {"curve-deviation": deviation, "curve-tolerance": 1e-3}
+
+
 @pytest.mark.parametrize(
-    ("last", "state"), [(0.4, State.PASS), (1.0, State.PASS), (1.5, State.FAIL)]
-)
-def test_the_loss_must_fall_to_its_share(last: float, state: State) -> None:
-    assert trained(2.0, last).state is state
+    ("last", "options", "expected"),
+    [
+        (0.4, {}, set()),
+        (1.0, {}, set()),
+        (1.5, {}, {"loss-not-falling"}),
+        # The ranks must have been compared, and what was planned must have been measured.
+        *((0.4, {"facts": facts}, {"no-measurement"})
+          for facts in ({}, {"compared": 7}, {"compared": {"times": 0}})),
+        (0.1, {"of": BY, "more": {"loss-by": 0.9}}, set()),
+        (0.1, {"of": BY, "more": {"loss-by": 1.1}}, {"loss-not-falling"}),
+        (0.1, {"of": BY}, {"no-measurement"}),
+        (0.1, {"of": SAVED}, {"no-measurement"}),
+        (0.1, {"of": SAVED, "more": {"checkpoint-write": 1.0, "checkpoint-read": 2.0}}, set()),
+        (0.4, {"facts": REFERENCE, "more": curve(2e-4)}, set()),
+        (0.4, {"facts": REFERENCE, "more": curve(2e-3)}, {"loss-differs"}),
+        (0.4, {"facts": REFERENCE}, {"no-measurement"}),
+    ],
+)  # fmt: skip
+def test_a_training_must_show_that_it_learned_what_was_planned(
+    last: float, options: Any, expected: set[str]
+) -> None:
+    verdict = trained(2.0, last, **options)
+    assert (causes(verdict), verdict.suspects) == (expected, ())
+    assert (verdict.state is State.PASS) is not bool(expected)
 
 
 def test_a_rank_whose_parameters_differ_is_named() -> None:
@@ -70,42 +99,8 @@ def test_a_rank_whose_parameters_differ_is_named() -> None:
     verdict = trained(2.0, 0.4, differ, status=7)
     assert blamed(verdict) == {("node", "h6", "parameters-differ")}
     assert verdict.state is State.FAIL
-
-
-def test_a_training_that_reports_nothing_fails() -> None:
     verdict = judged(plan(TRAIN), hosts_record(EIGHT), record(TRAIN, EIGHT))
     assert causes(verdict) == {"no-measurement"}
-
-
-def test_a_training_whose_ranks_were_never_compared_fails() -> None:
-    for facts in ({}, {"compared": 7}, {"compared": {"times": 0}}):
-        assert causes(trained(2.0, 0.4, facts=facts)) == {"no-measurement"}
-
-
-@pytest.mark.parametrize(
-    ("deviation", "expected"), [(2e-4, set()), (2e-3, {"loss-differs"}), (None, {"no-measurement"})]
-)
-def test_the_curve_must_match_the_reference_if_there_is_one(
-    deviation: float | None, expected: set[str]
-) -> None:
-    facts = {"compared": {"times": 4}, "training": {"reference": True}}
-    measured = {"curve-deviation": deviation, "curve-tolerance": 1e-3}
-    more = {name: value for name, value in measured.items() if value is not None}
-    assert causes(trained(2.0, 0.4, facts=facts, more=more)) == expected
-
-
-def test_the_loss_must_have_fallen_by_the_step_that_is_stated() -> None:
-    early = step("train", params={"by": 30})
-    assert trained(2.0, 0.1, of=early, more={"loss-by": 0.9}).state is State.PASS
-    assert causes(trained(2.0, 0.1, of=early, more={"loss-by": 1.1})) == {"loss-not-falling"}
-    assert causes(trained(2.0, 0.1, of=early)) == {"no-measurement"}
-
-
-def test_a_requested_checkpoint_must_have_been_measured() -> None:
-    saved = step("train", params={"checkpoint": "/scratch"})
-    assert causes(trained(2.0, 0.1, of=saved)) == {"no-measurement"}
-    measured = {"checkpoint-write": 1.0, "checkpoint-read": 2.0}
-    assert trained(2.0, 0.1, of=saved, more=measured).state is State.PASS
 
 
 LOADED = step("train", "each", params={"model": "gpt-fit", "ratio": 0.9})
@@ -180,33 +175,28 @@ def owns(*slow: int, seconds: float, usual: float = 0.1, gpu: bool = True) -> li
     ]
 
 
-def test_the_rank_that_the_others_wait_for_is_named_with_its_gpu() -> None:
-    four_a_host = [replace(m, host=EIGHT[(m.rank or 0) // 4]) for m in owns(5, seconds=0.12)]
-    verdict = trained(2.0, 0.4, own=four_a_host, machine=GPU)
-    assert blamed(verdict) == {("gpu", "h1:1", "slow-outlier")}
-    assert trained(2.0, 0.4, own=owns(5, seconds=0.1), machine=GPU).suspects == ()
-
-
-def test_a_host_with_half_of_its_ranks_slow_is_named_itself() -> None:
-    for gpu in (True, False):
-        verdict = trained(2.0, 0.4, own=owns(5, seconds=0.3, gpu=gpu), machine=GPU)
-        assert blamed(verdict) == {("node", "h2", "slow-outlier")}
+FOUR_A_HOST = [replace(m, host=EIGHT[(m.rank or 0) // 4]) for m in owns(5, seconds=0.12)]
 
 
 @pytest.mark.parametrize(
-    ("usual", "seconds", "named"), [(0.1, 0.15, 0), (0.001, 0.005, 0), (0.1, 0.3, 1)]
+    ("machine", "own", "named"),
+    [
+        (GPU, FOUR_A_HOST, {("gpu", "h1:1", "slow-outlier")}),
+        (GPU, owns(5, seconds=0.1), set()),
+        # Half of the ranks of a host.
+        (GPU, owns(5, seconds=0.3), {("node", "h2", "slow-outlier")}),
+        (GPU, owns(5, seconds=0.3, gpu=False), {("node", "h2", "slow-outlier")}),
+        # Steps that depend on the CPU vary by milliseconds, and ranks that share CPUs by more.
+        (GPU, owns(5, seconds=0.006, usual=0.004), set()),
+        (CPU, owns(5, seconds=0.15, gpu=False), set()),
+        (CPU, owns(5, seconds=0.005, usual=0.001, gpu=False), set()),
+        (CPU, owns(5, seconds=0.3, gpu=False), {("node", "h2", "slow-outlier")}),
+    ],
 )
-def test_if_ranks_share_cpus_only_gross_slowness_counts(
-    usual: float, seconds: float, named: int
+def test_the_rank_that_the_others_wait_for_is_named(
+    machine: PlannedMachine, own: list[Metric], named: set[tuple[str, str, str]]
 ) -> None:
-    verdict = trained(2.0, 0.4, own=owns(5, seconds=seconds, usual=usual, gpu=False))
-    assert len(verdict.suspects) == named
-
-
-def test_a_small_model_whose_steps_depend_on_the_cpu_accuses_no_gpu() -> None:
-    """Its steps take 50 % longer, but only milliseconds: launching kernels varies this much."""
-    verdict = trained(2.0, 0.4, own=owns(5, seconds=0.006, usual=0.004), machine=GPU)
-    assert verdict.suspects == ()
+    assert blamed(trained(2.0, 0.4, own=own, machine=machine)) == named
 
 
 def digested(odd: str, device: str = "CPU") -> Verdict:

@@ -102,13 +102,6 @@ def log(*hosts: Mapping[str, str]) -> Log:
     return parse(b"".join(lines(own, f"h{n}") for n, own in enumerate(hosts)))
 
 
-@pytest.mark.parametrize("plugin", [{"gIB": "1.1.2"}, {"aws-ofi-nccl": "1.13.2"}, {}])
-def test_versions_are_those_that_nccl_reports(plugin: dict[str, str]) -> None:
-    versions = {"NCCL": "2.28.9", "CUDA": "13.0", **plugin}
-    assert log(versions).versions == {name: (text,) for name, text in versions.items()}
-    assert log(versions, {**versions, "NCCL": "2.30.4"}).versions["NCCL"] == ("2.28.9", "2.30.4")
-
-
 @pytest.mark.parametrize("nccl", ["2.25.0", "2.24.3"])
 def test_the_log_shows_once_what_was_loaded_and_what_is_not_supported(nccl: str) -> None:
     versions = {**GOOD, "NCCL": nccl}
@@ -154,17 +147,12 @@ def judged(machine: str, *ranks: Mapping[str, str]) -> list[Finding]:
     return found
 
 
-def test_supported_versions_are_accepted() -> None:
-    assert not judged(A4X, GOOD, GOOD)
-
-
-@pytest.mark.parametrize("component", ["NCCL", "driver", "CUDA"])
+@pytest.mark.parametrize("component", ["", "NCCL", "driver", "CUDA"])
 def test_a_version_that_is_too_old_is_inconclusive_and_named_once(component: str) -> None:
-    bad = {**GOOD, component: older(GOOD[component])}
-    (finding,) = judged(A4X, bad, bad)
-    assert f"{component} {bad[component]}" in finding.message
-    assert finding.evidence
-
-
-def test_versions_that_differ_between_hosts_are_not_combined() -> None:
+    bad = GOOD | ({component: older(GOOD[component])} if component else {})
+    for finding in (found := judged(A4X, bad, bad)):
+        assert f"{component} {bad[component]}" in finding.message
+        assert finding.evidence
+    assert len(found) == bool(component)
+    # Versions that differ between hosts are not combined.
     assert not judged(A4X, {**GOOD, "NCCL": "2.24.2"}, {**GOOD, "NCCL": "2.24.3"})

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from accept.core import record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import Tool
-from accept.core.checks.check import Check, CheckParams, param
+from accept.core.checks.check import Check, CheckParams
 from accept.core.facts import FactKind, text
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.model import GroupKind, Parsed
+from accept.core.serde import param
 
 DELAY = MetricSpec(name="delay", unit="us", better=Better.LOWER, in_log=True)
 CLOCK = FactKind("sample-clock", text)

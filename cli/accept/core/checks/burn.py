@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from accept.core import facts, record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause, Judgement
-from accept.core.checks.check import Check, CheckParams, param
+from accept.core.checks.check import Check, CheckParams
 from accept.core.judge.devices import Measured, judge_devices
-from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
-from accept.core.judge.peers import Peer, compare_peers, far_from_median
+from accept.core.judge.peers import compare_rows, far_from_median
 from accept.core.judge.rounds import SIGMAS
 from accept.core.judge.summary import params_of
 from accept.core.model import Finding, GroupKind, Problem, State
+from accept.core.serde import param
 from accept.core.table import rows_of
-from accept.core.text import number, parse_size
+from accept.core.text import number, parse_size, shortened
 
 #: Data types of the products: on GPUs, and on CPUs and old GPUs.
 TYPES = ("bf16", "fp32")
@@ -31,22 +31,27 @@ _START_SECONDS = 8.0
 class BurnParams(CheckParams):
     """Parameters of `burn`."""
 
-    seconds: float = param(90.0, "seconds of products and all-gathers on all GPUs of each host")
-    size: int = param(0, "rows and columns of the matrices; 0: by the device, 8192 on large GPUs")
+    seconds: float = param(
+        90.0, "seconds of products and all-gathers on all GPUs of each host", above=0, most=86400
+    )
+    size: int = param(
+        0,
+        "rows and columns of the matrices; 0: by the device, 8192 on large GPUs",
+        least=64,
+        most=65536,
+        or_zero=True,
+    )
     room: str = param("", "bytes that each all-gather delivers; empty: 256M, on a CPU 1M")
     # GPUs of one kind differ more at their power limit than in short measurements.
-    noise: float = param(0.03, "noise floor when GPUs are compared, as a share of the median")
+    noise: float = param(
+        0.03, "noise floor when GPUs are compared, as a share of the median", least=0, below=1
+    )
 
     def __post_init__(self) -> None:
         """Raise ValueError, which names the parameter, for invalid values."""
-        if not 0 < self.seconds <= 86400:
-            raise ValueError("seconds must be above 0 and at most 86400")
-        if self.size and not 64 <= self.size <= 65536:
-            raise ValueError(f"size must be 0, or from 64 to 65536, not {self.size}")
+        super().__post_init__()
         if self.room and parse_size(self.room) < 1024:
             raise ValueError(f"room must be at least 1K, not {self.room}")
-        if not 0 <= self.noise < 1:
-            raise ValueError(f"noise must be at least 0 and below 1, not {self.noise}")
 
     def estimate(self, _hosts: int, _ranks: int) -> float:
         """Return the seconds of the load and of the start of its programs."""
@@ -78,101 +83,93 @@ def judge(evidence: Evidence) -> Judged:
         needed=types[:1] or TYPES[:1],
     )
     noise = params_of(evidence, BurnParams).noise
-    notes = [*_sampled_notes(evidence, noise), *_step_notes(evidence, noise)]
-    return judge_devices(evidence, measured, noise=noise, more=_slow_links(evidence), notes=notes)
+    return judge_devices(
+        evidence,
+        measured,
+        noise=noise,
+        more=_slow_links(evidence),
+        notes=_notes(evidence, noise),
+    )
 
 
 def _slow_links(evidence: Evidence) -> Iterator[Problem]:
     """Yield hosts whose GPUs exchanged data at less than half of the median of the hosts."""
     if not evidence.plan.machine.speed_promised:
         return
-    peers = [
-        Peer(row.hosts[0], row.value, log=row.log)
+    rows = [
+        row
         for execution in evidence.executions
         for row in rows_of(execution, evidence.check, {GATHER.name})
         if row.is_plausible and row.hosts
     ]
-    for outlier in compare_peers(peers, evidence.plan.machine.noise, uneven=True).bad:
-        peer = peers[outlier.at]
+    for row, outlier in compare_rows(rows, evidence.plan.machine.noise, uneven=True)[0]:
         yield Problem(
             cause=outlier.cause,
-            message=f"all-gathers under load on {peer.name}: {peer.value:.3g} "
+            message=f"all-gathers under load on {row.hosts[0]}: {row.value:.3g} "
             f"{GATHER.unit}, {outlier.text}",
-            host=peer.name,
+            host=row.hosts[0],
         )
 
 
-def _far(values: Mapping[str, float], noise: float) -> tuple[Normal | None, list[str]]:
-    """Return the peers, and the names far from their median, the farthest first."""
-    return far_from_median(values, noise) if len(values) >= _FEWEST_NOTED else (None, [])
+#: Name of a GPU or host -> its host, its log and its value.
+_Values = dict[str, tuple[str, str, float]]
 
 
-def _note(what: str, values: Mapping[str, float], peers: Normal, unit: str) -> str:
-    listed = ", ".join(
-        f"{name} {number(value)}" for name, value in list(values.items())[:_MAX_NOTED]
+def _far(
+    evidence: Evidence, what: str, values: _Values, noise: float, *, long_steps: bool = False
+) -> Iterator[Finding]:
+    """Yield a note on the GPUs or hosts whose value is far from that of the others.
+
+    `long_steps`: only higher values count, and are inconclusive if they follow one host alone.
+    """
+    of = {name: value for name, (_, _, value) in values.items()}
+    normal, far = far_from_median(of, noise) if len(of) >= _FEWEST_NOTED else (None, [])
+    far = [name for name in far if normal and not (long_steps and of[name] <= normal.value)]
+    if normal is None or not far:
+        return
+    alone = long_steps and len(far) == 1 and of[far[0]] > _LONG * normal.value
+    listed = shortened([f"{name} {number(of[name])}" for name in far], _MAX_NOTED)
+    margin = number(SIGMAS * normal.sigma * abs(normal.value))
+    text = f"{what}, far from the others: {listed}; the median of {normal.values} is "
+    text += f"{number(normal.value)}, and {margin} away is normal"
+    yield finding(
+        evidence.check,
+        Judgement.POPULATION,
+        State.INCONCLUSIVE if alone else State.PASS,
+        text,
+        Cause.INTERMITTENT if alone else None,
+        hosts=[values[name][0] for name in far],
+        logs=[values[name][1] for name in far] if long_steps else (),
     )
-    more = f" and {len(values) - _MAX_NOTED} more" if len(values) > _MAX_NOTED else ""
-    text = f"{what} under load{unit and f' in {unit}'}, far from the others: {listed}{more}; the "
-    margin = number(SIGMAS * peers.sigma * abs(peers.value))
-    return f"{text}median of {peers.values} is {number(peers.value)}, and {margin} away is normal"
 
 
-def _sampled_notes(evidence: Evidence, noise: float) -> Iterator[Finding]:
-    """Yield notes on GPUs with unusual power or temperature, as in a hot aisle, and that is normal.
+def _notes(evidence: Evidence, noise: float) -> Iterator[Finding]:
+    """Yield notes on unusual power or temperature of GPUs, and on hosts with long steps.
 
-    What they cost is judged by itself: speed, and the reasons for lower clocks.
+    What heat costs is judged by itself: speed, and the reasons for lower clocks. A host that is hot
+    or at its power limit has smaller variations of its steps.
     """
-    sampled: dict[str, dict[str, float]] = {unit: {} for unit in _SAMPLED}
-    owners: dict[str, str] = {}
-    for record in evidence.records:
-        gpus = {metric.rank: metric.gpu for metric in record.metrics if metric.gpu}
-        for fact, load in facts.LOAD.of(record):
-            if fact.check == evidence.check and fact.rank in gpus and record.hosts:
-                name = f"{record.hosts[0]}:{gpus[fact.rank]}"
-                owners[name] = record.hosts[0]
-                for unit in sampled.keys() & load.medians.keys():
-                    sampled[unit][name] = load.medians[unit]
-    for unit, values in sampled.items():
-        peers, far = _far(values, noise)
-        if peers and far:
-            text = _note(f"{_SAMPLED[unit]} of GPUs", {n: values[n] for n in far}, peers, unit)
-            hosts = (owners[name] for name in far)
-            yield finding(evidence.check, Judgement.POPULATION, State.PASS, text, hosts=hosts)
-
-
-def _step_notes(evidence: Evidence, noise: float) -> Iterator[Finding]:
-    """Yield a note on hosts whose step times vary far more than those of the others.
-
-    It is inconclusive if the long steps follow one host alone, and are half as long again as
-    elsewhere. A host that is hot or at its power limit has smaller variations.
-    """
-    ratios: dict[str, float] = {}
-    logs: dict[str, str] = {}
+    sampled: dict[str, _Values] = {unit: {} for unit in _SAMPLED}
+    ratios: _Values = {}
     for execution in evidence.executions:
+        record = execution.record
+        host = record.hosts[0] if record.hosts else ""
+        gpus = {metric.rank: metric.gpu for metric in record.metrics if metric.gpu}
+        for fact, load in facts.LOAD.of(record) if host else ():
+            if fact.check == evidence.check and fact.rank in gpus:
+                for unit in sampled.keys() & load.medians.keys():
+                    own = host, record.log, load.medians[unit]
+                    sampled[unit][f"{host}:{gpus[fact.rank]}"] = own
         rows = rows_of(execution, evidence.check, {MEDIAN_STEP.name, LONG_STEP.name})
         times = {row.metric: row.value or 0.0 for row in rows if row.is_plausible}
         median, longest = times.get(MEDIAN_STEP.name, 0.0), times.get(LONG_STEP.name, 0.0)
         # Others are damaged: no step of 20 ms takes hours.
-        if 0 < median <= longest < 1e6 * median and execution.record.hosts:
-            ratios[execution.record.hosts[0]] = longest / median
-            logs[execution.record.hosts[0]] = execution.record.log
-    peers, far = _far(ratios, noise)
-    far = [host for host in far if peers and ratios[host] > peers.value]
-    if not peers or not far:
-        return
-    alone = len(far) == 1 and ratios[far[0]] > _LONG * peers.value
-    what = f"{LONG_STEP.name} / {MEDIAN_STEP.name} of steps"
-    text = _note(what, {host: ratios[host] for host in far}, peers, "")
-    state = State.INCONCLUSIVE if alone else State.PASS
-    yield finding(
-        evidence.check,
-        Judgement.POPULATION,
-        state,
-        text,
-        Cause.INTERMITTENT if alone else None,
-        hosts=far,
-        logs=[logs[host] for host in far],
-    )
+        if 0 < median <= longest < 1e6 * median and host:
+            ratios[host] = host, record.log, longest / median
+    for unit, values in sampled.items():
+        yield from _far(evidence, f"{_SAMPLED[unit]} of GPUs under load in {unit}", values, noise)
+    what = f"{LONG_STEP.name} / {MEDIAN_STEP.name} of steps under load"
+    yield from _far(evidence, what, ratios, noise, long_steps=True)
 
 
 BURN = Check(

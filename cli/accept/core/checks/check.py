@@ -12,6 +12,7 @@ from accept.core.catalog.tools import Tool
 from accept.core.facts import FactKind
 from accept.core.judge.evidence import CheckRules
 from accept.core.model import GroupKind, Parsed
+from accept.core.serde import check_limits
 from accept.core.table import Table
 from accept.core.text import plain, value_range
 
@@ -43,14 +44,13 @@ def call_seconds(ranks: int) -> float:
     return 50e-6 + 5e-6 * ranks
 
 
-def param(default: T, doc: str) -> T:
-    """Return a field of a parameter class, with the description for `accept show check`."""
-    return field(default=default, metadata={"doc": doc})
-
-
 @dataclass(frozen=True, kw_only=True)
 class CheckParams(ABC):
     """Base class of the parameters of a check; each field is made with `param`."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, which names the parameter, for a value outside of its limits."""
+        check_limits(self)
 
     @abstractmethod
     def estimate(self, hosts: int, ranks: int) -> float:

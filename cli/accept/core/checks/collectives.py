@@ -9,13 +9,13 @@ from typing import Annotated, Literal, TypeVar
 from accept.core import facts, nccl_tests, record_protocol
 from accept.core.catalog.metrics import BUSBW, TIME, TIME_LONGEST, TIME_P99, WRONG
 from accept.core.catalog.tools import MPIRUN, NCCL_TESTS, TORCH
-from accept.core.checks.check import Check, CheckParams, call_seconds, nccl_seconds, param
+from accept.core.checks.check import Check, CheckParams, call_seconds, nccl_seconds
 from accept.core.judge import collective
 from accept.core.judge.effects.executions import Flow
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
 from accept.core.model import GroupKind, ParamValue, Parsed, Step
-from accept.core.serde import Bounds, Doc, Pattern, dump, read
+from accept.core.serde import Bounds, Doc, Pattern, dump, param, read
 from accept.core.table import BANDWIDTH, LATENCY, Table, message_sizes
 from accept.core.text import format_size, parse_size, value_range
 
@@ -48,10 +48,12 @@ class Params(CheckParams):
         "16M",
         "largest message, min times a power of factor, such as 8G; its bandwidth is judged",
     )
-    factor: int = param(2, "ratio of each size to the previous one, at least 2")
-    sizes: int = param(0, "number of sizes, counted from the largest; sets min. 0: all from min on")
-    iters: int = param(20, "timed repetitions of each size")
-    warmup: int = param(5, "untimed repetitions before these")
+    factor: int = param(2, "ratio of each size to the previous one, at least 2", least=2)
+    sizes: int = param(
+        0, "number of sizes, counted from the largest; sets min. 0: all from min on", least=0
+    )
+    iters: int = param(20, "timed repetitions of each size", least=1)
+    warmup: int = param(5, "untimed repetitions before these", least=0)
     dtype: Literal["float", "double", "half", "bfloat16", "int32"] = param(
         "float", "type of the elements"
     )
@@ -62,16 +64,11 @@ class Params(CheckParams):
 
     def __post_init__(self) -> None:
         """Set `min` if `sizes` is given. Raise ValueError, which names the parameter."""
-        if self.factor < 2:
-            raise ValueError(f"factor must be at least 2, not {self.factor}")
-        if self.sizes < 0:
-            raise ValueError(f"sizes must be at least 0, not {self.sizes}")
+        super().__post_init__()
         if self.sizes:
             object.__setattr__(self, "min", _smallest(self.max, self.factor, self.sizes))
         if parse_size(self.max) < parse_size(self.min):
             raise ValueError(f"max {self.max} is smaller than min {self.min}")
-        if self.iters < 1 or self.warmup < 0:
-            raise ValueError("iters must be at least 1 and warmup at least 0")
 
     def check_planned(self) -> None:
         """Raise ValueError if the largest message would not be measured: it is judged."""
@@ -273,11 +270,12 @@ class LatencyParams(Params):
 
     min: str = param("8", "smallest message")
     max: str = param("1M", "largest message")
-    factor: int = param(2, "ratio of each size to the previous one, at least 2")
-    iters: int = param(100, "timed repetitions of each size")
-    warmup: int = param(20, "untimed repetitions before these")
+    iters: int = param(100, "timed repetitions of each size", least=1)
+    warmup: int = param(20, "untimed repetitions before these", least=0)
     jitter: bool = param(False, "also time each repetition, which takes longer than the smallest")
-    noise: float = param(0.1, "noise floor when groups are compared, as a share of the median")
+    noise: float = param(
+        0.1, "noise floor when groups are compared, as a share of the median", least=0, below=1
+    )
 
 
 def parse_latency(lines: Iterable[bytes]) -> Parsed:

@@ -16,13 +16,14 @@ from accept.core import record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN
 from accept.core.causes import Cause, Judgement
-from accept.core.checks.check import Check, CheckParams, param
+from accept.core.checks.check import Check, CheckParams
 from accept.core.facts import RANK, FactKind, RankIdentity
 from accept.core.judge.completeness import host_list
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
 from accept.core.model import Finding, GroupKind, Problem, Record, State
+from accept.core.serde import param
 from accept.core.text import count, number
 
 
@@ -30,12 +31,7 @@ from accept.core.text import count, number
 class Params(CheckParams):
     """Parameters of `connectivity`."""
 
-    pings: int = param(20, "round trips for each pair of hosts; 0 leaves the latency matrix out")
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for a negative number of pings."""
-        if self.pings < 0:
-            raise ValueError(f"pings must be at least 0, not {self.pings}")
+    pings: int = param(20, "round trips for each pair of hosts; 0: no latency matrix", least=0)
 
     def estimate(self, hosts: int, _ranks: int) -> float:
         """Return seconds; each of N - 1 rounds of pairs takes `pings` round trips of 0.5 ms."""

@@ -10,7 +10,7 @@ from accept.core import facts, record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause
-from accept.core.checks.check import Check, CheckParams, param
+from accept.core.checks.check import Check, CheckParams
 from accept.core.facts import FactKind
 from accept.core.judge.consistency import digest_problems, missing_digest_problems
 from accept.core.judge.devices import Measured, judge_devices
@@ -18,6 +18,7 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import problem_of
 from accept.core.judge.summary import params_of
 from accept.core.model import GroupKind, Problem
+from accept.core.serde import param
 from accept.core.table import Row, rows_of
 from accept.core.text import parse_size
 
@@ -45,38 +46,47 @@ class _DeviceParams(CheckParams):
     """Parameters of `gemm` and `memory`; each check ignores those of the other."""
 
     seconds: float = param(
-        5.0, "seconds that all GPUs of a host work at once, for each data type and for copies"
+        5.0,
+        "seconds that all GPUs of a host work at once, for each data type and for copies",
+        above=0,
+        most=86400,
     )
-    alone: float = param(0.5, "seconds that each GPU then works alone; 0: never")
+    alone: float = param(
+        0.5, "seconds that each GPU then works alone; 0: never", least=0, most=86400
+    )
     types: str = param("", "data types of gemm, such as bf16,fp8; empty: all the hardware supports")
-    size: int = param(0, "gemm: rows and columns; 0: by the device, 8192 on large GPUs")
-    share: float = param(0.9, "memory: share of a GPU's free memory that is tested")
+    size: int = param(
+        0,
+        "gemm: rows and columns; 0: by the device, 8192 on large GPUs",
+        least=254,
+        most=65536,
+        or_zero=True,
+    )
+    share: float = param(
+        0.9, "memory: share of a GPU's free memory that is tested", above=0, most=0.98
+    )
     # Even on small GPUs, CUDA contexts and other programs leave more than half free.
     least: float = param(
-        0.5, "memory: a GPU must test at least this part of `share` of its whole memory"
+        0.5,
+        "memory: a GPU must test at least this part of `share` of its whole memory",
+        least=0,
+        most=1,
     )
     most: str = param("256M", "memory: upper limit of what a rank without a GPU tests")
-    noise: float = param(0.02, "noise floor when GPUs are compared, as a share of the median")
+    noise: float = param(
+        0.02, "noise floor when GPUs are compared, as a share of the median", least=0, below=1
+    )
 
     def __post_init__(self) -> None:
         """Raise ValueError, which names the parameter, for invalid values."""
-        if not 0 < self.seconds <= 86400 or not 0 <= self.alone <= 86400:
-            raise ValueError("seconds must be above 0, alone at least 0, both at most 86400")
+        super().__post_init__()
         unknown = set(filter(None, self.types.split(","))) - set(TYPES)
         if unknown:
             raise ValueError(
                 f"types: unknown type {sorted(unknown)[0]!r}; known types: {', '.join(TYPES)}"
             )
-        if self.size and not 254 <= self.size <= 65536:
-            raise ValueError(f"size must be 0, or from 254 to 65536, not {self.size}")
-        if not 0 < self.share <= 0.98:
-            raise ValueError(f"share must be above 0 and at most 0.98, not {self.share}")
-        if not 0 <= self.least <= 1:
-            raise ValueError(f"least must be from 0 to 1, not {self.least}")
         if parse_size(self.most) < 1 << 20:
             raise ValueError(f"most must be at least 1M, not {self.most}")
-        if not 0 <= self.noise < 1:
-            raise ValueError(f"noise must be at least 0 and below 1, not {self.noise}")
 
 
 class GemmParams(_DeviceParams):

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from accept.core import record_protocol
 from accept.core.causes import Cause, Judgement
-from accept.core.checks.check import Check, CheckParams, param
+from accept.core.checks.check import Check, CheckParams
 from accept.core.health_readings import (
     HEALTH_CHANGE,
     HEALTH_READING,
@@ -31,10 +31,9 @@ from accept.core.judge.completeness import host_list
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import Problems, finding
-from accept.core.judge.health import Limits
+from accept.core.judge.health_rules import Limits
 from accept.core.judge.summary import params_of
 from accept.core.model import Finding, GroupKind, State
-from accept.core.serde import camel
 from accept.core.text import count
 
 #: Maximum number of findings on what may be a fault, or not.
@@ -43,56 +42,7 @@ _MAX_UNCLEAR = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Params(CheckParams, Limits):
-    """Parameters of `health`.
-
-    Sources of the defaults, from NVIDIA/DCGM: 100 CRC errors per second of an NVLink
-    (DCGM_LIMIT_MAX_NVLINK_CRC_ERROR), no NVLink replay or recovery (DCGM_LIMIT_MAX_NVLINK_ERROR; so
-    does facebookresearch/gcm, check-dcgmi nvlink), 8 PCIe replays per minute
-    (DCGM_LIMIT_MAX_PCIREPLAY_RATE). The bit error ratio of ports, 1e-12, is the threshold of
-    ibdiagnet (user manual, --ber_thresh). 511 remapped rows and 62 retired pages: DCGM fails at 512
-    (DCGM_LIMIT_MAX_ROW_REMAP_UNCORRECTABLE) and 63 (DCGM_LIMIT_MAX_RETIRED_PAGES). A reset repairs
-    each of them, so fewer are in the specification. 10,000 corrected errors, since the driver
-    started or in a step, and 10,000 uncorrected in a lifetime: Azure's node health check
-    (azure_gpu_ecc, of SRAM).
-    """
-
-    nvlink_crc_per_second: float = param(100.0, "tolerated CRC errors of an NVLink, per second")
-    pcie_replays_per_minute: float = param(8.0, "tolerated replays of a PCIe link, per minute")
-    bit_error_ratio: float = param(1e-12, "tolerated errors of a port, per bit")
-    # The standard deviation of a count of 10 is about 3, so smaller counts give no usable rate.
-    few: int = param(10, "errors of a port in one step that are too few for a rate")
-    # A tenth of the loss at which RoCE nearly stops: its relative throughput drops to nearly zero
-    # above 1 % with go-back-N (Wang et al., ICCCN 2019, doi 10.1109/ICCCN.2019.8846946).
-    packet_loss: float = param(
-        0.001, "lost packets of an RDMA port, as a share of its packets in a step, tolerated"
-    )
-    # Shorter slowdowns are below the noise of a measurement. DCGM failed GPUs for 0.0 s
-    # (NVIDIA/DCGM issue 242).
-    limited_share: float = param(
-        0.01, "tolerated share of a step during which a GPU is slowed, except by its power limit"
-    )
-    corrected_errors: int = param(
-        10_000,
-        "corrected memory errors of a GPU, tolerated before the run and between two readings",
-    )
-    memory_repairs: int = param(
-        511, "rows remapped for uncorrected errors in a GPU's lifetime, tolerated"
-    )
-    retired_pages: int = param(62, "pages retired in a GPU's lifetime, tolerated")
-    uncorrected_errors: int = param(
-        10_000, "uncorrected memory errors in a GPU's lifetime, tolerated before the run"
-    )
-    # Limits are rounded to whole watts.
-    power_limit_share: float = param(
-        0.99, "lowest enforced power limit, as a share of the GPU's default limit"
-    )
-    exclusive_ok: bool = param(False, "accept GPUs whose compute mode allows only one process")
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for a negative limit."""
-        for item in fields(self):
-            if (value := getattr(self, item.name)) < 0:
-                raise ValueError(f"{camel(item.name)} must be at least 0, not {value}")
+    """Parameters of `health`: the limits of its rules."""
 
     def estimate(self, _hosts: int, _ranks: int) -> float:
         """Return the time of one reading of files and driver, in seconds."""

@@ -42,7 +42,7 @@ from functools import partial
 from accept.core import record_protocol
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
-from accept.core.checks.check import Check, CheckParams, param
+from accept.core.checks.check import Check, CheckParams
 from accept.core.facts import INVENTORY, Inventory, inventories_of
 from accept.core.judge import consistency, imex
 from accept.core.judge.completeness import host_list
@@ -51,6 +51,7 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import Problems, finding
 from accept.core.judge.summary import params_of
 from accept.core.model import Finding, GroupKind, Metric, Problem, State
+from accept.core.serde import param
 
 #: Measured during discovery, so only `max_clock_offset` limits it.
 CLOCK_OFFSET = MetricSpec(name="clock-offset", unit="s", bounds=False)
@@ -60,11 +61,15 @@ CLOCK_OFFSET = MetricSpec(name="clock-offset", unit="s", bounds=False)
 class Params(CheckParams):
     """Parameters of `inventory`."""
 
-    max_clock_offset: float = param(1.0, "largest clock difference from the hosts' median, in s")
+    max_clock_offset: float = param(
+        1.0, "largest clock difference from the hosts' median, in s", least=0
+    )
     require_unlimited_memlock: bool = param(
         False, "fail on a limited `ulimit -l`; always on for machines with RDMA to GPU memory"
     )
-    busy_mib: int = param(1024, "GPU memory in use above which a GPU counts as busy, in MiB")
+    busy_mib: int = param(
+        1024, "GPU memory in use above which a GPU counts as busy, in MiB", least=0
+    )
 
     def estimate(self, _hosts: int, _ranks: int) -> float:
         """Return the time to read files and query nvidia-smi, in seconds."""

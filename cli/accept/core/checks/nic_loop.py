@@ -23,7 +23,7 @@ from accept.core.judge.completeness import host_list
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
-from accept.core.judge.peers import LEAST_OF_UNEVEN, Outlier, Peer, compare_peers
+from accept.core.judge.peers import LEAST_OF_UNEVEN, Outlier, compare_rows
 from accept.core.judge.rounds import SIGMAS
 from accept.core.judge.values import limit_of
 from accept.core.model import Finding, GroupKind, Metric, Parsed, Problem, State
@@ -343,24 +343,23 @@ def _slow(evidence: Evidence, nics: Sequence[Nic]) -> Iterator[Problem]:
     slow: dict[tuple[str, str], Problem] = {}
     for metric, unit in _UNITS.items():
         measured = [nic for nic in nics if nic.is_compared(metric)]
-        groups: list[tuple[Sequence[Nic], Sequence[Outlier]]] = []
         bound = bounds.lowest_of_devices(evidence, metric)
+        bad: list[tuple[Row, Outlier]] = []
         if metric in _OF_ALL:
-            peers = _peers(measured, metric)
-            groups += [(measured, compare_peers(peers, noise, bound, uneven=True).bad)]
+            rows = [nic.rows[metric] for nic in measured]
+            bad += compare_rows(rows, noise, bound, uneven=True)[0]
         for name in {nic.name: None for nic in measured} if metric in LOOPS else ():
-            same = [nic for nic in measured if nic.name == name]
-            groups += [(same, compare_peers(_peers(same, metric), noise).bad)]
-        for group, bad in groups:
-            for outlier in bad:
-                nic = group[outlier.at]
-                message = f"{metric} through {nic.name} of {nic.host}: "
-                message += _speed(nic, metric, unit, outlier)
-                below = outlier.cause is Cause.BELOW_REFERENCE
-                limit = bound if below else outlier.normal and limit_of(outlier.normal)
-                message += f"; required: at least {digits(limit or 0.0)} {unit}".rstrip()
-                problem = _problem(outlier.cause, message, nic.host, nic.name)
-                slow.setdefault((nic.host, nic.name), problem)
+            same = [nic.rows[metric] for nic in measured if nic.name == name]
+            bad += compare_rows(same, noise)[0]
+        for row, outlier in bad:
+            nic = next(nic for nic in measured if nic.rows[metric] is row)
+            message = f"{metric} through {nic.name} of {nic.host}: "
+            message += _speed(nic, metric, unit, outlier)
+            below = outlier.cause is Cause.BELOW_REFERENCE
+            limit = bound if below else outlier.normal and limit_of(outlier.normal)
+            message += f"; required: at least {digits(limit or 0.0)} {unit}".rstrip()
+            problem = _problem(outlier.cause, message, nic.host, nic.name)
+            slow.setdefault((nic.host, nic.name), problem)
     yield from slow.values()
 
 
@@ -372,11 +371,6 @@ def _speed(nic: Nic, metric: str, unit: str, outlier: Outlier) -> str:
     if metric != SHARE or speed is None or value <= 0:
         return f"{digits(value)} {unit}".rstrip() + share
     return f"{digits(speed)} GB/s, {digits(value)} of {digits(speed * 8 / value)} Gbit/s{share}"
-
-
-def _peers(nics: Sequence[Nic], metric: str) -> list[Peer]:
-    rows = [(nic, nic.rows[metric]) for nic in nics]
-    return [Peer(f"{nic.host} {nic.name}", row.value, log=row.log) for nic, row in rows]
 
 
 def _untested(

@@ -9,12 +9,13 @@ from functools import partial
 from accept.core import record_protocol
 from accept.core.catalog.metrics import BETTER_BY_UNIT, Better
 from accept.core.causes import Cause
-from accept.core.checks.check import Check, CheckParams, param
+from accept.core.checks.check import Check, CheckParams
 from accept.core.judge import bounds
 from accept.core.judge.completeness import host_list
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.model import Finding, GroupKind, Problem, Record
+from accept.core.serde import param
 from accept.core.text import format_size, number
 
 
@@ -23,12 +24,7 @@ class Params(CheckParams):
     """Parameters of `script`; the suite names the script itself."""
 
     name: str = param("", "name in the report; empty: the name of the file")
-    seconds: float = param(60.0, "expected duration in seconds")
-
-    def __post_init__(self) -> None:
-        """Raise ValueError if the duration is not above 0."""
-        if self.seconds <= 0:
-            raise ValueError(f"seconds must be above 0, not {self.seconds}")
+    seconds: float = param(60.0, "expected duration in seconds", above=0)
 
     def estimate(self, _hosts: int, _ranks: int) -> float:
         """Return the parameter `seconds`."""

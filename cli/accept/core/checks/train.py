@@ -15,7 +15,7 @@ from accept.core import facts, record_protocol
 from accept.core.catalog.metrics import Better, MetricSpec
 from accept.core.catalog.tools import MPIRUN, TORCH
 from accept.core.causes import Cause
-from accept.core.checks.check import Check, CheckParams, call_seconds, nccl_seconds, param
+from accept.core.checks.check import Check, CheckParams, call_seconds, nccl_seconds
 from accept.core.facts import FactKind
 from accept.core.judge import stragglers
 from accept.core.judge.completeness import host_list
@@ -24,14 +24,13 @@ from accept.core.judge.consistency import digest_problems
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
 from accept.core.model import GroupKind, Problem, Record
+from accept.core.serde import param
 from accept.core.text import number
 
 #: Metrics of a finished run.
 _REQUIRED = ("loss-first", "loss-last", "throughput")
 #: Metrics of at least this magnitude are damaged.
 _ABSURD = 1e300
-#: With fewer steps or samples, the loss of a healthy run may fall by less than half.
-_MIN_STEPS, _MIN_BATCH = 20, 16
 #: Assumed seconds per step, without the messages of the ranks.
 _STEP_SECONDS = {"resnet18": 1.0, "resnet50": 3.0}
 _SMALL_STEP_SECONDS, _LARGE_STEP_SECONDS = 0.05, 3.0
@@ -70,17 +69,25 @@ class Params(CheckParams):
     norm: Literal["group", "sync"] = param(
         "group", "normalization of ResNets; sync: SyncBatchNorm, on GPUs"
     )
-    steps: int = param(60, "optimizer steps, at least 20")
+    # With fewer steps or samples, the loss of a healthy run may fall by less than half.
+    steps: int = param(60, "optimizer steps, at least 20", least=20)
     minutes: float = param(
-        0.0, "train for this many minutes instead, with a report every five minutes"
+        0.0, "train for this many minutes instead, with a report every five minutes", least=0
     )
-    batch: int = param(64, "samples of a step, over all ranks, at least 16")
-    micro: int = param(0, "samples per forward pass; 0: chosen for the model")
+    batch: int = param(64, "samples of a step, over all ranks, at least 16", least=16)
+    micro: int = param(0, "samples per forward pass; 0: chosen for the model", least=0)
     ratio: float = param(
-        0.5, "the mean loss of the last steps must be at most this share of the first steps'"
+        0.5,
+        "the mean loss of the last steps must be at most this share of the first steps'",
+        above=0,
+        below=1,
     )
-    by: int = param(0, "step by which the loss must have fallen to `ratio`; 0: the last step")
-    every: int = param(100, "steps between comparisons of the ranks' parameters and gradients")
+    by: int = param(
+        0, "step by which the loss must have fallen to `ratio`; 0: the last step", least=0
+    )
+    every: int = param(
+        100, "steps between comparisons of the ranks' parameters and gradients", least=1
+    )
     dataset: Literal["synthetic", "fashion-mnist", "cifar-10", "cifar-100", "image-folder"] = param(
         "synthetic", "data set to learn"
     )
@@ -90,17 +97,7 @@ class Params(CheckParams):
 
     def __post_init__(self) -> None:
         """Raise ValueError, which names the parameter, for a run that could not be judged."""
-        if self.steps < _MIN_STEPS or self.batch < _MIN_BATCH:
-            raise ValueError(
-                f"steps must be at least {_MIN_STEPS} and batch at least {_MIN_BATCH} for the "
-                f"loss to fall, not {self.steps} and {self.batch}"
-            )
-        if not 0 < self.ratio < 1:
-            raise ValueError(f"ratio must be above 0 and below 1, not {self.ratio}")
-        if self.minutes < 0 or self.micro < 0 or self.by < 0:
-            raise ValueError("minutes, micro and by must be at least 0")
-        if self.every < 1:
-            raise ValueError(f"every must be at least 1, not {self.every}")
+        super().__post_init__()
         if not self.minutes and self.by > self.steps:
             raise ValueError(f"by must be at most the number of steps, {self.steps}, not {self.by}")
         if self.dataset == "synthetic" and self.path:

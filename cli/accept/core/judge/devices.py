@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from statistics import median
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from accept.core.judge.conclusion import conclude
 from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding, problem_of, suspect_of
-from accept.core.judge.peers import Peer, compare_peers
+from accept.core.judge.peers import compare_rows
 from accept.core.judge.rounds import FEWEST, SIGMAS
 from accept.core.model import (
     Bound,
@@ -28,7 +27,7 @@ from accept.core.model import (
     Suspect,
 )
 from accept.core.table import Execution, Outcome, Row, rows_of
-from accept.core.text import number
+from accept.core.text import number, shortened
 
 #: Reasons for a lower clock that are faults -> the cause. A GPU at its power limit is normal. The
 #: names are those of `launchers/programs/sampler.py`.
@@ -110,10 +109,10 @@ def judge_devices(
     devices = [one for e in evidence.executions for one in _devices(e, evidence.check, names)]
     found = {name for device in devices for name in device.values}
     required = {*measured.needed, *measured.wrong, *found.intersection(measured.speeds)}
-    incomplete = list(_incomplete(evidence, measured, devices, required))
-    complete = {one.record for one in devices} - {one.record for one, _ in incomplete}
+    lacking = list(_lacking(evidence, measured, devices, required))
+    complete = {one.record for one in devices} - {one.record for one, _ in lacking}
     bounded = bounds.findings(evidence)
-    findings = list(_locked_everywhere(devices, evidence.check))
+    clocks, findings = _clocks(devices)
     suspects: list[Suspect] = []
     promised = evidence.plan.machine.speed_promised
     # Without a speed target, ranks share the cores and the memory of their host.
@@ -121,15 +120,20 @@ def judge_devices(
         noise = max(noise, evidence.plan.machine.noise)
         population, suspects = _compare(evidence, measured, devices, noise)
         findings += [population, *_without_measurement(evidence, measured, bounded), *notes]
+    reasons = dict.fromkeys(r for record in evidence.records for r in _reasons(evidence, record))
+    if reasons:
+        texts = [f"{name}: {why}" for name, why in reasons]
+        text = f"not measured: {shortened(texts, _MAX_NOTES, '; ')}"
+        findings.append(finding(evidence.check, Judgement.COMPLETENESS, State.PASS, text))
     return conclude(
         evidence,
         problems=[
             *more,
             *_wrong(devices, measured),
-            *_unexplained(evidence, incomplete),
-            *_clock_problems(devices),
+            *_unexplained(evidence, lacking),
+            *clocks,
         ],
-        findings=[*findings, *_left_out(evidence)],
+        findings=findings,
         suspects=suspects,
         outcomes=dict.fromkeys(complete, Outcome.OK),
         bounded=bounded,
@@ -144,122 +148,48 @@ def judge_devices(
 def _devices(execution: Execution, check: str, names: Collection[str]) -> Iterator[Device]:
     """Yield every rank that the execution should have, even if it measured nothing."""
     record = execution.record
-    gpus: dict[int, str | None] = {}
+    gpus = {p.rank: p.gpu for p in record.problems if p.gpu}
     values: dict[int, dict[str, Row]] = {rank: {} for rank in range(min(record.ranks, _MAX_RANKS))}
     for row in rows_of(execution, check, names):
         if row.rank is not None and row.rank in values:
-            gpus[row.rank] = row.gpu or gpus.get(row.rank)
-            if _is_plausible(row):
+            gpus |= {row.rank: row.gpu} if row.gpu else {}
+            # A speed must be above 0; other values are damaged.
+            if row.is_plausible and ((row.value or 0.0) > 0 or row.unit in ("count", "")):
                 values[row.rank][row.metric] = row
-    for problem in record.problems:
-        if problem.rank in values and problem.gpu:
-            gpus.setdefault(problem.rank, problem.gpu)
-    loads = [(fact, load) for fact, load in LOAD.of(record) if fact.check == check]
-    left = [(fact, reasons) for fact, reasons in LEFT_OUT.of(record) if fact.check == check]
+    loads = [(fact.rank, load) for fact, load in LOAD.of(record) if fact.check == check]
+    left = [(fact.rank, own) for fact, own in LEFT_OUT.of(record) if fact.check == check]
     host = record.hosts[0] if record.hosts else ""
     for rank, own in values.items():
         yield Device(
             Row(check, execution, host=host, rank=rank, gpu=gpus.get(rank)),
             own,
-            tuple(load for fact, load in loads if fact.rank == rank),
-            dict(pair for fact, reasons in left if fact.rank == rank for pair in reasons.items()),
+            tuple(load for at, load in loads if at == rank),
+            {name: why for at, reasons in left if at == rank for name, why in reasons.items()},
         )
 
 
-def _is_plausible(row: Row) -> bool:
-    """Return True unless a value is damaged: a speed must be above 0."""
-    return row.is_plausible and ((row.value or 0.0) > 0 or row.unit in ("count", ""))
-
-
-def _problem(cause: Cause, rank: Row, predicate: str) -> Problem:
+def _problem(cause: Cause, device: Device, predicate: str) -> Problem:
     """Return a problem of a device; `predicate` is the sentence without its subject, the device."""
-    return problem_of(rank, cause, f"{rank.device} {predicate}")
+    return problem_of(device.rank, cause, f"{device.rank.device} {predicate}")
 
 
-def _wrong(devices: Sequence[Device], measured: Measured) -> Iterator[Problem]:
+def _wrong(devices: Iterable[Device], measured: Measured) -> Iterator[Problem]:
     """Yield the devices that count wrong results and have no problem for them yet."""
-    for rank, values, *_ in devices:
-        known = {p.cause for p in rank.execution.record.problems if p.rank == rank.rank}
+    for device in devices:
+        of = device.rank
+        known = {p.cause for p in of.execution.record.problems if p.rank == of.rank}
         for name, cause in measured.wrong.items():
-            wrong = values[name].value if name in values else None
+            wrong = device.values[name].value if name in device.values else None
             explained = any(c in (cause, Cause.WRONG_DATA) or c.row.wrong_numbers for c in known)
             if wrong and not explained:
-                elements = "1 wrong element" if wrong == 1 else f"{number(wrong)} wrong elements"
-                yield _problem(cause, rank, f"computed {elements} ({name})")
+                yield _problem(cause, device, f"computed wrong elements: {name} {number(wrong)}")
 
 
-def _clock_problems(devices: Sequence[Device]) -> Iterator[Problem]:
-    """Yield the devices whose clock was limited by a fault during their measurements.
-
-    A setting that at least half of the devices have is one of the site.
-    """
-    found = [*_limited_clocks(devices), *_low_clocks(devices)]
-    settings = sum(problem.cause is Cause.GPU_SETTINGS for problem in found)
-    shared = 2 * settings >= len(devices)
-    yield from (p for p in found if not (shared and p.cause is Cause.GPU_SETTINGS))
-
-
-def _limited_clocks(devices: Iterable[Device]) -> Iterator[Problem]:
-    for device in devices:
-        samples = sum(load.samples for load in device.loads)
-        for reason, cause in LIMITING_FAULTS.items():
-            limited = sum(load.samples * load.limited.get(reason, 0.0) for load in device.loads)
-            # A single sample in a short measurement may be chance.
-            if limited > 1 and limited >= _LIMITED_SHARE * samples:
-                share = limited / samples
-                predicate = f"had a clock limited by {reason} in {share:.0%} of {samples} samples"
-                yield _problem(cause, device.rank, predicate)
-
-
-def _low_clocks(devices: Sequence[Device]) -> Iterator[Problem]:
-    """Yield the devices with a lower clock than most, and than their highest, for no reason.
-
-    NVML can set and reset locked clocks (`nvidia-smi -lgc`), but not report them. They are not the
-    application clocks, and limit a GPU without one of the reasons that it reports.
-    """
-    clocks: dict[str, list[float]] = {}
-    for load in (load for device in devices for load in device.loads if "MHz" in load.medians):
-        clocks.setdefault(load.type, []).append(load.medians["MHz"])
-    usual = {kind: median(own) for kind, own in clocks.items() if len(own) >= FEWEST}
-    for device in devices:
-        low = (
-            load
-            for load in device.loads
-            if _is_low(load) and load.medians["MHz"] < _LOW_CLOCK * usual.get(load.type, 0.0)
-        )
-        for load in islice(low, 1):
-            text = f"had a clock of {number(load.medians['MHz'])} MHz under load ({load.type}) "
-            text += f"without a reason in {load.samples} samples: the median of "
-            text += f"{len(clocks[load.type])} is {number(usual[load.type])}, its highest "
-            text += f"{number(load.highest_clock)}, and {_LOW_CLOCK:.0%} of both are required; "
-            text += "locked clocks? `nvidia-smi -rgc` releases them"
-            yield _problem(Cause.GPU_SETTINGS, device.rank, text)
-
-
-def _is_low(load: Load) -> bool:
-    """Return True if a clock was below the GPU's highest, and no reason limited it."""
-    limited = max(load.limited.values(), default=0.0) >= _LIMITED_SHARE
-    clock = load.medians.get("MHz", load.highest_clock)
-    low = clock < _LOW_CLOCK * load.highest_clock
-    return low and not limited and load.samples >= _FEWEST_SAMPLES
-
-
-def _locked_everywhere(devices: Sequence[Device], check: str) -> Iterator[Finding]:
-    """Yield a note if at least half of the devices had a low clock for no reason."""
-    low = [own for device in devices if (own := [*filter(_is_low, device.loads)])]
-    if low and 2 * len(low) >= len(devices):
-        clocks = [load.medians["MHz"] for own in low for load in own]
-        text = f"{len(low)} of {len(devices)} devices had clocks of {number(min(clocks))} to "
-        text += f"{number(max(clocks))} MHz under load without a reason, and their highest is "
-        text += f"{number(low[0][0].highest_clock)}: clocks may be locked (`nvidia-smi -rgc`)"
-        yield finding(check, Judgement.CONSISTENCY, State.PASS, text)
-
-
-def _incomplete(
-    evidence: Evidence, measured: Measured, devices: Sequence[Device], required: Collection[str]
+def _lacking(
+    evidence: Evidence, measured: Measured, devices: Sequence[Device], required: set[str]
 ) -> Iterator[tuple[Device, list[str]]]:
     """Yield the ranks that lack required metrics, and these metrics."""
-    own = set(required).difference(measured.by_first)
+    own = required.difference(measured.by_first)
     # Records whose first rank could not measure for its host, or gave a reason for it.
     without_first = {
         one.record for one in devices if one.rank.rank == 0 and not own <= one.values.keys()
@@ -271,21 +201,21 @@ def _incomplete(
     for device in devices:
         wanted = own if device.record in without_first else required
         excused = device.left_out.keys() & {*measured.uneven}
-        if lacking := set(wanted) - device.values.keys() - excused:
+        if lacking := wanted - device.values.keys() - excused:
             yield device, sorted(lacking)
 
 
 def _unexplained(
-    evidence: Evidence, incomplete: Iterable[tuple[Device, list[str]]]
+    evidence: Evidence, lacking: Iterable[tuple[Device, list[str]]]
 ) -> Iterator[Problem]:
     """Yield the incomplete devices, unless their record explains what is missing."""
     measured = any(record.metrics for record in evidence.records)
-    for (rank, *_), lacking in incomplete:
-        problems = rank.execution.problems(evidence.check)
-        explained = any(p.rank in (None, rank.rank) for p in problems)
-        if not explained and rank.execution.record.exit is not None:
-            missing = f"no {', '.join(lacking[:4])}" if measured else "nothing"
-            yield _problem(Cause.NO_MEASUREMENT, rank, f"measured {missing}")
+    for device, names in lacking:
+        execution, rank = device.rank.execution, device.rank.rank
+        explained = any(p.rank in (None, rank) for p in execution.problems(evidence.check))
+        if not explained and execution.record.exit is not None:
+            missing = f"no {', '.join(names[:4])}" if measured else "nothing"
+            yield _problem(Cause.NO_MEASUREMENT, device, f"measured {missing}")
 
 
 def _without_measurement(
@@ -311,15 +241,6 @@ def _reasons(evidence: Evidence, record: Record) -> Iterator[tuple[str, str]]:
             yield from reasons.items()
 
 
-def _left_out(evidence: Evidence) -> Iterator[Finding]:
-    """Yield a note on the metrics that programs left out."""
-    reasons = dict.fromkeys(r for record in evidence.records for r in _reasons(evidence, record))
-    if reasons:
-        text = "; ".join(f"{name}: {why}" for name, why in list(reasons)[:_MAX_NOTES])
-        text = f"not measured: {text}"
-        yield finding(evidence.check, Judgement.COMPLETENESS, State.PASS, text)
-
-
 def _measured_text(evidence: Evidence, measured: Measured, devices: Sequence[Device]) -> str:
     """Return the value of the slowest device for each rate."""
     parts = []
@@ -330,6 +251,69 @@ def _measured_text(evidence: Evidence, measured: Measured, devices: Sequence[Dev
             slowest = f"slowest of {len(rows)} {unit}{bounds.peak_share(evidence, worst)}"
             parts.append(f"{name} {number(worst.value or 0.0)} {measured.unit} ({slowest})")
     return "; ".join(parts[:4])
+
+
+# Clocks
+
+
+def _clocks(devices: Sequence[Device]) -> tuple[list[Problem], list[Finding]]:
+    """Return the devices whose clock a fault limited, or that was low for no reason, and a note.
+
+    A setting that at least half of the devices have is one of the site: it is only noted.
+    """
+    found = [*_limited_clocks(devices), *_low_clocks(devices)]
+    settings = sum(problem.cause is Cause.GPU_SETTINGS for problem in found)
+    shared = 2 * settings >= len(devices)
+    low = [own for device in devices if (own := [*filter(_is_low, device.loads)])]
+    notes = []
+    if low and 2 * len(low) >= len(devices):
+        clocks = [load.medians["MHz"] for own in low for load in own]
+        text = f"{len(low)} of {len(devices)} devices had clocks of {number(min(clocks))} to "
+        text += f"{number(max(clocks))} MHz under load without a reason, and their highest is "
+        text += f"{number(low[0][0].highest_clock)}: clocks may be locked (`nvidia-smi -rgc`)"
+        notes = [finding(devices[0].rank.check, Judgement.CONSISTENCY, State.PASS, text)]
+    return [p for p in found if not (shared and p.cause is Cause.GPU_SETTINGS)], notes
+
+
+def _limited_clocks(devices: Iterable[Device]) -> Iterator[Problem]:
+    for device in devices:
+        samples = sum(load.samples for load in device.loads)
+        for reason, cause in LIMITING_FAULTS.items():
+            limited = sum(load.samples * load.limited.get(reason, 0.0) for load in device.loads)
+            # A single sample in a short measurement may be chance.
+            if limited > 1 and limited >= _LIMITED_SHARE * samples:
+                share = f"{limited / samples:.0%} of {samples} samples"
+                yield _problem(cause, device, f"had a clock limited by {reason} in {share}")
+
+
+def _low_clocks(devices: Sequence[Device]) -> Iterator[Problem]:
+    """Yield the devices with a lower clock than most, and than their highest, for no reason.
+
+    NVML can set and reset locked clocks (`nvidia-smi -lgc`), but not report them. They are not the
+    application clocks, and limit a GPU without one of the reasons that it reports.
+    """
+    clocks: dict[str, list[float]] = {}
+    for load in (load for device in devices for load in device.loads if "MHz" in load.medians):
+        clocks.setdefault(load.type, []).append(load.medians["MHz"])
+    usual = {kind: median(own) for kind, own in clocks.items() if len(own) >= FEWEST}
+    for device in devices:
+        for load in filter(_is_low, device.loads):
+            most = usual.get(load.type, 0.0)
+            if load.medians["MHz"] < _LOW_CLOCK * most:
+                text = f"had a clock of {number(load.medians['MHz'])} MHz under load ({load.type}) "
+                text += f"without a reason; the median is {number(most)}, its highest "
+                text += f"{number(load.highest_clock)}, and {_LOW_CLOCK:.0%} of both are required; "
+                text += "locked clocks? `nvidia-smi -rgc` releases them"
+                yield _problem(Cause.GPU_SETTINGS, device, text)
+                break
+
+
+def _is_low(load: Load) -> bool:
+    """Return True if a clock was below the GPU's highest, and no reason limited it."""
+    limited = max(load.limited.values(), default=0.0) >= _LIMITED_SHARE
+    clock = load.medians.get("MHz", load.highest_clock)
+    low = clock < _LOW_CLOCK * load.highest_clock
+    return low and not limited and load.samples >= _FEWEST_SAMPLES
 
 
 # Comparison with peers
@@ -343,21 +327,15 @@ def _compare(
     normals: dict[str, Normal] = {}
     most = 0
     for name in measured.speeds:
-        having = [device for device in devices if name in device.values]
-        most = max(most, len(having))
-        peers = [
-            Peer(f"{d.rank.host} {d.rank.rank}", d.values[name].value, log=d.rank.log)
-            for d in having
-        ]
+        rows = [device.values[name] for device in devices if name in device.values]
+        most = max(most, len(rows))
         bound = bounds.lowest_of_devices(evidence, name)
-        found = compare_peers(peers, noise, bound, uneven=name in measured.uneven)
-        if found.normal:
-            normals[name] = found.normal
-        for outlier in found.bad:
-            rank, row = having[outlier.at].rank, having[outlier.at].values[name]
+        bad, normal = compare_rows(rows, noise, bound, uneven=name in measured.uneven)
+        normals |= {name: normal} if normal else {}
+        for row, outlier in bad:
             text = f"{name} {number(row.value or 0.0)}{_unit(row, measured)}"
             text += f", {outlier.text}" if outlier.text else ""
-            slow.setdefault((rank.host, rank.rank), []).append((outlier.cause, name, text))
+            slow.setdefault((row.host, row.rank), []).append((outlier.cause, name, text))
     latest = {(device.rank.host, device.rank.rank): device for device in devices}
     suspects = [_suspect(latest[key], reasons) for key, reasons in slow.items()]
     return _population(evidence, measured, normals, most, suspects), suspects
@@ -375,28 +353,20 @@ def _unit(row: Row, measured: Measured) -> str:
 def _suspect(device: Device, slow: Sequence[tuple[Cause, str, str]]) -> Suspect:
     """Return a slow device; `slow`: cause, metric and a text for each slow measurement."""
     names = [name for _, name, _ in slow]
-    texts = "; ".join([text for _, _, text in slow[:3]])
-    why = f"{device.rank.check}: {texts}{_only_together(device, names)}{_throttling(device, names)}"
-    return suspect_of(device.rank, slow[0][0], Strength.STRONG, why)
-
-
-def _only_together(device: Device, slow: Sequence[str]) -> str:
-    """Return the explanation of a GPU that is slow only while its neighbors work; else ""."""
-    kinds = {name.removesuffix("-p5") for name in slow if not name.endswith("-alone")}
-    alone = [kind for kind in kinds if f"{kind}-alone" in device.values]
-    if not device.rank.gpu or not alone or any(f"{kind}-alone" in slow for kind in kinds):
-        return ""
-    return "; alone it is as fast as the others: heat or power while the full host works"
-
-
-def _throttling(device: Device, slow: Sequence[str]) -> str:
-    """Return why the GPU limited its clock in a slow measurement, as far as it reported it."""
+    why = f"{device.rank.check}: {'; '.join([text for _, _, text in slow[:3]])}"
+    # Slow only while its neighbors work?
+    kinds = {name.removesuffix("-p5") for name in names if not name.endswith("-alone")}
+    alone = {f"{kind}-alone" for kind in kinds} & device.values.keys()
+    if device.rank.gpu and alone and not alone.intersection(names):
+        why += "; alone it is as fast as the others: heat or power while the full host works"
+    # The reasons for a lower clock meanwhile, as far as it reported them.
     for load in device.loads:
         parts = [f"{reason} {share:.0%} of the time" for reason, share in load.limited.items()]
         parts += [f"{number(median)} {unit}" for unit, median in load.medians.items()]
-        if parts and any(name.startswith(load.type) for name in slow):
-            return f"; meanwhile {', '.join(parts[:6])}"
-    return ""
+        if parts and any(name.startswith(load.type) for name in names):
+            why += f"; meanwhile {', '.join(parts[:6])}"
+            break
+    return suspect_of(device.rank, slow[0][0], Strength.STRONG, why)
 
 
 def _population(
@@ -408,24 +378,24 @@ def _population(
 ) -> Finding:
     """Return the finding on the comparison; `most`: the most devices that have one metric."""
     first = next(iter(normals.values()), None)
-    if suspects:
-        source = f"normal value of {first.hosts} in this run" if first else ""
-        names = completeness.host_list([suspect.name for suspect in suspects])
-        return finding(
-            evidence.check,
-            Judgement.POPULATION,
-            State.FAIL,
-            f"{names}: {suspects[0].why}",
-            suspects[0].cause,
-            bound=Bound(kind=BoundKind.POPULATION, source=source) if first else None,
-            hosts=(host for s in suspects for host in s.hosts),
-            logs=(log for s in suspects for log in s.evidence),
-        )
+    values = ", ".join(
+        f"{name} {number(peers.value)} (none below {1 - SIGMAS * peers.sigma:.0%})"
+        for name, peers in list(normals.items())[:8]
+    )
     text = f"{most} devices: too few to compare ({FEWEST} needed)"
     if first:
-        values = ", ".join(
-            f"{name} {number(peers.value)} (none below {1 - SIGMAS * peers.sigma:.0%})"
-            for name, peers in list(normals.items())[:8]
-        )
         text = f"{first.hosts} devices, normal values in {measured.unit}: {values}"
-    return finding(evidence.check, Judgement.POPULATION, State.PASS, text)
+    if suspects:
+        names = completeness.host_list([suspect.name for suspect in suspects])
+        text = f"{names}: {suspects[0].why}"
+    source = f"normal value of {first.hosts} in this run" if first else ""
+    return finding(
+        evidence.check,
+        Judgement.POPULATION,
+        State.FAIL if suspects else State.PASS,
+        text,
+        suspects[0].cause if suspects else None,
+        bound=Bound(kind=BoundKind.POPULATION, source=source) if first and suspects else None,
+        hosts=(host for s in suspects for host in s.hosts),
+        logs=(log for s in suspects for log in s.evidence),
+    )

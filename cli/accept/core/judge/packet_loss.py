@@ -16,7 +16,7 @@ from typing import NamedTuple
 from accept.core.causes import Cause
 from accept.core.health_readings import Loss, Reading, counts_losses
 from accept.core.judge.findings import Problems
-from accept.core.judge.health import Sweep, device_problem
+from accept.core.judge.health import Sweep, problems_of
 from accept.core.model import Problem, Record, Step
 from accept.core.text import count, shortened
 
@@ -75,6 +75,11 @@ class _Direction(NamedTuple):
         )
         return {*hosts}.union(*joint)
 
+    def share_text(self, port: _Port) -> str:
+        """Return the loss of a port."""
+        lost, packets = self.losses[port]
+        return f"{self.shares[port]:.2g} of its packets ({lost} of {packets}) {self.text}"
+
     @property
     def named(self) -> tuple[_Port, ...]:
         """Return the worst ports if they are of one host, and if its losses explain all others."""
@@ -117,41 +122,31 @@ def examine(
             if port in other.worst()
         ]
         if again and port not in problems and port[0] not in direction.explained(set_aside):
-            message = f"{_share_text(direction, port)}, and {_share_text(again[0], port)}"
-            message += f"; most ports {median_low(direction.shares.values()):.1g}, {limit:g} is "
-            message += f"allowed: {port[1]} of {port[0]}"
-            problems[port] = device_problem(Cause.NIC_ERRORS, *port, message)
+            text = f"{direction.share_text(port)}, and {again[0].share_text(port)}; most ports "
+            text += f"{median_low(direction.shares.values()):.1g}, {limit:g} is allowed"
+            when = f"during {direction.step.id} and {again[0].step.id}"
+            (problems[port],) = problems_of(when, *port, [(Cause.NIC_ERRORS, text)])
     aside = {*set_aside, *(host for host, _ in problems)}
-    texts = [
-        f"{_share_text(direction, left[0])}, {limit:g} is allowed: "
-        + shortened([f"{title} of {host}" for host, title in left], _MAX_NAMED)
-        + _advice(direction, left[0])
-        for direction in directions
-        if (left := direction.worst(without=direction.explained(aside)))
-    ]
-    unclear = [Problem(cause=Cause.NIC_ERRORS, message=text) for text in texts]
+    unclear = []
+    for direction in directions:
+        if left := direction.worst(without=direction.explained(aside)):
+            names = shortened([f"{title} of {host}" for host, title in left], _MAX_NAMED)
+            text = f"during {direction.step.id}: {direction.share_text(left[0])}, {limit:g} is "
+            text += f"allowed: {names}; {_advice(direction, left[0])}"
+            unclear.append(Problem(cause=Cause.NIC_ERRORS, message=text))
     return Problems(list(problems.values()), unclear, [])
-
-
-def _share_text(direction: _Direction, port: _Port) -> str:
-    lost, packets = direction.losses[port]
-    return (
-        f"{direction.shares[port]:.2g} of its packets ({lost} of {packets}) {direction.text} "
-        f"during {direction.step.id}"
-    )
 
 
 def _advice(direction: _Direction, port: _Port) -> str:
     """Return why a port, one of the worst, is not named."""
+    partners = direction.partners(port[0])
     if port in direction.named:
-        return "; no other step shows it, so it is not named; run more steps"
-    partners = len(direction.partners(port[0]))
-    if partners < _FEWEST:
-        return "; measure these hosts with other partners to name one"
-    return (
-        f"; it had {count(partners, 'partner')}, and no single host explains the "
-        f"losses of {count(len(direction.lossy), 'host')}: check these ports"
-    )
+        return "no other step shows it, so it is not named; run more steps"
+    if len(partners) < _FEWEST:
+        return "measure these hosts with other partners to name one"
+    if not partners <= direction.ends:
+        return "partners saw none, so no port is named"
+    return f"one port does not explain the losses of {count(len(direction.lossy), 'host')}"
 
 
 def _directions(

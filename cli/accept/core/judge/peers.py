@@ -13,6 +13,7 @@ from accept.core.judge.effects.populations import robust_sigma
 from accept.core.judge.effects.search import explain
 from accept.core.judge.rounds import FEWEST, SIGMAS
 from accept.core.judge.values import is_bad, limit_of, lowest_good
+from accept.core.table import Row
 
 #: What healthy peers that differ reach, as a share of their median.
 LEAST_OF_UNEVEN = 0.5
@@ -92,6 +93,18 @@ def compare_peers(
         bad.append(Outlier(at, cause, share, normal, times, len(values)))
     most = len(of_name) > 1 and 2 * len(bad) > len(of_name)
     return Compared(() if most else tuple(bad), normal)
+
+
+def compare_rows(
+    rows: Sequence[Row], noise: float, bound: float | None = None, *, uneven: bool = False
+) -> tuple[list[tuple[Row, Outlier]], Normal | None]:
+    """Return the bad rows among those of one metric, and what is normal: see `compare_peers`."""
+    peers = [
+        Peer(f"{row.host or row.hosts[0]} {row.rank} {row.nic}", row.score, log=row.log)
+        for row in rows
+    ]
+    found = compare_peers(peers, noise, bound, uneven=uneven)
+    return [(rows[outlier.at], outlier) for outlier in found.bad], found.normal
 
 
 def _by_model(peers: Sequence[Peer], noise: float) -> tuple[Normal | None, Collection[str]]:
