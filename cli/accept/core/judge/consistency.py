@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from accept.core.causes import Cause, driver_cause
-from accept.core.facts import DIGEST, Digest, Gpu, Inventory, ListFault
+from accept.core.facts import DIGEST, Gpu, Inventory, ListFault
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.findings import problem_of, usual
 from accept.core.judge.hosts import is_device
@@ -385,20 +385,13 @@ def digest_problems(evidence: Evidence, cause: Cause = Cause.WRONG_RESULT) -> It
     compared.
     """
     groups: dict[tuple[str, ...], list[tuple[str, Row]]] = {}
-    for execution in evidence.executions:
-        record = execution.record
-        gpus = {(m.host, m.rank): m.gpu for m in record.metrics if m.gpu}
-        known = {
-            (p.host, p.rank)
-            for p in record.problems
+    for row, key, value in _digests(evidence):
+        if not any(
+            (p.host, p.rank) == (row.host, row.rank)
+            for p in row.execution.record.problems
             if p.cause.row.wrong_numbers or p.cause is cause
-        }
-        for fact, digest in DIGEST.of(record):
-            device = fact.host, fact.rank
-            if fact.check == evidence.check and device not in known:
-                row = Row(evidence.check, execution, host=fact.host, rank=fact.rank)
-                for key, value in _values(digest):
-                    groups.setdefault(key, []).append((value, row._replace(gpu=gpus.get(device))))
+        ):
+            groups.setdefault(key, []).append((value, row))
     for (kind, what, *_), digests in groups.items():
         counts = Counter(digest for digest, _ in digests)
         most = usual(digest for digest, _ in digests)
@@ -418,26 +411,30 @@ def missing_digest_problems(evidence: Evidence) -> Iterator[Problem]:
 
     GPUs report digests of both products, other devices that of the known product.
     """
+    reported = {
+        (id(row.execution), row.host, row.rank, *key[:2]) for row, key, _ in _digests(evidence)
+    }
+    for row in (
+        row for execution in evidence.executions for row in rows_of(execution, evidence.check)
+    ):
+        kind, _, what = row.metric.rpartition("-")
+        of = id(row.execution), row.host, row.rank, kind
+        required = ("exact", "random") if row.gpu else ("exact",)
+        missing = [name for name in required if (*of, name) not in reported]
+        if what == "wrong" and missing:
+            text = f"{row.device} reported no digest of the {kind} product "
+            yield problem_of(row, Cause.NO_MEASUREMENT, f"{text}({', '.join(missing)})")
+
+
+def _digests(evidence: Evidence) -> Iterator[tuple[Row, tuple[str, ...], str]]:
+    """Yield the digests of each device with the keys of their peers: type, `exact` or `random`."""
     for execution in evidence.executions:
-        reported = {
-            (fact.host, fact.rank, kind, what)
-            for fact, digest in DIGEST.of(execution.record)
-            if fact.check == evidence.check
-            for (kind, what, *_), _ in _values(digest)
-        }
-        for row in rows_of(execution, evidence.check):
-            kind, _, what = row.metric.rpartition("-")
-            required = ("exact", "random") if row.gpu else ("exact",)
-            missing = [n for n in required if (row.host, row.rank, kind, n) not in reported]
-            if what == "wrong" and missing:
-                text = f"{row.device} reported no digest of the {kind} product "
-                yield problem_of(row, Cause.NO_MEASUREMENT, f"{text}({', '.join(missing)})")
-
-
-def _values(digest: Digest) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the values of a digest, each with the key of its peers."""
-    if digest.exact:
-        yield (digest.type, "exact", digest.size), digest.exact
-    if digest.random:
-        key = (digest.type, "random", digest.size, digest.device, digest.software)
-        yield key, digest.random
+        gpus = {(m.host, m.rank): m.gpu for m in execution.record.metrics if m.gpu}
+        for fact, digest in DIGEST.of(execution.record):
+            of = fact.host, fact.rank
+            row = Row(evidence.check, execution, host=of[0], rank=of[1], gpu=gpus.get(of))
+            if digest.exact and fact.check == evidence.check:
+                yield row, (digest.type, "exact", digest.size), digest.exact
+            if digest.random and fact.check == evidence.check:
+                key = digest.type, "random", digest.size, digest.device, digest.software
+                yield row, key, digest.random
