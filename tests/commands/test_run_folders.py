@@ -6,21 +6,22 @@ import errno
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.factories import sample_evidence
-from tests.factories.command_line import Done, accept, refused
+from tests.factories.command_line import Done, accept, killed_when, refused
 from tests.factories.paths import LAUNCHERS
 
 from accept import backends
 from accept.backends import local
 from accept.backends.job import Job
+from accept.backends.remote import Reply
 from accept.core import evidence
 from accept.core.error_codes import Code
-from accept.core.errors import BadInput, Exit, Interrupted
+from accept.core.errors import BadInput, Exit, Interrupted, NoEvidence
 from accept.core.report import write_judgement
 from accept.core.runner.coordinator import CANCELLED
 from accept.core.serde import dump
@@ -138,9 +139,26 @@ class TestForeignFolder:
 
 class TestOwnFolder:
     def test_is_found_by_name_and_by_path(self, runs: Path) -> None:
-        folder = rundir.create("one")
+        folder = submitted(rundir.create("one"))
         for name in ("one", "last", str(folder), f"{runs}/../runs/one"):
             assert rundir.find_own(name) == folder
+
+    def test_that_others_can_write_to_is_refused(self, runs: Path, tmp_path: Path) -> None:
+        """Several users may share a folder of runs."""
+        old = replace(job_of(runs / "one"), submitted="2020-01-01T00:00:00+00:00")
+        folder, marker = submitted(runs / "one", old), tmp_path / "executed"
+        trap(folder / "node", marker)
+        folder.chmod(0o775)
+        for command in ACTING:
+            refused(command, "one", error="E-RUN-NOT-OWN")
+        assert accept("delete", "--older-than", "24h", "--no-collect").code == 0
+        assert (folder / "node").is_dir()
+        assert not marker.exists()
+
+    def test_of_a_start_that_was_killed_early_is_not_the_last_run(self, runs: Path) -> None:
+        sample_evidence.write(submitted(runs / "one") / "evidence")
+        rundir.create("two")
+        assert rundir.find("last") == runs / "one"
 
     def test_may_be_of_a_drill(self) -> None:
         drill = rundir.create("d")
@@ -291,6 +309,25 @@ class TestCancel:
         monkeypatch.setattr("accept.backends.ssh.backend.collect", collect)
         assert self.outcome() == outcome
 
+    def test_of_a_run_without_evidence_removes_it(
+        self, runs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        submitted(runs / "one", ssh_job())
+        removed: list[str] = []
+
+        def collect(*_: object, **__: object) -> Path:
+            raise NoEvidence("it left no evidence", code=Code.EVIDENCE_GONE)
+
+        def delete(job: Job, *, dry_run: bool, say: object) -> tuple[str, ...]:
+            removed.extend([] if dry_run else [job.attempt])
+            return ("h1:/tmp/accept-one",)
+
+        monkeypatch.setattr("accept.backends.ssh.backend.cancel", lambda *_, **__: None)
+        monkeypatch.setattr("accept.backends.ssh.backend.collect", collect)
+        monkeypatch.setattr("accept.backends.ssh.backend.delete", delete)
+        assert self.outcome() == "cancelled"
+        assert removed == ["one"]
+
     def test_that_cannot_confirm_the_end_still_collects_the_evidence(
         self, runs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -355,6 +392,50 @@ def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Pa
     assert started == stat.rpartition(") ")[2].split()[19]
     written = [(tmp_path / f"coordinator.{kind}").stat().st_mtime_ns for kind in ("start", "pid")]
     assert written == sorted(written)
+
+
+class TestKilledStart:
+    """The command is killed in the middle of the start: a later one finds the run and ends it."""
+
+    @pytest.mark.parametrize("command", ["cancel", "delete"])
+    def test_over_ssh_is_listed_and_removed(
+        self, command: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = tmp_path / "asked"
+        ssh = tmp_path / "bin" / "ssh"
+        ssh.parent.mkdir()
+        ssh.write_text(f"#!/bin/sh\necho $$ >> {asked}\nexec sleep 600\n")
+        ssh.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+        words = ("-m", "cpu", "--hosts", "h1", "--attempt", "lost")
+        killed_when(asked.exists, "submit", *words)
+        (run,) = json.loads(accept("list", "runs", "--json").out)["runs"]
+        assert (run["name"], run["about"]) == ("lost", "starting")
+        assert accept("watch", "lost").code == Exit.INTERRUPTED
+        ended: list[tuple[str, ...]] = []
+
+        def end(reach: object, hosts: Iterable[str], *_: object) -> dict[str, str]:
+            ended.append(tuple(hosts))
+            return {}
+
+        def answer(*_: object, **__: object) -> Reply:
+            return Reply(exit=0, out=b"", err="", began=True)
+
+        monkeypatch.setattr("accept.backends.manage.end", end)
+        monkeypatch.setattr("accept.backends.ssh.delete.call", answer)
+        assert accept(command, "lost").code == Exit.PASS
+        assert set(ended) == {("h1",)}
+
+    def test_without_space_on_the_disk_starts_nothing(
+        self, runs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def submit(*_: object, record: Callable[[Job], None], **__: object) -> Job:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(local, "submit", submit)
+        done = accept("submit", "-m", "cpu", "-n", 1, "--attempt", "one")
+        assert (done.code, done.error) == (Exit.NOT_STARTED, Code.RUN_NOT_RECORDED)
+        assert not (runs / "one").exists()
 
 
 class TestUnrecordedRun:

@@ -57,7 +57,8 @@ def test_an_unwritable_runs_folder_is_refused(
 
 def test_last_is_the_newest() -> None:
     for age, name in enumerate(("c", "a", "b")):
-        os.utime(rundir.create(name), ns=(age, age))
+        (rundir.create(name) / rundir.EVIDENCE).mkdir()
+        os.utime(rundir.runs() / name, ns=(age, age))
     assert rundir.find("last").name == "b"
     assert [folder.name for folder in rundir.listed()] == ["c", "a", "b"]
 

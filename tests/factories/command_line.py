@@ -6,8 +6,11 @@ import contextlib
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -86,6 +89,25 @@ def program(*args: object, **environment: str) -> Done:
         check=False,
     )
     return Done(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def killed_when(happened: Callable[[], bool], *args: object) -> None:
+    """Start `accept` as a separate program, and kill it when something has happened."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "accept", *map(str, args)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    until = time.monotonic() + PATIENCE
+    while not happened():
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def installed(name: str) -> Path:

@@ -143,7 +143,8 @@ class RunPlace(Place):
 class SlurmJob:
     """The Slurm job that a run belongs to."""
 
-    id: Annotated[int, Bounds(min=1, max=1 << 31)]
+    #: 0: the command that submitted it did not learn its number; its name is `accept-ATTEMPT`.
+    id: Annotated[int, Bounds(min=0, max=1 << 31)]
     #: True if the job is the user's own allocation, which the run never ends.
     allocation: bool = False
 

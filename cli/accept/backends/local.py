@@ -20,7 +20,7 @@ from pathlib import Path
 from accept.backends import containers
 from accept.backends.job import Job
 from accept.backends.keys import new_keys
-from accept.backends.protocol import Phase, Progress, Say
+from accept.backends.protocol import Phase, Progress, Record, Say
 from accept.backends.requirements import (
     WITHOUT_GPUS,
     Need,
@@ -32,7 +32,7 @@ from accept.backends.requirements import (
     tool_lines,
     tools_here,
 )
-from accept.config import Site
+from accept.config import Site, resources
 from accept.config.extras import Extra, install_hint
 from accept.core import evidence
 from accept.core.catalog.tools import MPIRUN
@@ -87,7 +87,9 @@ def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:
     return ()
 
 
-def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
+def submit(
+    run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, record: Record, say: Say
+) -> Job:
     """Start the coordinator in its own session, so that it continues when this process ends."""
     if run.plan.nodes != 1:
         raise NotStarted(
@@ -129,16 +131,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     )
     signer = _add_key(node)
     evidence.write(node / evidence.HOSTS, json.dumps(dump(launch)) + "\n")
-    # The shell ends at once, so this process is not the parent and need not reap the coordinator.
-    subprocess.run(
-        ["/bin/sh", "-c", _IN_CONTAINER if run.site.container.image else _HERE, node, _python(run)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        check=True,
-    )
-    return Job(
+    job = Job(
         schema=1,
         backend="local",
         attempt=attempt,
@@ -148,6 +141,17 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
         signer=signer,
     )
+    record(job)
+    # The shell ends at once, so this process is not the parent and need not reap the coordinator.
+    subprocess.run(
+        ["/bin/sh", "-c", _IN_CONTAINER if run.site.container.image else _HERE, node, _python(run)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        check=True,
+    )
+    return job
 
 
 def _add_key(node: Path) -> str:
@@ -315,7 +319,9 @@ def _end_all(node: Path) -> None:
     """End all processes of the run, such as those of a coordinator that was killed."""
     # The folder identifies the run; another user's run may have the same name.
     mark = f"ACCEPT_DIR={node}"
-    subprocess.run(["/bin/sh", str(node / "kill.sh"), mark], stdout=subprocess.DEVNULL, check=False)
+    # That of the installation: programs of the run can change the one in its folder.
+    script = str(resources.launchers() / "kill.sh")
+    subprocess.run(["/bin/sh", script, mark], stdout=subprocess.DEVNULL, check=False)
 
 
 def _coordinator(node: Path) -> int | None:

@@ -23,11 +23,15 @@ from accept.plan.resolve import ClusterPlace, Options, Resolved
 
 #: Prints one line of progress.
 Say = Callable[[str], None]
+#: Writes the job of a run.
+Record = Callable[[Job], None]
 
 
 class Phase(StrEnum):
     """The state of a submitted run, as far as this machine knows."""
 
+    #: The command that starts it has not confirmed the start; it may have been killed.
+    STARTING = "starting"
     #: Only other machines know more.
     SUBMITTED = "submitted"
     RUNNING = "running"
@@ -92,8 +96,21 @@ class Backend(Protocol):
     def rehearse(self, run: Resolved) -> str:
         """Return when the run would start, if that can be known without starting it, else ""."""
 
-    def submit(self, run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
-        """Start the run. Raises NotStarted if nothing could be started; then nothing is left."""
+    def submit(
+        self,
+        run: Resolved,
+        bundle: Bundle,
+        *,
+        attempt: str,
+        folder: Path,
+        record: Record,
+        say: Say,
+    ) -> Job:
+        """Start the run. Raises NotStarted if nothing could be started; then nothing is left.
+
+        It calls `record` before anything is started, with as much of the job as `cancel` and
+        `delete` need: this command may be killed at any time.
+        """
 
     def watch(self, job: Job, *, folder: Path, say: Say, log: Say) -> int:
         """Follow the run to its end and return the coordinator's status.

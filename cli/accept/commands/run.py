@@ -119,16 +119,27 @@ def start(
     backend = backends.load(run.backend)
     name = backend.attempt_name(name, run.place, run.plan.nodes or 1)
     target = rundir.create(name, within=within)
+
+    def record(job: Job) -> None:
+        # Before anything is started: without job.json no later command would find the run.
+        _write_job(job, target)
+
     try:
         write_run(run, bundle, target)
-        job = backend.submit(run, bundle, attempt=name, folder=target, say=terminal.progress)
+        job = backend.submit(
+            run, bundle, attempt=name, folder=target, record=record, say=terminal.progress
+        )
+    except OSError as error:
+        shutil.rmtree(target, ignore_errors=True)
+        if error.errno not in _DISK_FULL:
+            raise
+        raise _not_recorded(NotStarted, target, error, "nothing was started") from None
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
     try:
         _write_job(job, target)
     except OSError as error:
-        # Without job.json no later command would find the run.
         failure: type[AcceptError] = NotStarted
         outcome = "the run was ended"
         try:
@@ -136,12 +147,22 @@ def start(
         except AcceptError as unconfirmed:
             failure, outcome = Interrupted, f"the run may go on: {unconfirmed.message}"
         shutil.rmtree(target, ignore_errors=True)
-        raise failure(
-            f"cannot write {target / rundir.JOB}: {error.strerror}; {outcome}",
-            code=Code.RUN_NOT_RECORDED,
-            hint="free space on that disk, or set ACCEPT_RUNS to another folder",
-        ) from None
+        raise _not_recorded(failure, target, error, outcome) from None
     return job, target
+
+
+#: Errors of a disk without space, also for one user.
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def _not_recorded(
+    failure: type[AcceptError], folder: Path, error: OSError, outcome: str
+) -> AcceptError:
+    return failure(
+        f"cannot write to {folder}: {error.strerror}; {outcome}",
+        code=Code.RUN_NOT_RECORDED,
+        hint="free space on that disk, or set ACCEPT_RUNS to another folder",
+    )
 
 
 def _write_job(job: Job, folder: Path) -> None:
@@ -392,7 +413,7 @@ def _fetch_evidence(job: Job, folder: Path, terminal: Terminal) -> None:
             # Also if the command that fetched it was ended before this.
             _keep_hash(job, folder, terminal)
         except OSError as failed:
-            if failed.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if failed.errno not in _DISK_FULL:
                 raise
             raise BadEvidence(
                 f"cannot write to {folder}: {failed.strerror}",
@@ -501,6 +522,9 @@ def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
             terminal.progress(f"found nothing to cancel: {error.message}")
             return Cancellation.NOT_FOUND
         terminal.progress(f"no evidence: {error.message}")
+        # Nothing else would remove the folder of the run, which has its key.
+        for name in backend.delete(job, dry_run=False, say=terminal.progress):
+            terminal.progress(f"removed {name}")
     except AcceptError as error:
         terminal.progress(f"the evidence could not be fetched: {error.message}")
         if job.on_cluster:

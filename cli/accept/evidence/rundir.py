@@ -152,7 +152,9 @@ def find(name: str) -> Path:
     drill or a repeated run, which consist of several runs.
     """
     if name == "last":
-        folders = listed()
+        marks = (JOB, EVIDENCE, *_SERIES)
+        # A command that was killed early leaves a folder without a started run.
+        folders = [f for f in listed() if any((f / mark).exists() for mark in marks)]
         if not folders:
             raise BadInput(
                 f"there are no runs in {runs()}", code=Code.RUN_NONE, hint="start one: accept run"
@@ -184,13 +186,24 @@ def find_own(name: str) -> Path:
 def is_own(folder: Path) -> bool:
     """Return True if `folder` is the folder of a run in `runs()`, itself or in one of its series.
 
-    Folders inside a run do not count: evidence from a bucket can contain any file.
+    Folders inside a run do not count: evidence from a bucket can contain any file. Nor do those of
+    other users, or that others can write to: several may share a folder of runs.
     """
     try:
         parts = folder.resolve().relative_to(runs()).parts
     except (ValueError, BadInput):
         return False
-    return len(parts) == 1 or (len(parts) == 2 and bool(_series(runs() / parts[0])))
+    is_place = len(parts) == 1 or (len(parts) == 2 and bool(_series(runs() / parts[0])))
+    return is_place and _is_mine(folder)
+
+
+def _is_mine(folder: Path) -> bool:
+    """Return True if only this user can change a folder of a run and its job."""
+    try:
+        users = {path.stat().st_uid for path in (folder, folder / JOB) if path.exists()}
+        return users <= {os.geteuid()} and not folder.stat().st_mode & 0o022
+    except OSError:
+        return not folder.exists()
 
 
 def by_attempt(name: str) -> list[Path]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from tests.factories.command_line import accept, refused
+from tests.factories.command_line import accept, killed_when, refused
 from tests.factories.standin_slurm import HELD, StandinSlurm
 
 from accept.backends.slurm import backend
@@ -196,6 +197,24 @@ def test_the_status_of_the_coordinator_counts_if_only_a_task_ran_out_of_memory(
     (folder / SHARED / STATUS).write_text("3\n")
     slurm.set("scontrol", f"echo '{HELD.replace('PENDING', 'OUT_OF_MEMORY')}'")
     assert accept("watch", "last").code == 3
+
+
+def test_a_job_whose_submission_was_killed_is_found_by_its_name(
+    slurm: StandinSlurm, tmp_path: Path
+) -> None:
+    """The command is killed when Slurm has the job, and before it prints the number."""
+    slurm.set("sbatch", f"touch {tmp_path}/has; exec /bin/sleep 600")
+    slurm.set("squeue", "case $* in *--name=accept-lost*) echo 7 ;; esac")
+    words = ("--backend", "slurm", "-m", "cpu", "--nodes", "2", "--attempt", "lost")
+    killed_when((tmp_path / "has").exists, "submit", *words)
+    (run,) = json.loads(accept("list", "runs", "--json").out)["runs"]
+    assert (run["name"], run["about"]) == ("lost", "starting")
+    slurm.set(
+        "scontrol",
+        f"[ -e {slurm.folder}/cancelled ] && echo JobState=CANCELLED && exit; echo '{HELD}'",
+    )
+    assert accept("delete", "lost").out.split() == ["removed", "Slurm", "job", "7"]
+    assert slurm.cancelled == ["7"]
 
 
 def test_a_dry_run_shows_when_the_job_would_start(slurm: StandinSlurm) -> None:

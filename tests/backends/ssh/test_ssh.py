@@ -608,7 +608,16 @@ class TestSubmit:
         monkeypatch.setattr(backend, "make_ready", lambda *_, **__: results)
         monkeypatch.setattr(backend, "call", call)
         run = planned("h1", "h2", "h3")
-        job = backend.submit(run, render(run), attempt="one", folder=folder, say=ignore)
+        recorded: list[Job] = []
+        job = backend.submit(
+            run,
+            render(run),
+            attempt="one",
+            folder=folder,
+            record=recorded.append,
+            say=ignore,
+        )
+        assert [(one.hosts, one.first) for one in recorded] == [(run.hosts, "")]
         assert job.hosts == ("h1", "h2")
         # The verdict names all of them.
         assert [host["name"] for host in json.loads(sent[0])["hosts"]] == ["h1", "h2", "h3"]

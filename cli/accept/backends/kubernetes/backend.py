@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from accept.backends.kubernetes.nodes import Fit, Misfit, PodRequest
 from accept.backends.kubernetes.objects import NODE, Node
 from accept.backends.kubernetes.submit import check_run_name, install_release, run_name
 from accept.backends.kubernetes.watch import FINISHED, FOLDER, watch
-from accept.backends.protocol import Phase, Progress, Say
+from accept.backends.protocol import Phase, Progress, Record, Say
 from accept.config import Site
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
@@ -76,11 +77,13 @@ def check_job(job: Job, folder: Path) -> None:
 
 
 def progress(job: Job, *, folder: Path) -> Progress:
-    """Return that the run was submitted: only the cluster knows more."""
-    return Progress(phase=Phase.SUBMITTED)
+    """Return whether the start was confirmed: only the cluster knows more."""
+    return Progress(phase=Phase.SUBMITTED if job.first else Phase.STARTING)
 
 
-def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
+def submit(
+    run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, record: Record, say: Say
+) -> Job:
     """Install the run. Raises NotStarted if the cluster certainly has too few free nodes."""
     release = run.place.release or ""
     own = attempt.removeprefix(f"{release}-") if release else attempt
@@ -108,30 +111,38 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         if run.earlier:
             finished = bz2.compress(pack_finished(Path(run.earlier), run.plan))
             (folder / FINISHED).write_bytes(finished)
+        place = RunPlace(
+            kubeconfig=api.place.kubeconfig,
+            context=api.place.context,
+            namespace=api.place.namespace,
+            release=name.release,
+        )
+        job = Job(
+            schema=1,
+            backend="kubernetes",
+            attempt=name.full,
+            hosts=run.hosts,
+            first="",
+            folder=FOLDER,
+            submitted=datetime.now(UTC).isoformat(timespec="seconds"),
+            place=place,
+        )
         controller, signer = install_release(
             api,
             name,
             folder / VALUES,
             positions=positions,
             exclude=exclude,
+            record=lambda: record(job),
             say=say,
         )
-    place = api.place
-    return Job(
-        schema=1,
-        backend="kubernetes",
-        attempt=name.full,
-        hosts=run.hosts,
+    return replace(
+        job,
         # The host name of the pod of index 0.
         first=f"{controller.environment.get('ACCEPT_HOST_PREFIX', '')}0",
-        folder=FOLDER,
-        submitted=datetime.now(UTC).isoformat(timespec="seconds"),
         signer=signer,
-        place=RunPlace(
-            kubeconfig=place.kubeconfig,
-            context=place.context,
-            namespace=place.namespace,
-            release=name.release,
+        place=replace(
+            place,
             results=controller.environment.get("ACCEPT_BUCKET")
             or controller.environment.get("ACCEPT_RESULTS", ""),
         ),

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -176,6 +176,7 @@ def install_release(
     *,
     positions: Mapping[str, str] = MappingProxyType({}),
     exclude: Sequence[str] = (),
+    record: Callable[[], None] = lambda: None,
     say: Say,
 ) -> tuple[Controller, str]:
     """Make the Secret and the positions, and install the chart with the unmodified `values`.
@@ -183,7 +184,7 @@ def install_release(
     `exclude` replaces the list of nodes not to use, unless it is empty. Returns the JobSet or Job
     that the chart made, and the public half of the run's key. Raises NotStarted with helm's last
     line. Then nothing of this attempt is left behind, or the message names the remains. A release
-    that this call did not make is never removed.
+    that this call did not make is never removed. `record` is called before anything is made.
     """
     if release_values(api.place, name.release) is not None:
         raise NotStarted(
@@ -191,6 +192,7 @@ def install_release(
             code=Code.HELM_RELEASE_EXISTS,
             hint="choose another --release, or remove that one: accept delete",
         )
+    record()
     secret = f"{name.full}-ssh"
     signer = _make_secret(api, name, secret)
     made: list[tuple[Kind[Object], str]] = [(SECRET, secret)]

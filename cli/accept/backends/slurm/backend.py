@@ -54,8 +54,9 @@ def check_job(job: Job, folder: Path) -> None:
 
 
 def progress(job: Job, *, folder: Path) -> Progress:
-    """Return that the run was submitted: only Slurm knows more."""
-    return Progress(phase=Phase.SUBMITTED)
+    """Return whether the job has a number: only Slurm knows more."""
+    is_known = job.slurm is not None and job.slurm.id > 0
+    return Progress(phase=Phase.SUBMITTED if is_known else Phase.STARTING)
 
 
 def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -56,6 +57,15 @@ def _slurm(job: Job) -> SlurmJob:
     return job.slurm
 
 
+def _numbered(job: Job) -> Job:
+    """Return the job with the number that Slurm knows by its name, if its start was interrupted."""
+    if _slurm(job).id:
+        return job
+    words = ("--me", f"--name=accept-{job.attempt}", "--noheader", "--format=%i")
+    found = decimal(call("squeue", *words).out.strip())
+    return replace(job, slurm=SlurmJob(id=found)) if found else job
+
+
 def _look(job: Job, say: Say) -> JobState:
     """Return the state of the job; wait if the controller does not answer. Raises NotStarted."""
     until = time.monotonic() + _SILENT_SECONDS
@@ -83,6 +93,7 @@ def _first(job: Job, state: JobState) -> str:
 
 def watch(job: Job, *, folder: Path, say: Say, log: Say) -> int:
     """Print why the job waits, then its console until the run has ended; return its status."""
+    job = _numbered(job)
     console, shown = manage.Console(log), ""
     runs, failures = False, 0
     shared = folder / SHARED
@@ -216,6 +227,7 @@ def _failure(shared: Path, state: JobState) -> Failure | None:
 
 def collect(job: Job, *, folder: Path, say: Say) -> Path:
     """Fetch the evidence from the shared folder, or from the first node, and end the job there."""
+    job = _numbered(job)
     shared, target = folder / SHARED, folder / EVIDENCE
     state = _look(job, say)
     if state.state == "RUNNING" and _has_lost_first(job, state):
@@ -271,6 +283,7 @@ def _ending(job: Job, state: JobState) -> bool:
 
 def cancel(job: Job, *, folder: Path, say: Say) -> None:
     """End the run: the coordinator judges what was measured, and the job ends."""
+    job = _numbered(job)
     state = _look(job, say)
     if state.ended:
         return
@@ -322,6 +335,7 @@ def _scancel(job: Job) -> None:
 
 def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     """End the job if it still exists, and wait until it is gone. Raises Interrupted if it stays."""
+    job = _numbered(job)
     state = _look(job, say)
     if state.ended:
         return ()

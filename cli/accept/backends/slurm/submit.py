@@ -9,11 +9,12 @@ import re
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from accept.backends.job import Job, SlurmJob
-from accept.backends.protocol import Say
+from accept.backends.protocol import Record, Say
 from accept.backends.slurm.client import Answer, call
 from accept.backends.slurm.nodes import (
     Node,
@@ -69,7 +70,9 @@ _REFUSALS: tuple[tuple[str, Code], ...] = (
 )
 
 
-def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
+def submit(
+    run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, record: Record, say: Say
+) -> Job:
     """Submit the job, or start the run in the allocation of this shell."""
     _check_launcher(run)
     shared = folder.resolve() / SHARED
@@ -82,16 +85,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
     nodes = _in_allocation(run, allocated) if allocated else run.hosts
     slurm_run = _slurm_run(run, attempt, where, shared, nodes if allocated else ())
     script = batch_script(slurm_run, bundle, _earlier_to_send(run))
-    if allocated:
-        check_results(run.site)
-        slurm_job = _start_step(script, attempt, nodes)
-        say(f"running in the allocation of job {slurm_job.id}")
-    else:
-        known = check_request(run.site, run.hosts, run.nodes)
-        words = [*_sbatch(run, attempt, known), "--parsable"]
-        slurm_job = SlurmJob(id=_submitted(call(*words, stdin=script, tries=1), attempt))
-        say(f"submitted job {slurm_job.id}")
-    return Job(
+    job = Job(
         schema=1,
         backend="slurm",
         attempt=attempt,
@@ -99,8 +93,21 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         first="",
         folder=where,
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
-        slurm=slurm_job,
+        # The number of a job is known when it was submitted, its name before.
+        slurm=_allocation() if allocated else SlurmJob(id=0),
     )
+    if allocated:
+        check_results(run.site)
+        record(job)
+        slurm_job = _start_step(script, attempt, nodes)
+        say(f"running in the allocation of job {slurm_job.id}")
+    else:
+        known = check_request(run.site, run.hosts, run.nodes)
+        words = [*_sbatch(run, attempt, known), "--parsable"]
+        record(job)
+        slurm_job = SlurmJob(id=_submitted(call(*words, stdin=script, tries=1), attempt))
+        say(f"submitted job {slurm_job.id}")
+    return replace(job, slurm=slurm_job)
 
 
 def _earlier_to_send(run: Resolved) -> Path | None:
@@ -279,12 +286,18 @@ def _in_allocation(run: Resolved, allocated: tuple[str, ...]) -> tuple[str, ...]
     return run.hosts or allocated[:wanted]
 
 
-def _start_step(script: str, attempt: str, nodes: Sequence[str]) -> SlurmJob:
-    """Run the script as a step on the first node of this shell's allocation."""
+def _allocation() -> SlurmJob:
+    """Return the job of this shell's allocation."""
     number = decimal(os.environ["SLURM_JOB_ID"])
     assert number is not None
+    return SlurmJob(id=number, allocation=True)
+
+
+def _start_step(script: str, attempt: str, nodes: Sequence[str]) -> SlurmJob:
+    """Run the script as a step on the first node of this shell's allocation."""
+    allocation = _allocation()
     words = (
-        *("srun", f"--jobid={number}", f"--nodelist={nodes[0]}", "--nodes=1", "--ntasks=1"),
+        *("srun", f"--jobid={allocation.id}", f"--nodelist={nodes[0]}", "--nodes=1", "--ntasks=1"),
         *("--overlap", "--mem=0", "--mpi=none", "--cpu-bind=none", "--chdir=/", "--quiet"),
         *(f"--job-name={step_name(attempt)}", "/bin/sh"),
     )
@@ -311,11 +324,11 @@ def _start_step(script: str, attempt: str, nodes: Sequence[str]) -> SlurmJob:
         assert process.stderr is not None
         answer = Answer(exit=process.returncode, out="", err=process.stderr.read())
         raise NotStarted(
-            f"srun could not start in job {number}: {answer.reason}",
+            f"srun could not start in job {allocation.id}: {answer.reason}",
             code=Code.SLURM_REFUSED,
             hint="does the allocation still exist? squeue --me",
         )
-    return SlurmJob(id=number, allocation=True)
+    return allocation
 
 
 def step_name(attempt: str) -> str:

@@ -13,7 +13,7 @@ from shlex import quote
 from accept.backends import containers, manage
 from accept.backends.job import Job
 from accept.backends.keys import new_keys
-from accept.backends.protocol import Phase, Progress, Say
+from accept.backends.protocol import Phase, Progress, Record, Say
 from accept.backends.remote import Reach, call, last_line, on_all
 from accept.backends.requirements import (
     SECONDS,
@@ -113,8 +113,8 @@ def check_job(job: Job, folder: Path) -> None:
 
 
 def progress(job: Job, *, folder: Path) -> Progress:
-    """Return that the run was submitted: only its hosts know more."""
-    return Progress(phase=Phase.SUBMITTED)
+    """Return whether the start was confirmed: only the hosts of the run know more."""
+    return Progress(phase=Phase.SUBMITTED if job.first else Phase.STARTING)
 
 
 def rehearse(run: Resolved) -> str:
@@ -127,7 +127,9 @@ def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:
     return ()
 
 
-def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Say) -> Job:
+def submit(
+    run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, record: Record, say: Say
+) -> Job:
     """Prepare all hosts at the same time, then start the coordinator on the first usable one."""
     _refuse_no_hosts(run.hosts)
     access = access_of(run.site)
@@ -143,6 +145,7 @@ def submit(run: Resolved, bundle: Bundle, *, attempt: str, folder: Path, say: Sa
         ssh_access=access,
         submitted=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+    record(job)
     until = time.monotonic() + run.plan.start_seconds
     try:
         keys = new_keys(HOST_KEY_ALIAS)

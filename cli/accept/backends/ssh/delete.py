@@ -23,6 +23,10 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
     Raises Interrupted if a host did not confirm it. If that is the first host, the others are not
     changed: a coordinator that still runs would record that they died.
     """
+    if not job.first:
+        # Nothing was measured: the command that started the run did not name a first host.
+        delete(job, dry_run=False, say=say)
+        return
     reach = reach_of(job.ssh_access)
     say("cancel: the coordinator ends what it started")
     for host, leftover in manage.end(reach, (job.first,), job.folder, keep_evidence=True).items():

@@ -34,6 +34,12 @@ def watch(job: Job, *, folder: Path, say: Say, log: Say) -> int:
     Raises FirstHostLost if the first host does not answer or was restarted, and the others have
     lost the coordinator; Interrupted if it may run on, or if the run was removed.
     """
+    if not job.first:
+        raise Interrupted(
+            f"the start of {job.attempt} was not confirmed: it goes on, or was interrupted",
+            code=Code.RUN_GONE,
+            hint=f"remove what it left on the hosts: accept cancel {job.attempt}",
+        )
     reach = reach_of(job.ssh_access)
     console, failures, ask_after = manage.Console(log), 0, _ASK_OTHERS_SECONDS
     while True:
