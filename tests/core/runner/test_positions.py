@@ -54,7 +54,8 @@ def test_an_invalid_file_and_a_missing_token_are_reported(tmp_path: Path) -> Non
     (tmp_path / POSITIONS).write_text("[")
     assert read_positions(tmp_path, tmp_path)[1]
     whole = gzip.compress(b'{"positions": {"n1": "b1/r1"}}')
-    bomb, changed = gzip.compress(bytes(1 << 25)), whole[:12] + b"x" + whole[13:]
+    bomb = gzip.compress(b'{"positions": {"n1": "b1/r1"}' + b" " * (1 << 25) + b"}")
+    changed = whole[:12] + b"x" + whole[13:]
     for damaged in (b"", whole[:-12], changed, bomb):
         (tmp_path / PACKED_POSITIONS).write_bytes(damaged)
         assert read_positions(tmp_path, tmp_path)[1]
