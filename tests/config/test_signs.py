@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from tests.factories.known_lines import EXAMPLES
 
 from accept.config.signs import SignRow, for_nodes, literal, sign_rows
 from accept.core import signs
@@ -20,16 +21,6 @@ with warnings.catch_warnings():
     import re._parser as parser  # type: ignore[import-not-found]
 
 ROWS = sign_rows()
-#: Each example with the name of its sign.
-EXAMPLES = [
-    *((name, row.example) for name, row in ROWS.items()),
-    *(
-        (f"{name}{code}", one.example)
-        for name, row in ROWS.items()
-        for code, one in row.codes.items()
-        if one.example
-    ),
-]
 
 
 def test_the_file_for_the_nodes_is_made_from_the_rows() -> None:
@@ -159,6 +150,22 @@ def test_a_pattern_has_no_way_to_take_long(row: SignRow) -> None:
     assert ambiguous <= 1
     texts = row.words or (literal(row.expanded),)
     assert min(map(len, texts)) >= 4, "a line without this text is not examined"
+
+
+@pytest.mark.parametrize("prefix", [b"", b"[rank1]: ", b"[rank1]: [rank1]: "])
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_the_last_error_below_an_error_of_torch_is_a_warning_of_nccl(
+    prefix: bytes, size: int
+) -> None:
+    lines = [
+        b"ncclUnhandledCudaError: Call to CUDA function failed.",
+        b"Last error:",
+        b"Cuda failure 'uncorrectable ECC error encountered'",
+    ]
+    text = b"".join(prefix + line + b"\n" for line in lines)
+    found = decisive([text[at : at + size] for at in range(0, len(text), size)])
+    assert [match.sign.name for match in found] == ["cuda-ecc", "torch-cuda-error"]
+    assert "Last error: Cuda failure" in found[0].line
 
 
 def test_a_long_line_is_examined_only_around_its_sign() -> None:

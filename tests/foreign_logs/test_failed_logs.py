@@ -16,8 +16,9 @@ from tests.factories.paths import TESTS
 from accept.core import signs
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
+from accept.core.failures import decided
 from accept.core.model import Problem
-from accept.foreign_logs.answer import answer_of, decided
+from accept.foreign_logs.answer import answer_of
 from accept.foreign_logs.kernel_log import is_kernel_log
 from accept.foreign_logs.reader import parse
 
@@ -159,7 +160,7 @@ def test_signs_accuse_no_other_host_and_hide_no_failure(
     for host in {p.host for p in found if p.host and p.cause is not Cause.INCOMPLETE_LOG}:
         assert host in {p.host for p in problems}
         own = [match for match in matches if match.host in (None, host)]
-        assert not own or own[0].blames_host
+        assert not own or not own[0].sign.is_mistake
 
 
 @pytest.mark.parametrize("is_mixed", [True, False])

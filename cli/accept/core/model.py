@@ -460,6 +460,8 @@ class Problem:
     rank: int | None = None
     gpu: str | None = None
     nic: str | None = None
+    #: The known line that shows it, in `values/signs.yaml`.
+    sign: str | None = None
 
     @staticmethod
     def adapt(data: dict[str, object]) -> dict[str, object]:
@@ -558,6 +560,8 @@ class Finding:
     cause: Cause | None = None
     #: The stable code of the cause, such as W-RANK-HUNG; empty without a cause.
     code: str = field(init=False)
+    #: The known line that shows the cause: `accept show cause SIGN`.
+    sign: str | None = None
     metric: str | None = None
     value: float | None = None
     unit: str = ""

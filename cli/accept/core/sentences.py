@@ -19,6 +19,7 @@ from accept.core.model import (
     Verdict,
     Verification,
 )
+from accept.core.signs import Sign, catalog
 from accept.core.text import count, format_size, number, plain, shortened
 
 #: Maximum number of hosts, of effects, of pairs, of steps and of parts in one sentence.
@@ -494,16 +495,26 @@ def action(suspect: Suspect, checks: Iterable[CheckVerdict]) -> str:
     if suspect.of_network and suspect.cause.row.relative:
         return Cause.SLOW_NETWORK.row.action
     accusing = (
-        check.check
+        _action(finding)
         for check in checks
         for finding in check.findings
         if finding.cause is suspect.cause and not {*suspect.hosts}.isdisjoint(finding.hosts)
     )
-    return _action(suspect.cause, next(accusing, ""))
+    return next(accusing, suspect.cause.row.action)
 
 
-def _action(cause: Cause, check: str) -> str:
-    return cause.row.action_of_check.get(check, cause.row.action)
+def _action(finding: Finding) -> str:
+    """Return what to do about a finding with a cause: that of its known line, if it has one."""
+    if sign := _sign(finding):
+        return sign.action
+    row = (finding.cause or Cause.UNKNOWN).row
+    return row.action_of_check.get(finding.check, row.action)
+
+
+def _sign(finding: Finding) -> Sign | None:
+    """Return the known line of a finding if it shows the cause."""
+    sign = catalog().find(finding.sign) if finding.sign else None
+    return sign if sign and sign.shows_cause else None
 
 
 def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
@@ -524,7 +535,7 @@ def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
             continue
         if verdict.origin and cause is Cause.CRASHED:
             continue  # the notes on the log answer it
-        if (key := (cause, _action(cause, check.check))) in advised:
+        if (key := (cause, _action(finding))) in advised:
             continue
         if verdict.state is State.DEGRADED and not cause.row.names_no_node:
             continue  # the suspects explain it
@@ -533,8 +544,10 @@ def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
         everywhere = executions is not None and executions.bad > 1 and not executions.common_hosts
         text = _SOFTWARE
         if cause is not Cause.WRONG_DATA or not everywhere:
-            meaning = finding.message if cause is Cause.BELOW_REFERENCE else cause.row.meaning
-            text = f"{plain(meaning, _MAX_FIGURE)}; {_action(cause, finding.check)}"
+            sign = _sign(finding)
+            meaning = sign.means if sign else cause.row.meaning
+            meaning = finding.message if cause is Cause.BELOW_REFERENCE else meaning
+            text = f"{plain(meaning, _MAX_FIGURE)}; {_action(finding)}"
         if faster_profile and (finding.nodes or 0) > 1 and cause in _TOO_SLOW:
             text += f"; repeat with `--nccl-profile {faster_profile}`, which this run did not use"
         yield f"{check.check}: {text}"

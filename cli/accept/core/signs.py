@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -23,8 +24,8 @@ FILE = Path(__file__).with_name("signs.json")
 #: Number of bytes of a line that are examined, of those before the first sign in it, and of
 #: characters that are quoted.
 _LINE_LIMIT, _BEFORE, _MAX_QUOTE = 2048, 512, 240
-#: Upper limits of the matches of one text, and of the bytes that wait for the end of their line.
-_MAX_MATCHES, _MAX_REST = 256, 1 << 16
+#: Upper limits of the matches of one sign, and of the bytes that wait for the end of their line.
+_MAX_MATCHES, _MAX_REST = 64, 1 << 16
 
 
 class Layer(TextEnum):
@@ -72,6 +73,8 @@ class Specificity(TextEnum):
 
 
 _ORDER = tuple(Specificity)
+#: The specificities of lines that show the cause of a program's end.
+_SHOWS_CAUSE = (Specificity.ERROR, Specificity.CAUSE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +103,16 @@ class Meaning:
     source: str
     #: True if a launch cannot succeed after this line.
     final: bool = False
+
+    @property
+    def shows_cause(self) -> bool:
+        """Return True if the line shows why a program ended."""
+        return self.specificity in _SHOWS_CAUSE
+
+    @property
+    def is_mistake(self) -> bool:
+        """Return True if the user has to change the command or the image: no host is at fault."""
+        return self.owner in (SignOwner.COMMAND, SignOwner.IMAGE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,11 +166,6 @@ class Match(NamedTuple):
     nic: str | None = None
     peer: str | None = None
 
-    @property
-    def blames_host(self) -> bool:
-        """Return True if the host that the line names may be at fault."""
-        return self.sign.owner not in (SignOwner.COMMAND, SignOwner.IMAGE)
-
     def problem(self, check: str | None = None) -> Problem:
         """Return the problem that the line shows."""
         return Problem(
@@ -165,7 +173,8 @@ class Match(NamedTuple):
             message=f"{self.sign.means}; {self.host or 'a program'} reported: "
             f"{self.line.removeprefix(f'{self.host}: ')}",
             check=check,
-            host=self.host if self.blames_host else None,
+            host=None if self.sign.is_mistake else self.host,
+            sign=self.sign.name,
         )
 
 
@@ -175,6 +184,10 @@ _NCCL_HEAD = re.compile(
 )
 #: A record of our programs, which may quote any text.
 _RECORD = b"ACCEPT "
+_DIGITS = b"0123456789"
+#: torch prints NCCL's last warning below this.
+_LAST_ERROR = re.compile(rb"Last error: ?\r?\n(?:\[\w{1,20}\]: ?){0,3}(?=.)")
+_LAST_WARNING = b"Last error: NCCL WARN "
 
 
 class Catalog:
@@ -187,6 +200,7 @@ class Catalog:
             for literal in sign.literals:
                 literals.setdefault(literal.encode(), []).append(sign)
         self._by_literal = literals
+        self._without_digits = {one: one.translate(None, _DIGITS) for one in literals}
 
     def find(self, name: str) -> Sign | None:
         """Return the sign of a name, also of a number, such as Xid79."""
@@ -229,10 +243,16 @@ class Catalog:
         return _match(sorted(found, key=lambda one: one[0].weight), line) if found else None
 
     def search(self, text: bytes) -> Iterator[Match]:
-        """Yield the signs of the lines of a text, at most one for each line, in order."""
+        """Yield the signs of the lines of a text, at most one for each line, in order.
+
+        Most lines of a log differ only in their numbers, so texts without them are few.
+        """
+        if b"Last error:" in text:
+            text = _LAST_ERROR.sub(_LAST_WARNING, text)
         lines: set[int] = set()
-        for literal in self._by_literal:
-            at = text.find(literal)
+        kinds = b"\n".join(set(text.translate(None, _DIGITS).split(b"\n")))
+        for literal, without_digits in self._without_digits.items():
+            at = text.find(literal) if without_digits in kinds else -1
             while at >= 0:
                 lines.add(text.rfind(b"\n", 0, at) + 1)
                 end = text.find(b"\n", at)
@@ -253,9 +273,10 @@ def _match(found: Sequence[tuple[Sign, re.Match[bytes]]], line: bytes) -> Match:
     for _, match in found:
         named |= {name: value for name, value in match.groupdict().items() if value}
     parts = {name: _text(value) for name, value in named.items()}
+    quoted = line[start if head or start > _MAX_QUOTE // 2 else 0 :]
     return Match(
         sign=found[-1][0].of_code(parts.get("code", "")),
-        line=plain(_text(line[start if head or start > _MAX_QUOTE // 2 else 0 :]), _MAX_QUOTE),
+        line=plain(_text(quoted.replace(_LAST_WARNING, b"Last error: ")), _MAX_QUOTE),
         host=parts.get("host"),
         gpu=parts.get("gpu"),
         nic=parts.get("nic"),
@@ -279,31 +300,46 @@ class Finder:
 
     def __init__(self, signs: Catalog) -> None:
         self._signs = signs
-        self._rest = b""
+        self._parts: list[bytes] = []
+        self._size = 0
         self._found: dict[tuple[str | None, ...], Match] = {}
+        self._counts: Counter[str] = Counter()
 
-    def take(self, block: bytes) -> None:
-        """Take the next block. A line may span blocks; only very long lines are cut."""
-        text = self._rest + block
-        end = text.rfind(b"\n") + 1 or (len(text) if len(text) > _MAX_REST else 0)
-        self._rest = text[end:]
-        for match in self._signs.search(text[:end]):
-            key = (match.sign.name, match.host, match.gpu, match.nic, match.peer)
-            if key not in self._found and len(self._found) < _MAX_MATCHES:
-                self._found[key] = match
+    def watch(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Pass blocks on, and search them. A line may span blocks; only very long lines are cut."""
+        for block in blocks:
+            self._parts.append(block)
+            self._size += len(block)
+            if self._size > _MAX_REST:
+                self._search()
+            yield block
 
     def ranked(self) -> Sequence[Match]:
         """Return the signs, the most specific first, then in order of appearance.
 
         Of lines that show the same sign of the same parts, the first one counts.
         """
-        self.take(b"\n")
+        self._parts.append(b"\n")
+        self._search(is_all=True)
         return sorted(self._found.values(), key=lambda match: match.sign.weight, reverse=True)
+
+    def _search(self, *, is_all: bool = False) -> None:
+        """Search the complete lines, or all of a line that is too long, and keep the rest."""
+        text = b"".join(self._parts)
+        end = text.rfind(b"\n") + 1 or len(text)
+        if not is_all and text[:end].rstrip().endswith(b"Last error:"):
+            end = text.rfind(b"\n", 0, end - 1) + 1
+        self._parts, self._size = [text[end:]], len(text) - end
+        for match in self._signs.search(text[:end]):
+            key = (match.sign.name, match.host, match.gpu, match.nic, match.peer)
+            if key not in self._found and self._counts[match.sign.name] < _MAX_MATCHES:
+                self._counts[match.sign.name] += 1
+                self._found[key] = match
 
 
 def decisive(source: bytes | Iterable[bytes]) -> Sequence[Match]:
     """Return the signs in a text, which is read once, as `Finder.ranked` does."""
     finder = Finder(catalog())
-    for block in [source] if isinstance(source, bytes) else source:
-        finder.take(block)
+    for _ in finder.watch([source] if isinstance(source, bytes) else source):
+        pass
     return finder.ranked()

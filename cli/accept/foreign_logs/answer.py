@@ -5,27 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from accept.core.causes import Cause
+from accept.core.failures import OF_TABLES
 from accept.core.model import Problem
 from accept.core.nccl_tests.table import Log
-from accept.core.signs import Match, Sign, SignOwner, Specificity
+from accept.core.signs import Match, SignOwner
 from accept.core.text import plain
 
 #: Most lines that are quoted, and most characters of each.
 _MAX_LINES, _MAX_QUOTE = 3, 200
-#: Causes that a table shows by itself, without a line that reports a failure.
-OF_TABLES = (
-    Cause.INCOMPLETE_LOG,
-    Cause.PARTIAL_LOG,
-    Cause.NO_TABLE,
-    Cause.UNPARSABLE,
-    Cause.NO_MEASUREMENT,
-    Cause.NOT_FINITE,
-    Cause.WRONG_DATA,
-)
-#: Owners of mistakes of the user. These do not show that a host is bad.
-_OF_USER = (SignOwner.COMMAND, SignOwner.IMAGE)
-_SHOWS_CAUSE = (Specificity.ERROR, Specificity.CAUSE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +54,9 @@ def answer_of(log: Log, signs: Sequence[Match]) -> Answer | None:
     best = signs[0] if signs else None
     if best is None and not failures and not log.warnings:
         return None
-    shows_cause = best is not None and best.sign.specificity in _SHOWS_CAUSE
+    shows_cause = best is not None and best.sign.shows_cause
     first = {match.sign.name: match for match in reversed(signs)}
-    lines = [m.line for m in signs if m.sign.specificity in _SHOWS_CAUSE and m in first.values()]
+    lines = [m.line for m in signs if m.sign.shows_cause and m in first.values()]
     lines += [warning.replace(": ", ": NCCL WARN ", 1) for warning in log.warnings]
     lines += [match.line for match in signs] or [problem.message for problem in failures]
     shown: dict[str, None] = {}
@@ -80,7 +67,7 @@ def answer_of(log: Log, signs: Sequence[Match]) -> Answer | None:
     return Answer(
         means=best.sign.means if best else "",
         is_evident=shows_cause,
-        is_mistake=best is not None and not best.blames_host,
+        is_mistake=best is not None and best.sign.is_mistake,
         lines=tuple(shown)[:_MAX_LINES],
         action=best.sign.action if best else "run it again with NCCL_DEBUG=INFO",
         unknown=_unknown(best, log, shows_cause=shows_cause),
@@ -98,7 +85,7 @@ def _unknown(best: Match | None, log: Log, *, shows_cause: bool) -> str:
     measured = any(table.rows for table in log.tables)
     why = "because the job did not end" if measured else "because nothing was measured"
     hosts = {device.host for table in log.tables for device in table.devices}
-    if best.sign.owner in _OF_USER:
+    if best.sign.is_mistake:
         return f"the state of the {'host' if len(hosts) == 1 else 'hosts'}, {why}"
     cause = "" if shows_cause else "the cause; "
     if best.sign.owner is SignOwner.NETWORK:
@@ -107,29 +94,3 @@ def _unknown(best: Match | None, log: Log, *, shows_cause: bool) -> str:
         return f"{cause}the speed of the host, {why}"
     where = "" if best.host else "the host; "
     return f"{cause}{where}the state of the other hosts, {why}"
-
-
-def decided(problems: Sequence[Problem], signs: Sequence[Match]) -> tuple[Problem, ...]:
-    """Return the problems with the causes that the ranked signs show, each of them once.
-
-    A program ended with an error because of the best sign that its host or no host has, if only one
-    program failed. Signs of a mistake of the user name no host, and those of the network neither
-    end of a connection.
-    """
-    failed = [problem for problem in problems if problem.cause not in OF_TABLES]
-    is_one = len({problem.check for problem in failed}) == 1
-    found: dict[tuple[Cause, str | None, str | None], Problem] = {}
-    for problem in failed:
-        best = next((m for m in signs if not problem.host or m.host in (None, problem.host)), None)
-        host = problem.host if best is None or best.blames_host else None
-        shown = replace(problem, host=host)
-        if best and is_one and problem.cause is Cause.CRASHED and _shows_other(best.sign):
-            of_network = best.sign.owner is SignOwner.NETWORK
-            shown = replace(best.problem(problem.check), host=None if of_network else host)
-        found.setdefault((shown.cause, shown.check, shown.host), shown)
-    return (*found.values(), *(problem for problem in problems if problem.cause in OF_TABLES))
-
-
-def _shows_other(sign: Sign) -> bool:
-    """Return True if a sign shows the cause of a program's end."""
-    return sign.specificity in _SHOWS_CAUSE and sign.cause is not Cause.CRASHED

@@ -8,16 +8,17 @@ from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 
-from accept.core import launcher_errors, nccl_tests, signs
+from accept.core import nccl_tests, signs
 from accept.core.causes import Cause
 from accept.core.evidence import TABLES_BEGIN
+from accept.core.failures import OF_TABLES, decided, launch_problems
 from accept.core.model import Fact, Problem
 from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device, Row
 from accept.core.nccl_tests.table import Log, Table
 from accept.core.text import count, plain
 from accept.foreign_logs import json as nccl_tests_json
 from accept.foreign_logs import state_files
-from accept.foreign_logs.answer import OF_TABLES, Answer, answer_of, decided
+from accept.foreign_logs.answer import Answer, answer_of
 from accept.foreign_logs.host_state import Report
 from accept.foreign_logs.reader import parse
 from accept.foreign_logs.unwrap import plain_text
@@ -111,7 +112,6 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     start = next(blocks, b"")
     if b"\0" in start[:_START]:
         return Read(file=name, no_log=NoLog.BINARY)
-    launch: list[Problem] = []
     finder = signs.Finder(signs.catalog())
     if start.startswith(TABLES_BEGIN.encode()):
         return Read(file=name, no_log=NoLog.COPIES)
@@ -125,28 +125,21 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     else:
         path = Path(name)
         log = parse(
-            launcher_errors.watch(_watched(whole, finder), launch),
+            finder.watch(whole),
             collective=collective,
             names=(path.name, path.parent.name),
         )
     found = finder.ranked()
     answer = answer_of(log, found)
-    problems = decided(log.problems, found)
+    problems, launch = decided(log.problems, found), decided(launch_problems(found), found)
     if not log.tables:
         log = replace(log, problems=problems)
         without = _without_tables(name, log, launch, is_empty=not start.strip())
         return replace(without, answer=answer)
     if len(log.tables) == 1:
-        problems, launch = (*launch, *problems), []
+        problems, launch = (*launch, *problems), ()
     tables = tuple(_tables(name, replace(log, problems=problems)))
-    return Read(file=name, tables=tables, problems=tuple(launch), json=json, answer=answer)
-
-
-def _watched(blocks: Iterable[bytes], finder: signs.Finder) -> Iterator[bytes]:
-    """Pass blocks on, and search them for known signs."""
-    for block in blocks:
-        finder.take(block)
-        yield block
+    return Read(file=name, tables=tables, problems=launch, json=json, answer=answer)
 
 
 def _without_tables(name: str, log: Log, launch: Sequence[Problem], *, is_empty: bool) -> Read:

@@ -12,13 +12,14 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Final
 
-from accept.core import launcher_errors
+from accept.core import failures
 from accept.core.catalog.metrics import BETTER_BY_UNIT, Better, MetricSpec
 from accept.core.causes import Cause
 from accept.core.checks.check import Check
 from accept.core.facts import NCCL_WARNINGS
 from accept.core.model import Fact, Parsed, Problem, Record, Step
 from accept.core.nccl_tests import nccl_info
+from accept.core.signs import Finder, Match, catalog
 from accept.core.table import table_of
 
 #: The only module of this folder that declares no checks.
@@ -79,6 +80,12 @@ def _with_known_host(problem: Problem, hosts: tuple[str, ...]) -> Problem:
     return replace(problem, host=matches[0] if len(matches) == 1 else None)
 
 
+def _of_known_host(match: Match, hosts: tuple[str, ...]) -> Match:
+    """Return the match with its host renamed to one of `hosts`, if that is clear."""
+    problem = _with_known_host(match.problem(), hosts)
+    return match._replace(host=problem.host or match.host)
+
+
 def parse_log(
     checks: Sequence[str],
     lines: Iterable[bytes],
@@ -93,11 +100,9 @@ def parse_log(
     launch failed, problems about missing results are left out. `status` is the exit status of the
     execution, None if it was killed: if it is not 0 and no program began, the launch failed.
     """
-    launch = launcher_errors.Launch()
-    launch_problems: list[Problem] = []
+    launch, finder = failures.Launch(), Finder(catalog())
     nccl_warnings: list[str] = []
-    watched = launcher_errors.watch(launch.watch(lines), launch_problems)
-    watched = nccl_info.watch(watched, nccl_warnings)
+    watched = nccl_info.watch(finder.watch(launch.watch(lines)), nccl_warnings)
     # Checks of one launch share one parser, so that the lines are read only once.
     parsers = tuple(dict.fromkeys(REGISTRY[name].parse for name in checks if name in REGISTRY))
     source = watched if len(parsers) == 1 else tuple(watched)
@@ -111,12 +116,18 @@ def parse_log(
     metrics = tuple(metric for part in parts for metric in part.metrics)
     problems = [problem for part in parts for problem in part.problems]
     users = any(REGISTRY[name].user_script for name in checks if name in REGISTRY)
-    never_began = status != 0 and not launch.began and not metrics and not users
+    found = [_of_known_host(match, hosts) for match in finder.ranked()]
+    problems = list(failures.decided(problems, found))
+    began = launch.began or failures.ended(found)
+    never_began = status != 0 and not began and not metrics and not users
+    launch_problems = failures.launch_problems(found)
     if never_began and status is not None and not launch_problems:
         launch_problems.append(launch.failure(status))
     if (launch_problems or never_began) and not metrics:
         rest = (problem for problem in problems if not problem.cause.row.no_result)
-        problems = [*launch_problems, *rest]
+        problems = [*failures.decided(launch_problems, found), *rest]
+    if status and not failures.explain_end(problems, metrics):
+        problems = [*failures.end_problems(found), *problems]
     if status != 0 or len(problems) > 1:
         # Then something else than the script may be the reason.
         problems = [
@@ -132,7 +143,8 @@ def with_problems_seen(outside: Sequence[Problem], parsed: Parsed) -> tuple[Prob
     Of duplicates, the one from the log is kept, so that parsing the log again changes nothing.
     """
     logged = {_identity(problem) for problem in parsed.problems}
-    return (*(p for p in _deduplicated(outside) if _identity(p) not in logged), *parsed.problems)
+    outside = _deduplicated(failures.without_innocent(outside, parsed.problems))
+    return (*(p for p in outside if _identity(p) not in logged), *parsed.problems)
 
 
 def _deduplicated(problems: Iterable[Problem]) -> tuple[Problem, ...]:

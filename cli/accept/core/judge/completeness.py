@@ -170,19 +170,21 @@ def problem_findings(
     outcomes: Mapping[int, Outcome] = MappingProxyType({}),
     more: Iterable[Problem] = (),
 ) -> list[Finding]:
-    """Return findings on executions that failed, one for each cause.
+    """Return findings on executions that failed, one for each cause and known line.
 
     `outcomes`: id of a record -> the outcome of this check. If it measured everything and has no
     problem of its own, a failure of the shared launch belongs to the other checks. `more` are
     problems that the check itself found.
     """
-    by_cause: dict[Cause, list[tuple[Problem, str, tuple[str, ...]]]] = {}
+    by_cause: dict[tuple[Cause, str | None], list[tuple[Problem, str, tuple[str, ...]]]] = {}
 
     def add(problem: Problem, log: str, hosts: tuple[str, ...], nccl: str = "") -> None:
-        if nccl and problem.cause.row.ends_launch:
+        is_new = nccl.partition(": ")[2] not in problem.message
+        if nccl and is_new and problem.cause.row.ends_launch:
             message = f"{problem.message or problem.cause}; NCCL on {nccl}"
             problem = replace(problem, message=message)
-        by_cause.setdefault(problem.cause, []).append((problem, log, hosts))
+        key = problem.cause, problem.sign
+        by_cause.setdefault(key, []).append((problem, log, hosts))
 
     for record in evidence.records:
         if record.exit == 0 and not record.problems:
@@ -201,7 +203,7 @@ def problem_findings(
             add(problem, record.log, record.hosts, nccl)
     for problem in more:
         add(problem, "", ())
-    return [merge_findings(evidence.check, cause, found) for cause, found in by_cause.items()]
+    return [merge_findings(evidence.check, cause, own) for (cause, _), own in by_cause.items()]
 
 
 def repeated_launches(evidence: Evidence) -> Iterator[Finding]:
@@ -243,8 +245,16 @@ def merge_findings(
     hosts = named or dict.fromkeys(host for _, _, hosts in problems for host in hosts)
     first = problems[0][0].message or cause
     text = first if len(problems) == 1 else f"{first} (and {len(problems) - 1} more)"
-    logs = (log for _, log, _ in problems)
-    return finding(check, cause.row.judgement, state_of(cause), text, cause, hosts=hosts, logs=logs)
+    return finding(
+        check,
+        cause.row.judgement,
+        state_of(cause),
+        text,
+        cause,
+        hosts=hosts,
+        logs=(log for _, log, _ in problems),
+        sign=problems[0][0].sign,
+    )
 
 
 def _exit_text(record: Record) -> str:

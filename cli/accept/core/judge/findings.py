@@ -60,6 +60,7 @@ def finding(
     metric: str | None = None,
     unit: str = "",
     executions: Executions | None = None,
+    sign: str | None = None,
 ) -> Finding:
     """Return a finding, with each of its hosts and logs once."""
     return Finding(
@@ -68,6 +69,7 @@ def finding(
         state=state,
         message=message,
         cause=cause,
+        sign=sign,
         metric=metric,
         unit=unit,
         bound=bound,

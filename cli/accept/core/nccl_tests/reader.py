@@ -320,12 +320,12 @@ class Reader:
         """Add a failure that nccl-tests reports, the first of each cause and host.
 
         Messages of launchers that a rank ended count only if they are the first failure, because
-        launchers then end the other ranks.
+        launchers then end the other ranks, and not if it was ended from outside.
         """
         if _failures().in_line(line) is None or (match := catalog().in_line(line)) is None:
             return False
         is_end = match.sign.specificity is Specificity.END
-        if is_end and (self._failures or self._exit):
+        if is_end and (self._failures or self._exit or match.sign.is_mistake):
             return True
         if match.host:
             match = match._replace(host=known_name(match.host, self._lines.hosts))

@@ -14,8 +14,8 @@ from pathlib import Path
 from accept.core.catalog.faults import for_ranks
 from accept.core.causes import Cause
 from accept.core.checks import checks_of
+from accept.core.failures import is_over
 from accept.core.groups import Group
-from accept.core.launcher_errors import is_over
 from accept.core.model import Problem, Step
 from accept.core.runner import nccl_ras
 from accept.core.runner.ssh import Host, Session, arguments, environment, has_connection

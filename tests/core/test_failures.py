@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from tests.factories.known_lines import EXAMPLES
+from tests.factories.nccl_logs import table
 
+from accept.core.causes import Cause
 from accept.core.checks import parse_log
-from accept.core.launcher_errors import watch
+from accept.core.failures import OF_TABLES, launch_problems, without_innocent
 from accept.core.model import Problem
+from accept.core.signs import Finder, catalog, decisive
+from accept.foreign_logs import tables
 
 #: As Open MPI 5.0.11 printed it when a host refused the key of the host that started the group.
 DAEMON = b"""\
@@ -33,7 +38,7 @@ def test_a_daemon_that_never_reported_is_a_failed_launch(check: str) -> None:
 
 def test_all_lines_pass_through() -> None:
     lines = [b"line %d\n" % n for n in range(2000)]
-    assert list(watch(lines, [])) == lines
+    assert list(Finder(catalog()).watch(lines)) == lines
 
 
 @pytest.mark.parametrize(
@@ -50,16 +55,14 @@ def test_all_lines_pass_through() -> None:
 def test_the_host_in_a_message_of_the_launcher_is_found(
     line: bytes, host: str | None, cut: int
 ) -> None:
-    found: list[Problem] = []
     before = b"x 1 2 3\n" * 40_000
-    list(watch([before, line[:cut], line[cut:]], found))
+    found = launch_problems(decisive([before, line[:cut], line[cut:]]))
     assert [problem.host for problem in found] == [host]
 
 
 def test_output_of_a_program_is_not_a_message_of_the_launcher() -> None:
-    found: list[object] = []
-    list(watch([b'ACCEPT {"fact":"x","value":"No space left on device"}\n'], found))  # type: ignore[arg-type]
-    assert found == []
+    record = b'ACCEPT {"fact":"x","value":"No space left on device"}\n'
+    assert list(decisive(record)) == []
 
 
 #: As Open MPI 4.1.4 printed it when its daemon on another host was paused; the exit status is 250.
@@ -105,3 +108,49 @@ def test_a_log_that_never_began_is_not_unparsable_if_it_was_killed() -> None:
 
 def test_the_status_of_a_script_of_the_user_is_its_own() -> None:
     assert parse_log(("script",), [b"no\n"], status=3).problems == ()
+
+
+HOSTS = ("node1", "node2")
+HEAD = table("all_reduce", HOSTS, range(8), 95.0).partition("#       size")[0]
+
+
+def shown(problems: tuple[Problem, ...]) -> set[tuple[Cause, str | None, str | None]]:
+    return {(p.cause, p.sign, p.host) for p in problems if p.cause not in OF_TABLES}
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_a_known_line_explains_a_run_as_it_explains_any_other_log(name: str, example: str) -> None:
+    """The run has the same cause, of the same line, and it accuses the same host."""
+    (match,) = decisive(example.encode())
+    host = match.host or "node1"
+    text = f"{HEAD}{example}\n{host}: Test NCCL failure common.cu:958 'x / '\n".encode()
+    own = parse_log(("all-reduce",), [text], (host, "node2"), status=1).problems
+    read = tables.read("a.log", [text])
+    other = (*read.problems, *(p for measured in read.tables for p in measured.problems))
+    assert {one[:2] for one in shown(own)} == {one[:2] for one in shown(other)}
+    hosts = {host for *_, host in shown(own)}
+    assert hosts <= {None, *(host for *_, host in shown(other))}
+    if match.sign.shows_cause and match.sign.cause is not Cause.CRASHED:
+        assert (match.sign.cause, name) in {one[:2] for one in shown(own)}
+    if match.sign.is_mistake and match.sign.shows_cause:
+        assert hosts == {None}
+
+
+@pytest.mark.parametrize("check", ["train", "gemm", "connectivity", "script"])
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_a_known_line_explains_a_program_that_ended_without_a_word(
+    check: str, name: str, example: str
+) -> None:
+    began = b'ACCEPT {"fact":"began","value":1.0}\n'
+    problems = parse_log((check,), [began, f"{example}\n".encode()], HOSTS, status=1).problems
+    assert name in {problem.sign for problem in problems}
+    assert parse_log((check,), [began], HOSTS, status=1).problems == ()
+
+
+def test_a_mistake_of_the_user_in_the_log_accuses_no_host_whose_ranks_stopped() -> None:
+    stopped = Problem(cause=Cause.CRASHED, message="rank 3 is dead", host="node1")
+    for name, example in EXAMPLES:
+        (match,) = decisive(example.encode())
+        (found,) = without_innocent([stopped], [match.problem()])
+        is_mistake = match.sign.is_mistake and match.sign.shows_cause
+        assert (found.host is None) is is_mistake, name
