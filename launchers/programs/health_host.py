@@ -10,6 +10,7 @@ sysfs-class-net-statistics, sysfs-class-net and sysfs-devices-edac, dev-kmsg of 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -60,8 +61,6 @@ _INTERFACE = (
     "rx_dropped",
     "tx_dropped",
 )
-#: The start of an Xid line, also of a GPU instance with MIG, "(PCI:0000:3b:00 GPU-I:01 GPU-CI:02)".
-_XID = rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,20})(?: GPU-I:\d+)?(?: GPU-CI:\d+)?\): "
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: Errors of PCI Express that a damaged link or device causes, by the file that counts them.
 #: Requests that a device does not support are left out, because programs cause them.
@@ -72,34 +71,14 @@ _AER = {
 }
 #: Rate of PCIe 6.0 in GT/s.
 _CORRECTING = 64.0
-#: Kernel messages about a GPU, an NVSwitch, and an error that the hardware reported. Xids of NVLink
-#: have the word "Fatal" or "Nonfatal" after their name. Xid 154 reports what a GPU needs: after a
-#: reset that is "None" (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html); any
-#: other action is one that the driver requires. Xid 45 names the Xid that caused it, which thus
-#: ended a program's work. Some drivers report a GPU off the bus without an Xid (NVIDIA/NVSentinel
-#: issue 155), one that needs a reset (scitix/sichek issue 51) or is lost without its address
-#: (NVIDIA/open-gpu-kernel-modules issue 688), and one that they cannot start (issue 1151).
-_SIGNS = {
-    "reset": re.compile(
-        _XID + rb"(154), GPU recovery action changed from 0x\w+ \([^)]{1,60}\) to 0x0 \(None\)"
-    ),
-    "cause": re.compile(_XID + rb"\d{1,6}, .{0,200}caused by previous Xid (\d{1,6})", re.DOTALL),
-    "xid": re.compile(
-        _XID + rb"(\d{1,6})(?:, (?:[A-Z_]{3,40} +(Fatal)\b|GPU recovery action changed from "
-        rb"0x\w+ \([^)]{1,60}\) (to) 0x))?"
-    ),
-    "lost": re.compile(
-        rb"NVRM: (?:The NVIDIA )?GPU ([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F.]{2,4})\b"
-        rb".{0,300}?(?:fallen off the bus)()",
-        re.DOTALL,
-    ),
-    "not-started": re.compile(
-        rb"NVRM: GPU ([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F.]{2,4}): RmInitAdapter failed!"
-    ),
-    "refused": re.compile(rb"NVRM: .{0,200}\[NV_ERR_(?:RESET_REQUIRED|(GPU_IS_LOST))\]"),
-    "sxid": re.compile(rb"SXid \(PCI:([0-9a-fA-F:.]{7,20})\): (\d{1,6}), (Fatal)?"),
-    "mce": re.compile(rb"\[Hardware Error\]: Machine check"),
-}
+#: Messages of the kernel that are events, from `values/signs.yaml`: kind, pattern, and the code of
+#: a pattern without one.
+_EVENTS: list[tuple[str, re.Pattern[bytes], int | None]] = [
+    (kind, re.compile(pattern.encode()), code)
+    for kind, pattern, code in json.loads(
+        Path(__file__).with_name("kernel_events.json").read_bytes()
+    )
+]
 #: Maximum number of events that are reported, the newest ones. Of equal events only the newest is,
 #: so that a flood of one cannot hide another.
 EVENTS = 64
@@ -108,9 +87,6 @@ EVENTS = 64
 _LINE = re.compile(
     rb"^(?:\d+,\d+,(\d+),[^;\n]*;|\[ *(\d+\.\d+)\])(.*(?:\n[ \t]+NVRM:.*)*)", re.MULTILINE
 )
-#: NVML's return codes for a lost GPU, one that needs a reset, and one with another error: the codes
-#: of the event "lost".
-_LOST, _RESET_REQUIRED, _UNKNOWN = 15, 16, 999
 
 
 def gap(reason: str, devices: str = "none") -> Gap:
@@ -230,8 +206,8 @@ def host(root: Path) -> Device:
 def kernel_log(root: Path) -> tuple[dict[str, Any] | None, list[Gap]]:
     """Return the kernel log's first and last time (s since boot) and its events.
 
-    An event is {"at": s, "kind": "xid" | "reset" | "lost" | "sxid" | "mce", "pci", "code",
-    "fatal"}. Returns None and the reason if the log cannot be read.
+    An event is {"at": s, "kind": "xid" | "reset" | "lost" | "sxid" | "mce" | "oom", "pci", "code",
+    "fatal", "process"}. Returns None and the reason if the log cannot be read.
     """
     try:
         text = _messages(root / "dev/kmsg")
@@ -250,9 +226,9 @@ def read_messages(text: bytes) -> dict[str, Any]:
         at = int(entry[1]) / 1e6 if entry[1] else float(entry[2])
         first = at if first is None else first
         last = max(last, at)
-        for kind, sign in _SIGNS.items():
-            if found := sign.search(entry[3]):
-                event = _event(at, kind, found)
+        for kind, pattern, code in _EVENTS:
+            if found := pattern.search(entry[3]):
+                event = _event(at, kind, found.groupdict(), code)
                 key = tuple(event.get(name) for name in ("kind", "pci", "code", "fatal"))
                 events.pop(key, None)
                 events[key] = event
@@ -260,18 +236,17 @@ def read_messages(text: bytes) -> dict[str, Any]:
     return {"first": first or 0.0, "last": last, "events": list(events.values())[-EVENTS:]}
 
 
-def _event(at: float, kind: str, found: re.Match[bytes]) -> dict[str, Any]:
-    if kind == "refused":
-        return {"at": at, "kind": "lost", "pci": "", "code": _LOST if found[1] else _RESET_REQUIRED}
-    if kind == "not-started":
-        return {"at": at, "kind": "lost", "pci": pci_name(found[1].decode()), "code": _UNKNOWN}
-    event: dict[str, Any] = {"at": at, "kind": "xid" if kind == "cause" else kind}
+def _event(
+    at: float, kind: str, found: dict[str, bytes | None], code: int | None
+) -> dict[str, Any]:
+    event: dict[str, Any] = {"at": at, "kind": kind}
     if kind != "mce":
-        event |= {"pci": pci_name(found[1].decode()), "code": int(found[2] or _LOST)}
-    if kind == "sxid":
-        event["fatal"] = found[3] is not None
-    elif kind == "cause" or (kind == "xid" and (found[3] or found[4])):
-        event["fatal"] = True
+        event["pci"] = pci_name(gpu.decode()) if (gpu := found.get("gpu")) else ""
+        event["code"] = code if code is not None else int(found["code"] or 0)
+    if kind == "sxid" or found.get("fatal"):
+        event["fatal"] = found["fatal"] is not None
+    if process := found.get("process"):
+        event["process"] = process.decode("utf-8", "replace")
     return event
 
 

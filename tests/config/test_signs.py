@@ -10,21 +10,41 @@ from typing import Any
 import pytest
 from tests.factories.known_lines import EXAMPLES
 
-from accept.config.signs import SignRow, for_nodes, literal, sign_rows
+from accept.config import resources
+from accept.config.signs import (
+    EventRow,
+    SignRow,
+    event_rows,
+    events_for_nodes,
+    for_nodes,
+    literal,
+    sign_rows,
+)
 from accept.core import signs
 from accept.core.causes import Cause
 from accept.core.signs import Layer, SignOwner, Specificity, catalog, decisive
+from health_host import read_messages
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import re._constants as constants  # type: ignore[import-not-found]
     import re._parser as parser  # type: ignore[import-not-found]
 
-ROWS = sign_rows()
+ROWS, EVENTS = sign_rows(), event_rows()
 
 
 def test_the_file_for_the_nodes_is_made_from_the_rows() -> None:
+    events = resources.launchers() / "programs" / "kernel_events.json"
     assert signs.FILE.read_bytes() == for_nodes(), "run `make signs`"
+    assert events.read_bytes() == events_for_nodes(), "run `make signs`"
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_the_example_of_a_kernel_event_shows_that_event(name: str) -> None:
+    row = EVENTS[name]
+    (event,) = read_messages(f"[   12.345678] {row.example}".encode())["events"]
+    first = next(n for n, o in EVENTS.items() if re.search(o.expanded, row.example))
+    assert (first, event["kind"]) == (name, row.kind)
 
 
 @pytest.mark.parametrize(("name", "example"), EXAMPLES)
@@ -33,9 +53,10 @@ def test_the_example_shows_its_sign_and_no_other(name: str, example: str) -> Non
     assert match.sign.name == name
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_a_sign_has_a_source(row: SignRow) -> None:
-    sources = [row.source, *(code.source for code in row.codes.values() if code.source)]
+@pytest.mark.parametrize("row", [*ROWS.values(), *EVENTS.values()], ids=[*ROWS, *EVENTS])
+def test_a_sign_has_a_source(row: SignRow | EventRow) -> None:
+    codes = row.codes.values() if isinstance(row, SignRow) else ()
+    sources = [row.source, *(code.source for code in codes if code.source)]
     assert all(re.fullmatch(r"https://[^\s]{10,300}", source) for source in sources)
 
 
@@ -135,8 +156,8 @@ def _set(members: Items) -> bytes:
     return b"[" + parts + b"]"
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_a_pattern_has_no_way_to_take_long(row: SignRow) -> None:
+@pytest.mark.parametrize("row", [*ROWS.values(), *EVENTS.values()], ids=[*ROWS, *EVENTS])
+def test_a_pattern_has_no_way_to_take_long(row: SignRow | EventRow) -> None:
     """Each start of a pattern is tried once, and ends after a bounded number of steps.
 
     Quantifiers are bounded and not nested. Of those that can take many characters, at most one is
@@ -148,7 +169,7 @@ def test_a_pattern_has_no_way_to_take_long(row: SignRow) -> None:
         assert most <= 1 or not any(low != high for low, high, *_ in quantifiers(body)), "nested"
         ambiguous += most > 16 and bool(first_characters(body) & first_characters(after))
     assert ambiguous <= 1
-    texts = row.words or (literal(row.expanded),)
+    texts = (row.words if isinstance(row, SignRow) else ()) or (literal(row.expanded),)
     assert min(map(len, texts)) >= 4, "a line without this text is not examined"
 
 

@@ -21,6 +21,8 @@ _PARTS: Mapping[str, str] = {
     "{peer}": r"(?<![\w.-])(?P<peer>[\w.:-]{1,255})",
     "{nic}": r"(?P<nic>[\w.:/-]{1,64})",
     "{place}": r"[\w./-]{1,255}:\d{1,6}",
+    "{xid}": r"NVRM: Xid \(PCI:(?P<gpu>[0-9a-fA-F:.]{7,20})"
+    r"(?: GPU-I:\d{1,3})?(?: GPU-CI:\d{1,3})?\): ",
 }
 
 
@@ -47,21 +49,56 @@ class SignRow(Meaning):
     @property
     def expanded(self) -> str:
         """Return the pattern without abbreviations."""
-        pattern = self.pattern
-        for short, long in _PARTS.items():
-            pattern = pattern.replace(short, long)
-        return pattern
+        return _expanded(self.pattern)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventRow:
+    """A message of the kernel in the file: see `launchers/programs/health_host.py`."""
+
+    kind: str
+    pattern: str
+    source: str
+    example: str
+    code: int | None = None
+
+    @property
+    def expanded(self) -> str:
+        """Return the pattern without abbreviations."""
+        return _expanded(self.pattern)
+
+
+def _expanded(pattern: str) -> str:
+    for short, long in _PARTS.items():
+        pattern = pattern.replace(short, long)
+    return pattern
 
 
 @dataclass(frozen=True, kw_only=True)
 class _File:
+    events: dict[str, EventRow]
     signs: dict[str, SignRow]
 
 
 @cache
+def _file() -> _File:
+    return read_file(_File, resources.values() / "signs.yaml")
+
+
 def sign_rows() -> Mapping[str, SignRow]:
     """Return the rows of the file by the names of the signs."""
-    return read_file(_File, resources.values() / "signs.yaml").signs
+    return _file().signs
+
+
+def event_rows() -> Mapping[str, EventRow]:
+    """Return the messages of the kernel in the file, by their names."""
+    return _file().events
+
+
+def events_for_nodes() -> bytes:
+    """Return the messages of the kernel as JSON, one per line: kind, pattern, code."""
+    rows = ([row.kind, row.expanded, row.code] for row in event_rows().values())
+    return ("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n").encode()
 
 
 def for_nodes() -> bytes:
@@ -112,10 +149,12 @@ def literal(pattern: str) -> str:
     return max(*runs, run, key=len)
 
 
-def write(folder: Path) -> None:
-    """Write the files that are made from the rows below the folder of the package `accept`."""
-    (folder / "core" / "signs.json").write_bytes(for_nodes())
+def write() -> None:
+    """Write the files that are made from the rows."""
+    (Path(__file__).parents[1] / "core" / "signs.json").write_bytes(for_nodes())
+    events = resources.launchers() / "programs" / "kernel_events.json"
+    events.write_bytes(events_for_nodes())
 
 
 if __name__ == "__main__":
-    write(Path(__file__).resolve().parents[1])
+    write()

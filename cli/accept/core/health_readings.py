@@ -149,15 +149,18 @@ class Event:
 
     "reset": the driver reported that a GPU no longer needs a reset. "lost": the driver lost a GPU,
     could not start it, or refuses one that needs a reset, and the code is NVML's. The driver may
-    not name that GPU.
+    not name that GPU. "oom": the kernel killed a process because memory ran out; the code is its
+    number.
     """
 
     #: Seconds since boot.
     at: float
-    kind: Literal["xid", "sxid", "mce", "reset", "lost"]
+    kind: Literal["xid", "sxid", "mce", "reset", "lost", "oom"]
     pci: str = ""
     code: int = 0
     fatal: bool = False
+    #: The name of a process that was killed.
+    process: str = ""
     #: The time of day, as a log without the time since boot shows it; then `at` is only an order.
     stamp: str = ""
 
@@ -353,7 +356,8 @@ class Change:
     back: tuple[str, ...] = ()
     #: Devices that disappeared.
     gone: tuple[str, ...] = ()
-    #: (device, kind, code, "fatal" or "", PCI address); the device is "" if none has that address.
+    #: (device, kind, code, "fatal" or "", PCI address); the device is "" if none has that address,
+    #: and the name of the process if one was killed.
     events: tuple[tuple[str, ...], ...] = ()
     rebooted: bool = False
     #: Gaps of the later reading that the earlier one did not have.
@@ -647,7 +651,8 @@ def _events(before: Reading, after: Reading) -> Iterator[tuple[str, ...]]:
     for old, new in _xid_sources(before, after):
         for event in new.events:
             if event.at > old.last and event.kind != "reset":
-                key = (titles.get(event.pci, ""), event.kind, str(event.code), event.pci)
+                title = titles.get(event.pci, "") if event.pci else event.process
+                key = (title, event.kind, str(event.code), event.pci)
                 seen[key] = "fatal" if event.fatal else seen.get(key, "")
     for (title, kind, code, pci), fatal in seen.items():
         yield title, kind, code, fatal, pci

@@ -19,7 +19,7 @@ from accept.config import resources
 from accept.core.health_readings import Gap, Log, Reading, Unread
 from accept.core.serde import read as parse
 from accept.core.signs import catalog
-from accept.core.text import count, duration, shortened
+from accept.core.text import count, duration, plain, shortened
 from accept.foreign_logs.host_state import Report, ReportKind, lines_of
 
 #: `kernel:`, after the name of the host, which `journalctl --no-hostname` leaves out.
@@ -87,7 +87,7 @@ _KERNEL_WORDS = re.compile(
 #: Words of the logs of other programs, which may quote the kernel.
 _OTHER_LOG = re.compile(rb"NCCL INFO|NCCL WARN|# +nThread|#wrong|nvidia-bug-report")
 #: Lines that a reader of messages may need; those of a message that has several.
-_NEEDED = re.compile(rb"NVRM|SXid|nvidia|Hardware Error|Linux version ")
+_NEEDED = re.compile(rb"NVRM|SXid|nvidia|Hardware Error|Linux version |Killed process ")
 #: An Xid whose address was removed from the log.
 _UNNAMED_XID = re.compile(
     rb"NVRM: Xid \(PCI:(?![0-9a-fA-F:.]{7,20}[) ])[^)\n]{0,60}\): (\d{1,6})\b"
@@ -276,7 +276,8 @@ class _HostLog:
         events = [event for event in events if event["kind"] != "reset"]
         texts = [_described(event, means=len(events) <= _MAX_MEANINGS) for event in events]
         xid = "" if self.unnamed else "Xid, "
-        shown = shortened(texts, 4) if texts else f"no {xid}SXid, lost GPU or machine check"
+        none = f"no {xid}SXid, lost GPU, machine check or killed process"
+        shown = shortened(texts, 4) if texts else none
         if self.earlier:
             shown += f"; before the last boot: {shortened([*self.earlier], 4)}"
         why = f"the GPUs of {count(len(self.unnamed), 'Xid')} ({shortened([*self.unnamed], 4)})"
@@ -297,7 +298,9 @@ def _described(event: dict[str, Any], *, means: bool = False) -> str:
     """Return an event for people; `means`: with the meaning of an Xid."""
     kind, code = event["kind"], str(event.get("code", ""))
     sign = catalog().find("Xid") if means else None
-    if kind == "xid" and sign and code in sign.codes:
+    if kind == "oom":
+        name = f"{plain(event['process'], 64)} (process {code}) killed because memory ran out"
+    elif kind == "xid" and sign and code in sign.codes:
         name = sign.of_code(code).means
     elif kind in ("mce", "lost"):
         name = {"mce": "machine check", "lost": "lost GPU"}[kind]

@@ -149,6 +149,9 @@ def _event(title: str, kind: str, code: str, fatal: str, pci: str) -> tuple[str,
         cause = driver_cause(number or 0)
         reset = cause is Cause.GPU_RESET_REQUIRED
         return where or "a GPU", cause, "needs a reset" if reset else "lost by the driver"
+    if kind == "oom":
+        process = f"process {code} ({plain(title, 64)})"
+        return process, Cause.OUT_OF_MEMORY, "killed because memory ran out"
     if kind == "sxid":
         where = f"the NVSwitch at {pci}"
     is_fault = kind == "sxid" and bool(fatal)

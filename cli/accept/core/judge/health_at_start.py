@@ -35,7 +35,7 @@ from accept.core.judge.health_rules import (
 )
 from accept.core.model import PlannedMachine, Problem
 from accept.core.signs import SignOwner, Specificity, catalog
-from accept.core.text import count, duration, shortened
+from accept.core.text import count, duration, plain, shortened
 
 #: Clocks of a GPU that equal GPUs have in common.
 _CLOCKS = ("sm-clock-max", "sm-clock-application", "sm-clock-default")
@@ -293,6 +293,13 @@ def _event_problems(host: str, reading: Reading, fatal: Set[Event]) -> Iterator[
         yield from problems_of(_WHEN, host, title, [(cause, text)])
 
 
+def _event_text(event: Event) -> str:
+    if event.kind != "oom":
+        return f"{_event_name(event)} at {event.pci}"
+    process = f"process {event.code} ({plain(event.process, 64)})"
+    return f"{process} killed {event.when} because memory ran out"
+
+
 def _event_name(event: Event) -> str:
     if event.kind != "lost":
         return f"{event.kind.title()} {event.code}"
@@ -308,7 +315,7 @@ def _log_notes(host: str, reading: Reading, blamed: Set[Event]) -> Iterator[str]
     if reading.log.first > _LOG_BEGINS:
         begin = duration(reading.log.first)
         yield f"the kernel log of {host} begins {begin} after the boot: no earlier Xid is known"
-    kinds = ("xid", "sxid", "lost")
+    kinds = ("xid", "sxid", "lost", "oom")
     others = (e for e in reading.log.events if e.kind in kinds and e not in blamed)
-    if texts := sorted({f"{_event_name(event)} at {event.pci}" for event in others}):
+    if texts := sorted({_event_text(event) for event in others}):
         yield f"{_WHEN}, in the kernel log of {host}: {shortened(texts, _MAX_NAMED)}"
