@@ -276,8 +276,7 @@ class _HostLog:
         events = [event for event in events if event["kind"] != "reset"]
         texts = [_described(event, means=len(events) <= _MAX_MEANINGS) for event in events]
         xid = "" if self.unnamed else "Xid, "
-        none = f"no {xid}SXid, lost GPU, machine check or killed process"
-        shown = shortened(texts, 4) if texts else none
+        shown = shortened(texts, 4) if texts else f"no {xid}SXid, lost GPU or machine check"
         if self.earlier:
             shown += f"; before the last boot: {shortened([*self.earlier], 4)}"
         why = f"the GPUs of {count(len(self.unnamed), 'Xid')} ({shortened([*self.unnamed], 4)})"
