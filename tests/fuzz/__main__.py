@@ -15,6 +15,7 @@ import traceback
 from collections import Counter
 from types import FrameType
 
+from tests.fuzz import known_lines
 from tests.fuzz.kinds import KINDS, attempt, input_of
 
 #: Limits of memory, file size and time. An input that exceeds one of them is a failure.
@@ -42,6 +43,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE, _FILE))
     signal.signal(signal.SIGALRM, _too_long)
+    known_lines.is_timed = True
     print(f"seed {asked.seed}")
     return max(run(kind, asked.seed, asked.inputs) for kind in kinds)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from benchmarks.nccl_text import COLLECTIVES, SECRET, document, json_text, split, table_text
 from tests.factories import sample_evidence
 from tests.factories.paths import TESTS
-from tests.fuzz import Broken, mutate, surfaces
+from tests.fuzz import Broken, known_lines, mutate, surfaces
 
 from accept.core import evidence, nccl_tests, record_protocol
 from accept.core.checks import parse_log
@@ -240,6 +240,7 @@ KINDS: dict[str, Kind] = {
     "screen": Kind(surfaces.make_screen, surfaces.read_screen),
     "command line": Kind(surfaces.make_words, surfaces.read_words),
     "job.json": Kind(surfaces.make_job, surfaces.read_job),
+    "known line": Kind(known_lines.make, known_lines.read),
 }
 
 

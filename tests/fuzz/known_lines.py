@@ -1,0 +1,77 @@
+"""Lines that nearly match a known line: no pattern takes more than linear time for them."""
+
+from __future__ import annotations
+
+import re
+import string
+import time
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from tests.factories.known_lines import EXAMPLES
+from tests.fuzz import Broken
+
+from accept.config.signs import event_rows
+from accept.core.signs import catalog, decisive
+
+#: True measures the time, which only `make fuzz` does: a loaded machine delays tests.
+is_timed = False
+#: Length of the longest input. It is compared with its first eighth: the time may grow eightfold,
+#: and with all noise it must stay far below the 64-fold of a quadratic search.
+_LONGEST, _SHARE, _MOST, _NOISE = 1 << 16, 8, 32, 0.02
+_CLASSES = (string.digits, string.ascii_letters, "0123456789abcdef:.", " ", "\t", "-./_", "'\"()[]")
+
+
+@cache
+def _events() -> tuple[re.Pattern[bytes], ...]:
+    return tuple(re.compile(row.expanded.encode()) for row in event_rows().values())
+
+
+def _patterns(line: bytes) -> tuple[re.Pattern[bytes], ...]:
+    """Return the patterns with which a line is searched."""
+    signs = (s for s in catalog().signs if any(one.encode() in line for one in s.literals))
+    return (*(sign.regex for sign in signs), *_events())
+
+
+def make(chance: Random) -> bytes:
+    """Return a line of the catalog with parts that repeat, long runs and missing characters."""
+    examples = [example for _, example in EXAMPLES]
+    examples += [row.example for row in event_rows().values()]
+    line = chance.choice(examples)
+    for _ in range(chance.randrange(1, 4)):
+        begin = chance.randrange(len(line))
+        end = chance.randrange(begin, len(line)) + 1
+        pumped = line[begin:end] if chance.random() < 0.5 else chance.choice(_CLASSES)
+        times = chance.choice((2, 300, _LONGEST)) // len(pumped) + 1
+        gap = chance.choice((0, 0, 1, len(line)))
+        line = (line[:end] + pumped * times + line[end + gap :])[:_LONGEST]
+    return line.encode()[: chance.choice((_LONGEST, -1))]
+
+
+def read(raw: bytes, _folder: Path) -> str:
+    """Search a line for all patterns, and return whether any is in it."""
+    found = decisive(raw)
+    matching = sum(pattern.search(raw) is not None for pattern in _patterns(raw))
+    if is_timed:
+        for pattern in _patterns(raw):
+            _compare(pattern, raw)
+    return f"{len(found)} signs" if found else "near" if not matching else "beyond the limit"
+
+
+def _compare(pattern: re.Pattern[bytes], raw: bytes) -> None:
+    if _seconds(pattern, raw, 1) < _NOISE:
+        return
+    short, whole = _seconds(pattern, raw[: len(raw) // _SHARE], 3), _seconds(pattern, raw, 3)
+    if whole > _MOST * short + _NOISE:
+        raise Broken(f"{pattern.pattern!r} takes {short:.4f} s, then {whole:.4f} s")
+
+
+def _seconds(pattern: re.Pattern[bytes], text: bytes, passes: int) -> float:
+    """Return the CPU time of the fastest of some searches."""
+    seconds = []
+    for _ in range(passes):
+        begin = time.process_time()
+        pattern.search(text)
+        seconds.append(time.process_time() - begin)
+    return min(seconds)
