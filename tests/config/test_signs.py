@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.factories.known_lines import EXAMPLES
+from tests.factories.programs import PROGRAMS
 
-from accept.config import resources
 from accept.config.signs import (
     EventRow,
     SignRow,
@@ -23,7 +23,6 @@ from accept.config.signs import (
 from accept.core import signs
 from accept.core.causes import Cause
 from accept.core.signs import Layer, SignOwner, Specificity, catalog, decisive
-from health_host import read_messages
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -34,13 +33,15 @@ ROWS, EVENTS = sign_rows(), event_rows()
 
 
 def test_the_file_for_the_nodes_is_made_from_the_rows() -> None:
-    events = resources.launchers() / "programs" / "kernel_events.json"
+    events = PROGRAMS / "kernel_events.json"
     assert signs.FILE.read_bytes() == for_nodes(), "run `make signs`"
     assert events.read_bytes() == events_for_nodes(), "run `make signs`"
 
 
 @pytest.mark.parametrize("name", EVENTS)
 def test_the_example_of_a_kernel_event_shows_that_event(name: str) -> None:
+    from health_host import read_messages
+
     row = EVENTS[name]
     (event,) = read_messages(f"[   12.345678] {row.example}".encode())["events"]
     first = next(n for n, o in EVENTS.items() if re.search(o.expanded, row.example))
