@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.factories.known_lines import EXAMPLES
-from tests.factories.programs import PROGRAMS
+from tests.factories.paths import PROGRAMS
 
 from accept.config.signs import (
     EventRow,
@@ -23,6 +23,7 @@ from accept.config.signs import (
 from accept.core import signs
 from accept.core.causes import Cause
 from accept.core.signs import Layer, SignOwner, Specificity, catalog, decisive
+from accept.foreign_logs import kernel_log
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -40,10 +41,8 @@ def test_the_file_for_the_nodes_is_made_from_the_rows() -> None:
 
 @pytest.mark.parametrize("name", EVENTS)
 def test_the_example_of_a_kernel_event_shows_that_event(name: str) -> None:
-    from health_host import read_messages
-
     row = EVENTS[name]
-    (event,) = read_messages(f"[   12.345678] {row.example}".encode())["events"]
+    (event,) = kernel_log._read_messages()(f"[   12.345678] {row.example}".encode())["events"]
     first = next(n for n, o in EVENTS.items() if re.search(o.expanded, row.example))
     assert (first, event["kind"]) == (name, row.kind)
 
