@@ -193,7 +193,7 @@ class _Screen:
         ranges = tightest_ranges(self.verdict)
         ranges.sort(key=lambda one: WORST_FIRST.index(states.get(one.check, State.PASS)))
         shown = ranges[: _MOST_ROWS if self.verdict.state is State.PASS else _FEWER_ROWS]
-        rows = [range_row(one) for one in shown]
+        rows = [tuple(map(plain, range_row(one))) for one in shown]
         lines = _aligned(rows)
         if max(map(len, lines), default=0) > self.width:
             rows = [(name, measured, "", *rest) for name, measured, _, *rest in rows]
