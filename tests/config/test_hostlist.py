@@ -80,7 +80,7 @@ def test_refuses_a_repeated_host(texts: list[str]) -> None:
 
 class TestFiles:
     def test_have_one_host_per_line_and_comments(self, tmp_path: Path) -> None:
-        (tmp_path / "hosts").write_text("# ours\na slots=8\n\n b # spare\nn[1-2]\n")
+        (tmp_path / "hosts").write_text("# ours\na slots = 8 max_slots=9\n\n b 8 # spare\nn[1-2]\n")
         assert expand([f"@{tmp_path}/hosts"]) == ("a", "b", "n1", "n2")
 
     @pytest.mark.parametrize(("line", "remarks"), [("a slots=8", 0), ("a port=222 slots=8", 1)])
@@ -93,7 +93,10 @@ class TestFiles:
         assert len(remarks_given) == remarks
         assert all("port=222" in text for text in remarks_given)
 
-    @pytest.mark.parametrize("content", [b"", b"# none\n", b"\xff\xfe", b"a,b\n", b"a, b\nc\n"])
+    @pytest.mark.parametrize(
+        "content",
+        [b"", b"# none\n", b"\xff\xfe", b"a,b\n", b"a, b\nc\n", b"a b\n", b"a slots = 8 b\n"],
+    )
     def test_without_one_host_per_line_are_refused(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "hosts").write_bytes(content)
         with pytest.raises(BadInput) as error:

@@ -84,6 +84,7 @@ def test_only_what_did_not_run_is_not_a_failure() -> None:
         Cause.NICS_NOT_TESTED,
         Cause.UNPROVEN,
         Cause.PARTIAL_LOG,
+        Cause.JOB_FAILED,
         Cause.GPU_UNREPORTED,
         Cause.GPU_LIST,
         Cause.UNSUPPORTED_VERSIONS,

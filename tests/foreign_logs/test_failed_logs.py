@@ -21,14 +21,15 @@ from accept.core.model import Problem
 from accept.foreign_logs.answer import answer_of
 from accept.foreign_logs.kernel_log import is_kernel_log
 from accept.foreign_logs.reader import parse
+from accept.foreign_logs.unwrap import plain_text
 
 pytestmark = pytest.mark.usefixtures("runs")
 
 LOGS = TESTS / "data" / "failed-logs"
 
 
-def judged(path: Path, *options: str) -> dict[str, Any]:
-    done = accept("judge", path, *options, "--json")
+def judged(*words: Path | str) -> dict[str, Any]:
+    done = accept("judge", *words, "--json")
     verdict: dict[str, Any] = json.loads(done.out)
     assert done.code == verdict["exit"]
     return verdict
@@ -62,12 +63,38 @@ def test_a_job_that_died_before_its_first_row_fails_and_names_no_host(
 @pytest.mark.parametrize(
     ("name", "quoted"), [("only-nccl", "ibv_modify_qp"), ("no-address", "worker-3")]
 )
-def test_a_log_without_a_table_is_refused_with_its_decisive_lines(name: str, quoted: str) -> None:
-    done = accept("judge", LOGS / f"{name}.log")
+def test_a_log_that_measured_nothing_gets_its_answer_for_people_and_in_json(
+    name: str, quoted: str
+) -> None:
+    answer = no_verdict(LOGS / f"{name}.log")["answer"]
+    assert 1 <= len(answer["lines"]) <= 3
+    assert any(quoted in line for line in answer["lines"])
+    assert answer["cause"] in {*Cause}
+    assert answer["isEvident"]
+
+
+def no_verdict(*paths: Path) -> dict[str, Any]:
+    """Judge logs without a result, and return why there is no verdict."""
+    done = accept("judge", *paths)
     assert (done.code, done.error, done.out) == (6, Code.LOGS_NOTHING_MEASURED, "")
-    lines = done.err.splitlines()
-    assert any(quoted in line for line in lines[1:])
-    assert any(line.startswith("  not known: ") for line in lines)
+    in_json = accept("judge", *paths, "--json")
+    assert (in_json.code, in_json.err) == (done.code, done.err)
+    shown: dict[str, Any] = json.loads(in_json.out)
+    assert (shown["state"], shown["exit"], shown["code"]) == (None, 6, done.error)
+    assert (shown["suspects"], shown["metrics"]) == ([], [])
+    answer = shown["answer"]
+    for text in (answer["means"], *answer["lines"], answer["action"], answer["unknown"]):
+        assert text
+        assert text in done.err
+    return shown
+
+
+def test_a_log_that_ends_before_its_first_row_shows_its_last_line(tmp_path: Path) -> None:
+    text = table("all_reduce", ["a", "b"], range(8), 95.0)
+    path = tmp_path / "a.log"
+    path.write_text(text[: text.index("#       size")] + "waiting for GPUs\n \n")
+    answer = no_verdict(path)["answer"]
+    assert (answer["cause"], answer["lines"]) == ("incomplete-log", ["waiting for GPUs"])
 
 
 NVLS = "transport/nvls.cc:158 NCCL WARN Cuda failure 1 'invalid argument'"
@@ -176,8 +203,8 @@ def test_processes_that_each_ran_alone_measured_nothing(tmp_path: Path, *, is_mi
     path.write_text(text)
     verdict = judged(path)
     assert (verdict["state"], verdict["suspects"], verdict["metrics"]) == ("fail", [], [])
-    assert "rank-count" in causes(verdict)
-    assert "below-reference" not in causes(verdict)
+    assert causes(verdict) - {"no-reference"} == {Cause.RANK_COUNT}
+    assert verdict["answer"]["cause"] == Cause.RANK_COUNT
 
 
 def test_a_row_below_the_parameters_is_a_part_of_their_table() -> None:
@@ -236,9 +263,10 @@ LINES = st.sampled_from(
 @given(st.lists(LINES, max_size=12))
 def test_an_answer_quotes_at_most_three_bounded_lines_of_plain_text(lines: list[str]) -> None:
     text = "\n".join(lines).encode()
-    answer = answer_of(parse(text), signs.decisive(text))
+    answer = answer_of("a.log", parse(text), signs.decisive(text))
     if answer is not None:
-        assert 1 <= len(answer.lines) <= 3
+        assert len(answer.lines) <= 3
+        assert answer.means or answer.lines
         assert all(len(line) <= 260 and line.isprintable() for line in answer.lines)
         assert answer.action
         assert answer.unknown
@@ -282,14 +310,77 @@ def test_a_kernel_log_has_the_seconds_since_boot_and_no_process(
     assert is_kernel_log(f"{line}\n".encode() * 3) is is_kernel
 
 
-@pytest.mark.parametrize("is_alone", [True, False])
-def test_a_named_file_with_a_known_line_is_refused_with_its_answer(
-    tmp_path: Path, *, is_alone: bool
+#: github.com/pytorch/pytorch/blob/v2.6.0/c10/cuda/CUDACachingAllocator.cpp and
+#: github.com/pytorch/pytorch/blob/v2.6.0/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp.
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB.\n"
+REMOTE = "torch.distributed.DistBackendError: NCCL error in: ../NCCLUtils.hpp:268, remote process\n"
+EXITED = "srun: error: node7: task 3: Exited with exit code 1\n"
+
+
+@pytest.mark.parametrize("dead", [[MEMORY], [REMOTE], [EXITED], [REMOTE, MEMORY, EXITED]])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_job_that_died_beside_a_good_log_is_never_accepted(
+    tmp_path: Path, dead: list[str], *, is_named: bool
 ) -> None:
-    good, bad = tmp_path / "good.log", tmp_path / "training.log"
+    good = tmp_path / "all_reduce_node1.log"
     good.write_text(table("all_reduce", ["node1"], range(8), 480.0))
-    # github.com/pytorch/pytorch/blob/v2.6.0/c10/cuda/CUDACachingAllocator.cpp
-    bad.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB.\n")
-    done = accept("judge", *([bad] if is_alone else [good, bad]))
-    assert (done.code, done.error, done.out) == (6, Code.LOGS_NOTHING_MEASURED, "")
-    assert any("Tried to allocate" in line for line in done.err.splitlines()[1:])
+    assert judged(tmp_path)["state"] == "pass"
+    files = [tmp_path / f"train{number}.err" for number in range(len(dead))]
+    for file, text in zip(files, dead, strict=True):
+        file.write_text(text)
+    verdict = judged(*([good, *files] if is_named else [tmp_path]))
+    assert verdict["state"] in ("inconclusive", "fail" if is_named else "inconclusive")
+    assert "node1" not in {host for suspect in verdict["suspects"] for host in suspect["hosts"]}
+    found = [f["message"] for check in verdict["checks"] for f in check["findings"]]
+    logs = [log for c in verdict["checks"] for f in c["findings"] for log in f["evidence"]]
+    assert all(any(file.name in text for text in (*found, *logs)) for file in files)
+    assert verdict["answer"]["lines"]
+    assert verdict["skipped"] == []
+    good.unlink()
+    shown = no_verdict(*(files if is_named else [tmp_path]))
+    shown_files = [shown["answer"]["file"], *(one["file"] for one in shown["alsoFailed"])]
+    assert sorted(shown_files) == sorted(map(str, files))
+    assert shown["answer"]["isEvident"] or len(dead) == 1
+
+
+def test_a_job_that_is_named_like_the_good_logs_failed_for_the_reason_in_it(tmp_path: Path) -> None:
+    for host in ("node1", "node2"):
+        text = table("all_reduce", [host], range(8), 480.0)
+        (tmp_path / f"run_{host}.log").write_text(text)
+    (tmp_path / "run_node3.log").write_text(MEMORY)
+    verdict = judged(tmp_path)
+    assert verdict["state"] in ("fail", "degraded")
+    assert Cause.OUT_OF_MEMORY in causes(verdict)
+    assert Cause.INCOMPLETE_LOG not in causes(verdict)
+
+
+@pytest.mark.parametrize("speed", [100.0, 150.0, 480.0])
+def test_a_node_passes_only_if_it_reaches_what_each_machine_with_such_gpus_requires(
+    tmp_path: Path, speed: float
+) -> None:
+    """Several machines have eight H100, and some of them require more inside a node than others."""
+    path = tmp_path / "a.log"
+    path.write_text(table("all_reduce", ["a"], range(8), speed, sizes=(1 << 30, 8 << 30), factor=8))
+    verdict = judged(path)
+    states = {judged(path, "--machine", name)["state"] for name in ("h100-8", "a3-highgpu-8g")}
+    expected = {100.0: "fail", 150.0: "inconclusive", 480.0: "pass"}[speed]
+    assert verdict["state"] == expected
+    assert verdict["suspects"] == [] or expected == "fail"
+    if expected == "pass":
+        assert states == {"pass"}
+    elif expected == "inconclusive":
+        assert states == {"fail", "pass"}
+
+
+def colored(line: str, number: int) -> str:
+    """Return a line as a terminal shows it: colors around words, and a title of the window."""
+    color = f"\x1b[{30 + number % 8};1m"
+    return f"\x1b]0;{number}\x07{color}{line}\x1b[0m"
+
+
+@pytest.mark.parametrize("size", [5, 64, 1 << 20])
+def test_colors_do_not_become_parts_of_hosts_and_signs(size: int) -> None:
+    text = (LOGS / "shared-memory.log").read_text()
+    shown = "\n".join(colored(line, number) for number, line in enumerate(text.splitlines()))
+    blocks = [shown.encode()[at : at + size] for at in range(0, len(shown.encode()), size)]
+    assert b"".join(plain_text(blocks)).decode().splitlines() == text.splitlines()

@@ -802,7 +802,7 @@ class TestExcerpts:
 
 
 class TestNeighbors:
-    """Files beside the logs never turn a verdict."""
+    """Files beside the logs never accuse a host, and only known lines turn a pass into a doubt."""
 
     #: Errors of launchers, as sources, notes and logs of the system quote them.
     ERRORS = "".join(
@@ -838,6 +838,11 @@ class TestNeighbors:
         else:
             path.write_text(text)
         after = judged(folder, options=EXPECTED)
+        if text == self.ERRORS and name in ("launch.txt", "core.tar.bz2", "node1.log"):
+            assert after["state"] == "inconclusive"
+            assert causes(after) - causes(before) == {"job-failed"}
+            assert (after["suspects"], after["hosts"]) == ([], before["hosts"])
+            return
         assert {key: after[key] for key in ("state", "suspects", "hosts", "run", "checks")} == {
             key: before[key] for key in ("state", "suspects", "hosts", "run", "checks")
         }

@@ -19,7 +19,7 @@ from accept.commands.judge import Judged, judge_paths, with_measurements
 from accept.core.model import State
 from accept.core.serde import dump
 from accept.foreign_logs import bug_report, dcgm, kernel_log, nvidia_smi, perftest
-from accept.foreign_logs.host_state import name_of_host
+from accept.foreign_logs.host_state import is_label, words_of
 from accept.foreign_logs.kernel_log import is_kernel_log
 
 SAMPLES = ROOT / "tests/data/foreign"
@@ -74,7 +74,7 @@ def test_a_sample_is_recognized_by_content_and_not_by_name(
 
 
 @pytest.mark.parametrize(
-    ("path", "host"),
+    ("path", "words"),
     [
         ("gpu017/dmesg.txt", "gpu017"),
         ("logs/gpu017/var/log/kern.log.1", "gpu017"),
@@ -85,8 +85,35 @@ def test_a_sample_is_recognized_by_content_and_not_by_name(
         ("logs/dmesg.txt", "dmesg.txt"),
     ],
 )
-def test_the_path_of_a_file_names_its_host(path: str, host: str) -> None:
-    assert name_of_host(Path(path).parts) == host
+def test_files_of_one_host_have_the_same_words_in_their_paths(path: str, words: str) -> None:
+    assert words_of(Path(path).parts) == words
+
+
+def dmesg(path: Path) -> Path:
+    return kern_log(path, "[ 86404.100000] " + XID.partition("] ")[2])
+
+
+@pytest.mark.parametrize(
+    ("names", "hosts"),
+    [
+        (["82-dcgm-skip.txt"], {"file:82-dcgm-skip.txt"}),
+        (["fn/dmesg.txt"], {"files:fn"}),
+        (["fn/dmesg.txt", "fn/job 4711 dmesg (1).txt"], {"files:fn"}),
+        (["gpu1/dmesg.txt", "gpu2/dmesg.txt"], {"files:gpu1", "files:gpu2"}),
+        (["dmesg-gpu1.txt", "dmesg-gpu2.txt"], {"file:dmesg-gpu1.txt", "file:dmesg-gpu2.txt"}),
+    ],
+)
+def test_a_file_that_names_no_host_accuses_a_file(
+    tmp_path: Path, names: list[str], hosts: set[str]
+) -> None:
+    for name in names:
+        dmesg(tmp_path / name)
+    assert {host for host, *_ in accused(judged(tmp_path))} == hosts
+    assert all(map(is_label, hosts))
+    # With another file that shows such a host, it is a host.
+    kern_log(tmp_path / "messages", XID)
+    others = {host for host in hosts if "gpu1" not in host}
+    assert {host for host, *_ in accused(judged(tmp_path))} == {"gpu1", *others}
 
 
 @pytest.mark.parametrize(
@@ -200,8 +227,8 @@ def test_files_of_one_host_make_one_host_with_named_gpus(tmp_path: Path) -> None
     kern_log(tmp_path / "gpu1/dmesg.txt", "[ 86404.100000] " + XID.partition("] ")[2])
     shutil.copy(HEALTHY, tmp_path / "gpu1/nvidia-smi.xml")
     one = judged(tmp_path)
-    assert one.verdict.hosts == ("gpu1",)
-    assert accused(one) == [("gpu1", "0", "gpu-xid")]
+    assert one.verdict.hosts == ("files:gpu1",)
+    assert accused(one) == [("files:gpu1", "0", "gpu-xid")]
 
 
 def test_several_bad_hosts_are_all_named(tmp_path: Path) -> None:
@@ -271,6 +298,16 @@ def test_a_boot_without_times_since_boot_ends_the_one_before(tmp_path: Path) -> 
 def test_only_this_boot_counts_in_the_scanned_logs_of_a_bug_report() -> None:
     one = judged(SAMPLES / "bug-report/restricted-nvidia-bug-report.log")
     assert "Xid 79" not in texts(one)
+
+
+def test_counts_of_memory_errors_are_shown(tmp_path: Path) -> None:
+    text = (SAMPLES / "nvidia-smi/a10.txt").read_text()
+    old = re.search(r"DRAM Uncorrectable +: 0", text)
+    assert old
+    path = tmp_path / "a.txt"
+    path.write_text(text.replace(old[0], f"{old[0][:-1]}3"))
+    assert "gpu 0: ecc-uncorrected 3, ecc-uncorrected-aggregate 3" in texts(judged(path))
+    assert "ecc-uncorrected" not in texts(judged(SAMPLES / "nvidia-smi/a10.txt"))
 
 
 def test_gpus_that_a_file_counts_and_does_not_list_are_not_read() -> None:

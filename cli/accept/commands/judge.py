@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -47,6 +47,8 @@ from accept.core.text import command_line, count, plain, shortened
 from accept.evidence import bucket, rundir, search, standard_input
 from accept.evidence.untrusted import Limits
 from accept.foreign_logs import to_run
+from accept.foreign_logs.answer import Answer
+from accept.foreign_logs.corpus import NothingMeasured
 from accept.foreign_logs.tables import SkippedFile
 from accept.report.console import Terminal
 from accept.report.data import Run as ReportedRun
@@ -279,6 +281,8 @@ class Judged:
     skipped: tuple[SkippedFile, ...] = ()
     #: Collectives without a check, with the number of their tables.
     unjudged: dict[str, int] = field(default_factory=dict)
+    #: Why a job failed, as its log shows it; None: none did, or it is evidence of a run.
+    answer: Answer | None = None
     #: Name of the evidence or logs for people.
     source: str = ""
     #: Paths of the logs of nccl-tests that were judged; none for evidence of a run.
@@ -307,31 +311,39 @@ def judge_paths(
     evidence. Raises BadInput if a path names nothing, and BadEvidence
     if it holds neither complete evidence nor a log.
     """
-    if standard_input.PATH in paths:
-        with standard_input.saved() as file:
-            named = [str(file) if path == standard_input.PATH else path for path in paths]
-            judged = judge_paths(
-                named, expect=expect, machine=machine, collective=collective, say=say, keys=keys
-            )
-            return [
-                replace(
-                    one,
-                    source=standard_input.named(one.source, file),
-                    notes=tuple(standard_input.named(note, file) for note in one.notes),
-                    logs=(),
-                )
-                for one in judged
-            ]
+    judge_titled = partial(
+        _judge_paths, expect=expect, machine=machine, collective=collective, say=say, keys=keys
+    )
+    if standard_input.PATH not in paths:
+        return judge_titled({path: path for path in paths})
+    with standard_input.saved() as file:
+        titles = {path: path for path in paths if path != standard_input.PATH}
+        judged = judge_titled({**titles, str(file): standard_input.NAME})
+        return [
+            replace(one, source=standard_input.named(one.source, file), logs=()) for one in judged
+        ]
+
+
+def _judge_paths(
+    paths: Mapping[str, str],
+    *,
+    expect: Sequence[str],
+    machine: str | None,
+    collective: str | None,
+    say: Callable[[str], None],
+    keys: Sequence[PublicKey],
+) -> list[Judged]:
+    """Judge as `judge_paths` does; the values of `paths` are their names for people."""
     limits = Limits()
     other_machine = to_run.machine_of(machine)
     results: list[Judged] = []
-    logs: list[Path] = []
-    for path in dict.fromkeys(paths):
+    logs: dict[Path, str] = {}
+    for path, title in paths.items():
         before = len(results)
         for loaded in load(path, limits, say, keys):
             results.append(_judge_run(loaded, expect, other_machine))
         if len(results) == before:
-            logs.append(Path(path) if rundir.is_file(Path(path)) else rundir.find(path))
+            logs[Path(path) if rundir.is_file(Path(path)) else rundir.find(path)] = title
     if logs:
         results.append(_judge_logs(logs, expect, other_machine, limits, collective))
     return results
@@ -375,7 +387,7 @@ def _judge_run(loaded: LoadedEvidence, expect: Sequence[str], machine: Machine |
 
 
 def _judge_logs(
-    paths: Sequence[Path],
+    paths: Mapping[Path, str],
     expect: Sequence[str],
     machine: Machine | None,
     limits: Limits,
@@ -383,7 +395,7 @@ def _judge_logs(
 ) -> Judged:
     name = collective.replace("-", "_") if collective else None
     logs = to_run.load(paths, machine, limits, collective=name)
-    attempt = paths[0].name if len(paths) == 1 else f"{len(paths)} paths"
+    attempt = next(iter(paths)).name if len(paths) == 1 else f"{len(paths)} paths"
     plan, verdict = _judged(logs.plan, logs.records, expect, attempt, "")
     return Judged(
         verdict=verdict,
@@ -393,7 +405,8 @@ def _judge_logs(
         notes=logs.notes,
         skipped=logs.skipped,
         unjudged=logs.unjudged,
-        source=", ".join(map(str, paths[:3])),
+        answer=logs.answer,
+        source=", ".join([*paths.values()][:3]),
         logs=tuple(paths),
     )
 
@@ -466,6 +479,25 @@ class JudgedVerdict(Verdict):
     skipped: tuple[SkippedFile, ...]
     #: Remarks for people, one line each.
     notes: tuple[str, ...]
+    #: Why a job failed, as its log shows it; None: none did, or it is evidence of a run.
+    answer: Answer | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoVerdict:
+    """The output of `accept judge --json` for logs that measured nothing: why they did not."""
+
+    #: Nothing was measured, so there is none.
+    state: None
+    exit: Exit
+    code: Code
+    headline: str
+    answer: Answer
+    #: The answers of the other logs.
+    also_failed: tuple[Answer, ...]
+    #: As in a verdict, and always empty.
+    suspects: tuple[Suspect, ...] = ()
+    metrics: tuple[MeasuredValue, ...] = ()
 
 
 def with_measurements(judged: Judged) -> JudgedVerdict:
@@ -478,6 +510,7 @@ def with_measurements(judged: Judged) -> JudgedVerdict:
         not_tested=tuple(_not_tested(judged, judged_checks)),
         skipped=judged.skipped,
         notes=judged.notes,
+        answer=judged.answer,
     )
 
 
@@ -690,14 +723,19 @@ def do_judge(
     `keys` are files with public keys. With `must_be_verified`, evidence that nobody vouches for is
     inconclusive.
     """
-    results = judge_paths(
-        paths or ("last",),
-        expect=expect,
-        machine=machine,
-        collective=collective,
-        say=terminal.progress,
-        keys=tuple(key for file in keys for key in read_public_keys(file)),
-    )
+    try:
+        results = judge_paths(
+            paths or ("last",),
+            expect=expect,
+            machine=machine,
+            collective=collective,
+            say=terminal.progress,
+            keys=tuple(key for file in keys for key in read_public_keys(file)),
+        )
+    except NothingMeasured as error:
+        if terminal.json:
+            terminal.result(_no_verdict(error), "")
+        raise
     results = [with_max_bad(judged, max_bad) for judged in results]
     if must_be_verified:
         results = [_refuse_unverified(judged) for judged in results]
@@ -721,6 +759,18 @@ def do_judge(
         page = command_line("accept", "report", paths[0], "--format", "html")
         terminal.progress(f"next: {page} > report.html")
     return worst_exit(judged.verdict.exit for judged in results)
+
+
+def _no_verdict(error: NothingMeasured) -> NoVerdict:
+    first, *others = error.answers
+    return NoVerdict(
+        state=None,
+        exit=error.exit,
+        code=error.code,
+        headline=error.message,
+        answer=first,
+        also_failed=tuple(others),
+    )
 
 
 def _add_page(url: str, terminal: Terminal) -> str:

@@ -66,12 +66,12 @@ def _items(text: str, say: Callable[[str], None]) -> Iterator[str]:
             raise _bad_file(text, str(reason)) from None
         if len(content) > _MAX_FILE_BYTES:
             raise _bad_file(text, "larger than 1 MiB")
-        lines = [line.partition("#")[0] for line in lines]
+        lines = [re.sub(r"\s*=\s*", "=", line.partition("#")[0]) for line in lines]
         words = [word for line in lines for word in line.split()[:1]]
         if not words:
             raise _bad_file(text, "it names no host")
-        if several := next((word for word in words if re.search(r",(?![^\[]*\])", word)), ""):
-            raise _bad_file(text, f"a line has several hosts: {escaped(several)!r}")
+        if several := next(filter(_has_several, map(str.strip, lines)), ""):
+            raise _bad_file(text, f"a line has several hosts: {escaped(several[:80])!r}")
         if port := next(filter(None, map(_PORT.search, lines)), None):
             say(f"{port[0]} in {escaped(text[1:])} is not used; write ports to ~/.ssh/config")
         yield from words
@@ -85,6 +85,13 @@ def _items(text: str, say: Callable[[str], None]) -> Iterator[str]:
                 hint="separate the names with single commas, such as node1,node2",
             )
         yield item.strip()
+
+
+def _has_several(line: str) -> bool:
+    """Return True if a line has more than a host, its number of ranks, and settings (`slots=8`)."""
+    first, *others = line.split() or [""]
+    is_list = re.search(r",(?![^\[]*\])", first) is not None
+    return is_list or not all("=" in word or _NUMBER.fullmatch(word) for word in others)
 
 
 def _expanded(item: str) -> list[str]:

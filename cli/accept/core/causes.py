@@ -453,6 +453,14 @@ class Cause(TextEnum):
         no_result=True,
         not_judged=True,
     )
+    JOB_FAILED = Row(
+        text="job-failed",
+        meaning="a file beside the logs shows a job that failed, and not on which hosts",
+        action="find out from the quoted line why it failed; if it ran on these hosts, measure "
+        "them again, else judge the logs without that file",
+        owner=Owner.USER,
+        not_judged=True,
+    )
     NO_MEASUREMENT = Row(
         text="no-measurement",
         meaning="a step ended without its measurement",

@@ -21,7 +21,7 @@ from accept.evidence.archive import DISK_ERRORS
 
 #: The path that stands for standard input, and its name for people.
 PATH = "-"
-_NAME = "standard input"
+NAME = "standard input"
 #: Upper limit of what is read, in bytes. Evidence of 4,000 nodes is below it.
 _MAX_BYTES = 8 << 30
 
@@ -66,7 +66,7 @@ def saved() -> Iterator[Path]:
 
 def named(text: str, file: Path) -> str:
     """Return a text that names standard input instead of the file that it was saved to."""
-    return text.replace(str(file), _NAME)
+    return text.replace(str(file), NAME)
 
 
 def _copy(target: Path) -> None:

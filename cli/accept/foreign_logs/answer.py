@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from accept.core.causes import Cause, Owner
 from accept.core.failures import OF_TABLES
 from accept.core.model import Problem
 from accept.core.nccl_tests.table import Log
@@ -17,13 +18,16 @@ _MAX_LINES, _MAX_QUOTE = 3, 200
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Why a job failed, as far as its log shows it."""
+    """Why a job failed or measured nothing, as far as its log shows it."""
 
-    #: The meaning of the most decisive line; "" if no known sign is in the log.
+    file: str
+    #: None: no known sign is in the log.
+    cause: Cause | None
+    #: The meaning of the most decisive line, or else of the first failure; "" if none is known.
     means: str
     #: True if that line shows what failed. Otherwise it reports only that something did.
     is_evident: bool
-    #: True if the most decisive line shows a mistake of the user.
+    #: True if that line, or else that failure, shows a mistake of the user.
     is_mistake: bool
     #: At most three lines of the log, escaped, the most decisive one first.
     lines: tuple[str, ...]
@@ -33,11 +37,11 @@ class Answer:
     @property
     def sentences(self) -> Iterator[str]:
         """Yield the answer in lines for people, the most important ones first."""
-        first, *others = (f'line: "{line}"' for line in self.lines)
+        lines = [f'line: "{line}"' for line in self.lines]
+        first, others = lines[:1], lines[1:]
         yield f"why: {self.means or 'the log shows no known sign'}"
-        yield first
-        if self.action:
-            yield f"what to do: {self.action}"
+        yield from first
+        yield f"what to do: {self.action}"
         yield f"not known: {self.unknown}"
         yield from others
 
@@ -48,7 +52,22 @@ class Answer:
         return problem
 
 
-def answer_of(log: Log, signs: Sequence[Match]) -> Answer | None:
+def of_cut(file: str, last: str, message: str) -> Answer:
+    """Return the answer of a log that measured nothing and shows no failure, with its last line."""
+    return Answer(
+        file=file,
+        cause=Cause.INCOMPLETE_LOG,
+        means=f"the log shows neither a result nor a failure: {message}",
+        is_evident=False,
+        is_mistake=False,
+        lines=(plain(last, _MAX_QUOTE),) if last else (),
+        action="look for the rest of the output, its stderr and the exit status of the job, and "
+        "judge these files together",
+        unknown="why the job ended, and the state of the hosts",
+    )
+
+
+def answer_of(file: str, log: Log, signs: Sequence[Match]) -> Answer | None:
     """Return the answer of a log with these ranked signs; None if it shows no failure."""
     failures = [problem for problem in log.problems if problem.cause not in OF_TABLES]
     best = signs[0] if signs else None
@@ -58,20 +77,29 @@ def answer_of(log: Log, signs: Sequence[Match]) -> Answer | None:
     first = {match.sign.name: match for match in reversed(signs)}
     lines = [m.line for m in signs if m.sign.shows_cause and m in first.values()]
     lines += [warning.replace(": ", ": NCCL WARN ", 1) for warning in log.warnings]
-    lines += [match.line for match in signs] or [problem.message for problem in failures]
+    lines += [match.line for match in signs]
     shown: dict[str, None] = {}
     for line in lines:
         text = plain(line, _MAX_QUOTE)
         if not any(text in other or _words(text) in _words(other) for other in shown):
             shown[text] = None
+    failure = failures[0] if failures else None
+    shown_failure = failure.cause if failure else None
+    known = best.sign.action if best else shown_failure.row.action if shown_failure else ""
     return Answer(
-        means=best.sign.means if best else "",
+        file=file,
+        cause=best.sign.cause if best else shown_failure,
+        means=best.sign.means if best else failure.message if failure else "",
         is_evident=shows_cause,
-        is_mistake=best is not None and best.sign.is_mistake,
+        is_mistake=best.sign.is_mistake if best else _is_of_user(shown_failure),
         lines=tuple(shown)[:_MAX_LINES],
-        action=best.sign.action if best else "run it again with NCCL_DEBUG=INFO",
+        action=known or "run it again with NCCL_DEBUG=INFO",
         unknown=_unknown(best, log, shows_cause=shows_cause),
     )
+
+
+def _is_of_user(cause: Cause | None) -> bool:
+    return cause is not None and cause.row.owner is Owner.USER
 
 
 def _words(text: str) -> str:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
+from accept.core.failures import OF_TABLES
 from accept.core.model import GroupKind, Problem
 from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device
 from accept.core.nccl_tests.table import Table
-from accept.core.text import count, plain
+from accept.core.text import count, plain, shortened
 from accept.evidence.untrusted import Limits
+from accept.foreign_logs.answer import Answer, of_cut
 from accept.foreign_logs.files import LogFile, read_all
-from accept.foreign_logs.host_state import Report
+from accept.foreign_logs.host_state import Report, labelled
 from accept.foreign_logs.hosts import HostNames, natural
 from accept.foreign_logs.tables import Measured, NoLog, Read, SkippedFile, deduplicate
 
@@ -74,6 +75,8 @@ class Logs:
     names: HostNames
     #: Files without results of their own.
     skipped: tuple[SkippedFile, ...]
+    #: Files of other programs that show that a job failed, and not on which hosts.
+    failed_jobs: tuple[Read, ...] = ()
     #: What other files show of the state of hosts.
     reports: tuple[Report, ...] = ()
 
@@ -85,17 +88,33 @@ class Logs:
                 yield from table.devices
 
 
-def gather(paths: Sequence[Path], limits: Limits, *, collective: str | None = None) -> Logs:
-    """Read all logs in `paths`, which are files, folders and archives.
+class NothingMeasured(BadEvidence):
+    """No log has a result. `answers` show why, the most decisive one first."""
+
+    def __init__(self, names: str, answers: Sequence[Answer]) -> None:
+        self.answers = answers
+        others = [plain(answer.file, 100) for answer in answers[1:]]
+        also = f"; also failed: {shortened(others, 3)}" if others else ""
+        super().__init__(
+            f"{names}: no verdict, because nothing was measured{also}",
+            code=Code.LOGS_NOTHING_MEASURED,
+            details=(*answers[0].sentences,),
+        )
+
+
+def gather(paths: Mapping[Path, str], limits: Limits, *, collective: str | None = None) -> Logs:
+    """Read all logs in `paths`, which are files, folders and archives, with their names for people.
 
     `collective` is that of tables without a name; None: it is inferred.
-    Raises BadEvidence if a named file is not a log, or if there is no log at all.
+    Raises BadEvidence if a named file is not a log, or if there is no log at all, and
+    NothingMeasured if no log has results.
     """
     logs: list[Read] = []
+    failed_jobs: list[Read] = []
     others: list[LogFile] = []
     reports: list[Report] = []
-    for path in paths:
-        for file in read_all(path, limits, collective=collective):
+    for path, title in paths.items():
+        for file in read_all(path, limits, collective=collective, title=title):
             if file.log.reports:
                 reports += file.log.reports
             elif file.log.no_log or (file.log.launcher_only and not file.named):
@@ -111,8 +130,8 @@ def gather(paths: Sequence[Path], limits: Limits, *, collective: str | None = No
         is_other = file.is_context or log.no_log in (NoLog.OTHER_KIND, NoLog.COPIES)
         if names.fits(log.file) and not is_other:
             logs.append(_as_log(log))
-        elif file.named and log.answer and log.answer.is_evident:
-            raise _no_results([Path(log.file)], [log], 0)
+        elif log.problems and (file.named or not is_other):
+            failed_jobs.append(log)
         elif file.named:
             raise BadEvidence(
                 f"{plain(log.file)} is not a log of nccl-tests and holds no packed evidence: "
@@ -123,23 +142,22 @@ def gather(paths: Sequence[Path], limits: Limits, *, collective: str | None = No
         else:
             skipped.append(SkippedFile(file=log.file, reason=str(log.no_log or NoLog.LAUNCHER)))
     if not _show_anything(logs) and not reports:
-        # Without any result, the errors of launchers are the best explanation.
-        logs += [file.log for file in others if not file.log.no_log]
-        raise _no_results(paths, logs, len(others))
+        raise _no_results([*paths.values()], [*logs, *failed_jobs], len(others))
     number = _numbering(tables)
     return Logs(
         read=tuple((log, tuple(_execution(t, number) for t in log.tables)) for log in logs),
         hosts=tuple(sorted(hosts, key=natural)),
         names=names,
         skipped=tuple(skipped),
-        reports=tuple(reports),
+        failed_jobs=tuple(failed_jobs),
+        reports=tuple(labelled(reports, hosts)),
     )
 
 
 def _as_log(log: Read) -> Read:
     """Return a file without results that is named like the logs, as a log that ended early."""
-    if not log.no_log:
-        return log
+    if log.problems:
+        return replace(log, no_log=None)
     message = f"the log is not usable: {log.no_log}"
     return Read(file=log.file, problems=(Problem(cause=Cause.INCOMPLETE_LOG, message=message),))
 
@@ -153,36 +171,29 @@ def _show_anything(logs: Sequence[Read]) -> bool:
     return any(table.hosts for table in tables) and bool(causes - {Cause.INCOMPLETE_LOG})
 
 
-def _no_results(paths: Sequence[Path], logs: Sequence[Read], others: int) -> BadEvidence:
+def _no_results(paths: Sequence[str], logs: Sequence[Read], others: int) -> BadEvidence:
     """Return the error for `paths` without any result; `others` files are not logs."""
     names = ", ".join(plain(path, 200) for path in paths[:3])
-    answers = [log.answer for log in logs if log.answer]
-    if answers:
-        first = answers[0]
-        more = f" ({count(len(answers) - 1, 'other log')} also failed)" if answers[1:] else ""
-        return BadEvidence(
-            f"{names}: the job failed, and no log has a table with results{more}: "
-            f"{first.means or 'no known sign is in the log'}",
-            code=Code.LOGS_NOTHING_MEASURED,
-            details=(*first.lines, f"not known: {first.unknown}"),
-            hint=first.action,
-        )
     if logs:
-        of_tables = (p for log in logs for t in log.tables for p in t.problems)
-        problems = chain((p for log in logs for p in log.problems), of_tables)
-        problem = next((p.message for p in problems), "no list of devices")
-        return BadEvidence(
-            f"{names}: no log has a table with results; "
-            f"the first problem is: {plain(problem, 200)}",
-            code=Code.LOGS_NOTHING_MEASURED,
-            hint="find out why nothing was measured",
-        )
+        return NothingMeasured(names, sorted(map(_answer_of, logs), key=_decisiveness))
     return BadEvidence(
         f"{names} holds no evidence (plan.json is missing) and no log of nccl-tests; "
         f"{count(others, 'file')} searched",
         code=Code.EVIDENCE_NONE,
         hint="name a run, an evidence folder, or the output of all_reduce_perf or a similar test",
     )
+
+
+def _answer_of(log: Read) -> Answer:
+    """Return why a log has no results."""
+    problems = (*log.problems, *(p for table in log.tables for p in table.problems))
+    message = next((problem.message for problem in problems), "no list of devices")
+    return log.answer or of_cut(log.file, log.last, plain(message, 200))
+
+
+def _decisiveness(answer: Answer) -> tuple[bool, bool]:
+    """Return the key by which answers are sorted: those that show what failed come first."""
+    return not answer.is_evident, answer.cause in OF_TABLES
 
 
 _Numbering = Callable[[str, Sequence[Device]], tuple[int, ...]]

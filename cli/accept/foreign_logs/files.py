@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accept.evidence.untrusted import Entry, Limits, walk
-from accept.foreign_logs.host_state import with_host
+from accept.foreign_logs.host_state import words_of
 from accept.foreign_logs.tables import NoLog, Read, read
 
 #: Beginnings of the names of files and folders that describe a host, not a launch. Such a file is
@@ -32,23 +32,27 @@ class LogFile:
     is_context: bool
 
 
-def read_all(path: Path, limits: Limits, *, collective: str | None = None) -> Iterator[LogFile]:
+def read_all(
+    path: Path, limits: Limits, *, collective: str | None = None, title: str = ""
+) -> Iterator[LogFile]:
     """Read every file in a file, folder or archive, one after another.
 
+    `title` is what people call the path; empty: the path.
     Raises BadEvidence for a damaged archive, and if something exceeds the limits.
     """
     for entry in walk(path, limits):
         if entry.is_hidden and not entry.named:
             continue
+        name = entry.name.replace(str(path), title, 1) if title else entry.name
         if entry.is_other_kind:
-            log = Read(file=entry.name, no_log=NoLog.OTHER_KIND)
+            log = Read(file=name, no_log=NoLog.OTHER_KIND)
         elif entry.unread:
-            log = Read(file=entry.name, no_log=entry.unread)
+            log = Read(file=name, no_log=entry.unread)
         else:
-            log = read(entry.name, entry.blocks, collective=collective)
+            log = read(name, entry.blocks, collective=collective)
         if log.reports:
-            parts = _parts(path, entry)
-            log = replace(log, reports=tuple(with_host(report, parts) for report in log.reports))
+            words = words_of((title,) if title and entry.named else _parts(path, entry))
+            log = replace(log, reports=tuple(replace(one, words=words) for one in log.reports))
         is_context = any(_CONTEXT.match(part) for part in entry.parts[-2:])
         yield LogFile(log=log, named=entry.named, is_context=is_context)
 

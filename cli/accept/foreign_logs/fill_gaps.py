@@ -84,8 +84,11 @@ def _excused(execution: Execution, names: HostNames, others: Sequence[Execution]
 
 def _is_without_results(executions: Sequence[Execution]) -> bool:
     """Return True if no table of a log has rows, or shows its collective or devices."""
-    tables = [execution.table for execution in executions if execution.table]
-    return not any(table.rows or table.collective or table.devices for table in tables)
+    tables = [(execution, execution.table) for execution in executions if execution.table]
+    return not any(
+        table.rows or table.collective or table.devices or execution.devices
+        for execution, table in tables
+    )
 
 
 def _most_common(checks: Counter[tuple[str | None, ...]]) -> tuple[str | None, ...]:

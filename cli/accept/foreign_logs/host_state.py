@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -69,8 +70,10 @@ class Report:
 
     file: str
     kind: ReportKind
-    #: The name in the file; empty: it names none.
+    #: The name in the file, or else a label of the file; empty: not labelled yet.
     host: str = ""
+    #: What the path shows of the host: files with the same words are of one host.
+    words: str = ""
     reading: Reading = field(default_factory=Reading)
     gpus: tuple[Gpu, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -85,7 +88,8 @@ class Report:
     @property
     def line(self) -> str:
         """Return the host and what the file shows of it, for people."""
-        return f"{plain(self.file, 200)}: {self.kind} of {self.host}, {self.shows}"
+        of = ", which names no host" if is_label(self.host) else f" of {self.host}"
+        return f"{plain(self.file, 200)}: {self.kind}{of}, {self.shows}"
 
 
 #: What is missing without a kind of file: the gap, and the file that closes it.
@@ -114,10 +118,10 @@ def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def name_of_host(parts: Sequence[str]) -> str:
-    """Return the host that the path of a file names, else the name of the file.
+def words_of(parts: Sequence[str]) -> str:
+    """Return the words in the path of a file that may be its host, else the name of the file.
 
-    `gpu017/dmesg.txt` and `nvidia-smi-q-gpu017.xml` name one, `dmesg.txt` does not.
+    `gpu017/dmesg.txt` and `nvidia-smi-q-gpu017.xml` have such words, `dmesg.txt` does not.
     """
     *folders, file = parts
     words = re.split(r"([-_.]+)", file)
@@ -132,9 +136,34 @@ def name_of_host(parts: Sequence[str]) -> str:
     return plain(PurePath(parts[-1]).name, 100)
 
 
-def with_host(report: Report, parts: Sequence[str]) -> Report:
-    """Return a report with a host: that of its content, else the one that its path names."""
-    return report if report.host else replace(report, host=name_of_host(parts))
+#: The beginnings of labels of one file, and of those with the same words. A host has no colon.
+_FILE, _FILES = "file:", "files:"
+
+
+def is_label(host: str) -> bool:
+    """Return True if this is a label of files that name no host."""
+    return host.startswith((_FILE, _FILES))
+
+
+def _label(report: Report) -> str:
+    return f"{_FILE}{plain(PurePath(report.file).name, 100)}"
+
+
+def labelled(reports: Sequence[Report], hosts: Iterable[str]) -> list[Report]:
+    """Return reports that all have a host, or else a label; `hosts` are those that logs show.
+
+    The path of a file shows its host only if another file shows that there is such a host.
+    """
+    known = {*hosts, *(report.host for report in reports)}
+    alike = Counter(report.words for report in reports if not report.host)
+
+    def host_of(report: Report) -> str:
+        if report.host or report.words in known:
+            return report.host or report.words
+        is_alone = alike[report.words] == 1 and report.words in PurePath(report.file).name
+        return _label(report) if is_alone else f"{_FILES}{report.words}"
+
+    return [replace(report, host=host_of(report)) for report in reports]
 
 
 def _is_generic(word: str) -> bool:
@@ -265,7 +294,7 @@ def by_host(reports: Iterable[Report]) -> tuple[list[HostState], list[tuple[str,
     """Return the hosts of reports, and the files that were left out with the reason.
 
     Of two reports of one kind about the same GPUs, the newer one counts. If their GPUs differ, they
-    are of several hosts, which are named after the files.
+    are of several hosts, which are labelled by their files.
     """
     hosts: dict[str, list[Report]] = {}
     skipped: list[tuple[str, str]] = []
@@ -282,7 +311,7 @@ def by_host(reports: Iterable[Report]) -> tuple[list[HostState], list[tuple[str,
             if not uuids or any(uuids & {gpu.uuid for gpu in other.gpus} for other in same):
                 skipped.append((report.file, f"an older {report.kind} of {report.host}"))
                 continue
-            report = replace(report, host=plain(PurePath(report.file).name, 100))
+            report = replace(report, host=_label(report))
         hosts.setdefault(report.host, []).append(report)
     order = {kind: number for number, kind in enumerate(ReportKind)}
     states = [

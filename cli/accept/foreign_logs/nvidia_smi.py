@@ -7,7 +7,7 @@ a run reads with NVML (`launchers/programs/health_gpus.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
@@ -472,6 +472,8 @@ def _report(file: str, document: _Document) -> Report:
     shows = f"{count(len(gpus), 'GPU')}{f' ({names})' if names else ''}"
     shows += f", driver {plain(driver, 40)}" if driver else ""
     shows += f", {plain(stamp, 40)}" if stamp else ""
+    if errors := [*_memory_errors(devices)]:
+        shows += f"; {shortened(errors, 4, '; ')}"
     return Report(
         file=file,
         kind=ReportKind.NVIDIA_SMI,
@@ -484,6 +486,14 @@ def _report(file: str, document: _Document) -> Report:
         shows=shows,
         written=wall_time(stamp),
     )
+
+
+def _memory_errors(devices: Iterable[Device]) -> Iterator[str]:
+    """Yield the counts of the memory errors of each GPU that has some."""
+    for device in devices:
+        counts = [f"{name} {device.counters[name]}" for name in _ECC if device.counters.get(name)]
+        if counts:
+            yield f"{device.title}: {', '.join(counts)}"
 
 
 def _lacks(document: _Document) -> list[str]:

@@ -53,6 +53,8 @@ class SkippedFile:
 
 #: A file is text if this many bytes at its start contain no NUL.
 _START = 1 << 16
+#: Number of bytes at the end of a file that are searched for its last line.
+_MAX_END = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,15 +86,18 @@ class Read:
     tables: tuple[Measured, ...] = ()
     #: Problems that belong to no table, such as launches that failed.
     problems: tuple[Problem, ...] = ()
-    #: None: it is a log. A text for a file that cannot be read.
+    #: None: it is a log. A text for a file that cannot be read. A file of another program may have
+    #: a problem that a known line shows.
     no_log: NoLog | str | None = None
     #: True if the file was written with `-J`.
     json: bool = False
-    #: True if the problems are errors of a launcher, and neither nccl-tests nor NCCL wrote a line.
+    #: True if the problems are those of a launcher, and neither nccl-tests nor NCCL wrote a line.
     #: Any text can quote such errors: sources, notes, logs of the system.
     launcher_only: bool = False
     #: Why the job failed; None: the log shows no failure.
     answer: Answer | None = None
+    #: The last line that is not empty, if no table has rows.
+    last: str = ""
     #: What it shows of the state of hosts, if it is such a file and no log.
     reports: tuple[Report, ...] = ()
 
@@ -112,7 +117,7 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     start = next(blocks, b"")
     if b"\0" in start[:_START]:
         return Read(file=name, no_log=NoLog.BINARY)
-    finder = signs.Finder(signs.catalog())
+    finder, end = signs.Finder(signs.catalog()), _End()
     if start.startswith(TABLES_BEGIN.encode()):
         return Read(file=name, no_log=NoLog.COPIES)
     whole = chain((start,), blocks)
@@ -125,34 +130,62 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     else:
         path = Path(name)
         log = parse(
-            finder.watch(whole),
+            finder.watch(end.watch(whole)),
             collective=collective,
             names=(path.name, path.parent.name),
         )
     found = finder.ranked()
-    answer = answer_of(log, found)
-    problems, launch = decided(log.problems, found), decided(launch_problems(found), found)
+    answer = answer_of(name, log, found)
+    last = "" if any(table.rows for table in log.tables) else end.last
+    log = replace(log, problems=decided(log.problems, found))
+    launch = decided(launch_problems(found), found)
     if not log.tables:
-        log = replace(log, problems=problems)
-        without = _without_tables(name, log, launch, is_empty=not start.strip())
-        return replace(without, answer=answer)
+        no_log = NoLog.NO_TABLE if start.strip() else NoLog.EMPTY
+        return replace(_without_tables(name, log, launch, found, no_log), answer=answer, last=last)
     if len(log.tables) == 1:
-        problems, launch = (*launch, *problems), ()
-    tables = tuple(_tables(name, replace(log, problems=problems)))
-    return Read(file=name, tables=tables, problems=launch, json=json, answer=answer)
+        log, launch = replace(log, problems=(*launch, *log.problems)), ()
+    return Read(
+        file=name,
+        tables=tuple(_tables(name, log)),
+        problems=launch,
+        json=json,
+        answer=answer,
+        last=last,
+    )
 
 
-def _without_tables(name: str, log: Log, launch: Sequence[Problem], *, is_empty: bool) -> Read:
+class _End:
+    """Keeps the end of a text."""
+
+    def __init__(self) -> None:
+        self._end = b""
+
+    def watch(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Pass blocks on."""
+        for block in blocks:
+            self._end = (self._end + block[-_MAX_END:])[-_MAX_END:]
+            yield block
+
+    @property
+    def last(self) -> str:
+        """Return the last line that is not empty."""
+        return self._end.rstrip().rpartition(b"\n")[2].strip().decode("utf-8", "replace")
+
+
+def _without_tables(
+    name: str, log: Log, launch: Sequence[Problem], found: Sequence[signs.Match], no_log: NoLog
+) -> Read:
     """Return a file without tables: a log if it shows why it has none."""
     known = (Cause.UNPARSABLE, Cause.NO_TABLE)
-    problems = (*launch, *(p for p in log.problems if p.cause not in known))
-    if not problems and log.nccl_lines:
+    own = tuple(problem for problem in log.problems if problem.cause not in known)
+    if not own and not launch and log.nccl_lines:
         message = f"{count(log.nccl_lines, 'line')} of NCCL's own and no table"
-        problems = (Problem(cause=Cause.NO_MEASUREMENT, message=message),)
-    if problems:
-        launcher_only = len(problems) == len(launch) and not log.nccl_lines
-        return Read(file=name, problems=problems, launcher_only=launcher_only)
-    return Read(file=name, no_log=NoLog.EMPTY if is_empty else NoLog.NO_TABLE)
+        own = (Problem(cause=Cause.NO_MEASUREMENT, message=message),)
+    if own or launch:
+        is_of_tests = any(match.sign.layer is signs.Layer.NCCL_TESTS for match in found)
+        launcher_only = not is_of_tests and not log.nccl_lines
+        return Read(file=name, problems=(*launch, *own), launcher_only=launcher_only)
+    return Read(file=name, problems=tuple(m.problem() for m in found[:1]), no_log=no_log)
 
 
 def _tables(name: str, log: Log) -> Iterator[Measured]:
@@ -162,7 +195,9 @@ def _tables(name: str, log: Log) -> Iterator[Measured]:
         # Each process ran as if it were the only one. Together they are one execution.
         devices = tuple(device for table in alone for device in table.devices)
         problems = tuple(problem for problem in log.problems if problem.host is None)
-        yield _measured(name, alone[0], devices, problems, log)
+        measured = _measured(name, alone[0], devices, problems, log)
+        check = next((table.check for table in log.tables if table.check), None)
+        yield replace(measured, check=check)
     of_tables = {problem for table in tables for problem in table.problems}
     of_log = [p for p in log.problems if p not in of_tables] if not alone else []
     unfinished = [table for table in tables if not table.complete] or tables

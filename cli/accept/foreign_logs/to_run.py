@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,10 +30,11 @@ from accept.core.model import (
     PlannedMachine,
     Problem,
     Record,
+    Reference,
     Step,
 )
 from accept.core.nccl_tests.table import NamedBy, Table
-from accept.core.text import count, format_size, plain
+from accept.core.text import count, format_size, plain, shortened
 from accept.evidence.untrusted import Limits
 from accept.foreign_logs.answer import Answer
 from accept.foreign_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
@@ -56,16 +57,18 @@ class RunFromLogs:
     skipped: tuple[SkippedFile, ...]
     #: Collectives without a check, with the number of their tables.
     unjudged: dict[str, int]
+    #: Why a job failed; None: none did.
+    answer: Answer | None
 
 
 def load(
-    paths: Sequence[Path],
+    paths: Mapping[Path, str],
     machine: Machine | None,
     limits: Limits,
     *,
     collective: str | None = None,
 ) -> RunFromLogs:
-    """Read the logs in `paths`, which are files, folders and archives.
+    """Read the logs in `paths`, which are files, folders and archives, with their names for people.
 
     `collective` is that of tables without a name; None: it is inferred.
 
@@ -74,21 +77,22 @@ def load(
     """
     logs = gather(paths, limits, collective=collective)
     failed = [log for log, _ in logs.read if log.answer and log.has_failed]
-    shown = failed[0] if failed else None
+    shown = next(iter(failed or sorted(logs.failed_jobs, key=_is_unclear)), None)
     executions = tuple(_answered(_without_innocent(completed(logs), logs), shown))
     notes: list[str] = []
+    expected: tuple[Reference, ...] = ()
     if machine is None:
         names = tuple(dict.fromkeys(device.name for device in logs.devices if device.name))
         gpus = [report.gpus for report in logs.reports]
         names = tuple(dict.fromkeys((*names, *(gpu.name for of_host in gpus for gpu in of_host))))
         guess = _guess_machine(names, max([_max_gpus(executions), *map(len, gpus)]))
-        machine = guess.machine
+        machine, expected = guess.machine, guess.expected
         notes.append(f"machine {machine.name}: {guess.reason}")
     if shown and shown.answer:
         notes = [*shown.answer.sentences, *notes]
     notes += filter(None, [_device_differences(logs)])
     notes += _remarks(executions, machine)
-    bounds = floors.bounds(machine)
+    bounds = (*floors.bounds(machine), *expected)
     metric_names = {bound.metric for bound in bounds}
     plan, records, unjudged = _plan_and_records(logs, executions, machine.planned(), metric_names)
     figures = [report for report in logs.reports if report.kind is ReportKind.PERFTEST]
@@ -104,7 +108,7 @@ def load(
         for name, tables in unjudged.items()
     ]
     if not plan.steps:
-        raise _nothing_judged(paths[0], unjudged)
+        raise _nothing_judged(next(iter(paths.values())), unjudged)
     return RunFromLogs(
         plan=replace(plan, references=bounds, supported=supported(machine)),
         records=records,
@@ -112,10 +116,15 @@ def load(
         notes=tuple(notes),
         skipped=(*logs.skipped, *(SkippedFile(file=file, reason=why) for file, why in older)),
         unjudged=unjudged,
+        answer=shown.answer if shown else None,
     )
 
 
-def _nothing_judged(path: Path, unjudged: Collection[str]) -> BadEvidence:
+def _is_unclear(log: Read) -> bool:
+    return log.answer is None or not log.answer.is_evident
+
+
+def _nothing_judged(path: str, unjudged: Collection[str]) -> BadEvidence:
     """Return the error for logs of collectives that no check judges, or that are not known."""
     if {*unjudged} == {UNKNOWN}:
         return BadEvidence(
@@ -190,6 +199,8 @@ _CPU = "CPU"
 class _Guess:
     machine: Machine
     reason: str
+    #: Less than this is not decided, because some of several fitting machines require it.
+    expected: tuple[Reference, ...] = ()
 
 
 def _guess_machine(devices: Sequence[str], gpus: int) -> _Guess:
@@ -227,7 +238,22 @@ def _guess_machine(devices: Sequence[str], gpus: int) -> _Guess:
     generic = next(m for m in machines if m.gpus.count == "detect" and not m.gpus.device)
     candidates = ", ".join(m.name for m in fitting[:8] if devices)
     more = f"; it may be {candidates}: choose one with --machine" if candidates else ""
-    return _Guess(machine=generic, reason=f"any node with GPUs{more}")
+    expected = _expected([m for m in fitting if m.gpus.count == gpus] if devices else [])
+    return _Guess(machine=generic, reason=f"any node with GPUs{more}", expected=expected)
+
+
+def _expected(machines: Sequence[Machine]) -> tuple[Reference, ...]:
+    """Return the highest bounds that these machines have inside a node, below which none fails."""
+    highest: dict[tuple[str, str, int | None], Reference] = {}
+    for machine in machines:
+        for bound in floors.bounds(machine):
+            if bound.lower and bound.max_nodes == 1 and not checks.REGISTRY[bound.check].devices:
+                key = bound.check, bound.metric, bound.size
+                shown = replace(bound, lower=0.0, expected=bound.lower, device=machine.gpus.device)
+                highest[key] = max(
+                    highest.get(key, shown), shown, key=lambda one: one.expected or 0.0
+                )
+    return tuple(highest.values())
 
 
 # The hosts and their GPUs
@@ -257,8 +283,18 @@ def _hosts_record(logs: Logs, machine: PlannedMachine) -> Record:
             )
             for host, names in gpus.items()
         ),
-        problems=tuple(_unexpected_devices(logs, machine)),
+        problems=(*_unexpected_devices(logs, machine), *_failed_jobs(logs.failed_jobs)),
     )
+
+
+def _failed_jobs(logs: Sequence[Read]) -> Iterator[Problem]:
+    """Yield one problem for each reason for which jobs failed that show no output of nccl-tests."""
+    files: dict[str, list[str]] = {}
+    for log in logs:
+        means = log.answer.means if log.answer else log.problems[0].message
+        files.setdefault(means, []).append(plain(log.file, 200))
+    for means, names in files.items():
+        yield Problem(cause=Cause.JOB_FAILED, message=f"{shortened(names, 3)}: {means}")
 
 
 def _device_differences(logs: Logs) -> str:

@@ -1,4 +1,4 @@
-"""Turn other encodings and the exports of log collectors into the plain text of a log."""
+"""Turn encodings, colors and the exports of log collectors into the plain text of a log."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ _LINE = re.compile(
 _RECORD_LINE = re.compile(rb"^[ \t]*\{[ \t]*\"[^\n]*\}[ \t\r]*$", re.MULTILINE)
 _RECORD = re.compile(rb"[\s\[]*\{\s*\"")
 _TIME = re.compile(rb'"timestamp"\s*:\s*"?([\d:TZ.+-]{10,40})')
+#: A sequence that controls a terminal, and the beginning of one at the end of a block.
+_SEQUENCE = re.compile(
+    rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\))"
+)
+_UNFINISHED = re.compile(rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}|\][^\x07\x1b\n]{0,256}\x1b?)?\Z")
 #: Docker splits longer lines.
 _DOCKER_PART = 16_000
 #: Upper limits: of a record, and of an export whose newest record comes first.
@@ -31,9 +36,13 @@ _MAX_RECORD, _MAX_REVERSED = 4 << 20, 256 << 20
 def plain_text(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the text of a log in UTF-8, without the records of a log collector around its lines.
 
-    The JSON of nccl-tests and all other content is unmodified.
+    Colors are left out. The JSON of nccl-tests and all other content is unmodified.
     """
-    blocks = _utf8(iter(blocks))
+    return _without_colors(_without_records(_utf8(iter(blocks))))
+
+
+def _without_records(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Return text without the records of a log collector around its lines."""
     start, blocks = _first(blocks, _START)
     whole = chain((start,), blocks)
     if rccl_json.is_rccl(start):
@@ -74,6 +83,19 @@ def _utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
     for block in chain((start,), blocks):
         yield decoder.decode(block).encode()
     yield decoder.decode(b"", final=True).encode()
+
+
+def _without_colors(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield text without the sequences of a terminal, which would become parts of words."""
+    rest = b""
+    for new in blocks:
+        if b"\x1b" not in new and not rest:
+            yield new
+            continue
+        block = rest + new
+        rest = unfinished[0] if (unfinished := _UNFINISHED.search(block)) else b""
+        yield _SEQUENCE.sub(b"", block[: len(block) - len(rest)])
+    yield rest
 
 
 def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
