@@ -230,6 +230,22 @@ def is_worse(level: str, usual: float, now: float, limits: Limits) -> bool:
     return level in LEVELS and now != usual and not 0 < now <= _RATIOS.get(level, 0.0)
 
 
+#: Reading -> its text, if its name and its numbers alone do not explain it. {} stands for the
+#: value, and its limit follows.
+_TEXTS: Mapping[str, str] = {
+    "remap-failure": "remapping of a memory row failed",
+    "sram-threshold": "too many uncorrected errors of its caches",
+    "remap-pending": "a remapped memory row waits for a reset",
+    "pages-pending": "a retired memory page waits for a reset",
+    "mig": "MIG is on",
+    "banks-without-spares": "memory banks without a spare row: {}",
+    "ecc-corrected": "{} corrected memory errors since its driver started",
+    "ecc-uncorrected-aggregate": "{} uncorrected errors in its lifetime",
+    "rows-remapped-uncorrected": "{} rows remapped for uncorrected errors",
+    RETIRED: "{} retired memory pages",
+}
+
+
 def level_text(level: str, usual: float, now: float) -> str:
     """Return a text for a level that got worse, or that is worse than it must be."""
     value = _VALUES.get(level, {}).get(now, "")
@@ -250,4 +266,7 @@ def level_text(level: str, usual: float, now: float) -> str:
         case "compute-mode":
             return f"its compute mode {value or 'allows only one process'}"
         case _:
-            return f"{level} {now:g} instead of {usual:g}"
+            text = _TEXTS.get(level, "")
+            if "{}" in text:
+                return f"{text.format(f'{now:.0f}')} (at most {usual:.0f})"
+            return text or f"{level} {now:g} instead of {usual:g}"
