@@ -196,7 +196,10 @@ FOUR_A_HOST = [replace(m, host=EIGHT[(m.rank or 0) // 4]) for m in owns(5, secon
 def test_the_rank_that_the_others_wait_for_is_named(
     machine: PlannedMachine, own: list[Metric], named: set[tuple[str, str, str]]
 ) -> None:
-    assert blamed(trained(2.0, 0.4, own=own, machine=machine)) == named
+    verdict = trained(2.0, 0.4, own=own, machine=machine)
+    assert blamed(verdict) == named
+    states = {found.state for check in verdict.checks for found in check.findings}
+    assert (State.FAIL in states) is bool(named)
 
 
 def digested(odd: str, device: str = "CPU") -> Verdict:
