@@ -93,24 +93,36 @@ def examine(
         # A single GPU of a virtual machine has no part in a fabric (leptonai/gpud issue 1140).
         several if machine.nvls or joined else set(),
     )
-    problems: list[Problem] = []
-    notes: list[str] = []
+    failed: list[Problem] = []
+    noted: list[str] = []
     for host, reading in readings.items():
         for device in reading.devices:
             faults = list(_nic_faults(device))
             if machine.gpus != 0 and device.kind is DeviceKind.GPU:
                 faults += _gpu_faults(_Gpu(host, reading, device), limits, required)
-            problems += problems_of(_WHEN, host, device.title, faults)
+            failed += problems_of(_WHEN, host, device.title, faults)
             if texts := list(_notes(device)):
-                notes.append(f"{_WHEN}: {', '.join(texts)} on {device.title} of {host}")
+                noted.append(f"{_WHEN}: {', '.join(texts)} on {device.title} of {host}")
         blamed = set(_fatal_events(reading)) if machine.gpus != 0 else set()
-        problems += _event_problems(host, reading, blamed)
-        notes += _log_notes(host, reading, blamed)
+        failed += _event_problems(host, reading, blamed)
+        noted += _log_notes(host, reading, blamed)
     unclear = [*_unclear_links(gpus if one_kind and not machine.nvlinks else ())]
     promised = {"nvlinks"} if machine.nvlinks else set()
     promised |= {"fabric-state"} if machine.nvls else set()
     unclear += _unreported(gpus, promised, several, one_kind=one_kind)
-    return Problems(problems, unclear, notes)
+    return Problems(failed, unclear, noted)
+
+
+def problems(
+    readings: Mapping[str, Reading], machine: PlannedMachine, limits: Limits, *, one_kind: bool
+) -> list[Problem]:
+    """Return what fails GPUs and NICs; one problem for each device and cause."""
+    return examine(readings, machine, limits, one_kind=one_kind).problems
+
+
+def notes(readings: Mapping[str, Reading], machine: PlannedMachine) -> list[str]:
+    """Return a text for each anomaly before the run that accuses nothing."""
+    return examine(readings, machine, Limits(), one_kind=False).notes
 
 
 def _unreported(
