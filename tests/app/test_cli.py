@@ -366,7 +366,9 @@ class TestShow:
         page = json.loads(accept("show", "run", "one", "--json").out)
         assert page["run"]["name"] == "one"
         assert page["plan"]["machine"] == "cpu"
-        assert "machine cpu, suite quick" in accept("show", "run", "last").out
+        assert "machine cpu, suite quick" in accept("show", "run", "one").out
+        # The newest run is the newest that was started.
+        assert accept("show", "run", "last").error == Code.RUN_NONE
 
     def test_a_run_without_a_plan(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")

@@ -148,7 +148,11 @@ def _run_of(claims: Claims) -> Path | None:
     """Return the folder of the run that the evidence is of, if this workstation started it."""
     if claims.folder and is_own(claims.folder):
         return claims.folder.parent
-    return next(filter(backends.known_job, rundir.by_attempt(claims.attempt)), None)
+    try:
+        return next(filter(backends.known_job, rundir.by_attempt(claims.attempt)), None)
+    except BadInput:
+        # Without a folder of runs, nothing was started here.
+        return None
 
 
 def read_run(folder: Path) -> Resolved:

@@ -157,7 +157,7 @@ def find(name: str) -> Path:
         folders = [f for f in listed() if any((f / mark).exists() for mark in marks)]
         if not folders:
             raise BadInput(
-                f"there are no runs in {runs()}", code=Code.RUN_NONE, hint="start one: accept run"
+                f"no run was started in {runs()}", code=Code.RUN_NONE, hint="start one: accept run"
             )
         return _refuse_series(folders[-1])
     for folder in (*by_attempt(name), Path(name)):
