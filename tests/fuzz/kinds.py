@@ -254,7 +254,7 @@ def attempt(name: str, seed: int, number: int) -> tuple[bytes, str]:
         try:
             return raw, KINDS[name].read(raw, Path(scratch))
         except AcceptError as error:
-            if not error.hint or len(error.message) > _LONGEST:
+            if not (error.hint or error.details) or len(str(error)) > _LONGEST:
                 raise Broken(f"an error without advice, or without end: {error}") from None
             return raw, "refused"
 

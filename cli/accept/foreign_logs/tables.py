@@ -168,8 +168,9 @@ class _End:
 
     @property
     def last(self) -> str:
-        """Return the last line that is not empty."""
-        return self._end.rstrip().rpartition(b"\n")[2].strip().decode("utf-8", "replace")
+        """Return the last line with a letter or a digit; empty if there is none."""
+        lines = self._end.decode("utf-8", "replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if any(map(str.isalnum, line))), "")
 
 
 def _without_tables(
