@@ -45,7 +45,9 @@ def main(folder: Path) -> None:
     run = resolve(Options(**{**vars(options), "settings": ("sample.count=3",)}))
     bundle = render(run)
     step = next(step for step in bundle.plan.steps if step.checks == ("sample",))
-    assert (step.params, step.estimate) == ({"count": 3}, 3.0)
+    assert step.params == {"count": 3}
+    # The start of its groups comes in addition.
+    assert 3.0 <= step.estimate < 3.1
     refused = accept("run", "-m", "sample", "-s", "sample", "--expect", "sample.speed<=2")
     assert refused.error
     assert "delay" in refused.err
