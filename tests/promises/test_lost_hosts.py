@@ -81,7 +81,8 @@ def _again(judged: Judged, plan: Plan, records: Sequence[Record]) -> Verdict:
     verdict = judge(
         plan, records, checks=REGISTRY, attempt=before.attempt, interruption=before.interruption
     )
-    return replace(verdict, version=before.version)
+    # Who vouches for the evidence is not the judge's.
+    return replace(verdict, version=before.version, verified=before.verified)
 
 
 # A host that is absent

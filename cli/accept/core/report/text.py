@@ -146,6 +146,7 @@ class _Screen:
             yield self._suspect(suspect)
         if more := suspects[_FULL_SUSPECTS:]:
             yield self._more_suspects(more)
+        yield self._not_tested()
         parts = [self._findings(), self._figures()]
         # Without a decision, what was measured comes before what is missing.
         yield from reversed(parts) if self.verdict.state in _UNDECIDED else parts
@@ -187,6 +188,10 @@ class _Screen:
         if len(findings) > _MOST_FINDINGS:
             yield f"  … and {len(findings) - _MOST_FINDINGS} more"
 
+    def _not_tested(self) -> Iterator[str]:
+        if text := not_tested(self.verdict):
+            yield from self._wrapped(f"not tested: {text}", "  ", "    ")
+
     def _figures(self) -> Iterator[str]:
         """Yield a table of what was measured, failed checks first, and the checks without one."""
         states = {check.check: check.state for check in self.verdict.checks}
@@ -213,7 +218,6 @@ class _Screen:
     def _remarks(self) -> Iterator[str]:
         verdict = self.verdict
         for label, text in (
-            ("not tested", not_tested(verdict)),
             ("coverage", coverage(verdict)),
             ("kept", kept(verdict)),
             ("not run", not_run(verdict.not_run)),
