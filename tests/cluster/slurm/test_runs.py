@@ -115,7 +115,7 @@ def test_a_node_that_dies_in_a_step_is_named_and_the_others_go_on(
 
 def test_the_time_limit_ends_a_run_with_its_evidence(make_login: Make) -> None:
     login = make_login(shared=True)
-    done = login.run("--time", "2m", nodes=2, checks=ENDLESS)
+    done = login.run("--time", "3m", nodes=2, checks=ENDLESS)
     assert done.exit == 5, done.err
     assert done.result["interruption"] == "the job's time limit is over"
     login.nothing_is_left()
