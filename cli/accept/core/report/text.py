@@ -109,8 +109,10 @@ class _Screen:
                 body += ["", *lines]
         room = MOST_LINES - len(head) - len(tail)
         if len(body) > room:
-            more = f"  … more {_more(verdict=self.verdict, report=self.place.report)}"
-            body = [*body[: room - 1], self._painted(more, _DIM)]
+            # Nobody writes a report about logs unasked.
+            more = "with --json" if self.verdict.origin else "in report.md"
+            more = "in report.html" if self.place.report else more
+            body = [*body[: room - 1], self._painted(f"  … more {more}", _DIM)]
         return [*head, *body, *tail]
 
     # The first lines
@@ -198,7 +200,7 @@ class _Screen:
         ranges = tightest_ranges(self.verdict)
         ranges.sort(key=lambda one: WORST_FIRST.index(states.get(one.check, State.PASS)))
         shown = ranges[: _MOST_ROWS if self.verdict.state is State.PASS else _FEWER_ROWS]
-        rows = [tuple(map(plain, range_row(one))) for one in shown]
+        rows = [range_row(one) for one in shown]
         lines = _aligned(rows)
         if max(map(len, lines), default=0) > self.width:
             rows = [(name, measured, "", *rest) for name, measured, _, *rest in rows]
@@ -300,15 +302,6 @@ class _Screen:
 
 #: States in which something is missing.
 _UNDECIDED = (State.INCONCLUSIVE, State.NOT_TESTED)
-
-
-def _more(*, verdict: Verdict, report: str) -> str:
-    """Return where the rest of a screen is. Nobody writes a report about logs unasked."""
-    if report:
-        return "in report.html"
-    return "with --json" if verdict.origin else "in report.md"
-
-
 #: Kinds of bounds that come from a specification.
 _SPECIFIED = {BoundKind.FLOOR, BoundKind.DERIVED}
 #: Kinds that need no label because the name of the suspect shows them.
@@ -435,23 +428,23 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def range_row(one: MeasuredRange) -> tuple[str, ...]:
     """Return a figure as cells: check, worst and median, place, required, margin."""
-    name = plain(one.check, 30)
+    name, unit = plain(one.check, 30), plain(one.unit, 30)
     if one.metric not in (BUSBW.name, one.check):
         name += f".{plain(one.metric, 30)}"
     if one.size:
         name += f" {format_size(one.size)}"
     if one.nodes > 1:
         name += f", {one.nodes} nodes"
-    measured = f"{number3(one.worst)} / {number3(one.median)} {one.unit}"
+    measured = f"{number3(one.worst)} / {number3(one.median)} {unit}"
     if one.values == 1:
-        measured = f"{number3(one.worst)} {one.unit}"
+        measured = f"{number3(one.worst)} {unit}"
     at = plain(one.worst_at, 40) if one.values > 1 else ""
     if one.bound is None or one.bound.required is None:
         return name, measured, at, "", ""
     own = " (yours)" if one.bound.kind is BoundKind.EXPECTATION else ""
     mark = " ¹" if one.bound.kind in _SPECIFIED else own
     margin = f"{one.margin:+.0%}" if one.margin is not None else ""
-    return name, measured, at, f"≥ {number3(one.bound.required)} {one.unit}{mark}", margin
+    return name, measured, at, f"≥ {number3(one.bound.required)} {unit}{mark}", margin
 
 
 def number3(value: float) -> str:
