@@ -102,15 +102,6 @@ def _step(cluster: Cluster, kind: GroupKind, number: int, rounds: int) -> Step:
     )
 
 
-def _measure(
-    cluster: Cluster, of: Step, gpus: int | None, measured: list[Measured], wave: Wave, number: int
-) -> list[Record]:
-    """Return the records of a wave, and add its measurements to `measured`."""
-    found = cluster.measure(wave, number, gpus)
-    measured += found
-    return [_record(of, one, number, index) for index, one in enumerate(found)]
-
-
 def _record(of: Step, one: Measured, wave: int, number: int) -> Record:
     """Return the record of an execution; after a failed check, the launch ends."""
     tables = [
