@@ -171,6 +171,15 @@ class Cause(TextEnum):
         permanent=True,
         no_login=True,
     )
+    HOST_KEY_UNKNOWN = Row(
+        text="host-key-unknown",
+        meaning="ssh knows no key of the host; no node is blamed",
+        action="log in once by hand and compare the fingerprint, or add its key to known_hosts",
+        owner=Owner.USER,
+        permanent=True,
+        no_login=True,
+        names_no_node=True,
+    )
     # A host or a rank that was lost during the run.
     HOST_DIED = Row(
         text="host-died",

@@ -48,8 +48,8 @@ _DRIVER_FOLDER = "/usr/local/nvidia/bin"
 
 #: Text in the errors of ssh -> cause; the first match counts.
 _SSH_ERRORS = (
-    ("host key verification failed", Cause.HOST_KEY_MISMATCH),
     ("host identification has changed", Cause.HOST_KEY_MISMATCH),
+    ("host key verification failed", Cause.HOST_KEY_UNKNOWN),
     ("permission denied", Cause.KEY_REFUSED),
     ("could not resolve hostname", Cause.UNREACHABLE_DNS),
     ("connection refused", Cause.UNREACHABLE_REFUSED),
