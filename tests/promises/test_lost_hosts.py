@@ -204,11 +204,14 @@ def test_an_absent_host_is_bad_and_the_others_stay_good(run: PooledRun | int, ca
         assert (result.exit, result.accepted) == (0, True), result.reason
 
 
+@pytest.mark.parametrize("cause", [Cause.NOT_REGISTERED, Cause.HOST_KEY_UNKNOWN])
 @pytest.mark.parametrize("run", _RUNS)
-def test_a_pod_that_never_started_blames_no_node(run: PooledRun | int) -> None:
+def test_a_missing_host_that_shows_nothing_about_a_node_blames_none(
+    run: PooledRun | int, cause: Cause
+) -> None:
     judged, host = _with_good_hosts(run)
     before = node_lists(judged.verdict)
-    verdict = _with_absent_host(judged, Cause.NOT_REGISTERED, host)
+    verdict = _with_absent_host(judged, cause, host)
     after = node_lists(verdict)
     assert (verdict.state, verdict.exit) == (State.DEGRADED, 3), verdict.headline
     assert {*after.bad} == {*before.bad}

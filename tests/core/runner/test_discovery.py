@@ -105,6 +105,16 @@ def test_a_host_with_an_invalid_answer_is_left_out(
     assert [problem.cause for problem in found.problems] == ["launch-failed"]
 
 
+_CHANGED = "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
+
+
+@pytest.mark.parametrize(
+    ("warning", "cause"), [("", Cause.HOST_KEY_UNKNOWN), (_CHANGED, Cause.HOST_KEY_MISMATCH)]
+)
+def test_a_host_key_is_wrong_only_if_ssh_knows_another(warning: str, cause: Cause) -> None:
+    assert discovery.ssh_cause(f"{warning}Host key verification failed.\n") is cause
+
+
 @pytest.mark.parametrize("name", ["-oProxyCommand=x", "-1", ".", ""])
 def test_a_name_that_ssh_could_take_for_an_option_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
