@@ -11,7 +11,7 @@ import pytest
 from tests.factories.paths import LAUNCHERS
 
 from accept.core.causes import Cause
-from accept.core.runner.discovery import Candidate, Found, discover
+from accept.core.runner.discovery import Candidate, Found, discover, ssh_cause
 from accept.core.runner.ssh import Answer
 
 #: Ends when two hosts run it at the same time.
@@ -112,7 +112,7 @@ _CHANGED = "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
     ("warning", "cause"), [("", Cause.HOST_KEY_UNKNOWN), (_CHANGED, Cause.HOST_KEY_MISMATCH)]
 )
 def test_a_host_key_is_wrong_only_if_ssh_knows_another(warning: str, cause: Cause) -> None:
-    assert discovery.ssh_cause(f"{warning}Host key verification failed.\n") is cause
+    assert ssh_cause(f"{warning}Host key verification failed.\n") is cause
 
 
 @pytest.mark.parametrize("name", ["-oProxyCommand=x", "-1", ".", ""])
