@@ -125,9 +125,12 @@ class TestASiteFile:
 class TestAFileOfOthers:
     """A site file names programs to run."""
 
-    def test_is_not_used_if_everybody_can_write_it(self, home: Path) -> None:
+    @pytest.mark.parametrize(("what", "mode"), [("site.yaml", 0o666), (".", 0o777)])
+    def test_is_not_used_if_everybody_can_write_or_replace_it(
+        self, home: Path, what: str, mode: int
+    ) -> None:
         (home / "site.yaml").write_text(SITE)
-        (home / "site.yaml").chmod(0o666)
+        (home / what).chmod(mode)
         done = accept(*PLAN)
         assert not uses(done)
         assert Code.SITE_IGNORED in done.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,9 @@ from tests.factories.command_line import SMALL, SOURCE, Done, accept, refused
 from accept.backends.requirements import survey_script
 from accept.core import evidence
 from accept.core.error_codes import Code
+from accept.core.errors import Exit
 from accept.core.facts import mapping
+from accept.core.model import Verification
 from accept.evidence import bucket, rundir
 from accept.report.console import Terminal
 
@@ -78,6 +81,9 @@ class TestPass:
     def again(self, folder: Path, tmp: Path) -> None:
         """Check that the saved log gives the verdict of the run folder, and that it passed."""
         first = json.loads(accept("judge", folder, "--json").out)
+        for form in ("tar", "gztar", "bztar", "xztar", "zip"):
+            packed = shutil.make_archive(str(tmp / "sent"), form, folder, "evidence")
+            assert json.loads(accept("judge", packed, "--json").out) == first, form
         saved = tmp / "saved.log"
         saved.write_bytes((folder / "evidence" / "console.log").read_bytes())
         second = json.loads(accept("judge", saved, "--json").out)
@@ -86,6 +92,21 @@ class TestPass:
         assert accept("watch", folder).code == 0
         (run,) = json.loads(accept("list", "runs", "--json").out)["runs"]
         assert run["about"].startswith("pass")
+
+    def test_is_not_verifiable_if_ssh_keygen_is_too_old_to_sign(
+        self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        keygen = tmp_path / "bin" / "ssh-keygen"
+        keygen.parent.mkdir()
+        real = shutil.which("ssh-keygen")
+        refuses = "case $* in *'-Y sign'*) echo 'unknown option -- Y' >&2; exit 1 ;; esac"
+        keygen.write_text(f'#!/bin/sh\n{refuses}\nexec {real} "$@"\n')
+        keygen.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{keygen.parent}:{os.environ['PATH']}")
+        done = run(suite, "--attempt", "one", "--json")
+        assert (done.code, json.loads(done.out)["verified"]) == (0, Verification.NOT_VERIFIABLE)
+        assert evidence.NOT_SIGNED in (runs / "one" / "evidence" / "console.log").read_text()
+        assert accept("judge", "one", "--verified").code == Exit.INCONCLUSIVE
 
     def test_health_is_read_before_every_step_and_after_the_last(
         self, suite: Path, runs: Path

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from tests.cluster.hosts import Hosts
 from tests.cluster.runs import CONNECT, ENDLESS, LONG, Lab, until
+from tests.factories.paths import ROOT
 
 Make = Callable[..., Lab]
 
@@ -41,6 +43,21 @@ def test_a_run_is_cancelled_from_another_terminal(make_lab: Make) -> None:
     assert cancelled.exit == 0, cancelled.err
     lab.nothing_is_left()
     assert run.wait().exit != 0
+
+
+def test_a_run_is_ended_on_its_first_host_with_the_command_of_the_documentation(
+    make_lab: Make,
+) -> None:
+    (command,) = re.findall("`(echo stop .*?)`", (ROOT / "SECURITY.md").read_text())
+    lab = make_lab(2)
+    run = lab.start(checks=ENDLESS)
+    run.wait_for("1/2]")
+    lab.hosts.run("h1", command.replace("ATTEMPT", lab.attempt()))
+    done = run.wait()
+    assert done.exit == 5, done.err
+    states = {each["check"]: each["state"] for each in done.result["checks"]}
+    assert states["connectivity"] == "pass"
+    lab.nothing_is_left()
 
 
 def test_evidence_that_nobody_collects_expires(make_lab: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -41,11 +42,32 @@ def test_a_key_that_left_the_hosts_of_the_run_is_refused(make_lab: Make) -> None
     lab.nothing_is_left()
 
 
+#: Opens connections and never logs in; prints how many of them sshd greets.
+CLIENTS = """
+import socket, sys
+links = [socket.create_connection((sys.argv[1], int(sys.argv[2])), 30) for _ in range(60)]
+print(sum(link.recv(4) == b"SSH-" for link in links))
+"""
+
+
+def test_the_sshd_of_a_run_serves_a_limited_number_of_clients_that_log_in(make_lab: Make) -> None:
+    lab = make_lab(2)
+    with held(lab, ["h1", "h2"]) as (folder, done):
+        group = lab.hosts.run("h1", f"cat {folder}/group").stdout.splitlines()
+        (port,) = (line.split()[3] for line in group if line.startswith("h2 "))
+        words = [sys.executable, "-c", CLIENTS, lab.hosts.address("h2"), port]
+        greeted = int(lab.hosts.run("h1", words).stdout)
+    assert greeted == len(lab.names) + 16
+    assert done[0].ending == ("pass", 0), done[0].err
+    lab.nothing_is_left()
+
+
 def test_hosts_behind_address_translation_are_not_accused(make_lab: Make) -> None:
     lab = make_lab(3)
     lab.hosts.translate("h3", "h2")
     with held(lab, ["h1", "h2", "h3"]) as (folder, done):
         keys = lab.hosts.run("h3", f"cat {folder}/authorized_keys").stdout
     assert "from=" not in keys
+    assert "the run's key is admitted from everywhere" in done[0].err
     assert done[0].ending == ("pass", 0), done[0].err
     lab.nothing_is_left()

@@ -22,7 +22,7 @@ from accept.core.errors import Exit
 from accept.core.model import Verification
 from accept.core.serde import dump
 from accept.core.signatures import sign
-from accept.evidence import rundir
+from accept.evidence import bucket, rundir
 
 Change = Callable[[Path], None]
 
@@ -180,6 +180,19 @@ class TestManipulated:
         code = Code.EVIDENCE_PLAN_CHANGED if of_plan else Code.EVIDENCE_CHANGED
         refused("verify", "last", code=Exit.INCOMPLETE, error=code)
         refused("judge", "last", code=Exit.INCOMPLETE, error=code)
+
+    @pytest.mark.parametrize("hide", [forged, unsigned])
+    def test_in_a_bucket_is_refused_by_the_workstation_that_started_the_run(
+        self, run: Path, tmp_path: Path, hide: Callable[[Change], Change]
+    ) -> None:
+        copy = shutil.copytree(run / rundir.EVIDENCE, tmp_path / "copy")
+        hide(edit_log)(copy)
+        (tmp_path / "bucket").mkdir()
+        place = f"file://{tmp_path}/bucket"
+        assert bucket.send(copy, place, attempt="a1") == ""
+        for command in ("verify", "judge"):
+            sent = f"{place}/runs/a1"
+            refused(command, sent, code=Exit.INCOMPLETE, error=Code.EVIDENCE_CHANGED)
 
     @pytest.mark.parametrize("hide", [forged, unsigned])
     def test_elsewhere_is_refused_with_the_key_of_the_run(

@@ -62,6 +62,8 @@ def test_no_command_writes_through_a_link(run: PooledRun, key: Path, tmp_path: P
     honest = tmp_path / "honest"
     shutil.copytree(run.folder, honest / "evidence")
     before = contents(honest)
+    accept("judge", honest / "evidence")
+    assert contents(honest) == before, "`judge` only reads"
     use(honest, key)
     after = contents(honest)
     written = {name for name, content in after.items() if before.get(name, ...) != content}

@@ -203,6 +203,23 @@ def test_pages_work_in_a_browser(tmp_path: Path) -> None:
         assert tab.run("window.owned") is None
 
 
+@pytest.mark.cluster
+@pytest.mark.skipif(PROGRAM is None, reason="no Chromium: the Debian package chromium")
+def test_pages_show_the_same_without_javascript(tmp_path: Path) -> None:
+    parts = "[...document.querySelectorAll('h1, h2, p:not(:has(input)), td, text')]"
+    with browser() as tab:
+        for name in CASES:
+            path = tmp_path / f"{name}.html"
+            path.write_text(page(name), encoding="utf-8")
+            texts = []
+            for disabled in (False, True):
+                tab.call("Emulation.setScriptExecutionDisabled", value=disabled)
+                assert tab.open(path) == [], name
+                # Of SVG, which has no `innerText`, all text; elsewhere, only text that is shown.
+                texts.append(tab.run(f"{parts}.map(e => e.innerText ?? e.textContent)"))
+            assert texts[0] == texts[1], name
+
+
 ANY = st.text(max_size=12)
 ODD = st.floats() | st.sampled_from([1.0, 380.0, 1e300, -1.0])
 VALUES = st.recursive(

@@ -43,12 +43,15 @@ def _is_own(path: Path) -> bool:
     """Return True for a regular file that only this user, their groups and root can write."""
     try:
         # The owner of a link decides which file it names.
-        found, link = path.stat(), path.lstat()
+        found, link, folder = path.stat(), path.lstat(), path.absolute().parent.stat()
     except OSError:
         return False
     owners = {found.st_uid, link.st_uid}
+    # In a sticky folder, such as /tmp, only the owner of a file can replace it.
+    is_replaceable = folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX
     return (
         stat.S_ISREG(found.st_mode)
         and owners <= {os.getuid(), 0}
         and not found.st_mode & stat.S_IWOTH
+        and not is_replaceable
     )
