@@ -159,6 +159,11 @@ class TestOwnFolder:
         sample_evidence.write(submitted(runs / "one") / "evidence")
         rundir.create("two")
         assert rundir.find("last") == runs / "one"
+        abouts = {
+            run["name"]: run["about"]
+            for run in json.loads(accept("list", "runs", "--json").out)["runs"]
+        }
+        assert abouts["two"] == "ended before it was rendered"
 
     def test_may_be_of_a_drill(self) -> None:
         drill = rundir.create("d")

@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -113,11 +114,20 @@ def submit(
             hint=WITHOUT_GPUS,
         )
     _report_missing(needs_of("here", tools, run, advice=_ADVICE), say)
-    node = folder / _NODE
+    node, name = folder / _NODE, os.uname().nodename
+    job = Job(
+        schema=1,
+        backend="local",
+        attempt=attempt,
+        hosts=(name,),
+        first="",
+        folder=str(node),
+        submitted=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    record(job)
     node.mkdir(mode=0o700)
     bundle.write(node)
     (node / "tmp").mkdir(mode=0o700)
-    name = os.uname().nodename
     (node / "run").write_text(f"{attempt}\n", encoding="utf-8")
     (node / "host").write_text(f"{name}\n", encoding="utf-8")
     (node / "host.env").write_text(_host_env(run), encoding="utf-8")
@@ -129,18 +139,8 @@ def submit(
         start_seconds=run.plan.start_seconds,
         earlier=str(node / EARLIER) if run.earlier else "",
     )
-    signer = _add_key(node)
     evidence.write(node / evidence.HOSTS, json.dumps(dump(launch)) + "\n")
-    job = Job(
-        schema=1,
-        backend="local",
-        attempt=attempt,
-        hosts=(name,),
-        first="",
-        folder=str(node),
-        submitted=datetime.now(UTC).isoformat(timespec="seconds"),
-        signer=signer,
-    )
+    job = replace(job, signer=_add_key(node))
     record(job)
     # The shell ends at once, so this process is not the parent and need not reap the coordinator.
     subprocess.run(

@@ -144,7 +144,9 @@ def _run_entry(folder: Path) -> RunEntry:
     entry = _planned(entry, folder)
     job = folder / rundir.JOB
     if not job.is_file():
-        return replace(entry, about="rendered")
+        # The file that is written last.
+        is_rendered = (folder / rundir.RENDERED / evidence.PLAN).is_file()
+        return replace(entry, about="rendered" if is_rendered else "ended before it was rendered")
     progress = backends.progress_of(folder)
     about = {
         Phase.ENDED: "ended, not collected",
