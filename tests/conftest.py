@@ -5,18 +5,21 @@ tests/cluster carries that mark. The promises come last, because they are about 
 others leave behind; `make test` starts them in a second process (`--promises only`).
 Tests that share a cluster are one group: with several processes (`-n 5 --dist loadgroup`) one
 process runs the whole group, and `--shard 1/2` selects whole groups.
+With `--sample N`, a test marked `sampled` runs on at most N of its cases; `.ci/run` does that.
 The end of the output lists what was left out, with the reason. With CI=true, skipping a test that
 is marked `real` or `cluster` is a failure.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -100,9 +103,14 @@ def major(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
+@cache
+def _is_below(folder: Path, path: Path) -> bool:
+    return folder in path.parents
+
+
 def _is_promise(item: pytest.Item) -> bool:
     """Return True for a test over the pool of runs."""
-    return PROMISES in item.path.parents
+    return _is_below(PROMISES, item.path)
 
 
 def _rank(item: pytest.Item) -> int:
@@ -125,6 +133,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run also the tests that are marked `reliability`, as `make reliability` does",
     )
     parser.addoption(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="run at most N cases of each test that is marked `sampled`",
+    )
+    parser.addoption(
         "--promises",
         choices=("only", "no"),
         help="run only the tests of tests/promises, or all others, which fill their pool of runs",
@@ -140,8 +154,26 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _group(nodeid: str) -> str:
-    """Return the group of a test; its own name if it shares no cluster."""
-    return next((group for start, group in _GROUPS.items() if nodeid.startswith(start)), nodeid)
+    """Return the group of a test: of those that share a cluster, else of the cases of one test."""
+    shared = (group for start, group in _GROUPS.items() if nodeid.startswith(start))
+    return next(shared, nodeid.partition("[")[0])
+
+
+def _outside_sample(items: list[pytest.Item], size: int) -> set[pytest.Item]:
+    """Return the cases beyond `size` of each test that is marked `sampled`.
+
+    A hash of its name chooses a case, so the sample is the same everywhere, and a new case changes
+    little of it.
+    """
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    return {item for case in cases.values() for item in sorted(case, key=_hash)[size:]}
+
+
+def _hash(item: pytest.Item) -> str:
+    return hashlib.sha256(item.nodeid.encode()).hexdigest()
 
 
 def _other_shards(items: list[pytest.Item], number: int, count: int) -> list[pytest.Item]:
@@ -174,7 +206,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if CLUSTER in item.path.parents:
+        if _is_below(CLUSTER, item.path):
             item.add_marker("cluster")
         for mark in item.iter_markers("fault"):
             fault, back_end = mark.args
@@ -187,6 +219,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if rare:
             _note(config, "marked `reliability`: make reliability", rare)
         items[:] = [item for item in items if item not in rare]
+    if size := config.getoption("sample"):
+        others = _outside_sample(items, size)
+        _note(config, "outside the sample: make test", others)
+        items[:] = [item for item in items if item not in others]
     if shard := config.getoption("shard"):
         others = set(_other_shards(items, *shard))
         _note(config, "in another shard", others)

@@ -13,9 +13,11 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give a test the mark of the test that left its run behind."""
+    """Mark each test over the pool as one to sample, and as the test that left its run behind."""
     for item in items:
         spec = getattr(item, "callspec", None)
         for value in spec.params.values() if spec else ():
-            if isinstance(value, PooledRun) and value.mark:
-                item.add_marker(value.mark)
+            if isinstance(value, PooledRun):
+                item.add_marker("sampled")
+                if value.mark:
+                    item.add_marker(value.mark)

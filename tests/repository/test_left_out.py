@@ -55,6 +55,25 @@ def run_sample(folder: Path, *options: str, ci: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("options", [(), APART])
+def test_a_sample_is_the_same_cases_each_time(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_many.py").write_text(
+        'import pytest\nevery = pytest.mark.parametrize("n", range(20))\n'
+        "@every\n@pytest.mark.sampled\ndef test_slow(n): pass\n@every\ndef test_fast(n): pass\n"
+    )
+    outputs = [run_sample(tmp_path, *options, "--sample", "3", ci="").stdout for _ in range(2)]
+    one, two = (
+        {*re.findall(r"test_(\w+\[\d+\]) PASSED|PASSED \S+test_(\w+\[\d+\])", out)}
+        for out in outputs
+    )
+    assert one == two
+    names = ["".join(pair) for pair in one]
+    assert sum(name.startswith("slow") for name in names) == 3
+    assert sum(name.startswith("fast") for name in names) == 20
+    assert "17 left out: outside the sample" in outputs[0]
+
+
+@pytest.mark.parametrize("options", [(), APART])
 def test_a_skipped_test_is_listed_with_its_reason(tmp_path: Path, options: tuple[str, ...]) -> None:
     done = run_sample(tmp_path, *options, ci="")
     assert done.returncode == 0

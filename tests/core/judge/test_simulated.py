@@ -104,6 +104,7 @@ def test_a_second_measurement_of_a_cluster_names_the_same_suspects(name: str) ->
 # -- what does not matter, and what only clears ----------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("seed", "world"),
     [(seed, world) for seed in range(10) for world in WORLDS[seed % 3 :: 3]],
@@ -148,6 +149,7 @@ def test_speeds_that_are_dealt_to_random_pairs_accuse_only_the_fabric(world: Wor
         assert kinds <= {SuspectKind.FABRIC}, seed
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 def test_more_good_pairs_of_a_host_never_accuse_it(world: World) -> None:
     run = planned(world.name, 16, 2)
@@ -187,6 +189,7 @@ def _population(metric: Metric) -> tuple[object, ...]:
     return metric.check, metric.name, metric.size, metric.placement
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 def test_without_the_records_of_a_suspect_it_is_cleared_and_no_other_host_is_accused(
     world: World,
