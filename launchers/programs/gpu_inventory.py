@@ -4,7 +4,8 @@ As a program, print what NVML reports as JSON. `gpus` starts it as one, because 
 that hangs never returns.
 
 A GPU is {index, uuid, name, memoryMiB, memoryUsedMiB, driver, eccUncorrected, pci, serial,
-vbios, processes: list of "PID NAME", error, errorCode}; unknown values are None. A GPU for which
+vbios, inforom, part, processes: list of "PID NAME", error, errorCode}; unknown values are None, and
+nvidia-smi does not report the InfoROM and the part number in all releases. A GPU for which
 the driver reports an error has `error` and NVML's `errorCode`, and may lack all other values.
 """
 
@@ -297,6 +298,8 @@ def _gpu(bindings: Any, index: int, driver: str) -> dict[str, Any] | None:
         "pci": ask("nvmlDeviceGetPciInfo", handle, then=lambda info: nvml.text(info.busId)),
         "serial": ask("nvmlDeviceGetSerial", handle, then=nvml.text),
         "vbios": ask("nvmlDeviceGetVbiosVersion", handle, then=nvml.text),
+        "inforom": ask("nvmlDeviceGetInforomImageVersion", handle, then=nvml.text),
+        "part": ask("nvmlDeviceGetBoardPartNumber", handle, then=nvml.text),
     }
     for process in ask("nvmlDeviceGetComputeRunningProcesses", handle) or ():
         name = ask("nvmlSystemGetProcessName", process.pid, then=nvml.text)

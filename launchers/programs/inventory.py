@@ -62,13 +62,37 @@ def nics() -> list[dict[str, Any]]:
         if path.name != "lo":
             state, speed = read(path / "operstate"), number(path / "speed")
             found.append({"name": path.name, "speed": speed, "state": state})
+    slots = {read(slot / "address"): slot.name for slot in (SYS / "bus/pci/slots").glob("*")}
     for path in sorted(Path("/sys/class/infiniband").glob("*")):
         port = path / "ports" / "1"
         rate = re.match(r"\d+", read(port / "rate"))
         speed_known = int(rate.group()) * 1000 if rate else None
         state = read(port / "state").partition(":")[2].strip().lower()
-        found.append({"name": path.name, "speed": speed_known, "state": state, "rdma": True})
+        try:
+            address = (path / "device").resolve().name
+        except OSError:
+            address = ""
+        found.append(
+            {
+                "name": path.name,
+                "speed": speed_known,
+                "state": state,
+                "rdma": True,
+                "model": read(path / "hca_type") or None,
+                "firmware": read(path / "fw_ver") or None,
+                # The PSID of NVIDIA's adapters: which board, with which configuration.
+                "board": read(path / "board_id") or None,
+                "pci": address or None,
+                # The address of a slot has no function.
+                "slot": slots.get(address.partition(".")[0]),
+            }
+        )
     return found
+
+
+def dmi(name: str) -> str | None:
+    """Return what the firmware reports about this host; None if only root may read it."""
+    return read(Path("/sys/class/dmi/id") / name) or None
 
 
 def versions() -> dict[str, str | None]:
@@ -145,7 +169,10 @@ def main() -> None:
     value = {
         "hostname": socket.gethostname(),
         # Only root may read it.
-        "serial": read(Path("/sys/class/dmi/id/product_serial")) or None,
+        "serial": dmi("product_serial"),
+        "vendor": dmi("sys_vendor"),
+        "model": dmi("product_name"),
+        "bios": dmi("bios_version"),
         "cpus": len(os.sched_getaffinity(0)),
         "memoryBytes": int(memory.group(1)) * 1024 if memory else None,
         "gpus": found.gpus,

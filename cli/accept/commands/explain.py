@@ -17,7 +17,7 @@ from accept.core.sentences import action
 from accept.core.serde import did_you_mean
 from accept.core.text import command_line, count, number, plain, value_range
 from accept.report.console import Table, Terminal
-from accept.report.data import Population, Run, Sample, share_of
+from accept.report.data import Population, Run, Sample, measured, share_of
 
 _MOST_PARTNERS = 16
 
@@ -113,6 +113,8 @@ class Explanation:
     #: Evidence against it, and evidence that it is good, as sentences.
     evidence_against: tuple[str, ...]
     evidence_for: tuple[str, ...]
+    #: What was measured to be normal beside it, so that it is not the cause, as sentences.
+    excluded: tuple[str, ...]
     steps: tuple[StepCount, ...]
     partners: tuple[Partner, ...]
     model: tuple[ModelFigures, ...]
@@ -199,6 +201,7 @@ def explain(judged: Judged, subject: str, name: str = "") -> Explanation:
         suspects=about.suspects,
         evidence_against=against,
         evidence_for=(*_for(steps, partners), *_devices(run, about)),
+        excluded=(*_good_partners(run, about), *_devices(run, about)),
         steps=steps,
         partners=partners[:_MOST_PARTNERS],
         model=tuple(_model(run, about)),
@@ -261,25 +264,15 @@ def _steps(run: Run, about: _Subject) -> Iterator[StepCount]:
             failed=failed,
             lowest=min(known, default=None),
             highest=max(known, default=None),
-            bad_values=_compared(population, [sample for sample in own if sample.bad]),
-            good_values=_compared(population, [sample for sample in own if not sample.bad]),
+            bad_values=population.compared(sample for sample in own if sample.bad),
+            good_values=population.compared(sample for sample in own if not sample.bad),
         )
-
-
-def _compared(population: Population, samples: Iterable[Sample]) -> str:
-    """Return the values of samples beside the normal one, for people; empty if it is unknown."""
-    values, normal = _values(samples), population.normal
-    return population.measure.compared(values, normal.value) if values and normal else ""
 
 
 def _range(population: Population, samples: Iterable[Sample]) -> str:
     """Return the values of samples for people; empty if there are none."""
-    values = _values(samples)
+    values = measured(samples)
     return population.measure.range(values) if values else ""
-
-
-def _values(samples: Iterable[Sample]) -> list[float]:
-    return [s.value for s in samples if s.value is not None and not s.cause]
 
 
 def _partners(run: Run, about: _Subject) -> Iterator[Partner]:
@@ -339,14 +332,34 @@ def _for(steps: tuple[StepCount, ...], partners: tuple[Partner, ...]) -> Iterato
         yield f"{noun} in its bad pairs are bad in all other pairs, too"
 
 
+def _good_partners(run: Run, about: _Subject) -> Iterator[str]:
+    """Yield what the partners of bad pairs measured with other nodes, if that is good."""
+    for population in run.populations:
+        if population.nodes != 2:
+            continue
+        bad = [s for s in population.samples if s.bad and about.covers(s)]
+        partners = {host for sample in bad for host in sample.hosts if host != about.host}
+        others = [s for s in population.samples if not about.covers(s) and partners & {*s.hosts}]
+        good = [sample for sample in others if not sample.bad]
+        if values := population.compared(good) if about.host else "":
+            pairs = f"{len(good)} of {count(len(others), 'pair')} without {about.host}"
+            yield f"its {count(len(partners), 'partner')}: {population.title} {values} in {pairs}"
+
+
 def _devices(run: Run, about: _Subject) -> Iterator[str]:
-    """Yield what the GPUs of a node measured by themselves, unless one of them is accused."""
-    if any(suspect.device is not None for suspect in about.suspects):
+    """Yield what the GPUs of a node measured by themselves, without those that are accused."""
+    accused = {suspect.device for suspect in about.suspects if suspect.device is not None}
+    if not all(device.isdecimal() for device in accused):
         return
     for one in run.devices:
-        own = [value for (host, _), value in one.values.items() if host == about.host]
+        own = [
+            value
+            for (host, rank), value in one.values.items()
+            if host == about.host and str(rank) not in accused
+        ]
         if own and one.unit and len(one.values) > len(own):
             noun = "GPU" if run.verdict.gpu_tested else "rank"
+            noun = f"other {noun}" if accused else noun
             values = f"{value_range(own)} {one.unit} on {count(len(own), noun)}"
             middle = f"{number(one.median)} is the median of {len(one.values)}"
             yield f"{one.check} {one.metric}: {values}; {middle}"

@@ -636,11 +636,9 @@ def _place(judged: Judged, *, own_bounds: bool = False) -> Place:
 
     bad = node_lists(judged.verdict).bad
     if bad and not judged.verdict.injected:
-        backend = backends.load_job(run).backend if (run / rundir.JOB).is_file() else ""
         left = len(bad) - _MOST_EXCLUDED
         purpose = f"and {left} more: nodes/bad.txt" if left > 0 else "keep new work away"
-        reason = _reason(judged.verdict, bad[0])
-        drain = backends.load(backend).drain(bad[:_MOST_EXCLUDED], reason) if backend else ()
+        drain = _drain(judged, bad[:_MOST_EXCLUDED])
         commands += zip(drain, (purpose, "after the repair"), strict=False)
     if own_bounds:
         return Place(commands=tuple(commands), knows_machine=knows_machine)
@@ -667,6 +665,28 @@ def _place(judged: Judged, *, own_bounds: bool = False) -> Place:
         commands=tuple(commands),
         knows_machine=knows_machine,
     )
+
+
+def _drain(judged: Judged, hosts: Sequence[str]) -> tuple[str, ...]:
+    """Return the command of the run's back end that takes hosts out of use, and its reverse."""
+    folder = judged.folder
+    if folder is None or not is_own(folder) or not (folder.parent / rundir.JOB).is_file():
+        return ()
+    backend = backends.load_job(folder.parent).backend
+    return backends.load(backend).drain(hosts, _reason(judged.verdict, hosts[0]))
+
+
+def out_of_service(judged: Judged, node: str | None = None) -> tuple[str, ...]:
+    """Return commands that take a bad node, or all, out of use, and report it to its provider.
+
+    `accept` never executes them.
+    """
+    if judged.verdict.injected:
+        return ()
+    bad = [host for host in node_lists(judged.verdict).bad if node in (None, host)]
+    ids = saved_provider_ids(judged.folder) if judged.folder else {}
+    of_cluster = node_commands(judged.verdict, {host: ids[host] for host in bad if host in ids})
+    return of_cluster or (_drain(judged, bad)[:1] if bad else ())
 
 
 def can_retest(judged: Judged) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from accept.commands.judge import judge_path
+from accept.commands.judge import judge_path, out_of_service
 from accept.core.errors import Exit
 from accept.core.judge.summary import node_lists
 from accept.core.text import folded, plain
 from accept.report.console import Table, Terminal
-from accept.report.node_commands import node_commands, saved_provider_ids
 
 
 def do_show_nodes(name: str, terminal: Terminal, *, states: Sequence[str], fold: bool) -> int:
@@ -50,9 +49,10 @@ class NodeCommands:
 def do_show_commands(name: str, terminal: Terminal) -> int:
     """Print commands that take the bad nodes of a run out of service. They are not executed."""
     judged = judge_path(name, expect=())
-    ids = saved_provider_ids(judged.folder) if judged.folder else {}
-    commands = node_commands(judged.verdict, ids)
+    commands = out_of_service(judged)
     if not commands:
-        terminal.progress("no commands: no node is accused, or no node of a cluster was saved")
+        bad = node_lists(judged.verdict).bad
+        why = "the run is of no cluster whose commands are known" if bad else "no node is accused"
+        terminal.progress(f"no commands: {why}")
     terminal.result(NodeCommands(commands=commands), *commands)
     return Exit.PASS

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from accept.commands.explain import check_node
-from accept.commands.judge import Judged, judge_path, not_written, reported, suspects_at
+from accept.commands.explain import check_node, explain
+from accept.commands.judge import (
+    Judged,
+    judge_path,
+    not_written,
+    out_of_service,
+    reported,
+    suspects_at,
+)
 from accept.commands.order import read_run
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
@@ -23,6 +30,7 @@ from accept.report.console import Terminal
 from accept.report.node_commands import saved_nodes
 from accept.report.repro import Settings
 from accept.report.ticket import ticket
+from accept.report.ticket_faults import TicketFault
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +40,12 @@ class TicketFiles:
     text: str
     archive: str
     redacted: bool
+    faults: tuple[TicketFault, ...]
+    #: The evidence; its SHA-256 is that of its list of checksums, empty without one.
+    evidence: str
+    evidence_sha256: str
+    #: Commands that take the node out of service and report it; `accept` never executes them.
+    commands: tuple[str, ...]
 
 
 def do_ticket(
@@ -57,8 +71,10 @@ def do_ticket(
             if bucket.is_url(name)
             else "unpack it, and name its folder",
         )
+    run = reported(judged)
+    commands = out_of_service(judged, node) if node else ()
     made = ticket(
-        reported(judged),
+        run,
         judged.folder,
         suspects,
         node=node,
@@ -66,6 +82,8 @@ def do_ticket(
         settings=_settings(judged.folder) if judged.folder else Settings(),
         redact=redact,
         read_log=None if judged.folder else partial(_log_of, judged.logs),
+        excluded=explain(judged, node or suspects[0].name, name).excluded,
+        commands=commands,
     )
     stem = f"{rundir.TICKETS}/{made.name}-redacted" if redact else f"{rundir.TICKETS}/{made.name}"
     try:
@@ -75,10 +93,18 @@ def do_ticket(
         )
     except OSError as error:
         raise not_written(error) from None
-    files = TicketFiles(text=text, archive=archive, redacted=redact)
+    files = TicketFiles(
+        text=text,
+        archive=archive,
+        redacted=redact,
+        faults=made.faults,
+        evidence="" if redact else str(judged.folder or judged.source),
+        evidence_sha256=run.evidence_hash,
+        commands=() if redact else commands,
+    )
     terminal.result(files, files.text, files.archive)
     more = "" if redact else "; with --redact they have no names and addresses"
-    terminal.progress(f"next: send both files to the provider{more}")
+    terminal.progress(f"next: send the archive, with the text as the message{more}")
     return Exit.PASS
 
 
@@ -106,13 +132,16 @@ def _suspects(judged: Judged, node: str | None, name: str) -> tuple[Suspect, ...
     if node is not None:
         check_node(judged, node, name)
     of_network = tuple(s for s in verdict.suspects if s.of_network)
+    bad = node_lists(verdict).bad[:4]
     if verdict.injected or not verdict.suspects or (node is None and not of_network):
         what = "no part of the network" if node is None and verdict.suspects else "no suspect"
         raise BadInput(
-            f"{shown} has {what}"
+            f"{shown} accuses {what}"
             + (": it was a drill, which shows nothing about nodes" if verdict.injected else ""),
             code=Code.RUN_NO_SUSPECT,
-            hint=f"its nodes: {command_line('accept', 'show', 'nodes', name)}",
+            hint=f"bad nodes: {', '.join(bad)}: {command_line('accept', 'ticket', name, bad[0])}"
+            if bad and not verdict.injected
+            else f"its nodes: {command_line('accept', 'show', 'nodes', name)}",
         )
     if node is None:
         return of_network

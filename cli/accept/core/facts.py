@@ -159,6 +159,9 @@ class Gpu:
     pci: str = ""
     driver: str | None
     vbios: str | None = None
+    #: Version of the InfoROM image, and part number of the board; empty if unknown.
+    inforom: str = ""
+    part: str = ""
     memory_mib: str | None
     memory_used_mib: int
     uncorrected_errors: int
@@ -179,6 +182,13 @@ class Nic:
     active: bool
     #: Speed and state as text, to compare hosts; None: the state or an active speed is unknown.
     label: str | None
+    #: Name, model, firmware, PSID, PCI address and slot; empty if unknown.
+    name: str = ""
+    model: str = ""
+    firmware: str = ""
+    board: str = ""
+    pci: str = ""
+    slot: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +252,10 @@ class Inventory:
 
     #: Serial number of the host; empty: unknown.
     serial: str = ""
+    #: Vendor, model and BIOS version of the host; empty: unknown.
+    vendor: str = ""
+    model: str = ""
+    bios: str = ""
     gpus: tuple[Gpu, ...] = ()
     #: False: the driver did not answer in time, so the GPUs are unknown.
     driver_answered: bool = True
@@ -294,6 +308,11 @@ class Inventory:
         return [nic for nic in self.nics if nic.rdma]
 
 
+def _word(value: object) -> str:
+    """Return a short text for people; empty if it is unknown."""
+    return plain(text(value) or "", 80)
+
+
 def _gpu(gpu: Mapping[str, object]) -> Gpu:
     return Gpu(
         index=plain(str(gpu.get("pci") or "" if gpu.get("index") is None else gpu["index"]), 20),
@@ -303,6 +322,8 @@ def _gpu(gpu: Mapping[str, object]) -> Gpu:
         pci=(text(gpu.get("pci")) or "")[:40],
         driver=_short(gpu.get("driver")),
         vbios=_short(gpu.get("vbios")),
+        inforom=_word(gpu.get("inforom")),
+        part=_word(gpu.get("part")),
         memory_mib=_short(gpu.get("memoryMiB")),
         memory_used_mib=whole(gpu.get("memoryUsedMiB")),
         uncorrected_errors=whole(gpu.get("eccUncorrected")),
@@ -321,6 +342,12 @@ def _nic(nic: Mapping[str, object]) -> Nic:
         mbps=whole(nic.get("speed")),
         active=active,
         label=None if unknown else f"{speed} {state}",
+        name=_word(nic.get("name")),
+        model=_word(nic.get("model")),
+        firmware=_word(nic.get("firmware")),
+        board=_word(nic.get("board")),
+        pci=_word(nic.get("pci")),
+        slot=_word(nic.get("slot")),
     )
 
 
@@ -370,6 +397,9 @@ def _inventory(value: object) -> Inventory | None:
     domain, versions = value.get("domain", False), mapping(value.get("versions"))
     return Inventory(
         serial=(text(value.get("serial")) or "")[:80],
+        vendor=_word(value.get("vendor")),
+        model=_word(value.get("model")),
+        bios=_word(value.get("bios")),
         gpus=tuple(_gpu(gpu) for gpu in items(value.get("gpus")) if isinstance(gpu, dict)),
         driver_answered=value.get("gpus", ()) is not None,
         gpus_listed=isinstance(value.get("gpus"), list),

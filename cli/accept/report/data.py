@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -65,6 +65,11 @@ class Population:
     def title(self) -> str:
         """Return check and size."""
         return f"{self.check} {format_size(self.size)}" if self.size else self.check
+
+    def compared(self, samples: Iterable[Sample]) -> str:
+        """Return what samples measured beside normal, for people; empty if either is unknown."""
+        values = measured(samples)
+        return self.measure.compared(values, self.normal.value) if values and self.normal else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +198,11 @@ class Run:
             )
             for (check, metric, unit), own in found.items()
         )
+
+
+def measured(samples: Iterable[Sample]) -> list[float]:
+    """Return the values of the samples that did not fail."""
+    return [s.value for s in samples if s.value is not None and not s.cause]
 
 
 def share_of(sample: Sample, normal: Normal | None) -> float | None:

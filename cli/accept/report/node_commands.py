@@ -30,7 +30,7 @@ class Fault(StrEnum):
 
 
 #: Causes in the hardware. A provider cannot do anything about others, such as a missing tool.
-_FAULTS = {
+FAULTS = {
     **dict.fromkeys(
         (Cause.WRONG_DATA, Cause.WRONG_RESULT, Cause.PARAMETERS_DIFFER, Cause.GRADIENTS_DIFFER),
         Fault.WRONG,
@@ -133,7 +133,7 @@ def node_commands(verdict: Verdict, provider_ids: Mapping[str, str]) -> tuple[st
 def _commands(node: str, suspect: Suspect, provider_id: str) -> Iterator[str]:
     yield f"kubectl cordon {node}"
     yield f"kubectl label node {node} accept-cause={suspect.cause} --overwrite"
-    fault = _FAULTS.get(suspect.cause)
+    fault = FAULTS.get(suspect.cause)
     for provider in _PROVIDERS if fault else ():
         found = re.fullmatch(provider.provider_id, provider_id, re.ASCII)
         if found and fault:

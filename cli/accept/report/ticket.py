@@ -7,22 +7,29 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from accept.config.resources import cause_section
 from accept.core.evidence import COLLECTORS, open_log
-from accept.core.facts import HOSTNAMES, PLACE
+from accept.core.facts import HOSTNAMES, PLACE, Inventory
 from accept.core.model import Problem, Record, Suspect
 from accept.core.safe_read import open_regular
-from accept.core.sentences import action
 from accept.core.text import count, duration, markdown, plain, visible
 from accept.report import repro
 from accept.report.data import Population, Run, share_of
 from accept.report.node_commands import SavedNode
 from accept.report.redaction import Redactor
+from accept.report.ticket_faults import (
+    PHYSICAL_HOST,
+    TicketFault,
+    faults,
+    gpu_rows,
+    host_facts,
+    nic_rows,
+    utc,
+)
 
 #: Returns a log in blocks, by the name that records have for it; None: there is none.
 ReadLog = Callable[[str], Iterable[bytes] | None]
@@ -33,8 +40,6 @@ TEXT, SCRIPT = "ticket.md", "repro.sh"
 _MOST_ROWS, _MOST_LOGS, _MOST_LINES = 40, 12, 40
 #: Bytes of the beginning and of the end of a log, and of one collector's output.
 _LOG_PART, _MOST_OUTPUT = 64 << 10, 32 << 20
-#: Labels of nodes with the physical host below a virtual machine; the second is Google's.
-_PHYSICAL_HOST = ("topology.kubernetes.io/physical-host", "cloud.google.com/gce-topology-host")
 #: Time of all files in the archive, so that it is reproducible.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -46,6 +51,7 @@ class Ticket:
     #: Name of its subject, for the names of the files on disk.
     name: str
     files: Mapping[str, bytes]
+    faults: tuple[TicketFault, ...]
 
     @property
     def text(self) -> str:
@@ -88,16 +94,20 @@ def ticket(
     settings: repro.Settings,
     redact: bool,
     read_log: ReadLog | None = None,
+    excluded: Sequence[str] = (),
+    commands: Sequence[str] = (),
 ) -> Ticket:
     """Return the ticket about `node`, or about the network between nodes if that is None.
 
     `evidence` is the folder of the evidence; None for logs that are read with `read_log` instead.
     `suspects` are its suspects, and `nodes` the cluster's records of the run's nodes. With
-    `redact`, names and addresses are replaced in all files.
+    `redact`, names and addresses are replaced in all files. `excluded` is what was measured to be
+    normal, and `commands` take the node out of service.
     """
     if read_log is None and evidence is not None:
         read_log = partial(open_log, evidence)
     writer = _Writer(run, evidence, read_log, tuple(suspects), node, nodes, settings, redact=redact)
+    writer.excluded, writer.commands = tuple(excluded), tuple(commands)
     return writer.ticket()
 
 
@@ -117,6 +127,9 @@ class _Writer:
         self.run, self.evidence, self.suspects, self.node = run, evidence, suspects, node
         self.read_log = read_log
         self.nodes, self.settings = nodes, settings
+        self.excluded: tuple[str, ...] = ()
+        self.commands: tuple[str, ...] = ()
+        self.faults = tuple(faults(run, suspects, nodes))
         self.redacted = redact
         self.clean = _redactor(run, nodes) if redact else str
         in_pairs = (h for s in suspects for pair in s.pairs for h in pair.hosts)
@@ -144,6 +157,20 @@ class _Writer:
         return Ticket(
             name=re.sub(r"[^A-Za-z0-9_-]+", "_", plain(name, 80)).strip("_") or "node",
             files={path: text.encode() for path, text in cleaned.items()},
+            faults=tuple(map(self._cleaned, self.faults)),
+        )
+
+    def _cleaned(self, fault: TicketFault) -> TicketFault:
+        """Return a fault with its texts redacted."""
+        return replace(
+            fault,
+            node=self.clean(fault.node),
+            provider_id=self.clean(fault.provider_id),
+            component=self.clean(fault.component),
+            location=self.clean(fault.location),
+            title=self.clean(fault.title),
+            action=self.clean(fault.action),
+            logs=tuple(map(self.clean, fault.logs)),
         )
 
     # What was measured
@@ -212,19 +239,18 @@ class _Writer:
 
     def _text(self, files: Sequence[str], *, has_script: bool) -> Iterator[str]:
         verdict, show = self.run.verdict, self._show
-        title = self.node or "the network between nodes"
-        causes = ", ".join(dict.fromkeys(f"{s.cause} ({s.strength})" for s in self.suspects))
-        yield f"# {show(title, 120)}: {causes}"
+        yield f"# {show(self.faults[0].title, 300)}"
         yield ""
-        for suspect in self.suspects:
-            name = show(suspect.name, 200) if suspect.name != self.node else "node"
-            yield f"- {name}: {suspect.cause.row.meaning}; {show(suspect.why, 1000)}"
+        for suspect, fault in zip(self.suspects, self.faults, strict=True):
+            meaning = suspect.cause.row.meaning
+            yield f"- {show(fault.component, 200)}: {meaning}; {show(suspect.why, 1000)}"
             for more in filter(None, (suspect.around, suspect.innocent)):
                 yield f"  {show(more, 1000)}"
-            requested = action(suspect, verdict.checks)
-            yield f"- requested action: {requested} (owner: {suspect.cause.row.owner})"
+            yield f"- requested action: {fault.action} (owner: {suspect.cause.row.owner})"
+            kind = f"{fault.kind}, " if fault.kind else ""
+            yield f"- kind: {kind}{fault.cause}, {fault.code}; evidence: {suspect.strength}"
         yield f"- since: {self._since()}"
-        yield f"- measured: {_utc(verdict.start)} to {_utc(verdict.end)}"
+        yield f"- measured: {utc(verdict.start)} to {utc(verdict.end)}"
         took = f", {duration(verdict.end - verdict.start)}" if verdict.end > verdict.start else ""
         nodes = count(len(verdict.hosts) + len(verdict.missing), "node")
         suite = f"machine {show(verdict.machine, 80)}, suite {show(verdict.suite, 80)}"
@@ -234,18 +260,27 @@ class _Writer:
             yield f"- evidence: SHA-256 of its list of checksums: {self.run.evidence_hash}"
         for change in verdict.edited:
             yield f"- edited after rendering: {show(change)}"
-        for cause in dict.fromkeys(suspect.cause for suspect in self.suspects):
-            if text := _for_provider(cause):
-                text = text.replace("HOST", self.node) if self.node else text
-                yield from ("", f"About {cause}: {show(text, 1000)}")
         yield from self._figures()
+        yield from ("", "## Excluded", "")
+        nothing = "nothing: the run measured nothing else that this could be compared with"
+        yield from (f"- {show(text, 1000)}" for text in self.excluded or (nothing,))
         yield from self._reported()
-        yield from self._hardware()
+        yield from self._hardware(files)
+        if self.commands and not self.redacted:
+            yield from (
+                "",
+                "## Take it out of service",
+                "",
+                "```sh",
+                *map(plain, self.commands),
+                "```",
+            )
         yield from ("", "## Repeat it", "")
         if has_script:
             yield f"`sh {SCRIPT}` repeats the worst measurement with Open MPI and nccl-tests, or"
-            yield "with the programs in the archive if nccl-tests is not installed. Its first lines"
-            yield "explain how to start it."
+            yield "with the programs in the archive if nccl-tests is not installed. It compares the"
+            yield "result with normal, and ends with REPRODUCED or NOT REPRODUCED. Its first lines"
+            yield "explain how to start it, also on a control pair."
         else:
             yield "No collective on one or two nodes shows this, so there is no script. By hand:"
             for cause in dict.fromkeys(suspect.cause for suspect in self.suspects):
@@ -259,7 +294,7 @@ class _Writer:
         starts = [one.start for one in self.executions if one.bad]
         starts += [record.start for record, _ in self.problems]
         known = [start for start in starts if 0 < start < 1e11]
-        return f"{_utc(min(known))} or earlier" if known else "the time is not known"
+        return f"{utc(min(known))} or earlier" if known else "the time is not known"
 
     def _figures(self) -> Iterator[str]:
         if not self.executions:
@@ -279,7 +314,7 @@ class _Writer:
                 f"{value}{f' ({sample.cause})' if sample.cause else ''}",
                 f"{text(normal.value)} (of {normal.values})" if normal else "unknown",
                 f"{share:.0%}{'' if one.bad else ' (good)'}" if share is not None else "-",
-                _utc(one.start),
+                utc(one.start),
                 sample.log,
             )
             yield f"| {' | '.join(self._show(cell, 300) for cell in cells)} |"
@@ -309,39 +344,26 @@ class _Writer:
             unique.setdefault((problem, record.step), record)
         for (problem, step), record in list(unique.items())[:_MOST_ROWS]:
             part = problem.gpu or problem.nic or ""
-            where = f"{problem.host}{f' {part}' if part else ''}, {step}, {_utc(record.start)}"
+            where = f"{problem.host}{f' {part}' if part else ''}, {step}, {utc(record.start)}"
             yield f"- {problem.cause}: {self._show(problem.message)} ({self._show(where)})"
 
-    def _hardware(self) -> Iterator[str]:
+    def _hardware(self, files: Sequence[str]) -> Iterator[str]:
         yield from ("", "## Hardware", "")
-        places = {
-            fact.host: place
-            for record in self.run.records
-            for fact, place in PLACE.among(record.facts)
-        }
-        for host in self.hosts:
-            saved, inventory = self.nodes.get(host), self.run.inventories.get(host)
-            facts = [("position", places.get(host, ""))]
-            if saved:
-                labels = (saved.labels.get(name, "") for name in _PHYSICAL_HOST)
-                facts.append(("physical host", next(filter(None, labels), "")))
-                facts.append(("provider's id", saved.provider_id))
-            if inventory:
-                facts.append(("serial", inventory.serial))
-                facts.append(("kernel", inventory.kernel or ""))
-            known = [f"{name} {self._show(value, 200)}" for name, value in facts if value]
-            yield f"- {self._show(host, 120)}: {', '.join(known) or 'nothing was reported'}"
-        rows = [
-            (host, gpu.index, gpu.name or "", gpu.uuid, gpu.serial, gpu.pci, gpu.driver or "")
-            for host in filter(None, (self.node,))
-            if (inventory := self.run.inventories.get(host))
-            for gpu in inventory.gpus
-        ]
-        if rows:
-            yield from ("", "| node | GPU | name | UUID | serial | PCI | driver |")
-            yield "|---|---|---|---|---|---|---|"
-            for row in rows[: 8 * _MOST_ROWS]:
+        for host in self.hosts[:_MOST_ROWS]:
+            collected = [
+                name for name in files if name.startswith(f"{COLLECTORS}/{self.clean(host)}/")
+            ]
+            facts = host_facts(self.run, host, self.nodes.get(host), collected)
+            yield f"- {self._show(host, 120)}"
+            yield from (f"  - {self._show(fact, 300)}" for fact in facts)
+        inventory = self.run.inventories.get(self.node or "", Inventory())
+        for rows, how in (gpu_rows(inventory), nic_rows(inventory)) if self.node else ():
+            yield ""
+            for index, row in enumerate(rows[: 8 * _MOST_ROWS]):
                 yield f"| {' | '.join(self._show(cell, 120) or '-' for cell in row)} |"
+                yield from (f"|{'---|' * len(row)}",) if index == 0 else ()
+            if how:
+                yield from (*[""] * bool(rows), self._show(how, 400))
 
     def _excerpt_of_worst(self) -> Iterator[str]:
         for path, text in self._logs():
@@ -357,7 +379,7 @@ def _redactor(run: Run, nodes: Mapping[str, SavedNode]) -> Redactor:
     facts = [fact for record in run.records for fact in record.facts]
     others = [piece for _, place in PLACE.among(facts) for piece in place.split("/")]
     others += [piece for node in nodes.values() for piece in node.provider_id.split("/")[2:]]
-    others += [node.labels.get(name, "") for node in nodes.values() for name in _PHYSICAL_HOST]
+    others += [node.labels.get(name, "") for node in nodes.values() for name in PHYSICAL_HOST]
     hosts = (*verdict.hosts, *verdict.missing)
     redactor = Redactor(hosts, (name for name in others if name not in hosts))
     for _, names in HOSTNAMES.among(facts):
@@ -395,17 +417,7 @@ def _as_text(name: str, content: bytes) -> tuple[str, str]:
     return name, content.decode("utf-8", errors="replace")
 
 
-def _utc(seconds: float) -> str:
-    if not 0 < seconds < 1e11:
-        return "-"
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _for_provider(cause: str) -> str:
-    return _part(cause, "Provider")
-
-
 def _part(cause: str, name: str) -> str:
-    """Return what docs/causes.md shows about a cause after "- Confirm:" or "- Provider:"."""
+    """Return what docs/causes.md shows about a cause after "- Confirm:"."""
     text = cause_section(cause).partition(f"- {name}:")[2]
     return " ".join(text.partition("\n- ")[0].split())

@@ -3,11 +3,14 @@
 Its program prints one fact `inventory` on every host. The value has these keys (null: not known):
 
     hostname, kernel   text
-    serial             serial number of the host
+    serial             serial number of the host; only root may read it
+    vendor, model      of the host
+    bios               version of its BIOS
     cpus               number of CPUs available to the run
     memoryBytes        bytes
     gpus               list of {index, uuid, serial, name, memoryMiB, memoryUsedMiB, driver,
-                       eccUncorrected, pci, vbios, processes: list of "PID NAME", error, errorCode};
+                       eccUncorrected, pci, vbios, inforom (version of its image), part (number of
+                       the board), processes: list of "PID NAME", error, errorCode};
                        `error` is what the driver reports for a GPU, with NVML's return code; null:
                        the driver did not answer in time
     driverWords        why the driver shows no GPU, or not all; empty: it shows them
@@ -21,7 +24,8 @@ Its program prints one fact `inventory` on every host. The value has these keys 
     imexChannels       number of IMEX channels, for NVLink between hosts; null: no driver
     imex               the NVLink domain by `launchers/programs/imex.py`; null: no nvidia-imex-ctl
     pciNvidia          number of NVIDIA GPUs on the PCI bus, even without a driver
-    nics               list of {name, speed (Mbit/s), state, rdma: true for RDMA devices}
+    nics               list of {name, speed (Mbit/s), state}, for RDMA devices also {rdma: true,
+                       model, firmware, board (the PSID of NVIDIA's), pci, slot}
     memlock            "unlimited" or KiB
     ipcLock            true if the kernel ignores the limit of locked memory (CAP_IPC_LOCK)
     versions           of python, mpi, torch, nccl, cuda, mpi4py, ncclTests, if installed; null: the
