@@ -26,7 +26,7 @@ from accept.core.report import write_judgement
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
 from accept.core.serde import dump
-from accept.core.text import folded
+from accept.core.text import folded, number
 from accept.report.console import Terminal
 from accept.report.repro import Settings
 from accept.report.ticket import ticket
@@ -306,9 +306,23 @@ def test_a_ticket_names_the_causes_and_the_run_of_the_verdict(run: PooledRun) ->
             settings=Settings(),
             redact=False,
         )
-        title = made.text.splitlines()[0]
-        for suspect in suspects:
-            assert f"{suspect.cause} ({suspect.strength})" in title
+        lines = made.text.splitlines()
+        assert lines[0].startswith(f"# {node}: ")
+        for suspect, fault in zip(suspects, made.faults, strict=True):
+            assert any(
+                line.startswith("- kind: ") and line.endswith(f"evidence: {suspect.strength}")
+                for line in lines
+            )
+            assert (fault.node, fault.cause, fault.code) == (
+                node,
+                suspect.cause,
+                suspect.cause.code,
+            )
+            # The figures of the fault are those that the verdict shows for its pairs.
+            assert fault.bad == len(suspect.pairs) or not suspect.pairs
+            if fault.measured is not None:
+                assert number(fault.measured) in made.text
+                assert number(fault.normal or 0) in suspect.why
         nodes = len(one.json["hosts"]) + len(one.json["missing"])
         assert re.search(rf"^- run: \S+, {nodes} nodes?, machine ", made.text, re.MULTILINE)
 

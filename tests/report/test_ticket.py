@@ -96,7 +96,7 @@ def test_a_ticket_has_cause_time_figures_hardware_logs_and_evidence_hash(
     for part in (suspect.cause, "62%", "1654", "DMI-99", "0000:3b:00.0", "inst-77", "phys-9c"):
         assert part in one.text
     assert run.evidence_hash in one.text
-    assert re.search(r"since: 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC or earlier", one.text)
+    assert re.search(r"since: 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ or earlier", one.text)
     assert {"ticket.md", "repro.sh", "programs/collective.py"} <= one.files.keys()
     assert {f"collectors/{NODE}/dmesg.txt", f"collectors/{NODE}/report.txt"} <= one.files.keys()
     assert sum(name.startswith("logs/") for name in one.files) > 3
@@ -159,21 +159,69 @@ def test_the_script_is_plain_sh_with_the_parameters_of_the_worst_pair(
     for name, script in stand_ins.items():
         (tools / name).write_text(f"#!/bin/sh\n{script}\n")
         (tools / name).chmod(0o755)
-    done = subprocess.run(
-        ["sh", "repro.sh"],
-        cwd=folder,
-        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == ""
+    done = run_script(folder, tools)
+    assert (done.returncode, done.stderr) == (NOT_MEASURED, "")
     words = done.stdout.split()
     pair = words[words.index("--host") + 1]
     assert re.fullmatch(r"h\d+:8,h\d+:8", pair)
     assert f"{NODE}:8" in pair.split(",")
     assert words[words.index("btl_tcp_if_include") + 1] == "eth7"
     assert "# the run measured 259.8 GB/s" in done.stdout
+
+
+#: The exit status of `repro.sh`.
+NOT_REPRODUCED, REPRODUCED, NOT_MEASURED = 0, 1, 3
+
+
+def run_script(folder: Path, tools: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run `repro.sh` with the programs of a folder first."""
+    return subprocess.run(
+        ["sh", "repro.sh", *args],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("busbw", "wrong", "status", "exit_", "word"),
+    [
+        (258.0, 0, 0, REPRODUCED, "REPRODUCED: 258.0 of 480.4 GB/s (normal)"),
+        (479.0, 0, 0, NOT_REPRODUCED, "NOT REPRODUCED: 479.0 of 480.4 GB/s (normal)"),
+        (479.0, 2, 1, REPRODUCED, "REPRODUCED: 2 wrong elements"),
+        (None, 0, 1, NOT_MEASURED, "NOT MEASURED: status 1"),
+    ],
+)
+def test_the_script_compares_its_result_with_normal_and_measures_a_control_pair(
+    run: Run, tmp_path: Path, busbw: float | None, wrong: int, status: int, exit_: int, word: str
+) -> None:
+    one = made(run, tmp_path)
+    folder, tools = tmp_path / "ticket", tmp_path / "bin"
+    for place in (folder, tools):
+        place.mkdir()
+    (folder / "repro.sh").write_bytes(one.files["repro.sh"])
+    row = f"  4194304 1048576 float sum -1 20.1 208.2 {busbw} {wrong} 20 209 490.1 0\n"
+    table = row if busbw is not None else ""
+    (tmp_path / "table").write_text(f"{table}# Out of bounds values : {wrong} OK\n")
+    stand_ins = {
+        "mpirun": f"cat '{tmp_path}/table'; exit {status}",
+        "all_reduce_perf": "",
+        "getent": "echo 10.0.0.2",
+        "ip": "echo 10.0.0.2 dev eth7 src 10.0.0.1",
+        "ssh": 'shift; sh -c "$*"',
+    }
+    for name, script in stand_ins.items():
+        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / name).chmod(0o755)
+    done = run_script(folder, tools)
+    last = done.stdout.splitlines()[-1]
+    assert (done.returncode, last.startswith(word)) == (exit_, True), done.stdout + done.stderr
+    with_control = run_script(folder, tools, "h17", "h3", "h5")
+    assert with_control.returncode == exit_
+    assert with_control.stdout.count("CONTROL: ") == 1
+    assert with_control.stdout.splitlines()[-1] == last
 
 
 def test_hostile_names_stay_quoted_in_the_script_and_escaped_in_the_text(tmp_path: Path) -> None:

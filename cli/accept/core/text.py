@@ -11,7 +11,8 @@ from enum import Enum
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,12})([^0-9]*)")
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$])")
+#: An underscore inside a word starts nothing, and nor does a bracket without a square one.
+_MARKDOWN = re.compile(r"([\\`*{}\[\]<#|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 
 
 class TextEnum(str, Enum):

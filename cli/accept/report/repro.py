@@ -58,6 +58,8 @@ def script_of(run: Run, population: Population, sample: Sample, settings: Settin
     if collective == "sendrecv" and settings.net_channels:
         env.setdefault("NCCL_NCHANNELS_PER_NET_PEER", str(settings.net_channels))
     pair = len(record.hosts) == 2
+    # The script reads bandwidths, and a latency is a time.
+    limit = None if population.measure.inverse else population.lowest_good
     of_gpus = run.plan.machine.gpus != 0
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -80,8 +82,19 @@ def script_of(run: Run, population: Population, sample: Sample, settings: Settin
         others=sorted(n for n in env if not n.startswith(("NCCL_", "GLOO_", "CUDA_"))),
         script=settings.script,
         params=_params(check.params, step),
+        limit=limit and f"{limit:.6g}",
+        limit_text=population.measure.text(limit) if limit else "",
+        against=_against(population, limit) if limit else "",
+        failed=sample.value is None or sample.cause is not None,
         result=_result(population, sample),
     )
+
+
+def _against(population: Population, limit: float) -> str:
+    """Return what the script compares its value with, for people."""
+    text, normal = population.measure.text, population.normal
+    usual = f"of {text(normal.value)} (normal)" if normal else "GB/s"
+    return plain(f"{usual}; good from {text(limit)}")
 
 
 def _params(kind: type[CheckParams], step: Step) -> dict[str, object]:

@@ -149,14 +149,16 @@ def _measured(run: Run, suspect: Suspect) -> _Measured | None:
     pairs = {frozenset(pair.hosts) for pair in suspect.pairs}
     found = []
     for population in run.populations:
-        own = [
+        # A pair that another suspect makes bad shows nothing about this one.
+        bad = [
             sample
             for sample in population.samples
-            if frozenset(sample.hosts) in pairs
-            or sample.log in suspect.evidence
-            or (suspect.kind is SuspectKind.NODE and suspect.hosts[0] in sample.hosts)
+            if sample.bad and (frozenset(sample.hosts) in pairs or sample.log in suspect.evidence)
         ]
-        if bad := [sample for sample in own if sample.bad]:
+        own = bad
+        if suspect.kind is SuspectKind.NODE:
+            own = [s for s in population.samples if suspect.hosts[0] in s.hosts]
+        if bad:
             found.append(_Measured(population=population, bad=bad, executions=len(own)))
     return max(found, key=lambda one: len(one.bad), default=None)
 
