@@ -74,7 +74,7 @@ class TicketFault:
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """What the executions of a suspect measured in the population that shows it most."""
+    """The measurements of a suspect in the population that shows it most."""
 
     population: Population
     bad: list[Sample] = field(default_factory=list)
