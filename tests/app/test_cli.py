@@ -191,6 +191,12 @@ class TestOutput:
         assert "max 64K" in accept(*args, "-v").err
         assert "max 64K" not in accept(*args).err
 
+    def test_options_of_every_command_may_precede_it(self) -> None:
+        for option in ("--json", "-q", "-v"):
+            before, after = accept(option, "list", "faults"), accept("list", "faults", option)
+            assert (before.code, before.out, before.err) == (0, after.out, after.err)
+        assert accept("-v").code == accept("-x", "list", "faults").code == 2
+
     @pytest.mark.parametrize("no_color", ["", "1"])
     def test_colors_are_only_for_terminals_and_can_be_turned_off(
         self, no_color: str, runs: Path
@@ -217,6 +223,9 @@ class TestOutput:
     def test_a_pipe_gets_no_colors(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence", status=1)
         assert "\x1b" not in program("judge", "one").out
+        assert "\x1b[" in program("judge", "one", FORCE_COLOR="1").out
+        for off in ({"FORCE_COLOR": "0"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}):
+            assert "\x1b" not in program("judge", "one", **off).out
 
     def test_the_first_line_of_a_verdict_is_the_answer(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")

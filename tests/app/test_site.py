@@ -52,6 +52,18 @@ class TestASiteFile:
         assert uses(done)
         assert "site file: site.yaml" in done.err
 
+    def test_of_the_environment_is_used_and_named_unless_an_option_names_one(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (home / "other.yaml").write_text(SITE)
+        monkeypatch.setenv("ACCEPT_SITE", "other.yaml")
+        done = accept(*PLAN)
+        assert uses(done)
+        assert "site file: other.yaml (ACCEPT_SITE)" in done.err
+        assert not uses(accept(*PLAN, "--site", "none"))
+        monkeypatch.setenv("ACCEPT_SITE", "missing.yaml")
+        assert accept(*PLAN).code == 2
+
     def test_is_named_with_quiet_too(self, home: Path) -> None:
         (home / "site.yaml").write_text(SITE)
         assert len(accept("run", "-m", "cpu", "--dry-run", "-q").err.splitlines()) == 1

@@ -445,7 +445,7 @@ class TestSite:
 
     def test_known_collectors_have_a_command_and_limits(self) -> None:
         known = known_collectors()
-        assert set(known) == {"nvidia-bug-report", "nvidia-smi", "ibdiagnet", "mlxlink", "dmesg"}
+        assert {"nvidia-bug-report", "nvidia-smi", "dmesg", "sel", "dmi", "lldp"} <= set(known)
         planned = planned_collectors({name: SiteCollector() for name in known})
         assert all(one.command and one.timeout and one.max_bytes for one in planned)
         check_collectors({name: SiteCollector() for name in known})

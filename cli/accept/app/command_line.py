@@ -88,6 +88,7 @@ def call(words: Sequence[str]) -> int:
     if f"_{script.upper().replace('-', '_')}_COMPLETE" in os.environ:
         return _complete(script)
     _refuse_blank_words(script, words)
+    words = _with_command_first(words)
     first = words[0] if words else ""
     if first == "help" and len(words) == 2 and words[1] in COMMANDS:
         first, words = words[1], (words[1], _HELP_OPTIONS[-1])
@@ -113,6 +114,16 @@ def call(words: Sequence[str]) -> int:
             hint=f"usage and examples: {' '.join(('accept', *names, '--help'))}",
         ) from None
     return code
+
+
+#: Options of every command that may also precede its name.
+_GLOBAL = ("-v", "--verbose", "-q", "--quiet", "--json")
+
+
+def _with_command_first(words: Sequence[str]) -> Sequence[str]:
+    """Move the options before the command behind its name: `accept -v judge last`."""
+    place = next((i for i, word in enumerate(words) if word not in _GLOBAL), 0)
+    return (words[place], *words[:place], *words[place + 1 :]) if place else words
 
 
 def _complete(script: str) -> int:

@@ -20,6 +20,7 @@ from accept.config.slurm import Slurm
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, warning
 from accept.core.serde import Invalid, escaped, read
+from accept.core.text import plain
 from accept.evidence import rundir
 from accept.plan.resolve import ClusterPlace, Options
 from accept.plan.selection import Selection
@@ -86,6 +87,9 @@ def with_site(options: Options, terminal: Terminal) -> Options:
     The user sees its path even with --quiet, because it decides what runs where. Without a machine,
     it is that of the site file.
     """
+    if options.site is None and (named := site_file.named_site()):
+        terminal.notice(f"site file: {plain(named)} ({site_file.VARIABLE})")
+        options = replace(options, site=named)
     if options.site == site_file.NONE:
         return replace(options, site=None)
     if options.site is not None:

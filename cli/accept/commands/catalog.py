@@ -295,6 +295,12 @@ def _sites() -> tuple[Entry, ...]:
         else Entry(name=str(path), about="not used" if path.exists() else "does not exist")
         for path in site_file.candidates()
     ]
+    if named := site_file.named_site():
+        about = f"{site_file.VARIABLE}; commands that plan a run use it"
+        others = (
+            replace(e, about=e.about.replace("found; ", "found; without it, ")) for e in entries
+        )
+        entries = [Entry(name=named, about=about), *others]
     about = "an example with every key: accept show site example > site.yaml"
     return (*entries, Entry(name=_EXAMPLE, about=about))
 

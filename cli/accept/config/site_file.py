@@ -8,6 +8,8 @@ from pathlib import Path
 
 #: The name of a site file that is found without `--site`.
 NAME = "site.yaml"
+#: The environment variable that names one, as `--site` does.
+VARIABLE = "ACCEPT_SITE"
 #: The value of `--site` for no site file at all.
 NONE = "none"
 
@@ -22,6 +24,11 @@ def candidates() -> tuple[Path, ...]:
         # There is no home folder.
         return (Path(NAME),)
     return (Path(NAME), config / "accept" / NAME)
+
+
+def named_site() -> str:
+    """Return the site file that the environment names; empty: none."""
+    return os.environ.get(VARIABLE, "").strip()
 
 
 def find_site() -> Path | None:

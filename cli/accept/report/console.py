@@ -118,7 +118,8 @@ class Terminal:
     @property
     def color(self) -> bool:
         """Return True if stdout is a terminal with colors."""
-        return _is_styled(sys.stdout)
+        forced = os.environ.get("FORCE_COLOR", "") not in ("", "0")
+        return _is_styled(sys.stdout) or (forced and not os.environ.get("NO_COLOR"))
 
     @property
     def width(self) -> int:
