@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 # The tests start the same programs many times, so Python must keep its byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo run test test-fast test-gpu gpu-kit setup setup-dev setup-oldest setup-fast lint docs pictures bench signs golden fuzz repeat release reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
+.PHONY: help demo run check test test-fast test-gpu gpu-kit setup setup-dev setup-oldest setup-fast lint docs pictures bench signs golden fuzz repeat release reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
@@ -43,6 +43,13 @@ test: setup-dev debian programs ## run every test that can run here, and list th
 	.venv/bin/python -m pytest --promises only $(ARGS) || promises=$$?; \
 	if [ "$$others" = 5 ]; then exit "$$promises"; elif [ "$$promises" = 5 ]; then exit "$$others"; fi; \
 	exit $$((others ? others : promises))
+
+# The daemon keeps what it read, so a second call takes seconds for the types.
+check: .venv/.stamp-fast ## lint, types, golden verdicts and the fast tests of what differs from main
+	@.venv/bin/ruff check --quiet . && .venv/bin/ruff format --quiet --check . && .venv/bin/lint-imports --no-logo
+	@mkdir -p build && .venv/bin/dmypy --status-file build/dmypy.json run -- cli/accept tests
+	@tests=$$(.venv/bin/python -m tests.changed); \
+		.venv/bin/python -m pytest -q -n 2 -m 'not real and not cluster' --sample 4 tests/golden $$tests
 
 test-fast: .venv/.stamp-fast ## run the tests without mpirun, torch, helm and test clusters, about two minutes
 	@.venv/bin/python -m pytest -n 2 -m 'not real and not cluster' $(ARGS)

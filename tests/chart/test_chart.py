@@ -135,6 +135,7 @@ def _fields(cls: Any, prefix: str = "") -> set[str]:
 
 
 @pytest.mark.real
+@pytest.mark.sampled
 class TestEveryRun:
     @pytest.mark.parametrize(
         ("machine", "suite", "name"),
