@@ -40,6 +40,7 @@ from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.catalog.metrics import Better
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
+from accept.core.judge.rounds import identified_by
 from accept.core.judge.summary import NodeLists
 from accept.core.model import GroupKind, Plan, Record, Verdict
 from accept.core.sentences import bound_text
@@ -555,6 +556,9 @@ def _step_times(
         condition = ", only if a step before it leaves a question" if step.if_open else ""
         lines.append(f"# - {step.id}: {duration(step.estimate)}{condition}")
         lines += [f"#   finds {found}"] if found else []
+        named = identified_by(step.rounds) if step.groups is GroupKind.PAIRS else ""
+        rounds = count(step.rounds, "round")
+        lines += [f"#   {rounds} name a bad part exactly (simulated): {named}"] if named else []
     total = duration(sum(step.estimate for step in steps if not step.if_open))
     return "\n".join([*lines, f"# Together, if nothing is found: {total}"])
 

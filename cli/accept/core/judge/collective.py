@@ -13,7 +13,8 @@ from accept.core.judge import bounds, completeness, pauses
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
-from accept.core.judge.parts import compare_steps, effect_findings
+from accept.core.judge.open_questions import effect_findings
+from accept.core.judge.parts import compare_steps
 from accept.core.judge.results import compare
 from accept.core.judge.summary import with_finding
 from accept.core.model import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
@@ -54,6 +54,10 @@ class Explained:
     explanation: Explanation = field(default_factory=Explanation)
     #: The lowest sigma of healthy values, as a share.
     noise: float = 0.01
+
+    def logs(self, indexes: Iterable[int]) -> Iterator[str]:
+        """Yield the log of each of these executions."""
+        return (self.executions[i].log for i in indexes)
 
     def of(self, check: str, step: Step) -> list[int]:
         """Return the indexes of the executions of a step."""

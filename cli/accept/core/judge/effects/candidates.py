@@ -12,8 +12,9 @@ from dataclasses import replace
 from itertools import combinations
 from math import log
 
+from accept.core.judge.effects.background import log_choose
 from accept.core.judge.effects.distances import Blocks, joined
-from accept.core.judge.effects.evidence import Candidate, Evidence, Weighed, log_choose
+from accept.core.judge.effects.evidence import Candidate, Evidence, Weighed
 from accept.core.judge.effects.executions import Network
 from accept.core.judge.effects.explanation import Part
 from accept.core.judge.effects.flows import CROSSES

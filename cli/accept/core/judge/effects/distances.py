@@ -15,7 +15,8 @@ from math import hypot, lgamma, log
 from statistics import median
 
 from accept.core.judge.effects import populations
-from accept.core.judge.effects.evidence import FAILS, FIRST, VARIES, density
+from accept.core.judge.effects.background import FIRST, VARIES, density
+from accept.core.judge.effects.evidence import FAILS
 from accept.core.judge.effects.units import Units
 
 #: The largest loss by distance, as a share, and as a log loss.

@@ -14,30 +14,39 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import exp, hypot, inf, lgamma, log, log1p, sqrt
+from math import exp, hypot, inf, log, log1p, sqrt
 from statistics import median
 
 from accept.core.judge.effects import populations
+from accept.core.judge.effects.background import (
+    ALL_LOGS,
+    ALL_VALUES,
+    BINS,
+    FIRST,
+    PRIOR_COUNT,
+    VARIES,
+    Background,
+    Table,
+    bin_of,
+    density,
+    log_add,
+    log_choose,
+    near_bins,
+    rate_of,
+    shares_of,
+    table_of,
+)
 from accept.core.judge.effects.explanation import Part
-from accept.core.judge.effects.populations import NETWORK
 from accept.core.judge.effects.units import Units
 from accept.core.model import SuspectKind
 
 #: A loss below this many sigma is never a fault: healthy hosts differ, too.
 LEAST = 2.5
-#: Losses by one fault vary by this share of the loss.
-VARIES = 0.3
 #: Share of logs in which a steady fault shows, and an intermittent one; the price of the latter.
 STEADY, AT_TIMES = 0.98, 0.5
 _AT_TIMES_PRICE = log(4)
 #: Share of faults that show everywhere, only with a network, or only without one.
 _USUAL = 0.9
-#: Prior of the share of bad pairs, or logs: about 1 % is bad, but in one network of ten it may be
-#: far more. Log probability, and the parameters of a Beta distribution.
-_PRIORS = ((log(0.9), 0.5, 50.0), (log(0.1), 1.0, 5.0))
-#: Prior share of the logs of a bad pair that are bad, and of the values of a bad log; they count
-#: like this many logs or values.
-_ALL_LOGS, _ALL_VALUES, _PRIOR_COUNT = 0.9, 0.7, 5.0
 #: A host's smallest loss with a network is at least its largest one divided by this; smaller ones
 #: are noise.
 _UNLIKE = 12.0
@@ -45,12 +54,6 @@ _UNLIKE = 12.0
 FAILS, _FAILS_ALONE = 1e-5, 1e-7
 #: A host alone is intermittent if this many of its executions are slow, and more than this share.
 _SLOW_ALONE, _OFTEN_ALONE, _SIGMAS_ALONE = 2, 0.25, 4.0
-#: Lowest loss of the background, the width of its bins, and their number; one more for failures.
-FIRST = 0.01
-_WIDTH, BINS = 0.35, 19
-_CENTERS = tuple(FIRST * exp(_WIDTH * (j + 0.5)) for j in range(BINS))
-#: Bins farther than this from a loss do not matter.
-_NEAR = 3
 #: Loss of an execution that always fails.
 DEAD = 3.0
 #: An accepted part is replaced by another one whose score is better by this.
@@ -59,12 +62,6 @@ _BETTER = 0.5
 _BELOW_BOUND = log(10)
 #: Rounds of expectation maximization.
 _ROUNDS = 4
-
-_TAIL, _PEAK = NETWORK.tail, NETWORK.peak
-_SQUARE = 1 / (NETWORK.scale**2 * NETWORK.freedom)
-
-#: For each population, the share of background losses in each bin.
-Table = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,62 +104,6 @@ class Weighed:
     #: Share of failures in its bad executions.
     dead: float
     hits: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Background:
-    """The rates and losses of bad pairs and logs, from executions that no part explains."""
-
-    pair_rate: float
-    log_rate: float
-    #: Expected number of bad pairs and logs, by unit.
-    pairs: Mapping[int, float]
-    logs: Mapping[int, float]
-    #: Execution -> probability that it is bad; population -> their sum in each bin.
-    bad: Mapping[int, float]
-    bins: Sequence[Sequence[float]]
-    table: Table
-    #: Population -> log share of bad values in a bad log, and of good ones; the same for logs of a
-    #: bad pair, by their populations.
-    of_values: Sequence[tuple[float, float]]
-    of_logs: Mapping[tuple[int, ...], tuple[float, float]]
-
-
-def log_add(a: float, b: float) -> float:
-    """Return the log of the sum of two exponentials."""
-    if a < b:
-        a, b = b, a
-    return a + log1p(exp(b - a)) if b - a > -40 else a
-
-
-def log_choose(n: int, k: int) -> float:
-    """Return the log of the number of ways to choose k of n."""
-    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
-
-
-def _kernel(loss: float, center: float) -> float:
-    """Return the density of a loss in the background bin around `center`."""
-    width = VARIES * center
-    return exp(_PEAK - _TAIL * log1p(_SQUARE * ((loss - center) / width) ** 2)) / width
-
-
-def _shares(bad: float, total: float, prior: float) -> tuple[float, float]:
-    """Return the log of an estimated share, and of the remainder."""
-    share = (bad + _PRIOR_COUNT * prior) / (total + _PRIOR_COUNT)
-    return log(share), log1p(-share)
-
-
-def _table(bins: Sequence[Sequence[float]]) -> Table:
-    """Return the distribution of background losses; that of a population leans on that of all."""
-    pool = [sum(max(row[j], 0.0) for row in bins) for j in range(BINS + 1)]
-    total = sum(pool)
-    # Without data, a loss may have any order of magnitude.
-    pool = [(2 / (BINS + 1) + share) / (2 + total) for share in pool]
-    result = []
-    for row in bins:
-        own = 2 + sum(max(x, 0.0) for x in row)
-        result.append([(2 * p + max(x, 0.0)) / own for p, x in zip(pool, row, strict=True)])
-    return result
 
 
 class Evidence:
@@ -235,8 +176,7 @@ class Evidence:
             self.loud[i] = fails < 0.01 if loss is None else loss - high > 2 * scale
             bin_ = self._bin[i] = self._bin_of(i)
             if 0 <= bin_ < BINS and loss is not None:
-                near = range(max(0, bin_ - _NEAR), min(BINS, bin_ + _NEAR + 1))
-                self._near[i] = [(b, _kernel(loss - high, _CENTERS[b])) for b in near]
+                self._near[i] = near_bins(loss - high, bin_)
         self._cache = {}
 
     def _bin_of(self, i: int) -> int:
@@ -249,7 +189,7 @@ class Evidence:
         rest = loss - self.high[i]
         if rest < max(FIRST, LEAST * self._scale[i]):
             return -1
-        return min(BINS - 1, int(log(rest / FIRST) / _WIDTH))
+        return bin_of(rest)
 
     def collapsed(self, i: int, limit: float) -> bool:
         """Return True if an execution failed, or lost more than a limit, without a reason."""
@@ -297,24 +237,24 @@ class Evidence:
         self._none = {}
         self._cache = {}
 
-    def _no_background(self) -> _Background:
+    def _no_background(self) -> Background:
         """Return what is known about the background without data."""
         units = self.units
-        rate, _ = _rate(0.0, 0.0)
+        rate, _ = rate_of(0.0, 0.0)
         empty = [[0.0] * (BINS + 1) for _ in units.keys]
-        return _Background(
+        return Background(
             pair_rate=rate,
             log_rate=rate,
             pairs={},
             logs={},
             bad={},
             bins=empty,
-            table=_table(empty),
-            of_values=[_shares(0.0, 0.0, _ALL_VALUES)] * len(units.keys),
-            of_logs=dict.fromkeys(units.kinds, _shares(0.0, 0.0, _ALL_LOGS)),
+            table=table_of(empty),
+            of_values=[shares_of(0.0, 0.0, ALL_VALUES)] * len(units.keys),
+            of_logs=dict.fromkeys(units.kinds, shares_of(0.0, 0.0, ALL_LOGS)),
         )
 
-    def _step(self) -> _Background:
+    def _step(self) -> Background:
         """Return the background after one round of expectation maximization."""
         units, old = self.units, self.background
         log_p, log_q = log(old.pair_rate), log(old.log_rate)
@@ -356,17 +296,17 @@ class Evidence:
                         of_values[k][0] += bad[i]
         shared = len(units.shared)
         all_logs = sum(len(units.logs_of[u]) for u in units.shared)
-        return _Background(
-            pair_rate=_rate(sum(pairs.values()), shared)[0],
-            log_rate=_rate(sum(logs.values()), all_logs)[0],
+        return Background(
+            pair_rate=rate_of(sum(pairs.values()), shared)[0],
+            log_rate=rate_of(sum(logs.values()), all_logs)[0],
             pairs=pairs,
             logs=logs,
             bad=bad,
             bins=bins,
-            table=_table(bins),
-            of_values=[_shares(x, n, _ALL_VALUES) for x, n in of_values],
+            table=table_of(bins),
+            of_values=[shares_of(x, n, ALL_VALUES) for x, n in of_values],
             of_logs=dict(old.of_logs)
-            | {kind: _shares(x, n, _ALL_LOGS) for kind, (x, n) in of_logs.items()},
+            | {kind: shares_of(x, n, ALL_LOGS) for kind, (x, n) in of_logs.items()},
         )
 
     def _of_bad(self, i: int, table: Table) -> float:
@@ -408,8 +348,8 @@ class Evidence:
         ):
             every = sum(weights.values())
             bad = max(every - sum([x for u, x in weights.items() if u in touched]), 0.0)
-            new, likelihood = _rate(bad, total)
-            better += likelihood - _rate(every, before)[1]
+            new, likelihood = rate_of(bad, total)
+            better += likelihood - rate_of(every, before)[1]
             better += (every - bad) * log(rate)
             better += (before - total - every + bad) * log1p(-rate)
             rates.append(new)
@@ -419,7 +359,7 @@ class Evidence:
         bins = [list(row) for row in old.bins]
         for i in mine:
             bins[units.population[i]][self._bin[i]] -= old.bad[i]
-        return rates[0], rates[1], _table(bins), better
+        return rates[0], rates[1], table_of(bins), better
 
     # Likelihood
 
@@ -462,7 +402,7 @@ class Evidence:
             (old.logs, all_logs, old.log_rate),
         ):
             bad = sum(weights.values())
-            result += _rate(bad, every)[1] - bad * log(rate) - (every - bad) * log1p(-rate)
+            result += rate_of(bad, every)[1] - bad * log(rate) - (every - bad) * log1p(-rate)
         for found in self.accepted:
             cover = found.candidate.cover
             alone = {units.unit_of[i] for i in cover if units.alone[units.unit_of[i]]}
@@ -710,8 +650,8 @@ class Evidence:
         result = {}
         for k, own in deviations.items():
             wide, count = populations.MAD * median(own), len(own)
-            prior = _PRIOR_COUNT * (VARIES * losses[k]) ** 2
-            result[k] = sqrt((prior + count * wide**2) / (_PRIOR_COUNT + count))
+            prior = PRIOR_COUNT * (VARIES * losses[k]) ** 2
+            result[k] = sqrt((prior + count * wide**2) / (PRIOR_COUNT + count))
         return result
 
     def with_hits(self, found: Weighed) -> Weighed:
@@ -731,27 +671,3 @@ class Evidence:
 #: The log likelihood of the logs that a fault does not touch, that of a bad pair, and for each
 #: other log: normal, share of good logs, bad, both together, and the covered executions.
 _Rows = tuple[float, float, list[tuple[float, float, float, float, Collection[int]]]]
-
-
-def density(loss: float | None, low: float, high: float, scale: float, fails: float) -> float:
-    """Return the log density of a loss that is predicted from `low` to `high`."""
-    if loss is None:
-        return log(fails)
-    apart = loss - low if loss < low else loss - high if loss > high else 0.0
-    z = apart / scale
-    return _PEAK - _TAIL * log1p(_SQUARE * z * z) - log(scale) - fails
-
-
-def _rate(bad: float, total: float) -> tuple[float, float]:
-    """Return an estimated rate, and the log likelihood of the data for an unknown rate."""
-    good = max(total - bad, 0.0)
-    rows = [
-        (weight + _log_beta(a + bad, b + good) - _log_beta(a, b), (a + bad) / (a + b + bad + good))
-        for weight, a, b in _PRIORS
-    ]
-    likelihood = log_add(rows[0][0], rows[1][0])
-    return sum(exp(own - likelihood) * rate for own, rate in rows), likelihood
-
-
-def _log_beta(a: float, b: float) -> float:
-    return lgamma(a) + lgamma(b) - lgamma(a + b)

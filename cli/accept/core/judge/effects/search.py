@@ -13,8 +13,9 @@ from math import inf, log
 from statistics import median
 
 from accept.core.judge.effects import distances, populations
+from accept.core.judge.effects.background import log_choose
 from accept.core.judge.effects.candidates import CAUTION, Candidates
-from accept.core.judge.effects.evidence import STEADY, Candidate, Evidence, Weighed, log_choose
+from accept.core.judge.effects.evidence import STEADY, Candidate, Evidence, Weighed
 from accept.core.judge.effects.executions import Execution, Network
 from accept.core.judge.effects.explanation import Explanation
 from accept.core.judge.effects.results import Results
