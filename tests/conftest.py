@@ -162,13 +162,18 @@ def _group(nodeid: str) -> str:
 def _outside_sample(items: list[pytest.Item], size: int) -> set[pytest.Item]:
     """Return the cases beyond `size` of each test that is marked `sampled`.
 
+    If the mark names parameters, it is the cases beyond `size` of each value of the others.
+
     A hash of its name chooses a case, so the sample is the same everywhere, and a new case changes
     little of it.
     """
-    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    cases: dict[object, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sampled"):
-            cases[item.nodeid.partition("[")[0]].append(item)
+        if mark := item.get_closest_marker("sampled"):
+            spec = getattr(item, "callspec", None)
+            values = spec.indices.items() if spec and mark.args else ()
+            others = tuple(value for value in values if value[0] not in mark.args)
+            cases[item.nodeid.partition("[")[0], others].append(item)
     return {item for case in cases.values() for item in sorted(case, key=_hash)[size:]}
 
 

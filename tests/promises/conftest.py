@@ -16,8 +16,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test over the pool as one to sample, and as the test that left its run behind."""
     for item in items:
         spec = getattr(item, "callspec", None)
-        for value in spec.params.values() if spec else ():
+        for name, value in spec.params.items() if spec else ():
             if isinstance(value, PooledRun):
-                item.add_marker("sampled")
+                item.add_marker(pytest.mark.sampled(name))
                 if value.mark:
                     item.add_marker(value.mark)
