@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.factories import sample_evidence
 from tests.factories.command_line import accept, refused
-from tests.factories.keys import write_keys
+from tests.factories.keys import sign_evidence, write_keys
 
 from accept import backends
 from accept.backends.job import Job
@@ -21,7 +21,6 @@ from accept.core.error_codes import Code
 from accept.core.errors import Exit
 from accept.core.model import Verification
 from accept.core.serde import dump
-from accept.core.signatures import sign
 from accept.evidence import bucket, rundir
 
 Change = Callable[[Path], None]
@@ -43,7 +42,7 @@ def run(runs: Path, key: Path, keys: tuple[KeyPair, KeyPair]) -> Path:
     """Make the folder of a run of this workstation that was collected."""
     folder = runs / "one"
     written = sample_evidence.write(folder / rundir.EVIDENCE, plan=sample_evidence.HASHED_PLAN)
-    sign(written, key, evidence.RUN_SIGNATURE)
+    sign_evidence(written, key, evidence.RUN_SIGNATURE)
     (folder / rundir.RENDERED).mkdir()
     shutil.copy(written / evidence.PLAN, folder / rundir.RENDERED)
     job = Job(
@@ -208,7 +207,7 @@ class TestManipulated:
     ) -> None:
         copy = elsewhere(run, tmp_path)
         forged(edit_log)(copy)
-        sign(copy, write_keys(tmp_path, keys[1], "other"), evidence.RUN_SIGNATURE)
+        sign_evidence(copy, write_keys(tmp_path, keys[1], "other"), evidence.RUN_SIGNATURE)
         public = ("--public-key", key.with_suffix(".pub"))
         refused("verify", copy, *public, code=Exit.INCOMPLETE, error=Code.EVIDENCE_SIGNATURE)
 

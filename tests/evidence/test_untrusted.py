@@ -151,6 +151,13 @@ class TestLimits:
         assert contents(tmp_path, Limits(folders=6)) == {}
         assert refused(tmp_path, Limits(folders=5)) is Code.LOGS_TOO_MANY
 
+    @pytest.mark.parametrize("packer", PACKERS)
+    def test_of_nested_folders_in_archives(self, tmp_path: Path, packer: str) -> None:
+        (tmp_path / "a").write_bytes(PACKERS[packer]({"d/" * 1500 + "a.log": b"x"}))
+        with pytest.raises(BadEvidence) as error:
+            list(walk(tmp_path / "a", Limits()))
+        assert error.value.code == Code.LOGS_TOO_MANY
+
     def test_of_nested_archives(self, tmp_path: Path) -> None:
         raw = tar({"x.log": b"x"})
         for _ in range(20):

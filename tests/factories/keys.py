@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from accept.backends.keys import KeyPair
+from accept.core import evidence
+from accept.core.signatures import sign
 
 #: For tests that only pass keys on: no program accepts them.
 KEYS = KeyPair(private=b"private", public="ssh-ed25519 public")
@@ -20,3 +22,8 @@ def write_keys(folder: Path, pair: KeyPair, name: str = "key") -> Path:
     path.write_bytes(pair.private)
     path.with_suffix(".pub").write_text(pair.public)
     return path
+
+
+def sign_evidence(folder: Path, key: Path, name: str) -> None:
+    """Sign the checksums of evidence, as whoever has the key can."""
+    evidence.write(folder / name, sign(evidence.read_text(folder / evidence.CHECKSUMS), key))

@@ -20,6 +20,7 @@ from tests.cluster.runs import VENV, VENV_MPI4
 from tests.factories import sample_evidence
 from tests.factories.clock import PATIENCE
 from tests.factories.command_line import accept
+from tests.factories.keys import sign_evidence
 from tests.factories.ports import free_port
 
 from accept.backends.keys import new_keys
@@ -32,7 +33,6 @@ from accept.core.runner.coordinator import RECORDS_COPY, Launch
 from accept.core.runner.resume import EARLIER
 from accept.core.runner.ssh import HOST_KEY_ALIAS, KEY
 from accept.core.serde import read
-from accept.core.signatures import sign
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
 
@@ -744,7 +744,7 @@ class TestPodEntrypoint:
         entry = self.start(pod)
         self.ready(pod, entry)
         folder = sample_evidence.write(tmp_path / "evidence")
-        sign(folder, pod / KEY, evidence.RUN_SIGNATURE)
+        sign_evidence(folder, pod / KEY, evidence.RUN_SIGNATURE)
         entry.terminate()
         self.ended(entry)
         words = ["ssh-keygen", "-y", "-f", str(tmp_path / "key")]

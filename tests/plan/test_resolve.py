@@ -246,7 +246,19 @@ class TestNccl:
         [
             *((text, Code.OPTION_NCCL) for text in ("bad", "")),
             *((text, Code.ENV_INVALID) for text in ("=1", "A B=1", "1A=1", "A;B=1")),
-            ("HF_TOKEN=x", Code.SETTING_SECRET),
+            *(
+                (text, Code.SETTING_SECRET)
+                for text in (
+                    "HF_TOKEN=x",
+                    "MYSQL_PWD=x",
+                    "GITHUB_PAT=x",
+                    "KRB5_CREDS=x",
+                    "SLACK_WEBHOOK_URL=x",
+                    "VAULT_AUTH=x",
+                    "HTTPS_PROXY=http://u:pw@proxy:3128",
+                    f"NCCL_X=ghp_{'a' * 36}",
+                )
+            ),
         ],
     )
     def test_invalid_nccl_settings_are_refused(self, text: str, code: Code) -> None:

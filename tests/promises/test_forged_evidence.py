@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.factories import sample_evidence
 from tests.factories.command_line import accept
-from tests.factories.keys import write_keys
+from tests.factories.keys import sign_evidence, write_keys
 from tests.promises import pool
 from tests.promises.pool import Kind
 
@@ -27,7 +27,6 @@ from accept.commands.plan import write_run
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.serde import dump
-from accept.core.signatures import sign
 from accept.evidence import rundir
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
@@ -63,7 +62,7 @@ class Order:
 
     def seal(self, key: Path) -> None:
         evidence.write_checksums(self.served)
-        sign(self.served, key, evidence.RUN_SIGNATURE)
+        sign_evidence(self.served, key, evidence.RUN_SIGNATURE)
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +336,7 @@ def test_foreign_evidence_is_shown_as_not_verified_wherever_a_verdict_is(
     assert accept("judge", copy, "--verified").code == (before.code or 7)
     if (copy / evidence.CHECKSUMS).is_file():
         own = write_keys(tmp_path, keys[1], "own")
-        sign(copy, own, evidence.USER_SIGNATURE)
+        sign_evidence(copy, own, evidence.USER_SIGNATURE)
         options = ("--public-key", own.with_suffix(".pub"))
         assert accept("judge", copy, "--verified", *options).code == before.code
         other = write_keys(tmp_path, keys[0], "other").with_suffix(".pub")

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 from tests.factories.command_line import accept
-from tests.factories.keys import write_keys
+from tests.factories.keys import sign_evidence, write_keys
 from tests.promises import pool
 from tests.promises.pool import Kind, PooledRun
 
 from accept.backends.keys import new_keys
 from accept.core import evidence
 from accept.core.errors import BadEvidence, BadInput
-from accept.core.signatures import sign
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -32,7 +31,7 @@ def use(sent: Path, key: Path) -> None:
     accept("judge", folder)
     accept("report", folder)
     with suppress(BadInput, BadEvidence, OSError):
-        sign(folder, key, evidence.USER_SIGNATURE)
+        sign_evidence(folder, key, evidence.USER_SIGNATURE)
     bad = json.loads(accept("show", "nodes", folder, "--json").out or "{}").get("bad", [])
     for subject in (*bad[:1], "--fabric"):
         for redact in ((), ("--redact",)):

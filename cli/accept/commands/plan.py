@@ -110,7 +110,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
         return Exit.PASS
     try:
         is_new = not out.exists()
-        out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(out.iterdir()):
             raise BadInput(
                 f"{out} is not empty",

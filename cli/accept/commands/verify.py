@@ -66,7 +66,8 @@ def do_verify(path: str, terminal: Terminal, *, keys: Sequence[Path], own_key: P
                 hint="give the public key of its run, or sign it where the run was started",
             )
         if own_key:
-            sign(folder, own_key, evidence.USER_SIGNATURE)
+            checksums = evidence.read_text(folder / evidence.CHECKSUMS)
+            evidence.write(folder / evidence.USER_SIGNATURE, sign(checksums, own_key))
             terminal.progress(f"signed: {folder / evidence.USER_SIGNATURE}")
     report = Report(
         attempt=verified.attempt,

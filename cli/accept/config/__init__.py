@@ -25,6 +25,7 @@ from accept.config.yaml_file import Document, load, with_bases
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.model import Reference
+from accept.core.safe_read import is_file
 from accept.core.serde import Invalid, did_you_mean, escaped, known
 
 __all__ = [
@@ -108,7 +109,7 @@ def _base(name: str, folder: Path) -> Path:
         return folder / name
     shared = resources.values() / "machines" / "base"
     path = shared / f"{name}.yaml"
-    if path.is_file():
+    if is_file(path):
         return path
     listed = (*names("machines"), *sorted(path.stem for path in shared.glob("*.yaml")))
     if name not in listed:
@@ -129,7 +130,7 @@ def _path(kind: Literal["machines", "suites"], name_or_path: str) -> Path:
         return resources.values() / kind / f"{name_or_path}.yaml"
     near = did_you_mean(name_or_path, listed)
     hint = f"{near}all {kind}: accept list {kind}; or the path of your own file"
-    if Path(name_or_path).is_file():
+    if is_file(Path(name_or_path)):
         hint = f"for the file with that name write ./{name_or_path}"
     raise BadInput(
         f"{kind[:-1]} {escaped(name_or_path)!r} does not exist",

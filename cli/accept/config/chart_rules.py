@@ -24,6 +24,8 @@ class ChartRules:
     #: Names of variables that look like secrets, and those of them that name a file or a folder.
     secret_names: str
     secret_files: str
+    #: Values that are secrets, whatever their name.
+    secret_values: str
     #: The newest first.
     claim_versions: tuple[ClaimVersion, ...]
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from accept.config import resources
 from accept.config.expectations import Bytes, Seconds
+from accept.config.fields import is_secret
 from accept.config.yaml_file import read_file
 from accept.core.error_codes import Code
 from accept.core.model import Collector
@@ -60,6 +61,13 @@ def check_collectors(collectors: Mapping[str, SiteCollector]) -> None:
                 f"{escaped(name)!r} is not a valid name",
                 "use a-z, 0-9 and '-'",
                 code=Code.SITE_COLLECTOR,
+            )
+        if is_secret(one.command or ""):
+            raise Invalid(
+                (name, "command"),
+                "it contains a password or a token, and evidence keeps the command",
+                "let the command read it from a file of the host",
+                code=Code.SETTING_SECRET,
             )
         if one.command is None and name not in known_collectors():
             raise Invalid(

@@ -19,6 +19,11 @@ Env = dict[str, str | int]
 Plain = dict[str, object]
 
 
+def is_secret(text: str) -> bool:
+    """Return True if a text contains a token of a known form, or a URL with a password."""
+    return re.search(chart_rules().secret_values, text) is not None
+
+
 def check_env(env: Env, path: tuple[str, ...]) -> None:
     """Raise Invalid for a name that no shell accepts, a value that is not one line, or a secret."""
     for name, value in env.items():
@@ -29,7 +34,8 @@ def check_env(env: Env, path: tuple[str, ...]) -> None:
             message = "the value must be one line of printable text"
             raise Invalid((*path, name), message, code=Code.ENV_INVALID)
         rules = chart_rules()
-        if re.search(rules.secret_names, name) and not re.search(rules.secret_files, name):
+        is_named = re.search(rules.secret_names, name) and not re.search(rules.secret_files, name)
+        if is_named or is_secret(str(value)):
             raise Invalid(
                 (*path, name),
                 "it looks like a secret, and settings are not secret",

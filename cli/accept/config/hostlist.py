@@ -7,11 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from pathlib import Path
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.limits import MOST_HOSTS, is_host_name
+from accept.core.safe_read import read_named
 from accept.core.serde import escaped
 
 _MAX_FILE_BYTES = 1 << 20
@@ -58,8 +58,7 @@ def _items(text: str, say: Callable[[str], None]) -> Iterator[str]:
     """Yield the names and patterns in `a,b,c` or `@file`."""
     if text.startswith("@"):
         try:
-            with Path(text[1:]).open("rb") as file:
-                content = file.read(_MAX_FILE_BYTES + 1)
+            content = read_named(text[1:], _MAX_FILE_BYTES + 1)
             lines = content.decode("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"

@@ -12,6 +12,7 @@ import yaml
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
+from accept.core.safe_read import read_named
 from accept.core.serde import Invalid, describe_value, escaped, read, show_path
 
 T = TypeVar("T")
@@ -83,8 +84,7 @@ def parse(text: str, *, name: str) -> Document:
 
 def _text(name: str) -> str:
     try:
-        with Path(name).open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+        raw = read_named(name, MAX_BYTES + 1)
     except OSError as error:
         raise BadInput(
             f"{escaped(name, 300)}: {error.strerror or error}",

@@ -431,10 +431,14 @@ def _blocks(path: Path, start: int = 0, size: int = 1 << 62) -> Iterator[bytes]:
             yield block
 
 
+def checksums(folder: Path) -> str:
+    """Return SHA256SUMS of all files that a judgement uses, as `sha256sum --check` reads it."""
+    return "".join(f"{_sha256(path)}  {name}\n" for name, path in _covered(folder))
+
+
 def write_checksums(folder: Path) -> None:
-    """Write SHA256SUMS for all files that a judgement uses, as `sha256sum --check` reads it."""
-    lines = (f"{_sha256(path)}  {name}\n" for name, path in _covered(folder))
-    write(folder / CHECKSUMS, "".join(lines))
+    """Write SHA256SUMS, which completes the evidence."""
+    write(folder / CHECKSUMS, checksums(folder))
 
 
 def root_hash(folder: Path) -> str:

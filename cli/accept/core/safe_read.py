@@ -64,6 +64,30 @@ def open_regular(path: Path, *, follow: bool = False) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+#: Names of what this process inherited, such as the pipe that a shell makes for `<(command)`.
+_INHERITED = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+
+
+def read_named(path: str, limit: int) -> bytes:
+    """Return the first `limit` bytes of a file that a user names, or of an inherited pipe.
+
+    Raises OSError for pipes and devices with names of their own, which may never end.
+    """
+    if path.startswith(_INHERITED):
+        with Path(path).open("rb") as inherited:
+            return inherited.read(limit)
+    with open_regular(Path(path), follow=True) as file:
+        return file.read(limit)
+
+
+def is_file(path: Path) -> bool:
+    """Return True for a regular file; False also for a name that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Member:
     """A member of a tar archive."""

@@ -66,14 +66,14 @@ def read_public_keys(path: Path) -> tuple[PublicKey, ...]:
     return keys
 
 
-def sign(folder: Path, key: Path, signature: str) -> None:
-    """Sign the checksums of the evidence in `folder` with the private key in the file `key`.
+def sign(checksums: str, key: Path) -> str:
+    """Return the signature of the checksums of evidence by the private key in the file `key`.
 
-    `signature` is the name of the file for the signature. Raises BadInput if ssh-keygen cannot do
-    it, for example because it is older than 8.1, or because it would have to ask for a password.
+    Raises BadInput if ssh-keygen cannot do it, for example because it is older than 8.1, or because
+    it would have to ask for a password.
     """
     words = ["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", _NAMESPACE]
-    done = _ssh_keygen(words, (folder / evidence.CHECKSUMS).read_bytes())
+    done = _ssh_keygen(words, checksums.encode())
     if done.returncode or not done.stdout:
         raise BadInput(
             f"ssh-keygen cannot sign with {plain(str(key), 200)}: "
@@ -82,7 +82,7 @@ def sign(folder: Path, key: Path, signature: str) -> None:
             hint="use a key without a password, or one that ssh-agent holds; its public half must "
             "be beside it: ssh-keygen -y -f KEY > KEY.pub",
         )
-    evidence.write(folder / signature, done.stdout.decode("ascii"))
+    return done.stdout.decode("ascii")
 
 
 def signer(folder: Path, signature: str, keys: tuple[PublicKey, ...]) -> PublicKey | None:

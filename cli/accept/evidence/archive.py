@@ -28,6 +28,8 @@ MOST_FILES, MOST_BYTES = 100_000, 16 << 30
 #: ratio of about 100, decompression bombs one of 1000.
 _MAX_RATIO, _FREE_RATIO_BYTES = 400, 64 << 20
 _GZIP = b"\x1f\x8b"
+#: Maximum depth of the files in an archive.
+_MOST_LEVELS = 64
 #: Errors of the target disk, for which the archive is not to blame.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
@@ -104,6 +106,12 @@ def _unpack(file: BinaryIO, target: Path) -> None:
                 hint="evidence is never that large; check that it is the right archive",
             )
         parts = PurePosixPath(member.name).parts
+        if len(parts) > _MOST_LEVELS:
+            raise BadEvidence(
+                f"it has more than {_MOST_LEVELS} levels of folders",
+                code=Code.ARCHIVE_TOO_LARGE,
+                hint="evidence is never that deep; check that it is the right archive",
+            )
         if member.is_folder:
             make_folders(target, parts)
         else:

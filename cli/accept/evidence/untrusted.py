@@ -146,11 +146,7 @@ def _files(root: Path, limits: Limits) -> Iterator[tuple[Path, Parts, bool]]:
     while folders:
         folder, parts = folders.pop()
         if len(parts) > limits.folders:
-            raise BadEvidence(
-                f"{plain(root)} has more than {limits.folders} levels of folders",
-                code=Code.LOGS_TOO_MANY,
-                hint="name the folder of the logs",
-            )
+            raise _too_deep(root, limits)
         try:
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
@@ -271,7 +267,7 @@ class _Reader:
 
     def _tar(self, tar: Tar, entry: Entry, path: Path, *, archives: int) -> Iterator[Entry]:
         for member in tar:
-            inner = _member(entry, member.name)
+            inner = self._member(entry, member.name, path)
             if member.is_file:
                 yield from self._inner(tar, inner, path, archives=archives + 1)
             elif not member.is_folder:
@@ -283,7 +279,7 @@ class _Reader:
     def _zip(self, file: IO[bytes], entry: Entry, path: Path, *, archives: int) -> Iterator[Entry]:
         with zipfile.ZipFile(_Directory(file)) as packed:
             for info in packed.infolist():
-                inner = _member(entry, info.filename)
+                inner = self._member(entry, info.filename, path)
                 if info.is_dir():
                     continue
                 if stat.S_ISLNK(info.external_attr >> 16):
@@ -295,6 +291,12 @@ class _Reader:
                 with packed.open(info) as content:
                     source = _Counted(content, lambda size: self._unpacked(size, path))
                     yield from self._inner(source, inner, path, archives=archives + 1)
+
+    def _member(self, archive: Entry, name: str, path: Path) -> Entry:
+        """Return a member of an archive. Raises BadEvidence if it is in too many folders."""
+        if (name.count("/") + name.count("\\")) > self._limits.folders:
+            raise _too_deep(path, self._limits)
+        return _member(archive, name)
 
     def _blocks(self, source: Readable, path: Path) -> Iterator[bytes]:
         """Yield the content of a file. Raises BadEvidence if it is damaged or too large."""
@@ -356,6 +358,14 @@ def damaged(path: Path, error: Exception) -> BadEvidence:
     reason = plain(error, 200) or type(error).__name__
     return BadEvidence(
         f"{plain(path)} cannot be read: {reason}", code=Code.ARCHIVE_DAMAGED, hint="copy it again"
+    )
+
+
+def _too_deep(path: Path, limits: Limits) -> BadEvidence:
+    return BadEvidence(
+        f"{plain(path)} has more than {limits.folders} levels of folders",
+        code=Code.LOGS_TOO_MANY,
+        hint="name the folder of the logs",
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import re
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,9 @@ from typing import Any
 import pytest
 from tests.factories import sample_evidence, verdicts
 from tests.factories.clock import PATIENCE
+from tests.factories.keys import write_keys
 
+from accept.backends.keys import new_keys
 from accept.core import evidence
 from accept.core.model import (
     Collector,
@@ -29,7 +33,7 @@ from accept.core.model import (
 from accept.core.runner import coordinator, resume
 from accept.core.runner.coordinator import Launch, coordinate
 from accept.core.runner.discovery import Candidate, Found
-from accept.core.runner.ssh import Host
+from accept.core.runner.ssh import KEY, Host
 from accept.core.runner.state import Run
 from accept.core.serde import dump
 from accept.evidence import bucket
@@ -488,3 +492,43 @@ def test_a_hold_begins_when_verdict_and_evidence_are_in_the_results(
         assert bucket.fetch(str(sent), tmp_path / "fetched")
         assert evidence.check_checksums(tmp_path / "fetched") == ()
         assert (tmp_path / "fetched" / evidence.VERDICT).exists()
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+def test_no_moment_leaves_checksums_without_signature_or_reason(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    has_key: bool,
+) -> None:
+    folder = node(tmp_path, {"h0": 8}, monkeypatch)
+    if has_key:
+        write_keys(folder, new_keys("run"), KEY)
+    own = folder / "evidence"
+    real, printed = evidence.write, ""
+
+    def write(path: Path, content: str | bytes) -> None:
+        nonlocal printed
+        real(path, content)
+        printed += capsys.readouterr().out
+        if (own / evidence.CHECKSUMS).exists():
+            is_explained = evidence.NOT_SIGNED in printed
+            assert (own / evidence.RUN_SIGNATURE).exists() is has_key is not is_explained
+
+    monkeypatch.setattr(evidence, "write", write)
+    coordinated(folder)
+    assert (own / evidence.CHECKSUMS).exists()
+
+
+@pytest.mark.parametrize("jump", [365 * 86400.0, -86400.0])
+def test_a_jump_of_the_clock_changes_no_duration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    real, calls = time.time, itertools.count(1)
+    folder = node(tmp_path, {"h0": 8}, monkeypatch)
+    monkeypatch.setattr(time, "time", lambda: real() + jump * next(calls))
+    coordinated(folder)
+    records = tuple(evidence.read_records(folder / "evidence"))
+    times = [time for record in records for time in (record.start, record.end)]
+    assert 0 <= max(times) - min(times) < PATIENCE

@@ -36,6 +36,7 @@ from accept.core.report import text as report_text
 from accept.core.report import write_judgement
 from accept.core.report.result_files import write_result_files
 from accept.core.runner import collectors, events, fault_injection, resume
+from accept.core.runner.clock import now
 from accept.core.runner.discovery import Candidate, discover
 from accept.core.runner.events import Event, EventKind
 from accept.core.runner.execute import execute_wave
@@ -212,7 +213,7 @@ async def _cancel_reason(state: Run, job: str) -> str:
         # The record of the execution that has lost it may be missing.
         problem = Problem(cause=Cause.HOST_DIED, message=reason, check="hosts", host=name)
         state.lost[name] = problem
-        state.keep_asked(len(state.plan.steps) + 1, time.time(), problems=(problem,))
+        state.keep_asked(len(state.plan.steps) + 1, now(), problems=(problem,))
     if reason or not job:
         return reason or CANCELLED
     words = ["scontrol", "show", "job", "--oneliner", job]
@@ -280,8 +281,7 @@ def _conclude(state: Run, launch: Launch, abort_reason: str) -> int:
     write_result_files(state.evidence, state.plan, state.attempt, state.records)
     evidence.write_log_index(state.evidence, state.records)
     evidence.write_readme(state.evidence, state.plan, state.attempt)
-    evidence.write_checksums(state.evidence)
-    _sign(state)
+    _seal(state)
     evidence.write(state.folder / _SUMMARY, report_text.summary(verdict))
     packed = evidence.pack(state.plan, state.records, verdict)
     if launch.has_bucket:
@@ -294,13 +294,20 @@ def _conclude(state: Run, launch: Launch, abort_reason: str) -> int:
     return verdict.exit
 
 
-def _sign(state: Run) -> None:
-    """Print the hash of the evidence, and sign it with the key of the run."""
-    say(f"evidence: SHA-256 {evidence.root_hash(state.evidence)}")
+def _seal(state: Run) -> None:
+    """Sign the evidence with the key of the run, complete it with its checksums, print its hash.
+
+    The signature comes first: checksums without one, and without a reason, are refused. A signature
+    without checksums only shows that the run did not end.
+    """
+    checksums = evidence.checksums(state.evidence)
     try:
-        sign(state.evidence, state.folder / KEY, evidence.RUN_SIGNATURE)
+        signature = sign(checksums, state.folder / KEY)
+        evidence.write(state.evidence / evidence.RUN_SIGNATURE, signature)
     except AcceptError as error:
         say(f"{evidence.NOT_SIGNED}: {error.message}")
+    evidence.write(state.evidence / evidence.CHECKSUMS, checksums)
+    say(f"evidence: SHA-256 {evidence.root_hash(state.evidence)}")
 
 
 async def _hold(state: Run, launch: Launch) -> None:
@@ -472,7 +479,7 @@ def _last_step_failed_unexplained(state: Run) -> bool:
 async def _find_hosts(state: Run, launch: Launch) -> None:
     """Find the hosts and inject the faults of a drill. Raises _Aborted if the run cannot start."""
     plan = state.plan
-    began = time.time()
+    began = now()
     kept = tuple(state.records)
     candidates, unreachable = fault_injection.cut_off(plan.injected, launch.hosts)
 
@@ -504,7 +511,7 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
     events.report(Event(event=EventKind.HOSTS, done=len(found.hosts), total=len(launch.hosts)))
     say(
         f"hosts: {len(found.hosts)} of {len(launch.hosts)} answered in "
-        f"{duration(time.time() - began)}"
+        f"{duration(now() - began)}"
         + (f": {plain(folded([host.name for host in found.hosts]), 400)}" if found.hosts else "")
     )
     placed = sum(1 for _ in PLACE.among(found.facts))
@@ -596,7 +603,7 @@ async def _execute(state: Run, step: Step, position: str) -> None:
     if not state.alive():
         raise _Aborted("no host is left")
     plan_waves = _waves(state, step)
-    began = time.time()
+    began = now()
     say(
         f"step {position} starts: {step.id}: {', '.join(step.checks)} on {step.groups}, "
         f"{count(len(plan_waves), 'wave')}, about {duration(step.estimate)}"
@@ -638,7 +645,7 @@ async def _execute(state: Run, step: Step, position: str) -> None:
     say(
         f"[{position}] {step.id} ({', '.join(step.checks)}) {step.groups}, {groups}: "
         f"{len(records) - len(failed)} good, {len(failed)} with problems, "
-        f"{duration(time.time() - began)}"
+        f"{duration(now() - began)}"
     )
     with_problems = [record for record in failed if events.is_bad(record)]
     for record in with_problems[:20]:
@@ -770,7 +777,7 @@ async def _execute_waves(
     first = 1 + max((r.wave for r in records), default=-1)
     for number, wave in enumerate(plan_waves, first):
         _stop_when_over(state)
-        began = time.time()
+        began = now()
         # Skip groups with a host that was lost in an earlier wave.
         kept = tuple(g for g in wave if not any(name in state.lost for name in g.hosts))
         title = f"  wave {number - first + 1} of {len(plan_waves)}"
@@ -788,7 +795,7 @@ async def _execute_waves(
         records += done
         if len(plan_waves) > 1:
             good = len(done) - sum(map(events.is_bad, done))
-            took = duration(time.time() - began)
+            took = duration(now() - began)
             say(f"{title} ended: {good} of {len(done)} without problems, {took}")
     _stop_when_over(state)
 

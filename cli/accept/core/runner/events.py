@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from accept.core.model import Record
+from accept.core.runner.clock import now
 from accept.core.runner.log import show
 from accept.core.serde import Invalid, dump, read
 from accept.core.text import TextEnum
@@ -47,7 +48,7 @@ class Event:
 
     event: EventKind
     #: Unix time on the host of the coordinator.
-    time: float = field(default_factory=time.time)
+    time: float = field(default_factory=now)
     #: The id of the step.
     step: str = ""
     #: The wave, counted from 1, and the number of waves that are planned so far.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from accept.core.facts import BEGAN, WAITED
 from accept.core.groups import Group, Wave
 from accept.core.model import FailedLaunch, Problem, Record, Step
 from accept.core.runner import nccl_ras
+from accept.core.runner.clock import now
 from accept.core.runner.log import say
 from accept.core.runner.nccl_output import keep_logs
 from accept.core.runner.ssh import Host
@@ -166,7 +166,7 @@ async def _execute(state: Run, step: Step, wave: int, index: int, group: Group) 
         hosts=group.hosts,
         local_ranks=group.local_ranks,
         ranks=len(group.hosts) * per_host,
-        start=time.time(),
+        start=now(),
     )
     mark = f"{state.attempt}/{step.id}/{wave}-{index}"
     record = await _execute_once(state, step, wave, index, group, mark=mark, log=log)
@@ -204,7 +204,7 @@ async def _execute_once(
     hosts = [state.host(name) for name in group.hosts]
     path = state.evidence / log
     path.parent.mkdir(parents=True, exist_ok=True)
-    start = time.time()
+    start = now()
     outcome = await supervise(state, step, mark, group, path)
     if outcome.exit != 0:
         await lose_silent_hosts(state, hosts)
@@ -261,7 +261,7 @@ async def _locate_hang(
     """
     command = progress_command(str(state.folder / "progress" / mark))
     alive = [h for h in hosts if h.name not in state.lost]
-    ago = time.time() - outcome.end
+    ago = now() - outcome.end
     answers = await asyncio.gather(*(state.ask(h, command) for h in alive))
     ranks = [
         place

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -22,6 +21,7 @@ from accept.core.catalog.faults import (
 )
 from accept.core.facts import INJECTED, NOT_INJECTED, NOT_UNDONE, FactKind
 from accept.core.model import Fact, Injection
+from accept.core.runner.clock import now
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run
@@ -104,7 +104,7 @@ async def undo(state: Run) -> tuple[str, ...]:
         if answer != ANSWER_UNDONE
     )
     if not_undone:
-        state.keep_asked(len(state.plan.steps) + 2, time.time(), facts=not_undone)
+        state.keep_asked(len(state.plan.steps) + 2, now(), facts=not_undone)
     return tuple(str(fact.value) for fact in not_undone)
 
 

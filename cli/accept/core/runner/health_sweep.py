@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
-import time
 from dataclasses import dataclass, field
 
 from accept.core import record_protocol
@@ -27,6 +26,7 @@ from accept.core.health_readings import (
 )
 from accept.core.judge.health_rules import WATCHED
 from accept.core.model import Fact
+from accept.core.runner.clock import now
 from accept.core.runner.ssh import Answer, Host
 from accept.core.runner.state import ALIVE, Run, lose_silent
 from accept.core.serde import dump
@@ -58,7 +58,7 @@ class Watch:
 
 async def sweep(state: Run, watch: Watch, number: int, *, final: bool) -> None:
     """Check all hosts that take part, and record lost hosts and changed health readings."""
-    began = time.time()
+    began = now()
     hosts = state.alive()
     answers = await asyncio.gather(*(_read(state, watch, host, hosts) for host in hosts))
     host_answers = list(zip(hosts, answers, strict=True))

@@ -14,6 +14,7 @@ from accept.core.causes import Cause
 from accept.core.groups import MAX_CONCURRENT
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Fact, Metric, Plan, Problem, Record
+from accept.core.runner.clock import now
 from accept.core.runner.ssh import (
     Answer,
     Host,
@@ -88,7 +89,7 @@ class Run:
             hosts=tuple(host.name for host in self.alive()),
             exit=0,
             start=began,
-            end=time.time(),
+            end=now(),
             facts=tuple(facts),
             metrics=tuple(metrics),
             problems=tuple(problems),

@@ -18,6 +18,7 @@ from accept.core.failures import is_over
 from accept.core.groups import Group
 from accept.core.model import Problem, Step
 from accept.core.runner import nccl_ras
+from accept.core.runner.clock import now
 from accept.core.runner.ssh import Host, Session, arguments, environment, has_connection
 from accept.core.runner.state import ASK_SECONDS, Run, lose_silent_hosts
 from accept.core.text import duration
@@ -98,7 +99,7 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
             # The log must not change after the evidence was sealed.
             copying.cancel()
         raise
-    end = time.time()
+    end = now()
     if status == 0:
         return Outcome(exit=0, end=end)
     hangs = reason is not None and reason.cause is Cause.TIMED_OUT

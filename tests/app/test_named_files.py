@@ -1,0 +1,75 @@
+"""Files that a user or another file names: pipes with names of their own are not waited for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.factories.clock import PATIENCE
+from tests.factories.command_line import SOURCE, accept, program
+
+pytestmark = pytest.mark.usefixtures("runs")
+
+COMMANDS = [
+    "show machine {pipe}",
+    "run --machine {pipe} --dry-run",
+    "run --machine cpu --suite {pipe} --dry-run",
+    "run --machine cpu --site {pipe} --dry-run",
+    "run --machine cpu --hosts @{pipe} --dry-run",
+    "run --machine cpu --site {site} --dry-run",
+    "show machine {base}",
+]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_pipe_is_refused_at_once(command: str, tmp_path: Path) -> None:
+    pipe, site, base = (tmp_path / name for name in ("p.yaml", "site.yaml", "machine.yaml"))
+    os.mkfifo(pipe)
+    site.write_text(f'backend: ssh\nssh: {{hosts: ["@{pipe}"]}}\n')
+    base.write_text(f"name: own\nbase: [{pipe}]\n")
+    done = program(*command.format(pipe=pipe, site=site, base=base).split())
+    assert (done.code, done.error) in ((2, "E-YAML-UNREADABLE"), (2, "E-HOSTLIST-FILE"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "show machine <(cat {machine})",
+        "show machine /dev/stdin <{machine}",
+        "run --machine cpu --hosts @<(echo h1) --dry-run",
+    ],
+)
+def test_a_pipe_of_the_shell_is_read(command: str, tmp_path: Path) -> None:
+    machine = tmp_path / "machine.yaml"
+    machine.write_text("name: own\nbase: [cpu]\n")
+    words = command.format(machine=machine)
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m accept {words}"],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("option", ["--machine", "--suite"])
+def test_a_name_that_no_file_can_have_does_not_exist(option: str) -> None:
+    kind = option.removeprefix("--").upper()
+    done = accept("run", "--machine", "cpu", option, "n" * 571, "--dry-run")
+    assert (done.code, done.error) == (2, f"E-{kind}-UNKNOWN")
+
+
+def test_a_base_that_no_file_can_have_does_not_exist(tmp_path: Path) -> None:
+    file = tmp_path / "machine.yaml"
+    file.write_text(f"name: own\nbase: [{'n' * 571}]\n")
+    assert accept("show", "machine", file).error == "E-MACHINE-BASE-UNKNOWN"
