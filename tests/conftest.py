@@ -171,8 +171,8 @@ def _outside_sample(items: list[pytest.Item], size: int) -> set[pytest.Item]:
     for item in items:
         if mark := item.get_closest_marker("sampled"):
             spec = getattr(item, "callspec", None)
-            values = spec.indices.items() if spec and mark.args else ()
-            others = tuple(value for value in values if value[0] not in mark.args)
+            values = spec.params.items() if spec and mark.args else ()
+            others = tuple(repr(value) for name, value in values if name not in mark.args)
             cases[item.nodeid.partition("[")[0], others].append(item)
     return {item for case in cases.values() for item in sorted(case, key=_hash)[size:]}
 
