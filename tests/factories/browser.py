@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -98,6 +99,13 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
         done = self.call("Page.captureScreenshot", **(self._clip(part) if part else {}))
         target.write_bytes(base64.b64decode(done["data"]))
+
+    def pages(self) -> int:
+        """Return the number of pages of paper in the format A4 that the document is printed on."""
+        self.call("Emulation.setEmulatedMedia", media="", features=[])
+        size = {"paperWidth": 8.27, "paperHeight": 11.69}
+        done = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True, **size)
+        return len(re.findall(rb"/Type /Page\b", base64.b64decode(done["data"])))
 
     def _clip(self, part: str) -> dict[str, Any]:
         box = f"document.querySelector({json.dumps(part)}).getBoundingClientRect()"

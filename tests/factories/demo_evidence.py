@@ -27,7 +27,7 @@ from accept.core import evidence
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.groups import Group, Wave, waves
 from accept.core.judge.remeasure import waves_again
-from accept.core.model import Plan, Record, Step
+from accept.core.model import SIMULATED, Plan, Record, Step
 from accept.core.report import write_judgement
 from accept.core.serde import dump
 from accept.plan.resolve import Options, resolve
@@ -39,8 +39,6 @@ ATTEMPT = "demo"
 _SHARE = 0.9
 _GPUS, _NICS = 8, 8
 _MACHINE = "h100-8"
-#: Name of the suite in all reports.
-_SUITE = "simulated"
 MARK = "# SIMULATED: no hardware was measured for this log\n"
 _SEED = 7
 #: The start of the run in seconds since 1970: 2026-11-23 09:00 UTC.
@@ -78,7 +76,7 @@ def plan() -> Plan:
     options = Options(machine=_MACHINE, suite="quick", hosts=HOSTS, backend="ssh", seed=_SEED)
     full = resolve(options).plan
     steps = tuple(step for step in full.steps if step.checks[0] in _STEPS)
-    made = replace(full, version=__version__, suite=_SUITE, steps=steps, skipped=())
+    made = replace(full, version=__version__, suite=SIMULATED, steps=steps, skipped=())
     made = replace(made, files_hash="0" * 64)
     return replace(made, hash=evidence.plan_hash(dump(made)))
 

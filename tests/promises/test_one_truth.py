@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from html import unescape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -62,8 +63,12 @@ class Outputs:
         return {"state": words[1], **dict(word.split("=", 1) for word in words[2:])}
 
     @cached_property
+    def html(self) -> str:
+        return judge.html_page(self.judged, Terminal())
+
+    @cached_property
     def page(self) -> Page:
-        return Page(judge.html_page(self.judged, Terminal()))
+        return Page(self.html)
 
     @cached_property
     def markdown(self) -> str:
@@ -253,6 +258,57 @@ def test_all_have_the_same_figures(run: PooledRun) -> None:
         assert _plain(of_page[check]) == _plain(text or _NOTHING)
         (row,) = [row for row in one.table("Checks") if row[0] == check]
         assert _plain(row[2]) == _plain(text)
+
+
+@EVERY
+def test_every_figure_of_the_page_is_one_of_the_verdict(run: PooledRun) -> None:
+    one = outputs(run)
+    # The verdict has the worst and the median of the GPUs, and the records have each.
+    of_records = (m.value for record in one.judged.records for m in record.metrics)
+    known = {*_numbers(one.json), *map(number, of_records)}
+    measured: dict[str, list[float]] = {}
+    for metric in one.json["metrics"]:
+        measured.setdefault(metric["unit"], []).append(metric["value"])
+    text = _words(one.html)
+    normal = {
+        found[1] for found in re.finditer(r"(?:of|normal|instead of) ([-+.\de]+) [A-Zu]", text)
+    }
+    limits = dict(re.findall(r"normal ([-+.\de]+) \S+ slow (?:below|above) ([-+.\de]+)", text))
+    for low, high, usual, unit in _FIGURE.findall(text):
+        for value in filter(None, (low, high, usual)):
+            # What is normal is between the values; a limit is on the side of the slow ones.
+            if value in normal - known:
+                assert min(measured[unit]) <= float(value) <= max(measured[unit]), value
+            elif value not in limits.values():
+                assert value in known, (value, unit)
+    for usual, limit in limits.items():
+        assert 0.5 < float(usual) / float(limit) < 2
+
+
+#: "327.5 to 331.5 of 366.3 GB/s", "260 GB/s", "14 to 15 instead of 12 us".
+_FIGURE = re.compile(
+    r"([-+.\de]+)(?: to ([-+.\de]+))?(?: (?:of|instead of) ([-+.\de]+))? (GB/s|[GT]FLOP/s|us)\b"
+)
+
+
+def _words(html: str) -> str:
+    """Return all texts of a page: with those of pictures, and those for screen readers."""
+    inert = re.sub(r"<(script|style)>.*?</\1>", "", html, flags=re.DOTALL)
+    labels = re.findall(r'aria-label="([^"]*)"', inert)
+    return unescape(" \n".join([re.sub(r"<[^>]*>", " ", inert), *labels]))
+
+
+def _numbers(value: Any) -> Iterator[str]:
+    """Yield all numbers of a JSON value as reports show them, and those in its texts."""
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if isinstance(value, list):
+        for item in value:
+            yield from _numbers(item)
+    elif isinstance(value, str):
+        yield from re.findall(r"[-+.\de]*\d", value)
+    elif isinstance(value, float | int):
+        yield number(value)
 
 
 def _plain(text: str) -> str:

@@ -17,19 +17,20 @@ from tests.factories.reported_runs import CASES, HOSTILE, page, reported
 from tests.factories.verdicts import FLOOR, GPU, gpus, hosts_record, inventory_of, plan, step
 
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import BoundKind, Fact, Metric, Record, State
+from accept.core.model import SIMULATED, BoundKind, Fact, Metric, Record, State
 from accept.core.report import text as report_text
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
+from accept.report.bad_executions import bad_executions
 from accept.report.certificate import certificate
 from accept.report.coverage_table import coverage_rows
 from accept.report.data import Run
-from accept.report.gpu_grid import gpu_grid
+from accept.report.gpu_grid import gpu_grids
 from accept.report.html import render_html
 from accept.report.not_tested import gaps
 from accept.report.pair_matrix import pair_matrix
 from accept.report.strip_plot import strip_plots
-from accept.report.svg import Tone
+from accept.report.svg import Tone, tone_of
 
 
 class Outline(HTMLParser):
@@ -38,10 +39,12 @@ class Outline(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.classes: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
+        self.classes += (dict(attrs).get("class") or "").split()
 
 
 def test_the_same_run_gives_the_same_bytes() -> None:
@@ -68,8 +71,8 @@ def test_a_page_of_many_nodes_stays_small() -> None:
 def test_sections_are_in_the_order_of_questions() -> None:
     sections = re.findall(r'<section id="(\w+)"', page("node"))
     assert sections == [
-        *("checks", "nodes", "pairs", "rails", "gpus", "sizes", "time"),
-        *("health", "drift", "coverage", "gaps", "about"),
+        *("bad", "suspects", "nodes", "pairs", "rails", "gpus", "sizes", "time"),
+        *("checks", "health", "drift", "coverage", "gaps", "about", "sources"),
     ]
 
 
@@ -80,24 +83,76 @@ def test_nothing_from_a_host_is_markup() -> None:
 
 def test_values_without_a_measurement_have_a_color_of_their_own() -> None:
     run = reported("node")
-    grid = gpu_grid(run)
-    assert grid is not None
-    assert all(Tone.MISSING in one.cells for one in grid.grids)
+    grids, _ = gpu_grids(run)
+    assert grids
+    assert all(Tone.MISSING in one.cells.tones for one in grids)
     silent = replace(
         run,
         verdict=replace(run.verdict, hosts=(*run.verdict.hosts, "h99")),
     )
-    (plot,), _ = strip_plots(silent)
-    assert "not measured" in {row.text for row in plot.rows if row.host == "h99"}
-    assert all(panel.missing for panel in plot.panels)
+    (plot, *_), _ = strip_plots(silent)
+    (row,) = (row for row in plot.rows if row.host == "h99")
+    assert (row.text, row.dots, row.failed) == ("not measured", {}, "")
 
 
 def test_values_below_the_required_one_are_never_drawn_as_normal() -> None:
     run = reported("hostile")
-    (plot,), _ = strip_plots(run)
+    plots, quiet = strip_plots(run)
     below = [s for p in run.populations for s in p.samples if s.value and s.value < (p.bound or 0)]
     assert below
-    assert all(Tone.BAD in panel.dots for panel in plot.panels)
+    assert not [s for population in quiet for s in population.samples if s.bad]
+    assert all(Tone.BAD in plot.tones for plot in plots)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_colors_of_executions_are_those_of_the_judge(name: str) -> None:
+    bad = {Tone.SLOW, Tone.BAD, Tone.FAILED}
+    for population in reported(name).populations:
+        for sample in population.samples:
+            assert (tone_of(sample, population) in bad) is sample.bad
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_bad_result_is_listed_with_its_values_before_the_pictures(name: str) -> None:
+    run = reported(name)
+    rows, more = bad_executions(run)
+    bad = [sample for population in run.populations for sample in population.samples if sample.bad]
+    assert len(rows) + more == len(bad)
+    assert {row.log for row in rows} <= {sample.log for sample in bad}
+    shares = [pair for suspect in run.verdict.suspects for pair in suspect.pairs if pair.compared]
+    listed = {(frozenset((row.host, row.partner)), row.measured) for row in rows}
+    assert more or {(frozenset(pair.hosts), pair.compared) for pair in shares} <= listed
+    assert all(row.start > 0 for row in rows)
+
+
+def test_neighbors_have_a_bracket_and_suspects_a_frame() -> None:
+    run = reported("node")
+    places = {host: f"row/rack-{i // 16}/{host}" for i, host in enumerate(run.verdict.hosts)}
+    facts = tuple(Fact(name="place", value=place, host=host) for host, place in places.items())
+    records = (replace(run.records[0], facts=(*run.records[0].facts, *facts)), *run.records[1:])
+    matrix = pair_matrix(replace(run, records=records))
+    assert matrix is not None
+    assert [one.name for one in matrix.brackets] == [f"row/rack-{i}" for i in range(4)]
+    # A rectangle for the row of the bad node, and one for its column.
+    assert matrix.frames.count("M") == 2
+
+
+def test_a_simulated_run_is_marked_on_the_first_page_and_on_screen() -> None:
+    run = reported("node")
+    simulated = replace(run, verdict=replace(run.verdict, suite=SIMULATED))
+    assert Outline(render_html(simulated)).classes.count("simulated") == 2
+    assert Outline(page("node")).classes.count("simulated") == 0
+
+
+def test_every_picture_has_a_text_and_every_node_its_values() -> None:
+    tags = Outline(page("node")).tags
+    pictures = [attributes for tag, attributes in tags if tag == "svg"]
+    shown = [one.get("aria-label") for one in pictures if "aria-hidden" not in one]
+    assert shown
+    assert all(shown)
+    assert len(set(shown)) == len(shown)
+    (plot, *_), _ = strip_plots(reported("node"))
+    assert all(f"<title>{row.host}: {row.text}</title>" in page("node") for row in plot.rows)
 
 
 def test_pairs_are_a_matrix_up_to_128_nodes() -> None:
@@ -182,9 +237,14 @@ def test_pages_work_in_a_browser(tmp_path: Path) -> None:
             path = tmp_path / f"{name}.html"
             path.write_text(page(name), encoding="utf-8")
             assert tab.open(path) == [], name
-            # Only scrollable elements may contain anything wider than the window.
-            assert tab.run("document.documentElement.scrollWidth <= innerWidth"), name
+            for width in (1100, 390):
+                tab.resize(width, 800)
+                # Only scrollable elements may contain anything wider than the window.
+                assert tab.run("document.documentElement.scrollWidth <= innerWidth"), name
             assert tab.run("document.querySelectorAll('h1').length") == 2, name
+        (tmp_path / "32.html").write_text(page("32"), encoding="utf-8")
+        tab.open(tmp_path / "32.html")
+        assert tab.pages() <= 5
         tab.open(tmp_path / "node.html")
         tab.run("document.getElementById('find').value = 'h17'")
         tab.run("document.getElementById('find').dispatchEvent(new Event('input'))")

@@ -587,6 +587,9 @@ def _range(hosts: tuple[str, ...]) -> str:
     return " .. ".join((*hosts[:1], *hosts[-1:]))
 
 
+#: Name of the suite of simulated runs.
+SIMULATED = "simulated"
+
 #: Kind, hosts and device of a suspect.
 Part = tuple[SuspectKind, tuple[str, ...], str | None]
 
@@ -848,6 +851,11 @@ class Verdict:
     version: str = ""
     #: Who vouches for the evidence; None: nothing was verified, as on the first host.
     verified: Verification | None = None
+
+    @property
+    def is_simulated(self) -> bool:
+        """Return True for the run of `accept demo`, whose figures no real node reached."""
+        return self.suite == SIMULATED
 
     @property
     def requested(self) -> tuple[str, ...]:

@@ -15,8 +15,9 @@ from accept.core.judge import bounds, gathered
 from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.evidence import Evidence, Found
 from accept.core.judge.explained import Effects
+from accept.core.judge.peers import far_from_median
 from accept.core.judge.results import compare, scored
-from accept.core.judge.values import is_bad, lowest_good
+from accept.core.judge.values import is_bad, limit_of, lowest_good
 from accept.core.model import GroupKind, Plan, Record, Step, Verdict
 from accept.core.table import BANDWIDTH, LATENCY, Measure, planned_sizes
 from accept.core.text import format_size
@@ -37,6 +38,8 @@ class Sample(NamedTuple):
     #: It failed, is below its bound or slower than noise and distance explain, or a fault explains
     #: what it lost.
     bad: bool
+    #: Start of the execution in seconds since 1970; 0: unknown.
+    start: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,31 @@ class Population:
         values = measured(samples)
         return self.measure.compared(values, self.normal.value) if values and self.normal else ""
 
+    @property
+    def limits(self) -> str:
+        """Return what is normal, slow and a failure, for people; empty if all is unknown."""
+        side = "above" if self.measure.inverse else "below"
+        parts = (
+            ("normal", self.normal.value if self.normal else None),
+            (f"slow {side}", limit_of(self.normal) if self.normal else None),
+            (f"fails {side}", self.bound),
+        )
+        return ", ".join(f"{name} {self.measure.text(value)}" for name, value in parts if value)
+
+    def values_of(self, samples: Iterable[Sample]) -> str:
+        """Return the values of samples beside the normal one, and how many are bad, for people."""
+        own = list(samples)
+        values = measured(own)
+        parts = [*dict.fromkeys(str(one.cause) for one in own if one.cause)]
+        if values:
+            parts.insert(0, self.compared(own) or self.measure.range(values))
+        elif not parts:
+            parts.append("nothing was measured")
+        bad = sum(one.bad for one in own)
+        if len(own) > 1:
+            parts.append(f"{bad or 'none'} of {len(own)} bad")
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceValues:
@@ -82,6 +110,13 @@ class DeviceValues:
     #: Host and local rank -> value.
     values: Mapping[tuple[str, int], float]
     median: float
+    #: The lowest value that noise explains; None: too few to compare.
+    lowest: float | None
+
+    @property
+    def title(self) -> str:
+        """Return check and metric."""
+        return f"{self.check} {self.metric}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +175,14 @@ class Run:
         """Return the populations of single hosts and of pairs, in the order of the plan."""
         return tuple(self._populations())
 
+    @cached_property
+    def _starts(self) -> Mapping[str, Mapping[tuple[frozenset[str], str], float]]:
+        """Return the start of each execution by its step, hosts and log."""
+        found: dict[str, dict[tuple[frozenset[str], str], float]] = {}
+        for one in self.records:
+            found.setdefault(one.step, {})[frozenset(one.hosts), one.log] = one.start
+        return found
+
     def _populations(self) -> Iterator[Population]:
         for evidence in scored(self.evidences.values(), REGISTRY):
             inverse = evidence.check == "latency"
@@ -150,6 +193,7 @@ class Run:
                     continue
                 found, sizes = self.effects.speed, planned_sizes(step)
                 bound = bounds.lowest(evidence, step, measure, nodes)
+                starts = self._starts.get(step.id, {})
                 wrong = {e.log for e in self.effects.wrong.executions if e.value is None}
                 samples = [
                     Sample(
@@ -158,6 +202,7 @@ class Run:
                         Cause.WRONG_DATA if one.log in wrong else found.causes.get(i),
                         one.log,
                         found.is_bad(i) or one.log in wrong or is_bad(one.value, bound),
+                        starts.get((frozenset(one.hosts), one.log), 0.0),
                     )
                     for i in found.of(evidence.check, step)
                     if len((one := found.executions[i]).hosts) == nodes
@@ -173,6 +218,12 @@ class Run:
                         normal=found.normal(evidence.check, step),
                         bound=bound,
                     )
+
+    @cached_property
+    def pairs(self) -> frozenset[frozenset[str]]:
+        """Return the pairs that suspects make bad."""
+        found = (frozenset(pair.hosts) for s in self.verdict.suspects for pair in s.pairs)
+        return frozenset(found)
 
     @cached_property
     def devices(self) -> tuple[DeviceValues, ...]:
@@ -192,11 +243,18 @@ class Run:
             host = row.host or (row.hosts[0] if row.nodes == 1 else "")
             own = found.setdefault((row.check, row.metric, row.unit), {})
             own[host, row.rank or 0] = row.value or 0.0
+        noise = self.plan.machine.noise
         return tuple(
             DeviceValues(
-                check=check, metric=metric, unit=unit, values=own, median=median(own.values())
+                check=check,
+                metric=metric,
+                unit=unit,
+                values=own,
+                median=median(own.values()),
+                lowest=limit_of(normal) if normal else None,
             )
             for (check, metric, unit), own in found.items()
+            for normal, _ in (far_from_median({f"{at}": v for at, v in own.items()}, noise),)
         )
 
 

@@ -6,119 +6,128 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from markupsafe import Markup
-
 from accept.core.facts import LOAD
-from accept.core.text import number
-from accept.report.data import Run
-from accept.report.svg import Tone, cells, tone
+from accept.core.judge.values import is_bad
+from accept.core.text import count, number, value_range
+from accept.report.data import DeviceValues, Run
+from accept.report.svg import Cells, Tone, cells, room_for, tone
 
-_MOST_ROWS, _WORST_ROWS, _MOST_GRIDS, _MOST_RANKS = 64, 60, 12, 32
-_LEFT, _TOP, _CELL, _GAP, _ROW = 150, 34, 11, 16, 12
+_MOST_ROWS, _MOST_GRIDS, _MOST_RANKS = 60, 12, 32
+_TOP, _CELL, _ROW = 16, 14, 13
 #: Levels at load: unit in the fact, title, and how much above or below the median is unusual.
 _LEVELS = (("C", "temperature", 10.0, +1), ("MHz", "clock", 0.05, -1))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
-    """One figure of all GPUs."""
+class GridRow:
+    """A node, and its values in words."""
 
-    x: int
-    title: str
-    subtitle: str
-    cells: Mapping[Tone, Markup]
+    host: str
+    y: float
+    bad: bool
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuGrid:
-    """Grids with common rows, one for each node."""
+class Grid:
+    """One figure of all GPUs: a row for each node, a column for each local rank."""
 
-    grids: tuple[Grid, ...]
-    rows: tuple[tuple[str, float, bool], ...]
-    #: Nodes without a row, and ranks of a node without a cell.
-    rest: int
+    title: str
+    text: str
+    cells: Cells
+    rows: tuple[GridRow, ...]
+    #: Position and text of each column.
+    ranks: tuple[tuple[float, int], ...]
+    #: Nodes without a row: normal ones, and those that do not fit.
+    normal: int
+    more: int
+    #: Ranks of a node without a cell.
     cut: int
+    left: int
     width: int
     height: int
-    left: int
-    row: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Figure:
     title: str
-    subtitle: str
-    #: Host and local rank -> its color.
+    unit: str
+    #: Host and local rank -> its value, and its color.
+    values: Mapping[tuple[str, int], float]
     tones: Mapping[tuple[str, int], Tone]
 
+    @property
+    def text(self) -> str:
+        values = f"{value_range([*self.values.values()])} {self.unit}"
+        middle = median(self.values.values())
+        return f"{values}, median {number(middle)}, {count(len(self.values), 'GPU')}"
 
-def gpu_grid(run: Run) -> GpuGrid | None:
-    """Return the grids; None if no GPU or rank was measured by itself."""
-    figures = [*_rates(run), *_levels(run)][:_MOST_GRIDS]
-    if not figures:
-        return None
-    order = [*Tone]
-    ranks = 1 + max((rank for figure in figures for _, rank in figure.tones), default=0)
-    ranks = max(ranks, run.plan.gpus_used or run.plan.machine.gpus or 0)
+    def deviates(self, hosts: tuple[str, ...]) -> bool:
+        """Return True if a value is not normal, or missing although other nodes have it."""
+        ranks = {rank for _, rank in self.values}
+        missing = len(hosts) * len(ranks) > len(self.values)
+        return missing or any(kind is not Tone.NORMAL for kind in self.tones.values())
+
+
+def gpu_grids(run: Run) -> tuple[tuple[Grid, ...], tuple[tuple[str, str], ...]]:
+    """Return a grid of each figure that deviates, and title and values of the others."""
+    figures = [*_rates(run), *_levels(run)]
+    drawn = [figure for figure in figures if figure.deviates(run.verdict.hosts)][:_MOST_GRIDS]
+    others = tuple((one.title, one.text) for one in figures if one not in drawn)
+    return tuple(_grid(run, figure) for figure in drawn), others
+
+
+def _grid(run: Run, figure: _Figure) -> Grid:
+    ranks = 1 + max((rank for _, rank in figure.tones), default=0)
     cut, ranks = max(0, ranks - _MOST_RANKS), min(ranks, _MOST_RANKS)
-    # With one row for each node, the worst come first.
-    severity = {tone: index for index, tone in enumerate(order)}
-    worst = {
-        host: max(
-            (
-                severity[figure.tones.get((host, rank), Tone.MISSING)]
-                for figure in figures
-                for rank in range(ranks)
-            ),
-            default=0,
-        )
-        for host in run.verdict.hosts
-    }
-    hosts = sorted(run.verdict.hosts, key=lambda host: (host not in run.suspects, -worst[host]))
-    shown = hosts if len(hosts) <= _MOST_ROWS else hosts[:_WORST_ROWS]
-    grids = tuple(_grid(figure, index, shown, ranks) for index, figure in enumerate(figures))
-    return GpuGrid(
-        grids=grids,
-        rows=tuple(
-            (host, _TOP + (index + 0.5) * _ROW + 4, host in run.suspects)
-            for index, host in enumerate(shown)
-        ),
-        rest=len(hosts) - len(shown),
-        cut=cut,
-        width=_LEFT + len(grids) * (ranks * _CELL + _GAP),
-        height=_TOP + len(shown) * _ROW + 4,
-        left=_LEFT,
-        row=_ROW,
-    )
+    order = [*Tone]
 
+    def worst(host: str) -> int:
+        own = (figure.tones.get((host, rank), Tone.MISSING) for rank in range(ranks))
+        return max(map(order.index, own), default=0)
 
-def _grid(figure: _Figure, index: int, hosts: list[str], ranks: int) -> Grid:
-    left = _LEFT + index * (ranks * _CELL + _GAP)
+    severities = {host: found for host in run.verdict.hosts if (found := worst(host))}
+    shown = sorted(severities, key=lambda host: (host not in run.suspects, -severities[host]))
+    shown = shown[:_MOST_ROWS]
+    left = room_for(shown)
     corners: dict[Tone, list[tuple[float, float]]] = {}
-    for row, host in enumerate(hosts):
+    rows = []
+    for index, host in enumerate(shown):
+        y = _TOP + (index + 0.5) * _ROW
         for rank in range(ranks):
             kind = figure.tones.get((host, rank), Tone.MISSING)
-            corner = (left + rank * _CELL, _TOP + (row + 0.5) * _ROW)
-            corners.setdefault(kind, []).append(corner)
+            corners.setdefault(kind, []).append((left + rank * _CELL, y))
+        own = [figure.values.get((host, rank)) for rank in range(ranks)]
+        text = ", ".join("not measured" if one is None else number(one) for one in own)
+        bad = host in run.suspects
+        rows.append(GridRow(host=host, y=y, bad=bad, text=f"{text} {figure.unit}"))
     return Grid(
-        x=left,
         title=figure.title,
-        subtitle=figure.subtitle,
-        cells={kind: cells(own, _CELL - 1) for kind, own in sorted(corners.items())},
+        text=figure.text,
+        cells=cells(corners, _CELL - 2, _ROW - 2),
+        rows=tuple(rows),
+        ranks=tuple((left + (rank + 0.5) * _CELL - 1, rank) for rank in range(ranks)),
+        normal=len(run.verdict.hosts) - len(severities),
+        more=len(severities) - len(shown),
+        cut=cut,
+        left=left,
+        width=left + max(ranks * _CELL, 180),
+        height=_TOP + len(shown) * _ROW + 2,
     )
 
 
 def _rates(run: Run) -> Iterator[_Figure]:
     for device in run.devices:
-        yield _Figure(
-            title=f"{device.check} {device.metric}",
-            subtitle=f"{number(device.median)} {device.unit}",
-            tones={at: _tone_of(value, device.median) for at, value in device.values.items()},
-        )
+        tones = {at: _tone_of(run, device, at) for at in device.values}
+        yield _Figure(title=device.title, unit=device.unit, values=device.values, tones=tones)
 
 
-def _tone_of(value: float, usual: float) -> Tone:
-    return tone(value / usual) if value > 0 and usual > 0 else Tone.FAILED
+def _tone_of(run: Run, device: DeviceValues, at: tuple[str, int]) -> Tone:
+    value, low = device.values[at], is_bad(device.values[at], device.lowest)
+    if not value > 0:
+        return Tone.FAILED
+    share = value / device.median if device.median > 0 and device.lowest is not None else None
+    return tone(share, low=low, bad=low and at[0] in run.suspects)
 
 
 def _levels(run: Run) -> Iterator[_Figure]:
@@ -134,19 +143,9 @@ def _levels(run: Run) -> Iterator[_Figure]:
     for unit, title, limit, direction in _LEVELS:
         if levels := found.get(unit):
             usual = median(levels.values())
-            yield _Figure(
-                title=title,
-                subtitle=f"{number(usual)} {unit}",
-                tones={
-                    at: _level_tone(
-                        (value - usual) * direction, limit * (usual if limit < 1 else 1)
-                    )
-                    for at, value in levels.items()
-                },
-            )
-
-
-def _level_tone(excess: float, limit: float) -> Tone:
-    if excess > limit:
-        return Tone.SLOW
-    return Tone.LOW if excess > limit / 2 else Tone.NORMAL
+            most = limit * (usual if limit < 1 else 1)
+            tones = {
+                at: Tone.LOW if (value - usual) * direction > most else Tone.NORMAL
+                for at, value in levels.items()
+            }
+            yield _Figure(title=title, unit=unit, values=levels, tones=tones)

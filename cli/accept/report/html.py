@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -21,12 +23,14 @@ from accept.core.model import Verdict
 from accept.core.report.text import answer_of, kept, number3
 from accept.core.sentences import action, not_run, suspect_advice, usable, vouched
 from accept.core.text import count, duration, folded, format_size, number, plain
+from accept.report.bad_executions import bad_executions
 from accept.report.certificate import certificate
 from accept.report.coverage_table import coverage_rows
 from accept.report.data import Run
-from accept.report.gpu_grid import gpu_grid
+from accept.report.gpu_grid import gpu_grids
 from accept.report.health_table import health_rows
 from accept.report.not_tested import gaps
+from accept.report.over_time import over_time
 from accept.report.pair_matrix import pair_matrix
 from accept.report.rail_matrix import rail_matrices
 from accept.report.repeated import Repeated, headline, node_rows, percent
@@ -38,12 +42,16 @@ from accept.report.timeline import timeline
 _TEMPLATES = Path(__file__).parent / "templates"
 #: Maximum length of one text from a host or log.
 _LONGEST = 2000
+_ADDRESS = re.compile(r"https?://[^\s;,]+")
 
 
 def render_html(run: Run) -> str:
     """Return the page."""
     style, script = _asset("report.css"), _asset("report.js")
-    plots, more_populations = strip_plots(run)
+    plots, quiet_populations = strip_plots(run)
+    grids, quiet_devices = gpu_grids(run)
+    facts = certificate(run)
+    sources = _Sources(facts.sources)
     page = _environment().get_template("report.html.j2")
     return page.render(
         run=run,
@@ -60,20 +68,40 @@ def render_html(run: Run) -> str:
         style_hash=_hash(style),
         script_hash=_hash(script),
         strip_plots=plots,
-        more_populations=more_populations,
+        quiet_populations=quiet_populations,
+        bad_executions=bad_executions(run),
+        over_time=over_time(run),
         pair_matrix=pair_matrix(run),
         rail_matrices=rail_matrices(run),
-        gpu_grid=gpu_grid(run),
+        gpu_grids=grids,
+        quiet_devices=quiet_devices,
         curves=size_curves(run),
         timeline=timeline(run),
         health=health_rows(run),
         drift=compared(run.inventories),
         coverage=coverage_rows(run),
         gaps=gaps(run),
-        certificate=certificate(run),
+        certificate=facts,
+        sources=sources,
         vouched=vouched(run.verdict),
-        legend=LEGEND,
     )
+
+
+class _Sources:
+    """The sources of all figures on the page, numbered from 1."""
+
+    def __init__(self, sources: Iterable[str]) -> None:
+        self.all = [*sources]
+
+    def numbered(self, text: str) -> str:
+        """Return a text with the number of its source in place of each address."""
+        return _ADDRESS.sub(self._number, text)
+
+    def _number(self, found: re.Match[str]) -> str:
+        source = found[0]
+        if source not in self.all:
+            self.all.append(source)
+        return f"[{self.all.index(source) + 1}]"
 
 
 def render_repeated(result: Repeated) -> str:
@@ -123,7 +151,7 @@ def _environment() -> Environment:
         plain=plain,
         action=action,
     )
-    environment.globals["count"] = count
+    environment.globals.update(count=count, legend=LEGEND)
     return environment
 
 

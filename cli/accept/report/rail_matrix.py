@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-
-from markupsafe import Markup
 
 from accept.core.checks import REGISTRY
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.results import is_full_rail, scored
+from accept.core.judge.rounds import SIGMAS
 from accept.core.model import GroupKind, Step
 from accept.core.table import Outcome
 from accept.report.data import Run
-from accept.report.svg import Tone, cells, tone
+from accept.report.svg import Cells, Tone, cells, tone
 
 _MOST_ROWS = 60
 _LEFT, _TOP, _WIDTH, _HEIGHT = 150, 18, 46, 16
@@ -27,7 +25,7 @@ class RailMatrix:
     check: str
     ranks: tuple[int, ...]
     rows: tuple[str, ...]
-    cells: Mapping[Tone, Markup]
+    cells: Cells
     #: Text, column, for the full rails.
     values: tuple[tuple[str, int], ...]
     left: int
@@ -71,27 +69,37 @@ def _matrix(run: Run, evidence: Evidence, step: Step) -> RailMatrix | None:
     rows = [host for host in run.order if host in in_pairs][:_MOST_ROWS]
     corners: dict[Tone, list[tuple[float, float]]] = {}
 
-    def add(kind: Tone, rank: int, row: int) -> None:
+    accused = {s.device for s in run.verdict.suspects if s.device is not None}
+
+    def add(value: float | None, normal: float, rank: int, row: int, *, is_bad: bool) -> None:
+        kind = Tone.FAILED
+        if value and normal:
+            low = value < normal * (1 - SIGMAS * run.plan.machine.noise)
+            kind = tone(value / normal, low=low, bad=low and is_bad)
+        put(kind, rank, row)
+
+    def put(kind: Tone, rank: int, row: int) -> None:
         corner = (_LEFT + column[rank] * _WIDTH, _TOP + (row + 0.5) * _HEIGHT)
         corners.setdefault(kind, []).append(corner)
 
     for rank in ranks:
-        value = full.get(rank)
-        missing = Tone.FAILED if rank in full else Tone.MISSING
-        add(tone(value / usual) if value else missing, rank, 0)
+        if rank in full:
+            add(full[rank], usual, rank, 0, is_bad=str(rank) in accused)
+        else:
+            put(Tone.MISSING, rank, 0)
         for number, host in enumerate(rows, 1):
             own = pairs.get((host, rank))
             if own is None:
-                add(Tone.MISSING, rank, number)
+                put(Tone.MISSING, rank, number)
             else:
                 # A node is as good as its best pair.
-                best = max(own)
-                add(tone(best / usual_pair) if best and usual_pair else Tone.FAILED, rank, number)
+                is_bad = host in run.suspects or str(rank) in accused
+                add(max(own), usual_pair, rank, number, is_bad=is_bad)
     return RailMatrix(
         check=evidence.check,
         ranks=ranks,
         rows=("all nodes", *rows),
-        cells={kind: cells(own, _WIDTH - 2) for kind, own in sorted(corners.items())},
+        cells=cells(corners, _WIDTH - 2, _HEIGHT - 2),
         values=tuple(
             (f"{value:.0f}" if value else "failed", column[rank]) for rank, value in full.items()
         ),

@@ -1,21 +1,20 @@
-"""Draw the bandwidth of each collective over the message size, with its references."""
+"""Draw the bandwidth of each collective over the message size, with its bound."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from markupsafe import Markup
 
 from accept.core.catalog.metrics import BUSBW, TIME
-from accept.core.judge.bounds import bounds_of, covers_nodes
-from accept.core.model import Placement, Reference
-from accept.core.table import Row, Table, rows_of
-from accept.core.text import count, format_size
+from accept.core.judge import bounds
+from accept.core.model import Placement
+from accept.core.table import BANDWIDTH, Row, Table, rows_of
+from accept.core.text import count, format_size, number
 from accept.report.data import Run
-from accept.report.svg import area, line, short
+from accept.report.svg import area, line, round_ticks, short
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 330, 200, 52, 24, 24
 _MOST = 12
@@ -32,8 +31,8 @@ class Curve:
     #: Position and text of the ticks of each axis.
     sizes: tuple[tuple[str, str], ...]
     values: tuple[tuple[str, str], ...]
-    #: Position and text of each reference; one without a size is for the largest message.
-    references: tuple[tuple[str, str, str], ...]
+    #: Position and text of the value below which the largest message fails; None: no bound.
+    bound: tuple[str, str] | None
     width: int
     height: int
     left: int
@@ -50,16 +49,16 @@ def size_curves(run: Run) -> tuple[Curve, ...]:
         table = Table(tuple(row for e in drawn for row in rows_of(e, check, {name})))
         kinds = table.where(_is_drawn).by(lambda row: (row.step.groups, row.nodes, row.unit))
         for (groups, nodes, unit), own in kinds.items():
-            together = evidence.together(own.rows[0].hosts)
-            references = [
-                bound
-                for bound in bounds_of(evidence)
-                if bound.metric == name and covers_nodes(bound, nodes, together=together)
-            ]
+            # A bound of a latency is for one size.
+            lowest = (
+                None
+                if name == TIME.name
+                else bounds.lowest(evidence, own.rows[0].step, BANDWIDTH, nodes)
+            )
             values = {size: rows.values for size, rows in own.by(lambda row: row.size or 0).items()}
             if len(values) > 1:
                 title = f"{check}: {groups}, {count(nodes, 'node')}"
-                curves.append(_curve(title, unit, values, references))
+                curves.append(_curve(title, unit, values, lowest))
     return tuple(curves[:_MOST])
 
 
@@ -68,24 +67,11 @@ def _is_drawn(row: Row) -> bool:
     return bool(row.size) and row.is_plausible and (row.value or 0.0) > 0 and out_of_place
 
 
-def _curve(
-    title: str, unit: str, by_size: dict[int, list[float]], references: Sequence[Reference]
-) -> Curve:
+def _curve(title: str, unit: str, by_size: dict[int, list[float]], bound: float | None) -> Curve:
     sizes = sorted(by_size)
-    limits = [
-        (r.size or sizes[-1], limit, f"{text}, {r.kind}")
-        for r in references
-        for text, limit in (
-            ("fails below", r.lower),
-            ("expected", r.expected),
-            ("at most", r.upper),
-            ("reference", r.value),
-        )
-        if limit and limit > 0
-    ]
     values = [value for own in by_size.values() for value in own]
-    low, high = min(values), max([*values, *(limit for _, limit, _ in limits)])
-    low = min(low, *(limit for _, limit, _ in limits)) if limits else low
+    marks = [*values, *([bound] if bound and bound > 0 else [])]
+    low, high = min(marks), max(marks)
     left, right = math.log2(sizes[0]), math.log2(sizes[-1])
     bottom, top = math.log10(low) - 0.05, math.log10(high) + 0.05
 
@@ -108,11 +94,7 @@ def _curve(
         ),
         sizes=tuple((short(x(size)), format_size(size)) for size in sizes[::every]),
         values=tuple((short(y(tick)), f"{tick:g}") for tick in _ticks(low, high)),
-        references=tuple(
-            (short(x(size)), short(y(limit)), text)
-            for size, limit, text in limits
-            if sizes[0] <= size <= sizes[-1]
-        ),
+        bound=(short(y(bound)), f"fails below {number(bound)}") if bound and bound > 0 else None,
         width=_WIDTH,
         height=_HEIGHT,
         left=_LEFT,
@@ -126,4 +108,6 @@ def _ticks(low: float, high: float) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
     inside = [tick for tick in ticks if low * 0.9 <= tick <= high * 1.1]
-    return inside if len(inside) <= 6 else inside[:: -(-len(inside) // 6)]
+    if len(inside) < 2:
+        return round_ticks(low, high)
+    return inside[:: -(-len(inside) // 6)]
