@@ -110,6 +110,9 @@ def test_the_colors_of_executions_are_those_of_the_judge(name: str) -> None:
     for population in reported(name).populations:
         for sample in population.samples:
             assert (tone_of(sample, population) in bad) is sample.bad
+            if sample.value and not sample.cause and sample.value >= (population.bound or 0):
+                other = sample._replace(bad=not sample.bad)
+                assert (tone_of(other, population) in bad) is other.bad
 
 
 @pytest.mark.parametrize("name", CASES)
