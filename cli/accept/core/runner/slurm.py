@@ -472,7 +472,7 @@ def drive(work: Path) -> int:
         if run.launcher:
             _probe_launcher(run, in_order, own)
         status = driver.coordinate(in_container=run.in_container)
-        _deliver(run, driver, shared, status)
+        _deliver(run, driver, shared, status, job)
     except _Failed as failure:
         status = Exit.INTERRUPTED if driver.reason else Exit.NOT_STARTED
         line = Failure(code=failure.code, message=str(failure)).line
@@ -692,7 +692,7 @@ def _probe_launcher(run: SlurmRun, results: Mapping[str, Ready | Problem], own: 
     raise _Failed(f"{run.launcher}: {plain(reason, 300)}", Code.SLURM_LAUNCHER)
 
 
-def _deliver(run: SlurmRun, driver: _Driver, shared: Path | None, status: int) -> None:
+def _deliver(run: SlurmRun, driver: _Driver, shared: Path | None, status: int, job: str) -> None:
     """Copy the evidence to the shared folder; without one, wait until it is fetched."""
     folder = driver.folder
     archive = _packed(folder)
@@ -708,11 +708,23 @@ def _deliver(run: SlurmRun, driver: _Driver, shared: Path | None, status: int) -
             # Leave time to read the exit status in the folder before the folder is removed.
             time.sleep(_FOLLOW_SECONDS)
             return
+    if driver.is_over() and _is_cancelled(job):
+        # Slurm soon kills this program, which has to remove the run before.
+        return
     print(f"the evidence is kept for {run.hold_seconds:.0f} s: accept collect", flush=True)
     driver.reason = ""
     until = time.monotonic() + run.hold_seconds
     while folder.exists() and time.monotonic() < until and not driver.is_over():
         time.sleep(0.5)
+
+
+def _is_cancelled(job: str) -> bool:
+    """Return True if Slurm ends the job. `accept cancel` only signals its batch script."""
+    words = ["squeue", "--noheader", f"--jobs={job}", "--format=%T"]
+    done = subprocess.run(
+        words, env=outer_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    return done.returncode == 0 and done.stdout.strip() != b"RUNNING"
 
 
 def _packed(folder: Path) -> Path | None:
