@@ -61,10 +61,11 @@ devices and plugins. It keeps away from the nodes with GPUs, which are tested.
 {{- end -}}
 {{- $terms := dict "nodeSelectorTerms" (list (dict "matchExpressions" $rules)) -}}
 {{- $away := dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" $terms) -}}
-{{- $security := omit .Values.pod.securityContext "privileged" -}}
-{{- with $security.capabilities -}}
-{{- $_ := set $security "capabilities" (omit . "add") -}}
+{{- $capabilities := dict "drop" (list "ALL") -}}
+{{- if not .Values.site.podSecurityContext.runAsNonRoot -}}
+{{- $_ := set $capabilities "add" (.Files.Get "rules.yaml" | fromYaml).sshdCapabilities -}}
 {{- end -}}
+{{- $security := merge (dict "capabilities" $capabilities "allowPrivilegeEscalation" false) (omit .Values.pod.securityContext "privileged" "capabilities") -}}
 {{- $pod := merge (pick .Values.pod "labels" "annotations" "hostNetwork" "env") (dict
       "nodeSelector" $own.nodeSelector
       "tolerations" $own.tolerations
@@ -224,8 +225,13 @@ provreq.kueue.x-k8s.io/maxRunDurationSeconds: {{ include "accept.activeDeadline"
 {{- $found = append $found (printf "launcher.scripts.%s: changed" $path) -}}
 {{- end -}}
 {{- end -}}
-{{- if ne (omit .Values.pod "source" | toRawJson | sha256sum) .Values.accept.pod -}}
-{{- $found = append $found "pod: changed" -}}
+{{- range $path, $was := .Values.accept.settings -}}
+{{- $value := get $.Values $path -}}
+{{- if eq $path "pod" -}}{{- $value = omit $value "source" -}}{{- end -}}
+{{- if hasPrefix "site." $path -}}{{- $value = get $.Values.site (trimPrefix "site." $path) -}}{{- end -}}
+{{- if ne ($value | default "" | toRawJson | sha256sum) $was -}}
+{{- $found = append $found (printf "%s: changed" $path) -}}
+{{- end -}}
 {{- end -}}
 {{- $plan := fromJson .Values.plan -}}
 {{- range $key, $was := dict "debugHoldSeconds" ($plan.holdSeconds | default 0) "debugHoldAlways" ($plan.holdAlways | default false) -}}

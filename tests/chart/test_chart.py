@@ -343,7 +343,8 @@ class TestEveryRun:
         assert not {"initContainers", "tolerations", "runtimeClassName"} & set(one)
         (main,) = one["containers"]
         assert main["resources"] == {"requests": {"cpu": 3}}
-        assert main["securityContext"]["capabilities"] == {}
+        sshd = ["AUDIT_WRITE", "SETGID", "SETUID", "SYS_CHROOT"]
+        assert main["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": sshd}
         (tested,) = hosts["template"]["spec"]["containers"]
         assert tested["resources"]["limits"] == {"nvidia.com/gpu": 8}
         roles = [
@@ -483,6 +484,14 @@ class TestEdited:
             ("launcher.env.NCCL_DEBUG=null", "launcher.env.NCCL_DEBUG: removed, was INFO"),
             (r"launcher.scripts.env\.sh=:", "launcher.scripts.env.sh: changed"),
             ("pod.sharedMemory=1Gi", "pod: changed"),
+            ("pod.env.A=b", "pod: changed"),
+            ("pod.securityContext.privileged=true", "pod: changed"),
+            ("site.image=other:1", "site.image: changed"),
+            ("site.extraEnvFrom[0].secretRef.name=mine", "site.extraEnvFrom: changed"),
+            ("site.podSecurityContext.runAsUser=7", "site.podSecurityContext: changed"),
+            ("site.runtimeClassName=mine", "site.runtimeClassName: changed"),
+            ("results.holdSeconds=1", "results: changed"),
+            ("results.location=gs://mine", "results: changed"),
             ("debugHoldSeconds=1800", "debugHoldSeconds: 1800 instead of 0"),
             ("debugHoldAlways=true", "debugHoldAlways: true instead of false"),
             ("deadlineSeconds=86400", "deadlineSeconds: 86400 instead of 1200"),

@@ -479,15 +479,22 @@ class TestContainers:
         assert environment(found)["ACCEPT_NODES"] == "2"
 
     def test_rights(self, major: int, write: Write) -> None:
-        plain = container(objects(major, write(KNOWN)))["securityContext"]
-        assert plain == {"privileged": False, "allowPrivilegeEscalation": False}
+        found = objects(major, write("gpu"))
+        rights = {"privileged": False, "allowPrivilegeEscalation": False}
+        no_capability: dict[str, Any] = {"capabilities": {"drop": ["ALL"]}}
+        assert container(found)["securityContext"] == {**rights, **no_capability}
+        ids = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 1000)
+        profile = {"seccompProfile": {"type": "RuntimeDefault"}}
+        assert pod(found)["securityContext"] == {"runAsNonRoot": True, **ids, **profile}
         site = (
             "  securityContext: {capabilities: {add: [IPC_LOCK]}}\n"
-            "  podSecurityContext: {fsGroup: 1000}\n"
+            "  podSecurityContext: {fsGroup: 7}\n"
         )
         found = objects(major, write(KNOWN, site=site))
-        assert container(found)["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}
-        assert pod(found)["securityContext"] == {"fsGroup": 1000}
+        added = ["IPC_LOCK", "AUDIT_WRITE", "SETGID", "SETUID", "SYS_CHROOT"]
+        capabilities = {"drop": ["ALL"], "add": added}
+        assert container(found)["securityContext"]["capabilities"] == capabilities
+        assert pod(found)["securityContext"] == {"fsGroup": 7, **profile}
 
     def test_image(self, major: int, write: Write) -> None:
         site = (

@@ -13,6 +13,8 @@ import pytest
 from tests.factories.chart_runs import Write
 from tests.factories.helm import container, environment, job, notes_of, objects, pod
 
+from accept.config.chart_rules import chart_rules
+
 pytestmark = pytest.mark.real
 
 NVIDIA, GIB = "/home/kubernetes/bin/nvidia", "/home/kubernetes/bin/gib"
@@ -51,7 +53,11 @@ def seen(found: Any) -> dict[str, Any]:
             if mount["name"] in folders
         },
         "daemon": [one["image"] for one in inits if one.get("restartPolicy") == "Always"],
-        "capabilities": main["securityContext"].get("capabilities", {}).get("add", []),
+        "capabilities": [
+            name
+            for name in main["securityContext"].get("capabilities", {}).get("add", [])
+            if name not in chart_rules().sshd_capabilities
+        ],
         "gpus": main["resources"]["limits"]["nvidia.com/gpu"],
         "shm": shared["sizeLimit"],
         "libraries": environment(found)["ACCEPT_LIBRARY_PATH"],

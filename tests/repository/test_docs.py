@@ -312,7 +312,7 @@ class TestSsh:
 
 
 class TestKubernetes:
-    @pytest.mark.parametrize("name", ["site.yaml", "restricted.yaml", "separate.yaml"])
+    @pytest.mark.parametrize("name", ["site.yaml", "rights.yaml", "separate.yaml"])
     def test_its_examples_are_sites_that_render(self, tmp_path: Path, name: str) -> None:
         (tmp_path / "site.yaml").write_text(examples("docs/kubernetes.md")[name])
         done = accept("render", "-m", "cpu", "-n", 2, "--site", tmp_path / "site.yaml")

@@ -26,6 +26,8 @@ class ChartRules:
     secret_files: str
     #: Values that are secrets, whatever their name.
     secret_values: str
+    #: Capabilities that sshd needs in a container whose user is root.
+    sshd_capabilities: tuple[str, ...]
     #: The newest first.
     claim_versions: tuple[ClaimVersion, ...]
 

@@ -22,7 +22,10 @@ class Origin:
     waits_for_capacity: Annotated[
         bool, Doc("Whether the plan waits for nodes that flexStart or autoscaling create.")
     ] = False
-    pod: Annotated[str, Doc("SHA-256 of `pod` as JSON; changes of it are reported.")] = ""
+    settings: Annotated[
+        dict[str, str],
+        Doc("SHA-256 of settings as JSON, such as `pod`; changes of them are reported."),
+    ] = field(default_factory=dict)
     scripts: Annotated[
         dict[str, str],
         Doc("SHA-256 of each script in `launcher.scripts`; changes of them are reported."),

@@ -23,7 +23,7 @@ from accept.core.serde import Plain, dump
 from accept.plan import node_code
 from accept.plan.bundle import PLAN_FILE, Bundle, code
 from accept.plan.chart import chart_folder
-from accept.plan.placement import gpu_resource
+from accept.plan.placement import gpu_resource, pod_security_context
 from accept.plan.resolve import Resolved
 
 #: Maximum size of the values in bytes, without `site.positions`.
@@ -40,6 +40,8 @@ _RECORD_FRAME = 5_000
 _POSITIONS = "site.positions"
 #: Maximum size of positions as YAML in the values; larger ones are compressed.
 _MAX_READABLE_POSITIONS = 32_000
+#: Keys of `site` that decide what the processes of a run are. Other keys decide where they run.
+_REPORTED = ("image", "extraEnvFrom", "podSecurityContext", "runtimeClassName")
 _HEADER = """\
 # Written by `accept render`. You may change these values, or set them with --set:
 #   launcher.env      the environment of all ranks. It is final: nothing replaces it.
@@ -201,6 +203,14 @@ def values_of(run: Resolved, bundle: Bundle) -> Values:
     cluster = run.site.kubernetes
     is_large = len(_dump(dict(cluster.positions))) > _MAX_READABLE_POSITIONS
     packed = pack_positions(cluster.positions, cluster.position_labels) if is_large else b""
+    site = ClusterSettings(
+        **{
+            **{item.name: getattr(cluster, item.name) for item in fields(ClusterSettings)},
+            "code": code_source(run),
+            "positions": {} if is_large else cluster.positions,
+            "pod_security_context": pod_security_context(run.pod, cluster.pod_security_context),
+        }
+    )
     return Values(
         accept=Origin(
             version=__version__,
@@ -209,7 +219,14 @@ def values_of(run: Resolved, bundle: Bundle) -> Values:
             code=node_code.digest(code()),
             plan=_sha256(bundle.files[PLAN_FILE].decode()),
             waits_for_capacity=cluster.waits_for_capacity,
-            pod=_sha256(_go_json(dump(replace(pod, source=None)))),
+            settings={
+                path: _sha256(_go_json(setting or ""))
+                for path, setting in (
+                    ("pod", dump(replace(pod, source=None))),
+                    ("results", dump(run.site.results)),
+                    *((f"site.{key}", dump(site).get(key)) for key in _REPORTED),
+                )
+            },
             scripts={name: _sha256(text) for name, text in scripts.items()},
         ),
         nodes=plan.nodes or 0,
@@ -217,13 +234,7 @@ def values_of(run: Resolved, bundle: Bundle) -> Values:
         longest_name=longest_name(plan.nodes or 1),
         one_pod_per_node=run.gpus_per_pod is not None or not gpu_resource(pod.resources),
         pod=pod,
-        site=ClusterSettings(
-            **{
-                **{item.name: getattr(cluster, item.name) for item in fields(ClusterSettings)},
-                "code": code_source(run),
-                "positions": {} if is_large else cluster.positions,
-            }
-        ),
+        site=site,
         packed_positions=base64.b64encode(packed).decode(),
         results=run.site.results,
         deadline_seconds=math.ceil(plan.deadline_seconds),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from accept.config.chart_rules import chart_rules
 from accept.config.container import Container, Runtime
 from accept.config.fields import Plain
 from accept.config.kubernetes import (
@@ -123,6 +124,8 @@ def gpus_of_pod(
     return (None if requested == count else requested), (None if used == count else used)
 
 
+#: The user of pods that need no root, which the images of `docker/Dockerfile` know by name.
+_USER = 1000
 #: The resource of a pod that requests GPUs, unless machine or site name another.
 GPU = "nvidia.com/gpu"
 _GPU_TOLERATIONS: tuple[Plain, ...] = ({"key": GPU, "operator": "Exists"},)
@@ -168,7 +171,7 @@ def pod_settings(machine: MachinePods, site: Kubernetes, gpus: int | None = None
         *(_FLEX_START_TOLERATIONS if site.flex_start else ()),
         *(_GPU_TOLERATIONS if gpu_resource(resources) == GPU else ()),
     )
-    return PodSettings(
+    pod = PodSettings(
         node_selector={
             **machine.node_selector,
             **site.node_selector,
@@ -184,7 +187,7 @@ def pod_settings(machine: MachinePods, site: Kubernetes, gpus: int | None = None
         resource_claims=claims,
         compute_domain=machine.compute_domain,
         shared_memory=site.shared_memory or machine.shared_memory,
-        security_context=_security_context(machine, site),
+        security_context=_merged(machine.security_context, site.security_context),
         env={**machine.env, **site.extra_env},
         volumes=(*machine.volumes, *plugin.volumes, *site.extra_volumes),
         volume_mounts=(*machine.volume_mounts, *plugin.volume_mounts, *site.extra_volume_mounts),
@@ -194,6 +197,17 @@ def pod_settings(machine: MachinePods, site: Kubernetes, gpus: int | None = None
         ),
         sidecars=_containers(machine.sidecars, site.extra_sidecars),
         source=machine.source,
+    )
+    loses_nics = bool(site.host_network and (machine.networks or machine.resource_claims))
+    context = _main_context(pod, loses_nics=loses_nics)
+    pod = replace(pod, security_context=context)
+    is_root = _is_root(pod, site.pod_security_context)
+    context = _context(pod.security_context, drops=True, is_root=is_root)
+    return replace(
+        pod,
+        security_context=context,
+        init_containers=_with_contexts(pod.init_containers, is_root=is_root),
+        sidecars=_with_contexts(pod.sidecars, is_root=is_root),
     )
 
 
@@ -230,15 +244,13 @@ def _pod_resources(machine: MachinePods, site: Kubernetes, gpus: int | None) -> 
     return _merged(resources, {kind: {name: gpus} for kind in kinds})
 
 
-def _security_context(machine: PodSettings, site: Kubernetes) -> Plain:
-    """Return the security context: not privileged unless the machine or the site sets it.
+def _main_context(pod: PodSettings, *, loses_nics: bool) -> Plain:
+    """Return the security context of the main container, privileged only if it must be.
 
     In the node's own network, no Network objects or claims give RDMA devices to pods; only a
     privileged one has them. https://github.com/AI-Hypercomputer/gpu-recipes sets both, too.
     """
-    merged = _merged(machine.security_context, site.security_context)
-    loses_nics = bool(site.host_network and (machine.networks or machine.resource_claims))
-    context = {"privileged": loses_nics, **merged}
+    context = {"privileged": loses_nics, **pod.security_context}
     if loses_nics and not context["privileged"]:
         raise BadInput(
             "kubernetes.hostNetwork with securityContext.privileged: false: only a privileged pod "
@@ -246,12 +258,82 @@ def _security_context(machine: PodSettings, site: Kubernetes) -> Plain:
             code=Code.KUBE_HOST_NETWORK,
             hint="leave out one of them",
         )
-    capabilities = context.get("capabilities")
-    added = capabilities.get("add") if isinstance(capabilities, dict) else None
-    # Kubernetes refuses `allowPrivilegeEscalation: false` for a container with these rights.
-    if not (context["privileged"] or "SYS_ADMIN" in (added or ())):
-        context.setdefault("allowPrivilegeEscalation", False)
     return context
+
+
+def pod_security_context(pod: PodSettings, given: Plain) -> Plain:
+    """Return the security context of a pod: the site's, and what the standard `restricted` asks.
+
+    A pod that needs rights of root, or folders of its node, runs as the image's user.
+    """
+    base: Plain = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if not _is_root(pod, given):
+        ids = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), _USER)
+        base = {"runAsNonRoot": True, **ids, **base}
+    return _merged(base, given)
+
+
+def _is_root(pod: PodSettings, given: Plain) -> bool:
+    """Return True if the pod runs as root, or as the user of its image, which usually is root.
+
+    A capability has an effect only for root. Containers beside the main one, and folders of the
+    node, may be made for root.
+    """
+    chosen = {**given, **pod.security_context}
+    if "runAsUser" in chosen or "runAsNonRoot" in chosen:
+        return not (chosen.get("runAsUser") or chosen.get("runAsNonRoot"))
+    return bool(
+        pod.security_context.get("privileged")
+        or _capabilities(pod.security_context).get("add")
+        or pod.host_network
+        or pod.init_containers
+        or pod.sidecars
+        or any("hostPath" in volume for volume in pod.volumes)
+    )
+
+
+def _context(given: Plain, *, drops: bool, is_root: bool) -> Plain:
+    """Return the security context of a container, without the rights that it does not need.
+
+    With `drops`, it also has no capability but those that it adds and that the run's sshd needs.
+    """
+    capabilities = _capabilities(given)
+    added = capabilities.get("add")
+    adds = [str(name) for name in added] if isinstance(added, list | tuple) else []
+    context = dict(given)
+    # A privileged container has all capabilities. Kubernetes refuses
+    # `allowPrivilegeEscalation: false` for it, and for a container with SYS_ADMIN.
+    if given.get("privileged"):
+        return context
+    if not {"SYS_ADMIN", "ALL"} & set(adds):
+        context.setdefault("allowPrivilegeEscalation", False)
+    if drops or not is_root:
+        # Without its capabilities, root cannot even start sshd.
+        needed = chart_rules().sshd_capabilities if drops and is_root else ()
+        adds = list(dict.fromkeys((*adds, *needed)))
+        capabilities = {"drop": ["ALL"], **capabilities, **({"add": adds} if adds else {})}
+        context["capabilities"] = capabilities
+    return context
+
+
+def _with_contexts(containers: Sequence[Plain], *, is_root: bool) -> tuple[Plain, ...]:
+    """Return containers beside the main one with their security contexts.
+
+    Those that run as root keep the default capabilities, because their images are of others.
+    """
+    return tuple(
+        {**container, "securityContext": _context(context, drops=False, is_root=is_root)}
+        for container in containers
+        for context in (_mapping(container.get("securityContext")),)
+    )
+
+
+def _capabilities(context: Plain) -> Plain:
+    return _mapping(context.get("capabilities"))
+
+
+def _mapping(value: object) -> Plain:
+    return dict(value) if isinstance(value, dict) else {}
 
 
 def _containers(of_machine: Sequence[Plain], of_site: Sequence[Plain]) -> tuple[Plain, ...]:
