@@ -16,7 +16,7 @@ from accept.app.command_line import call
 from accept.app.help import as_called
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit, Terminated
-from accept.core.text import plain, visible
+from accept.core.text import inert, plain, visible
 from accept.report.console import discard_output
 
 
@@ -95,8 +95,8 @@ def _failed(text: str, code: Code, exit_code: Exit) -> Exit:
     """Print a failure, and with --verbose the traceback of an unexpected one."""
     with contextlib.suppress(OSError, ValueError):
         if not isinstance(sys.exc_info()[1], AcceptError) and _is_verbose():
-            sys.stderr.write(visible(traceback.format_exc()))
-        sys.stderr.write(f"error[{code}]: {as_called(visible(text))}\n")
+            sys.stderr.write(inert(visible(traceback.format_exc())))
+        sys.stderr.write(f"error[{code}]: {as_called(inert(visible(text)))}\n")
         sys.stderr.flush()
     return exit_code
 

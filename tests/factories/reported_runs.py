@@ -93,8 +93,10 @@ def _inconclusive() -> Run:
     return _dressed(planned, judged(planned, *records), records)
 
 
-def _hostile() -> Run:
-    names = tuple(f"{HOSTILE}{number}" for number in range(6))
+@cache
+def hostile(text: str) -> Run:
+    """Return a run in which a host, its GPUs and versions and the machine have a hostile name."""
+    names = tuple(f"{text}{number}" for number in range(6))
     inventory = step("inventory", "each", number=10)
     pairs = step("all-reduce", "pairs", rounds=3, number=20)
     listed = [
@@ -105,17 +107,17 @@ def _hostile() -> Run:
             facts=(
                 inventory_of(
                     name,
-                    gpus=gpus(f"{name}-{index}", name=HOSTILE, driver=f"{HOSTILE}{index % 2}"),
+                    gpus=gpus(f"{name}-{index}", name=text, driver=f"{text}{index % 2}"),
                     pciNvidia=_GPUS,
-                    kernel=HOSTILE,
-                    versions={HOSTILE: HOSTILE},
+                    kernel=text,
+                    versions={text: text},
                 ),
             ),
         )
         for index, name in enumerate(names)
     ]
     records = [hosts_record(names), *listed, *measured(pairs, names, slow(names[0], usual=380.0))]
-    planned = plan(inventory, pairs, machine=replace(GPU, name=HOSTILE), references=(FLOOR,))
+    planned = plan(inventory, pairs, machine=replace(GPU, name=text), references=(FLOOR,))
     return _dressed(planned, judged(planned, *records), records)
 
 
@@ -196,7 +198,7 @@ CASES: dict[str, Callable[[], Run]] = {
     "health": _health,
     "1024": lambda: _large(1024),
     "inconclusive": _inconclusive,
-    "hostile": _hostile,
+    "hostile": lambda: hostile(HOSTILE),
 }
 
 

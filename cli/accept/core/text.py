@@ -13,6 +13,10 @@ _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,12})([^0-9]*)")
 #: An underscore inside a word starts nothing, and nor does a bracket without a square one.
 _MARKDOWN = re.compile(r"([\\`*{}\[\]<#|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+#: Commands of GitHub Actions, at the start of a line, and of Azure Pipelines, anywhere.
+#: https://github.com/actions/runner/blob/main/src/Runner.Common/ActionCommand.cs
+#: https://learn.microsoft.com/azure/devops/pipelines/scripts/logging-commands
+_CI_COMMAND = re.compile(r"^(\s*:)(?=:[A-Za-z].*::)|(##)(?=(?:vso)?\[)", re.MULTILINE)
 
 
 class TextEnum(str, Enum):
@@ -30,8 +34,15 @@ def plain(text: object, most: int = 400) -> str:
     kept = _ANSI.sub("", str(text)[: most * 8])
     line = "".join(" " if c in "\n\r\t\x0b\x0c" else c for c in kept)
     line = "".join(c for c in line if unicodedata.category(c)[0] != "C")
-    line = " ".join(line.split())
+    line = inert(" ".join(line.split()))
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def inert(text: str) -> str:
+    """Return lines for the log of a CI system, with a blank in what it would take for a command."""
+    if "::" not in text and "##" not in text:
+        return text
+    return _CI_COMMAND.sub(lambda match: f"{match[1] or match[2]} ", text)
 
 
 def decimal(text: str) -> int | None:
@@ -55,8 +66,12 @@ def command_line(*words: object) -> str:
 
 
 def markdown(text: object, most: int = 400) -> str:
-    """Return `plain(text, most)` with the special characters of Markdown and HTML escaped."""
-    return _MARKDOWN.sub(r"\\\1", plain(text, most)).replace("\\<", "&lt;").replace("\\&", "&amp;")
+    """Return `plain(text, most)` with the special characters of Markdown and HTML escaped.
+
+    A comment after `@` keeps a page in an issue from notifying people.
+    """
+    line = _MARKDOWN.sub(r"\\\1", plain(text, most)).replace("\\<", "&lt;").replace("\\&", "&amp;")
+    return line.replace("@", "@<!-- -->")
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

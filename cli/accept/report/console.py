@@ -17,7 +17,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from accept.core.text import visible
+from accept.core.text import inert, visible
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -141,13 +141,13 @@ class Terminal:
 
     def notice(self, text: str) -> None:
         """Print a line on stderr like progress, but with --quiet, too."""
-        text = self.as_called(visible(text))
+        text = self.as_called(inert(visible(text)))
         self._print_progress(f"{time.monotonic() - self._began:7.1f} s", f"  {text}")
 
     def log(self, line: str) -> None:
         """Print a line of a run's log on stderr, which has a time of its own."""
         if not self.quiet:
-            self._print_progress("", f"  {visible(line)}")
+            self._print_progress("", f"  {inert(visible(line))}")
 
     def _print_progress(self, dimmed: str, text: str) -> None:
         if not _is_styled(sys.stderr):
@@ -210,8 +210,8 @@ class Terminal:
     def _called(self, part: str | Table) -> str | Table:
         """Return a part whose commands start as the user's shell needs it."""
         if isinstance(part, str):
-            return self.as_called(part)
-        rows = [tuple(map(self.as_called, row)) for row in part.rows]
+            return self.as_called(inert(part))
+        rows = [tuple(self.as_called(inert(cell)) for cell in row) for row in part.rows]
         return Table(header=part.header, rows=rows)
 
     def document(self, value: object, *parts: str | Table) -> None:
@@ -265,7 +265,14 @@ def _json(value: object) -> str:
 
     text = json.dumps(dump(value), indent=1, ensure_ascii=False)
     return re.sub(
-        r"[^\x20-\x7e\n]",
-        lambda match: match[0] if visible(match[0]) else json.dumps(match[0])[1:-1],
+        # Azure Pipelines takes the last form for a command, anywhere in a line.
+        r"[^\x20-\x7e\n]|##(?=(?:vso)?\[)",
+        lambda match: (
+            r"#\u0023"
+            if match[0] == "##"
+            else match[0]
+            if visible(match[0])
+            else json.dumps(match[0])[1:-1]
+        ),
         text,
     )
