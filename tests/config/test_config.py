@@ -419,6 +419,31 @@ class TestSite:
         file = tmp_path / "site.yaml"
         check_mistake(refusal("site", file, text), f"{file}:{line}", key, code, hint)
 
+    @pytest.mark.parametrize(
+        "folder",
+        [
+            *("/", "//", "/etc", "/etc/ssh", "/data/../etc", "/var", "/run", "/run/docker.sock"),
+            *("/var/run/docker.sock", "/proc/1/root", "/data/my.sock", "///run/./x"),
+        ],
+    )
+    def test_mounts_that_control_a_host_are_refused(self, tmp_path: Path, folder: str) -> None:
+        file = tmp_path / "site.yaml"
+        volume = f"{{name: a, hostPath: {{path: '{folder}'}}}}"
+        for key, text in (
+            ("container.mounts[0]", f"container: {{mounts: ['{folder}:/in:ro']}}\n"),
+            (
+                "kubernetes.extraVolumes[0].hostPath.path",
+                f"kubernetes: {{extraVolumes: [{volume}]}}\n",
+            ),
+        ):
+            check_mistake(refusal("site", file, text), f"{file}:1", key, Code.SITE_MOUNT, "/data")
+
+    @pytest.mark.parametrize("folder", ["/data", "/var/lib/x", "/runs", "/etcd", "/opt/a.sock.d"])
+    def test_other_mounts_are_kept(self, tmp_path: Path, folder: str) -> None:
+        file = tmp_path / "site.yaml"
+        file.write_text(f"container: {{mounts: ['{folder}']}}\n")
+        assert config.load_site(str(file)).value.container.mounts == (folder,)
+
     def test_a_capability_of_a_sidecar_has_no_prefix_cap(self, tmp_path: Path) -> None:
         context = "securityContext: {capabilities: {drop: [CAP_CHOWN]}}"
         text = f"kubernetes:\n  extraSidecars:\n    - {context}\n"

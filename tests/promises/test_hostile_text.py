@@ -70,9 +70,7 @@ def controls(text: str) -> list[str]:
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
 class TestAHostileText:
-    def test_gives_no_command_to_ci(
-        self, text: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_gives_no_command_to_ci(self, text: str, capsys: pytest.CaptureFixture[str]) -> None:
         shown = screen(hostile(text))
         for as_json in (False, True):
             Terminal(json=as_json).result({"text": text, "screen": shown}, shown, text)

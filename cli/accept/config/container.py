@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
+from accept.config.fields import check_mount
 from accept.core.serde import Doc, Pattern
 
 
@@ -50,6 +51,11 @@ class Container:
         tuple[_Mount, ...],
         Doc("More folders of the host to see in the container: SOURCE, or SOURCE:TARGET:ro."),
     ] = ()
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for a mount by which the container could control the host."""
+        for index, mount in enumerate(self.mounts):
+            check_mount(mount.partition(":")[0], ("mounts", index))
 
     def runtimes(self, *, in_job: bool) -> tuple[Runtime, ...]:
         """Return the runtimes to look for on a host, in this order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import Annotated
 
@@ -70,6 +71,25 @@ def check_containers(containers: tuple[Plain, ...], path: str) -> None:
         context = container.get("securityContext")
         if isinstance(context, dict):
             check_capabilities(context, (path, index, "securityContext"))
+
+
+#: Folders of a host whose content controls it. Those below them are refused, too.
+_CONTROLS = ("/etc", "/proc", "/run", "/var/run")
+
+
+def check_mount(folder: str, path: tuple[str | int, ...]) -> None:
+    """Raise Invalid for a folder or socket of the host by which a container could control it."""
+    # POSIX keeps two slashes at the start.
+    place = posixpath.normpath(f"/{folder.lstrip('/')}")
+    is_parent = any(f"{control}/".startswith(f"{place.rstrip('/')}/") for control in _CONTROLS)
+    is_below = any(place.startswith(f"{control}/") for control in _CONTROLS)
+    if is_parent or is_below or place.endswith(".sock"):
+        raise Invalid(
+            path,
+            f"{escaped(folder)}: a container could control the host by it",
+            "mount only the folder that the run needs, such as /data",
+            code=Code.SITE_MOUNT,
+        )
 
 
 def check_exists(name: str, path: tuple[str, ...] = ()) -> None:

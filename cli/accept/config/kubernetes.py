@@ -11,6 +11,7 @@ from accept.config.fields import (
     check_capabilities,
     check_containers,
     check_env,
+    check_mount,
 )
 from accept.core.error_codes import Code
 from accept.core.facts import POSITION
@@ -463,6 +464,11 @@ class Kubernetes(ClusterSettings):
         check_capabilities(self.security_context, ("securityContext",))
         check_containers(self.extra_init_containers, "extraInitContainers")
         check_containers(self.extra_sidecars, "extraSidecars")
+        for index, volume in enumerate(self.extra_volumes):
+            source = volume.get("hostPath")
+            if isinstance(source, dict):
+                path = ("extraVolumes", index, "hostPath", "path")
+                check_mount(str(source.get("path", "")), path)
 
 
 @dataclass(frozen=True, kw_only=True)
