@@ -226,9 +226,9 @@ provreq.kueue.x-k8s.io/maxRunDurationSeconds: {{ include "accept.activeDeadline"
 {{- end -}}
 {{- end -}}
 {{- range $path, $was := .Values.accept.settings -}}
-{{- $value := get $.Values $path -}}
-{{- if eq $path "pod" -}}{{- $value = omit $value "source" -}}{{- end -}}
-{{- if hasPrefix "site." $path -}}{{- $value = get $.Values.site (trimPrefix "site." $path) -}}{{- end -}}
+{{- $keys := splitList "." $path -}}
+{{- $value := get $.Values (first $keys) -}}
+{{- if eq $path "pod" -}}{{- $value = omit $value "source" -}}{{- else -}}{{- $value = get $value (last $keys) -}}{{- end -}}
 {{- if ne ($value | default "" | toRawJson | sha256sum) $was -}}
 {{- $found = append $found (printf "%s: changed" $path) -}}
 {{- end -}}

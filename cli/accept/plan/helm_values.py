@@ -42,6 +42,7 @@ _POSITIONS = "site.positions"
 _MAX_READABLE_POSITIONS = 32_000
 #: Keys of `site` that decide what the processes of a run are. Other keys decide where they run.
 _REPORTED = ("image", "extraEnvFrom", "podSecurityContext", "runtimeClassName")
+_RESULTS = ("location", "volume", "holdSeconds")
 _HEADER = """\
 # Written by `accept render`. You may change these values, or set them with --set:
 #   launcher.env      the environment of all ranks. It is final: nothing replaces it.
@@ -223,7 +224,7 @@ def values_of(run: Resolved, bundle: Bundle) -> Values:
                 path: _sha256(_go_json(setting or ""))
                 for path, setting in (
                     ("pod", dump(replace(pod, source=None))),
-                    ("results", dump(run.site.results)),
+                    *((f"results.{key}", dump(run.site.results).get(key)) for key in _RESULTS),
                     *((f"site.{key}", dump(site).get(key)) for key in _REPORTED),
                 )
             },
