@@ -10,9 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from shlex import quote
 
+from accept.backends.bounded import on_all
 from accept.backends.job import Job
 from accept.backends.protocol import Say
-from accept.backends.remote import Reach, Reply, call, last_line, on_all, stream
+from accept.backends.remote import Reach, Reply, call, last_line, stream
 from accept.config import resources
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, Interrupted, NoEvidence
@@ -61,6 +62,10 @@ def _follow(reach: Reach, host: str, folder: str, at: int) -> Generator[bytes, N
     return stream(reach, host, command, stdin=_script(), stall_seconds=reach.silent_seconds)
 
 
+#: Maximum length of a line of the console, and of the mark of its end, in bytes.
+_MAX_LINE, _MAX_END = 64 << 10, 256
+
+
 class Console:
     """The console of a run, which is printed over connections that may fail."""
 
@@ -88,6 +93,11 @@ class Console:
                     if ended:
                         return how.decode(errors="replace")
                     self.seen += len(line) + 1
+                if len(rest) > _MAX_LINE:
+                    # Without an end in sight, the line is printed in parts.
+                    part, rest = rest[:-_MAX_END], rest[-_MAX_END:]
+                    self._log(part.decode(errors="replace"))
+                    self.seen += len(part)
         return None
 
     def show(self, content: bytes) -> None:

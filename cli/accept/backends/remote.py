@@ -9,20 +9,15 @@ import selectors
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
+from accept.backends import bounded
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.runner.ssh import MARKER, PRINT_MARKER
 from accept.core.text import duration
 
-T = TypeVar("T")
-
-#: Maximum number of connections at the same time.
-_AT_ONCE = 128
 #: Number of tries if an sshd refuses a connection because too many arrive at once.
 _TRIES = 4
 #: Text that ssh prints if a connection ends before the login, so that no command ran.
@@ -73,22 +68,21 @@ def call(reach: Reach, host: str, command: str, *, stdin: bytes = b"", timeout: 
     argv = reach.argv(host, command)
     for tries_left in reversed(range(_TRIES)):
         try:
-            done = subprocess.run(
-                argv, input=stdin, capture_output=True, timeout=timeout, check=False
-            )
+            done = bounded.run(argv, stdin=stdin, timeout=timeout)
         except FileNotFoundError:
             raise reach.not_installed(host) from None
-        except subprocess.TimeoutExpired:
-            return Reply(exit=None, out=b"", err=f"no answer within {duration(timeout)}")
-        err = done.stderr.decode(errors="replace")
-        is_refused = done.returncode == 255 and not done.stdout and _REFUSED_EARLY in err
+        if done.exit is None:
+            reason = "the reply is too long" if done.is_too_long else ""
+            return Reply(exit=None, out=b"", err=reason or f"no answer within {duration(timeout)}")
+        err = done.err.decode(errors="replace")
+        is_refused = done.exit == 255 and not done.out and _REFUSED_EARLY in err
         if not is_refused or not tries_left:
             break
         # sshd drops connections at random when many arrive at once (MaxStartups).
         time.sleep(random.uniform(0.2, 1.5))
-    greeting, found, out = done.stdout.partition(MARKER)
+    greeting, found, out = done.out.partition(MARKER)
     return Reply(
-        exit=done.returncode,
+        exit=done.exit,
         out=out if found else b"",
         err=err,
         began=bool(found),
@@ -162,15 +156,6 @@ def _without_greeting(chunks: Iterator[bytes]) -> Iterator[bytes]:
         if len(before) > _MAX_GREETING:
             raise ConnectionError(f"the login shell prints more than {_MAX_GREETING} bytes")
     yield from chunks
-
-
-def on_all(hosts: Iterable[str], action: Callable[[str], T]) -> Mapping[str, T]:
-    """Call `action` for all hosts in parallel; return the results by host, in the same order."""
-    names = list(hosts)
-    if not names:
-        return {}
-    with ThreadPoolExecutor(min(_AT_ONCE, len(names))) as pool:
-        return dict(zip(names, pool.map(action, names), strict=True))
 
 
 def last_line(text: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from accept.backends import bounded
 from accept.backends.kubernetes.client import Api, ApiError, library
 from accept.backends.kubernetes.objects import MAIN_CONTAINER, list_at, text_at
 from accept.core.text import decimal, duration, plain
@@ -67,6 +68,7 @@ def execute(
     """
     until = time.monotonic() + timeout
     socket = _open_websocket(api, pod, command, timeout, reads=bool(stdin))
+    left = bounded.MOST_OUTPUT
     kept: dict[int, list[bytes]] = {_OUT: [], _STATUS: []}
     try:
         _send(socket, stdin, until, pod)
@@ -74,6 +76,9 @@ def execute(
             if channel == _OUT and sink is not None:
                 sink(content)
             elif channel in kept:
+                left -= len(content)
+                if left < 0:
+                    raise ApiError(f"exec in {plain(pod)}: the reply is too long", status=0)
                 kept[channel].append(content)
     finally:
         # `close` leaves the socket open if the other side closed first.

@@ -11,10 +11,11 @@ from pathlib import Path
 from shlex import quote
 
 from accept.backends import containers, manage
+from accept.backends.bounded import on_all
 from accept.backends.job import Job
 from accept.backends.keys import new_keys
 from accept.backends.protocol import Phase, Progress, Record, Say
-from accept.backends.remote import Reach, call, last_line, on_all
+from accept.backends.remote import Reach, call, last_line
 from accept.backends.requirements import (
     SECONDS,
     Need,
