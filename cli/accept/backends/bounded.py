@@ -25,7 +25,7 @@ _share = threading.local()
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """What a program printed."""
+    """Hold what a program printed."""
 
     #: None if its timeout or too much output ended it.
     exit: int | None
