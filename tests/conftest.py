@@ -226,7 +226,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in rare]
     if size := config.getoption("sample"):
         others = _outside_sample(items, size)
-        _note(config, "outside the sample: make test", others)
+        if others:
+            _note(config, "outside the sample: make test", others)
         items[:] = [item for item in items if item not in others]
     if shard := config.getoption("shard"):
         others = set(_other_shards(items, *shard))
