@@ -324,10 +324,10 @@ def _unexpected_devices(logs: Logs, machine: PlannedMachine) -> Iterator[Problem
     """
     names = _device_names(logs)
     unexpected = {
-        host: sorted(device for device in devices if _is_unexpected(device, machine))
+        host: own
         for host, devices in names.items()
+        if (own := sorted(device for device in devices if _is_unexpected(device, machine)))
     }
-    unexpected = {host: devices for host, devices in unexpected.items() if devices}
     expected = f"the machine {machine.name} has {machine.device or 'no GPUs'}"
     if len(unexpected) * 2 > len(names):
         device = next(iter(unexpected.values()))[0]
@@ -336,8 +336,10 @@ def _unexpected_devices(logs: Logs, machine: PlannedMachine) -> Iterator[Problem
         yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message)
         return
     for host, devices in unexpected.items():
-        message = f"{host} has {devices[0]}, {expected}"
-        yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message, host=host)
+        message = f"{host} has {plain(devices[0], 80)}, {expected}"
+        # Names that differ within a host may be one damaged line.
+        known = host if len(devices) == len(names[host]) else None
+        yield Problem(cause=Cause.INVENTORY_MISMATCH, message=message, host=known)
 
 
 def _is_unexpected(device: str, machine: PlannedMachine) -> bool:
@@ -348,6 +350,8 @@ def _is_unexpected(device: str, machine: PlannedMachine) -> bool:
 
 # Plan and records
 
+#: Causes that show damage of a file, and nothing about a host.
+_OF_FILES = {*OF_TABLES} - {Cause.WRONG_DATA, Cause.NOT_FINITE}
 #: Many logs show their own noise, so no machine needs a larger assumed noise than this.
 _MAX_NOISE = 0.01
 _WORDS: dict[GroupKind, str] = {
@@ -449,13 +453,13 @@ def _with_host(execution: Execution) -> Execution:
     """Return an execution on one host with this host in all its problems.
 
     Nothing compares it with others, so no comparison will find the host. But a program that failed
-    may be the user's mistake.
+    may be the user's mistake, and a damaged table shows nothing about its host.
     """
     if len(execution.hosts) != 1 or _has_failed(execution):
         return execution
     (host,) = execution.hosts
     problems = tuple(
-        p if p.host or p.cause.row.names_no_node else replace(p, host=host)
+        p if p.host or p.cause.row.names_no_node or p.cause in _OF_FILES else replace(p, host=host)
         for p in execution.problems
     )
     return replace(execution, problems=problems)

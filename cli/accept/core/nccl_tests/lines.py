@@ -9,7 +9,7 @@ import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import isfinite
+from math import isfinite, isinf
 from typing import NamedTuple
 
 from accept.core.model import Placement
@@ -377,11 +377,19 @@ def row_of(line: bytes, tokens: Sequence[bytes], layout: Layout) -> Row | None:
 def _side(tokens: Sequence[bytes], places: tuple[int, int, int], layout: Layout) -> Side:
     time, busbw, wrong = places
     count = _deviation(tokens[wrong]) if layout.deviation else _wrong(tokens[wrong])
-    side = Side(float(tokens[time]) * layout.unit, float(tokens[busbw]), count)
+    side = Side(_printed(tokens[time]) * layout.unit, _printed(tokens[busbw]), count)
     if not layout.repetitions:
         return side
     longest, p99 = float(tokens[wrong + 2]), float(tokens[wrong + 3])
     return side._replace(longest=longest, p99=p99) if isfinite(longest + p99) else side
+
+
+def _printed(token: bytes) -> float:
+    """Parse a number. Raise ValueError if it is none, or larger than a program can print."""
+    value = float(token)
+    if isinf(value) and not token[-1:].isalpha():
+        raise ValueError(token)
+    return value
 
 
 def _has_underscore(tokens: Sequence[bytes], layout: Layout) -> bool:
@@ -394,10 +402,10 @@ def _wrong(token: bytes) -> int | None:
     """Parse a count of wrong elements: `%g` of an integer, or N/A. Raise ValueError otherwise."""
     if token == b"N/A":
         return None
-    value = float(token)
+    value = _printed(token)
     if not isfinite(value):
         return None
-    if value < 0:
+    if not 0 <= value < 1 << 63:
         raise ValueError(token)
     return int(value) if value == int(value) else None
 

@@ -32,6 +32,8 @@ COLLECTIVES = frozenset(
 #: Collectives whose in-place results nccl-tests cannot check, so `N/A` is correct for them.
 UNCHECKED_IN_PLACE = frozenset({"alltoall", "alltoallv", "sendrecv", "hypercube"})
 
+#: More wrong elements than bytes x ranks x checks are damage; the most ranks if they are unknown.
+_MOST_RANKS, _MOST_CHECKS = 100_000, 1000
 #: Maximum number of tables, rows and devices that are kept of one log.
 MAX_TABLES, MAX_ROWS, MAX_DEVICES = 4096, 100_000, 262_144
 
@@ -240,14 +242,15 @@ class TableBuilder:
     def _remove_contradictions(self, ranks: int | None) -> None:
         """Remove rows whose numbers disagree, and add them to the damage."""
         factor = None if self._cpu_time else bus_factor(self.collective, ranks)
-        if factor is None:
-            return
-        unit = self._unit
         wrong = {
             id(row)
             for row in self.rows
-            if (row.out_of_place and _contradicts(row.size, row.out_of_place, factor, unit))
-            or (row.in_place and _contradicts(row.size, row.in_place, factor, unit))
+            for side in (row.out_of_place, row.in_place)
+            if side
+            and (
+                (side.wrong or 0) > row.size * (ranks or _MOST_RANKS) * _MOST_CHECKS
+                or (factor is not None and _contradicts(row.size, side, factor, self._unit))
+            )
         }
         if wrong:
             for row in self.rows:
