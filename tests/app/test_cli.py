@@ -223,7 +223,7 @@ class TestOutput:
     def test_a_pipe_gets_no_colors(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence", status=1)
         assert "\x1b" not in program("judge", "one").out
-        assert "\x1b[" in program("judge", "one", FORCE_COLOR="1").out
+        assert "\x1b[" in program("judge", "one", FORCE_COLOR="1", NO_COLOR="").out
         for off in ({"FORCE_COLOR": "0"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}):
             assert "\x1b" not in program("judge", "one", **off).out
 
