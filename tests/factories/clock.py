@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -38,3 +39,9 @@ class Clock:
     def on_sleep(self, call: Callable[[], None]) -> None:
         """Let every sleep call this function after the clock has moved."""
         self._on_sleep = call
+
+
+def let_wall_clock_jump(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Move the wall clock of the process by `seconds` more with each reading."""
+    real, calls, wall = time.time, itertools.count(1), time
+    monkeypatch.setattr(wall, "time", lambda: real() + seconds * next(calls))

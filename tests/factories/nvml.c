@@ -149,6 +149,7 @@ WORDS(nvmlDeviceGetUUID)
 WORDS(nvmlDeviceGetSerial)
 WORDS(nvmlDeviceGetVbiosVersion)
 WORDS(nvmlDeviceGetInforomImageVersion)
+WORDS(nvmlDeviceGetBoardPartNumber)
 
 typedef struct { uint64_t reference, violation; } Violation;
 typedef struct { unsigned gpu, memory; } Utilization;

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import re
 import signal
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.factories import sample_evidence, verdicts
-from tests.factories.clock import PATIENCE
+from tests.factories.clock import PATIENCE, let_wall_clock_jump
 from tests.factories.keys import write_keys
 
 from accept.backends.keys import new_keys
@@ -525,9 +523,8 @@ def test_no_moment_leaves_checksums_without_signature_or_reason(
 def test_a_jump_of_the_clock_changes_no_duration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:
-    real, calls = time.time, itertools.count(1)
     folder = node(tmp_path, {"h0": 8}, monkeypatch)
-    monkeypatch.setattr(time, "time", lambda: real() + jump * next(calls))
+    let_wall_clock_jump(monkeypatch, jump)
     coordinated(folder)
     records = tuple(evidence.read_records(folder / "evidence"))
     times = [time for record in records for time in (record.start, record.end)]
