@@ -25,11 +25,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self._on_sleep: Callable[[], None] = lambda: None
-        replaced = ModuleType("time")
-        replaced.__dict__.update(time.__dict__, sleep=self.sleep, monotonic=lambda: self.now)
-        for name, module in list(sys.modules.items()):
-            if name.startswith("accept.") and module.__dict__.get("time") is time:
-                monkeypatch.setattr(module, "time", replaced)
+        _replace(monkeypatch, sleep=self.sleep, monotonic=lambda: self.now)
 
     def sleep(self, seconds: float) -> None:
         """Move the clock, and run what was set by `on_sleep`."""
@@ -42,6 +38,15 @@ class Clock:
 
 
 def let_wall_clock_jump(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Move the wall clock of the process by `seconds` more with each reading."""
-    real, calls, wall = time.time, itertools.count(1), time
-    monkeypatch.setattr(wall, "time", lambda: real() + seconds * next(calls))
+    """Move the wall clock of the package `accept` by `seconds` more with each reading."""
+    calls = itertools.count(1)
+    _replace(monkeypatch, time=lambda: time.time() + seconds * next(calls))
+
+
+def _replace(monkeypatch: pytest.MonkeyPatch, **functions: Callable[..., object]) -> None:
+    """Replace functions of `time` in the modules of the package `accept`."""
+    replaced = ModuleType("time")
+    replaced.__dict__.update(time.__dict__, **functions)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("accept.") and module.__dict__.get("time") is time:
+            monkeypatch.setattr(module, "time", replaced)
