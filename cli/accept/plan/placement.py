@@ -187,7 +187,7 @@ def pod_settings(machine: MachinePods, site: Kubernetes, gpus: int | None = None
         resource_claims=claims,
         compute_domain=machine.compute_domain,
         shared_memory=site.shared_memory or machine.shared_memory,
-        security_context=_merged(machine.security_context, site.security_context),
+        security_context=_given_context(machine, site),
         env={**machine.env, **site.extra_env},
         volumes=(*machine.volumes, *plugin.volumes, *site.extra_volumes),
         volume_mounts=(*machine.volume_mounts, *plugin.volume_mounts, *site.extra_volume_mounts),
@@ -198,14 +198,10 @@ def pod_settings(machine: MachinePods, site: Kubernetes, gpus: int | None = None
         sidecars=_containers(machine.sidecars, site.extra_sidecars),
         source=machine.source,
     )
-    loses_nics = bool(site.host_network and (machine.networks or machine.resource_claims))
-    context = _main_context(pod, loses_nics=loses_nics)
-    pod = replace(pod, security_context=context)
     is_root = _is_root(pod, site.pod_security_context)
-    context = _context(pod.security_context, drops=True, is_root=is_root)
     return replace(
         pod,
-        security_context=context,
+        security_context=_context(pod.security_context, drops=True, is_root=is_root),
         init_containers=_with_contexts(pod.init_containers, is_root=is_root),
         sidecars=_with_contexts(pod.sidecars, is_root=is_root),
     )
@@ -244,13 +240,15 @@ def _pod_resources(machine: MachinePods, site: Kubernetes, gpus: int | None) -> 
     return _merged(resources, {kind: {name: gpus} for kind in kinds})
 
 
-def _main_context(pod: PodSettings, *, loses_nics: bool) -> Plain:
-    """Return the security context of the main container, privileged only if it must be.
+def _given_context(machine: MachinePods, site: Kubernetes) -> Plain:
+    """Return the security context that machine and site give the main container.
 
     In the node's own network, no Network objects or claims give RDMA devices to pods; only a
     privileged one has them. https://github.com/AI-Hypercomputer/gpu-recipes sets both, too.
     """
-    context = {"privileged": loses_nics, **pod.security_context}
+    loses_nics = bool(site.host_network and (machine.networks or machine.resource_claims))
+    given = _merged(machine.security_context, site.security_context)
+    context = {"privileged": loses_nics, **given}
     if loses_nics and not context["privileged"]:
         raise BadInput(
             "kubernetes.hostNetwork with securityContext.privileged: false: only a privileged pod "
