@@ -35,6 +35,7 @@ class TestARunThatPasses:
     def test_with_the_rights_of_the_printed_role_and_no_more(
         self, desk: Desk, cluster: Cluster
     ) -> None:
+        """SECURITY.md: "a Role of one namespace that is enough for a run"."""
         before = desk.made()
         role, _ = yaml.safe_load_all(rbac.role_yaml(desk.namespace))
         limited = cluster.kubeconfig_for(desk.namespace, role["rules"])
