@@ -1,46 +1,76 @@
 """Run other programs, and leave behind one that the kernel does not let die.
 
-A program that hangs in a driver cannot be killed. `subprocess.run` would wait for its end.
+A program that hangs in a driver cannot be killed. `subprocess.run` would wait for its end, and it
+would keep everything that a program prints.
 """
 
 from __future__ import annotations
 
+import os
+import selectors
 import subprocess
-import tempfile
+import time
 from contextlib import suppress
 from typing import NamedTuple
 
 #: Seconds in which a killed program ends, if it can.
 _GRACE = 1.0
+#: Maximum output of a program, and errors that are kept of it, in bytes.
+_MOST, _MOST_ERRORS = 16 << 20, 64 << 10
 
 
 class Ran(NamedTuple):
-    """The end of a program; `exit` is None if it is missing."""
+    """The end of a program; `exit` is None if it is missing or printed too much."""
 
     exit: int | None
-    out: str
+    raw: bytes
     err: str
 
+    @property
+    def out(self) -> str:
+        """Return the output as text."""
+        return self.raw.decode(errors="replace")
 
-def run(seconds: float, *command: str) -> Ran:
+
+def run(seconds: float, *command: str, most: int = _MOST) -> Ran:
     """Return the output of a command. Raises subprocess.TimeoutExpired after `seconds`."""
-    # Into files, because nobody may read a pipe to its end if the program stays.
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    until = time.monotonic() + seconds
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Ran(None, b"", error.strerror or str(error))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out, err = bytearray(), bytearray()
+    with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ, out)
+        selector.register(process.stderr, selectors.EVENT_READ, err)
         try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
-            )
-        except OSError as error:
-            return Ran(None, "", error.strerror or str(error))
-        try:
-            status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
+            while selector.get_map() and len(out) <= most:
+                for key, _ in selector.select(_left(command, seconds, until)):
+                    block = os.read(key.fd, 1 << 16)
+                    if not block:
+                        selector.unregister(key.fileobj)
+                    key.data.extend(block)
+                    del err[:-_MOST_ERRORS]
+            if len(out) > most:
+                return Ran(None, b"", f"it printed more than {most >> 20} MiB")
+            status = process.wait(_left(command, seconds, until))
+        finally:
             process.kill()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE)
-            raise
-        texts = []
-        for file in (out, err):
-            file.seek(0)
-            texts.append(file.read().decode(errors="replace"))
-    return Ran(status, *texts)
+    return Ran(status, bytes(out), err.decode(errors="replace"))
+
+
+def _left(command: tuple[str, ...], seconds: float, until: float) -> float:
+    """Return the seconds until the end of the time. Raises subprocess.TimeoutExpired."""
+    if (left := until - time.monotonic()) <= 0:
+        raise subprocess.TimeoutExpired(command, seconds)
+    return left

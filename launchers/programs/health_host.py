@@ -275,8 +275,10 @@ def _dmesg() -> bytes:
     """Return the log from dmesg, because some users may run it but may not open the device."""
     import subprocess
 
+    import commands
+
     try:
-        ran = subprocess.run(["dmesg"], capture_output=True, timeout=5, check=False)
-    except (OSError, subprocess.SubprocessError):
+        ran = commands.run(5, "dmesg")
+    except subprocess.TimeoutExpired:
         return b""
-    return ran.stdout if ran.returncode == 0 else b""
+    return ran.raw if ran.exit == 0 else b""

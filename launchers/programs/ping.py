@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import commands
 import given_gpus
 import gpu_inventory
 import rank_io
@@ -70,21 +71,20 @@ def gpus_of_host(host: str) -> list[str | None]:
         there = any(DEV.glob("nvidia[0-9]*"))
         found = gpu_inventory.gpus(of_others=True).gpus if there else None
         return [gpu["uuid"] for gpu in found or () if gpu.get("uuid")]
-    options: dict[str, Any] = {"text": True, "errors": "replace", "timeout": SMI_SECONDS}
     try:
-        ran = subprocess.run([program, "-L"], capture_output=True, check=False, **options)
-        failed, printed, words = ran.returncode, ran.stdout, f"{ran.stdout}\n{ran.stderr}"
+        ran = commands.run(SMI_SECONDS, program, "-L")
+        failed, printed, words = ran.exit != 0, ran.out, f"{ran.out}\n{ran.err}"
+        status = ran.exit
     except subprocess.TimeoutExpired:
-        failed, printed, words = 1, "", f"no answer in {SMI_SECONDS} s"
-    except OSError as error:
-        failed, printed, words = 1, "", rank_io.one_line(error)
+        failed, printed, words = True, "", f"no answer in {SMI_SECONDS} s"
+        status = None
     uuids = given_gpus.uuids_of(printed.splitlines())
     listed = given_gpus.read(uuids)
     # Without a list, also GPUs after the last row are the job's.
     is_whole = uuids and given_gpus.is_listed() and listed.fault is not given_gpus.Fault.MISSING
     if failed and not (is_whole and all(n is not None and uuids[n] for n in listed.places)):
         lines = [line.strip() for line in words.splitlines() if not line.startswith("GPU ")]
-        text = "; ".join(filter(None, lines))[:300] or f"exit status {failed}"
+        text = "; ".join(filter(None, lines))[:300] or f"exit status {status}"
         rank_io.problem("gpu-unusable", f"nvidia-smi -L: {text}", host=host)
     return uuids
 

@@ -32,7 +32,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -42,8 +41,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import commands
 from object_store import (
     MANIFEST,
+    MANIFEST_BYTES,
     PODS,
     Files,
     Folder,
@@ -140,19 +141,17 @@ class Tool:
 
     def call(self, *arguments: str) -> bytes:
         """Run a command of the tool. Raises FileNotFoundError and OSError."""
-        ran = subprocess.run(
-            [self.name, "storage" if self.is_gcloud else "s3", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=max(1.0, self.until - time.monotonic()),
+        ran = commands.run(
+            max(1.0, self.until - time.monotonic()),
+            *(self.name, "storage" if self.is_gcloud else "s3", *arguments),
+            most=MANIFEST_BYTES,
         )
-        if ran.returncode:
-            message = ran.stderr.decode(errors="replace").strip()
+        if ran.exit != 0:
+            message = ran.err.strip()
             if re.search("404|[Nn]ot [Ff]ound|matched no|does not exist|NoSuchKey", message):
                 raise FileNotFoundError(message)
             raise OSError(f"{self.name}: {(message or 'failed').splitlines()[-1]}")
-        return ran.stdout
+        return ran.raw
 
     def read(self, name: str) -> list[bytes]:
         """Return the content of an object. Raises FileNotFoundError."""

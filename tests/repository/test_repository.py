@@ -161,6 +161,35 @@ def test_no_code_compares_the_name_of_a_machine(path: Path) -> None:
     assert machines & compared == set()
 
 
+#: Functions that return everything that a program prints.
+WHOLE = ("communicate", "check_output", "getoutput", "getstatusoutput", "popen")
+#: Modules that read a pipe of another program, each up to a limit; all others call these.
+READERS = {
+    "cli/accept/core/bounded.py",
+    # Programs of the ranks cannot import it.
+    "launchers/programs/commands.py",
+    # Streams that are read in the event loop.
+    "cli/accept/core/runner/ssh.py",
+    "cli/accept/core/runner/collectors.py",
+    # Steps of Slurm that go on while their lines are read.
+    "cli/accept/core/runner/slurm.py",
+    "cli/accept/backends/slurm/submit.py",
+}
+
+
+def test_output_of_other_programs_is_read_in_few_places_and_never_whole() -> None:
+    readers = set()
+    for path in (*(ROOT / "cli" / "accept").rglob("*.py"), *PROGRAMS.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            # They keep everything that a program prints.
+            assert not (isinstance(node, ast.keyword) and node.arg == "capture_output"), path
+            assert not (isinstance(node, ast.Attribute) and node.attr in WHOLE), path
+            is_output = isinstance(node, ast.keyword) and node.arg in ("stdout", "stderr")
+            if is_output and "PIPE" in ast.dump(node):
+                readers.add(short(path))
+    assert readers == READERS
+
+
 def test_no_file_contains_a_path_of_the_developers_machine() -> None:
     everywhere = {Path(name) for name in ("/", "/opt", "/root", "/srv", "/tmp", "/usr/src")}
     places = {f"{place}/" for place in {ROOT.parent, Path.home()} - everywhere}

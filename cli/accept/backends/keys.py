@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from accept.core import bounded
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.runner.ssh import KEY_TYPE
 from accept.core.text import plain
+
+_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +32,15 @@ def new_keys(comment: str) -> KeyPair:
         file = Path(scratch) / "key"
         words = ["ssh-keygen", "-q", "-t", KEY_TYPE, "-N", "", "-C", comment, "-f", str(file)]
         try:
-            subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
+            done = bounded.run(words, timeout=_SECONDS)
+            failure = "" if done.exit == 0 else done.errors.strip() or f"exit status {done.exit}"
+        except OSError as error:
+            failure = str(error)
+        if failure:
             raise NotStarted(
-                f"ssh-keygen failed: {plain(error)}",
+                f"ssh-keygen failed: {plain(failure)}",
                 code=Code.SSH_KEYGEN,
                 hint="install the OpenSSH client here",
-            ) from None
+            )
         public = file.with_suffix(".pub").read_text(encoding="utf-8")
         return KeyPair(private=file.read_bytes(), public=public)

@@ -10,11 +10,11 @@ from functools import lru_cache
 from pathlib import Path
 from shlex import quote
 
-from accept.backends.bounded import on_all
 from accept.backends.job import Job
 from accept.backends.protocol import Say
 from accept.backends.remote import Reach, Reply, call, last_line, stream
 from accept.config import resources
+from accept.core.bounded import on_all
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, Interrupted, NoEvidence
 from accept.core.text import byte_count, decimal, plain

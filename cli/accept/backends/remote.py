@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import selectors
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
-from accept.backends import bounded
+from accept.core import bounded
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.runner.ssh import MARKER, PRINT_MARKER
@@ -36,8 +32,8 @@ class Reach:
     missing: Code
     hint: str
     #: A connection without output for this many seconds may be to a host that is gone, and is made
-    #: again; None: the program detects this itself.
-    silent_seconds: float | None = None
+    #: again; infinite: the program detects this itself.
+    silent_seconds: float = inf
 
     def argv(self, host: str, command: str) -> list[str]:
         """Return the arguments for `command`, which first prints the marker."""
@@ -71,11 +67,11 @@ def call(reach: Reach, host: str, command: str, *, stdin: bytes = b"", timeout: 
             done = bounded.run(argv, stdin=stdin, timeout=timeout)
         except FileNotFoundError:
             raise reach.not_installed(host) from None
+        except bounded.TooLong:
+            return Reply(exit=None, out=b"", err="the reply is too long")
         if done.exit is None:
-            reason = "the reply is too long" if done.is_too_long else ""
-            return Reply(exit=None, out=b"", err=reason or f"no answer within {duration(timeout)}")
-        err = done.err.decode(errors="replace")
-        is_refused = done.exit == 255 and not done.out and _REFUSED_EARLY in err
+            return Reply(exit=None, out=b"", err=f"no answer within {duration(timeout)}")
+        is_refused = done.exit == 255 and not done.out and _REFUSED_EARLY in done.errors
         if not is_refused or not tries_left:
             break
         # sshd drops connections at random when many arrive at once (MaxStartups).
@@ -84,7 +80,7 @@ def call(reach: Reach, host: str, command: str, *, stdin: bytes = b"", timeout: 
     return Reply(
         exit=done.exit,
         out=out if found else b"",
-        err=err,
+        err=done.errors,
         began=bool(found),
         greeting=greeting,
     )
@@ -96,51 +92,24 @@ def stream(
     command: str,
     *,
     stdin: bytes = b"",
-    stall_seconds: float | None = None,
+    stall_seconds: float = inf,
 ) -> Generator[bytes, None, None]:
     """Run an sh command on a host and yield its output as it comes.
 
-    `stdin` must fit into a pipe's buffer. Raises ConnectionError if the command or the connection
-    fails, or if nothing comes for `stall_seconds`. Closing the generator ends the command's ssh.
+    Raises ConnectionError if the command or the connection fails, or if nothing comes for
+    `stall_seconds`. Closing the generator ends the command's ssh.
     """
-    with tempfile.TemporaryFile() as errors:
+    try:
+        program = bounded.Program(reach.argv(host, command), stdin=stdin)
+    except FileNotFoundError:
+        raise reach.not_installed(host) from None
+    with program:
         try:
-            process = subprocess.Popen(
-                reach.argv(host, command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
-        except FileNotFoundError:
-            raise reach.not_installed(host) from None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            # An ssh that has ended already breaks the pipe; its exit status is read below.
-            with contextlib.suppress(BrokenPipeError), process.stdin:
-                process.stdin.write(stdin)
-            yield from _without_greeting(_chunks(process.stdout.fileno(), stall_seconds))
-            code = process.wait()
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-        if code != 0:
-            errors.seek(0)
-            text = errors.read()[-4096:].decode(errors="replace")
-            raise ConnectionError(last_line(text))
-
-
-def _chunks(descriptor: int, stall_seconds: float | None) -> Iterator[bytes]:
-    with selectors.DefaultSelector() as selector:
-        selector.register(descriptor, selectors.EVENT_READ)
-        while True:
-            if not selector.select(stall_seconds):
-                raise ConnectionError(f"no data for {stall_seconds:.0f} s")
-            chunk = os.read(descriptor, 1 << 16)
-            if not chunk:
-                return
-            yield chunk
+            yield from _without_greeting(program.blocks(stall_seconds=stall_seconds))
+        except TimeoutError:
+            raise ConnectionError(f"no data for {stall_seconds:.0f} s") from None
+        if program.wait() != 0:
+            raise ConnectionError(last_line(program.err.decode(errors="replace")))
 
 
 def _without_greeting(chunks: Iterator[bytes]) -> Iterator[bytes]:

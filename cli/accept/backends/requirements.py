@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +11,7 @@ from shlex import quote
 
 from accept.config import resources
 from accept.config.site import Tools
+from accept.core import bounded
 from accept.core.catalog.tools import Tool
 from accept.core.checks import REGISTRY, checks_of
 from accept.core.error_codes import Code
@@ -172,30 +170,17 @@ def answers(text: str) -> dict[str, list[str]]:
 def tools_here(script: str, seconds: float | None = None) -> dict[str, list[str]]:
     """Run a script with the survey here, and return its values by key.
 
-    Raises NotStarted after `seconds`; the default is SECONDS.
+    Raises NotStarted after `seconds`; the default is SECONDS. What it started ends with it.
     """
     seconds = SECONDS if seconds is None else seconds
-    # All processes of its session are killed: one that hangs would keep the output open.
-    argv = ["/bin/sh", "-c", script]
-    try:
-        with subprocess.Popen(
-            argv,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        ) as process:
-            try:
-                return answers(process.communicate(timeout=seconds)[0])
-            except BaseException:
-                os.killpg(process.pid, signal.SIGKILL)
-                raise
-    except subprocess.TimeoutExpired:
+    done = bounded.run(["/bin/sh", "-c", script], session=True, timeout=seconds)
+    if done.exit is None:
         raise NotStarted(
             f"listing the tools and GPUs of this machine did not end within {seconds:g} s",
             code=Code.LOCAL_SURVEY_TIMEOUT,
             hint="check whether nvidia-smi hangs: time nvidia-smi; dmesg -T | grep -i nvrm",
-        ) from None
+        )
+    return answers(done.text)
 
 
 def machine_of(*hosts: Mapping[str, list[str]]) -> str:

@@ -7,12 +7,11 @@ show that the holder was honest: the hosts of a run have the key of the run.
 from __future__ import annotations
 
 import re
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from accept.core import evidence
+from accept.core import bounded, evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.core.safe_read import open_regular
@@ -74,15 +73,15 @@ def sign(checksums: str, key: Path) -> str:
     """
     words = ["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", _NAMESPACE]
     done = _ssh_keygen(words, checksums.encode())
-    if done.returncode or not done.stdout:
+    if done.exit != 0 or not done.out:
         raise BadInput(
             f"ssh-keygen cannot sign with {plain(str(key), 200)}: "
-            f"{plain(done.stderr.decode(errors='replace').strip(), 200)}",
+            f"{plain(done.errors.strip(), 200)}",
             code=Code.SIGNING_FAILED,
             hint="use a key without a password, or one that ssh-agent holds; its public half must "
             "be beside it: ssh-keygen -y -f KEY > KEY.pub",
         )
-    return done.stdout.decode("ascii")
+    return done.text
 
 
 def signer(folder: Path, signature: str, keys: tuple[PublicKey, ...]) -> PublicKey | None:
@@ -98,19 +97,21 @@ def signer(folder: Path, signature: str, keys: tuple[PublicKey, ...]) -> PublicK
             allowed.write_text(f"{_NAMESPACE} {key.kind} {key.base64}\n", encoding="utf-8")
             words = ["ssh-keygen", "-q", "-Y", "verify", "-f", str(allowed), "-I", _NAMESPACE]
             done = _ssh_keygen([*words, "-n", _NAMESPACE, "-s", str(copy)], checksums)
-            if done.returncode == 0:
+            if done.exit == 0:
                 return key
     return None
 
 
-def _ssh_keygen(words: list[str], stdin: bytes) -> subprocess.CompletedProcess[bytes]:
+def _ssh_keygen(words: list[str], stdin: bytes) -> bounded.Output:
     try:
-        return subprocess.run(
-            words, input=stdin, capture_output=True, timeout=_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NotStarted(
-            f"ssh-keygen failed: {plain(error)}",
-            code=Code.SSH_KEYGEN,
-            hint="install the OpenSSH client here",
-        ) from None
+        done = bounded.run(words, stdin=stdin, timeout=_SECONDS)
+        if done.exit is not None:
+            return done
+        failure = f"no end within {_SECONDS:.0f} s"
+    except OSError as error:
+        failure = str(error)
+    raise NotStarted(
+        f"ssh-keygen failed: {plain(failure)}",
+        code=Code.SSH_KEYGEN,
+        hint="install the OpenSSH client here",
+    )

@@ -9,7 +9,6 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ from typing import Protocol
 
 from accept.config import resources
 from accept.config.extras import Extra, install_hint
-from accept.core import evidence
+from accept.core import bounded, evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, NotStarted
 from accept.core.serde import read
@@ -52,19 +51,13 @@ def send(path: Path, url: str, *, attempt: str, partial: bool = False) -> str:
     With `partial`, the evidence is not yet complete afterwards.
     """
     program = resources.launchers() / "programs" / "upload.py"
-    done = subprocess.run(
-        [
-            *(sys.executable, str(program), str(path), url, "--attempt", attempt),
-            *(["--partial"] if partial else []),
-        ],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode == 0:
+    words = [sys.executable, str(program), str(path), url, "--attempt", attempt]
+    words += ["--seconds", str(_SECONDS), *(["--partial"] if partial else [])]
+    # The program ends 15 s after its own limit, also if a library hangs.
+    done = bounded.run(words, session=True, timeout=_SECONDS + 30)
+    if done.exit == 0:
         return ""
-    reason = done.stderr.strip().splitlines()[-1:] or [f"exit {done.returncode}"]
+    reason = done.errors.strip().splitlines()[-1:] or [f"exit {done.exit}"]
     return plain(reason[0], 300)
 
 

@@ -465,3 +465,24 @@ def test_only_this_back_end_imports_the_client() -> None:
         for path in sorted(folder.rglob("*.py"))
         if "from kubernetes" in path.read_text(encoding="utf-8")
     ] == ["client.py", "exec.py"]
+
+
+class TestAnAnswerWithoutEnd:
+    """No answer of a server is kept beyond its limit, whatever its status."""
+
+    @pytest.mark.parametrize("status", [200, 403])
+    def test_is_refused(
+        self, server: ApiServer, place: Place, monkeypatch: pytest.MonkeyPatch, status: int
+    ) -> None:
+        monkeypatch.setattr(apis, "_MOST_ANSWER", 1 << 20)
+        server.answers[PODS] = lambda *_: (status, {"items": ["x" * (2 << 20)]})
+        with pytest.raises(ApiError, match="more than 1 MiB"):
+            names(place)
+
+    def test_of_a_log_is_yielded_in_parts(self, server: ApiServer, place: Place) -> None:
+        text = "x" * (8 << 20)
+        server.answer_with(LOG, text)
+        for limit, expected in ((None, len(text)), (1000, 1000)):
+            parts = [*Api(place).log("run-w-0-0-abcde", "accept", limit=limit)]
+            assert sum(map(len, parts)) == expected
+            assert max(map(len, parts)) <= 2 << 16

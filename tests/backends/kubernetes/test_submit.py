@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from accept.backends.job import Place
 from accept.backends.kubernetes import submit
 from accept.backends.kubernetes.client import Api, find_place
 from accept.backends.kubernetes.submit import RunName
+from accept.core import bounded
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.runner.positions import PACKED_POSITIONS, read_positions
@@ -52,9 +52,7 @@ class HelmStandIn:
     installed: tuple[str, ...] = ()
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __call__(
-        self, place: Place, *words: str, seconds: float = 0.0
-    ) -> subprocess.CompletedProcess[str]:
+    def __call__(self, place: Place, *words: str, seconds: float = 0.0) -> bounded.Output:
         """Answer as `install.helm` does."""
         verb = words[0]
         if verb == "install":
@@ -65,7 +63,7 @@ class HelmStandIn:
             out = ""
             if not error:
                 out, error = self._answer(verb, words)
-        return subprocess.CompletedProcess(words, 1 if error else 0, out, error)
+        return bounded.Output(exit=1 if error else 0, out=out.encode(), err=error.encode())
 
     def _answer(self, verb: str, words: tuple[str, ...]) -> tuple[str, str]:
         release = words[2] if verb == "get" else words[1]

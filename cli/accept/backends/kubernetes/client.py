@@ -7,11 +7,13 @@ commands, and release 37 validates every field of an answer. `objects` reads the
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,6 +123,8 @@ _CONNECT_SECONDS, _READ_SECONDS = 10.0, 30.0
 _LOG_READ_SECONDS = 120.0
 #: Number of objects in one page of a list.
 _PAGE_SIZE = 500
+#: Maximum size of an answer, of a refusal, and of a line of a log that is kept whole, in bytes.
+_MOST_ANSWER, _MOST_REFUSAL, _MOST_LINE = 64 << 20, 1 << 20, 64 << 10
 #: Number of times that a list is started again if its pages expire while they are fetched.
 _LIST_RETRIES = 5
 
@@ -218,6 +222,7 @@ class Api:
             settings.retries = False
             self._client = library().ApiClient(configuration=settings)
             self._client.user_agent = "accept"
+            _bound_refusals(self._client)
         return self._client
 
     def _request(
@@ -229,7 +234,10 @@ class Api:
         body: Document | None = None,
         stream: bool = False,
     ) -> BaseHTTPResponse:
-        """Return the answer of a path. A token that expired is renewed once."""
+        """Return the answer of a path; only a `stream` is not yet read.
+
+        A token that expired is renewed once.
+        """
         import urllib3
         from kubernetes.dynamic import DynamicClient
 
@@ -252,9 +260,8 @@ class Api:
                         _LOG_READ_SECONDS if stream else _READ_SECONDS,
                     ),
                 )
-                if not stream:
-                    # Read the body here, because the connection may also break in the middle of it.
-                    _ = answer.data
+                # Read the body here, because the connection may also break in the middle of it.
+                return answer if stream else _read_whole(answer, _MOST_ANSWER)
             except library().ApiException as error:
                 if error.status == 401 and may_retry:
                     connected.close()
@@ -263,7 +270,6 @@ class Api:
                 raise _refused(error, connected.configuration.host) from None
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 raise _unreachable(connected.configuration.host, error) from None
-            return answer
         raise AssertionError("unreachable")
 
     def _of_kind(
@@ -422,7 +428,8 @@ class Api:
     ) -> Iterator[bytes]:
         """Yield the lines of a container's log as they come, with line ends.
 
-        The last line may lack its end. With a `limit`, yield at most that many bytes.
+        The last line may lack its end. With a `limit`, yield at most that many bytes. A longer line
+        than _MOST_LINE is yielded in parts.
         """
         import urllib3
 
@@ -430,17 +437,55 @@ class Api:
         query |= {} if limit is None else {"limitBytes": str(limit)}
         path = f"{POD.path(self.place.namespace, pod)}/log"
         answer = self._request("get", path, query=query, stream=True)
-        rest = b""
+        rest, left = b"", inf if limit is None else limit
         try:
             for block in answer.stream(1 << 16):
-                *lines, rest = (rest + block).split(b"\n")
+                *lines, rest = (rest + block[: int(min(left, len(block)))]).split(b"\n")
                 yield from (line + b"\n" for line in lines)
+                if len(rest) > _MOST_LINE:
+                    yield rest
+                    rest = b""
+                left -= len(block)
+                if left <= 0:
+                    break
             if rest:
                 yield rest
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise _unreachable(self.connected().configuration.host, error) from None
         finally:
             answer.close()
+
+
+def _read_whole(answer: BaseHTTPResponse, most: int) -> BaseHTTPResponse:
+    """Return the same answer with its body, read to the end. Raises ApiError if it is too long."""
+    import urllib3
+
+    body = bytearray()
+    for block in answer.stream(1 << 16):
+        body += block
+        if len(body) > most:
+            answer.close()
+            raise ApiError(
+                f"the API's answer has more than {most / (1 << 20):.3g} MiB",
+                status=0,
+                hint="check which server the kubeconfig names: kubectl config view --minify",
+            )
+    answer.release_conn()
+    return urllib3.HTTPResponse(
+        body=io.BytesIO(body), headers={}, status=answer.status, reason=answer.reason
+    )
+
+
+def _bound_refusals(client: ApiClient) -> None:
+    """Read refusals here, up to a limit: the client's own error would read them without one."""
+    pool = client.rest_client.pool_manager
+    request = pool.request
+
+    def bounded(*words: object, **options: object) -> BaseHTTPResponse:
+        answer: BaseHTTPResponse = request(*words, **options)
+        return answer if 200 <= answer.status <= 299 else _read_whole(answer, _MOST_REFUSAL)
+
+    pool.request = bounded
 
 
 def _document(answer: BaseHTTPResponse) -> Document:

@@ -223,11 +223,11 @@ def _rendered_pod(api: Api, run: Resolved, version: str) -> Document:
             *("--show-only", "templates/job.yaml", "--kube-version", version),
             *(word for api_version in known for word in ("--api-versions", api_version)),
         )
-    if done.returncode != 0:
+    if done.exit != 0:
         raise NotStarted(
-            f"helm template: {last_line(done.stderr)}", code=Code.HELM_FAILED, hint="see above"
+            f"helm template: {last_line(done.errors)}", code=Code.HELM_FAILED, hint="see above"
         )
-    template = value_at(yaml.safe_load(done.stdout), "spec", "template")
+    template = value_at(yaml.safe_load(done.text), "spec", "template")
     marks = {key: texts_at(template, "metadata", key) for key in ("labels", "annotations")}
     return {
         "apiVersion": "v1",

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from accept.backends import bounded
 from accept.backends.kubernetes.client import Api, ApiError, library
 from accept.backends.kubernetes.objects import MAIN_CONTAINER, list_at, text_at
+from accept.core import bounded
 from accept.core.text import decimal, duration, plain
 
 #: The first byte of a frame, in the protocols v4 and v5 of channel.k8s.io.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from accept.backends.kubernetes.status import RUN_LABEL
 from accept.backends.protocol import Say
 from accept.config.chart_rules import chart_rules
 from accept.config.kubernetes import longest_name
+from accept.core import bounded
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.core.runner.positions import PACKED_POSITIONS
@@ -100,21 +100,15 @@ def helm_options(place: Place) -> tuple[list[str], dict[str, str]]:
     return options, {"KUBECONFIG": place.kubeconfig} if place.kubeconfig else {}
 
 
-def helm(
-    place: Place, *words: str, seconds: float = _HELM_SECONDS
-) -> subprocess.CompletedProcess[str]:
-    """Run the user's helm in a place. Raises NotStarted if helm is missing or does not end."""
+def helm(place: Place, *words: str, seconds: float = _HELM_SECONDS) -> bounded.Output:
+    """Run the user's helm in a place.
+
+    Raises NotStarted if helm is missing, does not end, or prints without end.
+    """
     options, environment = helm_options(place)
     try:
-        return subprocess.run(
-            ["helm", *words, *options],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env={**os.environ, **environment},
-            timeout=seconds,
-            check=False,
+        done = bounded.run(
+            ["helm", *words, *options], env={**os.environ, **environment}, timeout=seconds
         )
     except FileNotFoundError:
         raise NotStarted(
@@ -122,12 +116,13 @@ def helm(
             code=Code.HELM_MISSING,
             hint="install helm 3 or 4: https://helm.sh",
         ) from None
-    except subprocess.TimeoutExpired:
+    if done.exit is None:
         raise NotStarted(
             f"helm {words[0]} did not end within {duration(seconds)}",
             code=Code.HELM_TIMEOUT,
             hint="try: kubectl get pods",
-        ) from None
+        )
+    return done
 
 
 def last_line(text: str) -> str:
@@ -152,13 +147,13 @@ def release_values(place: Place, release: str) -> dict[str, object] | None:
     Raises NotStarted if helm cannot tell, for example because the API does not answer.
     """
     done = helm(place, "get", "values", release, "--output", "json")
-    if done.returncode != 0:
-        if _NO_RELEASE in done.stderr:
+    if done.exit != 0:
+        if _NO_RELEASE in done.errors:
             return None
         hint = f"try: helm status {release} --namespace {place.namespace}"
-        raise helm_failure("helm get values", done.stderr, hint=hint)
+        raise helm_failure("helm get values", done.errors, hint=hint)
     try:
-        values = json.loads(done.stdout)
+        values = json.loads(done.text)
     except (ValueError, RecursionError):
         values = None
     return values if isinstance(values, dict) else {}
@@ -219,12 +214,12 @@ def install_release(
             "--output",
             "json",
         )
-        if done.returncode != 0:
+        if done.exit != 0:
             hint = (
                 "what the cluster lacks: accept doctor --backend kubernetes, with the options of "
             )
-            raise helm_failure("helm install", done.stderr, hint=f"{hint}the run")
-        return _controller(done.stdout), signer
+            raise helm_failure("helm install", done.errors, hint=f"{hint}the run")
+        return _controller(done.text), signer
     except BaseException as error:
         left = _undo(api, name, made)
         if left is None:
@@ -310,9 +305,9 @@ def _is_own(values: Mapping[str, object], name: RunName, secret: str) -> bool:
 def uninstall(place: Place, release: str) -> None:
     """Remove a release. Do nothing if it does not exist. Raises NotStarted."""
     done = helm(place, "uninstall", release)
-    if done.returncode != 0 and _NO_RELEASE not in done.stderr:
+    if done.exit != 0 and _NO_RELEASE not in done.errors:
         hint = f"try it again: helm uninstall {release} --namespace {place.namespace}"
-        raise helm_failure("helm uninstall", done.stderr, hint=hint)
+        raise helm_failure("helm uninstall", done.errors, hint=hint)
 
 
 def _make_positions(api: Api, name: RunName, own: str, positions: Mapping[str, str]) -> None:

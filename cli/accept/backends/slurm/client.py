@@ -6,13 +6,13 @@ The text formats have not changed from Slurm 22.05 on; JSON and accounting are o
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from accept.backends.job import Job
 from accept.backends.remote import Reach
+from accept.core import bounded
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.runner.ssh import outer_environment
@@ -20,6 +20,8 @@ from accept.core.text import decimal, plain
 
 _HINT = "run accept on a login node of the cluster"
 _SECONDS = 60.0
+#: Maximum output of a command, in bytes; `scontrol show node` prints about 2 kB per node.
+_MOST_OUTPUT = 64 << 20
 #: srun never notices that the node of its step is gone. `manage.sh follow` prints every 5 s.
 _SILENT_SECONDS = 20.0
 #: Number of tries if the controller does not answer, and seconds between them.
@@ -53,28 +55,26 @@ class Answer:
 def call(*words: str, stdin: str = "", tries: int = _TRIES) -> Answer:
     """Run a command of Slurm, and try again if the controller does not answer.
 
-    Raises NotStarted if the command is missing, the controller never answers, or munge fails.
+    Raises NotStarted if the command is missing or prints without end, the controller never answers,
+    or munge fails.
     """
     for tries_left in reversed(range(tries)):
         try:
-            done = subprocess.run(
+            done = bounded.run(
                 words,
-                input=stdin,
+                stdin=stdin.encode(),
                 env=outer_environment(),
-                capture_output=True,
-                text=True,
-                errors="replace",
                 timeout=_SECONDS,
-                check=False,
+                most=_MOST_OUTPUT,
             )
         except FileNotFoundError:
             raise NotStarted(
                 f"{words[0]} is not installed here", code=Code.SLURM_MISSING, hint=_HINT
             ) from None
-        except subprocess.TimeoutExpired:
+        if done.exit is None:
             answer = Answer(exit=1, out="", err=f"{words[0]}: Socket timed out")
         else:
-            answer = Answer(exit=done.returncode, out=done.stdout, err=done.stderr)
+            answer = Answer(exit=done.exit, out=done.text, err=done.errors)
         is_transient = answer.exit != 0 and _TRANSIENT.search(answer.err)
         if not is_transient:
             break

@@ -46,6 +46,8 @@ _WARNING_SECONDS = 120
 _JOB_ID = re.compile(r"(\d{1,10})(?:;[\w.-]+)?", re.ASCII)
 #: Seconds to wait for the step in an allocation to appear, or to fail.
 _STEP_SECONDS = 1.0
+#: Maximum length of its errors that are read, in bytes.
+_MOST_ERRORS = 64 << 10
 #: Options of Pyxis that a step uses if they exist.
 _PYXIS_OPTIONS = (
     "--no-container-mount-home",
@@ -309,7 +311,6 @@ def _start_step(script: str, attempt: str, nodes: Sequence[str]) -> SlurmJob:
             stderr=subprocess.PIPE,
             env=outer_environment(),
             start_new_session=True,
-            text=True,
         )
     except FileNotFoundError:
         raise NotStarted(
@@ -317,12 +318,15 @@ def _start_step(script: str, attempt: str, nodes: Sequence[str]) -> SlurmJob:
         ) from None
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(script)
+        process.stdin.write(script.encode())
         process.stdin.close()
     time.sleep(_STEP_SECONDS)
     if process.poll():
         assert process.stderr is not None
-        answer = Answer(exit=process.returncode, out="", err=process.stderr.read())
+        # A process that it left behind may keep the pipe open, and print more.
+        os.set_blocking(process.stderr.fileno(), False)
+        errors = process.stderr.read(_MOST_ERRORS) or b""
+        answer = Answer(exit=process.returncode, out="", err=errors.decode(errors="replace"))
         raise NotStarted(
             f"srun could not start in job {allocation.id}: {answer.reason}",
             code=Code.SLURM_REFUSED,

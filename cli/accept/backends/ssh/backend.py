@@ -11,7 +11,6 @@ from pathlib import Path
 from shlex import quote
 
 from accept.backends import containers, manage
-from accept.backends.bounded import on_all
 from accept.backends.job import Job
 from accept.backends.keys import new_keys
 from accept.backends.protocol import Phase, Progress, Record, Say
@@ -35,6 +34,7 @@ from accept.backends.ssh.prepare import Absent, make_ready
 from accept.backends.ssh.watch import watch
 from accept.config import Site
 from accept.core import evidence
+from accept.core.bounded import on_all
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.core.runner.coordinator import Launch

@@ -7,12 +7,12 @@ from pathlib import Path
 from shlex import quote
 
 from accept.backends import manage
-from accept.backends.bounded import on_all
 from accept.backends.job import Job
 from accept.backends.protocol import Say
 from accept.backends.remote import call
 from accept.backends.requirements import SECONDS
 from accept.backends.ssh.client import reach_of
+from accept.core.bounded import on_all
 from accept.core.error_codes import Code
 from accept.core.errors import Interrupted
 from accept.core.text import count, shortened

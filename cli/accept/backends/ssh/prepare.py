@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from shlex import quote
 
-from accept.backends.bounded import on_all
 from accept.backends.job import Job
 from accept.backends.keys import KeyPair
 from accept.backends.protocol import Say
 from accept.backends.remote import Reply, call, last_line
 from accept.backends.requirements import SECONDS
 from accept.backends.ssh.client import reach_of
+from accept.core.bounded import on_all
 from accept.core.causes import Cause
 from accept.core.model import Problem
 from accept.core.runner import host_setup

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from accept.backends.bounded import on_all
 from accept.backends.host_survey import IMAGE, RESULTS, Finding, SiteText, find, host_script, scalar
 from accept.backends.protocol import Note, Question, Remark
 from accept.backends.remote import call, last_line
 from accept.backends.requirements import SECONDS, answers
 from accept.backends.ssh.client import access_of, reach_of
 from accept.config import Site
+from accept.core.bounded import on_all
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.core.text import count, folded, plain

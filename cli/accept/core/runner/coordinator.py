@@ -10,7 +10,6 @@ import resource
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -19,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from accept.core import evidence
+from accept.core import bounded, evidence
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, checks_of, collectives, log_lines
 from accept.core.errors import AcceptError, Exit
@@ -218,10 +217,8 @@ async def _cancel_reason(state: Run, job: str) -> str:
         return reason or CANCELLED
     words = ["scontrol", "show", "job", "--oneliner", job]
     try:
-        shown = subprocess.run(
-            words, capture_output=True, timeout=_SHOW_SECONDS, check=False, text=True
-        ).stdout
-    except (OSError, ValueError, subprocess.TimeoutExpired):
+        shown = bounded.run(words, timeout=_SHOW_SECONDS).text
+    except (OSError, bounded.TooLong):
         return CANCELLED
     return PREEMPTED if _PREEMPTED.search(shown) else CANCELLED
 

@@ -84,7 +84,7 @@ def _labels_of_nodes(identity: Path) -> Iterator[tuple[str, dict[str, str]]]:
         request.add_header("Accept", _METADATA)
         request.add_header("Authorization", f"Bearer {token}")
         with opener.open(request, timeout=_SECONDS) as answer:
-            listed = json.load(answer)
+            listed = json.loads(answer.read(_MOST_BYTES))
         for item in listed["items"]:
             yield item["metadata"]["name"], item["metadata"].get("labels", {})
         following = listed["metadata"].get("continue", "")

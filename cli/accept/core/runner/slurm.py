@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
-from accept.core import evidence
+from accept.core import bounded, evidence
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
-from accept.core.errors import Exit
+from accept.core.errors import Exit, NotStarted
 from accept.core.groups import MAX_CONCURRENT
 from accept.core.model import Problem
 from accept.core.runner.coordinator import CANCELLED, INTERRUPTION, Launch
@@ -57,8 +57,12 @@ _LINE = re.compile(rf"{_MARK} (\S+) (.*)")
 _RESTARTED = re.compile(r"srun: error: Aborting, .{0,60} on node (\d{1,5})\s*")
 #: Maximum number of lines of one node, and of characters in a line.
 _MAX_LINES, _MAX_LINE = 200, 1000
+#: Maximum length of a part of a line that is read at once, and size of srun's log, in characters.
+_MAX_READ, _MAX_LOG = 64 << 10, 1 << 20
 #: Seconds for the coordinator to connect: the nodes are ready by then.
 _CONNECT_SECONDS = 30.0
+#: Timeout of a command that asks Slurm, or that makes the key.
+_CALL_SECONDS = 60.0
 #: Seconds for the watchdog to pack the evidence, and to remove the run's folder.
 _PACK_SECONDS, _REMOVE_SECONDS = 60.0, 30.0
 #: Twice the polling interval of `manage.sh follow`.
@@ -76,13 +80,14 @@ _OLDEST_PYTHON = (3, 10)
 #: Maximum time to import an image.
 _IMPORT_SECONDS = 1800.0
 #: Codes of failures that only a job can detect.
-_OWN_CODES = (Code.SLURM_LAUNCHER, Code.SLURM_RANKS, Code.RESUME_NOT_SENT)
+_OWN_CODES = (Code.SLURM_LAUNCHER, Code.SLURM_RANKS, Code.RESUME_NOT_SENT, Code.OUTPUT_TOO_LONG)
 #: Maximum time of the probe of srun as the launcher.
 _PROBE_SECONDS = 120.0
 #: Maximum number of steps that are created at the same time: each one costs the controller work.
 _STEP_STARTS = 32
 #: The probe of srun as the launcher; its group is its standard input.
 _PROBE = """\
+exec 2>&1
 ACCEPT_GROUP=-
 . ./lib.sh
 read_group
@@ -152,12 +157,11 @@ def _problem(name: str, text: str) -> Problem:
     return Problem(cause=Cause.UNREACHABLE_TIMEOUT, message=message, check="hosts", host=name)
 
 
-class _Failed(Exception):
-    """The run cannot start; the text is the reason."""
+class _Failed(NotStarted):
+    """The run cannot start; the message is the reason."""
 
     def __init__(self, message: str, code: Code = Code.SLURM_JOB_FAILED) -> None:
-        super().__init__(message)
-        self.code = code
+        super().__init__(message, code=code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +247,7 @@ class Step:
     def _read(self) -> None:
         assert self.process.stdout is not None
         with self.process.stdout as output:
-            for text in output:
+            while text := output.readline(_MAX_READ):
                 match = _LINE.search(text.rstrip("\n"))
                 if match and match[1] in self._nodes:
                     self._add(match[1], match[2])
@@ -253,9 +257,10 @@ class Step:
     def _read_errors(self) -> None:
         assert self.process.stderr is not None
         with self.process.stderr as output, self._log.open("w", encoding="utf-8") as log:
-            for line in output:
-                log.write(line)
-                log.flush()
+            while line := output.readline(_MAX_READ):
+                if log.tell() < _MAX_LOG:
+                    log.write(line)
+                    log.flush()
                 if match := _RESTARTED.fullmatch(line):
                     self._ended_by = match[1]
                     self._report_restart()
@@ -473,9 +478,9 @@ def drive(work: Path) -> int:
             _probe_launcher(run, in_order, own)
         status = driver.coordinate(in_container=run.in_container)
         _deliver(run, driver, shared, status, job)
-    except _Failed as failure:
+    except NotStarted as failure:
         status = Exit.INTERRUPTED if driver.reason else Exit.NOT_STARTED
-        line = Failure(code=failure.code, message=str(failure)).line
+        line = Failure(code=failure.code, message=failure.message).line
         print(f"problem {line}", flush=True)
         _comment(job, line)
         if shared:
@@ -517,22 +522,15 @@ def _imported(
         options=(*pyxis.words, f"--container-save={file}"),
     )
     try:
-        done = subprocess.run(
-            words,
-            env=outer_environment() | _PYXIS_ENV,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=_IMPORT_SECONDS,
-            check=False,
-            text=True,
-            errors="replace",
-        )
-    except subprocess.TimeoutExpired:
-        failure = "it took too long"
+        done = bounded.run(words, env=outer_environment() | _PYXIS_ENV, timeout=_IMPORT_SECONDS)
+    except bounded.TooLong as error:
+        failure = error.message
     else:
-        if done.returncode == 0 and file.exists():
+        if done.exit == 0 and file.exists():
             return replace(pyxis, image=str(file))
-        failure = plain(done.stderr[-300:] or f"exit {done.returncode}", 300)
+        failure = plain(done.errors[-300:] or f"exit {done.exit}", 300)
+        if done.exit is None:
+            failure = "it took too long"
     file.unlink(missing_ok=True)
     print(f"every node imports the image itself: {failure}", flush=True)
     return pyxis
@@ -553,10 +551,10 @@ def _visible(run: SlurmRun) -> Path | None:
 def _nodes_of_job() -> tuple[str, ...]:
     """Return the names of the job's nodes, in Slurm's order."""
     words = ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    names = tuple(dict.fromkeys(done.stdout.split()))
-    if done.returncode or not names or not all(map(_NODE.fullmatch, names)):
-        raise _Failed(f"{' '.join(words)}: {plain(done.stderr or done.stdout, 200)}")
+    done = bounded.run(words, timeout=_CALL_SECONDS)
+    names = tuple(dict.fromkeys(done.text.split()))
+    if done.exit != 0 or not names or not all(map(_NODE.fullmatch, names)):
+        raise _Failed(f"{' '.join(words)}: {plain(done.errors or done.text, 200)}")
     return names
 
 
@@ -564,11 +562,11 @@ def _add_keys(run: SlurmRun, work: Path, shared: Path | None, *, logins: int) ->
     """Make the key pair of the run, and add it to the archive that every node gets."""
     words = ["ssh-keygen", "-q", "-t", KEY_TYPE, "-N", "", "-C", HOST_KEY_ALIAS, "-f", "key"]
     try:
-        done = subprocess.run(words, cwd=work, capture_output=True, text=True, check=False)
+        done = bounded.run(words, cwd=work, timeout=_CALL_SECONDS)
     except OSError as error:
         raise _Failed(f"ssh-keygen failed: {error}") from None
-    if done.returncode:
-        raise _Failed(f"ssh-keygen failed: {plain(done.stderr, 200)}")
+    if done.exit != 0:
+        raise _Failed(f"ssh-keygen failed: {plain(done.errors, 200)}")
     public = (work / "key.pub").read_text(encoding="utf-8")
     files = {
         "authorized_keys": f"restrict,pty {public}",
@@ -660,34 +658,28 @@ def _probe_launcher(run: SlurmRun, results: Mapping[str, Ready | Problem], own: 
     ready = [result for name in names if isinstance(result := results[name], Ready)][:2]
     group = "".join(f"{r.name} {r.name} {(*r.addresses, r.name)[0]} {r.port} 1\n" for r in ready)
     folder = Path(run.folder)
-    try:
-        done = subprocess.run(
-            ["/bin/sh", "-c", _PROBE, "probe", str(2 // len(ready))],
-            cwd=folder,
-            env=environment(folder, run.attempt) | {"ACCEPT_EXEC": f"{run.attempt}/probe"},
-            input=group,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_PROBE_SECONDS,
-            check=False,
-            text=True,
-            errors="replace",
-        )
-    except subprocess.TimeoutExpired:
+    done = bounded.run(
+        ["/bin/sh", "-c", _PROBE, "probe", str(2 // len(ready))],
+        cwd=folder,
+        env=environment(folder, run.attempt) | {"ACCEPT_EXEC": f"{run.attempt}/probe"},
+        stdin=group.encode(),
+        timeout=_PROBE_SECONDS,
+    )
+    if done.exit is None:
         raise _Failed(
             f"{run.launcher}: two ranks did not end within {_PROBE_SECONDS:.0f} s",
             Code.SLURM_LAUNCHER,
-        ) from None
-    ranks = sorted((int(rank), int(size)) for rank, size in _RANK.findall(done.stdout))
+        )
+    ranks = sorted((int(rank), int(size)) for rank, size in _RANK.findall(done.text))
     if ranks == [(0, 2), (1, 2)]:
         return
     if ranks:
         seen = ", ".join(f"rank {rank} of {size}" for rank, size in ranks[:4])
         raise _Failed(f"{run.launcher}: MPI sees two ranks as {seen}", Code.SLURM_RANKS)
-    lines = [line for line in done.stdout.splitlines() if line.strip() and line[:1] != "#"]
+    lines = [line for line in done.text.splitlines() if line.strip() and line[:1] != "#"]
     errors = [line for line in lines if "srun: error" in line]
-    reason = (*errors, *lines, f"exit {done.returncode}")[0]
-    if done.returncode == _NO_LIBRARY:
+    reason = (*errors, *lines, f"exit {done.exit}")[0]
+    if done.exit == _NO_LIBRARY:
         reason = "no MPI library: libmpi.so is neither beside mpirun nor on LD_LIBRARY_PATH"
     raise _Failed(f"{run.launcher}: {plain(reason, 300)}", Code.SLURM_LAUNCHER)
 
@@ -721,10 +713,11 @@ def _deliver(run: SlurmRun, driver: _Driver, shared: Path | None, status: int, j
 def _is_cancelled(job: str) -> bool:
     """Return True if Slurm ends the job. `accept cancel` only signals its batch script."""
     words = ["squeue", "--noheader", f"--jobs={job}", "--format=%T"]
-    done = subprocess.run(
-        words, env=outer_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
-    return done.returncode == 0 and done.stdout.strip() != b"RUNNING"
+    try:
+        done = bounded.run(words, env=outer_environment(), timeout=_CALL_SECONDS)
+    except bounded.TooLong:
+        return False
+    return done.exit == 0 and done.out.strip() != b"RUNNING"
 
 
 def _packed(folder: Path) -> Path | None:
@@ -782,7 +775,8 @@ def _comment(job: str, text: str) -> None:
     Users may always change the comment of their own jobs.
     """
     words = ["scontrol", "update", f"JobId={job}", f"Comment=accept: {plain(text, 300)}"]
-    subprocess.run(words, capture_output=True, check=False)
+    null = subprocess.DEVNULL
+    subprocess.run(words, stdout=null, stderr=null, check=False)
 
 
 if __name__ == "__main__":
