@@ -567,6 +567,7 @@ exec {sshd} -o KexAlgorithms=ecdh-sha2-nistp256 -o HostKeyAlgorithms=ecdsa-sha2-
 
 @pytest.mark.real
 def test_the_sshd_of_a_run_works_in_fips_mode_and_limits_logins(tmp_path: Path) -> None:
+    """SECURITY.md: "No passwords, no forwarding", a number of logins, and no PAM."""
     sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
     if not sshd:
         pytest.skip("no sshd here")
@@ -596,12 +597,18 @@ listen ./fips {port} || {{ cat sshd.log >&2; exit 1; }}
 sed "s|@FOLDER@|$PWD|" ssh_config.in > ssh_config
 ssh -F ssh_config -p {port} 127.0.0.1 'echo run $ACCEPT_RUN'
 kill "$daemon"
-{sshd} -T -f sshd_config | grep -i ^maxstartups
+{sshd} -T -f sshd_config > settings
 """
     done = subprocess.run(
         ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.stdout.splitlines() == ["run one", "maxstartups 18:30:18"], done.stderr
+    assert done.stdout.splitlines() == ["run one"], done.stderr
+    settings = {*(tmp_path / "settings").read_text().splitlines()}
+    refused = [
+        *("passwordauthentication", "kbdinteractiveauthentication", "usepam", "permittunnel"),
+        *("allowtcpforwarding", "allowagentforwarding", "x11forwarding", "permituserrc"),
+    ]
+    assert settings >= {"maxstartups 18:30:18", *(f"{key} no" for key in refused)}
 
 
 @pytest.mark.real

@@ -36,6 +36,7 @@ from accept.core.judge.health_rules import APPLICATION_XIDS, LEVELS, RULES
 from accept.core.model import GroupKind, State
 from accept.core.serde import camel
 from accept.evidence import rundir
+from accept.evidence.untrusted import Limits
 from accept.plan import node_code
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "docker" / "README.md"])
@@ -348,6 +349,19 @@ class TestEvidence:
         for name in (*files, *more):
             assert name in named
         assert rundir.EVIDENCE in text_of("docs/evidence.md")
+
+    def test_names_the_limits_of_what_others_sent(self) -> None:
+        limits = Limits()
+        named = dict(
+            re.findall(r"^\| ([\d,]+(?: GiB)?) \| (\w+)", text_of("docs/evidence.md"), re.M)
+        )
+        assert named == {
+            f"{limits.files:,}": "files",
+            str(limits.folders): "levels",
+            str(limits.archives): "archives",
+            f"{limits.total >> 30} GiB": "bytes",
+            str(limits.ratio): "size",
+        }
 
 
 class TestHealth:
