@@ -26,6 +26,7 @@ def test_good_nodes_are_accepted_with_ranks_that_srun_starts(make_login: Make) -
     login.evidence_holds(done)
 
 
+@pytest.mark.nightly
 def test_ranks_that_all_believe_they_are_rank_0_measure_nothing(make_login: Make) -> None:
     login = make_login()
     # Open MPI 5 has no PMI-2, so it starts as if each rank were alone.
@@ -121,6 +122,7 @@ def test_the_time_limit_ends_a_run_with_its_evidence(make_login: Make) -> None:
     login.nothing_is_left()
 
 
+@pytest.mark.nightly
 def test_runs_side_by_side_keep_what_they_measured_however_they_are_ended(
     make_login: Make,
 ) -> None:
@@ -160,6 +162,7 @@ def test_runs_side_by_side_keep_what_they_measured_however_they_are_ended(
     first.nothing_is_left()
 
 
+@pytest.mark.nightly
 def test_a_run_goes_on_while_the_controller_restarts(make_login: Make) -> None:
     login = make_login(shared=True)
     started = login.start_measuring(ALL_REDUCE)
@@ -209,6 +212,7 @@ def test_a_run_that_loses_its_first_node_goes_on_after_its_finished_steps(
     assert measured["all-reduce",] == ["n2", "n3", "n4"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("shared", [True, False])
 def test_an_interrupted_run_is_resumed_on_the_same_nodes(make_login: Make, *, shared: bool) -> None:
     login = make_login(shared=shared)
