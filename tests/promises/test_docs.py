@@ -26,7 +26,7 @@ from accept.core.errors import Exit
 #: counts, and each one must match some command.
 NOT_HERE = {
     r"make .*": "needs a checkout; CI runs these targets",
-    r"pipx .*|uvx .*|python3 -m pip .*": "needs a package index; `installed` is what they install",
+    r"pipx .*|uvx .*": "needs a package index; `installed` is what they install",
     r"(gcloud|gsutil|skopeo|crane) .*": "needs a cloud or a registry",
     r".*\bdocker (build|run) .*": "needs Docker; docker/self_test.sh runs in CI",
     r"(helm (install|template)|kubectl) .*": "needs a cluster; tests/cluster/kube runs them",
@@ -45,7 +45,6 @@ NOT_HERE = {
     r"accept (baseline|diff) (last|weekly-.*) .*|accept judge .* --machine my-a4\.yaml": (
         "needs an accepted run of nodes with GPUs"
     ),
-    r"python3 -m venv accept|accept/bin/.*": "needs the wheels that pip downloaded",
     r"(accept|gpu-accept) --install-completion": "changes the files of the reader's shell",
     r"cp -r .*|printf 'FROM .*": "prepares a build with Docker",
 }
