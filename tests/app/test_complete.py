@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories import sample_evidence
-from tests.factories.command_line import installed
+from tests.factories.command_line import installed, trust
 
 from accept import config
 from accept.config.explanations import explanations
@@ -133,9 +133,11 @@ class TestHosts:
         self, runs: Path, home: Path
     ) -> None:
         write_run(runs / "one", "node1", "node2")
-        (home / "site.yaml").write_text("ssh: {hosts: ['gpu[1-2]']}\n")
+        trust(home / "site.yaml", "ssh: {hosts: ['gpu[1-2]']}\n")
         assert complete("run", "--hosts", "") == ["gpu1", "gpu2", "node1", "node2"]
         assert complete("run", "--hosts", "node1,no") == ["node1,node2"]
+        (home / "site.yaml").write_text("ssh: {hosts: [changed]}\n")
+        assert complete("run", "--hosts", "") == ["node1", "node2"]
 
     def test_that_a_shell_would_execute_are_left_out(self, runs: Path) -> None:
         write_run(runs / "one", "$(touch bad)", "`id`", "a b", "*", "-x", "node1")

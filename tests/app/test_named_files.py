@@ -45,6 +45,7 @@ def test_a_pipe_is_refused_at_once(command: str, tmp_path: Path) -> None:
         "show machine <(cat {machine})",
         "show machine /dev/stdin <{machine}",
         "run --machine cpu --hosts @<(echo h1) --dry-run",
+        "run --site <(echo machine: cpu) --dry-run",
     ],
 )
 def test_a_pipe_of_the_shell_is_read(command: str, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories import sample_evidence
-from tests.factories.command_line import Done, accept
+from tests.factories.command_line import Done, accept, trust
 from tests.factories.paths import TESTS
 
 from accept.config import site_file
@@ -47,7 +47,7 @@ def uses(done: Done) -> bool:
 
 class TestASiteFile:
     def test_in_the_working_folder_is_used_and_named(self, home: Path) -> None:
-        (home / "site.yaml").write_text(SITE)
+        trust(home / "site.yaml", SITE)
         done = accept(*PLAN)
         assert uses(done)
         assert "site file: site.yaml" in done.err
@@ -65,7 +65,7 @@ class TestASiteFile:
         assert accept(*PLAN).code == 2
 
     def test_is_named_with_quiet_too(self, home: Path) -> None:
-        (home / "site.yaml").write_text(SITE)
+        trust(home / "site.yaml", SITE)
         assert len(accept("run", "-m", "cpu", "--dry-run", "-q").err.splitlines()) == 1
 
     def test_in_the_users_settings_is_used_and_named(self, config_file: Path) -> None:
@@ -83,44 +83,44 @@ class TestASiteFile:
             assert site_file.candidates()[1] == tmp_path / "me/.config/accept/site.yaml"
 
     def test_in_the_working_folder_comes_first(self, home: Path, config_file: Path) -> None:
-        (home / "site.yaml").write_text(SITE)
+        trust(home / "site.yaml", SITE)
         config_file.write_text("name: other\n")
         assert uses(accept(*PLAN))
 
     def test_that_is_named_comes_before_both(self, home: Path, config_file: Path) -> None:
-        (home / "site.yaml").write_text(SITE)
+        trust(home / "site.yaml", SITE)
         (home / "own.yaml").write_text("name: own\n")
         done = accept(*PLAN, "--site", "own.yaml")
         assert not uses(done)
         assert "site file:" not in done.err
 
     def test_is_left_out_with_none(self, home: Path) -> None:
-        (home / "site.yaml").write_text(SITE)
+        trust(home / "site.yaml", SITE)
         done = accept(*PLAN, "--site", "none")
         assert not uses(done)
         assert "site file:" not in done.err
 
     def test_gives_the_machine_unless_an_option_names_one(self, home: Path) -> None:
-        (home / "site.yaml").write_text("machine: h100-8\nbackend: ssh\nssh: {hosts: [a, b]}\n")
+        trust(home / "site.yaml", "machine: h100-8\nbackend: ssh\nssh: {hosts: [a, b]}\n")
         for words, machine in (((), "h100-8"), (("-m", "cpu"), "cpu")):
             done = accept("run", "--dry-run", "--json", *words)
             assert done.code == 0, done.err
             assert json.loads(done.out)["machine"] == machine
 
     def test_with_an_error_is_named_in_it(self, home: Path) -> None:
-        (home / "site.yaml").write_text("naam: x\n")
+        trust(home / "site.yaml", "naam: x\n")
         done = accept(*PLAN)
         assert done.code == 2
         assert "site.yaml:1" in done.err
 
     def test_is_listed(self, home: Path, config_file: Path) -> None:
-        (home / "site.yaml").write_text(SITE)
+        trust(home / "site.yaml", SITE)
         listed = json.loads(accept("list", "sites", "--json").out)["sites"]
         assert [entry["name"] for entry in listed] == ["site.yaml", str(config_file), "example"]
 
     @pytest.mark.parametrize("command", ["run", "submit", "render", "drill"])
     def test_is_used_by_every_command_that_plans(self, home: Path, command: str) -> None:
-        (home / "site.yaml").write_text(SITE)
+        trust(home / "site.yaml", SITE)
         more = ["--out", "run"] if command == "render" else ["--dry-run"]
         done = accept(command, "-m", "cpu", *more)
         assert done.code == 0, done.err
@@ -128,7 +128,7 @@ class TestASiteFile:
 
     def test_does_not_change_a_rendered_run(self, home: Path) -> None:
         assert accept("render", "-m", "cpu", "-n", 1, "--out", "run").code == 0
-        (home / "site.yaml").write_text(SITE)
+        trust(home / "site.yaml", SITE)
         done = accept("submit", "run", "--dry-run", "-v")
         assert not uses(done)
         assert "site file:" not in done.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import re
@@ -21,6 +22,7 @@ from tests.factories.clock import PATIENCE
 from tests.factories.paths import CLI
 
 from accept.__main__ import main
+from accept.config import site_file
 
 #: PYTHONPATH for calls of `python -m accept` from another folder.
 SOURCE = CLI
@@ -108,6 +110,12 @@ def killed_when(happened: Callable[[], bool], *args: object) -> None:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def trust(path: Path, text: str) -> None:
+    """Write a site file that the user trusts."""
+    path.write_text(text)
+    site_file.trust(path, hashlib.sha256(text.encode()).hexdigest())
 
 
 def installed(name: str) -> Path:

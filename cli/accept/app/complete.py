@@ -121,16 +121,21 @@ def run_hosts(parsed: typer.Context) -> list[str]:
 
 
 def hosts(incomplete: str) -> list[str]:
-    """Return what can follow in a list of hosts: those of earlier runs and of the site file."""
+    """Return what can follow in a list of hosts: those of earlier runs and of the site file.
+
+    A site file that was not trusted is left out: its list can name any file of this user.
+    """
+    from accept.config import site_file
     from accept.config.hostlist import expand
-    from accept.config.site_file import find_site
     from accept.evidence import rundir
 
     names: list[str] = []
-    if site := find_site():
+    if found := site_file.find_site():
         from accept import config
 
-        names += expand(config.load_site(str(site)).value.ssh.hosts)
+        site = config.load_site(str(found))
+        if site_file.trust_of(found, site.document.sha256) is site_file.Trust.TRUSTED:
+            names += expand(site.value.ssh.hosts)
     for folder in rundir.listed()[: -_MOST_RUNS - 1 : -1]:
         names += _hosts_of(folder)
     return _list(dict.fromkeys(names), incomplete)

@@ -113,8 +113,8 @@ SiteOption = Annotated[
     typer.Option(
         "--site",
         metavar="FILE",
-        help="Site file: describes your cluster; default: site.yaml here or in "
-        "~/.config/accept; none: no site file.",
+        help="Site file: describes your cluster; default: site.yaml here, after you trusted it, or "
+        "in ~/.config/accept; none: no site file.",
         rich_help_panel=Panel.TARGET,
     ),
 ]

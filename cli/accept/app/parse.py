@@ -12,7 +12,8 @@ from accept.app.options import (
     PlanOptions,
     ReleaseOptions,
 )
-from accept.config import load_site, site_file
+from accept.commands.trust import require_trust
+from accept.config import Loaded, Site, load_site, site_file
 from accept.config.chart_rules import chart_rules
 from accept.config.expectations import parse_duration
 from accept.config.kubernetes import NAME
@@ -84,8 +85,8 @@ def parse_options(
 def with_site(options: Options, terminal: Terminal) -> Options:
     """Return the options with the site file that is found if they name none; none for `none`.
 
-    The user sees its path even with --quiet, because it decides what runs where. Without a machine,
-    it is that of the site file.
+    The user sees its path even with --quiet, because it decides what runs where. One in the working
+    folder must be trusted. Without a machine, it is that of the site file.
     """
     if options.site is None and (named := site_file.named_site()):
         terminal.notice(f"site file: {plain(named)} ({site_file.VARIABLE})")
@@ -93,21 +94,22 @@ def with_site(options: Options, terminal: Terminal) -> Options:
     if options.site == site_file.NONE:
         return replace(options, site=None)
     if options.site is not None:
-        return _with_machine(options, options.site)
+        return _with_machine(options, load_site(options.site))
     if foreign := site_file.foreign_site():
         text = f"{foreign} is not used, because another user could have written it"
         terminal.notice(warning(Code.SITE_IGNORED, f"{text}; to use it: --site {foreign}"))
     found = site_file.find_site()
     if found is None:
         return options
+    site = load_site(str(found))
+    require_trust(found, site.document, terminal)
     terminal.notice(f"site file: {found} (found; --site {site_file.NONE} ignores it)")
-    return _with_machine(options, str(found))
+    return _with_machine(options, site)
 
 
-def _with_machine(options: Options, site: str) -> Options:
+def _with_machine(options: Options, site: Loaded[Site]) -> Options:
     """Return the options with this site file and, if they name no machine, with its machine."""
-    machine = options.machine or load_site(site).value.machine or ""
-    return replace(options, site=site, machine=machine)
+    return replace(options, site=site, machine=options.machine or site.value.machine or "")
 
 
 def _parse_names(texts: list[str] | None) -> tuple[str, ...]:

@@ -290,8 +290,9 @@ def _faults() -> tuple[Entry, ...]:
 def _sites() -> tuple[Entry, ...]:
     """Return the site files that are found without --site, and the example."""
     found = site_file.find_site()
+    here = " after you trusted it" if found == site_file.candidates()[0] else ""
     entries = [
-        Entry(name=str(path), about="found; commands that plan a run use it")
+        Entry(name=str(path), about=f"found; commands that plan a run use it{here}")
         if path == found
         else Entry(name=str(path), about="not used" if path.exists() else "does not exist")
         for path in site_file.candidates()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 import sys
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from accept import backends
 from accept.backends.protocol import Question
+from accept.commands.trust import keep_trust
 from accept.config import site_file
 from accept.config.hostlist import expand
 from accept.core.error_codes import Code
@@ -106,6 +108,7 @@ def do_init(
             code=Code.OUTPUT_WRITE,
             hint="choose another file",
         ) from None
+    keep_trust(out, hashlib.sha256(text.encode()).hexdigest(), terminal)
     words = ["accept", "doctor"]
     # A site file of a cluster remembers it.
     if (machine := answers.machine) and not chosen.get("machine"):

@@ -86,9 +86,11 @@ def load_suite(name_or_path: str) -> Loaded[Suite]:
     return Loaded(value=document.read(Suite), document=document)
 
 
-def load_site(path: str) -> Loaded[Site]:
-    """Load the user's site file. Raises BadInput."""
-    document = load(path)
+def load_site(site: str | Loaded[Site]) -> Loaded[Site]:
+    """Load the user's site file, unless it was loaded before. Raises BadInput."""
+    if isinstance(site, Loaded):
+        return site
+    document = load(site)
     return Loaded(value=document.read(Site), document=document)
 
 

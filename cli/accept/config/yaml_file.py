@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,8 @@ class Document:
     lines: dict[Keys, int]
     #: The file of each path that comes from a base.
     files: dict[Keys, str] = field(default_factory=dict)
+    #: Hash of the bytes that `data` was parsed from; empty for a text that is not from a file.
+    sha256: str = ""
 
     def where(self, path: Keys = ()) -> str:
         """Return FILE:LINE of a path, or of the nearest enclosing path that the file has."""
@@ -69,7 +72,8 @@ class Document:
 def load(path: Path | str) -> Document:
     """Read a YAML file. Raises BadInput with FILE:LINE, the problem and a hint."""
     name = str(path)
-    return parse(_text(name), name=name)
+    raw = _read(name)
+    return replace(parse(_text(raw, name), name=name), sha256=hashlib.sha256(raw).hexdigest())
 
 
 def read_file(cls: type[T], path: Path | str) -> T:
@@ -82,7 +86,7 @@ def parse(text: str, *, name: str) -> Document:
     return _Parser(text, name).document()
 
 
-def _text(name: str) -> str:
+def _read(name: str) -> bytes:
     try:
         raw = read_named(name, MAX_BYTES + 1)
     except OSError as error:
@@ -98,6 +102,10 @@ def _text(name: str) -> str:
             hint="check that this is the intended file; instead of the positions of many nodes, "
             "set kubernetes.readNodes",
         )
+    return raw
+
+
+def _text(raw: bytes, name: str) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

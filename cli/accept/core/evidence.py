@@ -137,7 +137,7 @@ def write(path: Path, content: str | bytes) -> None:
     write_below(path.parent, path.name, content)
 
 
-def write_below(folder: Path, name: str, content: str | bytes) -> Path:
+def write_below(folder: Path, name: str, content: str | bytes, *, mode: int = 0o666) -> Path:
     """Write a file such as "nodes/bad.txt" below a folder atomically, and return its path.
 
     The folders in `name` are made. No link is followed, because evidence may come from anybody and
@@ -158,7 +158,7 @@ def write_below(folder: Path, name: str, content: str | bytes) -> Path:
         temporary = f"{target.name}.{os.urandom(8).hex()}.new"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=within), "wb") as file:
+            with os.fdopen(os.open(temporary, flags, mode, dir_fd=within), "wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
             os.replace(temporary, target.name, src_dir_fd=within, dst_dir_fd=within)
         except BaseException as error:

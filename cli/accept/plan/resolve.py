@@ -91,7 +91,8 @@ class Options:
 
     machine: str
     suite: str = "quick"
-    site: str | None = None
+    #: The path of a site file, or one that was read: a pipe, or a file that is trusted as it was.
+    site: str | Loaded[Site] | None = None
     #: Number of nodes; if `hosts` are given, it must be their number.
     nodes: int | None = None
     hosts: tuple[str, ...] = ()

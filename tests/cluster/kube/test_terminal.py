@@ -2,52 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import select
-import time
 from pathlib import Path
 
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import WAITS, Desk
-from tests.cluster.runs import CONNECT, PATIENCE, VENV
-
-
-class Terminal:
-    """A command on its own terminal."""
-
-    def __init__(self, words: list[str], environment: dict[str, str]) -> None:
-        self.pid, self._end = pty.fork()
-        if self.pid == 0:
-            os.execve(words[0], words, environment)
-        self.shown = ""
-
-    def shows(self, words: str) -> None:
-        """Wait until the terminal shows a text."""
-        until = time.monotonic() + PATIENCE
-        while words not in self.shown:
-            assert time.monotonic() < until, self.shown
-            if select.select([self._end], [], [], 0.2)[0]:
-                try:
-                    self.shown += os.read(self._end, 65536).decode(errors="replace")
-                except OSError:
-                    raise AssertionError(f"it ended: {self.shown}") from None
-
-    def types(self, text: str) -> None:
-        """Type a text."""
-        os.write(self._end, text.encode())
-
-    def ended(self) -> int:
-        """Wait for its end; return its exit status."""
-        while True:
-            try:
-                if not os.read(self._end, 65536):
-                    break
-            except OSError:
-                break
-        _, status = os.waitpid(self.pid, 0)
-        os.close(self._end)
-        return os.waitstatus_to_exitcode(status)
+from tests.cluster.runs import CONNECT, VENV
+from tests.factories.terminal import Terminal
 
 
 def test_a_run_is_left_and_taken_up_again(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
