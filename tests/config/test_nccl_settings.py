@@ -109,8 +109,8 @@ def test_every_setting_of_a_machine_is_on_the_list() -> None:
     [
         ("profile=channels", "--nccl-profile channels"),
         ("profile=other", "--nccl-profile NAME"),
-        ("DEBUG=INFO", "NCCL_DEBUG?"),
-        ("nccl_debug=INFO", "NCCL_DEBUG?"),
+        ("DEBUG=INFO", "NCCL_DEBUG"),
+        ("nccl_debug=INFO", "NCCL_DEBUG"),
         ("ALGOS=Ring", "NCCL_ALGO?"),
         ("CUDA_VISIBLE_DEVICES=0", "NCCL_"),
     ],
@@ -127,6 +127,8 @@ def test_a_name_that_nothing_reads_is_refused_with_a_suggestion(
             resolve(replace(options, hosts=("a",)))
         assert refused.value.code is Code.NCCL_SETTING_FOREIGN
         assert suggestion in refused.value.hint
+        # A site file has keys, and no options.
+        assert options is from_option or "--nccl " not in refused.value.hint
 
 
 @pytest.mark.parametrize("name", ["FI_PROVIDER", "UCX_TLS", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_X"])

@@ -25,7 +25,7 @@ from accept.app.help import COMMANDS
 
 _END = r"  |(?<=\S)[,;:.](?= |$)|[)`]|$"
 _COMMAND = (
-    rf"(?:{'|'.join(COMMANDS)}|--help)\b"
+    rf"(?:{'|'.join(COMMANDS)}|--help|--version)\b"
     rf"""(?:'[^'\n]*'|"[^"\n]*"|(?!{_END})[^\n])*"""
 )
 #: Stands for a value that a text names only while it runs.
@@ -41,7 +41,7 @@ def suggested(text: str, called: str = "accept") -> list[str]:
 def parse(command: str) -> None:
     """Parse a command with the real command line. Raises if an option or argument is wrong."""
     words = shlex.split(command.partition(" > ")[0].partition(" | ")[0])
-    if "--help" not in words:
+    if not {"--help", "--version"} & {*words}:
         _group().commands[words[0]].make_context(words[0], words[1:])
 
 

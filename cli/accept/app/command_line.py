@@ -93,12 +93,14 @@ def call(words: Sequence[str]) -> int:
     if first == "help" and len(words) == 2 and words[1] in COMMANDS:
         first, words = words[1], (words[1], _HELP_OPTIONS[-1])
     if first and not first.startswith("-") and first not in COMMANDS:
-        from accept.core.serde import did_you_mean
+        from accept.app import corrections
 
         raise BadInput(
             f"there is no command {plain(first, 60)!r}",
             code=Code.USAGE,
-            hint=f"{did_you_mean(first, COMMANDS)}all commands: accept help all",
+            hint="; ".join(
+                filter(None, (corrections.of_command(words, _refusal), "all: accept help all"))
+            ),
         )
     # Declaring only the command that runs saves Typer the work for all others.
     names = (first,) if first in COMMANDS else ()
@@ -107,13 +109,40 @@ def call(words: Sequence[str]) -> int:
         prog_name = layout.NAMES[0] if names else script
         code: int = command_line(names)(args=words, prog_name=prog_name, standalone_mode=False)
     except typer.TyperException as error:
-        message = " ".join(error.format_message().split())
+        message = getattr(error, "message", "") if hasattr(error, "option_name") else ""
+        message = " ".join((message or error.format_message()).split())
+        hint = f"usage and examples: {' '.join(('accept', *names, '--help'))}"
         raise BadInput(
             re.sub(r"is not a valid (int|float)\b( range)?", "is not a valid number", message),
             code=Code.USAGE,
-            hint=f"usage and examples: {' '.join(('accept', *names, '--help'))}",
+            hint="; ".join(filter(None, (_correction(words, error), hint))),
         ) from None
+    except BadInput as error:
+        error.hint = _correction(words, error) or error.hint
+        raise
     return code
+
+
+def _correction(words: Sequence[str], error: Exception) -> str:
+    """Return a hint with the command that was meant; "" if none is known."""
+    from accept.app import corrections
+
+    return corrections.hint(words, error, _refusal) if words else ""
+
+
+def _refusal(words: Sequence[str]) -> Exception | None:
+    """Return the error of a command line that cannot be parsed, else None. Runs nothing."""
+    if words[0] not in COMMANDS:
+        return None if list(words) == ["--version"] else BadInput("unknown", code=Code.USAGE)
+    try:
+        group = typer.main.get_command(command_line((words[0],)))
+        group.commands[words[0]].make_context(words[0], list(words[1:]))  # type: ignore[attr-defined]
+    except typer.TyperException as error:
+        return error
+    except BadInput:
+        # Standard input is a pipe, and no argument names it.
+        return None
+    return None
 
 
 #: Options of every command that may also precede its name.

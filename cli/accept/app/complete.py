@@ -6,10 +6,10 @@ needs, and none contacts another machine: hosts are those of earlier runs and of
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TypeGuard, get_args
+from typing import Final, TypeGuard, get_args
 
 import typer
 
@@ -117,7 +117,7 @@ def run_hosts(parsed: typer.Context) -> list[str]:
     """Return the hosts of the run that the words before name."""
     from accept.evidence import rundir
 
-    return [*_hosts_of(rundir.find(str(parsed.params.get("run") or "last")))]
+    return [*hosts_of(rundir.find(str(parsed.params.get("run") or "last")))]
 
 
 def hosts(incomplete: str) -> list[str]:
@@ -137,11 +137,11 @@ def hosts(incomplete: str) -> list[str]:
         if site_file.trust_of(found, site.document.sha256) is site_file.Trust.TRUSTED:
             names += expand(site.value.ssh.hosts)
     for folder in rundir.listed()[: -_MOST_RUNS - 1 : -1]:
-        names += _hosts_of(folder)
+        names += hosts_of(folder)
     return _list(dict.fromkeys(names), incomplete)
 
 
-def _hosts_of(folder: Path) -> Iterator[str]:
+def hosts_of(folder: Path) -> Iterator[str]:
     """Yield the hosts of a run: from its evidence, or else from its job."""
     from accept.core import evidence
     from accept.core.errors import AcceptError
@@ -158,6 +158,18 @@ def _hosts_of(folder: Path) -> Iterator[str]:
     yield from (name for name in islice(names, 1 << 14) if _is_safe(name))
 
 
+def bad_hosts_of(folder: Path) -> Iterator[str]:
+    """Yield the hosts that the verdict of a run accuses."""
+    from accept.core import evidence
+    from accept.evidence import rundir
+
+    verdict = json.loads(evidence.read_text(folder / rundir.EVIDENCE / evidence.VERDICT))
+    suspects = verdict.get("suspects") if isinstance(verdict, dict) else ()
+    for suspect in suspects if isinstance(suspects, list) else ():
+        names = suspect.get("hosts") if isinstance(suspect, dict) else ()
+        yield from (name for name in names if _is_safe(name)) if isinstance(names, list) else ()
+
+
 def _is_safe(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and _SAFE.fullmatch(name) is not None
 
@@ -168,7 +180,7 @@ def shown(parsed: typer.Context) -> list[str]:
         what = Shown(str(parsed.params.get("what")))
     except ValueError:
         return []
-    return _SHOWN[what]()
+    return SHOWN[what]()
 
 
 def sites() -> list[str]:
@@ -176,7 +188,8 @@ def sites() -> list[str]:
     return ["example"]
 
 
-_SHOWN = {
+#: The names of each kind that `accept show` takes.
+SHOWN: Final[dict[Shown, Callable[[], list[str]]]] = {
     Shown.MACHINE: machines,
     Shown.SUITE: suites,
     Shown.CHECK: checks,

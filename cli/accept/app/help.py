@@ -81,7 +81,8 @@ Options:
 
 #: The first word of a suggested command; a color may come directly before it.
 _COMMAND: Final = re.compile(
-    rf"(^|[^\w./-]|\x1b\[[0-9;]*m)(?<!-m ){NAMES[0]}(?= (?:{'|'.join(COMMANDS)}|--help)\b)",
+    rf"(^|[^\w./-]|\x1b\[[0-9;]*m)(?<!-m ){NAMES[0]}"
+    rf"(?= (?:{'|'.join(COMMANDS)}|--help|--version)\b)",
     re.MULTILINE,
 )
 

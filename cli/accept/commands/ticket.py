@@ -59,7 +59,8 @@ def do_ticket(
         raise BadInput(
             "a ticket is about one node or about the network",
             code=Code.USAGE,
-            hint="accept ticket last NODE, or accept ticket last --fabric",
+            hint=f"{command_line('accept', 'ticket', name)} NODE, "
+            f"or {command_line('accept', 'ticket', name, '--fabric')}",
         )
     judged = judge_path(name, expect=())
     suspects = _suspects(judged, node, name)

@@ -106,9 +106,11 @@ def _folder_of(path: str) -> Iterator[tuple[Path, bool]]:
     runs = search.search(place, limits).runs
     if len(runs) != 1:
         raise BadInput(
-            f"{plain(path, 200)} contains the evidence of {count(len(runs), 'run')}",
+            f"{plain(path, 200)} contains the evidence of {count(len(runs), 'run')}"
+            if runs
+            else f"{plain(path, 200)} contains no evidence",
             code=Code.EVIDENCE_SEVERAL if runs else Code.EVIDENCE_NONE,
-            hint="name the folder or archive of one run",
+            hint="name the folder or archive of one run; your runs: accept list runs",
         )
     if runs[0].path is not None:
         yield runs[0].path, True

@@ -19,7 +19,7 @@ from accept.config.yaml_file import read_file
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, warning
 from accept.core.serde import did_you_mean, escaped
-from accept.core.text import decimal
+from accept.core.text import command_line, decimal
 
 #: Names of all settings of NCCL begin with this.
 NCCL_PREFIX = "NCCL_"
@@ -116,17 +116,33 @@ def refuse_foreign(given: Mapping[str, str], profiles: Collection[str], origin: 
         raise BadInput(
             f"{origin} {escaped(name)}: this is not a setting of NCCL, a plugin or a transport",
             code=Code.NCCL_SETTING_FOREIGN,
-            hint=hint or _did_you_mean(name) or "their names begin with NCCL_, such as NCCL_DEBUG",
+            hint=hint
+            or (_option_for(name, value) if origin == "--nccl" else _did_you_mean(name))
+            or "their names begin with NCCL_, such as NCCL_DEBUG",
         )
+
+
+def _option_for(name: str, value: str) -> str:
+    """Return the option with the setting that an unknown name means; or what it may mean."""
+    known_names, start = _known_names(), _with_prefix(name)
+    if start in known_names:
+        return f"did you mean: {command_line('--nccl', f'{start}={value}')}"
+    return did_you_mean(start, known_names).rstrip()
 
 
 def _did_you_mean(name: str) -> str:
     """Return the known settings that an unknown name may mean, as a question; or ""."""
-    data = settings()
-    plugin_names = (name for others in data.others for name in others.names)
-    known_names = (*data.names, *(name for name in plugin_names if not name.endswith("*")))
-    start = f"{NCCL_PREFIX}{name.upper().removeprefix(NCCL_PREFIX)}"
+    known_names, start = _known_names(), _with_prefix(name)
     return f"did you mean {start}?" if start in known_names else did_you_mean(start, known_names)
+
+
+def _with_prefix(name: str) -> str:
+    return f"{NCCL_PREFIX}{name.upper().removeprefix(NCCL_PREFIX)}"
+
+
+def _known_names() -> tuple[str, ...]:
+    plugin_names = (name for others in settings().others for name in others.names)
+    return (*settings().names, *(name for name in plugin_names if not name.endswith("*")))
 
 
 def _unknown(given: Mapping[str, str]) -> Iterator[str]:

@@ -163,7 +163,7 @@ def find(name: str) -> Path:
     for folder in (*by_attempt(name), Path(name)):
         if name and is_folder(folder):
             return _refuse_series(folder)
-    raise _unknown(name)
+    raise _unknown(name, "run, file or folder")
 
 
 def find_own(name: str) -> Path:
@@ -176,7 +176,7 @@ def find_own(name: str) -> Path:
         # The working folder is not searched, but a folder there shows what the user meant.
         if is_folder(Path(name)):
             raise _not_own(Path(name))
-        raise _unknown(name)
+        raise _unknown(name, "run")
     folder = find(name)
     if not is_own(folder):
         raise _not_own(folder)
@@ -230,13 +230,13 @@ def _not_own(folder: Path) -> BadInput:
     )
 
 
-def _unknown(name: str) -> BadInput:
+def _unknown(name: str, what: str) -> BadInput:
     names = [folder.name for folder in listed()[::-1]]
     return BadInput(
-        f"there is no run {name[:200]!r}",
+        f"there is no {what} {name[:200]!r}",
         code=Code.RUN_UNKNOWN,
         hint=f"{did_you_mean(name, names)}newest runs: {', '.join(names[:3]) or 'none'}; "
-        "or give a folder",
+        "all: accept list runs",
     )
 
 
