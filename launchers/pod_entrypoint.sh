@@ -110,7 +110,7 @@ image="the image${ACCEPT_IMAGE:+ $ACCEPT_IMAGE}"
 [ -z "$missing" ] || say "$image lacks:$missing"
 case " $missing " in
     *" sshd "* | *" ssh "* | *" ssh-keygen "* | *" bzip2 "* | *" python-"* | *" complete-"*)
-        leave 20 "every run needs:$missing; add them, as the target ngc of docker/Dockerfile does (docs/kubernetes.md, section Image), or name another image" ;;
+        leave 20 "every run needs:$missing; add them, as the target ngc of docker/Dockerfile does (docs/kubernetes-rights.md, section Image), or name another image" ;;
 esac
 
 secret=${ACCEPT_KEY:-/accept/key/ssh-privatekey}

@@ -64,7 +64,7 @@ def test_from_a_registry_is_that_of_the_workstation(
 
 def gitops(name: str) -> list[dict[str, Any]]:
     """Return the objects of an example in the docs."""
-    return [one for one in yaml.safe_load_all(examples("docs/kubernetes.md")[name]) if one]
+    return [one for one in yaml.safe_load_all(examples("docs/kubernetes-chart.md")[name]) if one]
 
 
 def test_examples_for_argo_and_flux_name_values_that_the_chart_takes(

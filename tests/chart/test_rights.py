@@ -1,4 +1,4 @@
-"""The promises of SECURITY.md and docs/kubernetes.md about the rights of rendered pods."""
+"""The promises of SECURITY.md and docs/kubernetes-rights.md about the rights of rendered pods."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def machine_pods(machine: str) -> MachinePods:
 
 
 def documented(first: str) -> set[str]:
-    """Return the machines in the row of docs/kubernetes.md whose first cell is a text."""
-    page = (ROOT / "docs/kubernetes.md").read_text()
+    """Return the machines in the row of docs/kubernetes-rights.md whose first cell is a text."""
+    page = (ROOT / "docs/kubernetes-rights.md").read_text()
     (row,) = re.findall(rf"^\| {re.escape(first)} \| (.*) \|$", page, re.MULTILINE)
     return set(re.findall("`([^`]+)`", row))
 
@@ -166,7 +166,7 @@ def test_the_docs_name_every_machine_once() -> None:
 
 @pytest.mark.real
 class TestAutopilot:
-    """docs/kubernetes.md, "Rights": which of Google's machines GKE Autopilot admits."""
+    """docs/kubernetes-rights.md, "Rights": which of Google's machines GKE Autopilot admits."""
 
     def test_the_docs_name_the_machines_that_it_admits(self) -> None:
         found: dict[str, set[str]] = {"yes": set(), "with `plugin: init`": set(), "no": set()}
@@ -179,7 +179,7 @@ class TestAutopilot:
             else:
                 found["no"].add(machine)
         assert {answer: documented(answer) for answer in found} == found
-        assert AUTOPILOT.source in (ROOT / "docs/kubernetes.md").read_text()
+        assert AUTOPILOT.source in (ROOT / "docs/kubernetes-rights.md").read_text()
 
     @pytest.mark.parametrize("machine", AUTOPILOT.tested_folders)
     def test_pods_mount_what_googles_own_tests_mount_there(self, machine: str) -> None:
@@ -187,7 +187,7 @@ class TestAutopilot:
         rights = rights_of(machine)
         assert sorted(rights.folders.values()) == sorted(tested.folders)
         assert AUTOPILOT.admits(rights, folders=tested.folders)
-        assert tested.source in (ROOT / "docs/kubernetes.md").read_text()
+        assert tested.source in (ROOT / "docs/kubernetes-rights.md").read_text()
 
     @pytest.mark.parametrize(
         "keys",

@@ -313,16 +313,23 @@ class TestSsh:
 
 
 class TestKubernetes:
-    @pytest.mark.parametrize("name", ["site.yaml", "rights.yaml", "separate.yaml"])
-    def test_its_examples_are_sites_that_render(self, tmp_path: Path, name: str) -> None:
-        (tmp_path / "site.yaml").write_text(examples("docs/kubernetes.md")[name])
+    @pytest.mark.parametrize(
+        ("page", "name"),
+        [
+            ("kubernetes", "site.yaml"),
+            ("kubernetes", "separate.yaml"),
+            ("kubernetes-rights", "rights.yaml"),
+        ],
+    )
+    def test_its_examples_are_sites_that_render(self, tmp_path: Path, page: str, name: str) -> None:
+        (tmp_path / "site.yaml").write_text(examples(f"docs/{page}.md")[name])
         done = accept("render", "-m", "cpu", "-n", 2, "--site", tmp_path / "site.yaml")
         notes = [line for line in done.err.splitlines() if "next: " not in line]
         # The only note is about the sizes.
         assert (done.code, len(notes)) == (0, 1), done.err
 
     def test_its_example_for_egress_is_for_the_pods_of_runs(self) -> None:
-        policy = yaml.safe_load(examples("docs/kubernetes.md")["egress.yaml"])
+        policy = yaml.safe_load(examples("docs/kubernetes-rights.md")["egress.yaml"])
         ours = policy["spec"]["podSelector"]["matchLabels"]
         assert policy["spec"]["egress"][0]["to"] == [{"podSelector": {"matchLabels": ours}}]
         labels = text_of("chart/templates/_helpers.tpl")

@@ -188,7 +188,7 @@ def check_admission(api: Api, run: Resolved, version: str) -> Iterator[Need]:
         if error.passing or error.gone:
             yield unchecked(Requirement.ADMISSION, f"not tested: {error.message}")
         else:
-            advice = "change the site file or the namespace (docs/kubernetes.md, under Rights)"
+            advice = "change the site file or the namespace (docs/kubernetes-rights.md)"
             yield lack(Requirement.ADMISSION, f"a pod is refused: {error.message}", advice)
         return
     given, limits = (_limits(of) for of in (pod, admitted))
