@@ -277,6 +277,10 @@ class TestPacked:
             evidence.unpack(crafted(json.dumps(data).encode()), "pod.log")
         assert error.value.code is Code.EVIDENCE_DAMAGED
 
+    def test_values_are_counted_before_they_need_memory(self) -> None:
+        with pytest.raises(BadEvidence, match="more than 2,097,152 values"):
+            evidence.unpack(crafted(b"[" + b"[]," * 5_000_000 + b"3]"), "pod.log")
+
     @pytest.mark.parametrize("raw", [b" " * (200 << 20), b"[" * 1_000_000, b"9" * 100_000])
     def test_a_bomb_is_refused(self, raw: bytes) -> None:
         with pytest.raises(BadEvidence) as error:

@@ -22,7 +22,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.model import SCHEMA, Plan, Record, Step, Verdict
 from accept.core.safe_read import BLOCK, DAMAGE, Tar, open_regular
-from accept.core.serde import dump, read, renamed, to_json
+from accept.core.serde import dump, from_json, read, renamed, to_json
 from accept.core.text import markdown, plain, shortened
 
 T = TypeVar("T")
@@ -599,7 +599,7 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
         raw_text = zlib.decompressobj().decompress(compressed, _UNPACKED_LIMIT)
         if hashlib.sha256(raw_text).hexdigest() != digest:
             raise ValueError("its checksum is wrong")
-        data = json.loads(raw_text)
+        data = from_json(raw_text)
         if not isinstance(data, dict):
             raise TypeError("it is not a JSON object")
         if "recordsLeftOut" in data:
@@ -645,7 +645,7 @@ def _unreadable(path: Path, error: OSError | UnicodeDecodeError) -> BadEvidence:
 def _parse(cls: type[T], text: str, source: str) -> T:
     """Parse JSON text."""
     try:
-        return read(cls, json.loads(text))
+        return read(cls, from_json(text.encode()))
     except (ValueError, RecursionError) as error:
         raise BadEvidence(
             f"{source}: {error}",

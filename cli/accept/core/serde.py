@@ -291,6 +291,18 @@ def renamed(data: dict[str, object], old: str, new: str) -> dict[str, object]:
     return {new if key == old else key: value for key, value in data.items()}
 
 
+#: Most values in one JSON document of evidence. Python needs up to 200 bytes for each, and `[],`
+#: is one. Plans and records have 17 bytes or more for each, so files of 32 MiB are below this.
+_MOST_VALUES = 1 << 21
+
+
+def from_json(text: bytes) -> object:
+    """Parse JSON of unknown origin. Raise ValueError if it is invalid or has too many values."""
+    if sum(map(text.count, (b"[", b"{", b","))) > _MOST_VALUES:
+        raise ValueError(f"more than {_MOST_VALUES:,} values")
+    return json.loads(text)
+
+
 def to_json(value: object) -> str:
     """Return JSON text on one line; equal values give equal bytes."""
     return json.dumps(dump(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
