@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.factories.paths import TESTS
 from accept import config
 from accept.commands.plan import planned
 from accept.config import Site, load_site
+from accept.config.slurm import Slurm
 from accept.core.causes import Cause
 from accept.core.checks.collectives import Params as CollectiveParams
 from accept.core.error_codes import Code
@@ -33,6 +35,8 @@ FULL = "a4-highgpu-8g"
 
 #: The site file of a cluster.
 SITE = str(TESTS / "site.yaml")
+
+IMAGE = "registry.example/accept:1"
 
 
 def run(machine: str = "cpu", **options: Any) -> Resolved:
@@ -97,6 +101,34 @@ class TestNodes:
     def test_named_hosts_replace_those_of_the_site(self, tmp_path: Path) -> None:
         file = site(tmp_path, "ssh: {hosts: [n1, n2]}")
         assert run(nodes=None, site=file, hosts=("a",)).hosts == ("a",)
+
+
+class TestExcluded:
+    """No back end ignores a node that the user left out, or an option that only Slurm has."""
+
+    def test_hosts_over_ssh_are_left_out(self) -> None:
+        found = run(nodes=None, hosts=("n1", "n2", "n3"), slurm=Slurm(exclude=("n[1-2]",)))
+        assert found.hosts == ("n3",)
+
+    def test_nodes_of_a_cluster_are_left_out(self) -> None:
+        found = run(backend="kubernetes", image=IMAGE, slurm=Slurm(exclude=("n[2-3]",)))
+        assert found.site.kubernetes.exclude_nodes == ("n2", "n3")
+
+    @pytest.mark.parametrize("excluded", ["n9", "n1,n2"])
+    def test_what_leaves_no_plan_is_refused(self, excluded: str) -> None:
+        found = refusal(nodes=None, hosts=("n1", "n2"), slurm=Slurm(exclude=(excluded,)))
+        assert "--exclude" in found.message
+
+    @pytest.mark.parametrize("backend", ["local", "ssh", "kubernetes"])
+    @pytest.mark.parametrize("option", sorted({item.name for item in fields(Slurm)} - {"exclude"}))
+    def test_an_option_of_slurm_is_refused_elsewhere(self, backend: str, option: str) -> None:
+        found = refusal(nodes=1, backend=backend, image=IMAGE, slurm=Slurm(**{option: "1"}))
+        assert found.code is Code.OPTION_BACKEND
+        assert option.replace("_args", "-arg") in found.message
+
+    def test_this_machine_cannot_be_left_out(self) -> None:
+        found = refusal(nodes=1, backend="local", slurm=Slurm(exclude=("n1",)))
+        assert found.code is Code.OPTION_BACKEND
 
 
 class TestNames:

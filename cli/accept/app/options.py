@@ -296,6 +296,15 @@ class DrillOptions:
         ),
     ] = None
     hosts: HostsOption = None
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LIST",
+            help="Nodes not to use: n7, n[01-16].",
+            rich_help_panel=Panel.TARGET,
+            autocompletion=complete.hosts,
+        ),
+    ] = None
     site: SiteOption = None
     backend: BackendOption = None
     gpus_per_node: GpusOption = None
@@ -418,15 +427,6 @@ class DrillOptions:
         ),
     ] = None
     partition: PartitionOption = None
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="LIST",
-            help="Nodes not to use: n7, n[01-16].",
-            rich_help_panel=Panel.SLURM,
-            autocompletion=complete.hosts,
-        ),
-    ] = None
     reservation: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Reservation.", rich_help_panel=Panel.SLURM),

@@ -263,6 +263,9 @@ def choose_target(options: Options, site: Site) -> Target:
             code=Code.SSH_NO_HOSTS,
             hint="give --hosts a,b,c, or ssh.hosts in the site file",
         )
+    _check_slurm_options(options, backend)
+    if backend == "ssh":
+        hosts = _without(hosts, options.slurm.exclude)
     nodes = _count_nodes(options, site, hosts, backend)
     if backend == "kubernetes":
         check_image(options.image or site.kubernetes.image)
@@ -280,6 +283,45 @@ def _infer_backend(options: Options, site: Site, hosts: Sequence[str]) -> str:
     # Only a cluster can choose nodes if their number alone is given.
     only_this_machine = options.nodes in (None, 1) and not site.kubernetes.image
     return "local" if only_this_machine else "kubernetes"
+
+
+def _check_slurm_options(options: Options, backend: str) -> None:
+    """Raise BadInput if an option chooses nodes or a job, and this back end would ignore it."""
+    ignored = set() if backend == "slurm" else set(_set_options(options.slurm))
+    if backend != "local":
+        ignored.discard("exclude")
+    if ignored:
+        raise BadInput(
+            f"--{sorted(ignored)[0]} has no effect on back end {backend}",
+            code=Code.OPTION_BACKEND,
+            hint="leave it out, or give --backend slurm",
+        )
+
+
+def _set_options(slurm: Slurm) -> Iterator[str]:
+    """Return the options of the command line that gave these settings."""
+    for item in fields(slurm):
+        if getattr(slurm, item.name):
+            yield "sbatch-arg" if item.name == "sbatch_args" else item.name
+
+
+def _without(hosts: Sequence[str], excluded: Sequence[str]) -> list[str]:
+    """Return the hosts that are not excluded. Raise BadInput if one is unknown, or none is left."""
+    names = expand(excluded)
+    if unknown := [name for name in names if name not in hosts]:
+        raise BadInput(
+            f"--exclude: {escaped(unknown[0])!r} is none of the {count(len(hosts), 'host')}",
+            code=Code.NODES_MISMATCH,
+            hint=known(unknown[0], hosts),
+        )
+    left = [host for host in hosts if host not in names]
+    if not left:
+        raise BadInput(
+            f"--exclude leaves none of the {count(len(hosts), 'host')}",
+            code=Code.SSH_NO_HOSTS,
+            hint="exclude fewer hosts",
+        )
+    return left
 
 
 def _count_nodes(options: Options, site: Site, hosts: Sequence[str], backend: str) -> int | None:
@@ -325,6 +367,10 @@ def site_of(options: Options) -> Site:
 
 def _with_options(site: Site, options: Options) -> Site:
     site = replace(site, slurm=site.slurm.override(options.slurm))
+    if excluded := expand(options.slurm.exclude):
+        names = (*site.kubernetes.exclude_nodes, *excluded)
+        nodes = replace(site.kubernetes, exclude_nodes=tuple(dict.fromkeys(names)))
+        site = replace(site, kubernetes=nodes)
     if options.nccl_profile:
         site = replace(site, nccl=replace(site.nccl, profile=options.nccl_profile))
     if not options.image:
