@@ -122,7 +122,8 @@ class TestExcluded:
     @pytest.mark.parametrize("backend", ["local", "ssh", "kubernetes"])
     @pytest.mark.parametrize("option", sorted({item.name for item in fields(Slurm)} - {"exclude"}))
     def test_an_option_of_slurm_is_refused_elsewhere(self, backend: str, option: str) -> None:
-        found = refusal(nodes=1, backend=backend, image=IMAGE, slurm=Slurm(**{option: "1"}))
+        given: dict[str, Any] = {option: "1"}
+        found = refusal(nodes=1, backend=backend, image=IMAGE, slurm=Slurm(**given))
         assert found.code is Code.OPTION_BACKEND
         assert option.replace("_args", "-arg") in found.message
 

@@ -305,7 +305,7 @@ def _set_options(slurm: Slurm) -> Iterator[str]:
             yield "sbatch-arg" if item.name == "sbatch_args" else item.name
 
 
-def _without(hosts: Sequence[str], excluded: Sequence[str]) -> list[str]:
+def _without(hosts: Sequence[str], excluded: Sequence[str]) -> tuple[str, ...]:
     """Return the hosts that are not excluded. Raise BadInput if one is unknown, or none is left."""
     names = expand(excluded)
     if unknown := [name for name in names if name not in hosts]:
@@ -314,7 +314,7 @@ def _without(hosts: Sequence[str], excluded: Sequence[str]) -> list[str]:
             code=Code.NODES_MISMATCH,
             hint=known(unknown[0], hosts),
         )
-    left = [host for host in hosts if host not in names]
+    left = tuple(host for host in hosts if host not in names)
     if not left:
         raise BadInput(
             f"--exclude leaves none of the {count(len(hosts), 'host')}",
