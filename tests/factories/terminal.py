@@ -24,7 +24,8 @@ class Terminal:
         """Wait until the terminal shows a text."""
         until = time.monotonic() + PATIENCE
         while words not in self.shown:
-            assert time.monotonic() < until, self.shown
+            if time.monotonic() >= until:
+                raise TimeoutError(self.shown)
             assert self._read(), f"it ended: {self.shown}"
 
     def _read(self) -> bool:
