@@ -114,6 +114,10 @@ class TestExcluded:
         found = run(backend="kubernetes", image=IMAGE, slurm=Slurm(exclude=("n[2-3]",)))
         assert found.site.kubernetes.exclude_nodes == ("n2", "n3")
 
+    def test_slurm_reads_its_own_notation(self) -> None:
+        found = run(backend="slurm", slurm=Slurm(exclude=("n7", "n[7-8]")))
+        assert found.site.slurm.exclude == ("n7", "n[7-8]")
+
     @pytest.mark.parametrize("excluded", ["n9", "n1,n2"])
     def test_what_leaves_no_plan_is_refused(self, excluded: str) -> None:
         found = refusal(nodes=None, hosts=("n1", "n2"), slurm=Slurm(exclude=(excluded,)))

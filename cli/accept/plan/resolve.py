@@ -367,8 +367,9 @@ def site_of(options: Options) -> Site:
 
 def _with_options(site: Site, options: Options) -> Site:
     site = replace(site, slurm=site.slurm.override(options.slurm))
-    if excluded := expand(options.slurm.exclude):
-        names = (*site.kubernetes.exclude_nodes, *excluded)
+    # Slurm reads its own notation.
+    if options.slurm.exclude and named_backend(options, site) != "slurm":
+        names = (*site.kubernetes.exclude_nodes, *expand(options.slurm.exclude))
         nodes = replace(site.kubernetes, exclude_nodes=tuple(dict.fromkeys(names)))
         site = replace(site, kubernetes=nodes)
     if options.nccl_profile:
