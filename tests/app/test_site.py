@@ -19,16 +19,8 @@ from accept.evidence import rundir
 
 #: A site file that changes a plan, and the option that shows it.
 SITE = "name: found\nparameters: {all-reduce: {max: 64K}}\n"
+pytestmark = pytest.mark.usefixtures("home")
 PLAN = ("run", "-m", "cpu", "--dry-run", "-v")
-
-
-@pytest.fixture(autouse=True)
-def home(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an empty folder, with an empty folder of settings."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
 
 
 @pytest.fixture

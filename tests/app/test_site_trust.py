@@ -26,18 +26,10 @@ PLANNING = sorted(
     for name, command in GROUP.commands.items()
     if any("--site" in param.opts for param in command.params)
 )
+pytestmark = pytest.mark.usefixtures("home")
 PLAN = ("run", "-m", "cpu", "--dry-run", "-v")
 #: A value that the output of PLAN shows.
 SITE = "parameters: {all-reduce: {max: 64K}}\n"
-
-
-@pytest.fixture(autouse=True)
-def home(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an empty folder, with an empty folder of settings."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
 
 
 @pytest.fixture
