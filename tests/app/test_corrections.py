@@ -51,7 +51,7 @@ MEANT = {
     "show gemm": "show check gemm",
     "show gpu17": "explain last gpu17",
     "show demo": "show run demo",
-    "show chek gemm": "show check gemm",
+    "show hceck gemm": "show check gemm",
     "list": "list runs",
     "list nodes": "show nodes last",
     "list machine": "list machines",

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import unicodedata
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -22,7 +22,6 @@ from typing import Any
 from unittest import mock
 from xml.etree import ElementTree
 
-import typer
 from benchmarks.nccl_text import COLLECTIVES, table_text
 from tests.factories import command_line, sample_evidence
 from tests.factories.paths import CLI
@@ -512,23 +511,14 @@ def make_words(chance: Random) -> bytes:
     return json.dumps(words).encode()
 
 
-_DECLARE = line.command_line
-
-
-@cache
-def _built(names: tuple[str, ...]) -> Any:
-    """Return the declared commands; declaring them takes longer than calling one."""
-    return typer.main.get_command(_DECLARE(names))
-
-
-def _command_line(names: Iterable[str]) -> Any:
-    return _built(tuple(names))
+#: Declaring the commands takes longer than calling one.
+_PARSER = cache(line._parser)
 
 
 def read_words(raw: bytes, folder: Path) -> str:
     """Call `accept` with the words."""
     words = json.loads(raw)
-    with alone(folder), mock.patch.object(line, "command_line", _command_line):
+    with alone(folder), mock.patch.object(line, "_parser", _PARSER):
         return _call(*words)
 
 

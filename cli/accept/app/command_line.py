@@ -21,7 +21,7 @@ from accept.core.errors import BadInput, Exit
 from accept.core.text import decimal, plain
 
 if TYPE_CHECKING:
-    from typer._click import Context, HelpFormatter
+    from typer._click import Command, Context, HelpFormatter
 
 _HELP_OPTIONS = ["-h", "--help"]
 
@@ -79,6 +79,11 @@ def command_line(names: Iterable[str] = COMMANDS) -> typer.Typer:
     return app
 
 
+def _parser(names: tuple[str, ...]) -> "Command":
+    """Return the parser of a command line with the commands in `names`."""
+    return typer.main.get_command(command_line(names))
+
+
 def call(words: Sequence[str]) -> int:
     """Run the command that the words after the program's name give, and return its exit code.
 
@@ -107,7 +112,7 @@ def call(words: Sequence[str]) -> int:
     try:
         # The help of a command passes `as_called`; scripts for completion need the name.
         prog_name = layout.NAMES[0] if names else script
-        code: int = command_line(names)(args=words, prog_name=prog_name, standalone_mode=False)
+        code: int = _parser(names)(args=words, prog_name=prog_name, standalone_mode=False)
     except typer.TyperException as error:
         message = getattr(error, "message", "") if hasattr(error, "option_name") else ""
         message = " ".join((message or error.format_message()).split())
@@ -135,7 +140,7 @@ def _refusal(words: Sequence[str]) -> Exception | None:
     if words[0] not in COMMANDS:
         return None if list(words) == ["--version"] else BadInput("unknown", code=Code.USAGE)
     try:
-        group = typer.main.get_command(command_line((words[0],)))
+        group = _parser((words[0],))
         group.commands[words[0]].make_context(words[0], list(words[1:]))  # type: ignore[attr-defined]
     except typer.TyperException as error:
         return error
