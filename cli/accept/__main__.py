@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import re
 import signal
@@ -17,7 +16,7 @@ from accept.app.help import as_called
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit, Terminated
 from accept.core.text import inert, plain, visible
-from accept.report.console import discard_output
+from accept.report.console import discard_output, outlive_reader
 
 
 def main() -> None:
@@ -38,11 +37,8 @@ def main() -> None:
         code = _failed(str(error), error.code, error.exit)
     except KeyboardInterrupt:
         code = Exit.CTRL_C
-    except BrokenPipeError:
-        discard_output()
-        code = Exit.OUTPUT_CLOSED
     except OSError as error:
-        discard_output()
+        discard_output(sys.stdout)
         code = _failed(_system_error(error), Code.SYSTEM, Exit.INTERRUPTED)
     except RecursionError:
         text = "the input is nested too deeply\n  use a flatter file or folder"
@@ -64,7 +60,7 @@ def _call() -> int:
     try:
         code = call(sys.argv[1:])
     except SystemExit as exit_:
-        # Typer turns a broken pipe into exit code 1, which is not documented.
+        # Typer turns a connection that breaks into exit code 1, which is not documented.
         if isinstance(exit_.__context__, BrokenPipeError):
             raise exit_.__context__ from None
         code = exit_.code if isinstance(exit_.code, int) else 0
@@ -74,21 +70,22 @@ def _call() -> int:
 
 
 def _check_streams() -> None:
-    """Replace a closed stdin or stderr by /dev/null. Raises BadInput if stdout is closed."""
+    """Make output outlive its reader, and replace a closed stdin or stderr by /dev/null.
+
+    Raises BadInput if stdout is closed.
+    """
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - open until exit
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        # A character set that lacks a character of a message must not end the command.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    sys.stderr = outlive_reader(sys.stderr)
     if sys.stdout is None:
         raise BadInput(
             "standard output is closed",
             code=Code.STDOUT_CLOSED,
             hint="send it to a file, or to /dev/null to discard it",
         )
+    sys.stdout = outlive_reader(sys.stdout)
 
 
 def _failed(text: str, code: Code, exit_code: Exit) -> Exit:

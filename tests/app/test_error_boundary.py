@@ -137,19 +137,6 @@ class TestOutputThatCannotBeWritten:
         for redirection in ("2>&-", "2> /dev/full"):
             assert in_shell("show machine nosuch", redirection).code == Exit.USAGE
 
-    def test_to_a_reader_that_ended_has_a_documented_code(self) -> None:
-        script = "trap '' PIPE; { {}; echo $? >&2; } | true".replace(
-            "{}", f"{shlex.quote(sys.executable)} -m accept schema plan"
-        )
-        done = subprocess.run(
-            ["bash", "-c", script],
-            env={**os.environ, "PYTHONPATH": str(SOURCE)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert int(done.stderr) in {int(code) for code in Exit}
-
 
 class TestWithoutAHomeFolder:
     @pytest.fixture(autouse=True)

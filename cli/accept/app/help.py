@@ -68,7 +68,7 @@ _EXIT_CODES_SHORT = "Exit code 0: accepted; 3: not accepted; the others: accept 
 _EXIT_CODES = """\
 Exit codes: 0 pass, 2 usage or bad input, 3 fail or degraded, 4 could not start,
 5 failed during the run or timed out, 6 evidence incomplete, 7 inconclusive,
-70 internal error, 130 Ctrl-C, 141 SIGPIPE, 143 SIGTERM.
+70 internal error, 130 Ctrl-C, 143 SIGTERM.
 """
 _OPTIONS = """\
 Options:

@@ -20,8 +20,6 @@ class Exit(IntEnum):
     INCONCLUSIVE = 7
     INTERNAL = 70
     CTRL_C = 130
-    #: As after SIGPIPE: the reader of the output ended early.
-    OUTPUT_CLOSED = 141
     TERMINATED = 143
 
 

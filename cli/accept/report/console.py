@@ -6,20 +6,23 @@ Text from hosts and logs is untrusted: control characters are removed, and marku
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import IO, TYPE_CHECKING, Protocol, TextIO
 
 from accept.core.text import inert, visible
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
     from rich.text import Text
 
 #: The sequence for a color.
@@ -216,14 +219,7 @@ class Terminal:
 
     def document(self, value: object, *parts: str | Table) -> None:
         """Print a file, which is the same on every machine; `value` as JSON with --json."""
-        try:
-            self._write(*((_json(value),) if self.json else parts))
-        except BrokenPipeError:
-            # `accept judge | head -1` has read enough: the exit code stays that of the verdict.
-            discard_output()
-
-    def _write(self, *parts: str | Table) -> None:
-        for part in parts:
+        for part in (_json(value),) if self.json else parts:
             if isinstance(part, Table) and self.color:
                 # Rich writes to the same stream.
                 sys.stdout.flush()
@@ -235,10 +231,42 @@ class Terminal:
         sys.stdout.flush()
 
 
-def discard_output() -> None:
-    """Redirect stdout to /dev/null, so that later output and the flush at exit do not fail."""
+class _Pipe(io.FileIO):
+    """A pipe whose reader may end early, as in `accept judge | head -1`.
+
+    The rest is discarded, because no exit code may depend on whether the reader ends before or
+    after the last line: it stays that of the verdict, and a run on the cluster goes on.
+    """
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            discard_output(self)
+            return memoryview(data).nbytes
+
+
+def outlive_reader(stream: TextIO) -> TextIO:
+    """Return a stream that discards the rest of the output when the reader of its pipe ends."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    # A character set that lacks a character of a message must not end the command.
+    stream.reconfigure(errors="replace")
+    mode = os.fstat(stream.fileno()).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return stream
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+    )
+
+
+def discard_output(stream: IO[str] | IO[bytes]) -> None:
+    """Redirect a stream to /dev/null, so that later output and the flush at exit do not fail."""
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _without_controls(text: str, *, keeps_colors: bool) -> str:
