@@ -33,10 +33,39 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pipe_is_refused_at_once(command: str, tmp_path: Path) -> None:
     pipe, site, base = (tmp_path / name for name in ("p.yaml", "site.yaml", "machine.yaml"))
     os.mkfifo(pipe)
-    site.write_text(f'backend: ssh\nssh: {{hosts: ["@{pipe}"]}}\n')
-    base.write_text(f"name: own\nbase: [{pipe}]\n")
+    write_references(site, base, pipe)
     done = program(*command.format(pipe=pipe, site=site, base=base).split())
     assert (done.code, done.error) in ((2, "E-YAML-UNREADABLE"), (2, "E-HOSTLIST-FILE"))
+
+
+def write_references(site: Path, base: Path, named: object) -> None:
+    site.write_text(f'backend: ssh\nssh: {{hosts: ["@{named}"]}}\n')
+    base.write_text(f"name: own\nbase: [{named}]\n")
+
+
+@pytest.mark.parametrize("name", ["/dev/stdin", "/dev/fd/0"])
+@pytest.mark.parametrize("command", COMMANDS[-2:])
+def test_only_the_command_line_can_name_an_inherited_pipe(
+    command: str, name: str, tmp_path: Path
+) -> None:
+    site, base = tmp_path / "site.yaml", tmp_path / "machine.yaml"
+    write_references(site, base, name)
+    words = command.format(site=site, base=base).split()
+    for_reading, for_writing = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "accept", *words],
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            stdin=for_reading,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    finally:
+        os.close(for_reading)
+        os.close(for_writing)
+    assert (done.returncode, "it is not a regular file" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize(

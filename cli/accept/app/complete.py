@@ -135,7 +135,7 @@ def hosts(incomplete: str) -> list[str]:
 
         site = config.load_site(str(found))
         if site_file.trust_of(found, site.document.sha256) is site_file.Trust.TRUSTED:
-            names += expand(site.value.ssh.hosts)
+            names += expand(site.value.ssh.hosts, of_file=True)
     for folder in rundir.listed()[: -_MOST_RUNS - 1 : -1]:
         names += hosts_of(folder)
     return _list(dict.fromkeys(names), incomplete)

@@ -12,7 +12,7 @@ must be evaluated for each file.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
@@ -63,12 +63,12 @@ def load_machine(name_or_path: str) -> Loaded[Machine]:
 
 
 def _machine(path: Path) -> Loaded[Machine]:
-    document = with_bases(_document(path), _base, _document)
+    document = with_bases(_document(path), _base, partial(_document, of_file=True))
     return Loaded(value=document.read(Machine), document=document)
 
 
-def _document(path: Path) -> Document:
-    return _shipped_document(path) if _is_shipped(path) else load(path)
+def _document(path: Path, *, of_file: bool = False) -> Document:
+    return _shipped_document(path) if _is_shipped(path) else load(path, of_file=of_file)
 
 
 def _is_shipped(path: Path) -> bool:

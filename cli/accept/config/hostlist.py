@@ -7,11 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from pathlib import Path
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.limits import MOST_HOSTS, is_host_name
-from accept.core.safe_read import read_named
+from accept.core.safe_read import open_regular
 from accept.core.serde import escaped
 
 _MAX_FILE_BYTES = 1 << 20
@@ -23,14 +24,17 @@ _WITH_SLOTS = re.compile(r"([^:]+):([0-9]{1,6})")
 _PORT = re.compile(r"\bport=[0-9]{1,5}\b")
 
 
-def expand(texts: Sequence[str], say: Callable[[str], None] = lambda _: None) -> tuple[str, ...]:
+def expand(
+    texts: Sequence[str], say: Callable[[str], None] = lambda _: None, *, of_file: bool = False
+) -> tuple[str, ...]:
     """Return the hosts in `texts`, in order. Raises BadInput for errors and repeated hosts.
 
-    `say` gets a remark on each setting in a file that is not used but matters.
+    `say` gets a remark on each setting in a file that is not used but matters. `of_file`: the texts
+    are those of a site file, so what follows an @ must be a regular file and not a pipe.
     """
     hosts: list[str] = []
     for text in texts:
-        for item in _items(text, say):
+        for item in _items(text, say, of_file=of_file):
             hosts += _expanded(item)
             if len(hosts) > MOST_HOSTS:
                 raise _too_many("the list")
@@ -54,11 +58,12 @@ def _bad_file(text: str, reason: str) -> BadInput:
     return BadInput(f"host file {escaped(text)}: {reason}", code=Code.HOSTLIST_FILE, hint=hint)
 
 
-def _items(text: str, say: Callable[[str], None]) -> Iterator[str]:
+def _items(text: str, say: Callable[[str], None], *, of_file: bool) -> Iterator[str]:
     """Yield the names and patterns in `a,b,c` or `@file`."""
     if text.startswith("@"):
         try:
-            content = read_named(text[1:], _MAX_FILE_BYTES + 1)
+            with open_regular(Path(text[1:]), follow=True, inherited=not of_file) as file:
+                content = file.read(_MAX_FILE_BYTES + 1)
             lines = content.decode("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"

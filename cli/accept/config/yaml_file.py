@@ -13,7 +13,7 @@ import yaml
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.safe_read import read_named
+from accept.core.safe_read import open_regular
 from accept.core.serde import Invalid, describe_value, escaped, read, show_path
 
 T = TypeVar("T")
@@ -69,10 +69,13 @@ class Document:
             raise self.bad(error.path, error.message, error.hint, code=error.code) from None
 
 
-def load(path: Path | str) -> Document:
-    """Read a YAML file. Raises BadInput with FILE:LINE, the problem and a hint."""
+def load(path: Path | str, *, of_file: bool = False) -> Document:
+    """Read a YAML file. Raises BadInput with FILE:LINE, the problem and a hint.
+
+    `of_file`: another file names it, so it must be a regular file and not a pipe.
+    """
     name = str(path)
-    raw = _read(name)
+    raw = _read(name, of_file=of_file)
     return replace(parse(_text(raw, name), name=name), sha256=hashlib.sha256(raw).hexdigest())
 
 
@@ -86,9 +89,10 @@ def parse(text: str, *, name: str) -> Document:
     return _Parser(text, name).document()
 
 
-def _read(name: str) -> bytes:
+def _read(name: str, *, of_file: bool) -> bytes:
     try:
-        raw = read_named(name, MAX_BYTES + 1)
+        with open_regular(Path(name), follow=True, inherited=not of_file) as file:
+            raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise BadInput(
             f"{escaped(name, 300)}: {error.strerror or error}",

@@ -41,11 +41,18 @@ class Readable(Protocol):
         ...
 
 
-def open_regular(path: Path, *, follow: bool = False) -> BinaryIO:
+#: Names of what this process inherited, such as the pipe that a shell makes for `<(command)`.
+_INHERITED = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+
+
+def open_regular(path: Path, *, follow: bool = False, inherited: bool = False) -> BinaryIO:
     """Open a regular file for reading. Follow links only if `follow` is set.
 
-    Raises OSError for anything else, without waiting for a pipe or a device.
+    With `inherited`, also open what this process inherited: for a name of the command line, never
+    for one of a file. Raises OSError for anything else, without waiting for a pipe or a device.
     """
+    if inherited and str(path).startswith(_INHERITED):
+        return path.open("rb")
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
@@ -62,22 +69,6 @@ def open_regular(path: Path, *, follow: bool = False) -> BinaryIO:
         os.close(descriptor)
         raise
     return os.fdopen(descriptor, "rb")
-
-
-#: Names of what this process inherited, such as the pipe that a shell makes for `<(command)`.
-_INHERITED = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
-
-
-def read_named(path: str, limit: int) -> bytes:
-    """Return the first `limit` bytes of a file that a user names, or of an inherited pipe.
-
-    Raises OSError for pipes and devices with names of their own, which may never end.
-    """
-    if path.startswith(_INHERITED):
-        with Path(path).open("rb") as inherited:
-            return inherited.read(limit)
-    with open_regular(Path(path), follow=True) as file:
-        return file.read(limit)
 
 
 def is_file(path: Path) -> bool:

@@ -245,7 +245,7 @@ def choose_target(options: Options, site: Site) -> Target:
             code=Code.NODES_ALL,
             hint="leave one out: --hosts names the nodes, --nodes all takes every free one",
         )
-    hosts = options.hosts or expand(site.ssh.hosts)
+    hosts = options.hosts or expand(site.ssh.hosts, of_file=True)
     backend = named or _infer_backend(options, site, hosts)
     if backend != "ssh":
         # The hosts of the site file are for ssh only.
