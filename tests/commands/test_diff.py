@@ -20,6 +20,7 @@ from tests.factories.verdicts import hosts_record, measured, step
 from accept.commands.diff import Diff, compare
 from accept.commands.judge import Judged
 from accept.core.serde import dump, read
+from accept.core.text import number
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -70,7 +71,7 @@ class TestNotMeasured:
         assert found["hostsOnlyInA"] == [NODES[-1]]
         assert not found["complete"]
         assert {len(one["missing"]) for one in found["notMeasured"]} == {1, 7}
-        assert f"Hosts only in A: {NODES[-1]}" in accept("diff", before, after).out
+        assert f"Nodes only in A: {NODES[-1]}" in accept("diff", before, after).out
 
     def test_missing_pairs_are_counted(self, before: Path, tmp_path: Path) -> None:
         after = corpus(tmp_path / "after", seed=2)
@@ -115,8 +116,18 @@ class TestSlower:
         assert found["hosts"][0]["change"] == pytest.approx(-0.1, abs=0.005)
         assert found["b"]["state"] == "degraded"
         assert found["pairs"] == []
+        (worst, *_) = own = [one for one in found["moved"] if one["hosts"] == ["node3"]]
+        assert len(own) == found["hosts"][0]["ofFigures"]
+        assert worst["b"] / worst["a"] == pytest.approx(1 + worst["change"], abs=1e-5)
+        states = {one["host"]: (one["a"], one["b"]) for one in found["states"]}
+        assert states.pop("node3") == ("untested", "bad")
+        assert {*states.values()} == {("untested", "good")}
         text = accept("diff", before, tmp_path / "after").out
         assert text.startswith("node3 is 1")
+        values = f"{number(worst['a'])} -> {number(worst['b'])} {worst['unit']}"
+        assert values in text.splitlines()[0]
+        assert f"  node3: untested -> bad: {worst['check']}" in text
+        assert "  node[1-2,4-8]: untested -> good" in text
         assert "nothing else changed" in text.splitlines()[0]
 
     def test_a_node_two_percent_slower_is_seen_in_all_figures_together(

@@ -177,7 +177,7 @@ class TestSixtyFourNodes:
     def test_each_figure_is_shown_with_its_share_of_the_peak(self) -> None:
         found = verdict(self.plan, 1.0)
         (shown,) = [one for one in found.checks if one.check == "all-gather"]
-        assert shown.measured == "371 GB/s at 8G (64 hosts, 93% of the peak)"
+        assert shown.measured == "371 GB/s at 8G (64 nodes, 93% of the peak)"
         source = "https://cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
         assert f"peak 400 GB/s: {source}" in shown.required
         for text in (render_markdown(found, self.plan), junit(found)):

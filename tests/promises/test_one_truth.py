@@ -17,8 +17,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from tests.factories.command_line import accept
 from tests.factories.html_page import Page
 from tests.promises.pool import Kind, PooledRun, runs
+from tests.words import SCREENS
 
 from accept.commands import judge
 from accept.core import evidence
@@ -130,6 +132,22 @@ def test_all_name_one_state_and_one_answer(run: PooledRun) -> None:
 
 
 @EVERY
+def test_all_use_the_words_of_people(run: PooledRun) -> None:
+    one = outputs(run)
+    for text in (one.screen, one.markdown, _words(one.html)):
+        for word, wrong in SCREENS.items():
+            found = [text[max(0, m.start() - 60) : m.end() + 30] for m in wrong.finditer(text)]
+            assert found == [], f"write {word}"
+
+
+def test_a_dry_run_uses_the_words_of_people() -> None:
+    options = ("--hosts", "node[01-64]", "--machine", "h100-8", "--suite", "standard")
+    shown = accept("run", *options, "--dry-run").out
+    assert "64 nodes over ssh" in shown
+    assert [word for word, wrong in SCREENS.items() if wrong.search(shown)] == []
+
+
+@EVERY
 def test_all_list_the_same_nodes(run: PooledRun) -> None:
     one = outputs(run)
     lists, hosts = one.lists, [*one.json["hosts"], *one.json["missing"]]
@@ -164,7 +182,7 @@ def test_all_count_the_same(run: PooledRun) -> None:
     assert re.search(rf"\b{nodes} nodes?\b", first, re.IGNORECASE)
     if one.lists["good"]:
         assert f"{len(one.lists['good'])} of {nodes} node" in first.lower()
-    assert f"hosts that took part ({len(one.json['hosts'])})" in one.markdown
+    assert f"nodes that took part ({len(one.json['hosts'])})" in one.markdown
     assert re.search(rf"\b{len(one.json['hosts'])} nodes?\b", one.page.sections["band"].text)
     checks = {(check["check"], check["state"]) for check in one.json["checks"]}
     assert {(row[0], row[1].split(" ")[0]) for row in one.table("Checks")} == checks

@@ -26,9 +26,10 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.judge.completeness import host_list
 from accept.core.judge.rounds import FEWEST, SIGMAS
+from accept.core.judge.summary import node_lists
 from accept.core.model import GroupKind, Record, State, Suspect
 from accept.core.table import Row, Table
-from accept.core.text import count, format_size, number, plain, shortened
+from accept.core.text import TextEnum, count, folded, format_size, number, plain, shortened
 from accept.report.console import Terminal
 
 #: Exponent of a ratio, so that above 1 is better.
@@ -70,6 +71,34 @@ class Change(Kind):
     def slower(self) -> bool:
         """True if the groups became slower."""
         return self.significant and self.change < 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved(Kind):
+    """The medians of one node or pair in A and in B, in the unit of the kind."""
+
+    hosts: tuple[str, ...]
+    a: float
+    b: float
+    #: As a share of A; above 0 is better.
+    change: float
+
+
+class NodeState(TextEnum):
+    """The list of a verdict that a node is in."""
+
+    GOOD = "good"
+    BAD = "bad"
+    UNTESTED = "untested"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedState:
+    """A node that is good, bad or untested in B, and was not in A."""
+
+    host: str
+    a: NodeState
+    b: NodeState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +147,11 @@ class Diff:
     hosts: tuple[ChangedHost, ...]
     #: Pairs that collapsed, and that no host in `hosts` explains, slowest first.
     pairs: tuple[ChangedPair, ...]
+    #: The figures of these hosts and pairs, and of nodes that became bad or are no longer bad, of
+    #: each the one that lost most first.
+    moved: tuple[Moved, ...]
+    #: Nodes that both runs have, and whose state is not the same.
+    states: tuple[ChangedState, ...]
     changes: tuple[Change, ...]
     #: Failures in B only.
     failed: tuple[Failure, ...]
@@ -216,6 +250,43 @@ def figures(a: Mapping[Kind, _Groups], b: Mapping[Kind, _Groups]) -> list[Figure
     ]
 
 
+def moved(
+    hosts: Sequence[str], a: Mapping[Kind, _Groups], b: Mapping[Kind, _Groups]
+) -> tuple[Moved, ...]:
+    """Return the figures on single nodes or pairs of a node or of a pair, worst change first.
+
+    Groups that both runs have are compared; if there are none, all groups of the hosts.
+    """
+    found = []
+    for kind in a:
+        if kind not in b or kind.nodes > 2:
+            continue
+        own = [{g: v for g, v in side[kind].items() if {*hosts} <= {*g[0]}} for side in (a, b)]
+        both = own[0].keys() & own[1].keys()
+        values = [
+            median(v for g, v in side.items() if g in both or not both) for side in own if side
+        ]
+        if len(values) == 2:
+            ratio = (values[1] / values[0]) ** _DIRECTION[
+                better(kind.check, kind.metric, kind.unit)
+            ]
+            found.append(
+                Moved(
+                    **vars(kind),
+                    hosts=tuple(hosts),
+                    a=values[0],
+                    b=values[1],
+                    change=round(ratio - 1, 6),
+                )
+            )
+    return tuple(sorted(found, key=lambda one: one.change))
+
+
+def _states(judged: Judged) -> dict[str, NodeState]:
+    lists = vars(node_lists(judged.verdict))
+    return {host: NodeState(name) for name, hosts in lists.items() for host in hosts}
+
+
 def failures(judged: Judged) -> tuple[Failure, ...]:
     """Return the checks that failed and measured nothing, each with its hosts."""
     measured = {(row.check, row.hosts, row.log) for row in judged.figures}
@@ -312,6 +383,13 @@ def compare(path_a: str, a: Judged, path_b: str, b: Judged) -> Diff:
     compared = figures(kinds_a, kinds_b)
     hosts = changed_hosts(compared)
     pairs = changed_pairs(compared, hosts)
+    states_a, states_b = _states(a), _states(b)
+    states = tuple(
+        ChangedState(host=host, a=state, b=states_b[host])
+        for host, state in states_a.items()
+        if states_b.get(host, state) is not state
+    )
+    in_bad = [(one.host,) for one in states if NodeState.BAD in (one.a, one.b)]
     not_measured = tuple(_not_measured(kinds_a, kinds_b, all_failures, a, b))
     newly_rejected = b.verdict.state in _BAD and a.verdict.state not in _BAD
     slower = any(change.slower for change in common)
@@ -322,6 +400,14 @@ def compare(path_a: str, a: Judged, path_b: str, b: Judged) -> Diff:
         b=_side(path_b, b),
         hosts=hosts,
         pairs=pairs,
+        moved=tuple(
+            one
+            for own in dict.fromkeys(
+                (*((changed.host,) for changed in hosts), *(pair.hosts for pair in pairs), *in_bad)
+            )
+            for one in moved(own, kinds_a, kinds_b)
+        ),
+        states=states,
         changes=common,
         failed=failed,
         accused=accused,
@@ -373,8 +459,9 @@ def _text(diff: Diff) -> str:
     lines = [_headline(diff, slower), *_side_lines("A", diff.a), *_side_lines("B", diff.b), ""]
     unchanged = len(diff.changes) - len(slower) - len(faster)
     for title, found in (
-        ("Hosts that became slower than the others", [_host_line(one) for one in diff.hosts]),
-        ("Pairs that collapsed", [_pair_line(one) for one in diff.pairs]),
+        ("Nodes that became slower than the others", [_host_line(one, diff) for one in diff.hosts]),
+        ("Pairs that collapsed", [_pair_line(one, diff) for one in diff.pairs]),
+        ("Nodes in another state", [*_state_lines(diff)]),
         ("Failed only in B", [_failure_line(one) for one in diff.failed]),
         ("Accused only in B", [f"{plain(s.name, 120)} ({s.cause})" for s in diff.accused]),
         ("Slower", [_change_line(change) for change in slower]),
@@ -388,7 +475,7 @@ def _text(diff: Diff) -> str:
         lines += [f"  … and {more} more: see --json"] if more > 0 else []
     lines.append(f"Unchanged within noise: {unchanged} of {count(len(diff.changes), 'figure')}")
     if diff.hosts_only_in_a:
-        lines.append(f"Hosts only in A: {plain(host_list(diff.hosts_only_in_a), 300)}")
+        lines.append(f"Nodes only in A: {plain(host_list(diff.hosts_only_in_a), 300)}")
     return "\n".join(lines)
 
 
@@ -396,10 +483,10 @@ def _headline(diff: Diff, slower: Sequence[Change]) -> str:
     """Return what changed most: a host, a pair, what failed, a figure; then what is unknown."""
     parts = []
     if diff.hosts:
-        parts.append(shortened([_host_line(one) for one in diff.hosts], _MAX_NAMED, "; "))
+        parts.append(shortened([_host_line(one, diff) for one in diff.hosts], _MAX_NAMED, "; "))
     if diff.pairs:
         worst = diff.pairs[0]
-        parts.append(f"{count(len(diff.pairs), 'pair')} collapsed: {_pair_line(worst)}")
+        parts.append(f"{count(len(diff.pairs), 'pair')} collapsed: {_pair_line(worst, diff)}")
         parts[-1] += " (the worst)" if len(diff.pairs) > 1 else ""
     if diff.failed:
         parts.append(f"{count(len(diff.failed), 'group')} failed: {_failure_line(diff.failed[0])}")
@@ -408,7 +495,7 @@ def _headline(diff: Diff, slower: Sequence[Change]) -> str:
     if slower and not diff.hosts:
         worst_change = min(slower, key=lambda change: change.change)
         parts.append(f"{len(slower)} of {count(len(diff.changes), 'figure')} slower: ")
-        parts[-1] += f"{_name(worst_change)} by {-worst_change.change:.1%}"
+        parts[-1] += _values(worst_change)
     if not parts and diff.regression:
         parts.append(f"B is rejected: {plain(diff.b.headline, 120)}")
     if len(parts) == 1 and diff.hosts:
@@ -425,34 +512,58 @@ def _headline(diff: Diff, slower: Sequence[Change]) -> str:
 def _side_lines(name: str, side: Side) -> list[str]:
     attempt = "" if side.attempt in ("", side.path) else f" ({plain(side.attempt, 80)})"
     date = f", {side.date}" if side.date else ""
-    hosts = count(side.hosts, "host")
+    hosts = count(side.hosts, "node")
     return [f"{name}: {plain(side.path, 120)}{attempt}{date}, {hosts}, {plain(side.headline, 120)}"]
 
 
-def _host_line(one: ChangedHost) -> str:
+def _host_line(one: ChangedHost, diff: Diff) -> str:
     where = f"{one.figures} of {count(one.of_figures, 'figure')}"
-    return f"{plain(one.host, 80)} is {-one.change:.1%} slower in {where}"
+    worst = _worst((one.host,), diff)
+    return f"{plain(one.host, 80)} is {-one.change:.1%} slower in {where}{worst}"
 
 
-def _pair_line(one: ChangedPair) -> str:
+def _pair_line(one: ChangedPair, diff: Diff) -> str:
     where = f"{one.figures} of {count(one.of_figures, 'figure')}"
-    return f"{plain(' - '.join(one.hosts), 160)} reaches {one.share:.0%} of A in {where}"
+    worst = _worst(one.hosts, diff)
+    return f"{plain(' - '.join(one.hosts), 160)} reaches {one.share:.0%} of A in {where}{worst}"
+
+
+def _worst(hosts: tuple[str, ...], diff: Diff) -> str:
+    """Return the figure in which a node or pair lost most."""
+    return next((f": {_values(own)}" for own in diff.moved if own.hosts == hosts), "")
+
+
+def _state_lines(diff: Diff) -> Iterator[str]:
+    """Yield bad nodes, and those that were bad, with a figure; then how many others changed."""
+    others: dict[str, list[str]] = {}
+    for one in diff.states:
+        change = f"{one.a} -> {one.b}"
+        if NodeState.BAD in (one.a, one.b):
+            yield f"{plain(one.host, 80)}: {change}{_worst((one.host,), diff)}"
+        else:
+            others.setdefault(change, []).append(one.host)
+    for change, hosts in others.items():
+        yield f"{plain(folded(hosts), 200)}: {change}"
 
 
 def _failure_line(failure: Failure) -> str:
-    return f"{failure.check} on {plain(host_list(failure.hosts), 120) or 'unknown hosts'}"
+    return f"{failure.check} on {plain(host_list(failure.hosts), 120) or 'unknown nodes'}"
 
 
 def _missing_line(one: NotMeasured) -> str:
-    names = shortened([" - ".join(hosts) or "unknown hosts" for hosts in one.missing], _MAX_NAMED)
+    names = shortened([" - ".join(hosts) or "unknown nodes" for hosts in one.missing], _MAX_NAMED)
     optional = "" if one.required else ", optional"
     groups = f"{len(one.missing)} of {count(one.groups_a, 'group')}"
     return f"{_name(one)}: {groups}{optional}: {plain(names, 200)}"
 
 
 def _change_line(change: Change) -> str:
-    values = f"{number(change.a)} -> {number(change.b)} {change.unit}"
-    word = "slower" if change.change < 0 else "faster"
     both = f"{count(change.paired, 'group')} in both"
-    noise = f"(noise {change.noise:.1%}, {both})"
-    return f"{_name(change)}: {values}, {abs(change.change):.1%} {word} {noise}"
+    return f"{_values(change)} (noise {change.noise:.1%}, {both})"
+
+
+def _values(one: Change | Moved) -> str:
+    """Return a figure with its values: "gemm on each node: 752 -> 690 TFLOP/s, 8.2% slower"."""
+    word = "slower" if one.change < 0 else "faster"
+    values = f"{number(one.a)} -> {number(one.b)} {one.unit}".rstrip()
+    return f"{_name(one)}: {values}, {abs(one.change):.1%} {word}"

@@ -132,7 +132,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
             code=Code.OUTPUT_WRITE,
             hint="choose another folder",
         ) from None
-    terminal.progress(f"rendered run {bundle.plan.hash[:12]}")
+    terminal.progress(f"rendered plan {bundle.plan.hash[:12]}")
     terminal.result(RenderedRun(run=bundle.plan.hash, folder=str(out)), str(out))
     terminal.progress(f"next: {command_line('accept', 'submit', out)}")
     return Exit.PASS
@@ -197,7 +197,7 @@ def plan_text(plan: PlannedRun) -> str:
     if plan.hosts:
         shown = ", ".join(plan.hosts[:8]) + (" …" if len(plan.hosts) > 8 else "")
         where += f" ({shown})"
-    lines = [f"machine {plan.machine}, suite {plan.suite}, {where}; run {plan.run[:12]}"]
+    lines = [f"machine {plan.machine}, suite {plan.suite}, {where}; plan {plan.run[:12]}"]
     for step in plan.steps:
         rounds = f" x {step.rounds}" if step.rounds != 1 else ""
         lines.append(

@@ -235,7 +235,7 @@ class Cause(TextEnum):
     LAUNCH_FAILED = Row(
         text="launch-failed",
         meaning="the ranks could not be started",
-        action="read the step's log; check that MPI is the same on all hosts and may open "
+        action="read the step's log; check that MPI is the same on all nodes and may open "
         "connections",
         owner=Owner.USER,
         consequence=True,
@@ -275,7 +275,7 @@ class Cause(TextEnum):
     UNKILLABLE = Row(
         text="unkillable",
         meaning="a process of a step could not be killed because it hangs in the kernel",
-        action="reboot the host; find the driver that hangs in its kernel log",
+        action="reboot the node; find the driver that hangs in its kernel log",
         owner=Owner.NODE,
         root_cause=True,
         ends_launch=True,
@@ -285,7 +285,7 @@ class Cause(TextEnum):
     WRONG_DATA = Row(
         text="wrong-data",
         meaning="received data was wrong: memory, a GPU, a link or a NIC corrupts data silently",
-        action="take the host out of use at once; run the step again without it to be sure",
+        action="take the node out of use at once; run the step again without it to be sure",
         owner=Owner.PROVIDER,
         judgement=Judgement.CORRECTNESS,
     )
@@ -308,7 +308,7 @@ class Cause(TextEnum):
     PARAMETERS_DIFFER = Row(
         text="parameters-differ",
         meaning="after training, the model of one rank differs from the other ranks' model",
-        action="take the host out of use; its GPU or memory computes or receives wrong numbers",
+        action="take the node out of use; its GPU or memory computes or receives wrong numbers",
         owner=Owner.PROVIDER,
         judgement=Judgement.CORRECTNESS,
     )
@@ -398,7 +398,7 @@ class Cause(TextEnum):
     SLOW_OUTLIER = Row(
         text="slow-outlier",
         meaning="clearly slower than its peers in the same run",
-        action="replace the host, or have its links, NICs and GPUs (clocks, throttling) checked",
+        action="replace the node, or have its links, NICs and GPUs (clocks, throttling) checked",
         owner=Owner.NODE,
         follows_no_gpu=True,
         slow=True,
@@ -406,7 +406,7 @@ class Cause(TextEnum):
     )
     SLOW_NETWORK = Row(
         text="slow-network",
-        meaning="pairs of hosts are slow or fail, and no single host explains it",
+        meaning="pairs of nodes are slow or fail, and no single node explains it",
         action="check leaf and spine ports: error counters, adaptive routing, FEC, PFC pauses; "
         "then measure the same pairs again; do not drain nodes for it",
         owner=Owner.FABRIC,
@@ -515,7 +515,7 @@ class Cause(TextEnum):
     GPU_MISSING = Row(
         text="gpu-missing",
         meaning="the host shows fewer GPUs than the machine has",
-        action="search the kernel log for Xid errors and GPUs off the bus; have the host repaired",
+        action="search the kernel log for Xid errors and GPUs off the bus; have the node repaired",
         owner=Owner.PROVIDER,
         permanent=True,
         no_gpu=True,
@@ -533,7 +533,7 @@ class Cause(TextEnum):
         text="driver-mismatch",
         meaning="the library of NVIDIA's driver and its kernel module have different versions, so "
         "no GPU is usable",
-        action="reboot the host, or end all programs that use its GPUs and reload the modules "
+        action="reboot the node, or end all programs that use its GPUs and reload the modules "
         "(`rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia`, `modprobe nvidia`); in a container, "
         "mount the library of the host",
         owner=Owner.NODE,
@@ -563,7 +563,7 @@ class Cause(TextEnum):
     GPU_LOST = Row(
         text="gpu-lost",
         meaning="the driver lost the GPU, or reports an error instead of its values",
-        action="read the kernel log for its Xid, reboot the host, and have the GPU replaced if it "
+        action="read the kernel log for its Xid, reboot the node, and have the GPU replaced if it "
         "happens again",
         owner=Owner.PROVIDER,
         judgement=Judgement.ABSOLUTE,
@@ -574,7 +574,7 @@ class Cause(TextEnum):
         text="gpu-unreported",
         meaning="a GPU does not report a reading that its machine or most other GPUs have",
         action="compare `nvidia-smi -q` of the GPU with that of another, and their drivers; reset "
-        "the GPU or reboot the host, then run again",
+        "the GPU or reboot the node, then run again",
         owner=Owner.NODE,
         not_judged=True,
     )
@@ -607,7 +607,7 @@ class Cause(TextEnum):
         text="gpu-reset-required",
         meaning="the GPU needs a reset before it can be used, to repair its memory or after an "
         "error",
-        action="reset the GPU (`nvidia-smi --gpu-reset`) or reboot the host, then run again",
+        action="reset the GPU (`nvidia-smi --gpu-reset`) or reboot the node, then run again",
         owner=Owner.NODE,
         judgement=Judgement.ABSOLUTE,
         sets_aside=True,
@@ -703,7 +703,7 @@ class Cause(TextEnum):
     PCIE_DEGRADED = Row(
         text="pcie-degraded",
         meaning="a PCIe link is narrower or slower than the hardware supports",
-        action="reboot the host; if that does not help, have the card reseated or replaced",
+        action="reboot the node; if that does not help, have the card reseated or replaced",
         owner=Owner.NODE,
         judgement=Judgement.ABSOLUTE,
     )
@@ -739,7 +739,7 @@ class Cause(TextEnum):
     INVENTORY_MISMATCH = Row(
         text="inventory-mismatch",
         meaning="the host differs from the others or from its machine type",
-        action="check the named property by hand; have the host corrected or removed",
+        action="check the named property by hand; have the node corrected or removed",
         owner=Owner.NODE,
         judgement=Judgement.CONSISTENCY,
     )

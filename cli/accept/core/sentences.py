@@ -36,7 +36,7 @@ _MAX_FIGURE = 160
 _TOO_SLOW = (Cause.BELOW_EXPECTED, Cause.BELOW_REFERENCE)
 #: Advice about wrong data that follows no host.
 _SOFTWARE = (
-    "no host explains the wrong data: compare the versions of NCCL, network plugin, driver and "
+    "no node explains the wrong data: compare the versions of NCCL, network plugin, driver and "
     "firmware, and run the step again with another NCCL"
 )
 
@@ -109,13 +109,13 @@ def why_blamed(
     lost = f": {shortened(list(effects), _MAX_EFFECTS)}" if effects else ""
     text = f"{fault_of(cause)} in {bad} of {count(pairs, noun)}"
     if kind is SuspectKind.FABRIC:
-        return f"{text}, {bad / max(pairs, 1):.0%} of all{lost}; no host explains it"
+        return f"{text}, {bad / max(pairs, 1):.0%} of all{lost}; no node explains it"
     if kind is SuspectKind.LINK:
         return f"{fault_of(cause)} in each of {count(bad, 'measurement')}{lost}"
     if kind is SuspectKind.BORDER:
         text += " between the two groups"
     elif kind in (SuspectKind.SWITCH, SuspectKind.LEAF):
-        text += " with other hosts" + (f" through {gpus_of(gpus)}" if gpus else "")
+        text += " with other nodes" + (f" through {gpus_of(gpus)}" if gpus else "")
     elif kind is SuspectKind.RAIL:
         text += f" through local rank {', '.join(map(str, gpus))}"
     elif gpus:
@@ -126,10 +126,10 @@ def why_blamed(
     if kind in OF_HOST and cleared is not None:
         good, of = cleared
         if good < of:
-            text += f"; {good} of its {of} partners are good with third hosts"
+            text += f"; {good} of its {of} partners are good with third nodes"
         else:
             verb = "is" if of == 1 else "are"
-            text += f"; its {count(of, 'partner')} {verb} good with third hosts"
+            text += f"; its {count(of, 'partner')} {verb} good with third nodes"
     if alike:
         text += f"; cannot be distinguished from {shortened(list(alike), _MAX_PARTS)}"
     return text
@@ -145,29 +145,29 @@ def around(
 ) -> str:
     """Return what all bad pairs of a network fault share, and what is normal around it."""
     if kind is SuspectKind.LINK:
-        return f"pairs of these two with third hosts: {elsewhere}"
+        return f"pairs of these two with third nodes: {elsewhere}"
     if kind is SuspectKind.BORDER:
         return f"pairs inside the two groups: {inside}"
     if kind is SuspectKind.RAIL:
-        return f"all of them use GPU {device} of a host"
+        return f"all of them use GPU {device} of a node"
     text = f"all of them leave {hosts_of(hosts)}; pairs inside: {inside}"
     if kind is SuspectKind.LEAF:
-        text += f"; pairs with other hosts through other GPUs: {elsewhere}"
+        text += f"; pairs with other nodes through other GPUs: {elsewhere}"
     return text
 
 
 def around_fabric(hosts: int, of: int, most: int) -> str:
     """Return how the bad pairs of a fabric are spread."""
-    return f"spread over {hosts} of {count(of, 'host')}; no host is in more than {most} of them"
+    return f"spread over {hosts} of {count(of, 'node')}; no node is in more than {most} of them"
 
 
 def innocent(kind: SuspectKind, hosts: Sequence[str], named: Sequence[str]) -> str:
     """Return the hosts that are in bad pairs of a network fault without being the reason."""
     if kind is SuspectKind.LINK:
-        return "these two hosts: draining one of them does not remove the fault"
-    text = "single hosts"
+        return "these two nodes: draining one of them does not remove the fault"
+    text = "single nodes"
     if kind in (SuspectKind.LEAF, SuspectKind.SWITCH):
-        text = f"the {count(len(hosts), 'host')} behind it"
+        text = f"the {count(len(hosts), 'node')} behind it"
     elif named:
         text += f" other than {shortened(list(named), 3)}"
     return f"{text}: draining them does not remove the fault"
@@ -185,7 +185,7 @@ def only_user(nic: str) -> str:
 
 def below_bound(check: str, value: str, bound: str, others: int, of: int) -> str:
     """Return that a host alone is below its bound."""
-    return f"{check}: {value}, at least {bound} is required; other hosts: {others} of {of}"
+    return f"{check}: {value}, at least {bound} is required; other nodes: {others} of {of}"
 
 
 # Findings on steps
@@ -238,8 +238,8 @@ def open_pairs(
         texts = [f"{name} {value}" for name, value in every]
     shown = "this pair shows it" if len(pairs) == 1 else "these pairs show it"
     return (
-        f"step {step}: {shortened(texts, _MAX_PAIRS)}: the path or either host may be the reason. "
-        f"No part is named, because only {shown}. More pairs of these hosts would separate them"
+        f"step {step}: {shortened(texts, _MAX_PAIRS)}: the path or either node may be the reason. "
+        f"No part is named, because only {shown}. More pairs of these nodes would separate them"
     )
 
 
@@ -248,7 +248,7 @@ def doubt(parts: Sequence[tuple[str, float]]) -> str:
     texts = [f"{name} ({probability:.0%})" for name, probability in parts]
     return (
         f"likely bad, but not proven: {shortened(texts, _MAX_PARTS)}. "
-        "More pairs of these hosts would show it"
+        "More pairs of these nodes would show it"
     )
 
 
@@ -283,7 +283,7 @@ def bad_blocks(step: str, blocks: Sequence[tuple[str, str, int]], others: int) -
     ]
     texts[-1] += f"; other blocks: 0 of {others}"
     return (
-        f"step {step}: {shortened(texts, _MAX_PARTS)}. No part is named: pairs show whether a host "
+        f"step {step}: {shortened(texts, _MAX_PARTS)}. No part is named: pairs show whether a node "
         "or the network is the reason"
     )
 
@@ -430,7 +430,7 @@ def _wrong_data(verdict: Verdict) -> str:
         text += f" and in {count(others, 'more check')}"
     common = executions.common_hosts
     if executions.bad > 1 and not common:
-        return f"{text}, follows no host: software"
+        return f"{text}, follows no node: software"
     return f"{text}, all with {', '.join(common)}" if 0 < len(common) <= _MAX_NAMED else text
 
 
@@ -438,16 +438,16 @@ def usable(verdict: Verdict) -> str:
     """Return which hosts may be used, as one sentence; empty if the verdict is a pass."""
     if verdict.state is State.PASS or verdict.injected:
         return ""
-    hosts = count(len(verdict.requested), "host")
+    hosts = count(len(verdict.requested), "node")
     if not verdict.state.is_rejected:
         return f"do not hand out the {hosts} yet: too little is known"
     network = [suspect for suspect in verdict.suspects if suspect.of_network]
     if verdict.unexplained_wrong_data or any(s.cause is Cause.WRONG_DATA for s in network):
-        return f"do not hand out any of the {hosts}: results are wrong, and no host explains it"
+        return f"do not hand out any of the {hosts}: results are wrong, and no node explains it"
     bad = [host for host in verdict.requested if host in verdict.accused]
     listed = shortened(bad, _MAX_LISTED)
     if network and not bad:
-        return f"do not hand out the {hosts}, and drain none: the network is bad, no single host"
+        return f"do not hand out the {hosts}, and drain none: the network is bad, no single node"
     if network:
         verb = "is" if len(bad) == 1 else "are"
         return (
@@ -471,7 +471,7 @@ def advice(verdict: Verdict, faster_profile: str = "") -> tuple[str, ...]:
     lines = []
     if verdict.injected:
         faults = ", ".join(verdict.injected)
-        lines += [f"this was a drill ({faults}): the verdict does not apply to the hosts"]
+        lines += [f"this was a drill ({faults}): the verdict does not apply to the nodes"]
     if verdict.interruption:
         lines += [f"the run was interrupted ({verdict.interruption}): run it again"]
     lines += [suspect_advice(suspect, verdict.checks) for suspect in verdict.suspects]

@@ -160,7 +160,7 @@ def _remarks(executions: Sequence[Execution], machine: Machine) -> Iterator[str]
     if unlisted > 0:
         yield (
             f"{count(unlisted, 'table')} without a complete list of devices: "
-            "the hosts are not known, so nothing is compared with peers"
+            "the nodes are not known, so nothing is compared with peers"
         )
     for execution, _ in tables:
         for host, gpus in execution.with_fewer_gpus.items():

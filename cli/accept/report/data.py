@@ -241,8 +241,10 @@ class Run:
         found: dict[tuple[str, str, str], dict[tuple[str, int], float]] = {}
         for row in rows:
             host = row.host or (row.hosts[0] if row.nodes == 1 else "")
-            own = found.setdefault((row.check, row.metric, row.unit), {})
-            own[host, row.rank or 0] = row.value or 0.0
+            # Rates without a unit are shares.
+            unit, scale = (row.unit, 1) if row.unit else ("%", 100)
+            own = found.setdefault((row.check, row.metric, unit), {})
+            own[host, row.rank or 0] = scale * (row.value or 0.0)
         noise = self.plan.machine.noise
         return tuple(
             DeviceValues(

@@ -55,7 +55,7 @@ def test_positions_that_should_be_known_and_are_not_are_reported(
     machine = replace(GPU, topology=topology)
     verdict = judged(plan(machine=machine), replace(hosts_record(EIGHT), facts=facts))
     (hosts,) = (check for check in verdict.checks if check.check == "hosts")
-    assert hosts.measured == f"8 of 8 hosts took part{remark}"
+    assert hosts.measured == f"8 of 8 nodes took part{remark}"
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_the_screen_of_a_failed_run_has_reason_figures_and_action() -> None:
     assert "190 GB/s" in flat
     assert ">= 350 GB/s (floor)" in flat
     assert f"source: {FLOOR.source}" in flat
-    assert "replace the host" in flat
+    assert "replace the node" in flat
 
 
 def test_a_user_can_accept_a_run_without_its_bad_nodes() -> None:

@@ -65,7 +65,7 @@ def test_leaf_reports_what_is_normal_around_it() -> None:
     assert all(set(LEAF).intersection(pair.hosts) for pair in leaf.pairs)
     assert all(host in leaf.around for host in LEAF)
     assert re.search(r"through other GPUs: (\d\d) of \1 normal", leaf.around)
-    assert "8 hosts" in leaf.innocent
+    assert "8 nodes" in leaf.innocent
 
 
 def test_flaky_fabric_lists_its_pairs_and_drains_nobody() -> None:
@@ -96,8 +96,8 @@ def test_wrong_data_that_follows_no_host_comes_first() -> None:
     verdict = case("wrong").verdict
     assert verdict.suspects[0].cause is Cause.WRONG_DATA
     assert re.search(r"wrong data in \d+ of 233 logs", verdict.headline)
-    assert "follows no host: software" in verdict.headline
-    assert "take the host out of use" not in "\n".join(screen("wrong"))
+    assert "follows no node: software" in verdict.headline
+    assert "take the node out of use" not in "\n".join(screen("wrong"))
 
 
 def test_wrong_data_of_a_host_comes_before_a_slow_host() -> None:

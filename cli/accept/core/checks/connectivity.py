@@ -82,7 +82,7 @@ def _problems(evidence: Evidence, record: Record) -> Iterator[Problem]:
     per_host = record.ranks // len(record.hosts) if record.hosts else 0
     answered = Counter(host for host, _ in answers)
     if len(answers) != record.ranks or ranks != set(range(record.ranks)):
-        ranks_seen = f"{count(len(answers), 'rank')} on {count(len(answered), 'host')}"
+        ranks_seen = f"{count(len(answers), 'rank')} on {count(len(answered), 'node')}"
         message = f"{ranks_seen} answered, {record.ranks} on "
         message += f"{len(record.hosts)} planned"
         yield Problem(cause=Cause.RANK_COUNT, message=message)

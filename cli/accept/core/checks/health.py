@@ -166,7 +166,7 @@ def _measured(evidence: Evidence, readings: dict[str, Reading]) -> str:
     kinds = Counter(device.kind for reading in readings.values() for device in reading.devices)
     gpus = count(kinds[DeviceKind.GPU], "GPU") if kinds[DeviceKind.GPU] else "no GPU"
     nics = count(kinds[DeviceKind.RDMA] + kinds[DeviceKind.NET], "NIC")
-    hosts = count(len(readings), "host")
+    hosts = count(len(readings), "node")
     if evidence.plan.origin:
         logs = count(sum(reading.log is not None for reading in readings.values()), "kernel log")
         read = sum(bool(d.levels) for r in readings.values() for d in r.devices)

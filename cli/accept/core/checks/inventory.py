@@ -119,7 +119,7 @@ def judge(evidence: Evidence) -> Judged:
             *_partly_unknown(comparable),
         ],
         measured=_measured(evidence, inventories),
-        required="machine and majority of the hosts",
+        required="machine and majority of the nodes",
     )
 
 
@@ -165,7 +165,7 @@ def _measured(evidence: Evidence, inventories: Mapping[str, Inventory]) -> str:
     gpus = sorted({len(inventory.gpus) for inventory in inventories.values()} or {0})
     each = " or ".join(map(str, gpus))
     names = f" ({', '.join(evidence.devices[:2])})" if evidence.devices else ""
-    hosts = f"{len(inventories)} of {len(evidence.hosts)} hosts reported"
+    hosts = f"{len(inventories)} of {len(evidence.hosts)} nodes reported"
     text = f"{hosts}; {each} {'GPU' if gpus == [1] else 'GPUs'} each{names}"
     without = [host for host, i in inventories.items() if i.domain and i.imex is None]
     if without and _spans_hosts(evidence):

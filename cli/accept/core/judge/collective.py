@@ -294,7 +294,7 @@ def _measured(evidence: Evidence, results: Table, measure: Measure) -> str:
         if len(own) > 1:
             groups = f"slowest of {len(own)} {worst.step.groups}"
         else:
-            groups = count(worst.nodes, "host") if worst.hosts else "hosts not known"
+            groups = count(worst.nodes, "node") if worst.hosts else "nodes not known"
         at = f"up to {format_size(top)}" if measure.inverse else f"at {format_size(top)}"
         share = bounds.peak_share(evidence, worst)
         parts.append(f"{number(worst.value or 0.0)} {worst.unit} {at} ({groups}{share})")

@@ -131,7 +131,7 @@ def host_mismatches(
     """
     per_host = record.ranks // max(1, len(record.hosts))
     if len(listed) > len(record.hosts):
-        yield f"ranks ran on {count(len(listed), 'host')}, but were started on {len(record.hosts)}"
+        yield f"ranks ran on {count(len(listed), 'node')}, but were started on {len(record.hosts)}"
         return
     for name, ranks in listed.items():
         hosts = by_short_name.get(_short(name), set())

@@ -133,7 +133,7 @@ def nics_verdict(
     if plan.origin or not untested or not measures_network(plan, len(found.present), checks):
         return None
     text = f"no step used the NICs of {host_list(untested)}: NCCL's log reports no traffic of "
-    text += f"{count(len(untested), 'host')} over {plan.machine.transport or 'the network'}"
+    text += f"{count(len(untested), 'node')} over {plan.machine.transport or 'the network'}"
     judgement, cause = Judgement.COMPLETENESS, Cause.NICS_NOT_TESTED
     own = finding("nics", judgement, State.INCONCLUSIVE, text, cause=cause, hosts=untested)
     return CheckVerdict(check="nics", state=own.state, findings=(own,))

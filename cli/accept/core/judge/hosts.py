@@ -105,7 +105,7 @@ def verdict(
     ]
     untested = "" if found.recorded or plan.origin else "no record shows which hosts were found"
     if not known:
-        untested = "the logs do not show their hosts" if plan.origin else "no host took part"
+        untested = "the logs do not show their nodes" if plan.origin else "no node took part"
     if untested:
         findings.append(_failed(Cause.EVIDENCE_MISSING, untested, (), State.NOT_TESTED))
     if plan.origin:
@@ -114,7 +114,7 @@ def verdict(
     else:
         requested = max(plan.nodes or 0, known)
         more = f", {host_list(found.missing)} did not" if found.missing else ""
-        measured = f"{len(found.present)} of {requested} hosts took part{more}"
+        measured = f"{len(found.present)} of {requested} nodes took part{more}"
         measured += _unknown_positions(plan, found)
         required = "all requested hosts"
     return CheckVerdict(

@@ -146,7 +146,7 @@ def _advice(direction: _Direction, port: _Port) -> str:
         return "measure these hosts with other partners to name one"
     if not partners <= direction.ends:
         return "partners saw none, so no port is named"
-    return f"one port does not explain the losses of {count(len(direction.lossy), 'host')}"
+    return f"one port does not explain the losses of {count(len(direction.lossy), 'node')}"
 
 
 def _directions(

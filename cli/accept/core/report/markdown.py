@@ -45,7 +45,7 @@ def _page(verdict: Verdict, plan: Plan, records: Sequence[Record]) -> Iterator[s
     yield from _section("Bad pairs", header, _bad_pairs(verdict))
     for suspect in verdict.suspects:
         if suspect.kind in _GROUPS:
-            yield from ("", f"Hosts of {escaped(suspect.name, 120)}: {_hosts(suspect.hosts)}")
+            yield from ("", f"Nodes of {escaped(suspect.name, 120)}: {_hosts(suspect.hosts)}")
             if suspect.others:
                 yield f"on one side, on the other: {_hosts(suspect.others)}"
     yield from _section("Checks", "check | state | measured | required", _check_rows(verdict))
@@ -70,14 +70,14 @@ def _page(verdict: Verdict, plan: Plan, records: Sequence[Record]) -> Iterator[s
             yield f"- {cause} (owner: {cause.row.owner}): {page}"
     yield from _section(
         "Coverage",
-        "step | checks | groups | hosts | GPUs | NICs | rails | links",
+        "step | checks | groups | nodes | GPUs | NICs | rails | links",
         _covered(verdict),
     )
     covered = verdict.coverage
     if covered.gpus_untested:
         yield from ("", f"GPUs that no step exercised: {_hosts(covered.gpus_untested)}")
     if covered.nics_untested:
-        yield from ("", f"Hosts whose NICs no step used: {_hosts(covered.nics_untested)}")
+        yield from ("", f"Nodes whose NICs no step used: {_hosts(covered.nics_untested)}")
     yield from _section("Plan", "step | checks | groups | time limit in s", _steps(plan))
 
 
@@ -85,7 +85,7 @@ def _facts(verdict: Verdict, plan: Plan) -> Iterator[str]:
     if verdict.origin:
         yield f"- judged: {escaped(verdict.origin)}"
     yield f"- machine: {escaped(verdict.machine)}, suite: {escaped(verdict.suite)}"
-    yield f"- run {escaped(verdict.run)}, attempt {escaped(verdict.attempt)}"
+    yield f"- run {escaped(verdict.attempt)}, plan {escaped(verdict.run)}"
     if text := vouched(verdict):
         yield f"- evidence: {text}"
     if 0 < verdict.start < verdict.end < 1e11:
@@ -98,9 +98,9 @@ def _facts(verdict: Verdict, plan: Plan) -> Iterator[str]:
     if text := not_run(verdict.not_run):
         yield f"- not run: {escaped(text)}"
     yield f"- version: accept {escaped(plan.version)}, judged by {escaped(verdict.version)}"
-    yield f"- hosts that took part ({len(verdict.hosts)}): {_hosts(verdict.hosts)}"
+    yield f"- nodes that took part ({len(verdict.hosts)}): {_hosts(verdict.hosts)}"
     if verdict.missing:
-        yield f"- hosts that did not ({len(verdict.missing)}): {_hosts(verdict.missing)}"
+        yield f"- nodes that did not ({len(verdict.missing)}): {_hosts(verdict.missing)}"
     if not plan.machine.speed_promised:
         yield "- no speed target: judged by correctness and by comparison with peers"
     if found := verdict.detectable:

@@ -357,9 +357,9 @@ def _run(verdict: Verdict) -> str:
     parts = [
         f"machine {plain(verdict.machine, 80)}",
         f"suite {plain(verdict.suite, 80)}",
-        count(len(verdict.hosts), "host"),
-        f"run {plain(verdict.run, 80)[:12]}",
-        f"attempt {plain(verdict.attempt, 80)}",
+        count(len(verdict.hosts), "node"),
+        f"run {plain(verdict.attempt, 80)}",
+        f"plan {plain(verdict.run, 80)[:12]}",
         f"exit {verdict.exit}",
     ]
     if verdict.missing:

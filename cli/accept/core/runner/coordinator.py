@@ -831,7 +831,7 @@ def _reason(record: Record) -> str:
 def _print_plan(plan: Plan, launch: Launch) -> None:
     hosts = count(len(launch.hosts), "host")
     date = time.strftime("%Y-%m-%d", time.gmtime())
-    say(f"{date} UTC, accept {plan.version}: run {plan.hash[:12]}, attempt {launch.attempt}")
+    say(f"{date} UTC, accept {plan.version}: run {launch.attempt}, plan {plan.hash[:12]}")
     say(f"machine {plan.machine.name}, suite {plan.suite}, {hosts}")
     for change in plan.edited:
         say(f"EDITED after rendering: {plain(change, 300)}")
