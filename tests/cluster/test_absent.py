@@ -9,7 +9,6 @@ from tests.cluster.faults import BackEnd, Fault, FaultRecord
 from tests.cluster.hosts import Hosts
 from tests.cluster.runs import ALL_REDUCE, CONNECT, Lab
 
-pytestmark = pytest.mark.nightly
 Make = Callable[..., Lab]
 
 #: The fault of h3, the expected cause, and how long a run waits for hosts. It does not wait for h3

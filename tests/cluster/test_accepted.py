@@ -13,7 +13,11 @@ Make = Callable[..., Lab]
 
 
 @pytest.mark.parametrize(
-    ("venv", "version", "hosts"), [(VENV, 5, 6), (VENV_MPI4, 4, 4)], ids=["mpi-5.0", "mpi-4.1"]
+    ("venv", "version", "hosts"),
+    [
+        pytest.param(VENV, 5, 6, id="mpi-5.0"),
+        pytest.param(VENV_MPI4, 4, 4, id="mpi-4.1", marks=pytest.mark.smoke),
+    ],
 )
 def test_good_hosts_are_accepted(make_lab: Make, venv: Path, version: int, hosts: int) -> None:
     lab = make_lab(hosts, venv=venv)

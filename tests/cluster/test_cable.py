@@ -11,6 +11,7 @@ from tests.cluster.runs import ALL_REDUCE, CONNECT, LONG, Lab, until
 Make = Callable[..., Lab]
 
 
+@pytest.mark.smoke
 @pytest.mark.fault(Fault.WORKSTATION_KILLED, BackEnd.SSH)
 def test_a_run_ends_by_itself_and_keeps_its_evidence_and_no_port(
     make_lab: Make, fault_record: FaultRecord

@@ -28,11 +28,14 @@ def with_gpus(hosts: Hosts, bad: str, number: int, faults: tuple[str, ...]) -> N
 @pytest.mark.parametrize(
     ("bad", "number", "faults", "suspect"),
     [
-        ("h5", 7, (), ("h5", "gpu-missing")),
+        pytest.param("h5", 7, (), ("h5", "gpu-missing"), id="seven GPUs"),
         # The host of the coordinator.
-        ("h1", 8, nvml.failed(3), ("h1:3", "gpu-lost")),
+        pytest.param(
+            *("h1", 8, nvml.failed(3), ("h1:3", "gpu-lost")),
+            id="lost GPU of the first host",
+            marks=pytest.mark.smoke,
+        ),
     ],
-    ids=["seven GPUs", "lost GPU of the first host"],
 )
 def test_a_host_with_a_bad_gpu_is_set_aside_and_the_other_seven_are_measured(
     make_lab: Callable[..., Lab],

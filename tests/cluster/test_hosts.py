@@ -14,7 +14,6 @@ from tests.cluster.machines import HostGone
 from tests.cluster.network import bits, execute, inside
 from tests.cluster.runs import until
 
-pytestmark = pytest.mark.nightly
 Make = Callable[..., Hosts]
 PYTHON = sys.executable
 MPIRUN = Path(sys.prefix) / "bin" / "mpirun"

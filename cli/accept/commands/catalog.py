@@ -48,7 +48,7 @@ from accept.core.serde import did_you_mean, dump, keys_of, known, schema
 from accept.core.signs import Layer, SignOwner
 from accept.core.text import count, duration, format_size, plain
 from accept.plan.chart import chart_folder
-from accept.plan.steps import steps_of
+from accept.plan.steps import Inputs, steps_of
 from accept.report.console import Table, Terminal
 from accept.report.repeated import Repeated
 
@@ -533,15 +533,7 @@ def _step_times(
 ) -> str:
     """Return the estimated time of each step, and what only it finds, as YAML comments."""
     steps, _, _ = steps_of(
-        machine,
-        suite,
-        None,
-        nodes=nodes,
-        profile="default",
-        gpus=None,
-        settings=(),
-        rounds="",
-        seed=1,
+        Inputs(machine=machine, suite=suite, site=None, nodes=nodes, profile="default", gpus=None)
     )
     lines = [f"# Estimated times on {count(nodes, 'node')} of {machine.value.name}:"]
     for step in steps:

@@ -57,7 +57,7 @@ from accept.plan.placement import (
     pod_settings,
 )
 from accept.plan.selection import EVERYTHING, Selection
-from accept.plan.steps import fit_budget, missing_gates, steps_of
+from accept.plan.steps import Inputs, fit_budget, missing_gates, steps_of
 
 #: A run's deadline is at least this multiple of its estimate, which leaves time for slow nodes, for
 #: starts that take longer than assumed, and for measuring outliers again.
@@ -392,15 +392,53 @@ def _image(reader: type[Container | Kubernetes], image: str) -> str | None:
         ) from None
 
 
-def _for_gpus(machine: PlannedMachine, used: int | None, nodes: int | None) -> PlannedMachine:
+def _for_pods(
+    options: Options, site: Site, machine: Machine, hosts: Sequence[str], nodes: int
+) -> Site:
+    """Return the site with the image of the options and the nodes of the pods. Raises BadInput."""
+    settings = site.kubernetes
+    if options.image:
+        settings = replace(settings, image=_image(Kubernetes, options.image))
+    check_results(site.results, pod_settings(machine.kubernetes, settings))
+    return replace(site, kubernetes=include_nodes(settings, names=hosts, nodes=nodes))
+
+
+def _planned(
+    machine: Machine, profile: str, site: Site, used: int | None, nodes: int
+) -> PlannedMachine:
     """Return the machine; if a run uses one GPU of each node, without the links that it lacks.
 
     The nodes may then be virtual machines with one GPU, which have no NVLink and no such NICs.
     """
-    if used != 1 or machine.gpus == 1:
-        return machine
-    devices = min(1, machine.rdma_devices) if nodes != 1 else 0
-    return replace(machine, nvlinks=0, rdma_devices=devices)
+    planned = machine.planned(profile)
+    planned = replace(planned, interface=site.interface or planned.interface)
+    if used != 1 or planned.gpus == 1:
+        return planned
+    devices = min(1, planned.rdma_devices) if nodes != 1 else 0
+    return replace(planned, nvlinks=0, rdma_devices=devices)
+
+
+def _bounds(
+    machine: Machine, profile: str, gpus: int | None, steps: Sequence[Step]
+) -> Iterator[Reference]:
+    """Yield the bounds of the run's profile, and of those that steps use instead."""
+    yield from bounds(machine, profile, gpus)
+    for name in dict.fromkeys(step.profile for step in steps if step.profile):
+        measured = {check for step in steps if step.profile == name for check in step.checks}
+        for bound in bounds(machine, name, gpus, of_steps=True):
+            if bound.check in measured:
+                yield bound
+
+
+def _start_seconds(options: Options, site: Site, backend: str) -> float:
+    """Return the longest wait for hosts, in seconds."""
+    waits = backend == "kubernetes" and site.kubernetes.waits_for_capacity
+    return (
+        options.start_timeout
+        or site.start_timeout
+        or (_CAPACITY_SECONDS if waits else 0.0)
+        or (_START_SECONDS_IMAGE if site.container.image else _START_SECONDS[backend])
+    )
 
 
 def resolve(options: Options) -> Resolved:
@@ -410,28 +448,20 @@ def resolve(options: Options) -> Resolved:
     site = load_site(options.site) if options.site else None
     settings = _with_options(site.value if site else Site(), options)
     target = choose_target(options, settings)
-    backend, hosts, count = target.backend, target.hosts, target.nodes
-    if count is None:
+    backend, hosts, nodes = target.backend, target.hosts, target.nodes
+    if nodes is None:
         raise BadInput(
             "--nodes all: the nodes are unknown",
             code=Code.NODES_UNKNOWN,
             hint="name them: --nodes a,b,c",
         )
     on_pods = backend == "kubernetes"
-    per_pod = None
     if on_pods:
-        if options.image:
-            image = _image(Kubernetes, options.image)
-            on_site = replace(settings.kubernetes, image=image)
-            settings = replace(settings, kubernetes=on_site)
-        pod = pod_settings(machine.value.kubernetes, settings.kubernetes)
-        check_results(settings.results, pod)
-        pods = include_nodes(settings.kubernetes, names=hosts, nodes=count)
-        settings = replace(settings, kubernetes=pods)
-    gpus = gpus_to_use(machine.value, settings, options)
+        settings = _for_pods(options, settings, machine.value, hosts, nodes)
+    gpus, per_pod = gpus_to_use(machine.value, settings, options), None
     if on_pods:
         _check_gpus(machine.value, settings.kubernetes.gpus_per_pod)
-        per_pod, gpus = gpus_of_pod(machine.value, settings.kubernetes, nodes=count, used=gpus)
+        per_pod, gpus = gpus_of_pod(machine.value, settings.kubernetes, nodes=nodes, used=gpus)
     profile = _profile(machine.value, settings)
     user_env = _user_env(settings, options, machine.value.nccl.profiles, on_pods=on_pods)
     env, script = _nccl(machine.value, user_env, profile)
@@ -439,63 +469,45 @@ def resolve(options: Options) -> Resolved:
         settings = _without_ranks_env(settings, machine.value, env)
     expectations, ignored_notes = _expectations(options, site, suite.value)
     steps, skipped, scripts = steps_of(
-        machine,
-        suite,
-        site,
-        nodes=count,
-        profile=profile,
-        gpus=gpus,
-        settings=options.settings,
-        rounds=options.rounds,
-        seed=options.seed,
-        expectations=expectations,
-        selection=options.selection,
+        Inputs(
+            machine=machine,
+            suite=suite,
+            site=site,
+            nodes=nodes,
+            profile=profile,
+            gpus=gpus,
+            settings=options.settings,
+            rounds=options.rounds,
+            seed=options.seed,
+            selection=options.selection,
+            expectations=expectations,
+        )
     )
     _refuse_unmeasured(options, steps)
-    if options.budget is not None:
-        steps, dropped = fit_budget(options.budget, steps)
-        skipped += dropped
+    steps, dropped = fit_budget(options.budget, steps)
     collectors = planned_collectors(settings.collectors)
-    deadline, deadline_notes = _deadline(options, settings, suite.value, steps)
-    planned = machine.value.planned(profile)
-    of_steps = tuple(dict.fromkeys(step.profile for step in steps if step.profile))
-    waits_for_capacity = settings.kubernetes.waits_for_capacity
+    longest, longer = _deadline(options, settings, suite.value, steps)
+    profiles = tuple(dict.fromkeys(step.profile for step in steps if step.profile))
     plan = Plan(
         schema=1,
         version="",
         hash="",
-        machine=replace(
-            _for_gpus(planned, gpus, count), interface=settings.interface or planned.interface
-        ),
-        profiles={name: machine.value.planned(name) for name in of_steps},
+        machine=_planned(machine.value, profile, settings, gpus, nodes),
+        profiles={name: machine.value.planned(name) for name in profiles},
         suite=suite.value.name,
-        nodes=count,
+        nodes=nodes,
         left_out=options.left_out,
         steps=steps,
-        skipped=skipped,
-        references=(
-            *expectations,
-            *bounds(machine.value, profile, gpus),
-            *(
-                bound
-                for name in of_steps
-                for bound in bounds(machine.value, name, gpus, of_steps=True)
-                if any(bound.check in s.checks and s.profile == name for s in steps)
-            ),
-        ),
+        skipped=(*skipped, *dropped),
+        references=(*expectations, *_bounds(machine.value, profile, gpus, steps)),
         supported=supported(machine.value),
         seed=options.seed,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
         gpus_given=per_pod,
         busy_ok=options.busy_ok,
-        start_seconds=(
-            options.start_timeout
-            or settings.start_timeout
-            or (_CAPACITY_SECONDS if backend == "kubernetes" and waits_for_capacity else 0.0)
-            or (_START_SECONDS_IMAGE if settings.container.image else _START_SECONDS[backend])
-        ),
-        deadline_seconds=deadline,
+        start_seconds=_start_seconds(options, settings, backend),
+        deadline_seconds=longest,
         fail_fast=options.fail_fast,
         hold_seconds=options.hold,
         hold_always=options.hold_always,
@@ -511,22 +523,18 @@ def resolve(options: Options) -> Resolved:
         hosts=hosts,
         env=env,
         script=script,
-        profiles={
-            name: _changes(env, _nccl(machine.value, user_env, name)[0]) for name in of_steps
-        },
+        profiles={n: _changes(env, _nccl(machine.value, user_env, n)[0]) for n in profiles},
         plan=plan,
         user_scripts=scripts,
         gpus_per_pod=per_pod,
         notes=(
             *_gate_notes(suite.value),
-            *deadline_notes,
+            *longer,
             *ignored_notes,
             *remarks(
                 {name: setting.value for name, setting in user_env.items()}, machine.value, profile
             ),
-            *(_results_note(settings) if on_pods else ()),
-            *(_placement_notes(machine.value, settings, count) if on_pods else ()),
-            *((machine.value.note,) if on_pods and machine.value.note else ()),
+            *(_pod_notes(machine.value, settings, nodes) if on_pods else ()),
         ),
         place=options.place,
     )
@@ -596,12 +604,14 @@ def _gate_notes(suite: Suite) -> Iterator[str]:
         yield f"{name} was added to suite {suite.name}: {reason}"
 
 
-def _results_note(site: Site) -> tuple[str, ...]:
-    """Return a note if the evidence stays in a pod."""
-    if site.results.location or site.results.volume:
-        return ()
-    held = f"{duration(site.results.hold_seconds)} after the verdict"
-    return (f"no results.location: the evidence stays in the pod of index 0 for {held}",)
+def _pod_notes(machine: Machine, site: Site, nodes: int) -> Iterator[str]:
+    """Yield notes on the evidence, the places and the machine of pods."""
+    if not (site.results.location or site.results.volume):
+        held = f"{duration(site.results.hold_seconds)} after the verdict"
+        yield f"no results.location: the evidence stays in the pod of index 0 for {held}"
+    yield from _placement_notes(machine, site, nodes)
+    if machine.note:
+        yield machine.note
 
 
 def _placement_notes(machine: Machine, site: Site, nodes: int) -> Iterator[str]:

@@ -49,109 +49,44 @@ _SHORTEST_TIMEOUT = 120.0
 _GROUP_SECONDS = 0.5 / MAX_CONCURRENT
 
 
-def steps_of(
-    machine: Loaded[Machine],
-    suite: Loaded[Suite],
-    site: Loaded[Site] | None,
-    *,
-    nodes: int,
-    profile: str,
-    gpus: int | None,
-    settings: Sequence[str],
-    rounds: str,
-    seed: int,
-    expectations: Sequence[Reference] = (),
-    selection: Selection = EVERYTHING,
-) -> tuple[tuple[Step, ...], tuple[Skipped, ...], dict[str, str]]:
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What the steps of a run are planned from."""
+
+    machine: Loaded[Machine]
+    suite: Loaded[Suite]
+    site: Loaded[Site] | None
+    nodes: int
+    #: The NCCL profile of the run.
+    profile: str
+    #: GPUs to use on each node; None: all.
+    gpus: int | None
+    #: `--set`, `--rounds`, and `--only` and `--skip`.
+    settings: Sequence[str] = ()
+    rounds: str = ""
+    seed: int = 1
+    selection: Selection = EVERYTHING
+    #: The user's expectations.
+    expectations: Sequence[Reference] = ()
+
+
+def steps_of(inputs: Inputs) -> tuple[tuple[Step, ...], tuple[Skipped, ...], dict[str, str]]:
     """Return the steps of a suite, the checks that are skipped, and the user's scripts by step id.
 
-    Consecutive entries with the same launch, groups and parameters become one step. `profile` is
-    the NCCL profile of the run, and `gpus` the number of GPUs to use on each node (None: all).
-    `settings` (`--set`), `rounds` and `selection` come from the command line, and `expectations`
-    from the user. Raises BadInput.
+    Consecutive entries with the same launch, groups and parameters become one step.
+    Raises BadInput.
     """
-    overrides = _parse_settings(settings)
-    planned = machine.value.planned()
-    ranks = gpus or planned.ranks or planned.gpus or 8
+    overrides = _parse_settings(inputs.settings)
     launches: list[list[_Draft]] = []
     skipped: list[Skipped] = []
     used = set()
-    for index, entry in _ordered(suite.value.checks):
-        check = REGISTRY[entry.check]
-        layers = [
-            (
-                machine.value.parameters.get(check.name, {}),
-                machine.document,
-                ("parameters", check.name),
-            ),
-            (entry.params, suite.document, ("checks", index, "params")),
-        ]
-        if site:
-            site_params = site.value.parameters.get(check.name, {})
-            layers.append((site_params, site.document, ("parameters", check.name)))
-        typed = _params(check, layers, overrides.get(check.name, {}))
-        sizes = [e.size for e in expectations if e.check == check.name and e.size]
-        if not all(typed.measures(size) for size in sizes):
-            # The suite leaves out sizes for which the user has expectations.
-            layers[1] = (_with_all_sizes(entry.params), *layers[1][1:])
-            typed = _params(check, layers, overrides.get(check.name, {}))
-        params = read(Params, dump(typed))
-        used.add(check.name)
-        if entry.script:
-            params["name"] = entry.name or params["name"] or Path(entry.script).name
-        groups = entry.groups or check.groups[0]
-        if groups not in check.groups:
-            raise suite.document.bad(
-                ("checks", index, "groups"),
-                f"{check.name} does not work on {groups}",
-                known(groups, check.groups),
-                code=Code.SUITE_CONTRADICTION,
-            )
-        if groups is GroupKind.BLOCKS and nodes <= MAX_BLOCK:
-            groups = GroupKind.ALL
-        hosts = [f"n{i}" for i in range(nodes)]
-        pair_round_count = _rounds(rounds or entry.rounds, planned, nodes) if groups.of_pairs else 1
-        if reason := _unsuited(entry, machine.value, nodes):
-            reason = f"{groups}: {reason}"
-            skipped.append(Skipped(check=check.name, reason=reason, optional=True))
-            continue
-        planned_waves = waves(groups, hosts, rounds=pair_round_count, seed=seed, ranks=ranks)
-        if not planned_waves or (groups.of_rails and ranks == 1):
-            reason = "one node" if nodes == 1 else "one rank per node"
-            skipped.append(Skipped(check=check.name, reason=f"{groups}: {reason}", optional=True))
-            continue
-        largest = max(len(group.hosts) for wave in planned_waves for group in wave)
-        of_rails = groups.of_rails
-        own_profile = entry.profile or profile
-        busbw = _required_busbw(
-            machine.value, check, params, own_profile, gpus, nodes=largest, of_rails=of_rails
-        )
-        algbw = busbw and busbw / check.bus_factor
-        count_of_waves = len(planned_waves)
-        per_host = 1 if of_rails else ranks
-        limit = typed.estimate(largest, per_host) * count_of_waves
-        work = limit
-        if planned.gpus != 0:
-            work = typed.healthy_seconds(largest, per_host, algbw) * count_of_waves
-        launch = launch_seconds(largest) if (MPIRUN,) in check.needs else 0.0
-        wave_start = launch * count_of_waves
-        group_starts = sum(len(wave) - 1 for wave in planned_waves) * _GROUP_SECONDS
-        draft = _Draft(
-            check=check,
-            groups=groups,
-            params=params,
-            rounds=pair_round_count,
-            profile="" if entry.profile == profile else entry.profile,
-            timeout=entry.timeout or 0.0,
-            work=work,
-            limit=limit,
-            start=wave_start + group_starts,
-            restart=wave_start if check.starts_ranks and planned.gpus != 0 else 0.0,
-            optional=entry.optional,
-            if_open=entry.if_open,
-            user_script=_user_script(suite.document, index, entry.script) if entry.script else "",
-        )
-        if launches and _can_share(launches[-1], draft):
+    for index, entry in _ordered(inputs.suite.value.checks):
+        typed = _params_of(inputs, index, entry, overrides.get(entry.check, {}))
+        used.add(entry.check)
+        draft = _drafted(inputs, index, entry, typed)
+        if isinstance(draft, Skipped):
+            skipped.append(draft)
+        elif launches and _can_share(launches[-1], draft):
             launches[-1].append(draft)
         else:
             launches.append([draft])
@@ -169,8 +104,8 @@ def steps_of(
         for number, drafts in numbered
         for draft in drafts
     ]
-    suite_checks = dict.fromkeys(entry.check for entry in suite.value.checks)
-    kept, left_out = select(parts, selection, suite_checks)
+    suite_checks = dict.fromkeys(entry.check for entry in inputs.suite.value.checks)
+    kept, left_out = select(parts, inputs.selection, suite_checks)
     steps, scripts = [], {}
     for number, drafts in numbered:
         step_id = f"{number}-{drafts[0].name}"
@@ -183,6 +118,82 @@ def steps_of(
     gone = {skip.check for skip in left_out if not skip.step}
     others = [skip for skip in skipped if skip.check not in gone]
     return tuple(steps), (*others, *left_out), scripts
+
+
+def _params_of(inputs: Inputs, index: int, entry: SuiteCheck, overrides: Plain) -> CheckParams:
+    """Return the parameters of an entry of the suite; `overrides` come from `--set`."""
+    machine, suite, site = inputs.machine, inputs.suite, inputs.site
+    check, of_check = REGISTRY[entry.check], ("parameters", entry.check)
+    of_entry = (suite.document, ("checks", index, "params"))
+    layers: list[tuple[Plain, Document, Keys]] = [
+        (machine.value.parameters.get(entry.check, {}), machine.document, of_check),
+        (entry.params, *of_entry),
+    ]
+    if site:
+        layers.append((site.value.parameters.get(entry.check, {}), site.document, of_check))
+    typed = _params(check, layers, overrides)
+    sizes = [e.size for e in inputs.expectations if e.check == entry.check and e.size]
+    if all(typed.measures(size) for size in sizes):
+        return typed
+    # The suite leaves out sizes for which the user has expectations.
+    layers[1] = (_with_all_sizes(entry.params), *of_entry)
+    return _params(check, layers, overrides)
+
+
+def _drafted(inputs: Inputs, index: int, entry: SuiteCheck, typed: CheckParams) -> _Draft | Skipped:
+    """Return the check of an entry of the suite with its costs, or why it is skipped."""
+    check, machine, document = REGISTRY[entry.check], inputs.machine.value, inputs.suite.document
+    nodes, planned = inputs.nodes, machine.planned()
+    ranks = inputs.gpus or planned.ranks or planned.gpus or 8
+    params = read(Params, dump(typed))
+    if entry.script:
+        params["name"] = entry.name or params["name"] or Path(entry.script).name
+    groups = entry.groups or check.groups[0]
+    if groups not in check.groups:
+        raise document.bad(
+            ("checks", index, "groups"),
+            f"{check.name} does not work on {groups}",
+            known(groups, check.groups),
+            code=Code.SUITE_CONTRADICTION,
+        )
+    if groups is GroupKind.BLOCKS and nodes <= MAX_BLOCK:
+        groups = GroupKind.ALL
+    rounds = _rounds(inputs.rounds or entry.rounds, planned, nodes) if groups.of_pairs else 1
+    reason = _unsuited(entry, machine, nodes)
+    hosts = [f"n{i}" for i in range(nodes)]
+    schedule = () if reason else waves(groups, hosts, rounds=rounds, seed=inputs.seed, ranks=ranks)
+    if not schedule or (groups.of_rails and ranks == 1):
+        reason = reason or ("one node" if nodes == 1 else "one rank per node")
+        return Skipped(check=check.name, reason=f"{groups}: {reason}", optional=True)
+    largest = max(len(group.hosts) for wave in schedule for group in wave)
+    profile = entry.profile or inputs.profile
+    busbw = _required_busbw(
+        machine, check, params, profile, inputs.gpus, nodes=largest, of_rails=groups.of_rails
+    )
+    per_host = 1 if groups.of_rails else ranks
+    limit = typed.estimate(largest, per_host) * len(schedule)
+    work = limit
+    if planned.gpus != 0:
+        algbw = busbw and busbw / check.bus_factor
+        work = typed.healthy_seconds(largest, per_host, algbw) * len(schedule)
+    launch = launch_seconds(largest) if (MPIRUN,) in check.needs else 0.0
+    wave_starts = launch * len(schedule)
+    group_starts = sum(len(wave) - 1 for wave in schedule) * _GROUP_SECONDS
+    return _Draft(
+        check=check,
+        groups=groups,
+        params=params,
+        rounds=rounds,
+        profile="" if entry.profile == inputs.profile else entry.profile,
+        timeout=entry.timeout or 0.0,
+        work=work,
+        limit=limit,
+        start=wave_starts + group_starts,
+        restart=wave_starts if check.starts_ranks and planned.gpus != 0 else 0.0,
+        optional=entry.optional,
+        if_open=entry.if_open,
+        user_script=_user_script(document, index, entry.script) if entry.script else "",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -471,12 +482,15 @@ def _user_script(document: Document, index: int, name: str) -> str:
 
 
 def fit_budget(
-    budget: float, steps: tuple[Step, ...]
+    budget: float | None, steps: tuple[Step, ...]
 ) -> tuple[tuple[Step, ...], tuple[Skipped, ...]]:
     """Return the steps that fit into `budget` seconds by their estimates, and the checks left out.
 
-    The steps with the least worth are left out first. Raises BadInput if no step fits.
+    The steps with the least worth are left out first; with None, none. Raises BadInput if no step
+    fits.
     """
+    if budget is None:
+        return steps, ()
     kept = list(steps)
     dropped: list[Skipped] = []
     while kept and sum(step.estimate for step in kept) > budget:

@@ -32,6 +32,7 @@ def desk(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Desk]:
 
 
 class TestARunThatPasses:
+    @pytest.mark.smoke
     def test_with_the_rights_of_the_printed_role_and_no_more(
         self, desk: Desk, cluster: Cluster
     ) -> None:
@@ -97,7 +98,6 @@ class TestARunThatPasses:
 
 
 class TestWatching:
-    @pytest.mark.nightly
     def test_survives_an_api_that_restarts_and_repeats_no_line(
         self, desk: Desk, cluster: Cluster
     ) -> None:
@@ -127,7 +127,6 @@ class TestWatching:
         )  # fmt: skip
         assert watch.wait().exit == 0
 
-    @pytest.mark.nightly
     def test_shows_that_the_image_is_missing(self, desk: Desk) -> None:
         desk.configure(image="localhost/none:1")
         assert desk.submit().exit == 0
@@ -147,7 +146,6 @@ class TestNodesByName:
         assert done.exit == 0, done.err
         assert done.result["hosts"] == [node]
 
-    @pytest.mark.nightly
     def test_are_kept_out_by_name(self, desk: Desk, cluster: Cluster) -> None:
         desk.configure(excludeNodes=list(cluster.nodes[:2]))
         done = desk.run(nodes=1)
@@ -156,6 +154,7 @@ class TestNodesByName:
 
 
 class TestARunThatCannotStart:
+    @pytest.mark.smoke
     def test_reports_the_missing_resource_and_leaves_nothing(self, desk: Desk) -> None:
         before = desk.made()
         desk.configure(resources={"requests": {"memory": "900Ti"}})
@@ -195,7 +194,6 @@ class TestARunThatCannotStart:
         assert (done.exit, "error[E-HELM-RELEASE-EXISTS]" in done.err) == (4, True)
         assert desk.made() == before
 
-    @pytest.mark.nightly
     def test_of_two_started_at_once_as_one_release_one_goes_on(self, desk: Desk) -> None:
         desk.configure(suspend=True)
         options = ["--release=same", *desk.options(3, ())]
@@ -217,13 +215,13 @@ class TestARunThatCannotStart:
         assert (done.exit, "error[E-HELM-FAILED]" in done.err) == (4, True)
         assert desk.made() == before
 
-    @pytest.mark.nightly
     def test_reports_that_a_name_is_too_long(self, desk: Desk) -> None:
         done = desk.submit(f"--release={'a' * 50}", "--attempt=b")
         assert (done.exit, "error[E-KUBE-NAME-LONG]" in done.err) == (2, True)
 
 
 class TestCancelling:
+    @pytest.mark.smoke
     def test_keeps_the_evidence_and_leaves_nothing_else(self, desk: Desk) -> None:
         before = desk.made()
         assert desk.submit(checks=[*CONNECT, WAITS]).exit == 0
@@ -237,7 +235,6 @@ class TestCancelling:
         assert "cancelled" in judged.result["interruption"]
         watch.kill()
 
-    @pytest.mark.nightly
     def test_of_a_run_that_never_started_leaves_nothing(self, desk: Desk) -> None:
         before = desk.made()
         desk.configure(suspend=True)
@@ -245,7 +242,6 @@ class TestCancelling:
         assert desk.do("cancel", "last").exit == 0
         assert desk.made() == before
 
-    @pytest.mark.nightly
     def test_two_runs_do_not_touch_each_other(self, desk: Desk) -> None:
         desk.configure(suspend=True)
         assert desk.submit("--attempt=one").exit == 0
@@ -254,7 +250,6 @@ class TestCancelling:
         assert desk.do("cancel", "two-1").exit == 0
         assert desk.made() == mine
 
-    @pytest.mark.nightly
     def test_an_old_attempt_is_removed_without_the_release_that_a_new_one_has(
         self, desk: Desk
     ) -> None:

@@ -10,8 +10,6 @@ from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
 from tests.cluster.runs import CONNECT, ENDLESS, LONG, until
 
-pytestmark = pytest.mark.nightly
-
 HOLD = {"holdSeconds": 120}
 
 

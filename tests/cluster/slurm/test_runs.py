@@ -14,6 +14,7 @@ from tests.cluster.slurm.login import Login
 Make = Callable[..., Login]
 
 
+@pytest.mark.smoke
 def test_good_nodes_are_accepted_with_ranks_that_srun_starts(make_login: Make) -> None:
     login = make_login(shared=True)
     login.launch_by("srun-pmix")
@@ -26,7 +27,6 @@ def test_good_nodes_are_accepted_with_ranks_that_srun_starts(make_login: Make) -
     login.evidence_holds(done)
 
 
-@pytest.mark.nightly
 def test_ranks_that_all_believe_they_are_rank_0_measure_nothing(make_login: Make) -> None:
     login = make_login()
     # Open MPI 5 has no PMI-2, so it starts as if each rank were alone.
@@ -37,6 +37,7 @@ def test_ranks_that_all_believe_they_are_rank_0_measure_nothing(make_login: Make
     login.nothing_is_left()
 
 
+@pytest.mark.smoke
 @pytest.mark.fault(Fault.SLOW_LINK, BackEnd.SLURM)
 def test_a_slow_link_is_named_in_an_allocation_without_a_shared_folder(
     make_login: Make, fault_record: FaultRecord
@@ -94,6 +95,7 @@ def test_a_drained_node_is_not_tested_in_any_output(make_login: Make) -> None:
     login.evidence_holds(done)
 
 
+@pytest.mark.smoke
 @pytest.mark.fault(Fault.HOST_LOST, BackEnd.SLURM)
 def test_a_node_that_dies_in_a_step_is_named_and_the_others_go_on(
     make_login: Make, fault_record: FaultRecord
@@ -122,7 +124,6 @@ def test_the_time_limit_ends_a_run_with_its_evidence(make_login: Make) -> None:
     login.nothing_is_left()
 
 
-@pytest.mark.nightly
 def test_runs_side_by_side_keep_what_they_measured_however_they_are_ended(
     make_login: Make,
 ) -> None:
@@ -162,7 +163,6 @@ def test_runs_side_by_side_keep_what_they_measured_however_they_are_ended(
     first.nothing_is_left()
 
 
-@pytest.mark.nightly
 def test_a_run_goes_on_while_the_controller_restarts(make_login: Make) -> None:
     login = make_login(shared=True)
     started = login.start_measuring(ALL_REDUCE)
@@ -212,7 +212,6 @@ def test_a_run_that_loses_its_first_node_goes_on_after_its_finished_steps(
     assert measured["all-reduce",] == ["n2", "n3", "n4"]
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("shared", [True, False])
 def test_an_interrupted_run_is_resumed_on_the_same_nodes(make_login: Make, *, shared: bool) -> None:
     login = make_login(shared=shared)
