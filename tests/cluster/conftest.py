@@ -50,7 +50,7 @@ def make_lab(make_hosts: Callable[..., Hosts], tmp_path: Path) -> Iterator[Calla
             **options: Any,
         ) -> Lab:
             if not (venv / "bin" / "mpirun").exists():
-                pytest.skip(f"there is no Open MPI in {venv}: make setup-dev")
+                pytest.skip(f"there is no Open MPI in {venv}: make setup")
             hosts = make_hosts(count, **options)
             before(hosts)
             lab = Lab(hosts, tmp_path, venv=venv)
@@ -92,7 +92,7 @@ def make_place(
 
 @pytest.fixture
 def fault_record(record_property: Callable[[str, object], None]) -> Iterator[FaultRecord]:
-    """Record what the test sees of the fault that its mark names, for `make reliability`."""
+    """Record what the test sees of the fault that its mark names, for docs/reliability.md."""
     record = FaultRecord()
     yield record
     record.save(record_property)

@@ -7,8 +7,8 @@
         os.kill(run.process.pid, signal.SIGTERM)
         done = fault_record.judged(run.wait(), place)
 
-A test for one back end only has the mark `fault(Fault.HOST_LOST, BackEnd.SSH)`. `make reliability`
-turns the records into docs/reliability.md.
+A test for one back end only has the mark `fault(Fault.HOST_LOST, BackEnd.SSH)`.
+`python -m tests.reliability` turns the records into docs/reliability.md.
 """
 
 from __future__ import annotations

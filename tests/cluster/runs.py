@@ -28,7 +28,7 @@ from tests.factories.paths import ROOT
 
 REPOSITORY = ROOT
 VENV = Path(sys.prefix)
-#: With Open MPI 4.1; made by `make setup-dev`.
+#: With Open MPI 4.1; made by `make setup`.
 VENV_MPI4 = REPOSITORY / ".venv-mpi4"
 #: What one run may take at most before a test gives up on it: many times what it takes.
 PATIENCE = 900.0

@@ -80,7 +80,7 @@ def test_up_is_harmless_twice_and_down_leaves_nothing() -> None:
     if reason := why_not():
         pytest.skip(reason)
     if command.manual().running():
-        pytest.skip("a cluster is up, and is not this test's: make cluster-down")
+        pytest.skip("a cluster is up, and is not this test's: python -m tests.cluster.kube down")
 
     def do(*words: str) -> subprocess.CompletedProcess[str]:
         line = [sys.executable, "-m", "tests.cluster.kube", *words]

@@ -35,8 +35,8 @@ ROWS, EVENTS = sign_rows(), event_rows()
 
 def test_the_file_for_the_nodes_is_made_from_the_rows() -> None:
     events = PROGRAMS / "kernel_events.json"
-    assert signs.FILE.read_bytes() == for_nodes(), "run `make signs`"
-    assert events.read_bytes() == events_for_nodes(), "run `make signs`"
+    assert signs.FILE.read_bytes() == for_nodes(), "run `python -m accept.config.signs`"
+    assert events.read_bytes() == events_for_nodes(), "run `python -m accept.config.signs`"
 
 
 @pytest.mark.parametrize("name", EVENTS)

@@ -33,7 +33,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Proxy]:
         return
     built = sorted((cache() / "bin").glob("fake-gcs-server-*"))
     if not built:
-        pytest.skip("fake-gcs-server is not built: make programs")
+        pytest.skip("fake-gcs-server is not built: python -m tests.cluster.kube.build")
     with buckets.gs(built[-1]) as found:
         yield found
 

@@ -32,7 +32,7 @@ def library(python: Path) -> Path:
         *_folders(newest, "triton/backends/nvidia/include/cuda_runtime_api.h"),
     ]
     if not _folders(python, "torch/lib/libtorch_cuda.so") or not headers:
-        pytest.skip(f"no torch with CUDA beside {python}: make setup-dev setup-oldest")
+        pytest.skip(f"no torch with CUDA beside {python}: make setup .venv-torch26/.stamp")
     content = hashlib.sha256(_SOURCE.read_bytes() + str(headers).encode()).hexdigest()[:16]
     made = ROOT / "build" / "cuda" / f"{content}.so"
     if not made.exists():

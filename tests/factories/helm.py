@@ -54,7 +54,7 @@ def helm(major: int) -> Path:
         )
         if re.match(rf"v{major}\b", printed.stdout):
             return path
-    pytest.skip(f"no helm {major} here: `make cluster` builds it")
+    pytest.skip(f"no helm {major} here: python -m tests.cluster.kube.build")
 
 
 def call(major: int, *words: object) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Make the pictures of the docs from simulated runs: `make pictures`.
+"""Make the pictures of the docs from simulated runs: `python -m tests.factories.pictures`.
 
 Screens are SVG, with the same bytes each time. Pictures of `report.html` are PNG and need Chromium.
 """

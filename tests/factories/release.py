@@ -11,7 +11,7 @@ import pytest
 from tests.factories.clock import PATIENCE
 from tests.factories.paths import ROOT
 
-#: The pinned uv, which `make setup-dev` installs there.
+#: The pinned uv, which `make setup` installs there.
 UV = ROOT / ".tools" / "bin" / "uv"
 OUR_VARIABLES = ("PYTHONPATH", "VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")
 
@@ -73,7 +73,7 @@ def wheel(dist: Path) -> Path:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create an environment with the wheel, without a network and without access to the checkout.
 
-    Its dependencies are the locked ones, from the cache of uv, which `make setup-dev` fills.
+    Its dependencies are the locked ones, from the cache of uv, which `make setup` fills.
     """
     home = tmp_path_factory.mktemp("installed")
     locked = ("--quiet", "--offline", "--locked", "--no-dev", "--no-install-project")

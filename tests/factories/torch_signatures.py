@@ -16,7 +16,7 @@ import pytest
 from tests.factories.foreign_uses import uses
 from tests.factories.paths import ROOT, TESTS
 
-#: The Python with the oldest supported release; made by `make setup-oldest`.
+#: The Python with the oldest supported release; made by `make .venv-torch26/.stamp`.
 OLDEST = ROOT / ".venv-torch26" / "bin" / "python"
 #: The record of the oldest supported release.
 RECORD = TESTS / "data" / "torch" / "2.6.0.json"
@@ -186,7 +186,7 @@ def installed(python: Path) -> Torch:
     """Return the release beside a Python; skip the test if there is none."""
     (folder, *_) = [*python.parent.parent.glob("lib/python*/site-packages/torch"), None]
     if folder is None:
-        pytest.skip(f"no torch beside {python}: make setup-dev setup-oldest")
+        pytest.skip(f"no torch beside {python}: make setup .venv-torch26/.stamp")
     place = folder.parent
 
     def read(name: str) -> str | None:

@@ -59,7 +59,7 @@ def run(kind: str, seed: int, inputs: int) -> int:
         except (Exception, TooLong):
             traceback.print_exc()
             again = f"--kinds {kind} --seed {seed} --only {number}"
-            print(f"{kind}: input {number} failed. Repeat: make fuzz ARGS='{again}'")
+            print(f"{kind}: input {number} failed. Repeat: python -m tests.fuzz {again}")
             return 1
         finally:
             signal.alarm(0)

@@ -15,7 +15,7 @@ from tests.fuzz import Broken
 from accept.config.signs import event_rows
 from accept.core.signs import catalog, decisive
 
-#: True measures the time, which only `make fuzz` does: a loaded machine delays tests.
+#: True measures the time, which only `python -m tests.fuzz` does: a loaded machine delays tests.
 is_timed = False
 #: Length of the longest input. It is compared with its first eighth: the time may grow eightfold,
 #: and with all noise it must stay far below the 64-fold of a quadratic search.

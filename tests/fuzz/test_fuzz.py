@@ -1,4 +1,4 @@
-"""A small part of `make fuzz`: hostile input is read or refused, without other effects."""
+"""A part of `python -m tests.fuzz`: hostile input is read or refused, without other effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every decision of the golden verdicts is unchanged; `make golden` writes new ones for review."""
+"""Every decision of the golden verdicts is unchanged; `python -m tests.golden` writes new ones."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ def test_verdicts_are_those_of_the_files() -> None:
         for name in new:
             lines = list(differences(old[name], new[name]))
             found += [f"{family}: {name}", *lines] if lines else []
-    assert not found, "\n".join([*found, "after a review: make golden"])
+    assert not found, "\n".join([*found, "after a review: python -m tests.golden"])

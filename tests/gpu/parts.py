@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "launchers" / "programs"
-#: The packages that `make gpu-kit` prepared for this version of Python.
+#: The packages that `tests/gpu/kit.sh` prepared for this version of Python.
 KIT = ROOT / "build" / "gpu-kit" / f"{sys.version_info.major}.{sys.version_info.minor}"
 #: Packages that the command line imports.
 _COMMAND_LINE = ("jinja2", "pynvml", "rich", "typer", "yaml")
@@ -333,7 +333,7 @@ def _accept(gpus: Gpus, *arguments: str, seconds: float, codes: tuple[int, ...])
     if sys.version_info < (3, 11):
         raise Skipped("the command line needs Python 3.11")
     if missing := [name for name in _COMMAND_LINE if not _has(name)]:
-        raise Skipped(f"this Python lacks {', '.join(missing)}: make gpu-kit")
+        raise Skipped(f"this Python lacks {', '.join(missing)}: tests/gpu/kit.sh")
     if seconds < _LEAST_RUN:
         raise Skipped(f"only {seconds:.0f} s are left")
     # Without the number, the time of eight GPUs is planned.
@@ -370,9 +370,9 @@ def _summary(verdict: Mapping[str, Any]) -> str:
 
 def _needs_mpi() -> None:
     if shutil.which("mpirun", path=environment()["PATH"]) is None:
-        raise Skipped("no mpirun: make gpu-kit")
+        raise Skipped("no mpirun: tests/gpu/kit.sh")
     if not _has("mpi4py"):
-        raise Skipped("this Python lacks mpi4py: make gpu-kit")
+        raise Skipped("this Python lacks mpi4py: tests/gpu/kit.sh")
 
 
 def _has(name: str) -> bool:

@@ -96,7 +96,7 @@ def test_a_test_of_reliability_runs_only_with_its_option(tmp_path: Path) -> None
         "import pytest\n\n@pytest.mark.reliability\ndef test_rare():\n    pass\n"
     )
     done = run_sample(tmp_path, ci="")
-    assert "1 left out: marked `reliability`: make reliability" in done.stdout
+    assert "1 left out: marked `reliability`: python -m tests.reliability" in done.stdout
     assert "2 passed, 2 skipped" in done.stdout
     assert "3 passed, 2 skipped" in run_sample(tmp_path, "--reliability", ci="").stdout
 

@@ -12,7 +12,7 @@ from tests.factories.pictures import FOLDER, REPORTS, SCREENS, screen
 
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_screen_is_up_to_date(name: str) -> None:
-    """If this fails: `make pictures`, and look at them."""
+    """If this fails: `python -m tests.factories.pictures`, and look at them."""
     assert (FOLDER / f"screen-{name}.svg").read_text(encoding="utf-8") == screen(name)
     ElementTree.fromstring(screen(name))
 

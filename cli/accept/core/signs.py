@@ -1,7 +1,7 @@
 """Find known lines of programs in a text: signs of a cause, ranked by how much of it they show.
 
 `values/signs.yaml` has the signs. Nodes have no parser of YAML, so `signs.json` beside this module
-has the same rows: `make signs` writes it.
+has the same rows: `python -m accept.config.signs` writes it.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ _GROUP_SECONDS = 0.5 / MAX_CONCURRENT
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What the steps of a run are planned from."""
+    """The machine, suite, options and expectations that steps are planned from."""
 
     machine: Loaded[Machine]
     suite: Loaded[Suite]

@@ -77,7 +77,7 @@ def main() -> int:
     if found:
         _show(found)
     else:
-        sys.stderr.write("no cluster is running: make cluster\n")
+        sys.stderr.write("no cluster is running: python -m tests.cluster.kube up\n")
     return 0 if found else 1
 
 

@@ -1,4 +1,4 @@
-"""Faults of runs in pods that are too slow for CI, or rare: `make reliability` runs them."""
+"""Faults of runs in pods, too slow for CI, or rare: `python -m tests.reliability` runs them."""
 
 from __future__ import annotations
 

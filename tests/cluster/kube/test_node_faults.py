@@ -1,4 +1,4 @@
-"""Faults of nodes, their links and disks while pods of a run are on them: `make reliability`."""
+"""Faults of nodes with pods, their links and disks: `python -m tests.reliability` runs them."""
 
 from __future__ import annotations
 
