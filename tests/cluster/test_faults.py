@@ -1,4 +1,4 @@
-"""Faults, each on all back ends that can have it; `tests.reliability` runs those too slow for CI."""
+"""Faults, each on all back ends that can have it; tests.reliability runs those too slow for CI."""
 
 from __future__ import annotations
 
