@@ -20,9 +20,12 @@ from accept.app import complete
 from accept.app.options import (
     AccountOption,
     BackendOption,
+    BusyOption,
     ClusterOptions,
     DrillOptions,
+    DryRunOption,
     EvidenceArgument,
+    ExpectOption,
     FetchedArgument,
     GpusOption,
     HostsOption,
@@ -37,9 +40,11 @@ from accept.app.options import (
     ReleaseOptions,
     RemovalDryRunOption,
     RunArgument,
+    SettingsOption,
     SiteOption,
+    SuiteOption,
 )
-from accept.commands.choices import Listing, Schema, Shown
+from accept.commands.choices import Listing, OnTimeout, Schema, Shown
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.text import plain
@@ -379,6 +384,57 @@ def drill(
         faults=tuple(faults or ()),
         only_needed=only_needed,
         dry_run=launch.dry_run,
+    )
+
+
+@_command
+def gate(
+    *,
+    machine: MachineOption = None,
+    site: SiteOption = None,
+    gpus_per_node: GpusOption = None,
+    busy_ok: BusyOption = False,
+    suite: SuiteOption = "gate",
+    settings: SettingsOption = None,
+    expect: ExpectOption = None,
+    time: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="Time limit of the command.", rich_help_panel=Panel.TIMES
+        ),
+    ] = "20s",
+    on_timeout: Annotated[
+        OnTimeout,
+        typer.Option(
+            metavar="ANSWER",
+            help="Answer if a check does not finish in time: pass or fail.",
+            rich_help_panel=Panel.TIMES,
+        ),
+    ] = OnTimeout.FAIL,
+    dry_run: DryRunOption = False,
+    output: OutputOptions,
+) -> int:
+    """Test this host in seconds, for a prolog or an init container: accept gate"""
+    from accept.app.parse import parse_options, seconds, with_site
+    from accept.commands import gate as gates
+
+    terminal = output.terminal()
+    plan = DrillOptions(
+        machine=machine,
+        site=site,
+        backend="local",
+        gpus_per_node=gpus_per_node,
+        busy_ok=busy_ok,
+        suite=suite,
+        settings=settings,
+        expect=expect,
+    )
+    return gates.do_gate(
+        with_site(parse_options(plan), terminal),
+        terminal,
+        limit=seconds("time", time) or 0.0,
+        on_timeout=on_timeout,
+        dry_run=dry_run,
     )
 
 

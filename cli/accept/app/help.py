@@ -30,7 +30,7 @@ class Topic:
 
 TOPICS: Final = (
     Topic(title="Prepare", main=("init", "doctor"), more=("nodes",)),
-    Topic(title="Test nodes", main=("run", "watch", "cancel", "retest"), more=("drill",)),
+    Topic(title="Test nodes", main=("run", "gate", "watch", "cancel", "retest"), more=("drill",)),
     Topic(
         title="Read results",
         main=("judge", "explain", "report", "ticket"),
@@ -51,6 +51,7 @@ _EXAMPLES: Final = (
     ("accept run --hosts node[01-16]", "test hosts over ssh"),
     ("accept run --partition gpu --nodes 16", "test nodes of Slurm"),
     ("accept run --nodes 16 --site site.yaml", "test nodes of Kubernetes"),
+    ("accept gate", "test this host before a job"),
     ("accept judge my-logs/", "judge nccl-tests logs or evidence"),
     ("accept ticket last node17", "report a bad node to its provider"),
 )

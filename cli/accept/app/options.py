@@ -152,6 +152,43 @@ BackendOption = Annotated[
         autocompletion=complete.backends,
     ),
 ]
+BusyOption = Annotated[
+    bool,
+    typer.Option(
+        "--busy-ok",
+        help="Measure GPUs that are in use, too.",
+        rich_help_panel=Panel.TARGET,
+    ),
+]
+SuiteOption = Annotated[
+    str,
+    typer.Option(
+        "--suite",
+        "-s",
+        metavar="NAME",
+        help="Suite: a name or your own file.",
+        rich_help_panel=Panel.CHECKS,
+        autocompletion=complete.suites,
+    ),
+]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="CHECK.PARAM=VALUE",
+        help="Parameter of a check: accept show check NAME. "
+        "max must be min times a power of factor.",
+        rich_help_panel=Panel.CHECKS,
+    ),
+]
+ExpectOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="BOUND",
+        help="Your own threshold: 'all-reduce@8G>=380'.",
+        rich_help_panel=Panel.CHECKS,
+    ),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")]
 RemovalDryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Only show what would be removed.")
@@ -324,43 +361,10 @@ class DrillOptions:
             rich_help_panel=Panel.TARGET,
         ),
     ] = False
-    busy_ok: Annotated[
-        bool,
-        typer.Option(
-            "--busy-ok",
-            help="Measure GPUs that are in use, too.",
-            rich_help_panel=Panel.TARGET,
-        ),
-    ] = False
-    suite: Annotated[
-        str,
-        typer.Option(
-            "--suite",
-            "-s",
-            metavar="NAME",
-            help="Suite: a name or your own file.",
-            rich_help_panel=Panel.CHECKS,
-            autocompletion=complete.suites,
-        ),
-    ] = "quick"
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="CHECK.PARAM=VALUE",
-            help="Parameter of a check: accept show check NAME. "
-            "max must be min times a power of factor.",
-            rich_help_panel=Panel.CHECKS,
-        ),
-    ] = None
-    expect: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="BOUND",
-            help="Your own threshold: 'all-reduce@8G>=380'.",
-            rich_help_panel=Panel.CHECKS,
-        ),
-    ] = None
+    busy_ok: BusyOption = False
+    suite: SuiteOption = "quick"
+    settings: SettingsOption = None
+    expect: ExpectOption = None
     nccl: Annotated[
         list[str] | None,
         typer.Option(

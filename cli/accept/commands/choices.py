@@ -37,6 +37,13 @@ class Shown(StrEnum):
     NODES = "nodes"
 
 
+class OnTimeout(StrEnum):
+    """The answer of `accept gate` about checks that did not finish in time."""
+
+    PASS = "pass"
+    FAIL = "fail"
+
+
 class Schema(StrEnum):
     """The names that `accept schema` takes: files, and the output of commands with --json."""
 
@@ -70,6 +77,7 @@ class Schema(StrEnum):
     TICKET = "ticket"
     RETEST = "retest"
     VERIFY = "verify"
+    GATE = "gate"
     INIT = "init"
     LIST = "list"
     RUNS = "runs"

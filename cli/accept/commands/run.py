@@ -199,6 +199,18 @@ def finish(
     except NotStarted:
         cancel(job, folder, terminal)
         raise
+    judged = settle(job, folder, terminal, interrupted=interrupted, max_bad=max_bad)
+    judge.write_page(judged, terminal)
+    return judged
+
+
+def settle(
+    job: Job, folder: Path, terminal: Terminal, *, interrupted: Interrupted | None, max_bad: int = 0
+) -> Judged:
+    """Fetch the evidence of a run that has ended, judge it, and write the verdict.
+
+    Without evidence, it raises `interrupted`, the reason why the run ended early, if it is given.
+    """
     try:
         _fetch_evidence(job, folder, terminal)
     except NoEvidence as error:
@@ -206,7 +218,6 @@ def finish(
     judged = judge.with_max_bad(judge.judge_path(str(folder), expect=()), max_bad)
     if judged.folder is not None:
         write_judgement(judged.folder, judged.plan, judged.verdict, judged.records)
-    judge.write_page(judged, terminal)
     return judged
 
 

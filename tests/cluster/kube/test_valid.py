@@ -12,6 +12,7 @@ from tests.cluster.kube.build import program
 from tests.cluster.kube.cluster import Cluster
 from tests.factories import helm
 from tests.factories.chart_runs import KINDS, MACHINES, SITES, values
+from tests.factories.paths import ROOT
 
 from accept import config
 
@@ -62,6 +63,15 @@ def test_every_object_matches_its_schema(rendered: dict[str, str], tmp_path: Pat
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "Skipped: 0" in done.stdout
     assert any(f"kind: {FOREIGN}" in text for text in rendered.values())
+
+
+@pytest.mark.parametrize("name", ["pod.yaml", "node-readiness.yaml"])
+def test_the_examples_of_gate_match_their_schemas(name: str) -> None:
+    command = [str(program("kubeconform")), "-strict", "-summary", *schemas.locations()]
+    command += [str(ROOT / "docs" / "gate" / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "Skipped: 0" in done.stdout
 
 
 def test_the_api_server_takes_every_object(

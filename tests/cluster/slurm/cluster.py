@@ -72,7 +72,7 @@ KillWait=10
 UnkillableStepTimeout=30
 InactiveLimit=0
 MinJobAge=300
-SchedulerParameters=sched_interval=1,sched_min_interval=0,bf_interval=2
+SchedulerParameters=sched_interval=1,sched_min_interval=0,bf_interval=2,nohold_on_prolog_fail
 SlurmdParameters=config_overrides
 JobCompType=jobcomp/none
 PreemptType=preempt/partition_prio
