@@ -10,16 +10,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import typer
-from tests.factories.command_line import SOURCE, accept, refused, trust
+from tests.factories.command_line import SOURCE, accept, parsers, refused, trust
 from tests.factories.standin_ssh import standin_ssh
 from tests.factories.terminal import Terminal
 
-from accept.app.command_line import command_line
 from accept.config import site_file
 from accept.core.error_codes import Code
 
-GROUP: Any = typer.main.get_command(command_line())
+GROUP: Any = parsers()
 #: The commands that plan a run, which are those that take a site file.
 PLANNING = sorted(
     name

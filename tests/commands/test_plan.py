@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 from tests.factories.api_server import ApiServer, api_server
-from tests.factories.command_line import Done, accept, refused
+from tests.factories.command_line import Done, accept, parsers, refused
 from tests.factories.disks import full_disk
 from tests.factories.keys import KEYS
 
-from accept.app.command_line import command_line
 from accept.backends.requirements import Requirement
 from accept.core.errors import Exit
 from accept.evidence import rundir
@@ -245,7 +243,7 @@ class TestGpusOfThisMachine:
 
 def blanks() -> Iterator[tuple[str, ...]]:
     """Yield every command with one blank option, and with blank arguments."""
-    group: Any = typer.main.get_command(command_line())
+    group: Any = parsers()
     for name, command in group.commands.items():
         options = [p for p in command.params if p.param_type_name == "option" and not p.is_flag]
         yield from ((name, f"{option.opts[0]}=") for option in options)

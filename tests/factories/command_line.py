@@ -13,15 +13,18 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
 import pytest
+import typer.main
 from tests.factories.clock import PATIENCE
 from tests.factories.paths import CLI
 
 from accept.__main__ import main
+from accept.app.command_line import command_line
 from accept.config import site_file
 
 #: PYTHONPATH for calls of `python -m accept` from another folder.
@@ -56,6 +59,12 @@ class Done:
         codes = re.findall(r"^error\[([A-Z0-9-]+)\]: ", self.err, re.MULTILINE)
         assert len(codes) <= 1, self.err
         return codes[0] if codes else ""
+
+
+@cache
+def parsers() -> Any:
+    """Return the parsers of all commands, in `commands` by name; to declare them takes long."""
+    return typer.main.get_command(command_line())
 
 
 def accept(*args: object) -> Done:

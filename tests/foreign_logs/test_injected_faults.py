@@ -34,6 +34,7 @@ _FOUND = (
 )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("world", WORLDS)
 def test_few_logs_accuse_no_innocent_node(tmp_path: Path, world: str, seed: int) -> None:

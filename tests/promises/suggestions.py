@@ -12,15 +12,12 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-import typer
 import yaml
+from tests.factories.command_line import parsers
 from tests.factories.paths import CLI, ROOT
 
-from accept.app.command_line import command_line
 from accept.app.help import COMMANDS
 
 _END = r"  |(?<=\S)[,;:.](?= |$)|[)`]|$"
@@ -42,12 +39,7 @@ def parse(command: str) -> None:
     """Parse a command with the real command line. Raises if an option or argument is wrong."""
     words = shlex.split(command.partition(" > ")[0].partition(" | ")[0])
     if not {"--help", "--version"} & {*words}:
-        _group().commands[words[0]].make_context(words[0], words[1:])
-
-
-@cache
-def _group() -> Any:
-    return typer.main.get_command(command_line())
+        parsers().commands[words[0]].make_context(words[0], words[1:])
 
 
 def in_sources() -> Iterator[tuple[str, str]]:

@@ -652,6 +652,7 @@ def short_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvml.GPU_SECONDS", 2.0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("case", "chip", "when"), list(_each()))
 def test_a_scenario_has_its_verdict(
     tmp_path: Path,

@@ -127,6 +127,7 @@ def _injected(folder: Path, group: Sequence[str], checks: Sequence[str], share: 
     return judge.judge_path(str(folder), expect=expect, machine="gpu").verdict
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("share", _COLLAPSED)
 @pytest.mark.parametrize("checks", [("alltoall",), ("sendrecv",), ("alltoall", "sendrecv")])
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ def resolved(machine: str, *, profile: str = "", setting: str = "") -> Resolved:
     return resolve(replace(given, nccl_profile=profile))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("machine", MACHINES)
 def test_each_profile_takes_effect_and_is_not_taken_for_a_variable(machine: str) -> None:
     profiles = config.load_machine(machine).value.nccl.profiles

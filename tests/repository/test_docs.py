@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 from docs.site.commands import reference
 from tests.factories import cloudbuild, dockerfile
-from tests.factories.command_line import SOURCE, accept
+from tests.factories.command_line import SOURCE, accept, parsers
 from tests.factories.doc_examples import CODE_BLOCK, examples
 from tests.factories.paths import ROOT
 
 from accept import config
-from accept.app.command_line import command_line
 from accept.config.extras import Extra
 from accept.config.resources import core, launchers
 from accept.config.suite import SuiteCheck
@@ -102,7 +100,7 @@ def test_every_block_is_commands_output_data_or_a_file(page: str) -> None:
 
 def parsed(words: list[str]) -> None:
     """Parse the words after `accept` without running them. Raise like the command line."""
-    group: Any = typer.main.get_command(command_line())
+    group: Any = parsers()
     if words[0].startswith("-"):
         assert words[0] in ("--help", "--version", "--install-completion", "--show-completion")
         return
@@ -149,7 +147,7 @@ ALONE = {"render", "drill", "list", "show", "schema", "chart", "help"}
 
 def help_examples() -> list[str]:
     """Return the examples of the commands in ALONE, from their help and from the help of all."""
-    group: Any = typer.main.get_command(command_line())
+    group: Any = parsers()
     # In the help of all the commands are a column. The values for Helm need an image.
     shown = re.findall(r"^  (accept \S.*?)  ", accept("help", "all").out, re.MULTILINE)
     shown = [text for text in shown if "COMMAND" not in text and "render" not in text]

@@ -7,12 +7,10 @@ import re
 from typing import Any
 
 import pytest
-import typer.main
 from docs.site import commands, pages, schemas, tables
-from tests.factories.command_line import accept
+from tests.factories.command_line import accept, parsers
 from tests.factories.paths import ROOT
 
-from accept.app.command_line import command_line
 from accept.commands.choices import Schema
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
@@ -26,7 +24,7 @@ def completed(page: str) -> str:
 
 
 class TestCommands:
-    GROUP: Any = typer.main.get_command(command_line())
+    GROUP: Any = parsers()
     TEXT = commands.reference()
 
     def test_each_has_a_section_with_all_its_options(self) -> None:

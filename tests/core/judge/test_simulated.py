@@ -46,6 +46,7 @@ def accused(run: SimulatedRun, records: Sequence[Record]) -> set[int]:
 # -- faults ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 def test_faults_are_named_and_no_innocent_node_is_accused(world: World) -> None:
     for seed, count in enumerate(_SIZES):
