@@ -6,29 +6,17 @@ A gate is a run of a small suite on this machine, with a time limit and an answe
 from __future__ import annotations
 
 import os
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import FrameType
+from functools import partial
 
-from accept.backends.job import Job
 from accept.commands.choices import OnTimeout
 from accept.commands.plan import plan_text, planned
 from accept.commands.prepare import prepare
-from accept.commands.run import follow, new_name, settle, start
+from accept.commands.timed import measure
 from accept.core.error_codes import Code
-from accept.core.errors import (
-    AcceptError,
-    BadInput,
-    Exit,
-    Interrupted,
-    NoEvidence,
-    NotStarted,
-    Terminated,
-)
+from accept.core.errors import AcceptError, BadInput, Exit, NotStarted
 from accept.core.model import Finding, Record, State, Verdict
 from accept.core.text import duration, plain
 from accept.plan.bundle import Bundle
@@ -137,52 +125,16 @@ def _measured(
     options: Options, terminal: Terminal, *, limit: float, on_timeout: OnTimeout
 ) -> Gated:
     """Run the suite for `limit` seconds at most, and return the answer."""
-    started: tuple[Job, Path] | None = None
-    is_late = False
-    interrupted: Interrupted | None = None
-    try:
-        with _time_limit(limit):
-            started = start(*_prepared(options, terminal), terminal, name=new_name())
-            follow(*started, terminal, whole=False, detach=False)
-    except _TimeUp:
-        is_late = True
-    except Interrupted as error:
-        interrupted = error
     answer = Gated(passed=False, unfinished=("start",), on_timeout=on_timeout)
-    if started:
-        job, folder = started
-        answer = replace(answer, attempt=job.attempt)
-        try:
-            judged = settle(job, folder, terminal, interrupted=interrupted)
-        except NoEvidence:
-            if not is_late:
-                raise
-        else:
-            reasons, unfinished = answer_of(judged.verdict, judged.records, is_late=is_late)
-            tested = judged.verdict.gpu_tested
-            answer = replace(answer, reasons=reasons, unfinished=unfinished, gpu_tested=tested)
+    ended = measure(partial(_prepared, options, terminal), terminal, limit=limit)
+    if ended.job:
+        answer = replace(answer, attempt=ended.job.attempt)
+    if judged := ended.judged:
+        reasons, unfinished = answer_of(judged.verdict, judged.records, is_late=ended.is_late)
+        tested = judged.verdict.gpu_tested
+        answer = replace(answer, reasons=reasons, unfinished=unfinished, gpu_tested=tested)
     is_forgiven = on_timeout is OnTimeout.PASS or not answer.unfinished
     return replace(answer, passed=not answer.reasons and is_forgiven)
-
-
-class _TimeUp(Terminated):
-    """Raised when the time limit has passed; the run is cancelled as after SIGTERM."""
-
-
-@contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise _TimeUp in the body after some seconds."""
-
-    def expire(_number: int, _frame: FrameType | None) -> None:
-        raise _TimeUp
-
-    before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.01))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def answer_of(
