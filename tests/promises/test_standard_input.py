@@ -196,6 +196,37 @@ def test_each_command_has_a_call() -> None:
 
 
 @pytest.mark.usefixtures("newest")
+@pytest.mark.parametrize("command", sorted({*ONCE} - {"baseline", "help", "init", "render"}))
+def test_a_file_gets_what_standard_output_would_get(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments, code = ONCE[command]
+    words = [command, *arguments.split(), "-q"]
+    printed = accept(*words, "-o", "-")
+    (tmp_path / "taken").write_text("old")
+    written = accept(*words, "--out", "taken")
+    assert (written.code, written.out, written.error) == (code, "", printed.error)
+    assert (tmp_path / "taken").read_text() == (printed.out or "old")
+
+
+@pytest.mark.parametrize("name", ["link", "no-folder/file", "/dev/null"])
+def test_what_is_not_a_regular_file_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to("target")
+    assert accept("list", "errors", "-o", name).error == "E-OUTPUT-WRITE"
+    assert not Path("target").exists()
+
+
+def test_rendered_values_are_written_to_a_file(tmp_path: Path) -> None:
+    words = ("render", "-m", "cpu", "-N", 2, "--image", "i")
+    assert accept(*words, "-o", tmp_path / "values.yaml").out == ""
+    assert (tmp_path / "values.yaml").read_text() == accept(*words, "-o", "-").out
+
+
+@pytest.mark.usefixtures("newest")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_reader_that_ends_early_changes_no_exit_code(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -31,7 +31,7 @@ class TestCommands:
         sections = dict(re.findall(r"^### (\S+)\n(.*?)(?=^##|\Z)", self.TEXT, re.M | re.S))
         assert set(sections) == set(self.GROUP.commands)
         for name, command in self.GROUP.commands.items():
-            shown = set(re.findall(r"`(--?[a-z-]+)`", sections[name]))
+            shown = set(re.findall(r"`(--?[A-Za-z-]+)`", sections[name]))
             options = {word for param in command.params for word in param.opts if word[0] == "-"}
             assert options <= shown, name
 

@@ -10,7 +10,7 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -27,6 +27,7 @@ from accept.app.options import (
     EvidenceArgument,
     ExpectOption,
     FetchedArgument,
+    FormatOptions,
     GpusOption,
     HostsOption,
     LaunchOptions,
@@ -64,7 +65,7 @@ Collective = Literal[
 #: The states of nodes that `accept show nodes` takes as options.
 _STATES = ("good", "bad", "untested")
 #: Options of `accept doctor` that do not change what `accept run` tests.
-_OUTPUT_WORDS = ("--json", "-q", "--quiet", "-v", "--verbose")
+_OUTPUT_WORDS = ("--json", "-q", "--quiet", "-v", "--verbose", "-o", "--out")
 #: The functions of all commands, by name.
 COMMANDS: Final[dict[str, Callable[..., int]]] = {}
 
@@ -99,7 +100,9 @@ def doctor(
     options = with_site(parse_options(plan, cluster=place), terminal)
     if rbac:
         return doctors.do_rbac(options, terminal)
-    words = [word for word in sys.argv[2:] if word not in _OUTPUT_WORDS]
+    file = output.file
+    shown = (*_OUTPUT_WORDS, *(() if file is None else (str(file), f"--out={file}", f"-o{file}")))
+    words = [word for word in sys.argv[2:] if word not in shown]
     return doctors.do_doctor(options, terminal, run=shlex.join(("accept", "run", *words)))
 
 
@@ -108,16 +111,23 @@ def render(
     *,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write the rendered run to."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Folder for the rendered run, or FILE.yaml for the Helm values; -: stdout.",
+        ),
     ] = None,
     plan: PlanOptions,
-    output: OutputOptions,
+    output: FormatOptions,
 ) -> int:
     """Print a run as Helm values, or write it to a folder: accept render -m cpu --out run1"""
     from accept.app.parse import parse_options, with_site
     from accept.commands import plan as plans
 
     terminal = output.terminal()
+    if out is not None and (str(out) == "-" or out.suffix in (".yaml", ".yml")):
+        terminal, out = replace(terminal, file=None if str(out) == "-" else out), None
     return plans.do_render(with_site(parse_options(plan), terminal), terminal, out=out)
 
 
@@ -273,7 +283,7 @@ def baseline(
     run: EvidenceArgument = "last",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="File to write; default: stdout."),
+        typer.Option("--out", "-o", metavar="FILE", help="File to write; default, and -: stdout."),
     ] = None,
     machine: Annotated[
         str | None,
@@ -294,11 +304,12 @@ def baseline(
     force: Annotated[
         bool, typer.Option("--force", help="Allow a run that was not accepted; replace the file.")
     ] = False,
-    output: OutputOptions,
+    output: FormatOptions,
 ) -> int:
     """Write a machine file with your own references: accept baseline last --out my-a4.yaml"""
     from accept.commands import baseline as baselines
 
+    out = None if str(out) == "-" else out
     return baselines.do_baseline(
         run, output.terminal(), out=out, machine=machine, share=share, force=force
     )
@@ -563,7 +574,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the site file.")] = False,
     place: ClusterOptions,
-    output: OutputOptions,
+    output: FormatOptions,
 ) -> int:
     """Write a site file: accept init --hosts node[01-16]; accept init --partition gpu"""
     from accept.app.parse import parse_options
@@ -819,12 +830,12 @@ def schema(
             help=f"A file, or what a command prints with --json: {', '.join(Schema)}.",
         ),
     ],
-    _output: OutputOptions,
+    output: OutputOptions,
 ) -> int:
     """Print the JSON Schema of a file or result: accept schema site"""
     from accept.commands import catalog
 
-    return catalog.do_schema(what)
+    return catalog.do_schema(what, output.terminal())
 
 
 @_command

@@ -11,8 +11,9 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, get_type_hints
 
 import typer
@@ -132,6 +133,7 @@ PartitionOption = Annotated[
     str | None,
     typer.Option(
         "--partition",
+        "-p",
         metavar="NAME",
         help="Partition; runs the checks in a job of Slurm.",
         rich_help_panel=Panel.SLURM,
@@ -238,7 +240,7 @@ def _parameters(group: type) -> tuple[inspect.Parameter, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputOptions:
+class FormatOptions:
     """The format and amount of output."""
 
     json: Annotated[
@@ -259,6 +261,27 @@ class OutputOptions:
     def terminal(self) -> Terminal:
         """Return the terminal with these settings."""
         return Terminal(json=self.json, quiet=self.quiet, verbose=self.verbose, as_called=as_called)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions(FormatOptions):
+    """The format, amount and place of output."""
+
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Write the result to a file; default, and -: stdout.",
+            rich_help_panel=Panel.OUTPUT,
+        ),
+    ] = None
+
+    def terminal(self) -> Terminal:
+        """Return the terminal with these settings."""
+        is_stdout = str(self.file) in ("None", "-")
+        return replace(super().terminal(), file=None if is_stdout else self.file)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,6 +348,7 @@ class DrillOptions:
         typer.Option(
             "--nodes",
             "-n",
+            "-N",
             metavar="N",
             help="Number of nodes, a list a,b,c, @FILE with names, "
             "or all: every free node of a cluster.",

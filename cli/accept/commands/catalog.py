@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -573,10 +572,10 @@ def _nodes(figure: Figure) -> str:
     return f" on {low} nodes or more" if high is None else f" on {low} to {high} nodes"
 
 
-def do_schema(what: Schema) -> int:
+def do_schema(what: Schema, terminal: Terminal) -> int:
     """Print a JSON Schema, with and without --json."""
     data = chart_schema() if what is Schema.VALUES else schema(_TYPES[what])
-    sys.stdout.write(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    replace(terminal, json=False).document(None, json.dumps(data, indent=1, ensure_ascii=False))
     return Exit.PASS
 
 

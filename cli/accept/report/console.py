@@ -6,6 +6,7 @@ Text from hosts and logs is untrusted: control characters are removed, and marku
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -17,9 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, TextIO
 
-from accept.core.text import inert, visible
+from accept.core.error_codes import Code
+from accept.core.errors import BadInput
+from accept.core.evidence import write
+from accept.core.text import inert, plain, visible
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -106,9 +111,13 @@ class Terminal:
     json: bool = False
     quiet: bool = False
     verbose: bool = False
+    #: Where results are written; None: stdout.
+    file: Path | None = None
     #: Returns a text whose commands have the name that the program was called by.
     as_called: Callable[[str], str] = str
     _began: float = field(default_factory=time.monotonic)
+    #: What the file has so far.
+    _texts: list[str] = field(default_factory=list)
     #: Prints a line above the progress of a run, while that is on the terminal.
     _print_above: Callable[[Text], None] | None = None
 
@@ -120,7 +129,9 @@ class Terminal:
 
     @property
     def color(self) -> bool:
-        """Return True if stdout is a terminal with colors."""
+        """Return True if results are written to a terminal with colors."""
+        if self.file is not None:
+            return False
         forced = os.environ.get("FORCE_COLOR", "") not in ("", "0")
         return _is_styled(sys.stdout) or (forced and not os.environ.get("NO_COLOR"))
 
@@ -219,15 +230,17 @@ class Terminal:
 
     def document(self, value: object, *parts: str | Table) -> None:
         """Print a file, which is the same on every machine; `value` as JSON with --json."""
+        if self.file is not None:
+            self._texts += [_text(part) for part in ((_json(value),) if self.json else parts)]
+            _write_file(self.file, "".join(self._texts))
+            return
         for part in (_json(value),) if self.json else parts:
             if isinstance(part, Table) and self.color:
                 # Rich writes to the same stream.
                 sys.stdout.flush()
                 part.print_styled()
             else:
-                text = part.plain() if isinstance(part, Table) else part
-                text = _without_controls(text, keeps_colors=self.color)
-                sys.stdout.write(text.rstrip("\n") + "\n")
+                sys.stdout.write(_text(part, keeps_colors=self.color))
         sys.stdout.flush()
 
 
@@ -252,7 +265,10 @@ def outlive_reader(stream: TextIO) -> TextIO:
         return stream
     # A character set that lacks a character of a message must not end the command.
     stream.reconfigure(errors="replace")
-    mode = os.fstat(stream.fileno()).st_mode
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+    except io.UnsupportedOperation:
+        return stream
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         return stream
     return io.TextIOWrapper(
@@ -267,6 +283,26 @@ def discard_output(stream: IO[str] | IO[bytes]) -> None:
     """Redirect a stream to /dev/null, so that later output and the flush at exit do not fail."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _write_file(path: Path, text: str) -> None:
+    """Write a result to a file that the user named. Raises BadInput if that is not possible."""
+    try:
+        # Devices and links are not replaced, because /dev/stdout is one.
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        write(path.parent.resolve() / path.name, text)
+    except OSError as error:
+        raise BadInput(
+            f"{plain(str(path), 200)} cannot be written: {error.strerror}",
+            code=Code.OUTPUT_WRITE,
+            hint="choose another file, or leave out --out for standard output",
+        ) from None
+
+
+def _text(part: str | Table, *, keeps_colors: bool = False) -> str:
+    text = part.plain() if isinstance(part, Table) else part
+    return _without_controls(text, keeps_colors=keeps_colors).rstrip("\n") + "\n"
 
 
 def _without_controls(text: str, *, keeps_colors: bool) -> str:
