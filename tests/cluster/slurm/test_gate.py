@@ -128,5 +128,5 @@ def assert_named(cluster: SlurmCluster) -> None:
     assert shown.startswith(f"accept: GATE fail {cluster.host(_BAD)} · "), shown
     assert "gpu-lost" in shown or "GPU-LOST" in shown, shown
     runs = cluster.hosts.path(cluster.host(_BAD), "/tmp/gates")
-    (run, *_) = runs.iterdir()
-    assert (run / "evidence" / "verdict.json").is_file()
+    # The next health check may have begun.
+    assert any((run / "evidence" / "verdict.json").is_file() for run in runs.iterdir())
