@@ -172,6 +172,7 @@ ONCE = {
     "doctor": ("--machine cpu --hosts localhost -q", 4),
     "drill": ("--machine cpu --dry-run", 0),
     "explain": ("demo gpu17", 0),
+    "gate": ("-m cpu --dry-run", 0),
     "help": ("all", 0),
     "init": ("--backend local", 2),
     "judge": ("demo", 3),
