@@ -131,7 +131,7 @@ PATTERNS = (
 #: What no screen or report shows. Host is what ssh reaches: people get nodes.
 SCREENS = {
     "nodes": re.compile(
-        r"\b(?:\d+|no|single|third|other|these|the|all|each) hosts?\b", re.IGNORECASE
+        r"\b(?:\d+|no|single|third|other|these|the|all|each) hosts?\b(?! file)", re.IGNORECASE
     ),
     "plan HASH": re.compile(r"\brun [0-9a-f]{12}\b"),
     "a share with its %": re.compile(r"\btested\W{1,3}0\.\d"),

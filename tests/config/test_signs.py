@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.factories.known_lines import EXAMPLES
 from tests.factories.paths import PROGRAMS
+from tests.words import SCREENS
 
 from accept.config.signs import (
     EventRow,
@@ -204,6 +205,18 @@ def test_an_xid_that_ends_only_an_application_condemns_no_gpu() -> None:
     fatal = {c for c, row in xid.codes.items() if row.specificity is Specificity.CAUSE}
     assert {"48", "79", "95"} <= fatal
     assert not {"13", "31", "43", "63", "94", "154", "156"} & fatal
+
+
+def test_all_texts_use_the_words_of_people() -> None:
+    rows = ROWS.values()
+    texts = [text for row in rows for text in (row.means, row.action)]
+    texts += [
+        text or ""
+        for row in rows
+        for code in row.codes.values()
+        for text in (code.means, code.action)
+    ]
+    assert [text for text in texts for wrong in SCREENS.values() if wrong.search(text)] == []
 
 
 def test_all_causes_of_signs_have_a_row() -> None:

@@ -63,7 +63,7 @@ def of_cut(file: str, last: str, message: str) -> Answer:
         lines=(plain(last, _MAX_QUOTE),) if last else (),
         action="look for the rest of the output, its stderr and the exit status of the job, and "
         "judge these files together",
-        unknown="why the job ended, and the state of the hosts",
+        unknown="why the job ended, and the state of the nodes",
     )
 
 
@@ -109,16 +109,16 @@ def _words(text: str) -> str:
 
 def _unknown(best: Match | None, log: Log, *, shows_cause: bool) -> str:
     if best is None:
-        return "the cause, and the host at fault"
+        return "the cause, and the node at fault"
     measured = any(table.rows for table in log.tables)
     why = "because the job did not end" if measured else "because nothing was measured"
     hosts = {device.host for table in log.tables for device in table.devices}
     if best.sign.is_mistake:
-        return f"the state of the {'host' if len(hosts) == 1 else 'hosts'}, {why}"
+        return f"the state of the {'node' if len(hosts) == 1 else 'nodes'}, {why}"
     cause = "" if shows_cause else "the cause; "
     if best.sign.owner is SignOwner.NETWORK:
         return f"{cause}the end of the connection that is at fault, and the speed of the others"
     if len(hosts) == 1:
-        return f"{cause}the speed of the host, {why}"
-    where = "" if best.host else "the host; "
-    return f"{cause}{where}the state of the other hosts, {why}"
+        return f"{cause}the speed of the node, {why}"
+    where = "" if best.host else "the node; "
+    return f"{cause}{where}the state of the other nodes, {why}"

@@ -220,7 +220,7 @@ def _report(
 def _judged(result: _Result) -> Iterator[tuple[Problem | None, str]]:
     """Yield a problem, or else a note, for each warning of a failed test."""
     gpu = result.gpus[0] if len(result.gpus) == 1 else None
-    where = f"GPU {', '.join(result.gpus[:8])}" if result.gpus else "the host"
+    where = f"GPU {', '.join(result.gpus[:8])}" if result.gpus else "the node"
     for words, code, category in result.warnings or (("failed without a reason", None, None),):
         message = f"dcgmi diag, {result.test} on {where}: {words}"
         cause = _CAUSES.get(code or -1, Cause.GPU_DIAGNOSTIC)
