@@ -6,7 +6,6 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -17,7 +16,7 @@ from tests.factories.terminal import Terminal
 from accept.config import site_file
 from accept.core.error_codes import Code
 
-GROUP: Any = parsers()
+GROUP = parsers()
 #: The commands that plan a run, which are those that take a site file.
 PLANNING = sorted(
     name

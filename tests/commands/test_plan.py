@@ -13,6 +13,7 @@ from tests.factories.api_server import ApiServer, api_server
 from tests.factories.command_line import Done, accept, parsers, refused
 from tests.factories.disks import full_disk
 from tests.factories.keys import KEYS
+from typer.core import TyperOption
 
 from accept.backends.requirements import Requirement
 from accept.core.errors import Exit
@@ -243,9 +244,9 @@ class TestGpusOfThisMachine:
 
 def blanks() -> Iterator[tuple[str, ...]]:
     """Yield every command with one blank option, and with blank arguments."""
-    group: Any = parsers()
+    group = parsers()
     for name, command in group.commands.items():
-        options = [p for p in command.params if p.param_type_name == "option" and not p.is_flag]
+        options = [p for p in command.params if isinstance(p, TyperOption) and not p.is_flag]
         yield from ((name, f"{option.opts[0]}=") for option in options)
         if arguments := [p for p in command.params if p.param_type_name == "argument"]:
             yield (name, *[""] * len(arguments))

@@ -22,6 +22,7 @@ import pytest
 import typer.main
 from tests.factories.clock import PATIENCE
 from tests.factories.paths import CLI
+from typer.core import TyperGroup
 
 from accept.__main__ import main
 from accept.app.command_line import command_line
@@ -62,9 +63,11 @@ class Done:
 
 
 @cache
-def parsers() -> Any:
+def parsers() -> TyperGroup:
     """Return the parsers of all commands, in `commands` by name; to declare them takes long."""
-    return typer.main.get_command(command_line())
+    group = typer.main.get_command(command_line())
+    assert isinstance(group, TyperGroup)
+    return group
 
 
 def accept(*args: object) -> Done:

@@ -511,14 +511,11 @@ def make_words(chance: Random) -> bytes:
     return json.dumps(words).encode()
 
 
-#: Declaring the commands takes longer than calling one.
-_PARSER = cache(line._parser)
-
-
 def read_words(raw: bytes, folder: Path) -> str:
     """Call `accept` with the words."""
     words = json.loads(raw)
-    with alone(folder), mock.patch.object(line, "_parser", _PARSER):
+    parser = mock.patch.object(line, "_parser", return_value=command_line.parsers())
+    with alone(folder), parser:
         return _call(*words)
 
 

@@ -100,7 +100,7 @@ def test_every_block_is_commands_output_data_or_a_file(page: str) -> None:
 
 def parsed(words: list[str]) -> None:
     """Parse the words after `accept` without running them. Raise like the command line."""
-    group: Any = parsers()
+    group = parsers()
     if words[0].startswith("-"):
         assert words[0] in ("--help", "--version", "--install-completion", "--show-completion")
         return
@@ -147,7 +147,7 @@ ALONE = {"render", "drill", "list", "show", "schema", "chart", "help"}
 
 def help_examples() -> list[str]:
     """Return the examples of the commands in ALONE, from their help and from the help of all."""
-    group: Any = parsers()
+    group = parsers()
     # In the help of all the commands are a column. The values for Helm need an image.
     shown = re.findall(r"^  (accept \S.*?)  ", accept("help", "all").out, re.MULTILINE)
     shown = [text for text in shown if "COMMAND" not in text and "render" not in text]

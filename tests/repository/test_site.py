@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import pytest
 from docs.site import commands, pages, schemas, tables
@@ -24,7 +23,7 @@ def completed(page: str) -> str:
 
 
 class TestCommands:
-    GROUP: Any = parsers()
+    GROUP = parsers()
     TEXT = commands.reference()
 
     def test_each_has_a_section_with_all_its_options(self) -> None:

@@ -9,7 +9,7 @@ Typer reads annotations, so they are objects here and not text.
 import inspect
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -44,6 +44,7 @@ from accept.app.options import (
     SettingsOption,
     SiteOption,
     SuiteOption,
+    file_of,
 )
 from accept.commands.choices import Listing, OnTimeout, Schema, Shown
 from accept.core.error_codes import Code
@@ -65,7 +66,7 @@ Collective = Literal[
 #: The states of nodes that `accept show nodes` takes as options.
 _STATES = ("good", "bad", "untested")
 #: Options of `accept doctor` that do not change what `accept run` tests.
-_OUTPUT_WORDS = ("--json", "-q", "--quiet", "-v", "--verbose", "-o", "--out")
+_OUTPUT_FLAGS = ("--json", "-q", "--quiet", "-v", "--verbose")
 #: The functions of all commands, by name.
 COMMANDS: Final[dict[str, Callable[..., int]]] = {}
 
@@ -100,10 +101,18 @@ def doctor(
     options = with_site(parse_options(plan, cluster=place), terminal)
     if rbac:
         return doctors.do_rbac(options, terminal)
-    file = output.file
-    shown = (*_OUTPUT_WORDS, *(() if file is None else (str(file), f"--out={file}", f"-o{file}")))
-    words = [word for word in sys.argv[2:] if word not in shown]
-    return doctors.do_doctor(options, terminal, run=shlex.join(("accept", "run", *words)))
+    run = shlex.join(("accept", "run", *_without_output(sys.argv[2:])))
+    return doctors.do_doctor(options, terminal, run=run)
+
+
+def _without_output(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command line without those about its output."""
+    rest = iter(words)
+    for word in rest:
+        if word in ("-o", "--out"):
+            next(rest, None)
+        elif word not in _OUTPUT_FLAGS and not word.startswith(("-o", "--out=")):
+            yield word
 
 
 @_command
@@ -126,8 +135,8 @@ def render(
     from accept.commands import plan as plans
 
     terminal = output.terminal()
-    if out is not None and (str(out) == "-" or out.suffix in (".yaml", ".yml")):
-        terminal, out = replace(terminal, file=None if str(out) == "-" else out), None
+    if out is not None and (file_of(out) is None or out.suffix in (".yaml", ".yml")):
+        terminal, out = replace(terminal, file=file_of(out)), None
     return plans.do_render(with_site(parse_options(plan), terminal), terminal, out=out)
 
 
@@ -309,9 +318,8 @@ def baseline(
     """Write a machine file with your own references: accept baseline last --out my-a4.yaml"""
     from accept.commands import baseline as baselines
 
-    out = None if str(out) == "-" else out
     return baselines.do_baseline(
-        run, output.terminal(), out=out, machine=machine, share=share, force=force
+        run, output.terminal(), out=file_of(out), machine=machine, share=share, force=force
     )
 
 

@@ -263,6 +263,11 @@ class FormatOptions:
         return Terminal(json=self.json, quiet=self.quiet, verbose=self.verbose, as_called=as_called)
 
 
+def file_of(out: Path | None) -> Path | None:
+    """Return the file that -o names; None for -, which is standard output."""
+    return None if out == Path("-") else out
+
+
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions(FormatOptions):
     """The format, amount and place of output."""
@@ -280,8 +285,7 @@ class OutputOptions(FormatOptions):
 
     def terminal(self) -> Terminal:
         """Return the terminal with these settings."""
-        is_stdout = str(self.file) in ("None", "-")
-        return replace(super().terminal(), file=None if is_stdout else self.file)
+        return replace(super().terminal(), file=file_of(self.file))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from accept.core.limits import NAME
 from accept.core.model import BoundKind, Record, State, Verdict
 from accept.core.serde import dump
 from accept.core.text import command_line, count, format_size, plain, visible
-from accept.report.console import Terminal
+from accept.report.console import Terminal, unwritable
 
 #: A bound below this share of the median lets slow nodes pass, so the user is warned.
 LOWEST_SHARE = 0.8
@@ -140,11 +140,7 @@ def do_baseline(
             config.load_machine(str(draft))
             draft.replace(out)
     except OSError as error:
-        raise BadInput(
-            f"{out} cannot be written: {error.strerror}",
-            code=Code.OUTPUT_WRITE,
-            hint="choose another file",
-        ) from None
+        raise unwritable(out, error, hint="choose another file") from None
     terminal.result(BaselineFile(machine=str(out), figures=len(figures)), str(out))
     terminal.progress(f"wrote {count(len(figures), 'reference')}")
     terminal.progress(f"next: {command_line('accept', 'run', '--machine', out)}")

@@ -19,7 +19,7 @@ from accept.core.evidence import write
 from accept.core.serde import camel, read
 from accept.core.text import visible
 from accept.plan.resolve import Options, named_backend, site_of
-from accept.report.console import Terminal
+from accept.report.console import Terminal, unwritable
 
 #: The back end of a site file if the options name neither hosts nor a partition.
 _DEFAULT = "kubernetes"
@@ -103,11 +103,7 @@ def do_init(
     try:
         write(out, text)
     except OSError as error:
-        raise BadInput(
-            f"{out} cannot be written: {error.strerror}",
-            code=Code.OUTPUT_WRITE,
-            hint="choose another file",
-        ) from None
+        raise unwritable(out, error, hint="choose another file") from None
     keep_trust(out, hashlib.sha256(text.encode()).hexdigest(), terminal)
     words = ["accept", "doctor"]
     # A site file of a cluster remembers it.

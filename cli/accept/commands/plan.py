@@ -22,7 +22,7 @@ from accept.plan.bundle import Bundle, render
 from accept.plan.helm_values import helm_values, values_of
 from accept.plan.resolve import Options, Resolved, resolve
 from accept.plan.sizes import Sizes, sizes
-from accept.report.console import Terminal
+from accept.report.console import Terminal, unwritable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,11 +127,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
                 out.rmdir()
             raise
     except OSError as error:
-        raise BadInput(
-            f"{out} cannot be written: {error.strerror}",
-            code=Code.OUTPUT_WRITE,
-            hint="choose another folder",
-        ) from None
+        raise unwritable(out, error, hint="choose another folder") from None
     terminal.progress(f"rendered plan {bundle.plan.hash[:12]}")
     terminal.result(RenderedRun(run=bundle.plan.hash, folder=str(out)), str(out))
     terminal.progress(f"next: {command_line('accept', 'submit', out)}")

@@ -23,7 +23,6 @@ from typing import IO, TYPE_CHECKING, Protocol, TextIO
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.evidence import write
 from accept.core.text import inert, plain, visible
 
 if TYPE_CHECKING:
@@ -230,11 +229,12 @@ class Terminal:
 
     def document(self, value: object, *parts: str | Table) -> None:
         """Print a file, which is the same on every machine; `value` as JSON with --json."""
+        shown = (_json(value),) if self.json else parts
         if self.file is not None:
-            self._texts += [_text(part) for part in ((_json(value),) if self.json else parts)]
+            self._texts += [_text(part) for part in shown]
             _write_file(self.file, "".join(self._texts))
             return
-        for part in (_json(value),) if self.json else parts:
+        for part in shown:
             if isinstance(part, Table) and self.color:
                 # Rich writes to the same stream.
                 sys.stdout.flush()
@@ -285,19 +285,28 @@ def discard_output(stream: IO[str] | IO[bytes]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def unwritable(path: Path, error: OSError, *, hint: str) -> BadInput:
+    """Return the error for a file or folder of the user that cannot be written."""
+    return BadInput(
+        f"{plain(str(path), 200)} cannot be written: {error.strerror}",
+        code=Code.OUTPUT_WRITE,
+        hint=hint,
+    )
+
+
 def _write_file(path: Path, text: str) -> None:
     """Write a result to a file that the user named. Raises BadInput if that is not possible."""
+    # Its types take 40 ms, which every other command would wait for.
+    from accept.core.evidence import write
+
     try:
         # Devices and links are not replaced, because /dev/stdout is one.
         if path.is_symlink() or (path.exists() and not path.is_file()):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         write(path.parent.resolve() / path.name, text)
     except OSError as error:
-        raise BadInput(
-            f"{plain(str(path), 200)} cannot be written: {error.strerror}",
-            code=Code.OUTPUT_WRITE,
-            hint="choose another file, or leave out --out for standard output",
-        ) from None
+        hint = "choose another file, or leave out --out for standard output"
+        raise unwritable(path, error, hint=hint) from None
 
 
 def _text(part: str | Table, *, keeps_colors: bool = False) -> str:
