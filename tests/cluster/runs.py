@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -227,6 +228,17 @@ class Workstation:
     def do(self, *words: str) -> Done:
         """Run a command of the product to its end."""
         return self.command(*words).wait()
+
+    def collected(self, node: str) -> dict[str, str]:
+        """Return what the collectors print on a bad node of the last run now, by their names."""
+        done = self.do("ticket", "last", node, "--collect", "--json")
+        assert done.exit == 0, done.err
+        with zipfile.ZipFile(done.result["archive"]) as archive:
+            return {
+                Path(name).stem: archive.read(name).decode()
+                for name in archive.namelist()
+                if f"/collectors/{node}/" in name
+            }
 
     def evidence(self, attempt: str, drill: str = "") -> Path:
         """Return the collected evidence of a run, which can be part of a drill."""

@@ -56,6 +56,9 @@ def test_a_host_with_a_bad_gpu_is_set_aside_and_the_other_seven_are_measured(
     lists = lab.do("show", "nodes", "last", "--json").result
     assert lists == {"good": good, "bad": [bad], "untested": []}
     assert lab.do("judge", "last", "--max-bad", "1").exit == 0
+    collected = lab.collected(bad)
+    assert set(collected) == {"nvidia-bug-report", "nvidia-smi", "dmesg", "sel", "dmi"}
+    assert collected["nvidia-smi"] == lab.hosts.run(bad, "nvidia-smi -q").stdout
     lab.nothing_is_left()
     lab.evidence_holds(done)
 

@@ -774,12 +774,20 @@ def ticket(
             "--redact", help="Replace names and addresses; serials, UUIDs and PCI addresses stay."
         ),
     ] = False,
+    collect: Annotated[
+        bool,
+        typer.Option(
+            "--collect", help="Run the site's collectors on the node now: bug report, dmesg, SEL."
+        ),
+    ] = False,
     output: OutputOptions,
 ) -> int:
     """Write text and logs about a bad node for its provider: accept ticket last node17"""
     from accept.commands import ticket as tickets
 
-    return tickets.do_ticket(run, node, output.terminal(), fabric=fabric, redact=redact)
+    return tickets.do_ticket(
+        run, node, output.terminal(), fabric=fabric, redact=redact, collect=collect
+    )
 
 
 @_command

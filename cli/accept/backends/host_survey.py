@@ -11,6 +11,7 @@ from shlex import quote
 from accept import config
 from accept.backends.protocol import Question
 from accept.backends.requirements import count, scratch_lines, survey_script
+from accept.config.collectors import USUAL_COLLECTORS
 from accept.core.judge.hosts import is_device
 from accept.core.text import folded, plain
 
@@ -177,6 +178,12 @@ class SiteText:
             if answers.get("results")
             else ["# results: {location: gs://my-bucket/accept}"]
         )
+        if found.gpus:
+            lines += [
+                "# Kept from a bad node; to fetch it now: accept ticket RUN NODE --collect",
+                "collectors:",
+                *(f"  {name}: {{}}" for name in USUAL_COLLECTORS),
+            ]
         return "\n".join(lines) + "\n"
 
     def _machine_lines(self, machines: Sequence[str]) -> list[str]:

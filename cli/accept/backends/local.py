@@ -22,6 +22,7 @@ from accept.backends import containers
 from accept.backends.job import Job
 from accept.backends.keys import new_keys
 from accept.backends.protocol import Phase, Progress, Record, Say
+from accept.backends.remote import Reach
 from accept.backends.requirements import (
     WITHOUT_GPUS,
     Need,
@@ -81,6 +82,15 @@ def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
 def rehearse(run: Resolved) -> str:
     """Return nothing: without a start, nothing is known beyond the plan."""
     return ""
+
+
+def reach(_job: Job, _run: Resolved) -> Reach:
+    """Return how commands reach a node of a run after its end: they run here."""
+
+    def arguments(host: str, command: str) -> list[str]:
+        return ["/bin/sh", "-c", command]
+
+    return Reach(arguments=arguments, missing=Code.SYSTEM, hint="install a shell")
 
 
 def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from accept.backends.job import Job
+from accept.backends.remote import Reach
 from accept.backends.requirements import Need
 from accept.config import Site
 from accept.core.error_codes import Code
@@ -134,6 +135,9 @@ class Backend(Protocol):
 
     def doctor(self, run: Resolved, *, say: Say) -> tuple[Need, ...]:
         """Return the line of each requirement of the run: met or missing on the hosts."""
+
+    def reach(self, job: Job, run: Resolved, /) -> Reach:
+        """Return how commands reach a node after the end of a run. Raises BadInput if none do."""
 
     def drain(self, hosts: Sequence[str], reason: str) -> tuple[str, ...]:
         """Return the command that takes hosts out of use, and the one that undoes it, if any."""

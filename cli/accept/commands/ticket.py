@@ -16,7 +16,8 @@ from accept.commands.judge import (
     reported,
     suspects_at,
 )
-from accept.commands.order import read_run
+from accept.commands.node_output import collect_now
+from accept.commands.order import is_own, read_run
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.evidence import write_below
@@ -24,6 +25,7 @@ from accept.core.judge.summary import node_lists
 from accept.core.model import Suspect
 from accept.core.text import command_line, plain
 from accept.evidence import bucket, rundir
+from accept.evidence.rundir import JOB
 from accept.evidence.untrusted import Limits, walk
 from accept.plan.bundle import net_channels
 from accept.report.console import Terminal
@@ -49,11 +51,18 @@ class TicketFiles:
 
 
 def do_ticket(
-    name: str, node: str | None, terminal: Terminal, *, fabric: bool, redact: bool
+    name: str,
+    node: str | None,
+    terminal: Terminal,
+    *,
+    fabric: bool,
+    redact: bool,
+    collect: bool = False,
 ) -> int:
     """Write the ticket beside the evidence, or into the working folder if there are only logs.
 
-    `fabric`: about the network instead of a node.
+    `fabric`: about the network instead of a node. `collect`: with the output of the site's
+    collectors on the node now.
     """
     if fabric == (node is not None):
         raise BadInput(
@@ -72,6 +81,7 @@ def do_ticket(
             if bucket.is_url(name)
             else "unpack it, and name its folder",
         )
+    fresh = _fresh(judged, node, name, terminal) if collect else {}
     run = reported(judged)
     commands = out_of_service(judged, node) if node else ()
     made = ticket(
@@ -85,6 +95,7 @@ def do_ticket(
         read_log=None if judged.folder else partial(_log_of, judged.logs),
         excluded=explain(judged, node or suspects[0].name, name).excluded,
         commands=commands,
+        fresh=fresh,
     )
     stem = f"{rundir.TICKETS}/{made.name}-redacted" if redact else f"{rundir.TICKETS}/{made.name}"
     try:
@@ -107,6 +118,18 @@ def do_ticket(
     more = "" if redact else "; with --redact they have no names and addresses"
     terminal.progress(f"next: send the archive, with the text as the message{more}")
     return Exit.PASS
+
+
+def _fresh(judged: Judged, node: str | None, name: str, terminal: Terminal) -> dict[str, bytes]:
+    """Return what the site's collectors print on the node now."""
+    folder = judged.folder
+    if node is None or folder is None or not (is_own(folder) and (folder.parent / JOB).is_file()):
+        raise BadInput(
+            "only a node of a run of this workstation can be asked now",
+            code=Code.NODE_UNREACHABLE,
+            hint=f"{command_line('accept', 'ticket', name, node or '--fabric')}, without --collect",
+        )
+    return collect_now(folder.parent, node, terminal)
 
 
 def _written(evidence: Path | None, name: str, content: str | bytes) -> str:

@@ -16,6 +16,8 @@ from accept.core.error_codes import Code
 from accept.core.model import Collector
 from accept.core.serde import Doc, Invalid, escaped, known
 
+#: The collectors of a new site file, and of one that names none: what support desks ask for first.
+USUAL_COLLECTORS = ("nvidia-bug-report", "nvidia-smi", "dmesg", "sel", "dmi")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 #: Limits of a user's own collector that sets none.
 _TIMEOUT, _MAX_BYTES = 60.0, 4 << 20

@@ -15,8 +15,6 @@ from accept.core.facts import mapping
 from accept.core.model import Strength, Suspect, Verdict
 from accept.core.safe_read import open_regular
 
-#: Maximum number of nodes with commands.
-_MAX_NODES = 16
 #: Size of the largest file with nodes that is read.
 _MAX_BYTES = 64 << 20
 
@@ -125,7 +123,7 @@ def node_commands(verdict: Verdict, provider_ids: Mapping[str, str]) -> tuple[st
                 if host in provider_ids and re.fullmatch(NAME, host):
                     accused.setdefault(host, suspect)
     lines: list[str] = []
-    for host, suspect in list(accused.items())[:_MAX_NODES]:
+    for host, suspect in accused.items():
         lines += _commands(host, suspect, provider_ids[host])
     return tuple(lines)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
 from accept.config.resources import cause_section
 from accept.core.evidence import COLLECTORS, open_log
@@ -37,7 +38,7 @@ ReadLog = Callable[[str], Iterable[bytes] | None]
 TEXT, SCRIPT = "ticket.md", "repro.sh"
 #: Maximum number of executions and problems in the text, of logs in the archive, and of lines of a
 #: log in the text.
-_MOST_ROWS, _MOST_LOGS, _MOST_LINES = 40, 12, 40
+_MOST_ROWS, _MOST_LOGS, _MOST_LINES = 40, 24, 40
 #: Bytes of the beginning and of the end of a log, and of one collector's output.
 _LOG_PART, _MOST_OUTPUT = 64 << 10, 32 << 20
 #: Time of all files in the archive, so that it is reproducible.
@@ -79,6 +80,11 @@ class _Execution:
     bad: bool
 
     @property
+    def log(self) -> str:
+        """Return the path of its log in the evidence."""
+        return self.population.samples[self.index].log
+
+    @property
     def share(self) -> float:
         """Return its value as a share of normal; 0 if nothing was measured."""
         return share_of(self.population.samples[self.index], self.population.normal) or 0.0
@@ -96,18 +102,20 @@ def ticket(
     read_log: ReadLog | None = None,
     excluded: Sequence[str] = (),
     commands: Sequence[str] = (),
+    fresh: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Ticket:
     """Return the ticket about `node`, or about the network between nodes if that is None.
 
     `evidence` is the folder of the evidence; None for logs that are read with `read_log` instead.
     `suspects` are its suspects, and `nodes` the cluster's records of the run's nodes. With
     `redact`, names and addresses are replaced in all files. `excluded` is what was measured to be
-    normal, and `commands` take the node out of service.
+    normal, and `commands` take the node out of service. `fresh` are outputs of collectors on the
+    node after the run, by their names; they replace those of the evidence.
     """
     if read_log is None and evidence is not None:
         read_log = partial(open_log, evidence)
     writer = _Writer(run, evidence, read_log, tuple(suspects), node, nodes, settings, redact=redact)
-    writer.excluded, writer.commands = tuple(excluded), tuple(commands)
+    writer.excluded, writer.commands, writer.fresh = tuple(excluded), tuple(commands), fresh
     return writer.ticket()
 
 
@@ -128,6 +136,7 @@ class _Writer:
         self.read_log = read_log
         self.nodes, self.settings = nodes, settings
         self.excluded: tuple[str, ...] = ()
+        self.fresh: Mapping[str, bytes] = {}
         self.commands: tuple[str, ...] = ()
         self.faults = tuple(faults(run, suspects, nodes))
         self.redacted = redact
@@ -204,11 +213,13 @@ class _Writer:
     # Files
 
     def _logs(self) -> Iterator[tuple[str, str]]:
-        """Yield path and text of the logs of bad executions, then of other evidence."""
-        of_bad = [o.population.samples[o.index].log for o in self.executions if o.bad]
+        """Yield path and text of the logs: bad executions, other evidence, then good ones."""
+        of_bad = [one.log for one in self.executions if one.bad]
         of_problems = [record.log for record, _ in self.problems]
         named = [log for suspect in self.suspects for log in suspect.evidence]
-        logs = [log for log in dict.fromkeys((*of_bad, *of_problems, *named)) if log]
+        alone = [record.log for record in self.run.records if record.hosts == (self.node,)]
+        good = [one.log for one in self.executions if not one.bad]
+        logs = [log for log in dict.fromkeys((*of_bad, *of_problems, *named, *alone, *good)) if log]
         for log in logs[:_MOST_LOGS]:
             blocks = self.read_log(log) if self.read_log else None
             if blocks is not None:
@@ -218,13 +229,17 @@ class _Writer:
 
     def _collected(self) -> Iterator[tuple[str, str]]:
         """Yield path and text of the collectors' output on the nodes of the ticket."""
-        if self.evidence is None:
-            return
+        for name, content in self.fresh.items():
+            yield _as_text(f"{COLLECTORS}/{self.node}/{name}.txt", content[:_MOST_OUTPUT])
         for host in self.hosts:
+            if self.evidence is None:
+                break
             folder = self.evidence / COLLECTORS / host
             if "/" in host or host.startswith(".") or not folder.is_dir():
                 continue
             for path in sorted(folder.iterdir()):
+                if host == self.node and path.name.partition(".")[0] in self.fresh:
+                    continue
                 try:
                     with open_regular(path) as file:
                         content = file.read(_MOST_OUTPUT)
@@ -315,7 +330,7 @@ class _Writer:
                 f"{text(normal.value)} (of {normal.values})" if normal else "unknown",
                 f"{share:.0%}{'' if one.bad else ' (good)'}" if share is not None else "-",
                 utc(one.start),
-                sample.log,
+                one.log,
             )
             yield f"| {' | '.join(self._show(cell, 300) for cell in cells)} |"
         if more := len(self.executions) - _MOST_ROWS:

@@ -51,6 +51,7 @@ def test_a_slow_link_is_named_in_an_allocation_without_a_shared_folder(
         "SLURM_JOB_NODELIST": cluster.call("squeue", "-h", "-j", job, "-o", "%N").strip(),
     }
     hosts, slow = cluster.hosts, cluster.host("n3")
+    login.site.write_text(f"{login.site.read_text()}collectors: {{name: {{command: hostname}}}}\n")
     hosts.slow(slow)
     fault_record.begins("n3")
     try:
@@ -64,7 +65,11 @@ def test_a_slow_link_is_named_in_an_allocation_without_a_shared_folder(
     assert "scontrol update nodename=n3 state=drain reason='accept: slow-outlier" in shown
     assert cluster.jobs() == [job]
     until(lambda: not cluster.call("squeue", "-h", "--steps", "-o", "%j").split())
+    assert login.collected("n3") == {"name": f"{slow}\n"}
     cluster.stop_jobs()
+    # Without the allocation, it is a job of its own.
+    login.environment = {k: v for k, v in login.environment.items() if "SLURM_JOB" not in k}
+    assert login.collected("n3") == {"name": f"{slow}\n"}
     login.nothing_is_left()
     login.evidence_holds(done)
 

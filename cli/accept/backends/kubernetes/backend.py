@@ -19,9 +19,10 @@ from accept.backends.kubernetes.objects import NODE, Node
 from accept.backends.kubernetes.submit import check_run_name, install_release, run_name
 from accept.backends.kubernetes.watch import FINISHED, FOLDER, watch
 from accept.backends.protocol import Phase, Progress, Record, Say
+from accept.backends.remote import Reach
 from accept.config import Site
 from accept.core.error_codes import Code
-from accept.core.errors import NotStarted
+from accept.core.errors import BadInput, NotStarted
 from accept.core.facts import position_of
 from accept.core.runner.resume import pack_finished
 from accept.core.text import command_line
@@ -43,6 +44,7 @@ __all__ = [
     "doctor",
     "drain",
     "progress",
+    "reach",
     "rehearse",
     "submit",
     "watch",
@@ -65,6 +67,16 @@ def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
 def rehearse(run: Resolved) -> str:
     """Return nothing: without a start, nothing is known beyond the plan."""
     return ""
+
+
+def reach(_job: Job, _run: Resolved) -> Reach:
+    """Raise BadInput: the pods of a run are gone after its end."""
+    raise BadInput(
+        "a run on Kubernetes has no connection to its nodes after its end",
+        code=Code.NODE_UNREACHABLE,
+        hint="name collectors in the site file for the next run, or run them by hand: "
+        "kubectl debug node/NAME -it --image=ubuntu --profile=sysadmin",
+    )
 
 
 def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:

@@ -8,12 +8,14 @@ from shlex import quote
 
 from accept.backends.job import Job
 from accept.backends.protocol import FreeNodes, Phase, Progress
+from accept.backends.remote import Reach
 from accept.backends.slurm import nodes
 from accept.backends.slurm.doctor import doctor
 from accept.backends.slurm.follow import cancel, collect, delete, watch
 from accept.backends.slurm.submit import rehearse, submit
 from accept.config import Site
-from accept.plan.resolve import ClusterPlace, Options, site_of
+from accept.core.error_codes import Code
+from accept.plan.resolve import ClusterPlace, Options, Resolved, site_of
 
 __all__ = [
     "allocated_nodes",
@@ -27,6 +29,7 @@ __all__ = [
     "drain",
     "free_nodes",
     "progress",
+    "reach",
     "rehearse",
     "submit",
     "watch",
@@ -57,6 +60,18 @@ def progress(job: Job, *, folder: Path) -> Progress:
     """Return whether the job has a number: only Slurm knows more."""
     is_known = job.slurm is not None and job.slurm.id > 0
     return Progress(phase=Phase.SUBMITTED if is_known else Phase.STARTING)
+
+
+def reach(_job: Job, run: Resolved) -> Reach:
+    """Return how commands reach a node of a run after its end: as a job of its own."""
+    partition = run.site.slurm.partition
+    where = () if partition is None else (f"--partition={partition}",)
+
+    def arguments(host: str, command: str) -> list[str]:
+        how = ("--nodes=1", "--ntasks=1", "--immediate=60", "--mpi=none", "--chdir=/", "--quiet")
+        return ["srun", *where, f"--nodelist={host}", *how, "/bin/sh", "-c", command]
+
+    return Reach(arguments=arguments, missing=Code.SLURM_MISSING, hint="load Slurm's commands")
 
 
 def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:

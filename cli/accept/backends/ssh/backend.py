@@ -57,6 +57,7 @@ __all__ = [
     "doctor",
     "drain",
     "progress",
+    "reach",
     "rehearse",
     "submit",
     "watch",
@@ -121,6 +122,11 @@ def progress(job: Job, *, folder: Path) -> Progress:
 def rehearse(run: Resolved) -> str:
     """Return nothing: without a start, nothing is known beyond the plan."""
     return ""
+
+
+def reach(job: Job, _run: Resolved) -> Reach:
+    """Return how commands reach a node of a run after its end: by ssh."""
+    return reach_of(job.ssh_access)
 
 
 def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:

@@ -139,16 +139,8 @@ async def _run(state: Run, host: Host, collector: Collector, folder: Path) -> Co
 async def _stored(
     state: Run, host: Host, collector: Collector, output: _Output
 ) -> tuple[int | None, bool]:
-    """Write the output of a collector; return its exit status, and True if it did not end.
-
-    `timeout` and `head` end it on its host, even if the connection breaks.
-    """
-    command = (
-        f"{{ {{ timeout -k {_KILL_SECONDS} {math.ceil(collector.timeout)} "
-        f"/bin/sh -c {shlex.quote(collector.command)} 2>&1 </dev/null 3>&-; "
-        f'echo "accept-exit $?" >&3; }} | head -c {collector.max_bytes + 1}; }} 3>&2'
-    )
-    argv = marked_arguments(state.folder, host, command)
+    """Write the output of a collector; return its exit status, and True if it did not end."""
+    argv = marked_arguments(state.folder, host, bounded_command(collector))
     process = await Session.start(
         argv,
         stdin=asyncio.subprocess.DEVNULL,
@@ -168,8 +160,25 @@ async def _stored(
         return None, True
     finally:
         await process.close()
-    status = re.search(rb"accept-exit (\d{1,3})\s*$", bytes(errors))
-    return (int(status[1]) if status else None), False
+    return exit_of(bytes(errors)), False
+
+
+def bounded_command(collector: Collector) -> str:
+    """Return the sh command of a collector, which prints its exit status on stderr.
+
+    `timeout` and `head` end it on its host, even if the connection breaks.
+    """
+    return (
+        f"{{ {{ timeout -k {_KILL_SECONDS} {math.ceil(collector.timeout)} "
+        f"/bin/sh -c {shlex.quote(collector.command)} 2>&1 </dev/null 3>&-; "
+        f'echo "accept-exit $?" >&3; }} | head -c {collector.max_bytes + 1}; }} 3>&2'
+    )
+
+
+def exit_of(errors: bytes) -> int | None:
+    """Return the exit status that `bounded_command` printed; None: unknown."""
+    status = re.search(rb"accept-exit (\d{1,3})\s*$", errors)
+    return int(status[1]) if status else None
 
 
 class _Output:

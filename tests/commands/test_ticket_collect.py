@@ -1,0 +1,86 @@
+"""`accept ticket RUN NODE --collect`: the collectors of the site run on the node of a run, now."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from tests.factories.command_line import accept
+from tests.factories.standin_ssh import StandinSsh, standin_ssh
+
+from accept.backends.job import Job
+from accept.commands import demo
+from accept.core.serde import dump
+from accept.evidence import rundir
+
+SITE = """\
+backend: ssh
+collectors:
+  dmi: {command: "echo serial 7ABC; pwd; ls -d $ACCEPT_DIR/tmp"}
+  broken: {command: "echo no tool >&2; exit 127"}
+  endless: {command: "yes", timeout: 5s, maxBytes: 1000}
+"""
+
+
+@pytest.fixture
+def run(runs: Path, tmp_path: Path) -> Path:
+    """Return the folder of a run over ssh that this workstation started."""
+    folder = demo.unpack_demo()
+    site = tmp_path / "site.yaml"
+    site.write_text(SITE)
+    words = ("-m", "h100-8", "--hosts", "gpu[01-32]", "--site", site)
+    assert accept("render", *words, "--out", tmp_path / "rendered").code == 0
+    (tmp_path / "rendered" / rundir.RUN).rename(folder / rundir.RUN)
+    hosts = tuple(f"gpu{number:02}" for number in range(1, 33))
+    job = Job(
+        schema=1,
+        backend="ssh",
+        attempt="demo",
+        hosts=hosts,
+        first="gpu16",
+        folder="/tmp/accept-demo",
+    )
+    (folder / rundir.JOB).write_text(json.dumps(dump(job)))
+    return folder
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandinSsh:
+    return standin_ssh(tmp_path / "ssh", monkeypatch)
+
+
+def test_the_outputs_are_in_the_archive_and_bounded(run: Path, ssh: StandinSsh) -> None:
+    ssh.greet("welcome\n")
+    done = accept("ticket", "demo", "gpu17", "--collect")
+    assert (done.code, done.error) == (0, ""), done.err
+    assert "broken on gpu17: 8 B, exit status 127: no tool" in done.err
+    assert "endless on gpu17: 1 kB, printed too much and was cut off" in done.err
+    called = [call.partition(" -- ")[2].split()[0] for call in ssh.calls if " -- " in call]
+    assert called == ["gpu17"] * 3
+    with zipfile.ZipFile(run / "tickets" / "gpu17.zip") as archive:
+        texts = {name.partition("/")[2]: archive.read(name).decode() for name in archive.namelist()}
+    serial, _, temporary = texts["collectors/gpu17/dmi.txt"].splitlines()
+    assert serial == "serial 7ABC"
+    assert not Path(temporary).exists()
+    assert texts["collectors/gpu17/endless.txt"] == "y\n" * 500
+    assert "serial: see collectors/gpu17/dmi.txt" in texts["ticket.md"]
+
+
+def test_a_node_that_does_not_answer_is_an_error_with_the_way_without_it(
+    run: Path, ssh: StandinSsh
+) -> None:
+    ssh.take_down("gpu17")
+    done = accept("ticket", "demo", "gpu17", "--collect")
+    assert (done.code, done.error) == (4, "E-NODE-UNREACHABLE")
+    assert "accept ticket demo gpu17" in done.err
+    assert accept("ticket", "demo", "gpu17").code == 0
+
+
+def test_commands_come_from_this_workstation_and_never_from_evidence(
+    run: Path, ssh: StandinSsh
+) -> None:
+    (run / rundir.JOB).unlink()
+    assert accept("ticket", "demo", "gpu17", "--collect").error == "E-NODE-UNREACHABLE"
+    assert ssh.calls == []
