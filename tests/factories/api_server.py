@@ -43,6 +43,8 @@ class ApiServer:
     #: Versions by group of the API.
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     bodies: list[Any] = field(default_factory=list)
+    #: The number of frames of each message on a websocket.
+    parts: int = 1
 
     def answer_with(self, path: str, *bodies: Any) -> None:
         """Answer a path with these bodies in turn, and then always with the last.
@@ -142,7 +144,12 @@ def api_server() -> Iterator[ApiServer]:
             with contextlib.suppress(ConnectionError):
                 for channel, content in frames:
                     body = bytes([channel]) + content
-                    self.wfile.write(b"\x82\x7f" + len(body).to_bytes(8, "big") + body)
+                    size = -(-len(body) // server.parts)
+                    for at in range(0, len(body), size):
+                        part = body[at : at + size]
+                        is_last = at + size >= len(body)
+                        kind = (0x80 if is_last else 0) | (0x02 if at == 0 else 0)
+                        self.wfile.write(bytes([kind, 0x7F]) + len(part).to_bytes(8, "big") + part)
                 self.wfile.write(b"\x88\x00")
 
         do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - as http.server calls them

@@ -173,7 +173,6 @@ READERS = {
     "cli/accept/core/runner/collectors.py",
     # Steps of Slurm that go on while their lines are read.
     "cli/accept/core/runner/slurm.py",
-    "cli/accept/backends/slurm/submit.py",
 }
 
 

@@ -28,6 +28,7 @@ from accept.backends.kubernetes.objects import JOBSET, POD
 from accept.backends.kubernetes.submit import helm_options
 from accept.config import Site
 from accept.config.kubernetes import Kubernetes
+from accept.core.bounded import MOST_OUTPUT
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, Interrupted, NotStarted
 from accept.plan.resolve import ClusterPlace
@@ -440,6 +441,16 @@ class TestACommandInAContainer:
         self, server: ApiServer, place: Place
     ) -> None:
         assert self.run(server, place, (OUT, b"cut")) == CommandResult(exit=None, out="cut")
+
+    @pytest.mark.parametrize("frames", [1, 300])
+    def test_may_not_print_a_message_without_end(
+        self, server: ApiServer, place: Place, frames: int
+    ) -> None:
+        """The client would keep it whole, before it passes anything to the sink."""
+        server.commands[self.EXEC] = lambda *_: iter([(OUT, bytes(3 * MOST_OUTPUT))])
+        server.parts = frames
+        with pytest.raises(ApiError, match="too long"):
+            execute(Api(place), "p", ["true"], sink=lambda _: None)
 
     def test_that_is_refused_is_an_error_with_its_status(
         self, server: ApiServer, place: Place

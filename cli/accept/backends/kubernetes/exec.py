@@ -30,8 +30,24 @@ class _Frame(Protocol):
     data: bytes
 
 
+class _Reader(Protocol):
+    """The part of a websocket that holds a frame until its end."""
+
+    recv_buffer: list[bytes]
+    recv: Callable[[int], bytes]
+
+
+class _Message(Protocol):
+    """The part of a websocket that holds a message of several frames: its kind and content."""
+
+    cont_data: tuple[int, bytes] | None
+
+
 class _Socket(Protocol):
     """The part of a websocket of `websocket-client` that is used."""
+
+    frame_buffer: _Reader
+    cont_frame: _Message
 
     def settimeout(self, timeout: float, /) -> None: ...
 
@@ -68,6 +84,7 @@ def execute(
     """
     until = time.monotonic() + timeout
     socket = _open_websocket(api, pod, command, timeout, reads=bool(stdin))
+    _bound(socket, pod)
     left = bounded.MOST_OUTPUT
     kept: dict[int, list[bytes]] = {_OUT: [], _STATUS: []}
     try:
@@ -85,6 +102,23 @@ def execute(
         socket.shutdown()
     out, final_status = (b"".join(kept[c]) for c in (_OUT, _STATUS))
     return CommandResult(exit=_exit_status(final_status), out=out.decode(errors="replace"))
+
+
+def _bound(socket: _Socket, pod: str) -> None:
+    """Make a socket raise ApiError for a message without end.
+
+    The client keeps a message until it is whole, and the kubelet of the node chooses its length.
+    """
+    reader, receive = socket.frame_buffer, socket.frame_buffer.recv
+
+    def receive_bounded(size: int) -> bytes:
+        message = socket.cont_frame.cont_data
+        held = sum(map(len, reader.recv_buffer)) + len(message[1] if message else b"")
+        if held > bounded.MOST_OUTPUT:
+            raise ApiError(f"exec in {plain(pod)}: a message is too long", status=0)
+        return receive(size)
+
+    reader.recv = receive_bounded
 
 
 def _send(socket: _Socket, content: bytes, until: float, pod: str) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -303,35 +304,35 @@ def _start_step(script: str, attempt: str, nodes: Sequence[str]) -> SlurmJob:
         *("--overlap", "--mem=0", "--mpi=none", "--cpu-bind=none", "--chdir=/", "--quiet"),
         *(f"--job-name={step_name(attempt)}", "/bin/sh"),
     )
-    try:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=outer_environment(),
-            start_new_session=True,
-        )
-    except FileNotFoundError:
-        raise NotStarted(
-            "srun is not installed here", code=Code.SLURM_MISSING, hint="load Slurm's commands"
-        ) from None
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(script.encode())
-        process.stdin.close()
-    time.sleep(_STEP_SECONDS)
-    if process.poll():
-        assert process.stderr is not None
-        # A process that it left behind may keep the pipe open, and print more.
-        os.set_blocking(process.stderr.fileno(), False)
-        errors = process.stderr.read(_MOST_ERRORS) or b""
-        answer = Answer(exit=process.returncode, out="", err=errors.decode(errors="replace"))
-        raise NotStarted(
-            f"srun could not start in job {allocation.id}: {answer.reason}",
-            code=Code.SLURM_REFUSED,
-            hint="does the allocation still exist? squeue --me",
-        )
+    # Nobody reads what srun prints later, so it must not wait in a pipe.
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=outer_environment(),
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise NotStarted(
+                "srun is not installed here", code=Code.SLURM_MISSING, hint="load Slurm's commands"
+            ) from None
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(script.encode())
+            process.stdin.close()
+        time.sleep(_STEP_SECONDS)
+        if process.poll():
+            errors.seek(0)
+            text = errors.read(_MOST_ERRORS).decode(errors="replace")
+            answer = Answer(exit=process.returncode, out="", err=text)
+            raise NotStarted(
+                f"srun could not start in job {allocation.id}: {answer.reason}",
+                code=Code.SLURM_REFUSED,
+                hint="does the allocation still exist? squeue --me",
+            )
     return allocation
 
 
