@@ -195,11 +195,6 @@ class Row(NamedTuple):
             return f"NIC {self.nic} of {hosts}"
         return hosts if self.rank is None else device_label(hosts, self.rank, self.gpu)
 
-    def share_of(self, normal: float) -> float | None:
-        """Return the share of a normal score; None if nothing valid was measured."""
-        is_valid = self.outcome is Outcome.OK and self.score is not None and normal > 0
-        return (self.score or 0.0) / normal if is_valid else None
-
 
 @dataclass(frozen=True)
 class Table:
@@ -234,12 +229,6 @@ class Table:
     def values(self) -> list[float]:
         """Return all values, also invalid ones."""
         return [row.value for row in self.rows if row.value is not None]
-
-    @property
-    def scores(self) -> list[float]:
-        """Return the scores of the rows with a valid value."""
-        valid = (row.score for row in self.rows if row.outcome is Outcome.OK)
-        return [score for score in valid if score is not None]
 
     @property
     def median(self) -> float:

@@ -37,7 +37,6 @@ class Curve:
     height: int
     left: int
     top: int
-    bottom: int
 
 
 def size_curves(run: Run) -> tuple[Curve, ...]:
@@ -99,7 +98,6 @@ def _curve(title: str, unit: str, by_size: dict[int, list[float]], bound: float 
         height=_HEIGHT,
         left=_LEFT,
         top=_TOP,
-        bottom=_HEIGHT - _BOTTOM,
     )
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories.blame_picture import PICTURE, picture
+from tests.factories.verdicts import record, step
 
+from accept.core import table
 from accept.core.groups import pair_rounds
 from accept.core.judge.effects.distances import LIMIT
 from accept.core.judge.effects.executions import Execution, Network
 from accept.core.judge.effects.explanation import Explanation
 from accept.core.judge.effects.follow_up import next_wave
 from accept.core.judge.effects.search import explain
-from accept.core.judge.peers import Peer, compare_peers
+from accept.core.judge.peers import compare_rows
 from accept.core.judge.rounds import rounds_for
 from accept.core.model import OF_HOST, SuspectKind
 
@@ -155,16 +158,21 @@ def test_any_executions_can_be_explained(measured: list[Execution]) -> None:
 # -- peers ---------------------------------------------------------------------------------------
 
 
+def peer(number: int, value: float, log: str = "") -> table.Row:
+    of = step("gemm", "each")
+    made = replace(record(of, [f"h{number}"]), log=log)
+    execution = table.Execution(of, made, alone=True, repeated=False)
+    return table.Row("gemm", execution, unit="GB/s", value=value)
+
+
 def test_the_slow_one_of_eight_peers_is_named() -> None:
-    peers = [Peer(f"h{i}", 100.0 if i != 3 else 90.0) for i in range(8)]
-    assert [(one.at, one.cause) for one in compare_peers(peers, _NOISE).bad] == [
-        (3, "slow-outlier")
-    ]
+    bad, _ = compare_rows([peer(i, 100.0 if i != 3 else 90.0) for i in range(8)], _NOISE)
+    assert [(one.row.hosts, one.cause) for one in bad] == [(("h3",), "slow-outlier")]
 
 
 def test_when_most_peers_are_bad_or_too_few_none_is_named() -> None:
-    assert not compare_peers([Peer(f"h{i}", 100.0) for i in range(4)], _NOISE, bound=200.0).bad
-    assert not compare_peers([Peer(f"h{i}", 50.0 + 50 * (i > 0)) for i in range(3)], _NOISE).bad
+    assert not compare_rows([peer(i, 100.0) for i in range(4)], _NOISE, bound=200.0)[0]
+    assert not compare_rows([peer(i, 50.0 + 50 * (i > 0)) for i in range(3)], _NOISE)[0]
 
 
 @pytest.mark.parametrize(("hosts", "executions"), [(64, 30), (16, 100), (256, 8), (64, 5)])
@@ -179,11 +187,11 @@ def test_noise_of_peers_with_heavy_tails_accuses_nobody(
             return chance.gauss(0, 1) / math.sqrt(chance.gammavariate(freedom / 2, 2) / freedom)
 
         peers = [
-            Peer(f"h{i}", 100 * (1 + _NOISE * student()), log=f"{i} {j}")
+            peer(i, 100 * (1 + _NOISE * student()), log=f"{i} {j}")
             for i in range(hosts)
             for j in range(executions)
         ]
-        assert not compare_peers(peers, _NOISE).bad
+        assert not compare_rows(peers, _NOISE)[0]
 
 
 # -- rounds --------------------------------------------------------------------------------------

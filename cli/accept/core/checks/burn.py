@@ -102,13 +102,10 @@ def _slow_links(evidence: Evidence) -> Iterator[Problem]:
         for row in rows_of(execution, evidence.check, {GATHER.name})
         if row.is_plausible and row.hosts
     ]
-    for row, outlier in compare_rows(rows, evidence.plan.machine.noise, uneven=True)[0]:
-        yield Problem(
-            cause=outlier.cause,
-            message=f"all-gathers under load on {row.hosts[0]}: {row.value:.3g} "
-            f"{GATHER.unit}, {outlier.text}",
-            host=row.hosts[0],
-        )
+    for outlier in compare_rows(rows, evidence.plan.machine.noise, uneven=True)[0]:
+        host, value = outlier.row.hosts[0], outlier.row.value
+        text = f"all-gathers under load on {host}: {value:.3g} {GATHER.unit}, {outlier.text}"
+        yield Problem(cause=outlier.cause, message=text, host=host)
 
 
 #: Name of a GPU or host -> its host, its log and its value.

@@ -344,15 +344,15 @@ def _slow(evidence: Evidence, nics: Sequence[Nic]) -> Iterator[Problem]:
     for metric, unit in _UNITS.items():
         measured = [nic for nic in nics if nic.is_compared(metric)]
         bound = bounds.lowest_of_devices(evidence, metric)
-        bad: list[tuple[Row, Outlier]] = []
+        bad: list[Outlier] = []
         if metric in _OF_ALL:
             rows = [nic.rows[metric] for nic in measured]
             bad += compare_rows(rows, noise, bound, uneven=True)[0]
         for name in {nic.name: None for nic in measured} if metric in LOOPS else ():
             same = [nic.rows[metric] for nic in measured if nic.name == name]
             bad += compare_rows(same, noise)[0]
-        for row, outlier in bad:
-            nic = next(nic for nic in measured if nic.rows[metric] is row)
+        for outlier in bad:
+            nic = next(nic for nic in measured if nic.rows[metric] is outlier.row)
             message = f"{metric} through {nic.name} of {nic.host}: "
             message += _speed(nic, metric, unit, outlier)
             below = outlier.cause is Cause.BELOW_REFERENCE

@@ -332,7 +332,8 @@ def _compare(
         bound = bounds.lowest_of_devices(evidence, name)
         bad, normal = compare_rows(rows, noise, bound, uneven=name in measured.uneven)
         normals |= {name: normal} if normal else {}
-        for row, outlier in bad:
+        for outlier in bad:
+            row = outlier.row
             text = f"{name} {number(row.value or 0.0)}{_unit(row, measured)}"
             text += f", {outlier.text}" if outlier.text else ""
             slow.setdefault((row.host, row.rank), []).append((outlier.cause, name, text))

@@ -113,18 +113,6 @@ def examine(
     return Problems(failed, unclear, noted)
 
 
-def problems(
-    readings: Mapping[str, Reading], machine: PlannedMachine, limits: Limits, *, one_kind: bool
-) -> list[Problem]:
-    """Return what fails GPUs and NICs; one problem for each device and cause."""
-    return examine(readings, machine, limits, one_kind=one_kind).problems
-
-
-def notes(readings: Mapping[str, Reading], machine: PlannedMachine) -> list[str]:
-    """Return a text for each anomaly before the run that accuses nothing."""
-    return examine(readings, machine, Limits(), one_kind=False).notes
-
-
 def _unreported(
     gpus: Sequence[_Gpu], promised: Set[str], several: Set[str], *, one_kind: bool
 ) -> Iterator[Problem]:

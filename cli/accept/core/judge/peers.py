@@ -19,22 +19,11 @@ from accept.core.table import Row
 LEAST_OF_UNEVEN = 0.5
 
 
-class Peer(NamedTuple):
-    """One value of one thing."""
-
-    #: What was measured, such as a host, or a host and a rank.
-    name: str
-    #: Higher is better.
-    value: float | None
-    #: Path of the raw log.
-    log: str = ""
-
-
 class Outlier(NamedTuple):
     """A bad peer, and what is normal."""
 
-    #: Index of the value that shows it.
-    at: int
+    #: The value that shows it.
+    row: Row
     cause: Cause
     #: This value as a share of normal; None: normal is unknown.
     share: float | None
@@ -54,66 +43,55 @@ class Outlier(NamedTuple):
         return f"{self.share:.0%} of the normal value of {self.normal.values}{often}"
 
 
-class Compared(NamedTuple):
-    """The bad peers in the order of their names, and what is normal."""
+def compare_rows(
+    rows: Sequence[Row], noise: float, bound: float | None = None, *, uneven: bool = False
+) -> tuple[list[Outlier], Normal | None]:
+    """Return the peers that are below `bound`, or slow by the model, and what is normal.
 
-    bad: tuple[Outlier, ...]
-    #: None: too few to compare.
-    normal: Normal | None
-
-
-def compare_peers(
-    peers: Sequence[Peer], noise: float, bound: float | None = None, *, uneven: bool = False
-) -> Compared:
-    """Return the peers that are below `bound`, or slow by the model.
-
-    If more than half of the peers are bad, the fault is not in one of them, and none is returned.
-    `noise`: the lowest sigma of healthy values, as a share. `uneven`: healthy values differ, so
-    only those below `LEAST_OF_UNEVEN` of the median are slow.
+    The rows are values of one metric. If more than half of the peers are bad, the fault is not in
+    one of them, and none is returned. Normal is None for too few peers. `noise`: the lowest sigma
+    of healthy values, as a share. `uneven`: healthy values differ, so only those below
+    `LEAST_OF_UNEVEN` of the median are slow.
     """
-    of_name: dict[str, dict[int, float]] = {}
-    for index, peer in enumerate(peers):
-        of_name.setdefault(peer.name, {})[index] = peer.value or 0.0
-    normal, slow = _halves(of_name) if uneven else _by_model(peers, noise)
+    of_name: dict[str, list[Row]] = {}
+    for row in rows:
+        of_name.setdefault(_name(row), []).append(row)
+    normal, slow = _halves(of_name) if uneven else _by_model(rows, noise)
     lowest = lowest_good(normal, bound)
     bad: list[Outlier] = []
-    for name, values in of_name.items():
-        at = max(values, key=values.__getitem__)
-        if is_bad(values[at], bound):
+    for name, own in of_name.items():
+        shown = max(own, key=_score)
+        if is_bad(_score(shown), bound):
             cause = Cause.BELOW_REFERENCE
         elif name not in slow:
             continue
-        elif normal and not is_bad(values[at], limit_of(normal)):
+        elif normal and not is_bad(_score(shown), limit_of(normal)):
             # A peer that is at times as fast as others is slow by what it shows then.
-            at, cause = min(values, key=values.__getitem__), Cause.INTERMITTENT
+            shown, cause = min(own, key=_score), Cause.INTERMITTENT
         else:
             cause = Cause.SLOW_OUTLIER
-        share = values[at] / normal.value if normal and normal.value else None
-        times = sum(is_bad(value, lowest) for value in values.values())
-        bad.append(Outlier(at, cause, share, normal, times, len(values)))
+        share = _score(shown) / normal.value if normal and normal.value else None
+        times = sum(is_bad(_score(row), lowest) for row in own)
+        bad.append(Outlier(shown, cause, share, normal, times, len(own)))
     most = len(of_name) > 1 and 2 * len(bad) > len(of_name)
-    return Compared(() if most else tuple(bad), normal)
+    return ([] if most else bad), normal
 
 
-def compare_rows(
-    rows: Sequence[Row], noise: float, bound: float | None = None, *, uneven: bool = False
-) -> tuple[list[tuple[Row, Outlier]], Normal | None]:
-    """Return the bad rows among those of one metric, and what is normal: see `compare_peers`."""
-    peers = [
-        Peer(f"{row.host or row.hosts[0]} {row.rank} {row.nic}", row.score, log=row.log)
-        for row in rows
-    ]
-    found = compare_peers(peers, noise, bound, uneven=uneven)
-    return [(rows[outlier.at], outlier) for outlier in found.bad], found.normal
+def _name(row: Row) -> str:
+    """Return what was measured: a host, or its rank or NIC."""
+    return f"{row.host or row.hosts[0]} {row.rank} {row.nic}"
 
 
-def _by_model(peers: Sequence[Peer], noise: float) -> tuple[Normal | None, Collection[str]]:
+def _score(row: Row) -> float:
+    return row.score or 0.0
+
+
+def _by_model(rows: Sequence[Row], noise: float) -> tuple[Normal | None, Collection[str]]:
     """Return what is normal, and the slow peers."""
-    if len({peer.name for peer in peers}) < FEWEST:
+    if len({*map(_name, rows)}) < FEWEST:
         return None, ()
     executions = [
-        Execution(hosts=(peer.name,), population="", value=peer.value, log=peer.log)
-        for peer in peers
+        Execution(hosts=(_name(row),), population="", value=row.score, log=row.log) for row in rows
     ]
     found = explain(executions, Network(noise=noise))
     faults = (fault for fault in found.faults if len(fault.part.hosts) == 1)
@@ -121,12 +99,12 @@ def _by_model(peers: Sequence[Peer], noise: float) -> tuple[Normal | None, Colle
 
 
 def _halves(
-    of_name: Mapping[str, Mapping[int, float]],
+    of_name: Mapping[str, Sequence[Row]],
 ) -> tuple[Normal | None, Collection[str]]:
     """Return the median as the normal value, and the peers below half of it."""
     if len(of_name) < FEWEST:
         return None, ()
-    best = {name: max(values.values()) for name, values in of_name.items()}
+    best = {name: max(map(_score, own)) for name, own in of_name.items()}
     middle, count = median(best.values()), sum(map(len, of_name.values()))
     sigma = (1 - LEAST_OF_UNEVEN) / SIGMAS
     normal = Normal(value=middle, sigma=sigma, values=count, hosts=len(best))

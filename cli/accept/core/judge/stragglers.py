@@ -61,7 +61,7 @@ def judge(evidence: Evidence, metric: str, speed: MetricSpec) -> Stragglers:
             limit = min(limit, 1 / (median + _KERNEL_START_SECONDS))
         else:
             limit = min(limit, normal.value * (1 - GROSS), 1 / (median + _SCHEDULING_SECONDS))
-        slow = [row for row, _ in bad if (row.score or 0.0) < limit]
+        slow = [one.row for one in bad if (one.row.score or 0.0) < limit]
         result.suspects.extend(_suspects(slow, ranks, median))
         longest = 1 / limit if limit > 0 else None
         names = host_list([rank.device for rank in slow])
@@ -102,12 +102,12 @@ def _slow_hosts(evidence: Evidence, speed: MetricSpec) -> Stragglers:
         return Stragglers([], [])
     suspects = [
         suspect_of(
-            row,
+            outlier.row,
             outlier.cause,
             Strength.MODERATE,
-            f"{check}: {number(row.value or 0.0)} {speed.unit}, {outlier.text}",
+            f"{check}: {number(outlier.row.value or 0.0)} {speed.unit}, {outlier.text}",
         )
-        for row, outlier in bad
+        for outlier in bad
     ]
     hosts = [host for suspect in suspects for host in suspect.hosts]
     text = f"{speed.name} of {normal.hosts} hosts, normal {number(normal.value)} "

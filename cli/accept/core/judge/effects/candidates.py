@@ -19,6 +19,7 @@ from accept.core.judge.effects.executions import Network
 from accept.core.judge.effects.explanation import Part
 from accept.core.judge.effects.flows import CROSSES
 from accept.core.judge.effects.units import Units
+from accept.core.judge.suspects import nic_of
 from accept.core.model import SuspectKind
 
 #: Share of healthy clusters in which anything may be accused.
@@ -194,13 +195,8 @@ class Candidates:
     def _device(
         self, h: int, kind: SuspectKind, gpus: set[int], cover: frozenset[int], price: float
     ) -> Candidate:
-        own = self._nics.get(h, {})
-        used = {own.get(g, frozenset()) for g in gpus}
-        nic = None
-        if len(used) == 1 and len(names := next(iter(used))) == 1:
-            others = (of_gpu for g, of_gpu in own.items() if g not in gpus)
-            nic = min(names) if all(names.isdisjoint(of_gpu) for of_gpu in others) else None
-        if nic is not None and (kind is SuspectKind.NIC or len(gpus) > 1):
+        nic = nic_of(self._nics.get(h, {}), gpus)
+        if nic and (kind is SuspectKind.NIC or len(gpus) > 1):
             kind = SuspectKind.NIC
         else:
             # One GPU, or its NIC; or GPUs that share a NIC or always took part together.
@@ -210,7 +206,7 @@ class Candidates:
                 kind=kind,
                 hosts=self.names([h]),
                 gpus=tuple(sorted(gpus)),
-                nic=nic if kind is SuspectKind.NIC else None,
+                nic=nic or None if kind is SuspectKind.NIC else None,
             ),
             cover=cover,
             price=self._node_price + price,
