@@ -8,12 +8,9 @@ from tests.factories.verdicts import (
     GPU,
     gpus,
     hosts,
-    hosts_record,
     inventory_of,
-    measured,
     plan,
     record,
-    slow,
     step,
 )
 
@@ -41,14 +38,6 @@ def blamed(verdict: Verdict) -> set[tuple[str, str, str]]:
 def causes(verdict: Verdict) -> set[str]:
     """Return the causes of all findings that did not pass."""
     return {f.cause for c in verdict.checks for f in c.findings if f.cause and f.state != "pass"}
-
-
-def healthy_records(*steps: Step) -> list[Record]:
-    """Return the records of eight healthy hosts."""
-    return [
-        hosts_record(EIGHT),
-        *(made for of in steps for made in measured(of, EIGHT, slow())),
-    ]
 
 
 def gpu_plan(*steps: Step, **more: Any) -> Plan:

@@ -92,18 +92,10 @@ def _divisions(units: Units, places: Mapping[int, str]) -> Iterator[tuple[float,
         for k, own in enumerate(units.of_population):
             apart = [i for i in own if i in far]
             more, loss = _distance(units, k, apart)
-            # Known places show that a single host is apart.
-            if more > 0 and not (price and _is_of_one(units, apart, blocks)):
+            if more > 0:
                 losses[k] = loss
                 gain += more
         yield gain, Blocked(blocks, losses, far, price)
-
-
-def _is_of_one(units: Units, far: Sequence[int], blocks: Blocks) -> bool:
-    """Return whether only the executions of one host show a distance: it may be slow."""
-    counts = Counter(h for i in far for h in units.members[i])
-    h, count = max(counts.items(), key=lambda row: row[1])
-    return count == len(far) and frozenset([h]) in blocks
 
 
 def _with_common(units: Units, blocked: Blocked) -> Blocked:
