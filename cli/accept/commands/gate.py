@@ -13,14 +13,11 @@ from functools import partial
 
 from accept.commands.choices import OnTimeout
 from accept.commands.plan import plan_text, planned
-from accept.commands.prepare import prepare
-from accept.commands.timed import measure
-from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadInput, Exit, NotStarted
+from accept.commands.timed import measure, prepare_with_gpus
+from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.model import Finding, Record, State, Verdict
 from accept.core.text import duration, plain
-from accept.plan.bundle import Bundle
-from accept.plan.resolve import Options, Resolved
+from accept.plan.resolve import Options
 from accept.report.console import Terminal
 
 
@@ -92,7 +89,7 @@ def do_gate(
     """
     began = time.monotonic()
     if dry_run:
-        plan = planned(_prepared(options, terminal)[0])
+        plan = planned(prepare_with_gpus(options, terminal)[0])
         terminal.result(plan, plan_text(plan))
         return Exit.PASS
     if not terminal.verbose:
@@ -110,23 +107,12 @@ def do_gate(
     return Exit.PASS if answer.passed else Exit.REJECTED
 
 
-def _prepared(options: Options, terminal: Terminal) -> tuple[Resolved, Bundle]:
-    """Return the run of this host. Raises NotStarted without GPUs, unless the user wants that."""
-    run, bundle = prepare(options, terminal)
-    if not options.machine and run.plan.machine.gpus == 0:
-        raise NotStarted(
-            "no NVIDIA GPU on this host; to test it without GPUs, give --machine cpu",
-            code=Code.LOCAL_NO_GPU,
-        )
-    return run, bundle
-
-
 def _measured(
     options: Options, terminal: Terminal, *, limit: float, on_timeout: OnTimeout
 ) -> Gated:
     """Run the suite for `limit` seconds at most, and return the answer."""
     answer = Gated(passed=False, unfinished=("start",), on_timeout=on_timeout)
-    ended = measure(partial(_prepared, options, terminal), terminal, limit=limit)
+    ended = measure(partial(prepare_with_gpus, options, terminal), terminal, limit=limit)
     if ended.job:
         answer = replace(answer, attempt=ended.job.attempt)
     if judged := ended.judged:

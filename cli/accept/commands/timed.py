@@ -11,10 +11,12 @@ from types import FrameType
 
 from accept.backends.job import Job
 from accept.commands.judge import Judged
+from accept.commands.prepare import prepare
 from accept.commands.run import follow, new_name, settle, start
-from accept.core.errors import Interrupted, NoEvidence, Terminated
+from accept.core.error_codes import Code
+from accept.core.errors import Interrupted, NoEvidence, NotStarted, Terminated
 from accept.plan.bundle import Bundle
-from accept.plan.resolve import Resolved
+from accept.plan.resolve import Options, Resolved
 from accept.report.console import Terminal
 
 
@@ -30,7 +32,7 @@ class Ended:
 
 
 def measure(
-    prepare: Callable[[], tuple[Resolved, Bundle]], terminal: Terminal, *, limit: float
+    prepared: Callable[[], tuple[Resolved, Bundle]], terminal: Terminal, *, limit: float
 ) -> Ended:
     """Prepare a run, start it, follow it and judge it; after `limit` seconds it is cancelled."""
     started: tuple[Job, Path] | None = None
@@ -38,7 +40,7 @@ def measure(
     interrupted: Interrupted | None = None
     try:
         with _time_limit(limit):
-            started = start(*prepare(), terminal, name=new_name())
+            started = start(*prepared(), terminal, name=new_name())
             follow(*started, terminal, whole=False, detach=False)
     except _TimeUp:
         is_late = True
@@ -56,6 +58,17 @@ def measure(
             raise
         return Ended(job=job, is_late=True)
     return Ended(job=job, judged=judged, is_late=is_late)
+
+
+def prepare_with_gpus(options: Options, terminal: Terminal) -> tuple[Resolved, Bundle]:
+    """Return the run. Raises NotStarted without GPUs, unless the user names a machine."""
+    run, bundle = prepare(options, terminal)
+    if not options.machine and run.plan.machine.gpus == 0:
+        raise NotStarted(
+            "no NVIDIA GPU was found; to test without GPUs, give --machine cpu",
+            code=Code.LOCAL_NO_GPU,
+        )
+    return run, bundle
 
 
 class _TimeUp(Terminated):
