@@ -178,6 +178,7 @@ ONCE = {
     "judge": ("demo", 3),
     "list": ("errors", 0),
     "nodes": ("--partition none", 4),
+    "pick": ("--hosts a,b --need 1 -m cpu --dry-run", 0),
     "prune": ("--older-than 1d", 0),
     "render": ("-m cpu -n 2 --image i", 0),
     "report": ("demo", 0),

@@ -458,6 +458,79 @@ def gate(
 
 
 @_command
+def pick(
+    *,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- COMMAND...",
+            help="Command to run on the chosen nodes; without one, they are printed.",
+        ),
+    ] = None,
+    need: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="Nodes to choose.", rich_help_panel=Panel.TARGET),
+    ],
+    machine: MachineOption = None,
+    hosts: HostsOption = None,
+    site: SiteOption = None,
+    gpus_per_node: GpusOption = None,
+    busy_ok: BusyOption = False,
+    suite: SuiteOption = "pick",
+    settings: SettingsOption = None,
+    expect: ExpectOption = None,
+    time: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Time limit: what was measured until then decides.",
+            rich_help_panel=Panel.TIMES,
+        ),
+    ] = "90s",
+    hostfile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a hostfile for mpirun, too.",
+            rich_help_panel=Panel.OUTPUT,
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+    output: OutputOptions,
+) -> int:
+    """Choose the best nodes for a job: accept pick --need 64 -- srun --nodes 64 train.sh"""
+    from accept.app.parse import parse_options, seconds, with_site
+    from accept.commands import pick as picks
+
+    if command and "--" not in sys.argv:
+        raise BadInput(
+            f"-- is missing before the command {plain(command[0], 80)}",
+            code=Code.USAGE,
+            hint="accept pick --need 64 -- srun --nodes 64 train.sh",
+        )
+    terminal = output.terminal()
+    plan = DrillOptions(
+        machine=machine,
+        hosts=hosts,
+        site=site,
+        gpus_per_node=gpus_per_node,
+        busy_ok=busy_ok,
+        suite=suite,
+        settings=settings,
+        expect=expect,
+    )
+    return picks.do_pick(
+        with_site(parse_options(plan), terminal),
+        terminal,
+        need=need,
+        limit=seconds("time", time) or 0.0,
+        hostfile=hostfile,
+        command=tuple(command or ()),
+        dry_run=dry_run,
+    )
+
+
+@_command
 def demo(
     *,
     no_open: Annotated[

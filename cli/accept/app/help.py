@@ -30,7 +30,11 @@ class Topic:
 
 TOPICS: Final = (
     Topic(title="Prepare", main=("init", "doctor"), more=("nodes",)),
-    Topic(title="Test nodes", main=("run", "gate", "watch", "cancel", "retest"), more=("drill",)),
+    Topic(
+        title="Test nodes",
+        main=("run", "gate", "pick", "watch", "cancel", "retest"),
+        more=("drill",),
+    ),
     Topic(
         title="Read results",
         main=("judge", "explain", "report", "ticket"),
@@ -52,6 +56,7 @@ _EXAMPLES: Final = (
     ("accept run --partition gpu --nodes 16", "test nodes of Slurm"),
     ("accept run --nodes 16 --site site.yaml", "test nodes of Kubernetes"),
     ("accept gate", "test this host before a job"),
+    ("accept pick --need 64 -- srun job.sh", "start a job on the best nodes"),
     ("accept judge my-logs/", "judge nccl-tests logs or evidence"),
     ("accept ticket last node17", "report a bad node to its provider"),
 )

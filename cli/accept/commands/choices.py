@@ -78,6 +78,7 @@ class Schema(StrEnum):
     RETEST = "retest"
     VERIFY = "verify"
     GATE = "gate"
+    PICK = "pick"
     INIT = "init"
     LIST = "list"
     RUNS = "runs"

@@ -5,9 +5,13 @@ A pick is a run of the suite `pick` with a time limit. What was measured until t
 
 from __future__ import annotations
 
+import itertools
 import os
-import subprocess
-import tempfile
+import re
+import shlex
+import shutil
+import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +21,8 @@ from pathlib import Path
 from accept import backends
 from accept.commands.judge import Judged
 from accept.commands.plan import plan_text, planned
-from accept.commands.run import show_removal
 from accept.commands.timed import measure, prepare_with_gpus
+from accept.config.hostlist import expand
 from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, NotStarted
@@ -26,28 +30,34 @@ from accept.core.evidence import write
 from accept.core.judge.ranking import Choice, LeftOut, choose, doubts
 from accept.core.model import State
 from accept.core.text import count, duration, folded, plain
-from accept.plan.bundle import Bundle
-from accept.plan.resolve import Options, Resolved, site_of
+from accept.evidence import rundir
+from accept.plan.resolve import Options, choose_target, named_backend, site_of
 from accept.report.console import Terminal
 
-#: Standard output, as the place of a list.
-_STDOUT = "-"
-#: The port of torchrun's rendezvous on the first host: its own default.
+#: File in the run folder with the chosen nodes, for mpirun.
+_HOSTFILE = "hostfile"
+#: Torchrun's default port of the rendezvous on the first node.
 _RENDEZVOUS_PORT = 29400
+_SRUN = "srun"
+_TASKS = "SLURM_TASKS_PER_NODE"
+#: Variables of Slurm with a number for each node.
+_OF_EACH_NODE = (_TASKS, "SLURM_JOB_CPUS_PER_NODE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picked:
-    """The chosen hosts: `accept pick`."""
+    """The chosen nodes: `accept pick`."""
 
     need: int
-    #: Empty if too few are good; then nothing starts.
+    #: Exactly `need` nodes; none if fewer are good, and then nothing starts.
     chosen: tuple[str, ...] = ()
     #: The others, worst first.
     left_out: tuple[LeftOut, ...] = ()
-    #: Why nothing starts; empty: the hosts are chosen.
+    #: What is bad, but not avoided by leaving nodes out, one text each.
+    notes: tuple[str, ...] = ()
+    #: The reason why nothing starts; empty: nodes are chosen.
     refused: str = ""
-    #: Whether the time limit ended the measurement.
+    #: True if the time limit ended the measurement.
     is_late: bool = False
     #: The time limit and the time taken, in seconds.
     limit: float
@@ -62,91 +72,97 @@ def do_pick(
     *,
     need: int,
     limit: float,
-    hostfile: str | None,
-    nodelist: str | None,
+    hostfile: Path | None,
     command: Sequence[str],
     dry_run: bool,
 ) -> int:
-    """Choose `need` hosts, write and print them, and run the command on them.
+    """Choose `need` nodes, print them, and replace this process by the command on them.
 
-    Return the status of the command; without one 0, and 3 if too few hosts are good. Raises
-    BadInput, also if there are fewer hosts than needed.
+    Without a command, return exit code 0; 3 if too few nodes are good. Raises BadInput, also if
+    there are fewer nodes than needed.
     """
     began = time.monotonic()
-    options = _on_hosts(options)
-    prepare = partial(_prepared, options, terminal, need)
+    if command and terminal.json and terminal.file is None:
+        raise BadInput(
+            "--json and the command would both write to standard output",
+            code=Code.USAGE,
+            hint="write the result to a file: --json --out pick.json",
+        )
+    if command and not shutil.which(command[0]):
+        raise BadInput(
+            f"there is no command {plain(command[0], 80)}",
+            code=Code.USAGE,
+            hint="accept pick --need 64 -- srun --nodes 64 train.sh",
+        )
+    options, names = _candidates(options, terminal)
+    if need > len(names):
+        raise BadInput(
+            f"--need {need}, but there are {count(len(names), 'node')} to choose from",
+            code=Code.NODES_MISMATCH,
+            hint="need fewer, or give spare nodes: two for 64",
+        )
+    prepare = partial(prepare_with_gpus, options, terminal)
     if dry_run:
         plan = planned(prepare()[0])
         terminal.result(plan, plan_text(plan))
         return Exit.PASS
+    _write_hostfile(hostfile, None)
+    if need == len(names):
+        terminal.notice("no spare nodes: nothing starts if one is bad")
     ended = measure(prepare, terminal, limit=limit)
-    picked = Picked(need=need, limit=limit, is_late=ended.is_late)
-    if ended.job:
-        picked = replace(picked, attempt=ended.job.attempt)
-        show_removal(ended.job, ended.job.attempt, terminal)
+    picked = Picked(
+        need=need,
+        limit=limit,
+        is_late=ended.is_late,
+        refused=f"nothing was measured within {duration(limit)}",
+        attempt=ended.job.attempt if ended.job else "",
+    )
     slots = 1
-    if ended.judged:
-        choice = chosen_of(ended.judged, need)
-        slots = ended.judged.plan.gpus_used or ended.judged.plan.machine.ranks or 1
+    if judged := ended.judged:
+        choice, refused = chosen_of(judged, need)
+        notes = (*choice.shared, *_unexplained(judged))
+        chosen = () if refused else choice.chosen
         picked = replace(
-            picked, chosen=choice.chosen, left_out=choice.left_out, refused=choice.refused
+            picked, chosen=chosen, left_out=choice.left_out, notes=notes, refused=refused
         )
-    elif ended.is_late:
-        picked = replace(picked, refused=f"nothing was measured within {duration(limit)}")
+        slots = judged.plan.gpus_used or judged.plan.machine.ranks or 1
     picked = replace(picked, seconds=round(time.monotonic() - began, 2))
     _report(picked, terminal)
-    if picked.refused:
-        if terminal.json:
-            terminal.result(picked)
-        return Exit.REJECTED
-    texts = {
-        hostfile: "".join(f"{host} slots={slots}\n" for host in picked.chosen),
-        nodelist: "".join(f"{host}\n" for host in picked.chosen),
-    }
-    for place, text in texts.items():
-        if place not in (None, _STDOUT):
-            write(Path(place), text)
-    if terminal.json or (not command and hostfile != _STDOUT):
+    if terminal.json or terminal.file or not command:
         terminal.result(picked, *picked.chosen)
-    elif _STDOUT in texts:
-        terminal.result(picked, texts[_STDOUT].rstrip("\n"))
-    if not command:
-        return Exit.PASS
-    return _start(command, picked, slots)
+    if picked.refused:
+        return Exit.REJECTED
+    _write_hostfile(hostfile, _lines(picked.chosen, slots))
+    if command:
+        _become(command, picked.chosen, rundir.find_own(picked.attempt), slots)
+    return Exit.PASS
 
 
-def _on_hosts(options: Options) -> Options:
-    """Return the options with a back end whose hosts can be chosen. Raises BadInput."""
-    named = options.backend or site_of(options).backend
-    if not (named or options.hosts) and backends.NODE_LISTS["slurm"].allocated_nodes():
-        return replace(options, backend="slurm")
-    if named in (None, "ssh", "slurm") and (options.hosts or named):
-        return options
+def _lines(nodes: Sequence[str], slots: int) -> str:
+    """Return the lines of a hostfile."""
+    return "".join(f"{name} slots={slots}\n" for name in nodes)
+
+
+def _candidates(options: Options, terminal: Terminal) -> tuple[Options, tuple[str, ...]]:
+    """Return the options with the back end, and the nodes to choose from. Raises BadInput."""
+    site = site_of(options)
+    if not options.hosts and (allocated := backends.NODE_LISTS["slurm"].allocated_nodes()):
+        return replace(options, backend="slurm"), allocated
+    named = named_backend(options, site)
+    if named in (None, "ssh") and (options.hosts or site.ssh.hosts):
+        hosts = expand(options.hosts, terminal.progress)
+        options = replace(options, backend="ssh", hosts=hosts)
+        return options, choose_target(options, site).hosts
+    reason = f"back end {named} has no list of them" if named else "there is no list of them"
     raise BadInput(
-        f"accept pick cannot choose hosts on back end {named}"
-        if named
-        else "accept pick has no hosts to choose from",
-        code=Code.OPTION_BACKEND if named else Code.NODES_UNKNOWN,
-        hint="start it inside salloc, or give --hosts a,b,c",
+        f"accept pick needs nodes to choose from, and {reason}",
+        code=Code.NODES_UNKNOWN,
+        hint="start it inside salloc, or give --hosts node[01-18]",
     )
 
 
-def _prepared(options: Options, terminal: Terminal, need: int) -> tuple[Resolved, Bundle]:
-    run, bundle = prepare_with_gpus(options, terminal)
-    hosts = run.nodes
-    if need > hosts:
-        raise BadInput(
-            f"--need {need}, but there are {count(hosts, 'host')} to choose from",
-            code=Code.NODES_MISMATCH,
-            hint="need fewer, or allocate spare nodes: two for 64",
-        )
-    if need == hosts:
-        terminal.progress("0 spares: nothing starts if one host is bad")
-    return run, bundle
-
-
-def chosen_of(judged: Judged, need: int) -> Choice:
-    """Return the choice that follows from a judged run."""
+def chosen_of(judged: Judged, need: int) -> tuple[Choice, str]:
+    """Return the choice that follows from a judged run, and why it must not be used; "": it may."""
     verdict, records = judged.verdict, judged.records
     of_pairs = {step.id for step in judged.plan.steps if step.groups.of_pairs}
     measured = {
@@ -157,61 +173,129 @@ def chosen_of(judged: Judged, need: int) -> Choice:
     }
     in_doubt = doubts(judged.plan, records, checks=REGISTRY)
     choice = choose(verdict, need, measured=measured, in_doubt=in_doubt)
-    if choice.refused:
-        return choice
-    if verdict.unexplained_wrong_data or (verdict.state is State.FAIL and not verdict.suspects):
-        return replace(choice, chosen=(), refused=verdict.headline)
+    if verdict.unexplained_wrong_data:
+        return choice, verdict.headline
     if len(choice.chosen) < need:
-        good = count(len(choice.chosen), "host")
-        return replace(choice, chosen=(), refused=f"only {good} of {need} needed are good")
-    return choice
+        return choice, f"only {len(choice.chosen)} of the {count(need, 'node')} needed are good"
+    return choice, ""
+
+
+def _unexplained(judged: Judged) -> tuple[str, ...]:
+    """Return what fails although no part is blamed, such as a bound that all nodes miss."""
+    verdict = judged.verdict
+    if verdict.state is State.FAIL and not verdict.suspects:
+        return (verdict.headline,)
+    return ()
 
 
 def _report(picked: Picked, terminal: Terminal) -> None:
-    """Print who is left out, one line each, and the result; stdout belongs to the command."""
-    for one in picked.left_out:
-        terminal.progress(f"left out {plain(one.host, 80)}: {plain(one.reason, 300)}")
+    """Print the nodes left out, one line each, and the answer; stdout belongs to the command."""
     if picked.is_late:
-        terminal.progress(f"stopped after {duration(picked.limit)}: what was measured decides")
-    took = f"{duration(picked.seconds)}, run {picked.attempt or 'not started'}"
-    if picked.refused:
-        terminal.notice(f"PICK none: {plain(picked.refused, 300)} · {took}")
-    else:
-        terminal.notice(f"PICK {folded(picked.chosen)} · {took}")
+        terminal.notice(f"stopped after {duration(picked.limit)}: what was measured decides")
+    for one in picked.left_out:
+        terminal.notice(f"left out {plain(one.host, 80)}: {plain(one.reason, 300)}")
+    for note in picked.notes:
+        terminal.notice(f"not avoided: {plain(note, 300)}")
+    answer = f"none: {plain(picked.refused, 300)}" if picked.refused else folded(picked.chosen)
+    run = f"run {picked.attempt}" if picked.attempt else "not started"
+    terminal.notice(f"PICK {answer} · {duration(picked.seconds)}, {run}")
 
 
-def environment_of(hosts: Sequence[str], hostfile: Path, slots: int) -> Mapping[str, str]:
-    """Return the variables by which srun, mpirun and torchrun find the chosen hosts."""
-    number = str(len(hosts))
-    return {
-        "ACCEPT_NODELIST": ",".join(hosts),
+def _write_hostfile(path: Path | None, lines: str | None) -> None:
+    """Write the user's hostfile; None: remove it, so that no job starts on an earlier choice."""
+    if path is None:
+        return
+    try:
+        write(path, lines or "")
+        if lines is None:
+            path.unlink()
+    except OSError as error:
+        raise BadInput(
+            f"{plain(str(path), 200)} cannot be written: {error.strerror}",
+            code=Code.OUTPUT_WRITE,
+            hint="give another file: --hostfile good.txt",
+        ) from None
+
+
+def _become(command: Sequence[str], nodes: Sequence[str], folder: Path, slots: int) -> None:
+    """Replace this process by the command, with variables that launchers know.
+
+    So its signals, terminal and status are the command's own. Raises NotStarted.
+    """
+    hostfile = folder / _HOSTFILE
+    environment = {
+        **os.environ,
+        "ACCEPT_NODELIST": ",".join(nodes),
         "ACCEPT_HOSTFILE": str(hostfile),
-        "SLURM_NODELIST": folded(hosts),
-        "SLURM_JOB_NODELIST": folded(hosts),
+        "MASTER_ADDR": nodes[0],
+        # torchrun
+        "PET_NNODES": str(len(nodes)),
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"{nodes[0]}:{_RENDEZVOUS_PORT}",
+    }
+    try:
+        write(hostfile, _lines(nodes, slots))
+        allocated = backends.NODE_LISTS["slurm"].allocated_nodes()
+        if {*nodes} <= {*allocated}:
+            environment.update(slurm_variables(os.environ, allocated, nodes))
+            command = _with_srun(command, nodes, folder, environment)
+        else:
+            # Open MPI 4 and 5. In an allocation it asks Slurm.
+            environment["OMPI_MCA_orte_default_hostfile"] = str(hostfile)
+            environment["PRTE_MCA_prte_default_hostfile"] = str(hostfile)
+        sys.stdout.flush()
+        # Python ignores it, and the command would inherit that.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.execvpe(command[0], [*command], environment)
+    except OSError as error:
+        raise NotStarted(
+            f"cannot start {plain(command[0], 80)}: {plain(str(error), 200)}", code=Code.USAGE
+        ) from None
+
+
+def slurm_variables(
+    environment: Mapping[str, str], allocated: Sequence[str], nodes: Sequence[str]
+) -> dict[str, str]:
+    """Return the variables of an allocation as they would be if it had only some of its nodes."""
+    names = ",".join(nodes)
+    number = str(len(nodes))
+    variables = {
+        "SLURM_NODELIST": names,
+        "SLURM_JOB_NODELIST": names,
         "SLURM_NNODES": number,
         "SLURM_JOB_NUM_NODES": number,
-        "SLURM_TASKS_PER_NODE": f"{slots}(x{number})",
-        # Open MPI 4 and 5.
-        "OMPI_MCA_orte_default_hostfile": str(hostfile),
-        "PRTE_MCA_prte_default_hostfile": str(hostfile),
-        "MASTER_ADDR": hosts[0],
-        "PET_NNODES": number,
-        "PET_RDZV_BACKEND": "c10d",
-        "PET_RDZV_ENDPOINT": f"{hosts[0]}:{_RENDEZVOUS_PORT}",
     }
+    for name in _OF_EACH_NODE:
+        # 8(x64),4(x2): the numbers of consecutive nodes.
+        parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get(name, ""))
+        numbers = [each for each, times in parts for _ in range(int(times or 1))]
+        if len(numbers) != len(allocated):
+            continue
+        kept = [each for node, each in zip(allocated, numbers, strict=True) if node in nodes]
+        runs = [(each, len([*same])) for each, same in itertools.groupby(kept)]
+        variables[name] = ",".join(f"{n}(x{times})" if times > 1 else n for n, times in runs)
+        if name == _TASKS and "SLURM_NTASKS" in environment:
+            tasks = str(sum(map(int, kept)))
+            variables |= {"SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks}
+    return variables
 
 
-def _start(command: Sequence[str], picked: Picked, slots: int) -> int:
-    """Run the command with the variables of the chosen hosts, and return its status."""
-    with tempfile.TemporaryDirectory(prefix="accept-pick-") as folder:
-        hostfile = Path(folder) / "hostfile"
-        write(hostfile, "".join(f"{host} slots={slots}\n" for host in picked.chosen))
-        environment = {**os.environ, **environment_of(picked.chosen, hostfile, slots)}
-        try:
-            status = subprocess.run(command, env=environment, check=False).returncode
-        except OSError as error:
-            raise NotStarted(
-                f"cannot start {plain(command[0], 80)}: {error.strerror}", code=Code.USAGE
-            ) from None
-    # As a shell does for a command that a signal ended.
-    return status if status >= 0 else 128 - status
+def _with_srun(
+    command: Sequence[str], nodes: Sequence[str], folder: Path, environment: dict[str, str]
+) -> list[str]:
+    """Return the command so that srun uses these nodes, and add an srun to PATH that does.
+
+    No variable does that: srun takes the first nodes of the allocation, whatever SLURM_NODELIST is,
+    and with SLURM_HOSTFILE, one task for each line. An option of the caller overrides this one.
+    """
+    option = f"--nodelist={','.join(nodes)}"
+    program, *words = command
+    if Path(program).name == _SRUN:
+        words = [option, *words]
+    if real := shutil.which(_SRUN):
+        script = folder / "bin" / _SRUN
+        script.parent.mkdir(exist_ok=True)
+        write(script, f'#!/bin/sh\nexec {shlex.quote(real)} {option} "$@"\n')
+        script.chmod(0o700)
+        environment["PATH"] = f"{script.parent}{os.pathsep}{environment.get('PATH', '')}"
+    return [program, *words]

@@ -190,9 +190,8 @@ def finish(
     except FirstHostLost as error:
         interrupted = error
         terminal.progress(str(error))
-        if restart and error.others and not (run := read_run(folder)).plan.require_all_nodes:
-            job, folder = _start_again(run, job, folder, error, terminal)
-            return finish(job, folder, terminal, detach=detach, max_bad=max_bad)
+        if restart and (again := start_again(job, folder, error, terminal)):
+            return finish(*again, terminal, detach=detach, max_bad=max_bad)
     except Interrupted as error:
         terminal.progress(str(error))
         interrupted = error
@@ -261,13 +260,16 @@ def run_to_verdict(
     return judged
 
 
-def _start_again(
-    run: Resolved, job: Job, folder: Path, lost: FirstHostLost, terminal: Terminal
-) -> tuple[Job, Path]:
-    """Start a run again on the hosts that are left; return as `start`.
+def start_again(
+    job: Job, folder: Path, lost: FirstHostLost, terminal: Terminal
+) -> tuple[Job, Path] | None:
+    """Start a run again on the hosts that are left; return as `start`, or None if it may not.
 
     It continues after the finished steps if the hosts see their evidence, else from the first step.
     """
+    run = read_run(folder)
+    if not lost.others or run.plan.require_all_nodes:
+        return None
     earlier = ""
     finished = 0
     try:

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import FrameType
 
 from accept.backends.job import Job
+from accept.backends.protocol import FirstHostLost
 from accept.commands.judge import Judged
 from accept.commands.prepare import prepare
-from accept.commands.run import follow, new_name, settle, start
+from accept.commands.run import follow, new_name, settle, start, start_again
 from accept.core.error_codes import Code
 from accept.core.errors import Interrupted, NoEvidence, NotStarted, Terminated
 from accept.plan.bundle import Bundle
@@ -41,14 +42,22 @@ def measure(
     try:
         with _time_limit(limit):
             started = start(*prepared(), terminal, name=new_name())
-            follow(*started, terminal, whole=False, detach=False)
+            try:
+                follow(*started, terminal, whole=False, detach=False)
+            except FirstHostLost as error:
+                terminal.progress(str(error))
+                again = start_again(*started, error, terminal)
+                if again is None:
+                    raise
+                started = again
+                follow(*started, terminal, whole=False, detach=False)
     except _TimeUp:
         is_late = True
     except Interrupted as error:
+        if started is None:
+            raise
         interrupted = error
     if started is None:
-        if interrupted:
-            raise interrupted
         return Ended(is_late=True)
     job, folder = started
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from accept.core.judge import gathered
@@ -11,8 +12,10 @@ from accept.core.judge.evidence import Checks
 from accept.core.judge.results import compare, scored
 from accept.core.model import OF_HOST, Plan, Record, Suspect, SuspectKind, Verdict
 
-#: Parts that are groups of hosts: leaving out the smaller side leaves out the fault.
+#: Parts that are groups of hosts: without the smaller side, no pair of hosts uses the bad part.
 _GROUPS = (SuspectKind.LEAF, SuspectKind.SWITCH, SuspectKind.BORDER)
+#: The probability that a host is bad which was measured only together with bad parts.
+_UNKNOWN = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,18 +24,18 @@ class LeftOut:
 
     host: str
     reason: str
-    #: True for a good host that is not needed.
+    #: True for a host that could be used, but is not needed.
     is_spare: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The chosen hosts in their order, and the others, worst first."""
+    """The chosen hosts in the run's order, and the others, worst first."""
 
     chosen: tuple[str, ...]
     left_out: tuple[LeftOut, ...]
-    #: Why no choice of hosts is good; empty: it is.
-    refused: str = ""
+    #: Bad parts of the network that the chosen hosts still share, one text each.
+    shared: tuple[str, ...] = ()
 
 
 def doubts(plan: Plan, records: Sequence[Record], *, checks: Checks) -> dict[str, float]:
@@ -40,53 +43,75 @@ def doubts(plan: Plan, records: Sequence[Record], *, checks: Checks) -> dict[str
     _, evidences = gathered(plan, records, checks=checks, interruption="")
     found = compare(scored(evidences.values(), checks)).speed.explanation
     likely = {host: one.probability for host, one in hosts_in_doubt(found.doubtful).items()}
-    # Hosts that were measured only together with bad parts.
-    return {**dict.fromkeys(found.unknown, 0.5), **likely}
+    return {**dict.fromkeys(found.unknown, _UNKNOWN), **likely}
 
 
 def choose(
-    verdict: Verdict, need: int, *, measured: Collection[str], in_doubt: dict[str, float]
+    verdict: Verdict, need: int, *, measured: Collection[str], in_doubt: Mapping[str, float]
 ) -> Choice:
-    """Choose `need` hosts. Accused hosts and those without a measurement are never chosen.
+    """Choose at most `need` hosts: fewer if the others are accused or were not measured.
 
-    Of a bad link, one host is left out; of a bad group, its members. Hosts in doubt are the first
-    spares, the most doubtful first, then the last hosts.
+    A bad part of the network, which hosts share, excludes no host, unless a link has failed. What
+    is behind it is left out first, then hosts in doubt, the most doubtful first, then the last.
     """
     reasons: dict[str, str] = {}
-    refused = ""
+    behind: dict[str, str] = {}
+    slow: list[Suspect] = []
     for suspect in verdict.suspects:
-        text = f"{suspect.cause} [{suspect.strength}]: {suspect.why}"
-        hosts = [host for host in suspect.hosts if host not in reasons]
         if suspect.kind in OF_HOST:
-            reasons.update(dict.fromkeys(hosts, text))
-        elif suspect.kind is SuspectKind.LINK and len(hosts) == len(suspect.hosts):
-            worse = max(hosts, key=lambda host: (in_doubt.get(host, 0.0), hosts.index(host)))
-            reasons[worse] = f"link {suspect.name}: {text}"
-        elif suspect.kind in _GROUPS:
-            reasons.update(dict.fromkeys(_smaller_side(suspect), f"{suspect.name}: {text}"))
-        elif suspect.of_network and suspect.kind is not SuspectKind.LINK:
-            refused = refused or f"{suspect.name}: {text}"
+            reasons.update({h: _reason(suspect) for h in suspect.hosts if h not in reasons})
     for host in verdict.missing:
         reasons.setdefault(host, "did not take part")
     for host in verdict.hosts:
         if host not in measured:
             reasons.setdefault(host, "was not measured")
+    for suspect in verdict.suspects:
+        if suspect.kind in OF_HOST or (
+            suspect.kind is SuspectKind.LINK and not reasons.keys().isdisjoint(suspect.hosts)
+        ):
+            continue
+        hosts = _avoidable(suspect, in_doubt)
+        if suspect.kind is SuspectKind.LINK and any(pair.share is None for pair in suspect.pairs):
+            reasons.update(dict.fromkeys(hosts, _reason(suspect)))
+        else:
+            slow.append(suspect)
+            behind.update({h: _reason(suspect) for h in hosts if h not in behind})
     good = [host for host in verdict.hosts if host not in reasons]
-    order = {host: index for index, host in enumerate(good)}
-    good.sort(key=lambda host: (in_doubt.get(host, 0.0), order[host]))
+    ranked = sorted(good, key=lambda host: (host in behind, in_doubt.get(host, 0.0)))
+    chosen = {*ranked[:need]}
     spares = [
-        LeftOut(host=host, reason=_spare_reason(in_doubt.get(host, 0.0)), is_spare=True)
-        for host in reversed(good[need:])
+        LeftOut(host=host, reason=_spare(behind.get(host), in_doubt.get(host)), is_spare=True)
+        for host in reversed(ranked[need:])
     ]
-    bad = [LeftOut(host=host, reason=reason) for host, reason in reasons.items()]
-    chosen = sorted(good[:need], key=order.__getitem__)
-    return Choice(chosen=tuple(chosen), left_out=(*bad, *spares), refused=refused)
+    return Choice(
+        chosen=tuple(host for host in good if host in chosen),
+        left_out=(*(LeftOut(host=host, reason=why) for host, why in reasons.items()), *spares),
+        shared=tuple(_reason(suspect) for suspect in slow if _connects(suspect, chosen)),
+    )
 
 
-def _smaller_side(suspect: Suspect) -> tuple[str, ...]:
+def _reason(suspect: Suspect) -> str:
+    name = f"{suspect.name}: " if suspect.of_network else ""
+    return f"{name}{suspect.cause} [{suspect.strength}]: {suspect.why}"
+
+
+def _connects(suspect: Suspect, chosen: AbstractSet[str]) -> bool:
+    """Return True if some of the chosen hosts use a part of the network."""
+    inside = chosen & {*suspect.hosts}
+    if suspect.kind is SuspectKind.LINK:
+        return len(inside) == len(suspect.hosts)
+    return not suspect.hosts or bool(inside and inside != chosen)
+
+
+def _avoidable(suspect: Suspect, in_doubt: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the hosts without which the others do not use a part of the network; none: all do."""
+    if suspect.kind is SuspectKind.LINK:
+        return (max(suspect.hosts[::-1], key=lambda host: in_doubt.get(host, 0.0)),)
+    if suspect.kind not in _GROUPS:
+        return ()
     others = suspect.others
-    return suspect.hosts if not others or len(suspect.hosts) <= len(others) else others
+    return others if others and len(others) < len(suspect.hosts) else suspect.hosts
 
 
-def _spare_reason(doubt: float) -> str:
-    return f"spare: bad with a probability of {doubt:.0%}" if doubt else "spare"
+def _spare(behind: str | None, doubt: float | None) -> str:
+    return behind or (f"spare: bad with a probability of {doubt:.0%}" if doubt else "spare")
