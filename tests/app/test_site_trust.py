@@ -42,8 +42,10 @@ def ran(tmp_path: Path, home: Path) -> Path:
 class TestAFileThatWasFound:
     @pytest.mark.parametrize("command", PLANNING)
     def test_is_refused_by_every_command_that_plans(self, command: str, ran: Path) -> None:
-        shown = refused(command, "-m", "cpu", error=Code.SITE_TRUST)
-        assert f"accept {command} -m cpu --site site.yaml" in shown
+        required = " --need 1" if command == "pick" else ""
+        words = f"{command} -m cpu{required}"
+        shown = refused(*words.split(), error=Code.SITE_TRUST)
+        assert f"accept {words} --site site.yaml" in shown
         assert not ran.exists()
 
     def test_is_used_if_the_command_names_it(self, ran: Path) -> None:
