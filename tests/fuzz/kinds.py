@@ -8,22 +8,34 @@ import io
 import json
 import tempfile
 import zlib
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, lru_cache
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from benchmarks.nccl_text import COLLECTIVES, SECRET, document, json_text, split, table_text
-from tests.factories import sample_evidence
 from tests.factories.paths import TESTS
 from tests.fuzz import Broken, known_lines, mutate, surfaces
+from tests.fuzz.verdicts import (
+    FAILED_LOG,
+    PASSED_LOG,
+    Input,
+    Judgement,
+    alone,
+    compare,
+    judge,
+    judgement_of,
+    runs,
+    write,
+)
 
+from accept.commands.judge import Judged
 from accept.core import evidence, nccl_tests, record_protocol
-from accept.core.checks import parse_log
 from accept.core.errors import AcceptError
 from accept.core.nccl_tests.table import Log
-from accept.evidence import archive
+from accept.evidence import archive, rundir
 from accept.foreign_logs import json as nccl_tests_json
 
 _LOGS = TESTS / "logs"
@@ -34,9 +46,10 @@ _LONGEST = 4000
 class Kind(NamedTuple):
     """A reader and the generator of its inputs."""
 
-    make: Callable[[Random], bytes]
+    #: Returns an input; one without a verdict as bytes.
+    make: Callable[[Random], Input | bytes]
     #: Reads an input, in an empty folder, and returns the outcome. It may raise AcceptError.
-    read: Callable[[bytes, Path], str]
+    read: Callable[[bytes, Path], str | Judgement]
     #: The first inputs, which need the most memory.
     bombs: Callable[[], list[bytes]] = list
 
@@ -47,6 +60,8 @@ class Kind(NamedTuple):
 @cache
 def _texts() -> list[bytes]:
     return [
+        PASSED_LOG,
+        FAILED_LOG,
         table_text().encode(),
         "\n".join(table_text(name, ranks=3) for name in COLLECTIVES).encode(),
         b"".join(b"[1,0]<stdout>:%s\n" % line for line in table_text().encode().splitlines()),
@@ -58,36 +73,52 @@ def _texts() -> list[bytes]:
 def _documents() -> list[bytes]:
     groups = document(table_text(ranks=2))
     split(groups, 6, lambda process, size: 2e-5 + size / 4e10)
+    wrong = document(PASSED_LOG.decode())
+    wrong["results"][0]["out_of_place"]["nwrong"] = wrong["out_of_bounds"]["count"] = 1
+    wrong["out_of_bounds"]["okay"] = "false"
     return [
+        json_text(document(PASSED_LOG.decode())).encode(),
+        json_text(wrong).encode(),
         json_text(document(table_text())).encode(),
         json_text(document(table_text("alltoall", ranks=8, least=8, most=1 << 24))).encode(),
         json_text(groups).encode(),
     ]
 
 
-def _make_text(chance: Random) -> bytes:
-    return mutate.spoiled(chance, chance.choice(_texts()), [*_texts(), *_documents()])
+def _make_text(chance: Random) -> Input:
+    return _spoiled(chance, _texts(), _documents())
 
 
-def _make_json(chance: Random) -> bytes:
+def _make_json(chance: Random) -> Input:
     raw = chance.choice(_documents())
     if chance.random() < 0.5:
-        raw = mutate.json_of(chance, raw)
+        changed = mutate.json_of(chance, raw)
         if chance.random() < 0.5:
-            return raw
-    return mutate.spoiled(chance, raw, [*_documents(), *_texts()])
+            return Input(changed, (raw,))
+        return Input(mutate.spoiled(chance, changed, [changed]), (raw,))
+    return _spoiled(chance, _documents(), _texts())
 
 
-def _read_log(raw: bytes, folder: Path) -> str:
+def _spoiled(chance: Random, own: list[bytes], others: list[bytes]) -> Input:
+    """Spoil an input; parts of others are in some.
+
+    None of these parts says that something failed, because that would be no damage.
+    """
+    raw = chance.choice(own)
+    healthy = (text for text in (*own, *others) if b"failure" not in text)
+    mixed = (raw,) if chance.random() < 0.5 else (raw, *healthy)
+    return Input(mutate.spoiled(chance, raw, mixed), mixed)
+
+
+def _read_log(raw: bytes, folder: Path) -> Judgement:
     is_json = nccl_tests_json.is_json(raw)
     log = nccl_tests_json.parse(raw) if is_json else nccl_tests.parse(raw)
     _believe(log)
     if is_json and SECRET in repr(log):
         raise Broken("something of the environment was kept")
     record_protocol.parse([raw], check="all-reduce")
-    if not log.tables:
-        return "no log"
-    return "problems" if log.problems else "read whole"
+    (folder / "a.log").write_bytes(raw)
+    return judgement_of(judge(folder / "a.log"))
 
 
 def _believe(log: Log) -> None:
@@ -104,128 +135,167 @@ def _believe(log: Log) -> None:
 # -- the evidence reader --------------------------------------------------------------------------
 
 
-@cache
-def _files() -> dict[str, bytes]:
-    """Return the files of an evidence folder, with a step whose logs are in an archive."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = sample_evidence.write(Path(scratch) / "evidence")
-        more = folder / "logs" / "20-more"
-        more.mkdir()
-        for number in range(3):
-            (more / f"0-{number}.log").write_bytes(_texts()[0])
-        evidence.archive_logs(folder, "20-more")
-        evidence.write_checksums(folder)
-        files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
-def _make_folder(chance: Random) -> bytes:
-    files = dict(_files())
+def _make_folder(chance: Random) -> Input:
+    number = chance.randrange(len(runs()))
+    intact = runs()[number]
+    files = dict(intact)
     for _ in range(chance.choice((1, 1, 2, 4))):
         name = chance.choice(sorted(files))
         if name.endswith(".json") and chance.random() < 0.6:
-            files[name] = mutate.json_of(chance, _files()[name])
+            files[name] = mutate.json_of(chance, intact[name])
         elif name.endswith(".jsonl") and chance.random() < 0.6:
-            lines = _files()[name].splitlines(keepends=True)
+            lines = intact[name].splitlines(keepends=True)
             place = chance.randrange(len(lines))
             lines[place] = mutate.json_of(chance, lines[place]) + b"\n"
             files[name] = b"".join(lines)
         elif chance.random() < 0.1:
             del files[name]
         else:
-            files[name] = mutate.spoiled(chance, files[name], list(_files().values()))
-    odd = [chance.choice(sorted(_files())), chance.choice(("pipe", "loop", "outside", "folder"))]
-    return json.dumps(
-        {
-            "files": {name: base64.b64encode(raw).decode() for name, raw in files.items()},
-            "odd": odd if chance.random() < 0.2 else None,
-            "sums": chance.random() < 0.7,
-        }
-    ).encode()
+            files[name] = mutate.spoiled(chance, files[name], list(intact.values()))
+    odd = (chance.choice(sorted(intact)), chance.choice(("pipe", "loop", "outside", "folder")))
+    is_odd, is_sealed = chance.random() < 0.2, chance.random() < 0.7
+    is_fetched = chance.random() < 0.2
+    fetched = hashlib.sha256(intact[evidence.CHECKSUMS]).hexdigest() if is_fetched else ""
+    raw = _envelope(files, odd if is_odd else None, is_sealed=is_sealed, fetched=fetched)
+    # Files that were fetched otherwise, or do not match their checksums, must have no verdict.
+    # Without checksums the coordinator never finished, and the failures that it found count.
+    free = _NOT_COVERED if is_sealed else _REPORTS
+    is_new = any(files.get(name) != intact[name] for name in intact if name not in free)
+    has_sums = is_sealed or evidence.CHECKSUMS in files
+    is_broken = has_sums and ((is_new and not is_sealed) or (is_odd and odd[0] not in free))
+    return Input(raw, () if is_broken or (is_new and is_fetched) else (_folder(number),))
 
 
-def _read_folder(raw: bytes, folder: Path) -> str:
+#: Files on which no verdict depends.
+_REPORTS = (evidence.VERDICT, evidence.REPORT, evidence.JUNIT)
+_NOT_COVERED = (evidence.CHECKSUMS, *_REPORTS)
+
+
+@cache
+def _folder(number: int) -> bytes:
+    """Return an intact run as an input."""
+    return _envelope(runs()[number])
+
+
+def _envelope(
+    files: dict[str, bytes],
+    odd: tuple[str, str] | None = None,
+    *,
+    is_sealed: bool = False,
+    fetched: str = "",
+) -> bytes:
+    """Return files as an input; `fetched`: the hash of the evidence that this workstation has."""
+    texts = {name: base64.b64encode(raw).decode() for name, raw in files.items()}
+    data = {"files": texts, "odd": odd, "isSealed": is_sealed, "fetched": fetched}
+    return json.dumps(data).encode()
+
+
+def _read_folder(raw: bytes, folder: Path) -> Judgement:
     data = json.loads(raw)
-    target = folder / "evidence"
-    for name, content in data["files"].items():
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (target / name).write_bytes(base64.b64decode(content))
-    if data["sums"]:
+    run = folder / "runs" / "one"
+    target = run / rundir.EVIDENCE if data["fetched"] else folder / "sent"
+    write({name: base64.b64decode(text) for name, text in data["files"].items()}, target)
+    if data["isSealed"]:
         evidence.write_checksums(target)
     if data["odd"]:
         surfaces.put(target / data["odd"][0], data["odd"][1])
-    return _read_evidence(target)
-
-
-def _read_evidence(folder: Path) -> str:
-    evidence.read_plan(folder)
-    wrong = evidence.check_checksums(folder)
-    evidence.read_verdict(folder)
-    for record in evidence.read_records(folder):
-        parse_log(("all-reduce",), evidence.open_log(folder, record.log) or ())
-    for number in range(3):
-        parse_log(("all-reduce",), evidence.open_log(folder, f"logs/20-more/0-{number}.log") or ())
-    return "changed" if wrong else "read whole"
+    if data["fetched"]:
+        job = {"schema": 1, "backend": "local", "attempt": "one", "hosts": ["h0"], "first": "h0"}
+        job |= {"folder": f"{run}/node", "submitted": "", "evidence": data["fetched"]}
+        (run / rundir.JOB).write_text(json.dumps(job))
+    with alone(folder):
+        return judgement_of(judge(target))
 
 
 def _archive_bombs() -> list[bytes]:
     return [mutate.bomb(100, 1), mutate.bomb(9, 10)]
 
 
-def _make_archive(chance: Random) -> bytes:
-    raw = mutate.archive(chance, _files())
-    return mutate.spoiled(chance, raw, [raw]) if chance.random() < 0.4 else raw
-
-
-def _read_archive(raw: bytes, folder: Path) -> str:
-    target = folder / "in" / "target"
-    try:
-        archive.unpack(io.BytesIO(raw), target, source="the archive")
-    finally:
-        outside = [path for path in folder.rglob("*") if target not in (path, *path.parents)]
-        if outside != [folder / "in"]:
-            raise Broken(f"written outside: {outside}")
-        links = [path for path in target.rglob("*") if path.is_symlink()]
-        size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-        if links or size > 65 << 20:
-            raise Broken(f"{size} bytes were written, and the links {links}")
-    return _read_evidence(target / "evidence")
+def _make_archive(chance: Random) -> Input:
+    number = chance.randrange(len(runs()))
+    raw = mutate.archive(chance, runs()[number])
+    if chance.random() < 0.4:
+        raw = mutate.spoiled(chance, raw, [raw])
+    return Input(raw, (_archived(number),))
 
 
 @cache
-def _console() -> tuple[bytes, bytes]:
-    """Return a saved log and its packed contents."""
-    text = sample_evidence.console(sample_evidence.record()).encode()
+def _archived(number: int) -> bytes:
+    """Return an archive of an intact run."""
+    return mutate.archive_of(runs()[number])
+
+
+def _read_archive(raw: bytes, folder: Path) -> Judgement:
+    """Unpack evidence as `accept collect` does, and judge it; judge the archive, too."""
+    place, target = folder / "a.tar", folder / "in" / "target"
+    place.write_bytes(raw)
+    judged: list[Judged] = []
+    with suppress(AcceptError):
+        try:
+            archive.unpack(io.BytesIO(raw), target, source="the archive")
+        finally:
+            _refuse_outside(folder, target)
+        judged += judge(target / "evidence")
+    return judgement_of([*judged, *judge(place)])
+
+
+def _refuse_outside(folder: Path, target: Path) -> None:
+    outside = {path for path in folder.rglob("*") if target not in (path, *path.parents)}
+    if outside != {folder / "in", folder / "a.tar"}:
+        raise Broken(f"written outside: {outside}")
+    links = [path for path in target.rglob("*") if path.is_symlink()]
+    size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+    if links or size > 65 << 20:
+        raise Broken(f"{size} bytes were written, and the links {links}")
+
+
+@cache
+def _consoles() -> list[bytes]:
+    """Return saved logs that end with packed evidence."""
+    found = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, files in enumerate(runs()):
+            folder = Path(scratch, str(number))
+            write(files, folder)
+            (one,) = judge(folder)
+            packed = evidence.pack(one.plan, one.records, one.verdict)
+            found.append(f"some progress\n{packed}".encode())
+    return found
+
+
+def _unpacked(text: bytes) -> bytes:
     lines = text.partition(b"EVIDENCE-----")[2].splitlines()[1:-1]
-    return text, zlib.decompress(base64.b64decode(b"".join(lines)))
+    return zlib.decompress(base64.b64decode(b"".join(lines)))
 
 
-def _make_packed(chance: Random) -> bytes:
-    text, packed = _console()
+def _make_packed(chance: Random) -> Input:
+    text = chance.choice(_consoles())
     if chance.random() < 0.5:
-        return mutate.spoiled(chance, text, [text, _texts()[0]])
-    raw = mutate.json_of(chance, packed)
-    if chance.random() < 0.3:
-        raw = mutate.spoiled(chance, raw, [raw])
-    return _crafted(raw)
+        return Input(mutate.spoiled(chance, text, [text]), (text,))
+    return Input(_crafted([mutate.json_of(chance, _unpacked(text))]), (text,))
 
 
 def _packed_bombs() -> list[bytes]:
-    return [_crafted(b"[" + b"[]," * (5 << 20) + b"[]]"), _crafted(b" " * (200 << 20))]
+    lists = [b"[", *[b"[]," * (1 << 20)] * 5, b"[]]"]
+    return [_crafted(lists), _crafted([b" " * (1 << 20)] * 200)]
 
 
-def _crafted(raw: bytes) -> bytes:
-    """Return malicious packed lines with a correct checksum."""
-    coded = base64.b64encode(zlib.compress(raw)).decode()
-    digest = hashlib.sha256(raw).hexdigest()
+def _crafted(parts: Sequence[bytes]) -> bytes:
+    """Return malicious packed lines of these parts, with a correct checksum."""
+    packer, checksum = zlib.compressobj(), hashlib.sha256()
+    packed = bytearray()
+    for part in parts:
+        packed += packer.compress(part)
+        checksum.update(part)
+    coded, digest = base64.b64encode(packed + packer.flush()).decode(), checksum.hexdigest()
     lines = [coded[i : i + 4096] for i in range(0, len(coded), 4096)]
     begin, end = "-----BEGIN ACCEPT EVIDENCE----- ", "-----END ACCEPT EVIDENCE-----"
     return "\n".join([begin + digest, *lines, end]).encode()
 
 
-def _read_packed(raw: bytes, folder: Path) -> str:
-    evidence.unpack(io.BytesIO(raw), "pod.log")
-    return "read whole"
+def _read_packed(raw: bytes, folder: Path) -> Judgement:
+    (folder / "pod.log").write_bytes(raw)
+    return judgement_of(judge(folder / "pod.log"))
 
 
 KINDS: dict[str, Kind] = {
@@ -249,23 +319,40 @@ def attempt(name: str, seed: int, number: int) -> tuple[bytes, str]:
 
     Raises Broken, or an exception that the reader should not have raised.
     """
-    raw = input_of(name, seed, number)
+    raw, intact = input_of(name, seed, number)
+    found = _read(name, raw)
+    if isinstance(found, Judgement):
+        if found.accused or found.passes:
+            compare(found, (_judgement(name, one) for one in intact))
+        return raw, found.outcome
+    return raw, found
+
+
+def _read(name: str, raw: bytes) -> str | Judgement:
     with tempfile.TemporaryDirectory(prefix="accept-fuzz-") as scratch:
         try:
-            return raw, KINDS[name].read(raw, Path(scratch))
+            return KINDS[name].read(raw, Path(scratch))
         except AcceptError as error:
             if not (error.hint or error.details) or len(str(error)) > _LONGEST:
                 raise Broken(f"an error without advice, or without end: {error}") from None
-            return raw, "refused"
+            return "refused"
 
 
-def input_of(name: str, seed: int, number: int) -> bytes:
+@lru_cache(maxsize=64)
+def _judgement(name: str, intact: bytes) -> Judgement:
+    """Return the judgement of an intact input; of one that is refused, an empty one."""
+    found = _read(name, intact)
+    return found if isinstance(found, Judgement) else Judgement()
+
+
+def input_of(name: str, seed: int, number: int) -> Input:
     """Generate the input with this number again."""
     kind = KINDS[name]
     bombs = kind.bombs()
     if number < len(bombs):
-        return bombs[number]
-    return kind.make(Random(f"{seed} {name} {number}"))
+        return Input(bombs[number])
+    made = kind.make(Random(f"{seed} {name} {number}"))
+    return made if isinstance(made, Input) else Input(made)
 
 
 __all__ = ["KINDS", "Broken", "Kind", "attempt", "input_of"]

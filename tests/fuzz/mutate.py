@@ -8,10 +8,11 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from random import Random
 from typing import Any, Literal
 
-#: Bytes that are inserted anywhere in a text.
+#: Bytes that are inserted anywhere in a text. None reports a failure of a host: that is no damage.
 WORDS = (
     b"\n",
     b"\r\n",
@@ -28,8 +29,6 @@ WORDS = (
     b"2026-07-10T12:00:00.1Z stdout F ",
     b'ACCEPT {"metric": "busbw", "value": 1e999, "check": "all-reduce"}\n',
     b'ACCEPT {"fact": ',
-    b"node2: Test NCCL failure common.cu:1 'x / y'\n",
-    b"srun: error: node2: task 3: Killed\n",
     b"N/A",
     b"nan",
     b"-inf",
@@ -197,13 +196,23 @@ def json_of(chance: Random, text: bytes) -> bytes:
     return json.dumps(twisted(chance, json.loads(text))).encode("utf-8", "surrogatepass")
 
 
+def archive_of(files: dict[str, bytes]) -> bytes:
+    """Return an archive of these files."""
+    return b"".join(_intact(name, raw) for name, raw in files.items()) + bytes(1024)
+
+
+@lru_cache(maxsize=256)
+def _intact(name: str, raw: bytes) -> bytes:
+    return _member(tarfile.TarInfo(f"evidence/{name}"), raw, tarfile.PAX_FORMAT)
+
+
 def archive(chance: Random, files: dict[str, bytes]) -> bytes:
     """Return an archive of these files and of odd members, with correct header checksums."""
     raw = bytearray()
     names = sorted(files)
     odds = chance.choice((0.02, 0.3))
     for name in names if chance.random() < 0.7 else names[: chance.randint(0, len(names))]:
-        raw += _member(tarfile.TarInfo(f"evidence/{name}"), files[name], tarfile.PAX_FORMAT)
+        raw += _intact(name, files[name])
         if chance.random() < odds:
             odd = tarfile.TarInfo(chance.choice(NAMES))
             odd.type, odd.linkname = chance.choice(KINDS), chance.choice(NAMES)

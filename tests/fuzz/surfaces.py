@@ -10,8 +10,6 @@ import json
 import os
 import re
 import string
-import subprocess
-import tempfile
 import unicodedata
 import zipfile
 from collections.abc import Iterator
@@ -28,8 +26,18 @@ from tests.factories.paths import CLI
 from tests.factories.simulated_runs import run_of
 from tests.factories.simulated_worlds import BY_NAME
 from tests.fuzz import Broken, mutate
+from tests.fuzz.verdicts import (
+    FAILED_LOG,
+    PASSED_LOG,
+    Input,
+    Judgement,
+    alone,
+    judge,
+    judgement_of,
+    runs,
+    write,
+)
 
-from accept import config
 from accept.app import command_line as line
 from accept.app import commands
 from accept.backends import load_job, progress_of
@@ -79,28 +87,6 @@ def _encoded(files: dict[str, bytes]) -> dict[str, str]:
     return {name: base64.b64encode(raw).decode() for name, raw in files.items()}
 
 
-def _write(files: dict[str, str], folder: Path) -> None:
-    for name, content in files.items():
-        target = folder / name
-        with contextlib.suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(base64.b64decode(content))
-
-
-@contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Work in an empty folder: no run, no home, no cluster, and no program can be started."""
-    names = {"HOME": "home", "ACCEPT_RUNS": "runs", "KUBECONFIG": "none", "XDG_STATE_HOME": "s"}
-    missing = FileNotFoundError(2, "No such file or directory", "program")
-    with (
-        contextlib.chdir(folder),
-        mock.patch.dict(os.environ, {k: str(folder / v) for k, v in names.items()}),
-        mock.patch.object(subprocess.Popen, "__init__", side_effect=missing),
-        mock.patch.object(subprocess.Popen, "__del__", return_value=None),
-    ):
-        yield
-
-
 def _call(*words: str) -> str:
     """Call `accept`, check what it prints, and return the outcome."""
     done = command_line.accept(*words)
@@ -117,6 +103,7 @@ def _call(*words: str) -> str:
 # -- folders of logs ------------------------------------------------------------------------------
 
 
+_INNER_NAMES = ("a.log", "d/node3.log", "../x.log", "/etc/x.log", "evidence/plan.json")
 _LOG_NAMES = (
     "node1_node2.log",
     "node1.log",
@@ -143,63 +130,67 @@ _LOG_NAMES = (
 
 @cache
 def _logs() -> list[bytes]:
-    small = [
-        table_text(name, ranks=2, least=1 << 22, most=1 << 23).encode() for name in COLLECTIVES
-    ]
-    return [*small, small[0].replace(b"      0 ", b"      3 "), b"[  1.0] NVRM: Xid 79\n" * 20, b""]
+    small, other = (
+        table_text(name, ranks=2, least=1 << 22, most=1 << 23).encode() for name in COLLECTIVES[:2]
+    )
+    wrong = small.replace(b"      0 ", b"      3 ")
+    fallen = b"[  1.0] NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.\n" * 9
+    return [small, other, wrong, PASSED_LOG, FAILED_LOG, fallen, b""]
 
 
-def make_corpus(chance: Random) -> bytes:
+def make_corpus(chance: Random) -> Input:
     """Return a few files: logs, parts of evidence, archives of both, and files of other kinds."""
     files: dict[str, bytes] = {}
+    intact: dict[str, bytes] = {}
     for _ in range(chance.choice((0, 1, 1, 2, 3))):
         name, raw = chance.choice(_LOG_NAMES), chance.choice(_logs())
+        intact[name] = files[name] = raw
         if chance.random() < 0.6:
-            raw = mutate.spoiled(chance, raw, _logs())[: 1 << 14]
+            files[name] = mutate.spoiled(chance, raw, [raw])[: 1 << 14]
         if name.endswith((".tar", ".gz", ".zip")) and chance.random() < 0.8:
-            raw = _packed(chance, name, raw)
-        files[name] = raw
+            inner = chance.choice(_INNER_NAMES)
+            pack = _zip if name.endswith(".zip") else mutate.archive_of
+            intact[name] = pack({inner: raw})
+            files[name] = _packed(chance, name, {inner: files[name]})
     odd = (chance.choice(_LOG_NAMES), chance.choice(("pipe", "loop", "outside", "folder")))
-    return json.dumps(
-        {"files": _encoded(files), "odd": odd if chance.random() < 0.2 else None}
-    ).encode()
+    is_odd = chance.random() < 0.2
+    # A file that is not a log any more is left out.
+    alone = (_corpus({name: raw}, None) for name, raw in intact.items())
+    return Input(_corpus(files, odd if is_odd else None), (_corpus(intact, None), *alone))
 
 
-def _packed(chance: Random, name: str, raw: bytes) -> bytes:
+def _corpus(files: dict[str, bytes], odd: tuple[str, str] | None) -> bytes:
+    return json.dumps({"files": _encoded(files), "odd": odd}).encode()
+
+
+def _packed(chance: Random, name: str, files: dict[str, bytes]) -> bytes:
+    return _zip(files) if name.endswith(".zip") else mutate.archive(chance, files)
+
+
+def _zip(files: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
-    inner = chance.choice(("a.log", "d/node3.log", "../x.log", "/etc/x.log", "evidence/plan.json"))
-    if name.endswith(".zip"):
-        with zipfile.ZipFile(buffer, "w") as archive:
-            archive.writestr(zipfile.ZipInfo(inner), raw)
-        return buffer.getvalue()
-    return mutate.archive(chance, {inner: raw, "b.log": raw})
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, raw in files.items():
+            archive.writestr(zipfile.ZipInfo(name), raw)
+    return buffer.getvalue()
 
 
-#: The machines that we ship do not change.
-_NAMES = cache(config.names)
-
-
-def read_corpus(raw: bytes, folder: Path) -> str:
+def read_corpus(raw: bytes, folder: Path) -> Judgement:
     """Judge the files."""
     data = json.loads(raw)
     logs = folder / "logs"
     logs.mkdir()
-    _write(data["files"], logs)
+    write({name: base64.b64decode(text) for name, text in data["files"].items()}, logs)
     if data["odd"]:
         put(logs / data["odd"][0], data["odd"][1])
-    out = io.StringIO()
-    with (
-        alone(folder),
-        mock.patch.object(config, "names", _NAMES),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(out),
-    ):
-        code = judges.do_judge((str(logs),), Terminal(), expect=())
-    _refuse_controls(out.getvalue(), "the output")
+    with alone(folder):
+        judged = judge(logs)
+        for one in judged:
+            _refuse_controls(judges.text(one, Terminal()), "the output")
     made = {path.name for path in folder.iterdir()} - {"logs"}
     if made:
         raise Broken(f"written outside: {made}")
-    return f"exit {code}"
+    return judgement_of(judged)
 
 
 def put(path: Path, what: str) -> None:
@@ -249,17 +240,9 @@ class _Bucket:
         yield from (raw[i : i + 4096] for i in range(0, len(raw), 4096))
 
 
-@cache
-def _evidence_files() -> dict[str, bytes]:
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = sample_evidence.write(Path(scratch) / "evidence")
-        paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
-        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-
-
 def make_bucket(chance: Random) -> bytes:
     """Return a listing and objects that may contradict each other."""
-    files = dict(_evidence_files())
+    files = dict(runs()[-1])
     store = bucket._object_store()
     sums = {name: store.digests([raw])[:2] for name, raw in files.items()}
     entries = {name: {"size": size, "sha256": sha} for name, (size, sha) in sums.items()}
@@ -269,7 +252,7 @@ def make_bucket(chance: Random) -> bytes:
         if name.endswith(".json") and chance.random() < 0.6:
             files[name] = mutate.json_of(chance, files[name]) if files[name] else b""
         else:
-            files[name] = mutate.spoiled(chance, files[name], [*_evidence_files().values()])
+            files[name] = mutate.spoiled(chance, files[name], [*runs()[-1].values()])
         with contextlib.suppress(ValueError, RecursionError):
             json.loads(files[name])
             continue
@@ -355,6 +338,10 @@ def make_answers(chance: Random) -> bytes:
     return json.dumps(found).encode()
 
 
+#: Starting an event loop and its thread takes longer than an input.
+_RUNNER = cache(asyncio.Runner)
+
+
 def read_answers(raw: bytes, folder: Path) -> str:
     """Discover the hosts, and read their lists."""
     replies = {f"h{i}": Answer(exit=e, out=o, err=r) for i, (e, o, r) in enumerate(json.loads(raw))}
@@ -364,8 +351,12 @@ def read_answers(raw: bytes, folder: Path) -> str:
 
     kept = [*replies.values()]
     candidates = [discovery.Candidate(name=name, local=True) for name in replies]
-    with mock.patch.object(discovery, "run", run):
-        found = asyncio.run(
+    # Nothing is waited for.
+    with (
+        mock.patch.object(discovery, "run", run),
+        mock.patch.object(discovery, "_LOOK_SECONDS", 0.0),
+    ):
+        found = _RUNNER().run(
             discovery.discover(
                 candidates, folder=folder, attempt="one", ranks=None, topology="", seconds=0
             )

@@ -40,7 +40,7 @@ from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
 from accept.core.report.text import Place
 from accept.core.safe_read import BLOCK, open_regular
-from accept.core.serde import Invalid
+from accept.core.serde import Invalid, dump
 from accept.core.signatures import PublicKey, read_public_keys
 from accept.core.table import Row, Table, figures, table_of
 from accept.core.text import command_line, count, plain, shortened
@@ -219,8 +219,10 @@ def _of_folder(folder: Path, keys: Sequence[PublicKey]) -> LoadedEvidence:
     else:
         interruption = "the coordinator never finished: the evidence has no checksums"
     loaded = _loaded(claims, keys, interruption)
+    version = loaded.plan.version
     return replace(
-        loaded, records=tuple(_parse_log_again(folder, record) for record in loaded.records)
+        loaded,
+        records=tuple(_parse_log_again(folder, record, version) for record in loaded.records),
     )
 
 
@@ -236,11 +238,12 @@ def _loaded(claims: Claims, keys: Sequence[PublicKey], interruption: str) -> Loa
     )
 
 
-def _parse_log_again(folder: Path, record: Record) -> Record:
+def _parse_log_again(folder: Path, record: Record, version: str) -> Record:
     """Return the record with metrics, facts and problems parsed from its raw log.
 
     So no value depends on the record alone. Problems that the coordinator found outside the log
-    stay. Raises BadEvidence if the log is missing.
+    stay. Raises BadEvidence if the log is missing, or damaged: if its execution succeeded, the
+    coordinator of this `version` read the same values from it.
     """
     if not record.log:
         return record
@@ -252,8 +255,24 @@ def _parse_log_again(folder: Path, record: Record) -> Record:
             hint="collect the run again",
         )
     parsed = parse_log(record.checks, lines, record.hosts, status=record.exit)
+    # An execution that failed may leave processes that write on.
+    is_final = record.exit == 0 and version == __version__
+    if is_final and not (
+        _is_same(parsed.metrics, record.metrics) and _is_same(parsed.facts, record.facts)
+    ):
+        raise BadEvidence(
+            f"{folder / record.log} is damaged: its values are not those of its record in "
+            f"{evidence.RECORDS}",
+            code=Code.EVIDENCE_DAMAGED,
+            hint="collect the run again; if that does not help, look at the disk of its first host",
+        )
     problems = with_problems_seen(record.problems, parsed)
     return replace(record, metrics=parsed.metrics, facts=parsed.facts, problems=problems)
+
+
+def _is_same(read: object, recorded: object) -> bool:
+    # NaN is not equal to itself.
+    return read == recorded or dump(read) == dump(recorded)
 
 
 #: A path with more files than this is announced before it is read.

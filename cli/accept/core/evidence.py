@@ -456,14 +456,16 @@ def check_checksums(folder: Path) -> tuple[str, ...]:
     errors, present = [], set()
     for name, path in _covered(folder):
         present.add(name)
+        shown = plain(name, 200)
         try:
             if name not in listed:
-                errors.append(f"{name} is not in {CHECKSUMS}")
+                errors.append(f"{shown} is not in {CHECKSUMS}")
             elif _sha256(path) != listed[name]:
-                errors.append(f"{name} was modified (SHA-256 differs)")
+                errors.append(f"{shown} was modified (SHA-256 differs)")
         except OSError as error:
-            errors.append(f"{name} cannot be read: {error.strerror}")
-    return (*(f"{name} is missing" for name in listed if name not in present), *errors)
+            errors.append(f"{shown} cannot be read: {error.strerror}")
+    missing = (f"{plain(name, 200)} is missing" for name in listed if name not in present)
+    return (*missing, *errors)
 
 
 def sealed_names(folder: Path) -> frozenset[str]:

@@ -200,9 +200,12 @@ class TableBuilder:
         self._unit = 1.0
 
     def ranks(self) -> int | None:
-        """Return the number of ranks, or None if the list of devices is incomplete."""
+        """Return the number of ranks, or None if the list of devices is incomplete.
+
+        Without the line above it, its beginning may be that of another table.
+        """
         ranks = {device.rank for device in self.devices}
-        if self.devices_cut or ranks != {*range(len(self.devices))}:
+        if self.devices_cut or self.sizes is None or ranks != {*range(len(self.devices))}:
             return None
         return len(self.devices) or None
 
@@ -291,7 +294,7 @@ class TableBuilder:
             yield "the line of parameters (nThread) is missing"
         if not self.devices:
             yield "the list of devices is missing"
-        elif ranks is None:
+        elif ranks is None and self.sizes is not None:
             yield "the list of devices has gaps"
         if not self.has_names:
             yield "the line of column names is missing or unknown"
