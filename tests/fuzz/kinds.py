@@ -159,16 +159,17 @@ def _make_folder(chance: Random) -> Input:
     raw = _envelope(files, odd if is_odd else None, is_sealed=is_sealed, fetched=fetched)
     # Files that were fetched otherwise, or do not match their checksums, must have no verdict.
     # Without checksums the coordinator never finished, and the failures that it found count.
-    free = _NOT_COVERED if is_sealed else _REPORTS
-    is_new = any(files.get(name) != intact[name] for name in intact if name not in free)
-    has_sums = is_sealed or evidence.CHECKSUMS in files
-    is_broken = has_sums and ((is_new and not is_sealed) or (is_odd and odd[0] not in free))
-    return Input(raw, () if is_broken or (is_new and is_fetched) else (_folder(number),))
+    changed = {name for name in intact if files.get(name) != intact[name]} - {*_REPORTS}
+    changed -= {evidence.CHECKSUMS} if is_sealed else set()
+    odd_file = {odd[0]} - {*_REPORTS} if is_odd else set()
+    has_sums = evidence.CHECKSUMS not in odd_file and (is_sealed or evidence.CHECKSUMS in files)
+    damaged = ((set() if is_sealed else changed) | odd_file) - {evidence.CHECKSUMS}
+    must_be_refused = changed | odd_file if is_fetched else damaged if has_sums else set()
+    return Input(raw, () if must_be_refused else (_folder(number),))
 
 
 #: Files on which no verdict depends.
 _REPORTS = (evidence.VERDICT, evidence.REPORT, evidence.JUNIT)
-_NOT_COVERED = (evidence.CHECKSUMS, *_REPORTS)
 
 
 @cache
