@@ -455,7 +455,9 @@ def _with_host(execution: Execution) -> Execution:
     Nothing compares it with others, so no comparison will find the host. But a program that failed
     may be the user's mistake, and a damaged table shows nothing about its host.
     """
-    if len(execution.hosts) != 1 or _has_failed(execution):
+    # The list of devices may have lost other hosts.
+    has_list = execution.table is None or execution.table.ranks is not None
+    if len(execution.hosts) != 1 or _has_failed(execution) or not has_list:
         return execution
     (host,) = execution.hosts
     problems = tuple(

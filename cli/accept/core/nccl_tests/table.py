@@ -202,10 +202,11 @@ class TableBuilder:
     def ranks(self) -> int | None:
         """Return the number of ranks, or None if the list of devices is incomplete.
 
-        Without the line above it, its beginning may be that of another table.
+        Without the lines above and below it, it may have lost its beginning or its end.
         """
         ranks = {device.rank for device in self.devices}
-        if self.devices_cut or self.sizes is None or ranks != {*range(len(self.devices))}:
+        is_cut = self.devices_cut or self.sizes is None or (self.rows and not self.has_names)
+        if is_cut or ranks != {*range(len(self.devices))}:
             return None
         return len(self.devices) or None
 
@@ -294,7 +295,7 @@ class TableBuilder:
             yield "the line of parameters (nThread) is missing"
         if not self.devices:
             yield "the list of devices is missing"
-        elif ranks is None and self.sizes is not None:
+        elif ranks is None and self.sizes is not None and self.has_names:
             yield "the list of devices has gaps"
         if not self.has_names:
             yield "the line of column names is missing or unknown"
