@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.factories import nccl_logs, sample_evidence, verdicts
+from tests.factories import nccl_logs, sample_evidence, simulated_evidence, verdicts
 from tests.factories.command_line import accept, program, refused
+from tests.factories.simulated_worlds import BY_NAME
 
 from accept.commands import judge
 from accept.commands.judge import JudgedVerdict
@@ -443,6 +444,18 @@ class TestLogs:
                 (folder / other).unlink()
             code = "CHANGED" if left == evidence.CHECKSUMS else "UNREADABLE"
             assert evidence.PLAN in refused("judge", folder, code=6, error=f"E-EVIDENCE-{code}")
+
+
+def test_a_log_that_lost_what_its_record_has_is_refused(tmp_path: Path) -> None:
+    """Its checksum may have been written after the damage."""
+    folder = tmp_path / "evidence"
+    simulated_evidence.write(folder, BY_NAME["w0"].cluster(2, 2, seed=1), rounds=2, name="one")
+    record = next(r for r in evidence.read_records(folder) if r.metrics and r.log)
+    log = folder / record.log
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[: len(lines) // 2]))
+    evidence.write_checksums(folder)
+    assert record.log in refused("judge", folder, code=6, error="E-EVIDENCE-DAMAGED")
 
 
 @pytest.mark.parametrize(

@@ -435,8 +435,8 @@ def _wrong_data(verdict: Verdict) -> str:
 
 
 def usable(verdict: Verdict) -> str:
-    """Return which hosts may be used, as one sentence; empty if the verdict is a pass."""
-    if verdict.state is State.PASS or verdict.injected:
+    """Return which hosts may be used, as one sentence; empty for a pass and for no known host."""
+    if verdict.state is State.PASS or verdict.injected or not verdict.requested:
         return ""
     hosts = count(len(verdict.requested), "node")
     if not verdict.state.is_rejected:

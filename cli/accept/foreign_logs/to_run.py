@@ -40,6 +40,7 @@ from accept.foreign_logs.answer import Answer
 from accept.foreign_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
 from accept.foreign_logs.fill_gaps import completed
 from accept.foreign_logs.host_state import ReportKind, by_host, with_figures, with_states
+from accept.foreign_logs.hosts import natural
 from accept.foreign_logs.tables import Read, SkippedFile
 
 
@@ -262,7 +263,7 @@ def _expected(machines: Sequence[Machine]) -> tuple[Reference, ...]:
 _NO_BUS = "0x00"
 
 
-def _hosts_record(logs: Logs, machine: PlannedMachine) -> Record:
+def _hosts_record(logs: Logs, hosts: tuple[str, ...], machine: PlannedMachine) -> Record:
     """Return the record of the hosts: their GPUs, and which of these the machine does not have."""
     gpus: dict[str, dict[int, str]] = {}
     for device in logs.devices:
@@ -273,7 +274,7 @@ def _hosts_record(logs: Logs, machine: PlannedMachine) -> Record:
         checks=("hosts",),
         wave=0,
         group=0,
-        hosts=logs.hosts,
+        hosts=hosts,
         exit=0,
         facts=tuple(
             Fact(
@@ -385,7 +386,11 @@ def _plan_and_records(
     reported = [_with_host(e) for e in unknown if e.check in failed]
     by_population = populations([*known, *reported], logs.hosts, all_gpus, logs.names)
     steps: list[Step] = []
-    records = [_hosts_record(logs, machine)]
+    hosts = {*logs.hosts}
+    for execution in (*known, *reported):
+        # A failure may name a host that no list of devices has.
+        hosts.update(execution.hosts, (p.host for p in execution.problems if p.host))
+    records = [_hosts_record(logs, tuple(sorted(hosts, key=natural)), machine)]
     for number, (population, peers) in enumerate(sorted(by_population.items(), key=_order), 1):
         step, step_records = _step(number, population, peers, metric_names)
         steps.append(step)
@@ -399,7 +404,7 @@ def _plan_and_records(
         nodes=None,
         steps=tuple(steps),
         gpus_used=most if most < all_gpus else None,
-        origin=_origin(logs, known, by_population),
+        origin=_origin(len(hosts), known, by_population),
     )
     unjudged = Counter(e.check or UNKNOWN for e in unknown)
     return plan, tuple(records), dict(unjudged)
@@ -590,7 +595,7 @@ def _digest(executions: Sequence[Execution]) -> str:
 
 
 def _origin(
-    logs: Logs,
+    hosts: int,
     executions: Sequence[Execution],
     by_population: dict[Population, list[Execution]],
 ) -> str:
@@ -601,7 +606,6 @@ def _origin(
         files = len({(e.file, e.hosts) for e in of_kind if e.hosts})
         if files:
             parts.append(count(files, f"{word} log"))
-    hosts = len({*logs.hosts, *(host for e in executions for host in e.hosts)})
     parts.append(count(hosts, "node"))
     parts.append(count(len({e.check for e in executions}), "collective"))
     return f"{', '.join(parts)}; from logs alone"

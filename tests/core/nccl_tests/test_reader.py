@@ -435,6 +435,14 @@ def test_a_contradictory_row_is_not_a_measurement(cell: int) -> None:
     assert [row.size for row in only(log).rows] == [1 << 20, 1 << 21, 1 << 23]
 
 
+@pytest.mark.parametrize("size", [1 << 14, 1 << 24])
+def test_a_row_that_was_not_requested_is_not_a_measurement(size: int) -> None:
+    right = row_text("all_reduce", 4, 1 << 22)
+    log = parse(CLEAN.replace(right.encode(), row_text("all_reduce", 4, size).encode()))
+    assert causes(log) == ["incomplete-log"]
+    assert [row.size for row in only(log).rows] == [1 << 20, 1 << 21, 1 << 23]
+
+
 @pytest.mark.parametrize("word", ["nan", "-nan", "inf"])
 def test_invalid_numbers_are_problems_and_not_metrics(word: str) -> None:
     row = row_text("all_reduce", 4, 1 << 23)

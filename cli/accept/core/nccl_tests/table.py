@@ -34,6 +34,8 @@ UNCHECKED_IN_PLACE = frozenset({"alltoall", "alltoallv", "sendrecv", "hypercube"
 
 #: More wrong elements than bytes x ranks x checks are damage; the most ranks if they are unknown.
 _MOST_RANKS, _MOST_CHECKS = 100_000, 1000
+#: Sizes are rounded down to a multiple of the number of ranks, by at most half and these bytes.
+_ROUNDED = 65536
 #: Maximum number of tables, rows and devices that are kept of one log.
 MAX_TABLES, MAX_ROWS, MAX_DEVICES = 4096, 100_000, 262_144
 
@@ -244,23 +246,30 @@ class TableBuilder:
         return ranks
 
     def _remove_contradictions(self, ranks: int | None) -> None:
-        """Remove rows whose numbers disagree, and add them to the damage."""
+        """Remove rows that no such run prints, and add them to the damage."""
         factor = None if self._cpu_time else bus_factor(self.collective, ranks)
-        wrong = {
-            id(row)
-            for row in self.rows
-            for side in (row.out_of_place, row.in_place)
-            if side
-            and (
-                (side.wrong or 0) > row.size * (ranks or _MOST_RANKS) * _MOST_CHECKS
+        kept = []
+        for row in self.rows:
+            most_wrong = row.size * (ranks or _MOST_RANKS) * _MOST_CHECKS
+            sides = [side for side in (row.out_of_place, row.in_place) if side]
+            if not self._is_requested(row.size):
+                self.damage(f"no row of {row.size} B was requested")
+            elif any(
+                (side.wrong or 0) > most_wrong
                 or (factor is not None and _contradicts(row.size, side, factor, self._unit))
-            )
-        }
-        if wrong:
-            for row in self.rows:
-                if id(row) in wrong:
-                    self.damage(f"the row of {row.size} B contradicts itself")
-            self.rows = [row for row in self.rows if id(row) not in wrong]
+                for side in sides
+            ):
+                self.damage(f"the row of {row.size} B contradicts itself")
+            else:
+                kept.append(row)
+        self.rows = kept
+
+    def _is_requested(self, size: int) -> bool:
+        """Return True if the range of sizes has a size, which may be a rounded one."""
+        if self.sizes is None:
+            return True
+        least, most, _, _ = self.sizes
+        return min(least, most, self.reduced or most) < 2 * size + _ROUNDED and size <= most
 
     def take_average(self, value: float) -> None:
         """Add the mean bus bandwidth of the footer."""
@@ -344,7 +353,7 @@ class TableBuilder:
             yield f"it has {len(have)} of {len(sizes)} expected rows"
         elif not all(
             # Sizes are rounded down to a multiple of the number of ranks.
-            have[i] <= sizes[i % len(sizes)] < 2 * have[i] + 65536
+            have[i] <= sizes[i % len(sizes)] < 2 * have[i] + _ROUNDED
             for i in range(len(have))
         ):
             yield "its sizes are not the requested ones"
