@@ -27,7 +27,7 @@ _GROWTH, _MOST = 64, 300
 
 def main() -> int:
     """Run the requested kinds."""
-    parser = argparse.ArgumentParser(prog="make fuzz ARGS=...", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=100_000, help="of each kind")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--kinds", default=",".join(KINDS), help="some of %(default)s")

@@ -102,7 +102,7 @@ def _make_json(chance: Random) -> Input:
 def _spoiled(chance: Random, own: list[bytes], others: list[bytes]) -> Input:
     """Spoil an input; parts of others are in some.
 
-    None of these parts says that something failed, because that would be no damage.
+    None of these parts reports a failure, because it would be one.
     """
     raw = chance.choice(own)
     healthy = (text for text in (*own, *others) if b"failure" not in text)

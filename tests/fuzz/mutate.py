@@ -12,7 +12,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, Literal
 
-#: Bytes that are inserted anywhere in a text. None reports a failure of a host: that is no damage.
+#: Bytes that are inserted anywhere in a text. None reports a failure of a host.
 WORDS = (
     b"\n",
     b"\r\n",

@@ -119,7 +119,7 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-#: Logs of one node that passes, and of two, of which the first has a GPU that failed.
+#: Logs of one node that passes, and of two; the first of these has a GPU that failed.
 PASSED_LOG = nccl_logs.table("all_reduce", ("good1",), range(8), 480.0).encode()
 FAILED_LOG = (
     nccl_logs.table("all_reduce", ("bad1", "bad2"), range(8), 320.0)[:2500]

@@ -15,7 +15,7 @@ from accept.core.serde import dump
 from accept.core.signs import Code, Meaning
 
 #: Abbreviations in patterns. Names of hosts begin after a character that no name has, so that each
-#: is tried once. A row that breaks off after its column `root`, which is -1, may stand before one.
+#: is tried once. A row that is cut after its column `root`, which is -1, may be before one.
 _PARTS: Mapping[str, str] = {
     "{host}": r"(?<![\w.-])(?:-1)?(?P<host>\w[\w.-]{0,254})",
     "{peer}": r"(?<![\w.-])(?P<peer>[\w.:-]{1,255})",
