@@ -41,6 +41,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "schema machine": lambda: schemas.keys("machine"),
     "schema site": lambda: schemas.keys("site"),
     "schema suite": lambda: schemas.keys("suite"),
+    "schema tool": lambda: schemas.keys("tool"),
     "schema values": lambda: schemas.keys("values"),
     "signs": tables.signs,
     "suites": tables.suites,

@@ -11,7 +11,7 @@ from docs.site.program import Json, code, items, mapping, prose, result_of, tabl
 from accept.commands.choices import Schema
 
 #: Files that people write or read; the other schemas are those of results of commands.
-FILES: Final = ("site", "machine", "suite", "values")
+FILES: Final = ("site", "machine", "suite", "tool", "values")
 
 Schemas = Mapping[str, Json]
 

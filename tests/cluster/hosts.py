@@ -250,6 +250,31 @@ class Hosts(Machines):
         """Undo `fill`."""
         self.run(name, f"rm -f {place}/ballast && mount -o remount,size={self.size} {place}")
 
+    def disk(self, name: str, place: str, megabytes: int = 96) -> None:
+        """Mount a disk of the host's own at `place`: a file system in a file."""
+        image = f"/var/tmp/disk-{name}"
+        self.run(
+            name,
+            f"truncate -s {megabytes}M {image} && mkfs.ext4 -q -F {image} && mkdir -p {place}"
+            f" && mount -o loop {image} {place} && rm -r {place}/lost+found {image}",
+        )
+
+    def slow_disk(self, name: str, place: str, rate: int) -> None:
+        """Let a disk write `rate` bytes per second at most, by control groups of version 1 or 2."""
+        device = self.run(name, f"mountpoint -d {place}").stdout.strip()
+        groups = Path("/sys/fs/cgroup")
+        if (old := groups / "blkio/blkio.throttle.write_bps_device").exists():
+            old.write_text(f"{device} {rate}")
+            return
+        own = groups / f"accept-test-{name}-{os.getpid()}"
+        (groups / "cgroup.subtree_control").write_text("+io")
+        own.mkdir()
+        (own / "io.max").write_text(f"{device} wbps={rate}")
+        for path in Path("/proc").glob("[0-9]*/root"):
+            with suppress(OSError):
+                if path.samefile(self.path(name, "/")):
+                    (own / "cgroup.procs").write_text(path.parent.name)
+
 
 def traces(hosts: Hosts) -> list[Path]:
     """Return the paths that hosts have on this machine: state, interface, init processes."""

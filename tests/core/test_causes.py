@@ -75,6 +75,7 @@ def test_only_what_did_not_run_is_not_a_failure() -> None:
     softer = {cause for cause in Cause if state_of(cause) is not State.FAIL}
     assert softer == {
         Cause.TOOL_MISSING,
+        Cause.TOOL_UNUSABLE,
         Cause.DRIVER_TOO_OLD,
         Cause.NO_TABLE,
         Cause.OVER_BUDGET,

@@ -36,6 +36,7 @@ from accept.config.chart_values import Values, chart_schema
 from accept.config.explanations import explanations
 from accept.config.machine import Confidence
 from accept.config.references import Figure
+from accept.config.tools import ToolFile, all_checks, check_exists
 from accept.core import causes, checks, signs
 from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.catalog.metrics import Better
@@ -177,6 +178,7 @@ _TYPES: Final[Mapping[Schema, type]] = {
     Schema.MACHINE: config.Machine,
     Schema.SITE: config.Site,
     Schema.SUITE: config.Suite,
+    Schema.TOOL: ToolFile,
     Schema.PLAN: Plan,
     Schema.RECORD: Record,
     Schema.VERDICT: Verdict,
@@ -258,7 +260,7 @@ def _suites() -> tuple[Entry, ...]:
 
 
 def _checks() -> tuple[Entry, ...]:
-    return tuple(Entry(name=name, about=check.summary) for name, check in checks.REGISTRY.items())
+    return tuple(Entry(name=name, about=check.summary) for name, check in all_checks().items())
 
 
 def _backends() -> tuple[Entry, ...]:
@@ -383,13 +385,13 @@ def _yaml(value: config.Machine | config.Suite | config.Site) -> str:
 
 def _check_page(name: str) -> CheckPage:
     """Return what a check declares. Raises BadInput."""
-    if name not in checks.REGISTRY:
+    if name not in all_checks():
         raise BadInput(
             f"there is no check {plain(name, 60)!r}",
             code=Code.CHECK_UNKNOWN,
-            hint=known(name, checks.REGISTRY),
+            hint=known(name, all_checks()),
         )
-    check = checks.REGISTRY[name]
+    check = all_checks()[name]
     defaults = check.params()
     return CheckPage(
         check=name,
@@ -544,7 +546,7 @@ def _step_times(
             entry.finds
             for entry in suite.value.checks
             if entry.check in step.checks
-            and (entry.groups or checks.REGISTRY[entry.check].groups[0]) is step.groups
+            and (entry.groups or check_exists(entry.check).groups[0]) is step.groups
             and entry.profile == step.profile
             and entry.params.items() <= step.params.items()
         )

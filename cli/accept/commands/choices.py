@@ -50,6 +50,7 @@ class Schema(StrEnum):
     MACHINE = "machine"
     SITE = "site"
     SUITE = "suite"
+    TOOL = "tool"
     PLAN = "plan"
     RECORD = "record"
     VERDICT = "verdict"

@@ -30,6 +30,7 @@ from accept.core.model import (
     Reference,
     State,
     Suspect,
+    Tool,
     Verdict,
     Verification,
     worst_exit,
@@ -219,10 +220,14 @@ def _of_folder(folder: Path, keys: Sequence[PublicKey]) -> LoadedEvidence:
     else:
         interruption = "the coordinator never finished: the evidence has no checksums"
     loaded = _loaded(claims, keys, interruption)
+    tools = {step.id: step.tool for step in loaded.plan.steps}
     version = loaded.plan.version
     return replace(
         loaded,
-        records=tuple(_parse_log_again(folder, record, version) for record in loaded.records),
+        records=tuple(
+            _parse_log_again(folder, record, version, tools.get(record.step))
+            for record in loaded.records
+        ),
     )
 
 
@@ -238,7 +243,7 @@ def _loaded(claims: Claims, keys: Sequence[PublicKey], interruption: str) -> Loa
     )
 
 
-def _parse_log_again(folder: Path, record: Record, version: str) -> Record:
+def _parse_log_again(folder: Path, record: Record, version: str, tool: Tool | None) -> Record:
     """Return the record with metrics, facts and problems parsed from its raw log.
 
     So no value depends on the record alone. Problems that the coordinator found outside the log
@@ -254,7 +259,7 @@ def _parse_log_again(folder: Path, record: Record, version: str) -> Record:
             code=Code.EVIDENCE_LOG_MISSING,
             hint="collect the run again",
         )
-    parsed = parse_log(record.checks, lines, record.hosts, status=record.exit)
+    parsed = parse_log(record.checks, lines, record.hosts, status=record.exit, tool=tool)
     # An execution that failed may leave processes that write on.
     is_final = record.exit == 0 and version == __version__
     if is_final and not (

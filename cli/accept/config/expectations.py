@@ -6,8 +6,7 @@ import math
 import re
 from typing import Annotated
 
-from accept.config.fields import check_exists
-from accept.core import checks
+from accept.config.tools import check_exists
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.error_codes import Code
 from accept.core.model import BoundKind, Reference
@@ -101,7 +100,7 @@ def _refuse_always_met(check: str, sign: str, bound: float) -> None:
 
     Such a bound would disable the machine's own one. The metrics of a script may have any range.
     """
-    if checks.REGISTRY[check].user_script:
+    if check_exists(check).user_script:
         return
     if sign == ">=" and bound <= 0:
         message = f"{check}>={bound:g} is always met"
@@ -118,7 +117,7 @@ def _metric(check: str, metric: str | None) -> MetricSpec:
     if metric is not None:
         return _spec(check, metric)
     if not (specs := _bounded_metrics(check)):
-        own = checks.REGISTRY[check].user_script
+        own = check_exists(check).user_script
         message = f"{check} has no {'default metric' if own else 'metric that can have a bound'}"
         hint = f"name one: {check}.METRIC" if own else "remove it, or name another check"
         raise Invalid((), message, hint, code=Code.METRIC_UNKNOWN)
@@ -130,7 +129,7 @@ def check_metric(check: str, metric: str, unit: str) -> None:
 
     A user's script has metrics of its own.
     """
-    if checks.REGISTRY[check].user_script:
+    if check_exists(check).user_script:
         return
     try:
         spec = _spec(check, metric)
@@ -147,11 +146,11 @@ def unit_of(check: str, metric: str) -> str:
 
 def _bounded_metrics(check: str) -> dict[str, MetricSpec]:
     """Return the metrics of a check that can have a bound, by name; the first is the default."""
-    return {spec.name: spec for spec in checks.REGISTRY[check].metrics if spec.bounds}
+    return {spec.name: spec for spec in check_exists(check).metrics if spec.bounds}
 
 
 def _spec(check: str, metric: str) -> MetricSpec:
-    if checks.REGISTRY[check].user_script:
+    if check_exists(check).user_script:
         return MetricSpec(name=metric, unit="")
     specs = _bounded_metrics(check)
     if metric not in specs:

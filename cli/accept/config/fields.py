@@ -7,10 +7,9 @@ import re
 from typing import Annotated
 
 from accept.config.chart_rules import chart_rules
-from accept.core import checks
 from accept.core.error_codes import Code
 from accept.core.limits import MachineName, is_variable
-from accept.core.serde import Doc, Invalid, Pattern, escaped, known
+from accept.core.serde import Doc, Invalid, Pattern, escaped
 
 Name = Annotated[MachineName, Doc("Name; usually the name of the file without .yaml.")]
 Url = Annotated[str, Pattern(r"https?://\S+", "a URL"), Doc("Source of the figure or setting.")]
@@ -90,10 +89,3 @@ def check_mount(folder: str, path: tuple[str | int, ...]) -> None:
             "mount only the folder that the run needs, such as /data",
             code=Code.SITE_MOUNT,
         )
-
-
-def check_exists(name: str, path: tuple[str, ...] = ()) -> None:
-    """Raise Invalid if there is no check called `name`."""
-    if name not in checks.REGISTRY:
-        message, hint = f"check {escaped(name)!r} does not exist", known(name, checks.REGISTRY)
-        raise Invalid(path, message, hint, code=Code.CHECK_UNKNOWN)

@@ -15,13 +15,13 @@ from typing import Annotated, Literal
 
 from accept.config import load_machine, resources
 from accept.config.expectations import unit_of
-from accept.config.fields import Url, check_exists
+from accept.config.fields import Url
 from accept.config.machine import Machine, Nics
 from accept.config.nccl import Profile
 from accept.config.references import Figure
+from accept.config.tools import check_exists
 from accept.config.yaml_file import read_file
 from accept.core.catalog.metrics import BUSBW
-from accept.core.checks import REGISTRY
 from accept.core.model import BoundKind, Reference
 from accept.core.serde import Bounds, Doc
 from accept.core.text import parse_size
@@ -92,9 +92,11 @@ def figures(machine: Machine, profile: str = "default") -> tuple[Figure, ...]:
         for floor in floors()
         for figure in _below_vendor(floor, tuple(figures_of(floor, machine, profile)), own)
     ]
-    of_gpus = {(f.check, f.metric): f for f in from_floors if REGISTRY[f.check].devices}
+    of_gpus = {(f.check, f.metric): f for f in from_floors if check_exists(f.check).devices}
     own = tuple(_with_peak(figure, of_gpus.get((figure.check, figure.metric))) for figure in own)
-    measured = {(figure.check, figure.metric) for figure in own if REGISTRY[figure.check].devices}
+    measured = {
+        (figure.check, figure.metric) for figure in own if check_exists(figure.check).devices
+    }
     left = (figure for figure in from_floors if (figure.check, figure.metric) not in measured)
     return (*own, *left, *_of_devices(machine))
 
@@ -115,7 +117,7 @@ def _of_devices(machine: Machine) -> Iterator[Figure]:
     for name in machine.devices_of:
         other = load_machine(name).value
         link = other.nvlink.source if other.nvlink else None
-        own = [f for f in figures(other) if REGISTRY[f.check].devices and f.source != link]
+        own = [f for f in figures(other) if check_exists(f.check).devices and f.source != link]
         bounded = {figure.check for figure in own if figure.kind is not BoundKind.DERIVED}
         for figure in own:
             if figure.kind is not BoundKind.DERIVED or figure.check not in bounded:
@@ -166,7 +168,7 @@ def bounds(
     return tuple(
         replace(figure.reference(), profile=profile if of_steps else "")
         for figure in figures(machine, profile)
-        if not some_gpus or REGISTRY[figure.check].devices
+        if not some_gpus or check_exists(figure.check).devices
     )
 
 

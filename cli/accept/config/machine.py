@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from accept.config.fields import Name, Plain, Url, check_exists
+from accept.config.fields import Name, Plain, Url
 from accept.config.kubernetes import MachinePods
 from accept.config.nccl import Nccl
 from accept.config.references import Figure
+from accept.config.tools import check_exists
 from accept.core.checks.gemm_memory import TYPES
 from accept.core.error_codes import Code
 from accept.core.limits import MOST_GPUS, MOST_RANKS

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from accept.config.expectations import Bytes, check_metric
-from accept.config.fields import Url, check_exists
+from accept.config.fields import Url
+from accept.config.tools import check_exists
 from accept.core.catalog.metrics import BUSBW
 from accept.core.error_codes import Code
 from accept.core.model import BoundKind, Reference

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 from accept.config.collectors import SiteCollector, check_collectors
 from accept.config.container import Container
 from accept.config.expectations import Seconds, parse_expectation
-from accept.config.fields import Env, Plain, check_env, check_exists
+from accept.config.fields import Env, Plain, check_env
 from accept.config.kubernetes import Kubernetes, Results
 from accept.config.slurm import Slurm
+from accept.config.tools import check_exists
 from accept.core.limits import MOST_GPUS
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 

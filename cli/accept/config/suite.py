@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from accept.config.expectations import Seconds
-from accept.config.fields import Name, Plain, check_exists
-from accept.core import checks
+from accept.config.fields import Name, Plain
+from accept.config.tools import check_exists, is_path
 from accept.core.error_codes import Code
 from accept.core.model import GroupKind
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
@@ -18,7 +18,13 @@ Rounds = Annotated[int, Bounds(min=1, max=64)]
 class SuiteCheck:
     """One check of a suite, on one kind of groups."""
 
-    check: Annotated[str, Doc("Name of the check: `accept list checks`.")]
+    check: Annotated[
+        str,
+        Doc(
+            "Name of the check: `accept list checks`. Or the path of your own tool, relative to "
+            "the suite's file: docs/tools.md."
+        ),
+    ]
     groups: Annotated[
         GroupKind | None,
         Doc(
@@ -72,12 +78,12 @@ class SuiteCheck:
 
     def __post_init__(self) -> None:
         """Raise Invalid for a check that does not exist, and for contradicting keys."""
-        check_exists(self.check, ("check",))
+        own_tool = is_path(self.check)
+        runs_script = not own_tool and check_exists(self.check, ("check",)).user_script
         of_pairs = self.groups is not None and self.groups.of_pairs
         if self.rounds != "auto" and self.rounds > 1 and not of_pairs:
             message = "only `groups: pairs` and `groups: rail-pairs` have rounds"
             raise Invalid(("rounds",), message, code=Code.SUITE_CONTRADICTION)
-        runs_script = checks.REGISTRY[self.check].user_script
         if runs_script and not self.script:
             message = f"the check `{self.check}` needs a script"
             raise Invalid((), message, "add `script: PATH`", code=Code.SUITE_CONTRADICTION)

@@ -760,7 +760,7 @@ class Cause(TextEnum):
     TOOL_MISSING = Row(
         text="tool-missing",
         meaning="a program that the check needs is missing",
-        action="install it on the host, or set its path in the site file; `accept doctor` lists "
+        action="install it on the node, or set its path in the site file; `accept doctor` lists "
         "all",
         owner=Owner.USER,
         permanent=True,
@@ -820,6 +820,20 @@ class Cause(TextEnum):
         action="read the script's log",
         owner=Owner.USER,
         ends_launch=True,
+    )
+    TOOL_FAILED = Row(
+        text="tool-failed",
+        meaning="a program of others, which a check runs, reported a fault or did not end well",
+        action="read its output in the step's log; run its command by hand on that node",
+        owner=Owner.NODE,
+    )
+    TOOL_UNUSABLE = Row(
+        text="tool-unusable",
+        meaning="a program is installed, but the node lacks what it needs: version, space, rights",
+        action="provide what the message names, or change the check's parameters",
+        owner=Owner.USER,
+        permanent=True,
+        not_tested=True,
     )
     # Not on this list: reported by a program or an evidence folder of another version.
     UNKNOWN = Row(

@@ -204,6 +204,57 @@ class Supported:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToolResult:
+    """A number that a tool prints: its place in the output, its unit, and how peers differ."""
+
+    name: str
+    unit: str
+    #: JSON Pointer (RFC 6901) into the tool's output; `*` means every element. Empty: `line`.
+    json: str = ""
+    #: The beginning of a line of the output, as `accept.core.tool_output` reads it.
+    line: str = ""
+    #: Factor that turns the printed number into `unit`.
+    scale: float = 1.0
+    #: Standard deviation of healthy peers, as a share of their median; 0: they are not compared.
+    noise: Share = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolNeeds:
+    """What a host must have, or a tool cannot be tested there."""
+
+    root: bool = False
+    devices: tuple[str, ...] = ()
+    #: Name of a capability of Linux -> its bit.
+    capabilities: dict[str, int] = field(default_factory=dict)
+    #: Free bytes in the tool's folder.
+    space: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A program of others that a step runs, with the parameters of the run filled in."""
+
+    name: str
+    #: The program and its arguments; `{folder}` is the tool's own folder on the host.
+    command: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    #: The command that prints the version, and the oldest one that works; empty: any.
+    version: tuple[str, ...] = ()
+    least: str = ""
+    #: Instructions to install it.
+    install: str = ""
+    #: The folder in which the tool gets its own; empty: none.
+    folder: str = ""
+    needs: ToolNeeds = field(default_factory=ToolNeeds)
+    timeout: Seconds
+    results: tuple[ToolResult, ...] = ()
+    #: The cause if it fails, and what that means for people.
+    cause: Cause
+    meaning: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """A rendered script, the checks of its one launch, and the groups of hosts to run it on."""
 
@@ -222,6 +273,8 @@ class Step:
     optional: bool = False
     #: True if it runs only after a step that left a question.
     if_open: bool = False
+    #: The tool that it runs; None: a check of `accept`.
+    tool: Tool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

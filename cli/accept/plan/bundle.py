@@ -18,7 +18,7 @@ from accept import __version__
 from accept.config import resources
 from accept.config.machine import Machine
 from accept.core.catalog.tools import NCCL_TESTS_FOLDERS
-from accept.core.checks import load
+from accept.core.checks import REGISTRY, load
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.evidence import plan_hash
@@ -203,11 +203,11 @@ def _export(name: str, value: str) -> str:
 def _step(run: Resolved, step: Step) -> bytes:
     text = (
         _templates()
-        .get_template(f"steps/{load(step.checks[0]).template}")
+        .get_template(f"steps/{'tool.sh.j2' if step.tool else load(step.checks[0]).template}")
         .render(
             id=step.id,
             checks=step.checks,
-            collectives=[load(name).runs or name.replace("-", "_") for name in step.checks],
+            collectives=[load(c).runs or c.replace("-", "_") for c in step.checks if c in REGISTRY],
             params=step.params,
             gpus=run.plan.machine.gpus,
             # Specified dense TFLOP/s of one GPU by data type; {} if the machine file has none.

@@ -32,6 +32,7 @@ from accept.config.kubernetes import Kubernetes, PodSettings
 from accept.config.machine import check_gpus_per_node
 from accept.config.nccl_settings import NCCL_PREFIX, refuse_foreign, remarks, without
 from accept.config.slurm import Slurm
+from accept.config.tools import tool_of
 from accept.config.versions import supported
 from accept.core.catalog.faults import FAULTS, Injector
 from accept.core.error_codes import Code
@@ -430,6 +431,17 @@ def _bounds(
                 yield bound
 
 
+def _bounds_of_tools(
+    suite: Loaded[Suite], machine: Machine, steps: Sequence[Step]
+) -> Iterator[Reference]:
+    """Yield the bounds that the files of tools have for this machine."""
+    planned = {step.tool.name for step in steps if step.tool}
+    for check in dict.fromkeys(entry.check for entry in suite.value.checks):
+        tool = tool_of(check, suite.document.name)
+        if tool and tool.value.name in planned:
+            yield from tool.value.bounds(machine.name)
+
+
 def _start_seconds(options: Options, site: Site, backend: str) -> float:
     """Return the longest wait for hosts, in seconds."""
     waits = backend == "kubernetes" and site.kubernetes.waits_for_capacity
@@ -499,7 +511,11 @@ def resolve(options: Options) -> Resolved:
         left_out=options.left_out,
         steps=steps,
         skipped=(*skipped, *dropped),
-        references=(*expectations, *_bounds(machine.value, profile, gpus, steps)),
+        references=(
+            *expectations,
+            *_bounds(machine.value, profile, gpus, steps),
+            *_bounds_of_tools(suite, machine.value, steps),
+        ),
         supported=supported(machine.value),
         seed=options.seed,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,

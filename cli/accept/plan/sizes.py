@@ -2,7 +2,8 @@
 
 The figures are fitted to the records and raw logs of accepted runs on 1 to 8 hosts without GPUs,
 with one or two ranks each. The sizes grow with the number of ranks. Problems are not included: a
-group that fails also keeps NCCL's logs. The output of a user's own script is unknown.
+group that fails also keeps NCCL's logs. The output of a user's own script is unknown, and that of a
+tool assumed to be like fio's.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ _CHECKS = {
     "sendrecv": _COLLECTIVE,
     "train": (5700, 1400),
 }
+_TOOL = (16_000, 0)
 #: Share of an execution that is its record, and the packed size of a record relative to that.
 _RECORD_SHARE, _PACKED_SHARE = 0.5, 0.15
 #: Bytes of a host in each health sweep, and once for its discovery and the log of its pod.
@@ -94,5 +96,5 @@ def sizes(plan: Plan) -> Sizes | None:
 
 def _execution(step: Step, ranks: int) -> int:
     """Return the bytes of record and raw log of an execution with this number of ranks."""
-    figures = (_CHECKS[check] for check in step.checks)
+    figures = (_CHECKS.get(check, _TOOL) for check in step.checks)
     return _EXECUTION + _RANK * ranks + sum(fixed + each * ranks for fixed, each in figures)

@@ -11,6 +11,7 @@ from accept.config import Loaded, Machine, Site, Suite
 from accept.config.fields import Plain
 from accept.config.floors import bounds
 from accept.config.suite import Rounds, SuiteCheck
+from accept.config.tools import WORTH, LoadedTool, check_exists, tool_of
 from accept.config.yaml_file import Document, Keys, parse
 from accept.core.catalog.metrics import BUSBW
 from accept.core.catalog.tools import MPIRUN
@@ -22,7 +23,7 @@ from accept.core.errors import BadInput
 from accept.core.groups import MAX_BLOCK, MAX_CONCURRENT, round_count, waves
 from accept.core.judge.bounds import covers_nodes
 from accept.core.judge.rounds import DEFICIT, GROSS, MOST_REPEATS, rounds_for
-from accept.core.model import GroupKind, PlannedMachine, Reference, Skipped, Step
+from accept.core.model import GroupKind, PlannedMachine, Reference, Skipped, Step, Tool
 from accept.core.safe_read import open_regular
 from accept.core.serde import (
     Invalid,
@@ -33,6 +34,7 @@ from accept.core.serde import (
     known,
     read,
     show_path,
+    to_json,
 )
 from accept.core.text import count, duration, format_size, parse_size
 from accept.plan.selection import EVERYTHING, Part, Selection, select
@@ -45,6 +47,8 @@ Params = dict[str, bool | int | float | str]
 _TIMEOUT_FACTOR = 10.0
 #: Shortest such limit, in seconds.
 _SHORTEST_TIMEOUT = 120.0
+#: Seconds to start a tool, to look at its version, and to remove what it left.
+_TOOL_SECONDS = 60.0
 #: Assumed seconds until the first output of a group; the coordinator starts many at the same time.
 _GROUP_SECONDS = 0.5 / MAX_CONCURRENT
 
@@ -81,9 +85,11 @@ def steps_of(inputs: Inputs) -> tuple[tuple[Step, ...], tuple[Skipped, ...], dic
     skipped: list[Skipped] = []
     used = set()
     for index, entry in _ordered(inputs.suite.value.checks):
-        typed = _params_of(inputs, index, entry, overrides.get(entry.check, {}))
-        used.add(entry.check)
-        draft = _drafted(inputs, index, entry, typed)
+        tool = tool_of(entry.check, inputs.suite.document.name)
+        check = tool.value.check() if tool else check_exists(entry.check)
+        typed = _params_of(inputs, index, entry, check, overrides.get(check.name, {}))
+        used.add(check.name)
+        draft = _drafted(inputs, index, entry, check, typed, tool)
         if isinstance(draft, Skipped):
             skipped.append(draft)
         elif launches and _can_share(launches[-1], draft):
@@ -104,7 +110,7 @@ def steps_of(inputs: Inputs) -> tuple[tuple[Step, ...], tuple[Skipped, ...], dic
         for number, drafts in numbered
         for draft in drafts
     ]
-    suite_checks = dict.fromkeys(entry.check for entry in inputs.suite.value.checks)
+    suite_checks = dict.fromkeys(used)
     kept, left_out = select(parts, inputs.selection, suite_checks)
     steps, scripts = [], {}
     for number, drafts in numbered:
@@ -112,7 +118,9 @@ def steps_of(inputs: Inputs) -> tuple[tuple[Step, ...], tuple[Skipped, ...], dic
         kept_drafts = [draft for draft in drafts if (step_id, draft.check.name) in kept]
         if kept_drafts:
             steps.append(_step(number, kept_drafts))
-            if drafts[0].user_script:
+            if steps[-1].tool:
+                scripts[step_id] = f"{to_json(steps[-1].tool)}\n"
+            elif drafts[0].user_script:
                 scripts[step_id] = drafts[0].user_script
     # A check that the user left out needs no other reason.
     gone = {skip.check for skip in left_out if not skip.step}
@@ -120,19 +128,21 @@ def steps_of(inputs: Inputs) -> tuple[tuple[Step, ...], tuple[Skipped, ...], dic
     return tuple(steps), (*others, *left_out), scripts
 
 
-def _params_of(inputs: Inputs, index: int, entry: SuiteCheck, overrides: Plain) -> CheckParams:
+def _params_of(
+    inputs: Inputs, index: int, entry: SuiteCheck, check: Check, overrides: Plain
+) -> CheckParams:
     """Return the parameters of an entry of the suite; `overrides` come from `--set`."""
     machine, suite, site = inputs.machine, inputs.suite, inputs.site
-    check, of_check = REGISTRY[entry.check], ("parameters", entry.check)
+    of_check = ("parameters", check.name)
     of_entry = (suite.document, ("checks", index, "params"))
     layers: list[tuple[Plain, Document, Keys]] = [
-        (machine.value.parameters.get(entry.check, {}), machine.document, of_check),
+        (machine.value.parameters.get(check.name, {}), machine.document, of_check),
         (entry.params, *of_entry),
     ]
     if site:
-        layers.append((site.value.parameters.get(entry.check, {}), site.document, of_check))
+        layers.append((site.value.parameters.get(check.name, {}), site.document, of_check))
     typed = _params(check, layers, overrides)
-    sizes = [e.size for e in inputs.expectations if e.check == entry.check and e.size]
+    sizes = [e.size for e in inputs.expectations if e.check == check.name and e.size]
     if all(typed.measures(size) for size in sizes):
         return typed
     # The suite leaves out sizes for which the user has expectations.
@@ -140,9 +150,16 @@ def _params_of(inputs: Inputs, index: int, entry: SuiteCheck, overrides: Plain) 
     return _params(check, layers, overrides)
 
 
-def _drafted(inputs: Inputs, index: int, entry: SuiteCheck, typed: CheckParams) -> _Draft | Skipped:
+def _drafted(
+    inputs: Inputs,
+    index: int,
+    entry: SuiteCheck,
+    check: Check,
+    typed: CheckParams,
+    tool: LoadedTool | None,
+) -> _Draft | Skipped:
     """Return the check of an entry of the suite with its costs, or why it is skipped."""
-    check, machine, document = REGISTRY[entry.check], inputs.machine.value, inputs.suite.document
+    machine, document = inputs.machine.value, inputs.suite.document
     nodes, planned = inputs.nodes, machine.planned()
     ranks = inputs.gpus or planned.ranks or planned.gpus or 8
     params = read(Params, dump(typed))
@@ -159,7 +176,7 @@ def _drafted(inputs: Inputs, index: int, entry: SuiteCheck, typed: CheckParams) 
     if groups is GroupKind.BLOCKS and nodes <= MAX_BLOCK:
         groups = GroupKind.ALL
     rounds = _rounds(inputs.rounds or entry.rounds, planned, nodes) if groups.of_pairs else 1
-    reason = _unsuited(entry, machine, nodes)
+    reason = _unsuited(entry, check, machine, nodes)
     hosts = [f"n{i}" for i in range(nodes)]
     schedule = () if reason else waves(groups, hosts, rounds=rounds, seed=inputs.seed, ranks=ranks)
     if not schedule or (groups.of_rails and ranks == 1):
@@ -193,6 +210,7 @@ def _drafted(inputs: Inputs, index: int, entry: SuiteCheck, typed: CheckParams) 
         optional=entry.optional,
         if_open=entry.if_open,
         user_script=_user_script(document, index, entry.script) if entry.script else "",
+        tool=_planned(tool, params, entry.timeout) if tool else None,
     )
 
 
@@ -217,6 +235,8 @@ class _Draft:
     if_open: bool
     #: Text of the user's script; empty for other checks.
     user_script: str
+    #: The program of others that it runs; None: a check of `accept`.
+    tool: Tool | None
 
     @property
     def name(self) -> str:
@@ -243,6 +263,9 @@ def _step(number: str, launch: Sequence[_Draft]) -> Step:
     start = first.start + sum(draft.restart for draft in others)
     per_wave = (sum(draft.limit for draft in launch) + start) / max(1, first.rounds)
     timeout = first.timeout or max(_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR * per_wave)
+    if first.tool:
+        # Its program ends the tool, reports that, and removes what it left.
+        timeout = first.tool.timeout + _TOOL_SECONDS
     return Step(
         id=f"{number}-{first.name}",
         checks=tuple(draft.check.name for draft in launch),
@@ -256,7 +279,16 @@ def _step(number: str, launch: Sequence[_Draft]) -> Step:
         estimate=sum(draft.work for draft in launch) + start,
         optional=first.optional,
         if_open=first.if_open,
+        tool=first.tool,
     )
+
+
+def _planned(tool: LoadedTool, params: Params, timeout: float | None) -> Tool:
+    """Return the tool with the parameters of the run. Raises BadInput."""
+    try:
+        return tool.value.planned(params, timeout)
+    except Invalid as error:
+        raise tool.document.bad(error.path, error.message, error.hint, code=error.code) from None
 
 
 def _launch_settings(draft: _Draft) -> tuple[object, ...]:
@@ -300,11 +332,11 @@ def _required_busbw(
     return max(required, default=None)
 
 
-def _unsuited(entry: SuiteCheck, machine: Machine, nodes: int) -> str:
+def _unsuited(entry: SuiteCheck, check: Check, machine: Machine, nodes: int) -> str:
     """Return why an entry of a suite does not apply to this run; empty: it does."""
     if entry.profile and entry.profile not in machine.nccl.profiles:
         return f"{machine.name} has no NCCL profile {entry.profile}"
-    if REGISTRY[entry.check].needs_rdma and not machine.may_have_rdma:
+    if check.needs_rdma and not machine.may_have_rdma:
         return f"{machine.name} has no RDMA NICs"
     if entry.max_nodes is not None and nodes > entry.max_nodes:
         return f"{count(nodes, 'node')}: only for {entry.max_nodes} or fewer"
@@ -337,11 +369,9 @@ def _ordered(entries: Sequence[SuiteCheck]) -> list[tuple[int, SuiteCheck]]:
     """
     added = [(0, SuiteCheck(check=name)) for name in missing_gates(entries)]
     numbered = list(enumerate(entries))
-    read_only = [(i, e) for i, e in numbered if REGISTRY[e.check].read_only]
-    gates = [(i, e) for i, e in numbered if REGISTRY[e.check].gate]
-    rest = [
-        (i, e) for i, e in numbered if not (REGISTRY[e.check].read_only or REGISTRY[e.check].gate)
-    ]
+    read_only = [(i, e) for i, e in numbered if e.check in REGISTRY and REGISTRY[e.check].read_only]
+    gates = [(i, e) for i, e in numbered if e.check in REGISTRY and REGISTRY[e.check].gate]
+    rest = [one for one in numbered if one not in (*read_only, *gates)]
     return [*read_only, *added, *gates, *rest]
 
 
@@ -494,9 +524,7 @@ def fit_budget(
     kept = list(steps)
     dropped: list[Skipped] = []
     while kept and sum(step.estimate for step in kept) > budget:
-        step = min(
-            kept, key=lambda step: (max(REGISTRY[c].worth for c in step.checks), -step.estimate)
-        )
+        step = min(kept, key=lambda step: (max(_worth(c) for c in step.checks), -step.estimate))
         kept.remove(step)
         total = sum(step.estimate for step in kept)
         rest = duration(total)
@@ -512,3 +540,7 @@ def fit_budget(
             hint="give a longer --budget",
         )
     return tuple(kept), tuple(dropped)
+
+
+def _worth(check: str) -> int:
+    return REGISTRY[check].worth if check in REGISTRY else WORTH

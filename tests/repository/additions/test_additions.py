@@ -1,4 +1,4 @@
-"""Follow CONTRIBUTING.md to add a check, cause, fault, machine and suite to a copy of the product.
+"""Follow CONTRIBUTING.md to add a check, tool, cause, fault, machine and suite to a copy.
 
 Write only the files that the recipes name; everything else must find the additions by itself.
 """
@@ -57,6 +57,7 @@ def test_additions_need_no_other_change(tmp_path: Path) -> None:
     shutil.copy(HERE / "sample.sh.j2", copy / "launchers/steps/sample.sh.j2")
     shutil.copy(HERE / "machine.yaml", copy / "values/machines/sample.yaml")
     shutil.copy(HERE / "suite.yaml", copy / "values/suites/sample.yaml")
+    shutil.copy(HERE / "tool.yaml", copy / "values/tools/sample-tool.yaml")
     replace_once(copy / "cli/accept/core/causes.py", "    # Not on this list", CAUSE)
     (copy / "docs").mkdir()
     page = (ROOT / "docs/causes.md").read_text(encoding="utf-8")

@@ -35,7 +35,10 @@ def main(folder: Path) -> None:
     for what in ("machine", "suite"):
         assert accept("show", what, "sample").code == 0
 
-    expect = ("sample<=2",)
+    assert "sample-tool" in accept("list", "checks").out
+    assert accept("show", "check", "sample-tool").code == 0
+
+    expect = ("sample<=2", "sample-tool>=5")
     options = Options(
         machine="sample", suite="sample", hosts=HOSTS, expect=expect, inject=("sample-fault@h2",)
     )
@@ -51,6 +54,9 @@ def main(folder: Path) -> None:
     refused = accept("run", "-m", "sample", "-s", "sample", "--expect", "sample.speed<=2")
     assert refused.error
     assert "delay" in refused.err
+
+    tool = next(step.tool for step in bundle.plan.steps if step.tool)
+    assert tool.command == ("echo", "Speed: 4 GB/s")
 
     script = folder / "step.sh"
     script.write_bytes(bundle.files[step.script])

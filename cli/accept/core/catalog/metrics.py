@@ -41,11 +41,18 @@ TIME_P99 = MetricSpec(name="time-p99", unit="us", size="8G", bounds=False)
 TIME_LONGEST = MetricSpec(name="time-longest", unit="us", size="8G", bounds=False)
 WRONG = MetricSpec(name="wrong", unit="count")
 
-#: Direction of metrics that no check declares, by unit: those of the users' own scripts, and of
-#: collectives that only logs of other programs have.
+#: Direction of metrics that no check declares, by unit: those of the users' own scripts, of tools,
+#: and of collectives that only logs of other programs have.
 BETTER_BY_UNIT = {
     "GB/s": Better.HIGHER,
+    "MB/s": Better.HIGHER,
+    "Gbit/s": Better.HIGHER,
+    "GFLOP/s": Better.HIGHER,
+    "TFLOP/s": Better.HIGHER,
+    "IOPS": Better.HIGHER,
     "samples/s": Better.HIGHER,
+    "errors": Better.LOWER,
+    "ms": Better.LOWER,
     "us": Better.LOWER,
     "s": Better.LOWER,
 }

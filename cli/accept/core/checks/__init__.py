@@ -9,15 +9,16 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Final
 
-from accept.core import failures
+from accept.core import failures, tool_output
 from accept.core.catalog.metrics import BETTER_BY_UNIT, Better, MetricSpec
 from accept.core.causes import Cause
 from accept.core.checks.check import Check
 from accept.core.facts import NCCL_WARNINGS
-from accept.core.model import Fact, Parsed, Problem, Record, Step
+from accept.core.model import Fact, Parsed, Problem, Record, Step, Tool
 from accept.core.nccl_tests import nccl_info
 from accept.core.signs import Finder, Match, catalog
 from accept.core.table import table_of
@@ -92,6 +93,7 @@ def parse_log(
     hosts: tuple[str, ...] = (),
     *,
     status: int | None = 0,
+    tool: Tool | None = None,
 ) -> Parsed:
     """Parse the raw log of one execution for those `checks` of its step that this version has.
 
@@ -99,12 +101,15 @@ def parse_log(
     own names; a problem on a host that is not in `hosts`, such as a pod, loses its host. If the
     launch failed, problems about missing results are left out. `status` is the exit status of the
     execution, None if it was killed: if it is not 0 and no program began, the launch failed.
+    `tool` is the program of others that the step ran.
     """
     launch, finder = failures.Launch(), Finder(catalog())
     nccl_warnings: list[str] = []
     watched = nccl_info.watch(finder.watch(launch.watch(lines)), nccl_warnings)
     # Checks of one launch share one parser, so that the lines are read only once.
     parsers = tuple(dict.fromkeys(REGISTRY[name].parse for name in checks if name in REGISTRY))
+    if tool is not None:
+        parsers = (partial(tool_output.parse, tool=tool),)
     source = watched if len(parsers) == 1 else tuple(watched)
     parts = [parse(source) for parse in parsers]
     facts = [fact for part in parts for fact in part.facts]

@@ -9,7 +9,7 @@ from accept.core import sentences
 from accept.core.causes import Cause, Judgement
 from accept.core.errors import Exit
 from accept.core.facts import inventories_of
-from accept.core.judge import bounds, coverage, hosts, versions
+from accept.core.judge import bounds, coverage, hosts, tools, versions
 from accept.core.judge.completeness import step_findings
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.effects.executions import Flow
@@ -346,6 +346,8 @@ def _judge_check(evidence: Evidence, checks: Checks) -> Judged:
     rules = checks.get(evidence.check)
     if rules is not None:
         return rules.judge(evidence)
+    if any(step.tool for step in evidence.steps):
+        return tools.judge(evidence)
     # The problems of a check of other people's logs count, although nobody requested it.
     text, cause = f"this version of accept has no check {evidence.check!r}", Cause.TOOL_MISSING
     unknown = finding(evidence.check, Judgement.COMPLETENESS, State.NOT_TESTED, text, cause)

@@ -65,7 +65,7 @@ def compare_rows(
             cause = Cause.BELOW_REFERENCE
         elif name not in slow:
             continue
-        elif normal and not is_bad(_score(shown), limit_of(normal)):
+        elif len(own) > 1 and normal and not is_bad(_score(shown), limit_of(normal)):
             # A peer that is at times as fast as others is slow by what it shows then.
             shown, cause = min(own, key=_score), Cause.INTERMITTENT
         else:

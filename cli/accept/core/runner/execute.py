@@ -212,7 +212,7 @@ async def _execute_once(
         nccl_ras.keep(outcome.ras, path)
     per_host = len(group.local_ranks) or hosts[0].slots
     lines = evidence.open_log(state.evidence, log) or ()
-    parsed = parse_log(step.checks, lines, group.hosts, status=outcome.exit)
+    parsed = parse_log(step.checks, lines, group.hosts, status=outcome.exit, tool=step.tool)
     problems = outcome.problems
     if outcome.exit == 0 and _launch_problem(parsed.problems):
         # mpirun may lose a host and end with status 0.

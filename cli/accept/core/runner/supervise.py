@@ -147,7 +147,7 @@ async def _wait(
     while True:
         now = time.monotonic()
         # A user's own script may start mpirun again.
-        if failed.is_set() and not any(c.user_script for c in checks_of(step)):
+        if failed.is_set() and not step.tool and not any(c.user_script for c in checks_of(step)):
             launch_until = min(launch_until, now + _ENDING_SECONDS)
         if now >= launch_until:
             message = f"{step.id} was ended: its launch failed, and mpirun did not end"

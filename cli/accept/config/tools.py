@@ -1,0 +1,379 @@
+"""Define checks that run programs of others; each is one file, `values/tools/NAME.yaml` or yours.
+
+Everything about such a check is in its file: how the program is found and started, what it needs,
+where its results are, and how they are judged. The file becomes a `Check` like all others, and the
+plan of a run contains it as a `Tool`, with the parameters of the run filled in.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, make_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from accept.config import resources
+from accept.config.fields import Env, Name, Url, check_env, is_secret
+from accept.config.yaml_file import Document, load
+from accept.core import checks, record_protocol
+from accept.core.catalog.metrics import BETTER_BY_UNIT, MetricSpec
+from accept.core.causes import Cause
+from accept.core.checks.check import Check, CheckParams
+from accept.core.error_codes import Code
+from accept.core.judge import tools as judge_tools
+from accept.core.model import (
+    BoundKind,
+    GroupKind,
+    ParamValue,
+    Reference,
+    Tool,
+    ToolNeeds,
+    ToolResult,
+)
+from accept.core.serde import Bounds, Doc, Invalid, Keys, Pattern, escaped, known, param
+from accept.core.text import parse_size
+from accept.core.tool_output import PLACEHOLDERS
+
+#: Bits of the capabilities that tools need: linux/capability.h.
+_CAPABILITIES = {
+    "dac-override": 1, "net-admin": 12, "net-raw": 13, "ipc-lock": 14, "sys-rawio": 17,
+    "sys-admin": 21, "sys-nice": 23, "sys-resource": 24, "perfmon": 38,
+}  # fmt: skip
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+#: What a host fills in: its path of the program, and the tool's own folder.
+_OF_HOST = ("program", "folder")
+#: Priority of tools under `--budget`.
+WORTH = 30
+#: Longest value of a parameter.
+_MOST_TEXT = 200
+
+Word = Annotated[str, Pattern(r"[^\0\n]{1,500}", "one line of at most 500 characters")]
+Version = Annotated[str, Pattern(r"\d{1,6}(\.\d{1,6}){1,3}", "a version such as 3.20")]
+Device = Annotated[str, Pattern(r"/dev/[\w./-]{1,100}", "a path below /dev")]
+ToolSeconds = Annotated[float, Bounds(min=1, max=86400)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolParam:
+    """A parameter of a tool, which `{NAME}` in its command stands for."""
+
+    about: Annotated[str, Doc("One line for people.")]
+    default: Annotated[
+        int | float | str | None, Doc("Its default, and its type; unset: a run must give a text.")
+    ] = None
+    example: Annotated[str, Doc("An example, if there is no default.")] = ""
+
+    def __post_init__(self) -> None:
+        """Raise Invalid if nobody could know what to give."""
+        if self.default is None and not self.example:
+            raise Invalid((), "it has neither a default nor an example", code=Code.TOOL_INVALID)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolBound:
+    """What a result must be."""
+
+    machine: Annotated[str | None, Doc("Only on this machine; unset: on all.")] = None
+    least: Annotated[float | None, Doc("Lowest good value.")] = None
+    most: Annotated[float | None, Doc("Highest good value.")] = None
+    kind: Literal["vendor", "spec", "measured"] = "vendor"
+    source: Url
+
+    def __post_init__(self) -> None:
+        """Raise Invalid if it bounds nothing."""
+        if self.least is None and self.most is None:
+            message = "it has neither `least` nor `most`"
+            raise Invalid((), message, code=Code.TOOL_INVALID)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultPlace:
+    """A number that the tool prints, and how it is judged."""
+
+    json: Annotated[
+        Annotated[str, Pattern(r"(/[^/\0\n]{1,80}){1,12}", "a JSON Pointer such as /jobs/0/bw")]
+        | None,
+        Doc("Its JSON Pointer (RFC 6901) in the output; `*` means every element."),
+    ] = None
+    line: Annotated[
+        Word | None,
+        Doc(
+            "The beginning of its line: text, `{value}`, `{unit}` if it is printed, and `{_}` for "
+            "any word, such as 'Triad: {value}'."
+        ),
+    ] = None
+    unit: Annotated[str, Doc("Its unit, which also tells if more is better.")]
+    scale: Annotated[float, Doc("Factor from the printed number to the unit.")] = 1.0
+    noise: Annotated[
+        Annotated[float, Bounds(min=0, max=0.3)],
+        Doc(
+            "Standard deviation of healthy hosts, as a share of their median: hosts that are far "
+            "below it are bad. 0: hosts are not compared."
+        ),
+    ] = 0.0
+    bounds: Annotated[tuple[ToolBound, ...], Doc("Limits of good values, with sources.")] = ()
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for an unknown unit, and unless there is exactly one place."""
+        if self.unit not in BETTER_BY_UNIT:
+            message = f"{escaped(self.unit)!r} is not a known unit"
+            hint = known(self.unit, BETTER_BY_UNIT)
+            raise Invalid(("unit",), message, hint, code=Code.TOOL_INVALID)
+        if (self.json is None) == (self.line is None):
+            message = "a result needs either `json` or `line`"
+            raise Invalid((), message, code=Code.TOOL_INVALID)
+        names = _PLACEHOLDER.findall(self.line or "{value}")
+        unknown = sorted(set(names) - set(PLACEHOLDERS))
+        words = [_PLACEHOLDER.findall(word) for word in (self.line or "").split()]
+        if unknown or names.count("value") != 1 or any(len(word) > 2 for word in words):
+            message = "a line needs `{value}` once; others are `{unit}` and, as a word, `{_}`"
+            raise Invalid(("line",), message, code=Code.TOOL_INVALID)
+        if self.scale <= 0:
+            raise Invalid(("scale",), "it must be above 0", code=Code.TOOL_INVALID)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolVersion:
+    """How the version of a tool is found."""
+
+    command: Annotated[tuple[Word, ...], Bounds(min=1, max=8), Doc("Prints it.")]
+    least: Annotated[Version, Doc("The oldest one that works.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a host must have; else the check is not tested there."""
+
+    root: bool = False
+    devices: Annotated[tuple[Device, ...], Doc("Devices that it must be able to open.")] = ()
+    capabilities: Annotated[tuple[str, ...], Doc("Capabilities of Linux, such as ipc-lock.")] = ()
+    space: Annotated[str, Doc("Free space in its folder, such as 8G or `{size}`.")] = ""
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for an unknown capability."""
+        for index, name in enumerate(self.capabilities):
+            if name not in _CAPABILITIES:
+                message = f"{escaped(name)!r} is not a known capability"
+                hint = known(name, _CAPABILITIES)
+                raise Invalid(("capabilities", index), message, hint, code=Code.TOOL_INVALID)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """What it means if the tool ends with a status other than 0, or not in time."""
+
+    cause: Cause = Cause.TOOL_FAILED
+    meaning: Annotated[str, Doc("One line for people.")] = ""
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for a cause that is no failure."""
+        if self.cause.row.not_tested or self.cause.row.not_judged:
+            message = f"{self.cause} is not the cause of a failure"
+            raise Invalid(("cause",), message, "such as tool-failed", code=Code.TOOL_INVALID)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolFile:
+    """A program of others as a check."""
+
+    name: Name
+    summary: Annotated[str, Doc("One line for `accept list checks`.")]
+    source: Annotated[Url, Doc("The tool's own documentation.")]
+    install: Annotated[str, Doc("How to install it.")] = ""
+    command: Annotated[
+        tuple[Word, ...],
+        Bounds(min=1, max=100),
+        Doc(
+            "The program and its arguments, started without a shell. `{PARAMETER}` is a parameter, "
+            "`{folder}` the tool's own folder. For a shell: [sh, -c, ...]."
+        ),
+    ]
+    env: Annotated[Env, Doc("Environment variables.")] = field(default_factory=dict)
+    version: ToolVersion | None = None
+    groups: Annotated[Literal["each"], Doc("Where it runs; each: on every host alone.")] = "each"
+    params: Annotated[dict[str, ToolParam], Keys(r"[a-z]{1,20}", "a word of a-z")] = field(
+        default_factory=dict
+    )
+    folder: Annotated[
+        str, Doc("Where the tool gets a folder of its own, which is removed; such as `{path}`.")
+    ] = ""
+    needs: Needs = field(default_factory=Needs)
+    seconds: Annotated[ToolSeconds, Doc("Expected duration in seconds.")]
+    timeout: Annotated[ToolSeconds, Doc("Longest duration in seconds.")]
+    results: Annotated[
+        dict[str, ResultPlace], Keys(r"[a-z0-9][a-z0-9-]{0,40}", "a name of a-z, 0-9 and '-'")
+    ] = field(default_factory=dict)
+    failure: Failure = field(default_factory=Failure)
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for placeholders without a parameter, and for secrets."""
+        check_env(self.env, ("env",))
+        texts = {"command": self.command, "folder": (self.folder,), "needs": (self.needs.space,)}
+        texts["env"] = tuple(map(str, self.env.values()))
+        names = [*self.params, *_OF_HOST]
+        for key, values in texts.items():
+            for name in (one for text in values for one in _PLACEHOLDER.findall(text)):
+                if name not in names:
+                    message = f"{{{escaped(name)}}} is not a parameter"
+                    raise Invalid((key,), message, known(name, names), code=Code.TOOL_INVALID)
+        if any("{folder}" in text for text in self.command) and not self.folder:
+            message = "{folder} in the command needs the key `folder`"
+            raise Invalid(("command",), message, code=Code.TOOL_INVALID)
+        if is_secret(" ".join(self.command)):
+            message = "it contains a password or a token, and evidence keeps the command"
+            raise Invalid(("command",), message, code=Code.SETTING_SECRET)
+
+    def bounds(self, machine: str) -> Iterator[Reference]:
+        """Yield the limits of its results on a machine."""
+        for name, result in self.results.items():
+            for bound in result.bounds:
+                if bound.machine in (None, machine):
+                    yield Reference(
+                        check=self.name,
+                        metric=name,
+                        unit=result.unit,
+                        kind=BoundKind(bound.kind),
+                        source=bound.source,
+                        lower=bound.least,
+                        upper=bound.most,
+                    )
+
+    def planned(self, params: Mapping[str, ParamValue], timeout: float | None) -> Tool:
+        """Return the tool with the parameters of a run. Raises Invalid."""
+
+        def filled(text: str) -> str:
+            return _PLACEHOLDER.sub(lambda found: str(params.get(found[1], found[0])), text)
+
+        try:
+            space = parse_size(filled(self.needs.space)) if self.needs.space else 0
+        except ValueError as error:
+            raise Invalid(("needs", "space"), str(error), code=Code.TOOL_INVALID) from None
+        return Tool(
+            name=self.name,
+            command=tuple(map(filled, self.command)),
+            env={name: filled(str(value)) for name, value in self.env.items()},
+            version=self.version.command if self.version else (),
+            least=self.version.least if self.version else "",
+            install=self.install,
+            folder=filled(self.folder),
+            needs=ToolNeeds(
+                root=self.needs.root,
+                devices=self.needs.devices,
+                capabilities={name: _CAPABILITIES[name] for name in self.needs.capabilities},
+                space=space,
+            ),
+            timeout=timeout or self.timeout,
+            results=tuple(
+                ToolResult(
+                    name=name,
+                    unit=one.unit,
+                    json=one.json or "",
+                    line=one.line or "",
+                    scale=one.scale,
+                    noise=one.noise,
+                )
+                for name, one in self.results.items()
+            ),
+            cause=self.failure.cause,
+            meaning=self.failure.meaning,
+        )
+
+    def check(self) -> Check:
+        """Return it as a check."""
+        return Check(
+            name=self.name,
+            summary=self.summary,
+            template="tool.sh.j2",
+            params=self._params(),
+            groups=(GroupKind.EACH,),
+            metrics=tuple(
+                MetricSpec(name=name, unit=one.unit, better=BETTER_BY_UNIT[one.unit])
+                for name, one in self.results.items()
+            ),
+            worth=WORTH,
+            parse=record_protocol.parse,
+            judge=judge_tools.judge,
+            devices=True,
+        )
+
+    def _params(self) -> type[CheckParams]:
+        """Return the class of its parameters; those without a default must be given."""
+        given, seconds = self.params, self.seconds
+
+        def check_planned(params: CheckParams) -> None:
+            for name, one in given.items():
+                value = str(getattr(params, name))
+                if one.default is None and not value:
+                    raise ValueError(f"{name} is required, such as {name}={one.example}")
+                if not value.isprintable() or len(value) > _MOST_TEXT or value[:1] == "-":
+                    raise ValueError(f"{name}: {escaped(value)!r} is not a valid value")
+
+        fields = []
+        for name, one in given.items():
+            about = one.about + (f", such as {one.example}" if one.example else "")
+            default = "" if one.default is None else one.default
+            kind = type(default) if one.default is not None else int | float | str
+            fields.append((name, kind, param(default, about)))
+        body = {"estimate": lambda *_: seconds, "check_planned": check_planned}
+        return make_dataclass(
+            "ToolParams", fields, bases=(CheckParams,), namespace=body, frozen=True, kw_only=True
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedTool:
+    """A tool and its file."""
+
+    value: ToolFile
+    document: Document
+
+
+def names() -> tuple[str, ...]:
+    """Return the sorted names of the tools that come with `accept`."""
+    return tuple(sorted(path.stem for path in (resources.values() / "tools").glob("*.yaml")))
+
+
+def is_path(check: str) -> bool:
+    """Return True if a check of a suite is the path of the user's own tool."""
+    return "/" in check or check.endswith((".yaml", ".yml"))
+
+
+def tool_of(check: str, suite: str) -> LoadedTool | None:
+    """Return the tool of a check, which may be a path relative to the suite's file; None: no tool.
+
+    Raises BadInput.
+    """
+    if check in checks.REGISTRY:
+        return None
+    if not is_path(check):
+        return _shipped(check)
+    found = _load(Path(suite).parent / check)
+    if found.value.name in (*checks.REGISTRY, *names()):
+        message = f"accept has a check {found.value.name!r}"
+        raise found.document.bad(("name",), message, "choose another", code=Code.TOOL_INVALID)
+    return found
+
+
+def _load(path: Path) -> LoadedTool:
+    document = load(path, of_file=True)
+    return LoadedTool(value=document.read(ToolFile), document=document)
+
+
+@cache
+def _shipped(name: str) -> LoadedTool:
+    return _load(resources.values() / "tools" / f"{name}.yaml")
+
+
+@cache
+def all_checks() -> Mapping[str, Check]:
+    """Return all checks by name: those of the program, and the tools that come with it."""
+    found = {**checks.REGISTRY, **{name: _shipped(name).value.check() for name in names()}}
+    return dict(sorted(found.items()))
+
+
+def check_exists(name: str, path: tuple[str, ...] = ()) -> Check:
+    """Return the check called `name`. Raises Invalid if there is none."""
+    if check := checks.REGISTRY.get(name) or all_checks().get(name):
+        return check
+    message, hint = f"check {escaped(name)!r} does not exist", known(name, all_checks())
+    raise Invalid(path, message, hint, code=Code.CHECK_UNKNOWN)

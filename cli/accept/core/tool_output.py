@@ -1,0 +1,215 @@
+"""Read what a program of others printed, where its file in `values/tools/` says.
+
+A result is found by a JSON Pointer (RFC 6901; `*` is every element of a list or object), or by the
+beginning of a line with placeholders: `{value}` is a number, `{unit}` its unit as printed, `{_}`
+any word. This form cannot make reading slow, as a regular expression of somebody else could. Logs
+are untrusted: nothing here raises for them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from accept.core import record_protocol
+from accept.core.causes import Cause
+from accept.core.facts import FactKind, integer, items, mapping, text
+from accept.core.model import Fact, Metric, Parsed, Problem, Tool, ToolResult
+from accept.core.serde import from_json
+from accept.core.text import plain
+
+#: Values of one result, and characters of a line in which a result is searched.
+MOST_VALUES, _MOST_LINE = 256, 2000
+#: What placeholders of a line stand for.
+PLACEHOLDERS = {
+    "value": r"(?P<value>[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d{1,3})?)",
+    "unit": r"(?P<unit>[^\s\d][^\s]{0,15})",
+    "_": r"\S{1,200}",
+}
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_MARKED = re.compile(rb"tool (out|err)(\+?)\| ?(.*)", re.DOTALL)
+_NUMBER = re.compile(r"[-+]?\d{1,30}(?:\.\d{1,30})?(?:[eE][-+]?\d{1,3})?")
+
+
+class Ending(NamedTuple):
+    """The end of a tool on a host, as `launchers/programs/tool.py` reports it."""
+
+    #: The reasons why it did not run; empty: it did.
+    missing: str
+    unusable: str
+    #: None: it was ended, because of `ended`.
+    exit: int | None
+    ended: str
+    #: Processes and files that it left behind. The processes were ended.
+    left: tuple[str, ...]
+
+
+def _ending(value: object) -> Ending:
+    given = mapping(value)
+    missing, unusable, ended = (
+        plain(text(given.get(k)) or "", 300) for k in ("missing", "unusable", "ended")
+    )
+    left = tuple(plain(one, 200) for one in items(given.get("left"))[:16])
+    return Ending(missing, unusable, integer(given.get("exit")), ended, left)
+
+
+ENDING = FactKind("tool", _ending)
+
+
+class Unread(Exception):
+    """The reason why a result cannot be read, for people."""
+
+
+def parse(lines: Iterable[bytes], tool: Tool) -> Parsed:
+    """Parse the log of one host. Never raises."""
+    out, err, others = _outputs(lines)
+    records = record_protocol.parse(others, tool.name)
+    metrics, problems = [*records.metrics], [*records.problems]
+    endings = [*ENDING.among(records.facts)]
+    if not endings and not problems:
+        problems.append(_problem(tool, Cause.NO_MEASUREMENT, "its log has no end"))
+    for fact, ending in endings[:1]:
+        if reason := _why_bad(tool, ending, err or out):
+            problems.append(_problem(tool, *reason))
+        if ending.exit == 0:
+            read, unread = _results(tool, fact, out)
+            metrics += read
+            problems += unread
+    return Parsed(metrics=tuple(metrics), facts=records.facts, problems=tuple(problems))
+
+
+def _outputs(lines: Iterable[bytes]) -> tuple[str, str, list[bytes]]:
+    """Return the output of the tool, its errors, and the lines with records."""
+    parts: dict[bytes, list[bytes]] = {b"out": [], b"err": []}
+    others = []
+    for block in lines:
+        for line in block.split(b"\n"):
+            if found := _MARKED.match(line):
+                name, continues, content = found.groups()
+                parts[name] += [] if continues else [b"\n"]
+                parts[name].append(content)
+            elif b"ACCEPT {" in line:
+                others.append(line)
+    out, err = (b"".join(parts[name]).decode(errors="replace") for name in (b"out", b"err"))
+    return out, err, others
+
+
+def _problem(tool: Tool, cause: Cause, message: str) -> Problem:
+    """Return a problem that accuses no host: what most hosts have is no fault of one of them."""
+    return Problem(cause=cause, message=f"{tool.name}: {message}", check=tool.name)
+
+
+def _why_bad(tool: Tool, ending: Ending, output: str) -> tuple[Cause, str] | None:
+    """Return the cause and the reason if a tool did not run, or did not end well."""
+    if ending.missing:
+        return Cause.TOOL_MISSING, ending.missing
+    if ending.unusable:
+        return Cause.TOOL_UNUSABLE, ending.unusable
+    if ending.exit == 0 and not ending.left:
+        return None
+    reason = f"it ended with status {ending.exit}"
+    if ending.ended == "time":
+        reason = f"it did not end within {tool.timeout:g} s"
+    elif ending.ended == "output":
+        reason = "it did not stop printing, and was ended"
+    elif ending.exit == 0:
+        reason = f"it left something behind: {', '.join(ending.left)}"
+        return Cause.TOOL_FAILED, reason
+    words = [line.strip() for line in output.splitlines() if line.strip()]
+    said = f" ({plain(words[-1], 160)})" if words and ending.exit is not None else ""
+    return tool.cause, f"{reason}{said}{': ' if tool.meaning else ''}{tool.meaning}"
+
+
+# Results
+
+
+def _results(tool: Tool, fact: Fact, out: str) -> tuple[list[Metric], list[Problem]]:
+    metrics, problems = [], []
+    for result in tool.results:
+        try:
+            values = [*_values(result, out)]
+            if not values:
+                raise Unread(f"its output has no line {result.line!r}")
+        except Unread as error:
+            reason = f"no {result.name}: {error}"
+            problems.append(_problem(tool, Cause.WRONG_COMMAND, reason))
+            continue
+        metrics += [
+            Metric(
+                check=tool.name,
+                name=result.name,
+                value=value * result.scale,
+                unit=result.unit,
+                host=fact.host,
+            )
+            for value in values[:MOST_VALUES]
+        ]
+    return metrics, problems
+
+
+def _values(result: ToolResult, out: str) -> Iterator[float]:
+    """Yield the numbers of a result. Raises Unread."""
+    if result.json:
+        for value in _at(_document(out), result.json.split("/")[1:], ""):
+            yield _number(value, result.json)
+        return
+    pattern = line_pattern(result.line)
+    for line in out.splitlines():
+        if found := pattern.match(line[:_MOST_LINE].strip()):
+            printed = found.groupdict().get("unit") or result.unit
+            if printed != result.unit:
+                raise Unread(f"it is printed in {plain(printed, 16)}, not in {result.unit}")
+            yield _number(found["value"], result.line)
+
+
+def _number(value: object, place: str) -> float:
+    """Return a number, also one that is printed as a text. Raises Unread."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Unread(f"{place} is {plain(json.dumps(value), 60)}, not a number")
+    return float(value)
+
+
+@lru_cache(maxsize=64)
+def line_pattern(line: str) -> re.Pattern[str]:
+    """Return the pattern of the beginning of a line; blanks mean any white space."""
+    words = []
+    for word in line.split():
+        parts = _PLACEHOLDER.split(word)
+        parts[::2] = map(re.escape, parts[::2])
+        parts[1::2] = (PLACEHOLDERS[name] for name in parts[1::2])
+        words.append("".join(parts))
+    return re.compile(r"\s+".join(words) + r"(?!\S)", re.ASCII)
+
+
+@lru_cache(maxsize=1)
+def _document(out: str) -> object:
+    """Return the JSON document of an output; lines before it are skipped. Raises Unread."""
+    begin = re.search(r"^[ \t]*[{\[]", out, re.MULTILINE)
+    body = out[begin.start() :].rstrip() if begin else ""
+    end = max(body.rfind("}"), body.rfind("]")) + 1
+    try:
+        return from_json(body[:end].encode())
+    except (ValueError, RecursionError):
+        raise Unread("its output is not JSON") from None
+
+
+def _at(value: object, keys: Sequence[str], path: str) -> Iterator[object]:
+    """Yield the values at a pointer. Raises Unread, with what is there instead."""
+    if not keys:
+        yield value
+        return
+    key = keys[0].replace("~1", "/").replace("~0", "~")
+    inside = dict(enumerate(value)) if isinstance(value, list) else mapping(value)
+    found = {str(name): one for name, one in inside.items()}
+    names = [*found] if key == "*" else [key] if key in found else []
+    if not names:
+        known = ", ".join([*found][:8]) or "nothing"
+        raise Unread(f"{path or 'the output'} has no {key!r}; it has {plain(known, 200)}")
+    for name in names:
+        yield from _at(found[name], keys[1:], f"{path}/{name}")

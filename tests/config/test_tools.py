@@ -1,0 +1,115 @@
+"""The file of a tool: every mistake is one error with its line; shipped ones are complete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories.command_line import accept
+
+from accept.config.tools import names, tool_of
+from accept.core.causes import Cause
+from accept.core.error_codes import Code
+from accept.core.model import Tool, ToolResult
+from accept.core.tool_output import parse
+
+TOOL = """\
+name: mine
+summary: a tool of mine
+source: https://example.org/mine
+command: [mine, "{size}"]
+folder: /tmp
+needs: {space: "{size}"}
+params:
+  size: {about: size of the file, example: 8G}
+seconds: 1
+timeout: 60
+results:
+  speed: {json: /speed, unit: GB/s}
+"""
+SUITE = "name: mine\ndescription: Mine.\nchecks:\n  - {check: ./mine.yaml, params: {size: 1G}}\n"
+
+
+def planned(folder: Path, old: str, new: str, *options: str) -> tuple[str, str]:
+    """Return code and text of the error of a plan with a changed file."""
+    assert old in TOOL
+    (folder / "mine.yaml").write_text(TOOL.replace(old, new))
+    suite = folder / "suite.yaml"
+    suite.write_text(SUITE)
+    done = accept("run", "--machine", "cpu", "--suite", suite, "--dry-run", *options)
+    return done.error, done.err + done.out
+
+
+def test_a_correct_file_is_planned(tmp_path: Path) -> None:
+    error, text = planned(tmp_path, "mine", "mine")
+    assert not error, text
+    assert "20-mine-each: mine on each" in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "words"),
+    [
+        ("GB/s", "GBs", Code.TOOL_INVALID, "did you mean GB/s"),
+        ("json: /speed", "json: speed", Code.VALUE_INVALID, "JSON Pointer"),
+        ("json: /speed", "line: no number", Code.TOOL_INVALID, "{value}"),
+        ("json: /speed", "line: '{value} {word}'", Code.TOOL_INVALID, "{value}"),
+        ("json: /speed, ", "", Code.TOOL_INVALID, "either `json` or `line`"),
+        ('[mine, "{size}"]', '[mine, "{sise}"]', Code.TOOL_INVALID, "did you mean size"),
+        ('[mine, "{size}"]', "mine", Code.VALUE_INVALID, "list"),
+        ("name: mine", "name: gemm", Code.TOOL_INVALID, "accept has a check"),
+        ("name: mine", "name: storage", Code.TOOL_INVALID, "accept has a check"),
+        (", example: 8G", "", Code.TOOL_INVALID, "neither a default nor an example"),
+        ("timeout: 60", "timeout: 0", Code.VALUE_INVALID, "timeout"),
+        ("timeout: 60", "timeouts: 60", Code.KEY_UNKNOWN, "did you mean timeout"),
+        ("seconds: 1\n", "seconds: 1\nneeds2: 1\n", Code.KEY_UNKNOWN, "needs"),
+        ('{space: "{size}"}', "{capabilities: [sys_admin]}", Code.TOOL_INVALID, "sys-admin"),
+        ('{space: "{size}"}', '{space: "{size}x"}', Code.TOOL_INVALID, "size"),
+        ("timeout", "failure: {cause: no-reference}\ntimeout", Code.TOOL_INVALID, "tool-failed"),
+        ("timeout", "env: {API_TOKEN: abc}\ntimeout", Code.SETTING_SECRET, "secret"),
+    ],
+)
+def test_each_mistake_is_one_error(
+    old: str, new: str, code: Code, words: str, tmp_path: Path
+) -> None:
+    error, text = planned(tmp_path, old, new)
+    assert error == code, text
+    assert words in text
+    assert "mine.yaml:" in text
+
+
+@pytest.mark.parametrize("value", ["-rf", "a\\nb", "x" * 201])
+def test_values_that_a_command_must_not_get_are_refused(value: str, tmp_path: Path) -> None:
+    error, text = planned(tmp_path, "mine", "mine", "--set", f'mine.size="{value}"')
+    assert error == Code.PARAM_INVALID, text
+
+
+def test_a_required_parameter_is_named_with_an_example(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("name: s\ndescription: S.\nchecks: [{check: storage}]\n")
+    done = accept("run", "--machine", "cpu", "--suite", suite, "--dry-run")
+    assert done.error == Code.PARAM_INVALID
+    assert "path=/mnt/nvme" in done.err
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_shipped_tool_has_its_name_and_can_be_shown(name: str) -> None:
+    tool = tool_of(name, "")
+    assert tool is not None
+    assert (tool.value.name, bool(tool.value.install)) == (name, True)
+    assert accept("show", "check", name).code == 0
+
+
+RESULTS = (
+    ToolResult(name="a", unit="GB/s", json="/*/*/x"),
+    ToolResult(name="b", unit="s", line="{_} time: {value}{unit} {_}"),
+)
+READER = Tool(name="t", command=("t",), timeout=1.0, cause=Cause.TOOL_FAILED, results=RESULTS)
+ENDED = b'\nACCEPT {"fact":"tool","check":"t","host":"h","value":{"exit":0}}\n'
+
+
+@given(st.binary(max_size=400), st.sampled_from([b"", b"{", b'[{"x":', b"a time: 1", b"[" * 5000]))
+def test_no_output_breaks_the_reader(rest: bytes, begin: bytes) -> None:
+    parsed = parse([b"tool out| " + begin + rest + ENDED], READER)
+    assert all(metric.name in ("a", "b") for metric in parsed.metrics)

@@ -1,0 +1,174 @@
+"""tool.py with real programs: each way to end badly is one clear problem, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.runs import until
+from tests.factories.paths import PROGRAMS
+
+from accept.core.causes import Cause
+from accept.core.model import Parsed, Tool, ToolNeeds, ToolResult
+from accept.core.serde import to_json
+from accept.core.tool_output import parse
+
+SPEED = ToolResult(name="speed", unit="GB/s", line="Speed: {value} {unit}")
+BIT = ToolResult(name="bit", unit="GB/s", json="/jobs/0/bw")
+
+
+def tool_of(*command: str, **more: Any) -> Tool:
+    return Tool(
+        **{"name": "t", "timeout": 20.0, "cause": Cause.TOOL_FAILED, "command": command, **more}
+    )
+
+
+def start(tool: Tool, folder: Path) -> subprocess.Popen[bytes]:
+    spec = folder / "tool.json"
+    spec.write_text(to_json(tool))
+    return subprocess.Popen(
+        [sys.executable, PROGRAMS / "tool.py", spec], stdout=subprocess.PIPE, cwd=folder
+    )
+
+
+def ran(tool: Tool, folder: Path) -> Parsed:
+    process = start(tool, folder)
+    out, _ = process.communicate()
+    assert process.returncode == 0
+    return parse([out], tool)
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes whose command line has a mark."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found += [int(path.parent.name)] if mark.encode() in path.read_bytes() else []
+    return found
+
+
+def test_results_are_read_and_its_folder_is_removed(tmp_path: Path) -> None:
+    script = 'cd "$1" && echo 1 > data && echo "warning" && echo \'{"jobs":[{"bw":"2.5"}]}\''
+    place = tmp_path / "disk"
+    place.mkdir()
+    tool = tool_of(
+        *("sh", "-c", script, "sh", "{folder}"),
+        folder=str(place),
+        needs=ToolNeeds(space=1),
+        results=(BIT,),
+    )
+    parsed = ran(tool, tmp_path)
+    assert [(m.name, m.value, m.unit) for m in parsed.metrics] == [("bit", 2.5, "GB/s")]
+    assert parsed.problems == ()
+    assert [*place.iterdir()] == []
+
+
+CASES = {
+    "missing": (
+        tool_of("no-such-tool", install="apt-get install it"),
+        "tool-missing",
+        "install it",
+    ),
+    "old": (tool_of("true", version=("echo", "3.9"), least="3.10"), "tool-unusable", "3.9 is too"),
+    "device": (
+        tool_of("true", needs=ToolNeeds(devices=("/dev/nothing",))),
+        "tool-unusable",
+        "/dev/nothing",
+    ),
+    "no folder": (tool_of("true", folder="/nowhere"), "tool-unusable", "No such file"),
+    "no space": (
+        tool_of("true", folder="/tmp", needs=ToolNeeds(space=1 << 60)),
+        "tool-unusable",
+        "GB needed",
+    ),
+    "status": (
+        tool_of("sh", "-c", "echo bad block >&2; exit 4", meaning="a disk is bad"),
+        "tool-failed",
+        "status 4 (bad block): a disk is bad",
+    ),
+    "endless": (tool_of("yes", results=(SPEED,)), "tool-failed", "did not stop printing"),
+    "endless line": (tool_of("cat", "/dev/zero"), "tool-failed", "did not stop printing"),
+    "wrong pointer": (
+        tool_of("echo", '{"jobs": [{"iops": 1}]}', results=(BIT,)),
+        "wrong-command",
+        "/jobs/0 has no 'bw'; it has iops",
+    ),
+    "no number": (
+        tool_of("echo", '{"jobs": [{"bw": null}]}', results=(BIT,)),
+        "wrong-command",
+        "null, not a number",
+    ),
+    "no JSON": (tool_of("echo", "bw=1", results=(BIT,)), "wrong-command", "not JSON"),
+    "wrong unit": (
+        tool_of("echo", "Speed: 3 MB/s", results=(SPEED,)),
+        "wrong-command",
+        "in MB/s, not in GB/s",
+    ),
+    "no line": (tool_of("echo", "Sped: 3", results=(SPEED,)), "wrong-command", "no line"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_bad_end_is_one_clear_problem(name: str, tmp_path: Path) -> None:
+    tool, cause, words = CASES[name]
+    parsed = ran(tool, tmp_path)
+    (problem,) = parsed.problems
+    assert problem.cause == cause
+    assert words in problem.message
+    assert parsed.metrics == ()
+
+
+def test_a_tool_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> None:
+    mark = f"86{os.getpid()}"
+    script = f'trap "" TERM; setsid sleep {mark} & sleep {mark}'
+    (problem,) = ran(tool_of("sh", "-c", script, timeout=1.0), tmp_path).problems
+    assert (problem.cause, "did not end within 1 s" in problem.message) == ("tool-failed", True)
+    assert marked(mark) == []
+
+
+@pytest.mark.parametrize("output", ["", ">/dev/null 2>&1"])
+def test_a_tool_that_forks_and_stays_is_no_pass(output: str, tmp_path: Path) -> None:
+    mark = f"87{os.getpid()}"
+    script = f"setsid sleep {mark} {output} & echo Speed: 3 GB/s"
+    parsed = ran(tool_of("sh", "-c", script, results=(SPEED,)), tmp_path)
+    (problem,) = parsed.problems
+    assert problem.cause == "tool-failed"
+    assert "left something behind: sleep" in problem.message
+    assert marked(mark) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_run_leaves_no_files(number: int, tmp_path: Path) -> None:
+    place = tmp_path / "disk"
+    place.mkdir()
+    script = 'cd "$1"; echo data > file; echo started; sleep 600'
+    tool = tool_of("sh", "-c", script, "sh", "{folder}", folder=str(place))
+    with start(tool, tmp_path) as process:
+        assert process.stdout is not None
+        while b"out| started" not in process.stdout.readline():
+            pass
+        assert len([*place.rglob("file")]) == 1
+        process.send_signal(number)
+    until(lambda: not [*place.iterdir()])
+    # KILL leaves the processes of the tool to the run's own kill.sh.
+    for pid in marked(str(place)) if number == signal.SIGKILL else ():
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not marked(str(place)))
+
+
+def test_output_is_evidence_and_cannot_forge_records(tmp_path: Path) -> None:
+    forged = json.dumps({"metric": "speed", "value": 9, "unit": "GB/s"})
+    long = "x" * 20_000
+    tool = tool_of("printf", "ACCEPT %s\nSpeed: 3 GB/s\n%s\n", forged, long, results=(SPEED,))
+    process = start(tool, tmp_path)
+    out, _ = process.communicate()
+    assert [m.value for m in parse([out], tool).metrics] == [3.0]
+    copied = [line for line in out.splitlines() if line.startswith(b"tool out")]
+    assert b"".join(copied).count(b"x") == len(long)
