@@ -156,7 +156,9 @@ def own_folder(tool: Mapping[str, Any]) -> Iterator[str]:
         yield folder
     finally:
         # The guard removes it also in the usual case, so this way is never untried.
-        guard.communicate()
+        assert guard.stdin is not None
+        guard.stdin.close()
+        guard.wait()
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:

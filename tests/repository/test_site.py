@@ -11,8 +11,8 @@ from tests.factories.command_line import accept, parsers
 from tests.factories.paths import ROOT
 
 from accept.commands.choices import Schema
+from accept.config.tools import all_checks
 from accept.core.causes import Cause
-from accept.core.checks import REGISTRY
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 MARKER = re.compile(r"^<!-- insert: (.+) -->$", re.MULTILINE)
@@ -58,7 +58,7 @@ class TestTables:
         assert re.findall(r"^\| `([^`]+)` \|", tables.machines(), re.MULTILINE) == names
 
     def test_each_check_has_a_section_and_each_cause_a_row(self) -> None:
-        assert re.findall(r"^### (\S+)$", tables.checks(), re.MULTILINE) == [*REGISTRY]
+        assert re.findall(r"^### (\S+)$", tables.checks(), re.MULTILINE) == [*all_checks()]
         assert re.findall(r"^\| \[([a-z-]+)\]", tables.causes(), re.MULTILINE) == [*Cause]
 
     def test_each_sign_has_a_row_below_its_layer(self) -> None:

@@ -28,6 +28,7 @@ from accept.core.model import (
     Reference,
     Tool,
     ToolNeeds,
+    ToolParts,
     ToolResult,
 )
 from accept.core.serde import Bounds, Doc, Invalid, Keys, Pattern, escaped, known, param
@@ -50,6 +51,7 @@ _MOST_TEXT = 200
 Word = Annotated[str, Pattern(r"[^\0\n]{1,500}", "one line of at most 500 characters")]
 Version = Annotated[str, Pattern(r"\d{1,6}(\.\d{1,6}){1,3}", "a version such as 3.20")]
 Device = Annotated[str, Pattern(r"/dev/[\w./-]{1,100}", "a path below /dev")]
+Pointer = Annotated[str, Pattern(r"(/[^/\0\n]{1,80}){1,12}", "a JSON Pointer such as /jobs/0/bw")]
 ToolSeconds = Annotated[float, Bounds(min=1, max=86400)]
 
 
@@ -71,7 +73,7 @@ class ToolParam:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolBound:
-    """What a result must be."""
+    """A limit of a result."""
 
     machine: Annotated[str | None, Doc("Only on this machine; unset: on all.")] = None
     least: Annotated[float | None, Doc("Lowest good value.")] = None
@@ -91,8 +93,7 @@ class ResultPlace:
     """A number that the tool prints, and how it is judged."""
 
     json: Annotated[
-        Annotated[str, Pattern(r"(/[^/\0\n]{1,80}){1,12}", "a JSON Pointer such as /jobs/0/bw")]
-        | None,
+        Pointer | None,
         Doc("Its JSON Pointer (RFC 6901) in the output; `*` means every element."),
     ] = None
     line: Annotated[
@@ -102,7 +103,7 @@ class ResultPlace:
             "any word, such as 'Triad: {value}'."
         ),
     ] = None
-    unit: Annotated[str, Doc("Its unit, which also tells if more is better.")]
+    unit: Annotated[str, Doc("Its unit, which also decides if more is better.")]
     scale: Annotated[float, Doc("Factor from the printed number to the unit.")] = 1.0
     noise: Annotated[
         Annotated[float, Bounds(min=0, max=0.3)],
@@ -133,8 +134,22 @@ class ResultPlace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartsPlace:
+    """Good or bad results of single parts, such as GPUs."""
+
+    json: Annotated[Pointer, Doc("JSON Pointer to the objects with one result each.")]
+    state: Annotated[str, Doc("The key with the state in each.")]
+    good: Annotated[tuple[str, ...], Bounds(min=1, max=20), Doc("Its good values.")]
+    bad: Annotated[tuple[str, ...], Bounds(min=1, max=20), Doc("Its bad values.")]
+    gpu: Annotated[tuple[str, ...], Doc("Keys that may have the number of the GPU.")] = ()
+    text: Annotated[Pointer | None, Doc("Where, from the object, a text explains a bad one.")] = (
+        None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ToolVersion:
-    """How the version of a tool is found."""
+    """The command that prints a version, and the oldest good one."""
 
     command: Annotated[tuple[Word, ...], Bounds(min=1, max=8), Doc("Prints it.")]
     least: Annotated[Version, Doc("The oldest one that works.")]
@@ -142,7 +157,7 @@ class ToolVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a host must have; else the check is not tested there."""
+    """Requirements of a host, without which the check is not tested there."""
 
     root: bool = False
     devices: Annotated[tuple[Device, ...], Doc("Devices that it must be able to open.")] = ()
@@ -160,13 +175,13 @@ class Needs:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """What it means if the tool ends with a status other than 0, or not in time."""
+    """The meaning of a status other than 0, and of no end in time."""
 
     cause: Cause = Cause.TOOL_FAILED
     meaning: Annotated[str, Doc("One line for people.")] = ""
 
     def __post_init__(self) -> None:
-        """Raise Invalid for a cause that is no failure."""
+        """Raise Invalid for a cause other than a failure."""
         if self.cause.row.not_tested or self.cause.row.not_judged:
             message = f"{self.cause} is not the cause of a failure"
             raise Invalid(("cause",), message, "such as tool-failed", code=Code.TOOL_INVALID)
@@ -203,6 +218,7 @@ class ToolFile:
     results: Annotated[
         dict[str, ResultPlace], Keys(r"[a-z0-9][a-z0-9-]{0,40}", "a name of a-z, 0-9 and '-'")
     ] = field(default_factory=dict)
+    parts: PartsPlace | None = None
     failure: Failure = field(default_factory=Failure)
 
     def __post_init__(self) -> None:
@@ -274,6 +290,16 @@ class ToolFile:
                 )
                 for name, one in self.results.items()
             ),
+            parts=ToolParts(
+                json=self.parts.json,
+                state=self.parts.state,
+                good=self.parts.good,
+                bad=self.parts.bad,
+                gpu=self.parts.gpu,
+                text=self.parts.text or "",
+            )
+            if self.parts
+            else None,
             cause=self.failure.cause,
             meaning=self.failure.meaning,
         )

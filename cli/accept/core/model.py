@@ -220,8 +220,24 @@ class ToolResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToolParts:
+    """The good or bad results of a tool for single parts."""
+
+    #: JSON Pointer to the objects with one result each.
+    json: str
+    #: The key with the state in each, and its good and bad values; others are ignored.
+    state: str
+    good: tuple[str, ...]
+    bad: tuple[str, ...]
+    #: Keys that may have the number of the GPU.
+    gpu: tuple[str, ...] = ()
+    #: JSON Pointer, from the object, to the text that explains a bad one.
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ToolNeeds:
-    """What a host must have, or a tool cannot be tested there."""
+    """Requirements of a host, without which a tool is not tested there."""
 
     root: bool = False
     devices: tuple[str, ...] = ()
@@ -249,6 +265,7 @@ class Tool:
     needs: ToolNeeds = field(default_factory=ToolNeeds)
     timeout: Seconds
     results: tuple[ToolResult, ...] = ()
+    parts: ToolParts | None = None
     #: The cause if it fails, and what that means for people.
     cause: Cause
     meaning: str = ""

@@ -1,4 +1,4 @@
-"""Read what a program of others printed, where its file in `values/tools/` says.
+"""Read what a program of others printed, at the places that its file names.
 
 A result is found by a JSON Pointer (RFC 6901; `*` is every element of a list or object), or by the
 beginning of a line with placeholders: `{value}` is a number, `{unit}` its unit as printed, `{_}`
@@ -12,13 +12,14 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from accept.core import record_protocol
 from accept.core.causes import Cause
 from accept.core.facts import FactKind, integer, items, mapping, text
-from accept.core.model import Fact, Metric, Parsed, Problem, Tool, ToolResult
+from accept.core.model import Fact, Metric, Parsed, Problem, Tool, ToolParts, ToolResult
 from accept.core.serde import from_json
 from accept.core.text import plain
 
@@ -75,6 +76,13 @@ def parse(lines: Iterable[bytes], tool: Tool) -> Parsed:
     for fact, ending in endings[:1]:
         if reason := _why_bad(tool, ending, err or out):
             problems.append(_problem(tool, *reason))
+        if tool.parts and ending.exit is not None:
+            parts = [*_bad_parts(tool, tool.parts, out)]
+            if ending.exit and any(p.cause is Cause.WRONG_COMMAND for p in parts):
+                # It could not test, and no part is at fault.
+                parts = [replace(p, cause=Cause.TOOL_UNUSABLE) for p in problems]
+            # What it reports about a part explains its status.
+            problems = [p for p in problems if not (parts and p.cause is tool.cause)] + parts
         if ending.exit == 0:
             read, unread = _results(tool, fact, out)
             metrics += read
@@ -99,7 +107,7 @@ def _outputs(lines: Iterable[bytes]) -> tuple[str, str, list[bytes]]:
 
 
 def _problem(tool: Tool, cause: Cause, message: str) -> Problem:
-    """Return a problem that accuses no host: what most hosts have is no fault of one of them."""
+    """Return a problem that accuses no host: what most hosts have is not the fault of one."""
     return Problem(cause=cause, message=f"{tool.name}: {message}", check=tool.name)
 
 
@@ -120,11 +128,33 @@ def _why_bad(tool: Tool, ending: Ending, output: str) -> tuple[Cause, str] | Non
         reason = f"it left something behind: {', '.join(ending.left)}"
         return Cause.TOOL_FAILED, reason
     words = [line.strip() for line in output.splitlines() if line.strip()]
-    said = f" ({plain(words[-1], 160)})" if words and ending.exit is not None else ""
-    return tool.cause, f"{reason}{said}{': ' if tool.meaning else ''}{tool.meaning}"
+    quote = f" ({plain(words[-1], 160)})" if words and ending.exit is not None else ""
+    return tool.cause, f"{reason}{quote}{': ' if tool.meaning else ''}{tool.meaning}"
 
 
 # Results
+
+
+def _bad_parts(tool: Tool, parts: ToolParts, out: str) -> Iterator[Problem]:
+    """Yield the parts that are bad by the tool's own words; also if it tested none."""
+    try:
+        found = [mapping(one) for one in _at(_document(out), parts.json.split("/")[1:], "")]
+    except Unread as error:
+        yield _problem(tool, Cause.WRONG_COMMAND, str(error))
+        return
+    if not any(one.get(parts.state) in (*parts.good, *parts.bad) for one in found):
+        yield _problem(tool, Cause.TOOL_UNUSABLE, "it tested nothing")
+    for one in found[:MOST_VALUES]:
+        if one.get(parts.state) not in parts.bad:
+            continue
+        gpu = next((str(one[key]) for key in parts.gpu if isinstance(one.get(key), int | str)), "")
+        try:
+            quote = plain(next(_at(one, parts.text.split("/")[1:], "")), 300) if parts.text else ""
+        except Unread:
+            quote = ""
+        message = quote or f"{parts.state} is {plain(one[parts.state], 40)}"
+        named = gpu if gpu.isascii() and gpu.isdigit() and len(gpu) < 5 else None
+        yield replace(_problem(tool, tool.cause, message), gpu=named)
 
 
 def _results(tool: Tool, fact: Fact, out: str) -> tuple[list[Metric], list[Problem]]:
@@ -211,5 +241,15 @@ def _at(value: object, keys: Sequence[str], path: str) -> Iterator[object]:
     if not names:
         known = ", ".join([*found][:8]) or "nothing"
         raise Unread(f"{path or 'the output'} has no {key!r}; it has {plain(known, 200)}")
+    if key != "*":
+        yield from _at(found[key], keys[1:], f"{path}/{key}")
+        return
+    # Elements of another form are left out, unless all are.
+    reasons: list[Unread] = []
     for name in names:
-        yield from _at(found[name], keys[1:], f"{path}/{name}")
+        try:
+            yield from _at(found[name], keys[1:], f"{path}/{name}")
+        except Unread as error:
+            reasons.append(error)
+    if len(reasons) == len(names):
+        raise reasons[0]

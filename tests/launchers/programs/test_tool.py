@@ -134,7 +134,7 @@ def test_a_tool_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("output", ["", ">/dev/null 2>&1"])
-def test_a_tool_that_forks_and_stays_is_no_pass(output: str, tmp_path: Path) -> None:
+def test_a_tool_that_forks_and_stays_does_not_pass(output: str, tmp_path: Path) -> None:
     mark = f"87{os.getpid()}"
     script = f"setsid sleep {mark} {output} & echo Speed: 3 GB/s"
     parsed = ran(tool_of("sh", "-c", script, results=(SPEED,)), tmp_path)

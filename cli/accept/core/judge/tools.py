@@ -81,7 +81,7 @@ def _ended_well(execution: Execution) -> bool:
 
 
 def _without_bound(evidence: Evidence, results: dict[str, ToolResult]) -> Iterator[Finding]:
-    """Yield a finding if nothing tells a good result from a bad one."""
+    """Yield a finding if nothing separates good results from bad ones."""
     bounded = {bound.metric for bound in bounds.bounds_of(evidence)}
     compared = len(evidence.hosts) >= FEWEST and any(one.noise for one in results.values())
     rows = evidence.table.rows if evidence.plan.machine.speed_promised else ()
