@@ -165,6 +165,7 @@ def test_no_code_compares_the_name_of_a_machine(path: Path) -> None:
 WHOLE = ("communicate", "check_output", "getoutput", "getstatusoutput", "popen")
 #: Modules that read a pipe of another program, each up to a limit; all others call these.
 READERS = {
+    "launchers/programs/tool.py",
     "cli/accept/core/bounded.py",
     # Programs of the ranks cannot import it.
     "launchers/programs/commands.py",
