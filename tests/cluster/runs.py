@@ -43,6 +43,14 @@ ranksPerNode: 1
 speedPromised: false
 parameters:
 """
+#: `accept watch` collects the run at its end.
+FOLLOW = """
+import pathlib, sys
+from accept import backends
+folder = pathlib.Path(sys.argv[1])
+job = backends.load_job(folder)
+sys.exit(backends.load(job.backend).watch(job, folder=folder, say=print, log=print))
+"""
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
 SIZES = "{min: 4K, max: 1M, factor: 16}"
 
@@ -228,6 +236,11 @@ class Workstation:
     def do(self, *words: str) -> Done:
         """Run a command of the product to its end."""
         return self.command(*words).wait()
+
+    def wait_for_end(self) -> None:
+        """Wait for the end of the only run, and collect nothing."""
+        words = [VENV / "bin" / "python", "-c", FOLLOW, self.runs / self.attempt()]
+        subprocess.run(words, env=self.environment, check=True, stdout=subprocess.DEVNULL)
 
     def collected(self, node: str) -> dict[str, str]:
         """Return what the collectors print on a bad node of the last run now, by their names."""

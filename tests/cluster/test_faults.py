@@ -95,7 +95,7 @@ def test_a_host_lost_after_its_last_step_costs_no_evidence(
     place = make_place(3)
     submitted = place.do("submit", *place.plan([*CONNECT, *ALL_REDUCE]))
     assert submitted.exit == 0, submitted.err
-    assert place.do("watch", "last").exit == 0
+    place.wait_for_end()
     fault_record.begins(place.names[-1])
     place.hosts.kill(place.host(place.names[-1]))
     collected = place.do("collect", "last")
@@ -314,7 +314,6 @@ def test_a_run_goes_on_without_its_command(
     fault_record.begins("the command")
     run.kill()
     assert place.do("watch", "last").exit == 0
-    assert place.do("collect", "last").exit == 0
     done = fault_record.judged(place.do("judge", "last", "--json"), place)
     assert done.ending == ("pass", 0), done.err
     place.nothing_is_left()

@@ -185,7 +185,7 @@ def _refuse_plan_options(parsed: typer.Context) -> None:
 
 @_command
 def watch(*, run: RunArgument = "last", output: OutputOptions) -> int:
-    """Follow a run to its end: accept watch last"""
+    """Follow a run to its end and judge it: accept watch last"""
     from accept.commands import run as runs
 
     return runs.do_watch(run, output.terminal())

@@ -188,7 +188,6 @@ _TYPES: Final[Mapping[Schema, type]] = {
     Schema.DRY_RUN: plan.PlannedRun,
     Schema.RENDER: plan.RenderedRun,
     Schema.SUBMIT: Job,
-    Schema.WATCH: run.Watched,
     Schema.COLLECT: run.Collected,
     Schema.CANCEL: run.Cancelled,
     Schema.DELETE: run.Deleted,

@@ -60,7 +60,6 @@ class Schema(StrEnum):
     DRY_RUN = "dry-run"
     RENDER = "render"
     SUBMIT = "submit"
-    WATCH = "watch"
     COLLECT = "collect"
     JUDGE = "judge"
     REPORT = "report"

@@ -72,15 +72,6 @@ class Cancellation(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
-    """The end of a run: `accept watch`."""
-
-    attempt: str
-    #: Exit code of the coordinator; 5 if it crashed or was killed.
-    exit: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Collected:
     """The folder of the evidence: `accept collect`."""
 
@@ -186,7 +177,7 @@ def finish(
     """
     interrupted: Interrupted | None = None
     try:
-        follow(job, folder, terminal, whole=False, detach=detach)
+        follow(job, folder, terminal, detach=detach)
     except FirstHostLost as error:
         interrupted = error
         terminal.progress(str(error))
@@ -306,12 +297,11 @@ def start_again(
     return start(run, bundle, terminal, name=new_name())
 
 
-def follow(job: Job, folder: Path, terminal: Terminal, *, whole: bool, detach: bool = True) -> int:
-    """Show the progress of a run until it ends, and return the coordinator's exit status.
+def follow(job: Job, folder: Path, terminal: Terminal, *, detach: bool = True) -> None:
+    """Show the progress of a run until it ends, without its verdict.
 
-    On a terminal that is a view that stays in place, elsewhere or with -v the run's log. Without
-    `whole`, the verdict is left out. Ctrl-C cancels the run, or asks to with `detach`.
-    SIGTERM cancels it.
+    On a terminal that is a view that stays in place, elsewhere or with -v the run's log. Ctrl-C
+    cancels the run, or asks to with `detach`. SIGTERM cancels it.
     """
     view = _view(folder, detach=detach) if terminal.is_live else None
     shows_log = view is None or terminal.verbose
@@ -327,7 +317,7 @@ def follow(job: Job, folder: Path, terminal: Terminal, *, whole: bool, detach: b
                         view.update(event)
                     if event.event is EventKind.VERDICT:
                         end_view()
-                        hidden, shows_log = not whole, True
+                        hidden, shows_log = True, True
                     return
                 hidden = hidden or line.startswith(PACKED_BEGIN)
                 if shows_log and not hidden:
@@ -335,7 +325,7 @@ def follow(job: Job, folder: Path, terminal: Terminal, *, whole: bool, detach: b
                 if line.startswith((PACKED_END, reports.VERDICT_LINE)):
                     hidden = False
 
-            return backend.watch(job, folder=folder, say=terminal.progress, log=log)
+            backend.watch(job, folder=folder, say=terminal.progress, log=log)
     except KeyboardInterrupt as interrupt:
         if detach and not isinstance(interrupt, Terminated) and _wants_to_detach():
             terminal.progress(
@@ -620,21 +610,13 @@ def _submit(
 
 
 def do_watch(name: str, terminal: Terminal) -> int:
-    """Follow a run to its end, and return its exit code."""
+    """Follow a run to its end, then collect and judge it, as `run` does."""
     folder = rundir.find_own(name)
     if (folder / rundir.EVIDENCE).is_dir():
         terminal.progress(f"{folder.name} has ended and was collected")
         return judge.do_judge((str(folder),), terminal, expect=())
     job = backends.load_job(folder)
-    code = follow(job, folder, terminal, whole=True)
-    if code not in tuple(Exit):
-        # The coordinator crashed or was killed, and formed no verdict.
-        code = Exit.INTERRUPTED
-    # The console has shown the coordinator's verdict already.
-    ended = f"{job.attempt} ended with exit status {code}"
-    terminal.result(Watched(attempt=job.attempt, exit=code), ended)
-    terminal.progress(f"next: accept collect {job.attempt}")
-    return code
+    return _show_end(job, finish(job, folder, terminal), terminal)
 
 
 def do_collect(name: str, terminal: Terminal) -> int:
@@ -707,6 +689,11 @@ def do_run(
         return Exit.PASS
     folder = rundir.find(job.attempt)
     judged = finish(job, folder, terminal, max_bad=max_bad, restart=True)
+    return _show_end(job, judged, terminal)
+
+
+def _show_end(job: Job, judged: Judged, terminal: Terminal) -> int:
+    """Show the verdict of a run that has ended, and send its results; return the exit code."""
     terminal.result(judged.verdict, judge.text(judged, terminal))
     terminal.progress(f"evidence: {judged.folder}")
     send_results(judged, terminal)

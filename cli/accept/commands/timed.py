@@ -43,14 +43,14 @@ def measure(
         with _time_limit(limit):
             started = start(*prepared(), terminal, name=new_name())
             try:
-                follow(*started, terminal, whole=False, detach=False)
+                follow(*started, terminal, detach=False)
             except FirstHostLost as error:
                 terminal.progress(str(error))
                 again = start_again(*started, error, terminal)
                 if again is None:
                     raise
                 started = again
-                follow(*started, terminal, whole=False, detach=False)
+                follow(*started, terminal, detach=False)
     except _TimeUp:
         is_late = True
     except Interrupted as error:

@@ -196,7 +196,8 @@ def test_the_status_of_the_coordinator_counts_if_only_a_task_ran_out_of_memory(
     (folder,) = rundir.listed()
     (folder / SHARED / STATUS).write_text("3\n")
     slurm.set("scontrol", f"echo '{HELD.replace('PENDING', 'OUT_OF_MEMORY')}'")
-    assert accept("watch", "last").code == 3
+    # It left no evidence, but what ended it is not what the job reports.
+    assert accept("watch", "last").error == "E-EVIDENCE-GONE"
 
 
 def test_a_job_whose_submission_was_killed_is_found_by_its_name(

@@ -124,7 +124,6 @@ def test_a_run_goes_on_without_its_command(
     fault_record.begins("the command")
     run.kill()
     assert desk.do("watch", "last").exit == 0
-    assert desk.do("collect", "last").exit == 0
     done = fault_record.judged(desk.do("judge", "last", "--json"), desk)
     assert done.ending == ("pass", 0), done.err
     desk.evidence_holds(done)

@@ -157,7 +157,7 @@ def test_a_node_lost_after_its_last_step_costs_no_evidence(
     cluster: Cluster, desk: Desk, fault_record: FaultRecord
 ) -> None:
     assert desk.submit(nodes=NODES, checks=CONNECT).exit == 0
-    assert desk.do("watch", "last").exit == 0
+    desk.wait_for_end()
     bad = desk.pods()[2]["spec"]["nodeName"]
     fault_record.begins(bad)
     cluster.cut(bad)
