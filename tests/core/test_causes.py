@@ -8,6 +8,7 @@ import pytest
 from tests.factories import programs  # noqa: F401  # makes the programs importable
 from tests.factories.command_line import accept, refused
 from tests.factories.paths import ROOT
+from tests.words import SCREENS
 
 import rank_io
 import torch_io
@@ -37,7 +38,11 @@ def test_each_cause_has_a_complete_row_and_section(cause: Cause) -> None:
     assert cause.name in ("UNKNOWN", row.text.upper().replace("-", "_"))
     assert row.meaning
     assert row.action
-    assert "\n" not in row.meaning + row.action + "".join(row.action_of_check.values())
+    actions = " ".join((row.action, *row.action_of_check.values()))
+    assert "\n" not in row.meaning + actions
+    # Only ssh reaches hosts; people have nodes.
+    shown = f"{row.meaning} {actions} {sections()[cause]}".replace("HOST", "")
+    assert row.no_login or not SCREENS["nodes"].search(shown), shown
     assert not row.meaning.endswith(".")
     section = sections()[cause]
     assert "- Confirm: " in section

@@ -133,8 +133,8 @@ class Cause(TextEnum):
     )
     UNREACHABLE_TIMEOUT = Row(
         text="unreachable-timeout",
-        meaning="the host did not answer before the deadline",
-        action="check that it is powered on, then check routes and firewalls between the hosts",
+        meaning="the node did not answer before the deadline",
+        action="check that it is powered on, then check routes and firewalls between the nodes",
         owner=Owner.NODE,
         unreachable=True,
     )
@@ -151,7 +151,7 @@ class Cause(TextEnum):
     DUPLICATE_HOST = Row(
         text="duplicate-host",
         meaning="two names lead to one node, which took part once; no node is blamed",
-        action="name each host once; on Kubernetes, let pods request all GPUs of a node",
+        action="name each node once; on Kubernetes, let pods request all GPUs of a node",
         owner=Owner.USER,
         names_no_node=True,
     )
@@ -183,7 +183,7 @@ class Cause(TextEnum):
     # A host or a rank that was lost during the run.
     HOST_DIED = Row(
         text="host-died",
-        meaning="the host stopped answering during the run",
+        meaning="the node stopped answering during the run",
         action="read its console and system log, remove it, and ask the provider to replace it",
         owner=Owner.PROVIDER,
         root_cause=True,
@@ -192,8 +192,8 @@ class Cause(TextEnum):
     )
     CUT_OFF = Row(
         text="cut-off",
-        meaning="the host no longer answered the first host during the run, but another host",
-        action="check switches, routes and firewalls between the first host and it; both may be "
+        meaning="the node no longer answered the first node during the run, but another node",
+        action="check switches, routes and firewalls between the first node and it; both may be "
         "good",
         owner=Owner.FABRIC,
         root_cause=True,
@@ -203,7 +203,7 @@ class Cause(TextEnum):
     RANK_HUNG = Row(
         text="rank-hung",
         meaning="a rank stopped making progress while the others waited for it",
-        action="check the host's kernel log, its GPU (Xid) and NIC errors, then run the step again",
+        action="check the node's kernel log, its GPU (Xid) and NIC errors, then run the step again",
         owner=Owner.NODE,
         ends_launch=True,
     )
@@ -211,7 +211,7 @@ class Cause(TextEnum):
         text="timed-out",
         meaning="the step exceeded its time limit, and no single rank could be blamed",
         action="read the step's log; if its ranks still made progress, give the step a longer "
-        "`timeout`; run `pairs` over the same hosts to find slow or stuck hosts",
+        "`timeout`; run `pairs` over the same nodes to find slow or stuck nodes",
         owner=Owner.USER,
         consequence=True,
         ends_launch=True,
@@ -226,7 +226,7 @@ class Cause(TextEnum):
     )
     OUT_OF_MEMORY = Row(
         text="out-of-memory",
-        meaning="a program needed more memory than the GPU or host had free",
+        meaning="a program needed more memory than the GPU or node had free",
         action="end other programs that use the GPU, or give the check a smaller size, batch or "
         "model",
         owner=Owner.USER,
@@ -244,13 +244,13 @@ class Cause(TextEnum):
     RANK_COUNT = Row(
         text="rank-count",
         meaning="the ranks that took part are not exactly the planned ones",
-        action="check the host file and slots; MPI may have run on the first host only",
+        action="check the host file and slots; MPI may have run on the first node only",
         owner=Owner.USER,
         follows_no_gpu=True,
     )
     WRONG_COMMAND = Row(
         text="wrong-command",
-        meaning="the command, its settings or the limits of its container do not fit these hosts",
+        meaning="the command, its settings or the limits of its container do not fit these nodes",
         action="change what the message names, and run again; no node is to blame",
         owner=Owner.USER,
         ends_launch=True,
@@ -259,16 +259,16 @@ class Cause(TextEnum):
     WRONG_IMAGE = Row(
         text="wrong-image",
         meaning="the image, or an installed program, lacks what the command needs",
-        action="install or build what the message names, on all hosts; no node is to blame",
+        action="install or build what the message names, on all nodes; no node is to blame",
         owner=Owner.USER,
         ends_launch=True,
         names_no_node=True,
     )
     NETWORK_FAILED = Row(
         text="network-failed",
-        meaning="hosts could not connect to each other, or lost data between them",
+        meaning="nodes could not connect to each other, or lost data between them",
         action="check what the message names: interface, NIC, cable, switch, firewall; run `pairs` "
-        "over the same hosts to find a bad host or link",
+        "over the same nodes to find a bad node or link",
         owner=Owner.FABRIC,
         ends_launch=True,
     )
@@ -322,7 +322,7 @@ class Cause(TextEnum):
     LOSS_DIFFERS = Row(
         text="loss-differs",
         meaning="the training loss differs from that of healthy hardware with this seed",
-        action="run `train` on each host alone and compare the curves to find the host that "
+        action="run `train` on each node alone and compare the curves to find the node that "
         "differs",
         owner=Owner.USER,
         judgement=Judgement.CORRECTNESS,
@@ -330,7 +330,7 @@ class Cause(TextEnum):
     LOSS_NOT_FALLING = Row(
         text="loss-not-falling",
         meaning="the training loss did not fall as far as on healthy hardware",
-        action="run `train` on each host alone to find the host that fails",
+        action="run `train` on each node alone to find the node that fails",
         owner=Owner.USER,
         judgement=Judgement.CORRECTNESS,
     )
@@ -338,8 +338,8 @@ class Cause(TextEnum):
     BELOW_REFERENCE = Row(
         text="below-reference",
         meaning="a measurement is below what this machine should reach",
-        action="inside a host, check NVLink (`nvidia-smi nvlink -s`) and the settings of NCCL; "
-        "between hosts, check which network NCCL's log shows, then run `pairs` to find a slow host",
+        action="inside a node, check NVLink (`nvidia-smi nvlink -s`) and the settings of NCCL; "
+        "between nodes, check which network NCCL's log shows, then run `pairs` to find a slow node",
         action_of_check={
             "gemm": "compare clocks, power and temperature of the GPUs under load (`nvidia-smi -q "
             "-d PERFORMANCE,CLOCK,POWER`), remove limits, and repeat with `--only gemm`",
@@ -351,12 +351,12 @@ class Cause(TextEnum):
             "nic-loop": "check width and speed of the NIC's PCIe link (`lspci -vv`), ACS, IOMMU "
             "and nvidia-peermem or dma-buf, and repeat with `--only nic-loop`",
             "latency": "check the CPU's governor and idle states, the CPUs that ranks are bound to "
-            "and, between hosts, which network NCCL's log shows",
+            "and, between nodes, which network NCCL's log shows",
             "train": "if `gemm` and the collectives of this run are good, look for slow CPUs and "
-            "other programs on the hosts; else repair what they show first",
+            "other programs on the nodes; else repair what they show first",
             "connectivity": "check the network that MPI uses: its interface, its route and the "
-            "load of the hosts",
-            "script": "read the log of the script, and compare the hosts in it",
+            "load of the nodes",
+            "script": "read the log of the script, and compare the nodes in it",
         },
         owner=Owner.USER,
         follows_no_gpu=True,
@@ -383,14 +383,14 @@ class Cause(TextEnum):
     NVLS_OFF = Row(
         text="nvls-off",
         meaning="NCCL could not use NVLS, the reductions in NVSwitch, which this machine has",
-        action="check the fabric manager, nvidia-imex and the driver on the host",
+        action="check the fabric manager, nvidia-imex and the driver on the node",
         owner=Owner.NODE,
         judgement=Judgement.CORRECTNESS,
     )
     NVLINK_DOMAIN_OFF = Row(
         text="nvlink-domain-off",
         meaning="NCCL did not use NVLink between hosts of one NVLink domain",
-        action="run `nvidia-imex-ctl -N` on these hosts, and check nvidia-imex, the IMEX channels "
+        action="run `nvidia-imex-ctl -N` on these nodes, and check nvidia-imex, the IMEX channels "
         "and NCCL_MNNVL_ENABLE and NCCL_CUMEM_ENABLE",
         owner=Owner.FABRIC,
         judgement=Judgement.CORRECTNESS,
@@ -417,7 +417,7 @@ class Cause(TextEnum):
     UNPROVEN = Row(
         text="unproven",
         meaning="bad, but measured too few times to tell which part is at fault",
-        action="measure the same pair again, at last with nothing else running, and both hosts "
+        action="measure the same pair again, at last with nothing else running, and both nodes "
         "with other partners",
         owner=Owner.USER,
         not_judged=True,
@@ -454,7 +454,7 @@ class Cause(TextEnum):
         meaning="only part of the output is present",
         action="judge the complete log",
         action_of_check={
-            "health": "judge all files of the host together: the output of `nvidia-smi -q`, of "
+            "health": "judge all files of the node together: the output of `nvidia-smi -q`, of "
             "`nvidia-smi nvlink -s` and its kernel log; `nvidia-bug-report.sh` collects them"
         },
         owner=Owner.USER,
@@ -464,8 +464,8 @@ class Cause(TextEnum):
     )
     JOB_FAILED = Row(
         text="job-failed",
-        meaning="a file beside the logs shows a job that failed, and not on which hosts",
-        action="find out from the quoted line why it failed; if it ran on these hosts, measure "
+        meaning="a file beside the logs shows a job that failed, and not on which nodes",
+        action="find out from the quoted line why it failed; if it ran on these nodes, measure "
         "them again, else judge the logs without that file",
         owner=Owner.USER,
         not_judged=True,
@@ -514,7 +514,7 @@ class Cause(TextEnum):
     )
     GPU_MISSING = Row(
         text="gpu-missing",
-        meaning="the host shows fewer GPUs than the machine has",
+        meaning="the node shows fewer GPUs than the machine has",
         action="search the kernel log for Xid errors and GPUs off the bus; have the node repaired",
         owner=Owner.PROVIDER,
         permanent=True,
@@ -535,7 +535,7 @@ class Cause(TextEnum):
         "no GPU is usable",
         action="reboot the node, or end all programs that use its GPUs and reload the modules "
         "(`rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia`, `modprobe nvidia`); in a container, "
-        "mount the library of the host",
+        "mount the library of the node",
         owner=Owner.NODE,
         permanent=True,
         no_gpu=True,
@@ -553,7 +553,7 @@ class Cause(TextEnum):
     )
     DRIVER_TOO_OLD = Row(
         text="driver-too-old",
-        meaning="the host's driver is too old for the CUDA that the programs were built with",
+        meaning="the node's driver is too old for the CUDA that the programs were built with",
         action="update the driver, or use an image or Python whose CUDA fits it: "
         "`nvidia-smi` shows the newest CUDA that the driver supports",
         owner=Owner.NODE,
@@ -581,7 +581,7 @@ class Cause(TextEnum):
     FABRIC_MANAGER = Row(
         text="fabric-manager",
         meaning="the GPU has not joined its NVLink fabric, or the fabric is degraded",
-        action="check nvidia-fabricmanager (and nvidia-imex between hosts) and its log, restart "
+        action="check nvidia-fabricmanager (and nvidia-imex between nodes) and its log, restart "
         "it, then reset the GPUs",
         owner=Owner.NODE,
         no_gpu=True,
@@ -629,7 +629,7 @@ class Cause(TextEnum):
     )
     GPU_DUPLICATE = Row(
         text="gpu-duplicate",
-        meaning="one GPU appears twice: two names for one host, or two ranks on one GPU",
+        meaning="one GPU appears twice: two names for one node, or two ranks on one GPU",
         action="check the list of hosts for aliases, and the GPUs that each rank sees",
         owner=Owner.USER,
         judgement=Judgement.CONSISTENCY,
@@ -667,14 +667,14 @@ class Cause(TextEnum):
     GPU_THROTTLED = Row(
         text="gpu-throttled",
         meaning="the GPU was slowed by heat or by its power supply",
-        action="check its cooling and the host's power supplies; compare it with its neighbors",
+        action="check its cooling and the node's power supplies; compare it with its neighbors",
         owner=Owner.NODE,
         judgement=Judgement.ABSOLUTE,
     )
     GPU_DIAGNOSTIC = Row(
         text="gpu-diagnostic",
         meaning="a test of NVIDIA's diagnostic (`dcgmi diag`) failed on the GPU",
-        action="run the test again on an idle host (`dcgmi diag -r 3 -i GPU`); if it fails again, "
+        action="run the test again on an idle node (`dcgmi diag -r 3 -i GPU`); if it fails again, "
         "have the GPU replaced",
         owner=Owner.PROVIDER,
         judgement=Judgement.ABSOLUTE,
@@ -731,22 +731,22 @@ class Cause(TextEnum):
     )
     HOST_ERRORS = Row(
         text="host-errors",
-        meaning="the host's memory had uncorrectable errors",
+        meaning="the node's memory had uncorrectable errors",
         action="have the named memory module replaced",
         owner=Owner.PROVIDER,
         judgement=Judgement.ABSOLUTE,
     )
     INVENTORY_MISMATCH = Row(
         text="inventory-mismatch",
-        meaning="the host differs from the others or from its machine type",
+        meaning="the node differs from the others or from its machine type",
         action="check the named property by hand; have the node corrected or removed",
         owner=Owner.NODE,
         judgement=Judgement.CONSISTENCY,
     )
     CLOCK_SKEW = Row(
         text="clock-skew",
-        meaning="the host's clock differs from the others'",
-        action="start time synchronization (chrony, systemd-timesyncd) on the host",
+        meaning="the node's clock differs from the others'",
+        action="start time synchronization (chrony, systemd-timesyncd) on the node",
         owner=Owner.NODE,
         judgement=Judgement.CONSISTENCY,
     )
@@ -799,7 +799,7 @@ class Cause(TextEnum):
     )
     NICS_NOT_TESTED = Row(
         text="nics-not-tested",
-        meaning="the suite measures the network, but no step sent data over the NICs of a host",
+        meaning="the suite measures the network, but no step sent data over the NICs of a node",
         action="run a suite with a `profile` that forces traffic over NICs, such as `standard`; "
         "check that NCCL_DEBUG is INFO, because only NCCL's log shows it",
         owner=Owner.USER,
