@@ -666,7 +666,7 @@ class TestSigterm:
         monkeypatch.setattr("sys.stderr", _Terminal())
         before = signal.getsignal(signal.SIGTERM)
         with pytest.raises(interrupt):
-            run.follow(job, tmp_path, Terminal(), whole=False)
+            run.follow(job, tmp_path, Terminal())
         assert cancelled == [True]
         assert signal.getsignal(signal.SIGTERM) is before
 

@@ -239,7 +239,7 @@ class Workstation:
 
     def wait_for_end(self) -> None:
         """Wait for the end of the only run, and collect nothing."""
-        words = [VENV / "bin" / "python", "-c", FOLLOW, self.runs / self.attempt()]
+        words = [str(VENV / "bin" / "python"), "-c", FOLLOW, str(self.runs / self.attempt())]
         subprocess.run(words, env=self.environment, check=True, stdout=subprocess.DEVNULL)
 
     def collected(self, node: str) -> dict[str, str]:

@@ -149,7 +149,7 @@ class BackEnd:
         return 0
 
 
-def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> str:
+def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the output of a run on a terminal of 80 columns."""
     monkeypatch.setenv("TERM", "xterm")
     for name in ("NO_COLOR", "COLUMNS", "LINES"):
@@ -170,7 +170,7 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, whole: bool) ->
     reader = threading.Thread(target=drain)
     reader.start()
     with os.fdopen(slave, "w", encoding="utf-8") as stderr, mock.patch("sys.stderr", stderr):
-        assert runs.follow(job, tmp_path, Terminal(), whole=whole) == 0
+        runs.follow(job, tmp_path, Terminal())
     reader.join()
     os.close(master)
     return b"".join(parts).decode()
@@ -179,7 +179,7 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, whole: bool) ->
 def test_a_terminal_gets_the_view_instead_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    printed = followed(tmp_path, monkeypatch, whole=False)
+    printed = followed(tmp_path, monkeypatch)
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed).replace("\r", "").split("\n")
     assert all(len(line) <= 80 for line in lines)
     shown = "\n".join(lines)
@@ -188,10 +188,3 @@ def test_a_terminal_gets_the_view_instead_of_the_log(
     assert "held for 10 min" in shown
     for hidden in ("ACCEPT {", "machine cpu", "VERDICT"):
         assert hidden not in shown
-
-
-def test_watch_prints_the_verdict_below_the_view(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    printed = followed(tmp_path, monkeypatch, whole=True)
-    assert printed.rindex("VERDICT pass") > printed.rindex(EACH.id)
