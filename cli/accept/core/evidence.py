@@ -21,7 +21,7 @@ from typing import TypeVar
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.model import SCHEMA, Plan, Record, Step, Verdict
-from accept.core.safe_read import BLOCK, DAMAGE, Tar, open_regular
+from accept.core.safe_read import BLOCK, DAMAGE, Tar, is_linked, open_regular
 from accept.core.serde import dump, from_json, read, renamed, to_json
 from accept.core.text import markdown, plain, shortened
 
@@ -393,16 +393,18 @@ def archive_logs(folder: Path, step: str) -> None:
 def open_log(folder: Path, log: str) -> Iterable[bytes] | None:
     """Return a raw log in blocks of whole lines, from its file or its step's archive.
 
-    Return None if the log does not exist, or is a link.
+    Return None if the log does not exist, is below a link, or has a name that no checksum covers.
     """
     path, parts = folder / log, PurePosixPath(log).parts
-    if len(parts) < 3 or parts[0] != LOGS or ".." in parts:
+    if len(parts) < 3 or parts[0] != LOGS or ".." in parts or _is_of_desktop(path.name):
         return None
     try:
-        if path.is_file() and not path.is_symlink():
+        if is_linked(folder, path):
+            return None
+        if path.is_file():
             return _blocks(path)
         archive = path.parent.with_suffix(".tar")
-        if not archive.is_file():
+        if not archive.is_file() or archive.is_symlink():
             return None
         stamp = archive.stat()
         member = _members(archive, stamp.st_mtime_ns, stamp.st_size).get(path.name)
@@ -454,9 +456,12 @@ def check_checksums(folder: Path) -> tuple[str, ...]:
     lines = (line.partition("  ") for line in read_text(folder / CHECKSUMS).splitlines())
     listed = {name: digest for digest, _, name in lines}
     errors, present = [], set()
-    for name, path in _covered(folder):
+    for name, path in _covered(folder, links=True):
         present.add(name)
         shown = plain(name, 200)
+        if path.is_symlink():
+            errors.append(f"{shown} is a link")
+            continue
         try:
             if name not in listed:
                 errors.append(f"{shown} is not in {CHECKSUMS}")
@@ -479,19 +484,25 @@ def is_sealed(log: str, sealed: Collection[str]) -> bool:
     return log in sealed or PurePosixPath(log).parent.with_suffix(".tar").as_posix() in sealed
 
 
-def _covered(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield name and path of each file that SHA256SUMS covers, in order."""
-    for name, path in sorted(_files(folder)):
-        is_of_desktop = path.name in _OF_DESKTOPS or path.name.startswith("._")
+def _covered(folder: Path, *, links: bool = False) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of each file that SHA256SUMS covers, in order; with `links`, also these.
+
+    A link to a folder would show files that no checksum covers.
+    """
+    for name, path in sorted(_files(folder, links=links)):
         # An unfinished file remains if its writer was killed.
         is_excluded = _UNFINISHED.sub("", name) in _NOT_COVERED
         # Pods add their own logs after the coordinator wrote SHA256SUMS.
-        if not is_of_desktop and not is_excluded and not name.startswith(f"{PODS}/"):
+        if not _is_of_desktop(path.name) and not is_excluded and not name.startswith(f"{PODS}/"):
             yield name, path
 
 
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield name and path of each regular file, and of each folder that is too deep."""
+def _is_of_desktop(name: str) -> bool:
+    return name in _OF_DESKTOPS or name.startswith("._")
+
+
+def _files(folder: Path, *, links: bool) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of each regular file, of each folder that is too deep, and of links."""
     folders = [(folder, 0)]
     while folders:
         current, depth = folders.pop()
@@ -501,7 +512,11 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if is_folder and depth < _MAX_DEPTH:
                     folders.append((path, depth + 1))
-                elif is_folder or entry.is_file(follow_symlinks=False):
+                elif (
+                    is_folder
+                    or entry.is_file(follow_symlinks=False)
+                    or (links and entry.is_symlink())
+                ):
                     yield path.relative_to(folder).as_posix(), path
 
 

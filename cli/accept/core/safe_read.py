@@ -71,6 +71,12 @@ def open_regular(path: Path, *, follow: bool = False, inherited: bool = False) -
     return os.fdopen(descriptor, "rb")
 
 
+def is_linked(folder: Path, path: Path) -> bool:
+    """Return True if a path below a folder, or a folder between them, is a link."""
+    parts = path.relative_to(folder).parts
+    return any(folder.joinpath(*parts[:end]).is_symlink() for end in range(1, len(parts) + 1))
+
+
 def is_file(path: Path) -> bool:
     """Return True for a regular file; False also for a name that no file can have."""
     try:

@@ -16,7 +16,7 @@ from accept.config.resources import cause_section
 from accept.core.evidence import COLLECTORS, open_log
 from accept.core.facts import HOSTNAMES, PLACE, Inventory
 from accept.core.model import Problem, Record, Suspect
-from accept.core.safe_read import open_regular
+from accept.core.safe_read import is_linked, open_regular
 from accept.core.text import count, duration, markdown, plain, visible
 from accept.report import repro
 from accept.report.data import Population, Run, share_of
@@ -236,6 +236,8 @@ class _Writer:
                 break
             folder = self.evidence / COLLECTORS / host
             if "/" in host or host.startswith(".") or not folder.is_dir():
+                continue
+            if is_linked(self.evidence, folder):
                 continue
             for path in sorted(folder.iterdir()):
                 if host == self.node and path.name.partition(".")[0] in self.fresh:
