@@ -172,6 +172,10 @@ def of_another_host(plan: Plan, records: Records) -> None:
         record["hosts"] = ["elsewhere" if name == host else name for name in record["hosts"]]
 
 
+def with_a_problem_elsewhere(plan: Plan, records: Records) -> None:
+    records[-1]["problems"] = [{"cause": "host-lost", "message": "x", "host": "elsewhere"}]
+
+
 def measured(days: float) -> Callable[[Plan, Records], None]:
     def shift(plan: Plan, records: Records) -> None:
         for record in records:
@@ -218,7 +222,10 @@ def test_another_plan_is_refused(
     assert_refused(order, Code.EVIDENCE_PLAN_CHANGED)
 
 
-@pytest.mark.parametrize("change", [of_another_host, measured(-400.0), measured(4000.0), kept])
+@pytest.mark.parametrize(
+    "change",
+    [of_another_host, with_a_problem_elsewhere, measured(-400.0), measured(4000.0), kept],
+)
 def test_other_hosts_and_times_are_refused(
     order: Order, change: Callable[[Plan, Records], None]
 ) -> None:
@@ -283,7 +290,26 @@ def behind_a_link(order: Order, log: Path) -> None:
     log.parent.symlink_to(place)
 
 
-@pytest.mark.parametrize("hide", [outside_of_the_seal, behind_a_link])
+def with_an_archive(hide: Callable[[Order, Path], None]) -> Callable[[Order, Path], None]:
+    """Hide the log of a step whose archive is in the list of checksums."""
+
+    def both(order: Order, log: Path) -> None:
+        step = log.parent
+        copy = shutil.copytree(step, order.served.parent / step.name)
+        evidence.archive_logs(order.served, step.name)
+        copy.rename(step)
+        hide(order, log)
+
+    return both
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        *(outside_of_the_seal, behind_a_link),
+        *(with_an_archive(outside_of_the_seal), with_an_archive(behind_a_link)),
+    ],
+)
 def test_a_log_that_the_seal_leaves_out_is_refused(
     order: Order, hide: Callable[[Order, Path], None]
 ) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import resource
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.factories.command_line import accept
+from tests.factories.command_line import accept, program
 from tests.promises import pool
 from tests.promises.pool import Kind
 
@@ -154,3 +156,43 @@ def test_baseline_opens_no_file_that_evidence_names(
     monkeypatch.chdir(tmp_path)
     done = accept("baseline", folder, "--force")
     assert (done.out, done.error) == ("", "E-MACHINE-UNKNOWN")
+
+
+def test_a_ticket_holds_nothing_from_behind_a_link(tmp_path: Path) -> None:
+    folder, _, _ = opened("demo", tmp_path)
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "credentials").write_text("token 1234")
+    (folder / evidence.COLLECTORS).mkdir(exist_ok=True)
+    (folder / evidence.COLLECTORS / "gpu17").symlink_to(tmp_path / "keys")
+    # Without its list of checksums, the link is not refused.
+    (folder / evidence.CHECKSUMS).unlink()
+    assert accept("ticket", folder, "gpu17").code == 0
+    with zipfile.ZipFile(next(tmp_path.rglob("*.zip"))) as archive:
+        assert archive.namelist()
+        assert not any(b"token 1234" in archive.read(name) for name in archive.namelist())
+
+
+def test_the_script_of_a_ticket_runs_nothing_that_evidence_names(tmp_path: Path) -> None:
+    folder, plan, records = opened("demo", tmp_path)
+    hostile = {"BASH_ENV": "/tmp/a", "LD_AUDIT": "/tmp/a.so", "NCCL_NET_PLUGIN": "/tmp/a.so"}
+    plan["env"] |= {**hostile, "NCCL_ALGO": "Ring"}
+    seal(folder, plan, records)
+    # The order of a run is beside its evidence.
+    assert accept("render", "--machine", "cpu", "--out", tmp_path / "rendered").code == 0
+    order = json.loads((tmp_path / "rendered" / "run.json").read_text())
+    order["run"]["script"] = "/tmp/a.sh"
+    (tmp_path / "run.json").write_text(json.dumps(order))
+    assert accept("ticket", folder, "gpu17").code == 0
+    with zipfile.ZipFile(next(tmp_path.rglob("*.zip"))) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("repro.sh"))
+        lines = archive.read(name).decode().splitlines()
+    assert "export NCCL_ALGO=Ring" in lines
+    assert [line for line in lines if "/tmp/a" in line and not line.startswith("# Not set")] == []
+
+
+def test_no_command_waits_for_a_pipe(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "piped"
+    run.mkdir(parents=True)
+    os.mkfifo(run / "job.json")
+    for words in (("judge", "piped"), ("list", "runs"), ("watch", "piped")):
+        assert program(*words, ACCEPT_RUNS=str(run.parent)).code in (0, 2, 6)

@@ -14,6 +14,7 @@ from typing import Final, TypeGuard, get_args
 import typer
 
 from accept.commands.choices import Shown
+from accept.core.safe_read import read_whole
 
 #: The shell inserts a name without quoting it, and evidence can come from anybody.
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
@@ -153,7 +154,7 @@ def hosts_of(folder: Path) -> Iterator[str]:
     except AcceptError:
         job = folder / rundir.JOB
         if job.is_file():
-            found = json.loads(job.read_bytes()).get("hosts")
+            found = json.loads(read_whole(job)).get("hosts")
             names = found if isinstance(found, list) else ()
     yield from (name for name in islice(names, 1 << 14) if _is_safe(name))
 

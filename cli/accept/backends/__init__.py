@@ -18,6 +18,7 @@ from accept.backends.ssh import backend as ssh_backend
 from accept.backends.ssh import survey as ssh_survey
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
+from accept.core.safe_read import read_whole
 from accept.core.serde import escaped, known, read
 from accept.core.text import command_line
 from accept.evidence import rundir
@@ -89,7 +90,7 @@ def load_job(folder: Path) -> Job:
     """
     path = folder / rundir.JOB
     try:
-        job = read(Job, json.loads(path.read_text(encoding="utf-8")))
+        job = read(Job, json.loads(read_whole(path)))
     except FileNotFoundError:
         raise BadInput(
             f"{folder.name} was never started",

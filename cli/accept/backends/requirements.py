@@ -173,7 +173,9 @@ def tools_here(script: str, seconds: float | None = None) -> dict[str, list[str]
     Raises NotStarted after `seconds`; the default is SECONDS. What it started ends with it.
     """
     seconds = SECONDS if seconds is None else seconds
-    done = bounded.run(["/bin/sh", "-c", script], session=True, timeout=seconds)
+    # Python would import modules from the folder that the user is in.
+    words = ["/bin/sh", "-c", script]
+    done = bounded.run(words, cwd=Path("/"), session=True, timeout=seconds)
     if done.exit is None:
         raise NotStarted(
             f"listing the tools and GPUs of this machine did not end within {seconds:g} s",

@@ -6,6 +6,7 @@ Every command that fetches, judges or shows a run goes through `matches_order`.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput
 from accept.core.model import Plan, Record, Verification
-from accept.core.safe_read import open_regular
+from accept.core.safe_read import open_regular, read_whole
 from accept.core.serde import read
 from accept.core.signatures import PublicKey, parse_public_key, signer
 from accept.core.text import count, plain, shortened
@@ -149,7 +150,8 @@ def _run_of(claims: Claims) -> Path | None:
     if claims.folder and is_own(claims.folder):
         return claims.folder.parent
     try:
-        return next(filter(backends.known_job, rundir.by_attempt(claims.attempt)), None)
+        own = filter(rundir.is_own, rundir.by_attempt(claims.attempt))
+        return next(filter(backends.known_job, own), None)
     except BadInput:
         # Without a folder of runs, nothing was started here.
         return None
@@ -159,7 +161,7 @@ def read_run(folder: Path) -> Resolved:
     """Return the run of a run folder. Raises BadInput."""
     path = folder / rundir.RUN
     try:
-        return read(Resolved, json.loads(path.read_text(encoding="utf-8"))["run"])
+        return read(Resolved, json.loads(read_whole(path))["run"])
     except FileNotFoundError:
         raise BadInput(
             f"{folder.name} has no {rundir.RUN}, so it cannot be repeated",
@@ -201,6 +203,13 @@ def _refuse_other_evidence(claims: Claims, root: str, job: Job) -> None:
         )
 
 
+def _named(record: Record) -> Iterator[str]:
+    """Yield each host that a record is about."""
+    yield from record.hosts
+    yield from (problem.host for problem in record.problems if problem.host)
+    yield from (fact.host for fact in record.facts if fact.host)
+
+
 def _refuse_other_run(claims: Claims, job: Job, order: Resolved | None, plan: Plan | None) -> None:
     """Raise BadEvidence if attempt, plan, hosts or times are not those that were ordered."""
     if claims.attempt != job.attempt:
@@ -213,7 +222,7 @@ def _refuse_other_run(claims: Claims, job: Job, order: Resolved | None, plan: Pl
             hint="steps, bounds or settings were changed: collect the run again, or ask who has "
             "access to its first host",
         )
-    hosts = {host for record in claims.records for host in record.hosts}
+    hosts = {host for record in claims.records for host in _named(record)}
     most = plan.nodes if plan else None
     if most is not None and len(hosts) > most:
         raise _other_run(job, f"it is about {count(len(hosts), 'host')}, and {most} were ordered")
@@ -269,7 +278,7 @@ def _refuse_unsealed(folder: Path, records: Sequence[Record]) -> None:
     sealed = evidence.sealed_names(folder)
     for record in records:
         is_sealed = not record.log or evidence.is_sealed(record.log, sealed)
-        if not is_sealed and evidence.open_log(folder, record.log) is not None:
+        if not is_sealed and os.path.lexists(folder / record.log):
             raise _changed(f"{plain(record.log, 200)} is not in {evidence.CHECKSUMS}")
 
 

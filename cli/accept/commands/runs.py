@@ -14,6 +14,7 @@ from accept.commands import drill, order, plan
 from accept.commands.drill_result import Drill
 from accept.core import evidence
 from accept.core.errors import AcceptError, BadInput, Exit
+from accept.core.safe_read import read_whole
 from accept.core.serde import read
 from accept.core.text import duration, plain
 from accept.evidence import bucket, rundir
@@ -171,14 +172,14 @@ def _planned(entry: RunEntry, folder: Path) -> RunEntry:
 
 def _drill_headline(path: Path) -> str:
     try:
-        return drill.headline(read(Drill, json.loads(path.read_text(encoding="utf-8"))))
+        return drill.headline(read(Drill, json.loads(read_whole(path))))
     except (OSError, ValueError, RecursionError):
         return "drill: the result cannot be read"
 
 
 def _repeat_headline(path: Path) -> str:
     try:
-        return headline(read(Repeated, json.loads(path.read_text(encoding="utf-8"))))
+        return headline(read(Repeated, json.loads(read_whole(path))))
     except (OSError, ValueError, RecursionError):
         return "repeated run: the result cannot be read"
 

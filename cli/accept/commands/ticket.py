@@ -183,12 +183,15 @@ def _suspects(judged: Judged, node: str | None, name: str) -> tuple[Suspect, ...
 
 
 def _settings(evidence: Path) -> Settings:
-    """Return what the run folder beside the evidence knows about the ranks, if it is there."""
+    """Return what the run folder knows about the ranks, if this workstation made it."""
+    if not is_own(evidence):
+        return Settings()
     try:
         run = read_run(evidence.parent)
     except BadInput:
         return Settings()
     return Settings(
+        trusted=True,
         script=run.script,
         changed={name: changes.env for name, changes in run.profiles.items()},
         removed={name: changes.removed for name, changes in run.profiles.items()},

@@ -21,7 +21,7 @@ from typing import TypeVar
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.model import SCHEMA, Plan, Record, Step, Verdict
-from accept.core.safe_read import BLOCK, DAMAGE, Tar, is_linked, open_regular
+from accept.core.safe_read import BLOCK, DAMAGE, Tar, is_linked, open_regular, read_whole
 from accept.core.serde import dump, from_json, read, renamed, to_json
 from accept.core.text import markdown, plain, shortened
 
@@ -79,8 +79,8 @@ PACKED_END = "-----END ACCEPT EVIDENCE-----"
 _LINE_LENGTH = 4096
 #: Upper limit of unpacked evidence in bytes, because a small packed text can be huge when unpacked.
 _UNPACKED_LIMIT = 32 << 20
-#: Upper limits of a file that is read at once, and of the line of one record, in bytes.
-_FILE_LIMIT, _RECORD_LIMIT = 16 << 20, 32 << 20
+#: Upper limit of the line of one record, in bytes.
+_RECORD_LIMIT = 32 << 20
 #: Upper limit of all records. Those of 1,000 hosts and 100 waves have about 100 MB.
 _RECORDS_LIMIT = 1 << 30
 #: Maximum depth of folders in evidence. Deeper ones are reported like files that are not in
@@ -481,7 +481,9 @@ def sealed_names(folder: Path) -> frozenset[str]:
 
 def is_sealed(log: str, sealed: Collection[str]) -> bool:
     """Return True if the raw log of a record, or the archive of its step, is among these names."""
-    return log in sealed or PurePosixPath(log).parent.with_suffix(".tar").as_posix() in sealed
+    path = PurePosixPath(log)
+    is_archived = path.parent.with_suffix(".tar").as_posix() in sealed
+    return log in sealed or (is_archived and not _is_of_desktop(path.name))
 
 
 def _covered(folder: Path, *, links: bool = False) -> Iterator[tuple[str, Path]]:
@@ -641,11 +643,7 @@ def unpack(lines: Iterable[bytes], source: str) -> tuple[Plan, tuple[Record, ...
 def read_text(path: Path) -> str:
     """Read a file of an evidence folder. Raise BadEvidence if it is missing or unreadable."""
     try:
-        with open_regular(path) as file:
-            content = file.read(_FILE_LIMIT + 1)
-        if len(content) > _FILE_LIMIT:
-            raise OSError(errno.EFBIG, "too large for evidence")
-        return content.decode("utf-8")
+        return read_whole(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
 

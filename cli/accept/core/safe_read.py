@@ -71,6 +71,15 @@ def open_regular(path: Path, *, follow: bool = False, inherited: bool = False) -
     return os.fdopen(descriptor, "rb")
 
 
+def read_whole(path: Path, most: int = 16 << 20) -> bytes:
+    """Return a regular file. Raises OSError for a link, a pipe, or more than `most` bytes."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, "it is too large", str(path))
+    return content
+
+
 def is_linked(folder: Path, path: Path) -> bool:
     """Return True if a path below a folder, or a folder between them, is a link."""
     parts = path.relative_to(folder).parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,12 +31,17 @@ _PROGRAMS = (
 )
 #: Variables that are left out because their output would hide the table.
 _LEFT_OUT = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
+#: Variables of others that a script may set: those of the libraries, without a path.
+_HARMLESS_NAME = re.compile(r"(?:NCCL|GLOO|CUDA)_")
+_HARMLESS_VALUE = re.compile(r"[\w.,:;=^+ -]{0,300}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Settings of the ranks that only the workstation that rendered the run knows."""
 
+    #: True if this workstation ordered the plan, so that no stranger chose its environment.
+    trusted: bool = False
     #: The environment script of NCCL's plugin; empty: none, or unknown.
     script: str = ""
     #: NCCL profile of a step -> the variables that it sets and removes.
@@ -55,6 +61,8 @@ def script_of(run: Run, population: Population, sample: Sample, settings: Settin
     removed = (*_LEFT_OUT, *settings.removed.get(step.profile, ()))
     env = {**run.plan.env, **settings.changed.get(step.profile, {})}
     env = {name: value for name, value in env.items() if name not in removed}
+    held = {} if settings.trusted else {n: v for n, v in env.items() if not _is_harmless(n, v)}
+    env = {name: value for name, value in env.items() if name not in held}
     if collective == "sendrecv" and settings.net_channels:
         env.setdefault("NCCL_NCHANNELS_PER_NET_PEER", str(settings.net_channels))
     pair = len(record.hosts) == 2
@@ -79,6 +87,7 @@ def script_of(run: Run, population: Population, sample: Sample, settings: Settin
         interface=run.plan.machine_in(step).interface,
         folders=NCCL_TESTS_FOLDERS,
         env=env,
+        held=[plain(f"{name}={shlex.quote(value)}", 300) for name, value in sorted(held.items())],
         others=sorted(n for n in env if not n.startswith(("NCCL_", "GLOO_", "CUDA_"))),
         script=settings.script,
         params=_params(check.params, step),
@@ -88,6 +97,11 @@ def script_of(run: Run, population: Population, sample: Sample, settings: Settin
         failed=sample.value is None or sample.cause is not None,
         result=_result(population, sample),
     )
+
+
+def _is_harmless(name: str, value: str) -> bool:
+    """Return True if a variable cannot make a program load or run a file."""
+    return bool(_HARMLESS_NAME.match(name) and _HARMLESS_VALUE.fullmatch(value))
 
 
 def _against(population: Population, limit: float) -> str:
