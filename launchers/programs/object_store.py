@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -181,7 +182,11 @@ def blocks(content: bytes | Path) -> Iterator[bytes]:
     if isinstance(content, bytes):
         yield content
         return
-    with content.open("rb") as file:
+    # A pipe in a folder of others would wait for a writer.
+    descriptor = os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Refused(f"{tidy(content)} is not a regular file")
         while block := file.read(1 << 20):
             yield block
 
