@@ -23,7 +23,7 @@ ACCEPT_CHOSEN=''
 interface=lo interface_by='one host alone'
 if [ -n "${ACCEPT_PEERS:-}" ]; then
     interface=$ACCEPT_INTERFACE interface_by='the machine'
-    [ -n "$interface" ] || interface=$(route_interface) interface_by='the route to the other hosts'
+    [ -n "$interface" ] || interface=$(route_interface) interface_by='the route to the other nodes'
 elif [ "${1:-}" = --alone ]; then
     interface=''
     shift

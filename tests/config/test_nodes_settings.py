@@ -381,13 +381,13 @@ def connected(machine: PlannedMachine, value: dict[str, str]) -> CheckVerdict:
 def test_the_verdict_shows_the_interfaces_of_the_hosts() -> None:
     value = {
         "interface": "eth0",
-        "interfaceBy": "the route to the other hosts",
+        "interfaceBy": "the route to the other nodes",
         "rdma": "=mlx5_0:1",
         "rdmaBy": "the fastest that are up",
     }
     check = connected(replace(verdicts.CPU, ranks=1), value)
     assert check.state is State.PASS
     assert (
-        "interface eth0 (by the route to the other hosts), RDMA mlx5_0:1 (by the fastest that are "
+        "interface eth0 (by the route to the other nodes), RDMA mlx5_0:1 (by the fastest that are "
         "up) on h0, h1, h2, h3"
     ) in [one.message for one in check.findings]

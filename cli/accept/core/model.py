@@ -358,7 +358,7 @@ class PlannedMachine:
     speed_promised: bool = True
     #: Noise floor of the population test, as a share of the median.
     noise: Share = 0.01
-    #: Interface of the bootstrap and control traffic; empty: the route to the other hosts.
+    #: Interface of the bootstrap and control traffic; empty: the route to the other nodes.
     interface: str = ""
     #: Command that prints the node's position in the topology as one line; empty: none.
     topology: str = ""
