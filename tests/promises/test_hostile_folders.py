@@ -81,7 +81,7 @@ def test_no_command_writes_through_a_link(run: PooledRun, key: Path, tmp_path: P
         assert contents(outside) == expected, kind
 
 
-def test_a_folder_of_evidence_that_is_a_link_is_not_written(tmp_path: Path) -> None:
+def test_a_folder_of_evidence_that_is_a_link_is_not_used(tmp_path: Path) -> None:
     run = pool.runs(Kind.EVIDENCE)[0]
     outside = shutil.copytree(run.folder, tmp_path / "outside")
     before = contents(outside)
@@ -89,5 +89,5 @@ def test_a_folder_of_evidence_that_is_a_link_is_not_written(tmp_path: Path) -> N
     sent.mkdir()
     (sent / "evidence").symlink_to(outside)
     for command in ("judge", "report"):
-        accept(command, sent)
+        assert accept(command, sent).code == 6
     assert contents(outside) == before

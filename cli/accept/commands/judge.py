@@ -160,7 +160,13 @@ def _of_run(folder: Path, name: str, keys: Sequence[PublicKey]) -> LoadedEvidenc
     inner = folder / rundir.EVIDENCE
     if not inner.is_dir() and (folder / rundir.JOB).is_file():
         raise _not_collected(folder, name)
-    # A link that the user named is followed; the folder of the evidence in a run must not be one.
+    if inner.is_symlink():
+        # Only a link that the user named is followed.
+        raise BadEvidence(
+            f"{plain(str(inner), 200)} is a link",
+            code=Code.EVIDENCE_UNREADABLE,
+            hint="name the folder that it leads to",
+        )
     return _of_folder(inner if inner.is_dir() else folder.resolve(), keys)
 
 
