@@ -457,5 +457,6 @@ def test_a_gpu_that_broke_is_named_and_the_others_are_judged() -> None:
 def test_both_checks_share_one_launch_in_every_suite(suite: str) -> None:
     for machine in ("cpu", "h200-8"):
         options = Options(machine=machine, suite=suite, nodes=2, hosts=HOSTS, backend="ssh")
-        (step,) = [one for one in resolve(options).plan.steps if "gemm" in one.checks]
-        assert (step.checks, step.groups) == (("gemm", "memory"), "each")
+        steps = resolve(options).plan.steps
+        (step,) = [one for one in steps if {"gemm", "memory"} & {*one.checks}]
+        assert step.groups == "each"
