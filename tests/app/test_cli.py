@@ -31,7 +31,7 @@ from accept.backends.protocol import Say
 from accept.commands import run
 from accept.commands import run as commands_run
 from accept.commands.choices import Listing, Schema, Shown
-from accept.config import resources
+from accept.config import resources, tools
 from accept.config.explanations import explanations
 from accept.config.yaml_file import load
 from accept.core import checks, evidence
@@ -270,7 +270,7 @@ class TestList:
 
     def test_names_every_check(self) -> None:
         listed = json.loads(accept("list", "checks", "--json").out)["checks"]
-        assert [check["name"] for check in listed] == list(checks.REGISTRY)
+        assert [check["name"] for check in listed] == sorted({*checks.REGISTRY, *tools.names()})
 
     @pytest.mark.parametrize(
         ("what", "names"),

@@ -296,10 +296,10 @@ class TestInterrupted:
         sample_evidence.without_run_end(cancelled)
         assert accept("judge", cancelled).code == 5
 
-    def test_run_end_without_a_checksum_is_not_used(self, cancelled: Path, folder: Path) -> None:
+    def test_run_end_that_is_a_link_is_refused(self, cancelled: Path, folder: Path) -> None:
         sample_evidence.without_run_end(cancelled)
         (cancelled / evidence.RUN_END).symlink_to(folder / evidence.RUN_END)
-        assert accept("judge", cancelled).code == 5
+        refused("judge", cancelled, code=6, error="E-EVIDENCE-CHANGED")
 
     def test_run_of_an_older_version_that_ended_well_passes(self, folder: Path) -> None:
         assert accept("judge", sample_evidence.without_run_end(folder)).code == 0
