@@ -153,9 +153,9 @@ def _candidates(options: Options, terminal: Terminal) -> tuple[Options, tuple[st
         hosts = expand(options.hosts, terminal.progress)
         options = replace(options, backend="ssh", hosts=hosts)
         return options, choose_target(options, site).hosts
-    reason = f"back end {named} has no list of them" if named else "there is no list of them"
+    of = f" of the back end {named}" if named else ""
     raise BadInput(
-        f"accept pick needs nodes to choose from, and {reason}",
+        f"there is no list{of} with nodes to choose from",
         code=Code.NODES_UNKNOWN,
         hint="start it inside salloc, or give --hosts node[01-18]",
     )
