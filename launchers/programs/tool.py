@@ -86,7 +86,7 @@ def main(path: str) -> None:
 
 def find(tool: Mapping[str, Any]) -> str:
     """Return the path of the program. Raises Missing."""
-    name = tool["command"][0]
+    name = str(tool["command"][0])
     if found := shutil.which(name):
         return found
     raise Missing(f"{name} is not installed{': ' if tool['install'] else ''}{tool['install']}")
