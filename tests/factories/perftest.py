@@ -61,6 +61,22 @@ def host(root: Path, nics: int, *, gbits: int = 400) -> None:
         (port / "link_layer").write_text("InfiniBand\n")
 
 
+def hidden(folder: Path, path: str) -> str:
+    """Return a PATH with the same programs, but without perftest, which this machine may have."""
+    places = []
+    for number, place in enumerate(path.split(os.pathsep)):
+        if not Path(place, "ib_write_bw").exists():
+            places.append(place)
+            continue
+        links = folder / str(number)
+        links.mkdir(parents=True)
+        for program in Path(place).iterdir():
+            if not program.name.startswith("ib_"):
+                (links / program.name).symlink_to(program)
+        places.append(str(links))
+    return os.pathsep.join(places)
+
+
 def write(folder: Path, loops: Mapping[str, Loops], *, cuda: bool = True) -> dict[str, str]:
     """Write the program into `folder`; return the environment with it on PATH.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -211,8 +212,12 @@ def run_loops(folder: Path, loops: dict[str, perftest.Loops]) -> Any:
     nvml.host(folder / "root", range(8))
     perftest.host(folder / "root", 8)
     env = perftest.write(folder / "bin", loops) if loops else {}
-    # Steps read the files of the kernel, wherever this process would look for them.
-    mount = ("sh", "-c", 'mount --bind "$0" /sys && exec "$@"', str(folder / "root/sys"))
+    # Steps read the files of the kernel, wherever this process would look for them. This machine
+    # may have perftest.
+    script = 'mount --bind "$0" /sys && exec "$@"'
+    if not loops and (program := shutil.which("ib_write_bw")):
+        script = f"mount --bind /dev/null {program} && {script}"
+    mount = ("sh", "-c", script, str(folder / "root/sys"))
     before = ("unshare", "--mount", *mount)
     return run(folder, only="nic-loop", env=env, suite="standard", before=before)
 

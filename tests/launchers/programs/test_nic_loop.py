@@ -127,28 +127,20 @@ def test_a_loop_that_hangs_is_ended_and_not_repeated(
     assert tried(facts) == [("mlx5_0", "ib-write-gpu", None)]
 
 
-def without_perftest(folder: Path) -> str:
-    """Return a PATH with the programs of this machine, which may have perftest, but not these."""
-    folder.mkdir(exist_ok=True)
-    for program in Path("/usr/bin").iterdir():
-        if not program.name.startswith("ib_"):
-            (folder / program.name).symlink_to(program)
-    return str(folder)
-
-
 def test_without_perftest_nccl_gathers_through_each_port(tmp_path: Path) -> None:
     program = tmp_path / "bin/all_gather_perf"
     program.parent.mkdir()
     names = "$CUDA_VISIBLE_DEVICES $NCCL_IB_HCA $NCCL_P2P_DISABLE $NCCL_SHM_DISABLE"
     program.write_text(f'#!/bin/sh\necho "NCCL INFO NET/IB : Using {names}" > "$NCCL_DEBUG_FILE"\n')
     program.chmod(0o755)
-    facts = run(tmp_path, {"PATH": without_perftest(program.parent), "LD_LIBRARY_PATH": ""})
+    path = perftest.hidden(tmp_path / "hidden", f"{program.parent}:/usr/bin:/bin")
+    facts = run(tmp_path, {"PATH": path, "LD_LIBRARY_PATH": ""})
     assert tried(facts) == [("mlx5_0", "nccl", 0), ("mlx5_1", "nccl", 0)]
     assert facts[-1]["value"] == {"ib-write": "no ib_write_bw (perftest) on PATH"}
 
 
 def test_without_a_tool_nothing_is_tried_and_the_reason_is_reported(tmp_path: Path) -> None:
-    facts = run(tmp_path, {"PATH": without_perftest(tmp_path / "bin")})
+    facts = run(tmp_path, {"PATH": perftest.hidden(tmp_path / "hidden", "/usr/bin:/bin")})
     assert tried(facts) == []
     assert set(facts[-1]["value"]) == {"ib-write", "nccl"}
 
