@@ -336,3 +336,8 @@ def test_logs_are_listed_in_the_index(tmp_path: Path) -> None:
     evidence.write_checksums(folder)
     assert "| 10-script/0-0.log | script | h0 |" in (folder / "logs" / "INDEX.md").read_text()
     assert evidence.check_checksums(folder) == ()
+
+
+@pytest.mark.parametrize("log", ["one.log", ".", "/one.log", ""])
+def test_a_log_outside_of_the_steps_is_not_sealed_by_an_archive(log: str) -> None:
+    assert not evidence.is_sealed(log, {".tar", "logs/40-collectives.tar"})

@@ -481,9 +481,10 @@ def sealed_names(folder: Path) -> frozenset[str]:
 
 def is_sealed(log: str, sealed: Collection[str]) -> bool:
     """Return True if the raw log of a record, or the archive of its step, is among these names."""
-    path = PurePosixPath(log)
-    is_archived = path.parent.with_suffix(".tar").as_posix() in sealed
-    return log in sealed or (is_archived and not _is_of_desktop(path.name))
+    step, name = PurePosixPath(log).parent, PurePosixPath(log).name
+    # The file at the top of a folder is in no step.
+    is_archived = bool(step.name) and step.with_suffix(".tar").as_posix() in sealed
+    return log in sealed or (is_archived and not _is_of_desktop(name))
 
 
 def _covered(folder: Path, *, links: bool = False) -> Iterator[tuple[str, Path]]:
