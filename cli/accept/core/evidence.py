@@ -456,11 +456,11 @@ def check_checksums(folder: Path) -> tuple[str, ...]:
     lines = (line.partition("  ") for line in read_text(folder / CHECKSUMS).splitlines())
     listed = {name: digest for digest, _, name in lines}
     errors, present = [], set()
-    for name, path in _covered(folder, links=True):
+    for name, path in _covered(folder, odd=True):
         present.add(name)
         shown = plain(name, 200)
-        if path.is_symlink():
-            errors.append(f"{shown} is a link")
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            errors.append(f"{shown} is {'a link' if path.is_symlink() else 'not a regular file'}")
             continue
         try:
             if name not in listed:
@@ -487,12 +487,13 @@ def is_sealed(log: str, sealed: Collection[str]) -> bool:
     return log in sealed or (is_archived and not _is_of_desktop(name))
 
 
-def _covered(folder: Path, *, links: bool = False) -> Iterator[tuple[str, Path]]:
-    """Yield name and path of each file that SHA256SUMS covers, in order; with `links`, also these.
+def _covered(folder: Path, *, odd: bool = False) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of each file that SHA256SUMS covers, in order.
 
-    A link to a folder would show files that no checksum covers.
+    With `odd`, also links, pipes and devices: a link to a folder would show files that no checksum
+    covers.
     """
-    for name, path in sorted(_files(folder, links=links)):
+    for name, path in sorted(_files(folder, odd=odd)):
         # An unfinished file remains if its writer was killed.
         is_excluded = _UNFINISHED.sub("", name) in _NOT_COVERED
         # Pods add their own logs after the coordinator wrote SHA256SUMS.
@@ -504,8 +505,11 @@ def _is_of_desktop(name: str) -> bool:
     return name in _OF_DESKTOPS or name.startswith("._")
 
 
-def _files(folder: Path, *, links: bool) -> Iterator[tuple[str, Path]]:
-    """Yield name and path of each regular file, of each folder that is too deep, and of links."""
+def _files(folder: Path, *, odd: bool) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of each regular file and of each folder that is too deep.
+
+    With `odd`, also what is neither file nor folder.
+    """
     folders = [(folder, 0)]
     while folders:
         current, depth = folders.pop()
@@ -515,11 +519,7 @@ def _files(folder: Path, *, links: bool) -> Iterator[tuple[str, Path]]:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if is_folder and depth < _MAX_DEPTH:
                     folders.append((path, depth + 1))
-                elif (
-                    is_folder
-                    or entry.is_file(follow_symlinks=False)
-                    or (links and entry.is_symlink())
-                ):
+                elif odd or is_folder or entry.is_file(follow_symlinks=False):
                     yield path.relative_to(folder).as_posix(), path
 
 
