@@ -14,7 +14,6 @@ from typing import Final, TypeGuard, get_args
 import typer
 
 from accept.commands.choices import Shown
-from accept.core.safe_read import read_whole
 
 #: The shell inserts a name without quoting it, and evidence can come from anybody.
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
@@ -146,6 +145,7 @@ def hosts_of(folder: Path) -> Iterator[str]:
     """Yield the hosts of a run: from its evidence, or else from its job."""
     from accept.core import evidence
     from accept.core.errors import AcceptError
+    from accept.core.safe_read import read_whole
     from accept.evidence import rundir
 
     names: Iterable[object] = ()
