@@ -32,7 +32,7 @@ from accept.core.model import State
 from accept.core.text import count, duration, folded, plain
 from accept.evidence import rundir
 from accept.plan.resolve import Options, choose_target, named_backend, site_of
-from accept.report.console import Terminal
+from accept.report.console import Terminal, unwritable
 
 #: File in the run folder with the chosen nodes, for mpirun.
 _HOSTFILE = "hostfile"
@@ -210,11 +210,7 @@ def _write_hostfile(path: Path | None, lines: str | None) -> None:
         if lines is None:
             path.unlink()
     except OSError as error:
-        raise BadInput(
-            f"{plain(str(path), 200)} cannot be written: {error.strerror}",
-            code=Code.OUTPUT_WRITE,
-            hint="give another file: --hostfile good.txt",
-        ) from None
+        raise unwritable(path, error, hint="give another file: --hostfile good.txt") from None
 
 
 def _become(command: Sequence[str], nodes: Sequence[str], folder: Path, slots: int) -> None:
