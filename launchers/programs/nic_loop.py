@@ -124,6 +124,13 @@ def ports(text: str, gpus: Sequence[Gpu], root: Path = SYS) -> list[Port]:
     return found
 
 
+def usable_gpus() -> list[Gpu]:
+    """Return the GPUs of this host whose place is known."""
+    listed = gpu_inventory.gpus().gpus or []
+    usable = [g for g in listed if g.get("pci") and g.get("uuid") and not g.get("error")]
+    return [Gpu(g["index"], g["uuid"], g["pci"]) for g in usable]
+
+
 def shared(nic: Path, address: str, root: Path) -> int:
     """Return the number of PCI bridges that are above both a NIC and a GPU."""
     domain, _, rest = address.lower().partition(":")
@@ -321,10 +328,7 @@ def main() -> None:
     options = parser.parse_args()
     rank_io.fact("began", time.time())
     if options.nics.lstrip("="):
-        listed = gpu_inventory.gpus().gpus or []
-        usable = [g for g in listed if g.get("pci") and g.get("uuid") and not g.get("error")]
-        gpus = [Gpu(g["index"], g["uuid"], g["pci"]) for g in usable]
-        reasons = measure(ports(options.nics, gpus), options.nccl_tests.split(":"))
+        reasons = measure(ports(options.nics, usable_gpus()), options.nccl_tests.split(":"))
     else:
         down = inactive()
         reasons = (

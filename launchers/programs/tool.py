@@ -2,10 +2,15 @@
 
     tool.py TOOL.json
 
-The file is a `Tool` of the plan (accept/core/model.py) as JSON. Its command runs without a shell.
-Output is printed after `tool out| ` and `tool err| `; a line that is longer than `PIECE` continues
-after `tool out+| `. The fact `tool` states how it ended; the reader judges it
-(accept/core/tool_output.py). Exit status: 0.
+The file is a `Tool` of the plan (accept/core/model.py) as JSON. Its command runs without a shell,
+if it is for single NICs once for each. Output is printed after `tool out| ` and `tool err| `; a
+line that is longer than `PIECE` continues after `tool out+| `. In a pair, and for the NICs after
+the first, `@RANK.NUMBER` follows the word. The fact `tool` states how it ended; the reader judges
+it (accept/core/tool_output.py).
+
+In a pair, rank 1 runs the tool's server and rank 0 its command. A connection between the two, on
+the port after the server's, states when the server listens, and when one of them is gone: then the
+other one ends its program. Exit status: 0.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import re
 import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import commands
+import nic_loop
 import rank_io
 
 #: Bytes of a line that are printed at once, and most bytes and lines of output and of errors.
@@ -34,6 +41,10 @@ PIECE, MOST, MOST_LINES = 8000, {"out": 4 << 20, "err": 256 << 10}, 50_000
 #: Seconds until a version must be printed, until the children of a tool end after it, in which a
 #: killed process ends, and between two looks.
 VERSION_SECONDS, GRACE_SECONDS, END_SECONDS, LOOK_SECONDS = 30.0, 2.0, 4.0, 0.2
+#: Seconds in which the two hosts of a pair must meet, and in which the server must listen.
+MEET_SECONDS = 20.0
+#: The state of a listening socket in /proc/net/tcp.
+LISTENING = "0A"
 #: Free space that must remain, as a share of what the tool needs.
 SPARE = 0.05
 #: `prctl`: orphans below this process become its children, also if they leave its session.
@@ -50,6 +61,10 @@ class Unusable(Exception):
     """The host lacks something that the tool needs."""
 
 
+class Gone(Exception):
+    """The other host of a pair cannot take part, and states why itself."""
+
+
 class Ran(NamedTuple):
     """The end of a tool: its status (None: it was ended), the reason to end it, what it left."""
 
@@ -63,33 +78,154 @@ def main(path: str) -> None:
     tool = json.loads(Path(path).read_text(encoding="utf-8"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-    value: dict[str, Any] = {}
-    try:
-        program = find(tool)
-        value["version"] = version(tool)
-        check_needs(tool["needs"])
-        with own_folder(tool) as folder:
-            values = {"program": program, "folder": folder}
-            command = [program, *(fill(one, values) for one in tool["command"][1:])]
-            rank_io.say("# " + " ".join(command))
-            env = {**os.environ, **{k: fill(v, values) for k, v in tool["env"].items()}}
-            ran = run(command, env, tool["timeout"], folder or "/")
-        value |= {"exit": ran.exit, "ended": ran.ended, "left": list(ran.left)}
-        if folder and os.path.lexists(folder):
-            value["left"].append(folder)
-    except Missing as error:
-        value["missing"] = str(error)
-    except Unusable as error:
-        value["unusable"] = str(error)
-    rank_io.fact("tool", value, check=tool["name"], host=rank_io.host_name())
+    rank = rank_io.identity("mpirun").rank if tool["server"] else 0
+    nics = rdma_ports() if tool["perNic"] else []
+    with contextlib.ExitStack() as open_:
+        listener = open_.enter_context(control(tool["port"] + 1)) if rank else None
+        for number, nic in enumerate(nics or [None]):
+            value: dict[str, object] = {"rank": rank, "number": number, "nic": nic and nic.name}
+            label = f"@{rank}.{number}" if rank or number else ""
+            try:
+                if tool["perNic"] and not nic:
+                    raise Unusable("it has no active RDMA port")
+                with meet(tool, number, listener) as partner:
+                    value |= ended(tool, nic, rank, label, partner)
+            except Missing as error:
+                value["missing"] = str(error)
+            except Unusable as error:
+                value["unusable"] = str(error)
+            except Gone as error:
+                value["gone"] = str(error)
+            rank_io.fact("tool", value, check=tool["name"], host=rank_io.host_name())
 
 
-def find(tool: Mapping[str, Any]) -> str:
-    """Return the path of the program. Raises Missing."""
-    name = str(tool["command"][0])
+def ended(
+    tool: Mapping[str, Any],
+    nic: nic_loop.Port | None,
+    rank: int,
+    label: str,
+    partner: socket.socket | None,
+) -> dict[str, object]:
+    """Run the command of this rank, and return how it ended. Raises Missing, Unusable, Gone."""
+    command = tool["server"] if rank else tool["command"]
+    program = find(command[0], tool["install"])
+    number = version(tool)
+    check_needs(tool["needs"])
+    peers = [*os.environ.get("ACCEPT_PEERS", "").split(), "", ""]
+    with own_folder(tool) as folder:
+        values = {"program": program, "folder": folder}
+        values |= {"peer": peers[1 - rank], "port": str(tool["port"])}
+        if nic:
+            nearest = nic.gpus[0].uuid if nic.gpus else ""
+            values |= {"nic": nic.device, "nicport": nic.number, "gpu": nearest}
+        filled = [program, *(fill(one, values) for one in command[1:])]
+        if partner and not rank and partner.recv(1) != b"r":
+            raise Gone("its server did not start")
+        rank_io.say("# " + " ".join(filled))
+        env = {**os.environ, **{k: fill(v, values) for k, v in tool["env"].items()}}
+        place, seconds = folder or "/", tool["timeout"]
+        if partner and rank:
+            ran = run(filled, env, seconds, place, label, Server(partner, tool["port"]))
+        else:
+            ran = run(filled, env, seconds, place, label)
+    left = [*ran.left, *([folder] if folder and os.path.lexists(folder) else [])]
+    return {"version": number, "exit": ran.exit, "ended": ran.ended, "left": left}
+
+
+def rdma_ports() -> list[nic_loop.Port]:
+    """Return the RDMA ports of this host that its GPUs use."""
+    script = Path(os.environ.get("ACCEPT_DIR", "")) / "interface.sh"
+    found = commands.run(VERSION_SECONDS, "sh", "-c", '. "$0"; rdma_devices', str(script))
+    return nic_loop.ports(found.out.strip(), nic_loop.usable_gpus())
+
+
+# The two hosts of a pair
+
+
+def control(port: int) -> socket.socket:
+    """Return a socket on which the server's host waits for the other one."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, dualstack_ipv6=True, reuse_port=True
+            )
+    return socket.create_server(("", port), reuse_port=True)
+
+
+@contextlib.contextmanager
+def meet(
+    tool: Mapping[str, Any], number: int, listener: socket.socket | None
+) -> Iterator[socket.socket | None]:
+    """Yield the connection to the other host of a pair; None for a host alone. Raises Gone."""
+    if not tool["server"]:
+        yield None
+        return
+    word = f"{os.environ.get('ACCEPT_EXEC', '')} {number}\n".encode()
+    until = time.monotonic() + MEET_SECONDS
+    while time.monotonic() < until:
+        try:
+            if listener:
+                listener.settimeout(max(0.1, until - time.monotonic()))
+                found, _ = listener.accept()
+                found.settimeout(MEET_SECONDS)
+                # Anybody may connect.
+                known = found.recv(len(word), socket.MSG_WAITALL) == word
+            else:
+                address = os.environ.get("ACCEPT_PEERS", "").split()[-1]
+                found = socket.create_connection((address, tool["port"] + 1), MEET_SECONDS)
+                found.sendall(word)
+                # It waits for the server, which may take as long.
+                found.settimeout(2 * MEET_SECONDS)
+                known = True
+        except OSError:
+            time.sleep(LOOK_SECONDS / 2)
+            continue
+        with found:
+            if known:
+                try:
+                    yield found
+                except OSError as error:
+                    raise Gone(f"the connection to the other node: {error}") from None
+                return
+    raise Gone(f"the other node did not connect within {MEET_SECONDS:g} s")
+
+
+class Server:
+    """The server of a pair, as its program runs: it has to listen, and ends with the other host."""
+
+    def __init__(self, partner: socket.socket, port: int) -> None:
+        self._partner, self._port, self._listens = partner, f":{port:04X}", False
+        self._until = time.monotonic() + MEET_SECONDS
+        partner.setblocking(False)
+
+    def is_over(self) -> bool:
+        """Tell the other host if the program listens; return True if it is not needed any more."""
+        if not self._listens and self._is_listening():
+            self._listens = True
+            self._partner.sendall(b"r")
+        try:
+            return not self._partner.recv(1)
+        except BlockingIOError:
+            return not self._listens and time.monotonic() > self._until
+        except OSError:
+            return True
+
+    @property
+    def listens(self) -> bool:
+        """Return True if it has listened."""
+        return self._listens
+
+    def _is_listening(self) -> bool:
+        tables = (rank_io.read(Path("/proc/net") / name) for name in ("tcp", "tcp6"))
+        rows = (line.split()[1:4] for table in tables for line in table.splitlines()[1:])
+        return any(r[0].endswith(self._port) and r[2] == LISTENING for r in rows if len(r) == 3)
+
+
+def find(name: str, install: str) -> str:
+    """Return the path of a program. Raises Missing."""
     if found := shutil.which(name):
         return found
-    raise Missing(f"{name} is not installed{': ' if tool['install'] else ''}{tool['install']}")
+    raise Missing(f"{name} is not installed{': ' if install else ''}{install}")
 
 
 def version(tool: Mapping[str, Any]) -> str:
@@ -166,7 +302,14 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), text)
 
 
-def run(command: Sequence[str], env: Mapping[str, str], seconds: float, folder: str) -> Ran:
+def run(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    seconds: float,
+    folder: str,
+    label: str = "",
+    server: Server | None = None,
+) -> Ran:
     """Run a command, print its output, and end everything that it started."""
     others = children()
     process = subprocess.Popen(
@@ -180,11 +323,11 @@ def run(command: Sequence[str], env: Mapping[str, str], seconds: float, folder: 
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    ended, finished, until = "", 0.0, time.monotonic() + seconds
+    ended, finished, until, over = "", 0.0, time.monotonic() + seconds, 0.0
     try:
         with process.stdout, process.stderr, selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ, Copied("out"))
-            selector.register(process.stderr, selectors.EVENT_READ, Copied("err"))
+            selector.register(process.stdout, selectors.EVENT_READ, Copied("out", label))
+            selector.register(process.stderr, selectors.EVENT_READ, Copied("err", label))
             # What it leaves behind may keep its output open for ever.
             while (open_ := selector.get_map()) or process.poll() is None or children() - others:
                 if not open_:
@@ -198,6 +341,10 @@ def run(command: Sequence[str], env: Mapping[str, str], seconds: float, folder: 
                     finished = finished or now
                 elif now > until:
                     ended = "time"
+                elif server and (over or server.is_over()):
+                    over = over or now
+                    if now > over + GRACE_SECONDS:
+                        ended = "over" if server.listens else "deaf"
                 if ended or (finished and now > finished + GRACE_SECONDS):
                     break
         left = () if ended else names(others)
@@ -209,8 +356,9 @@ def run(command: Sequence[str], env: Mapping[str, str], seconds: float, folder: 
 class Copied:
     """Print the output of a tool while it comes, line by line."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, label: str) -> None:
         self.name, self.size, self.lines, self._rest, self._inside = name, 0, 0, b"", ""
+        self._label = label
 
     @property
     def is_full(self) -> bool:
@@ -234,7 +382,7 @@ class Copied:
     def _say(self, line: bytes, *, complete: bool = True) -> None:
         for start in range(0, max(len(line), 1), PIECE):
             piece = line[start : start + PIECE].decode(errors="replace").rstrip("\r")
-            rank_io.say(f"tool {self.name}{self._inside}| {piece}")
+            rank_io.say(f"tool {self.name}{self._label}{self._inside}| {piece}")
             self._inside = "+"
         self._inside = "" if complete else "+"
 

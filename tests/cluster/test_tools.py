@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from tests.cluster.hosts import Hosts
 from tests.cluster.runs import CONNECT, Lab
+from tests.factories import perftest_pairs
 
 DISK = "/tmp/disk"
 #: Bytes per second of the slow disk; the others are in memory.
 SLOW = 8_000_000
+WITHOUT_FIO = "mount --bind /dev/null $(command -v fio)"
 STORAGE = f'check: storage, params: {{path: {DISK}, size: "32M", seconds: 1, jobs: 4}}, timeout: 4m'
 
 
@@ -18,16 +20,20 @@ def with_disks(hosts: Hosts) -> None:
         hosts.disk(name, DISK)
 
 
-def test_fio_names_the_host_with_a_slow_disk_and_leaves_no_file(
+def test_fio_names_the_host_with_a_slow_disk_although_another_host_lacks_fio(
     make_lab: Callable[..., Lab],
 ) -> None:
-    lab = make_lab(4, before=with_disks)
+    lab = make_lab(5, before=with_disks)
     lab.hosts.slow_disk("h3", DISK, SLOW)
-    done = lab.run(checks=[*CONNECT, STORAGE])
+    lab.hosts.run("h2", WITHOUT_FIO)
+    done = lab.run(checks=[*CONNECT, STORAGE, f"{STORAGE}, groups: alone"])
     assert done.suspects == {("h3", "slow-outlier")}, done.err
+    assert "tool-missing" in done.causes()
     (check,) = (each for each in done.result["checks"] if each["check"] == "storage")
     assert "write" in check["measured"]
     assert "random-read" in check["measured"]
+    notes = [f["message"] for f in check["findings"] if "of one alone" in f["message"]]
+    assert len(notes) == 3, check["findings"]
     lab.evidence_holds(done)
     lab.nothing_is_left()
 
@@ -36,7 +42,7 @@ def test_a_host_without_the_tool_is_not_tested_and_nobody_is_accepted(
     make_lab: Callable[..., Lab],
 ) -> None:
     lab = make_lab(2, before=with_disks)
-    lab.hosts.run("h2", "mount --bind /dev/null $(command -v fio)")
+    lab.hosts.run("h2", WITHOUT_FIO)
     done = lab.run(checks=[*CONNECT, STORAGE])
     assert done.result["state"] == "not-tested", done.err
     assert not done.result["accepted"]
@@ -70,4 +76,28 @@ failure: {meaning: it is h2}
     assert "it is h2" in done.out
     done = lab.run("--set", "own.speed=1", checks=[*CONNECT, "check: ./own.yaml"])
     assert {"below-reference", "tool-failed"} <= done.causes(), done.err
+    lab.nothing_is_left()
+
+
+def with_nics(slow: str) -> Callable[[Hosts], None]:
+    """Return what gives all hosts two NICs; the second one of a host is slow."""
+
+    def install(hosts: Hosts) -> None:
+        for name in hosts.names:
+            hosts.run(name, perftest_pairs.commands(2, slow="mlx5_1" if name == slow else ""))
+
+    return install
+
+
+def test_perftest_names_the_slow_nic_and_leaves_the_other_hosts_alone(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(6, before=with_nics("h2"))
+    lab.machine.write_text(
+        f"{lab.machine.read_text()}nics: {{count: 2, gbps: 400, rdma: true, source: https://example.org/nics}}\n"
+    )
+    done = lab.run(checks=[*CONNECT, "check: rdma, groups: pairs, rounds: 3, timeout: 4m"])
+    print(done.out, done.err)
+    assert done.suspects == {("h2:mlx5_1", "slow-outlier")}, done.err
+    lab.evidence_holds(done)
     lab.nothing_is_left()

@@ -322,11 +322,11 @@ def _not_measured(
     sizeless = {replace(kind, nodes=0) for kind in b}
     for kind, groups in a.items():
         measured = b.get(kind, {})
-        of_all = kind.groups is not GroupKind.EACH and not kind.groups.of_pairs
+        of_all = not (kind.groups.of_single_hosts or kind.groups.of_pairs)
         if not measured and of_all and replace(kind, nodes=0) in sizeless:
             continue  # another number of hosts
         seen = {host for hosts, _ in measured for host in hosts}
-        is_sample = kind.groups is not GroupKind.EACH and not judged_b.plan.origin
+        is_sample = not (kind.groups.of_single_hosts or judged_b.plan.origin)
         missing = [
             hosts
             for hosts, ranks in groups
@@ -447,7 +447,11 @@ def _name(kind: Kind) -> str:
     """Return the name of a kind: "alltoall at 16G on pairs, 4 GPUs of each"."""
     size = f" at {format_size(kind.size)}" if kind.size else ""
     metric = "" if kind.metric == BUSBW.name else f" {kind.metric}"
-    where = {GroupKind.EACH: "each node", GroupKind.PAIRS: "pairs"}.get(kind.groups, "")
+    where = {
+        GroupKind.EACH: "each node",
+        GroupKind.ALONE: "each node alone",
+        GroupKind.PAIRS: "pairs",
+    }.get(kind.groups, "")
     where = where or f"{kind.groups} ({count(kind.nodes, 'node')})"
     gpus = f", {count(kind.gpus, 'GPU')} of each" if kind.gpus else ""
     return f"{kind.check}{metric}{size} on {where}{gpus}"

@@ -141,6 +141,7 @@ def _largest_group(step: Step, hosts: int) -> int:
     """Return the number of hosts in the largest group of the step."""
     largest = {
         GroupKind.EACH: 1,
+        GroupKind.ALONE: 1,
         GroupKind.PAIRS: min(2, hosts),
         GroupKind.RAIL_PAIRS: min(2, hosts),
         GroupKind.HALVES: (hosts + 1) // 2,
@@ -171,7 +172,7 @@ def _finds_slow_host(plan: Plan, step: Step, hosts: int, *, alone: bool) -> bool
     See `judge.compare`. With `alone`, a step that measures each host alone counts, too; such a step
     uses no link between hosts.
     """
-    nodes = 1 if step.groups is GroupKind.EACH else 2 * step.groups.of_pairs
+    nodes = 1 if step.groups.of_single_hosts else 2 * step.groups.of_pairs
     if not nodes or (nodes == 1 and not alone):
         return False
     has_bound = any(

@@ -17,6 +17,7 @@ from accept.config.fields import Env, Name, Url, check_env, is_secret
 from accept.config.yaml_file import Document, load
 from accept.core import checks, record_protocol
 from accept.core.catalog.metrics import BETTER_BY_UNIT, MetricSpec
+from accept.core.catalog.tools import MPIRUN
 from accept.core.causes import Cause
 from accept.core.checks.check import Check, CheckParams
 from accept.core.error_codes import Code
@@ -42,7 +43,7 @@ _CAPABILITIES = {
 }  # fmt: skip
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 #: What a host fills in: its path of the program, and the tool's own folder.
-_OF_HOST = ("program", "folder")
+_OF_HOST = ("program", "folder", "peer", "port", "nic", "nicport", "gpu")
 #: Priority of tools under `--budget`.
 WORTH = 30
 #: Longest value of a parameter.
@@ -124,9 +125,8 @@ class ResultPlace:
             message = "a result needs either `json` or `line`"
             raise Invalid((), message, code=Code.TOOL_INVALID)
         names = _PLACEHOLDER.findall(self.line or "{value}")
-        unknown = sorted(set(names) - set(PLACEHOLDERS))
         words = [_PLACEHOLDER.findall(word) for word in (self.line or "").split()]
-        if unknown or names.count("value") != 1 or any(len(word) > 2 for word in words):
+        if names.count("value") != 1 or any(len(word) > 2 for word in words):
             message = "a line needs `{value}` once; others are `{unit}` and, as a word, `{_}`"
             raise Invalid(("line",), message, code=Code.TOOL_INVALID)
         if self.scale <= 0:
@@ -200,12 +200,41 @@ class ToolFile:
         Bounds(min=1, max=100),
         Doc(
             "The program and its arguments, started without a shell. `{PARAMETER}` is a parameter, "
-            "`{folder}` the tool's own folder. For a shell: [sh, -c, ...]."
+            "`{folder}` the tool's own folder, `{peer}` the address of the other host of a pair. A "
+            "word with an empty parameter is left out. For a shell: [sh, -c, ...]."
         ),
     ]
+    server: Annotated[
+        tuple[Word, ...],
+        Bounds(max=100),
+        Doc(
+            "For pairs: the command on the second host; unset: `command` without the words that "
+            "have `{peer}`. `command` starts on the first host when this listens on `{port}`. "
+            "Afterwards it is ended, if it has not ended itself."
+        ),
+    ] = ()
+    port: Annotated[
+        Annotated[int, Bounds(min=1024, max=32000)],
+        Doc("For pairs: the TCP port of `server`; the next one connects the two hosts as well."),
+    ] = 18515
+    per: Annotated[
+        Literal["host", "nic"],
+        Doc(
+            "nic: it runs once for each RDMA port that GPUs use, one after the other; `{nic}` is "
+            "its device, `{nicport}` its number, and `{gpu}` the UUID of the nearest GPU."
+        ),
+    ] = "host"
     env: Annotated[Env, Doc("Environment variables.")] = field(default_factory=dict)
     version: ToolVersion | None = None
-    groups: Annotated[Literal["each"], Doc("Where it runs; each: on every host alone.")] = "each"
+    groups: Annotated[
+        tuple[Literal["each", "alone", "pairs", "all"], ...],
+        Bounds(min=1, max=3),
+        Doc(
+            "Where it may run; the first one is the default. each: on every host, at the same "
+            "time. alone: on one host after the other. pairs: on disjoint pairs. all: it starts "
+            "on the first host, and reaches the others itself, as with accept-mpirun."
+        ),
+    ] = ("each",)
     params: Annotated[dict[str, ToolParam], Keys(r"[a-z]{1,20}", "a word of a-z")] = field(
         default_factory=dict
     )
@@ -225,9 +254,11 @@ class ToolFile:
         """Raise Invalid for placeholders without a parameter, and for secrets."""
         check_env(self.env, ("env",))
         texts = {"command": self.command, "folder": (self.folder,), "needs": (self.needs.space,)}
+        texts["server"] = self.server
         texts["env"] = tuple(map(str, self.env.values()))
-        names = [*self.params, *_OF_HOST]
+        texts["results"] = tuple(one.line or "" for one in self.results.values())
         for key, values in texts.items():
+            names = [*self.params, *(PLACEHOLDERS if key == "results" else _OF_HOST)]
             for name in (one for text in values for one in _PLACEHOLDER.findall(text)):
                 if name not in names:
                     message = f"{{{escaped(name)}}} is not a parameter"
@@ -235,9 +266,18 @@ class ToolFile:
         if any("{folder}" in text for text in self.command) and not self.folder:
             message = "{folder} in the command needs the key `folder`"
             raise Invalid(("command",), message, code=Code.TOOL_INVALID)
-        if is_secret(" ".join(self.command)):
+        has_peer = any("{peer}" in word for word in self.command)
+        if (has_peer or bool(self.server)) != self.of_pairs or "{peer}" in self.command[0]:
+            message = "`groups: [pairs]` needs `{peer}` in the command, and only that has it"
+            raise Invalid(("command",), message, code=Code.TOOL_INVALID)
+        if is_secret(" ".join((*self.command, *self.server))):
             message = "it contains a password or a token, and evidence keeps the command"
             raise Invalid(("command",), message, code=Code.SETTING_SECRET)
+
+    @property
+    def of_pairs(self) -> bool:
+        """Return True if it needs two hosts."""
+        return self.groups == ("pairs",)
 
     def bounds(self, machine: str) -> Iterator[Reference]:
         """Yield the limits of its results on a machine."""
@@ -260,13 +300,22 @@ class ToolFile:
         def filled(text: str) -> str:
             return _PLACEHOLDER.sub(lambda found: str(params.get(found[1], found[0])), text)
 
+        def words(command: tuple[str, ...]) -> tuple[str, ...]:
+            """Return a command without the words whose parameter is empty."""
+            empty = [f"{{{name}}}" for name, value in params.items() if value == ""]
+            return tuple(filled(w) for w in command if not any(name in w for name in empty))
+
         try:
             space = parse_size(filled(self.needs.space)) if self.needs.space else 0
         except ValueError as error:
             raise Invalid(("needs", "space"), str(error), code=Code.TOOL_INVALID) from None
+        server = self.server or tuple(word for word in self.command if "{peer}" not in word)
         return Tool(
             name=self.name,
-            command=tuple(map(filled, self.command)),
+            command=words(self.command),
+            server=words(server) if self.of_pairs else (),
+            port=self.port if self.of_pairs else 0,
+            per_nic=self.per == "nic",
             env={name: filled(str(value)) for name, value in self.env.items()},
             version=self.version.command if self.version else (),
             least=self.version.least if self.version else "",
@@ -284,7 +333,7 @@ class ToolFile:
                     name=name,
                     unit=one.unit,
                     json=one.json or "",
-                    line=one.line or "",
+                    line=filled(one.line or ""),
                     scale=one.scale,
                     noise=one.noise,
                 )
@@ -311,7 +360,9 @@ class ToolFile:
             summary=self.summary,
             template="tool.sh.j2",
             params=self._params(),
-            groups=(GroupKind.EACH,),
+            groups=tuple(map(GroupKind, self.groups)),
+            needs=((MPIRUN,),) if self.of_pairs else (),
+            needs_rdma=self.per == "nic",
             metrics=tuple(
                 MetricSpec(name=name, unit=one.unit, better=BETTER_BY_UNIT[one.unit])
                 for name, one in self.results.items()

@@ -53,6 +53,8 @@ def waves(
         return (_blocks(hosts),) if hosts else ()
     if kind is GroupKind.EACH:
         return (tuple(Group(hosts=(h,)) for h in hosts),) if hosts else ()
+    if kind is GroupKind.ALONE:
+        return tuple((Group(hosts=(h,)),) for h in hosts)
     if len(hosts) < 2:
         return ()
     if kind.of_pairs:

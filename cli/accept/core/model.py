@@ -38,7 +38,9 @@ class GroupKind(TextEnum):
     """A division of the hosts of a step into groups."""
 
     ALL = "all"
+    #: Every host by itself: all of them at the same time, or one after the other.
     EACH = "each"
+    ALONE = "alone"
     PAIRS = "pairs"
     RAILS = "rails"
     RAIL_PAIRS = "rail-pairs"
@@ -46,6 +48,11 @@ class GroupKind(TextEnum):
     HALVES = "halves"
     #: Neighbors in rank order, at most `groups.MAX_BLOCK` hosts in each.
     BLOCKS = "blocks"
+
+    @property
+    def of_single_hosts(self) -> bool:
+        """Return True if each group is one host."""
+        return self in (GroupKind.EACH, GroupKind.ALONE)
 
     @property
     def of_pairs(self) -> bool:
@@ -254,6 +261,12 @@ class Tool:
     name: str
     #: The program and its arguments; `{folder}` is the tool's own folder on the host.
     command: tuple[str, ...]
+    #: The command for the second host of a pair, which listens on `port` before `command` starts
+    #: on the first one; empty: only the first host of a group runs something.
+    server: tuple[str, ...] = ()
+    port: int = 0
+    #: True if it runs for each RDMA port of the host, one after the other.
+    per_nic: bool = False
     env: dict[str, str] = field(default_factory=dict)
     #: The command that prints the version, and the oldest one that works; empty: any.
     version: tuple[str, ...] = ()

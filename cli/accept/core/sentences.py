@@ -100,11 +100,13 @@ def why_blamed(
     effects: Sequence[str],
     alike: Sequence[str],
     noun: str = "pair",
+    nic: str = "",
 ) -> str:
     """Return the reason for blaming a part, with plain counts first.
 
     `others`: bad and all pairs without the part. `cleared`: its partners in bad pairs that are good
-    with third hosts, and all of these partners; None: it has no partners.
+    with third hosts, and all of these partners; None: it has no partners. `nic`: the NIC that was
+    measured, instead of GPUs.
     """
     lost = f": {shortened(list(effects), _MAX_EFFECTS)}" if effects else ""
     text = f"{fault_of(cause)} in {bad} of {count(pairs, noun)}"
@@ -119,7 +121,7 @@ def why_blamed(
     elif kind is SuspectKind.RAIL:
         text += f" through local rank {', '.join(map(str, gpus))}"
     elif gpus:
-        text += f" in which its {gpus_of(gpus)} took part"
+        text += f" in which its {f'NIC {nic}' if nic else gpus_of(gpus)} took part"
     text += lost
     if others[1]:
         text += f"; other {noun}s: {others[0]} of {others[1]}"

@@ -62,7 +62,7 @@ class Measure(NamedTuple):
 
     def shown(self, value: float) -> float:
         """Return a value in the unit of people, which may be a time."""
-        return 1e6 / value if self.inverse and value else value
+        return _PER_SECOND.get(self.unit, 1.0) / value if self.inverse and value else value
 
     def range(self, values: Sequence[float]) -> str:
         """Return the smallest and the largest of values: "327.5 to 331.5 GB/s"."""
@@ -419,7 +419,7 @@ def _outcome(
     if Cause.WRONG_DATA in (*problems, *(flaw.cause for flaw in flaws)):
         return Outcome.WRONG, Cause.WRONG_DATA
     # Without checks by plan (`-c 0`), unchecked results do not count against a group.
-    checked = execution.step.params.get("check", 1)
+    checked = execution.step.params.get("check", 1) and not execution.step.tool
     if any(f.outcome is Outcome.MISSING and (checked or f.metric != WRONG.name) for f in flaws):
         return _failure(execution, check)
     return Outcome.OK, None

@@ -23,6 +23,7 @@ from accept.core.model import Fact, Metric, Parsed, Problem, Tool, ToolParts, To
 from accept.core.serde import from_json
 from accept.core.text import plain
 
+_STREAMS = (b"out", b"err")
 #: Values of one result, and characters of a line in which a result is searched.
 MOST_VALUES, _MOST_LINE = 256, 2000
 #: What placeholders of a line stand for.
@@ -32,7 +33,7 @@ PLACEHOLDERS = {
     "_": r"\S{1,200}",
 }
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_MARKED = re.compile(rb"tool (out|err)(\+?)\| ?(.*)", re.DOTALL)
+_MARKED = re.compile(rb"tool (out|err)(?:@(\d{1,2}\.\d{1,3}))?(\+?)\| ?(.*)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?\d{1,30}(?:\.\d{1,30})?(?:[eE][-+]?\d{1,3})?")
 
 
@@ -47,15 +48,30 @@ class Ending(NamedTuple):
     ended: str
     #: Processes and files that it left behind. The processes were ended.
     left: tuple[str, ...]
+    #: The rank in a pair (1: the server), and the number and name of the NIC.
+    rank: int = 0
+    number: int = 0
+    nic: str = ""
+    #: The reason why the other host of a pair did not take part.
+    gone: str = ""
+
+    @property
+    def ended_well(self) -> bool:
+        """Return True if it did what was ordered; a server is ended after that."""
+        return (self.exit == 0 or self.ended == "over") and not self.left
 
 
 def _ending(value: object) -> Ending:
     given = mapping(value)
-    missing, unusable, ended = (
-        plain(text(given.get(k)) or "", 300) for k in ("missing", "unusable", "ended")
+    missing, unusable, ended, gone = (
+        plain(text(given.get(k)) or "", 300) for k in ("missing", "unusable", "ended", "gone")
     )
     left = tuple(plain(one, 200) for one in items(given.get("left"))[:16])
-    return Ending(missing, unusable, integer(given.get("exit")), ended, left)
+    rank, number = (integer(given.get(k)) or 0 for k in ("rank", "number"))
+    nic = plain(text(given.get("nic")) or "", 64)
+    return Ending(
+        missing, unusable, integer(given.get("exit")), ended, left, rank, number, nic, gone
+    )
 
 
 ENDING = FactKind("tool", _ending)
@@ -66,49 +82,69 @@ class Unread(Exception):
 
 
 def parse(lines: Iterable[bytes], tool: Tool) -> Parsed:
-    """Parse the log of one host. Never raises."""
-    out, err, others = _outputs(lines)
+    """Parse the log of one host or pair. Never raises."""
+    outputs, others = _outputs(lines)
     records = record_protocol.parse(others, tool.name)
     metrics, problems = [*records.metrics], [*records.problems]
     endings = [*ENDING.among(records.facts)]
-    if not endings and not problems:
-        problems.append(_problem(tool, Cause.NO_MEASUREMENT, "its log has no end"))
-    for fact, ending in endings[:1]:
-        if reason := _why_bad(tool, ending, err or out):
-            problems.append(_problem(tool, *reason))
-        if tool.parts and ending.exit is not None:
-            parts = [*_bad_parts(tool, tool.parts, out)]
-            if ending.exit and any(p.cause is Cause.WRONG_COMMAND for p in parts):
-                # It could not test, and no part is at fault.
-                parts = [replace(p, cause=Cause.TOOL_UNUSABLE) for p in problems]
-            # What it reports about a part explains its status.
-            problems = [p for p in problems if not (parts and p.cause is tool.cause)] + parts
-        if ending.exit == 0:
+    for fact, ending in endings[: MOST_VALUES if tool.server or tool.per_nic else 1]:
+        out, err = (outputs.get((name, ending.rank, ending.number), "") for name in _STREAMS)
+        bad = [*_problems(tool, ending, fact.host, out, err)]
+        if ending.exit == 0 and not ending.rank:
             read, unread = _results(tool, fact, out)
-            metrics += read
-            problems += unread
+            metrics += [replace(m, nic=ending.nic) for m in read] if ending.nic else read
+            bad += unread
+        if tool.server:
+            # The pairs show which of its hosts is bad, but what one lacks is its own.
+            own = [replace(p, host=fact.host) if p.cause.row.not_tested else p for p in bad]
+            bad = [replace(p, nic=ending.nic or None) for p in own]
+        problems += bad
+    if not (endings and (metrics or problems)) and not problems:
+        gone = next((ending.gone for _, ending in endings if ending.gone), "its log has no end")
+        if not endings or tool.server:
+            problems.append(_problem(tool, Cause.NO_MEASUREMENT, gone))
     return Parsed(metrics=tuple(metrics), facts=records.facts, problems=tuple(problems))
 
 
-def _outputs(lines: Iterable[bytes]) -> tuple[str, str, list[bytes]]:
-    """Return the output of the tool, its errors, and the lines with records."""
-    parts: dict[bytes, list[bytes]] = {b"out": [], b"err": []}
+def _outputs(lines: Iterable[bytes]) -> tuple[dict[tuple[bytes, int, int], str], list[bytes]]:
+    """Return the outputs and errors of the tool by stream, rank and NIC; the lines with records."""
+    parts: dict[tuple[bytes, int, int], list[bytes]] = {}
     others = []
     for block in lines:
         for line in block.split(b"\n"):
             if found := _MARKED.match(line):
-                name, continues, content = found.groups()
-                parts[name] += [] if continues else [b"\n"]
-                parts[name].append(content)
+                name, label, continues, content = found.groups()
+                rank, number = map(int, (label or b"0.0").split(b"."))
+                own = parts.setdefault((name, rank, number), [])
+                own += [content] if continues else [b"\n", content]
             elif b"ACCEPT {" in line:
                 others.append(line)
-    out, err = (b"".join(parts[name]).decode(errors="replace") for name in (b"out", b"err"))
-    return out, err, others
+    return {key: b"".join(own).decode(errors="replace") for key, own in parts.items()}, others
 
 
-def _problem(tool: Tool, cause: Cause, message: str) -> Problem:
-    """Return a problem that accuses no host: what most hosts have is not the fault of one."""
-    return Problem(cause=cause, message=f"{tool.name}: {message}", check=tool.name)
+def _problem(tool: Tool, cause: Cause, message: str, host: str | None = None) -> Problem:
+    """Return a problem that accuses no host: what most hosts have is not the fault of one.
+
+    Its message names `host`.
+    """
+    where = f"{tool.name} on {plain(host, 64)}" if host else tool.name
+    return Problem(cause=cause, message=f"{where}: {message}", check=tool.name)
+
+
+def _problems(
+    tool: Tool, ending: Ending, host: str | None, out: str, err: str
+) -> Iterator[Problem]:
+    """Yield what is wrong with the end of a tool, and with the parts that it tested."""
+    reason = _why_bad(tool, ending, err or out)
+    own = [_problem(tool, *reason, host)] if reason else []
+    if tool.parts and ending.exit is not None:
+        parts = [*_bad_parts(tool, tool.parts, out)]
+        if ending.exit and any(p.cause is Cause.WRONG_COMMAND for p in parts):
+            # It could not test, and no part is at fault.
+            parts = [replace(p, cause=Cause.TOOL_UNUSABLE) for p in own]
+        # What it reports about a part explains its status.
+        own = [p for p in own if not (parts and p.cause is tool.cause)] + parts
+    yield from own
 
 
 def _why_bad(tool: Tool, ending: Ending, output: str) -> tuple[Cause, str] | None:
@@ -117,13 +153,15 @@ def _why_bad(tool: Tool, ending: Ending, output: str) -> tuple[Cause, str] | Non
         return Cause.TOOL_MISSING, ending.missing
     if ending.unusable:
         return Cause.TOOL_UNUSABLE, ending.unusable
-    if ending.exit == 0 and not ending.left:
+    if ending.ended_well or ending.gone:
         return None
     reason = f"it ended with status {ending.exit}"
     if ending.ended == "time":
         reason = f"it did not end within {tool.timeout:g} s"
     elif ending.ended == "output":
         reason = "it did not stop printing, and was ended"
+    elif ending.ended == "deaf":
+        reason = f"its server did not listen on port {tool.port}"
     elif ending.exit == 0:
         reason = f"it left something behind: {', '.join(ending.left)}"
         return Cause.TOOL_FAILED, reason

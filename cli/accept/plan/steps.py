@@ -188,11 +188,14 @@ def _drafted(
         machine, check, params, profile, inputs.gpus, nodes=largest, of_rails=groups.of_rails
     )
     per_host = 1 if groups.of_rails else ranks
-    limit = typed.estimate(largest, per_host) * len(schedule)
+    planned_tool = _planned(tool, params, entry.timeout) if tool else None
+    nics = planned.rdma_devices or ranks
+    runs = nics if planned_tool and planned_tool.per_nic else 1
+    limit = typed.estimate(largest, per_host) * len(schedule) * runs
     work = limit
     if planned.gpus != 0:
         algbw = busbw and busbw / check.bus_factor
-        work = typed.healthy_seconds(largest, per_host, algbw) * len(schedule)
+        work = typed.healthy_seconds(largest, per_host, algbw) * len(schedule) * runs
     launch = launch_seconds(largest) if (MPIRUN,) in check.needs else 0.0
     wave_starts = launch * len(schedule)
     group_starts = sum(len(wave) - 1 for wave in schedule) * _GROUP_SECONDS
@@ -210,7 +213,8 @@ def _drafted(
         optional=entry.optional,
         if_open=entry.if_open,
         user_script=_user_script(document, index, entry.script) if entry.script else "",
-        tool=_planned(tool, params, entry.timeout) if tool else None,
+        tool=planned_tool,
+        runs=runs,
     )
 
 
@@ -237,6 +241,8 @@ class _Draft:
     user_script: str
     #: The program of others that it runs; None: a check of `accept`.
     tool: Tool | None
+    #: How often that program runs in a group: once, or for each NIC.
+    runs: int
 
     @property
     def name(self) -> str:
@@ -265,7 +271,7 @@ def _step(number: str, launch: Sequence[_Draft]) -> Step:
     timeout = first.timeout or max(_SHORTEST_TIMEOUT, _TIMEOUT_FACTOR * per_wave)
     if first.tool:
         # Its program ends the tool, reports that, and removes what it left.
-        timeout = first.tool.timeout + _TOOL_SECONDS
+        timeout = first.tool.timeout * first.runs + _TOOL_SECONDS
     return Step(
         id=f"{number}-{first.name}",
         checks=tuple(draft.check.name for draft in launch),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -172,3 +173,66 @@ def test_output_is_evidence_and_cannot_forge_records(tmp_path: Path) -> None:
     assert [m.value for m in parse([out], tool).metrics] == [3.0]
     copied = [line for line in out.splitlines() if line.startswith(b"tool out")]
     assert b"".join(copied).count(b"x") == len(long)
+
+
+# Pairs
+
+
+def ran_as_pair(tool: Tool, folder: Path) -> Parsed:
+    """Run both hosts of a pair on this one."""
+    spec = folder / "tool.json"
+    spec.write_text(to_json(tool))
+    processes = []
+    for rank in ("0", "1"):
+        ranks = {f"OMPI_COMM_WORLD_{name}": rank for name in ("RANK", "LOCAL_RANK")}
+        sizes = {f"OMPI_COMM_WORLD_{name}": "2" for name in ("SIZE", "LOCAL_SIZE")}
+        env = {**os.environ, **ranks, **sizes, "ACCEPT_PEERS": "127.0.0.1 127.0.0.1"}
+        env |= {"ACCEPT_HOST": f"h{rank}"}
+        command = [sys.executable, str(PROGRAMS / "tool.py"), str(spec)]
+        processes.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, cwd=folder))
+    outputs = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    return parse(outputs, tool)
+
+
+LISTEN = "import socket, time; s = socket.create_server(('', {port})); "
+CONNECT = "import socket; socket.create_connection(('{peer}', {port})); "
+PYTHON = (sys.executable, "-c")
+
+
+def pair_of(server: str, client: str, port: int) -> Tool:
+    return tool_of(*(*PYTHON, client), server=(*PYTHON, server), port=port, results=(SPEED,))
+
+
+def tool_port() -> int:
+    """Return a free port whose next one is probably free as well."""
+    with socket.create_server(("", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+PAIRS = {
+    "served": (LISTEN + "s.accept()", CONNECT + "print('Speed: 3 GB/s')", ""),
+    "server stays": (LISTEN + "time.sleep(600)", CONNECT + "print('Speed: 3 GB/s')", ""),
+    "client fails": (LISTEN + "s.accept()", CONNECT + "exit(3)", "status 3"),
+    "server fails": ("exit(4)", "print('Speed: 3 GB/s')", "status 4"),
+    "server fails later": (LISTEN + "s.accept(); exit(5)", CONNECT + "exit(3)", "status"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_end_of_a_pair_is_a_figure_or_a_problem_of_neither_host(
+    name: str, tmp_path: Path
+) -> None:
+    server, client, words = PAIRS[name]
+    parsed = ran_as_pair(pair_of(server, client, tool_port()), tmp_path)
+    assert [m.value for m in parsed.metrics] == ([] if words else [3.0])
+    assert bool(parsed.problems) == bool(words), parsed.problems
+    assert all(words in p.message and p.host is None for p in parsed.problems)
+
+
+def test_a_host_of_a_pair_without_the_tool_is_named_and_the_other_one_is_not(
+    tmp_path: Path,
+) -> None:
+    tool = tool_of("echo", "Speed: 3 GB/s", server=("no-such-tool",), port=tool_port())
+    (problem,) = ran_as_pair(tool, tmp_path).problems
+    assert (problem.cause, problem.host) == (Cause.TOOL_MISSING, "h1")

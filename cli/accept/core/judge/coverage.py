@@ -19,7 +19,6 @@ from accept.core.limits import MOST_RANKS
 from accept.core.model import (
     CheckVerdict,
     Coverage,
-    GroupKind,
     Plan,
     PlannedMachine,
     Record,
@@ -142,7 +141,7 @@ def nics_verdict(
 def measures_network(plan: Plan, hosts: int, checks: Checks) -> bool:
     """Return True if collectives of a plan connect hosts, or force traffic over NICs."""
     return any(
-        (hosts > 1 and step.groups is not GroupKind.EACH) or step.profile
+        (hosts > 1 and not step.groups.of_single_hosts) or step.profile
         for step in plan.steps
         if any((rules := checks.get(name)) and rules.measure for name in step.checks)
     )

@@ -81,6 +81,7 @@ def _described(effects: Effects, found: Explained, fault: Fault) -> Suspect:
         others=(fault.other_hit, fault.other_pairs),
         cleared=None if alone else (len(fault.cleared), len(partners)),
         gpus=part.gpus,
+        nic=(part.nic or "") if effects.network.of_nics else "",
         effects=() if wrong else _effects(found, fault),
         alike=[name for one in fault.indistinguishable if (name := name_of(one)) != name_of(part)],
         noun="execution" if alone else "pair",
@@ -153,7 +154,8 @@ def _of_device(effects: Effects, part: Part) -> str:
     """Return a text about the device of a blamed host."""
     if part.kind is SuspectKind.NIC and part.nic and len(part.gpus) > 1:
         return sentences.only_user(part.nic)
-    if part.kind not in (SuspectKind.GPU, SuspectKind.NIC) or len(part.gpus) != 1:
+    device = part.kind in (SuspectKind.GPU, SuspectKind.NIC) and len(part.gpus) == 1
+    if not device or effects.network.of_nics:
         return ""
     nics = effects.nics.get(part.hosts[0], {}).get(part.gpus[0], frozenset())
     return sentences.gpu_or_nic(part.gpus[0], sorted(nics))
@@ -344,8 +346,7 @@ def _accusation(
         limit, source = limit_of(normal), f"normal value of {normal.values} in this run"
         bound = Bound(lower=limit, kind=BoundKind.POPULATION, source=source)
         if measure.inverse:
-            upper = 1e6 / limit if limit > 0 else limit
-            bound = Bound(upper=upper, kind=BoundKind.POPULATION, source=source)
+            bound = Bound(upper=measure.shown(limit), kind=BoundKind.POPULATION, source=source)
     shown = measure.text(normal.value) if normal else ""
     return finding(
         evidence.check,

@@ -46,11 +46,16 @@ class _Measured(NamedTuple):
 
 
 def compare(
-    evidences: Iterable[Evidence], *, measure: Measure = BANDWIDTH, noise: float = 0.0
+    evidences: Iterable[Evidence],
+    *,
+    measure: Measure = BANDWIDTH,
+    noise: float = 0.0,
+    of_nics: bool = False,
 ) -> Effects:
     """Explain the results of some checks, which share their hosts and network.
 
-    `noise`: noise of healthy groups, if it is larger than that of the machine.
+    `noise`: noise of healthy groups, if it is larger than that of the machine. `of_nics`: NICs were
+    measured, and local ranks are their numbers.
     """
     found: list[_Measured] = []
     bounds_of: dict[str, float] = {}
@@ -72,6 +77,7 @@ def compare(
         places=first.found.places,
         domains=first.found.domains,
         nics=nics,
+        of_nics=of_nics,
         noise=max(noise, first.plan.machine.noise),
         bounds=bounds_of,
     )

@@ -1,23 +1,45 @@
-"""Judge programs of others: how they ended, the bounds of their results, and their peers."""
+"""Judge programs of others: how they ended, the bounds of their results, and their peers.
+
+Single hosts are compared with each other. What pairs of hosts reached goes through the same model
+as collectives between two hosts, each NIC as one of the GPUs that took part.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from statistics import median
 
-from accept.core.causes import Cause
+from accept.core.catalog.metrics import BETTER_BY_UNIT, Better
+from accept.core.causes import Cause, Judgement
+from accept.core.facts import NCCL_NICS
 from accept.core.judge import bounds
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.judge.findings import first_logs, problem_of
+from accept.core.judge.findings import finding, first_logs, problem_of
+from accept.core.judge.open_questions import effect_findings
+from accept.core.judge.parts import compare_steps
 from accept.core.judge.peers import compare_rows
+from accept.core.judge.results import compare
 from accept.core.judge.rounds import FEWEST
 from accept.core.judge.summary import state_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import Finding, Problem, State, Suspect, ToolResult
-from accept.core.table import Execution, rows_of
+from accept.core.model import (
+    Fact,
+    Finding,
+    GroupKind,
+    Problem,
+    Record,
+    State,
+    Suspect,
+    ToolResult,
+)
+from accept.core.table import Execution, Measure, rows_of
 from accept.core.text import count, number, value_range
 from accept.core.tool_output import ENDING
+
+#: Hosts that reach less than this share of themselves alone, all at the same time, share something.
+_SHARED = 0.75
 
 
 def judge(evidence: Evidence) -> Judged:
@@ -29,12 +51,17 @@ def judge(evidence: Evidence) -> Judged:
         for name, one in results.items()
         if name in values and values[name].values
     ]
+    findings, suspects = [*_without_bound(evidence, results)], [*_failed(evidence)]
+    for result in results.values():
+        own, accused = _between_hosts(evidence, result)
+        findings += [*own, *_together(evidence, result)]
+        suspects += accused
     peers = [name for name, one in results.items() if one.noise]
     return conclude(
         evidence,
         problems=[p for one in results.values() for p in _bad(evidence, one)],
-        suspects=_failed(evidence),
-        findings=_without_bound(evidence, results),
+        suspects=suspects,
+        findings=findings,
         measured="; ".join(measured),
         required=f"as good as peers: {', '.join(peers)}" if peers else "status 0",
     )
@@ -56,7 +83,7 @@ def _failed(evidence: Evidence) -> Iterator[Suspect]:
 
 def _bad(evidence: Evidence, result: ToolResult) -> Iterator[Problem]:
     """Yield the hosts that lack a result which most have, or are worse than their peers."""
-    for step in evidence.steps:
+    for step in (step for step in evidence.steps if step.groups.of_single_hosts):
         ran = [e for e in evidence.executions if e.step.id == step.id and e.record.exit == 0]
         rows = [
             row
@@ -77,7 +104,75 @@ def _bad(evidence: Evidence, result: ToolResult) -> Iterator[Problem]:
 
 
 def _ended_well(execution: Execution) -> bool:
-    return any(end.exit == 0 and not end.left for _, end in ENDING.of(execution.record))
+    return any(end.ended_well for _, end in ENDING.of(execution.record))
+
+
+def _together(evidence: Evidence, result: ToolResult) -> Iterator[Finding]:
+    """Yield what all hosts reach at the same time, as a share of each of them alone."""
+    values: dict[GroupKind, list[float]] = {}
+    for step in evidence.steps:
+        values.setdefault(step.groups, []).extend(
+            row.score or 0.0
+            for row in evidence.table
+            if row.step == step and row.metric == result.name and row.is_plausible
+        )
+    alone, every = values.get(GroupKind.ALONE), values.get(GroupKind.EACH)
+    if len(evidence.hosts) < 2 or not (alone and every and median(alone)):
+        return
+    share = median(every) / median(alone)
+    reason = "each node has its own"
+    if share < _SHARED:
+        reason = "the nodes share what limits them, such as a file system or its network"
+    text = f"{result.name}: all nodes at the same time reach {share:.0%} of one alone: {reason}"
+    yield finding(evidence.check, Judgement.POPULATION, State.PASS, text)
+
+
+# Pairs of hosts
+
+
+def _between_hosts(
+    evidence: Evidence, result: ToolResult
+) -> tuple[tuple[Finding, ...], tuple[Suspect, ...]]:
+    """Return what explains the results of pairs, and the parts that are to blame."""
+    steps = tuple(step for step in evidence.steps if step.groups.of_pairs)
+    if not steps:
+        return (), ()
+    records = tuple(one for r in evidence.records for one in _of_nics(r))
+    own = replace(evidence, steps=steps, records=records)
+    inverse = BETTER_BY_UNIT[result.unit] is Better.LOWER
+    measure = Measure(result.name, result.unit, inverse=inverse)
+    effects = compare([own], measure=measure, noise=result.noise, of_nics=True)
+    findings, suspects, _ = compare_steps(own, effects, measure)
+    accused = {host for s in suspects for host in (*s.hosts, *s.others)}
+    return (*findings, *effect_findings(own, effects, measure, accused)), suspects
+
+
+def _of_nics(record: Record) -> Iterator[Record]:
+    """Yield a pair's record once for each of its NICs, as if this were the GPU of that number."""
+    nics: dict[int, dict[str, str]] = {}
+    for fact, ending in ENDING.of(record):
+        if ending.nic and fact.host:
+            nics.setdefault(ending.number, {})[fact.host] = ending.nic
+    if not nics:
+        yield record
+        return
+    used = {
+        host: {str(n): [own[host]] for n, own in nics.items() if host in own}
+        for host in record.hosts
+    }
+    for one, names in nics.items():
+        yield replace(
+            record,
+            local_ranks=(one,),
+            metrics=tuple(m for m in record.metrics if m.nic in _client(record, names)),
+            problems=tuple(p for p in record.problems if not p.nic or p.nic in names.values()),
+            facts=(*record.facts, Fact(name=NCCL_NICS.name, value=used)),
+        )
+
+
+def _client(record: Record, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the NIC of the first host, whose figures the tool prints."""
+    return tuple(names[host] for host in record.hosts[:1] if host in names)
 
 
 def _without_bound(evidence: Evidence, results: dict[str, ToolResult]) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ from accept.core.judge.hosts import domains, places, without_gpus
 from accept.core.judge.remeasure import waves_again
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.judge.versions import NOT_SUPPORTED, shown, unsupported
-from accept.core.model import Fact, Finding, GroupKind, Plan, Problem, Record, Step
+from accept.core.model import Fact, Finding, Plan, Problem, Record, Step
 from accept.core.report import text as report_text
 from accept.core.report import write_judgement
 from accept.core.report.result_files import write_result_files
@@ -699,7 +699,7 @@ async def _measure_without_lost(state: Run, step: Step, records: list[Record]) -
 
 def _lost_others(state: Run, step: Step, records: Sequence[Record]) -> bool:
     """Return True if a lost host ended executions, and other hosts have no good one."""
-    if step.groups.of_pairs or step.groups is GroupKind.EACH:
+    if step.groups.of_pairs or step.groups.of_single_hosts:
         return False
     bad = [record for record in records if events.is_bad(record)]
     measured = {host for record in records if record not in bad for host in record.hosts}

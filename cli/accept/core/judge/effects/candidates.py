@@ -61,6 +61,7 @@ class Candidates:
         self._gpu_price = log(max(len(self._gpus), 1))
         numbers = {name: n for n, name in enumerate(self._units.names)}
         self._nics = {numbers[h]: own for h, own in network.nics.items() if h in numbers}
+        self._of_nics = network.of_nics
         self._places = {numbers[h]: place for h, place in network.places.items() if h in numbers}
         self._levels = self._known_levels(network, numbers)
         self._known = dict.fromkeys(group for level in self._levels for group in level)
@@ -196,7 +197,7 @@ class Candidates:
         self, h: int, kind: SuspectKind, gpus: set[int], cover: frozenset[int], price: float
     ) -> Candidate:
         nic = nic_of(self._nics.get(h, {}), gpus)
-        if nic and (kind is SuspectKind.NIC or len(gpus) > 1):
+        if nic and (kind is SuspectKind.NIC or len(gpus) > 1 or self._of_nics):
             kind = SuspectKind.NIC
         else:
             # One GPU, or its NIC; or GPUs that share a NIC or always took part together.

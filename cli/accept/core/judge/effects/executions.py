@@ -51,6 +51,8 @@ class Network:
     domains: tuple[frozenset[str], ...] = ()
     #: Host -> GPU -> the NICs that it uses.
     nics: Mapping[str, Mapping[int, frozenset[str]]] = field(default_factory=dict)
+    #: True if NICs were measured without GPUs, and the GPUs of an execution are their numbers.
+    of_nics: bool = False
     #: The lowest sigma of healthy values, as a share.
     noise: float = 0.01
     #: Population -> the value that healthy executions reach at least.
