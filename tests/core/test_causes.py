@@ -88,6 +88,7 @@ def test_only_what_did_not_run_is_not_a_failure() -> None:
         Cause.EVIDENCE_MISSING,
         Cause.NO_REFERENCE,
         Cause.NICS_NOT_TESTED,
+        Cause.SIZE_NOT_MEASURED,
         Cause.UNPROVEN,
         Cause.PARTIAL_LOG,
         Cause.JOB_FAILED,

@@ -584,6 +584,20 @@ class TestMachine:
         verdict = judged(corpus(folder), options=("--machine", "a3-megagpu-8g"))
         assert verdict["machine"] == "a3-megagpu-8g"
 
+    @pytest.mark.parametrize(("speed", "state"), [(470.0, "pass"), (150.0, "inconclusive")])
+    @pytest.mark.parametrize("machine", [None, "h100-8", "a3-megagpu-8g", "p5.48xlarge"])
+    def test_a_table_that_ends_below_the_size_of_the_bound_passes_only_if_it_reaches_it(
+        self, tmp_path: Path, machine: str | None, speed: float, state: str
+    ) -> None:
+        log = tmp_path / "one.log"
+        log.write_text(table("all_reduce", ["a"], range(8), speed))
+        verdict = judged(log, options=("--machine", machine) if machine else ())
+        assert TOP < 8 << 30  # the size of the bound
+        assert (verdict["state"], "size-not-measured" in causes(verdict)) == (
+            state,
+            state != "pass",
+        )
+
     def test_an_unknown_machine_is_refused(self, folder: Path) -> None:
         done = accept("judge", corpus(folder), "--machine", "a3-megagpu")
         assert (done.code, done.out, bool(done.error)) == (2, "", True)

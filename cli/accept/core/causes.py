@@ -797,6 +797,14 @@ class Cause(TextEnum):
         owner=Owner.USER,
         not_judged=True,
     )
+    SIZE_NOT_MEASURED = Row(
+        text="size-not-measured",
+        meaning="the largest message measured is smaller than that of the bound, and does not yet "
+        "reach it",
+        action="measure up to the size of the bound, such as with `-e 8G`, and judge that log",
+        owner=Owner.USER,
+        not_judged=True,
+    )
     NICS_NOT_TESTED = Row(
         text="nics-not-tested",
         meaning="the suite measures the network, but no step sent data over the NICs of a node",

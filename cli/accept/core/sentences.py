@@ -327,13 +327,17 @@ def unmeasured(bound: Reference) -> str:
     return f"{bound.metric}{_at(bound.size)} was never measured; expected {bound_text(bound)}"
 
 
-def compared(bound: Reference, value: float, bad: int, of: int, noun: str, where: str) -> str:
+def compared(
+    bound: Reference, size: int | None, value: float, bad: int, of: int, noun: str, where: str
+) -> str:
     """Return the worst value of groups or devices, how many are bad, and the bound."""
-    text = f"{bound.metric}{_at(bound.size)} of {number(value)} {bound.unit} is "
+    text = f"{bound.metric}{_at(size)} of {number(value)} {bound.unit} is "
     text += f"{'outside' if bad else 'within'} {bound_text(bound)}"
+    text += _at(bound.size) if size != bound.size else ""
     if of > 1 and bad:
         text += f" in {bad} of {of} {noun}, worst"
-    return f"{text} on {where}"
+    more = f"; measure {format_size(bound.size)} too" if bad and bound.size != size else ""
+    return f"{text} on {where}{more}"
 
 
 def bound_text(bound: Reference) -> str:

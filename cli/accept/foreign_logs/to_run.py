@@ -250,7 +250,8 @@ def _expected(machines: Sequence[Machine]) -> tuple[Reference, ...]:
         for bound in floors.bounds(machine):
             if bound.lower and bound.max_nodes == 1 and not checks.REGISTRY[bound.check].devices:
                 key = bound.check, bound.metric, bound.size
-                shown = replace(bound, lower=0.0, expected=bound.lower, device=machine.gpus.device)
+                required = bound.bound.required
+                shown = replace(bound, lower=0.0, expected=required, device=machine.gpus.device)
                 highest[key] = max(
                     highest.get(key, shown), shown, key=lambda one: one.expected or 0.0
                 )

@@ -4,10 +4,14 @@ A bound without a size applies to the largest message of an execution, never to 
 sizes. It applies to executions that span whole hosts, or only to single rails. If the
 user has an expectation for one side of a measurement (lower or upper), it replaces that side of
 all references.
+
+Logs of others often end below the size of a reference. Busbw grows with the size, so a smaller
+message that reaches a lower bound meets it; one that does not reach it decides nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -47,12 +51,13 @@ def findings(evidence: Evidence) -> list[Finding]:
     An expectation without any measurement gets a finding as well.
     """
     bounds = bounds_of(evidence)
-    measured: dict[tuple[str, Reference], list[Row]] = {}
+    measured: dict[tuple[str, Reference, bool], list[Row]] = {}
     for execution in evidence.executions if bounds else ():
         for bound, row in _bounded(evidence, bounds, execution):
-            measured.setdefault((execution.step.id, bound), []).append(row)
-    result = [_finding(evidence.check, bound, rows) for (_, bound), rows in measured.items()]
-    known = {bound for _, bound in measured}
+            key = execution.step.id, bound, _is_smaller(row, bound)
+            measured.setdefault(key, []).append(row)
+    result = [_finding(evidence.check, bound, rows) for (_, bound, _), rows in measured.items()]
+    known = {bound for _, bound, _ in measured}
     for bound in bounds if not evidence.partial else ():
         if bound.kind is BoundKind.EXPECTATION and bound not in known:
             result.append(unmeasured_finding(evidence.check, bound))
@@ -164,33 +169,50 @@ def lowest(
     own = [e for e in own if len(e.record.hosts) == nodes]
     if measure.inverse or not own:
         return None
-    found = strictest(evidence, measure.metric, own, planned_sizes(step)[-1:])
-    return found.lower if found else None
+    return _lowest(_lower_bounds(evidence, measure.metric, own, planned_sizes(step)[-1:]))
 
 
 def lowest_of_devices(evidence: Evidence, metric: str) -> float | None:
     """Return the value that each device must reach; None: unknown."""
-    found = strictest(evidence, metric, evidence.executions)
-    return found.lower if found else None
+    return _lowest(_lower_bounds(evidence, metric, evidence.executions))
 
 
 def strictest(
     evidence: Evidence, metric: str, executions: Iterable[Execution], sizes: Collection[int] = ()
 ) -> Bound | None:
-    """Return the highest lower bound of `metric` that covers all executions; None: there is none.
+    """Return what is required of `metric` in all executions; None: nothing.
 
-    Bounds for one size count if that size is in `sizes`.
+    Bounds for one size count if it is in `sizes`, or if logs of others may meet them there.
     """
+    lower = _lower_bounds(evidence, metric, executions, sizes, larger=True)
+    return max(lower, key=lambda bound: bound.required or 0.0, default=None)
+
+
+def _lowest(lower: Sequence[Bound]) -> float | None:
+    return max((bound.lower or 0.0 for bound in lower), default=None)
+
+
+def _lower_bounds(
+    evidence: Evidence,
+    metric: str,
+    executions: Iterable[Execution],
+    sizes: Collection[int] = (),
+    *,
+    larger: bool = False,
+) -> list[Bound]:
     executions = list(executions)
     covering = [
         bound
         for bound in bounds_of(evidence)
         if bound.metric == metric
-        and (bound.size is None or bound.size in sizes)
+        and (
+            bound.size is None
+            or bound.size in sizes
+            or (larger and any(_may_meet(evidence, bound, metric, size) for size in sizes))
+        )
         and all(_covers(evidence, bound, execution) for execution in executions)
     ]
-    lower = [bound.bound for bound in _in_force(covering) if bound.lower is not None]
-    return max(lower, key=lambda bound: bound.lower or 0.0, default=None)
+    return [bound.bound for bound in _in_force(covering) if bound.lower is not None]
 
 
 def _in_force(bounds: Sequence[Reference]) -> list[Reference]:
@@ -281,7 +303,16 @@ def _bounded(
             top_sizes[row.metric] = max(top_sizes.get(row.metric, 0), row.size)
     for row in rows:
         is_top = row.size == top_sizes.get(row.metric)
-        applicable = [bound for bound in bounds if _concerns(bound, row, is_top=is_top)]
+        applicable = [
+            bound
+            for bound in bounds
+            if _concerns(bound, row, is_top=is_top)
+            or (
+                is_top
+                and row.nominal_size
+                and _may_meet(evidence, bound, row.metric, row.nominal_size)
+            )
+        ]
         for bound in _in_force(applicable):
             yield bound, row
 
@@ -292,11 +323,31 @@ def _concerns(bound: Reference, row: Row, *, is_top: bool) -> bool:
     return bound.size == row.nominal_size if bound.size is not None else is_top or row.size is None
 
 
+def _may_meet(evidence: Evidence, bound: Reference, metric: str, size: int) -> bool:
+    """Return True if logs of others may show at this smaller size that a bound is met."""
+    return (
+        bool(evidence.plan.origin)
+        and bound.kind is not BoundKind.EXPECTATION
+        and (bound.lower is not None and bound.upper is None)
+        and (bound.metric, bound.algorithm) == (metric, None)
+        and (bound.size or 0) > size
+    )
+
+
+def _is_smaller(row: Row, bound: Reference) -> bool:
+    """Return True if a message was smaller than that of a bound."""
+    return (row.nominal_size or math.inf) < (bound.size or 0)
+
+
 # Values and texts
 
 
 def _finding(check: str, bound: Reference, rows: Sequence[Row]) -> Finding:
     state, cause, reference = State.FAIL, Cause.BELOW_REFERENCE, bound
+    is_smaller = _is_smaller(rows[0], bound)
+    if is_smaller:
+        state, cause = State.INCONCLUSIVE, Cause.SIZE_NOT_MEASURED
+        bound = replace(bound, lower=bound.bound.required, expected=None)
     bad = [row for row in rows if is_bad(row.value or 0.0, bound.lower, bound.upper)]
     if not bad and bound.expected is not None:
         # The tier above the bound: not proven to be broken, but not good either.
@@ -306,7 +357,7 @@ def _finding(check: str, bound: Reference, rows: Sequence[Row]) -> Finding:
     only_too_high = bound.lower is None or any((row.value or 0.0) >= bound.lower for row in bad)
     pick = max if only_too_high and bound.upper is not None else min
     worst = pick(bad or rows, key=lambda row: row.value or 0.0)
-    value = worst.value or 0.0
+    value, size = worst.value or 0.0, worst.nominal_size if is_smaller else bound.size
     noun, where = "devices", worst.device
     if worst.rank is None:
         noun, where = "groups", host_list(worst.hosts)
@@ -314,12 +365,12 @@ def _finding(check: str, bound: Reference, rows: Sequence[Row]) -> Finding:
         check=check,
         judgement=Judgement.ABSOLUTE,
         state=state if bad else State.PASS,
-        message=sentences.compared(bound, value, len(bad), len(rows), noun, where),
+        message=sentences.compared(bound, size, value, len(bad), len(rows), noun, where),
         cause=cause if bad else None,
         metric=bound.metric,
         value=value,
         unit=bound.unit,
-        size=bound.size,
+        size=size,
         nodes=worst.nodes,
         bound=reference.bound,
         peak_share=value / bound.peak if bound.peak else None,
