@@ -20,7 +20,7 @@ from accept.core.checks import REGISTRY
 from accept.core.facts import INJECTED, NOT_INJECTED, NOT_UNDONE
 from accept.core.groups import MAX_BLOCK
 from accept.core.judge import judge
-from accept.core.judge.rounds import FEWEST
+from accept.core.judge.effects.populations import FEWEST
 from accept.core.model import (
     GroupKind,
     Injection,

@@ -16,8 +16,7 @@ from statistics import median
 from typing import NamedTuple
 
 from accept.core.judge.effects.distances import LIMIT
-from accept.core.judge.effects.populations import robust_sigma
-from accept.core.judge.rounds import FEWEST
+from accept.core.judge.effects.populations import FEWEST, robust_sigma
 
 #: Least noise of one measurement, as a share. Smaller changes are never significant.
 NOISE = 0.01

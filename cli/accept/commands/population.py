@@ -10,9 +10,9 @@ from statistics import median
 
 from accept.core.judge.effects.distances import LIMIT
 from accept.core.judge.effects.executions import Execution, Network
+from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.effects.search import explain
 from accept.core.judge.parts import name_of
-from accept.core.judge.rounds import FEWEST
 from accept.core.judge.values import limit_of
 from accept.core.text import count, shortened
 

@@ -333,11 +333,11 @@ def compared(
     """Return the worst value of groups or devices, how many are bad, and the bound."""
     text = f"{bound.metric}{_at(size)} of {number(value)} {bound.unit} is "
     text += f"{'outside' if bad else 'within'} {bound_text(bound)}"
-    text += _at(bound.size) if size != bound.size else ""
+    larger = bound.size if bound.size != size else None
+    text += _at(larger)
     if of > 1 and bad:
         text += f" in {bad} of {of} {noun}, worst"
-    more = f"; measure {format_size(bound.size)} too" if bad and bound.size != size else ""
-    return f"{text} on {where}{more}"
+    return f"{text} on {where}{f'; measure {format_size(larger)} too' if bad and larger else ''}"
 
 
 def bound_text(bound: Reference) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median
 
 from accept.core.checks import REGISTRY
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.results import is_full_rail, scored
-from accept.core.judge.rounds import SIGMAS
 from accept.core.model import GroupKind, Step
-from accept.core.table import Outcome
+from accept.core.table import Outcome, Row
 from accept.report.data import Run
 from accept.report.svg import Cells, Tone, cells, tone
 
@@ -46,65 +44,59 @@ def rail_matrices(run: Run) -> tuple[RailMatrix, ...]:
 
 
 def _matrix(run: Run, evidence: Evidence, step: Step) -> RailMatrix | None:
-    full: dict[int, float | None] = {}
-    pairs: dict[tuple[str, int], list[float]] = {}
+    speed, accused = run.effects.speed, {s.device for s in run.verdict.suspects if s.device}
+    by_log = {speed.executions[i].log: i for i in speed.of(evidence.check, step)}
+    full: dict[int, Row] = {}
+    pairs: dict[tuple[str, int], list[Row]] = {}
     for row in evidence.results(step=step):
         if row.outcome is Outcome.MISSING or len(row.ranks) != 1:
             continue
         (rank,) = row.ranks
-        value = row.value if row.outcome is Outcome.OK else None
         if is_full_rail(row.execution.record, evidence.hosts):
-            full[rank] = value
+            full[rank] = row
         else:
             for host in row.hosts:
-                pairs.setdefault((host, rank), []).append(value or 0.0)
-    known = [value for value in full.values() if value]
-    if not known:
+                pairs.setdefault((host, rank), []).append(row)
+    if not any(map(_value, full.values())):
         return None
     ranks = tuple(sorted({*full, *(rank for _, rank in pairs)}))
-    column = {rank: index for index, rank in enumerate(ranks)}
-    usual = median(known)
-    usual_pair = median(map(max, pairs.values())) if pairs else 0.0
     in_pairs = {host for host, _ in pairs}
     rows = [host for host in run.order if host in in_pairs][:_MOST_ROWS]
     corners: dict[Tone, list[tuple[float, float]]] = {}
 
-    accused = {s.device for s in run.verdict.suspects if s.device is not None}
+    def tone_at(own: list[Row], *, is_accused: bool) -> Tone:
+        if not own:
+            return Tone.MISSING
+        # A node is as good as its best pair.
+        best = max(own, key=_value)
+        index = by_log.get(best.log)
+        if not _value(best) or index is None:
+            return Tone.FAILED
+        low = speed.is_bad(index)
+        return tone(speed.share(index), low=low, bad=low and is_accused)
 
-    def add(value: float | None, normal: float, rank: int, row: int, *, is_bad: bool) -> None:
-        kind = Tone.FAILED
-        if value and normal:
-            low = value < normal * (1 - SIGMAS * run.plan.machine.noise)
-            kind = tone(value / normal, low=low, bad=low and is_bad)
-        put(kind, rank, row)
-
-    def put(kind: Tone, rank: int, row: int) -> None:
-        corner = (_LEFT + column[rank] * _WIDTH, _TOP + (row + 0.5) * _HEIGHT)
-        corners.setdefault(kind, []).append(corner)
-
-    for rank in ranks:
-        if rank in full:
-            add(full[rank], usual, rank, 0, is_bad=str(rank) in accused)
-        else:
-            put(Tone.MISSING, rank, 0)
-        for number, host in enumerate(rows, 1):
-            own = pairs.get((host, rank))
-            if own is None:
-                put(Tone.MISSING, rank, number)
-            else:
-                # A node is as good as its best pair.
-                is_bad = host in run.suspects or str(rank) in accused
-                add(max(own), usual_pair, rank, number, is_bad=is_bad)
+    for column, rank in enumerate(ranks):
+        own = {0: [full[rank]] if rank in full else []}
+        own |= {at: pairs.get((host, rank), []) for at, host in enumerate(rows, 1)}
+        for at, found in own.items():
+            is_accused = str(rank) in accused or (at > 0 and rows[at - 1] in run.suspects)
+            corner = (_LEFT + column * _WIDTH, _TOP + (at + 0.5) * _HEIGHT)
+            corners.setdefault(tone_at(found, is_accused=is_accused), []).append(corner)
     return RailMatrix(
         check=evidence.check,
         ranks=ranks,
         rows=("all nodes", *rows),
         cells=cells(corners, _WIDTH - 2, _HEIGHT - 2),
         values=tuple(
-            (f"{value:.0f}" if value else "failed", column[rank]) for rank, value in full.items()
+            (f"{value:.0f}" if (value := _value(row)) else "failed", ranks.index(rank))
+            for rank, row in full.items()
         ),
         left=_LEFT,
         top=_TOP,
         cell_width=_WIDTH,
         cell_height=_HEIGHT,
     )
+
+
+def _value(row: Row) -> float:
+    return (row.value or 0.0) if row.outcome is Outcome.OK else 0.0

@@ -12,10 +12,11 @@ from accept.core.facts import LEFT_OUT, LOAD, FactKind, Load, shown
 from accept.core.judge import bounds, completeness
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.effects.explanation import Normal
+from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding, problem_of, suspect_of
 from accept.core.judge.peers import compare_rows
-from accept.core.judge.rounds import FEWEST, SIGMAS
+from accept.core.judge.rounds import SIGMAS
 from accept.core.model import (
     Bound,
     BoundKind,

@@ -9,9 +9,9 @@ from dataclasses import replace
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import HOSTNAMES, INVENTORY, LEFT_OUT_HOST, PLACE, RANK
 from accept.core.judge.completeness import host_list, merge_findings
+from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.evidence import Found
 from accept.core.judge.findings import finding
-from accept.core.judge.rounds import FEWEST
 from accept.core.judge.summary import state_of, with_finding, worst_state
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import (

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from accept.core import sentences
 from accept.core.causes import Cause, Judgement
 from accept.core.judge.effects.explanation import Part
+from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.explained import Effects, Explained
 from accept.core.judge.findings import finding
 from accept.core.judge.parts import name_of
-from accept.core.judge.rounds import FEWEST
 from accept.core.model import OF_HOST, Executions, Finding, GroupKind, State, Step, SuspectKind
 from accept.core.table import Measure
 from accept.core.text import count

@@ -10,10 +10,11 @@ from accept.core.causes import Cause, Judgement
 from accept.core.judge import bounds
 from accept.core.judge.effects.distances import LIMIT
 from accept.core.judge.effects.explanation import Effect, Fault, Normal, Part
+from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.explained import Effects, Explained
 from accept.core.judge.findings import finding, first_logs
-from accept.core.judge.rounds import FEWEST, SIGMAS, slowdown_found
+from accept.core.judge.rounds import SIGMAS, slowdown_found
 from accept.core.judge.values import is_bad, limit_of
 from accept.core.model import (
     OF_HOST,

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from accept.core.causes import Cause
 from accept.core.judge.effects.executions import Execution, Network
 from accept.core.judge.effects.explanation import Normal
-from accept.core.judge.effects.populations import robust_sigma
+from accept.core.judge.effects.populations import FEWEST, robust_sigma
 from accept.core.judge.effects.search import explain
-from accept.core.judge.rounds import FEWEST, SIGMAS
+from accept.core.judge.rounds import SIGMAS
 from accept.core.judge.values import is_bad, limit_of, lowest_good
 from accept.core.table import Row
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from math import comb, expm1, log, log1p, sqrt
+from math import comb, expm1, log, sqrt
 
-#: Lowest number of hosts, or of values, that can be compared with each other.
-FEWEST = 4
+from accept.core.judge.effects.populations import NETWORK
+
 #: A value this many sigma below normal is slow, as one in 30,000 normal values is.
 SIGMAS = 4.0
-#: Degrees of freedom of Student's t, the distribution of healthy deviations with heavy tails.
-_FREEDOM = 4.0
-#: Sigma is estimated as for normal values; this is the scale of Student's t with the same median
-#: absolute deviation (quartiles 0.6745 and 0.7407).
-_SCALE = 0.6745 / 0.7407
 #: Share of healthy clusters in which a host may be measured again by chance.
 _CANDIDATES = 0.05
-#: The average `_surprise` of a healthy deviation: that of one sigma.
-_USUAL = 0.5 * (_FREEDOM + 1) * log1p(1 / _SCALE**2 / _FREEDOM)
-
 #: Deficit that the rounds should detect if the machine has a speed target: bad B200 nodes in the
 #: field were 6 to 6.7 % slow (https://github.com/togethercomputer/together-nccl-tests).
 DEFICIT = 0.06
@@ -42,8 +34,9 @@ def rounds_for(hosts: int, noise: float, deficit: float = DEFICIT) -> int:
     show nothing. Detected hosts are measured again, so the threshold is that of candidates.
     """
     shift = -log(1 - deficit) / noise
-    mean = _surprise(shift) - _USUAL
-    slope = (_FREEDOM + 1) * shift / _SCALE / (_FREEDOM + (shift / _SCALE) ** 2) / _SCALE
+    # Beyond that of one sigma, the average of a healthy deviation.
+    mean = NETWORK.log_density(1.0) - NETWORK.log_density(shift)
+    slope = 2 * NETWORK.tail * shift / (NETWORK.freedom * NETWORK.scale**2 + shift**2)
     required = log(hosts / _CANDIDATES)
     # With an odd number of hosts, each round leaves one out, and there is one more round.
     highest = min(MOST_ROUNDS, hosts - 1 + hosts % 2)
@@ -98,9 +91,3 @@ def identified_by(rounds: int) -> str:
     for kind, share in shares.items():
         kinds.setdefault(share, []).append(kind)
     return "; ".join(f"{', '.join(own)} {share:.0%}" for share, own in kinds.items())
-
-
-def _surprise(deviation: float) -> float:
-    """Return the negative log density of a deviation in sigma, relative to that of 0."""
-    scaled = deviation / _SCALE
-    return 0.5 * (_FREEDOM + 1) * log1p(scaled * scaled / _FREEDOM)

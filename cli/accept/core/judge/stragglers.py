@@ -14,10 +14,11 @@ from typing import NamedTuple
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
 from accept.core.judge.completeness import host_list
+from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.findings import finding, suspect_of
 from accept.core.judge.peers import compare_rows
-from accept.core.judge.rounds import FEWEST, GROSS
+from accept.core.judge.rounds import GROSS
 from accept.core.judge.values import limit_of
 from accept.core.model import Bound, BoundKind, Finding, State, Strength, Suspect
 from accept.core.table import Execution, Row, rows_of

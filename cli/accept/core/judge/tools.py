@@ -15,13 +15,13 @@ from accept.core.causes import Cause, Judgement
 from accept.core.facts import NCCL_NICS
 from accept.core.judge import bounds
 from accept.core.judge.conclusion import conclude
+from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding, first_logs, problem_of
 from accept.core.judge.open_questions import effect_findings
 from accept.core.judge.parts import compare_steps
 from accept.core.judge.peers import compare_rows
 from accept.core.judge.results import compare
-from accept.core.judge.rounds import FEWEST
 from accept.core.judge.summary import state_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import (

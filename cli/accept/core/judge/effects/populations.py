@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import exp, inf, lgamma, log, log1p, pi, sqrt
 from statistics import median
 
-#: Lowest number of single hosts that can be compared with each other.
+#: Lowest number of hosts, or of values, that can be compared with each other.
 FEWEST = 4
 #: The machine's noise counts like this many values.
 _NOISE_WEIGHT = 20
