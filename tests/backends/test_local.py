@@ -209,6 +209,17 @@ class TestEnd:
         assert states["connectivity"] == "pass"
         assert accept("cancel", "one").code == 0, "again does no harm"
 
+    def test_cancel_removes_a_run_whose_coordinator_was_never_started(
+        self, suite: Path, runs: Path
+    ) -> None:
+        """Its command was killed after it made the folder."""
+        assert run_submit(suite, "one", f"hang@{HOST}:0").code == 0
+        assert accept("delete", "one", "--no-collect").code == 0
+        (runs / "one" / "node").mkdir()
+        done = accept("cancel", "one")
+        assert (done.code, done.out) == (0, "cancelled one\n")
+        assert not (runs / "one" / "node").exists()
+
     def test_cancel_does_not_end_another_run_of_the_same_name(
         self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

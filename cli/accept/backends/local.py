@@ -39,7 +39,7 @@ from accept.config.extras import Extra, install_hint
 from accept.core import evidence
 from accept.core.catalog.tools import MPIRUN
 from accept.core.error_codes import Code
-from accept.core.errors import BadInput, Interrupted, NoEvidence, NotStarted
+from accept.core.errors import BadInput, Exit, Interrupted, NoEvidence, NotStarted
 from accept.core.runner.coordinator import Launch
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.resume import EARLIER, copy_finished
@@ -391,6 +391,9 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
                 break
             time.sleep(_LOOK)
     _end_all(node)
+    if not (node / _PID).exists():
+        # Its command was killed before it started a coordinator: there is no end to wait for.
+        evidence.write(node / "status", f"{int(Exit.INTERRUPTED)}\n")
 
 
 def _wait_for_start(node: Path) -> None:
