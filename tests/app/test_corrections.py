@@ -163,4 +163,5 @@ def test_a_setting_of_nccl_without_its_prefix_is_answered_with_the_option() -> N
 
 def test_nothing_is_suggested_for_a_line_that_means_nothing_here() -> None:
     assert suggested(accept("qwxyz").err) == ["help all"]
+    assert suggested(accept("--yes").err) == ["--help"]
     assert suggested(accept("run", "--qwxyz").err) == ["run --help"]

@@ -114,7 +114,7 @@ def _reason(words: Sequence[str], error: Exception) -> str:
 def _meant(words: list[str], error: Exception, parse: Parse, most: int) -> list[str] | None:
     """Return the first candidate that can be parsed, after corrections of its own."""
     for candidate in _candidates(words, error):
-        if candidate == words:
+        if not candidate or candidate == words:
             continue
         remaining = parse(candidate)
         if remaining is None:

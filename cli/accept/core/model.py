@@ -18,12 +18,14 @@ from accept.core.limits import (
     Gpus,
     HostName,
     Hosts,
+    LogPath,
     MachineName,
     Parts,
     Ranks,
     RanksOfAll,
     Seconds,
     Share,
+    StepName,
 )
 from accept.core.serde import renamed
 from accept.core.text import TextEnum, decimal
@@ -288,7 +290,7 @@ class Tool:
 class Step:
     """A rendered script, the checks of its one launch, and the groups of hosts to run it on."""
 
-    id: str
+    id: StepName
     checks: tuple[str, ...]
     script: str
     groups: GroupKind
@@ -571,7 +573,7 @@ class FailedLaunch:
 
     message: str
     #: Its raw log, relative to the evidence folder.
-    log: str
+    log: LogPath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -580,7 +582,7 @@ class Record:
 
     #: The earlier attempt that it was copied from; empty: it was executed by this one.
     attempt: str = ""
-    step: str
+    step: StepName
     checks: tuple[str, ...]
     wave: int
     group: int
@@ -596,7 +598,7 @@ class Record:
     began: float | None = None
     end: float = 0.0
     #: Raw log, relative to the evidence folder.
-    log: str = ""
+    log: LogPath = ""
     #: The first launch if it failed, so that the execution was started once more.
     failed_launch: FailedLaunch | None = None
     metrics: tuple[Metric, ...] = ()
