@@ -154,6 +154,8 @@ def _make_folder(chance: Random) -> Input:
             files[name] = mutate.spoiled(chance, files[name], list(intact.values()))
     odd = (chance.choice(sorted(intact)), chance.choice(("pipe", "loop", "outside", "folder")))
     is_odd, is_sealed = chance.random() < 0.2, chance.random() < 0.7
+    # Of a file that was missing when the rest was sealed, an empty folder shows nothing.
+    is_odd = is_odd and not (is_sealed and odd[1] == "folder" and odd[0] not in files)
     is_fetched = chance.random() < 0.2
     fetched = hashlib.sha256(intact[evidence.CHECKSUMS]).hexdigest() if is_fetched else ""
     raw = _envelope(files, odd if is_odd else None, is_sealed=is_sealed, fetched=fetched)
