@@ -31,6 +31,7 @@ from accept.backends.protocol import Say
 from accept.commands import run
 from accept.commands import run as commands_run
 from accept.commands.choices import Listing, Schema, Shown
+from accept.commands.demo import unpack_demo
 from accept.config import resources, tools
 from accept.config.explanations import explanations
 from accept.config.yaml_file import load
@@ -769,3 +770,34 @@ def test_the_list_of_machines_shows_how_sure_each_one_is() -> None:
         line.split()[:2] == [name, confidence[name]]
         for name, line in zip(confidence, lines, strict=True)
     )
+
+
+#: Ends a command that looks for a server or connects to one.
+OFFLINE = """
+import os, sys
+def audit(event, words):
+    if event in ("socket.getaddrinfo", "socket.connect", "socket.sendto"):
+        os.write(2, f"{event} {words}".encode())
+        os._exit(99)
+sys.addaudithook(audit)
+from accept.__main__ import main
+main()
+"""
+
+
+def test_no_command_about_a_run_asks_a_server(runs: Path) -> None:
+    """SECURITY.md: "`accept` sends nothing to its authors, and asks no server for updates"."""
+    unpack_demo()
+    for line in (
+        *("--version", "judge last", "report last --format md", "verify last", "list runs"),
+        *("explain last gpu17", "show machine h100-8", "run -m cpu --dry-run", "help all"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", OFFLINE, *line.split()],
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode in (0, Exit.REJECTED, Exit.INCONCLUSIVE), (line, done.stderr)
