@@ -21,13 +21,13 @@ NAME = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
 #: and ssh configurations.
 _HOST = r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
-_STEP = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"
 
 MachineName = Annotated[str, Pattern(NAME, "a name of a-z, 0-9, '.' and '-'")]
 HostName = Annotated[str, Pattern(_HOST, "the name or address of a host")]
-StepName = Annotated[str, Pattern(_STEP, "the name of a step")]
+#: It ends with the name of a profile, which users choose.
+StepName = Annotated[str, Pattern(r"[^/.\n][^/\n]{0,199}", "the name of a step")]
 #: Path of a raw log: names of files have at most 255 characters.
-LogPath = Annotated[str, Bounds(max=400)]
+LogPath = Annotated[str, Bounds(max=600)]
 #: Marks a mapping of environment variables.
 VARIABLES = Keys(_VARIABLE, "the name of an environment variable")
 
