@@ -127,17 +127,27 @@ def of_a_pair(plan: Any, records: list[Any]) -> None:
     plan["pairs"] = [[PAYLOAD, "h2"]]
 
 
+def of_a_step(plan: Any, records: list[Any]) -> None:
+    records[-1]["step"] = "../../etc"
+
+
+def of_a_log_without_end(plan: Any, records: list[Any]) -> None:
+    records[-1]["log"] = "logs/10-inventory/" + "n" * 5000
+
+
 NAMES: list[Edit] = [
     of_a_variable,
     of_the_machine,
     of_a_host,
     of_the_host_of_a_problem,
     of_a_pair,
+    of_a_step,
+    of_a_log_without_end,
 ]
 
 
 @pytest.mark.parametrize("edit", NAMES)
-def test_a_name_that_a_shell_would_execute_is_refused(edit: Edit, tmp_path: Path) -> None:
+def test_a_name_that_no_run_writes_is_refused(edit: Edit, tmp_path: Path) -> None:
     folder, plan, records = opened("demo", tmp_path)
     edit(plan, records)
     seal(folder, plan, records)
