@@ -7,7 +7,7 @@ plan of a run contains it as a `Tool`, with the parameters of the run filled in.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -95,8 +95,14 @@ class ResultPlace:
 
     json: Annotated[
         Pointer | None,
-        Doc("Its JSON Pointer (RFC 6901) in the output; `*` means every element."),
+        Doc(
+            "Its JSON Pointer (RFC 6901) in the output; `*` means every element, `name=x` those "
+            "whose name is x."
+        ),
     ] = None
+    gpus: Annotated[
+        bool, Doc("Whether the last `*` of its JSON Pointer is the number of a GPU.")
+    ] = False
     line: Annotated[
         Word | None,
         Doc(
@@ -129,6 +135,9 @@ class ResultPlace:
         if names.count("value") != 1 or any(len(word) > 2 for word in words):
             message = "a line needs `{value}` once; others are `{unit}` and, as a word, `{_}`"
             raise Invalid(("line",), message, code=Code.TOOL_INVALID)
+        if self.gpus and "*" not in (self.json or "").split("/"):
+            message = "numbers of GPUs need `*` in the JSON Pointer"
+            raise Invalid(("gpus",), message, code=Code.TOOL_INVALID)
         if self.scale <= 0:
             raise Invalid(("scale",), "it must be above 0", code=Code.TOOL_INVALID)
 
@@ -137,14 +146,28 @@ class ResultPlace:
 class PartsPlace:
     """Good or bad results of single parts, such as GPUs."""
 
-    json: Annotated[Pointer, Doc("JSON Pointer to the objects with one result each.")]
-    state: Annotated[str, Doc("The key with the state in each.")]
+    json: Annotated[
+        Pointer | None, Doc("JSON Pointer to the objects with one result each; or `line`.")
+    ] = None
+    state: Annotated[str, Doc("With `json`: the key with the state in each.")] = ""
+    line: Annotated[
+        Word | None,
+        Doc("The beginning of a line with one result: `{state}`, and `{gpu}` for a GPU's number."),
+    ] = None
     good: Annotated[tuple[str, ...], Bounds(min=1, max=20), Doc("Its good values.")]
     bad: Annotated[tuple[str, ...], Bounds(min=1, max=20), Doc("Its bad values.")]
     gpu: Annotated[tuple[str, ...], Doc("Keys that may have the number of the GPU.")] = ()
     text: Annotated[Pointer | None, Doc("Where, from the object, a text explains a bad one.")] = (
         None
     )
+
+    def __post_init__(self) -> None:
+        """Raise Invalid unless there is exactly one place of a state."""
+        names = set(_PLACEHOLDER.findall(self.line or ""))
+        places = [self.json is not None and bool(self.state), "state" in names]
+        if places.count(True) != 1 or names - set(PLACEHOLDERS):
+            message = "it needs either `json` and `state`, or a `line` with `{state}`"
+            raise Invalid((), message, code=Code.TOOL_INVALID)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +208,19 @@ class Failure:
         if self.cause.row.not_tested or self.cause.row.not_judged:
             message = f"{self.cause} is not the cause of a failure"
             raise Invalid(("cause",), message, "such as tool-failed", code=Code.TOOL_INVALID)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Others:
+    """How `accept judge` reads what this tool printed to somebody else."""
+
+    starts: Annotated[
+        tuple[Word, ...], Bounds(min=1, max=8), Doc("One of them is in the first 16 KiB.")
+    ]
+    results: Annotated[
+        dict[str, ResultPlace],
+        Doc("Results, if other commands print other ones; zeros are left out."),
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +285,7 @@ class ToolFile:
     ] = field(default_factory=dict)
     parts: PartsPlace | None = None
     failure: Failure = field(default_factory=Failure)
+    others: Others | None = None
 
     def __post_init__(self) -> None:
         """Raise Invalid for placeholders without a parameter, and for secrets."""
@@ -333,6 +370,7 @@ class ToolFile:
                     name=name,
                     unit=one.unit,
                     json=one.json or "",
+                    of_gpu=one.gpus,
                     line=filled(one.line or ""),
                     scale=one.scale,
                     noise=one.noise,
@@ -340,8 +378,9 @@ class ToolFile:
                 for name, one in self.results.items()
             ),
             parts=ToolParts(
-                json=self.parts.json,
+                json=self.parts.json or "",
                 state=self.parts.state,
+                line=self.parts.line or "",
                 good=self.parts.good,
                 bad=self.parts.bad,
                 gpu=self.parts.gpu,
@@ -439,6 +478,18 @@ def _load(path: Path) -> LoadedTool:
 @cache
 def _shipped(name: str) -> LoadedTool:
     return _load(resources.values() / "tools" / f"{name}.yaml")
+
+
+@cache
+def of_others() -> tuple[tuple[tuple[bytes, ...], Tool], ...]:
+    """Return the tools whose output `accept judge` reads from others, and how it begins."""
+    found = []
+    for file in (_shipped(name).value for name in names()):
+        if file.others:
+            results = file.others.results or file.results
+            tool = replace(file, results=results, needs=Needs()).planned({}, None)
+            found.append((tuple(text.encode() for text in file.others.starts), tool))
+    return tuple(found)
 
 
 @cache

@@ -218,8 +218,11 @@ class ToolResult:
 
     name: str
     unit: str
-    #: JSON Pointer (RFC 6901) into the tool's output; `*` means every element. Empty: `line`.
+    #: JSON Pointer (RFC 6901) into the tool's output; `*` means every element, `KEY=VALUE` those
+    #: elements that have it. Empty: `line`.
     json: str = ""
+    #: True if the last `*` is the number of the GPU that the value is of.
+    of_gpu: bool = False
     #: The beginning of a line of the output, as `accept.core.tool_output` reads it.
     line: str = ""
     #: Factor that turns the printed number into `unit`.
@@ -232,10 +235,12 @@ class ToolResult:
 class ToolParts:
     """The good or bad results of a tool for single parts."""
 
-    #: JSON Pointer to the objects with one result each.
+    #: JSON Pointer to the objects with one result each; empty: `line`.
     json: str
     #: The key with the state in each, and its good and bad values; others are ignored.
     state: str
+    #: The beginning of a line with one result, with `{state}` and perhaps `{gpu}`.
+    line: str = ""
     good: tuple[str, ...]
     bad: tuple[str, ...]
     #: Keys that may have the number of the GPU.

@@ -1,9 +1,10 @@
 """Read what a program of others printed, at the places that its file names.
 
-A result is found by a JSON Pointer (RFC 6901; `*` is every element of a list or object), or by the
-beginning of a line with placeholders: `{value}` is a number, `{unit}` its unit as printed, `{_}`
-any word. This form cannot make reading slow, as a regular expression of somebody else could. Logs
-are untrusted: nothing here raises for them.
+A result is found by a JSON Pointer (RFC 6901; `*` is every element of a list or object, `KEY=VALUE`
+each that has it), or by the beginning of a line with placeholders: `{value}` is a number, `{unit}`
+its unit as printed, `{state}` good or bad, `{gpu}` the number of a GPU, `{_}` any word. This form
+cannot make reading slow, as a regular expression of somebody else could. Logs are untrusted:
+nothing here raises for them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -31,6 +32,8 @@ PLACEHOLDERS = {
     "value": r"(?P<value>[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d{1,3})?)",
     "unit": r"(?P<unit>[^\s\d][^\s]{0,15})",
     "_": r"\S{1,200}",
+    "state": r"(?P<state>\S{1,40})",
+    "gpu": r"(?P<gpu>\d{1,4})",
 }
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _MARKED = re.compile(rb"tool (out|err)(?:@(\d{1,2}\.\d{1,3}))?(\+?)\| ?(.*)", re.DOTALL)
@@ -106,6 +109,17 @@ def parse(lines: Iterable[bytes], tool: Tool) -> Parsed:
     return Parsed(metrics=tuple(metrics), facts=records.facts, problems=tuple(problems))
 
 
+def parse_of_others(out: str, tool: Tool) -> Parsed:
+    """Parse what a tool printed to others, who may have measured only a part. Never raises."""
+    fact = Fact(name=ENDING.name, value={"exit": 0})
+    metrics, problems = _results(tool, fact, out)
+    bad = [*_bad_parts(tool, tool.parts, out)] if tool.parts else []
+    # One test of several leaves the figures of the others 0.
+    metrics = [m for m in metrics if m.value] or metrics
+    unread = () if metrics or bad else problems
+    return Parsed(metrics=tuple(metrics), facts=(fact,), problems=(*bad, *unread))
+
+
 def _outputs(lines: Iterable[bytes]) -> tuple[dict[tuple[bytes, int, int], str], list[bytes]]:
     """Return the outputs and errors of the tool by stream, rank and NIC; the lines with records."""
     parts: dict[tuple[bytes, int, int], list[bytes]] = {}
@@ -175,22 +189,25 @@ def _why_bad(tool: Tool, ending: Ending, output: str) -> tuple[Cause, str] | Non
 
 def _bad_parts(tool: Tool, parts: ToolParts, out: str) -> Iterator[Problem]:
     """Yield the parts that are bad by the tool's own words; also if it tested none."""
+    state, keys = parts.state or "state", parts.gpu or ("gpu",)
+    found: list[Mapping[str, object]] = [one.groupdict() for one in _lines(parts.line, out)]
     try:
-        found = [mapping(one) for one in _at(_document(out), parts.json.split("/")[1:], "")]
+        if parts.json:
+            found = [mapping(one) for one in _at(_document(out), parts.json.split("/")[1:], "")]
     except Unread as error:
         yield _problem(tool, Cause.WRONG_COMMAND, str(error))
         return
-    if not any(one.get(parts.state) in (*parts.good, *parts.bad) for one in found):
+    if not any(one.get(state) in (*parts.good, *parts.bad) for one in found):
         yield _problem(tool, Cause.TOOL_UNUSABLE, "it tested nothing")
     for one in found[:MOST_VALUES]:
-        if one.get(parts.state) not in parts.bad:
+        if one.get(state) not in parts.bad:
             continue
-        gpu = next((str(one[key]) for key in parts.gpu if isinstance(one.get(key), int | str)), "")
+        gpu = next((str(one[key]) for key in keys if isinstance(one.get(key), int | str)), "")
         try:
             quote = plain(next(_at(one, parts.text.split("/")[1:], "")), 300) if parts.text else ""
         except Unread:
             quote = ""
-        message = quote or f"{parts.state} is {plain(one[parts.state], 40)}"
+        message = quote or f"{f'GPU {gpu}' if gpu else state} is {plain(one[state], 40)}"
         named = gpu if gpu.isascii() and gpu.isdigit() and len(gpu) < 5 else None
         yield replace(_problem(tool, tool.cause, message), gpu=named)
 
@@ -213,25 +230,41 @@ def _results(tool: Tool, fact: Fact, out: str) -> tuple[list[Metric], list[Probl
                 value=value * result.scale,
                 unit=result.unit,
                 host=fact.host,
+                rank=gpu,
+                gpu=None if gpu is None else str(gpu),
             )
-            for value in values[:MOST_VALUES]
+            for value, gpu in values[:MOST_VALUES]
         ]
     return metrics, problems
 
 
-def _values(result: ToolResult, out: str) -> Iterator[float]:
-    """Yield the numbers of a result. Raises Unread."""
+def _values(result: ToolResult, out: str) -> Iterator[tuple[float, int | None]]:
+    """Yield the numbers of a result, each with its GPU. Raises Unread."""
     if result.json:
-        for value in _at(_document(out), result.json.split("/")[1:], ""):
-            yield _number(value, result.json)
+        keys, after = result.json.split("/")[1:], 0
+        if result.of_gpu:
+            after = keys[::-1].index("*") + 1
+        for value in _at(_document(out), keys[: len(keys) - after], ""):
+            if not after:
+                yield _number(value, result.json), None
+                continue
+            for gpu, one in enumerate(items(value)):
+                for inner in _at(one, keys[len(keys) - after + 1 :], ""):
+                    yield _number(inner, result.json), gpu
         return
-    pattern = line_pattern(result.line)
-    for line in out.splitlines():
-        if found := pattern.match(line[:_MOST_LINE].strip()):
-            printed = found.groupdict().get("unit") or result.unit
-            if printed != result.unit:
-                raise Unread(f"it is printed in {plain(printed, 16)}, not in {result.unit}")
-            yield _number(found["value"], result.line)
+    for found in _lines(result.line, out):
+        printed = found.groupdict().get("unit") or result.unit
+        if printed != result.unit:
+            raise Unread(f"it is printed in {plain(printed, 16)}, not in {result.unit}")
+        yield _number(found["value"], result.line), None
+
+
+def _lines(line: str, out: str) -> Iterator[re.Match[str]]:
+    """Yield the lines of an output that begin like `line`; none if that is empty."""
+    pattern = line_pattern(line)
+    for text_ in out.splitlines() if line else ():
+        if found := pattern.match(text_[:_MOST_LINE].strip()):
+            yield found
 
 
 def _number(value: object, place: str) -> float:
@@ -275,11 +308,14 @@ def _at(value: object, keys: Sequence[str], path: str) -> Iterator[object]:
     key = keys[0].replace("~1", "/").replace("~0", "~")
     inside = dict(enumerate(value)) if isinstance(value, list) else mapping(value)
     found = {str(name): one for name, one in inside.items()}
-    names = [*found] if key == "*" else [key] if key in found else []
+    name, selects, value_ = key.partition("=")
+    if selects:
+        found = {n: one for n, one in found.items() if str(mapping(one).get(name)) == value_}
+    names = [*found] if key == "*" or selects else [key] if key in found else []
     if not names:
         known = ", ".join([*found][:8]) or "nothing"
         raise Unread(f"{path or 'the output'} has no {key!r}; it has {plain(known, 200)}")
-    if key != "*":
+    if key != "*" and not selects:
         yield from _at(found[key], keys[1:], f"{path}/{key}")
         return
     # Elements of another form are left out, unless all are.

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from typing import TypeVar
 
 from accept.core.facts import INVENTORY
 from accept.core.health_readings import (
@@ -20,9 +21,11 @@ from accept.core.health_readings import (
     Reading,
     Unread,
 )
-from accept.core.model import Fact, GroupKind, Metric, Plan, Problem, Record, Step
+from accept.core.model import Fact, GroupKind, Metric, Plan, Problem, Record, Step, Tool
 from accept.core.serde import dump
 from accept.core.text import TextEnum, count, plain
+
+_T = TypeVar("_T", Metric, Fact)
 
 #: The check that judges these files.
 HEALTH = "health"
@@ -51,6 +54,12 @@ class ReportKind(TextEnum):
     DCGM = "dcgmi diag"
     #: Figures of a network test, which show no state.
     PERFTEST = "perftest"
+    #: The output of another tool, by its file.
+    TOOL = "tool"
+
+
+#: Kinds without a state of a host.
+OF_FIGURES = (ReportKind.PERFTEST, ReportKind.TOOL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +87,9 @@ class Report:
     gpus: tuple[Gpu, ...] = ()
     problems: tuple[Problem, ...] = ()
     metrics: tuple[Metric, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    #: The tool that printed it; None: another one, whose figures are all that is judged.
+    tool: Tool | None = None
     #: What it shows, from when to when, in one line.
     shows: str
     #: The time at which it was written, in seconds; 0: unknown.
@@ -321,6 +333,11 @@ def by_host(reports: Iterable[Report]) -> tuple[list[HostState], list[tuple[str,
     return states, skipped
 
 
+def _of_host(one: _T, host: str) -> _T:
+    """Return a metric of a tool, or its end, with its host."""
+    return replace(one, host=host) if one.check != FIGURES else one
+
+
 def with_figures(
     plan: Plan, records: Sequence[Record], reports: Sequence[Report]
 ) -> tuple[Plan, tuple[Record, ...]]:
@@ -331,17 +348,20 @@ def with_figures(
     tests: dict[str, list[Report]] = {}
     for report in reports:
         name = report.metrics[0].name if report.metrics else str(report.kind)
+        name = report.tool.name if report.tool else name
         tests.setdefault(name, []).append(report)
     steps = []
     of_steps = []
     for number, (name, of_test) in enumerate(sorted(tests.items()), 1):
+        tool = of_test[0].tool
         step = Step(
             id=f"02-{name}-{number}",
-            checks=(FIGURES,),
+            checks=((tool.name if tool else FIGURES),),
             script="",
             groups=GroupKind.EACH,
-            params={"name": name},
+            params={} if tool else {"name": name},
             rounds=len(of_test),
+            tool=tool,
         )
         steps.append(step)
         of_steps += [
@@ -353,13 +373,16 @@ def with_figures(
                 hosts=(report.host,),
                 exit=0,
                 log=report.file,
-                metrics=report.metrics,
+                metrics=tuple(_of_host(m, report.host) for m in report.metrics),
+                facts=tuple(_of_host(f, report.host) for f in report.facts),
+                problems=report.problems,
             )
             for wave, report in enumerate(of_test)
         ]
     hosts = dict.fromkeys((*records[0].hosts, *(report.host for report in reports)))
     digest = hashlib.sha256(plan.hash.encode())
-    digest.update(repr([(report.host, report.metrics) for report in reports]).encode())
+    told = [(report.host, report.metrics, report.problems) for report in reports]
+    digest.update(repr(told).encode())
     shown = f"figures of {count(len(reports), 'file')}"
     plan = replace(
         plan,

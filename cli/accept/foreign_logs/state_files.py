@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from accept.foreign_logs import bug_report, dcgm, kernel_log, nvidia_smi, perftest
+from accept.foreign_logs import bug_report, dcgm, kernel_log, nvidia_smi, perftest, tool_files
 from accept.foreign_logs.host_state import Report
 
 #: Reads a file: its name and its content. No content raises an error.
@@ -14,6 +14,7 @@ _KINDS: tuple[tuple[Callable[[bytes], bool], Reader], ...] = (
     (bug_report.is_bug_report, bug_report.read),
     (dcgm.is_diag, dcgm.read),
     (perftest.is_perftest, perftest.read),
+    (tool_files.is_tool, tool_files.read),
     (nvidia_smi.is_query, nvidia_smi.read_query),
     (nvidia_smi.is_nvlink, nvidia_smi.read_nvlink),
     (kernel_log.is_kernel_log, kernel_log.read),

@@ -11,6 +11,7 @@ from pathlib import Path
 from accept import __version__, config
 from accept.config import floors
 from accept.config.machine import Machine
+from accept.config.tools import tool_of
 from accept.config.versions import supported
 from accept.core import checks, nccl_tests
 from accept.core.catalog.metrics import BUSBW, WRONG
@@ -39,7 +40,7 @@ from accept.evidence.untrusted import Limits
 from accept.foreign_logs.answer import Answer
 from accept.foreign_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
 from accept.foreign_logs.fill_gaps import completed
-from accept.foreign_logs.host_state import ReportKind, by_host, with_figures, with_states
+from accept.foreign_logs.host_state import OF_FIGURES, by_host, with_figures, with_states
 from accept.foreign_logs.hosts import natural
 from accept.foreign_logs.tables import Read, SkippedFile
 
@@ -93,10 +94,10 @@ def load(
         notes = [*shown.answer.sentences, *notes]
     notes += filter(None, [_device_differences(logs)])
     notes += _remarks(executions, machine)
-    bounds = (*floors.bounds(machine), *expected)
+    bounds = (*floors.bounds(machine), *expected, *_bounds_of_tools(logs, machine))
     metric_names = {bound.metric for bound in bounds}
     plan, records, unjudged = _plan_and_records(logs, executions, machine.planned(), metric_names)
-    figures = [report for report in logs.reports if report.kind is ReportKind.PERFTEST]
+    figures = [report for report in logs.reports if report.kind in OF_FIGURES]
     if figures:
         plan, records = with_figures(plan, records, figures)
         notes += (report.line for report in figures)
@@ -119,6 +120,13 @@ def load(
         unjudged=unjudged,
         answer=shown.answer if shown else None,
     )
+
+
+def _bounds_of_tools(logs: Logs, machine: Machine) -> Iterator[Reference]:
+    """Yield the bounds in the files of the tools whose output was read."""
+    for name in dict.fromkeys(report.tool.name for report in logs.reports if report.tool):
+        if tool := tool_of(name, ""):
+            yield from tool.value.bounds(machine.name)
 
 
 def _is_unclear(log: Read) -> bool:

@@ -210,7 +210,6 @@ def _step(run: Resolved, step: Step) -> bytes:
             collectives=[load(c).runs or c.replace("-", "_") for c in step.checks if c in REGISTRY],
             params=step.params,
             tool=step.tool,
-            alone=step.groups.of_single_hosts,
             gpus=run.plan.machine.gpus,
             # Specified dense TFLOP/s of one GPU by data type; {} if the machine file has none.
             peaks=run.machine.gpus.peaks.tflops if run.machine.gpus.peaks else {},

@@ -1,0 +1,104 @@
+"""The shipped tools with stand-ins that print the samples of tests/data/foreign."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.factories.paths import PROGRAMS, ROOT
+
+from accept.config.tools import tool_of
+from accept.core.model import ParamValue
+from accept.core.serde import to_json
+from accept.core.tool_output import parse
+
+SAMPLES = ROOT / "tests/data/foreign"
+BURN: dict[str, ParamValue] = {"kernel": "/opt/compare.ptx", "duration": 60}
+HPL: dict[str, ParamValue] = {"path": "/tmp", "ranks": 8}
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "params", "sample", "status", "expected", "values"),
+    [
+        ("dcgm", "dcgmi", {"level": 2}, "dcgm/dcgm3-pass.json", 0, [], []),
+        (
+            *("dcgm", "dcgmi", {"level": 2}, "dcgm/dcgm4-memory.json", 205),
+            [("gpu-diagnostic", "3", "faulty memory on GPU 3")],
+            [],
+        ),
+        (
+            *("dcgm", "dcgmi", {"level": 2}, "dcgm/dcgm3-pcie.json", 226),
+            [("gpu-diagnostic", "1", "PCIe link width 8 is below")],
+            [],
+        ),
+        (
+            *("dcgm", "dcgmi", {"level": 2}, "dcgm/dcgm4-runtime.json", 1),
+            [("tool-unusable", None, "status 1")],
+            [],
+        ),
+        (
+            *("dcgm", "dcgmi", {"level": 2}, "dcgm/table-not-ready.txt", 0),
+            [("wrong-command", None, "not JSON")],
+            [],
+        ),
+        ("gpu-burn", "gpu_burn", BURN, "tools/gpu43-gpu-burn.txt", 0, [], [1.772]),
+        ("gpu-burn", "gpu_burn", BURN, "tools/gpu42-gpu-burn-nothing.txt", 0, [], [0, 0]),
+        (
+            *("gpu-burn", "gpu_burn", BURN, "tools/gpu41-gpu-burn.txt", 0),
+            [("wrong-result", str(n), f"GPU {n} is FAULTY") for n in range(16)],
+            [6.311],
+        ),
+        ("hpl", "accept-mpirun", HPL, "tools/cpu40-hpl.out", 0, [], [0.017533, 0.017435]),
+        (
+            *("hpl", "accept-mpirun", HPL, "tools/cpu41-hpl-wrong.out", 0),
+            [("wrong-result", None, "is FAILED")],
+            [0.017533],
+        ),
+    ],
+)
+def test_what_a_tool_prints_gives_figures_and_names_the_gpu(
+    name: str,
+    program: str,
+    params: dict[str, ParamValue],
+    sample: str,
+    status: int,
+    expected: list[tuple[str, str | None, str]],
+    values: list[float],
+    tmp_path: Path,
+) -> None:
+    loaded = tool_of(name, "")
+    assert loaded is not None
+    tool = loaded.value.planned(params, None)
+    stand_in = tmp_path / program
+    version = "[ $1 = --version ] && echo version: 4.2.3 && exit"
+    stand_in.write_text(f"#!/bin/sh\n{version}\ncat {SAMPLES / sample}\nexit {status}\n")
+    stand_in.chmod(0o755)
+    spec = tmp_path / "tool.json"
+    spec.write_text(to_json(tool))
+    done = subprocess.run(
+        [sys.executable, PROGRAMS / "tool.py", spec],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    parsed = parse([done.stdout], tool)
+    assert [metric.value for metric in parsed.metrics] == pytest.approx(values)
+    assert len(parsed.problems) == len(expected), parsed.problems
+    for problem, (cause, gpu, words) in zip(parsed.problems, expected, strict=True):
+        assert (problem.cause, problem.gpu) == (cause, gpu)
+        assert words in problem.message
+
+
+def test_nvbandwidth_gives_a_figure_for_each_gpu() -> None:
+    loaded = tool_of("nvbandwidth", "")
+    assert loaded is not None
+    tool = loaded.value.planned({}, None)
+    out = (SAMPLES / "tools/gpu45-nvbandwidth-slow.json").read_text()
+    lines = "".join(f"tool out| {line}\n" for line in out.splitlines())
+    end = 'ACCEPT {"fact":"tool","value":{"exit":0,"ended":"","left":[]},"host":"h1"}\n'
+    parsed = parse([f"{lines}{end}".encode()], tool)
+    assert [m.gpu for m in parsed.metrics] == [*map(str, range(8))] * 2
+    assert [m.gpu for m in parsed.metrics if m.value < 20] == ["3", "3"]
