@@ -11,7 +11,7 @@ import pytest
 from tests.factories.paths import PROGRAMS, ROOT
 
 from accept.config.tools import tool_of
-from accept.core.model import ParamValue
+from accept.core.model import ParamValue, Parsed
 from accept.core.serde import to_json
 from accept.core.tool_output import parse
 
@@ -92,13 +92,40 @@ def test_what_a_tool_prints_gives_figures_and_names_the_gpu(
         assert words in problem.message
 
 
-def test_nvbandwidth_gives_a_figure_for_each_gpu() -> None:
-    loaded = tool_of("nvbandwidth", "")
+def read(name: str, out: str) -> Parsed:
+    loaded = tool_of(name, "")
     assert loaded is not None
-    tool = loaded.value.planned({}, None)
-    out = (SAMPLES / "tools/gpu45-nvbandwidth-slow.json").read_text()
     lines = "".join(f"tool out| {line}\n" for line in out.splitlines())
     end = 'ACCEPT {"fact":"tool","value":{"exit":0,"ended":"","left":[]},"host":"h1"}\n'
-    parsed = parse([f"{lines}{end}".encode()], tool)
+    return parse([f"{lines}{end}".encode()], loaded.value.planned({}, None))
+
+
+def test_nvbandwidth_gives_a_figure_for_each_gpu() -> None:
+    parsed = read("nvbandwidth", (SAMPLES / "tools/gpu45-nvbandwidth-slow.json").read_text())
     assert [m.gpu for m in parsed.metrics] == [*map(str, range(8))] * 2
     assert [m.gpu for m in parsed.metrics if m.value < 20] == ["3", "3"]
+
+
+#: From https://github.com/linux-nvme/nvme-cli/issues/1037, shortened.
+SMART_LOG = """\
+Smart Log for NVME device:nvme0 namespace-id:ffffffff
+critical_warning                        : 0
+temperature                             : 42 C (315 Kelvin)
+available_spare                         : 100%
+percentage_used                         : 3%
+endurance group critical warning summary: 0
+media_errors                            : 0
+"""
+
+
+def test_the_wear_of_each_drive_is_read() -> None:
+    parsed = read("nvme", f"drives : 2\nsectors : 7501476528\n{SMART_LOG}{SMART_LOG}")
+    assert parsed.problems == ()
+    assert [(m.name, round(m.value, 2), m.unit) for m in parsed.metrics] == [
+        ("drives", 2, "drives"),
+        ("size", 3.84, "TB"),
+        ("wear", 3, "% used"),
+        ("wear", 3, "% used"),
+        ("warnings", 0, "errors"),
+        ("warnings", 0, "errors"),
+    ]
