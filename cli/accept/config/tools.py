@@ -5,6 +5,7 @@ where its results are, and how they are judged. The file becomes a `Check` like 
 plan of a run contains it as a `Tool`, with the parameters of the run filled in.
 """
 
+import keyword
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
@@ -290,6 +291,10 @@ class ToolFile:
     def __post_init__(self) -> None:
         """Raise Invalid for placeholders without a parameter, and for secrets."""
         check_env(self.env, ("env",))
+        for name in self.params:
+            if keyword.iskeyword(name) or hasattr(CheckParams, name):
+                message = f"a parameter cannot be called {name}"
+                raise Invalid(("params", name), message, code=Code.TOOL_INVALID)
         texts = {"command": self.command, "folder": (self.folder,), "needs": (self.needs.space,)}
         texts["server"] = self.server
         texts["env"] = tuple(map(str, self.env.values()))
