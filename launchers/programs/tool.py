@@ -199,7 +199,7 @@ class Server:
         partner.setblocking(False)
 
     def is_over(self) -> bool:
-        """Tell the other host if the program listens; return True if it is not needed any more."""
+        """Report to the other host if the program listens; return True if it is not needed now."""
         if not self._listens and self._is_listening():
             self._listens = True
             self._partner.sendall(b"r")

@@ -213,7 +213,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Others:
-    """How `accept judge` reads what this tool printed to somebody else."""
+    """The beginning and the results of outputs of others, which `accept judge` reads."""
 
     starts: Annotated[
         tuple[Word, ...], Bounds(min=1, max=8), Doc("One of them is in the first 16 KiB.")

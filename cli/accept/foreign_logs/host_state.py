@@ -381,8 +381,8 @@ def with_figures(
         ]
     hosts = dict.fromkeys((*records[0].hosts, *(report.host for report in reports)))
     digest = hashlib.sha256(plan.hash.encode())
-    told = [(report.host, report.metrics, report.problems) for report in reports]
-    digest.update(repr(told).encode())
+    content = [(report.host, report.metrics, report.problems) for report in reports]
+    digest.update(repr(content).encode())
     shown = f"figures of {count(len(reports), 'file')}"
     plan = replace(
         plan,
