@@ -42,6 +42,19 @@ def planned(folder: Path, old: str, new: str, *options: str) -> tuple[str, str]:
     return done.error, done.err + done.out
 
 
+def test_a_shipped_tool_is_planned_on_pairs_of_nodes_with_gpus(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        "name: nics\ndescription: NICs.\nchecks:\n"
+        "  - {check: rdma, groups: pairs, params: {cuda: 0}}\n  - {check: storage, groups: alone,"
+        " params: {path: /mnt, size: 1G}}\n"
+    )
+    options = ("--machine", "h100-8", "--hosts", "node[1-8]", "--dry-run")
+    done = accept("run", *options, "--suite", suite)
+    assert "rdma on pairs x" in done.out + done.err, done.err
+    assert "storage on alone" in done.out + done.err
+
+
 def test_a_correct_file_is_planned(tmp_path: Path) -> None:
     error, text = planned(tmp_path, "mine", "mine")
     assert not error, text

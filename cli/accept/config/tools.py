@@ -433,7 +433,7 @@ class ToolFile:
         for name, one in given.items():
             about = one.about + (f", such as {one.example}" if one.example else "")
             default = "" if one.default is None else one.default
-            kind = type(default) if one.default is not None else int | float | str
+            kind = type(default) if default != "" else int | float | str
             fields.append((name, kind, param(default, about)))
         body = {"estimate": lambda *_: seconds, "check_planned": check_planned}
         return make_dataclass(

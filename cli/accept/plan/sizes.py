@@ -76,7 +76,7 @@ def sizes(plan: Plan) -> Sizes | None:
     for step in plan.steps:
         planned = waves(step.groups, hosts, rounds=step.rounds, seed=plan.seed, ranks=per_host)
         log += _LOG_STEP + _LOG_WAVE * len(planned)
-        if plan.machine.gpus and any(_CHECKS[check] == _COLLECTIVE for check in step.checks):
+        if plan.machine.gpus and any(_CHECKS.get(check) == _COLLECTIVE for check in step.checks):
             log += _LOG_TABLE
         groups = [group for wave in planned for group in wave]
         executions += len(groups)
