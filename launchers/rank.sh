@@ -68,27 +68,12 @@ if [ -z "${NCCL_DEBUG:-}" ] || [ -z "${ACCEPT_PROGRESS:-}" ]; then
 fi
 
 # NCCL writes its log to one file per process, where it cannot break the lines of a table. Afterwards each rank copies
-# its warnings into the step's log. The first rank of a host copies the versions of NCCL and its plugin, and the
-# transports that NCCL chose there, each NIC and kind once per GPU, with the names of the NICs.
+# its warnings into the step's log, and the first rank of a host what else is of interest there.
 # shellcheck source=nccl_log.sh
 . "$ACCEPT_DIR/nccl_log.sh"
 export NCCL_DEBUG_FILE="$ACCEPT_PROGRESS/nccl.$ACCEPT_LOCAL_RANK.%h.%p.log"
 "$@"
 status=$?
-if [ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" = 0 ]; then
-    grep -hE 'NCCL version |NET/.* Initializing |Using network|NET/[^/]* : Using \[0\]|via (NET|SHM)/|P2P is disabled|NVLS multicast support is|MNNVL [01]( |$)' \
-        "$ACCEPT_PROGRESS"/nccl.*.log 2>/dev/null |
-        awk '{ gpu = ""; kind = $0; sub(/^.*(Using |via )/, "", kind) }
-            / via NET\// { gpu = $0; sub(/ NCCL .*$/, "", gpu); sub(/^.* /, "", gpu) }
-            / MNNVL / { sub(/^.* MNNVL/, "MNNVL", kind); sub(/ cliqueId [^ ]*/, "", kind) }
-            !/ via NET\// { gsub(/[0-9]+/, "", kind) }
-            !seen[gpu kind]++ { print; if (++lines == 80) exit }'
-fi
-for log in "$ACCEPT_PROGRESS/nccl.$ACCEPT_LOCAL_RANK."*.log; do
-    # A launch before this one may have printed its warnings already.
-    if [ -e "$log" ] && [ ! -e "$log.printed" ]; then
-        : > "$log.printed"
-        print_nccl_warnings "$log"
-    fi
-done
+[ "${OMPI_COMM_WORLD_LOCAL_RANK:-0}" != 0 ] || print_nccl_choices "$ACCEPT_PROGRESS"/nccl.*.log
+print_new_nccl_warnings "$ACCEPT_PROGRESS/nccl.$ACCEPT_LOCAL_RANK."*.log
 exit "$status"

@@ -32,8 +32,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import rank_io
 import torch_io
@@ -235,25 +236,36 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
+def measure(
+    options: argparse.Namespace,
+    me: rank_io.Identity,
+    progress: rank_io.Progress,
+    *,
+    program: str = "collective.py",
+    store: Callable[[], Any] | None = None,
+) -> int:
+    """Measure every requested collective as a rank, and return its exit status.
+
+    `program` is the one that runs; the ranks meet as `torch_io.join` describes.
+    """
+    injected, device = torch_io.begin(me, progress, options, store)
+    bench = Bench(options, me, injected, progress, device)
+    if me.rank == 0:
+        rank_io.fact("began", time.time())
+        # So that its times are not mistaken for those of nccl-tests.
+        rank_io.fact("program", program)
+    failed = 0
+    for number, kind in enumerate(options.collectives):
+        failed += bench.table(kind, middle=number == len(options.collectives) // 2)
+    return torch_io.finish(me, progress, well=not failed)
+
+
 def main() -> None:
     """Measure every requested collective. Ends the process."""
     options = options_of()
     me = rank_io.identity("mpirun", "torchrun")
     progress = rank_io.Progress(me.rank)
-
-    def work() -> int:
-        injected, device = torch_io.begin(me, progress, options)
-        bench = Bench(options, me, injected, progress, device)
-        if me.rank == 0:
-            rank_io.fact("began", time.time())
-            # So that its times are not mistaken for those of nccl-tests.
-            rank_io.fact("program", "collective.py")
-        failed = 0
-        for number, kind in enumerate(options.collectives):
-            failed += bench.table(kind, middle=number == len(options.collectives) // 2)
-        return torch_io.finish(me, progress, well=not failed)
-
-    rank_io.guarded(me, progress, work)
+    rank_io.guarded(me, progress, lambda: measure(options, me, progress))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import rank_io
 import torch_io
@@ -102,7 +103,12 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error("--most must be at least 1048576")
 
 
-def begin(me: rank_io.Identity, progress: rank_io.Progress, options: argparse.Namespace) -> Bench:
+def begin(
+    me: rank_io.Identity,
+    progress: rank_io.Progress,
+    options: argparse.Namespace,
+    store: Callable[[], Any] | None,
+) -> Bench:
     """Return this rank's bench after all ranks have joined, also those without a usable device."""
     injected = rank_io.injected_faults(me)
     try:
@@ -112,8 +118,34 @@ def begin(me: rank_io.Identity, progress: rank_io.Progress, options: argparse.Na
     progress.enter("rendezvous")
     # The other ranks wait while one works, so the timeout includes the longest stage.
     patience = options.timeout + 2 * options.seconds + options.alone
-    torch_io.join(me, "cpu", patience)
+    torch_io.join(me, "cpu", patience, store)
     return Bench(me, injected, progress, device, patience)
+
+
+def measure(
+    options: argparse.Namespace,
+    me: rank_io.Identity,
+    progress: rank_io.Progress,
+    *,
+    store: Callable[[], Any] | None = None,
+    **_: object,
+) -> int:
+    """Run the chosen measurements as a rank, and return its exit status.
+
+    The ranks meet as `torch_io.join` describes.
+    """
+    bench = begin(me, progress, options, store)
+    if me.rank == 0:
+        rank_io.fact("began", time.time())
+    common = {"seconds": options.seconds, "alone": options.alone, "seed": options.seed}
+    if "gemm" in options.checks:
+        Gemm(bench, **common, types=options.types, size=options.size).run()
+    if "memory" in options.checks:
+        Memory(bench, **common, share=options.share, most=options.most).run()
+    progress.enter("barrier")
+    worst = torch_io.most(bench.status)
+    progress.enter("done")
+    return int(worst) if me.rank == 0 else 0
 
 
 def main(*checks: str) -> None:
@@ -122,21 +154,7 @@ def main(*checks: str) -> None:
     me = rank_io.identity("mpirun", "torchrun")
     progress = rank_io.Progress(me.rank)
 
-    def work() -> int:
-        bench = begin(me, progress, options)
-        if me.rank == 0:
-            rank_io.fact("began", time.time())
-        common = {"seconds": options.seconds, "alone": options.alone, "seed": options.seed}
-        if "gemm" in options.checks:
-            Gemm(bench, **common, types=options.types, size=options.size).run()
-        if "memory" in options.checks:
-            Memory(bench, **common, share=options.share, most=options.most).run()
-        progress.enter("barrier")
-        worst = torch_io.most(bench.status)
-        progress.enter("done")
-        return int(worst) if me.rank == 0 else 0
-
-    rank_io.guarded(me, progress, work)
+    rank_io.guarded(me, progress, lambda: measure(options, me, progress))
 
 
 if __name__ == "__main__":

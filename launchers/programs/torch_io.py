@@ -11,7 +11,7 @@ import datetime
 import gc
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -192,8 +192,10 @@ def gpu_number(index: int, otherwise: int) -> str:
     return str(otherwise if place is None else place)
 
 
-def join(me: Identity, device: str, timeout: float) -> None:
+def join(me: Identity, device: str, timeout: float, store: Callable[[], Any] | None = None) -> None:
     """Create the process group of all ranks: gloo, and also NCCL if `device` is a GPU.
+
+    The ranks meet in the store that `store` connects to, or else by `rendezvous`.
 
     Every wait in it fails after `timeout` seconds, and half a second more for each rank. The first
     one, until all ranks have connected, takes up to five times as long.
@@ -209,7 +211,7 @@ def join(me: Identity, device: str, timeout: float) -> None:
     make = partial(
         torch.distributed.init_process_group,
         "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
-        init_method=rendezvous(me),
+        **({"store": store()} if store else {"init_method": rendezvous(me)}),
         rank=me.rank,
         world_size=me.size,
         timeout=datetime.timedelta(seconds=timeout + _SECONDS_PER_RANK * me.size),
@@ -236,12 +238,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def begin(me: Identity, progress: Progress, options: argparse.Namespace) -> tuple[Injected, str]:
+def begin(
+    me: Identity,
+    progress: Progress,
+    options: argparse.Namespace,
+    store: Callable[[], Any] | None = None,
+) -> tuple[Injected, str]:
     """Join all ranks; return the faults injected on this rank, and its device."""
     injected = injected_faults(me)
     device = pick_device(me, options.device)
     progress.enter("rendezvous")
-    join(me, device, options.timeout)
+    join(me, device, options.timeout, store)
     return injected, device
 
 

@@ -64,6 +64,16 @@ class Hosts(Machines):
         """Return the host's processes, by id, without its first."""
         return observe.processes(self.init(name))
 
+    def ranks(self, name: str) -> tuple[observe.Process, ...]:
+        """Return the ranks of collectives on the host, which the resident program may have."""
+        processes = self.processes(name)
+        programs = {each.pid for each in processes if "resident.py" in each.command}
+        return tuple(
+            each
+            for each in processes
+            if "collective.py" in each.command or (each.pid in programs and each.parent in programs)
+        )
+
     def listening(self, name: str) -> tuple[str, ...]:
         """Return where the host accepts TCP connections: "0.0.0.0:22"."""
         return observe.listening(self.init(name))

@@ -328,8 +328,7 @@ class Racks(Place):
 
     def measures(self, name: str) -> bool:
         """Return True if a rank of a collective runs on a node."""
-        processes = self.hosts.processes(self.host(name))
-        return any("collective.py" in each.command for each in processes)
+        return bool(self.hosts.ranks(self.host(name)))
 
 
 class Lab(Racks):

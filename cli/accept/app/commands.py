@@ -20,16 +20,16 @@ from accept.app import complete
 from accept.app.options import (
     AccountOption,
     BackendOption,
-    BusyOption,
+    CheckOptions,
     ClusterOptions,
     DrillOptions,
     DryRunOption,
     EvidenceArgument,
-    ExpectOption,
     FetchedArgument,
     FormatOptions,
     GpusOption,
     HostsOption,
+    LauncherOption,
     LaunchOptions,
     MachineOption,
     MaxBadOption,
@@ -41,7 +41,6 @@ from accept.app.options import (
     ReleaseOptions,
     RemovalDryRunOption,
     RunArgument,
-    SettingsOption,
     SiteOption,
     SuiteOption,
     file_of,
@@ -409,13 +408,8 @@ def drill(
 @_command
 def gate(
     *,
-    machine: MachineOption = None,
-    site: SiteOption = None,
-    gpus_per_node: GpusOption = None,
-    busy_ok: BusyOption = False,
+    checks: CheckOptions,
     suite: SuiteOption = "gate",
-    settings: SettingsOption = None,
-    expect: ExpectOption = None,
     time: Annotated[
         str,
         typer.Option(
@@ -438,16 +432,7 @@ def gate(
     from accept.commands import gate as gates
 
     terminal = output.terminal()
-    plan = DrillOptions(
-        machine=machine,
-        site=site,
-        backend="local",
-        gpus_per_node=gpus_per_node,
-        busy_ok=busy_ok,
-        suite=suite,
-        settings=settings,
-        expect=expect,
-    )
+    plan = DrillOptions(**vars(checks), backend="local", suite=suite, launcher="resident")
     return gates.do_gate(
         with_site(parse_options(plan), terminal),
         terminal,
@@ -471,14 +456,10 @@ def pick(
         int,
         typer.Option(metavar="N", min=1, help="Nodes to choose.", rich_help_panel=Panel.TARGET),
     ],
-    machine: MachineOption = None,
+    checks: CheckOptions,
     hosts: HostsOption = None,
-    site: SiteOption = None,
-    gpus_per_node: GpusOption = None,
-    busy_ok: BusyOption = False,
     suite: SuiteOption = "pick",
-    settings: SettingsOption = None,
-    expect: ExpectOption = None,
+    launcher: LauncherOption = "resident",
     time: Annotated[
         str,
         typer.Option(
@@ -509,16 +490,7 @@ def pick(
             hint="accept pick --need 64 -- srun --nodes 64 train.sh",
         )
     terminal = output.terminal()
-    plan = DrillOptions(
-        machine=machine,
-        hosts=hosts,
-        site=site,
-        gpus_per_node=gpus_per_node,
-        busy_ok=busy_ok,
-        suite=suite,
-        settings=settings,
-        expect=expect,
-    )
+    plan = DrillOptions(**vars(checks), hosts=hosts, suite=suite, launcher=launcher)
     return picks.do_pick(
         with_site(parse_options(plan), terminal),
         terminal,

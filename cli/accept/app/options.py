@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated, Literal, get_type_hints
 
 import typer
 
@@ -171,6 +171,16 @@ SuiteOption = Annotated[
         help="Suite: a name or your own file.",
         rich_help_panel=Panel.CHECKS,
         autocompletion=complete.suites,
+    ),
+]
+LauncherOption = Annotated[
+    Literal["resident", "nccl-tests"] | None,
+    typer.Option(
+        "--launcher",
+        metavar="PROGRAM",
+        help="What measures pairs of nodes: resident, which starts once on each node, "
+        "or nccl-tests, which starts for each pair.",
+        rich_help_panel=Panel.CHECKS,
     ),
 ]
 SettingsOption = Annotated[
@@ -343,10 +353,21 @@ class ReleaseOptions(ClusterOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrillOptions:
-    """Checks, hosts and time limits of a run."""
+class CheckOptions:
+    """The machine, bounds and parameters of checks, on whichever hosts."""
 
     machine: MachineOption = None
+    site: SiteOption = None
+    gpus_per_node: GpusOption = None
+    busy_ok: BusyOption = False
+    settings: SettingsOption = None
+    expect: ExpectOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrillOptions(CheckOptions):
+    """Checks, hosts and time limits of a run."""
+
     nodes: Annotated[
         str | None,
         typer.Option(
@@ -370,9 +391,7 @@ class DrillOptions:
             autocompletion=complete.hosts,
         ),
     ] = None
-    site: SiteOption = None
     backend: BackendOption = None
-    gpus_per_node: GpusOption = None
     image: Annotated[
         str | None,
         typer.Option(
@@ -389,10 +408,8 @@ class DrillOptions:
             rich_help_panel=Panel.TARGET,
         ),
     ] = False
-    busy_ok: BusyOption = False
     suite: SuiteOption = "quick"
-    settings: SettingsOption = None
-    expect: ExpectOption = None
+    launcher: LauncherOption = None
     nccl: Annotated[
         list[str] | None,
         typer.Option(

@@ -20,6 +20,7 @@ from accept.config.kubernetes import NAME
 from accept.config.slurm import Slurm
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, warning
+from accept.core.model import Launcher
 from accept.core.serde import Invalid, escaped, read
 from accept.core.text import plain
 from accept.evidence import rundir
@@ -57,6 +58,7 @@ def parse_options(
         gpus_per_node=plan.gpus_per_node,
         rounds=plan.rounds or "",
         seed=plan.seed,
+        launcher=Launcher(plan.launcher or "nccl-tests"),
         require_all_nodes=plan.require_all_nodes,
         busy_ok=plan.busy_ok,
         start_timeout=seconds("start-timeout", plan.start_timeout),

@@ -140,6 +140,8 @@ BEGAN = FactKind("began", number)
 WAITED = FactKind("waited", shown)
 #: The program that measured, if it is not nccl-tests.
 PROGRAM = FactKind("program", shown)
+#: Its value for ranks of the resident program.
+RESIDENT = "resident.py"
 
 
 # Devices

@@ -332,6 +332,15 @@ class Skipped:
         return f"{self.check} in {self.step}" if self.step else self.check
 
 
+class Launcher(TextEnum):
+    """The program that starts the ranks on pairs of hosts and on each host alone."""
+
+    #: A program that stays on each host, `launchers/programs/resident.py`.
+    RESIDENT = "resident"
+    #: The step's script, for each group: nccl-tests, or collective.py without them.
+    NCCL_TESTS = "nccl-tests"
+
+
 @dataclass(frozen=True, kw_only=True)
 class LeftOutNode:
     """A node of a cluster that a run on all nodes could not use."""
@@ -443,6 +452,7 @@ class Plan:
     seed: int = 1
     #: Pairs of hosts that steps of pairs measure instead of rounds; empty: rounds.
     pairs: tuple[tuple[HostName, ...], ...] = ()
+    launcher: Launcher = Launcher.NCCL_TESTS
     #: Name of the run whose suspects this run measures again; empty: none.
     retest_of: str = ""
     require_all_nodes: bool = False

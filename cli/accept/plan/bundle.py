@@ -207,7 +207,7 @@ def _step(run: Resolved, step: Step) -> bytes:
         .render(
             id=step.id,
             checks=step.checks,
-            collectives=[load(c).runs or c.replace("-", "_") for c in step.checks if c in REGISTRY],
+            collectives=[load(c).collective for c in step.checks if c in REGISTRY],
             params=step.params,
             tool=step.tool,
             gpus=run.plan.machine.gpus,

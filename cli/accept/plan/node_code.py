@@ -49,6 +49,7 @@ _PACKED_SCRIPTS = (
     "lib.sh",
     "nccl_log.sh",
     "rank.sh",
+    "resident.sh",
     "rsh_agent.sh",
     "ssh_config.in",
     "watchdog.sh",

@@ -40,6 +40,7 @@ from accept.core.errors import BadInput
 from accept.core.limits import MOST_HOSTS, VARIABLES
 from accept.core.model import (
     Injection,
+    Launcher,
     LeftOutNode,
     Plan,
     PlannedMachine,
@@ -108,6 +109,7 @@ class Options:
     expect: tuple[str, ...] = ()
     gpus_per_node: int | None = None
     seed: int = 1
+    launcher: Launcher = Launcher.NCCL_TESTS
     #: Rounds of pairs, a number or "auto", instead of the suite's; empty: the suite's.
     rounds: str = ""
     require_all_nodes: bool = False
@@ -518,6 +520,7 @@ def resolve(options: Options) -> Resolved:
         ),
         supported=supported(machine.value),
         seed=options.seed,
+        launcher=options.launcher,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
         gpus_given=per_pod,

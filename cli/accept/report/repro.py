@@ -57,7 +57,7 @@ def script_of(run: Run, population: Population, sample: Sample, settings: Settin
     record = _record_of(run, population, sample)
     if check.template != "collectives.sh.j2" or record is None or len(record.hosts) > 2:
         return ""
-    collective = check.runs or population.check.replace("-", "_")
+    collective = check.collective
     removed = (*_LEFT_OUT, *settings.removed.get(step.profile, ()))
     env = {**run.plan.env, **settings.changed.get(step.profile, {})}
     env = {name: value for name, value in env.items() if name not in removed}

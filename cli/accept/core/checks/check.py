@@ -94,6 +94,8 @@ class Check(CheckRules):
     template: str
     #: Name of the collective in nccl-tests, if it is not the check's name.
     runs: str = ""
+    #: Program by which ranks of the resident program measure it; empty: they cannot.
+    program: str = ""
     #: Parameters that its script reads from ACCEPT_NAME: a user may change them after rendering.
     changeable: tuple[str, ...] = ()
     #: Bus bandwidth of many ranks as a multiple of their algorithm bandwidth.
@@ -133,6 +135,11 @@ class Check(CheckRules):
     #: Faults that its program can show in drills, each with the smallest number of ranks in a group
     #: that lets the verdict name the faulty rank.
     faults: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def collective(self) -> str:
+        """Return its name in nccl-tests."""
+        return self.runs or self.name.replace("-", "_")
 
     def metric(self, name: str) -> MetricSpec | None:
         """Return the declaration of one of its metrics; None if it has no such metric."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from accept.core.catalog.metrics import WRONG
 from accept.core.causes import Cause, Judgement
-from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, users_of
+from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_TESTS, PROGRAM, RESIDENT, users_of
 from accept.core.judge import bounds, completeness, pauses
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
@@ -297,5 +297,8 @@ def _measured(evidence: Evidence, results: Table, measure: Measure) -> str:
             groups = count(worst.nodes, "node") if worst.hosts else "nodes not known"
         at = f"up to {format_size(top)}" if measure.inverse else f"at {format_size(top)}"
         share = bounds.peak_share(evidence, worst)
-        parts.append(f"{number(worst.value or 0.0)} {worst.unit} {at} ({groups}{share})")
+        # Otherwise it was nccl-tests, or its substitute.
+        by = {program for row in own for _, program in PROGRAM.of(row.execution.record)}
+        resident = f", by {RESIDENT}" if RESIDENT in by else ""
+        parts.append(f"{number(worst.value or 0.0)} {worst.unit} {at} ({groups}{share}{resident})")
     return "; ".join(parts[:3])

@@ -45,6 +45,7 @@ from accept.core.runner.logins import restrict
 from accept.core.runner.positions import read_positions
 from accept.core.runner.ssh import KEY, Host, run
 from accept.core.runner.state import Run
+from accept.core.runner.supervise import has_residents
 from accept.core.sentences import not_run
 from accept.core.serde import dump, read, to_json
 from accept.core.signatures import sign
@@ -190,6 +191,7 @@ async def coordinate(folder: Path) -> int:
         sys.stderr.write(f"cannot write the verdict: {error}\n")
         code = Exit.INTERRUPTED
     finally:
+        await state.residents.close()
         await _release_hosts(state, launch)
     return code
 
@@ -424,6 +426,9 @@ async def _work(state: Run, launch: Launch) -> None:
 async def _execute_plan(state: Run, launch: Launch) -> None:
     """Execute the steps, with a health sweep before each one and after the last one."""
     copies = _Copies(state, launch)
+    # They import torch while the first steps run, which measure no speed.
+    if served := next((step for step in state.plan.steps if has_residents(state, step)), None):
+        await state.residents.start(served.profile, state.alive())
     watch = Watch.of(state)
     kept = {record.step: record.attempt for record in state.records}
     for number, step in enumerate(state.plan.steps, 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from accept.core.runner.log import say
 from accept.core.runner.nccl_output import keep_logs
 from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run, lose_silent_hosts
-from accept.core.runner.supervise import Outcome, supervise
+from accept.core.runner.supervise import Outcome, has_residents, supervise
 from accept.core.text import plain
 
 #: Ranks that entered an operation less than this many seconds before the end were still working.
@@ -148,6 +149,12 @@ async def execute_wave(
         ended(record)
         return record
 
+    if has_residents(state, step):
+        hosts = {name: state.host(name) for group in wave for name in group.hosts}
+        seconds = state.until - time.monotonic()
+        await state.residents.prepare(step.profile, [*hosts.values()], seconds)
+        if state.residents.refusal:
+            say(f"  {plain(state.residents.refusal, 300)}: mpirun starts each group by itself")
     records = await asyncio.gather(*(execute(index, group) for index, group in enumerate(wave)))
     return tuple(record for record in records if record is not None)
 

@@ -15,6 +15,7 @@ from accept.core.groups import MAX_CONCURRENT
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Fact, Metric, Plan, Problem, Record
 from accept.core.runner.clock import now
+from accept.core.runner.residents import Residents
 from accept.core.runner.ssh import (
     Answer,
     Host,
@@ -46,6 +47,12 @@ class Run:
     lost: dict[str, Problem] = field(default_factory=dict)
     starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
     asks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
+    #: The programs that start ranks.
+    residents: Residents = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Set what follows from other fields."""
+        self.residents = Residents(self.folder, self.attempt)
 
     @property
     def evidence(self) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import math
 import shlex
 import time
@@ -16,9 +17,10 @@ from accept.core.causes import Cause
 from accept.core.checks import checks_of
 from accept.core.failures import is_over
 from accept.core.groups import Group
-from accept.core.model import Problem, Step
+from accept.core.model import Launcher, Problem, Step
 from accept.core.runner import nccl_ras
 from accept.core.runner.clock import now
+from accept.core.runner.residents import ResidentJob
 from accept.core.runner.ssh import Host, Session, arguments, environment, has_connection
 from accept.core.runner.state import ASK_SECONDS, Run, lose_silent_hosts
 from accept.core.text import duration
@@ -69,18 +71,29 @@ def _command(state: Run, step: Step, mark: str, group: Group) -> str:
     return f"export {assigned}; exec /bin/sh {script}"
 
 
+def has_residents(state: Run, step: Step) -> bool:
+    """Return True if the resident programs of the hosts measure a step, not its script."""
+    return state.plan.launcher is Launcher.RESIDENT and state.residents.serves(step)
+
+
 async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path) -> Outcome:
     """Start the step on its group, copy its output to the log `path`, and wait for its end.
 
     All its processes have `mark` in their environment as ACCEPT_EXEC.
     """
     hosts = [state.host(name) for name in group.hosts]
-    command = _command(state, step, mark, group)
-    process, copying = None, None
+    process: Session | ResidentJob | None = None
+    copying = None
     try:
         started, failed = asyncio.Event(), asyncio.Event()
+        if by_residents := has_residents(state, step):
+            await state.residents.prepare(step.profile, hosts, state.until - time.monotonic())
         async with state.starts:
-            process = await _start(state, hosts, command)
+            if by_residents:
+                inject = for_ranks(state.plan.injected)
+                process = await state.residents.execute(step, mark, group, hosts, inject)
+            else:
+                process = await _start(state, hosts, _command(state, step, mark, group))
             copying = asyncio.create_task(_copy(process, path, started, failed))
             # A start lasts until the first output, because launching loads the first host.
             first_output = asyncio.create_task(started.wait())
@@ -93,7 +106,7 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
         status = await process.wait() if reason is None else None
     except asyncio.CancelledError:
         if process is not None:
-            await _kill(state, mark, hosts)
+            await _end(state, process, mark, hosts)
             await process.close()
         if copying is not None:
             # The log must not change after the evidence was sealed.
@@ -101,11 +114,11 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
         raise
     end = now()
     if status == 0:
+        await process.close()
         return Outcome(exit=0, end=end)
     hangs = reason is not None and reason.cause is Cause.TIMED_OUT
     ras = await nccl_ras.ask(state, mark, hosts) if hangs else {}
-    survivors = await _kill(state, mark, hosts)
-    process.kill_session()
+    survivors = await _end(state, process, mark, hosts)
     if reason is None:
         return Outcome(exit=status, end=end, problems=survivors)
     # A process that cannot be killed may keep the pipe open forever.
@@ -169,7 +182,7 @@ async def _wait(
 
 
 async def _copy(
-    process: asyncio.subprocess.Process, path: Path, started: asyncio.Event, failed: asyncio.Event
+    process: Session | ResidentJob, path: Path, started: asyncio.Event, failed: asyncio.Event
 ) -> None:
     """Copy the output to the log, up to the limit; keep reading even if the disk is full.
 
@@ -191,6 +204,20 @@ async def _copy(
         if size >= _LOG_LIMIT:
             with contextlib.suppress(OSError):
                 log.write(b"\n# the log was cut here\n")
+
+
+async def _end(
+    state: Run, process: Session | ResidentJob, mark: str, hosts: Sequence[Host]
+) -> tuple[Problem, ...]:
+    """Kill the processes of the execution; return the problems of hosts on which some survive."""
+    if isinstance(process, Session):
+        survivors = await _kill(state, mark, hosts)
+        process.kill_session()
+        return survivors
+    # A program that does not obey is ended itself, and started again for the next execution.
+    stuck = await process.kill(state.lost, _KILL_SECONDS)
+    ended = await asyncio.gather(*(_kill(state, mark, [host]) for host, mark in stuck.items()))
+    return tuple(itertools.chain.from_iterable(ended))
 
 
 async def _kill(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[Problem, ...]:

@@ -1,0 +1,159 @@
+"""Resident programs, over loopback: what a rank or a program that fails costs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.factories.paths import PROGRAMS
+from tests.factories.programs import missing_parts
+
+from accept.core.checks import parse_log
+from accept.core.groups import Group
+from accept.core.model import GroupKind, Parsed, Step
+from accept.core.runner.residents import ResidentJob, Residents
+from accept.core.runner.ssh import Host
+
+_NAMES = ("a", "b")
+_HOSTS = tuple(
+    Host(name=name, mpi_name=name, address="127.0.0.1", port=0, slots=2, local=True)
+    for name in _NAMES
+)
+_STEP = Step(
+    id="10-pairs",
+    checks=("all-gather",),
+    script="steps/10-pairs.sh",
+    groups=GroupKind.PAIRS,
+    params={"min": "64K", "max": "64K", "factor": 2, "iters": 2, "warmup": 1, "dtype": "float"},
+)
+_FOREVER = 600.0
+
+
+class _Lab:
+    """Two hosts that are this one, with their programs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # The first start is that of the first host; only the other one is started again.
+        (folder / "resident.sh").write_text(
+            "case $ACCEPT_EXEC in *-1) ACCEPT_HOST=a ;; *) ACCEPT_HOST=b ;; esac\n"
+            f"echo $$ > {shlex.quote(str(folder))}/$ACCEPT_HOST; echo greeting\n"
+            "export ACCEPT_HOST GLOO_SOCKET_IFNAME=lo\n"
+            f"exec {shlex.quote(sys.executable)} {shlex.quote(str(PROGRAMS / 'resident.py'))}\n"
+        )
+        self.residents = Residents(folder, "run")
+        self.number = 0
+
+    async def start(self, inject: str = "") -> ResidentJob:
+        self.number += 1
+        await self.residents.prepare("", _HOSTS, _FOREVER)
+        group = Group(hosts=_NAMES)
+        return await self.residents.execute(_STEP, f"run/{self.number}", group, _HOSTS, inject)
+
+    async def measured(self, inject: str = "") -> tuple[int, Parsed]:
+        """Return the exit status and the parsed log of an execution."""
+        job = await self.start(inject)
+        log = await job.stdout.read()
+        await job.close()
+        status = await job.wait()
+        return status, parse_log(_STEP.checks, [log], _NAMES, status=status)
+
+    def pid(self, host: str) -> int:
+        return int((self.folder / host).read_text())
+
+
+@pytest.fixture
+def do(tmp_path: Path) -> Callable[..., None]:
+    """Return a function that runs a story, a coroutine over a lab, and ends its programs."""
+    if missing := missing_parts():
+        pytest.skip(f"the extra `run` is not installed: no {', '.join(missing)}")
+
+    def run(story: Callable[[_Lab], object]) -> None:
+        async def main() -> None:
+            lab = _Lab(tmp_path)
+            try:
+                await story(lab)  # type: ignore[misc]
+            finally:
+                await lab.residents.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+@pytest.mark.real
+def test_ranks_that_hang_die_or_lie_cost_their_own_execution_only(do: Callable[..., None]) -> None:
+    async def story(lab: _Lab) -> None:
+        status, log = await lab.measured()
+        assert (status, log.problems) == (0, ())
+        assert {metric.name for metric in log.metrics} >= {"busbw", "wrong"}
+        assert [fact.value for fact in log.facts if fact.name == "program"] == ["resident.py"]
+        first = [lab.pid(name) for name in _NAMES]
+
+        status, log = await lab.measured("die@b:0")
+        assert status != 0
+        assert {(p.cause, p.host, p.rank) for p in log.problems if p.host} == {("crashed", "b", 2)}
+
+        status, log = await lab.measured("wrong@b:0")
+        assert status == 7
+        assert {p.cause for p in log.problems} == {"wrong-data"}
+        assert {p.host for p in log.problems if p.host} == {"b"}
+
+        job = await lab.start("hang@b:0")
+        assert b"INJECTED hang" in await job.stdout.readuntil(b"hang on b:0\n")
+        assert await job.kill(lost=(), seconds=_FOREVER) == {}
+        await job.close()
+        assert (await lab.measured())[0] == 0
+        assert [lab.pid(name) for name in _NAMES] == first, "no program was started again"
+
+    do(story)
+
+
+@pytest.mark.real
+def test_a_program_that_ends_is_started_once_more(do: Callable[..., None]) -> None:
+    async def story(lab: _Lab) -> None:
+        for _ in range(2):
+            assert (await lab.measured())[0] == 0
+            job = await lab.start("hang@a:0")
+            await job.stdout.readuntil(b"hang on a:0\n")
+            os.kill(lab.pid("b"), signal.SIGKILL)
+            assert b'"problem":"launch-failed","message":"b: ' in await job.stdout.read()
+            assert await job.wait() == 1
+            await job.close()
+        status, log = await lab.measured()
+        assert (status, log.problems[0].cause) == (1, "launch-failed")
+
+    do(story)
+
+
+@pytest.mark.real
+def test_a_program_that_does_not_obey_is_reported(do: Callable[..., None]) -> None:
+    async def story(lab: _Lab) -> None:
+        job = await lab.start("hang@a:0")
+        await job.stdout.readuntil(b"hang on a:0\n")
+        os.kill(lab.pid("b"), signal.SIGSTOP)
+        stuck = await job.kill(lost=(), seconds=0.2)
+        assert stuck[_HOSTS[1]] == "run/resident-2"
+        # A host that is known to be lost is not waited for.
+        assert await job.kill(lost=("b",), seconds=_FOREVER) == {}
+        os.kill(lab.pid("b"), signal.SIGKILL)
+
+    do(story)
+
+
+def test_without_torch_nothing_is_started(tmp_path: Path) -> None:
+    async def story() -> str:
+        lab = _Lab(tmp_path)
+        (tmp_path / "resident.sh").write_text('echo \'{"unusable": "no torch on a"}\'\n')
+        await lab.residents.prepare("", _HOSTS, _FOREVER)
+        assert not lab.residents.serves(_STEP)
+        await lab.residents.close()
+        return lab.residents.refusal
+
+    assert asyncio.run(story()) == "no torch on a"
