@@ -17,7 +17,7 @@ Schemas = Mapping[str, Json]
 
 
 def schema_of(name: str) -> Schemas:
-    """Return a JSON Schema that `accept schema` prints."""
+    """Return a JSON Schema that `accept show schema` prints."""
     return result_of("schema", name)
 
 

@@ -170,7 +170,7 @@ class TestOutput:
         [
             ["list", "machines"], ["list", "suites"], ["list", "checks"], ["list", "backends"],
             ["list", "runs"], ["show", "machine", "gpu"], ["show", "suite", "quick"],
-            ["schema", "site"], ["run", "--dry-run", "-m", "cpu"], ["judge", "one"],
+            ["show", "schema", "site"], ["run", "--dry-run", "-m", "cpu"], ["judge", "one"],
             ["report", "one"], ["report", "one", "--format", "md"], ["collect", "one"],
             ["render", "-m", "cpu", "-n", "2", "--site", str(TESTS / "site.yaml")],
         ],
@@ -238,7 +238,7 @@ class TestOutput:
         assert (done.code, done.out[:10]) == (0, "? ACCEPTED")
 
     def test_a_reader_that_ends_early_causes_no_traceback(self) -> None:
-        command = f"{shlex.quote(sys.executable)} -m accept schema plan; echo $? >&2"
+        command = f"{shlex.quote(sys.executable)} -m accept show schema plan; echo $? >&2"
         for reader in ("head -c 1", "true"):
             done = subprocess.run(
                 ["sh", "-c", f"({command}) | {reader}"],
@@ -253,7 +253,7 @@ class TestOutput:
     def test_a_full_disk_fails(self) -> None:
         with Path("/dev/full").open("w") as full:
             done = subprocess.run(
-                [sys.executable, "-m", "accept", "schema", "plan"],
+                [sys.executable, "-m", "accept", "show", "schema", "plan"],
                 env={**os.environ, "PYTHONPATH": str(SOURCE)},
                 stdout=full,
                 stderr=subprocess.PIPE,
@@ -305,10 +305,11 @@ class TestList:
 
     def test_leaves_out_columns_on_a_narrow_terminal(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")
-        assert "START" in accept("list", "runs").out
+        assert "SUITE" in accept("list", "runs").out
         with mock.patch.object(Terminal, "is_narrow", new=True):
             shown = accept("list", "runs").out
-        assert "START" not in shown
+        assert "SUITE" not in shown
+        assert "STARTED" in shown
         assert "pass" in shown
 
     def test_shows_machine_suite_hosts_and_time_of_each_run(self, runs: Path) -> None:
@@ -484,7 +485,7 @@ def fits(data: Any, schema: dict[str, Any], top: dict[str, Any]) -> bool:
 
 class TestSchema:
     def schema(self, what: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(accept("schema", what).out)
+        found: dict[str, Any] = json.loads(accept("show", "schema", what).out)
         assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema"
         return found
 
@@ -509,6 +510,7 @@ class TestSchema:
             *(
                 ("runs" if listing is Listing.RUNS else "list", ["list", listing.value])
                 for listing in Listing
+                if listing is not Listing.NODES
             ),
             ("cause", ["show", "cause", "rank-hung"]),
             ("error", ["show", "error", "E-USAGE"]),
@@ -541,7 +543,7 @@ class TestSchema:
 
     @pytest.mark.parametrize("what", list(Schema))
     def test_every_name_has_a_strict_schema(self, what: Schema) -> None:
-        schema = json.loads(accept("schema", what.value).out)
+        schema = json.loads(accept("show", "schema", what.value).out)
         definitions = (schema.get("$defs") or schema.get("definitions") or {}).values()
         for definition in (schema, *definitions):
             assert (definition["type"], definition["additionalProperties"]) == ("object", False)
@@ -549,11 +551,11 @@ class TestSchema:
 
     @pytest.mark.parametrize("what", list(Schema))
     def test_every_key_is_in_camel_case(self, what: Schema) -> None:
-        keys = _keys(json.loads(accept("schema", what.value).out))
+        keys = _keys(json.loads(accept("show", "schema", what.value).out))
         assert [key for key in keys if not re.fullmatch("[a-z][a-zA-Z0-9]*", key)] == []
 
     def test_an_unknown_name_is_refused_with_the_nearest(self) -> None:
-        assert "'site'" in refused("schema", "sites", error="E-USAGE")
+        assert "did you mean site?" in refused("show", "schema", "sites", error="E-USAGE")
 
     def test_files_of_a_run_fit(self) -> None:
         record = sample_evidence.record()

@@ -24,7 +24,7 @@ MEANT = {
     "status --json": "list runs --json",
     "logs demo": "judge demo",
     "open demo": "report demo",
-    "rm demo": "delete demo --dry-run",
+    "rm demo": "clean demo --dry-run",
     "machines": "list machines",
     "gpu17": "explain last gpu17",
     "gemm": "show check gemm",
@@ -53,12 +53,13 @@ MEANT = {
     "show demo": "show run demo",
     "show hceck gemm": "show check gemm",
     "list": "list runs",
-    "list nodes": "show nodes last",
     "list machine": "list machines",
     "diff": "diff last last",
     "diff demo": "diff demo last",
-    "schema": "schema site",
-    "prune": "prune --older-than 30d --dry-run",
+    "schema": "show schema machine",
+    "list nodes demo": "show nodes demo",
+    "prune": "clean --folders --older-than 30d --dry-run",
+    "delete": "clean last --dry-run",
     "judge --mahcine=h100-8": "judge --machine=h100-8",
     "run --host node01": "run --hosts node01",
     "run --host=node01": "run --hosts=node01",
@@ -102,7 +103,7 @@ def answered(typed: str) -> str:
 def test_the_answer_names_a_command_that_works(typed: str) -> None:
     command = answered(typed)
     assert command == MEANT[typed]
-    if command.startswith(("run", "retest", "delete", "judge my-logs")):
+    if command.startswith(("run", "retest", "clean", "judge my-logs")):
         parse(command)
     else:
         done = accept(*shlex.split(command))

@@ -114,14 +114,15 @@ def test_the_name_of_a_file_is_never_a_message_of_its_own(tmp_path: Path) -> Non
 
 class TestOutputThatCannotBeWritten:
     @pytest.mark.parametrize(
-        "arguments", ["list machines", "list machines --json", "--help", "schema plan", "chart"]
+        "arguments",
+        ["list machines", "list machines --json", "--help", "show schema plan", "chart"],
     )
     def test_to_a_full_disk_is_one_message(self, arguments: str) -> None:
         done = in_shell(arguments, "> /dev/full")
         assert (done.code, len(messages(done.err))) == (Exit.INTERRUPTED, 1), done.err
         assert len(done.err.splitlines()) == 2
 
-    @pytest.mark.parametrize("arguments", ["list machines", "--help", "schema plan"])
+    @pytest.mark.parametrize("arguments", ["list machines", "--help", "show schema plan"])
     def test_to_a_closed_stdout_is_one_message(self, arguments: str) -> None:
         done = in_shell(arguments, ">&-")
         assert (done.code, len(messages(done.err))) == (Exit.USAGE, 1), done.err

@@ -42,8 +42,8 @@ def ran(tmp_path: Path, home: Path) -> Path:
 class TestAFileThatWasFound:
     @pytest.mark.parametrize("command", PLANNING)
     def test_is_refused_by_every_command_that_plans(self, command: str, ran: Path) -> None:
-        required = " --need 1" if command == "pick" else ""
-        words = f"{command} -m cpu{required}"
+        required = {"pick": "pick --need 1", "list": "list nodes"}.get(command, command)
+        words = f"{required} -m cpu"
         shown = refused(*words.split(), error=Code.SITE_TRUST)
         assert f"accept {words} --site site.yaml" in shown
         assert not ran.exists()

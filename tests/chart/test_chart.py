@@ -86,7 +86,7 @@ class TestChart:
         assert [key for key in sorted(keys) if key.rpartition(".")[2] not in words] == []
 
     def test_its_schema_is_that_of_the_types_that_are_rendered(self) -> None:
-        """`accept schema values > chart/values.schema.json` writes it."""
+        """`accept show schema values > chart/values.schema.json` writes it."""
         written = json.loads((CHART / "values.schema.json").read_text())
         assert written == chart_schema()
         assert written["$schema"] == "http://json-schema.org/draft-07/schema#"

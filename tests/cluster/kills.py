@@ -1,6 +1,6 @@
 """Kill `accept run` at many points of its life: `python -m tests.cluster.kills ssh --points 30`.
 
-After each kill, other commands have to know the run, and `cancel` and `delete` have to remove it
+After each kill, other commands have to know the run, and `cancel` and `clean` have to remove it
 from the back end. Prints what was left or answered wrongly, and ends with 1 if there was anything.
 """
 
@@ -36,8 +36,8 @@ CHECKS = [*CONNECT, *ALL_REDUCE]
 #: What users can do about a run whose command was killed, "" stands for its name. The run has to
 #: be removed from its back end after each of these rows, and every command has to answer.
 ROWS = (
-    ("judge", "collect", "cancel", "judge", "delete"),
-    ("watch", "collect", "judge", "cancel", "delete"),
+    ("judge", "collect", "cancel", "judge", "clean"),
+    ("watch", "collect", "judge", "cancel", "clean"),
     ("delete --no-collect", "judge", "collect", "cancel"),
 )
 _DOCUMENTED = set(Exit) - {Exit.INTERNAL}
@@ -66,7 +66,7 @@ class Killable(ABC):
         count = self._path / "count"
         done = self._started({COUNT: str(count)}).wait()
         assert done.exit in _DOCUMENTED, done.err
-        self.do("delete", self._name())
+        self.do("clean", self._name())
         self.nothing_is_left()
         return count.read_text().split()
 
@@ -118,7 +118,7 @@ class Killable(ABC):
             for command in row:
                 done = self.do(*command.split(), name, "--json")
                 answers.append(f"{command}: {done.exit}")
-                if was_started and command.startswith(("cancel", "delete")):
+                if was_started and command.startswith(("cancel", "clean")):
                     is_gone = (
                         command == "cancel" and done.result["outcome"] == Cancellation.NOT_FOUND
                     )

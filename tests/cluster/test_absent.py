@@ -50,7 +50,7 @@ def test_an_absent_host_is_named_with_its_reason(
     lab.nothing_is_left()
     lab.evidence_holds(done)
     # After a timeout, files may be left on the host. Otherwise nothing was created there.
-    assert lab.do("delete", "last").exit == (5 if cause == "unreachable-timeout" else 0)
+    assert lab.do("clean", "last").exit == (5 if cause == "unreachable-timeout" else 0)
 
 
 def test_a_run_is_accepted_with_the_retest_of_a_repaired_host(make_lab: Make) -> None:

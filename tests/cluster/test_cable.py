@@ -31,7 +31,7 @@ def test_a_run_ends_by_itself_and_keeps_its_evidence_and_no_port(
         return {path.removeprefix(folder) for path in lab.hosts.tree("h1") if folder in path}
 
     expected = {"", "/evidence.tar", "/console.log", "/status", "/events", "/run", "/timer"}
-    # For `accept delete`, should the watchdog be killed before it removes the folder.
+    # For `accept clean`, should the watchdog be killed before it removes the folder.
     expected |= {"/guard.pid", "/kill.sh"}
     until(lambda: "/kept" in kept())
     assert kept() == {*expected, "/kept"}

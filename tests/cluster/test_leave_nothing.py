@@ -105,7 +105,7 @@ def test_delete_cleans_up_when_the_guards_were_killed(make_lab: Make) -> None:
     run.wait_for("1/2]")
     for name in lab.hosts.names:
         lab.hosts.run(name, 'kill -KILL $(cut -d " " -f 1 /tmp/accept-*/guard.pid)')
-    deleted = lab.do("delete", "last", "--no-collect")
+    deleted = lab.do("clean", "last", "--no-collect")
     assert deleted.exit == 0, deleted.err
     lab.nothing_is_left()
     assert run.wait().exit != 0

@@ -128,7 +128,7 @@ class TestKeeps:
         assert accept("judge", "d-wrong").code == accept("judge", drill / "d-wrong").code != 2
 
     def test_its_result_has_a_schema(self, drill: Path) -> None:
-        known = json.loads(accept("schema", "drill").out)["properties"]
+        known = json.loads(accept("show", "schema", "drill").out)["properties"]
         assert set(json.loads((drill / rundir.DRILL).read_text())) <= set(known)
 
 

@@ -344,7 +344,7 @@ class TestNonsense:
             ["run", "-m", "cpu", "--set", "health.limited_share=0.02"],
             ["run", "-m", "cpu", "--set", "gemm.sise=1"],
             ["run", "-m", "cpu", "--deadline", "5x"],
-            ["delete", "--older-than", "5x"],
+            ["clean", "--older-than", "5x"],
         ],
         ids=" ".join,
     )

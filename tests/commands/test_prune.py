@@ -46,12 +46,14 @@ def test_old_runs_with_evidence_go_and_all_others_stay(runs: Path, tmp_path: Pat
     elsewhere.mkdir()
     (runs / "link").symlink_to(elsewhere)
     os.utime(elsewhere, (0, 0))
-    shown = json.loads(accept("prune", "--older-than", "30d", "--dry-run", "--json").out)
+    shown = json.loads(
+        accept("clean", "--folders", "--older-than", "30d", "--dry-run", "--json").out
+    )
     assert [one["name"] for one in shown["removed"]] == ["old"]
     assert shown["removed"][0]["bytes"] > 0
     assert list(shown["kept"]) == ["missing"]
     assert old.is_dir()
-    assert accept("prune", "--older-than", "30d").code == 0
+    assert accept("clean", "--folders", "--older-than", "30d").code == 0
     assert (old.exists(), young.is_dir(), missing.is_dir(), elsewhere.is_dir()) == (
         *(False, True, True, True),
     )
@@ -63,14 +65,15 @@ def test_a_drill_stays_until_all_its_runs_are_collected(runs: Path) -> None:
     (drill / "drill.json").write_text("{}")
     inner = run_of(drill, "one", days=40, collected=False)
     os.utime(drill, (0, 0))
-    accept("prune", "--older-than", "30d")
+    accept("clean", "--folders", "--older-than", "30d")
     assert drill.is_dir()
     sample_evidence.write(inner / "evidence")
     os.utime(drill, (0, 0))
-    accept("prune", "--older-than", "30d")
+    accept("clean", "--folders", "--older-than", "30d")
     assert not drill.exists()
 
 
 def test_an_age_is_needed_and_must_be_a_duration(runs: Path) -> None:
-    refused("prune", error="E-USAGE")
-    refused("prune", "--older-than", "soon", error="E-OPTION-DURATION")
+    refused("clean", "--folders", error="E-USAGE")
+    refused("clean", "--folders", "last", "--older-than", "30d", error="E-USAGE")
+    refused("clean", "--folders", "--older-than", "soon", error="E-OPTION-DURATION")

@@ -205,4 +205,4 @@ def test_a_retest_on_a_cluster_shows_how_to_remove_it(
     monkeypatch.setattr(retest, "start", lambda *_, **__: (stored_job(), tmp_path))
     monkeypatch.setattr(retest, "finish", lambda *_: after)
     retest.do_retest("old", (), Terminal(), pairs=False)
-    assert f"accept delete {after.verdict.attempt}" in capsys.readouterr().err
+    assert f"accept clean {after.verdict.attempt}" in capsys.readouterr().err

@@ -28,7 +28,7 @@ from accept.core.serde import dump
 from accept.evidence import rundir
 
 #: Commands that act on a run folder: they start programs, reach hosts and remove folders.
-ACTING = ("watch", "collect", "cancel", "delete")
+ACTING = ("watch", "collect", "cancel", "clean")
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ class TestForeignFolder:
         submitted(foreign, old)
         runs.mkdir()
         (runs / "one").symlink_to(foreign)
-        assert accept("delete", "--older-than", "24h").code == 0
+        assert accept("clean", "--older-than", "24h").code == 0
         assert (foreign / "node").is_dir()
         assert not marker.exists()
 
@@ -151,7 +151,7 @@ class TestOwnFolder:
         folder.chmod(0o775)
         for command in ACTING:
             refused(command, "one", error="E-RUN-NOT-OWN")
-        assert accept("delete", "--older-than", "24h", "--no-collect").code == 0
+        assert accept("clean", "--older-than", "24h", "--no-collect").code == 0
         assert (folder / "node").is_dir()
         assert not marker.exists()
 
@@ -179,7 +179,7 @@ class TestOwnFolder:
         monkeypatch.chdir(tmp_path)
         assert rundir.runs() == tmp_path.resolve() / "relative"
 
-    @pytest.mark.parametrize("command", ["collect", "cancel", "delete", "watch"])
+    @pytest.mark.parametrize("command", ["collect", "cancel", "clean", "watch"])
     def test_whose_job_names_another_folder_is_refused(
         self, command: str, runs: Path, tmp_path: Path
     ) -> None:
@@ -195,7 +195,7 @@ class TestOwnFolder:
         trap(victim, marker)
         submitted(runs / "one")
         (runs / "one" / "node").symlink_to(victim)
-        refused("delete", "one", "--no-collect", error="E-RUN-FOREIGN-FOLDER")
+        refused("clean", "one", "--no-collect", error="E-RUN-FOREIGN-FOLDER")
         assert (victim / "status").exists()
         assert not marker.exists()
 
@@ -402,7 +402,7 @@ def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Pa
 class TestKilledStart:
     """The command is killed in the middle of the start: a later one finds the run and ends it."""
 
-    @pytest.mark.parametrize("command", ["cancel", "delete"])
+    @pytest.mark.parametrize("command", ["cancel", "clean"])
     def test_over_ssh_is_listed_and_removed(
         self, command: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

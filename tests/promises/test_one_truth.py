@@ -279,20 +279,40 @@ def test_all_have_the_same_figures(run: PooledRun) -> None:
 
 
 @EVERY
-def test_every_figure_of_the_page_is_one_of_the_verdict(run: PooledRun) -> None:
+def test_every_figure_of_the_page_and_of_an_explanation_is_one_of_the_verdict(
+    run: PooledRun,
+) -> None:
     one = outputs(run)
+    _check_figures(_words(one.html), one)
+    for node in (*one.lists["bad"][:2], *one.lists["good"][:1]):
+        done = accept("explain", str(run.folder), node)
+        assert done.code == 0, done.err
+        _check_figures(done.out, one)
+
+
+def test_every_figure_of_a_difference_is_one_of_the_two_verdicts() -> None:
+    before, after = (
+        next(run for run in runs() if run.name == f"simulated-{world}")
+        for world in ("w0", "node-50")
+    )
+    done = accept("diff", str(before.folder), str(after.folder))
+    assert _check_figures(done.out, outputs(before), outputs(after)) == 3
+
+
+def _check_figures(text: str, *those: Outputs) -> int:
+    """Check that the figures in a text are those of these verdicts; return how many there are."""
     # The verdict has the worst and the median of the GPUs, and the records have each.
-    of_records = (m.value for record in one.judged.records for m in record.metrics)
-    known = {*_numbers(one.json), *map(number, of_records)}
+    of_records = (m.value for one in those for r in one.judged.records for m in r.metrics)
+    known = {*_numbers([one.json for one in those]), *map(number, of_records)}
     measured: dict[str, list[float]] = {}
-    for metric in one.json["metrics"]:
+    for metric in (metric for one in those for metric in one.json["metrics"]):
         measured.setdefault(metric["unit"], []).append(metric["value"])
-    text = _words(one.html)
     normal = {
         found[1] for found in re.finditer(r"(?:of|normal|instead of) ([-+.\de]+) [A-Zu]", text)
     }
     limits = dict(re.findall(r"normal ([-+.\de]+) \S+ slow (?:below|above) ([-+.\de]+)", text))
-    for low, high, usual, unit in _FIGURE.findall(text):
+    figures = _FIGURE.findall(text)
+    for low, high, usual, unit in figures:
         for value in filter(None, (low, high, usual)):
             # What is normal is between the values; a limit is on the side of the slow ones.
             if value in normal - known:
@@ -301,11 +321,12 @@ def test_every_figure_of_the_page_is_one_of_the_verdict(run: PooledRun) -> None:
                 assert value in known, (value, unit)
     for usual, limit in limits.items():
         assert 0.5 < float(usual) / float(limit) < 2
+    return len(figures)
 
 
 #: "327.5 to 331.5 of 366.3 GB/s", "260 GB/s", "14 to 15 instead of 12 us".
 _FIGURE = re.compile(
-    r"([-+.\de]+)(?: to ([-+.\de]+))?(?: (?:of|instead of) ([-+.\de]+))? (GB/s|[GT]FLOP/s|us)\b"
+    r"([-+.\de]+)(?: (?:to|->) ([-+.\de]+))?(?: (?:of|instead of) ([-+.\de]+))? (GB/s|[GT]FLOP/s|us)\b"
 )
 
 
@@ -380,6 +401,7 @@ def test_a_ticket_names_the_causes_and_the_run_of_the_verdict(run: PooledRun) ->
             settings=Settings(),
             redact=False,
         )
+        _check_figures(made.text, one)
         lines = made.text.splitlines()
         assert lines[0].startswith(f"# {node}: ")
         for suspect, fault in zip(suspects, made.faults, strict=True):

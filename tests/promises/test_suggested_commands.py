@@ -2,13 +2,15 @@
 
 `follow` executes the suggestions of a command, then those of their output, and so on. A suggestion
 fails if it ends with an error: no other exit code shows that it was a bad advice. Some commands are
-only parsed; `PARSED` has the reasons.
+only parsed; `PARSED` has the reasons. The first command of each form is executed by a real shell,
+too, and so is each command in the texts of the program, with examples of what the reader fills in.
 """
 
 from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shlex
 import shutil
@@ -22,13 +24,17 @@ from unittest import mock
 import pytest
 import typer
 from tests.factories import nccl_logs
+from tests.factories.api_server import api_server
 from tests.factories.chart_runs import Write
 from tests.factories.command_line import Done, accept, installed
 from tests.factories.helm import CHART, call
+from tests.factories.standin_slurm import StandinSlurm
+from tests.factories.standin_ssh import standin_ssh
 from tests.promises.pool import Kind, PooledRun, runs
 from tests.promises.suggestions import VALUE, in_sources, parse, suggested
 
 from accept.app import help as layout
+from accept.commands.choices import Listing, Shown
 
 #: Commands that are parsed and not executed, with the reason.
 PARSED = {
@@ -38,9 +44,8 @@ PARSED = {
     "watch": "the hosts of the run are gone",
     "collect": "as `watch`",
     "cancel": "as `watch`",
-    "delete": "it removes the run that the next suggestions are about",
+    "clean": "it removes the run that the next suggestions are about",
     "doctor": "it connects to the hosts or the cluster of the run",
-    "nodes": "as `doctor`",
     "init": "as `doctor`",
 }
 #: Words that the reader replaces, in commands of the documentation that are only parsed.
@@ -65,10 +70,32 @@ esac
 """
 #: Longest chain of suggestions that is followed for one run.
 _MOST = 60
+#: The forms of commands that a real shell has executed: `explain * *`.
+_FORMS: set[str] = set()
 
 
 class Started(Exception):
     """Raised in place of the start of a run, after everything before it has worked."""
+
+
+def bash(command: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Execute a command line as a user's shell does, with more variables."""
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env={**os.environ, **more},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def form_of(command: str) -> str:
+    """Return a command without the names in it: `explain * *`, `report * --format html`."""
+    first, *words = shlex.split(command)
+    kinds = {*Listing, *Shown, "html", "md", "all", ">"}
+    return " ".join([first, *(w if w[:1] == "-" or w in kinds else "*" for w in words)])
 
 
 class Shell:
@@ -94,6 +121,15 @@ class Shell:
         if target:
             (self.folder / target.strip()).write_text(done.out)
         return done
+
+    def repeat(self, command: str, done: Done) -> None:
+        """Let a real shell execute the first command of each form, except those that measure."""
+        form = form_of(command)
+        if form in _FORMS or command.startswith("retest"):
+            return
+        _FORMS.add(form)
+        real = bash(f"{self.called} {command}", self.folder)
+        assert real.returncode == done.code, f"{command}\n{real.stdout}\n{real.stderr}"
 
     def suggestions(self, command: str, done: Done) -> Iterator[str]:
         """Yield the suggestions in an output, and fail if one of them has another name."""
@@ -121,6 +157,7 @@ class Shell:
             if command not in commands:
                 fails = done.error not in ("", *UNKNOWABLE)
                 assert not fails, f"suggested, and fails: {command}\n{done.err}"
+                self.repeat(command, done)
             waiting.extend(self.suggestions(command, done))
         return {command: done for command, done in known.items() if command not in commands}
 
@@ -134,7 +171,7 @@ def shell(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     monkeypatch.chdir(folder)
     program = folder / "bin" / "accept"
     program.parent.mkdir()
-    program.touch(0o755)
+    program.symlink_to(installed("accept"))
     return Shell(folder, "bin/accept")
 
 
@@ -214,24 +251,12 @@ def test_examples_in_the_help_work(shell: Shell) -> None:
                 assert done.error == "", (example, done.err)
 
 
-def test_the_suggestions_of_the_demo_work_in_a_real_shell(tmp_path: Path) -> None:
+def test_the_suggestions_of_the_demo_work_without_the_program_on_path(tmp_path: Path) -> None:
     """As after `make demo`: the program is in `.venv/bin`, and PATH has no such folder."""
     program = installed("accept")
     (tmp_path / ".venv").symlink_to(program.parent.parent)
-    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
-
-    def sh(command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", "-c", command],
-            cwd=tmp_path,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    demo = sh(".venv/bin/accept demo")
+    own = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "ACCEPT_RUNS": str(tmp_path / "runs")}
+    demo = bash(".venv/bin/accept demo --no-open", tmp_path, **own)
     lines = [
         line.strip()
         for line in demo.stdout.partition("DO NOW\n")[2].partition("\n\n")[0].splitlines()
@@ -240,8 +265,105 @@ def test_the_suggestions_of_the_demo_work_in_a_real_shell(tmp_path: Path) -> Non
     assert commands
     for command in commands:
         assert command.startswith(".venv/bin/accept "), command
-        done = sh(command)
+        done = bash(command, tmp_path, **own)
         assert done.returncode == 0, (command, done.stderr)
+
+
+#: Examples of what the reader fills in, by command; the last words of some are no part of it.
+EXAMPLES = (
+    (r" (?:tries again|where that volume is mounted|…)$", ""),
+    (r"^ticket (?:X|RUN) NODE --collect", "ticket ended NODE --collect"),
+    (r"\bnode17\b|\bNODE\b", "gpu17"),
+    (r"gs://BUCKET/PATH", "$PWD/shared"),
+    (r"\bFILE\b", "nodes.txt"),
+    (r"--site site.yaml", "--site shared/site.yaml"),
+    (r"> site.yaml", "> example.yaml"),
+    (r"--partition gpu --nodes 16", "--partition gpu --nodes 2"),
+    (r"^(init\b.*)", r"\1 --dry-run"),
+    (r"^list nodes( -m gpu)?", "list nodes --partition gpu"),
+    (r"^pick ", "pick --hosts node[01-66] -m cpu "),
+    (r"^(diff \S+) last", r"\1 demo"),
+    (r"^ticket X$", "ticket demo gpu17"),
+    (r"^judge -$", "judge - < my-logs/$(ls my-logs | head -n 1)"),
+    (r"\bIMG\b|\bIMAGE\b", "registry.example/accept:1"),
+    (r"^help COMMAND", "help judge"),
+    (r"^list X", "list machines"),
+    (r"^show check \S+", "show check gemm"),
+    (r"^show suite NAME", "show suite quick"),
+    (r"^show machine \S+", "show machine cpu"),
+    (r"^show error X", "show error E-USAGE"),
+    (r"^show cause X", "show cause rank-hung"),
+    (r"^doctor --hosts X", "doctor --hosts h1"),
+    (r"^run --machine X", "run --machine cpu"),
+    (r"^run --inject X", "run --inject hang"),
+    (r"^(watch|collect|cancel|clean) (?:last|X|NAME|RUN)", r"\1 ended"),
+    (r"^(watch|collect|cancel)$", r"\1 ended"),
+    (r"^(retest|ticket|explain) X X", r"\1 demo gpu17"),
+    (r"^(ticket|baseline|show nodes|explain|judge|report) (?:X|RUN|last)\b", r"\1 demo"),
+    (r"^(judge|report) FOLDER", r"\1 monday"),
+    (r"^submit (?:X|FOLDER)", "submit rendered"),
+    (r"^report (.*) > X", r"report \1 > page.html"),
+)
+
+
+#: What the reader has: a simulated run, one that was measured here, evidence, logs and a site file.
+SETUP = (
+    "accept demo --no-open",
+    'cp -r "$ACCEPT_RUNS/demo" "$ACCEPT_RUNS/monday" && cp -r "$ACCEPT_RUNS/demo" monday',
+    "accept run --machine cpu --only inventory --attempt ended",
+    "mkdir my-logs && cp monday/evidence/logs/50-collectives-pairs/* my-logs",
+    "accept render -m cpu --out rendered",
+    "mkdir shared && accept init --hosts 'node[01-16]' --dry-run > shared/site.yaml",
+)
+#: Commands that measure or start a run, so they are only planned.
+PLANNED = r"^((?:run|drill|gate|pick|submit)\b(?!.* --dry-run).*?)(?= -- |$)"
+#: Commands that a text only names, without what they are about.
+NAMED = ("baseline", "clean", "render", "judge", "doctor", "init", "collect")
+
+
+#: Errors about the example, which the command could not know: this machine has no GPU, the run
+#: accuses a node, and that node is not there.
+OF_THE_EXAMPLE = ("E-LOCAL-NO-GPU", "E-RUN-NO-SUSPECT", "E-BASELINE-DIVIDED")
+
+
+def example_of(command: str) -> str:
+    """Return a suggested command with examples of what its reader fills in."""
+    for pattern, value in EXAMPLES:
+        command = re.sub(pattern, value, command)
+    return re.sub(PLANNED, r"\1 --dry-run", command)
+
+
+@pytest.mark.real
+def test_each_command_in_the_texts_of_the_program_works_in_a_real_shell(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hosts, Slurm and Kubernetes are stand-ins: nothing is measured or changed there."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    standin_ssh(tmp_path / "ssh", monkeypatch)
+    slurm = StandinSlurm(tmp_path / "slurm")
+    path = f"{installed('accept').parent}:{slurm.folder}:{os.environ['PATH']}"
+    monkeypatch.setenv("PATH", path)
+    with api_server() as kubernetes:
+        monkeypatch.setenv("KUBECONFIG", str(kubernetes.kubeconfig(tmp_path)))
+        for line in SETUP:
+            done = bash(line, folder)
+            assert done.returncode in (0, 3), (line, done.stderr)
+        executed: dict[str, str] = {}
+        failed = []
+        for place, text in in_sources():
+            command = example_of(text)
+            if command in NAMED or command.startswith("retest") or command in executed:
+                continue
+            executed[command] = place
+            done = bash(f"accept {command}", folder)
+            errors = re.findall(r"^error\[(.*?)\]|^(Traceback)", done.stderr, re.MULTILINE)
+            if any(code not in OF_THE_EXAMPLE for code, _ in errors):
+                failed.append(f"{place}: accept {command}\n{done.stderr}")
+    assert failed == []
+    assert len(executed) > 70
+    print(f"{len(executed)} commands")
 
 
 @pytest.mark.real

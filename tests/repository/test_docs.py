@@ -142,7 +142,7 @@ def test_every_command_that_is_shown_exists_with_its_options(page: str, text: st
 
 
 #: Commands that need no cluster, no hosts and no run.
-ALONE = {"render", "drill", "list", "show", "schema", "chart", "help"}
+ALONE = {"render", "drill", "list", "show", "chart", "help"}
 
 
 def help_examples() -> list[str]:

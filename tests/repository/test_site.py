@@ -38,7 +38,7 @@ class TestCommands:
 class TestKeys:
     @pytest.mark.parametrize("name", Schema)
     def test_each_key_of_a_schema_is_in_a_table(self, name: str) -> None:
-        schema = json.loads(accept("schema", name).out)
+        schema = json.loads(accept("show", "schema", name).out)
         parts = [schema, *(schema.get("$defs") or schema.get("definitions") or {}).values()]
         keys = {key for part in parts for key in part.get("properties", {})}
         shown = re.findall(r"^\| `([^`]+)` \|", schemas.keys(name), re.MULTILINE)

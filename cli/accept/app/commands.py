@@ -45,10 +45,10 @@ from accept.app.options import (
     SuiteOption,
     file_of,
 )
-from accept.commands.choices import Listing, OnTimeout, Schema, Shown
+from accept.commands.choices import Listing, OnTimeout, Shown
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
-from accept.core.text import plain
+from accept.core.text import command_line, plain
 
 Collective = Literal[
     "all-reduce",
@@ -525,7 +525,7 @@ def cancel(*, run: RunArgument = "last", output: OutputOptions) -> int:
 
 
 @_command
-def delete(
+def clean(
     *,
     names: Annotated[
         list[str] | None,
@@ -537,48 +537,41 @@ def delete(
     ] = None,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="TIME", help="All runs that are older: 24h, 90m."),
+        typer.Option("--older-than", metavar="TIME", help="All runs that are older: 30d, 24h."),
     ] = None,
+    folders: Annotated[
+        bool,
+        typer.Option(
+            "--folders",
+            help="Remove the folders of old runs on this machine, with their evidence, instead.",
+        ),
+    ] = False,
     dry_run: RemovalDryRunOption = False,
     no_collect: Annotated[
         bool, typer.Option("--no-collect", help="Remove the run without fetching its evidence.")
     ] = False,
     output: OutputOptions,
 ) -> int:
-    """Collect a run, then remove it from the cluster: accept delete last --dry-run"""
+    """Collect a run, then remove what is left of it on its nodes: accept clean last --dry-run"""
     from accept.app.parse import seconds
-    from accept.commands import run as runs
-
-    return runs.do_delete(
-        tuple(names or ()),
-        output.terminal(),
-        older_than=seconds("older-than", older_than),
-        dry_run=dry_run,
-        collects=not no_collect,
-    )
-
-
-@_command
-def prune(
-    *,
-    older_than: Annotated[
-        str,
-        typer.Option(
-            "--older-than",
-            metavar="TIME",
-            help="Runs that are older: 30d, 24h.",
-            show_default=False,
-        ),
-    ],
-    dry_run: RemovalDryRunOption = False,
-    output: OutputOptions,
-) -> int:
-    """Remove folders of old runs on this machine: accept prune --older-than 30d --dry-run"""
-    from accept.app.parse import seconds
-    from accept.commands import prune as pruning
+    from accept.commands import prune, run
 
     age = seconds("older-than", older_than)
-    return pruning.do_prune(output.terminal(), older_than=age or 0.0, dry_run=dry_run)
+    if not folders:
+        return run.do_clean(
+            tuple(names or ()),
+            output.terminal(),
+            older_than=age,
+            dry_run=dry_run,
+            collects=not no_collect,
+        )
+    if names or age is None or no_collect:
+        raise BadInput(
+            "--folders takes an age, and neither runs nor --no-collect",
+            code=Code.USAGE,
+            hint="accept clean --folders --older-than 30d --dry-run",
+        )
+    return prune.do_prune(output.terminal(), older_than=age, dry_run=dry_run)
 
 
 @_command
@@ -654,8 +647,19 @@ def init(
 
 
 @_command
-def nodes(
+def list_(
     *,
+    what: Annotated[
+        Listing,
+        typer.Argument(
+            metavar="WHAT",
+            show_choices=False,
+            help=f"{', '.join(Listing)}. nodes: those that match and have all their GPUs free.",
+        ),
+    ],
+    url: Annotated[
+        str | None, typer.Argument(metavar="URL", help="runs: those in a bucket or folder.")
+    ] = None,
     machine: MachineOption = None,
     site: SiteOption = None,
     gpus_per_node: GpusOption = None,
@@ -663,12 +667,28 @@ def nodes(
     place: ClusterOptions,
     output: OutputOptions,
 ) -> int:
-    """List matching nodes with all GPUs free: accept nodes -m a4-highgpu-8g > nodes.txt"""
+    """List machines, checks, causes, runs, free nodes and more: accept list machines"""
+    terminal = output.terminal()
+    if what is not Listing.NODES:
+        from accept.commands import catalog
+
+        if any((machine, site, gpus_per_node, partition, place != ClusterOptions())):
+            raise BadInput(
+                "--machine and the options of a cluster are for its nodes",
+                code=Code.USAGE,
+                hint="accept list nodes",
+            )
+        return catalog.do_list(what, terminal, url=url)
+    if url is not None:
+        raise BadInput(
+            f"{plain(url, 80)} is not a cluster, whose free nodes this lists",
+            code=Code.USAGE,
+            hint=f"the nodes of a run: {command_line('accept', 'show', 'nodes', url)}",
+        )
     from accept.app.parse import parse_place, parse_slurm, with_site
     from accept.commands import cluster
     from accept.plan.resolve import Options
 
-    terminal = output.terminal()
     options = Options(
         machine=machine or "",
         site=site,
@@ -677,24 +697,6 @@ def nodes(
         slurm=parse_slurm(DrillOptions(partition=partition)),
     )
     return cluster.do_nodes(with_site(options, terminal), terminal)
-
-
-@_command
-def list_(
-    *,
-    what: Annotated[
-        Listing,
-        typer.Argument(metavar="WHAT", show_choices=False, help=f"{', '.join(Listing)}."),
-    ],
-    url: Annotated[
-        str | None, typer.Argument(metavar="URL", help="runs: those in a bucket or folder.")
-    ] = None,
-    output: OutputOptions,
-) -> int:
-    """List machines, suites, checks, causes, runs and more: accept list machines"""
-    from accept.commands import catalog
-
-    return catalog.do_list(what, output.terminal(), url=url)
 
 
 @_command
@@ -707,7 +709,8 @@ def show(
         str,
         typer.Argument(
             metavar="NAME",
-            help="Its name, its file, the code of an error, or a run; site: a file, or example.",
+            help="Its name, its file, the code of an error, or a run; site: a file, or example; "
+            "schema: a file, or a result of --json.",
             autocompletion=complete.shown,
         ),
     ],
@@ -738,7 +741,7 @@ def show(
     ] = 64,
     output: OutputOptions,
 ) -> int:
-    """Show a machine, suite, check, cause, error, site or run: accept show check gemm"""
+    """Show a machine, suite, check, cause, error, schema or run: accept show check gemm"""
     from accept.commands import catalog
     from accept.commands import nodes as node_commands
 
@@ -878,25 +881,6 @@ def help_(
     print_help = layout.full_help if topic else layout.short_help
     typer.echo(print_help({name: summary(name) for name in COMMANDS}))
     return Exit.PASS
-
-
-@_command
-def schema(
-    *,
-    what: Annotated[
-        Schema,
-        typer.Argument(
-            metavar="NAME",
-            show_choices=False,
-            help=f"A file, or what a command prints with --json: {', '.join(Schema)}.",
-        ),
-    ],
-    output: OutputOptions,
-) -> int:
-    """Print the JSON Schema of a file or result: accept schema site"""
-    from accept.commands import catalog
-
-    return catalog.do_schema(what, output.terminal())
 
 
 @_command

@@ -13,7 +13,7 @@ from typing import Final, TypeGuard, get_args
 
 import typer
 
-from accept.commands.choices import Shown
+from accept.commands.choices import Schema, Shown
 
 #: The shell inserts a name without quoting it, and evidence can come from anybody.
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
@@ -189,6 +189,11 @@ def sites() -> list[str]:
     return ["example"]
 
 
+def schemas() -> list[str]:
+    """Return the names of the JSON Schemas."""
+    return [*Schema]
+
+
 #: The names of each kind that `accept show` takes.
 SHOWN: Final[dict[Shown, Callable[[], list[str]]]] = {
     Shown.MACHINE: machines,
@@ -201,4 +206,5 @@ SHOWN: Final[dict[Shown, Callable[[], list[str]]]] = {
     Shown.SITE: sites,
     Shown.RUN: runs,
     Shown.NODES: runs,
+    Shown.SCHEMA: schemas,
 }

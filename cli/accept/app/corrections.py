@@ -34,8 +34,8 @@ COMMAND_WORDS: Final = {
     **dict.fromkeys(("test", "start", "launch", "exec", "srun", "apply", "bench"), "run"),
     **dict.fromkeys(("plan", "preview"), "run --dry-run"),
     **dict.fromkeys(("stop", "kill", "abort", "scancel"), "cancel last"),
-    **dict.fromkeys(("rm", "remove", "uninstall"), "delete last --dry-run"),
-    **dict.fromkeys(("clean", "cleanup", "gc"), "prune --older-than 30d --dry-run"),
+    **dict.fromkeys(("rm", "remove", "uninstall", "delete"), "clean last --dry-run"),
+    **dict.fromkeys(("prune", "cleanup", "gc"), "clean --folders --older-than 30d --dry-run"),
     **dict.fromkeys(("check", "preflight", "probe", "validate"), "doctor"),
     **dict.fromkeys(("setup", "configure", "config"), "init --dry-run"),
     **dict.fromkeys(("compare", "delta"), "diff last last"),
@@ -44,6 +44,8 @@ COMMAND_WORDS: Final = {
     **dict.fromkeys(("why", "blame"), "explain last"),
     **dict.fromkeys(("rma", "issue"), "ticket last"),
     "again": "retest last",
+    "nodes": "list nodes",
+    "schema": "show schema",
     "sbatch": "submit",
 }
 #: Options of other tools, and what replaces them here. VALUE is the value that was given.
@@ -323,7 +325,7 @@ def _of_show(words: list[str]) -> Iterator[list[str]]:
 
 def _of_list(words: list[str]) -> Iterator[list[str]]:
     names = [word for word in words[1:] if not word.startswith("-")] or ["runs"]
-    if names[0] in ("nodes", "node", "hosts"):
+    if names[0] in ("node", "hosts") or (names[0] == "nodes" and names[1:]):
         yield ["show", "nodes", *(names[1:] or ["last"])]
     for near in (*nearest(names[0], [*Listing]), "runs"):
         yield ["list", near]

@@ -29,7 +29,7 @@ class Topic:
 
 
 TOPICS: Final = (
-    Topic(title="Prepare", main=("init", "doctor"), more=("nodes",)),
+    Topic(title="Prepare", main=("init", "doctor")),
     Topic(
         title="Test nodes",
         main=("run", "gate", "pick", "watch", "cancel", "retest"),
@@ -40,10 +40,10 @@ TOPICS: Final = (
         main=("judge", "explain", "report", "ticket"),
         more=("diff", "baseline", "verify", "demo"),
     ),
-    Topic(title="Look up", main=("list", "show"), more=("schema", "help")),
+    Topic(title="Look up", main=("list", "show"), more=("help",)),
     Topic(
         title="The steps of a run, one by one",
-        more=("render", "chart", "submit", "collect", "delete", "prune"),
+        more=("render", "chart", "submit", "collect", "clean"),
     ),
 )
 COMMANDS: Final = tuple(name for topic in TOPICS for name in (*topic.main, *topic.more))

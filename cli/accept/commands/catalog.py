@@ -90,6 +90,7 @@ class Listed:
     backends: tuple[Entry, ...] | None = None
     sites: tuple[Entry, ...] | None = None
     errors: tuple[Entry, ...] | None = None
+    schemas: tuple[Entry, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,8 +191,8 @@ _TYPES: Final[Mapping[Schema, type]] = {
     Schema.SUBMIT: Job,
     Schema.COLLECT: run.Collected,
     Schema.CANCEL: run.Cancelled,
-    Schema.DELETE: run.Deleted,
-    Schema.PRUNE: prune.Pruned,
+    Schema.CLEAN: run.Cleaned,
+    Schema.CLEAN_FOLDERS: prune.Pruned,
     Schema.JUDGE: judge.JudgedVerdict,
     Schema.REPORT: judge.Reports,
     Schema.DIFF: diff.Diff,
@@ -325,6 +326,10 @@ def _explanation(cause: causes.Cause) -> str:
     return f"{meaning}. {action}. More: accept show cause {cause}"
 
 
+def _schemas() -> tuple[Entry, ...]:
+    return tuple(Entry(name=what, about=str(_schema(what)["description"])) for what in Schema)
+
+
 _LISTS: Final[Mapping[Listing, Callable[[], tuple[Entry, ...]]]] = {
     Listing.MACHINES: _machines,
     Listing.PROFILES: _profiles,
@@ -336,6 +341,7 @@ _LISTS: Final[Mapping[Listing, Callable[[], tuple[Entry, ...]]]] = {
     Listing.BACKENDS: _backends,
     Listing.SITES: _sites,
     Listing.ERRORS: _errors,
+    Listing.SCHEMAS: _schemas,
 }
 
 
@@ -372,6 +378,8 @@ def do_show(what: Shown, name: str, terminal: Terminal, *, machine: str, nodes: 
         terminal.result(entry, f"{entry.name}: {entry.about}")
     elif what is Shown.RUN:
         runs.do_show_run(name, terminal)
+    elif what is Shown.SCHEMA:
+        _show_schema(name, terminal)
     else:
         error = _error(name)
         terminal.result(error, f"{error.name}\n{error.about}")
@@ -575,11 +583,20 @@ def _nodes(figure: Figure) -> str:
     return f" on {low} nodes or more" if high is None else f" on {low} to {high} nodes"
 
 
-def do_schema(what: Schema, terminal: Terminal) -> int:
-    """Print a JSON Schema, with and without --json."""
-    data = chart_schema() if what is Schema.VALUES else schema(_TYPES[what])
-    replace(terminal, json=False).document(None, json.dumps(data, indent=1, ensure_ascii=False))
-    return Exit.PASS
+def _show_schema(name: str, terminal: Terminal) -> None:
+    """Print a JSON Schema, with and without --json. Raises BadInput."""
+    if name not in [*Schema]:
+        raise BadInput(
+            f"there is no schema {plain(name, 60)!r}",
+            code=Code.USAGE,
+            hint=f"{did_you_mean(name, Schema)}all schemas: accept list schemas",
+        )
+    text = json.dumps(_schema(Schema(name)), indent=1, ensure_ascii=False)
+    replace(terminal, json=False).document(None, text)
+
+
+def _schema(what: Schema) -> Mapping[str, object]:
+    return chart_schema() if what is Schema.VALUES else schema(_TYPES[what])
 
 
 def do_chart(terminal: Terminal) -> int:

@@ -18,7 +18,10 @@ class Listing(StrEnum):
     BACKENDS = "backends"
     ERRORS = "errors"
     SITES = "sites"
+    SCHEMAS = "schemas"
     RUNS = "runs"
+    #: The free nodes of a cluster.
+    NODES = "nodes"
 
 
 class Shown(StrEnum):
@@ -35,6 +38,7 @@ class Shown(StrEnum):
     RUN = "run"
     #: The nodes of a run.
     NODES = "nodes"
+    SCHEMA = "schema"
 
 
 class OnTimeout(StrEnum):
@@ -45,7 +49,7 @@ class OnTimeout(StrEnum):
 
 
 class Schema(StrEnum):
-    """The names that `accept schema` takes: files, and the output of commands with --json."""
+    """The names that `accept show schema` takes: files, and the output of commands with --json."""
 
     MACHINE = "machine"
     SITE = "site"
@@ -66,8 +70,8 @@ class Schema(StrEnum):
     DIFF = "diff"
     BASELINE = "baseline"
     CANCEL = "cancel"
-    DELETE = "delete"
-    PRUNE = "prune"
+    CLEAN = "clean"
+    CLEAN_FOLDERS = "clean-folders"
     DRILL_DRY_RUN = "drill-dry-run"
     DOCTOR = "doctor"
     RBAC = "rbac"

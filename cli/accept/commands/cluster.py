@@ -27,7 +27,7 @@ _DEFAULT = "kubernetes"
 
 @dataclass(frozen=True, kw_only=True)
 class FreeNodes:
-    """The free nodes of a cluster: `accept nodes`."""
+    """The free nodes of a cluster: `accept list nodes`."""
 
     nodes: tuple[str, ...]
 

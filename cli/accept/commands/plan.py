@@ -82,7 +82,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
         raise BadInput(
             "--nodes all needs a connection to a cluster, and render makes none",
             code=Code.NODES_ALL_OFFLINE,
-            hint="accept nodes > FILE, then --nodes @FILE; or name them: --nodes a,b,c",
+            hint="accept list nodes > FILE, then --nodes @FILE; or name them: --nodes a,b,c",
         )
     if not options.machine:
         raise BadInput(

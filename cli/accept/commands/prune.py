@@ -28,7 +28,7 @@ class PrunedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """The folders of old runs that were removed, or would be: `accept prune`."""
+    """The folders of old runs that were removed, or would be: `accept clean --folders`."""
 
     dry_run: bool
     removed: tuple[PrunedRun, ...]
@@ -89,7 +89,7 @@ def _reasons(folder: Path) -> Iterator[str]:
             yield f"it is {progress.text}"
         is_collected = (run / rundir.EVIDENCE).is_dir() and not (run / rundir.FROM_LOG).is_file()
         if not is_collected and progress.phase is not Phase.GONE:
-            yield f"its evidence was not collected: accept collect {run.name}, or accept delete"
+            yield f"its evidence was not collected: accept collect {run.name}, or accept clean"
 
 
 def _megabytes(size: int) -> str:

@@ -87,8 +87,8 @@ class Cancelled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deleted:
-    """The objects and folders that `accept delete` removed, or would remove, by attempt."""
+class Cleaned:
+    """The objects and folders that `accept clean` removed, or would remove, by attempt."""
 
     dry_run: bool
     removed: dict[str, tuple[str, ...]]
@@ -531,7 +531,7 @@ def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
     except AcceptError as error:
         terminal.progress(f"the evidence could not be fetched: {error.message}")
         if job.on_cluster:
-            again = f"accept collect {job.attempt}, then accept delete {job.attempt}"
+            again = f"accept collect {job.attempt}, then accept clean {job.attempt}"
             terminal.progress(f"its objects stay on the cluster: {again}")
         if unconfirmed:
             raise unconfirmed from error
@@ -704,10 +704,10 @@ def _show_end(job: Job, judged: Judged, terminal: Terminal) -> int:
 def show_removal(job: Job, attempt: str, terminal: Terminal) -> None:
     """Show how to remove a run that has ended from its cluster, which keeps its objects."""
     if job.on_cluster:
-        terminal.progress(f"to remove it from the cluster: accept delete {attempt}")
+        terminal.progress(f"to remove it from the cluster: accept clean {attempt}")
 
 
-def do_delete(
+def do_clean(
     names: Sequence[str],
     terminal: Terminal,
     *,
@@ -722,9 +722,9 @@ def do_delete(
     """
     if bool(names) == (older_than is not None):
         raise BadInput(
-            "name the runs to delete, or give their age, but not both",
+            "name the runs to remove, or give their age, but not both",
             code=Code.RUN_WHICH,
-            hint="accept delete NAME …, or accept delete --older-than 24h",
+            hint="accept clean NAME …, or accept clean --older-than 24h",
         )
     folders = [rundir.find_own(name) for name in names] or _older(older_than or 0.0)
     removed: dict[str, tuple[str, ...]] = {}
@@ -742,7 +742,7 @@ def do_delete(
             last_error = error
     verb = "would remove" if dry_run else "removed"
     lines = [f"{verb} {name}" for objects in removed.values() for name in objects]
-    result = Deleted(dry_run=dry_run, removed=removed)
+    result = Cleaned(dry_run=dry_run, removed=removed)
     terminal.result(result, "\n".join(lines) or "nothing is left")
     return Exit.PASS if last_error is None else last_error.exit
 

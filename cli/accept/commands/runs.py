@@ -111,14 +111,14 @@ def _with_verdict(entry: RunEntry, verdict: evidence.StoredVerdict, before: str 
 
 def _table_of_runs(runs: Sequence[RunEntry], terminal: Terminal) -> Table:
     """Return a line for each run; on a narrow terminal, without what `accept show run` shows."""
-    header = ("RUN", "MACHINE", "HOSTS", "SUITE", "START (UTC)", "TOOK", "STATE")
+    header = ("RUN", "STARTED (UTC)", "NODES", "MACHINE", "SUITE", "TOOK", "RESULT")
     rows = [
         (
             run.name,
-            run.machine or "-",
-            str(run.hosts) if run.hosts else "-",
-            run.suite or "-",
             f"{datetime.fromtimestamp(run.start, UTC):%Y-%m-%d %H:%M}" if run.start else "-",
+            str(run.hosts) if run.hosts else "-",
+            run.machine or "-",
+            run.suite or "-",
             duration(run.seconds) if run.seconds else "-",
             run.about,
         )
@@ -200,11 +200,11 @@ def _run_text(page: RunPage) -> Iterator[str | Table]:
     start = f"{datetime.fromtimestamp(entry.start, UTC):%Y-%m-%d %H:%M} UTC" if entry.start else ""
     rows = [
         ("run", entry.name),
-        ("state", entry.about),
+        ("result", entry.about),
         ("machine", entry.machine),
         ("suite", entry.suite),
-        ("hosts", str(entry.hosts or "")),
-        ("start", start),
+        ("nodes", str(entry.hosts or "")),
+        ("started", start),
         ("took", duration(entry.seconds) if entry.seconds else ""),
         ("folder", entry.folder),
     ]

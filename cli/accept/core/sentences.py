@@ -317,9 +317,13 @@ SLOW_OR_FAR = (
 # Bounds
 
 
-def no_bound(check: str, reason: str, expectation: str) -> str:
+#: Between the reason why a check has no bound, and an example of an expectation.
+NO_BOUND_EXAMPLE = "; add one: --expect "
+
+
+def no_bound(reason: str, expectation: str) -> str:
     """Return that a check has no bound, with an example of an expectation."""
-    return f"{check} has no bound on this machine{reason}; add one: --expect '{expectation}'"
+    return f"no bound on this machine{reason}{NO_BOUND_EXAMPLE}'{expectation}'"
 
 
 def unmeasured(bound: Reference) -> str:

@@ -278,7 +278,7 @@ class TestWatching:
         with pytest.raises(Interrupted, match="taint") as caught:
             self.watch(place, tmp_path)
         assert caught.value.code is Code.KUBE_POD_LOST
-        assert "accept delete run" in caught.value.hint
+        assert "accept clean run" in caught.value.hint
 
     @pytest.mark.usefixtures("soon")
     @pytest.mark.parametrize(

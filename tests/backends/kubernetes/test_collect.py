@@ -245,7 +245,7 @@ class TestEvidenceThatCannotBeFetched:
         return removed
 
     def test_keeps_the_run_from_being_deleted(self, removed: list[str]) -> None:
-        message = refused("delete", "run", code=6)
+        message = refused("clean", "run", code=6)
         assert "3 of 9 bytes" in message
         assert "--no-collect" in message
         assert removed == []
@@ -253,11 +253,11 @@ class TestEvidenceThatCannotBeFetched:
     def test_does_not_keep_the_run_if_the_evidence_is_not_requested(
         self, removed: list[str]
     ) -> None:
-        assert accept("delete", "run", "--no-collect").code == 0
+        assert accept("clean", "run", "--no-collect").code == 0
         assert removed == ["run"]
 
     def test_keeps_a_run_that_is_cancelled(self, removed: list[str]) -> None:
         done = accept("cancel", "run")
         assert done.code == 6
-        assert "accept collect run, then accept delete run" in done.err
+        assert "accept collect run, then accept clean run" in done.err
         assert removed == []

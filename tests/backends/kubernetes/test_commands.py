@@ -95,7 +95,9 @@ class TestTheRole:
 
 
 class TestWithoutACluster:
-    @pytest.mark.parametrize("command", [["nodes"], ["init"], ["nodes", "--machine", "cpu"]])
+    @pytest.mark.parametrize(
+        "command", [["list", "nodes"], ["init"], ["list", "nodes", "-m", "cpu"]]
+    )
     def test_a_command_reports_that_the_kubeconfig_is_missing(
         self, command: list[str], tmp_path: Path
     ) -> None:
@@ -104,7 +106,7 @@ class TestWithoutACluster:
         assert (done.code, done.error) == (4, Code.KUBE_CONFIG_MISSING)
 
     def test_all_nodes_cannot_be_rendered(self) -> None:
-        assert "accept nodes" in refused("render", "--machine", "cpu", "--nodes", "all")
+        assert "accept list nodes" in refused("render", "--machine", "cpu", "--nodes", "all")
 
     def test_nothing_is_left_of_a_run_that_could_not_start(self, tmp_path: Path) -> None:
         site = tmp_path / "site.yaml"
@@ -116,12 +118,12 @@ class TestWithoutACluster:
 
 class TestDeleting:
     def test_needs_names_or_an_age(self) -> None:
-        assert accept("delete").error == Code.RUN_WHICH
-        assert accept("delete", "last", "--older-than", "24h").error == Code.RUN_WHICH
-        assert accept("delete", "--older-than", "soon").error == Code.OPTION_DURATION
+        assert accept("clean").error == Code.RUN_WHICH
+        assert accept("clean", "last", "--older-than", "24h").error == Code.RUN_WHICH
+        assert accept("clean", "--older-than", "soon").error == Code.OPTION_DURATION
 
     def test_removes_nothing_if_nothing_is_old(self) -> None:
-        done = accept("delete", "--older-than", "24h", "--dry-run")
+        done = accept("clean", "--older-than", "24h", "--dry-run")
         assert (done.code, done.out) == (0, "nothing is left\n")
 
     def test_removes_runs_older_than_the_age(self) -> None:
@@ -136,7 +138,7 @@ class TestDeleting:
             )  # fmt: skip
             evidence.write(folder / rundir.JOB, json.dumps(dump(one)))
             (folder / "node").mkdir()
-        done = accept("delete", "--older-than", "24h", "--dry-run", "--json")
+        done = accept("clean", "--older-than", "24h", "--dry-run", "--json")
         assert list(json.loads(done.out)["removed"]) == ["old"]
 
     def test_of_a_run_on_this_machine_removes_its_folder(self, monkeypatch: Any) -> None:
@@ -149,9 +151,9 @@ class TestDeleting:
         sample_evidence.write(folder / rundir.EVIDENCE)
         (folder / "node").mkdir()
         (folder / "node" / "kill.sh").write_text("", encoding="utf-8")
-        assert accept("delete", "one").out == f"removed {folder / 'node'}\n"
+        assert accept("clean", "one").out == f"removed {folder / 'node'}\n"
         assert not (folder / "node").exists()
-        assert accept("delete", "one").out == "nothing is left\n"
+        assert accept("clean", "one").out == "nothing is left\n"
 
 
 class TestAJob:
@@ -191,7 +193,7 @@ class TestTheNodesThatAreFree:
         server.answer_with("/api/v1/pods", {"items": [pod_on("g2", 1)]})
 
     def free(self, *words: str) -> list[str]:
-        done = accept("nodes", *words)
+        done = accept("list", "nodes", *words)
         assert done.code == 0, done.err
         return done.out.split()
 
@@ -213,7 +215,7 @@ class TestTheNodesThatAreFree:
         required = "requiredDuringSchedulingIgnoredDuringExecution"
         affinity = f"{{nodeAffinity: {{{required}: {{nodeSelectorTerms: []}}}}}}"
         site.write_text(f"kubernetes: {{affinity: {affinity}}}\n", encoding="utf-8")
-        done = accept("nodes", "--machine", "gpu", "--site", site)
+        done = accept("list", "nodes", "--machine", "gpu", "--site", site)
         assert (done.code, done.error) == (Exit.USAGE, Code.KUBE_NODES_AFFINITY)
 
     def test_need_no_gpus_if_the_machine_has_none(self, server: ApiServer) -> None:
@@ -232,7 +234,7 @@ class TestTheNodesThatAreFree:
         assert self.free("--machine", str(machine), "--gpus-per-node", "4") == ["g0"]
 
     def test_with_more_gpus_than_the_machine_has_are_refused(self) -> None:
-        message = refused("nodes", "--machine", "cpu", "--gpus-per-node", "8")
+        message = refused("list", "nodes", "--machine", "cpu", "--gpus-per-node", "8")
         assert "8 GPUs per node cannot be used on cpu" in message
 
     def test_are_all_used_by_a_run_on_all_nodes(self, tmp_path: Path) -> None:
@@ -259,7 +261,7 @@ class TestWithoutTheClient:
         monkeypatch.setitem(sys.modules, "kubernetes", None)
 
     @pytest.mark.parametrize(
-        "command", [["watch"], ["collect"], ["cancel"], ["delete"], ["delete", "--no-collect"]]
+        "command", [["watch"], ["collect"], ["cancel"], ["clean"], ["clean", "--no-collect"]]
     )
     def test_a_command_on_a_run_names_the_extra(self, command: list[str]) -> None:
         folder = rundir.create("run")
@@ -275,7 +277,7 @@ class TestWithoutTheClient:
         assert done.code == Exit.PASS, done.err
         assert "namespace: lab\n" in done.out
 
-    @pytest.mark.parametrize("command", [["nodes"], ["init", "site.yaml"]])
+    @pytest.mark.parametrize("command", [["list", "nodes"], ["init", "site.yaml"]])
     def test_a_command_on_a_cluster_names_the_extra(self, command: list[str]) -> None:
         done = accept(*command)
         assert (done.code, done.error) == (Exit.USAGE, Code.KUBE_CLIENT_MISSING)

@@ -144,7 +144,7 @@ def refuse_commands(server: ApiServer, status: int) -> None:
 class TestDelete:
     def test_removes_what_it_reports(self, store: StoredObjects) -> None:
         add_run(store)
-        done = accept("delete", "run", "--no-collect")
+        done = accept("clean", "run", "--no-collect")
         assert done.code == Exit.PASS, done.err
         assert done.out.split("\n")[:-1] == ["removed Job run", f"removed Pod {POD}"]
         assert store.objects == {}
@@ -152,13 +152,13 @@ class TestDelete:
     def test_names_a_pod_that_stays(self, store: StoredObjects) -> None:
         _, pod = add_run(store)
         store.stuck.add(pod)
-        done = accept("delete", "run", "--no-collect")
+        done = accept("clean", "run", "--no-collect")
         assert (done.code, done.error) == (Exit.INTERRUPTED, Code.KUBE_OBJECTS_LEFT)
         assert POD in done.err
 
     def test_does_not_report_success_for_pods_it_may_not_see(self, server: ApiServer) -> None:
         server.answer_with(PODS, 403)
-        done = accept("delete", "run", "--no-collect")
+        done = accept("clean", "run", "--no-collect")
         assert (done.code, done.error) == (Exit.INTERRUPTED, Code.KUBE_OBJECTS_HIDDEN)
         assert "Pod" in done.err
 
@@ -167,7 +167,7 @@ class TestDelete:
     ) -> None:
         add_run(store)
         server.answer_with(PODS, 403)
-        done = accept("delete", "run", "--no-collect")
+        done = accept("clean", "run", "--no-collect")
         assert (done.code, done.error) == (Exit.INTERRUPTED, Code.KUBE_OBJECTS_HIDDEN)
         assert "Pod" in done.err
         assert store.objects == {}
@@ -178,7 +178,7 @@ class TestDelete:
         add_run(store)
         server.answer_with(JOBSETS, 403)
         server.answer_with(CLAIM_TEMPLATES, 403)
-        assert accept("delete", "run", "--no-collect").code == Exit.PASS
+        assert accept("clean", "run", "--no-collect").code == Exit.PASS
 
 
 class TestDeleteOfARunThatMadeAJobSet:
@@ -187,7 +187,7 @@ class TestDeleteOfARunThatMadeAJobSet:
     ) -> None:
         submitted(server, tmp_path, first="run-w-0-0")
         server.answer_with(JOBSETS, 403)
-        done = accept("delete", "run", "--no-collect")
+        done = accept("clean", "run", "--no-collect")
         assert (done.code, done.error) == (Exit.INTERRUPTED, Code.KUBE_OBJECTS_HIDDEN)
         assert "JobSet" in done.err
 

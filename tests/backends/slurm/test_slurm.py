@@ -214,7 +214,7 @@ def test_a_job_whose_submission_was_killed_is_found_by_its_name(
         "scontrol",
         f"[ -e {slurm.folder}/cancelled ] && echo JobState=CANCELLED && exit; echo '{HELD}'",
     )
-    assert accept("delete", "lost").out.split() == ["removed", "Slurm", "job", "7"]
+    assert accept("clean", "lost").out.split() == ["removed", "Slurm", "job", "7"]
     assert slurm.cancelled == ["7"]
 
 
@@ -265,7 +265,7 @@ def test_all_nodes_are_the_idle_ones(slurm: StandinSlurm) -> None:
 
 @pytest.mark.usefixtures("slurm")
 def test_idle_nodes_are_listed() -> None:
-    assert accept("nodes", "--partition", "gpu").out.split() == ["n1", "n2"]
+    assert accept("list", "nodes", "--partition", "gpu").out.split() == ["n1", "n2"]
 
 
 def test_an_allocation_is_used_if_no_nodes_are_named(

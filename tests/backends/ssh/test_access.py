@@ -140,7 +140,7 @@ class TestAJobFile:
         with pytest.raises(Invalid):
             read(Job, job(ssh=ALWAYS_0_1, sshAccess={"user": "me"}))
 
-    @pytest.mark.parametrize("command", ["collect", "watch", "cancel", "delete"])
+    @pytest.mark.parametrize("command", ["collect", "watch", "cancel", "clean"])
     def test_that_is_refused_starts_no_ssh(
         self, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -518,7 +518,7 @@ class TestDelete:
     ) -> None:
         stored(job_in(node, "h1", "h2"), folder)
         hosts.take_down("h2")
-        done = accept("delete", "one", "--no-collect")
+        done = accept("clean", "one", "--no-collect")
         assert (done.code, done.error) == (Exit.INTERRUPTED, Code.SSH_NOT_REMOVED)
         assert "h2" in done.err
         assert not node.exists()

@@ -61,9 +61,9 @@ class TestARunThatPasses:
         assert desk.ended() == "Completed"
         self.no_key_anywhere(desk, attempt)
 
-        planned = desk.do("delete", "last", "--dry-run", "--json").result["removed"][attempt]
+        planned = desk.do("clean", "last", "--dry-run", "--json").result["removed"][attempt]
         assert set(planned) >= desk.made() - before - {o for o in desk.made() if "sh.helm" in o}
-        assert desk.do("delete", "last").exit == 0
+        assert desk.do("clean", "last").exit == 0
         assert desk.made() == before
 
     def no_key_anywhere(self, desk: Desk, attempt: str) -> None:
@@ -177,7 +177,7 @@ class TestARunThatCannotStart:
             rows = {need["code"]: need for need in doctor.result["needs"]}
             assert "rdma-0" in rows["R-NETWORKS"]["found"]
             assert (rows["R-JOBSET"]["good"], rows["R-JOBSET"]["checked"]) == (True, True)
-            free = desk.do("nodes", "--machine=a4-highgpu-8g")
+            free = desk.do("list", "nodes", "--machine=a4-highgpu-8g")
             assert tuple(free.out.split()) == cluster.nodes[:2]
             planned = desk.do("run", *plan, "--nodes=all", "--dry-run", "--json")
             assert planned.result["nodes"] == 2
@@ -255,10 +255,10 @@ class TestCancelling:
     ) -> None:
         desk.configure(suspend=True)
         assert desk.submit("--release=same", "--attempt=one").exit == 0
-        assert desk.do("delete", "same-one").exit == 0
+        assert desk.do("clean", "same-one").exit == 0
         assert desk.submit("--release=same", "--attempt=two").exit == 0
         before = desk.complete()
-        again = desk.do("delete", "same-one", "--json")
+        again = desk.do("clean", "same-one", "--json")
         assert (again.exit, again.result["removed"]) == (0, {"same-one": []}), again.err
         assert desk.made() == before
 

@@ -30,7 +30,7 @@ def test_good_nodes_are_accepted_and_delete_leaves_nothing(
     records = read_records(desk.evidence(done.result["attempt"]))
     places = {fact.host: place for fact, place in PLACE.of(*records)}
     assert places == {node: node for node in cluster.nodes}
-    assert desk.do("delete", done.result["attempt"]).exit == 0
+    assert desk.do("clean", done.result["attempt"]).exit == 0
     desk.leaves(before)
 
 

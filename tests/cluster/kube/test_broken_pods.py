@@ -170,7 +170,7 @@ def test_without_index_0_the_finished_steps_are_judged(
     assert (done.ending, done.result["interruption"]) == (("not-tested", 5), reason), done.err
     checks = {one["check"]: one["state"] for one in done.result["checks"]}
     assert checks["connectivity"] == "pass", done.err
-    assert desk.do("delete", done.result["attempt"]).exit == 0
+    assert desk.do("clean", done.result["attempt"]).exit == 0
     desk.leaves(before)
 
 

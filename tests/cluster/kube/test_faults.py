@@ -49,7 +49,7 @@ def test_the_node_of_a_bad_rank_is_named(
     assert (name.partition(":")[0], cause in causes) == (node, True), done.err
     assert done.ending == ("fail", 3)
     desk.evidence_holds(done)
-    assert desk.do("delete", done.result["attempt"]).exit == 0
+    assert desk.do("clean", done.result["attempt"]).exit == 0
     desk.leaves(before)
 
 
@@ -71,7 +71,7 @@ def test_an_api_server_that_is_away_for_a_minute_costs_nothing(
     done = fault_record.judged(started.wait(), desk)
     assert done.ending == ("pass", 0), done.err
     desk.evidence_holds(done)
-    assert desk.do("delete", done.result["attempt"]).exit == 0
+    assert desk.do("clean", done.result["attempt"]).exit == 0
     desk.leaves(before)
 
 
@@ -127,5 +127,5 @@ def test_a_run_goes_on_without_its_command(
     done = fault_record.judged(desk.do("judge", "last", "--json"), desk)
     assert done.ending == ("pass", 0), done.err
     desk.evidence_holds(done)
-    assert desk.do("delete", "last").exit == 0
+    assert desk.do("clean", "last").exit == 0
     desk.leaves(before)

@@ -220,7 +220,7 @@ UNKNOWN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("kernel", {"kernel": None}),
     ("memlock", {"memlock": None}),
     ("GPU driver", {"gpu": {"driver": None}}),
-    ("GPU memoryMiB", {"gpu": {"memoryMiB": None}}),
+    ("GPU memory in MiB", {"gpu": {"memoryMiB": None}}),
     ("GPU name", {"gpu": {"name": None}}),
     ("RDMA devices", {"nics": [NIC | {"speed": None}]}),
 )

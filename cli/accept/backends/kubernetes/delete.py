@@ -117,7 +117,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
         raise BadEvidence(
             f"{job.attempt} was ended, but its evidence could not be saved: {_reason(unsaved)}",
             code=Code.KUBE_EVIDENCE_UNSAVED,
-            hint=f"remove the rest of the run: accept delete {job.attempt}",
+            hint=f"remove the rest of the run: accept clean {job.attempt}",
         ) from unsaved
 
 

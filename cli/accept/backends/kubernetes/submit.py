@@ -185,7 +185,7 @@ def install_release(
         raise NotStarted(
             f"namespace {api.place.namespace} already has a release {name.release}",
             code=Code.HELM_RELEASE_EXISTS,
-            hint="choose another --release, or remove that one: accept delete",
+            hint="choose another --release, or remove the run that made it: accept clean RUN",
         )
     record()
     secret = f"{name.full}-ssh"
@@ -215,10 +215,8 @@ def install_release(
             "json",
         )
         if done.exit != 0:
-            hint = (
-                "what the cluster lacks: accept doctor --backend kubernetes, with the options of "
-            )
-            raise helm_failure("helm install", done.errors, hint=f"{hint}the run")
+            hint = "what the cluster lacks: accept doctor, with the options of the run"
+            raise helm_failure("helm install", done.errors, hint=hint)
         return _controller(done.text), signer
     except BaseException as error:
         left = _undo(api, name, made)

@@ -264,7 +264,7 @@ def _lost(job: Job, state: State) -> Interrupted:
     return Interrupted(
         f"the first pod ran and was lost: {_why_not_running(state)}",
         code=Code.KUBE_POD_LOST,
-        hint=f"remove the rest of the run: accept delete {job.attempt}",
+        hint=f"remove the rest of the run: accept clean {job.attempt}",
     )
 
 

@@ -241,7 +241,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
             first = _first(job, state)
             manage.fetch(reach, job, first, folder=folder, say=say)
             for host, left in manage.end(reach, (first,), job.folder).items():
-                say(f"  {host}: {left}; to remove it: accept delete {job.attempt}")
+                say(f"  {host}: {left}; to remove it: accept clean {job.attempt}")
             return target
         if not _ending(job, state):
             raise Interrupted(

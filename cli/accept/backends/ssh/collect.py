@@ -18,11 +18,11 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
         raise NoEvidence(
             f"the start of {job.attempt} was interrupted, so nothing was measured",
             code=Code.EVIDENCE_GONE,
-            hint=f"remove what it left on the hosts: accept delete {job.attempt}",
+            hint=f"remove what it left on the hosts: accept clean {job.attempt}",
         )
     reach = reach_of(job.ssh_access)
     target = manage.fetch(reach, job, job.first, folder=folder, say=say)
     # The coordinator has ended the run on the other hosts, except on those it could not reach.
     for host, leftovers in manage.end(reach, job.hosts, job.folder).items():
-        say(f"  {host}: {leftovers}; to remove it: accept delete {job.attempt}")
+        say(f"  {host}: {leftovers}; to remove it: accept clean {job.attempt}")
     return target

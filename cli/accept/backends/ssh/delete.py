@@ -35,13 +35,13 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
             f"{host} did not confirm that {job.attempt} ended: {leftover}",
             code=Code.SSH_END_UNCONFIRMED,
             hint="the other hosts were not changed, and clean up by themselves; "
-            f"to remove everything: accept delete {job.attempt}",
+            f"to remove everything: accept clean {job.attempt}",
         )
     leftovers = manage.end(reach, (h for h in job.hosts if h != job.first), job.folder)
     _refuse_leftovers(
         job,
         leftovers,
-        f"what was measured: accept collect {job.attempt}; then: accept delete {job.attempt}",
+        f"what was measured: accept collect {job.attempt}; then: accept clean {job.attempt}",
     )
 
 
@@ -64,7 +64,7 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
         for host in hosts:
             if leftovers and host not in leftovers:
                 say(f"removed {host}:{job.folder}")
-        _refuse_leftovers(job, leftovers, f"accept delete {job.attempt} tries again")
+        _refuse_leftovers(job, leftovers, f"accept clean {job.attempt} tries again")
     return tuple(f"{host}:{job.folder}{' (no answer)' if host in silent else ''}" for host in hosts)
 
 

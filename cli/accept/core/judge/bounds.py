@@ -82,7 +82,7 @@ def verdicts_without_step(plan: Plan) -> Iterator[CheckVerdict]:
 
 def no_bound_finding(check: str, expectation: str, reason: str = "") -> Finding:
     """Return the finding that a check has no bound; `expectation` is an example of one."""
-    text = sentences.no_bound(check, reason, expectation)
+    text = sentences.no_bound(reason, expectation)
     cause = Cause.NO_REFERENCE
     return finding(check, Judgement.ABSOLUTE, State.INCONCLUSIVE, text, cause=cause)
 

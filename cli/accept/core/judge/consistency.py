@@ -299,7 +299,7 @@ def _properties(inventory: Inventory) -> dict[str, str | None]:
         if vbios := _each(gpu.vbios for gpu in gpus):
             properties[_VBIOS] = vbios
         properties["GPU driver"] = _each(gpu.driver for gpu in gpus)
-        properties["GPU memoryMiB"] = _each(gpu.memory_mib for gpu in gpus)
+        properties["GPU memory in MiB"] = _each(gpu.memory_mib for gpu in gpus)
         registered = "registered" if inventory.domain else "none"
         properties[_DOMAIN] = None if inventory.domain is None else registered
     if rdma := inventory.rdma:

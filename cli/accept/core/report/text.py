@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from accept.core.catalog.metrics import BUSBW
 from accept.core.causes import Cause, Judgement
@@ -26,7 +26,7 @@ from accept.core.model import (
     SuspectKind,
     Verdict,
 )
-from accept.core.sentences import action, not_run, suspect_advice, usable, vouched
+from accept.core.sentences import NO_BOUND_EXAMPLE, action, not_run, suspect_advice, usable, vouched
 from accept.core.text import command_line, count, duration, format_size, number, plain, shortened
 
 #: Maximum number of lines for any verdict.
@@ -540,7 +540,8 @@ def finding_text(finding: Finding, checks: Sequence[str] = (), logs: int = 3) ->
 def findings_of(verdict: Verdict) -> list[str]:
     """Return the notable findings as lines, without consequences of other findings.
 
-    Findings of several checks with the same cause and message share one line.
+    Findings of several checks with the same cause and message share one line, also if they
+    differ in the example of a missing bound.
     """
     grouped: dict[tuple[str, str], list[Finding]] = {}
     for check in verdict.checks:
@@ -550,10 +551,14 @@ def findings_of(verdict: Verdict) -> list[str]:
         worst = worst_state(finding.state for finding in bad)
         for finding in roots if any(f.state is worst for f in roots) else bad:
             if not _is_of_suspects(finding, verdict.suspects):
-                grouped.setdefault((finding.cause or "", finding.message), []).append(finding)
+                message, *_ = finding.message.split(NO_BOUND_EXAMPLE)
+                grouped.setdefault((finding.cause or "", message), []).append(finding)
     groups = sorted(grouped.values(), key=lambda group: group[0].cause is not Cause.WRONG_DATA)
+    # The table shows the bound, and a footnote its source.
     return [
-        finding_text(group[0], checks=[finding.check for finding in group], logs=1)
+        finding_text(
+            replace(group[0], bound=None), checks=[finding.check for finding in group], logs=1
+        )
         for group in groups
     ]
 
