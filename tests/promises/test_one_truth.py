@@ -326,7 +326,8 @@ def _check_figures(text: str, *those: Outputs) -> int:
 
 #: "327.5 to 331.5 of 366.3 GB/s", "260 GB/s", "14 to 15 instead of 12 us".
 _FIGURE = re.compile(
-    r"([-+.\de]+)(?: (?:to|->) ([-+.\de]+))?(?: (?:of|instead of) ([-+.\de]+))? (GB/s|[GT]FLOP/s|us)\b"
+    r"([-+.\de]+)(?: (?:to|->) ([-+.\de]+))?"
+    r"(?: (?:of|instead of) ([-+.\de]+))? (GB/s|[GT]FLOP/s|us)\b"
 )
 
 
