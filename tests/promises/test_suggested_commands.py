@@ -272,7 +272,7 @@ def test_the_suggestions_of_the_demo_work_without_the_program_on_path(tmp_path: 
 #: Examples of what the reader fills in, by command; the last words of some are no part of it.
 EXAMPLES = (
     (r" (?:tries again|where that volume is mounted|…)$", ""),
-    (r"^ticket (?:X|RUN) NODE --collect", "ticket ended NODE --collect"),
+    (r"^ticket (?:X|RUN) NODE --collect", "ticket ended $(hostname) --collect"),
     (r"\bnode17\b|\bNODE\b", "gpu17"),
     (r"gs://BUCKET/PATH", "$PWD/shared"),
     (r"\bFILE\b", "nodes.txt"),
@@ -321,7 +321,7 @@ PLANNED = r"^((?:run|drill|gate|pick|submit)\b(?!.* --dry-run).*?)(?= -- |$)"
 NAMED = ("baseline", "clean", "render", "judge", "doctor", "init", "collect")
 
 
-#: Errors about the example, which the command could not know: this machine has no GPU, the run
+#: Errors about the example, which the text could not know: this machine has no GPU, the
 #: accuses a node, and that node is not there.
 OF_THE_EXAMPLE = ("E-LOCAL-NO-GPU", "E-RUN-NO-SUSPECT", "E-BASELINE-DIVIDED")
 
