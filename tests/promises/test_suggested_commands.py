@@ -321,8 +321,8 @@ PLANNED = r"^((?:run|drill|gate|pick|submit)\b(?!.* --dry-run).*?)(?= -- |$)"
 NAMED = ("baseline", "clean", "render", "judge", "doctor", "init", "collect")
 
 
-#: Errors about the example, which the text could not know: this machine has no GPU, the
-#: accuses a node, and that node is not there.
+#: Errors about the example, which the text could not know: this machine has no GPU, its run accuses
+#: nobody, and the simulated one accuses a node.
 OF_THE_EXAMPLE = ("E-LOCAL-NO-GPU", "E-RUN-NO-SUSPECT", "E-BASELINE-DIVIDED")
 
 
