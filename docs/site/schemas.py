@@ -18,7 +18,7 @@ Schemas = Mapping[str, Json]
 
 def schema_of(name: str) -> Schemas:
     """Return a JSON Schema that `accept show schema` prints."""
-    return result_of("schema", name)
+    return result_of("show", "schema", name)
 
 
 def keys(name: str) -> str:

@@ -269,7 +269,7 @@ def test_the_suggestions_of_the_demo_work_without_the_program_on_path(tmp_path: 
         assert done.returncode == 0, (command, done.stderr)
 
 
-#: Examples of what the reader fills in, by command; the last words of some are no part of it.
+#: Examples of what the reader fills in, by command, and words after a command that are dropped.
 EXAMPLES = (
     (r" (?:tries again|where that volume is mounted|…)$", ""),
     (r"^ticket (?:X|RUN) NODE --collect", "ticket ended $(hostname) --collect"),
