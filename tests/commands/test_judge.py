@@ -473,7 +473,8 @@ def test_a_plan_with_logs_is_incomplete_evidence_and_not_logs_of_others(
 
 
 class TestReport:
-    def test_files_are_written_beside_the_evidence_and_named(self, folder: Path) -> None:
+    def test_files_are_written_and_named(self, runs: Path) -> None:
+        folder = sample_evidence.write(runs / "one" / "evidence")
         for name in (evidence.REPORT, evidence.JUNIT):
             (folder / name).unlink()
         done = accept("report", folder)
@@ -510,9 +511,19 @@ class TestReport:
         refused("report", folder, code=6, error="E-EVIDENCE-CHANGED")
         assert not (folder.parent / "report.html").exists()
 
-    def test_evidence_with_a_name_of_its_own_gets_a_folder_beside_it(self, tmp_path: Path) -> None:
-        folder = sample_evidence.write(tmp_path / "ticket-7")
-        assert f"{folder}-report/report.html" in accept("report", folder).out
+    @pytest.mark.parametrize("name", ["ticket-7", "ticket-7/evidence"])
+    def test_about_evidence_of_others_changes_nothing_there(
+        self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = sample_evidence.write(tmp_path / "theirs" / name)
+        before = sorted(tmp_path.rglob("*"))
+        monkeypatch.chdir(tmp_path)
+        written = accept("report", folder).out.split()
+        assert {Path(file).parts[0] for file in written} == {"ticket-7-report"}
+        assert {"verdict.json", "report.html"} <= {Path(file).name for file in written}
+        assert [
+            p for p in sorted(tmp_path.rglob("*")) if "ticket-7-report" not in p.parts
+        ] == before
 
     def test_a_verdict_does_not_depend_on_its_report(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")

@@ -353,12 +353,6 @@ class TestCancel:
         submitted(runs / "one")
         assert self.outcome(Exit.INCOMPLETE) == "not-found"
 
-    def test_of_a_run_without_a_coordinator_fails(self, runs: Path) -> None:
-        node = submitted(runs / "one") / "node"
-        node.mkdir()
-        (node / "kill.sh").write_text("exit 0\n")
-        assert self.outcome(Exit.INCOMPLETE) == "still-running"
-
 
 def test_a_job_of_another_run_is_recognized_by_its_folder(runs: Path) -> None:
     rundir.create("one")

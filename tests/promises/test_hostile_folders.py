@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def use(sent: Path, key: Path) -> None:
-    """Call every command that writes something beside or into evidence that somebody sent."""
+    """Call every command that writes something about evidence that somebody sent, or into it."""
     folder = sent / "evidence"
     accept("judge", folder)
     accept("report", folder)
@@ -44,40 +45,48 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     return {name: path.read_bytes() if path.is_file() else None for name, path in paths.items()}
 
 
-#: The place of the links, and their target.
-LINKS = {
-    "files to a file": (True, "authorized_keys"),
-    "files to a new file": (True, "new"),
-    "folders to a folder": (False, "."),
+ABOUT = "sent-report"
+#: Whether the links replace files, the folder of reports or folders in it, and their target.
+LINKS: dict[str, tuple[Callable[[str, bytes | None], bool], str]] = {
+    "files to a file": (lambda name, content: content is not None, "authorized_keys"),
+    "files to a new file": (lambda name, content: content is not None, "new"),
+    "folders to a folder": (lambda name, content: content is None and name != ABOUT, "."),
+    "the folder to a folder": (lambda name, content: name == ABOUT, "."),
 }
 
 
 @pytest.mark.parametrize("run", pool.runs(Kind.EVIDENCE))
-def test_no_command_writes_through_a_link(run: PooledRun, key: Path, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
+def test_nothing_is_written_beside_evidence_of_others_or_through_a_link(
+    run: PooledRun, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside, working = tmp_path / "outside", tmp_path / "working"
     outside.mkdir()
+    working.mkdir()
+    monkeypatch.chdir(working)
     (outside / "authorized_keys").write_text("mine\n")
     expected = contents(outside)
-    honest = tmp_path / "honest"
-    shutil.copytree(run.folder, honest / "evidence")
-    before = contents(honest)
-    accept("judge", honest / "evidence")
-    assert contents(honest) == before, "`judge` only reads"
-    use(honest, key)
-    after = contents(honest)
-    written = {name for name, content in after.items() if before.get(name, ...) != content}
-    assert {"report.html", "nodes", "nodes/bad.txt"} <= written
-    for kind, (of_files, target) in LINKS.items():
-        hostile = tmp_path / kind
-        shutil.copytree(run.folder, hostile / "evidence")
-        # Every place that the commands write to, and the file that older versions wrote first.
-        for name in written:
-            if (after[name] is not None) == of_files:
-                for place in (hostile / name, hostile / f"{name}.new"):
-                    place.parent.mkdir(exist_ok=True)
-                    place.unlink(missing_ok=True)
-                    place.symlink_to(outside / target)
-        use(hostile, key)
+    sent = tmp_path / "sent"
+    shutil.copytree(run.folder, sent / "evidence")
+    before = contents(sent)
+    accept("judge", sent / "evidence")
+    assert (contents(sent), contents(working)) == (before, {}), "`judge` only reads"
+    use(sent, key)
+    signature = {f"evidence/{evidence.USER_SIGNATURE}"}
+    assert {name for name, _ in contents(sent).items() ^ before.items()} <= signature
+    written = contents(working)
+    about = {"verdict.json", "report.html", "nodes", "nodes/bad.txt"}
+    assert {f"{ABOUT}/{name}" for name in about} <= written.keys()
+    for kind, (is_place, target) in LINKS.items():
+        shutil.rmtree(working)
+        working.mkdir()
+        monkeypatch.chdir(working)
+        places = [working / name for name, content in written.items() if is_place(name, content)]
+        for place in (*places, *(sent / name for name in signature if is_place(name, b""))):
+            for link in (place, place.with_name(f"{place.name}.new")):
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.unlink(missing_ok=True)
+                link.symlink_to(outside / target)
+        use(sent, key)
         assert contents(outside) == expected, kind
 
 

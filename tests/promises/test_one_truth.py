@@ -425,9 +425,10 @@ def test_a_ticket_names_the_causes_and_the_run_of_the_verdict(run: PooledRun) ->
 
 
 @OF_EVIDENCE
-def test_the_files_beside_the_evidence_are_those_of_the_verdict(
-    run: PooledRun, tmp_path: Path
+def test_the_files_about_evidence_are_those_of_the_verdict(
+    run: PooledRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     one = outputs(run)
     folder = tmp_path / "run" / "evidence"
     shutil.copytree(run.folder, folder)
@@ -436,8 +437,9 @@ def test_the_files_beside_the_evidence_are_those_of_the_verdict(
     for key, value in written.items():
         assert one.json[key] == value
     assert (folder / evidence.REPORT).read_text() == one.markdown
-    judge._write_beside(one.judged, folder, Terminal())
+    judge._write_about(one.judged, folder, Terminal())
+    about = tmp_path / "run-report"
     for name, hosts in one.lists.items():
-        assert (folder.parent / "nodes" / f"{name}.txt").read_text().split() == [*hosts]
-    page = (folder.parent / "report.html").read_text()
+        assert (about / "nodes" / f"{name}.txt").read_text().split() == [*hosts]
+    page = (about / "report.html").read_text()
     assert Page(page).sections["band"].text == one.page.sections["band"].text

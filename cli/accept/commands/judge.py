@@ -11,7 +11,7 @@ from pathlib import Path
 from accept import __version__, backends, config
 from accept.backends.protocol import Phase
 from accept.commands import order
-from accept.commands.order import Claims, Verified, is_own
+from accept.commands.order import Claims, Verified
 from accept.config.expectations import parse_expectation
 from accept.config.floors import bounds
 from accept.config.machine import Machine
@@ -35,8 +35,8 @@ from accept.core.model import (
     Verification,
     worst_exit,
 )
+from accept.core.report import judgement
 from accept.core.report import text as reports
-from accept.core.report import write_judgement
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
 from accept.core.report.text import Place
@@ -590,9 +590,9 @@ class Reports:
 
 
 def write_reports(judged: Judged, terminal: Terminal) -> tuple[str, ...]:
-    """Write the verdict and all reports beside the evidence, and return the paths.
+    """Write the verdict and all reports, and return the paths.
 
-    Raises BadInput if there is no folder for them.
+    Those of an own run replace those in its evidence. Raises BadInput if there is no folder.
     """
     if judged.folder is None:
         raise BadInput(
@@ -601,16 +601,18 @@ def write_reports(judged: Judged, terminal: Terminal) -> tuple[str, ...]:
             hint="give --format html, md or junit",
         )
     try:
-        write_judgement(judged.folder, judged.plan, judged.verdict, judged.records)
-        beside = _write_beside(judged, judged.folder, terminal)
+        files = judgement(judged.plan, judged.verdict, judged.records)
+        if rundir.is_own_evidence(judged.folder):
+            written = [evidence.write(judged.folder / name, text) for name, text in files.items()]
+        else:
+            written = [rundir.write_about(judged.folder, *file) for file in files.items()]
+        return (*map(str, written), *_write_about(judged, judged.folder, terminal))
     except OSError as error:
         raise not_written(error) from None
-    names = (evidence.VERDICT, evidence.REPORT, evidence.JUNIT)
-    return (*(str(judged.folder / name) for name in names), *beside)
 
 
 def not_written(error: OSError) -> BadInput:
-    """Return the error for a file beside evidence that cannot be written."""
+    """Return the error for a file about evidence that cannot be written."""
     return BadInput(
         f"{plain(error.filename, 200)} cannot be written: {error.strerror}",
         code=Code.OUTPUT_WRITE,
@@ -618,15 +620,15 @@ def not_written(error: OSError) -> BadInput:
     )
 
 
-def _write_beside(judged: Judged, folder: Path, terminal: Terminal) -> tuple[str, ...]:
-    """Write report.html and the lists of nodes beside the evidence, and return the paths.
+def _write_about(judged: Judged, folder: Path, terminal: Terminal) -> tuple[str, ...]:
+    """Write report.html and the lists of nodes, and return the paths.
 
-    They are never inside it, because its checksums cover all files.
+    They are never inside the evidence, because its checksums cover all files.
     """
     files = {rundir.REPORT: html_page(judged, terminal)}
     for name, hosts in vars(node_lists(judged.verdict)).items():
         files[f"{rundir.NODES}/{name}.txt"] = "".join(f"{plain(host)}\n" for host in hosts)
-    return tuple(str(rundir.write_beside(folder, name, text)) for name, text in files.items())
+    return tuple(str(rundir.write_about(folder, name, text)) for name, text in files.items())
 
 
 def html_page(judged: Judged, terminal: Terminal) -> str:
@@ -655,7 +657,7 @@ def _place(judged: Judged, *, own_bounds: bool = False) -> Place:
     """Return where the report is, and what to type next with the back end of the run."""
     folder = judged.folder
     knows_machine = judged.verdict.machine in config.names("machines")
-    if folder is None or not is_own(folder):
+    if folder is None or not rundir.is_own_evidence(folder):
         return Place(knows_machine=knows_machine)
     run = folder.parent
     report = run / rundir.REPORT
@@ -700,7 +702,11 @@ def _place(judged: Judged, *, own_bounds: bool = False) -> Place:
 def _drain(judged: Judged, hosts: Sequence[str]) -> tuple[str, ...]:
     """Return the command of the run's back end that takes hosts out of use, and its reverse."""
     folder = judged.folder
-    if folder is None or not is_own(folder) or not (folder.parent / rundir.JOB).is_file():
+    if (
+        folder is None
+        or not rundir.is_own_evidence(folder)
+        or not (folder.parent / rundir.JOB).is_file()
+    ):
         return ()
     backend = backends.load_job(folder.parent).backend
     return backends.load(backend).drain(hosts, _reason(judged.verdict, hosts[0]))
@@ -722,7 +728,11 @@ def out_of_service(judged: Judged, node: str | None = None) -> tuple[str, ...]:
 def can_retest(judged: Judged) -> bool:
     """Return True if `accept retest` can repeat the run: one of this machine, with a suspect."""
     folder, verdict = judged.folder, judged.verdict
-    is_repeatable = folder is not None and is_own(folder) and (folder.parent / rundir.RUN).is_file()
+    is_repeatable = (
+        folder is not None
+        and rundir.is_own_evidence(folder)
+        and (folder.parent / rundir.RUN).is_file()
+    )
     return is_repeatable and bool(verdict.suspects) and not verdict.injected
 
 
@@ -749,10 +759,10 @@ def write_page(judged: Judged, terminal: Terminal) -> None:
     The verdict matters more than its report: if the report cannot be written, progress shows why.
     """
     folder = judged.folder
-    if folder is None or not is_own(folder):
+    if folder is None or not rundir.is_own_evidence(folder):
         return
     try:
-        _write_beside(judged, folder, terminal)
+        _write_about(judged, folder, terminal)
     except OSError as error:
         terminal.progress(f"report.html was not written: {error.strerror}")
 

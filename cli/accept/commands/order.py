@@ -108,7 +108,7 @@ def matches_order(claims: Claims, keys: Sequence[PublicKey] = ()) -> Match:
     run = _run_of(claims)
     job = backends.known_job(run) if run else None
     of_run = parse_public_key(job.signer, holder="the run") if job else None
-    if claims.folder and not is_own(claims.folder) and signed:
+    if claims.folder and not rundir.is_own_evidence(claims.folder) and signed:
         # Somebody else's run may have the name of one that was started here.
         job = job if of_run and of_run.base64 in {key.base64 for key in signed} else None
     if run is None or job is None:
@@ -140,14 +140,9 @@ def matches_order(claims: Claims, keys: Sequence[PublicKey] = ()) -> Match:
     return Match(verified=verified, plan=plan or claims.plan)
 
 
-def is_own(folder: Path) -> bool:
-    """Return True for the evidence of a run in the runs folder of this workstation."""
-    return folder.name == rundir.EVIDENCE and rundir.is_own(folder.parent)
-
-
 def _run_of(claims: Claims) -> Path | None:
     """Return the folder of the run that the evidence is of, if this workstation started it."""
-    if claims.folder and is_own(claims.folder):
+    if claims.folder and rundir.is_own_evidence(claims.folder):
         return claims.folder.parent
     try:
         own = filter(rundir.is_own, rundir.by_attempt(claims.attempt))
@@ -192,7 +187,7 @@ def _ordered_plan(run: Path) -> Plan | None:
 
 def _refuse_other_evidence(claims: Claims, root: str, job: Job) -> None:
     """Raise BadEvidence if it is not what this workstation fetched. A log has only a part of it."""
-    is_part = claims.folder is None or (not root and not is_own(claims.folder))
+    is_part = claims.folder is None or (not root and not rundir.is_own_evidence(claims.folder))
     if job.evidence and job.evidence != root and not is_part:
         raise BadEvidence(
             f"this is not the evidence of {job.attempt} that this workstation fetched: its SHA-256 "

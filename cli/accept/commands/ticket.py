@@ -17,7 +17,7 @@ from accept.commands.judge import (
     suspects_at,
 )
 from accept.commands.node_output import collect_now
-from accept.commands.order import is_own, read_run
+from accept.commands.order import read_run
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.evidence import write_below
@@ -59,7 +59,7 @@ def do_ticket(
     redact: bool,
     collect: bool = False,
 ) -> int:
-    """Write the ticket beside the evidence, or into the working folder if there are only logs.
+    """Write the ticket beside the evidence of an own run, else into the working folder.
 
     `fabric`: about the network instead of a node. `collect`: with the output of the site's
     collectors on the node now.
@@ -123,7 +123,11 @@ def do_ticket(
 def _fresh(judged: Judged, node: str | None, name: str, terminal: Terminal) -> dict[str, bytes]:
     """Return what the site's collectors print on the node now."""
     folder = judged.folder
-    if node is None or folder is None or not (is_own(folder) and (folder.parent / JOB).is_file()):
+    if (
+        node is None
+        or folder is None
+        or not (rundir.is_own_evidence(folder) and (folder.parent / JOB).is_file())
+    ):
         raise BadInput(
             "only a node of a run of this workstation can be asked now",
             code=Code.NODE_UNREACHABLE,
@@ -133,9 +137,9 @@ def _fresh(judged: Judged, node: str | None, name: str, terminal: Terminal) -> d
 
 
 def _written(evidence: Path | None, name: str, content: str | bytes) -> str:
-    """Write a file beside the evidence of a run, or into the working folder; return its path."""
+    """Write a file about evidence, or about logs into the working folder; return its path."""
     if evidence:
-        return str(rundir.write_beside(evidence, name, content))
+        return str(rundir.write_about(evidence, name, content))
     write_below(Path(), name, content)
     return name
 
@@ -184,7 +188,7 @@ def _suspects(judged: Judged, node: str | None, name: str) -> tuple[Suspect, ...
 
 def _settings(evidence: Path) -> Settings:
     """Return what the run folder knows about the ranks, if this workstation made it."""
-    if not is_own(evidence):
+    if not rundir.is_own_evidence(evidence):
         return Settings()
     try:
         run = read_run(evidence.parent)

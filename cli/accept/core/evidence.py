@@ -132,9 +132,9 @@ class StoredVerdict:
         return {key: value for key, value in kept.items() if key in used}
 
 
-def write(path: Path, content: str | bytes) -> None:
-    """Write a file atomically. Raises OSError if its folder is a link."""
-    write_below(path.parent, path.name, content)
+def write(path: Path, content: str | bytes) -> Path:
+    """Write a file atomically, and return its path. Raises OSError if its folder is a link."""
+    return write_below(path.parent, path.name, content)
 
 
 def write_below(folder: Path, name: str, content: str | bytes, *, mode: int = 0o666) -> Path:

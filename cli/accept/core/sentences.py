@@ -187,7 +187,8 @@ def only_user(nic: str) -> str:
 
 def below_bound(check: str, value: str, bound: str, others: int, of: int) -> str:
     """Return that a host alone is below its bound."""
-    return f"{check}: {value}, at least {bound} is required; other nodes: {others} of {of}"
+    alone = f"{check}: {value}, at least {bound} is required"
+    return f"{alone}; other nodes: {others} of {of}" if of else alone
 
 
 # Findings on steps

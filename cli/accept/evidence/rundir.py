@@ -65,19 +65,27 @@ def listed() -> tuple[Path, ...]:
     return tuple(sorted(folders, key=lambda p: (p.stat().st_mtime_ns, p.name)))
 
 
-def write_beside(evidence: Path, name: str, content: str | bytes) -> Path:
-    """Write a file beside evidence, through no link, and return its path.
+def is_own_evidence(folder: Path) -> bool:
+    """Return True for the evidence of a run in the folder of runs of this workstation."""
+    return folder.name == EVIDENCE and is_own(folder.parent)
 
-    Its folder is the run folder, or one named after the evidence if that has a name of its own.
-    The folder keeps its time, so that a new report does not make an old run the newest.
+
+def write_about(evidence: Path, name: str, content: str | bytes) -> Path:
+    """Write a file about evidence, through no link, and return its path.
+
+    It is beside the evidence of an own run. Folders of others stay as they are: what is about them
+    is in a folder of the working folder, named after theirs. An own folder keeps its time, so that
+    a new report does not make an old run the newest.
     """
-    inner = "" if evidence.name == EVIDENCE else f"{evidence.name}-report"
-    folder = evidence.parent / inner
-    before = folder.lstat() if folder.is_dir() else None
+    if not is_own_evidence(evidence):
+        resolved = evidence.resolve()
+        stem = resolved.parent.name if resolved.name == EVIDENCE else resolved.name
+        return write_below(Path(), str(PurePosixPath(f"{stem or EVIDENCE}-report", name)), content)
+    folder = evidence.parent
+    before = folder.lstat()
     # The user may have named the folder by a link.
-    write_below(evidence.parent.resolve(), str(PurePosixPath(inner, name)), content)
-    if before is not None:
-        os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns), follow_symlinks=False)
+    write_below(folder.resolve(), name, content)
+    os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns), follow_symlinks=False)
     return folder / name
 
 

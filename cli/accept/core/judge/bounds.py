@@ -177,13 +177,23 @@ def lowest_of_devices(evidence: Evidence, metric: str) -> float | None:
     return _lowest(_lower_bounds(evidence, metric, evidence.executions))
 
 
-def strictest(
-    evidence: Evidence, metric: str, executions: Iterable[Execution], sizes: Collection[int] = ()
+def deciding(
+    evidence: Evidence,
+    metric: str,
+    executions: Sequence[Execution],
+    worst: float,
+    sizes: Collection[int] = (),
 ) -> Bound | None:
-    """Return what is required of `metric` in all executions; None: nothing.
+    """Return the bound that decides about the worst value of executions; None: there is none.
 
-    Bounds for one size count if it is in `sizes`, or if logs of others may meet them there.
+    Of those for which it fails, it is the highest, else the one that requires most. Bounds for one
+    size count if it is in `sizes`, or if logs of others may meet them there.
     """
+    failed = [
+        b for b in _lower_bounds(evidence, metric, executions, sizes) if is_bad(worst, b.lower)
+    ]
+    if failed:
+        return replace(max(failed, key=lambda bound: bound.lower or 0.0), expected=None)
     lower = _lower_bounds(evidence, metric, executions, sizes, larger=True)
     return max(lower, key=lambda bound: bound.required or 0.0, default=None)
 

@@ -48,7 +48,7 @@ def _range(evidence: Evidence, own: Table) -> MeasuredRange:
     """Return the figure of groups of one number of nodes at one size."""
     worst, size = own.worst, own.worst.nominal_size or 0
     is_time = worst.metric == TIME.name
-    executions = (row.execution for row in own)
+    value, executions = worst.value or 0.0, [row.execution for row in own]
     return MeasuredRange(
         check=evidence.check,
         metric=worst.metric,
@@ -56,11 +56,13 @@ def _range(evidence: Evidence, own: Table) -> MeasuredRange:
         size=None if is_time else size,
         nodes=worst.nodes,
         values=len(own),
-        worst=worst.value or 0.0,
+        worst=value,
         worst_at=host_list(worst.hosts),
         median=own.median,
         # Bounds of times are upper ones, for single sizes.
-        bound=None if is_time else bounds.strictest(evidence, worst.metric, executions, (size,)),
+        bound=None
+        if is_time
+        else bounds.deciding(evidence, worst.metric, executions, value, (size,)),
     )
 
 
@@ -80,7 +82,9 @@ def _of_devices(evidence: Evidence) -> Iterator[MeasuredRange]:
             worst=worst.value or 0.0,
             worst_at=worst.device,
             median=own.median,
-            bound=bounds.strictest(evidence, worst.metric, executions.values()),
+            bound=bounds.deciding(
+                evidence, worst.metric, [*executions.values()], worst.value or 0.0
+            ),
         )
 
 

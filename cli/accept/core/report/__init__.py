@@ -12,10 +12,18 @@ from accept.core.report.markdown import render_markdown
 from accept.core.serde import to_json
 
 
+def judgement(plan: Plan, verdict: Verdict, records: Sequence[Record] = ()) -> dict[str, str]:
+    """Return the verdict, and the reports for people and for CI systems, by their file names."""
+    return {
+        evidence.VERDICT: to_json(verdict) + "\n",
+        evidence.REPORT: render_markdown(verdict, plan, records),
+        evidence.JUNIT: junit(verdict, records),
+    }
+
+
 def write_judgement(
     folder: Path, plan: Plan, verdict: Verdict, records: Sequence[Record] = ()
 ) -> None:
-    """Write the verdict, and the reports for people and for CI systems."""
-    evidence.write(folder / evidence.VERDICT, to_json(verdict) + "\n")
-    evidence.write(folder / evidence.REPORT, render_markdown(verdict, plan, records))
-    evidence.write(folder / evidence.JUNIT, junit(verdict, records))
+    """Write the verdict and its reports into evidence."""
+    for name, text in judgement(plan, verdict, records).items():
+        evidence.write(folder / name, text)

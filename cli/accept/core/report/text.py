@@ -554,13 +554,16 @@ def findings_of(verdict: Verdict) -> list[str]:
                 message, *_ = finding.message.split(NO_BOUND_EXAMPLE)
                 grouped.setdefault((finding.cause or "", message), []).append(finding)
     groups = sorted(grouped.values(), key=lambda group: group[0].cause is not Cause.WRONG_DATA)
-    # The table shows the bound, and a footnote its source.
     return [
-        finding_text(
-            replace(group[0], bound=None), checks=[finding.check for finding in group], logs=1
-        )
+        finding_text(_without_source(group[0]), checks=[finding.check for finding in group], logs=1)
         for group in groups
     ]
+
+
+def _without_source(finding: Finding) -> Finding:
+    """Return a finding without the source of a reference, which a footnote of the table has."""
+    is_own = finding.bound is not None and finding.bound.kind is BoundKind.EXPECTATION
+    return finding if is_own else replace(finding, bound=None)
 
 
 def _is_of_suspects(finding: Finding, suspects: Sequence[Suspect]) -> bool:
