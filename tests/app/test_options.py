@@ -16,6 +16,8 @@ from accept.app.parse import parse_options
 #: Texts that the options need; all others take any text.
 TEXTS = {"nodes": "2", "start_timeout": "5m", "deadline": "5m", "budget": "5m", "keep": "5m"}
 TEXTS |= {"hold": "5m", "time": "5m", "sbatch_arg": "--switches=1"}
+#: Options of a closed set of words, each with one that is not its default.
+WORDS = {"launcher": "resident"}
 
 
 def sample(name: str) -> object:
@@ -27,7 +29,7 @@ def sample(name: str) -> object:
     if int in kinds:
         return 2
     text = TEXTS.get(name, "text")
-    return text if str in kinds else [text]
+    return WORDS.get(name) or (text if str in kinds else [text])
 
 
 @pytest.mark.parametrize("name", [option.name for option in fields(PlanOptions)])

@@ -320,6 +320,8 @@ def _limited(hint: Any, marker: Bounds | Pattern | Keys) -> st.SearchStrategy[An
         return st.dictionaries(keys, _values(get_args(hint)[1]), max_size=2)
     if isinstance(marker, Pattern):
         return st.from_regex(marker.regex, fullmatch=True)
+    if hint is str:
+        return st.text(max_size=20)
     numbers = st.integers if hint is int else st.floats
     return numbers(marker.min, marker.max)  # type: ignore[arg-type]
 

@@ -55,8 +55,10 @@ _PACKED_SCRIPTS = (
     "watchdog.sh",
 )
 SCRIPTS = (*_PLAIN_SCRIPTS, *_PACKED_SCRIPTS)
-#: Files that only hosts of ssh and Slurm use.
+#: Files that only hosts of ssh and Slurm use. The resident program was never run in pods.
 _NOT_IN_PODS = (
+    "resident.sh",
+    "programs/resident.py",
     "bootstrap_host.sh",
     "container.sh",
     "container_host.sh",

@@ -272,6 +272,12 @@ def choose_target(options: Options, site: Site) -> Target:
     nodes = _count_nodes(options, site, hosts, backend)
     if backend == "kubernetes":
         check_image(options.image or site.kubernetes.image)
+        if options.launcher is Launcher.RESIDENT:
+            raise BadInput(
+                "--launcher resident: the program does not run in pods",
+                code=Code.OPTION_BACKEND,
+                hint="leave the option out, or test the hosts with --backend ssh or slurm",
+            )
     else:
         check_container(site.container, backend)
     return Target(backend=backend, hosts=tuple(hosts), nodes=nodes)
