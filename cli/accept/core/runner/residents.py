@@ -182,6 +182,7 @@ class _Program:
             await self._session.close()
         if self._reading is not None:
             self._reading.cancel()
+            await asyncio.wait([self._reading])
         self.has_ended = True
         self.settled.set()
 
