@@ -37,12 +37,12 @@ NOT_HERE = {
     r"accept judge (gpu017/.*|- < kern\.log|nvidia-bug-report\.log\.gz)": (
         "reads files of the reader's hosts; tests/foreign_logs judges such files"
     ),
-    r"accept (init|doctor|nodes) .*|accept doctor": "needs the hosts, the cluster or Slurm",
+    r"accept (init|doctor|list nodes) .*|accept doctor": "needs the hosts, the cluster or Slurm",
     r"accept (run|drill)(?!.*--dry-run).*": "needs nodes; tests/cluster runs them",
     r"accept run (--partition gpu|--machine a4-highgpu-8g) .*--dry-run": (
         "asks Slurm, or needs the site file of a cluster"
     ),
-    r"accept (retest|delete) last": "needs the nodes of a run",
+    r"accept (retest|clean) last": "needs the nodes of a run",
     r"accept (baseline|diff) (last|weekly-.*) .*|accept judge .* --machine my-a4\.yaml": (
         "needs an accepted run of nodes with GPUs"
     ),
