@@ -214,7 +214,7 @@ class TestEnd:
     ) -> None:
         """Its command was killed after it made the folder."""
         assert run_submit(suite, "one", f"hang@{HOST}:0").code == 0
-        assert accept("delete", "one", "--no-collect").code == 0
+        assert accept("clean", "one", "--no-collect").code == 0
         (runs / "one" / "node").mkdir()
         done = accept("cancel", "one")
         assert (done.code, done.out) == (0, "cancelled one\n")

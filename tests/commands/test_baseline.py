@@ -59,7 +59,7 @@ class TestTheFile:
         after = corpus(tmp_path / "after", lambda *_: 0.9)
         done = accept("judge", after, "--machine", file)
         assert done.code == 3
-        assert "run:logs" in done.out
+        assert "below-reference" in done.out
 
     def test_a_collective_without_a_check_becomes_no_reference(
         self, logs: Path, tmp_path: Path

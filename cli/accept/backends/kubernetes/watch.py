@@ -274,8 +274,8 @@ def _not_started(state: State, seconds: float) -> NotStarted:
         f"the first pod did not start within {duration(seconds)}: "
         f"{_why_not_running(state)}{others}",
         code=Code.KUBE_POD_NOT_STARTED,
-        hint="what the cluster lacks: accept doctor --backend kubernetes, "
-        "with the options of the run; --start-timeout 30m waits longer",
+        hint="what the cluster lacks: accept doctor --backend kubernetes --nodes 2, "
+        "with the other options of the run; --start-timeout 30m waits longer",
     )
 
 
