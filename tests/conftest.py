@@ -79,6 +79,15 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder, where commands write what is about evidence of others; return it."""
+    folder = tmp_path / "working"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
     """Return tests.factories.chart_runs.values with tmp_path as its folder."""
     from tests.factories.chart_runs import values

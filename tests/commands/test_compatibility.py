@@ -36,6 +36,7 @@ class TestOldEvidence:
             assert now == then
         assert (verdict["rules"], "rules" in stored) == (RULES, False)
 
+    @pytest.mark.usefixtures("working")
     def test_can_be_reported_and_judged_again(self, folder: Path, tmp_path: Path) -> None:
         copy = shutil.copytree(folder, tmp_path / "evidence")
         before = accept("judge", copy, "--json")

@@ -285,6 +285,7 @@ class TestInterrupted:
             path.write_text(json.dumps({**verdict, "interruption": interruption}))
             assert accept("judge", folder, "--json") == before
 
+    @pytest.mark.usefixtures("working")
     def test_run_is_judged_the_same_after_its_report_was_written_again(
         self, cancelled: Path
     ) -> None:
@@ -535,6 +536,7 @@ class TestReport:
         assert accept("report", folder, "--format", "md").out.startswith("# pass")
         assert accept("report", folder, "--format", "junit").out.startswith("<?xml")
 
+    @pytest.mark.usefixtures("working")
     def test_as_json_it_is_json(self, folder: Path) -> None:
         assert set(json.loads(accept("report", folder, "--json").out)) == {"files"}
         assert set(json.loads(accept("report", folder, "--format", "md", "--json").out)) == {"md"}

@@ -127,6 +127,7 @@ class TestForeignFolder:
             refused(command, name, error="E-RUN-NOT-OWN")
         assert not marker.exists()
 
+    @pytest.mark.usefixtures("working")
     def test_is_judged_and_reported(self, foreign: Path) -> None:
         sample_evidence.write(foreign / "evidence")
         assert accept("judge", foreign).code == 0

@@ -236,14 +236,17 @@ def test_an_unusable_place_keeps_the_verdict_and_shows_how_to_send_again(
     assert (place / "runs" / "mine" / "MANIFEST.json").is_file()
 
 
-def test_the_report_of_a_run_is_written_to_its_place(tmp_path: Path, place: Path) -> None:
+def test_the_report_of_a_run_is_written_to_its_place(
+    tmp_path: Path, place: Path, working: Path
+) -> None:
     folder = sample_evidence.write(tmp_path / "evidence", plan=sample_evidence.HASHED_PLAN)
     send(folder, place)
     url = f"{place.as_uri()}/runs/a1"
     done = accept("report", url)
     assert (done.code, done.out) == (0, f"{url}/report.html\n")
     accept("report", folder)
-    assert (place / "runs/a1/report.html").read_bytes() == (tmp_path / "report.html").read_bytes()
+    own = working / f"{tmp_path.name}-report" / "report.html"
+    assert (place / "runs/a1/report.html").read_bytes() == own.read_bytes()
     assert accept("judge", url).code == 0
     assert send(folder, place).returncode == 0
 
