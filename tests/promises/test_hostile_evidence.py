@@ -168,7 +168,7 @@ def test_baseline_opens_no_file_that_evidence_names(
     assert (done.out, done.error) == ("", "E-MACHINE-UNKNOWN")
 
 
-def test_a_ticket_holds_nothing_from_behind_a_link(tmp_path: Path) -> None:
+def test_a_ticket_holds_nothing_from_behind_a_link(working: Path, tmp_path: Path) -> None:
     folder, _, _ = opened("demo", tmp_path)
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "credentials").write_text("token 1234")
@@ -177,12 +177,12 @@ def test_a_ticket_holds_nothing_from_behind_a_link(tmp_path: Path) -> None:
     # Without its list of checksums, the link is not refused.
     (folder / evidence.CHECKSUMS).unlink()
     assert accept("ticket", folder, "gpu17").code == 0
-    with zipfile.ZipFile(next(tmp_path.rglob("*.zip"))) as archive:
+    with zipfile.ZipFile(next(working.rglob("*.zip"))) as archive:
         assert archive.namelist()
         assert not any(b"token 1234" in archive.read(name) for name in archive.namelist())
 
 
-def test_the_script_of_a_ticket_runs_nothing_that_evidence_names(tmp_path: Path) -> None:
+def test_the_script_of_a_ticket_runs_nothing_that_evidence_names(working: Path, tmp_path: Path) -> None:
     folder, plan, records = opened("demo", tmp_path)
     hostile = {"BASH_ENV": "/tmp/a", "LD_AUDIT": "/tmp/a.so", "NCCL_NET_PLUGIN": "/tmp/a.so"}
     plan["env"] |= {**hostile, "NCCL_ALGO": "Ring"}
@@ -193,7 +193,7 @@ def test_the_script_of_a_ticket_runs_nothing_that_evidence_names(tmp_path: Path)
     order["run"]["script"] = "/tmp/a.sh"
     (tmp_path / "run.json").write_text(json.dumps(order))
     assert accept("ticket", folder, "gpu17").code == 0
-    with zipfile.ZipFile(next(tmp_path.rglob("*.zip"))) as archive:
+    with zipfile.ZipFile(next(working.rglob("*.zip"))) as archive:
         name = next(name for name in archive.namelist() if name.endswith("repro.sh"))
         lines = archive.read(name).decode().splitlines()
     assert "export NCCL_ALGO=Ring" in lines
