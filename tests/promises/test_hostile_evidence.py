@@ -182,7 +182,9 @@ def test_a_ticket_holds_nothing_from_behind_a_link(working: Path, tmp_path: Path
         assert not any(b"token 1234" in archive.read(name) for name in archive.namelist())
 
 
-def test_the_script_of_a_ticket_runs_nothing_that_evidence_names(working: Path, tmp_path: Path) -> None:
+def test_the_script_of_a_ticket_runs_nothing_that_evidence_names(
+    working: Path, tmp_path: Path
+) -> None:
     folder, plan, records = opened("demo", tmp_path)
     hostile = {"BASH_ENV": "/tmp/a", "LD_AUDIT": "/tmp/a.so", "NCCL_NET_PLUGIN": "/tmp/a.so"}
     plan["env"] |= {**hostile, "NCCL_ALGO": "Ring"}

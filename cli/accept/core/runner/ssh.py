@@ -28,6 +28,8 @@ KEY_TYPE = "ecdsa"
 #: sshd starts one for every command, and its `.bashrc` may print a greeting.
 MARKER = b"\x1eaccept\n"
 PRINT_MARKER = "printf '\\036accept\\n'; "
+#: Maximum time for a killed process to end. One that waits for a dead disk does not end.
+_KILL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +104,7 @@ class Session(asyncio.subprocess.Process):
         if self.returncode is None:
             self.kill_session()
             # Do not wait for processes that cannot be killed.
-            until = time.monotonic() + 1.0
+            until = time.monotonic() + _KILL_SECONDS
             while self._pipes.get_returncode() is None and time.monotonic() < until:
                 await asyncio.sleep(0.01)
         self._pipes.close()
