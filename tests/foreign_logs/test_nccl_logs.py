@@ -412,6 +412,18 @@ class TestSources:
         done = accept("judge", ours, folder, "--json")
         assert [one["origin"] != "" for one in json.loads(done.out)] == [False, True]
 
+    @pytest.mark.parametrize("typed", ["{}//", "./", "././/"])
+    def test_names_of_files_are_valid_however_their_folder_is_typed(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+    ) -> None:
+        corpus(folder, nodes=NODES[:4])
+        (folder / "README.md").write_text("a,b\n")
+        monkeypatch.chdir(folder)
+        done = accept("judge", typed.format(folder), "--json")
+        (name,) = [one["file"] for one in json.loads(done.out)["skipped"]]
+        assert name == str(Path(name))
+        assert Path(name).samefile("README.md")
+
     def test_other_files_are_left_out_and_listed(self, folder: Path) -> None:
         corpus(folder, nodes=NODES[:4])
         (folder / "summary.csv").write_text("a,b\n")

@@ -373,7 +373,9 @@ def _judge_paths(
         for loaded in load(path, limits, say, keys):
             results.append(_judge_run(loaded, expect, other_machine))
         if len(results) == before:
-            logs[Path(path) if rundir.is_file(Path(path)) else rundir.find(path)] = title
+            # The names of files begin with it, so "my-logs/" and "./" become "my-logs" and ".".
+            name = str(Path(title))
+            logs[Path(path) if rundir.is_file(Path(path)) else rundir.find(path)] = name
     if logs:
         results.append(_judge_logs(logs, expect, other_machine, limits, collective))
     return results
