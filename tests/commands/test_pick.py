@@ -104,10 +104,25 @@ def test_bad_input_is_refused_before_a_host_is_asked(words: list[str], error: st
     refused("pick", "--machine", "cpu", *words, error=error)
 
 
-def test_a_cluster_without_a_list_of_nodes_is_refused(tmp_path: Path) -> None:
-    site = tmp_path / "site.yaml"
-    site.write_text("backend: kubernetes\n")
-    refused("pick", "--need", "1", "--site", site, error="E-NODES-UNKNOWN")
+_ON_KUBERNETES = "kubernetes: {image: lab/accept}"
+
+
+@pytest.mark.parametrize(
+    ("site", "words", "error"),
+    [
+        ("backend: kubernetes", [], "E-NODES-UNKNOWN"),
+        ("slurm: {partition: gpu}", ["--nodes", "4"], "E-NODES-UNKNOWN"),
+        (_ON_KUBERNETES, ["--nodes", "1"], "E-NODES-MISMATCH"),
+        (_ON_KUBERNETES, ["--nodes", "node-7"], "E-NODES-MISMATCH"),
+        (_ON_KUBERNETES, ["--nodes", "4", "--launcher", "resident"], "E-OPTION-BACKEND"),
+    ],
+)
+def test_nodes_of_a_cluster_are_refused_before_it_is_asked(
+    tmp_path: Path, site: str, words: list[str], error: str
+) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text(f"{site}\n")
+    refused("pick", "--need", "2", "--machine", "cpu", "--site", path, *words, error=error)
 
 
 def test_a_dry_run_shows_the_plan(tmp_path: Path) -> None:

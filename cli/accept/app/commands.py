@@ -33,6 +33,7 @@ from accept.app.options import (
     LaunchOptions,
     MachineOption,
     MaxBadOption,
+    NodesOption,
     OutputOptions,
     Panel,
     PartitionOption,
@@ -457,9 +458,10 @@ def pick(
         typer.Option(metavar="N", min=1, help="Nodes to choose.", rich_help_panel=Panel.TARGET),
     ],
     checks: CheckOptions,
+    nodes: NodesOption = None,
     hosts: HostsOption = None,
     suite: SuiteOption = "pick",
-    launcher: LauncherOption = "resident",
+    launcher: LauncherOption = None,
     time: Annotated[
         str,
         typer.Option(
@@ -477,6 +479,7 @@ def pick(
         ),
     ] = None,
     dry_run: DryRunOption = False,
+    place: ClusterOptions,
     output: OutputOptions,
 ) -> int:
     """Choose the best nodes for a job: accept pick --need 64 -- srun --nodes 64 train.sh"""
@@ -490,9 +493,9 @@ def pick(
             hint="accept pick --need 64 -- srun --nodes 64 train.sh",
         )
     terminal = output.terminal()
-    plan = DrillOptions(**vars(checks), hosts=hosts, suite=suite, launcher=launcher)
+    plan = DrillOptions(**vars(checks), nodes=nodes, hosts=hosts, suite=suite, launcher=launcher)
     return picks.do_pick(
-        with_site(parse_options(plan), terminal),
+        with_site(parse_options(plan, cluster=place), terminal),
         terminal,
         need=need,
         limit=seconds("time", time) or 0.0,

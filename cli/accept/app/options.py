@@ -119,6 +119,19 @@ SiteOption = Annotated[
         rich_help_panel=Panel.TARGET,
     ),
 ]
+NodesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--nodes",
+        "-n",
+        "-N",
+        metavar="N",
+        help="Number of nodes, a list a,b,c, @FILE with names, "
+        "or all: every free node of a cluster.",
+        rich_help_panel=Panel.TARGET,
+        autocompletion=complete.hosts,
+    ),
+]
 HostsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -368,19 +381,7 @@ class CheckOptions:
 class DrillOptions(CheckOptions):
     """Checks, hosts and time limits of a run."""
 
-    nodes: Annotated[
-        str | None,
-        typer.Option(
-            "--nodes",
-            "-n",
-            "-N",
-            metavar="N",
-            help="Number of nodes, a list a,b,c, @FILE with names, "
-            "or all: every free node of a cluster.",
-            rich_help_panel=Panel.TARGET,
-            autocompletion=complete.hosts,
-        ),
-    ] = None
+    nodes: NodesOption = None
     hosts: HostsOption = None
     exclude: Annotated[
         list[str] | None,

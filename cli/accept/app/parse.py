@@ -58,7 +58,7 @@ def parse_options(
         gpus_per_node=plan.gpus_per_node,
         rounds=plan.rounds or "",
         seed=plan.seed,
-        launcher=Launcher(plan.launcher or "nccl-tests"),
+        launcher=Launcher(plan.launcher) if plan.launcher else None,
         require_all_nodes=plan.require_all_nodes,
         busy_ok=plan.busy_ok,
         start_timeout=seconds("start-timeout", plan.start_timeout),

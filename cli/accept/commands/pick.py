@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from accept import backends
@@ -28,10 +27,11 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, NotStarted
 from accept.core.evidence import write
 from accept.core.judge.ranking import Choice, LeftOut, choose, doubts
-from accept.core.model import State
+from accept.core.model import Launcher, State
 from accept.core.text import count, duration, folded, plain
 from accept.evidence import rundir
-from accept.plan.resolve import Options, choose_target, named_backend, site_of
+from accept.plan.bundle import Bundle
+from accept.plan.resolve import Options, Resolved, choose_target, named_backend, site_of
 from accept.report.console import Terminal, unwritable
 
 #: File in the run folder with the chosen nodes, for mpirun.
@@ -94,21 +94,20 @@ def do_pick(
             code=Code.USAGE,
             hint="accept pick --need 64 -- srun --nodes 64 train.sh",
         )
-    options, names = _candidates(options, terminal)
-    if need > len(names):
-        raise BadInput(
-            f"--need {need}, but there are {count(len(names), 'node')} to choose from",
-            code=Code.NODES_MISMATCH,
-            hint="need fewer, or give spare nodes: two for 64",
-        )
-    prepare = partial(prepare_with_gpus, options, terminal)
+    options = _candidates(options, terminal, need=need, limit=limit)
+
+    def prepare() -> tuple[Resolved, Bundle]:
+        run, bundle = prepare_with_gpus(options, terminal)
+        _check_need(need, run.nodes)
+        if need == run.nodes:
+            terminal.notice("no spare nodes: nothing starts if one is bad")
+        return run, bundle
+
     if dry_run:
         plan = planned(prepare()[0])
         terminal.result(plan, plan_text(plan))
         return Exit.PASS
     _write_hostfile(hostfile, None)
-    if need == len(names):
-        terminal.notice("no spare nodes: nothing starts if one is bad")
     ended = measure(prepare, terminal, limit=limit)
     picked = Picked(
         need=need,
@@ -134,7 +133,8 @@ def do_pick(
         return Exit.REJECTED
     _write_hostfile(hostfile, _lines(picked.chosen, slots))
     if command:
-        _become(command, picked.chosen, rundir.find_own(picked.attempt), slots)
+        folder = rundir.find_own(picked.attempt)
+        _become(command, picked.chosen, folder, slots, by_ssh=not ended.on_cluster)
     return Exit.PASS
 
 
@@ -143,22 +143,54 @@ def _lines(nodes: Sequence[str], slots: int) -> str:
     return "".join(f"{name} slots={slots}\n" for name in nodes)
 
 
-def _candidates(options: Options, terminal: Terminal) -> tuple[Options, tuple[str, ...]]:
-    """Return the options with the back end, and the nodes to choose from. Raises BadInput."""
+def _candidates(options: Options, terminal: Terminal, *, need: int, limit: float) -> Options:
+    """Return the options with the nodes to choose from, and what follows from their back end.
+
+    Raises BadInput if there is no list of nodes, or if it is known to be too short.
+    """
     site = site_of(options)
-    if not options.hosts and (allocated := backends.NODE_LISTS["slurm"].allocated_nodes()):
-        return replace(options, backend="slurm"), allocated
     named = named_backend(options, site)
-    if named in (None, "ssh") and (options.hosts or site.ssh.hosts):
-        hosts = expand(options.hosts, terminal.progress)
-        options = replace(options, backend="ssh", hosts=hosts)
-        return options, choose_target(options, site).hosts
-    of = f" of the back end {named}" if named else ""
-    raise BadInput(
+    allocated: tuple[str, ...] = ()
+    if not (options.hosts or options.all_nodes or named == "kubernetes"):
+        allocated = backends.NODE_LISTS["slurm"].allocated_nodes()
+    if allocated:
+        options = replace(options, backend="slurm")
+    elif not (options.hosts or options.nodes or options.all_nodes or site.ssh.hosts):
+        raise _no_nodes(named)
+    options = replace(options, hosts=expand(options.hosts, terminal.progress))
+    target = choose_target(replace(options, hosts=options.hosts or allocated), site)
+    if allocated:
+        # All of them, which `prepare` finds.
+        options = replace(options, nodes=None)
+    if target.backend == "kubernetes":
+        if options.start_timeout is None and site.start_timeout is None:
+            # A pod that does not start must not use up the time of the others.
+            options = replace(options, start_timeout=limit / 2)
+    elif target.backend == "ssh" or allocated:
+        options = replace(options, launcher=options.launcher or Launcher.RESIDENT)
+    else:
+        raise _no_nodes(target.backend)
+    if target.nodes is not None:
+        _check_need(need, target.nodes)
+    return replace(options, backend=target.backend)
+
+
+def _no_nodes(backend: str | None) -> BadInput:
+    of = f" of the back end {backend}" if backend else ""
+    return BadInput(
         f"there is no list{of} with nodes to choose from",
         code=Code.NODES_UNKNOWN,
-        hint="start it inside salloc, or give --hosts node[01-18]",
+        hint="start it inside salloc, give --hosts node[01-18], or on Kubernetes --nodes 66",
     )
+
+
+def _check_need(need: int, nodes: int) -> None:
+    if need > nodes:
+        raise BadInput(
+            f"--need {need}, but there are {count(nodes, 'node')} to choose from",
+            code=Code.NODES_MISMATCH,
+            hint="need fewer, or give spare nodes: two for 64",
+        )
 
 
 def chosen_of(judged: Judged, need: int) -> tuple[Choice, str]:
@@ -213,29 +245,35 @@ def _write_hostfile(path: Path | None, lines: str | None) -> None:
         raise unwritable(path, error, hint="give another file: --hostfile good.txt") from None
 
 
-def _become(command: Sequence[str], nodes: Sequence[str], folder: Path, slots: int) -> None:
+def _become(
+    command: Sequence[str], nodes: Sequence[str], folder: Path, slots: int, *, by_ssh: bool
+) -> None:
     """Replace this process by the command, with variables that launchers know.
 
-    So its signals, terminal and status are the command's own. Raises NotStarted.
+    So its signals, terminal and status are the command's own. With `by_ssh`, mpirun and torchrun
+    reach the nodes by their names. Raises NotStarted.
     """
     hostfile = folder / _HOSTFILE
     environment = {
         **os.environ,
         "ACCEPT_NODELIST": ",".join(nodes),
         "ACCEPT_HOSTFILE": str(hostfile),
-        "MASTER_ADDR": nodes[0],
-        # torchrun
-        "PET_NNODES": str(len(nodes)),
-        "PET_RDZV_BACKEND": "c10d",
-        "PET_RDZV_ENDPOINT": f"{nodes[0]}:{_RENDEZVOUS_PORT}",
     }
     try:
         write(hostfile, _lines(nodes, slots))
         allocated = backends.NODE_LISTS["slurm"].allocated_nodes()
+        if by_ssh:
+            environment |= {
+                "MASTER_ADDR": nodes[0],
+                # torchrun
+                "PET_NNODES": str(len(nodes)),
+                "PET_RDZV_BACKEND": "c10d",
+                "PET_RDZV_ENDPOINT": f"{nodes[0]}:{_RENDEZVOUS_PORT}",
+            }
         if {*nodes} <= {*allocated}:
             environment.update(slurm_variables(os.environ, allocated, nodes))
             command = _with_srun(command, nodes, folder, environment)
-        else:
+        elif by_ssh:
             # Open MPI 4 and 5. In an allocation it asks Slurm.
             environment["OMPI_MCA_orte_default_hostfile"] = str(hostfile)
             environment["PRTE_MCA_prte_default_hostfile"] = str(hostfile)

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from accept import backends
 from accept.backends.job import Job
 from accept.backends.protocol import FirstHostLost
 from accept.commands.judge import Judged
 from accept.commands.prepare import prepare
-from accept.commands.run import follow, new_name, settle, start, start_again
+from accept.commands.run import cancel, follow, new_name, settle, show_removal, start, start_again
 from accept.core.error_codes import Code
-from accept.core.errors import Interrupted, NoEvidence, NotStarted, Terminated
+from accept.core.errors import AcceptError, Interrupted, NoEvidence, NotStarted, Terminated
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import Options, Resolved
 from accept.report.console import Terminal
@@ -31,11 +32,19 @@ class Ended:
     judged: Judged | None = None
     is_late: bool = False
 
+    @property
+    def on_cluster(self) -> bool:
+        """Return True if the nodes were those of a cluster, with pods on them."""
+        return self.job is not None and self.job.on_cluster
+
 
 def measure(
     prepared: Callable[[], tuple[Resolved, Bundle]], terminal: Terminal, *, limit: float
 ) -> Ended:
-    """Prepare a run, start it, follow it and judge it; after `limit` seconds it is cancelled."""
+    """Prepare a run, start it, follow it and judge it; after `limit` seconds it is cancelled.
+
+    Nothing of it stays on a cluster, unless its evidence could not be fetched from there.
+    """
     started: tuple[Job, Path] | None = None
     is_late = False
     interrupted: Interrupted | None = None
@@ -53,6 +62,10 @@ def measure(
                 follow(*started, terminal, detach=False)
     except _TimeUp:
         is_late = True
+    except NotStarted:
+        if started is not None:
+            cancel(*started, terminal)
+        raise
     except Interrupted as error:
         if started is None:
             raise
@@ -60,13 +73,29 @@ def measure(
     if started is None:
         return Ended(is_late=True)
     job, folder = started
+    judged: Judged | None = None
     try:
         judged = settle(job, folder, terminal, interrupted=interrupted)
     except NoEvidence:
+        _remove(job, terminal)
         if not is_late:
             raise
-        return Ended(job=job, is_late=True)
+    except AcceptError:
+        show_removal(job, job.attempt, terminal)
+        raise
+    _remove(job, terminal)
     return Ended(job=job, judged=judged, is_late=is_late)
+
+
+def _remove(job: Job, terminal: Terminal) -> None:
+    """Remove the objects of a run from its cluster, so that the nodes are free for a job."""
+    if not job.on_cluster:
+        return
+    try:
+        backends.load(job.backend).delete(job, dry_run=False, say=terminal.progress)
+    except AcceptError as error:
+        terminal.notice(f"not removed: {error.message}")
+        show_removal(job, job.attempt, terminal)
 
 
 def prepare_with_gpus(options: Options, terminal: Terminal) -> tuple[Resolved, Bundle]:

@@ -109,7 +109,8 @@ class Options:
     expect: tuple[str, ...] = ()
     gpus_per_node: int | None = None
     seed: int = 1
-    launcher: Launcher = Launcher.NCCL_TESTS
+    #: None: nccl-tests.
+    launcher: Launcher | None = None
     #: Rounds of pairs, a number or "auto", instead of the suite's; empty: the suite's.
     rounds: str = ""
     require_all_nodes: bool = False
@@ -526,7 +527,7 @@ def resolve(options: Options) -> Resolved:
         ),
         supported=supported(machine.value),
         seed=options.seed,
-        launcher=options.launcher,
+        launcher=options.launcher or Launcher.NCCL_TESTS,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
         gpus_given=per_pod,
