@@ -9,17 +9,17 @@ share of launching is larger than on a cluster. `python -m benchmarks.pairs --ho
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
 
 from tests.cluster.hosts import Hosts
 from tests.cluster.runs import CONNECT, Lab
 
+from accept.core.evidence import read_records
+from accept.core.model import Placement, Record
 from benchmarks import Row, table
 
 _HOSTS, _ROUNDS, _ITERS = 8, 8, 20
@@ -27,34 +27,33 @@ _HOSTS, _ROUNDS, _ITERS = 8, 8, 20
 _DIFFERENCE, _SHARE = 0.03, 0.70
 
 
-def _measured(lab: Lab, launcher: str, rounds: int, iters: int) -> list[dict[str, Any]]:
+def _measured(lab: Lab, launcher: str, rounds: int, iters: int) -> list[Record]:
     """Return the records of the pairs of a run."""
     pairs = f"check: all-gather, groups: pairs, rounds: {rounds}, timeout: 20m, "
     pairs += f"params: {{sizes: 1, iters: {iters}, warmup: 1}}"
     done = lab.run("--launcher", launcher, checks=[*CONNECT, pairs])
-    lines = (lab.evidence(done.result["attempt"]) / "records.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    return [record for record in records if record["step"].endswith("-pairs")]
+    records = read_records(lab.evidence(done.result["attempt"]))
+    return [record for record in records if record.step.endswith("-pairs")]
 
 
-def _speeds(records: Sequence[dict[str, Any]]) -> dict[tuple[str, ...], float]:
+def _speeds(records: Sequence[Record]) -> dict[tuple[str, ...], float]:
     """Return the bus bandwidth of each pair."""
     return {
-        tuple(record["hosts"]): metric["value"]
+        record.hosts: metric.value
         for record in records
-        for metric in record["metrics"]
-        if metric["name"] == "busbw" and metric.get("placement") == "out"
+        for metric in record.metrics
+        if metric.name == "busbw" and metric.placement is Placement.OUT
     }
 
 
-def _rounds(records: Sequence[dict[str, Any]]) -> tuple[float, float]:
+def _rounds(records: Sequence[Record]) -> tuple[float, float]:
     """Return the median seconds of a round, and the share of it in which a pair measures."""
     walls, shares = [], []
-    for wave in {record["wave"] for record in records}:
-        own = [record for record in records if record["wave"] == wave]
-        wall = max(r["end"] for r in own) - min(r["start"] for r in own)
+    for wave in {record.wave for record in records}:
+        own = [record for record in records if record.wave == wave]
+        wall = max(r.end for r in own) - min(r.start for r in own)
         walls.append(wall)
-        shares.append(mean(r["end"] - r["began"] for r in own) / wall)
+        shares.append(mean(r.end - (r.began or r.end) for r in own) / wall)
     return median(walls), median(shares)
 
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # resident.sh: starts the program that stays on this host and starts ranks, with the environment of a rank. ACCEPT_PEERS
-# has addresses of other hosts.
+# has addresses of two other hosts. The interface that leads to them serves all executions, as it does for a step on all
+# hosts. If other hosts are behind another interface, the machine must name it, or nccl-tests must measure.
 ACCEPT_DIR=${ACCEPT_DIR:-$(cd "$(dirname "$0")" && pwd)}
 # shellcheck source=/dev/null
 . "$ACCEPT_DIR/env.sh"

@@ -37,12 +37,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import collective
 import devices
 import rank_io
 import torch_io
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
 
 #: What ranks can measure.
 PROGRAMS: dict[str, ModuleType] = {"collective": collective, "devices": devices}
@@ -64,8 +67,8 @@ class Order:
     #: One of PROGRAMS, and its options.
     program: str
     arguments: list[str]
-    #: Rank of each local rank that takes part.
-    ranks: dict[int, int]
+    #: Rank of each local rank that takes part; JSON has text as keys.
+    ranks: dict[str, int]
     #: Number of ranks on all hosts.
     size: int
     #: Where rank 0 listens.
@@ -74,12 +77,6 @@ class Order:
     secret: str
     #: Faults that a drill injects.
     inject: str = ""
-
-    @classmethod
-    def read(cls, line: dict[str, Any]) -> Order:
-        """Return the order in a line."""
-        ranks = {int(local): rank for local, rank in line.pop("ranks").items()}
-        return cls(ranks=ranks, **line)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -156,7 +153,7 @@ class Server:
             if "listen" in order:
                 self.listen(order["listen"], order["address"])
             elif "run" in order:
-                self.run(Order.read(order))
+                self.run(Order(**order))
             elif job := self.jobs.get(order["kill"]):
                 self.kill(job)
             else:
@@ -189,7 +186,7 @@ class Server:
         for local, rank in order.ranks.items():
             pid = os.fork()
             if not pid:
-                self.become(job, local, rank)
+                self.become(job, int(local), rank)
             job.processes[pid] = rank
         self.forget(order.run)
         self.selector.register(output, selectors.EVENT_READ, lambda: self.pass_on(job))
@@ -269,7 +266,7 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def report(**line: Any) -> None:
+def report(**line: object) -> None:
     """Print a line for the coordinator."""
     rank_io.say(json.dumps(line, separators=(",", ":")))
 
@@ -293,7 +290,7 @@ def measure(order: Order, local: int, rank: int, listener: socket.socket | None)
     program = PROGRAMS[order.program]
     options = program.options_of(order.arguments)
 
-    def store() -> Any:
+    def store() -> Store:
         from torch.distributed import PrefixStore, TCPStore
 
         tcp = TCPStore(

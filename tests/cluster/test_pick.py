@@ -76,6 +76,11 @@ def test_the_command_runs_on_the_good_hosts_and_its_status_counts(make_lab: Make
     assert not out.exists()
     assert not (lab.folder / "started").exists()
     lab.nothing_is_left()
+    # No GPU was found, and no machine without GPUs was named.
+    hosts = ("--hosts", ",".join(lab.names), "--site", str(lab.site))
+    refused = lab.do("pick", "--need", "3", *hosts)
+    assert refused.exit == 4, refused.err
+    assert "E-LOCAL-NO-GPU" in refused.err
 
 
 def test_a_rank_that_hangs_and_a_host_that_dies_cost_only_these_hosts(make_lab: Make) -> None:
