@@ -65,8 +65,11 @@ class Hosts(Machines):
         return observe.processes(self.init(name))
 
     def ranks(self, name: str) -> tuple[observe.Process, ...]:
-        """Return the ranks of collectives on the host, which the resident program may have."""
-        processes = self.processes(name)
+        """Return the ranks of collectives on the host, which the resident program may have.
+
+        Not the shells that start a rank or that program, and have its name in their command.
+        """
+        processes = [each for each in self.processes(name) if "rank.sh" not in each.command]
         programs = {each.pid for each in processes if "resident.py" in each.command}
         return tuple(
             each

@@ -10,11 +10,14 @@ import pytest
 from tests.cluster.network import bits
 from tests.cluster.runs import CONNECT, PAIRS, Done, Lab, Started, until
 
+from accept.core.causes import Cause
+from accept.core.evidence import read_records
+
 Make = Callable[..., Lab]
 #: A time limit that a busy machine does not reach.
 _LONG = "20m"
-#: A hanging pair costs its time limit.
-_CHECKS = (*CONNECT, PAIRS[0].replace("timeout: 4m", "timeout: 90s"))
+#: A hanging pair costs its time limit, which is shorter than that of ranks that wait for others.
+_CHECKS = (*CONNECT, PAIRS[0].replace("timeout: 4m", "timeout: 60s"))
 #: Its ranks live for seconds.
 _LONG_PAIRS = _CHECKS[-1].replace("iters: 8", "iters: 8, min: 1K, factor: 2")
 
@@ -92,6 +95,11 @@ def test_a_rank_that_hangs_and_a_host_that_dies_cost_only_these_hosts(make_lab: 
     assert (done.exit, done.out.split()) == (0, ["h1", "h2", "h3", "h4"]), done.err
     assert {*reasons(done)} == {"h5", "h6"}
     assert reasons(done)["h6"].startswith("host-died"), done.err
+    # The pair that hangs has its record, with both hosts; pairs of others lose nothing.
+    records = [r for r in read_records(lab.evidence(lab.attempt())) if r.step.endswith("-pairs")]
+    late = [r for r in records if Cause.TIMED_OUT in {problem.cause for problem in r.problems}]
+    assert [len({*r.hosts}) == 2 and "h5" in r.hosts for r in late] == [True], records
+    assert all(r.exit == 0 for r in records if {"h5", "h6"}.isdisjoint(r.hosts)), records
     lab.nothing_is_left()
 
 

@@ -17,6 +17,7 @@ from tests.factories.programs import missing_parts
 from accept.core.checks import parse_log
 from accept.core.groups import Group
 from accept.core.model import GroupKind, Parsed, Step
+from accept.core.runner import residents
 from accept.core.runner.residents import ResidentJob, Residents
 from accept.core.runner.ssh import Host
 
@@ -145,6 +146,26 @@ def test_a_program_that_does_not_obey_is_reported(do: Callable[..., None]) -> No
         os.kill(lab.pid("b"), signal.SIGKILL)
 
     do(story)
+
+
+def test_a_program_that_does_not_start_costs_the_others_little_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residents, "_LEAST_SECONDS", 0.1)
+
+    async def story() -> None:
+        lab = _Lab(tmp_path)
+        (tmp_path / "resident.sh").write_text(
+            'case $ACCEPT_EXEC in *-1) echo \'{"torch": "2"}\' ;; esac; exec cat > /dev/null\n'
+        )
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        job = await lab.start()
+        assert clock() - begun < residents._START_SECONDS
+        assert b"b: the resident program does not run: it did not start" in await job.stdout.read()
+        await lab.residents.close()
+
+    asyncio.run(story())
 
 
 def test_without_torch_nothing_is_started(tmp_path: Path) -> None:

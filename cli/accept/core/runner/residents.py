@@ -25,6 +25,9 @@ from accept.core.text import parse_size, plain
 _NAME = "the resident program"
 #: Maximum time for the programs to import torch, and for one to open a port.
 _START_SECONDS, _PORT_SECONDS = 180.0, 20.0
+#: When half of the programs are ready, all must be within so many times their time, but at least
+#: so many seconds: one host must not use up the time of the others.
+_LATE, _LEAST_SECONDS = 3.0, 30.0
 #: A program that ends is started again so often.
 _MOST_STARTS = 2
 #: Maximum time for a program to end after its input has ended.
@@ -233,11 +236,7 @@ class Residents:
         """
         await self.start(profile, hosts)
         programs = [p for host in hosts if (p := self._programs.get(host.name))]
-        waits = [asyncio.create_task(program.settled.wait()) for program in programs]
-        if waits:
-            await asyncio.wait(waits, timeout=min(seconds, _START_SECONDS))
-        for wait in waits:
-            wait.cancel()
+        await _wait_for(programs, min(seconds, _START_SECONDS))
         for program in programs:
             if not program.settled.is_set():
                 program.last_line = "it did not start in time"
@@ -284,6 +283,24 @@ class Residents:
         """End all programs."""
         programs, self._programs, self._starts = [*self._programs.values()], {}, {}
         await asyncio.gather(*(program.close() for program in programs))
+
+
+async def _wait_for(programs: Collection[_Program], seconds: float) -> None:
+    """Wait until programs are ready or have ended; not long for a few that are late."""
+    clock = asyncio.get_running_loop().time
+    begun = clock()
+    until = begun + seconds
+    pending = {asyncio.create_task(program.settled.wait()) for program in programs}
+    try:
+        while pending and (left := until - clock()) > 0:
+            _, pending = await asyncio.wait(
+                pending, timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
+            if 2 * len(pending) <= len(programs):
+                until = min(until, begun + max(_LEAST_SECONDS, _LATE * (clock() - begun)))
+    finally:
+        for wait in pending:
+            wait.cancel()
 
 
 def _arguments(step: Step) -> list[str]:
