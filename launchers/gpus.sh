@@ -21,12 +21,17 @@ list_gpus() {
     fi
 }
 
-# list_all_gpus: prints those of all GPUs. A container without the driver's capability "utility" has no nvidia-smi: then
+# list_all_gpus: prints those of all GPUs, also of AMD's. A container without the driver's capability "utility" has no nvidia-smi: then
 # the lines come from the kernel driver, for the GPUs whose device file is here, because a container may see those of
 # others in /proc.
 list_all_gpus() {
     if command -v nvidia-smi >/dev/null 2>&1; then
         nvidia-smi -L 2>/dev/null | grep '^GPU'
+        return
+    fi
+    if command -v amd-smi >/dev/null 2>&1; then
+        amd-smi list 2>/dev/null |
+            awk '$1 == "GPU:" { number = $2 } $1 == "UUID:" { printf "GPU %s: AMD GPU (UUID: %s)\n", number, $2 }'
         return
     fi
     number=0

@@ -1,4 +1,4 @@
-"""List the GPUs of this host with NVML (pynvml), or else with nvidia-smi.
+"""List the GPUs of this host with NVML (pynvml), or else with nvidia-smi; AMD GPUs with amd-smi.
 
 As a program, print what NVML reports as JSON. `gpus` starts it as one, because a call of a driver
 that hangs never returns.
@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import amd_gpus
 import commands
 import given_gpus
 import nvml
@@ -95,7 +96,10 @@ def gpus(*, of_others: bool = False) -> Found:
             fabrics = [(cluster, clique) for cluster, clique in listed["fabrics"]]
             more = {key: listed[key] for key in ("words", "forbidden", "given")}
             return Found(listed["gpus"], fabrics, listed["cuda"], **more)
-        return _by_smi(listed["words"], listed.get("code"), of_others=of_others)
+        found = _by_smi(listed["words"], listed.get("code"), of_others=of_others)
+        return found if found.gpus or not amd_gpus.is_installed() else Found(amd_gpus.listed())
+    except amd_gpus.Unread as error:
+        return Found(None, words=str(error))
     except (subprocess.TimeoutExpired, ValueError) as error:
         words = str(error)
         if isinstance(error, subprocess.TimeoutExpired):

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import amd_gpus
 import gpu_inventory
 import nvml
 from health_host import Device, Gap, gap, known, pci_name
@@ -175,6 +176,8 @@ def gpus(root: Path, show: Callable[[Device], None]) -> tuple[list[Device], list
     driver = has_driver(root)
     if not driver and root != Path("/"):
         return [], [], []
+    if not driver and amd_gpus.is_installed():
+        return (*amd_gpus.health(), [])
     try:
         bindings = nvml.load()
     except ImportError:

@@ -17,6 +17,7 @@ from accept.core import checks
 from accept.core.checks.collectives import Params
 from accept.core.serde import fields_of, members, read, split
 from accept.core.table import message_sizes
+from accept.plan.placement import gpu_resource
 from accept.plan.resolve import Options, resolve
 
 MACHINES = config.names("machines")
@@ -50,7 +51,8 @@ def test_machines_and_suites_that_are_shipped() -> None:
         *("bm.gpu4.8", "bm.gpu.a100-v2.8", "bm.gpu.h100.8", "bm.gpu.h200.8", "bm.gpu.b200.8"),
         *("bm.gpu.b300.8", "bm.gpu.gb200.4", "bm.gpu.gb200-v2.4", "bm.gpu.gb200-v3.4"),
         "bm.gpu.gb300.4",
-        *("a100-8", "h100-8", "h200-8", "b200-8", "b300-8", "gb200-4", "gb300-4", "cpu", "gpu"),
+        *("a100-8", "h100-8", "h200-8", "b200-8", "b300-8", "gb200-4", "gb300-4"),
+        *("mi300x-8", "cpu", "gpu"),
     } == set(MACHINES)
     assert set(SUITES) >= {"quick", "standard", "soak"}
 
@@ -157,7 +159,7 @@ class TestKindsOfNodes:
         machine = config.load_machine(name).value
         limits = machine.kubernetes.resources["limits"]
         assert isinstance(limits, dict)
-        assert limits["nvidia.com/gpu"] == machine.gpus.count
+        assert limits[gpu_resource(machine.kubernetes.resources)] == machine.gpus.count
 
 
 @pytest.mark.parametrize(
