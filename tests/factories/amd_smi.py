@@ -1,4 +1,4 @@
-"""A stand-in for amd-smi, in the form of amdsmi_cli/amdsmi_commands.py of ROCm/amdsmi (ROCm 6.3 to 7).
+"""A stand-in for amd-smi of ROCm 6.3 to 7, in the form of ROCm/amdsmi, amdsmi_commands.py.
 
 Nothing was recorded on an AMD GPU.
 """
@@ -62,7 +62,8 @@ def write(folder: Path, metrics: list[dict[str, Any]], *, rocm: int = 6) -> Path
         (folder / f"amd-{name}.json").write_text(json.dumps(shown))
     program = folder / "amd-smi"
     program.write_text(
-        f'#!/bin/sh\ncase " $* " in *" --json "*) cat {folder}/amd-$1.json ;; *) cat {folder}/amd-$1.txt ;; esac\n'
+        f'#!/bin/sh\ncase " $* " in *" --json "*) form=json ;; *) form=txt ;; esac\n'
+        f"cat {folder}/amd-$1.$form\n"
     )
     program.chmod(0o755)
     return folder
