@@ -182,6 +182,8 @@ launch_by_mpirun() {
 $(mpi_settings)
 SETTINGS
     [ "$(id -u)" != 0 ] || set -- --allow-run-as-root "$@"
+    # accept-mpirun -N may start more ranks than the run does.
+    [ "$per_host" -le "$ranks_per_host" ] || sed -i "s/slots=.*/slots=$per_host/" "$hostfile"
     set -- mpirun -np "$((hosts * per_host))" --hostfile "$hostfile" --map-by "ppr:$per_host:node" --bind-to none "$@"
     print_command "Open MPI $version" "$@"
     "$@"

@@ -17,6 +17,11 @@ case $ACCEPT_LAUNCHER in
         ;;
 esac
 
+alone=''
+if [ "${1:-}" = --alone ]; then
+    alone=yes
+    shift
+fi
 # Names of the settings that this node chooses for itself; other nodes may choose other values.
 ACCEPT_CHOSEN=''
 # A group of one host (no peers) uses the loopback. With --alone no interface is needed.
@@ -24,9 +29,8 @@ interface=lo interface_by='one host alone'
 if [ -n "${ACCEPT_PEERS:-}" ]; then
     interface=$ACCEPT_INTERFACE interface_by='the machine'
     [ -n "$interface" ] || interface=$(route_interface) interface_by='the route to the other nodes'
-elif [ "${1:-}" = --alone ]; then
+elif [ -n "$alone" ]; then
     interface=''
-    shift
 fi
 if [ -n "$interface" ]; then
     # Interface names may differ between hosts, so this node's own choice replaces that of the first host.

@@ -1,4 +1,4 @@
-"""Programs of others as checks, on real hosts: fio on a slow disk, and one that a host lacks."""
+"""Programs of others as checks, on real hosts: fio on a slow disk, iperf3 over a slow link."""
 
 from __future__ import annotations
 
@@ -76,6 +76,69 @@ failure: {meaning: it is h2}
     assert "it is h2" in done.out
     done = lab.run("--set", "own.speed=1", checks=[*CONNECT, "check: ./own.yaml"])
     assert {"below-reference", "tool-failed"} <= done.causes(), done.err
+    lab.nothing_is_left()
+
+
+IPERF = """\
+name: iperf
+summary: TCP between two nodes
+source: https://software.es.net/iperf/
+install: apt-get install iperf3
+version: {command: [iperf3, --version], least: "3.1"}
+groups: [pairs]
+command: [iperf3, --client, "{peer}", --port, "{port}", --time, "2", --json]
+server: [iperf3, --server, --one-off, --port, "{port}"]
+seconds: 4
+timeout: 60
+results:
+  rate: {json: /end/sum_received/bits_per_second, scale: 1.0e-9, unit: Gbit/s, noise: 0.05}
+"""
+
+
+def test_iperf3_names_the_node_with_the_slow_link(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(6)
+    (lab.folder / "iperf.yaml").write_text(IPERF)
+    lab.hosts.slow("h3")
+    done = lab.run(checks=[*CONNECT, "check: ./iperf.yaml, groups: pairs, rounds: 3, timeout: 4m"])
+    assert done.suspects == {("h3", "slow-outlier")}, done.err
+    lab.evidence_holds(done)
+    lab.nothing_is_left()
+
+
+ALL = """\
+name: together
+summary: a program that starts on the first node and reaches the others itself
+source: https://example.org/together
+groups: [all]
+command:
+  - sh
+  - -c
+  - >-
+    out=$(accept-mpirun -N 2 sh -c 'hostname; test $(hostname) != $0' "$1") || exit;
+    set -- $out; echo "ranks : $#"
+  - sh
+  - "{bad}"
+params:
+  bad: {about: the node on which a rank fails, default: none}
+seconds: 5
+timeout: 60
+results:
+  ranks:
+    line: "ranks : {value}"
+    unit: drives
+    bounds: [{least: 6, most: 6, source: https://example.org/together}]
+failure: {meaning: a rank failed}
+"""
+
+
+def test_a_tool_of_all_nodes_reaches_each_and_accuses_none(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(3)
+    (lab.folder / "together.yaml").write_text(ALL)
+    done = lab.run(checks=[*CONNECT, "check: ./together.yaml"])
+    assert (done.result["state"], done.suspects) == ("pass", set()), done.err
+    done = lab.run("--set", "together.bad=h2", checks=[*CONNECT, "check: ./together.yaml"])
+    assert (done.result["state"], done.suspects) == ("fail", set()), done.err
+    assert "a rank failed" in done.out
     lab.nothing_is_left()
 
 
