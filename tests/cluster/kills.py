@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -38,7 +39,7 @@ CHECKS = [*CONNECT, *ALL_REDUCE]
 ROWS = (
     ("judge", "collect", "cancel", "judge", "clean"),
     ("watch", "collect", "judge", "cancel", "clean"),
-    ("delete --no-collect", "judge", "collect", "cancel"),
+    ("clean --no-collect", "judge", "collect", "cancel"),
 )
 _DOCUMENTED = set(Exit) - {Exit.INTERNAL}
 
@@ -102,7 +103,8 @@ class Killable(ABC):
         about = f"{' '.join(words)}: exit {done.exit}\n{done.out}{done.err}"
         assert done.exit in _DOCUMENTED, about
         assert "Traceback" not in done.err, about
-        assert f"[{Code.SYSTEM}]" not in done.err, about
+        # A command that no longer exists would remove nothing, and nobody would notice.
+        assert not {Code.SYSTEM, Code.USAGE} & set(re.findall(r"\[(E-[A-Z-]+)]", done.err)), about
         return done
 
     def clear(self, name: str, row: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -65,9 +66,10 @@ def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interrupted:
         (target / evidence.PLAN).write_bytes(bundle.files["plan.json"])
         launch = Launch(attempt="old", hosts=(), start_seconds=1.0)
         (target / evidence.HOSTS).write_text(json.dumps(dump(launch)))
-        evidence.append_record(target, verdicts.hosts_record([host]))
+        start = datetime.fromisoformat(job.submitted).timestamp()
+        evidence.append_record(target, replace(verdicts.hosts_record([host]), start=start))
         for step in bundle.plan.steps[:steps]:
-            evidence.append_record(target, verdicts.record(step, [host]))
+            evidence.append_record(target, replace(verdicts.record(step, [host]), start=start))
         for log in {record.log for record in evidence.read_records(target)} - {""}:
             (target / log).parent.mkdir(parents=True, exist_ok=True)
             (target / log).touch()

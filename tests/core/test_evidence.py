@@ -167,6 +167,11 @@ class TestChecksums:
             "plan.json was modified (SHA-256 differs)",
         )
 
+    def test_a_file_that_is_listed_twice_is_an_error(self, folder: Path) -> None:
+        listed = (folder / evidence.CHECKSUMS).read_text()
+        (folder / evidence.CHECKSUMS).write_text(f"{'0' * 64}{listed[64:]}{listed}")
+        assert len(evidence.check_checksums(folder)) == 1
+
     def test_missing_checksums_are_one_error(self, tmp_path: Path) -> None:
         folder = sample_evidence.write(tmp_path / "evidence", whole=False)
         (error,) = evidence.check_checksums(folder)

@@ -185,6 +185,30 @@ def measured(days: float) -> Callable[[Plan, Records], None]:
     return shift
 
 
+def with_a_value_elsewhere(plan: Plan, records: Records) -> None:
+    records[0]["metrics"] = [
+        {"check": "hosts", "name": "x", "value": 1.0, "unit": "s", "host": "elsewhere"}
+    ]
+
+
+def without_times(plan: Plan, records: Records) -> None:
+    for record in records:
+        record["start"], record["began"], record["end"] = 0.0, None, 0.0
+
+
+def ended_long_ago(plan: Plan, records: Records) -> None:
+    records[-1]["end"] -= 4000.0 * DAY
+
+
+def began_long_ago(plan: Plan, records: Records) -> None:
+    records[-1]["began"] = DAY
+
+
+def with_an_unordered_step(plan: Plan, records: Records) -> None:
+    problem = {"cause": "crashed", "message": "x", "host": records[0]["hosts"][0]}
+    records.append({**records[-1], "step": "99-gemm", "log": "", "problems": [problem]})
+
+
 def kept(plan: Plan, records: Records) -> None:
     for record in records:
         record["attempt"] = "earlier"
@@ -224,13 +248,40 @@ def test_another_plan_is_refused(
 
 @pytest.mark.parametrize(
     "change",
-    [of_another_host, with_a_problem_elsewhere, measured(-400.0), measured(4000.0), kept],
+    [
+        *(of_another_host, with_a_problem_elsewhere, with_a_value_elsewhere, kept),
+        *(measured(-400.0), measured(4000.0), without_times, ended_long_ago, began_long_ago),
+        with_an_unordered_step,
+    ],
 )
-def test_other_hosts_and_times_are_refused(
+def test_other_hosts_times_and_steps_are_refused(
     order: Order, change: Callable[[Plan, Records], None]
 ) -> None:
     order.forge(change)
     assert_refused(order, Code.EVIDENCE_OTHER_RUN)
+
+
+@pytest.mark.parametrize("name", ["env.sh", "settings.sh", "steps/99-other.sh"])
+def test_another_script_is_refused(order: Order, name: str) -> None:
+    rendered = order.folder / rundir.RENDERED / "env.sh"
+    evidence.write_below(order.served, name, f"{rendered.read_text()}exit 0\n")
+    order.seal(order.key)
+    assert_refused(order, Code.EVIDENCE_PLAN_CHANGED)
+    (order.served / name).unlink()
+    shutil.copy(rendered, order.served)
+    order.seal(order.key)
+    assert accept("collect", "demo").code == 0
+
+
+def test_runs_are_listed_with_the_verdict_of_this_workstation(order: Order) -> None:
+    claimed = json.loads((order.served / evidence.VERDICT).read_text())
+    claimed["headline"] = "pass: all nodes are good"
+    (order.served / evidence.VERDICT).write_text(json.dumps(claimed))
+    assert accept("collect", "demo").code == 0
+    assert "collected, not judged" in accept("list", "runs").out
+    verdict = json.loads(accept("judge", "demo", "--json").out)
+    assert verdict["headline"] != claimed["headline"]
+    assert verdict["headline"] in accept("list", "runs", "--json").out
 
 
 @pytest.mark.parametrize(

@@ -756,17 +756,16 @@ def _reason(verdict: Verdict, host: str) -> str:
 
 
 def write_page(judged: Judged, terminal: Terminal) -> None:
-    """Write report.html and the lists of nodes of a run of this workstation.
+    """Write the verdict and the reports of a run of this workstation, instead of its host's.
 
-    The verdict matters more than its report: if the report cannot be written, progress shows why.
+    The verdict matters more than its report: if that cannot be written, progress shows why.
     """
-    folder = judged.folder
-    if folder is None or not rundir.is_own_evidence(folder):
+    if judged.folder is None or not rundir.is_own_evidence(judged.folder):
         return
     try:
-        _write_about(judged, folder, terminal)
-    except OSError as error:
-        terminal.progress(f"report.html was not written: {error.strerror}")
+        write_reports(judged, terminal)
+    except BadInput as error:
+        terminal.progress(f"report.html was not written: {error.message}")
 
 
 def do_judge(

@@ -18,6 +18,7 @@ from accept.backends.job import Job
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput
+from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import Plan, Record, Verification
 from accept.core.safe_read import open_regular, read_whole
 from accept.core.serde import read
@@ -120,6 +121,8 @@ def matches_order(claims: Claims, keys: Sequence[PublicKey] = ()) -> Match:
         return Match(verified=verified, plan=claims.plan)
     _refuse_other_evidence(claims, root, job)
     plan = _ordered_plan(run)
+    if claims.folder:
+        _refuse_other_scripts(claims.folder, run / rundir.RENDERED, job)
     _refuse_other_run(claims, job, _order_of(run), plan)
     unsigned, outcome = "", Verification.NOT_VERIFIABLE
     if of_run and root and claims.folder:
@@ -198,11 +201,41 @@ def _refuse_other_evidence(claims: Claims, root: str, job: Job) -> None:
         )
 
 
+def _refuse_other_scripts(folder: Path, rendered: Path, job: Job) -> None:
+    """Raise BadEvidence if a script in evidence is not the one that this workstation rendered."""
+    scripts = [path for path in folder.glob("steps/*") if path.is_file()]
+    for script in (*scripts, folder / "env.sh", folder / "settings.sh"):
+        name = script.relative_to(folder)
+        is_here = (rendered / evidence.PLAN).is_file() and script.is_file()
+        if is_here and not _is_copy(script, rendered / name):
+            raise BadEvidence(
+                f"the evidence of {job.attempt} is of other scripts: {plain(name, 100)} is not the "
+                "one that this workstation rendered",
+                code=Code.EVIDENCE_PLAN_CHANGED,
+                hint="collect the run again, or ask who has access to its first host",
+            )
+
+
+def _is_copy(path: Path, original: Path) -> bool:
+    try:
+        return read_whole(path) == read_whole(original)
+    except OSError:
+        return False
+
+
 def _named(record: Record) -> Iterator[str]:
     """Yield each host that a record is about."""
     yield from record.hosts
     yield from (problem.host for problem in record.problems if problem.host)
     yield from (fact.host for fact in record.facts if fact.host)
+    yield from (metric.host for metric in record.metrics if metric.host)
+
+
+def _times(record: Record) -> Iterator[float]:
+    """Yield each time that a record names. One that was executed has a start."""
+    if record.start or record.exit is not None:
+        yield record.start
+    yield from (moment for moment in (record.began, record.end) if moment)
 
 
 def _refuse_other_run(claims: Claims, job: Job, order: Resolved | None, plan: Plan | None) -> None:
@@ -217,6 +250,9 @@ def _refuse_other_run(claims: Claims, job: Job, order: Resolved | None, plan: Pl
             hint="steps, bounds or settings were changed: collect the run again, or ask who has "
             "access to its first host",
         )
+    planned = {HOSTS_STEP, *(step.id for step in plan.steps)} if plan else set()
+    if plan and (others := sorted({record.step for record in claims.records} - planned)):
+        raise _other_run(job, f"it has other steps: {plain(shortened(others, 3), 200)}")
     hosts = {host for record in claims.records for host in _named(record)}
     most = plan.nodes if plan else None
     if most is not None and len(hosts) > most:
@@ -228,10 +264,10 @@ def _refuse_other_run(claims: Claims, job: Job, order: Resolved | None, plan: Pl
         kept = {record.attempt for record in claims.records if record.attempt}
         if others := sorted(kept - _earlier_runs(order)):
             raise _other_run(job, f"steps were kept from {plain(shortened(others, 3), 200)}")
-    own = [record for record in claims.records if record.start and not record.attempt]
+    times = [at for record in claims.records if not record.attempt for at in _times(record)]
     began, now = _seconds(job.submitted), time.time()
-    if own and began is not None:
-        first, last = min(r.start for r in own), max(max(r.start, r.end) for r in own)
+    if times and began is not None:
+        first, last = min(times), max(times)
         if first < began - _CLOCK_SECONDS or last > now + _CLOCK_SECONDS:
             raise _other_run(
                 job,

@@ -453,9 +453,12 @@ def check_checksums(folder: Path) -> tuple[str, ...]:
     """Return one sentence for each missing, modified or unlisted file; none if all are intact."""
     if not (folder / CHECKSUMS).is_file():
         return (f"{CHECKSUMS} is missing: the evidence was never finished",)
-    lines = (line.partition("  ") for line in read_text(folder / CHECKSUMS).splitlines())
+    lines = [line.partition("  ") for line in read_text(folder / CHECKSUMS).splitlines()]
     listed = {name: digest for digest, _, name in lines}
     errors, present = [], set()
+    if len(listed) < len(lines):
+        # `sha256sum --check` compares with each of them, and this function with the last one.
+        errors.append(f"a file is listed twice in {CHECKSUMS}")
     for name, path in _covered(folder, odd=True):
         present.add(name)
         shown = plain(name, 200)
