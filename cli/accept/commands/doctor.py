@@ -48,7 +48,7 @@ def do_doctor(options: Options, terminal: Terminal, *, run: str) -> int:
     ready = all(need.good for need in needs)
     names = tuple(dict.fromkeys(c for step in resolved.plan.steps for c in step.checks))
     terminal.result(Requirements(ready=ready, needs=needs), Table(rows=[*_rows(needs, names)]))
-    terminal.progress(f"next: {run}" if ready else "next: correct what is missing, and repeat this")
+    terminal.suggest(run if ready else "correct what is missing, and repeat this")
     return Exit.PASS if ready else Exit.NOT_STARTED
 
 

@@ -150,7 +150,7 @@ def do_explain(name: str, subject: str, terminal: Terminal) -> int:
         if can_write_ticket(judged, subject):
             steps.append(command_line("accept", "ticket", name, subject))
     if steps:
-        terminal.progress(f"next: {', or '.join(steps)}")
+        terminal.suggest(f"{', or '.join(steps)}")
     return Exit.PASS
 
 
@@ -449,8 +449,8 @@ def _text(one: Explanation, checks: Sequence[CheckVerdict]) -> Iterator[str | Ta
 def _of_model(figures: ModelFigures, background: float) -> Iterator[str]:
     """Yield the lines about one part: its effects with their intervals, and what is like it."""
     kind = "" if figures.is_fault else " (distance, no fault)"
-    others = f"others {figures.other_hit} of {figures.other_pairs}"
-    yield f"{figures.part}{kind}: {others}; bad for no reason: {background:.1%}"
+    others = f"{figures.other_hit} of {figures.other_pairs} other executions are bad"
+    yield f"{figures.part}{kind}: {others}; without a fault, {background:.1%} are"
     for one in figures.effects:
         failed = f", {one.failures} failed" if one.failures else ""
         values = f"; {one.values}" if one.values else ""

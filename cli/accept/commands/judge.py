@@ -30,6 +30,7 @@ from accept.core.model import (
     Reference,
     State,
     Suspect,
+    SuspectKind,
     Tool,
     Verdict,
     Verification,
@@ -305,6 +306,8 @@ class Judged:
     evidence_hash: str = ""
     #: The machine that nccl-tests logs show; None for evidence of a run.
     machine: Machine | None = None
+    #: Names of the machines that the logs may be of, if they do not show which.
+    candidates: tuple[str, ...] = ()
     #: Remarks for people, one line each.
     notes: tuple[str, ...] = ()
     #: Files that were left out.
@@ -434,6 +437,7 @@ def _judge_logs(
         plan=plan,
         records=logs.records,
         machine=logs.machine,
+        candidates=logs.candidates,
         notes=logs.notes,
         skipped=logs.skipped,
         unjudged=logs.unjudged,
@@ -659,15 +663,23 @@ def _place(judged: Judged, *, own_bounds: bool = False) -> Place:
     """Return where the report is, and what to type next with the back end of the run."""
     folder = judged.folder
     knows_machine = judged.verdict.machine in config.names("machines")
-    if folder is None or not rundir.is_own_evidence(folder):
-        return Place(knows_machine=knows_machine)
-    run = folder.parent
-    report = run / rundir.REPORT
     commands: list[tuple[str, str]] = []
 
     def add(purpose: str, *words: str) -> None:
         commands.append((command_line("accept", *words), purpose))
 
+    if folder is None or not rundir.is_own_evidence(folder):
+        if judged.candidates and judged.logs and judged.verdict.state is not State.PASS:
+            machine = ("--machine", judged.candidates[0])
+            add(
+                "if it is your machine: with its references",
+                "judge",
+                *map(str, judged.logs),
+                *machine,
+            )
+        return Place(commands=tuple(commands), knows_machine=knows_machine)
+    run = folder.parent
+    report = run / rundir.REPORT
     bad = node_lists(judged.verdict).bad
     if bad and not judged.verdict.injected:
         left = len(bad) - _MOST_EXCLUDED
@@ -697,8 +709,33 @@ def _place(judged: Judged, *, own_bounds: bool = False) -> Place:
     return Place(
         report=str(report) if report.is_file() else "",
         commands=tuple(commands),
+        normal=_normal(judged),
         knows_machine=knows_machine,
     )
+
+
+def _normal(judged: Judged) -> dict[str, str]:
+    """Return, for each node that is slow only with others, how near its GPUs are to the median."""
+    run = ReportedRun(plan=judged.plan, verdict=judged.verdict, records=judged.records)
+    suspects = judged.verdict.suspects
+    slow = [s for s in suspects if s.kind is SuspectKind.NODE and s.cause.row.slow and s.pairs]
+    texts = {}
+    for suspect in slow if run.verdict.gpu_tested else ():
+        host = suspect.hosts[0]
+        own = {
+            (one.check, one.metric, rank): abs(value / one.median - 1)
+            for one in run.devices
+            for (name, rank), value in one.values.items()
+            if name == host and one.median and len({at for at, _ in one.values}) > 1
+        }
+        alone = all(host not in s.hosts for s in suspects if s.kind is SuspectKind.GPU)
+        if own and alone:
+            gpus = count(len({rank for *_, rank in own}), "GPU")
+            names = " and ".join(dict.fromkeys(check for check, *_ in own))
+            texts[suspect.name] = (
+                f"its {gpus}: within {max(own.values()):.1%} of the median ({names})"
+            )
+    return texts
 
 
 def _drain(judged: Judged, hosts: Sequence[str]) -> tuple[str, ...]:
@@ -818,7 +855,7 @@ def do_judge(
     if is_lasting and len(results) == len(paths) == 1 and results[0].folder is None:
         # There is no run folder that could have report.html already.
         page = command_line("accept", "report", paths[0], "--format", "html")
-        terminal.progress(f"next: {page} > report.html")
+        terminal.suggest(f"{page} > report.html")
     return worst_exit(judged.verdict.exit for judged in results)
 
 
@@ -864,7 +901,7 @@ def do_report(name: str, terminal: Terminal, *, form: str) -> int:
     if form == "files":
         files = write_reports(judged, terminal)
         terminal.result(Reports(files=files), "\n".join(files))
-        terminal.progress("next: open report.html in a browser, or send it: it needs no other file")
+        terminal.suggest("open report.html in a browser, or send it: it needs no other file")
     elif form == "html":
         html = html_page(judged, terminal)
         terminal.document(Reports(html=html), html)

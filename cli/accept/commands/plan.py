@@ -106,7 +106,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
             terminal.result(values_of(run, bundle), "")
         else:
             terminal.document(None, helm_values(run, bundle))
-        terminal.progress('next: helm install NAME "$(accept chart)" --values FILE')
+        terminal.suggest('helm install NAME "$(accept chart)" --values FILE')
         return Exit.PASS
     try:
         is_new = not out.exists()
@@ -130,7 +130,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
         raise unwritable(out, error, hint="choose another folder") from None
     terminal.progress(f"rendered plan {bundle.plan.hash[:12]}")
     terminal.result(RenderedRun(run=bundle.plan.hash, folder=str(out)), str(out))
-    terminal.progress(f"next: {command_line('accept', 'submit', out)}")
+    terminal.suggest(f"{command_line('accept', 'submit', out)}")
     return Exit.PASS
 
 
@@ -186,15 +186,21 @@ def planned(run: Resolved, kept: Collection[str] = ()) -> PlannedRun:
     )
 
 
-def plan_text(plan: PlannedRun) -> str:
-    """Return the plan as lines of text."""
+def tell_plan(plan: PlannedRun, terminal: Terminal) -> None:
+    """Print the plan of a run that starts now; with --verbose all of it, otherwise no step."""
+    for line in plan_text(plan, is_short=not terminal.verbose).splitlines():
+        terminal.progress(line)
+
+
+def plan_text(plan: PlannedRun, *, is_short: bool = False) -> str:
+    """Return the plan as lines of text; the short form counts the steps."""
     nodes = "all free nodes" if plan.nodes is None else count(plan.nodes, "node")
     where = f"{nodes} over {plan.backend}"
     if plan.hosts:
         shown = ", ".join(plan.hosts[:8]) + (" …" if len(plan.hosts) > 8 else "")
         where += f" ({shown})"
     lines = [f"machine {plan.machine}, suite {plan.suite}, {where}; plan {plan.run[:12]}"]
-    for step in plan.steps:
+    for step in plan.steps if not is_short else ():
         rounds = f" x {step.rounds}" if step.rounds != 1 else ""
         lines.append(
             f"  {step.id}: {', '.join(step.checks)} on {step.groups}{rounds}, "
@@ -204,7 +210,7 @@ def plan_text(plan: PlannedRun) -> str:
     lines += [
         f"  not planned: {skip.check}: {skip.reason}"
         for skip in plan.not_planned
-        if skip.cause is not Cause.DESELECTED
+        if skip.cause is not Cause.DESELECTED and not is_short
     ]
     lines += [f"  not run: {left_out}" for left_out in [not_run(plan.not_planned)] if left_out]
     lines += ["  ends after the first failure (--fail-fast)"] * plan.fail_fast
@@ -212,7 +218,8 @@ def plan_text(plan: PlannedRun) -> str:
     hours = "" if not plan.gpu_hours else f", {plan.gpu_hours} GPU-hours"
     more = duration(plan.seconds_at_most)
     if_found = f"; at most {more} if something is found" if more != duration(plan.seconds) else ""
-    lines.append(f"estimated: {duration(plan.seconds)}{hours}{if_found}")
+    steps = f"{count(len(plan.steps), 'step')}; " if is_short else ""
+    lines.append(f"{steps}estimated: {duration(plan.seconds)}{hours}{if_found}")
     return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from accept import backends
 from accept.commands import run as runs
-from accept.commands.plan import plan_text, planned
+from accept.commands.plan import plan_text, planned, tell_plan
 from accept.commands.prepare import prepare, prepare_on
 from accept.core.errors import AcceptError, Exit
 from accept.core.evidence import REPORT, write
@@ -34,8 +34,8 @@ def do_repeat(
     if dry_run:
         terminal.result(plan, f"{plan_text(plan)}\n{total}")
         return Exit.PASS
-    for line in (*plan_text(plan).splitlines(), total):
-        terminal.progress(line)
+    tell_plan(plan, terminal)
+    terminal.progress(total)
     name = options.attempt or runs.new_name()
     folder = rundir.create(name)
     done: list[Run] = []

@@ -9,7 +9,7 @@ from enum import StrEnum
 from accept.commands.explain import check_node
 from accept.commands.judge import Judged, judge_path, reported, text
 from accept.commands.order import read_run
-from accept.commands.plan import plan_text, planned
+from accept.commands.plan import planned, tell_plan
 from accept.commands.run import finish, new_name, send_results, show_removal, start
 from accept.core.causes import Cause, Judgement
 from accept.core.checks import checks_of
@@ -96,8 +96,7 @@ def do_retest(name: str, nodes: Sequence[str], terminal: Terminal, *, pairs: boo
     run = _again(old, before, suspects, pairs=pairs)
     bundle = render(run)
     run = replace(run, plan=bundle.plan)
-    for line in plan_text(planned(run)).splitlines():
-        terminal.progress(line)
+    tell_plan(planned(run), terminal)
     job, target = start(run, bundle, terminal, name=new_name())
     terminal.progress(f"started {job.attempt}, a retest of {folder.name}; all files: {target}")
     after = finish(job, target, terminal)

@@ -21,7 +21,7 @@ from accept.backends.protocol import FirstHostLost, Phase
 from accept.commands import judge
 from accept.commands.judge import Judged
 from accept.commands.order import claims_of, matches_order, read_run
-from accept.commands.plan import plan_text, planned, write_run
+from accept.commands.plan import plan_text, planned, tell_plan, write_run
 from accept.commands.prepare import prepare
 from accept.commands.resume import prepare_resumed
 from accept.core.causes import Cause
@@ -567,7 +567,7 @@ def do_submit(options: Options, terminal: Terminal, *, folder: str | None, dry_r
     job = _submit(options, terminal, folder=folder, dry_run=dry_run)
     if job is not None:
         terminal.result(job, job.attempt)
-        terminal.progress(f"next: accept watch {job.attempt}")
+        terminal.suggest(f"accept watch {job.attempt}")
     return Exit.PASS
 
 
@@ -602,8 +602,7 @@ def _submit(
             terminal.progress(rehearsal)
         terminal.result(plan, plan_text(plan))
         return None
-    for line in plan_text(plan).splitlines():
-        terminal.progress(line)
+    tell_plan(plan, terminal)
     job, target = start(run, bundle, terminal, name=options.attempt or new_name())
     terminal.progress(f"started {job.attempt}; all files: {target}")
     return job
@@ -626,7 +625,7 @@ def do_collect(name: str, terminal: Terminal) -> int:
     else:
         evidence = collect(rundir.find_own(name), terminal)
     terminal.result(Collected(evidence=str(evidence)), str(evidence))
-    terminal.progress(f"next: accept judge {evidence.parent.name}")
+    terminal.suggest(f"accept judge {evidence.parent.name}")
     return Exit.PASS
 
 
@@ -658,7 +657,7 @@ def do_cancel(name: str, terminal: Terminal) -> int:
     result = Cancelled(attempt=job.attempt, outcome=outcome)
     terminal.result(result, _CANCELLATIONS[outcome].format(job.attempt))
     if _is_collected(folder):
-        terminal.progress(f"next: accept judge {job.attempt}")
+        terminal.suggest(f"accept judge {job.attempt}")
     done = outcome in (Cancellation.CANCELLED, Cancellation.HAD_ENDED)
     return Exit.PASS if done else Exit.INCOMPLETE
 

@@ -116,7 +116,7 @@ def do_ticket(
     )
     terminal.result(files, files.text, files.archive)
     more = "" if redact else "; with --redact they have no names and addresses"
-    terminal.progress(f"next: send the archive, with the text as the message{more}")
+    terminal.suggest(f"send the archive, with the text as the message{more}")
     return Exit.PASS
 
 

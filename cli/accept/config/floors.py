@@ -10,7 +10,7 @@ figure of single GPUs replaces the floor of the same metric.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Annotated, Literal
 
 from accept.config import load_machine, resources
@@ -98,7 +98,7 @@ def figures(machine: Machine, profile: str = "default") -> tuple[Figure, ...]:
         (figure.check, figure.metric) for figure in own if check_exists(figure.check).devices
     }
     left = (figure for figure in from_floors if (figure.check, figure.metric) not in measured)
-    return (*own, *left, *_of_devices(machine))
+    return (*own, *left, *(one for name in machine.devices_of for one in _of_devices(name)))
 
 
 def _with_peak(figure: Figure, floor: Figure | None) -> Figure:
@@ -108,20 +108,22 @@ def _with_peak(figure: Figure, floor: Figure | None) -> Figure:
     return replace(figure, peak=floor.peak, peak_source=floor.source)
 
 
-def _of_devices(machine: Machine) -> Iterator[Figure]:
-    """Yield the figures of single GPUs of other machines, each for its device.
+@cache
+def _of_devices(name: str) -> tuple[Figure, ...]:
+    """Return the figures of single GPUs of another machine, for its device.
 
     Those of NVLink are left out, because a node may have one such GPU. Derived ones are left out if
     the check has others, because the plan of a run must stay small.
     """
-    for name in machine.devices_of:
-        other = load_machine(name).value
-        link = other.nvlink.source if other.nvlink else None
-        own = [f for f in figures(other) if check_exists(f.check).devices and f.source != link]
-        bounded = {figure.check for figure in own if figure.kind is not BoundKind.DERIVED}
-        for figure in own:
-            if figure.kind is not BoundKind.DERIVED or figure.check not in bounded:
-                yield replace(figure, device=other.gpus.device)
+    other = load_machine(name).value
+    link = other.nvlink.source if other.nvlink else None
+    own = [f for f in figures(other) if check_exists(f.check).devices and f.source != link]
+    bounded = {figure.check for figure in own if figure.kind is not BoundKind.DERIVED}
+    return tuple(
+        replace(figure, device=other.gpus.device)
+        for figure in own
+        if figure.kind is not BoundKind.DERIVED or figure.check not in bounded
+    )
 
 
 def _below_vendor(

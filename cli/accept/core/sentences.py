@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from accept.core.causes import Cause
 from accept.core.model import (
@@ -39,6 +40,8 @@ _SOFTWARE = (
     "no node explains the wrong data: compare the versions of NCCL, network plugin, driver and "
     "firmware, and run the step again with another NCCL"
 )
+#: Advice about wrong data of many hosts at once, none of which is accused.
+_UNNAMED = "run the collective in pairs of nodes, which show whose it is"
 
 
 # Parts
@@ -372,6 +375,8 @@ def sources(bound_findings: Sequence[Finding]) -> list[str]:
         bound = finding.bound
         if bound is None:
             continue
+        # What failed is below the lower bound; anything else is compared with what is expected.
+        bound = replace(bound, expected=None) if finding.state is State.FAIL else bound
         subject = finding.metric, finding.size
         same = [f.bound for f in texts.values() if f.bound and (f.metric, f.size) == subject]
         other_side = same and (
@@ -554,7 +559,9 @@ def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
         executions = finding.executions
         everywhere = executions is not None and executions.bad > 1 and not executions.common_hosts
         text = _SOFTWARE
-        if cause is not Cause.WRONG_DATA or not everywhere:
+        if cause is Cause.WRONG_DATA and not everywhere:
+            text = f"{cause.row.meaning}; {_UNNAMED}"
+        elif cause is not Cause.WRONG_DATA:
             sign = _sign(finding)
             meaning = sign.means if sign else cause.row.meaning
             meaning = finding.message if cause is Cause.BELOW_REFERENCE else meaning

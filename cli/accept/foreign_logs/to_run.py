@@ -10,7 +10,7 @@ from pathlib import Path
 
 from accept import __version__, config
 from accept.config import floors
-from accept.config.machine import Machine
+from accept.config.machine import Confidence, Machine
 from accept.config.tools import tool_of
 from accept.config.versions import supported
 from accept.core import checks, nccl_tests
@@ -53,6 +53,8 @@ class RunFromLogs:
     records: tuple[Record, ...]
     #: The machine, reduced to what the logs show of it.
     machine: Machine
+    #: Names of the machines that the logs may be of, if they do not show which.
+    candidates: tuple[str, ...]
     #: Remarks for people, one line each.
     notes: tuple[str, ...]
     #: Files without results of their own.
@@ -83,12 +85,13 @@ def load(
     executions = tuple(_answered(_without_innocent(completed(logs), logs), shown))
     notes: list[str] = []
     expected: tuple[Reference, ...] = ()
+    candidates: tuple[str, ...] = ()
     if machine is None:
         names = tuple(dict.fromkeys(device.name for device in logs.devices if device.name))
         gpus = [report.gpus for report in logs.reports]
         names = tuple(dict.fromkeys((*names, *(gpu.name for of_host in gpus for gpu in of_host))))
         guess = _guess_machine(names, max([_max_gpus(executions), *map(len, gpus)]))
-        machine, expected = guess.machine, guess.expected
+        machine, expected, candidates = guess.machine, guess.expected, guess.candidates
         notes.append(f"machine {machine.name}: {guess.reason}")
     if shown and shown.answer:
         notes = [*shown.answer.sentences, *notes]
@@ -115,6 +118,7 @@ def load(
         plan=replace(plan, references=bounds, supported=supported(machine)),
         records=records,
         machine=machine,
+        candidates=candidates,
         notes=tuple(notes),
         skipped=(*logs.skipped, *(SkippedFile(file=file, reason=why) for file, why in older)),
         unjudged=unjudged,
@@ -210,6 +214,8 @@ class _Guess:
     reason: str
     #: Less than this is not decided, because some of several fitting machines require it.
     expected: tuple[Reference, ...] = ()
+    #: Names of the machines that fit, if they are several; that of any site is first.
+    candidates: tuple[str, ...] = ()
 
 
 def _guess_machine(devices: Sequence[str], gpus: int) -> _Guess:
@@ -245,10 +251,16 @@ def _guess_machine(devices: Sequence[str], gpus: int) -> _Guess:
         nccl = replace(machine.nccl, transport="", transport_aliases=(), gpu_direct=False)
         return _Guess(machine=replace(machine, references=inside_node, nccl=nccl), reason=reason)
     generic = next(m for m in machines if m.gpus.count == "detect" and not m.gpus.device)
-    candidates = ", ".join(m.name for m in fitting[:8] if devices)
-    more = f"; it may be {candidates}: choose one with --machine" if candidates else ""
-    expected = _expected([m for m in fitting if m.gpus.count == gpus] if devices else [])
-    return _Guess(machine=generic, reason=f"any node with GPUs{more}", expected=expected)
+    # What follows from a specification alone is of any site.
+    fitting.sort(key=lambda machine: machine.confidence is not Confidence.DERIVED)
+    candidates = tuple(m.name for m in fitting if devices)
+    more = f"; it may be {', '.join(candidates[:8])}: choose one with --machine"
+    return _Guess(
+        machine=generic,
+        reason=f"any node with GPUs{more if candidates else ''}",
+        expected=_expected([m for m in fitting if m.gpus.count == gpus] if devices else []),
+        candidates=candidates,
+    )
 
 
 def _expected(machines: Sequence[Machine]) -> tuple[Reference, ...]:

@@ -157,6 +157,11 @@ class Terminal:
         text = self.as_called(inert(visible(text)))
         self._print_progress(f"{time.monotonic() - self._began:7.1f} s", f"  {text}")
 
+    def suggest(self, text: str) -> None:
+        """Print what to type next on stderr."""
+        if not self.quiet:
+            self._print_progress("", f"next: {self.as_called(inert(visible(text)))}")
+
     def log(self, line: str) -> None:
         """Print a line of a run's log on stderr, which has a time of its own."""
         if not self.quiet:

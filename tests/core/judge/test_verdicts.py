@@ -698,7 +698,7 @@ def test_a_failure_quotes_the_decisive_warning_of_nccl(warnings: list[str], quot
 def test_problems_of_one_cause_outside_of_checks_are_one_finding() -> None:
     verdict = run(ALL, first=[problem(Cause.DISK_FULL, host) for host in EIGHT])
     (found,) = (f for f in verdict.checks[0].findings if f.cause is Cause.DISK_FULL)
-    assert (found.message, found.hosts) == ("h0 (and 7 more)", EIGHT)
+    assert (found.message, found.hosts) == ("h0 (and 7 more problems)", EIGHT)
 
 
 def test_a_step_of_a_shared_launch_is_judged_by_what_it_measured_itself() -> None:

@@ -244,7 +244,8 @@ def merge_findings(
     named = dict.fromkeys(problem.host for problem, _, _ in problems if problem.host)
     hosts = named or dict.fromkeys(host for _, _, hosts in problems for host in hosts)
     first = problems[0][0].message or cause
-    text = first if len(problems) == 1 else f"{first} (and {len(problems) - 1} more)"
+    others = len(problems) - 1
+    text = f"{first} (and {count(others, 'more problem')})" if others else first
     return finding(
         check,
         cause.row.judgement,

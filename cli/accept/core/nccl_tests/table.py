@@ -360,24 +360,26 @@ class TableBuilder:
 
     def _correctness(self, *, is_split: bool) -> Iterator[tuple[Cause, str]]:
         """Yield (cause, message) for wrong, unchecked and non-finite results."""
-        wrong, unchecked = [], []
+        wrong, unchecked, results = [], [], 0
         by_design = self.collective in UNCHECKED_IN_PLACE
         for row in self.rows:
             for where, side in row.sides():
-                if side is None or side.wrong == 0:
+                if side is None:
                     continue
-                if side.wrong is not None:
-                    wrong.append(f"{_count(side.wrong, 'element')} wrong at {_at(row.size, where)}")
-                elif not (by_design and where is Placement.IN):
+                results += 1
+                if side.wrong:
+                    wrong.append((side.wrong, _at(row.size, where)))
+                elif side.wrong is None and not (by_design and where is Placement.IN):
                     unchecked.append(_at(row.size, where))
         if is_split:
             message = "several groups ran at once and the table has only their mean; "
             message += "the results of each group are in the file of -I 1 -J FILE"
             yield Cause.NO_MEASUREMENT, message
-        if self.bounds and not wrong:
-            wrong.append(f"the footer reports {self.bounds} values out of bounds")
         if wrong:
-            yield Cause.WRONG_DATA, _some(wrong)
+            text = f"{len(wrong)} of {_count(results, 'result')} wrong, first at {wrong[0][1]}"
+            yield Cause.WRONG_DATA, f"{text}; at most {max(wrong)[0]} wrong elements in one"
+        elif self.bounds:
+            yield Cause.WRONG_DATA, f"the footer reports {self.bounds} values out of bounds"
         if unchecked:
             sizes = _some(unchecked)
             yield Cause.NO_MEASUREMENT, f"the results were not checked (#wrong is N/A) at {sizes}"

@@ -6,8 +6,8 @@ Everything that came from hosts and logs is untrusted: it is bounded and escaped
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from accept.core.catalog.metrics import BUSBW
 from accept.core.causes import Cause, Judgement
@@ -44,8 +44,8 @@ VERDICT_LINE = "VERDICT "
 _COMMAND = 44
 #: Maximum number of suspects in the summary.
 _SUMMARY_SUSPECTS = 20
-#: Maximum number of lines of one text.
-_TEXT_LINES = 3
+#: Maximum number of lines of one text, and of one advice.
+_TEXT_LINES, _ADVICE_LINES = 3, 5
 #: Maximum number of collectives whose efficiency over the number of nodes is shown.
 _MOST_SCALING = 2
 #: Maximum number of listed nodes that the run left out.
@@ -78,6 +78,8 @@ class Place:
     knows_machine: bool = False
     #: Remarks, one sentence each.
     notes: tuple[str, ...] = ()
+    #: Name of a suspect -> what was measured to be normal in it, so that it is not the cause.
+    normal: Mapping[str, str] = field(default_factory=dict)
 
 
 def table(
@@ -103,17 +105,21 @@ class _Screen:
         """Return head, body and tail; the body is shortened if there are too many lines."""
         do_now = [*self._do_now()]
         head, tail = [*self._head()], [*([""] * bool(do_now)), *do_now, "", *self._tail()]
-        body: list[str] = []
-        for part in self._parts():
-            if lines := [*part]:
-                body += ["", *lines]
         room = MOST_LINES - len(head) - len(tail)
+        # Findings make room for the figures.
+        bodies = (self._body(findings) for findings in range(_MOST_FINDINGS, 0, -1))
+        body = next((lines for lines in bodies if len(lines) <= room), self._body(1))
         if len(body) > room:
             # Nobody writes a report about logs unasked.
             more = "with --json" if self.verdict.origin else "in report.md"
             more = "in report.html" if self.place.report else more
             body = [*body[: room - 1], self._painted(f"  … more {more}", _DIM)]
         return [*head, *body, *tail]
+
+    def _body(self, findings: int) -> list[str]:
+        """Return what was found and measured, with at most so many `findings`."""
+        parts = [[*part] for part in self._parts(findings)]
+        return [line for part in parts if part for line in ("", *part)]
 
     # The first lines
 
@@ -142,14 +148,14 @@ class _Screen:
         elif verdict.state is not State.DEGRADED and (text := usable(verdict)):
             yield from self._wrapped(plain(text), "  ", "  ")
 
-    def _parts(self) -> Iterator[Iterator[str]]:
+    def _parts(self, findings: int) -> Iterator[Iterator[str]]:
         suspects = self.verdict.suspects
         for suspect in suspects[:_FULL_SUSPECTS]:
             yield self._suspect(suspect)
         if more := suspects[_FULL_SUSPECTS:]:
             yield self._more_suspects(more)
         yield self._not_tested()
-        parts = [self._findings(), self._figures()]
+        parts = [self._findings(findings), self._figures()]
         # Without a decision, what was measured comes before what is missing.
         yield from reversed(parts) if self.verdict.state in _UNDECIDED else parts
         yield self._remarks()
@@ -166,7 +172,7 @@ class _Screen:
             shown = shown.replace(name, self._painted(name, _BOLD), 1)
             tag = f"[{suspect.strength}]"
             yield shown.replace(tag, self._painted(tag, _TAGS[suspect.strength]), 1)
-        for text in (suspect.why, suspect.around):
+        for text in (suspect.why, suspect.around, self.place.normal.get(suspect.name)):
             if text:
                 yield from self._wrapped(plain(text), "      ", "      ")
         if suspect.of_network and suspect.pairs:
@@ -183,12 +189,12 @@ class _Screen:
 
     # Findings and figures
 
-    def _findings(self) -> Iterator[str]:
+    def _findings(self, most: int) -> Iterator[str]:
         findings = findings_of(self.verdict)
-        for text in findings[:_MOST_FINDINGS]:
+        for text in findings[:most]:
             yield from self._wrapped(text, "  ", "    ")
-        if len(findings) > _MOST_FINDINGS:
-            yield f"  … and {len(findings) - _MOST_FINDINGS} more"
+        if len(findings) > most:
+            yield f"  … and {len(findings) - most} more"
 
     def _not_tested(self) -> Iterator[str]:
         if text := not_tested(self.verdict):
@@ -260,7 +266,7 @@ class _Screen:
             painted = self._painted(plain(command), _CYAN)
             yield f"    {painted}{gap}   {self._painted(purpose, _DIM)}"
         for line in advice:
-            yield from self._wrapped(plain(line), "    ", "      ")
+            yield from self._wrapped(plain(line), "    ", "      ", most=_ADVICE_LINES)
 
     # The last lines
 
@@ -276,7 +282,7 @@ class _Screen:
 
     # Lines
 
-    def _wrapped(self, text: str, first: str, later: str) -> list[str]:
+    def _wrapped(self, text: str, first: str, later: str, most: int = _TEXT_LINES) -> list[str]:
         lines = textwrap.wrap(
             text,
             self.width,
@@ -285,8 +291,8 @@ class _Screen:
             break_on_hyphens=False,
             break_long_words=False,
         )
-        if len(lines) > _TEXT_LINES:
-            lines = [*lines[: _TEXT_LINES - 1], self._cut(f"{lines[_TEXT_LINES - 1]} …")]
+        if len(lines) > most:
+            lines = [*lines[: most - 1], self._cut(f"{lines[most - 1]} …")]
         return lines or [first]
 
     def _cut(self, text: str) -> str:
