@@ -108,7 +108,8 @@ class _Screen:
         room = MOST_LINES - len(head) - len(tail)
         # Findings make room for the figures.
         bodies = (self._body(findings) for findings in range(_MOST_FINDINGS, 0, -1))
-        body = next((lines for lines in bodies if len(lines) <= room), self._body(1))
+        body = next((lines for lines in bodies if len(lines) < room), self._body(1))
+        body += ["", *remarks] if (remarks := [*self._remarks()]) else []
         if len(body) > room:
             # Nobody writes a report about logs unasked.
             more = "with --json" if self.verdict.origin else "in report.md"
@@ -158,7 +159,6 @@ class _Screen:
         parts = [self._findings(findings), self._figures()]
         # Without a decision, what was measured comes before what is missing.
         yield from reversed(parts) if self.verdict.state in _UNDECIDED else parts
-        yield self._remarks()
 
     # Suspects
 
