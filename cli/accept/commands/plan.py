@@ -187,7 +187,7 @@ def planned(run: Resolved, kept: Collection[str] = ()) -> PlannedRun:
 
 
 def tell_plan(plan: PlannedRun, terminal: Terminal) -> None:
-    """Print the plan of a run that starts now; with --verbose all of it, otherwise no step."""
+    """Print the plan of a run that starts now; its steps only with --verbose."""
     for line in plan_text(plan, is_short=not terminal.verbose).splitlines():
         terminal.progress(line)
 

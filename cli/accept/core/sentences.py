@@ -40,7 +40,7 @@ _SOFTWARE = (
     "no node explains the wrong data: compare the versions of NCCL, network plugin, driver and "
     "firmware, and run the step again with another NCCL"
 )
-#: Advice about wrong data of many hosts at once, none of which is accused.
+#: Advice about wrong data that many hosts share, if no host is accused.
 _UNNAMED = "run the collective in pairs of nodes, which show whose it is"
 
 
