@@ -137,8 +137,9 @@ def _run_entry(folder: Path) -> RunEntry:
     if (folder / rundir.REPEAT).is_file():
         return replace(entry, about=_repeat_headline(folder / rundir.REPEAT))
     if (folder / rundir.EVIDENCE).is_dir():
-        # Until this machine has judged a run, the verdict is that of its first host.
-        if not (folder / rundir.REPORT).is_file():
+        # Until this machine has judged its run, the verdict is that of the first host.
+        was_judged = (folder / rundir.REPORT).is_file()
+        if (folder / rundir.JOB).is_file() and not was_judged:
             return replace(_planned(entry, folder), about="collected, not judged")
         try:
             verdict = evidence.read_verdict(folder / rundir.EVIDENCE)
