@@ -30,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import commands
 import nic_loop
@@ -65,6 +65,32 @@ class Gone(Exception):
     """The other host of a pair cannot take part, and states why itself."""
 
 
+class Needs(TypedDict):
+    """What a tool needs on a host, as in `accept.core.model.ToolNeeds`."""
+
+    root: bool
+    devices: list[str]
+    capabilities: dict[str, int]
+    space: int
+
+
+class Tool(TypedDict):
+    """The keys of TOOL.json that this program reads, as in `accept.core.model.Tool`."""
+
+    name: str
+    command: list[str]
+    server: list[str]
+    port: int
+    perNic: bool
+    env: dict[str, str]
+    version: list[str]
+    least: str
+    install: str
+    folder: str
+    needs: Needs
+    timeout: float
+
+
 class Ran(NamedTuple):
     """The end of a tool: its status (None: it was ended), the reason to end it, what it left."""
 
@@ -75,7 +101,7 @@ class Ran(NamedTuple):
 
 def main(path: str) -> None:
     """Run the tool, and print how that ended."""
-    tool = json.loads(Path(path).read_text(encoding="utf-8"))
+    tool: Tool = json.loads(Path(path).read_text(encoding="utf-8"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     rank = rank_io.identity("mpirun").rank if tool["server"] else 0
@@ -100,7 +126,7 @@ def main(path: str) -> None:
 
 
 def ended(
-    tool: Mapping[str, Any],
+    tool: Tool,
     nic: nic_loop.Port | None,
     rank: int,
     label: str,
@@ -153,9 +179,7 @@ def control(port: int) -> socket.socket:
 
 
 @contextlib.contextmanager
-def meet(
-    tool: Mapping[str, Any], number: int, listener: socket.socket | None
-) -> Iterator[socket.socket | None]:
+def meet(tool: Tool, number: int, listener: socket.socket | None) -> Iterator[socket.socket | None]:
     """Yield the connection to the other host of a pair; None for a host alone. Raises Gone."""
     if not tool["server"]:
         yield None
@@ -228,7 +252,7 @@ def find(name: str, install: str) -> str:
     raise Missing(f"{name} is not installed{': ' if install else ''}{install}")
 
 
-def version(tool: Mapping[str, Any]) -> str:
+def version(tool: Tool) -> str:
     """Return the version of the tool. Raises Unusable if it is unknown or too old."""
     if not tool["version"]:
         return ""
@@ -249,7 +273,7 @@ def numbers(text: str) -> list[int]:
     return [int(one) for one in text.split(".")]
 
 
-def check_needs(needs: Mapping[str, Any]) -> None:
+def check_needs(needs: Needs) -> None:
     """Raise Unusable if this user or host lacks something that the tool needs."""
     if needs["root"] and os.geteuid() != 0:
         raise Unusable(f"it needs root, and the user is number {os.geteuid()}")
@@ -264,7 +288,7 @@ def check_needs(needs: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def own_folder(tool: Mapping[str, Any]) -> Iterator[str]:
+def own_folder(tool: Tool) -> Iterator[str]:
     """Yield a folder of the tool's own, and remove it; "" if it needs none. Raises Unusable."""
     parent, space = tool["folder"], tool["needs"]["space"]
     if not parent:

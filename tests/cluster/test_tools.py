@@ -162,5 +162,7 @@ def test_perftest_names_the_slow_nic_and_leaves_the_other_hosts_alone(
     done = lab.run(checks=[*CONNECT, "check: rdma, groups: pairs, rounds: 3, timeout: 4m"])
     print(done.out, done.err)
     assert done.suspects == {("h2:mlx5_1", "slow-outlier")}, done.err
+    assert done.result["coverage"]["nics"] == 12
+    assert not done.result["coverage"].get("nicsUntested")
     lab.evidence_holds(done)
     lab.nothing_is_left()

@@ -1,8 +1,8 @@
 """Report which GPUs, NICs, rails and links each step exercised.
 
 A device counts only in an execution that ended well and measured something. A NIC counts only if
-NCCL's log reports traffic over the machine's network; a group inside one host or one NVLink domain
-usually has none.
+NCCL's log reports traffic over the machine's network, or if a tool such as `rdma` ran on it; a
+group inside one host or one NVLink domain usually has no traffic.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from accept.core.model import (
     StepCoverage,
 )
 from accept.core.text import count
+from accept.core.tool_output import ENDING
 
 #: The number of a NIC, or its name.
 _Nic = int | str
@@ -48,9 +49,9 @@ class Exercise(NamedTuple):
 def exercises(
     plan: Plan, records: Iterable[Record], found: Found, checks: Checks
 ) -> Iterator[Exercise]:
-    """Yield what the executions of steps that load GPUs exercised, in the order of the records."""
+    """Yield what the executions exercised, in the order of the records."""
     names = _names(found)
-    machines = {s.id: plan.machine_in(s) for s in plan.steps if loads_gpus(s, checks)}
+    machines = {s.id: plan.machine_in(s) for s in plan.steps if _exercises(s, checks)}
     for record in records:
         if record.step not in machines:
             continue
@@ -76,7 +77,7 @@ def nics_of(plan: Plan) -> int:
 
 def coverage(plan: Plan, records: Sequence[Record], found: Found, checks: Checks) -> Coverage:
     """Return what each step exercised, and the parts that no step exercised."""
-    by_step: dict[str, list[Exercise]] = {s.id: [] for s in plan.steps if loads_gpus(s, checks)}
+    by_step: dict[str, list[Exercise]] = {s.id: [] for s in plan.steps if _exercises(s, checks)}
     done = [e for e in exercises(plan, records, found, checks) if e.is_done]
     for exercise in done:
         by_step[exercise.record.step].append(exercise)
@@ -97,7 +98,7 @@ def coverage(plan: Plan, records: Sequence[Record], found: Found, checks: Checks
         gpus=len(gpus) if with_gpus else 0,
         gpus_of=ranks * len(found.present) if with_gpus else 0,
         gpus_untested=tuple(idle) if with_gpus else (),
-        nics=len(nics),
+        nics=min(len(nics), machine_nics * len(found.present)),
         nics_of=machine_nics * len(found.present),
         nics_untested=tuple(h for h in found.present if machine_nics and h not in used),
     )
@@ -152,6 +153,11 @@ def loads_gpus(step: Step, checks: Checks) -> bool:
     return any((rules := checks.get(name)) and rules.loads_gpus for name in step.checks)
 
 
+def _exercises(step: Step, checks: Checks) -> bool:
+    """Return True if a step exercises GPUs or NICs."""
+    return loads_gpus(step, checks) or bool(step.tool and step.tool.per_nic)
+
+
 def _names(found: Found) -> Mapping[str, str]:
     """Return the hosts by the names that logs may show."""
     known: dict[str, str] = {}
@@ -183,4 +189,8 @@ def _nics(
     shares = ((rank * machine.nics // gpus, (rank + 1) * machine.nics // gpus) for rank in ranks)
     by_number = {nic for first, end in shares for nic in range(first, max(first + 1, end))}
     hosts = on_network & sent & set(record.hosts)
-    return {host: frozenset(named.get(host) or by_number) for host in hosts}
+    used = {host: named.get(host) or by_number for host in hosts}
+    for fact, ending in ENDING.of(record):
+        if ending.nic and ending.ended_well and fact.host in record.hosts:
+            used[fact.host] = {*used.get(fact.host, ()), ending.nic}
+    return {host: frozenset(nics) for host, nics in used.items()}
