@@ -66,7 +66,7 @@ class Gone(Exception):
 
 
 class Needs(TypedDict):
-    """What a tool needs on a host, as in `accept.core.model.ToolNeeds`."""
+    """The needs of a tool on a host, as in `accept.core.model.ToolNeeds`."""
 
     root: bool
     devices: list[str]
