@@ -232,10 +232,11 @@ def _named(record: Record) -> Iterator[str]:
 
 
 def _times(record: Record) -> Iterator[float]:
-    """Yield each time that a record names. One that was executed has a start."""
+    """Yield the times of a record by the first host's clock. One that was executed has a start."""
     if record.start or record.exit is not None:
         yield record.start
-    yield from (moment for moment in (record.began, record.end) if moment)
+    if record.end:
+        yield record.end
 
 
 def _refuse_other_run(claims: Claims, job: Job, order: Resolved | None, plan: Plan | None) -> None:
