@@ -275,7 +275,8 @@ def _not_started(state: State, seconds: float) -> NotStarted:
         f"{_why_not_running(state)}{others}",
         code=Code.KUBE_POD_NOT_STARTED,
         hint="what the cluster lacks: accept doctor --backend kubernetes --nodes 2, "
-        "with the other options of the run; --start-timeout 30m waits longer",
+        "with the other options of the run; --start-timeout 30m of `accept run`, or "
+        "`startTimeout: 30m` in the site file, waits longer",
     )
 
 
