@@ -89,8 +89,13 @@ from accept.core.runner.ssh import run
 pid = pathlib.Path(sys.argv[1])
 async def cancel():
     keep = f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 600"
-    command = f"setsid sh -c '{keep}' & exec sleep 60"
-    running = asyncio.create_task(run(["/bin/sh", "-c", command], timeout=float(sys.argv[2])))
+    command = f"echo; setsid sh -c '{keep}' & exec sleep 60"
+    heard, seconds = asyncio.Event(), float(sys.argv[2])
+    # asyncio of Python 3.10 leaves pipes open if it is cancelled while it opens them.
+    running = asyncio.create_task(
+        run(["/bin/sh", "-c", command], timeout=seconds, heard=heard.set)
+    )
+    await heard.wait()
     while not pid.exists():
         await asyncio.sleep(0.01)
     running.cancel()

@@ -377,7 +377,9 @@ class TableBuilder:
             yield Cause.NO_MEASUREMENT, message
         if wrong:
             text = f"{len(wrong)} of {_count(results, 'result')} wrong, first at {wrong[0][1]}"
-            yield Cause.WRONG_DATA, f"{text}; at most {max(wrong)[0]} wrong elements in one"
+            most = max(wrong)[0]
+            elements = f"{_count(most, 'element')} wrong in the worst of them"
+            yield Cause.WRONG_DATA, f"{text}; {elements}"
         elif self.bounds:
             yield Cause.WRONG_DATA, f"the footer reports {self.bounds} values out of bounds"
         if unchecked:
