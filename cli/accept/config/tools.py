@@ -9,6 +9,7 @@ import keyword
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -179,10 +180,20 @@ class ToolVersion:
     least: Annotated[Version, Doc("The oldest one that works.")]
 
 
+class GpuMaker(StrEnum):
+    """The makers of GPUs, by the first word of the names of their GPUs."""
+
+    NVIDIA = "NVIDIA"
+    AMD = "AMD"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Needs:
     """Requirements of a host, without which the check is not tested there."""
 
+    gpus_of: Annotated[
+        GpuMaker | None, Doc("The maker of its GPUs: other machines skip the check.")
+    ] = None
     root: bool = False
     devices: Annotated[tuple[Device, ...], Doc("Devices that it must be able to open.")] = ()
     capabilities: Annotated[tuple[str, ...], Doc("Capabilities of Linux, such as ipc-lock.")] = ()
@@ -280,6 +291,10 @@ class ToolFile:
     ] = ""
     needs: Needs = field(default_factory=Needs)
     seconds: Annotated[ToolSeconds, Doc("Expected duration in seconds.")]
+    seconds_of: Annotated[
+        dict[str, dict[str, ToolSeconds]],
+        Doc("Expected duration for values of parameters, by parameter and value."),
+    ] = field(default_factory=dict)
     timeout: Annotated[ToolSeconds, Doc("Longest duration in seconds.")]
     results: Annotated[
         dict[str, ResultPlace], Keys(r"[a-z0-9][a-z0-9-]{0,40}", "a name of a-z, 0-9 and '-'")
@@ -407,6 +422,7 @@ class ToolFile:
             groups=tuple(map(GroupKind, self.groups)),
             needs=((MPIRUN,),) if self.of_pairs else (),
             needs_rdma=self.per == "nic",
+            needs_gpus_of=self.needs.gpus_of,
             metrics=tuple(
                 MetricSpec(name=name, unit=one.unit, better=BETTER_BY_UNIT[one.unit])
                 for name, one in self.results.items()
@@ -417,9 +433,14 @@ class ToolFile:
             devices=True,
         )
 
+    def _seconds(self, params: CheckParams) -> float:
+        """Return the expected duration with these parameters."""
+        known = (of.get(str(getattr(params, name, ""))) for name, of in self.seconds_of.items())
+        return next((seconds for seconds in known if seconds), self.seconds)
+
     def _params(self) -> type[CheckParams]:
         """Return the class of its parameters; those without a default must be given."""
-        given, seconds = self.params, self.seconds
+        given = self.params
 
         def check_planned(params: CheckParams) -> None:
             for name, one in given.items():
@@ -435,7 +456,10 @@ class ToolFile:
             default = "" if one.default is None else one.default
             kind = type(default) if default != "" else int | float | str
             fields.append((name, kind, param(default, about)))
-        body = {"estimate": lambda *_: seconds, "check_planned": check_planned}
+        body = {
+            "estimate": lambda params, *_: self._seconds(params),
+            "check_planned": check_planned,
+        }
         return make_dataclass(
             "ToolParams", fields, bases=(CheckParams,), namespace=body, frozen=True, kw_only=True
         )

@@ -11,7 +11,7 @@ from accept.config import Loaded, Machine, Site, Suite
 from accept.config.fields import Plain
 from accept.config.floors import bounds
 from accept.config.suite import Rounds, SuiteCheck
-from accept.config.tools import WORTH, LoadedTool, check_exists, tool_of
+from accept.config.tools import WORTH, GpuMaker, LoadedTool, check_exists, tool_of
 from accept.config.yaml_file import Document, Keys, parse
 from accept.core.catalog.metrics import BUSBW
 from accept.core.catalog.tools import MPIRUN
@@ -344,6 +344,10 @@ def _unsuited(entry: SuiteCheck, check: Check, machine: Machine, nodes: int) -> 
         return f"{machine.name} has no NCCL profile {entry.profile}"
     if check.needs_rdma and not machine.may_have_rdma:
         return f"{machine.name} has no RDMA NICs"
+    maker = check.needs_gpus_of
+    of_another = any((machine.gpus.device or "").startswith(m) for m in GpuMaker if m != maker)
+    if maker and (machine.gpus.count == 0 or of_another):
+        return f"{machine.name} has no GPUs of {maker}"
     if entry.max_nodes is not None and nodes > entry.max_nodes:
         return f"{count(nodes, 'node')}: only for {entry.max_nodes} or fewer"
     return ""

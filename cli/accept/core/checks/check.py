@@ -122,6 +122,8 @@ class Check(CheckRules):
     devices: bool = False
     #: True if it measures RDMA devices: a machine that has none skips it.
     needs_rdma: bool = False
+    #: Maker of the GPUs that it is for; None: any. A machine with other GPUs, or none, skips it.
+    needs_gpus_of: str | None = None
     #: True if it only reads the state of the hosts and launches no ranks. It runs first.
     read_only: bool = False
     #: True if every run has it, before all checks that measure. The run ends after it unless all
