@@ -13,6 +13,7 @@ from accept import config
 from accept.config import floors, resources
 from accept.config.expectations import unit_of
 from accept.config.references import Figure
+from accept.config.tools import check_exists
 from accept.core import checks
 from accept.core.checks.collectives import Params
 from accept.core.serde import fields_of, members, read, split
@@ -254,7 +255,7 @@ class TestSuites:
 
     def test_its_checks_know_their_parameters_and_groups(self, name: str) -> None:
         for entry in config.load_suite(name).value.checks:
-            check = checks.REGISTRY[entry.check]
+            check = check_exists(entry.check)
             read(check.params, entry.params)
             assert entry.groups is None or entry.groups in check.groups
 
