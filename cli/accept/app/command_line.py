@@ -123,7 +123,10 @@ def call(words: Sequence[str]) -> int:
             hint="; ".join(filter(None, (_correction(words, error), hint))),
         ) from None
     except BadInput as error:
-        error.hint = _correction(words, error) or error.hint
+        meant = _correction(words, error)
+        # Another back end needs no image, but only the user knows whether it has the nodes.
+        keeps = error.code is Code.SITE_NO_IMAGE and meant
+        error.hint = f"{error.hint}; {meant}" if keeps else meant or error.hint
         raise
     return code
 

@@ -45,6 +45,7 @@ COMMAND_WORDS: Final = {
     **dict.fromkeys(("rma", "issue"), "ticket last"),
     "again": "retest last",
     "nodes": "list nodes",
+    "tools": "list checks",
     "schema": "show schema",
     "sbatch": "submit",
 }
@@ -327,6 +328,8 @@ def _of_list(words: list[str]) -> Iterator[list[str]]:
     names = [word for word in words[1:] if not word.startswith("-")] or ["runs"]
     if names[0] in ("node", "hosts") or (names[0] == "nodes" and names[1:]):
         yield ["show", "nodes", *(names[1:] or ["last"])]
+    if names[0] in ("tool", "tools"):
+        yield ["list", "checks"]
     for near in (*nearest(names[0], [*Listing]), "runs"):
         yield ["list", near]
 

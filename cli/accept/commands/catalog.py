@@ -36,7 +36,8 @@ from accept.config.chart_values import Values, chart_schema
 from accept.config.explanations import explanations
 from accept.config.machine import Confidence
 from accept.config.references import Figure
-from accept.config.tools import ToolFile, all_checks, check_exists
+from accept.config.tools import ToolFile, all_checks, check_exists, tool_of
+from accept.config.tools import names as tool_names
 from accept.core import causes, checks, signs
 from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.catalog.metrics import Better
@@ -48,7 +49,7 @@ from accept.core.model import GroupKind, Plan, Record, Verdict
 from accept.core.sentences import bound_text
 from accept.core.serde import did_you_mean, dump, keys_of, known, schema
 from accept.core.signs import Layer, SignOwner
-from accept.core.text import count, duration, format_size, plain
+from accept.core.text import command_line, count, duration, format_size, plain
 from accept.plan.chart import chart_folder
 from accept.plan.steps import Inputs, steps_of
 from accept.report.console import Table, Terminal
@@ -393,10 +394,13 @@ def _yaml(value: config.Machine | config.Suite | config.Site) -> str:
 def _check_page(name: str) -> CheckPage:
     """Return what a check declares. Raises BadInput."""
     if name not in all_checks():
+        tools = filter(None, (tool_of(tool, "") for tool in tool_names()))
+        running = [tool.value.name for tool in tools if tool.value.command[0] == name]
+        shown = [command_line("accept", "show", "check", tool) for tool in running]
         raise BadInput(
             f"there is no check {plain(name, 60)!r}",
             code=Code.CHECK_UNKNOWN,
-            hint=known(name, all_checks()),
+            hint=f"checks that run it: {'; '.join(shown)}" if shown else known(name, all_checks()),
         )
     check = all_checks()[name]
     defaults = check.params()

@@ -566,6 +566,8 @@ def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
             meaning = sign.means if sign else cause.row.meaning
             meaning = finding.message if cause is Cause.BELOW_REFERENCE else meaning
             text = f"{plain(meaning, _MAX_FIGURE)}; {_action(finding)}"
+        if verdict.origin:
+            faster_profile = ""  # nothing is known about the settings of others
         if faster_profile and (finding.nodes or 0) > 1 and cause in _TOO_SLOW:
             text += f"; repeat with `--nccl-profile {faster_profile}`, which this run did not use"
         yield f"{check.check}: {text}"

@@ -109,7 +109,8 @@ class _Screen:
         # Findings make room for the figures.
         bodies = (self._body(findings) for findings in range(_MOST_FINDINGS, 0, -1))
         body = next((lines for lines in bodies if len(lines) < room), self._body(1))
-        body += ["", *remarks] if (remarks := [*self._remarks()]) else []
+        if remarks := [*self._remarks()]:
+            body += [*([""] if len(body) + len(remarks) < room else []), *remarks]
         if len(body) > room:
             # Nobody writes a report about logs unasked.
             more = "with --json" if self.verdict.origin else "in report.md"
@@ -237,18 +238,17 @@ class _Screen:
         edited = [f"edited after rendering: {plain(change, 300)}" for change in verdict.edited]
         for note in (*edited, *self.place.notes)[:_MOST_NOTES]:
             yield from self._wrapped(plain(note), "  ", "    ")
+        if any(one.bound and one.bound.kind in _SPECIFIED for one in tightest_ranges(verdict)):
+            text = "¹ from the specification, not measured"
+            if self.place.knows_machine:
+                text += f": {command_line('accept', 'show', 'machine', verdict.machine)}"
+            yield from self._wrapped(text, "  ", "    ")
         if not node_lists(verdict).good:
             return
         if found := verdict.detectable:
             text = f"A node more than {found.slowdown * 100:.2g}% slower in its pairs would have "
             text += f"been found with {found.probability:.0%} probability."
             yield from self._wrapped(text, "  ", "  ")
-        kinds = {one.bound.kind for one in tightest_ranges(verdict) if one.bound}
-        if kinds & _SPECIFIED:
-            text = "¹ from the specification, not measured"
-            if self.place.knows_machine:
-                text += f": {command_line('accept', 'show', 'machine', verdict.machine)}"
-            yield from self._wrapped(text, "  ", "    ")
 
     def _do_now(self) -> Iterator[str]:
         shown = {suspect_advice(s, self.verdict.checks) for s in self.verdict.suspects}
@@ -419,7 +419,9 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Return a header and rows as lines, without columns that are empty."""
     if not rows:
         return []
-    header = ("check", "worst / median", "at", "required", "margin")
+    # The footnote may be cut from the screen.
+    required = f"required{' (¹ spec)' if any('¹' in row[3] for row in rows) else ''}"
+    header = ("check", "worst / median", "at", required, "margin")
     columns = [
         [title, *cells]
         for title, cells in zip(header, zip(*rows, strict=True), strict=True)
