@@ -258,6 +258,8 @@ class _Writer:
         verdict, show = self.run.verdict, self._show
         yield f"# {show(self.faults[0].title, 300)}"
         yield ""
+        if verdict.is_simulated:
+            yield from ("**SIMULATED: no real node was measured.**", "")
         for suspect, fault in zip(self.suspects, self.faults, strict=True):
             meaning = suspect.cause.row.meaning
             yield f"- {show(fault.component, 200)}: {meaning}; {show(suspect.why, 1000)}"
