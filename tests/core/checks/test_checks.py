@@ -14,9 +14,10 @@ from tests.factories.paths import ROOT
 from tests.factories.verdicts import COLLECTIVE, TOP, step
 
 from accept import config
+from accept.config.tools import check_exists
 from accept.core import checks, facts
 from accept.core.catalog.faults import FAULTS
-from accept.core.checks import REGISTRY, load, parse_log, with_problems_seen
+from accept.core.checks import REGISTRY, parse_log, with_problems_seen
 from accept.core.checks.check import launch_seconds
 from accept.core.checks.collectives import CollectiveChanges, Params, changed
 from accept.core.facts import RANK, FactKind
@@ -220,7 +221,7 @@ def test_changes_concern_the_collectives_on_all_nodes_or_blocks_of_them_and_noth
         for planned in plan.steps:
             after = changed(planned, changes, hosts=nodes, ranks=8)
             wide = planned.groups in (GroupKind.ALL, GroupKind.BLOCKS)
-            if load(planned.checks[0]).launch == "collectives" and wide:
+            if check_exists(planned.checks[0]).launch == "collectives" and wide:
                 keys = ("min", "max", "factor", "iters", "warmup")
                 assert [after.params[key] for key in keys] == ["2M", "16G", 2, 7, 3]
                 assert after.timeout >= planned.timeout
