@@ -81,7 +81,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in an empty folder, where commands write what is about evidence of others; return it."""
-    folder = tmp_path / "working"
+    folder = tmp_path / "a folder"
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder

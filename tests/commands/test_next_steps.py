@@ -22,17 +22,8 @@ def next_steps(*words: object) -> list[str]:
     return re.findall(r"^next: (.*)$", done.err, re.MULTILINE)
 
 
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an empty folder."""
-    folder = tmp_path / "a folder"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def test_a_rendered_folder_is_submitted(work: Path) -> None:
-    (step,) = next_steps("render", "-m", "cpu", "-n", 1, "--out", work / "one")
+def test_a_rendered_folder_is_submitted(working: Path) -> None:
+    (step,) = next_steps("render", "-m", "cpu", "-n", 1, "--out", working / "one")
     words = shlex.split(step)
     assert words[:2] == ["accept", "submit"]
     assert accept(*words[1:], "--dry-run").code == 0
@@ -57,8 +48,8 @@ def test_a_ready_machine_is_tested() -> None:
     assert accept(*shlex.split(step)[1:], "--dry-run").code == 0
 
 
-def test_logs_without_a_run_get_a_report_that_is_printed(work: Path) -> None:
-    shutil.copytree(TESTS / "data" / "nccl-logs", work / "my logs")
+def test_logs_without_a_run_get_a_report_that_is_printed(working: Path) -> None:
+    shutil.copytree(TESTS / "data" / "nccl-logs", working / "my logs")
     (step,) = next_steps("judge", "my logs")
     words = shlex.split(step)
     assert accept(*words[1 : words.index(">")]).out.startswith("<!doctype html>")
