@@ -143,7 +143,7 @@ def do_baseline(
         raise unwritable(out, error, hint="choose another file") from None
     terminal.result(BaselineFile(machine=str(out), figures=len(figures)), str(out))
     terminal.progress(f"wrote {count(len(figures), 'reference')}")
-    terminal.suggest(f"{command_line('accept', 'run', '--machine', out)}")
+    terminal.suggest(command_line("accept", "run", "--machine", out))
     return Exit.PASS
 
 

@@ -116,7 +116,7 @@ def do_init(
     if out.resolve() != Path(site_file.NAME).resolve():
         words += ["--site", str(out)]
     terminal.result(file, str(out))
-    terminal.suggest(f"{shlex.join(words)}")
+    terminal.suggest(shlex.join(words))
     return Exit.PASS
 
 

@@ -150,7 +150,7 @@ def do_explain(name: str, subject: str, terminal: Terminal) -> int:
         if can_write_ticket(judged, subject):
             steps.append(command_line("accept", "ticket", name, subject))
     if steps:
-        terminal.suggest(f"{', or '.join(steps)}")
+        terminal.suggest(", or ".join(steps))
     return Exit.PASS
 
 

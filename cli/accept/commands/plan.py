@@ -130,7 +130,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
         raise unwritable(out, error, hint="choose another folder") from None
     terminal.progress(f"rendered plan {bundle.plan.hash[:12]}")
     terminal.result(RenderedRun(run=bundle.plan.hash, folder=str(out)), str(out))
-    terminal.suggest(f"{command_line('accept', 'submit', out)}")
+    terminal.suggest(command_line("accept", "submit", out))
     return Exit.PASS
 
 

@@ -491,7 +491,8 @@ def advice(verdict: Verdict, faster_profile: str = "") -> tuple[str, ...]:
     if verdict.interruption:
         lines += [f"the run was interrupted ({verdict.interruption}): run it again"]
     lines += [suspect_advice(suspect, verdict.checks) for suspect in verdict.suspects]
-    lines += _advice_on_findings(verdict, faster_profile)
+    # Nothing is known about the settings of others.
+    lines += _advice_on_findings(verdict, "" if verdict.origin else faster_profile)
     if len(lines) > _MAX_ADVICE:
         lines = [*lines[:_MAX_ADVICE], f"… and {len(lines) - _MAX_ADVICE} more: see the report"]
     return tuple(lines)
@@ -566,8 +567,6 @@ def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
             meaning = sign.means if sign else cause.row.meaning
             meaning = finding.message if cause is Cause.BELOW_REFERENCE else meaning
             text = f"{plain(meaning, _MAX_FIGURE)}; {_action(finding)}"
-        if verdict.origin:
-            faster_profile = ""  # nothing is known about the settings of others
         if faster_profile and (finding.nodes or 0) > 1 and cause in _TOO_SLOW:
             text += f"; repeat with `--nccl-profile {faster_profile}`, which this run did not use"
         yield f"{check.check}: {text}"
