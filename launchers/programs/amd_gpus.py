@@ -8,13 +8,16 @@ variables that hide some of them from HIP are not read.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import commands
 from health_host import Device, Gap, gap, pci_name
+
+#: What amd-smi reports about a GPU: place, such as "ecc/total_correctable_count", -> value.
+Gpu = dict[str, str | float]
 
 #: Time limit of amd-smi in seconds.
 SECONDS = 60
@@ -45,7 +48,7 @@ def is_installed() -> bool:
     return shutil.which("amd-smi") is not None
 
 
-def listed() -> list[dict[str, Any]]:
+def listed() -> list[dict[str, object]]:
     """Return the GPUs in the form of `gpu_inventory`. Raises Unread."""
     uuids = {gpu.get("gpu"): _text(gpu, "uuid") for gpu in _read("list")}
     return [
@@ -75,7 +78,7 @@ def health() -> tuple[list[Device], list[Gap]]:
         return [], [gap(f"AMD GPUs ({error})", "gpus")]
 
 
-def _device(gpu: Mapping[str, Any], place: str) -> Device:
+def _device(gpu: Gpu, place: str) -> Device:
     levels = {name: _number(gpu, at) for name, at in _LEVELS.items()}
     states = [_text(gpu, f"throttle/{name}_violation_status") for name in _HOT]
     if any(states):
@@ -89,34 +92,40 @@ def _device(gpu: Mapping[str, Any], place: str) -> Device:
     }
 
 
-def _read(*command: str) -> list[dict[str, Any]]:
+def _read(*command: str) -> list[Gpu]:
     """Return what amd-smi reports about each GPU. Raises Unread."""
     try:
         ran = commands.run(SECONDS, "amd-smi", *command, "--json")
-        found = json.loads(ran.out)
+        found: object = json.loads(ran.out)
     except subprocess.TimeoutExpired:
         raise Unread(f"amd-smi {command[0]} does not answer in {SECONDS} s") from None
     except ValueError:
         raise Unread(f"amd-smi {command[0]}: {(ran.err or ran.out).strip()[-200:]}") from None
     found = found.get("gpu_data", found) if isinstance(found, dict) else found
-    gpus = [gpu for gpu in found if isinstance(gpu, dict)] if isinstance(found, list) else []
+    rows = found if isinstance(found, list) else []
+    gpus = [Gpu(_values(gpu)) for gpu in rows if isinstance(gpu, dict)]
     if not gpus:
         raise Unread(f"amd-smi {command[0]}: no GPU")
     return gpus
 
 
-def _at(gpu: Mapping[str, Any], place: str) -> Any:
-    value: Any = gpu
-    for key in place.split("/"):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value.get("value") if isinstance(value, dict) else value
+def _values(value: object, at: str = "") -> Iterator[tuple[str, str | float]]:
+    """Yield each value with its place. A number with its unit is {"value": 71, "unit": "C"}."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _values(inner, at if key == "value" else f"{at}/{key}".lstrip("/"))
+    elif isinstance(value, str):
+        if value != "N/A":
+            yield at, value
+    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf:
+        yield at, value
 
 
-def _text(gpu: Mapping[str, Any], place: str) -> str | None:
-    value = _at(gpu, place)
-    return value if isinstance(value, str) and value != "N/A" else None
+def _text(gpu: Gpu, place: str) -> str | None:
+    value = gpu.get(place)
+    return value if isinstance(value, str) else None
 
 
-def _number(gpu: Mapping[str, Any], place: str) -> int | None:
-    value = _at(gpu, place)
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _number(gpu: Gpu, place: str) -> int | None:
+    value = gpu.get(place)
+    return None if value is None or isinstance(value, str) else int(value)
