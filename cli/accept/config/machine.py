@@ -162,6 +162,9 @@ class Machine:
     note: Annotated[
         str, Doc("Preparation that runs in pods need; printed before each such run.")
     ] = ""
+    caveat: Annotated[
+        str, Doc("What is unproven about such nodes; each plan and verdict has this sentence.")
+    ] = ""
     base: Annotated[
         tuple[str, ...],
         Doc("Machines, or files of values/machines/base, that provide the keys missing here."),
@@ -245,6 +248,7 @@ class Machine:
             name=self.name,
             gpus=None if self.gpus.count == "detect" else self.gpus.count,
             ranks=None if self.ranks_per_node == "gpus" else self.ranks_per_node,
+            caveat=self.caveat,
             device=self.gpus.device,
             speed_promised=self.speed_promised,
             noise=self.noise,

@@ -381,6 +381,8 @@ class PlannedMachine:
     gpus: Gpus | None
     #: Ranks per node; None: one per GPU.
     ranks: Ranks | None
+    #: What is unproven about such nodes, as a sentence; empty: nothing.
+    caveat: str = ""
     #: Name of the device in `nvidia-smi`; None: any.
     device: str | None = None
     #: False if the machine has no speed target: then only correctness is judged.
@@ -926,6 +928,8 @@ class Verdict:
     interruption: str = ""
     #: Tested part of each node, such as "4 of the 8 GPUs of each node"; empty: all.
     part: str = ""
+    #: What is unproven about the machine, as a sentence; empty: nothing.
+    caveat: str = ""
     #: Checks and steps that the user left out; the reason is the option: `--only`, `--skip`,
     #: `--fail-fast`.
     not_run: tuple[Skipped, ...] = ()

@@ -554,6 +554,7 @@ def resolve(options: Options) -> Resolved:
         user_scripts=scripts,
         gpus_per_pod=per_pod,
         notes=(
+            *filter(None, (machine.value.caveat,)),
             *_gate_notes(suite.value),
             *longer,
             *ignored_notes,

@@ -70,8 +70,15 @@ exec {before}/amd-smi "$@"
     program.chmod(0o755)
     (tmp_path / "facts.yaml").write_text(SUITE)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
     done = accept("run", "--machine", "mi300x-8", "--suite", "./facts.yaml", "--json")
     assert done.code == 3, done.err
     suspects = {(one.get("device"), one["cause"]) for one in json.loads(done.out)["suspects"]}
     assert suspects >= {("3", "gpu-ecc"), ("5", "gpu-throttled")}, done.out
+    words = "accept never ran on AMD GPUs"
+    assert words in done.err
+    assert words in accept("judge", "last").out
+    report = next((tmp_path / "runs").glob("*/report.html"))
+    assert words in report.read_text()
+    assert words in (report.parent / "evidence/report.md").read_text()

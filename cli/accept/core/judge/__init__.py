@@ -110,6 +110,7 @@ def judge(
         attempt=attempt,
         gpu_tested=gpu_tested,
         part=_part(plan),
+        caveat=plan.machine.caveat,
         origin=plan.origin,
         hosts=found.present,
         missing=found.missing,

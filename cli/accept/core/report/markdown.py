@@ -82,6 +82,8 @@ def _page(verdict: Verdict, plan: Plan, records: Sequence[Record]) -> Iterator[s
 
 
 def _facts(verdict: Verdict, plan: Plan) -> Iterator[str]:
+    if verdict.caveat:
+        yield f"- caveat: {escaped(verdict.caveat)}"
     if verdict.origin:
         yield f"- judged: {escaped(verdict.origin)}"
     yield f"- machine: {escaped(verdict.machine)}, suite: {escaped(verdict.suite)}"

@@ -227,6 +227,7 @@ class _Screen:
     def _remarks(self) -> Iterator[str]:
         verdict = self.verdict
         for label, text in (
+            ("caveat", plain(verdict.caveat, 300)),
             ("coverage", coverage(verdict)),
             ("kept", kept(verdict)),
             ("not run", not_run(verdict.not_run)),
