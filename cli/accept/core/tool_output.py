@@ -153,7 +153,10 @@ def _problems(
     own = [_problem(tool, *reason, host)] if reason else []
     if tool.parts and ending.exit is not None:
         parts = [*_bad_parts(tool, tool.parts, out)]
-        if ending.exit and any(p.cause is Cause.WRONG_COMMAND for p in parts):
+        if ending.exit < 0:
+            # It was interrupted, so only what it found before counts.
+            parts = [p for p in parts if p.cause is tool.cause]
+        elif ending.exit and any(p.cause is Cause.WRONG_COMMAND for p in parts):
             # It could not test, and no part is at fault.
             parts = [replace(p, cause=Cause.TOOL_UNUSABLE) for p in own]
         # What it reports about a part explains its status.
@@ -169,19 +172,26 @@ def _why_bad(tool: Tool, ending: Ending, output: str) -> tuple[Cause, str] | Non
         return Cause.TOOL_UNUSABLE, ending.unusable
     if ending.ended_well or ending.gone:
         return None
-    reason = f"it ended with status {ending.exit}"
+    cause, code = Cause.TOOL_FAILED, ending.exit
     if ending.ended == "time":
         reason = f"it did not end within {tool.timeout:g} s"
     elif ending.ended == "output":
         reason = "it did not stop printing, and was ended"
     elif ending.ended == "deaf":
         reason = f"its server did not listen on port {tool.port}"
-    elif ending.exit == 0:
-        reason = f"it left something behind: {', '.join(ending.left)}"
-        return Cause.TOOL_FAILED, reason
-    words = [line.strip() for line in output.splitlines() if line.strip()]
-    quote = f" ({plain(words[-1], 160)})" if words and ending.exit is not None else ""
-    return tool.cause, f"{reason}{quote}{': ' if tool.meaning else ''}{tool.meaning}"
+    elif not code:
+        reason = ""
+    else:
+        words = [line.strip() for line in output.splitlines() if line.strip()]
+        quote = f" ({plain(words[-1], 160)})" if words else ""
+        reason = f"signal {-code} ended it{quote}"
+        if code > 0:
+            # Only its own status means what its file states.
+            cause = tool.cause
+            reason = f"it ended with status {code}{quote}{': ' if tool.meaning else ''}"
+            reason += tool.meaning
+    left = f"it left something behind: {', '.join(ending.left)}" if ending.left else ""
+    return cause, "; ".join(filter(None, (reason, left))) or "it did not end"
 
 
 # Results

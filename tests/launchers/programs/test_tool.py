@@ -26,9 +26,8 @@ BIT = ToolResult(name="bit", unit="GB/s", json="/jobs/0/bw")
 
 
 def tool_of(*command: str, **more: Any) -> Tool:
-    return Tool(
-        **{"name": "t", "timeout": 20.0, "cause": Cause.TOOL_FAILED, "command": command, **more}
-    )
+    own = {"timeout": 20.0, "cause": Cause.WRONG_RESULT, "meaning": "a disk is bad"}
+    return Tool(**{"name": "t", "command": command, **own, **more})
 
 
 def start(tool: Tool, folder: Path) -> subprocess.Popen[bytes]:
@@ -90,9 +89,14 @@ CASES = {
         "GB needed",
     ),
     "status": (
-        tool_of("sh", "-c", "echo bad block >&2; exit 4", meaning="a disk is bad"),
-        "tool-failed",
+        tool_of("sh", "-c", "echo bad block >&2; exit 4"),
+        "wrong-result",
         "status 4 (bad block): a disk is bad",
+    ),
+    "signal": (
+        tool_of("sh", "-c", "echo no memory >&2; kill -9 $$"),
+        "tool-failed",
+        "signal 9 ended it (no memory)",
     ),
     "endless": (tool_of("yes", results=(SPEED,)), "tool-failed", "did not stop printing"),
     "endless line": (tool_of("cat", "/dev/zero"), "tool-failed", "did not stop printing"),
@@ -123,6 +127,8 @@ def test_each_bad_end_is_one_clear_problem(name: str, tmp_path: Path) -> None:
     (problem,) = parsed.problems
     assert problem.cause == cause
     assert words in problem.message
+    # Only its own status means that.
+    assert (tool.meaning in problem.message) == (name == "status")
     assert parsed.metrics == ()
 
 

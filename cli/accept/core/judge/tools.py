@@ -179,9 +179,10 @@ def _without_bound(evidence: Evidence, results: dict[str, ToolResult]) -> Iterat
     """Yield a finding if nothing separates good results from bad ones."""
     bounded = {bound.metric for bound in bounds.bounds_of(evidence)}
     compared = len(evidence.hosts) >= FEWEST and any(one.noise for one in results.values())
-    rows = evidence.table.rows if evidence.plan.machine.speed_promised else ()
-    if rows and bounded.isdisjoint(results) and not compared:
-        one = next(iter(rows))
+    rows = [row for row in evidence.table.rows if row.metric in results]
+    promised = evidence.plan.machine.speed_promised
+    if rows and promised and bounded.isdisjoint(results) and not compared:
+        one = min(rows, key=lambda row: (row.metric != rows[0].metric, row.score or 0.0))
         sign = "<=" if one.score != one.value else ">="
         example = f"{evidence.check}.{one.metric}{sign}{number(one.value or 0.0)}"
         yield bounds.no_bound_finding(evidence.check, example)
