@@ -31,8 +31,8 @@ from accept.core.errors import Exit
 from accept.core.groups import Group, Wave
 from accept.core.model import Record, Step
 from accept.core.runner import coordinator
-from accept.core.runner.coordinator import Launch
 from accept.core.runner.discovery import Candidate, Found
+from accept.core.runner.launch import Launch
 from accept.core.runner.ssh import Answer, Host
 from accept.core.runner.state import Run
 from accept.core.serde import dump

@@ -60,6 +60,7 @@ def test_a_good_host_passes_with_one_line_and_evidence_like_any_run() -> None:
     run = done.out.split()[-1]
     assert accept("explain", "last", HOST).code == 0
     assert accept("verify", run).code == 0
+    assert "pass (no GPU tested)" in accept("list", "runs").out
     verdict = json.loads(accept("judge", run, "--json").out)
     assert verdict["state"] == "pass"
     checks = {check["check"] for check in verdict["checks"]}

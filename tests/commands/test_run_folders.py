@@ -23,7 +23,7 @@ from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, Interrupted, NoEvidence
 from accept.core.report import write_judgement
-from accept.core.runner.coordinator import CANCELLED
+from accept.core.runner.launch import CANCELLED
 from accept.core.serde import dump
 from accept.evidence import rundir
 

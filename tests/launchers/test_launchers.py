@@ -29,7 +29,7 @@ from accept.config import resources
 from accept.config.images import ImageTool, PublicImage, public_images
 from accept.core import evidence
 from accept.core.model import Verification
-from accept.core.runner.coordinator import RECORDS_COPY, Launch
+from accept.core.runner.launch import RECORDS_COPY, Launch
 from accept.core.runner.resume import EARLIER
 from accept.core.runner.ssh import HOST_KEY_ALIAS, KEY
 from accept.core.serde import read

@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from html import unescape
 from pathlib import Path
@@ -25,7 +25,6 @@ from tests.words import SCREENS
 from accept.commands import judge
 from accept.core import evidence
 from accept.core.judge.summary import node_lists
-from accept.core.report import write_judgement
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
 from accept.core.serde import dump
@@ -434,13 +433,12 @@ def test_the_files_about_evidence_are_those_of_the_verdict(
     one = outputs(run)
     folder = tmp_path / "run" / "evidence"
     shutil.copytree(run.folder, folder)
-    write_judgement(folder, one.judged.plan, one.judged.verdict, one.judged.records)
-    written = json.loads((folder / evidence.VERDICT).read_text())
+    judge.write_reports(replace(one.judged, folder=folder), Terminal())
+    about = tmp_path / "run-report"
+    written = json.loads((about / evidence.VERDICT).read_text())
     for key, value in written.items():
         assert one.json[key] == value
-    assert (folder / evidence.REPORT).read_text() == one.markdown
-    judge._write_about(one.judged, folder, Terminal())
-    about = tmp_path / "run-report"
+    assert (about / evidence.REPORT).read_text() == one.markdown
     for name, hosts in one.lists.items():
         assert (about / "nodes" / f"{name}.txt").read_text().split() == [*hosts]
     page = (about / "report.html").read_text()

@@ -40,8 +40,8 @@ from accept.core import evidence
 from accept.core.catalog.tools import MPIRUN
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, Interrupted, NoEvidence, NotStarted
-from accept.core.runner.coordinator import Launch
 from accept.core.runner.discovery import Candidate
+from accept.core.runner.launch import Launch
 from accept.core.runner.resume import EARLIER, copy_finished
 from accept.core.runner.ssh import KEY
 from accept.core.serde import dump

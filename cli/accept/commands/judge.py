@@ -596,7 +596,7 @@ class Reports:
 
 
 def write_reports(judged: Judged, terminal: Terminal) -> tuple[str, ...]:
-    """Write the verdict and all reports, and return the paths.
+    """Write the verdict, the lists of nodes and all reports, and return the paths.
 
     Those of an own run replace those in its evidence. Raises BadInput if there is no folder.
     """
@@ -607,14 +607,28 @@ def write_reports(judged: Judged, terminal: Terminal) -> tuple[str, ...]:
             hint="give --format html, md or junit",
         )
     try:
-        files = judgement(judged.plan, judged.verdict, judged.records)
-        if rundir.is_own_evidence(judged.folder):
-            written = [evidence.write(judged.folder / name, text) for name, text in files.items()]
-        else:
-            written = [rundir.write_about(judged.folder, *file) for file in files.items()]
-        return (*map(str, written), *_write_about(judged, judged.folder, terminal))
+        written = write_verdict(judged, judged.folder)
+        page = rundir.write_about(judged.folder, rundir.REPORT, html_page(judged, terminal))
     except OSError as error:
         raise not_written(error) from None
+    return (*written, str(page))
+
+
+def write_verdict(judged: Judged, folder: Path) -> tuple[str, ...]:
+    """Write the verdict, its short reports and the lists of nodes, and return the paths.
+
+    `folder` is that of the evidence. The lists are never in it, because its checksums cover all
+    files. In the folder of a run they show that this workstation has judged it.
+    """
+    files = judgement(judged.plan, judged.verdict, judged.records)
+    if rundir.is_own_evidence(folder):
+        written = [evidence.write(folder / name, text) for name, text in files.items()]
+    else:
+        written = [rundir.write_about(folder, *file) for file in files.items()]
+    for name, hosts in vars(node_lists(judged.verdict)).items():
+        text = "".join(f"{plain(host)}\n" for host in hosts)
+        written.append(rundir.write_about(folder, f"{rundir.NODES}/{name}.txt", text))
+    return tuple(map(str, written))
 
 
 def not_written(error: OSError) -> BadInput:
@@ -624,17 +638,6 @@ def not_written(error: OSError) -> BadInput:
         code=Code.OUTPUT_WRITE,
         hint="free space there, or copy the evidence to another folder",
     )
-
-
-def _write_about(judged: Judged, folder: Path, terminal: Terminal) -> tuple[str, ...]:
-    """Write report.html and the lists of nodes, and return the paths.
-
-    They are never inside the evidence, because its checksums cover all files.
-    """
-    files = {rundir.REPORT: html_page(judged, terminal)}
-    for name, hosts in vars(node_lists(judged.verdict)).items():
-        files[f"{rundir.NODES}/{name}.txt"] = "".join(f"{plain(host)}\n" for host in hosts)
-    return tuple(str(rundir.write_about(folder, name, text)) for name, text in files.items())
 
 
 def html_page(judged: Judged, terminal: Terminal) -> str:

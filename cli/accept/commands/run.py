@@ -45,10 +45,9 @@ from accept.core.evidence import (
 )
 from accept.core.model import Problem
 from accept.core.report import text as reports
-from accept.core.report import write_judgement
 from accept.core.runner import resume
-from accept.core.runner.coordinator import CANCELLED
 from accept.core.runner.events import EventKind, parse_event
+from accept.core.runner.launch import CANCELLED
 from accept.core.serde import dump
 from accept.core.text import count, duration, plain
 from accept.evidence import bucket, rundir
@@ -207,7 +206,7 @@ def settle(
         raise interrupted or error from None
     judged = judge.with_max_bad(judge.judge_path(str(folder), expect=()), max_bad)
     if judged.folder is not None:
-        write_judgement(judged.folder, judged.plan, judged.verdict, judged.records)
+        judge.write_verdict(judged, judged.folder)
     return judged
 
 

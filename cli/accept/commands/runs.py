@@ -138,7 +138,7 @@ def _run_entry(folder: Path) -> RunEntry:
         return replace(entry, about=_repeat_headline(folder / rundir.REPEAT))
     if (folder / rundir.EVIDENCE).is_dir():
         # Until this machine has judged its run, the verdict is that of the first host.
-        was_judged = (folder / rundir.REPORT).is_file()
+        was_judged = (folder / rundir.NODES).is_dir()
         if (folder / rundir.JOB).is_file() and not was_judged:
             return replace(_planned(entry, folder), about="collected, not judged")
         try:

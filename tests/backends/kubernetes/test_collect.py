@@ -23,7 +23,7 @@ from accept.commands import judge
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, Interrupted
-from accept.core.runner.coordinator import LOST
+from accept.core.runner.launch import LOST
 from accept.core.serde import dump
 from accept.evidence import bucket as evidence_bucket
 from accept.evidence import rundir

@@ -28,9 +28,10 @@ from accept.core.model import (
     Step,
     Supported,
 )
-from accept.core.runner import coordinator, resume
-from accept.core.runner.coordinator import Launch, coordinate
+from accept.core.runner import coordinator, launch, resume
+from accept.core.runner.coordinator import coordinate
 from accept.core.runner.discovery import Candidate, Found
+from accept.core.runner.launch import Launch
 from accept.core.runner.ssh import KEY, Host
 from accept.core.runner.state import Run
 from accept.core.serde import dump
@@ -439,10 +440,10 @@ def test_records_of_finished_steps_are_copied_to_the_pod_whose_node_comes_first(
     (folder / "evidence").mkdir()
     state.keep_asked(0, 0.0)
     asyncio.run(coordinator._copy_records(state))
-    copy = tmp_path / "a" / coordinator.RECORDS_COPY
+    copy = tmp_path / "a" / launch.RECORDS_COPY
     _, records, verdict = evidence.unpack(copy.read_bytes().splitlines(), "copy")
-    assert (list(records), verdict.interruption) == (state.records, coordinator.LOST)
-    assert not (tmp_path / "b" / coordinator.RECORDS_COPY).exists()
+    assert (list(records), verdict.interruption) == (state.records, launch.LOST)
+    assert not (tmp_path / "b" / launch.RECORDS_COPY).exists()
 
 
 @pytest.mark.parametrize(

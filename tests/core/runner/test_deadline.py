@@ -14,8 +14,9 @@ from tests.factories.paths import ROOT
 
 from accept.core import evidence
 from accept.core.runner import supervise
-from accept.core.runner.coordinator import Launch, coordinate
+from accept.core.runner.coordinator import coordinate
 from accept.core.runner.discovery import Candidate
+from accept.core.runner.launch import Launch
 from accept.core.serde import dump
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve

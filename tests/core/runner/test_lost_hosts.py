@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.factories.verdicts import plan
 
-from accept.core.runner import coordinator
+from accept.core.runner import coordinator, launch
 from accept.core.runner.ssh import Answer, Host
 from accept.core.runner.state import Run, lose_silent_hosts
 
@@ -58,7 +58,7 @@ def test_a_host_whose_restart_ends_the_run_is_recorded_even_if_its_loss_was_noti
 ) -> None:
     state = Run(folder=tmp_path, attempt="one", plan=plan(), hosts=(host(1), host(2)))
     state.evidence.mkdir()
-    (tmp_path / coordinator.INTERRUPTION).write_text("Slurm ended the run\nh2\nh9")
+    (tmp_path / launch.INTERRUPTION).write_text("Slurm ended the run\nh2\nh9")
     assert asyncio.run(coordinator._cancel_reason(state, "7")) == "Slurm ended the run"
     (problem,) = (problem for record in state.records for problem in record.problems)
     assert (problem.host, problem.cause) == ("h2", "host-died")

@@ -20,7 +20,7 @@ from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadEvidence, Exit, Interrupted, NoEvidence
-from accept.core.runner.coordinator import RECORDS_COPY, Launch
+from accept.core.runner.launch import RECORDS_COPY, Launch
 from accept.core.serde import dump
 from accept.core.text import command_line, decimal, plain
 from accept.evidence import archive as evidence_archive

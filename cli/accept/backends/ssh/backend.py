@@ -37,9 +37,9 @@ from accept.core import evidence
 from accept.core.bounded import on_all
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
-from accept.core.runner.coordinator import Launch
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.host_setup import Ready, is_own
+from accept.core.runner.launch import Launch
 from accept.core.runner.resume import EARLIER, pack_finished
 from accept.core.runner.ssh import HOST_KEY_ALIAS
 from accept.core.serde import dump

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from accept.core import bounded, evidence
@@ -23,7 +23,7 @@ from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, checks_of, collectives, log_lines
 from accept.core.errors import AcceptError, Exit
 from accept.core.facts import LEFT_OUT_HOST, NOT_INJECTED, PLACE, RANK, inventories_of
-from accept.core.groups import MAX_CONCURRENT, Wave, waves
+from accept.core.groups import Wave, waves
 from accept.core.judge import failures, has_final_failure, is_open, judge, to_set_aside
 from accept.core.judge.consistency import withheld
 from accept.core.judge.hosts import domains, places, without_gpus
@@ -36,10 +36,18 @@ from accept.core.report import write_judgement
 from accept.core.report.result_files import write_result_files
 from accept.core.runner import collectors, events, fault_injection, resume
 from accept.core.runner.clock import now
-from accept.core.runner.discovery import Candidate, discover
+from accept.core.runner.discovery import discover
 from accept.core.runner.events import Event, EventKind
 from accept.core.runner.execute import execute_wave
 from accept.core.runner.health_sweep import Watch, sweep
+from accept.core.runner.launch import (
+    CANCELLED,
+    INTERRUPTION,
+    LOST,
+    PREEMPTED,
+    RECORDS_COPY,
+    Launch,
+)
 from accept.core.runner.log import largest_table, say, show
 from accept.core.runner.logins import restrict
 from accept.core.runner.positions import read_positions
@@ -56,23 +64,14 @@ _EVENTS = "events"
 #: Files in the run's folder for `pod_entrypoint.sh`: the verdict in a few lines, and the evidence
 #: as text.
 _SUMMARY, _PACKED = "summary", "packed"
-#: File in the folder of another pod with the records so far, as text. The pod prints it if the
-#: coordinator is gone.
-RECORDS_COPY = "packed-so-far"
-#: Larger records are not copied, because they would not fit when packed, and packing takes long.
+#: Larger records are not copied to another pod: packed they would not fit, and it takes long.
 _COPY_LIMIT = 16 << 20
-#: The reason for an early end in that copy.
-LOST = "the pod of the coordinator was lost"
 #: File in the folder of a host that makes its pod stay after the run.
 _STAY = "stay"
 #: File in the run's folder that ends a hold early.
 _RELEASE = "release"
-#: File in the run's folder with the reason for a signal that ends the run; none: it was cancelled.
-INTERRUPTION = "interruption"
-#: Time for that file to appear: Slurm may end the coordinator before the file is written.
+#: Time for the file with the reason of a signal to appear: Slurm may end the coordinator first.
 _EXPLAIN_SECONDS = 2.0
-#: The verdict's reason for an early end, if a user or a scheduler ended the run.
-CANCELLED, PREEMPTED = "the run was cancelled", "Slurm preempted the job"
 #: Output of `scontrol` for a job that Slurm preempts, with and without a grace time.
 _PREEMPTED = re.compile(r" PreemptTime=\d| JobState=PREEMPTED ")
 #: Maximum time for `scontrol`, because Slurm kills the job soon after the signal.
@@ -87,50 +86,6 @@ _DYING_SECONDS = 5.0
 _LATE_SECONDS = 120.0
 #: Maximum time to wait for the sshds of the hosts to end.
 _RELEASE_SECONDS = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Launch:
-    """The input of a run besides its plan, which a back end writes to `hosts.json`."""
-
-    attempt: str
-    hosts: tuple[Candidate, ...]
-    #: Time that is left to find hosts.
-    start_seconds: float
-    #: True if hosts without an address register with the coordinator.
-    register: bool = False
-    #: Bucket or folder to which the evidence is copied after each step; empty: none.
-    results: str = ""
-    #: URL of the bucket that `results` is a mounted folder of; empty: it is not.
-    bucket: str = ""
-    #: Copy of the evidence of an earlier attempt, whose finished steps count; empty: none.
-    earlier: str = ""
-    #: Number of the Slurm job in which the coordinator runs; empty if there is none.
-    job: str = ""
-    #: Maximum number of executions that start at the same time.
-    starts: int = MAX_CONCURRENT
-    #: Component -> the version that the first pod loads: those that its files show.
-    versions: dict[str, str] = field(default_factory=dict)
-    #: What a user changed in the Helm values after they were rendered, one text each.
-    edited: tuple[str, ...] = ()
-    #: The hold in the Helm values, which a user may change; None: that of the plan.
-    hold_seconds: float | None = None
-    hold_always: bool | None = None
-    #: The deadline in the Helm values, which may be longer than that of the plan; None: that one.
-    deadline_seconds: float | None = None
-    #: Sizes and repetitions of collectives in the Helm values; None: those of the plan.
-    collectives: collectives.CollectiveChanges | None = None
-
-    @property
-    def is_separate(self) -> bool:
-        """Return True if the coordinator runs in a pod of its own, which is not tested."""
-        return self.register and not any(host.local for host in self.hosts)
-
-    @property
-    def has_bucket(self) -> bool:
-        """Return True if the evidence goes to a place that the workstation may also reach."""
-        place = self.bucket or self.results
-        return bool(place) and not place.startswith(("/", "file://"))
 
 
 class _Aborted(Exception):
@@ -454,7 +409,8 @@ async def _execute_plan(state: Run, launch: Launch) -> None:
     # A dying host can make the last step fail and still answer right afterwards.
     if _last_step_failed_unexplained(state):
         await asyncio.sleep(_DYING_SECONDS)
-    await _sweep(state, watch, len(state.plan.steps) + 1)
+    # Nothing that the sweep measures again needs the resident programs, and torch ends slowly.
+    await asyncio.gather(_sweep(state, watch, len(state.plan.steps) + 1), state.residents.close())
     await copies.send()
 
 

@@ -29,9 +29,9 @@ from accept.core.error_codes import Code
 from accept.core.errors import Exit, NotStarted
 from accept.core.groups import MAX_CONCURRENT
 from accept.core.model import Problem
-from accept.core.runner.coordinator import CANCELLED, INTERRUPTION, Launch
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.host_setup import Ready, max_logins, remove, set_up, understood
+from accept.core.runner.launch import CANCELLED, INTERRUPTION, Launch
 from accept.core.runner.resume import EARLIER
 from accept.core.runner.ssh import HOST_KEY_ALIAS, KEY_TYPE, environment, outer_environment
 from accept.core.serde import dump, read
