@@ -433,7 +433,7 @@ def gate(
     from accept.commands import gate as gates
 
     terminal = output.terminal()
-    plan = DrillOptions(**vars(checks), backend="local", suite=suite, launcher="resident")
+    plan = DrillOptions(**vars(checks), backend="local", suite=suite)
     return gates.do_gate(
         with_site(parse_options(plan), terminal),
         terminal,

@@ -192,7 +192,7 @@ LauncherOption = Annotated[
         "--launcher",
         metavar="PROGRAM",
         help="What measures pairs of nodes: resident, which starts once on each node, "
-        "or nccl-tests, which starts for each pair.",
+        "or nccl-tests, which starts for each pair. Default: that of the suite.",
         rich_help_panel=Panel.CHECKS,
     ),
 ]

@@ -27,7 +27,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, NotStarted
 from accept.core.evidence import write
 from accept.core.judge.ranking import Choice, LeftOut, choose, doubts
-from accept.core.model import Launcher, State
+from accept.core.model import State
 from accept.core.text import count, duration, folded, plain
 from accept.evidence import rundir
 from accept.plan.bundle import Bundle
@@ -166,9 +166,7 @@ def _candidates(options: Options, terminal: Terminal, *, need: int, limit: float
         if options.start_timeout is None and site.start_timeout is None:
             # A pod that does not start must not use up the time of the others.
             options = replace(options, start_timeout=limit / 2)
-    elif target.backend == "ssh" or allocated:
-        options = replace(options, launcher=options.launcher or Launcher.RESIDENT)
-    else:
+    elif target.backend != "ssh" and not allocated:
         raise _no_nodes(target.backend)
     if target.nodes is not None:
         _check_need(need, target.nodes)

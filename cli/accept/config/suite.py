@@ -7,7 +7,7 @@ from accept.config.expectations import Seconds
 from accept.config.fields import Name, Plain
 from accept.config.tools import check_exists, is_path
 from accept.core.error_codes import Code
-from accept.core.model import GroupKind
+from accept.core.model import GroupKind, Launcher
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
 #: Rounds of pairs. The limit is far above the rounds that `auto` plans, and catches typing errors.
@@ -100,4 +100,12 @@ class Suite:
     name: Name
     description: Annotated[str, Doc("One line for people.")]
     deadline: Annotated[Seconds, Doc("Longest run after all hosts are found.")] = 3600.0
+    launcher: Annotated[
+        Launcher,
+        Doc(
+            "What measures pairs of hosts, and each host alone, on hosts of ssh and Slurm: "
+            "`nccl-tests`, which starts for each group, or `resident`, which starts once on each "
+            "host. `--launcher` has precedence."
+        ),
+    ] = Launcher.NCCL_TESTS
     checks: Annotated[tuple[SuiteCheck, ...], Bounds(min=1), Doc("The checks, in order.")]

@@ -527,7 +527,7 @@ def resolve(options: Options) -> Resolved:
         ),
         supported=supported(machine.value),
         seed=options.seed,
-        launcher=options.launcher or Launcher.NCCL_TESTS,
+        launcher=Launcher.NCCL_TESTS if on_pods else options.launcher or suite.value.launcher,
         require_all_nodes=options.require_all_nodes or settings.require_all_nodes,
         gpus_used=gpus,
         gpus_given=per_pod,
