@@ -1,4 +1,4 @@
-"""What a back end and the coordinator of a run tell each other: its launch, files and reasons."""
+"""Describe what a back end and the coordinator tell each other: a launch, files and reasons."""
 
 from __future__ import annotations
 
