@@ -64,6 +64,15 @@ def findings(evidence: Evidence) -> list[Finding]:
     return result
 
 
+def outside(evidence: Evidence, metric: str) -> Iterator[tuple[Reference, Row]]:
+    """Yield each value of a metric that is outside a bound, with that."""
+    bounds = [bound for bound in bounds_of(evidence) if bound.metric == metric]
+    for execution in evidence.executions if bounds else ():
+        for bound, row in _bounded(evidence, bounds, execution):
+            if not _is_smaller(row, bound) and is_bad(row.value or 0.0, bound.lower, bound.upper):
+                yield bound, row
+
+
 def verdicts_without_step(plan: Plan) -> Iterator[CheckVerdict]:
     """Yield a verdict for each check that the user has expectations for, but that no step runs.
 

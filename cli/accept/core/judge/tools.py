@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 
+from accept.core import sentences
 from accept.core.catalog.metrics import BETTER_BY_UNIT, Better
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import NCCL_NICS
@@ -101,6 +102,20 @@ def _bad(evidence: Evidence, result: ToolResult) -> Iterator[Problem]:
             row = outlier.row
             message = f"{result.name} of {row.device} is {number(row.value or 0.0)} {row.unit}, "
             yield problem_of(row, outlier.cause, message + outlier.text)
+    yield from _outside(evidence, result)
+
+
+def _outside(evidence: Evidence, result: ToolResult) -> Iterator[Problem]:
+    """Yield the hosts and GPUs beyond a bound, unless most are: then it does not fit them."""
+    single = [row for row in evidence.table if row.step.groups.of_single_hosts]
+    measured = {row.device for row in single if row.metric == result.name}
+    bad = [(b, r) for b, r in bounds.outside(evidence, result.name) if r.device in measured]
+    if len(measured) > 1 and 2 * len({row.device for _, row in bad}) > len(measured):
+        return
+    for bound, row in bad:
+        message = f"{result.name} of {row.device} is {number(row.value or 0.0)} {row.unit}, "
+        message += f"outside {sentences.bound_text(bound)}"
+        yield problem_of(row, Cause.BELOW_REFERENCE, message)
 
 
 def _ended_well(execution: Execution) -> bool:
