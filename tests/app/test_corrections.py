@@ -65,6 +65,7 @@ MEANT = {
     "run --host=node01": "run --hosts=node01",
     "run --hosts node01 node02 -m h100-8": "run --hosts node01,node02 -m h100-8",
     "run --only gemm memory": "run --only gemm,memory",
+    "-N 64 -p gpu": "run -N 64 -p gpu",
     "run node[01-16]": "run --hosts 'node[01-16]'",
     "run gemm": "run --only gemm",
     "run standard": "run --suite standard",

@@ -283,7 +283,7 @@ def test_a_kernel_log_without_faults_does_not_change_the_verdict_on_logs(tmp_pat
 def test_the_evidence_against_a_gpu_is_what_its_files_show() -> None:
     one = judged(SAMPLES / "kernel-log/central-messages.txt")
     (against,) = explain(one, "gpu12").evidence_against
-    assert against.startswith("gpu-xid: ")
+    assert against.startswith("health [gpu-xid]: ")
     assert explain(one, "gpu11").evidence_against == ()
 
 

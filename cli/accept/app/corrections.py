@@ -136,6 +136,8 @@ def _candidates(words: list[str], error: Exception) -> Iterator[list[str]]:
     param = getattr(error, "param", None)
     if option is not None:
         yield from _of_option(words, str(option), error)
+        if words[0].startswith("-") and len(words) > 1:
+            yield ["run", *words]
     elif words[0] == "show":
         yield from _of_show(words)
     elif words[0] == "list":

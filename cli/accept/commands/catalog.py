@@ -415,7 +415,9 @@ def _check_page(name: str) -> CheckPage:
         metrics={
             spec.name: MetricEntry(unit=spec.unit, better=spec.better) for spec in check.metrics
         },
-        tools=tuple(tuple(tool.name for tool in tools) for tools in check.needs),
+        tools=((tool.value.command[0],),)
+        if (tool := tool_of(name, ""))
+        else tuple(tuple(tool.name for tool in tools) for tools in check.needs),
         faults=tuple(check.faults),
     )
 

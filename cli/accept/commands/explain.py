@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from accept.commands.judge import Judged, can_retest, can_write_ticket, judge_path
+from accept.core import sentences
+from accept.core.causes import Judgement
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.judge.effects.explanation import Effect, Fault, Part
 from accept.core.judge.explained import Explained
 from accept.core.judge.parts import name_of
 from accept.core.judge.summary import node_lists
-from accept.core.model import CheckVerdict, Suspect
-from accept.core.sentences import action
+from accept.core.model import CheckVerdict, Finding, State, Suspect, Verdict
 from accept.core.serde import did_you_mean
 from accept.core.text import command_line, count, number, plain, value_range
 from accept.report.console import Table, Terminal
@@ -34,12 +35,15 @@ class StepCount:
     #: Slower than all normal values, or below the required value.
     slow: int
     failed: int
+    #: Not bad, but slower than others: distance may explain that.
+    far: int
     #: Lowest and highest value as a share of normal; None: normal is unknown.
     lowest: float | None
     highest: float | None
-    #: The bad values and the good ones beside the normal one, for people; empty: there are none.
+    #: The bad, good and far values beside the normal one, for people; empty: there are none.
     bad_values: str
     good_values: str
+    far_values: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +148,7 @@ def do_explain(name: str, subject: str, terminal: Terminal) -> int:
     explanation = explain(judged, subject, name)
     terminal.result(explanation, *_text(explanation, judged.verdict.checks))
     steps = []
-    if subject in _nodes(judged):
+    if subject in _nodes(judged.verdict):
         if explanation.suspects and can_retest(judged):
             steps.append(command_line("accept", "retest", name, subject))
         if can_write_ticket(judged, subject):
@@ -154,15 +158,15 @@ def do_explain(name: str, subject: str, terminal: Terminal) -> int:
     return Exit.PASS
 
 
-def _nodes(judged: Judged) -> dict[str, str]:
+def _nodes(verdict: Verdict) -> dict[str, str]:
     """Return the state of each node."""
-    lists = vars(node_lists(judged.verdict))
+    lists = vars(node_lists(verdict))
     return {host: state for state, own in lists.items() for host in own}
 
 
 def check_node(judged: Judged, node: str, name: str) -> None:
     """Raise BadInput if the run called `name` has no such node."""
-    _check(node, [*_nodes(judged)], name)
+    _check(node, [*_nodes(judged.verdict)], name)
 
 
 def _check(subject: str, names: Sequence[str], name: str) -> None:
@@ -178,19 +182,35 @@ def _check(subject: str, names: Sequence[str], name: str) -> None:
 def explain(judged: Judged, subject: str, name: str = "") -> Explanation:
     """Return the evidence on a node of the run called `name`, or on a part that it blames."""
     run = Run(plan=judged.plan, verdict=judged.verdict, records=judged.records)
-    nodes, parts = _nodes(judged), [one.name for one in judged.verdict.suspects]
+    return explain_in(run, subject, name)
+
+
+def explain_in(run: Run, subject: str, name: str = "") -> Explanation:
+    """Return the same for a run that is prepared once for several nodes."""
+    nodes, parts = _nodes(run.verdict), [one.name for one in run.verdict.suspects]
     _check(subject, [*nodes, *parts], name)
     about = _of_node(run, subject, nodes) if subject in nodes else _of_part(run, subject)
     steps = tuple(_steps(run, about))
     partners = tuple(sorted(_partners(run, about), key=lambda partner: -partner.bad))
-    problems = dict.fromkeys(
-        f"{problem.cause} in {record.step}: {problem.message}"
-        for record in judged.records
+    problems = {
+        f"{problem.cause} in {record.step}: {problem.message}": problem.message
+        for record in run.records
         for problem in record.problems
         if problem.host == subject
-    )
-    problems |= {one.reason: None for one in judged.verdict.left_out if one.name == subject}
-    against = (*_against(steps, partners), *problems)
+    }
+    problems |= {one.reason: one.reason for one in run.verdict.left_out if one.name == subject}
+    checks = run.verdict.checks
+    counted = {one.check for one in steps if one.slow + one.failed}
+    findings = [*_of_findings(about, checks, counted)]
+    in_doubt = {
+        check.check
+        for check in checks
+        for one in check.findings
+        if about.name in one.hosts and _is_slow_or_far(one)
+    }
+    # A finding on a problem quotes it.
+    told = [text for text, message in problems.items() if not any(message in f for f in findings)]
+    against = (*_against(steps, partners), *findings, *told)
     if not against:
         # What a check read from facts, such as the state of a GPU, is in no record's problems.
         own = (s for s in about.suspects if about.host in (None, *s.hosts))
@@ -200,7 +220,7 @@ def explain(judged: Judged, subject: str, name: str = "") -> Explanation:
         state=about.state,
         suspects=about.suspects,
         evidence_against=against,
-        evidence_for=(*_for(steps, partners), *_devices(run, about)),
+        evidence_for=(*_for(steps, partners, in_doubt), *_devices(run, about)),
         excluded=(*_good_partners(run, about), *_devices(run, about)),
         steps=steps,
         partners=partners[:_MOST_PARTNERS],
@@ -262,10 +282,12 @@ def _steps(run: Run, about: _Subject) -> Iterator[StepCount]:
             executions=len(own),
             slow=bad - failed,
             failed=failed,
+            far=sum(sample.far and not sample.bad for sample in own),
             lowest=min(known, default=None),
             highest=max(known, default=None),
             bad_values=population.compared(sample for sample in own if sample.bad),
-            good_values=population.compared(sample for sample in own if not sample.bad),
+            good_values=population.compared(s for s in own if not (s.bad or s.far)),
+            far_values=population.compared(s for s in own if s.far and not s.bad),
         )
 
 
@@ -320,12 +342,40 @@ def _against(steps: tuple[StepCount, ...], partners: tuple[Partner, ...]) -> Ite
         yield f"{len(good)} of {noun} in bad pairs are good in other pairs"
 
 
-def _for(steps: tuple[StepCount, ...], partners: tuple[Partner, ...]) -> Iterator[str]:
+def _of_findings(
+    about: _Subject, checks: Sequence[CheckVerdict], counted: set[str]
+) -> Iterator[str]:
+    """Yield the findings on a node that no count shows: `counted` are the checks with counts.
+
+    Those on a group that it belongs to are not about a good node, nor what is missing of a group.
+    """
+    for check in checks:
+        for one in check.findings:
+            if one.state is State.PASS or about.name not in one.hosts:
+                continue
+            missing = one.judgement is Judgement.COMPLETENESS and one.state is not State.FAIL
+            concerns = one.hosts == (about.name,) or not (about.state == "good" or missing)
+            if _is_slow_or_far(one) or (concerns and check.check not in counted):
+                cause = f" [{one.cause}]" if one.cause else ""
+                yield f"{check.check}{cause}: {one.message}"
+
+
+def _is_slow_or_far(finding: Finding) -> bool:
+    return finding.message.endswith(sentences.SLOW_OR_FAR)
+
+
+def _for(
+    steps: tuple[StepCount, ...], partners: tuple[Partner, ...], in_doubt: set[str]
+) -> Iterator[str]:
     for one in steps:
-        good = one.executions - one.slow - one.failed
-        if good:
+        if good := one.executions - one.slow - one.failed - one.far:
             values = f": {one.good_values}" if one.good_values else ""
             yield f"{one.check} ({one.groups}): good in {good} of {one.executions}{values}"
+        if one.far and one.check not in in_doubt:
+            yield (
+                f"{one.check} ({one.groups}): no slower than distance explains in {one.far} of "
+                f"{one.executions}: {one.far_values}"
+            )
     suspicious = [p for p in partners if p.bad and p.others and p.others_bad == p.others]
     if suspicious:
         noun = count(len(suspicious), "partner")
@@ -443,7 +493,7 @@ def _text(one: Explanation, checks: Sequence[CheckVerdict]) -> Iterator[str | Ta
         for other in one.alternatives:
             yield f"  {plain(other.part)}: {other.probability:.0%}"
     for suspect in one.suspects:
-        yield f"\nDO  {action(suspect, checks)}"
+        yield f"\nDO  {sentences.action(suspect, checks)}"
 
 
 def _of_model(figures: ModelFigures, background: float) -> Iterator[str]:

@@ -368,6 +368,11 @@ class Cause(TextEnum):
         "reach more",
         action="check power limits and the settings of NCCL and the network, and repeat; if your "
         "site cannot reach more, state that with `--expect`",
+        action_of_check={
+            "sendrecv": "on more than 4 nodes, NCCL sends to each peer through one channel, about "
+            "14 GB/s on any NIC, unless NCCL_NCHANNELS_PER_NET_PEER is set, as accept does: set it "
+            "to 4 and repeat; if it was set, check the settings of NCCL and the network"
+        },
         owner=Owner.USER,
         follows_no_gpu=True,
         slow=True,

@@ -24,6 +24,12 @@ from accept.foreign_logs.host_state import Report, labelled
 from accept.foreign_logs.hosts import HostNames, natural
 from accept.foreign_logs.tables import Measured, NoLog, Read, SkippedFile, deduplicate
 
+_UNDERSTOOD = (
+    "name a run, its evidence, or the output of a program that accept reads: nccl-tests "
+    "(all_reduce_perf and others), dmesg, journalctl -k, nvidia-smi -q, nvidia-bug-report.sh, "
+    "dcgmi diag, perftest, fio, HPL, nvbandwidth, amd-smi"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
@@ -137,7 +143,7 @@ def gather(paths: Mapping[Path, str], limits: Limits, *, collective: str | None 
                 f"{plain(log.file)} is not a log of nccl-tests and holds no packed evidence: "
                 f"{log.no_log}",
                 code=Code.LOGS_NOT_A_LOG,
-                hint="name a run, its evidence, or the output of all_reduce_perf or a similar test",
+                hint=_UNDERSTOOD,
             )
         else:
             skipped.append(SkippedFile(file=log.file, reason=str(log.no_log or NoLog.LAUNCHER)))
@@ -180,7 +186,7 @@ def _no_results(paths: Sequence[str], logs: Sequence[Read], others: int) -> BadE
         f"{names} holds no evidence (plan.json is missing) and no log of nccl-tests; "
         f"{count(others, 'file')} searched",
         code=Code.EVIDENCE_NONE,
-        hint="name a run, an evidence folder, or the output of all_reduce_perf or a similar test",
+        hint=_UNDERSTOOD,
     )
 
 

@@ -40,6 +40,8 @@ class Sample(NamedTuple):
     bad: bool
     #: Start of the execution in seconds since 1970; 0: unknown.
     start: float = 0.0
+    #: It is not bad, but slower than others: distance may explain that.
+    far: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +205,7 @@ class Run:
                         one.log,
                         found.is_bad(i) or one.log in wrong or is_bad(one.value, bound),
                         starts.get((frozenset(one.hosts), one.log), 0.0),
+                        found.is_far(i),
                     )
                     for i in found.of(evidence.check, step)
                     if len((one := found.executions[i]).hosts) == nodes

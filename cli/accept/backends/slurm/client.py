@@ -69,7 +69,9 @@ def call(*words: str, stdin: str = "", tries: int = _TRIES) -> Answer:
             )
         except FileNotFoundError:
             raise NotStarted(
-                f"{words[0]} is not installed here", code=Code.SLURM_MISSING, hint=_HINT
+                f"{words[0]} is not installed here",
+                code=Code.SLURM_MISSING,
+                hint=f"{_HINT}; for nodes without Slurm: accept run --hosts node1,node2",
             ) from None
         if done.exit is None:
             answer = Answer(exit=1, out="", err=f"{words[0]}: Socket timed out")

@@ -18,6 +18,8 @@ from accept.core.judge.values import is_bad, limit_of
 from accept.core.model import Detectable, Step, Suspect
 from accept.core.table import BANDWIDTH, Measure
 
+#: A smaller difference from normal, as a share, is not reported if distance may explain it.
+_LEAST_GAP = 0.01
 #: Values are not comparable if their sigma is more than this many times the noise.
 UNEVEN = 3.0
 
@@ -120,6 +122,18 @@ class Explained:
         if normal is not None and normal.hosts >= FEWEST:
             lowest = (1 - self._far(index)) * limit_of(normal)
         return is_bad(one.value, lowest)
+
+    def is_lower(self, index: int) -> bool:
+        """Return True if an execution is slower than normal by enough to report it."""
+        one = self.executions[index]
+        normal = self.explanation.normal.get(one.population)
+        lowest = normal.value * (1 - _LEAST_GAP) if normal else None
+        return one.value is not None and lowest is not None and one.value < lowest
+
+    def is_far(self, index: int) -> bool:
+        """Return True if an execution is slower, but no more than distance may explain."""
+        apart = any(index in one.hits for one in self.explanation.apart)
+        return (apart or self._far(index) > 0) and self.is_lower(index) and not self.is_bad(index)
 
     def is_bad(self, index: int) -> bool:
         """Return True if an execution is slow, or if a fault explains what it lost."""

@@ -16,8 +16,6 @@ from accept.core.model import OF_HOST, Executions, Finding, GroupKind, State, St
 from accept.core.table import Measure
 from accept.core.text import count
 
-#: A smaller difference between near and far pairs, as a share, is not reported.
-_LEAST_GAP = 0.01
 #: If at least one host in this many has no near host, or on larger clusters, a few rounds of pairs
 #: explain that, and no host is suspected of being slow.
 _HOSTS_PER_LONER, _MAX_HOSTS_FOR_LONERS = 4, 64
@@ -206,8 +204,7 @@ def _gap_finding(
             default=0.0,
         )
         values = sorted(found.executions[i].value or 0.0 for i in own)
-        low = [i for i in own if (found.executions[i].value or 0.0) < normal * (1 - _LEAST_GAP)]
-        if not low:
+        if not (low := [i for i in own if found.is_lower(i)]):
             continue
         texts = (measure.text(values[0]), measure.text(values[-1]), measure.text(normal))
         gaps.append((step.id, *texts, len(low), len(own)))
