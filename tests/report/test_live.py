@@ -24,7 +24,7 @@ from accept.commands import run as runs
 from accept.core.runner.events import FILE, Event, EventKind, parse_event, report
 from accept.core.serde import dump
 from accept.report.console import Terminal
-from accept.report.live import RunView
+from accept.report.live import RunView, clock
 
 EACH = verdicts.step("all-reduce", "each", number=20, estimate=60.0)
 PAIRS = verdicts.step("all-reduce", "pairs", number=30, rounds=4, estimate=120.0)
@@ -80,12 +80,31 @@ def test_a_running_step_has_its_wave_its_problems_and_the_time_that_is_left() ->
     assert each.split()[2:] == ["62/63", "good", "1:10"]
     assert pairs.split()[1:] == [
         *(PAIRS.id, "▲", "2", "bad", "·", "wave", "2/4", "·", "22/31", "done"),
-        *("0:30", "~1:30", "left"),
+        *("~1:30", "left", "0:30"),
     ]
     assert pending.strip() == f"{LADDER.id} (if needed) · {TRAIN.id}"
     assert "gpu017" in suspects
-    # 60 s of the first step and 30 s of the second, of 240 s without the step that may not run.
-    assert bar.split()[1:] == ["38%", "1:40", "elapsed", "·", "~2:30", "left"]
+    # 60 s of the first step and 30 s of the second, of 240 s without the step that may not run;
+    # the first took 70 s, so the 150 s that are left will take longer, too.
+    assert bar.split()[1:] == ["38%", "1:40", "elapsed", "·", "~2:55", "left"]
+
+
+def test_a_step_that_takes_longer_than_planned_is_late_and_so_is_the_run() -> None:
+    (*_, pairs, _, _, bar) = text(view(*EVENTS), 70 + 3 * PAIRS.estimate)
+    assert pairs.split()[-2] == "late"
+    slowness = (70 + 3 * PAIRS.estimate) / (EACH.estimate + PAIRS.estimate)
+    assert bar.endswith(f"~{clock(TRAIN.estimate * slowness)} left")
+
+
+def test_an_ended_step_shows_its_figures() -> None:
+    ended = Event(
+        event=EventKind.STEP_ENDED,
+        time=START + 70,
+        step=EACH.id,
+        total=63,
+        figures=("all-reduce 478 to 484 GB/s",),
+    )
+    assert "63/63 good · all-reduce 478 to 484 GB/s" in "\n".join(text(view(*EVENTS, ended), 100))
 
 
 def test_without_events_it_shows_that_hosts_are_searched() -> None:

@@ -25,6 +25,8 @@ _MAX_NAME, _BAR = 32, 30
 _PENDING_LINES, _MAX_SUSPECTS = 2, 6
 #: Number of lines besides those for ended steps.
 _OTHER_LINES = 9
+#: The share of the planned time from which on the steps show how much longer the rest takes.
+_LEAST_WEIGHT = 0.1
 _SEPARATOR = " · "
 
 
@@ -128,19 +130,26 @@ class RunView:
             mark = Part("▲", Style.BAD) if is_bad else Part("✔", Style.GOOD)
         widest = max(len(row.name) for row in self._rows.values())
         name = row.name.ljust(min(_MAX_NAME, widest))
-        room = width - 4 - len(name) - 2 - _ELAPSED - _LEFT
+        # A step that ended has its figures in the column of the time that is left.
+        room = width - 4 - len(name) - 2 - _ELAPSED - (_LEFT if row.ended is None else 0)
         text = textwrap.shorten(_detail(row), max(room, 10), placeholder=" …")
+        for figure in row.last.figures if row.last else ():
+            if len(longer := f"{text}{_SEPARATOR}{plain(figure, 80)}") > room:
+                break  # a figure without its unit is worse than none
+            text = longer
         elapsed = left = ""
         if row.name != "hosts" and row.began is not None:
             seconds = (now if row.ended is None else row.ended) - row.began
             elapsed = clock(seconds)
             if row.ended is None and row.seconds > seconds:
-                left = f"  ~{clock(row.seconds - seconds)} left"
+                left = f"~{clock(row.seconds - seconds)} left"
+            elif row.ended is None and row.seconds:
+                left = "late"
         return (
             Part("  "),
             mark,
             Part(f" {name}  {text.ljust(room)}"),
-            Part(f"{elapsed:>{_ELAPSED}}{left}".rstrip(), Style.DIM),
+            Part(f"{left:>{0 if row.ended else _LEFT}}{elapsed:>{_ELAPSED}}".rstrip(), Style.DIM),
         )
 
     def _suspects(self) -> Iterator[str]:
@@ -165,8 +174,8 @@ class RunView:
                 spent = min(row.seconds, now - row.began)
             done += spent
             left += row.seconds - spent
-        left = 0.0 if self._is_over else left
         share = 1.0 if self._is_over else min(0.99, done / max(done + left, 1e-9))
+        left = 0.0 if self._is_over else left * self._slowness(now)
         columns = max(10, min(_BAR, width - 48))
         filled = round(share * columns)
         elapsed = clock(now - (self._start or now))
@@ -175,6 +184,19 @@ class RunView:
             text += f" · ~{clock(left)} left"
         bar = "▓" * filled + "░" * (columns - filled)
         return (Part(f"  {bar}", Style.RUNNING), Part(text, Style.DIM))
+
+    def _slowness(self, now: float) -> float:
+        """Return how much longer than planned the steps took that ended, or that are late."""
+        spent = planned = 0.0
+        for row in (row for row in self._rows.values() if row.began is not None and row.seconds):
+            seconds = (now if row.ended is None else row.ended) - (row.began or 0.0)
+            kept = row.last is not None and row.last.event is EventKind.STEP_KEPT
+            if not kept and (row.ended is not None or seconds > row.seconds):
+                spent, planned = spent + seconds, planned + row.seconds
+        # The first short steps show little.
+        weight = planned / max(sum(row.seconds for row in self._rows.values()), 1e-9)
+        slowness = min(4.0, max(0.5, spent / planned)) if planned else 1.0
+        return slowness if weight > _LEAST_WEIGHT else 1.0
 
 
 def _detail(row: _Row) -> str:
