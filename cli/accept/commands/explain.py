@@ -209,8 +209,8 @@ def explain_in(run: Run, subject: str, name: str = "") -> Explanation:
         if about.name in one.hosts and _is_slow_or_far(one)
     }
     # A finding on a problem quotes it.
-    told = [text for text, message in problems.items() if not any(message in f for f in findings)]
-    against = (*_against(steps, partners), *findings, *told)
+    others = [text for text, message in problems.items() if not any(message in f for f in findings)]
+    against = (*_against(steps, partners), *findings, *others)
     if not against:
         # What a check read from facts, such as the state of a GPU, is in no record's problems.
         own = (s for s in about.suspects if about.host in (None, *s.hosts))
