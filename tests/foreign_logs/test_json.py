@@ -90,6 +90,12 @@ def test_invalid_numbers_are_problems_and_not_metrics(value: object) -> None:
     assert len(metrics(log, names=("busbw",))) == 7
 
 
+@pytest.mark.parametrize("given", [(9, "true"), (0, "false")])
+def test_a_number_of_values_out_of_bounds_fits_its_judgement(given: tuple[int, str]) -> None:
+    log = read(made(out_of_bounds=dict(zip(("count", "okay"), given, strict=True))))
+    assert causes(log) == ["incomplete-log"]
+
+
 def test_an_invalid_mean_is_a_problem() -> None:
     log = read(made(average_bus_bandwidth={"bandwidth": float("nan"), "okay": "unchecked"}))
     assert "not-finite" in causes(log)

@@ -381,6 +381,14 @@ class TestDamage:
         states = {check["check"]: check["state"] for check in verdict["checks"]}
         assert states["broadcast"] in ("fail", "degraded")
 
+    def test_wrong_data_of_a_single_node_names_it_in_no_collective(self, folder: Path) -> None:
+        for name in ("all_reduce", "damaged_all_reduce"):
+            folder.mkdir(exist_ok=True)
+            wrong = table(name, ["node5"], range(8), 400.0).replace("       0", "       5", 1)
+            (folder / "node5.log").write_text(wrong)
+            verdict = judged(folder)
+            assert (suspects(verdict), verdict["state"]) == (set(), "fail")
+
 
 class TestSources:
     def test_archives_have_the_same_verdict_as_folders(self, folder: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.nccl_text import COLLECTIVES, SECRET, document, json_text, split, table_text
 from tests.factories.paths import TESTS
@@ -275,7 +275,25 @@ def _make_packed(chance: Random) -> Input:
     text = chance.choice(_consoles())
     if chance.random() < 0.5:
         return Input(mutate.spoiled(chance, text, [text]), (text,))
-    return Input(_crafted([mutate.json_of(chance, _unpacked(text))]), (text,))
+    intact = _unpacked(text)
+    changed = _contradicted(json.loads(intact), json.loads(mutate.json_of(chance, intact)))
+    return Input(_crafted([json.dumps(changed).encode()]), (text,))
+
+
+def _contradicted(intact: Any, changed: Any, *, is_fact: bool = False) -> Any:
+    """Return changed evidence with those facts of before that a host could report otherwise.
+
+    There are no logs, so nothing shows that another text, number or list, or none, is damage.
+    """
+    if isinstance(intact, dict) and isinstance(changed, dict):
+        names = intact if is_fact else {name for name in intact if name in changed}
+        same = {n: (intact[n], changed.get(n), is_fact or n == "facts") for n in names}
+        return changed | {n: _contradicted(a, b, is_fact=fact) for n, (a, b, fact) in same.items()}
+    if isinstance(intact, list) and isinstance(changed, list) and len(intact) == len(changed):
+        pairs = zip(intact, changed, strict=True)
+        return [_contradicted(a, b, is_fact=is_fact) for a, b in pairs]
+    is_same_type = changed is None or type(changed) is type(intact)
+    return intact if is_fact and is_same_type else changed
 
 
 def _packed_bombs() -> list[bytes]:

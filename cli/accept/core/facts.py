@@ -391,8 +391,64 @@ def _given(inventory: Mapping[str, object]) -> GivenGpus | None:
     )
 
 
+_Kind = Callable[[object], bool]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= 600 and value.isprintable()
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and -2 < value < 2**63
+
+
+def _is_limit(value: object) -> bool:
+    return _is_number(value) or _is_text(value)
+
+
+def _each(kind: _Kind) -> _Kind:
+    return lambda value: isinstance(value, list) and all(map(kind, value))
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, dict) and all(v is None or _is_text(v) for v in value.values())
+
+
+def _with(**kinds: _Kind) -> _Kind:
+    """Return a function that is True for a mapping in which each known value is of its kind."""
+
+    def fits(value: object) -> bool:
+        known = mapping(value)
+        given = ((kind, known.get(name)) for name, kind in kinds.items())
+        return isinstance(value, dict) and all(one is None or kind(one) for kind, one in given)
+
+    return fits
+
+
+#: What hosts are compared by. No program prints it otherwise, so another value is damage.
+_is_whole = _with(
+    cpus=_is_number,
+    env=_texts,
+    gpus=_each(
+        _with(
+            driver=_is_text,
+            memoryMiB=_is_number,
+            name=_is_text,
+            processes=_each(_is_text),
+            vbios=_is_text,
+        )
+    ),
+    kernel=_is_text,
+    memlock=_is_limit,
+    memoryBytes=_is_number,
+    nics=_each(_with(speed=_is_number, state=_is_text)),
+    settings=_texts,
+    versions=_texts,
+)
+
+
 def _inventory(value: object) -> Inventory | None:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or not value or not _is_whole(value):
         return None
     chosen = items(value.get("chosen"))
     settings = mapping(value.get("env")).items()
@@ -402,7 +458,7 @@ def _inventory(value: object) -> Inventory | None:
         vendor=_word(value.get("vendor")),
         model=_word(value.get("model")),
         bios=_word(value.get("bios")),
-        gpus=tuple(_gpu(gpu) for gpu in items(value.get("gpus")) if isinstance(gpu, dict)),
+        gpus=tuple(_gpu(mapping(gpu)) for gpu in items(value.get("gpus"))),
         driver_answered=value.get("gpus", ()) is not None,
         gpus_listed=isinstance(value.get("gpus"), list),
         driver_words=plain(text(value.get("driverWords")) or "", 300),
@@ -413,7 +469,7 @@ def _inventory(value: object) -> Inventory | None:
         imex_channels=integer(value.get("imexChannels")),
         imex=_imex(value.get("imex")),
         domain="" if domain is None else text(domain),
-        nics=tuple(_nic(nic) for nic in items(value.get("nics")) if isinstance(nic, dict)),
+        nics=tuple(_nic(mapping(nic)) for nic in items(value.get("nics"))),
         memory_bytes=whole(value.get("memoryBytes")),
         cpus=_short(value.get("cpus")),
         kernel=_short(value.get("kernel")),

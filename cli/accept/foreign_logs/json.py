@@ -244,7 +244,9 @@ class _Document:
             for process, device in enumerate(self._devices):
                 self._groups.setdefault(device.group if device else None, []).append(process)
         elif name == "out_of_bounds":
-            self._bounds = _whole(data.get("count"))
+            count = _whole(data.get("count"))
+            fits = data.get("okay") != ("false" if count == 0 else "true")
+            self._bounds = count if fits else None
         elif name in ("average_bus_bandwidth", "average_bus_bandwidith") and data:
             # The second spelling is that of versions before 2.17.9.
             self._mean = _number(data.get("bandwidth", data.get("bandwidith")))

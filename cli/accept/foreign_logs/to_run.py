@@ -404,7 +404,7 @@ def _plan_and_records(
     unknown = [e for e in executions if e.check not in checks.REGISTRY]
     # A collective without a check is only planned if it failed, so that the failure is reported.
     failed = {e.check for e in unknown if e.problems and (known or e.check or _has_failed(e))}
-    reported = [_with_host(e) for e in unknown if e.check in failed]
+    reported = [_with_host(e, logs.hosts) for e in unknown if e.check in failed]
     by_population = populations([*known, *reported], logs.hosts, all_gpus, logs.names)
     steps: list[Step] = []
     hosts = {*logs.hosts}
@@ -475,15 +475,15 @@ def _has_failed(execution: Execution) -> bool:
     return not has_rows and any(problem.cause not in OF_TABLES for problem in execution.problems)
 
 
-def _with_host(execution: Execution) -> Execution:
-    """Return an execution on one host with this host in all its problems.
+def _with_host(execution: Execution, hosts: Sequence[str]) -> Execution:
+    """Return an execution on one of several hosts with this host in all its problems.
 
     Nothing compares it with others, so no comparison will find the host. But a program that failed
     may be the user's mistake, and a damaged table shows nothing about its host.
     """
     # The list of devices may have lost other hosts.
     has_list = execution.table is None or execution.table.ranks is not None
-    if len(execution.hosts) != 1 or _has_failed(execution) or not has_list:
+    if len(execution.hosts) != 1 or len(hosts) == 1 or _has_failed(execution) or not has_list:
         return execution
     (host,) = execution.hosts
     problems = tuple(

@@ -231,6 +231,22 @@ def properties_of(host: str, gpu: dict[str, Any] | None = None, **changes: Any) 
     return inventory_of(host, **{"gpus": listed, "pciNvidia": 8, "nics": [NIC]} | changes)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *({name: 1e308} for name in ("cpus", "kernel", "memlock", "memoryBytes", "gpus", "nics")),
+        *({"gpu": {name: {}}} for name in ("driver", "memoryMiB", "name", "vbios", "processes")),
+        *({"kernel": text} for text in ("\ud800", "\x00", "x" * 5000)),
+        *({"gpus": devices} for devices in ("", [0], [*gpus("h2"), None])),
+        *({name: texts} for name in ("env", "versions") for texts in ([], {"mpi": 7})),
+    ],
+)
+def test_a_damaged_inventory_blames_nobody_and_does_not_pass(damage: dict[str, Any]) -> None:
+    whole = [properties_of(host) for host in ("h0", "h1")]
+    verdict = inventoried(gpu_plan(INVENTORY), [*whole, properties_of("h2", **damage)])
+    assert (blamed(verdict), verdict.state is State.PASS) == (set(), False)
+
+
 @pytest.mark.parametrize(("name", "changes"), UNKNOWN)
 def test_a_property_that_one_host_does_not_report_blames_nobody_and_is_not_tested(
     name: str, changes: dict[str, Any]

@@ -95,6 +95,8 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "one wrong element": (CLEAN.replace(b"54.78       0", b"54.78       1"), WRONG),
     "wrong elements": (CLEAN.replace(b"54.78       0", b"54.78      32"), WRONG),
     "values out of bounds": (CLEAN.replace(b"values : 0 OK", b"values : 4 FAILED"), WRONG),
+    "values out of bounds that are OK": (CLEAN.replace(b": 0 OK", b": 9 OK"), INCOMPLETE),
+    "no values out of bounds that failed": (CLEAN.replace(b": 0 OK", b": 0 FAILED"), INCOMPLETE),
     "nothing was checked": (CLEAN.replace(b"54.78       0", b"54.78     N/A"), UNCHECKED),
     "several groups": (
         CLEAN.replace(b"Rank  3 Group  0", b"Rank  3 Group  1"),

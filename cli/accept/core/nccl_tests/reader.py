@@ -34,7 +34,8 @@ _PARAMETERS = re.compile(
 )
 _STARTING = re.compile(rb"Collective test starting: (?:\S*/)?(\w{1,32}?)_perf")
 _VERSION = re.compile(rb"nccl-tests version ([\w.-]{1,32})")
-_BOUNDS = re.compile(rb"Out of bounds values *: *(\d{1,18}) +(?:OK|FAILED)")
+#: Number and word fit each other, unless one of them is damaged.
+_BOUNDS = re.compile(rb"Out of bounds values *: *(0(?= +OK)|[1-9]\d{,17}(?= +FAILED))")
 _AVERAGE = re.compile(rb"Avg bus bandwidth *: *(\S{1,32})")
 _LEFT_OUT = re.compile(rb"Size (\d{1,18}) left out")
 _REDUCING = re.compile(rb"Reducing maxBytes to (-?\d{1,18}) ")
