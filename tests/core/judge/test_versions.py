@@ -107,7 +107,7 @@ def test_the_log_shows_once_what_was_loaded_and_what_is_not_supported(nccl: str)
     versions = {**GOOD, "NCCL": nccl}
     facts = tuple(nccl_facts(log(versions)))
     records = [record(step(), ("h0",), facts=facts), record(step(), ("h1",)), hosts_record(["h0"])]
-    drivers = [{**gpu, "driver": f"{versions['driver']}\x1b[2J"} for gpu in gpus("h0")]
+    drivers = [{**gpu, "driver": versions["driver"]} for gpu in gpus("h0")]
     inventory = record(
         step("inventory", "each"), ("h0",), facts=(inventory_of("h0", gpus=drivers),)
     )
