@@ -238,7 +238,8 @@ def properties_of(host: str, gpu: dict[str, Any] | None = None, **changes: Any) 
         *({"gpu": {name: {}}} for name in ("driver", "memoryMiB", "name", "vbios", "processes")),
         *({"kernel": text} for text in ("\ud800", "\x00", "x" * 5000)),
         *({"gpus": devices} for devices in ("", [0], [*gpus("h2"), None])),
-        *({name: texts} for name in ("env", "versions") for texts in ([], {"mpi": 7})),
+        *({name: [""]} for name in ("env", "versions")),
+        *({name: {"mpi": 7}} for name in ("env", "versions")),
     ],
 )
 def test_a_damaged_inventory_blames_nobody_and_does_not_pass(damage: dict[str, Any]) -> None:
