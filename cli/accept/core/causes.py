@@ -244,7 +244,8 @@ class Cause(TextEnum):
     RANK_COUNT = Row(
         text="rank-count",
         meaning="the ranks that took part are not exactly the planned ones",
-        action="check the host file and slots; MPI may have run on the first node only",
+        action="check the host file and slots; MPI may have run on the first node only, or the "
+        "program was built without it (nccl-tests: `make MPI=1`)",
         owner=Owner.USER,
         follows_no_gpu=True,
     )
