@@ -40,6 +40,10 @@ class Judgement(TextEnum):
     CONSISTENCY = "consistency"
 
 
+#: The checks of collectives.
+_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """Describe one cause. The default of each flag is right for most causes."""
@@ -339,9 +343,14 @@ class Cause(TextEnum):
     BELOW_REFERENCE = Row(
         text="below-reference",
         meaning="a measurement is below what this machine should reach",
-        action="inside a node, check NVLink (`nvidia-smi nvlink -s`) and the settings of NCCL; "
-        "between nodes, check which network NCCL's log shows, then run `pairs` to find a slow node",
+        action="run the command of its log by hand, and compare with a node that is good",
         action_of_check={
+            **dict.fromkeys(
+                _COLLECTIVES,
+                "inside a node, check NVLink (`nvidia-smi nvlink -s`) and the settings of NCCL; "
+                "between nodes, check which network NCCL's log shows, then run `pairs` to find a "
+                "slow node",
+            ),
             "gemm": "compare clocks, power and temperature of the GPUs under load (`nvidia-smi -q "
             "-d PERFORMANCE,CLOCK,POWER`), remove limits, and repeat with `--only gemm`",
             "memory": "check the memory clock and remapped rows (`nvidia-smi -q -d "
