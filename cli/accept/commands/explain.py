@@ -206,7 +206,7 @@ def explain_in(run: Run, subject: str, name: str = "") -> Explanation:
         check.check
         for check in checks
         for one in check.findings
-        if about.name in one.hosts and _is_slow_or_far(one)
+        if about.name in one.hosts and _is_open(one)
     }
     # A finding on a problem quotes it.
     others = [text for text, message in problems.items() if not any(message in f for f in findings)]
@@ -355,13 +355,14 @@ def _of_findings(
                 continue
             missing = one.judgement is Judgement.COMPLETENESS and one.state is not State.FAIL
             concerns = one.hosts == (about.name,) or not (about.state == "good" or missing)
-            if _is_slow_or_far(one) or (concerns and check.check not in counted):
+            if _is_open(one) or (concerns and check.check not in counted):
                 cause = f" [{one.cause}]" if one.cause else ""
                 yield f"{check.check}{cause}: {one.message}"
 
 
-def _is_slow_or_far(finding: Finding) -> bool:
-    return finding.message.endswith(sentences.SLOW_OR_FAR)
+def _is_open(finding: Finding) -> bool:
+    """Return True if a node is slower than others, and nothing decides whether it is bad or far."""
+    return finding.judgement is Judgement.POPULATION and finding.state is State.INCONCLUSIVE
 
 
 def _for(
