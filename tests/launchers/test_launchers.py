@@ -611,6 +611,30 @@ kill "$daemon"
     assert settings >= {"maxstartups 18:30:18", *(f"{key} no" for key in refused)}
 
 
+def test_ports_are_in_the_range_that_the_security_page_names() -> None:
+    page = (LAUNCHERS.parent / "SECURITY.md").read_text()
+    ((first, last),) = {*re.findall(r"from (\d+) to (\d+)", page)}
+    guard = (LAUNCHERS / "watchdog.sh").read_text()
+    (of_sshd,) = re.findall(r"^ *port=.*$", guard, re.M)
+    width = int(last) - int(first)
+    drawn = [_shell(f"od() {{ echo {n}; }}; {of_sshd}; echo $port") for n in (0, width, width + 1)]
+    assert drawn == [first, last, first]
+    lib = (LAUNCHERS / "lib.sh").read_text()
+    picking = re.findall(r"^pick_master\(\) \{$.*?^\}$", lib, re.M | re.S)
+    pick = f"{picking[0]}\npick_master; echo $ACCEPT_MASTER_PORT"
+    of_torch = {_shell(pick) for _ in range(20)}
+    assert first <= min(of_torch) <= max(of_torch) <= last
+
+
+def _shell(script: str) -> str:
+    """Return the last line that a script of the launchers prints."""
+    env = {"PATH": os.environ["PATH"], "ACCEPT_PYTHON": sys.executable}
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], cwd=LAUNCHERS, env=env, stdout=subprocess.PIPE, check=True
+    )
+    return done.stdout.decode().split()[-1]
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("venv", [VENV, VENV_MPI4], ids=["Open MPI 5", "Open MPI 4"])
 def test_mpirun_starts_daemons_on_a_thousand_hosts(tmp_path: Path, venv: Path) -> None:
