@@ -482,7 +482,7 @@ class TestReport:
         lists = [f"nodes/{name}.txt" for name in ("good", "bad", "untested")]
         assert done.out.splitlines() == [
             *(f"{folder}/{name}" for name in ("verdict.json", "report.md", "junit.xml")),
-            *(f"{folder.parent}/{name}" for name in ("report.html", *lists)),
+            *(f"{folder.parent}/{name}" for name in (*lists, "report.html")),
         ]
         assert (folder / evidence.REPORT).read_text().startswith("# pass")
         assert evidence.check_checksums(folder) == ()

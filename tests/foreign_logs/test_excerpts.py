@@ -159,6 +159,12 @@ def test_dots_in_a_list_of_devices_stand_for_the_gpus_between() -> None:
     ]
 
 
+def test_a_damaged_last_device_is_not_forgotten() -> None:
+    text = table_text(ranks=2, speed=200.0).replace("#  Rank  1", "#  Rank ank  1")
+    text = text.replace("# Collective test starting", "# Col")
+    assert only(excerpt(text)).ranks != 1
+
+
 def test_number_signs_may_be_missing_as_in_markdown() -> None:
     text = "\n".join(line.lstrip("#") for line in CLEAN.splitlines())
     assert only(excerpt(text)) == only(excerpt(CLEAN))

@@ -91,5 +91,7 @@ class ExcerptTable(TableBuilder):
                     first._replace(rank=first.rank + i, device=first.device + i, bus=UNKNOWN_BUS)
                     for i in range(1, min(gap, MAX_DEVICES))
                 ]
-        if {device.rank for device in devices} == {*range(len(devices))}:
+        # Without a gap, the line that was damaged had the last rank.
+        has_gap = len(devices) > len(self.devices)
+        if has_gap and {device.rank for device in devices} == {*range(len(devices))}:
             self.devices, self.devices_cut = sorted(devices), False
