@@ -66,7 +66,6 @@ _GRACE = 5.0
 _BEGINNING = 30.0
 #: Maximum seconds for a cancelled coordinator to end.
 _ENDING = 60.0
-_ADVICE = f"{install_hint(Extra.RUN)}; or name your own under tools: in the site file"
 
 
 def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
@@ -123,7 +122,7 @@ def submit(
             code=Code.LOCAL_NO_GPU,
             hint=WITHOUT_GPUS,
         )
-    _report_missing(needs_of("here", tools, run, advice=_ADVICE), say)
+    _report_missing(needs_of("here", tools, run, advice=_advice()), say)
     node, name = folder / _NODE, os.uname().nodename
     job = Job(
         schema=1,
@@ -415,10 +414,14 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     return (str(node),)
 
 
+def _advice() -> str:
+    return f"{install_hint(Extra.RUN)}; or name your own under tools: in the site file"
+
+
 def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     """Return the line of each requirement of the run's checks on this machine."""
     host, tools = os.uname().nodename, _tools(run)
     if not run.site.container.image:
-        return needs_of(host, tools, run, advice=_ADVICE)
+        return needs_of(host, tools, run, advice=_advice())
     rows = containers.needs(host, tools, run)
     return (*rows, *needs_of(host, tools, run)) if containers.is_surveyed(tools) else rows

@@ -12,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 from accept import __version__
 from accept.core.text import command_line
 
+_WHEEL = f"gpu_accept-{__version__}-py3-none-any.whl"
+
 
 class Extra(StrEnum):
     """The extras of the package, as pyproject.toml names them."""
@@ -53,6 +55,3 @@ def _installed() -> tuple[str, str]:
         return "", _WHEEL
     path = unquote(url.path)
     return installer, path if url.scheme == "file" and Path(path).exists() else _WHEEL
-
-
-_WHEEL = f"gpu_accept-{__version__}-py3-none-any.whl"

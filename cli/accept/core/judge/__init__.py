@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from accept.core import sentences
 from accept.core.causes import Cause, Judgement
@@ -26,6 +27,7 @@ from accept.core.model import (
     CheckVerdict,
     Finding,
     KeptSteps,
+    MeasuredRange,
     Plan,
     Problem,
     Record,
@@ -139,12 +141,14 @@ def judge(
     )
 
 
-def failures(
+def conclude_step(
     plan: Plan, step: Step, records: Sequence[Record], *, checks: Checks
-) -> tuple[Finding, ...]:
-    """Return the failed findings of one step, as if the run ended here. Never raises."""
-    _, judged = _judge_steps(plan, (step,), records, checks)
-    return tuple(f for one in judged for f in one.verdict.findings if f.state is State.FAIL)
+) -> tuple[tuple[Finding, ...], tuple[MeasuredRange, ...]]:
+    """Return the failed findings of one step, as if the run ended here, and a figure per check."""
+    _, evidences = gathered(plan, records, checks=checks, steps=(step,))
+    judged = [_judge_check(evidence, checks) for evidence in evidences.values()]
+    failed = tuple(f for one in judged for f in one.verdict.findings if f.state is State.FAIL)
+    return failed, tuple(one for e in evidences.values() for one in islice(ranges(e), 1))
 
 
 def to_set_aside(

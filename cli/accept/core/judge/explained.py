@@ -132,8 +132,8 @@ class Explained:
 
     def is_far(self, index: int) -> bool:
         """Return True if an execution is slower, but no more than distance may explain."""
-        apart = any(index in one.hits for one in self.explanation.apart)
-        return (apart or self._far(index) > 0) and self.is_lower(index) and not self.is_bad(index)
+        apart = index in self._apart or self._far(index) > 0
+        return apart and self.is_lower(index) and not self.is_bad(index)
 
     def is_bad(self, index: int) -> bool:
         """Return True if an execution is slow, or if a fault explains what it lost."""
@@ -163,6 +163,10 @@ class Explained:
     @cached_property
     def _faulty(self) -> frozenset[int]:
         return frozenset(index for one in self.explanation.faults for index in one.hits)
+
+    @cached_property
+    def _apart(self) -> frozenset[int]:
+        return frozenset(index for one in self.explanation.apart for index in one.hits)
 
     def _far(self, index: int) -> float:
         distance = self.explanation.distance

@@ -24,10 +24,9 @@ from accept.core.checks import REGISTRY, checks_of, collectives, log_lines
 from accept.core.errors import AcceptError, Exit
 from accept.core.facts import LEFT_OUT_HOST, NOT_INJECTED, PLACE, RANK, inventories_of
 from accept.core.groups import Wave, waves
-from accept.core.judge import failures, gathered, has_final_failure, is_open, judge, to_set_aside
+from accept.core.judge import conclude_step, has_final_failure, is_open, judge, to_set_aside
 from accept.core.judge.consistency import withheld
 from accept.core.judge.hosts import domains, places, without_gpus
-from accept.core.judge.ranges import ranges
 from accept.core.judge.remeasure import waves_again
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.judge.versions import NOT_SUPPORTED, shown, unsupported
@@ -554,16 +553,6 @@ async def _copy_records(state: Run) -> None:
         say(f"  the records so far could not be copied to another pod: {plain(reason[0], 300)}")
 
 
-def _figures(state: Run, step: Step) -> tuple[str, ...]:
-    """Return what the checks of a step measured so far: the worst value and the median of each."""
-    _, evidences = gathered(state.plan, state.records, checks=REGISTRY, steps=(step,))
-    return tuple(
-        f"{one.check} {value_range((one.worst, one.median))} {one.unit}"
-        for evidence in evidences.values()
-        for one in tuple(ranges(evidence))[:1]
-    )
-
-
 async def _execute(state: Run, step: Step, position: str) -> None:
     """Execute a step, measure its outliers again, and print the results.
 
@@ -598,7 +587,7 @@ async def _execute(state: Run, step: Step, position: str) -> None:
             break  # no host of these groups is alive
     if len(records) > evidence.LOOSE_LOGS:
         evidence.archive_logs(state.evidence, step.id)
-    findings = failures(state.plan, step, state.records, checks=REGISTRY)
+    findings, measured_ranges = conclude_step(state.plan, step, state.records, checks=REGISTRY)
     failed = [r for r in records if events.is_bad(r) or _is_accused(r, findings)]
     groups = count(len(records), "group")
     events.report(
@@ -609,7 +598,10 @@ async def _execute(state: Run, step: Step, position: str) -> None:
             total=len(records),
             bad=len(failed),
             suspects=events.few([host for finding in findings for host in finding.hosts]),
-            figures=_figures(state, step),
+            figures=tuple(
+                f"{one.check} {value_range((one.worst, one.median))} {one.unit}"
+                for one in measured_ranges
+            ),
         )
     )
     say(
