@@ -402,6 +402,13 @@ def _wait_for_start(node: Path) -> None:
         time.sleep(_LOOK)
 
 
+def _wait_for_status(node: Path) -> None:
+    """Wait until the shell of a coordinator that was ended has written its last file."""
+    until = time.monotonic() + _GRACE
+    while (node / _PID).exists() and not (node / "status").exists() and time.monotonic() < until:
+        time.sleep(_LOOK)
+
+
 def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     """End all processes of the run and remove its folder."""
     node = Path(job.folder)
@@ -410,6 +417,7 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     if not dry_run:
         _wait_for_start(node)
         _end_all(node)
+        _wait_for_status(node)
         shutil.rmtree(node)
     return (str(node),)
 
