@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.nccl_text import document, json_text, table_text
 from tests.factories import nccl_logs, sample_evidence, simulated_evidence, verdicts
 from tests.factories.command_line import accept, program, refused
 from tests.factories.simulated_worlds import BY_NAME
@@ -684,3 +685,11 @@ def test_many_files_are_announced_before_they_are_read(
     done = accept("judge", tmp_path)
     assert done.error == "E-EVIDENCE-NONE"
     assert "4 of 8 files look like logs" in done.err
+
+
+def test_a_damaged_number_of_gpus_takes_neither_minutes_nor_all_memory(tmp_path: Path) -> None:
+    data = document(table_text())
+    data |= {"args": ["alltoall_perf"], "config": {**data["config"], "ngpus": 7216}}
+    log = tmp_path / "pair.json"
+    log.write_text(json_text(data))
+    assert accept("judge", log).code == 7

@@ -289,11 +289,22 @@ def _contradicted(intact: Any, changed: Any, *, is_fact: bool = False) -> Any:
         names = intact if is_fact else {name for name in intact if name in changed}
         same = {n: (intact[n], changed.get(n), is_fact or n == "facts") for n in names}
         return changed | {n: _contradicted(a, b, is_fact=fact) for n, (a, b, fact) in same.items()}
+    if isinstance(intact, list) and isinstance(changed, list) and not is_fact:
+        return [_contradicted(_before(intact, at, one), one) for at, one in enumerate(changed)]
     if isinstance(intact, list) and isinstance(changed, list) and len(intact) == len(changed):
         pairs = zip(intact, changed, strict=True)
         return [_contradicted(a, b, is_fact=is_fact) for a, b in pairs]
     is_same_type = changed is None or type(changed) is type(intact)
     return intact if is_fact and is_same_type else changed
+
+
+def _before(intact: list[Any], at: int, changed: Any) -> Any:
+    """Return what an element was before; others before it, such as records, may be gone."""
+    if isinstance(changed, dict) and {"step", "hosts"} <= changed.keys():
+        place = changed["step"], changed["hosts"]
+        same = (one for one in intact if (one["step"], one["hosts"]) == place)
+        return next(same, changed)
+    return intact[at] if at < len(intact) else changed
 
 
 def _packed_bombs() -> list[bytes]:

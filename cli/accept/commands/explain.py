@@ -398,7 +398,7 @@ def _good_partners(run: Run, about: _Subject) -> Iterator[str]:
 
 
 def _devices(run: Run, about: _Subject) -> Iterator[str]:
-    """Yield what the GPUs of a node measured by themselves, without those that are accused."""
+    """Yield what tools and the GPUs of a node measured, without the GPUs that are accused."""
     accused = {suspect.device for suspect in about.suspects if suspect.device is not None}
     if not all(device.isdecimal() for device in accused):
         return
@@ -408,12 +408,13 @@ def _devices(run: Run, about: _Subject) -> Iterator[str]:
             for (host, rank), value in one.values.items()
             if host == about.host and str(rank) not in accused
         ]
-        if own and one.unit and len(one.values) > len(own):
+        if own and one.unit:
             noun = "GPU" if run.verdict.gpu_tested else "rank"
             noun = f"other {noun}" if accused else noun
-            values = f"{value_range(own)} {one.unit} on {count(len(own), noun)}"
-            middle = f"{number(one.median)} is the median of {len(one.values)}"
-            yield f"{one.check} {one.metric}: {values}; {middle}"
+            text = f"{one.check} {one.metric}: {value_range(own)} {one.unit}"
+            text += one.of_gpus * f" on {count(len(own), noun)}"
+            others = len(one.values) > len(own)
+            yield text + others * f"; {number(one.median)} is the median of {len(one.values)}"
 
 
 def _model(run: Run, about: _Subject) -> Iterator[ModelFigures]:

@@ -112,6 +112,9 @@ class ResultPlace:
             "any word, such as 'Triad: {value}'."
         ),
     ] = None
+    last: Annotated[
+        bool, Doc("Whether only the last such line counts, as of progress that is printed anew.")
+    ] = False
     unit: Annotated[str, Doc("Its unit, which also decides if more is better.")]
     scale: Annotated[float, Doc("Factor from the printed number to the unit.")] = 1.0
     noise: Annotated[
@@ -392,6 +395,7 @@ class ToolFile:
                     json=one.json or "",
                     of_gpu=one.gpus,
                     line=filled(one.line or ""),
+                    last=one.last,
                     scale=one.scale,
                     noise=one.noise,
                 )

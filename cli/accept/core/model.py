@@ -225,6 +225,8 @@ class ToolResult:
     of_gpu: bool = False
     #: The beginning of a line of the output, as `accept.core.tool_output` reads it.
     line: str = ""
+    #: True if only the last such line counts.
+    last: bool = False
     #: Factor that turns the printed number into `unit`.
     scale: float = 1.0
     #: Standard deviation of healthy peers, as a share of their median; 0: they are not compared.

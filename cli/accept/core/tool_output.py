@@ -262,7 +262,8 @@ def _values(result: ToolResult, out: str) -> Iterator[tuple[float, int | None]]:
                 for inner in _at(one, keys[len(keys) - after + 1 :], ""):
                     yield _number(inner, result.json), gpu
         return
-    for found in _lines(result.line, out):
+    lines = [*_lines(result.line, out)]
+    for found in lines[-1:] if result.last else lines:
         printed = found.groupdict().get("unit") or result.unit
         if printed != result.unit:
             raise Unread(f"it is printed in {plain(printed, 16)}, not in {result.unit}")

@@ -19,7 +19,7 @@ from accept.core.judge.peers import far_from_median
 from accept.core.judge.results import compare, scored
 from accept.core.judge.values import is_bad, limit_of, lowest_good
 from accept.core.model import GroupKind, Plan, Record, Step, Verdict
-from accept.core.table import BANDWIDTH, LATENCY, Measure, planned_sizes
+from accept.core.table import BANDWIDTH, LATENCY, Measure, Row, planned_sizes
 from accept.core.text import format_size
 
 #: Suffixes of metrics that repeat another one under other conditions.
@@ -104,12 +104,14 @@ class Population:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceValues:
-    """One metric that each GPU measured by itself."""
+    """One metric that each GPU measured by itself, or a tool on each node."""
 
     check: str
     metric: str
     unit: str
-    #: Host and local rank -> value.
+    #: False: the values are those of nodes.
+    of_gpus: bool = True
+    #: Host and local rank, or host and GPU for a tool -> value.
     values: Mapping[tuple[str, int], float]
     median: float
     #: The lowest value that noise explains; None: too few to compare.
@@ -230,37 +232,47 @@ class Run:
 
     @cached_property
     def devices(self) -> tuple[DeviceValues, ...]:
-        """Return the rates that each GPU measured by itself."""
+        """Return the rates that each GPU measured by itself, and the figures of tools."""
         rows = (
             row
-            for check, evidence in self.evidences.items()
-            if (rules := REGISTRY.get(check)) is not None and rules.devices
+            for evidence in self.evidences.values()
             for row in evidence.table
-            if row.rank is not None
-            and (spec := rules.metric(row.metric)) is not None
-            and spec.unit != "count"
-            and not spec.name.endswith(_TAILS)
+            if row.rank is not None and _is_of_device(row)
         )
-        found: dict[tuple[str, str, str], dict[tuple[str, int], float]] = {}
+        found: dict[tuple[str, str, str, bool], dict[tuple[str, int], float]] = {}
         for row in rows:
             host = row.host or (row.hosts[0] if row.nodes == 1 else "")
             # Rates without a unit are shares.
             unit, scale = (row.unit, 1) if row.unit else ("%", 100)
-            own = found.setdefault((row.check, row.metric, unit), {})
-            own[host, row.rank or 0] = scale * (row.value or 0.0)
+            number = row.rank or 0
+            if row.step.tool is not None and row.gpu is not None and row.gpu.isdecimal():
+                number = int(row.gpu)
+            of_gpus = row.step.tool is None or row.gpu is not None
+            own = found.setdefault((row.check, row.metric, unit, of_gpus), {})
+            own[host, number] = scale * (row.value or 0.0)
         noise = self.plan.machine.noise
         return tuple(
             DeviceValues(
                 check=check,
                 metric=metric,
                 unit=unit,
+                of_gpus=of_gpus,
                 values=own,
                 median=median(own.values()),
                 lowest=limit_of(normal) if normal else None,
             )
-            for (check, metric, unit), own in found.items()
+            for (check, metric, unit, of_gpus), own in found.items()
             for normal, _ in (far_from_median({f"{at}": v for at, v in own.items()}, noise),)
         )
+
+
+def _is_of_device(row: Row) -> bool:
+    """Return True for a figure of one GPU, or of a tool on one node."""
+    if row.step.tool is not None:
+        return row.nodes == 1 and row.value is not None
+    rules = REGISTRY.get(row.check)
+    spec = rules.metric(row.metric) if rules and rules.devices else None
+    return spec is not None and spec.unit != "count" and not spec.name.endswith(_TAILS)
 
 
 def measured(samples: Iterable[Sample]) -> list[float]:

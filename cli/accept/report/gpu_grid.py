@@ -1,4 +1,4 @@
-"""Draw the GPUs of each node: rates of `gemm` and `memory`, temperatures and clocks at load."""
+"""Draw the GPUs of each node: rates of `gemm`, `memory` and tools, temperatures and clocks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from accept.core.catalog.metrics import BETTER_BY_UNIT, Better
 from accept.core.facts import LOAD
 from accept.core.judge.values import is_bad
 from accept.core.text import count, number, value_range
@@ -118,6 +119,9 @@ def _grid(run: Run, figure: _Figure) -> Grid:
 
 def _rates(run: Run) -> Iterator[_Figure]:
     for device in run.devices:
+        # A tool may measure nodes, or count errors.
+        if not device.of_gpus or BETTER_BY_UNIT.get(device.unit) is Better.LOWER:
+            continue
         tones = {at: _tone_of(run, device, at) for at in device.values}
         yield _Figure(title=device.title, unit=device.unit, values=device.values, tones=tones)
 

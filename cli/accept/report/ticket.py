@@ -342,16 +342,19 @@ class _Writer:
         yield from self._device_figures()
 
     def _device_figures(self) -> Iterator[str]:
-        """Yield the rates of the node's GPUs next to the median of all GPUs."""
+        """Yield the figures of tools and of the node's GPUs next to the median of all nodes."""
         rows = [
-            (f"{one.check} {one.metric}", f"{one.median:.4g} {one.unit}", values)
+            (f"{one.check} {one.metric}", f"{one.median:.4g} {one.unit}", values, one.of_gpus)
             for one in self.run.devices
             if (values := {rank: v for (host, rank), v in one.values.items() if host == self.node})
         ]
         if rows:
-            yield from ("", "| check | median of all GPUs | GPUs of the node |", "|---|---|---|")
-            for name, median, values in rows:
-                own = ", ".join(f"{rank}: {value:.4g}" for rank, value in sorted(values.items()))
+            yield from ("", "| check | median of all | this node, by GPU |", "|---|---|---|")
+            for name, median, values, of_gpus in rows:
+                own = ", ".join(
+                    f"{rank}: {value:.4g}" if of_gpus else f"{value:.4g}"
+                    for rank, value in sorted(values.items())
+                )
                 yield f"| {self._show(name)} | {self._show(median)} | {self._show(own, 1000)} |"
 
     def _reported(self) -> Iterator[str]:

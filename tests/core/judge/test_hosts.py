@@ -89,7 +89,6 @@ DOMAIN = {"domain": "c/7"}
         ({}, {}, None),
         ({}, {"gpus": gpus("h1", 7)}, ("node", "h1", "gpu-missing")),
         ({}, {"gpus": gpus("h1", eccUncorrected=2)}, ("gpu", "h1:0", "gpu-ecc")),
-        ({}, {"gpus": gpus("h1", uuid="GPU-h0-3")}, ("gpu", "h1:0", "gpu-duplicate")),
         ({}, {"gpus": gpus("h1", name="NVIDIA H200")}, MISMATCH),
         ({}, {"gpus": gpus("h1", processes=["77 python"])}, ("gpu", "h1:0", "gpu-busy")),
         ({}, {"memoryBytes": 32 << 30}, MISMATCH),
@@ -122,6 +121,15 @@ def test_a_host_that_differs_from_three_others_is_named_with_its_cause(
     verdict = inventoried(gpu_plan(INVENTORY), facts)
     assert blamed(verdict) == ({suspect} if suspect else set())
     assert "gpu-missing" not in causes(verdict) or suspect == ("node", "h1", "gpu-missing")
+
+
+def test_a_gpu_on_two_hosts_rejects_the_run_and_accuses_neither() -> None:
+    names = {"h0": "h0", "h1": "h1", "h2": "h1", "h3": "h3"}
+    facts = [inventory_of(h, gpus=gpus(name), pciNvidia=0) for h, name in names.items()]
+    verdict = inventoried(gpu_plan(INVENTORY), facts)
+    assert (verdict.state, blamed(verdict)) == (State.FAIL, set())
+    messages = " ".join(f.message for check in verdict.checks for f in check.findings)
+    assert "GPU GPU-h1-0 is on h1 and on h2" in messages
 
 
 @pytest.mark.parametrize(

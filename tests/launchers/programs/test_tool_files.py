@@ -45,7 +45,8 @@ HPL: dict[str, ParamValue] = {"path": "/tmp", "ranks": 8}
             [],
         ),
         ("gpu-burn", "gpu_burn", BURN, "tools/gpu43-gpu-burn.txt", 0, [], [1.772]),
-        ("gpu-burn", "gpu_burn", BURN, "tools/gpu42-gpu-burn-nothing.txt", 0, [], [0, 0]),
+        ("gpu-burn", "gpu_burn", BURN, "tools/gpu42-gpu-burn-nothing.txt", 0, [], [0]),
+        ("gpu-burn", "gpu_burn", BURN, "tools/gpu47-gpu-burn.txt", 0, [], [359.999]),
         (
             *("gpu-burn", "gpu_burn", BURN, "tools/gpu41-gpu-burn.txt", 0),
             [("wrong-result", str(n), f"GPU {n} is FAULTY") for n in range(16)],

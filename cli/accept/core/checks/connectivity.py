@@ -94,8 +94,11 @@ def _problems(evidence: Evidence, record: Record) -> Iterator[Problem]:
     for (host, rank), identity in answers.items():
         if uuid := identity.gpu:
             if uuid in owners:
-                message = f"rank {rank} uses GPU {uuid}, and so does another rank on {owners[uuid]}"
-                yield Problem(cause=Cause.GPU_DUPLICATE, message=message, host=host, rank=rank)
+                message = f"rank {rank} on {host} uses GPU {uuid}, and so does another rank on "
+                message += str(owners[uuid])
+                # Of two names for one node, neither is the wrong one.
+                where = host if owners[uuid] == host else None
+                yield Problem(cause=Cause.GPU_DUPLICATE, message=message, host=where, rank=rank)
             owners.setdefault(uuid, host)
         elif evidence.plan.machine.gpus != 0 and identity.beyond_list:
             message = f"CUDA_VISIBLE_DEVICES gives no GPU to rank {rank} on {host}"

@@ -130,7 +130,11 @@ def gpu_problems(
             continue
         yield from _missing_gpus(inventories, host, plan)
         for index, gpu in enumerate(inventory.gpus):
-            for cause, text in _gpu_faults(host, gpu, machine, owner):
+            if gpu.uuid and (other := owner.setdefault(gpu.uuid, host)) is not host:
+                # Of two names for one node, neither is the wrong one.
+                text = f"GPU {gpu.uuid} is on {other} and on {host}"
+                yield Problem(cause=Cause.GPU_DUPLICATE, message=text)
+            for cause, text in _gpu_faults(gpu, machine):
                 of_host = cause is Cause.INVENTORY_MISMATCH
                 name = None if of_host else gpu.index or None
                 yield Problem(cause=cause, message=text, host=host, gpu=name)
@@ -167,19 +171,13 @@ def _missing_gpus(inventories: Mapping[str, Inventory], host: str, plan: Plan) -
         yield Problem(cause=Cause.GPU_MISSING, message=text, host=host)
 
 
-def _gpu_faults(
-    host: str, gpu: Gpu, machine: PlannedMachine, owner: dict[str, str]
-) -> Iterator[tuple[Cause, str]]:
-    """Yield what is wrong with one GPU. `owner` maps the UUIDs seen so far to their hosts."""
+def _gpu_faults(gpu: Gpu, machine: PlannedMachine) -> Iterator[tuple[Cause, str]]:
+    """Yield what is wrong with one GPU."""
     name = gpu.index
     if gpu.error:
         where = f" at {gpu.pci}" if gpu.pci not in ("", name) else ""
         which = f"GPU {name}" if name else "a GPU"
         yield driver_cause(gpu.error_code), f"the driver reports {gpu.error!r} for {which}{where}"
-    if gpu.uuid:
-        if gpu.uuid in owner:
-            yield Cause.GPU_DUPLICATE, f"GPU {gpu.uuid} was seen on {owner[gpu.uuid]} already"
-        owner.setdefault(gpu.uuid, host)
     if gpu.uncorrected_errors:
         errors = count(gpu.uncorrected_errors, "uncorrected memory error")
         yield Cause.GPU_ECC, f"GPU {name} has counted {errors}"

@@ -19,6 +19,7 @@ from accept.core.judge.effects.explanation import Explanation
 from accept.core.judge.effects.search import explain
 from accept.core.judge.evidence import Checks, Evidence
 from accept.core.judge.explained import Effects, Explained, Population
+from accept.core.limits import MOST_RANKS
 from accept.core.model import Record, Step
 from accept.core.table import BANDWIDTH, Measure, Outcome
 
@@ -105,7 +106,11 @@ def _measured(evidence: Evidence, step: Step, measure: Measure) -> Iterator[_Mea
     for row in evidence.results(measure, step):
         if row.outcome is Outcome.MISSING or len({*row.hosts}) != len(row.hosts) or not row.hosts:
             continue
-        gpus = tuple(None if own is None else tuple(sorted(own)) for own in row.execution.gpus)
+        # More of them on one host are damage of a log.
+        gpus = tuple(
+            None if own is None or len(own) > MOST_RANKS else tuple(sorted(own))
+            for own in row.execution.gpus
+        )
         population = Population(
             evidence.check,
             step.id,

@@ -452,7 +452,7 @@ def range_row(one: MeasuredRange) -> tuple[str, ...]:
         return name, measured, at, "", ""
     own = " (yours)" if one.bound.kind is BoundKind.EXPECTATION else ""
     mark = " ¹" if one.bound.kind in _SPECIFIED else own
-    margin = f"{one.margin:+.0%}" if one.margin is not None else ""
+    margin = "" if one.margin is None else f"{one.margin:+.0%}" if one.margin < 10 else "> +1000%"
     return name, measured, at, f"≥ {number3(one.bound.required)} {unit}{mark}", margin
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import product
@@ -45,12 +46,16 @@ def flows(first: Gpus, second: Gpus, flow: Flow) -> frozenset[tuple[int, int]]:
 @lru_cache(maxsize=4096)
 def _masks(first: Gpus, second: Gpus, flow: Flow) -> Mapping[int, int]:
     """Return how the data between two hosts uses each GPU; see `CROSSES`."""
-    masks = {}
-    for gpu in {*first, *second}:
-        mask = 0
-        for a, b in flows(first, second, flow):
-            mask |= 1 << (2 * (a == gpu) + (b == gpu))
-        masks[gpu] = mask
+    found = flows(first, second, flow)
+    masks = dict.fromkeys({*first, *second}, 0)
+    touched = Counter[int]()
+    for a, b in found:
+        masks[a] |= 1 << (3 if a == b else 2)
+        if a != b:
+            masks[b] |= 1 << 1
+        touched.update({a, b})
+    for gpu in masks:
+        masks[gpu] |= touched[gpu] < len(found)
     return masks
 
 
