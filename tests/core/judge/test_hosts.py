@@ -89,6 +89,7 @@ DOMAIN = {"domain": "c/7"}
         ({}, {}, None),
         ({}, {"gpus": gpus("h1", 7)}, ("node", "h1", "gpu-missing")),
         ({}, {"gpus": gpus("h1", eccUncorrected=2)}, ("gpu", "h1:0", "gpu-ecc")),
+        ({}, {"gpus": gpus("h1", uuid="GPU-h1-3")}, ("node", "h1", "gpu-duplicate")),
         ({}, {"gpus": gpus("h1", name="NVIDIA H200")}, MISMATCH),
         ({}, {"gpus": gpus("h1", processes=["77 python"])}, ("gpu", "h1:0", "gpu-busy")),
         ({}, {"memoryBytes": 32 << 30}, MISMATCH),

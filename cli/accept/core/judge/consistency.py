@@ -130,10 +130,13 @@ def gpu_problems(
             continue
         yield from _missing_gpus(inventories, host, plan)
         for index, gpu in enumerate(inventory.gpus):
-            if gpu.uuid and (other := owner.setdefault(gpu.uuid, host)) is not host:
+            if gpu.uuid in owner:
+                text = f"GPU {gpu.uuid} is on {owner[gpu.uuid]} and on {host}"
                 # Of two names for one node, neither is the wrong one.
-                text = f"GPU {gpu.uuid} is on {other} and on {host}"
-                yield Problem(cause=Cause.GPU_DUPLICATE, message=text)
+                where = host if owner[gpu.uuid] == host else None
+                yield Problem(cause=Cause.GPU_DUPLICATE, message=text, host=where)
+            elif gpu.uuid:
+                owner[gpu.uuid] = host
             for cause, text in _gpu_faults(gpu, machine):
                 of_host = cause is Cause.INVENTORY_MISMATCH
                 name = None if of_host else gpu.index or None
