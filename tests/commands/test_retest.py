@@ -26,12 +26,20 @@ from tests.factories.verdicts import (
 
 from accept.commands import retest
 from accept.commands.judge import Judged
-from accept.commands.retest import Outcome, RetestResult, _of_pairs, _pairs, compared, suspects_of
+from accept.commands.retest import (
+    Outcome,
+    Part,
+    RetestResult,
+    _of_pairs,
+    _pairs,
+    compared,
+    suspects_of,
+)
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.groups import Group
-from accept.core.model import Problem, Record
+from accept.core.model import GroupKind, Problem, Record
 from accept.plan.resolve import Options, resolve
 from accept.report.console import Terminal
 
@@ -61,7 +69,7 @@ OLD = run_on(NAMES, slow("h3"))
 
 def retested(speed: Speed, *more: Record, before: Judged = OLD, serial: str = "S1") -> RetestResult:
     after = run_on(FEW, speed, *more, serial=serial, attempt="new")
-    return compared(before, after, suspects_of(before, (), "old", pairs=False))
+    return compared(before, after, suspects_of(before, (), "old", Part.SUITE))
 
 
 def test_a_suspect_that_is_as_good_as_normal_is_closed_and_both_runs_are_accepted() -> None:
@@ -90,7 +98,7 @@ def test_a_suspect_with_another_fault_has_another_cause() -> None:
 
 def test_a_retest_without_the_suspect_shows_nothing() -> None:
     after = run_on(hosts(3), slow(), attempt="new")
-    result = compared(OLD, after, suspects_of(OLD, (), "old", pairs=False))
+    result = compared(OLD, after, suspects_of(OLD, (), "old", Part.SUITE))
     assert [row.outcome for row in result.suspects] == [Outcome.NOT_SHOWN]
     assert result.exit == 7
 
@@ -98,7 +106,7 @@ def test_a_retest_without_the_suspect_shows_nothing() -> None:
 def test_suspects_that_were_not_measured_again_stay_bad() -> None:
     before = run_on(hosts(40), slow("h3", "h5"))
     after = run_on(FEW, slow(), attempt="new")
-    result = compared(before, after, suspects_of(before, ("h3",), "old", pairs=False))
+    result = compared(before, after, suspects_of(before, ("h3",), "old", Part.SUITE))
     assert [(row.hosts, row.outcome) for row in result.suspects] == [(("h3",), Outcome.CLOSED)]
     assert (result.accepted, result.exit) == (False, 3)
     assert result.reason
@@ -108,7 +116,7 @@ def test_a_repaired_suspect_is_not_still_bad_because_of_another_one() -> None:
     before = run_on(hosts(40), slow("h3", "h5"))
     names = (*FEW, "h6", "h7", "h8", "h9", "h10", "h11", "h12")
     after = run_on(names, slow("h5"), attempt="new")
-    result = compared(before, after, suspects_of(before, (), "old", pairs=False))
+    result = compared(before, after, suspects_of(before, (), "old", Part.SUITE))
     assert {row.hosts: row.outcome for row in result.suspects} == {
         ("h3",): Outcome.CLOSED,
         ("h5",): Outcome.STILL_BAD,
@@ -129,25 +137,25 @@ def test_a_retest_is_never_accepted_with_a_pair_of_a_suspect_below_normal(
     # All hosts may be slow together, which the retest alone cannot see.
     of_host = dict(zip(FEW, factors, strict=True))
     after = run_on(FEW, lambda group: 10.0 * min(of_host[h] for h in group.hosts))
-    result = compared(OLD, after, suspects_of(OLD, (), "old", pairs=False))
+    result = compared(OLD, after, suspects_of(OLD, (), "old", Part.SUITE))
     if of_host["h3"] < 0.8:
         assert not result.accepted
         assert result.suspects[0].outcome is not Outcome.CLOSED
 
 
 @pytest.mark.parametrize(
-    ("nodes", "pairs", "code"),
+    ("nodes", "part", "code"),
     [
-        (("h1",), False, Code.NODE_NOT_BAD),
-        (("h77",), False, Code.NODE_UNKNOWN),
-        ((), True, Code.RUN_NO_SUSPECT),
+        (("h1",), Part.SUITE, Code.NODE_NOT_BAD),
+        (("h77",), Part.SUITE, Code.NODE_UNKNOWN),
+        ((), Part.PAIRS, Code.RUN_NO_SUSPECT),
     ],
 )
 def test_only_suspects_of_the_run_are_measured_again(
-    nodes: tuple[str, ...], *, pairs: bool, code: Code
+    nodes: tuple[str, ...], part: Part, code: Code
 ) -> None:
     with pytest.raises(BadInput) as refused:
-        suspects_of(OLD, nodes, "old", pairs=pairs)
+        suspects_of(OLD, nodes, "old", part)
     assert refused.value.code is code
 
 
@@ -155,18 +163,18 @@ def test_a_good_run_and_a_drill_have_nothing_to_measure_again() -> None:
     drill = replace(OLD, verdict=replace(OLD.verdict, injected=("slow@h3",)))
     for before in (run_on(NAMES, slow()), drill):
         with pytest.raises(BadInput) as refused:
-            suspects_of(before, (), "old", pairs=False)
+            suspects_of(before, (), "old", Part.SUITE)
         assert refused.value.code is Code.RUN_NO_SUSPECT
 
 
 def test_the_pairs_of_a_bad_network_are_closed_only_if_all_are_normal() -> None:
     found = reported("fabric")
     before = Judged(verdict=found.verdict, plan=found.plan, records=found.records)
-    suspects = suspects_of(before, (), "old", pairs=True)
+    suspects = suspects_of(before, (), "old", Part.PAIRS)
     chosen = tuple(_pairs(before, suspects))
     bad = {frozenset(pair.hosts) for suspect in suspects for pair in suspect.pairs}
     assert len(chosen) == 2 * len(bad)
-    planned = _of_pairs(replace(before.plan, pairs=chosen), before.verdict.hosts)
+    planned = _of_pairs(replace(before.plan, pairs=chosen), before.verdict.hosts, Part.PAIRS, 8)
     of_pairs = next(one for one in planned.steps if one.groups.of_pairs)
     names = tuple(dict.fromkeys(host for pair in chosen for host in pair))
     planned = replace(planned, nodes=len(names))
@@ -195,6 +203,44 @@ def test_the_pairs_of_a_bad_network_are_closed_only_if_all_are_normal() -> None:
         assert (result.accepted, result.exit) == (False, 3)
 
 
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [((1,), "h3:1"), ((0, 1), "h3"), ((), "")],
+    ids=["one NIC", "both NICs", "repaired"],
+)
+def test_a_retest_of_each_rail_names_the_nic_of_a_slow_node(
+    bad: tuple[int, ...], named: str
+) -> None:
+    suspects = suspects_of(OLD, ("h3",), "old", Part.RAILS)
+    chosen = tuple(_pairs(OLD, suspects))
+    planned = _of_pairs(replace(OLD.plan, pairs=chosen), NAMES, Part.RAILS, 2)
+    both, rails = (one for one in planned.steps if one.groups.of_pairs)
+    assert (both.groups, rails.groups) == (GroupKind.PAIRS, GroupKind.RAIL_PAIRS)
+    assert (rails.params, rails.timeout) == (both.params, 2 * both.timeout)
+    names = tuple(host for host in NAMES if any(host in pair for pair in chosen))
+
+    def speed(group: Group) -> float:
+        ranks = set(group.local_ranks) or {0, 1}
+        return 10.0 * (0.5 if "h3" in group.hosts and ranks & set(bad) else 1.0)
+
+    listed = [r for r in OLD.records if r.hosts and set(r.hosts) <= set(names)]
+    records = (
+        hosts_record(names),
+        *(r for r in listed if r.step == INVENTORY.id),
+        *(r for of in (both, rails) for r in measured(of, names, speed, pairs=chosen)),
+    )
+    verdict = judged(replace(planned, nodes=len(names)), *records)
+    after = Judged(verdict=verdict, plan=planned, records=records)
+    assert [suspect.name for suspect in verdict.suspects] == ([named] if named else [])
+    (row,) = compared(OLD, after, suspects).suspects
+    assert row.outcome is (Outcome.STILL_BAD if named else Outcome.CLOSED)
+
+
+def test_a_node_with_one_rank_has_no_rails() -> None:
+    with pytest.raises(BadInput, match="one rank"):
+        _of_pairs(replace(OLD.plan, pairs=(("h3", "h4"),)), NAMES, Part.RAILS, 1)
+
+
 def test_a_retest_on_a_cluster_shows_how_to_remove_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,5 +250,5 @@ def test_a_retest_on_a_cluster_shows_how_to_remove_it(
     monkeypatch.setattr(retest, "read_run", lambda folder: old)
     monkeypatch.setattr(retest, "start", lambda *_, **__: (stored_job(), tmp_path))
     monkeypatch.setattr(retest, "finish", lambda *_: after)
-    retest.do_retest("old", (), Terminal(), pairs=False)
+    retest.do_retest("old", (), Terminal(), Part.SUITE)
     assert f"accept clean {after.verdict.attempt}" in capsys.readouterr().err

@@ -806,7 +806,8 @@ class TestExcerpts:
         text = table("all_reduce", ["a"], range(8), 480.0, checked=False)
         (folder / "a.log").write_text(text)
         verdict = judged(folder, options=EXPECTED)
-        assert (verdict["exit"], verdict["suspects"]) == (3, [])
+        assert (verdict["exit"], verdict["suspects"]) == (7, [])
+        assert "results-unchecked" in causes(verdict)
 
     def test_a_collective_that_nothing_shows_must_be_named(self, folder: Path) -> None:
         folder.mkdir()

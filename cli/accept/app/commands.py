@@ -798,12 +798,17 @@ def retest(
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Measure the bad pairs again, and as many good ones.")
     ] = False,
+    rails: Annotated[
+        bool,
+        typer.Option("--rails", help="Then also each rail of these pairs: which NIC is slow?"),
+    ] = False,
     output: OutputOptions,
 ) -> int:
     """Measure the suspects of a run again, with good nodes: accept retest last"""
     from accept.commands import retest as retests
 
-    return retests.do_retest(run, tuple(nodes or ()), output.terminal(), pairs=pairs)
+    part = retests.Part.RAILS if rails else retests.Part.PAIRS if pairs else retests.Part.SUITE
+    return retests.do_retest(run, tuple(nodes or ()), output.terminal(), part)
 
 
 @_command

@@ -694,6 +694,8 @@ def _place(judged: Judged, *, own_bounds: bool = False) -> Place:
     if bad and not judged.verdict.injected:
         if can_retest(judged):
             add("measure it again, with good nodes", "retest", run.name)
+            if _asks_for_rails(judged):
+                add("is it one NIC? each rail by itself", "retest", run.name, "--rails")
         add("evidence for and against", "explain", run.name, bad[0])
         if can_write_ticket(judged, bad[0]):
             add("text and logs for the provider", "ticket", run.name, bad[0])
@@ -721,9 +723,8 @@ def _normal(judged: Judged) -> dict[str, str]:
     """Return, for each node that is slow only with others, how near its GPUs are to the median."""
     run = ReportedRun(plan=judged.plan, verdict=judged.verdict, records=judged.records)
     suspects = judged.verdict.suspects
-    slow = [s for s in suspects if s.kind is SuspectKind.NODE and s.cause.row.slow and s.pairs]
     texts = {}
-    for suspect in slow if run.verdict.gpu_tested else ():
+    for suspect in _slow_with_others(judged.verdict) if run.verdict.gpu_tested else ():
         host = suspect.hosts[0]
         own = {
             (one.check, one.metric, rank): abs(value / one.median - 1)
@@ -739,6 +740,27 @@ def _normal(judged: Judged) -> dict[str, str]:
                 f"its {gpus}: within {max(own.values()):.1%} of the median ({names})"
             )
     return texts
+
+
+def _slow_with_others(verdict: Verdict) -> Iterator[Suspect]:
+    """Yield the nodes that are slow in their pairs."""
+    for suspect in verdict.suspects:
+        if suspect.kind is SuspectKind.NODE and suspect.cause.row.slow and suspect.pairs:
+            yield suspect
+
+
+def _asks_for_rails(judged: Judged) -> bool:
+    """Return True if a node is slow in its pairs, and no step measured its rails one by one."""
+    return (
+        any(_slow_with_others(judged.verdict))
+        and all(step.groups is not GroupKind.RAIL_PAIRS for step in judged.plan.steps)
+        and ranks_per_host(judged.records) > 1
+    )
+
+
+def ranks_per_host(records: Iterable[Record]) -> int:
+    """Return the highest number of ranks on a host; 0 if no record says it."""
+    return max((r.ranks // len(r.hosts) for r in records if r.hosts), default=0)
 
 
 def _drain(judged: Judged, hosts: Sequence[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from accept.commands.explain import check_node
-from accept.commands.judge import Judged, judge_path, reported, text
+from accept.commands.judge import Judged, judge_path, ranks_per_host, reported, text
 from accept.commands.order import read_run
 from accept.commands.plan import planned, tell_plan
 from accept.commands.run import finish, new_name, send_results, show_removal, start
@@ -19,7 +19,7 @@ from accept.core.evidence import write
 from accept.core.groups import disjoint
 from accept.core.judge.summary import node_lists
 from accept.core.judge.values import is_bad
-from accept.core.model import Plan, State, Suspect, Verdict, worst_exit
+from accept.core.model import GroupKind, Plan, State, Step, Suspect, Verdict, worst_exit
 from accept.core.serde import to_json
 from accept.core.text import count, plain, shortened
 from accept.evidence import rundir
@@ -33,6 +33,16 @@ from accept.report.data import Population, Run
 _LEAST_PARTNERS = 4
 #: Good pairs that are measured again beside the bad ones, if only few are bad.
 _LEAST_GOOD_PAIRS = 4
+
+
+class Part(StrEnum):
+    """The part of the old run that a retest repeats."""
+
+    SUITE = "suite"
+    #: The bad pairs, and as many good ones.
+    PAIRS = "pairs"
+    #: These pairs, and then each of their rails by itself.
+    RAILS = "rails"
 
 
 class Outcome(StrEnum):
@@ -83,17 +93,16 @@ class RetestResult:
     state: State
 
 
-def do_retest(name: str, nodes: Sequence[str], terminal: Terminal, *, pairs: bool) -> int:
+def do_retest(name: str, nodes: Sequence[str], terminal: Terminal, part: Part) -> int:
     """Start a run of suspects and good nodes, and return the exit code of both runs together.
 
-    `nodes` are the suspects to measure; none: all. With `pairs`, the bad pairs are measured again,
-    and as many good ones.
+    `nodes` are the suspects to measure; none: all.
     """
     folder = rundir.find_own(name)
     before = judge_path(str(folder), expect=())
-    suspects = suspects_of(before, nodes, name, pairs=pairs)
+    suspects = suspects_of(before, nodes, name, part)
     old = read_run(folder)
-    run = _again(old, before, suspects, pairs=pairs)
+    run = _again(old, before, suspects, part)
     bundle = render(run)
     run = replace(run, plan=bundle.plan)
     tell_plan(planned(run), terminal)
@@ -111,18 +120,16 @@ def do_retest(name: str, nodes: Sequence[str], terminal: Terminal, *, pairs: boo
     return result.exit
 
 
-def suspects_of(
-    judged: Judged, nodes: Sequence[str], name: str, *, pairs: bool
-) -> tuple[Suspect, ...]:
+def suspects_of(judged: Judged, nodes: Sequence[str], name: str, part: Part) -> tuple[Suspect, ...]:
     """Return the suspects to measure again. Raises BadInput if there are none."""
     verdict, shown = judged.verdict, plain(name, 200)
     for node in nodes:
         check_node(judged, node, name)
-    found = [s for s in verdict.suspects if not pairs or (s.of_network and s.pairs)]
+    found = [s for s in verdict.suspects if _has_part(s, part)]
     if verdict.injected:
         found = []
     if not found:
-        what = "no bad pairs" if pairs and verdict.suspects else "no suspect"
+        what = "no bad pairs" if part is not Part.SUITE and verdict.suspects else "no suspect"
         drill = ": it was a drill" if verdict.injected else ""
         raise BadInput(
             f"{shown} has {what}{drill}",
@@ -140,6 +147,20 @@ def suspects_of(
     return tuple(s for s in found if not nodes or set(nodes) & set(_hosts_of(s)))
 
 
+def _has_part(suspect: Suspect, part: Part) -> bool:
+    """Return True if a retest of this part measures the suspect.
+
+    Pairs alone do not show that a node is good again, so `PAIRS` is for the network.
+    """
+    match part:
+        case Part.SUITE:
+            return True
+        case Part.PAIRS:
+            return suspect.of_network and bool(suspect.pairs)
+        case Part.RAILS:
+            return bool(suspect.pairs)
+
+
 def _hosts_of(suspect: Suspect) -> tuple[str, ...]:
     """Return the hosts that must take part to measure a suspect again."""
     in_pairs = (host for pair in suspect.pairs for host in pair.hosts)
@@ -150,11 +171,11 @@ def _hosts_of(suspect: Suspect) -> tuple[str, ...]:
 # The new run
 
 
-def _again(old: Resolved, before: Judged, suspects: Sequence[Suspect], *, pairs: bool) -> Resolved:
+def _again(old: Resolved, before: Judged, suspects: Sequence[Suspect], part: Part) -> Resolved:
     """Return the old run on the suspects and good partners, without its hashes."""
-    chosen = tuple(_pairs(before, suspects)) if pairs else ()
+    chosen = tuple(_pairs(before, suspects)) if part is not Part.SUITE else ()
     of_suspects = dict.fromkeys(host for suspect in suspects for host in _hosts_of(suspect))
-    if pairs:
+    if chosen:
         wanted = {host for pair in chosen for host in pair}
     else:
         wanted = {*of_suspects, *_partners(before.verdict, list(of_suspects))}
@@ -170,8 +191,8 @@ def _again(old: Resolved, before: Judged, suspects: Sequence[Suspect], *, pairs:
         fail_fast=False,
         left_out=(),
     )
-    if pairs:
-        plan = _of_pairs(plan, hosts)
+    if chosen:
+        plan = _of_pairs(plan, hosts, part, ranks_per_host(before.records))
     site = old.site
     if old.backend == "kubernetes":
         pods = include_nodes(site.kubernetes, names=hosts, nodes=len(hosts))
@@ -217,15 +238,41 @@ def _pairs(before: Judged, suspects: Sequence[Suspect]) -> Iterator[tuple[str, .
     yield from good[:wanted]
 
 
-def _of_pairs(plan: Plan, hosts: Sequence[str]) -> Plan:
-    """Return the plan with its steps of pairs, and those that describe and connect the hosts."""
+def _of_pairs(plan: Plan, hosts: Sequence[str], part: Part, ranks: int) -> Plan:
+    """Return the plan with its steps of pairs, and those that describe and connect the hosts.
+
+    Raises BadInput if `part` needs rails and the nodes have one, that is one rank.
+    """
     rounds = len(disjoint(plan.pairs, hosts))
-    steps = [
-        replace(step, rounds=rounds, repeats=0) if step.groups.of_pairs else step
-        for step in plan.steps
-        if step.groups.of_pairs or any(c.gate or c.read_only for c in checks_of(step))
-    ]
-    return replace(plan, steps=tuple(replace(step, if_open=False) for step in steps))
+    if part is Part.RAILS and ranks < 2:
+        raise BadInput(
+            "each node of the run has one rank, so it has no rails to measure one by one",
+            code=Code.RUN_NO_SUSPECT,
+            hint="measure the suspects again: accept retest",
+        )
+    steps: list[Step] = []
+    for old in plan.steps:
+        if not old.groups.of_pairs:
+            if any(c.gate or c.read_only for c in checks_of(old)):
+                steps.append(replace(old, if_open=False))
+            continue
+        step = replace(old, rounds=rounds, repeats=0, if_open=False)
+        steps.append(step)
+        if part is Part.RAILS and old.groups is GroupKind.PAIRS:
+            name = f"{old.id}-by-rail"
+            # One NIC carries what all NICs of a node carry in the other step.
+            steps.append(
+                replace(
+                    step,
+                    id=name,
+                    script=f"steps/{name}.sh",
+                    groups=GroupKind.RAIL_PAIRS,
+                    repeats=old.repeats,
+                    timeout=old.timeout * ranks,
+                    estimate=old.estimate * ranks,
+                )
+            )
+    return replace(plan, steps=tuple(steps))
 
 
 # The comparison

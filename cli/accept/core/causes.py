@@ -501,6 +501,14 @@ class Cause(TextEnum):
         consequence=True,
         no_result=True,
     )
+    RESULTS_UNCHECKED = Row(
+        text="results-unchecked",
+        meaning="the results were not checked, so wrong data would not show",
+        action="run it again without `-c 0`, which turns the check of the results off",
+        owner=Owner.USER,
+        judgement=Judgement.CORRECTNESS,
+        not_judged=True,
+    )
     TOP_SIZE_MISSING = Row(
         text="top-size-missing",
         meaning="the largest message was never measured, so the full speed is unknown",

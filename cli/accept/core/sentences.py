@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from accept.core.causes import Cause, Judgement
+from accept.core.causes import Cause
 from accept.core.model import (
     OF_HOST,
     WORST_FIRST,
@@ -524,16 +524,8 @@ def _action(finding: Finding) -> str:
     """Return what to do about a finding with a cause: that of its known line, if it has one."""
     if sign := _sign(finding):
         return sign.action
-    if _is_unchecked(finding):
-        return "run it again without `-c 0`, which turns the check of the results off"
     row = (finding.cause or Cause.UNKNOWN).row
     return row.action_of_check.get(finding.check, row.action)
-
-
-def _is_unchecked(finding: Finding) -> bool:
-    """Return True for figures whose results nobody checked: something was measured."""
-    kind = finding.cause, finding.judgement, finding.state
-    return kind == (Cause.NO_MEASUREMENT, Judgement.CORRECTNESS, State.FAIL)
 
 
 def _sign(finding: Finding) -> Sign | None:
@@ -558,9 +550,6 @@ def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
         cause = finding.cause
         if cause is None or cause in accused or (verdict.suspects and cause.row.consequence):
             continue
-        unchecked = cause is Cause.NO_MEASUREMENT and any(map(_is_unchecked, check.findings))
-        if unchecked and not _is_unchecked(finding):
-            continue  # the problem of the log is the same
         if verdict.origin and cause is Cause.CRASHED:
             continue  # the notes on the log answer it
         if (key := (cause, _action(finding))) in advised:
@@ -578,8 +567,6 @@ def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
             meaning = sign.means if sign else cause.row.meaning
             if cause is Cause.BELOW_REFERENCE:
                 meaning = finding.message
-            elif _is_unchecked(finding):
-                meaning = "the results were not checked"
             text = f"{plain(meaning, _MAX_FIGURE)}; {_action(finding)}"
         if faster_profile and (finding.nodes or 0) > 1 and cause in _TOO_SLOW:
             text += f"; repeat with `--nccl-profile {faster_profile}`, which this run did not use"

@@ -418,9 +418,8 @@ def _outcome(
         return Outcome.MISSING, untested
     if Cause.WRONG_DATA in (*problems, *(flaw.cause for flaw in flaws)):
         return Outcome.WRONG, Cause.WRONG_DATA
-    # Without checks by plan (`-c 0`), unchecked results do not count against a group.
-    checked = execution.step.params.get("check", 1) and not execution.step.tool
-    if any(f.outcome is Outcome.MISSING and (checked or f.metric != WRONG.name) for f in flaws):
+    # Unchecked results (`-c 0`) have a finding, and do not count against a group.
+    if any(flaw.outcome is Outcome.MISSING and flaw.metric != WRONG.name for flaw in flaws):
         return _failure(execution, check)
     return Outcome.OK, None
 

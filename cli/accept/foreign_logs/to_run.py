@@ -513,8 +513,6 @@ def _step(
     params: dict[str, bool | int | float | str] = {}
     if low and factor and top and top >= low:
         params = {"min": format_size(low), "max": format_size(top), "factor": factor}
-    if _is_unchecked(tables):
-        params["check"] = 0
     gpus = population.gpus
     suffix = f"-{count(gpus, 'gpu')}".replace(" ", "-") if gpus else ""
     suffix += "-crossed" * population.crossed
@@ -547,12 +545,6 @@ def _positions(executions: Sequence[Execution]) -> list[tuple[int, int]]:
         positions.append((wave, groups[wave]))
         groups[wave] += 1
     return positions
-
-
-def _is_unchecked(tables: Sequence[Table]) -> bool:
-    """Return True if no table has checked data, as with `-c 0`."""
-    sides = [row.out_of_place for table in tables for row in table.rows if row.out_of_place]
-    return bool(sides) and all(side.wrong is None for side in sides)
 
 
 def _top_size(tables: Sequence[Table]) -> int | None:

@@ -72,9 +72,11 @@ class Population:
         return f"{self.check} {format_size(self.size)}" if self.size else self.check
 
     def compared(self, samples: Iterable[Sample]) -> str:
-        """Return what samples measured beside normal, for people; empty if either is unknown."""
+        """Return what samples measured, beside normal if it is known; empty if nothing was."""
         values = measured(samples)
-        return self.measure.compared(values, self.normal.value) if values and self.normal else ""
+        if not (values and self.normal):
+            return self.measure.range(values) if values else ""
+        return self.measure.compared(values, self.normal.value)
 
     @property
     def limits(self) -> str:
@@ -93,7 +95,7 @@ class Population:
         values = measured(own)
         parts = [*dict.fromkeys(str(one.cause) for one in own if one.cause)]
         if values:
-            parts.insert(0, self.compared(own) or self.measure.range(values))
+            parts.insert(0, self.compared(own))
         elif not parts:
             parts.append("nothing was measured")
         bad = sum(one.bad for one in own)

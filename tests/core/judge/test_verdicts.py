@@ -391,8 +391,10 @@ CASES: Mapping[str, Mapping[str, Callable[[], Verdict]]] = {
         "pairs of a host": lambda: run(PAIRS, made=wrong(PAIRS, "h2", exit=7)),
         "ranks that end": lambda: run(PAIRS, made=wrong(PAIRS, "h2", exit=1, problems=(CRASH,))),
     },
-    "fail: no-measurement": {
+    "inconclusive: results-unchecked": {
         "not checked": lambda: run(ALL, made=[record(ALL, EIGHT, *UNCHECKED)]),
+    },
+    "fail: no-measurement": {
         "nothing measured": lambda: run(ALL, made=[record(ALL, EIGHT)]),
     },
     "fail: top-size-missing": {

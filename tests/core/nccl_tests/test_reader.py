@@ -61,7 +61,7 @@ INCOMPLETE, INFINITE, WRONG, UNCHECKED = (
     "incomplete-log",
     "not-finite",
     "wrong-data",
-    "no-measurement",
+    "results-unchecked",
 )
 #: Damaged logs, by the kind of damage, with the causes of their problems.
 BROKEN: dict[str, tuple[bytes, str]] = {
@@ -100,7 +100,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "nothing was checked": (CLEAN.replace(b"54.78       0", b"54.78     N/A"), UNCHECKED),
     "several groups": (
         CLEAN.replace(b"Rank  3 Group  0", b"Rank  3 Group  1"),
-        f"{UNCHECKED} {INCOMPLETE}",
+        f"no-measurement {INCOMPLETE}",
     ),
     "nothing": (b"", "no-table"),
     "no table": (b"hello\n" * 50, "no-table"),
@@ -474,7 +474,7 @@ def marked(collective: str, out: str, inp: str, bounds: str = "0 OK") -> Log:
 
 def test_data_that_were_not_checked_are_a_problem_and_never_zero() -> None:
     log = marked("all_reduce", "N/A", "N/A")
-    assert causes(log) == ["no-measurement"]
+    assert causes(log) == ["results-unchecked"]
     assert {side.wrong for row in only(log).rows for _, side in row.sides() if side} == {None}
     assert metrics(log, names=("wrong",)) == ()
 
@@ -484,14 +484,14 @@ def test_unchecked_in_place_results_may_be_correct(collective: str) -> None:
     log = marked(collective, "0", "N/A")
     assert log.problems == ()
     assert [(m.placement, m.value) for m in metrics(log, names=("wrong",))] == [("out", 0.0)]
-    assert causes(marked(collective, "N/A", "N/A")) == ["no-measurement"]
+    assert causes(marked(collective, "N/A", "N/A")) == ["results-unchecked"]
 
 
 def test_one_unchecked_size_leaves_the_placement_unchecked() -> None:
     row = row_text("all_reduce", 4, 1 << 21)
     text = CLEAN.replace(row.encode(), row[:-1].encode() + b"N/A")
     log = parse(text)
-    assert causes(log) == ["no-measurement"]
+    assert causes(log) == ["results-unchecked"]
     assert [m.placement for m in metrics(log, names=("wrong",))] == ["out"]
 
 

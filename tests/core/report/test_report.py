@@ -119,7 +119,7 @@ def test_a_figure_has_its_worst_value_median_bound_and_margin() -> None:
     assert (pairs.nodes, pairs.values, pairs.worst, pairs.median) == (2, 12, 9.7, 10.0)
     assert "h5" in pairs.worst_at
     assert pairs.margin == pytest.approx(9.7 / 8 - 1)
-    assert report_text.tightest_ranges(verdict) == [pairs]
+    assert report_text.shown_ranges(verdict) == [pairs]
 
 
 def test_the_screen_of_a_failed_run_has_reason_figures_and_action() -> None:

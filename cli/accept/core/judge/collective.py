@@ -16,7 +16,7 @@ from accept.core.judge.findings import finding
 from accept.core.judge.open_questions import effect_findings
 from accept.core.judge.parts import compare_steps
 from accept.core.judge.results import compare
-from accept.core.judge.summary import with_finding
+from accept.core.judge.summary import state_of, with_finding
 from accept.core.model import (
     Executions,
     Finding,
@@ -37,8 +37,6 @@ _MNNVL_OFF = "MNNVL off"
 _NETWORK_PATH = "moved data between its GPUs over the network"
 #: Maximum number of hosts in one message.
 _MAX_EXPLAINED = 3
-#: Kind of the finding that results were not checked.
-_UNCHECKED = (Cause.NO_MEASUREMENT, Judgement.CORRECTNESS)
 
 
 def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) -> Judged:
@@ -97,10 +95,10 @@ def _result_findings(evidence: Evidence, results: Table) -> list[Finding]:
     Causes that problems of the executions report have a finding already.
     """
     known = {p.cause for row in results for p in row.execution.problems(evidence.check)}
-    by_kind: dict[tuple[Cause, Judgement], list[tuple[Record, str]]] = {}
+    by_cause: dict[Cause, list[tuple[Record, str]]] = {}
 
     def add(cause: Cause, record: Record, text: str) -> None:
-        by_kind.setdefault((cause, cause.row.judgement), []).append((record, text))
+        by_cause.setdefault(cause, []).append((record, text))
 
     names = {} if evidence.plan.origin else completeness.hosts_by_short_name(evidence)
     for result in results:
@@ -115,7 +113,7 @@ def _result_findings(evidence: Evidence, results: Table) -> list[Finding]:
             elif record.exit != 0:
                 continue
             elif flaw.metric == WRONG.name:
-                by_kind.setdefault(_UNCHECKED, []).append((record, "the results were not checked"))
+                add(Cause.RESULTS_UNCHECKED, record, "the results were not checked")
                 break
             elif flaw.cause is Cause.TOP_SIZE_MISSING:
                 text = f"the largest message measured is {format_size(flaw.size or 0)}"
@@ -123,9 +121,9 @@ def _result_findings(evidence: Evidence, results: Table) -> list[Finding]:
             elif not flaw.execution.problems(evidence.check):
                 add(Cause.NO_MEASUREMENT, record, "nothing was measured")
     return [
-        _result_finding(evidence, *kind, records)
-        for kind, records in by_kind.items()
-        if kind == _UNCHECKED or kind[0] not in known
+        _result_finding(evidence, cause, records)
+        for cause, records in by_cause.items()
+        if cause not in known
     ]
 
 
@@ -150,7 +148,7 @@ def _rank_mismatches(
 
 
 def _result_finding(
-    evidence: Evidence, cause: Cause, judgement: Judgement, records: Sequence[tuple[Record, str]]
+    evidence: Evidence, cause: Cause, records: Sequence[tuple[Record, str]]
 ) -> Finding:
     first, text = records[0]
     others = len(records) - 1
@@ -158,8 +156,8 @@ def _result_finding(
     common = set.intersection(*(set(record.hosts) for record, _ in records))
     return finding(
         evidence.check,
-        judgement,
-        State.FAIL,
+        cause.row.judgement,
+        state_of(cause),
         f"{text} in step {first.step} on {completeness.host_list(first.hosts)}{more}",
         cause=cause,
         hosts=(host for record, _ in records for host in record.hosts),

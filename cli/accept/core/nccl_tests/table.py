@@ -360,16 +360,18 @@ class TableBuilder:
 
     def _correctness(self, *, is_split: bool) -> Iterator[tuple[Cause, str]]:
         """Yield (cause, message) for wrong, unchecked and non-finite results."""
-        wrong, unchecked, results = [], [], 0
+        wrong, unchecked, results, checkable = [], [], 0, 0
         by_design = self.collective in UNCHECKED_IN_PLACE
         for row in self.rows:
             for where, side in row.sides():
                 if side is None:
                     continue
                 results += 1
+                is_checkable = not (by_design and where is Placement.IN)
+                checkable += is_checkable
                 if side.wrong:
                     wrong.append((side.wrong, _at(row.size, where)))
-                elif side.wrong is None and not (by_design and where is Placement.IN):
+                elif side.wrong is None and is_checkable:
                     unchecked.append(_at(row.size, where))
         if is_split:
             message = "several groups ran at once and the table has only their mean; "
@@ -383,8 +385,9 @@ class TableBuilder:
         elif self.bounds:
             yield Cause.WRONG_DATA, f"the footer reports {self.bounds} values out of bounds"
         if unchecked:
-            sizes = _some(unchecked)
-            yield Cause.NO_MEASUREMENT, f"the results were not checked (#wrong is N/A) at {sizes}"
+            sizes = "any size" if len(unchecked) == checkable else _some(unchecked)
+            text = f"the results were not checked at {sizes}: #wrong is N/A"
+            yield Cause.RESULTS_UNCHECKED, text
         if self.not_finite:
             yield Cause.NOT_FINITE, _some(self.not_finite)
 

@@ -204,8 +204,13 @@ class _Screen:
     def _figures(self) -> Iterator[str]:
         """Yield a table of what was measured, failed checks first, and the checks without one."""
         states = {check.check: check.state for check in self.verdict.checks}
-        ranges = tightest_ranges(self.verdict)
-        ranges.sort(key=lambda one: WORST_FIRST.index(states.get(one.check, State.PASS)))
+        ranges = shown_ranges(self.verdict)
+        ranges.sort(
+            key=lambda one: (
+                WORST_FIRST.index(states.get(one.check, State.PASS)),
+                one.margin is not None,
+            )
+        )
         shown = ranges[: _MOST_ROWS if self.verdict.state is State.PASS else _FEWER_ROWS]
         rows = [range_row(one) for one in shown]
         lines = _aligned(rows)
@@ -239,7 +244,7 @@ class _Screen:
         edited = [f"edited after rendering: {plain(change, 300)}" for change in verdict.edited]
         for note in (*edited, *self.place.notes)[:_MOST_NOTES]:
             yield from self._wrapped(plain(note), "  ", "    ")
-        if any(one.bound and one.bound.kind in _SPECIFIED for one in tightest_ranges(verdict)):
+        if any(one.bound and one.bound.kind in _SPECIFIED for one in shown_ranges(verdict)):
             text = "¹ from the specification, not measured"
             if self.place.knows_machine:
                 text += f": {command_line('accept', 'show', 'machine', verdict.machine)}"
@@ -402,13 +407,21 @@ def _name(name: str) -> str:
     return plain(name, 80).replace(" ", "_") or "none"
 
 
-def tightest_ranges(verdict: Verdict) -> list[MeasuredRange]:
-    """Return one figure of each check: that with the smallest margin, else of the most nodes."""
-    best: dict[str, MeasuredRange] = {}
+def shown_ranges(verdict: Verdict) -> list[MeasuredRange]:
+    """Return one figure of each check: that with the smallest margin, else of the most nodes.
+
+    If a check is undecided because it has no bound, the figure that lacks it is there as well.
+    """
+    lacking = {
+        check.check
+        for check in verdict.checks
+        if any(finding.cause is Cause.NO_REFERENCE for finding in check.findings)
+    }
+    best: dict[tuple[str, bool], MeasuredRange] = {}
     for one in verdict.ranges:
-        known = best.get(one.check)
-        if known is None or _tightness(one) < _tightness(known):
-            best[one.check] = one
+        key = one.check, one.check in lacking and one.margin is None
+        if key not in best or _tightness(one) < _tightness(best[key]):
+            best[key] = one
     return [*best.values()]
 
 
