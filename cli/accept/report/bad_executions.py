@@ -33,11 +33,11 @@ def bad_executions(run: Run) -> tuple[tuple[BadExecution, ...], int]:
             if sample.bad:
                 host, *others = sorted(sample.hosts, key=lambda one: one not in members)
                 share = share_of(sample, population.normal) or 0.0
-                key = host not in run.suspects, share, host, population.title
+                key = host not in run.suspects, share, host, population.name
                 row = BadExecution(
                     host=host,
                     partner=", ".join(others),
-                    check=population.title,
+                    check=population.name,
                     measured=population.values_of([sample]),
                     start=sample.start,
                     log=sample.log,

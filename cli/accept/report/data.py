@@ -60,6 +60,8 @@ class Population:
     normal: Normal | None
     #: The value below which one fails; None: no bound.
     bound: float | None
+    #: True if other steps measured the same check on the same kind of groups.
+    is_one_of_several: bool = False
 
     @property
     def lowest_good(self) -> float | None:
@@ -67,9 +69,14 @@ class Population:
         return lowest_good(self.normal, self.bound)
 
     @property
-    def title(self) -> str:
+    def name(self) -> str:
         """Return check and size."""
         return f"{self.check} {format_size(self.size)}" if self.size else self.check
+
+    @property
+    def title(self) -> str:
+        """Return check and size, and the step if others measured the same."""
+        return f"{self.name} (step {self.step.id})" if self.is_one_of_several else self.name
 
     def compared(self, samples: Iterable[Sample]) -> str:
         """Return what samples measured, beside normal if it is known; empty if nothing was."""
@@ -216,6 +223,7 @@ class Run:
                 ]
                 if samples:
                     yield Population(
+                        is_one_of_several=sum(s.groups is step.groups for s in evidence.steps) > 1,
                         check=evidence.check,
                         step=step,
                         nodes=nodes,

@@ -54,7 +54,9 @@ def size_curves(run: Run) -> tuple[Curve, ...]:
                 if name == TIME.name
                 else bounds.lowest(evidence, own.rows[0].step, BANDWIDTH, nodes)
             )
-            values = {size: rows.values for size, rows in own.by(lambda row: row.size or 0).items()}
+            # The requested sizes: the programs round them down to whole elements.
+            by_size = own.by(lambda row: row.nominal_size or 0)
+            values = {size: rows.values for size, rows in by_size.items()}
             if len(values) > 1:
                 title = f"{check}: {groups}, {count(nodes, 'node')}"
                 curves.append(_curve(title, unit, values, lowest))
@@ -107,5 +109,5 @@ def _ticks(low: float, high: float) -> list[float]:
     ticks = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
     inside = [tick for tick in ticks if low * 0.9 <= tick <= high * 1.1]
     if len(inside) < 2:
-        return round_ticks(low, high)
+        return round_ticks(low * 0.9, high * 1.1)
     return inside[:: -(-len(inside) // 6)]
