@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories.command_line import accept
+from tests.factories.standin_slurm import StandinSlurm
 from tests.factories.standin_ssh import StandinSsh, standin_ssh
 
 from accept.backends.job import Job
@@ -84,3 +85,27 @@ def test_commands_come_from_this_workstation_and_never_from_evidence(
     (run / rundir.JOB).unlink()
     assert accept("ticket", "demo", "gpu17", "--collect").error == "E-NODE-UNREACHABLE"
     assert ssh.calls == []
+
+
+def test_on_slurm_it_is_a_job_with_the_account_of_the_run_and_a_drained_node_says_what_to_do(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = StandinSlurm(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", f"{slurm.folder}:/bin")
+    planned = json.loads((run / rundir.RUN).read_text())
+    planned["run"]["site"]["slurm"] |= {"partition": "gpu", "account": "infra", "qos": "high"}
+    (run / rundir.RUN).write_text(json.dumps(planned))
+    job = json.loads((run / rundir.JOB).read_text())
+    job |= {"backend": "slurm", "slurm": {"id": 7}}
+    (run / rundir.JOB).write_text(json.dumps(job))
+    last = 'for last; do :; done; sh -c "$last"'
+    slurm.set("srun", f'echo "$*" > {slurm.folder}/called; {last}')
+    assert accept("ticket", "demo", "gpu17", "--collect").code == 0
+    called = (slurm.folder / "called").read_text()
+    assert called.startswith("--partition=gpu --account=infra --qos=high --nodelist=gpu17 ")
+    # What srun of Slurm 22.05 prints with --immediate about a drained node.
+    slurm.fail("srun", "srun: error: Unable to allocate resources: Requested nodes are busy")
+    done = accept("ticket", "demo", "gpu17", "--collect")
+    assert (done.code, done.error) == (4, "E-NODE-UNREACHABLE")
+    assert "before you drain it" in done.err
+    assert "accept ticket demo gpu17" in done.err

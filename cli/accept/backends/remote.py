@@ -34,6 +34,8 @@ class Reach:
     #: A connection without output for this many seconds may be to a host that is gone, and is made
     #: again; infinite: the program detects this itself.
     silent_seconds: float = inf
+    #: Why the program may start nothing on a host that is in order, and what to do; empty: nothing.
+    refusal: str = ""
 
     def argv(self, host: str, command: str) -> list[str]:
         """Return the arguments for `command`, which first prints the marker."""

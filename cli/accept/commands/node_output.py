@@ -48,7 +48,8 @@ def collect_now(folder: Path, node: str, terminal: Terminal) -> dict[str, bytes]
             raise NotStarted(
                 f"{plain(node, 80)} {_end(reply, collector)}",
                 code=Code.NODE_UNREACHABLE,
-                hint="without what is on the node now: "
+                hint=f"{reach.refusal}; " * bool(reach.refusal)
+                + "without what is on the node now: "
                 + command_line("accept", "ticket", folder.name, node),
             )
         end, kept = _end(reply, collector), reply.out[: collector.max_bytes]

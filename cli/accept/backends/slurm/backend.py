@@ -64,14 +64,26 @@ def progress(job: Job, *, folder: Path) -> Progress:
 
 def reach(_job: Job, run: Resolved) -> Reach:
     """Return how commands reach a node of a run after its end: as a job of its own."""
-    partition = run.site.slurm.partition
-    where = () if partition is None else (f"--partition={partition}",)
+    slurm = run.site.slurm
+    options = {
+        "partition": slurm.partition,
+        "reservation": slurm.reservation,
+        "account": slurm.account,
+        "qos": slurm.qos,
+    }
+    where = [f"--{name}={value}" for name, value in options.items() if value]
 
     def arguments(host: str, command: str) -> list[str]:
         how = ("--nodes=1", "--ntasks=1", "--immediate=60", "--mpi=none", "--chdir=/", "--quiet")
         return ["srun", *where, f"--nodelist={host}", *how, "/bin/sh", "-c", command]
 
-    return Reach(arguments=arguments, missing=Code.SLURM_MISSING, hint="load Slurm's commands")
+    return Reach(
+        arguments=arguments,
+        missing=Code.SLURM_MISSING,
+        hint="load Slurm's commands",
+        refusal="Slurm starts nothing on a drained or busy node: resume it for the collectors, or "
+        "run them before you drain it",
+    )
 
 
 def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:
