@@ -13,8 +13,9 @@ from tests.factories import sample_evidence
 from tests.factories.command_line import installed, trust
 
 from accept import config
+from accept.config import tools
 from accept.config.explanations import explanations
-from accept.core import causes, checks, evidence
+from accept.core import causes, evidence
 from accept.core.catalog.faults import FAULTS
 from accept.evidence import rundir
 
@@ -79,8 +80,8 @@ def test_commands_and_options_are_completed(name: str) -> None:
         (["judge", "x", "--machine", ""], config.names("machines")),
         (["show", "suite", ""], config.names("suites")),
         (["run", "--suite", ""], config.names("suites")),
-        (["show", "check", ""], tuple(checks.REGISTRY)),
-        (["run", "--only", ""], tuple(checks.REGISTRY)),
+        (["show", "check", ""], tuple(tools.all_checks())),
+        (["run", "--only", ""], tuple(tools.all_checks())),
         (["show", "cause", ""], tuple(causes.Cause)),
         (["show", "fault", ""], tuple(FAULTS)),
         (["drill", "--faults", ""], tuple(FAULTS)),

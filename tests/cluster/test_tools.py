@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+import textwrap
 import urllib.request
 from collections.abc import Callable
 
@@ -56,10 +57,7 @@ def test_a_host_without_the_tool_is_not_tested_and_nobody_is_accepted(
     lab.nothing_is_left()
 
 
-def test_a_tool_that_a_site_adds_needs_only_its_file(make_lab: Callable[..., Lab]) -> None:
-    lab = make_lab(2)
-    (lab.folder / "own.yaml").write_text(
-        """\
+OWN = """\
 name: own
 summary: the speed of a node
 source: https://example.org/own
@@ -75,10 +73,20 @@ results:
     bounds: [{least: 2, source: https://example.org/figures}]
 failure: {meaning: it is h2}
 """
-    )
-    done = lab.run(checks=[*CONNECT, "check: ./own.yaml, params: {speed: 4}"])
+
+
+def test_a_tool_that_a_site_adds_needs_only_yaml(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(2)
+    site = lab.site.read_text()
+    entry = textwrap.indent(OWN, "      ").replace("      name", "    - name", 1)
+    lab.site.write_text(f"{site}  checks:\n{entry}expect: [own.speed>=4]\n")
+    done = lab.run(checks=[*CONNECT, "check: own, params: {speed: 4}"])
     assert done.suspects == {("h2", "tool-failed")}, done.err
     assert "it is h2" in done.out
+    done = lab.run("--set", "own.speed=3", checks=[*CONNECT, "check: own"])
+    assert {"below-reference", "tool-failed"} <= done.causes(), done.err
+    lab.site.write_text(site)
+    (lab.folder / "own.yaml").write_text(OWN)
     done = lab.run("--set", "own.speed=1", checks=[*CONNECT, "check: ./own.yaml"])
     assert {"below-reference", "tool-failed"} <= done.causes(), done.err
     lab.nothing_is_left()

@@ -53,10 +53,13 @@ def suites() -> list[str]:
 
 
 def checks() -> list[str]:
-    """Return all checks."""
+    """Return all checks, with the tools of the site file."""
+    from accept import config
+    from accept.config import tools
     from accept.core.checks import REGISTRY
 
-    return [*REGISTRY]
+    own = (tool.value.name for tool in config.site_tools(config.trusted_site()))
+    return sorted((*REGISTRY, *tools.names(), *own))
 
 
 def check_list(incomplete: str) -> list[str]:
@@ -125,17 +128,13 @@ def hosts(incomplete: str) -> list[str]:
 
     A site file that was not trusted is left out: its list can name any file of this user.
     """
-    from accept.config import site_file
+    from accept import config
     from accept.config.hostlist import expand
     from accept.evidence import rundir
 
     names: list[str] = []
-    if found := site_file.find_site():
-        from accept import config
-
-        site = config.load_site(str(found))
-        if site_file.trust_of(found, site.document.sha256) is site_file.Trust.TRUSTED:
-            names += expand(site.value.ssh.hosts, of_file=True)
+    if site := config.trusted_site():
+        names += expand(site.value.ssh.hosts, of_file=True)
     for folder in rundir.listed()[: -_MOST_RUNS - 1 : -1]:
         names += hosts_of(folder)
     return _list(dict.fromkeys(names), incomplete)

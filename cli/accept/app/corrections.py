@@ -316,6 +316,8 @@ def _of_show(words: list[str]) -> Iterator[list[str]]:
         return
     if node := next((name for name in (*more, kind) if name in nodes()), ""):
         yield ["explain", "last", node]
+    if kind in ("tool", "tools"):
+        yield ["show", "check", *more] if more else ["list", "checks"]
     for near in nearest(kind, [*Shown]):
         yield [word if word != kind else near for word in words]
     for name in (kind, *more):

@@ -29,6 +29,7 @@ from accept.commands import (
     ticket,
     verify,
 )
+from accept.commands.check_page import CheckPage, check_page, check_text
 from accept.commands.choices import Listing, Schema, Shown
 from accept.commands.drill_result import Drill
 from accept.config import floors, resources, site_file
@@ -36,20 +37,22 @@ from accept.config.chart_values import Values, chart_schema
 from accept.config.explanations import explanations
 from accept.config.machine import Confidence
 from accept.config.references import Figure
-from accept.config.tools import ToolFile, all_checks, check_exists, tool_of
-from accept.config.tools import names as tool_names
+from accept.config.tool_file import ToolFile
+from accept.config.tools import (
+    all_checks,
+    check_of,
+)
 from accept.core import causes, checks, signs
 from accept.core.catalog.faults import FAULTS, Scope
-from accept.core.catalog.metrics import Better
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.judge.rounds import identified_by
 from accept.core.judge.summary import NodeLists
 from accept.core.model import GroupKind, Plan, Record, Verdict
 from accept.core.sentences import bound_text
-from accept.core.serde import did_you_mean, dump, keys_of, known, schema
+from accept.core.serde import did_you_mean, dump, known, schema
 from accept.core.signs import Layer, SignOwner
-from accept.core.text import command_line, count, duration, format_size, plain
+from accept.core.text import count, duration, format_size, plain
 from accept.plan.chart import chart_folder
 from accept.plan.steps import Inputs, steps_of
 from accept.report.console import Table, Terminal
@@ -92,38 +95,6 @@ class Listed:
     sites: tuple[Entry, ...] | None = None
     errors: tuple[Entry, ...] | None = None
     schemas: tuple[Entry, ...] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parameter:
-    """A parameter of a check."""
-
-    default: bool | int | float | str
-    about: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetricEntry:
-    """A metric of a check; its unit is empty if it is a share or a count."""
-
-    unit: str
-    better: Better
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckPage:
-    """The declaration of a check: `accept show check`."""
-
-    check: str
-    about: str
-    #: The first is the default.
-    groups: tuple[GroupKind, ...]
-    params: dict[str, Parameter]
-    metrics: dict[str, MetricEntry]
-    #: One tool of each entry is enough.
-    tools: tuple[tuple[str, ...], ...]
-    #: Faults of a drill that it can detect.
-    faults: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +232,9 @@ def _suites() -> tuple[Entry, ...]:
 
 
 def _checks() -> tuple[Entry, ...]:
-    return tuple(Entry(name=name, about=check.summary) for name, check in all_checks().items())
+    own = [tool.value.check() for tool in config.site_tools(config.trusted_site())]
+    found = sorted((*all_checks().values(), *own), key=lambda check: check.name)
+    return tuple(Entry(name=check.name, about=check.summary) for check in found)
 
 
 def _backends() -> tuple[Entry, ...]:
@@ -356,8 +329,9 @@ def do_show(what: Shown, name: str, terminal: Terminal, *, machine: str, nodes: 
         shown = replace(config.load_machine(name).value, base=())
         terminal.document(shown, _yaml(shown) + _derived_bounds(shown))
     elif what is Shown.SUITE:
-        suite = config.load_suite(name)
-        times = _step_times(config.load_machine(machine), suite, nodes)
+        own_site = config.trusted_site()
+        suite = config.load_suite(name, config.site_tools(own_site))
+        times = _step_times(config.load_machine(machine), suite, own_site, nodes)
         terminal.document(suite.value, _yaml(suite.value) + times)
     elif what is Shown.SITE:
         example = resources.values() / "site.example.yaml"
@@ -365,8 +339,8 @@ def do_show(what: Shown, name: str, terminal: Terminal, *, machine: str, nodes: 
         text = example.read_text(encoding="utf-8") if name == _EXAMPLE else _yaml(site)
         terminal.document(site, text)
     elif what is Shown.CHECK:
-        check = _check_page(name)
-        terminal.result(check, *_check_text(check))
+        check = check_page(name)
+        terminal.result(check, *check_text(check))
     elif what is Shown.CAUSE:
         page = _cause_page(name)
         terminal.result(page, _cause_text(page))
@@ -389,66 +363,6 @@ def do_show(what: Shown, name: str, terminal: Terminal, *, machine: str, nodes: 
 
 def _yaml(value: config.Machine | config.Suite | config.Site) -> str:
     return yaml.safe_dump(dump(value), sort_keys=False, allow_unicode=True, width=100)
-
-
-def _check_page(name: str) -> CheckPage:
-    """Return what a check declares. Raises BadInput."""
-    if name not in all_checks():
-        tools = filter(None, (tool_of(tool, "") for tool in tool_names()))
-        running = [tool.value.name for tool in tools if tool.value.command[0] == name]
-        shown = [command_line("accept", "show", "check", tool) for tool in running]
-        raise BadInput(
-            f"there is no check {plain(name, 60)!r}",
-            code=Code.CHECK_UNKNOWN,
-            hint=f"checks that run it: {'; '.join(shown)}" if shown else known(name, all_checks()),
-        )
-    check = all_checks()[name]
-    defaults = check.params()
-    return CheckPage(
-        check=name,
-        about=check.summary,
-        groups=check.groups,
-        params={
-            key: Parameter(default=getattr(defaults, item.name), about=item.metadata["doc"])
-            for item, key in keys_of(check.params)
-        },
-        metrics={
-            spec.name: MetricEntry(unit=spec.unit, better=spec.better) for spec in check.metrics
-        },
-        tools=((tool.value.command[0],),)
-        if (tool := tool_of(name, ""))
-        else tuple(tuple(tool.name for tool in tools) for tools in check.needs),
-        faults=tuple(check.faults),
-    )
-
-
-def _check_text(page: CheckPage) -> Iterator[str | Table]:
-    """Yield the texts and tables of a check's page."""
-    default, *others = page.groups
-    lists = {
-        "groups": (f"{default} (default)", *others),
-        "tools": tuple(" or ".join(names) for names in page.tools),
-        "faults": page.faults,
-    }
-    params = [
-        # An empty text and booleans as YAML writes them.
-        (
-            key,
-            p.default if p.default and isinstance(p.default, str) else json.dumps(p.default),
-            p.about,
-        )
-        for key, p in page.params.items()
-    ]
-    metrics = [(name, metric.better, metric.unit) for name, metric in page.metrics.items()]
-    yield f"{page.check}: {page.about}"
-    yield Table(rows=[(name, ", ".join(texts) or "none") for name, texts in lists.items()])
-    for header, rows in (
-        (("PARAMETER", "DEFAULT", "MEANING"), params),
-        (("METRIC", "BETTER", "UNIT"), metrics),
-    ):
-        if rows:
-            yield ""
-            yield Table(header=header, rows=rows)
 
 
 def _cause_page(name: str) -> CausePage:
@@ -547,19 +461,26 @@ def _derived_bounds(machine: config.Machine) -> str:
 
 
 def _step_times(
-    machine: config.Loaded[config.Machine], suite: config.Loaded[config.Suite], nodes: int
+    machine: config.Loaded[config.Machine],
+    suite: config.Loaded[config.Suite],
+    site: config.Loaded[config.Site] | None,
+    nodes: int,
 ) -> str:
     """Return the estimated time of each step, and what only it finds, as YAML comments."""
     steps, _, _ = steps_of(
-        Inputs(machine=machine, suite=suite, site=None, nodes=nodes, profile="default", gpus=None)
+        Inputs(machine=machine, suite=suite, site=site, nodes=nodes, profile="default", gpus=None)
     )
+    own = config.site_tools(site)
+    entries = [
+        (entry, check_of(entry.check, suite.document.name, own)) for entry in suite.value.checks
+    ]
     lines = [f"# Estimated times on {count(nodes, 'node')} of {machine.value.name}:"]
     for step in steps:
         finds = (
             entry.finds
-            for entry in suite.value.checks
-            if entry.check in step.checks
-            and (entry.groups or check_exists(entry.check).groups[0]) is step.groups
+            for entry, check in entries
+            if check.name in step.checks
+            and (entry.groups or check.groups[0]) is step.groups
             and entry.profile == step.profile
             and entry.params.items() <= step.params.items()
         )

@@ -15,6 +15,7 @@ from accept.commands.order import Claims, Verified
 from accept.config.expectations import parse_expectation
 from accept.config.floors import bounds
 from accept.config.machine import Machine
+from accept.config.tool_file import planned_checks
 from accept.config.versions import supported
 from accept.core import checks, evidence
 from accept.core.checks import REGISTRY, parse_log, with_problems_seen
@@ -451,7 +452,8 @@ def _judged(
     plan: Plan, records: tuple[Record, ...], expect: Sequence[str], attempt: str, interruption: str
 ) -> tuple[Plan, Verdict]:
     try:
-        expectations = tuple(parse_expectation(text, source="--expect") for text in expect)
+        own = planned_checks(plan)
+        expectations = tuple(parse_expectation(t, source="--expect", own=own) for t in expect)
     except Invalid as error:
         raise BadInput(f"--expect: {error.message}", code=error.code, hint=error.hint) from None
     plan = replace(plan, references=(*expectations, *plan.references))

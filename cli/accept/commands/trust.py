@@ -19,6 +19,11 @@ _HARMLESS = {
     *("name", "backend", "interface", "gpusPerNode", "requireAllNodes"),
     *("startTimeout", "deadline", "keep", "expect"),
 }
+#: Keys of a tool in `tools.checks` that its command does not contain.
+_HARMLESS_OF_TOOL = {
+    *("name", "summary", "source", "install", "port", "per", "groups", "needs", "seconds"),
+    *("secondsOf", "timeout", "results", "parts", "failure", "others"),
+}
 #: Maximum number of lines, and of characters of a value, that are shown before the question.
 _LINES, _CHARACTERS = 40, 200
 
@@ -86,6 +91,8 @@ def _is_trusted_now(found: Path, why: str, document: Document) -> bool:
 def _settings(data: object, path: Keys = ()) -> Iterator[str]:
     """Yield `KEY: VALUE` for each value that can start something or reach something."""
     if path and path[0] in _HARMLESS:
+        return
+    if path[:2] == ("tools", "checks") and {*path[3:4]} & _HARMLESS_OF_TOOL:
         return
     if isinstance(data, dict):
         for key, value in data.items():

@@ -11,16 +11,18 @@ must be evaluated for each file.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
-from accept.config import resources
+from accept.config import resources, site_file
 from accept.config.expectations import parse_expectation
 from accept.config.machine import Machine
 from accept.config.site import Site
 from accept.config.suite import Suite
+from accept.config.tools import LoadedTool, check_exists, is_path
 from accept.config.yaml_file import Document, load, with_bases
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
@@ -38,6 +40,8 @@ __all__ = [
     "load_suite",
     "names",
     "site_expectations",
+    "site_tools",
+    "trusted_site",
 ]
 
 T = TypeVar("T")
@@ -80,10 +84,21 @@ _shipped_machine = cache(_machine)
 _shipped_document = cache(load)
 
 
-def load_suite(name_or_path: str) -> Loaded[Suite]:
-    """Load a suite by name or from the user's file. Raises BadInput."""
+def load_suite(name_or_path: str, own: Sequence[LoadedTool] = ()) -> Loaded[Suite]:
+    """Load a suite by name or from the user's file. Raises BadInput.
+
+    `own` are the tools of the site file, which are checks as well.
+    """
     document = load(_path("suites", name_or_path))
-    return Loaded(value=document.read(Suite), document=document)
+    suite = document.read(Suite)
+    tools = [tool.value.check() for tool in own]
+    for index, check in enumerate(entry.check for entry in suite.checks):
+        try:
+            if not is_path(check):
+                check_exists(check, ("checks", index, "check"), tools)
+        except Invalid as error:
+            raise document.bad(error.path, error.message, error.hint, code=error.code) from None
+    return Loaded(value=suite, document=document)
 
 
 def load_site(site: str | Loaded[Site]) -> Loaded[Site]:
@@ -94,10 +109,39 @@ def load_site(site: str | Loaded[Site]) -> Loaded[Site]:
     return Loaded(value=document.read(Site), document=document)
 
 
+def trusted_site() -> Loaded[Site] | None:
+    """Return the site file of a command that names none, if this needs no question; else None.
+
+    Raises BadInput for one that the environment names.
+    """
+    if named := site_file.named_site():
+        return None if named == site_file.NONE else load_site(named)
+    found = site_file.find_site()
+    try:
+        site = load_site(str(found)) if found else None
+    except BadInput:
+        return None  # Commands that use it report what is wrong.
+    if found is None or site is None:
+        return None
+    state = site_file.trust_of(found, site.document.sha256)
+    return site if state is site_file.Trust.TRUSTED else None
+
+
+def site_tools(site: Loaded[Site] | None) -> tuple[LoadedTool, ...]:
+    """Return the tools that a site file defines."""
+    if site is None:
+        return ()
+    return tuple(
+        LoadedTool(value=tool, document=site.document, path=("tools", "checks", index))
+        for index, tool in enumerate(site.value.tools.checks)
+    )
+
+
 def site_expectations(site: Loaded[Site]) -> tuple[Reference, ...]:
     """Return the thresholds of a site; the source of each is its file and line."""
+    own = [tool.check() for tool in site.value.tools.checks]
     return tuple(
-        parse_expectation(text, source=site.document.where(("expect", index)))
+        parse_expectation(text, source=site.document.where(("expect", index)), own=own)
         for index, text in enumerate(site.value.expect)
     )
 

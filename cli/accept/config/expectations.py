@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
 from accept.config.tools import check_exists
 from accept.core.catalog.metrics import MetricSpec
+from accept.core.checks.check import Check
 from accept.core.error_codes import Code
 from accept.core.model import BoundKind, Reference
 from accept.core.serde import Bounds, Invalid, Text, escaped, known
@@ -58,18 +60,19 @@ _EXPECTATION = re.compile(
 )
 
 
-def parse_expectation(text: str, *, source: str) -> Reference:
+def parse_expectation(text: str, *, source: str, own: Sequence[Check] = ()) -> Reference:
     """Parse a threshold of the user; `source` names its place, such as "site.yaml:12".
 
-    Raises Invalid for invalid syntax, for an unknown check or metric, for a collective without a
-    size, and for a wrong unit.
+    `own` are the user's tools. Raises Invalid for invalid syntax, for an unknown check or metric,
+    for a collective without a size, and for a wrong unit.
     """
     match = _EXPECTATION.fullmatch(text.strip())
     if not match:
         message = f"{escaped(text)!r} is not a valid expectation"
         raise Invalid((), message, f"write {EXPECTATION_FORMS}", code=Code.EXPECT_SYNTAX)
-    check = match["check"]
-    spec = _metric(check, match["metric"])
+    found = check_exists(match["check"], own=own)
+    check = found.name
+    spec = _metric(found, match["metric"])
     if match["unit"] and match["unit"] != spec.unit:
         message = _wrong_unit(check, spec.name, spec.unit)
         raise Invalid((), message, "leave the unit out", code=Code.METRIC_UNIT)
@@ -78,7 +81,7 @@ def parse_expectation(text: str, *, source: str) -> Reference:
         hint = f"{example}{match['sign']}{match['value']}"
         raise Invalid((), f"{check} needs a size", hint, code=Code.EXPECT_SIZE)
     bound = _number(match["value"])
-    _refuse_always_met(check, match["sign"], bound)
+    _refuse_always_met(found, match["sign"], bound)
     low, high = _nodes(match)
     return Reference(
         check=check,
@@ -95,31 +98,30 @@ def parse_expectation(text: str, *, source: str) -> Reference:
     )
 
 
-def _refuse_always_met(check: str, sign: str, bound: float) -> None:
+def _refuse_always_met(check: Check, sign: str, bound: float) -> None:
     """Raise Invalid for a bound that every measurement meets.
 
     Such a bound would disable the machine's own one. The metrics of a script may have any range.
     """
-    if check_exists(check).user_script:
+    if check.user_script:
         return
     if sign == ">=" and bound <= 0:
-        message = f"{check}>={bound:g} is always met"
+        message = f"{check.name}>={bound:g} is always met"
         raise Invalid((), message, "give a lower bound above 0", code=Code.EXPECT_ALWAYS_MET)
     if sign == "<=" and bound >= _UNREACHABLE:
-        message = f"{check}<={bound:g} is always met"
+        message = f"{check.name}<={bound:g} is always met"
         hint = f"give an upper bound below {_UNREACHABLE:g}"
         raise Invalid((), message, hint, code=Code.EXPECT_ALWAYS_MET)
 
 
-def _metric(check: str, metric: str | None) -> MetricSpec:
+def _metric(check: Check, metric: str | None) -> MetricSpec:
     """Return a metric of a check; without a name, the default one of the check."""
-    check_exists(check)
     if metric is not None:
         return _spec(check, metric)
     if not (specs := _bounded_metrics(check)):
-        own = check_exists(check).user_script
-        message = f"{check} has no {'default metric' if own else 'metric that can have a bound'}"
-        hint = f"name one: {check}.METRIC" if own else "remove it, or name another check"
+        own, name = check.user_script, check.name
+        message = f"{name} has no {'default metric' if own else 'metric that can have a bound'}"
+        hint = f"name one: {name}.METRIC" if own else "remove it, or name another check"
         raise Invalid((), message, hint, code=Code.METRIC_UNKNOWN)
     return next(iter(specs.values()))
 
@@ -129,10 +131,11 @@ def check_metric(check: str, metric: str, unit: str) -> None:
 
     A user's script has metrics of its own.
     """
-    if check_exists(check).user_script:
+    found = check_exists(check)
+    if found.user_script:
         return
     try:
-        spec = _spec(check, metric)
+        spec = _spec(found, metric)
     except Invalid as error:
         raise error.under("metric") from None
     if unit != spec.unit:
@@ -141,21 +144,21 @@ def check_metric(check: str, metric: str, unit: str) -> None:
 
 def unit_of(check: str, metric: str) -> str:
     """Return the unit of a metric. Raise Invalid if the check does not have it."""
-    return _spec(check, metric).unit
+    return _spec(check_exists(check), metric).unit
 
 
-def _bounded_metrics(check: str) -> dict[str, MetricSpec]:
+def _bounded_metrics(check: Check) -> dict[str, MetricSpec]:
     """Return the metrics of a check that can have a bound, by name; the first is the default."""
-    return {spec.name: spec for spec in check_exists(check).metrics if spec.bounds}
+    return {spec.name: spec for spec in check.metrics if spec.bounds}
 
 
-def _spec(check: str, metric: str) -> MetricSpec:
-    if check_exists(check).user_script:
+def _spec(check: Check, metric: str) -> MetricSpec:
+    if check.user_script:
         return MetricSpec(name=metric, unit="")
     specs = _bounded_metrics(check)
     if metric not in specs:
         hint = known(metric, specs, "its metrics")
-        message = f"{check} has no metric {escaped(metric)!r}"
+        message = f"{check.name} has no metric {escaped(metric)!r}"
         raise Invalid((), message, hint, code=Code.METRIC_UNKNOWN)
     return specs[metric]
 

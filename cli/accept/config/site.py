@@ -9,7 +9,8 @@ from accept.config.expectations import Seconds, parse_expectation
 from accept.config.fields import Env, Plain, check_env
 from accept.config.kubernetes import Kubernetes, Results
 from accept.config.slurm import Slurm
-from accept.config.tools import check_exists
+from accept.config.tool_file import ToolFile
+from accept.config.tools import check_exists, check_name
 from accept.core.limits import MOST_GPUS
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
@@ -35,7 +36,7 @@ class Ssh:
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """Paths of tools on the hosts; unset ones are searched for on PATH."""
+    """Paths of tools on the hosts, searched for on PATH if unset; and programs as checks."""
 
     venv: Annotated[Absolute | None, Doc("Virtual environment with torch, mpi4py or Open MPI.")] = (
         None
@@ -48,6 +49,18 @@ class Tools:
     scratch: Annotated[
         Simple, Doc("Folder on a local disk; the folder of the run is created in it.")
     ] = "/tmp"
+    checks: Annotated[
+        tuple[ToolFile, ...],
+        Doc("Programs that become checks, each with the keys of a tool file: docs/tools.md."),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for a tool that has the name of another check."""
+        for index, tool in enumerate(self.checks):
+            try:
+                check_name(tool.name, {other.name for other in self.checks[:index]})
+            except Invalid as error:
+                raise error.under("checks", index) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +138,11 @@ class Site:
             check_collectors(self.collectors)
         except Invalid as error:
             raise error.under("collectors") from None
+        own = [tool.check() for tool in self.tools.checks]
         for check in self.parameters:
-            check_exists(check, ("parameters", check))
+            check_exists(check, ("parameters", check), own)
         for index, text in enumerate(self.expect):
             try:
-                parse_expectation(text, source="site")
+                parse_expectation(text, source="site", own=own)
             except Invalid as error:
                 raise error.under("expect", index) from None

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from accept.config.expectations import Seconds
 from accept.config.fields import Name, Plain
-from accept.config.tools import check_exists, is_path
+from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
 from accept.core.model import GroupKind, Launcher
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
@@ -21,8 +21,8 @@ class SuiteCheck:
     check: Annotated[
         str,
         Doc(
-            "Name of the check: `accept list checks`. Or the path of your own tool, relative to "
-            "the suite's file: docs/tools.md."
+            "Name of the check: `accept list checks`, or a tool of the site file. Or the path of "
+            "your own tool, relative to the suite's file: docs/tools.md."
         ),
     ]
     groups: Annotated[
@@ -77,9 +77,8 @@ class SuiteCheck:
     ] = None
 
     def __post_init__(self) -> None:
-        """Raise Invalid for a check that does not exist, and for contradicting keys."""
-        own_tool = is_path(self.check)
-        runs_script = not own_tool and check_exists(self.check, ("check",)).user_script
+        """Raise Invalid for contradicting keys."""
+        runs_script = self.check in REGISTRY and REGISTRY[self.check].user_script
         of_pairs = self.groups is not None and self.groups.of_pairs
         if self.rounds != "auto" and self.rounds > 1 and not of_pairs:
             message = "only `groups: pairs` and `groups: rail-pairs` have rounds"

@@ -20,6 +20,7 @@ from accept.config import (
     load_site,
     load_suite,
     site_expectations,
+    site_tools,
 )
 from accept.config.collectors import planned_collectors
 from accept.config.container import Container
@@ -32,6 +33,7 @@ from accept.config.kubernetes import Kubernetes, PodSettings
 from accept.config.machine import check_gpus_per_node
 from accept.config.nccl_settings import NCCL_PREFIX, refuse_foreign, remarks, without
 from accept.config.slurm import Slurm
+from accept.config.tool_file import ToolFile
 from accept.config.tools import tool_of
 from accept.config.versions import supported
 from accept.core.catalog.faults import FAULTS, Injector
@@ -440,15 +442,24 @@ def _bounds(
                 yield bound
 
 
+def _tools(suite: Loaded[Suite], site: Loaded[Site] | None) -> dict[str, ToolFile | None]:
+    """Return the checks of a suite by name, each with its tool. Raises BadInput."""
+    own = site_tools(site)
+    tools: dict[str, ToolFile | None] = {}
+    for check in dict.fromkeys(entry.check for entry in suite.value.checks):
+        tool = tool_of(check, suite.document.name, own)
+        tools[tool.value.name if tool else check] = tool.value if tool else None
+    return tools
+
+
 def _bounds_of_tools(
-    suite: Loaded[Suite], machine: Machine, steps: Sequence[Step]
+    tools: Mapping[str, ToolFile | None], machine: Machine, steps: Sequence[Step]
 ) -> Iterator[Reference]:
     """Yield the bounds that the files of tools have for this machine."""
     planned = {step.tool.name for step in steps if step.tool}
-    for check in dict.fromkeys(entry.check for entry in suite.value.checks):
-        tool = tool_of(check, suite.document.name)
-        if tool and tool.value.name in planned:
-            yield from tool.value.bounds(machine.name)
+    for name, tool in tools.items():
+        if tool and name in planned:
+            yield from tool.bounds(machine.name)
 
 
 def _start_seconds(options: Options, site: Site, backend: str) -> float:
@@ -465,8 +476,9 @@ def _start_seconds(options: Options, site: Site, backend: str) -> float:
 def resolve(options: Options) -> Resolved:
     """Read the files that the options name and plan the run. Raises BadInput."""
     machine = load_machine(options.machine)
-    suite = load_suite(options.suite)
     site = load_site(options.site) if options.site else None
+    suite = load_suite(options.suite, site_tools(site))
+    tools = _tools(suite, site)
     settings = _with_options(site.value if site else Site(), options)
     target = choose_target(options, settings)
     backend, hosts, nodes = target.backend, target.hosts, target.nodes
@@ -488,7 +500,7 @@ def resolve(options: Options) -> Resolved:
     env, script = _nccl(machine.value, user_env, profile)
     if on_pods:
         settings = _without_ranks_env(settings, machine.value, env)
-    expectations, ignored_notes = _expectations(options, site, suite.value)
+    expectations, ignored_notes = _expectations(options, site, suite.value.name, tools)
     steps, skipped, scripts = steps_of(
         Inputs(
             machine=machine,
@@ -504,7 +516,7 @@ def resolve(options: Options) -> Resolved:
             expectations=expectations,
         )
     )
-    _refuse_unmeasured(options, steps)
+    _refuse_unmeasured(options, expectations, steps)
     steps, dropped = fit_budget(options.budget, steps)
     collectors = planned_collectors(settings.collectors)
     longest, longer = _deadline(options, settings, suite.value, steps)
@@ -523,7 +535,7 @@ def resolve(options: Options) -> Resolved:
         references=(
             *expectations,
             *_bounds(machine.value, profile, gpus, steps),
-            *_bounds_of_tools(suite, machine.value, steps),
+            *_bounds_of_tools(tools, machine.value, steps),
         ),
         supported=supported(machine.value),
         seed=options.seed,
@@ -764,15 +776,22 @@ def _changes(run: Mapping[str, Setting], profile: Mapping[str, Setting]) -> Prof
 
 
 def _expectations(
-    options: Options, site: Loaded[Site] | None, suite: Suite
+    options: Options,
+    site: Loaded[Site] | None,
+    suite: str,
+    suite_checks: Mapping[str, ToolFile | None],
 ) -> tuple[tuple[Reference, ...], tuple[str, ...]]:
     """Return the user's expectations for checks of the suite, and a note for each other one.
 
     A site file serves several suites, so its other expectations are ignored. Raises BadInput if
     `--expect` names a check that the suite does not run.
     """
+    tools = (*filter(None, suite_checks.values()), *(site.value.tools.checks if site else ()))
+    own = [tool.check() for tool in tools]
     try:
-        from_options = [parse_expectation(text, source="--expect") for text in options.expect]
+        from_options = [
+            parse_expectation(text, source="--expect", own=own) for text in options.expect
+        ]
     except Invalid as error:
         raise BadInput(f"--expect: {error.message}", code=error.code, hint=error.hint) from None
     # The command line replaces the same side of the same metric in the site file.
@@ -782,7 +801,6 @@ def _expectations(
         for expectation in (site_expectations(site) if site else ())
         if _subject(expectation) not in replaced
     ]
-    suite_checks = dict.fromkeys(entry.check for entry in suite.checks)
     kept: list[Reference] = []
     notes: list[str] = []
     for expectation in (*from_options, *from_site):
@@ -790,7 +808,7 @@ def _expectations(
         if check in suite_checks:
             kept.append(expectation)
             continue
-        note = f"{expectation.source}: {check} is expected, but suite {suite.name} does not run it"
+        note = f"{expectation.source}: {check} is expected, but suite {suite} does not run it"
         if expectation in from_options:
             hint = f"it runs {', '.join(suite_checks)}; use a suite that has {check}"
             raise BadInput(note, code=Code.EXPECT_CHECK, hint=hint)
@@ -798,11 +816,13 @@ def _expectations(
     return tuple(kept), tuple(notes)
 
 
-def _refuse_unmeasured(options: Options, steps: Sequence[Step]) -> None:
+def _refuse_unmeasured(
+    options: Options, expectations: Sequence[Reference], steps: Sequence[Step]
+) -> None:
     """Raise BadInput if `--expect` names a check that `--only` or `--skip` leaves out."""
     running = {check for step in steps for check in step.checks}
-    for text in options.expect if options.selection != EVERYTHING else ():
-        check = parse_expectation(text, source="--expect").check
+    given = [expectation for expectation in expectations if expectation.source == "--expect"]
+    for check in (e.check for e in given if options.selection != EVERYTHING):
         if check not in running:
             raise BadInput(
                 f"--expect names {check}, and --only or --skip leaves it out",

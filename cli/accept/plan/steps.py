@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from accept.config import Loaded, Machine, Site, Suite
+from accept.config import Loaded, Machine, Site, Suite, site_tools
 from accept.config.fields import Plain
 from accept.config.floors import bounds
 from accept.config.suite import Rounds, SuiteCheck
-from accept.config.tools import WORTH, GpuMaker, LoadedTool, check_exists, tool_of
+from accept.config.tool_file import WORTH, GpuMaker
+from accept.config.tools import LoadedTool, tool_of
 from accept.config.yaml_file import Document, Keys, parse
 from accept.core.catalog.metrics import BUSBW
 from accept.core.catalog.tools import MPIRUN
@@ -84,9 +85,10 @@ def steps_of(inputs: Inputs) -> tuple[tuple[Step, ...], tuple[Skipped, ...], dic
     launches: list[list[_Draft]] = []
     skipped: list[Skipped] = []
     used = set()
+    own = site_tools(inputs.site)
     for index, entry in _ordered(inputs.suite.value.checks):
-        tool = tool_of(entry.check, inputs.suite.document.name)
-        check = tool.value.check() if tool else check_exists(entry.check)
+        tool = tool_of(entry.check, inputs.suite.document.name, own)
+        check = tool.value.check() if tool else REGISTRY[entry.check]
         typed = _params_of(inputs, index, entry, check, overrides.get(check.name, {}))
         used.add(check.name)
         draft = _drafted(inputs, index, entry, check, typed, tool)
@@ -294,7 +296,7 @@ def _planned(tool: LoadedTool, params: Params, timeout: float | None) -> Tool:
     try:
         return tool.value.planned(params, timeout)
     except Invalid as error:
-        raise tool.document.bad(error.path, error.message, error.hint, code=error.code) from None
+        raise tool.bad(error) from None
 
 
 def _launch_settings(draft: _Draft) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from accept.backends.kubernetes import nodes, rbac
 from accept.backends.kubernetes import survey as cluster_survey
 from accept.backends.kubernetes.client import Api, before_start, resolve_place
 from accept.backends.protocol import FreeNodes
-from accept.config import Site, load_machine, load_site, load_suite
+from accept.config import Site, load_machine, load_site, load_suite, site_tools
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.core.text import command_line
@@ -19,7 +19,8 @@ def free_nodes(options: Options) -> FreeNodes:
 
     Raises NotStarted if there is none, or if the cluster cannot be reached.
     """
-    site = load_site(options.site).value if options.site else Site()
+    loaded = load_site(options.site) if options.site else None
+    site = loaded.value if loaded else Site()
     if nodes.requires_affinity(site):
         raise BadInput(
             "the free nodes cannot be listed: the site file has a required node affinity "
@@ -39,7 +40,8 @@ def free_nodes(options: Options) -> FreeNodes:
         if detects and not gpu_resource(pod.resources):
             # A node without any GPU is not of this machine type.
             pod = pod_settings(machine.kubernetes, site.kubernetes, 1)
-        deadline = options.deadline or site.deadline or load_suite(options.suite).value.deadline
+        suite = load_suite(options.suite, site_tools(loaded)).value
+        deadline = options.deadline or site.deadline or suite.deadline
         wanted = nodes.pod_request(pod, site.kubernetes, seconds=deadline)
         free = nodes.free_nodes(api, wanted)
     if not free.names:
