@@ -761,7 +761,7 @@ def _asks_for_rails(judged: Judged) -> bool:
 
 
 def ranks_per_host(records: Iterable[Record]) -> int:
-    """Return the highest number of ranks on a host; 0 if no record says it."""
+    """Return the highest number of ranks on a host; 0 if no record shows it."""
     return max((r.ranks // len(r.hosts) for r in records if r.hosts), default=0)
 
 
