@@ -18,7 +18,14 @@ from accept.commands.explain import explain
 from accept.commands.judge import Judged, judge_paths, with_measurements
 from accept.core.model import State
 from accept.core.serde import dump
-from accept.foreign_logs import bug_report, dcgm, kernel_log, nvidia_smi, perftest
+from accept.foreign_logs import (
+    bug_report,
+    dcgm,
+    kernel_log,
+    nvbandwidth,
+    nvidia_smi,
+    perftest,
+)
 from accept.foreign_logs.host_state import is_label, words_of
 from accept.foreign_logs.kernel_log import is_kernel_log
 
@@ -315,3 +322,21 @@ def test_gpus_that_a_file_counts_and_does_not_list_are_not_read() -> None:
     attached = b"Attached GPUs                             : "
     (report,) = nvidia_smi.read_query("x", [text.replace(attached + b"1", attached + b"2")])
     assert [gap.reason for gap in report.reading.unread] == ["1 of 2 GPUs"]
+
+
+def test_the_text_of_nvbandwidth_becomes_its_json() -> None:
+    text = (SAMPLES / "tools/gpu51-nvbandwidth.txt").read_text()
+    tests = json.loads(nvbandwidth.as_json(text))["nvbandwidth"]["testcases"]
+    assert [(one["name"][:14], one["status"]) for one in tests] == [
+        ("host_to_device", "Passed"),
+        ("device_to_host", "Passed"),
+    ]
+    (row,) = tests[0]["bandwidth_matrix"]
+    assert row == ["25.50", "24.26", "23.90", "26.30", "26.28", "26.38", "26.09", "26.31"]
+
+
+@settings(deadline=None)
+@given(st.text(max_size=300))
+def test_no_text_breaks_the_reader_of_nvbandwidth(text: str) -> None:
+    begin = "nvbandwidth Version: v0.8\nDevice 0: X\nRunning a.\n 0 1.00 "
+    assert nvbandwidth.host_of(nvbandwidth.as_json(begin + text)) == ""

@@ -79,6 +79,9 @@ class ToolBound:
     least: Annotated[float | None, Doc("Lowest good value.")] = None
     most: Annotated[float | None, Doc("Highest good value.")] = None
     kind: Annotated[Literal["vendor", "spec", "measured"], Doc("Who states it.")] = "vendor"
+    floor: Annotated[
+        bool, Doc("Whether it shows only that something was measured, and not that it is enough.")
+    ] = False
     source: Url
 
     def __post_init__(self) -> None:
@@ -162,6 +165,13 @@ class PartsPlace:
     text: Annotated[Pointer | None, Doc("Where, from the object, a text explains a bad one.")] = (
         None
     )
+    kind: Annotated[
+        Pointer | None, Doc("Where, from the object, the kinds of errors of a bad one are.")
+    ] = None
+    untested: Annotated[
+        tuple[str, ...],
+        Doc("Kinds that say nothing about the part: if all are, it was not tested."),
+    ] = ()
 
     def __post_init__(self) -> None:
         """Raise Invalid unless there is exactly one place of a state."""
@@ -233,6 +243,7 @@ class Others:
         dict[str, ResultPlace],
         Doc("Results, if other commands print other ones; zeros are left out."),
     ] = field(default_factory=dict)
+    parts: Annotated[PartsPlace | None, Doc("Parts, if a run does not need them.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,6 +410,7 @@ class ToolFile:
                     last=one.last,
                     scale=one.scale,
                     noise=one.noise,
+                    floor=any(bound.floor for bound in one.bounds),
                 )
                 for name, one in self.results.items()
             ),
@@ -410,11 +422,14 @@ class ToolFile:
                 bad=self.parts.bad,
                 gpu=self.parts.gpu,
                 text=self.parts.text or "",
+                kind=self.parts.kind or "",
+                untested=self.parts.untested,
             )
             if self.parts
             else None,
             cause=self.failure.cause,
             meaning=self.failure.meaning,
+            of_gpus=self.needs.gpus_of is not None,
         )
 
     def check(self) -> Check:

@@ -91,7 +91,9 @@ def of_others() -> tuple[tuple[tuple[bytes, ...], Tool], ...]:
     for file in (_shipped(name).value for name in names()):
         if file.others:
             results = file.others.results or file.results
-            tool = replace(file, results=results, needs=Needs()).planned({}, None)
+            parts = file.others.parts or file.parts
+            needs = Needs(gpus_of=file.needs.gpus_of)
+            tool = replace(file, results=results, parts=parts, needs=needs).planned({}, None)
             found.append((tuple(text.encode() for text in file.others.starts), tool))
     return tuple(found)
 

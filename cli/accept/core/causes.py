@@ -696,9 +696,13 @@ class Cause(TextEnum):
     )
     GPU_DIAGNOSTIC = Row(
         text="gpu-diagnostic",
-        meaning="a test of NVIDIA's diagnostic (`dcgmi diag`) failed on the GPU",
-        action="run the test again on an idle node (`dcgmi diag -r 3 -i GPU`); if it fails again, "
-        "have the GPU replaced",
+        meaning="a diagnostic of the GPU's maker failed on it",
+        action="run the diagnostic again on an idle node; if it fails again, have the GPU replaced",
+        action_of_check=dict.fromkeys(
+            ("dcgm", "health"),
+            "run the test again on an idle node (`dcgmi diag -r 3 -i GPU`); if it fails again, "
+            "have the GPU replaced",
+        ),
         owner=Owner.PROVIDER,
         judgement=Judgement.ABSOLUTE,
     )

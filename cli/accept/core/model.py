@@ -231,6 +231,8 @@ class ToolResult:
     scale: float = 1.0
     #: Standard deviation of healthy peers, as a share of their median; 0: they are not compared.
     noise: Share = 0.0
+    #: True if its own bounds show only that something was measured.
+    floor: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +251,9 @@ class ToolParts:
     gpu: tuple[str, ...] = ()
     #: JSON Pointer, from the object, to the text that explains a bad one.
     text: str = ""
+    #: Pointer to the kinds of errors of a bad one, and those that say nothing about the part.
+    kind: str = ""
+    untested: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +296,8 @@ class Tool:
     #: The cause if it fails, and what that means for people.
     cause: Cause
     meaning: str = ""
+    #: True if its results are those of GPUs, which it cannot have without one.
+    of_gpus: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

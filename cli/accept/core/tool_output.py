@@ -218,8 +218,20 @@ def _bad_parts(tool: Tool, parts: ToolParts, out: str) -> Iterator[Problem]:
         except Unread:
             quote = ""
         message = quote or f"{f'GPU {gpu}' if gpu else state} is {plain(one[state], 40)}"
+        if _is_untested(parts, one):
+            yield _problem(tool, Cause.TOOL_UNUSABLE, message)
+            continue
         named = gpu if gpu.isascii() and gpu.isdigit() and len(gpu) < 5 else None
         yield replace(_problem(tool, tool.cause, message), gpu=named)
+
+
+def _is_untested(parts: ToolParts, one: Mapping[str, object]) -> bool:
+    """Return True if all errors of a bad part are of kinds that say nothing about it."""
+    try:
+        kinds = {str(kind) for kind in _at(one, parts.kind.split("/")[1:], "")}
+    except Unread:
+        return False
+    return bool(parts.kind) and kinds <= {*parts.untested}
 
 
 def _results(tool: Tool, fact: Fact, out: str) -> tuple[list[Metric], list[Problem]]:
@@ -260,7 +272,9 @@ def _values(result: ToolResult, out: str) -> Iterator[tuple[float, int | None]]:
                 continue
             for gpu, one in enumerate(items(value)):
                 for inner in _at(one, keys[len(keys) - after + 1 :], ""):
-                    yield _number(inner, result.json), gpu
+                    # A GPU has no figure with itself.
+                    if inner != "N/A":
+                        yield _number(inner, result.json), gpu
         return
     lines = [*_lines(result.line, out)]
     for found in lines[-1:] if result.last else lines:

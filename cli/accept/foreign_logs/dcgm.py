@@ -112,8 +112,8 @@ def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
 class _TableTest:
     """The rows of one test in the table."""
 
-    #: "Pass", "Fail - All", "Skip - GPU: 1".
-    status: str
+    #: "Pass", "Fail - All", "Skip - GPU: 1"; DCGM 3 has one row for each status.
+    statuses: list[str]
     #: The texts below it, and whether each is a warning.
     texts: list[tuple[bool, str]] = field(default_factory=list)
     #: The status of each GPU, which DCGM 4 prints.
@@ -121,13 +121,20 @@ class _TableTest:
 
     def results(self, name: str) -> Iterator[_Result]:
         """Yield the results: of a GPU that a warning names, else of the GPUs of the status."""
-        found = _STATUS.match(self.status)
-        status, where = (found[1].lower(), found[2] or "") if found else ("", "")
+        found = [match for one in self.statuses if (match := _STATUS.match(one))]
+        rows = [
+            (match[1].lower(), tuple(re.findall(r"\d{1,4}", match[2] or ""))) for match in found
+        ]
+        # Warnings are about what failed.
+        status, named_gpus = next((row for row in rows if row[0] in _FAILED), rows[0])
+        for other, others in rows:
+            if (other, others) != (status, named_gpus):
+                yield _Result(name, others, other, ())
         for gpu, of_gpu in self.gpus.items():
             yield _Result(name, (gpu,), of_gpu.lower(), ())
         warnings = [plain(words.strip(), 300) for is_warning, words in self.texts if is_warning]
         failed = tuple(gpu for gpu, of_gpu in self.gpus.items() if of_gpu.lower() in _FAILED)
-        gpus = tuple(re.findall(r"\d{1,4}", where)) or failed
+        gpus = named_gpus or failed
         for words in warnings[:_MAX_WARNINGS]:
             named = _NAMED_GPU.findall(words)
             yield _Result(name, tuple(dict.fromkeys(named)) or gpus, status, ((words, None, None),))
@@ -151,9 +158,11 @@ def _read_table(file: str, content: str) -> Report:
                 if test:
                     test.texts.append((title != "Info", words))
             elif title and _STATUS.match(words):
-                test = tests.setdefault(plain(title, 60), _TableTest(words.strip()))
+                test = tests.setdefault(plain(title, 60), _TableTest([words.strip()]))
             elif test and (found := _OF_GPU.match(words)):
                 test.gpus[found[1]] = found[2]
+            elif test and not (title or test.texts) and _STATUS.match(words):
+                test.statuses.append(words.strip())
             elif test and test.texts:
                 is_warning, before = test.texts[-1]
                 test.texts[-1] = is_warning, before.ljust(_TEXT_WIDTH) + words

@@ -8,6 +8,7 @@ from accept.config.tools import of_others
 from accept.core.model import Tool
 from accept.core.text import count, number, plain
 from accept.core.tool_output import parse_of_others
+from accept.foreign_logs import nvbandwidth
 from accept.foreign_logs.host_state import Report, ReportKind
 
 #: Bytes that are read, and those in which the beginning of an output is looked for.
@@ -34,16 +35,20 @@ def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
     tool = _tool_of(content)
     if tool is None:
         return []
-    parsed = parse_of_others(content[:_MAX_BYTES].decode("utf-8", "replace"), tool)
+    text = content[:_MAX_BYTES].decode("utf-8", "replace")
+    if nvbandwidth.START in text[:_START]:
+        text = nvbandwidth.as_json(text)
+    parsed = parse_of_others(text, tool)
     values: dict[str, list[float]] = {}
     for metric in parsed.metrics:
         values.setdefault(f"{metric.name} {{}} {metric.unit}", []).append(metric.value)
-    shown = [text.format(number(min(own))) for text, own in values.items()]
+    shown = [form.format(number(min(own))) for form, own in values.items()]
     shown += [count(len(parsed.problems), "problem")] if parsed.problems else []
     return [
         Report(
             file=file,
             kind=ReportKind.TOOL,
+            host=nvbandwidth.host_of(text),
             tool=tool,
             metrics=parsed.metrics,
             facts=parsed.facts,

@@ -34,6 +34,23 @@ HPL: dict[str, ParamValue] = {"path": "/tmp", "ranks": 8}
             [("gpu-diagnostic", "1", "PCIe link width 8 is below")],
             [],
         ),
+        ("dcgm", "dcgmi", {"level": 2}, "dcgm/dcgm4-pass.json", 0, [], []),
+        # Settings are not the fault of a GPU.
+        (
+            *("dcgm", "dcgmi", {"level": 1}, "dcgm/dcgm4-gb10.json", 226),
+            [("tool-unusable", None, "Persistence mode for GPU 0 is disabled")],
+            [],
+        ),
+        (
+            *("dcgm", "dcgmi", {"level": 1}, "dcgm/dcgm4-persistence.json", 226),
+            [("tool-unusable", None, f"mode for GPU {n} is disabled") for n in range(8)],
+            [],
+        ),
+        (
+            *("dcgm", "dcgmi", {"level": 3}, "dcgm/dcgm3-skip.json", 0),
+            [("tool-unusable", None, "it tested nothing")],
+            [],
+        ),
         (
             *("dcgm", "dcgmi", {"level": 2}, "dcgm/dcgm4-runtime.json", 1),
             [("tool-unusable", None, "status 1")],

@@ -254,8 +254,10 @@ def devices(records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def gpu_tested(plan: Plan, records: Sequence[Record]) -> bool:
-    """Return True if the machine should have GPUs and an inventory or a rank shows one."""
+    """Return True if the machine should have GPUs and an inventory, rank or tool shows one."""
     if plan.machine.gpus == 0:
         return False
     listed = any(inventory.gpus for _, inventory in INVENTORY.of(*records))
-    return listed or any(rank.gpu for _, rank in RANK.of(*records))
+    of_gpus = {step.id for step in plan.steps if step.tool and step.tool.of_gpus}
+    measured = any(record.metrics for record in records if record.step in of_gpus)
+    return listed or measured or any(rank.gpu for _, rank in RANK.of(*records))

@@ -26,6 +26,7 @@ from accept.core.judge.results import compare
 from accept.core.judge.summary import state_of
 from accept.core.judge.suspects import from_problems
 from accept.core.model import (
+    BoundKind,
     Fact,
     Finding,
     GroupKind,
@@ -192,9 +193,14 @@ def _client(record: Record, names: Mapping[str, str]) -> tuple[str, ...]:
 
 def _without_bound(evidence: Evidence, results: dict[str, ToolResult]) -> Iterator[Finding]:
     """Yield a finding if nothing separates good results from bad ones."""
-    bounded = {bound.metric for bound in bounds.bounds_of(evidence)}
+    bounded = {
+        bound.metric
+        for bound in bounds.bounds_of(evidence)
+        if bound.kind is BoundKind.EXPECTATION
+        or not (bound.metric in results and results[bound.metric].floor)
+    }
     compared = len(evidence.hosts) >= FEWEST and any(one.noise for one in results.values())
-    rows = [row for row in evidence.table.rows if row.metric in results]
+    rows = [row for row in evidence.table.rows if row.metric in results and row.value]
     promised = evidence.plan.machine.speed_promised
     if rows and promised and bounded.isdisjoint(results) and not compared:
         one = min(rows, key=lambda row: (row.metric != rows[0].metric, row.score or 0.0))
