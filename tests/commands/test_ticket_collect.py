@@ -87,7 +87,7 @@ def test_commands_come_from_this_workstation_and_never_from_evidence(
     assert ssh.calls == []
 
 
-def test_on_slurm_it_is_a_job_with_the_account_of_the_run_and_a_drained_node_says_what_to_do(
+def test_on_slurm_it_is_a_job_with_the_account_of_the_run_and_a_drained_node_names_what_to_do(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm = StandinSlurm(tmp_path / "slurm")
