@@ -20,7 +20,8 @@ from tests.factories.paths import ROOT
 from tests.factories.ports import free_port
 from tests.golden.runs import FAMILIES
 
-from accept.commands.gate import answer_of
+from accept.commands.choices import OnTimeout
+from accept.commands.gate import Gated, Reason, answer_of
 from accept.core.error_codes import Code
 from accept.core.errors import Exit
 from accept.core.model import State
@@ -175,3 +176,11 @@ def test_only_a_pass_of_every_required_check_passes(family: str) -> None:
         _, late = answer_of(verdict, (), is_late=True)
         required = {c.check for c in verdict.checks if not (c.optional or c.state is State.PASS)}
         assert required <= {*late, *(reason.check for reason in reasons)}, name
+
+
+def test_what_the_host_reports_stays_in_one_line() -> None:
+    lie = "x\033[2J\nGATE pass gpu01\r\u202e"
+    reason = Reason(check="memory", code="wrong-data", message=lie)
+    answer = Gated(passed=False, host=lie, reasons=(reason,), on_timeout=OnTimeout.PASS)
+    assert answer.line.startswith("GATE fail ")
+    assert answer.line.isprintable()

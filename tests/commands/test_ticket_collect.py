@@ -109,3 +109,38 @@ def test_on_slurm_it_is_a_job_with_the_account_of_the_run_and_a_drained_node_nam
     assert (done.code, done.error) == (4, "E-NODE-UNREACHABLE")
     assert "before you drain it" in done.err
     assert "accept ticket demo gpu17" in done.err
+
+
+def test_what_a_hostile_node_prints_stays_in_its_file(
+    run: Path, ssh: StandinSsh, tmp_path: Path
+) -> None:
+    settings = json.loads((run / rundir.RUN).read_text())
+    bomb = "head -c 100000000 /dev/zero | gzip"
+    escapes = (
+        r"printf '\033]52;c;x\007\n../../etc/x\n::add-mask::y\n'; printf 'z\033[2Jz\n'; exit 3"
+    )
+    settings["site"]["collectors"] = {
+        name: {"command": command, "maxBytes": 4 << 20, "timeout": 30}
+        for name, command in {"bomb": bomb, "escapes": escapes}.items()
+    }
+    (run / rundir.RUN).write_text(json.dumps(settings))
+    before = {path for path in tmp_path.rglob("*") if ssh.control not in path.parents}
+    done = accept("ticket", "demo", "gpu17", "--collect")
+    assert (done.code, done.error) == (0, ""), done.err
+    assert "\033" not in done.out + done.err
+    assert not any(line.startswith("::") for line in (done.out + done.err).splitlines())
+    written = {path for path in tmp_path.rglob("*") if ssh.control not in path.parents} - before
+    tickets = run / "tickets"
+    assert written == {tickets, tickets / "gpu17.md", tickets / "gpu17.zip"}
+    assert not any(ord(sign) < 32 for sign in (tickets / "gpu17.md").read_text().replace("\n", ""))
+    with zipfile.ZipFile(tickets / "gpu17.zip") as archive:
+        sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+    assert sizes["gpu17/collectors/gpu17/bomb.txt"] <= 32 << 20
+    assert all(name.startswith("gpu17/") and ".." not in name for name in sizes)
+
+
+def test_a_reply_without_end_is_an_error_and_no_ticket(run: Path, ssh: StandinSsh) -> None:
+    ssh.greet("x" * (2 << 20))
+    done = accept("ticket", "demo", "gpu17", "--collect")
+    assert (done.code, done.error) == (4, "E-OUTPUT-TOO-LONG"), done.err
+    assert not (run / "tickets").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from tests.factories.command_line import accept
 from accept.config.tools import names, tool_of
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
-from accept.core.model import Tool, ToolResult
-from accept.core.tool_output import parse
+from accept.core.model import Parsed, Tool, ToolParts, ToolResult
+from accept.core.tool_output import MOST_VALUES, parse
 
 TOOL = """\
 name: mine
@@ -69,6 +70,13 @@ def test_a_correct_file_is_planned(tmp_path: Path) -> None:
         ("json: /speed", "line: no number", Code.TOOL_INVALID, "{value}"),
         ("json: /speed", "line: '{value} {word}'", Code.TOOL_INVALID, "{word} is not a parameter"),
         ("json: /speed", "json: /speed, gpus: true", Code.TOOL_INVALID, "`*`"),
+        ("json: /speed", "line: '{_}{value}'", Code.TOOL_INVALID, "must follow"),
+        (
+            "timeout",
+            "parts: {line: '{state} {state}', good: [ok], bad: [no]}\ntimeout",
+            Code.TOOL_INVALID,
+            "more than once",
+        ),
         ("timeout", "parts: {good: [ok], bad: [no]}\ntimeout", Code.TOOL_INVALID, "{state}"),
         (
             "  size: {about",
@@ -142,3 +150,53 @@ ENDED = b'\nACCEPT {"fact":"tool","check":"t","host":"h","value":{"exit":0}}\n'
 def test_no_output_breaks_the_reader(rest: bytes, begin: bytes) -> None:
     parsed = parse([b"tool out| " + begin + rest + ENDED], READER)
     assert all(metric.name in ("a", "b") for metric in parsed.metrics)
+
+
+def _read(output: list[str], **place: object) -> Parsed:
+    """Return what is read of an output, at one place."""
+    result = ToolResult(name="a", unit="GB/s", **place)  # type: ignore[arg-type]
+    lines = "\n".join(f"tool out| {line}" for line in output)
+    return parse([lines.encode() + ENDED], replace(READER, results=(result,)))
+
+
+@pytest.mark.parametrize(
+    ("output", "scale"),
+    [
+        (f'{{"a": {"9" * 400}}}', 1.0),
+        ('{"a": NaN}', 1.0),
+        ('{"a": -Infinity}', 1.0),
+        ('{"a": 1e400}', 1.0),
+        ('{"a": "1e400"}', 1.0),
+        ('{"a": 1e299}', 1000.0),
+        (f'{{"a": {"[" * 990}{"]" * 990}}}', 1.0),
+    ],
+)
+def test_an_impossible_number_is_no_result(output: str, scale: float) -> None:
+    parsed = _read([output], json="/a", scale=scale)
+    assert (parsed.metrics, [p.cause for p in parsed.problems]) == ((), [Cause.WRONG_COMMAND])
+
+
+@pytest.mark.parametrize("line", ["{_}:{_}:{_}:{_}:{_} {value}", "{_}.{_}.{_} {value}{unit} {_}"])
+@pytest.mark.parametrize("text", [":" * 200, "a:" * 900, "a." * 100 + "!", "9" * 1999])
+def test_no_output_makes_the_search_for_a_line_slow(line: str, text: str) -> None:
+    # Regular expressions of this form took days.
+    assert _read([text] * 2000, line=line).metrics == ()
+
+
+def test_the_first_values_of_an_endless_output_count() -> None:
+    assert len(_read(["[" + "0," * 2_000_000 + "0]"], json="/*").metrics) == MOST_VALUES
+    assert len(_read(["a 1"] * 300_000, line="a {value}").metrics) == MOST_VALUES
+
+
+def test_a_bad_part_counts_wherever_it_is_printed() -> None:
+    parts = ToolParts(json="", state="", line="test: {state}", good=("ok",), bad=("bad",))
+    lines = [*(f"tool out| test: {word}" for word in ["ok"] * 1000 + ["bad"])]
+    parsed = parse(["\n".join(lines).encode() + ENDED], replace(READER, results=(), parts=parts))
+    assert [problem.message for problem in parsed.problems] == ["t: state is bad"]
+
+
+def test_lines_that_evidence_of_others_names_are_read_or_refused() -> None:
+    for line in ("{_}{_}{_} {value}", "{value} {value}"):
+        (problem,) = _read(["a 1"], line=line).problems
+        assert problem.cause is Cause.WRONG_COMMAND
+    assert [m.value for m in _read(["{size} 1"], line="{size} {value}").metrics] == [1.0]

@@ -138,6 +138,17 @@ def test_a_redacted_text_has_no_name_however_names_are_joined(
         assert not re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", text), text
 
 
+@pytest.mark.parametrize(
+    "endless", ["a-" * 100_000, "x" * 200_000, "gpu17." * 40_000, "00:11:22:33:44:55 " * 10_000]
+)
+def test_no_output_of_a_host_makes_redaction_slow(endless: str) -> None:
+    # Each took hours when a word was searched for names from each of its pieces on.
+    addresses = "".join(f"10.{n >> 8}.{n & 255}.1 " for n in range(20_000))
+    text = Redactor(["gpu17"])(f"{endless} gpu17 {addresses}")
+    assert "gpu17" not in text
+    assert "address-20000 " in text
+
+
 def test_the_script_is_plain_sh_with_the_parameters_of_the_worst_pair(
     run: Run, tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ from accept.core.model import (
 )
 from accept.core.serde import Bounds, Doc, Invalid, Keys, Pattern, escaped, known, param
 from accept.core.text import parse_size
-from accept.core.tool_output import PLACEHOLDERS
+from accept.core.tool_output import PLACEHOLDERS, why_ambiguous
 
 #: Bits of the capabilities that tools need: linux/capability.h.
 _CAPABILITIES = {
@@ -140,6 +140,8 @@ class ResultPlace:
         if names.count("value") != 1 or any(len(word) > 2 for word in words):
             message = "a line needs `{value}` once; others are `{unit}` and, as a word, `{_}`"
             raise Invalid(("line",), message, code=Code.TOOL_INVALID)
+        if reason := why_ambiguous(self.line or ""):
+            raise Invalid(("line",), reason, code=Code.TOOL_INVALID)
         if self.gpus and "*" not in (self.json or "").split("/"):
             message = "numbers of GPUs need `*` in the JSON Pointer"
             raise Invalid(("gpus",), message, code=Code.TOOL_INVALID)
@@ -180,6 +182,8 @@ class PartsPlace:
         if places.count(True) != 1 or names - set(PLACEHOLDERS):
             message = "it needs either `json` and `state`, or a `line` with `{state}`"
             raise Invalid((), message, code=Code.TOOL_INVALID)
+        if reason := why_ambiguous(self.line or ""):
+            raise Invalid(("line",), reason, code=Code.TOOL_INVALID)
 
 
 @dataclass(frozen=True, kw_only=True)

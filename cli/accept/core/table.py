@@ -302,12 +302,15 @@ def rows_of(
 ) -> Iterator[Row]:
     """Yield what one execution measured for a check; one row without a value if that is nothing.
 
-    `names`: the only metrics to return.
+    `names`: the only metrics to return. What a rank or device of a host alone measured is of that
+    host, also if its log is damaged, or names another one.
     """
     is_empty = names is None
+    hosts = execution.record.hosts
     for m in execution.record.metrics:
         if m.check == check and (names is None or m.name in names):
             is_empty = False
+            of_part = m.host is not None or m.rank is not None
             yield Row(
                 check,
                 execution,
@@ -317,7 +320,7 @@ def rows_of(
                 m.size,
                 Outcome.OK,
                 None,
-                m.host,
+                hosts[0] if of_part and len(hosts) == 1 else m.host,
                 m.rank,
                 m.gpu,
                 m.placement,

@@ -2,19 +2,20 @@
 
 A result is found by a JSON Pointer (RFC 6901; `*` is every element of a list or object, `KEY=VALUE`
 each that has it), or by the beginning of a line with placeholders: `{value}` is a number, `{unit}`
-its unit as printed, `{state}` good or bad, `{gpu}` the number of a GPU, `{_}` any word. This form
-cannot make reading slow, as a regular expression of somebody else could. Logs are untrusted:
-nothing here raises for them.
+its unit as printed, `{state}` good or bad, `{gpu}` the number of a GPU, `{_}` any word; the last
+three of them end before the character that follows in the line. This form cannot make reading slow,
+as a regular expression of somebody else could. Logs are untrusted: nothing here raises for them.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from accept.core import record_protocol
@@ -25,17 +26,23 @@ from accept.core.serde import from_json
 from accept.core.text import plain
 
 _STREAMS = (b"out", b"err")
-#: Values of one result, and characters of a line in which a result is searched.
-MOST_VALUES, _MOST_LINE = 256, 2000
-#: What placeholders of a line stand for.
+#: Values of one result, elements of a list that are looked at, and characters of a line in which a
+#: result is searched.
+MOST_VALUES, _MOST_ELEMENTS, _MOST_LINE = 256, 4096, 2000
+#: Bytes and lines of an output that are read: more than `launchers/programs/tool.py` prints.
+_MOST_OUTPUT, _MOST_LINES = 5 << 20, 100_000
+#: Largest number that a result may have.
+_MOST_NUMBER = 1e300
+#: What placeholders of a line stand for; `%s` is the character after it.
 PLACEHOLDERS = {
-    "value": r"(?P<value>[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d{1,3})?)",
-    "unit": r"(?P<unit>[^\s\d][^\s]{0,15})",
-    "_": r"\S{1,200}",
-    "state": r"(?P<state>\S{1,40})",
+    "value": r"(?P<value>[-+]?\d{1,30}(?:\.\d{1,30})?(?:[eE][-+]?\d{1,3})?)",
+    "unit": r"(?P<unit>[^\s\d%s][^\s%s]{0,15})",
+    "_": r"[^\s%s]{1,200}",
+    "state": r"(?P<state>[^\s%s]{1,40})",
     "gpu": r"(?P<gpu>\d{1,4})",
 }
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_NO_END = re.compile(r"\{(?:_|state|unit)\}\{")
 _MARKED = re.compile(rb"tool (out|err)(?:@(\d{1,2}\.\d{1,3}))?(\+?)\| ?(.*)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?\d{1,30}(?:\.\d{1,30})?(?:[eE][-+]?\d{1,3})?")
 
@@ -124,10 +131,14 @@ def _outputs(lines: Iterable[bytes]) -> tuple[dict[tuple[bytes, int, int], str],
     """Return the outputs and errors of the tool by stream, rank and NIC; the lines with records."""
     parts: dict[tuple[bytes, int, int], list[bytes]] = {}
     others = []
+    size = count = 0
     for block in lines:
         for line in block.split(b"\n"):
             if found := _MARKED.match(line):
                 name, label, continues, content = found.groups()
+                size, count = size + len(content), count + 1
+                if size > _MOST_OUTPUT or count > _MOST_LINES:
+                    continue
                 rank, number = map(int, (label or b"0.0").split(b"."))
                 own = parts.setdefault((name, rank, number), [])
                 own += [content] if continues else [b"\n", content]
@@ -200,18 +211,18 @@ def _why_bad(tool: Tool, ending: Ending, output: str) -> tuple[Cause, str] | Non
 def _bad_parts(tool: Tool, parts: ToolParts, out: str) -> Iterator[Problem]:
     """Yield the parts that are bad by the tool's own words; also if it tested none."""
     state, keys = parts.state or "state", parts.gpu or ("gpu",)
-    found: list[Mapping[str, object]] = [one.groupdict() for one in _lines(parts.line, out)]
+    found: list[Mapping[str, object]]
     try:
         if parts.json:
             found = [mapping(one) for one in _at(_document(out), parts.json.split("/")[1:], "")]
-    except Unread as error:
+        else:
+            found = [one.groupdict() for one in _lines(parts.line, out)]
+    except (Unread, RecursionError) as error:
         yield _problem(tool, Cause.WRONG_COMMAND, str(error))
         return
     if not any(one.get(state) in (*parts.good, *parts.bad) for one in found):
         yield _problem(tool, Cause.TOOL_UNUSABLE, "it tested nothing")
-    for one in found[:MOST_VALUES]:
-        if one.get(state) not in parts.bad:
-            continue
+    for one in islice((one for one in found if one.get(state) in parts.bad), MOST_VALUES):
         gpu = next((str(one[key]) for key in keys if isinstance(one.get(key), int | str)), "")
         try:
             quote = plain(next(_at(one, parts.text.split("/")[1:], "")), 300) if parts.text else ""
@@ -238,10 +249,10 @@ def _results(tool: Tool, fact: Fact, out: str) -> tuple[list[Metric], list[Probl
     metrics, problems = [], []
     for result in tool.results:
         try:
-            values = [*_values(result, out)]
+            values = [*islice(_values(result, out), MOST_VALUES)]
             if not values:
                 raise Unread(f"its output has no line {result.line!r}")
-        except Unread as error:
+        except (Unread, RecursionError) as error:
             reason = f"no {result.name}: {error}"
             problems.append(_problem(tool, Cause.WRONG_COMMAND, reason))
             continue
@@ -249,13 +260,13 @@ def _results(tool: Tool, fact: Fact, out: str) -> tuple[list[Metric], list[Probl
             Metric(
                 check=tool.name,
                 name=result.name,
-                value=value * result.scale,
+                value=value,
                 unit=result.unit,
                 host=fact.host,
                 rank=gpu,
                 gpu=None if gpu is None else str(gpu),
             )
-            for value, gpu in values[:MOST_VALUES]
+            for value, gpu in values
         ]
     return metrics, problems
 
@@ -268,20 +279,20 @@ def _values(result: ToolResult, out: str) -> Iterator[tuple[float, int | None]]:
             after = keys[::-1].index("*") + 1
         for value in _at(_document(out), keys[: len(keys) - after], ""):
             if not after:
-                yield _number(value, result.json), None
+                yield _number(value, result), None
                 continue
             for gpu, one in enumerate(items(value)):
                 for inner in _at(one, keys[len(keys) - after + 1 :], ""):
                     # A GPU has no figure with itself.
                     if inner != "N/A":
-                        yield _number(inner, result.json), gpu
+                        yield _number(inner, result), gpu
         return
-    lines = [*_lines(result.line, out)]
-    for found in lines[-1:] if result.last else lines:
+    lines = _lines(result.line, out)
+    for found in deque(lines, maxlen=1) if result.last else lines:
         printed = found.groupdict().get("unit") or result.unit
         if printed != result.unit:
             raise Unread(f"it is printed in {plain(printed, 16)}, not in {result.unit}")
-        yield _number(found["value"], result.line), None
+        yield _number(found["value"], result), None
 
 
 def _lines(line: str, out: str) -> Iterator[re.Match[str]]:
@@ -292,23 +303,48 @@ def _lines(line: str, out: str) -> Iterator[re.Match[str]]:
             yield found
 
 
-def _number(value: object, place: str) -> float:
-    """Return a number, also one that is printed as a text. Raises Unread."""
-    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+def _number(value: object, result: ToolResult) -> float:
+    """Return a number, also one that is printed as a text, in the result's unit. Raises Unread."""
+    place, number = result.json or result.line, value
+    if isinstance(number, str) and _NUMBER.fullmatch(number.strip()):
+        number = float(number)
+    # Not all integers can become a float.
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if not (
+        is_number and abs(number) <= _MOST_NUMBER and abs(number * result.scale) <= _MOST_NUMBER
+    ):
         raise Unread(f"{place} is {plain(json.dumps(value), 60)}, not a number")
-    return float(value)
+    return float(number * result.scale)
+
+
+def why_ambiguous(line: str) -> str:
+    """Return why the end of a placeholder of a line cannot be found; empty: it can."""
+    names = [name for name in _PLACEHOLDER.findall(line) if name in PLACEHOLDERS and name != "_"]
+    if _NO_END.search(line):
+        return "after {_}, {state} and {unit}, a blank or a text must follow"
+    if len(names) > len({*names}):
+        return "only {_} can be in a line more than once"
+    return ""
 
 
 @lru_cache(maxsize=64)
 def line_pattern(line: str) -> re.Pattern[str]:
-    """Return the pattern of the beginning of a line; blanks mean any white space."""
+    """Return the pattern of the beginning of a line; blanks mean any white space. Raises Unread."""
+    if reason := why_ambiguous(line):
+        raise Unread(f"{plain(line, 100)}: {reason}")
     words = []
     for word in line.split():
         parts = _PLACEHOLDER.split(word)
-        parts[::2] = map(re.escape, parts[::2])
-        parts[1::2] = (PLACEHOLDERS[name] for name in parts[1::2])
+        texts = [re.escape(text_) for text_ in parts[::2]]
+        names = zip(parts[1::2], parts[2::2], strict=True)
+        # No character may belong to a placeholder and to what follows: reading takes one way.
+        parts[1::2] = (
+            PLACEHOLDERS[name].replace("%s", re.escape(after[:1]))
+            if name in PLACEHOLDERS
+            else re.escape(f"{{{name}}}")
+            for name, after in names
+        )
+        parts[::2] = texts
         words.append("".join(parts))
     return re.compile(r"\s+".join(words) + r"(?!\S)", re.ASCII)
 
@@ -331,23 +367,26 @@ def _at(value: object, keys: Sequence[str], path: str) -> Iterator[object]:
         yield value
         return
     key = keys[0].replace("~1", "/").replace("~0", "~")
-    inside = dict(enumerate(value)) if isinstance(value, list) else mapping(value)
-    found = {str(name): one for name, one in inside.items()}
-    name, selects, value_ = key.partition("=")
+    inside = mapping(value)
+    if isinstance(value, list):
+        inside = {str(number): one for number, one in enumerate(value[:_MOST_ELEMENTS])}
+    name, selects, wanted = key.partition("=")
+    names = [key] if key in inside else []
+    if key == "*" or selects:
+        names = [*islice(inside, _MOST_ELEMENTS)]
     if selects:
-        found = {n: one for n, one in found.items() if str(mapping(one).get(name)) == value_}
-    names = [*found] if key == "*" or selects else [key] if key in found else []
+        names = [one for one in names if str(mapping(inside[one]).get(name)) == wanted]
     if not names:
-        known = ", ".join([*found][:8]) or "nothing"
+        known = ", ".join(islice(inside, 8)) or "nothing"
         raise Unread(f"{path or 'the output'} has no {key!r}; it has {plain(known, 200)}")
     if key != "*" and not selects:
-        yield from _at(found[key], keys[1:], f"{path}/{key}")
+        yield from _at(inside[key], keys[1:], f"{path}/{key}")
         return
     # Elements of another form are left out, unless all are.
     reasons: list[Unread] = []
     for name in names:
         try:
-            yield from _at(found[name], keys[1:], f"{path}/{name}")
+            yield from _at(inside[name], keys[1:], f"{path}/{name}")
         except Unread as error:
             reasons.append(error)
     if len(reasons) == len(names):

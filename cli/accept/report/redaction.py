@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 #: Words of letters and digits that are joined: host names, parts of them, or several of them.
@@ -19,7 +20,10 @@ _MAC = re.compile(r"(?<![\w:])(?:[0-9A-Fa-f]{2}:){5,19}[0-9A-Fa-f]{2}(?![\w:])")
 #: Amazon's names of hosts contain their addresses.
 _ADDRESS_NAME = re.compile(r"\bip-\d{1,3}(?:-\d{1,3}){3}\b(?:\.[a-z0-9-]+)*", re.IGNORECASE)
 _BUCKET = re.compile(r"\b(?:gs|s3|az|abfss?)://[^\s/'\"]+")
-_USER = re.compile(r"(?<=/home/)[^\s/:'\"]+|(?<=/Users/)[^\s/:'\"]+|[\w.+-]+(?=@[A-Za-z0-9])")
+#: The search begins at the first character of a word only: words of hosts may have no end.
+_USER = re.compile(
+    r"(?<=/home/)[^\s/:'\"]+|(?<=/Users/)[^\s/:'\"]+|(?<![\w.+-])[\w.+-]+(?=@[A-Za-z0-9])"
+)
 
 
 class Redactor:
@@ -33,6 +37,10 @@ class Redactor:
         self._names: dict[str, str] = {}
         self._unusual: dict[str, str] = {}
         self._seen: dict[tuple[str, str], str] = {}
+        self._counts: Counter[str] = Counter()
+        #: Pieces of the longest name, and the first pieces of all names.
+        self._longest = 1
+        self._firsts: set[str] = set()
         for number, host in enumerate(dict.fromkeys(hosts), 1):
             self._add(host, f"node-{number}")
         for name in dict.fromkeys(others):
@@ -49,6 +57,9 @@ class Redactor:
             self._unusual.setdefault(name, replacement)
             return
         self._names.setdefault(name.lower(), replacement)
+        pieces = _PIECES.findall(name.lower())
+        self._longest = max(self._longest, len(pieces))
+        self._firsts.add(pieces[0])
         label = name.partition(".")[0]
         if not label.isdigit():
             self._names.setdefault(label.lower(), replacement)
@@ -69,8 +80,10 @@ class Redactor:
         return self._names.get(text.lower()) or self._numbered(kind, text)
 
     def _numbered(self, kind: str, text: str) -> str:
-        number = sum(known == kind for known, _ in self._seen) + 1
-        return self._seen.setdefault((kind, text), f"{kind}-{number}")
+        if (kind, text) not in self._seen:
+            self._counts[kind] += 1
+            self._seen[kind, text] = f"{kind}-{self._counts[kind]}"
+        return self._seen[kind, text]
 
     def _address(self, text: str) -> str:
         try:
@@ -89,14 +102,10 @@ class Redactor:
         kept: list[str] = []
         start = 0
         while start < len(pieces):
-            end = next(
-                (
-                    end
-                    for end in range(len(pieces), start, -1)
-                    if "".join(pieces[start:end]).lower() in self._names
-                ),
-                0,
-            )
+            last = min(len(pieces), start + self._longest)
+            ends = range(last, start, -1) if pieces[start].lower() in self._firsts else ()
+            names = (end for end in ends if "".join(pieces[start:end]).lower() in self._names)
+            end = next(names, 0)
             if not end:
                 kept.append(pieces[start])
                 start += 1

@@ -178,3 +178,86 @@ def test_without_torch_nothing_is_started(tmp_path: Path) -> None:
         return lab.residents.refusal
 
     assert asyncio.run(story()) == "no torch on a"
+
+
+#: A program that needs no torch.
+_STANDIN = """\
+import json, sys, time
+def say(**words): print(json.dumps(words), flush=True)
+{start}
+say(torch="2")
+for line in sys.stdin:
+    order = json.loads(line)
+    job = order.get("listen") or order.get("run") or order.get("kill")
+    if "listen" in order:
+        {listen}
+    elif "run" in order:
+        {run}
+    else:
+        for _ in range(50): say(job=job, text="late\\n")
+        say(job=job, exit=137)
+"""
+_GOOD = {
+    "start": "",
+    "listen": "say(job=job, port=4242)",
+    "run": "assert 0 < order['port'] < 65536; say(job=job, text='x' * 5000 + '\\n', exit=0)",
+}
+#: The parts in which a hostile program differs, and the exit status of the execution if it is on
+#: the first host, and on the second; None: its ranks do not end by themselves.
+_LIES: dict[str, tuple[dict[str, str], int | None, int | None]] = {
+    "a line without end": ({"start": "print('x' * 200_000)"}, 0, 0),
+    "deep JSON": ({"start": "print('[' * 30_000)"}, 0, 0),
+    "text before the start": (
+        {"listen": "[say(job=job, text='x' * 60_000) for _ in range(2000)]; say(job=job, port=5)"},
+        0,
+        0,
+    ),
+    "text after the end": (
+        {"run": "say(job=job, exit=1); [say(job=job, text='x') for _ in range(50)]"},
+        1,
+        1,
+    ),
+    "an impossible port": ({"listen": "say(job=job, port=10**12)"}, 1, 0),
+    "an impossible status": ({"run": "say(job=job, exit=10**40)"}, None, None),
+    "an end": ({"run": "time.sleep(0.1); sys.exit()"}, 1, 1),
+}
+
+
+@pytest.mark.parametrize("liar", _NAMES)
+@pytest.mark.parametrize("name", _LIES)
+def test_a_hostile_program_ends_its_own_execution_only(
+    name: str, liar: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residents, "_PORT_SECONDS", 5.0 if "port" in name else _FOREVER)
+    lies, *ends = _LIES[name]
+    programs = {host: _STANDIN.format(**_GOOD) for host in _NAMES}
+    programs[liar] = _STANDIN.format(**{**_GOOD, **lies})
+    for host, text in programs.items():
+        (tmp_path / f"{host}.py").write_text(text)
+
+    async def story() -> None:
+        failed: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+        lab = _Lab(tmp_path)
+        cases = "".join(f"*-{n}) exec {sys.executable} {tmp_path}/{host}.py ;;\n" for n, host in
+                        enumerate(_NAMES, start=1))  # fmt: skip
+        (tmp_path / "resident.sh").write_text(f"case $ACCEPT_EXEC in {cases}esac\n")
+        job = await lab.start()
+        end = ends[_NAMES.index(liar)]
+        if end is None:
+            assert await job.stdout.readuntil(b"\n")
+            assert [*(await job.kill(lost=(), seconds=_FOREVER))] == []
+        else:
+            size = len(await job.stdout.read())
+            assert (await job.wait(), size < 1 << 20) == (end, True)
+        await job.close()
+        # The other program still measures.
+        good = next(host for host in _HOSTS if host.name != liar)
+        group = Group(hosts=(good.name,))
+        job = await lab.residents.execute(_STEP, "run/alone", group, (good,), "")
+        assert await job.stdout.read() == b"x" * 5000 + b"\n"
+        assert await job.wait() == 0
+        await lab.residents.close()
+        assert failed == []
+
+    asyncio.run(story())

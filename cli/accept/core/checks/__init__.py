@@ -11,17 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Final
+from typing import Final, TypeVar
 
 from accept.core import failures, tool_output
 from accept.core.catalog.metrics import BETTER_BY_UNIT, Better, MetricSpec
 from accept.core.causes import Cause
 from accept.core.checks.check import Check
 from accept.core.facts import NCCL_WARNINGS
-from accept.core.model import Fact, Parsed, Problem, Record, Step, Tool
+from accept.core.model import Fact, Metric, Parsed, Problem, Record, Step, Tool
 from accept.core.nccl_tests import nccl_info
 from accept.core.signs import Finder, Match, catalog
 from accept.core.table import table_of
+
+_OfHost = TypeVar("_OfHost", Metric, Fact, Problem)
 
 #: The only module of this folder that declares no checks.
 _DEFINITION = "check"
@@ -72,19 +74,27 @@ def log_lines(step: Step, records: Sequence[Record]) -> list[str]:
     return [line for check, own in known for line in check.lines(own)]
 
 
-def _with_known_host(problem: Problem, hosts: tuple[str, ...]) -> Problem:
-    """Return the problem with its host renamed to one of `hosts`, or None if that is ambiguous."""
-    if not problem.host or not hosts or problem.host in hosts:
-        return problem
-    short_name = problem.host.partition(".")[0]
+def _known_host(name: str | None, hosts: tuple[str, ...]) -> str | None:
+    """Return the one of `hosts` that a log calls `name`; None if that is ambiguous.
+
+    So the log of a group has no word about a host outside of it.
+    """
+    if not name or not hosts or name in hosts:
+        return name
+    short_name = name.partition(".")[0]
     matches = [host for host in hosts if host.partition(".")[0] == short_name]
-    return replace(problem, host=matches[0] if len(matches) == 1 else None)
+    return matches[0] if len(matches) == 1 else None
 
 
-def _of_known_host(match: Match, hosts: tuple[str, ...]) -> Match:
+def _of_known_host(item: _OfHost, hosts: tuple[str, ...]) -> _OfHost:
+    """Return an item of a log with its host renamed to one of `hosts`; without it if unclear."""
+    host = _known_host(item.host, hosts)
+    return item if host == item.host else replace(item, host=host)
+
+
+def _match_of_known_host(match: Match, hosts: tuple[str, ...]) -> Match:
     """Return the match with its host renamed to one of `hosts`, if that is clear."""
-    problem = _with_known_host(match.problem(), hosts)
-    return match._replace(host=problem.host or match.host)
+    return match._replace(host=_known_host(match.problem().host, hosts) or match.host)
 
 
 def parse_log(
@@ -97,10 +107,10 @@ def parse_log(
 ) -> Parsed:
     """Parse the raw log of one execution for those `checks` of its step that this version has.
 
-    In a group of one host, facts without a host belong to that host. Launchers use the hosts'
-    own names; a problem on a host that is not in `hosts`, such as a pod, loses its host. If the
-    launch failed, problems about missing results are left out. `status` is the exit status of the
-    execution, None if it was killed: if it is not 0 and no program began, the launch failed.
+    In a group of one host, facts without a host belong to that host. Launchers use the hosts' own
+    names; what a log reports of a host that is not in `hosts`, such as a pod, loses its host. If
+    the launch failed, problems about missing results are left out. `status` is the exit status of
+    the execution, None if it was killed: if it is not 0 and no program began, the launch failed.
     `tool` is the program of others that the step ran.
     """
     launch, finder = failures.Launch(), Finder(catalog())
@@ -116,12 +126,13 @@ def parse_log(
     # The reader of nccl-tests reports them itself, also if they cut a line of a table.
     if nccl_warnings and not any(fact.name == NCCL_WARNINGS.name for fact in facts):
         facts.append(Fact(name=NCCL_WARNINGS.name, value=nccl_warnings))
+    facts = [_of_known_host(fact, hosts) for fact in facts]
     if len(hosts) == 1:
         facts = [fact if fact.host else replace(fact, host=hosts[0]) for fact in facts]
-    metrics = tuple(metric for part in parts for metric in part.metrics)
+    metrics = tuple(_of_known_host(metric, hosts) for part in parts for metric in part.metrics)
     problems = [problem for part in parts for problem in part.problems]
     users = any(REGISTRY[name].user_script for name in checks if name in REGISTRY)
-    found = [_of_known_host(match, hosts) for match in finder.ranked()]
+    found = [_match_of_known_host(match, hosts) for match in finder.ranked()]
     problems = list(failures.decided(problems, found))
     began = launch.began or failures.ended(found)
     never_began = status != 0 and not began and not metrics and not users
@@ -138,7 +149,7 @@ def parse_log(
         problems = [
             replace(p, cause=Cause.UNPARSABLE) if p.cause is Cause.NO_TABLE else p for p in problems
         ]
-    problems = [_with_known_host(problem, hosts) for problem in problems]
+    problems = [_of_known_host(problem, hosts) for problem in problems]
     return Parsed(metrics=metrics, facts=tuple(facts), problems=_deduplicated(problems))
 
 

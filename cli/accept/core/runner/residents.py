@@ -14,12 +14,13 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from accept.core.checks import checks_of
 from accept.core.groups import Group
 from accept.core.model import GroupKind, Step
 from accept.core.runner.ssh import Host, Session, arguments, environment
-from accept.core.serde import Invalid, from_json, read
+from accept.core.serde import Bounds, Invalid, from_json, read
 from accept.core.text import parse_size, plain
 
 _NAME = "the resident program"
@@ -40,8 +41,8 @@ class _Report:
 
     job: int = -1
     text: str | None = None
-    exit: int | None = None
-    port: int | None = None
+    exit: Annotated[int, Bounds(min=0, max=255)] | None = None
+    port: Annotated[int, Bounds(min=1, max=65535)] | None = None
     #: Its version.
     torch: str | None = None
     #: The reason why it cannot measure.
@@ -57,6 +58,11 @@ class ResidentJob:
         self._programs = {program.host.name: program for program in programs}
         #: Exit status of the ranks of each host.
         self._exits: dict[str, int] = {}
+
+    def print(self, host: str, text: bytes) -> None:
+        """Take output of a host's ranks; what follows their end is ignored."""
+        if host not in self._exits:
+            self.stdout.feed_data(text)
 
     def ended(self, host: str, status: int) -> None:
         """Note that the ranks of a host have ended; after a failure, end those of the others."""
@@ -107,7 +113,8 @@ class _Program:
     def __init__(self, host: Host, mark: str) -> None:
         self.host, self.mark = host, mark
         self.jobs: dict[int, ResidentJob] = {}
-        self.ports: dict[int, asyncio.Future[int]] = {}
+        #: None: it ended before it opened the port.
+        self.ports: dict[int, asyncio.Future[int | None]] = {}
         #: Set when it is ready or has ended.
         self.settled = asyncio.Event()
         self.is_ready = self.has_ended = False
@@ -129,19 +136,28 @@ class _Program:
         )
         self._reading = asyncio.create_task(self._read(self._session))
 
+    @property
+    def can_measure(self) -> bool:
+        """Return True if it is ready and has not ended."""
+        return self.is_ready and not self.has_ended
+
     async def _read(self, session: Session) -> None:
         assert session.stdout is not None
         while True:
+            line = b""
             try:
                 line = await session.stdout.readline()
                 if not line:
                     break
                 self._take(read(_Report, from_json(line)))
-            except (Invalid, ValueError):
+            except (Invalid, ValueError, RecursionError):
                 # A login shell may greet, and libraries warn.
                 self.last_line = plain(line.decode(errors="replace").strip(), 300) or self.last_line
         self.has_ended = True
         self.settled.set()
+        for port in self.ports.values():
+            if not port.done():
+                port.set_result(None)
         for job in [*self.jobs.values()]:
             job.refuse(self.host.name, f"{_NAME} has ended: {self.last_line}")
 
@@ -155,7 +171,7 @@ class _Program:
             port.set_result(report.port)
         if job := self.jobs.get(report.job):
             if report.text is not None:
-                job.stdout.feed_data(report.text.encode("latin-1", "replace"))
+                job.print(self.host.name, report.text.encode("latin-1", "replace"))
             if report.exit is not None:
                 job.ended(self.host.name, report.exit)
 
@@ -166,12 +182,14 @@ class _Program:
             with contextlib.suppress(OSError):
                 self._session.stdin.write(f"{json.dumps(words)}\n".encode())
 
-    async def listen(self, job: int, address: str) -> int:
-        """Return the port that it opens for a job."""
+    async def listen(self, job: int, address: str) -> int | None:
+        """Return the port that it opens for a job; None if it opens none in time."""
         port = self.ports[job] = asyncio.get_running_loop().create_future()
         try:
             self.order(listen=job, address=address)
             return await asyncio.wait_for(port, _PORT_SECONDS)
+        except asyncio.TimeoutError:
+            return None
         finally:
             del self.ports[job]
 
@@ -250,17 +268,20 @@ class Residents:
         programs = [self._programs[host.name] for host in hosts]
         self._jobs += 1
         job = ResidentJob(self._jobs, programs)
+        address = hosts[0].address if len(hosts) > 1 else "127.0.0.1"
+        port = None
+        if all(program.can_measure for program in programs):
+            port = await programs[0].listen(job.number, address)
         for program in programs:
-            if not program.is_ready or program.has_ended:
+            if not program.can_measure:
                 job.refuse(program.host.name, f"{_NAME} does not run: {program.last_line}")
                 return job
-            program.jobs[job.number] = job
-        address = hosts[0].address if len(hosts) > 1 else "127.0.0.1"
-        try:
-            port = await programs[0].listen(job.number, address)
-        except asyncio.TimeoutError:
+        if port is None:
             job.refuse(hosts[0].name, f"{_NAME} opened no port")
             return job
+        for program in programs:
+            # Only now, because nobody reads what it prints before the start.
+            program.jobs[job.number] = job
         per_host = len(group.local_ranks) or hosts[0].slots
         local_ranks = group.local_ranks or range(per_host)
         secret = secrets.token_hex(16)

@@ -120,6 +120,7 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
     ras = await nccl_ras.ask(state, mark, hosts) if hangs else {}
     survivors = await _end(state, process, mark, hosts)
     if reason is None:
+        await process.close()
         return Outcome(exit=status, end=end, problems=survivors)
     # A process that cannot be killed may keep the pipe open forever.
     ending = asyncio.create_task(process.wait())
