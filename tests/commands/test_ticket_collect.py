@@ -22,6 +22,10 @@ collectors:
   dmi: {command: "echo serial 7ABC; pwd; ls -d $ACCEPT_DIR/tmp"}
   broken: {command: "echo no tool >&2; exit 127"}
   endless: {command: "yes", timeout: 5s, maxBytes: 1000}
+  bomb: {command: "head -c 100000000 /dev/zero | gzip"}
+  escapes:
+    command: |
+      printf '\\033]52;c;x\\007\\n../../etc/x\\n::add-mask::y\\n'; printf 'z\\033[2Jz\\n'; exit 3
 """
 
 
@@ -59,7 +63,7 @@ def test_the_outputs_are_in_the_archive_and_bounded(run: Path, ssh: StandinSsh) 
     assert "broken on gpu17: 8 B, exit status 127: no tool" in done.err
     assert "endless on gpu17: 1 kB, printed too much and was cut off" in done.err
     called = [call.partition(" -- ")[2].split()[0] for call in ssh.calls if " -- " in call]
-    assert called == ["gpu17"] * 3
+    assert called == ["gpu17"] * 5
     with zipfile.ZipFile(run / "tickets" / "gpu17.zip") as archive:
         texts = {name.partition("/")[2]: archive.read(name).decode() for name in archive.namelist()}
     serial, _, temporary = texts["collectors/gpu17/dmi.txt"].splitlines()
@@ -114,16 +118,6 @@ def test_on_slurm_it_is_a_job_with_the_account_of_the_run_and_a_drained_node_nam
 def test_what_a_hostile_node_prints_stays_in_its_file(
     run: Path, ssh: StandinSsh, tmp_path: Path
 ) -> None:
-    settings = json.loads((run / rundir.RUN).read_text())
-    bomb = "head -c 100000000 /dev/zero | gzip"
-    escapes = (
-        r"printf '\033]52;c;x\007\n../../etc/x\n::add-mask::y\n'; printf 'z\033[2Jz\n'; exit 3"
-    )
-    settings["site"]["collectors"] = {
-        name: {"command": command, "maxBytes": 4 << 20, "timeout": 30}
-        for name, command in {"bomb": bomb, "escapes": escapes}.items()
-    }
-    (run / rundir.RUN).write_text(json.dumps(settings))
     before = {path for path in tmp_path.rglob("*") if ssh.control not in path.parents}
     done = accept("ticket", "demo", "gpu17", "--collect")
     assert (done.code, done.error) == (0, ""), done.err
