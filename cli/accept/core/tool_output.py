@@ -10,6 +10,7 @@ as a regular expression of somebody else could. Logs are untrusted: nothing here
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -305,16 +306,16 @@ def _lines(line: str, out: str) -> Iterator[re.Match[str]]:
 
 def _number(value: object, result: ToolResult) -> float:
     """Return a number, also one that is printed as a text, in the result's unit. Raises Unread."""
-    place, number = result.json or result.line, value
+    number = value
     if isinstance(number, str) and _NUMBER.fullmatch(number.strip()):
         number = float(number)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        number = math.nan
     # Not all integers can become a float.
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if not (
-        is_number and abs(number) <= _MOST_NUMBER and abs(number * result.scale) <= _MOST_NUMBER
-    ):
-        raise Unread(f"{place} is {plain(json.dumps(value), 60)}, not a number")
-    return float(number * result.scale)
+    if abs(number) <= _MOST_NUMBER and abs(number * result.scale) <= _MOST_NUMBER:
+        return float(number * result.scale)
+    place = result.json or result.line
+    raise Unread(f"{place} is {plain(json.dumps(value), 60)}, not a number")
 
 
 def why_ambiguous(line: str) -> str:
