@@ -171,7 +171,7 @@ def _read(output: list[str], **place: object) -> Parsed:
         (f'{{"a": {"[" * 990}{"]" * 990}}}', 1.0),
     ],
 )
-def test_an_impossible_number_is_no_result(output: str, scale: float) -> None:
+def test_an_impossible_number_is_not_a_result(output: str, scale: float) -> None:
     parsed = _read([output], json="/a", scale=scale)
     assert (parsed.metrics, [p.cause for p in parsed.problems]) == ((), [Cause.WRONG_COMMAND])
 

@@ -204,7 +204,7 @@ _GOOD = {
 }
 #: The parts in which a hostile program differs, and the exit status of the execution if it is on
 #: the first host, and on the second; None: its ranks do not end by themselves.
-_LIES: dict[str, tuple[dict[str, str], int | None, int | None]] = {
+_HOSTILE: dict[str, tuple[dict[str, str], int | None, int | None]] = {
     "a line without end": ({"start": "print('x' * 200_000)"}, 0, 0),
     "deep JSON": ({"start": "print('[' * 30_000)"}, 0, 0),
     "text before the start": (
@@ -224,14 +224,14 @@ _LIES: dict[str, tuple[dict[str, str], int | None, int | None]] = {
 
 
 @pytest.mark.parametrize("liar", _NAMES)
-@pytest.mark.parametrize("name", _LIES)
+@pytest.mark.parametrize("name", _HOSTILE)
 def test_a_hostile_program_ends_its_own_execution_only(
     name: str, liar: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(residents, "_PORT_SECONDS", 5.0 if "port" in name else _FOREVER)
-    lies, *ends = _LIES[name]
+    differences, *ends = _HOSTILE[name]
     programs = {host: _STANDIN.format(**_GOOD) for host in _NAMES}
-    programs[liar] = _STANDIN.format(**{**_GOOD, **lies})
+    programs[liar] = _STANDIN.format(**{**_GOOD, **differences})
     for host, text in programs.items():
         (tmp_path / f"{host}.py").write_text(text)
 

@@ -1,4 +1,4 @@
-"""One host lies in its own logs, as root on it can: nobody else is accused, and the run is judged.
+"""One host forges its own logs, as root on it can: nobody else is accused, and the run is judged.
 
 The run is that of `accept demo`: 32 nodes, and gpu17 is bad.
 """
@@ -27,7 +27,7 @@ def _line(**record: object) -> bytes:
     return f"ACCEPT {json.dumps(kept)}\n".encode()
 
 
-def _lies(of: Record, host: str | None) -> Iterator[bytes]:
+def _forged(of: Record, host: str | None) -> Iterator[bytes]:
     """Yield lines about a host: everything that the liar's own log has, with other values."""
     for metric in {(m.check, m.name): m for m in of.metrics}.values():
         for value in (0.0, metric.value / 100, metric.value * 100, "nan"):
@@ -53,14 +53,14 @@ def test_the_log_of_a_host_alone_accuses_no_other_host(host: str | None, runs: P
     assert len(own) == 2
     for true in own:
         log = b"".join(evidence.open_log(folder, true.log) or ())
-        for lie in _lies(true, host):
+        for line in _forged(true, host):
             checks = steps[true.step].checks
-            parsed = parse_log(checks, [log + lie], true.hosts, status=true.exit)
+            parsed = parse_log(checks, [log + line], true.hosts, status=true.exit)
             changed_record = replace(
                 true, metrics=parsed.metrics, facts=parsed.facts, problems=parsed.problems
             )
             changed = [changed_record if record is true else record for record in records]
             verdict = judge(plan, changed, checks=REGISTRY, attempt="demo", interruption="")
             accused = {name for suspect in verdict.suspects for name in suspect.hosts}
-            assert BAD in accused <= {BAD, LIAR}, lie
-            assert verdict.state in (State.DEGRADED, State.FAIL), lie
+            assert BAD in accused <= {BAD, LIAR}, line
+            assert verdict.state in (State.DEGRADED, State.FAIL), line
