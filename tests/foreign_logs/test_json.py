@@ -78,7 +78,7 @@ def test_wrong_elements_and_data_that_were_not_checked(wrong: tuple[str, str], b
     text = table_text(row=row, bounds=bounds)
     log = read(document(text))
     assert contents(log) == contents(nccl_tests.parse(text.encode()))
-    assert causes(log) == [c for c in ("wrong-data", "no-measurement") if c in causes(log)]
+    assert causes(log) == [c for c in ("wrong-data", "results-unchecked") if c in causes(log)]
 
 
 @pytest.mark.parametrize("value", ["nan", float("nan"), float("inf"), float("-inf"), "inf", None])
@@ -345,7 +345,7 @@ def test_wrong_elements_of_a_split_run_are_reported_without_a_host() -> None:
     data["out_of_bounds"] = {"count": 7, "okay": "false"}
     log = read(data)
     assert [table.split for table in log.tables] == [True, False, False]
-    assert causes(log) == ["no-measurement", "wrong-data", "no-measurement", "no-measurement"]
+    assert causes(log) == ["no-measurement", "wrong-data", "results-unchecked", "results-unchecked"]
     assert [m.value for m in metrics(log, names=("wrong",))] == [0.0, 0.0]
 
 

@@ -801,6 +801,20 @@ class TestExcerpts:
         assert verdict["suspects"] == []
         assert "partial-log" in causes(verdict)
 
+    def test_a_log_never_passes_wherever_it_is_cut(self, folder: Path) -> None:
+        folder.mkdir()
+        tables = [table(name, ["a"], range(8), 480.0) for name in ("all_reduce", "all_gather")]
+        whole = "".join(tables)
+        ends = [len(tables[0]), len(whole)]
+        # After its last line, a cut cannot be seen; before its first row, nothing was measured.
+        first_row = whole.index("\n", whole.index("float")) + 1
+        for at in range(first_row, len(whole) - 1, 97):
+            if any(end - 2 <= at <= end for end in ends):
+                continue
+            (folder / "a.log").write_text(whole[:at])
+            verdict = judged(folder, options=EXPECTED)
+            assert (verdict["exit"], verdict["suspects"]) == (7, []), whole[:at][-200:]
+
     def test_unchecked_results_never_pass_and_accuse_nobody(self, folder: Path) -> None:
         folder.mkdir()
         text = table("all_reduce", ["a"], range(8), 480.0, checked=False)

@@ -72,10 +72,6 @@ class ExcerptTable(TableBuilder):
     def _missing_above(self, ranks: int | None) -> Iterator[str]:
         yield from list(super()._missing_above(ranks))[self.collective is None :]
 
-    def _missing_footer(self) -> Iterator[str]:
-        if self.bounds is None or self.average is not None or not self.sizes:
-            yield from super()._missing_footer()
-
     def _is_mean(self, mean: float, printed: float) -> bool:
         # A build that prints only one side may divide by the number of both.
         one_side = not any(row.out_of_place and row.in_place for row in self.rows)

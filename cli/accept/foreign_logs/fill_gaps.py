@@ -60,17 +60,22 @@ def completed(logs: Logs) -> tuple[Execution, ...]:
 def _excused(execution: Execution, names: HostNames, others: Sequence[Execution]) -> Execution:
     """Return the execution; gaps in an excerpt of a log do not count as a failed run.
 
-    A log that ends early is an excerpt if it shows no failure, and neither it nor a log of its kind
-    has a complete table of the same collective.
+    A log that ends early is an excerpt if it shows no failure, and no log of its kind has a
+    complete table of the same collective. The table must be its last: a log that goes on was not
+    cut there.
     """
     table = execution.table
-    if table is None or not table.rows or not {*execution.problems} <= {*table.problems}:
+    if table is None or table.complete or not {*execution.problems} <= {*table.problems}:
+        return execution
+    of_file = [other for other in others if other.table and other.file == execution.file]
+    has_rows = any(other.table and other.table.rows for other in of_file)
+    if of_file[-1] is not execution or not has_rows:
         return execution
     pattern = names.pattern(execution.file)
     if any(
         other.table
         and other.table.complete
-        and (other.file == execution.file or other.check == execution.check)
+        and other.check == execution.check
         and names.pattern(other.file) == pattern
         for other in others
     ):

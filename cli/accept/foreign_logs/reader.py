@@ -17,7 +17,7 @@ from accept.foreign_logs.inference import named_in
 
 #: A comment without its # sign, as Markdown leaves it.
 _BARE = re.compile(
-    rb"nccl-tests version \S+ (?:\(\S+\) )?nccl-|Collective test starting: "
+    rb"nccl-tests version \S+ (?:\(\S+\) )?nccl-|Collective test (?:starting|concluded): "
     rb"|nThreads?:? \d+ nGpus:? \d+ minBytes|Using devices\s*$|Rank +\d+ .* device +\d+ \["
     rb"|Reducing maxBytes to |(?:size +count|bytes +N) +type .* busbw"
     rb"|Out of bounds values *: *\d|Avg bus bandwidth *: *\S"

@@ -36,6 +36,8 @@ _STARTING = re.compile(rb"Collective test starting: (?:\S*/)?(\w{1,32}?)_perf")
 _VERSION = re.compile(rb"nccl-tests version ([\w.-]{1,32})")
 #: Number and word fit each other, unless one of them is damaged.
 _BOUNDS = re.compile(rb"Out of bounds values *: *(0(?= +OK)|[1-9]\d{,17}(?= +FAILED))")
+#: The last line of a table whose first is `_STARTING`: both came with nccl-tests 2.17.
+_CONCLUDED = re.compile(rb"Collective test concluded: (?:\S*/)?(\w{1,32}?)_perf")
 _AVERAGE = re.compile(rb"Avg bus bandwidth *: *(\S{1,32})")
 _LEFT_OUT = re.compile(rb"Size (\d{1,18}) left out")
 _REDUCING = re.compile(rb"Reducing maxBytes to (-?\d{1,18}) ")
@@ -136,7 +138,10 @@ class TableLines:
 
     def _starting(self, body: bytes) -> None:
         if found := _STARTING.match(body):
-            self._at(STARTING).collective = found[1].decode()
+            table = self._at(STARTING)
+            table.collective, table.concluded = found[1].decode(), False
+        elif self._table and self._table.concluded is False and _CONCLUDED.match(body):
+            self._table.concluded = True
 
     def _parameters(self, body: bytes) -> None:
         table = self._at(PARAMETERS)

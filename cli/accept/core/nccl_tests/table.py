@@ -193,6 +193,8 @@ class TableBuilder:
         self.not_finite: list[str] = []
         self.bounds: int | None = None
         self.average: float | None = None
+        #: False if the table has a line with its start, and none with its end yet.
+        self.concluded: bool | None = None
         #: True if the next table began before the footer of this one.
         self.overtaken = False
         #: True if the source of the table ends before its last byte.
@@ -324,7 +326,7 @@ class TableBuilder:
 
     def _missing_footer(self) -> Iterator[str]:
         """Yield a sentence if the footer is missing, or contradicts the rows."""
-        if self.bounds is None or self.average is None:
+        if self.bounds is None or self.average is None or self.concluded is False:
             yield "the footer is missing or incomplete"
         elif self.rows and not self.damaged and not self.not_finite:
             sides = [side for row in self.rows for side in (row.out_of_place, row.in_place) if side]
