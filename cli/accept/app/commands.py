@@ -39,11 +39,13 @@ from accept.app.options import (
     PartitionOption,
     PathsArgument,
     PlanOptions,
+    ReferencesOption,
     ReleaseOptions,
     RemovalDryRunOption,
     RunArgument,
     SiteOption,
     SuiteOption,
+    ThresholdOption,
     file_of,
 )
 from accept.commands.choices import Listing, OnTimeout, Shown
@@ -203,19 +205,8 @@ def collect(*, run: FetchedArgument = "last", output: OutputOptions) -> int:
 def judge(
     *,
     paths: PathsArgument = None,
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            "--machine",
-            "-m",
-            metavar="NAME",
-            help="Machine to compare with: a name or a file.",
-            autocompletion=complete.machines,
-        ),
-    ] = None,
-    expect: Annotated[
-        list[str] | None, typer.Option(metavar="BOUND", help="Threshold: 'all-reduce@8G>=380'.")
-    ] = None,
+    machine: ReferencesOption = None,
+    expect: ThresholdOption = None,
     collective: Annotated[
         Collective | None,
         typer.Option(metavar="NAME", help="Collective of logs that do not name theirs."),
@@ -236,8 +227,7 @@ def judge(
     return judges.do_judge(
         tuple(paths or ()),
         output.terminal(),
-        expect=tuple(expect or ()),
-        machine=machine,
+        by=judges.GivenBounds(machine, tuple(expect or ())),
         collective=collective,
         max_bad=max_bad,
         keys=tuple(public_key or ()),
@@ -255,12 +245,15 @@ def report(
             "--format", metavar="NAME", help="Write all files, or print html, md or junit."
         ),
     ] = "files",
+    machine: ReferencesOption = None,
+    expect: ThresholdOption = None,
     output: OutputOptions,
 ) -> int:
     """Write report.html, report.md and junit.xml, or print one: accept report last"""
     from accept.commands import judge as judges
 
-    return judges.do_report(run, output.terminal(), form=form)
+    by = judges.GivenBounds(machine, tuple(expect or ()))
+    return judges.do_report(run, output.terminal(), form=form, by=by)
 
 
 @_command
@@ -775,12 +768,17 @@ def explain(
             autocompletion=complete.run_hosts,
         ),
     ],
+    machine: ReferencesOption = None,
+    expect: ThresholdOption = None,
     output: OutputOptions,
 ) -> int:
     """Show the evidence for and against a node or a part: accept explain last node17"""
     from accept.commands import explain as explanations
+    from accept.commands.judge import GivenBounds
 
-    return explanations.do_explain(run, node, output.terminal())
+    return explanations.do_explain(
+        run, node, output.terminal(), GivenBounds(machine, tuple(expect or ()))
+    )
 
 
 @_command
@@ -836,13 +834,22 @@ def ticket(
             "--collect", help="Run the site's collectors on the node now: bug report, dmesg, SEL."
         ),
     ] = False,
+    machine: ReferencesOption = None,
+    expect: ThresholdOption = None,
     output: OutputOptions,
 ) -> int:
     """Write text and logs about a bad node for its provider: accept ticket last node17"""
     from accept.commands import ticket as tickets
+    from accept.commands.judge import GivenBounds
 
     return tickets.do_ticket(
-        run, node, output.terminal(), fabric=fabric, redact=redact, collect=collect
+        run,
+        node,
+        output.terminal(),
+        fabric=fabric,
+        redact=redact,
+        collect=collect,
+        by=GivenBounds(machine, tuple(expect or ())),
     )
 
 

@@ -62,6 +62,20 @@ EvidenceArgument = Annotated[
         callback=_refuse_unnamed_input,
     ),
 ]
+ReferencesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--machine",
+        "-m",
+        metavar="NAME",
+        help="Machine to compare with: a name or a file.",
+        autocompletion=complete.machines,
+    ),
+]
+ThresholdOption = Annotated[
+    list[str] | None,
+    typer.Option("--expect", metavar="BOUND", help="Threshold: 'all-reduce@8G>=380'."),
+]
 FetchedArgument = Annotated[
     str,
     typer.Argument(

@@ -23,7 +23,7 @@ def do_demo(terminal: Terminal, *, opens: bool) -> int:
     """
     folder = unpack_demo()
     terminal.progress("SIMULATED: the nodes of this run do not exist; a real run would exit with 3")
-    do_judge((str(folder),), terminal, expect=())
+    do_judge((str(folder),), terminal)
     report = folder / rundir.REPORT
     if opens and _is_desktop() and webbrowser.open(report.as_uri()):
         terminal.progress("the report is open in your browser")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from accept.commands.judge import Judged, can_retest, can_write_ticket, judge_path
+from accept.commands.judge import GivenBounds, Judged, can_retest, can_write_ticket, judge_path
 from accept.core import sentences
 from accept.core.causes import Judgement
 from accept.core.error_codes import Code
@@ -15,6 +15,7 @@ from accept.core.judge.explained import Explained
 from accept.core.judge.parts import name_of
 from accept.core.judge.summary import node_lists
 from accept.core.model import CheckVerdict, Finding, State, Suspect, Verdict
+from accept.core.report.text import range_row
 from accept.core.serde import did_you_mean
 from accept.core.text import command_line, count, number, plain, value_range
 from accept.report.console import Table, Terminal
@@ -119,6 +120,8 @@ class Explanation:
     evidence_for: tuple[str, ...]
     #: What was measured to be normal beside it, so that it is not the cause, as sentences.
     excluded: tuple[str, ...]
+    #: What all nodes measured together, which is about no single one, as sentences.
+    together: tuple[str, ...]
     steps: tuple[StepCount, ...]
     partners: tuple[Partner, ...]
     model: tuple[ModelFigures, ...]
@@ -142,9 +145,9 @@ class _Subject:
     concerns: Callable[[Part], bool]
 
 
-def do_explain(name: str, subject: str, terminal: Terminal) -> int:
+def do_explain(name: str, subject: str, terminal: Terminal, by: GivenBounds) -> int:
     """Print the evidence for and against a node or part."""
-    judged = judge_path(name, expect=())
+    judged = judge_path(name, expect=by.expect, machine=by.machine)
     explanation = explain(judged, subject, name)
     terminal.result(explanation, *_text(explanation, judged.verdict.checks))
     steps = []
@@ -152,7 +155,7 @@ def do_explain(name: str, subject: str, terminal: Terminal) -> int:
         if explanation.suspects and can_retest(judged):
             steps.append(command_line("accept", "retest", name, subject))
         if can_write_ticket(judged, subject):
-            steps.append(command_line("accept", "ticket", name, subject))
+            steps.append(command_line("accept", "ticket", name, subject, *by.words))
     if steps:
         terminal.suggest(", or ".join(steps))
     return Exit.PASS
@@ -222,6 +225,7 @@ def explain_in(run: Run, subject: str, name: str = "") -> Explanation:
         evidence_against=against,
         evidence_for=(*_for(steps, partners, in_doubt), *_devices(run, about)),
         excluded=(*_good_partners(run, about), *_devices(run, about)),
+        together=tuple(_together(run.verdict)) if subject in run.verdict.hosts else (),
         steps=steps,
         partners=partners[:_MOST_PARTNERS],
         model=tuple(_model(run, about)),
@@ -397,6 +401,14 @@ def _good_partners(run: Run, about: _Subject) -> Iterator[str]:
             yield f"its {count(len(partners), 'partner')}: {population.title} {values} in {pairs}"
 
 
+def _together(verdict: Verdict) -> Iterator[str]:
+    """Yield what all nodes of a run measured together, if they are more than two."""
+    for one in verdict.ranges:
+        if one.nodes == len(verdict.hosts) > 2:
+            name, measured, _, required, _ = range_row(one)
+            yield f"{name}: {measured}" + f", required {required}" * bool(required)
+
+
 def _devices(run: Run, about: _Subject) -> Iterator[str]:
     """Yield what tools and the GPUs of a node measured, without the GPUs that are accused."""
     accused = {suspect.device for suspect in about.suspects if suspect.device is not None}
@@ -467,11 +479,16 @@ def _figures(found: Explained, fault: Fault, *, is_fault: bool) -> ModelFigures:
 
 def _text(one: Explanation, checks: Sequence[CheckVerdict]) -> Iterator[str | Table]:
     causes = ", ".join(f"{s.name} {s.cause} [{s.strength}]" for s in one.suspects)
-    yield plain(f"{one.node}: {one.state}{f' ({causes})' if causes else ''}")
+    is_measured = one.state == "untested" and (one.steps or one.together)
+    state = "undecided" if is_measured else one.state
+    yield plain(f"{one.node}: {state}{f' ({causes})' if causes else ''}")
     for title, lines in (("AGAINST", one.evidence_against), ("FOR", one.evidence_for)):
         yield f"\n{title}"
         for line in lines or ("nothing",):
             yield f"  {plain(line)}"
+    if one.together:
+        yield "\nWITH ALL NODES, so about no single one"
+        yield from (f"  {plain(line)}" for line in one.together)
     if one.partners:
         rows = [
             (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 from accept import __version__, backends, config
 from accept.backends.protocol import Phase
@@ -474,16 +475,27 @@ def _refuse_unverified(judged: Judged) -> Judged:
     return replace(judged, verdict=replace(judged.verdict, exit=code))
 
 
-def text(judged: Judged, terminal: Terminal, *, own_bounds: bool = False) -> str:
-    """Return the verdict as text for the terminal.
+class GivenBounds(NamedTuple):
+    """The machine and the thresholds that a user gives instead of those of the evidence."""
 
-    `own_bounds`: the user gave a machine or expectations. Other commands judge without them, so
-    the screen suggests none of those.
-    """
-    place = replace(_place(judged, own_bounds=own_bounds), as_called=terminal.as_called)
+    machine: str | None = None
+    expect: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return them as options, for a command that is printed."""
+        machine = () if self.machine is None else ("--machine", self.machine)
+        return (*machine, *(word for bound in self.expect for word in ("--expect", bound)))
+
+
+#: No others than those of the evidence.
+OF_EVIDENCE = GivenBounds()
+
+
+def text(judged: Judged, terminal: Terminal, by: GivenBounds = OF_EVIDENCE) -> str:
+    """Return the verdict, judged `by` a user's bounds, as text for the terminal."""
+    place = replace(_place(judged, by), as_called=terminal.as_called)
     notes = [*judged.notes]
-    if own_bounds:
-        notes.append("Other commands judge without this --machine and --expect.")
     if judged.skipped:
         files = [f"{skipped.file} ({skipped.reason})" for skipped in judged.skipped]
         left_out = f"Left out: {count(len(files), 'file')} without results: "
@@ -664,7 +676,7 @@ def reported(judged: Judged) -> ReportedRun:
 _MOST_EXCLUDED = 8
 
 
-def _place(judged: Judged, *, own_bounds: bool = False) -> Place:
+def _place(judged: Judged, by: GivenBounds = OF_EVIDENCE) -> Place:
     """Return where the report is, and what to type next with the back end of the run."""
     folder = judged.folder
     knows_machine = judged.verdict.machine in config.names("machines")
@@ -691,7 +703,10 @@ def _place(judged: Judged, *, own_bounds: bool = False) -> Place:
         purpose = f"and {left} more: nodes/bad.txt" if left > 0 else "keep new work away"
         drain = _drain(judged, bad[:_MOST_EXCLUDED])
         commands += zip(drain, (purpose, "after the repair"), strict=False)
-    if own_bounds:
+    if by != OF_EVIDENCE:
+        # The other commands judge without them.
+        if bad and not judged.verdict.injected:
+            add("evidence for and against", "explain", run.name, bad[0], *by.words)
         return Place(commands=tuple(commands), knows_machine=knows_machine)
     if bad and not judged.verdict.injected:
         if can_retest(judged):
@@ -836,8 +851,7 @@ def do_judge(
     paths: tuple[str, ...],
     terminal: Terminal,
     *,
-    expect: tuple[str, ...],
-    machine: str | None = None,
+    by: GivenBounds = OF_EVIDENCE,
     collective: str | None = None,
     max_bad: int = 0,
     keys: tuple[Path, ...] = (),
@@ -851,8 +865,8 @@ def do_judge(
     try:
         results = judge_paths(
             paths or ("last",),
-            expect=expect,
-            machine=machine,
+            expect=by.expect,
+            machine=by.machine,
             collective=collective,
             say=terminal.progress,
             keys=tuple(key for file in keys for key in read_public_keys(file)),
@@ -864,8 +878,7 @@ def do_judge(
     results = [with_max_bad(judged, max_bad) for judged in results]
     if must_be_verified:
         results = [_refuse_unverified(judged) for judged in results]
-    own_bounds = bool(expect or machine)
-    for judged in results if not own_bounds else ():
+    for judged in results if by == OF_EVIDENCE else ():
         write_page(judged, terminal)
     if terminal.json:
         values = [with_measurements(judged) for judged in results]
@@ -876,12 +889,12 @@ def do_judge(
             terminal.progress("\n".join([f"{len(results)} verdicts:", *sources]))
         for judged in results:
             heading = f"{plain(judged.source)}:\n" if len(results) > 1 else ""
-            screen = text(judged, terminal, own_bounds=own_bounds)
+            screen = text(judged, terminal, by)
             terminal.result(judged.verdict, heading + screen)
-    is_lasting = standard_input.PATH not in paths and not own_bounds
+    is_lasting = standard_input.PATH not in paths
     if is_lasting and len(results) == len(paths) == 1 and results[0].folder is None:
         # There is no run folder that could have report.html already.
-        page = command_line("accept", "report", paths[0], "--format", "html")
+        page = command_line("accept", "report", paths[0], *by.words, "--format", "html")
         terminal.suggest(f"{page} > report.html")
     return worst_exit(judged.verdict.exit for judged in results)
 
@@ -918,13 +931,23 @@ def _add_page(url: str, terminal: Terminal) -> str:
     return f"{url.rstrip('/')}/{rundir.REPORT}"
 
 
-def do_report(name: str, terminal: Terminal, *, form: str) -> int:
-    """Write the reports, or print one of them."""
+def do_report(name: str, terminal: Terminal, *, form: str, by: GivenBounds) -> int:
+    """Write the reports, or print one of them.
+
+    Those beside the evidence are by its own bounds. Raises BadInput if others are to be written.
+    """
+    if form == "files" and by != OF_EVIDENCE:
+        page = command_line("accept", "report", name, *by.words, "--format", "html")
+        raise BadInput(
+            "the reports beside the evidence have its own machine and thresholds",
+            code=Code.USAGE,
+            hint=f"print one with yours: {page} > report.html",
+        )
     if form == "files" and bucket.is_url(name):
         page = _add_page(name, terminal)
         terminal.result(Reports(files=(page,)), page)
         return Exit.PASS
-    judged = judge_path(name, expect=())
+    judged = judge_path(name, expect=by.expect, machine=by.machine)
     if form == "files":
         files = write_reports(judged, terminal)
         terminal.result(Reports(files=files), "\n".join(files))

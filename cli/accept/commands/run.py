@@ -612,7 +612,7 @@ def do_watch(name: str, terminal: Terminal) -> int:
     folder = rundir.find_own(name)
     if (folder / rundir.EVIDENCE).is_dir():
         terminal.progress(f"{folder.name} has ended and was collected")
-        return judge.do_judge((str(folder),), terminal, expect=())
+        return judge.do_judge((str(folder),), terminal)
     job = backends.load_job(folder)
     return _show_end(job, finish(job, folder, terminal), terminal)
 

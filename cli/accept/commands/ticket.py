@@ -9,6 +9,8 @@ from pathlib import Path
 
 from accept.commands.explain import check_node, explain
 from accept.commands.judge import (
+    OF_EVIDENCE,
+    GivenBounds,
     Judged,
     judge_path,
     not_written,
@@ -58,6 +60,7 @@ def do_ticket(
     fabric: bool,
     redact: bool,
     collect: bool = False,
+    by: GivenBounds = OF_EVIDENCE,
 ) -> int:
     """Write the ticket beside the evidence of an own run, else into the working folder.
 
@@ -71,7 +74,7 @@ def do_ticket(
             hint=f"{command_line('accept', 'ticket', name)} NODE, "
             f"or {command_line('accept', 'ticket', name, '--fabric')}",
         )
-    judged = judge_path(name, expect=())
+    judged = judge_path(name, expect=by.expect, machine=by.machine)
     suspects = _suspects(judged, node, name)
     if judged.folder is None and not judged.logs:
         raise BadInput(
