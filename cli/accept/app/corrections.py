@@ -170,7 +170,8 @@ def _of_command(words: list[str]) -> Iterator[list[str]]:
         if more and "last" in meant:
             place = meant.index("last")
             yield [*meant[:place], *more, *meant[place + 1 :]]
-        yield [*meant, *more]
+        if meant[:1] != ["list"]:
+            yield [*meant, *more]
         yield meant
     if first in [*Listing]:
         yield ["list", first]

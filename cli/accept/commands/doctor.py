@@ -57,12 +57,16 @@ def _rows(needs: Sequence[Need], checks: Sequence[str]) -> Iterator[tuple[str, s
     for alike in _grouped(needs):
         need = alike[0]
         state = "unknown" if not need.checked else "ok" if need.good else "missing"
-        yield state, f"{_hosts(alike)}: {need.what}: {need.found}"
+        found = need.found.removeprefix(f"{need.what}: ")
+        yield state, f"{_hosts(alike)}: {need.what}: {found}"
         if not need.good and need.checks:
             yield "", f"needed by {shortened(need.checks, 4)}"
         if need.advice:
             yield "", need.advice
     lacking = {check for need in needs if not need.good for check in need.checks}
+    if any(not (need.good or need.checks) for need in needs):
+        # Without it no run starts.
+        lacking = {*checks}
     yield "will run", ", ".join(name for name in checks if name not in lacking) or "nothing"
     if lacking:
         yield "will not", ", ".join(name for name in checks if name in lacking)

@@ -71,8 +71,8 @@ def do_ticket(
         raise BadInput(
             "a ticket is about one node or about the network",
             code=Code.USAGE,
-            hint=f"{command_line('accept', 'ticket', name)} NODE, "
-            f"or {command_line('accept', 'ticket', name, '--fabric')}",
+            hint="name the run, and a node or --fabric: accept ticket last NODE; "
+            "your runs: accept list runs",
         )
     judged = judge_path(name, expect=by.expect, machine=by.machine)
     suspects = _suspects(judged, node, name)

@@ -55,7 +55,8 @@ EXPECTATION_FORMS = (
 _EXPECTATION = re.compile(
     r"(?P<check>[\w-]+)(?:\.(?P<metric>[\w-]+))?(?:@(?P<size>\w+))?"
     r"(?:/(?P<low>\d{1,6})(?P<range>-(?P<high>\d{1,6})?)?)?"
-    r"\s*(?P<sign>>=|<=)\s*(?P<value>[^\s]+)(?:\s+(?P<unit>\S+))?",
+    r"\s*(?P<sign>>=|<=)\s*(?P<value>[-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?|\S+)"
+    r"(?:\s*(?P<unit>[A-Za-z%]\S*))?",
     re.ASCII,
 )
 

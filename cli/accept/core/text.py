@@ -92,6 +92,12 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def met_bound(value: float, *, upper: bool = False) -> str:
+    """Return a round number, two digits, that a value above 0 meets as a lower or `upper` bound."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1) if 0 < value < math.inf else 1.0
+    return number((math.ceil if upper else math.floor)(value / step) * step)
+
+
 def value_range(values: Sequence[float]) -> str:
     """Return the smallest and the largest value for people: "9.6 to 10"."""
     low, high = number(min(values)), number(max(values))

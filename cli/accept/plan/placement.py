@@ -33,8 +33,8 @@ def check_image(image: str | None) -> None:
         raise BadInput(
             "a run on Kubernetes needs a container image",
             code=Code.SITE_NO_IMAGE,
-            hint="give --image IMAGE, or name it in the site file, kubernetes: {image: …}; "
-            "hosts over ssh need none: --hosts a,b,c",
+            hint="give --image IMAGE, or name it in the site file, kubernetes: {image: …}, which "
+            "`accept init --backend kubernetes` writes; hosts over ssh need none: --hosts a,b,c",
         )
 
 

@@ -89,7 +89,7 @@ def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
     if not tools:
         host, reply = next(iter(replies.items()))
         raise NotStarted(
-            f"no host answers; {host}: {last_line(reply.err)}",
+            f"none of {count(len(hosts), 'host')} answers; {host}: {last_line(reply.err)}",
             code=Code.SSH_NO_ANSWER,
             hint=f"try: ssh {host}; or give --machine",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from accept.core.catalog.metrics import WRONG
@@ -24,8 +24,8 @@ from accept.core.model import (
     Record,
     State,
 )
-from accept.core.table import BANDWIDTH, Measure, Row, Table, planned_sizes
-from accept.core.text import count, format_size, number, shortened
+from accept.core.table import BANDWIDTH, Measure, Table, planned_sizes
+from accept.core.text import count, format_size, met_bound, number, shortened
 
 #: Predicate of a sentence about a host, for each path between GPUs that is slower than NVLink.
 _SLOW_PATHS = {
@@ -260,18 +260,22 @@ def _has_bound(evidence: Evidence, bound_findings: Sequence[Finding]) -> bool:
 
 
 def _no_bound_finding(
-    evidence: Evidence, results: Iterable[Row], measure: Measure, *, single_rank: bool
+    evidence: Evidence, results: Table, measure: Measure, *, single_rank: bool
 ) -> Finding:
     check = evidence.check
     if single_rank:
         # The results were correct, but it has no peer.
         text = "one rank has no peer: nothing between GPUs or nodes was tested"
         return finding(check, Judgement.ABSOLUTE, State.NOT_TESTED, text)
-    top = max((row.size or 0 for row in results), default=0)
+    top = max((row.nominal_size or 0 for row in results), default=0)
+    most = max((row.nodes for row in results), default=0)
+    at_top = [r.value for r in results if r.nominal_size == top and r.nodes == most and r.value]
     if measure.inverse:
         top = min((planned_sizes(s)[0] for s in evidence.steps if planned_sizes(s)), default=top)
     at = f"@{format_size(top)}" if top else ""
-    bound = f"{'<=' if measure.inverse else '>='}{measure.unit}"
+    # An example is a command that works.
+    value = (min if measure.inverse else max)(at_top, default=1.0)
+    bound = f"{'<=' if measure.inverse else '>='}{met_bound(value, upper=measure.inverse)}"
     sizes = " or ".join(map(format_size, bounds.other_sizes(evidence, measure.metric)))
     reason = f" at this size; measure also {sizes}" if sizes else " at this number of nodes"
     if bounds.measured_by_another_program(evidence):

@@ -28,7 +28,7 @@ from accept.core.model import (
     Suspect,
 )
 from accept.core.table import Execution, Outcome, Row, rows_of
-from accept.core.text import number, shortened
+from accept.core.text import met_bound, number, shortened
 
 #: Reasons for a lower clock that are faults -> the cause. A GPU at its power limit is normal. The
 #: names are those of `launchers/programs/sampler.py`.
@@ -229,7 +229,10 @@ def _without_measurement(
     known |= {name for record in evidence.records for name, _ in _reasons(evidence, record)}
     check = evidence.check
     if not any(f.cause is not Cause.NO_MEASUREMENT for f in bounded):
-        yield bounds.no_bound_finding(check, f"{check}.{measured.needed[0]}>={measured.unit}")
+        name = measured.needed[0]
+        values = (m.value for record in evidence.records for m in record.metrics if m.name == name)
+        lowest = met_bound(min(values, default=1.0))
+        yield bounds.no_bound_finding(check, f"{check}.{name}>={lowest}")
     for bound in bounds.bounds_of(evidence):
         if bound.kind is not BoundKind.EXPECTATION and bound.metric not in known:
             yield bounds.unmeasured_finding(check, bound)
