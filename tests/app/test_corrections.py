@@ -138,9 +138,10 @@ def test_a_node_count_alone_is_for_slurm_where_its_programs_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     typed = ("run", "--nodes", "64", "--dry-run")
-    assert suggested(accept(*typed).err) == []
+    init = "init --backend kubernetes"
+    assert suggested(accept(*typed).err) == [init]
     monkeypatch.setattr("accept.app.corrections.shutil.which", {"sinfo": "/bin/sinfo"}.get)
-    assert suggested(accept(*typed).err) == ["run --nodes 64 --dry-run --backend slurm"]
+    assert suggested(accept(*typed).err) == [init, "run --nodes 64 --dry-run --backend slurm"]
 
 
 def test_a_threshold_without_quotes_is_recognized_in_a_shell() -> None:

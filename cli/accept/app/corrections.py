@@ -170,8 +170,8 @@ def _of_command(words: list[str]) -> Iterator[list[str]]:
         if more and "last" in meant:
             place = meant.index("last")
             yield [*meant[:place], *more, *meant[place + 1 :]]
-        if meant[:1] != ["list"]:
-            yield [*meant, *more]
+        # A list of runs is about no single one.
+        yield [*meant, *(word for word in more if meant[0] != "list" or word.startswith("-"))]
         yield meant
     if first in [*Listing]:
         yield ["list", first]
