@@ -618,7 +618,7 @@ def init(
     place: ClusterOptions,
     output: FormatOptions,
 ) -> int:
-    """Write a site file: accept init --hosts node[01-16]; accept init --partition gpu"""
+    """Write a site file: accept init --hosts 'node[01-16]'; accept init --partition gpu"""
     from accept.app.parse import parse_options
     from accept.commands import cluster
 

@@ -52,7 +52,7 @@ _ABOUT = "Acceptance tests for GPU nodes: may they be used? If not, which part i
 _EXAMPLES: Final = (
     ("accept demo", "judge a simulated run with a bad node"),
     ("accept run", "test this machine"),
-    ("accept run --hosts node[01-16]", "test hosts over ssh"),
+    ("accept run --hosts 'node[01-16]'", "test hosts over ssh"),
     ("accept run --partition gpu --nodes 16", "test nodes of Slurm"),
     ("accept run --nodes 16 --site site.yaml", "test nodes of Kubernetes"),
     ("accept gate", "test this host before a job"),

@@ -79,7 +79,7 @@ def do_init(
     options = replace(options, hosts=expand(options.hosts, terminal.progress))
     name = options.backend or _backend_of(options)
     if name == _DEFAULT and options.backend is None:
-        terminal.progress("asking Kubernetes; other clusters: --hosts node[01-16], or --partition")
+        terminal.progress("asking Kubernetes; else give --hosts 'node[01-16]' or --partition")
     survey = backends.load_surveyor(name).survey(options)
     for note in survey.notes:
         terminal.progress(note.text)

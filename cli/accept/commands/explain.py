@@ -28,6 +28,8 @@ _MOST_PARTNERS = 16
 class StepCount:
     """The executions of one step that exercise the node or part."""
 
+    #: Check and size, and the step or the kind of groups, for people.
+    label: str
     check: str
     step: str
     #: `each` or `pairs`.
@@ -280,6 +282,7 @@ def _steps(run: Run, about: _Subject) -> Iterator[StepCount]:
         failed = sum(sample.value is None or bool(sample.cause) for sample in own)
         bad = sum(sample.bad for sample in own)
         yield StepCount(
+            label=population.label,
             check=population.check,
             step=population.step.id,
             groups=population.step.groups,
@@ -338,7 +341,7 @@ def _against(steps: tuple[StepCount, ...], partners: tuple[Partner, ...]) -> Ite
     for one in steps:
         if bad := one.slow + one.failed:
             values = f": {one.bad_values}" if one.bad_values else ""
-            yield f"{one.check} ({one.groups}): bad in {bad} of {one.executions}{values}"
+            yield f"{one.label}: bad in {bad} of {one.executions}{values}"
     bad_with = [partner for partner in partners if partner.bad]
     good = [partner for partner in bad_with if partner.others > partner.others_bad]
     if bad_with:
@@ -375,11 +378,11 @@ def _for(
     for one in steps:
         if good := one.executions - one.slow - one.failed - one.far:
             values = f": {one.good_values}" if one.good_values else ""
-            yield f"{one.check} ({one.groups}): good in {good} of {one.executions}{values}"
+            yield f"{one.label}: good in {good} of {one.executions}{values}"
         if one.far and one.check not in in_doubt:
             yield (
-                f"{one.check} ({one.groups}): no slower than distance explains in {one.far} of "
-                f"{one.executions}: {one.far_values}"
+                f"{one.label}: no slower than distance explains in {one.far} of {one.executions}: "
+                f"{one.far_values}"
             )
     suspicious = [p for p in partners if p.bad and p.others and p.others_bad == p.others]
     if suspicious:
@@ -426,7 +429,8 @@ def _devices(run: Run, about: _Subject) -> Iterator[str]:
             text = f"{one.check} {one.metric}: {value_range(own)} {one.unit}"
             text += one.of_gpus * f" on {count(len(own), noun)}"
             others = len(one.values) > len(own)
-            yield text + others * f"; {number(one.median)} is the median of {len(one.values)}"
+            median = f"{number(one.median)} {one.unit}"
+            yield text + others * f"; {median} is the median of {len(one.values)}"
 
 
 def _model(run: Run, about: _Subject) -> Iterator[ModelFigures]:

@@ -726,7 +726,9 @@ def _place(judged: Judged, by: GivenBounds = OF_EVIDENCE) -> Place:
             add("measure its bad pairs again", "retest", run.name, "--pairs")
         add("pairs and logs for the network", "ticket", run.name, "--fabric")
     can_refer = any(map(is_reference, judged.figures))
-    if judged.verdict.state is State.PASS and knows_machine and can_refer:
+    # Without a GPU, the next run on a busier machine would be below its own references.
+    is_steady = judged.verdict.gpu_tested
+    if judged.verdict.state is State.PASS and knows_machine and can_refer and is_steady:
         add("tighter bounds next time", "baseline", run.name, "--out", "my.yaml")
     return Place(
         report=str(report) if report.is_file() else "",

@@ -156,7 +156,7 @@ def _candidates(options: Options, terminal: Terminal, *, need: int, limit: float
     if allocated:
         options = replace(options, backend="slurm")
     elif not (options.hosts or options.nodes or options.all_nodes or site.ssh.hosts):
-        raise _no_nodes(named)
+        raise _no_nodes(named, need)
     options = replace(options, hosts=expand(options.hosts, terminal.progress))
     target = choose_target(replace(options, hosts=options.hosts or allocated), site)
     if allocated:
@@ -167,18 +167,19 @@ def _candidates(options: Options, terminal: Terminal, *, need: int, limit: float
             # A pod that does not start must not use up the time of the others.
             options = replace(options, start_timeout=limit / 2)
     elif target.backend != "ssh" and not allocated:
-        raise _no_nodes(target.backend)
+        raise _no_nodes(target.backend, need)
     if target.nodes is not None:
         _check_need(need, target.nodes)
     return replace(options, backend=target.backend)
 
 
-def _no_nodes(backend: str | None) -> BadInput:
+def _no_nodes(backend: str | None, need: int) -> BadInput:
     of = f" of the back end {backend}" if backend else ""
     return BadInput(
         f"there is no list{of} with nodes to choose from",
         code=Code.NODES_UNKNOWN,
-        hint="start it inside salloc, give --hosts node[01-18], or on Kubernetes --nodes 66",
+        hint=f"start it inside salloc, give --hosts with more than {need} names, such as "
+        f"'node[01-{need + 2:02}]', or on Kubernetes --nodes {need + 2}",
     )
 
 

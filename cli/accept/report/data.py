@@ -74,6 +74,11 @@ class Population:
         return f"{self.check} {format_size(self.size)}" if self.size else self.check
 
     @property
+    def label(self) -> str:
+        """Return check and size, and the step or the kind of groups."""
+        return self.title if self.is_one_of_several else f"{self.name} ({self.step.groups})"
+
+    @property
     def title(self) -> str:
         """Return check and size, and the step if others measured the same."""
         return f"{self.name} (step {self.step.id})" if self.is_one_of_several else self.name

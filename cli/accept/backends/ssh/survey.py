@@ -50,7 +50,7 @@ def survey(options: Options) -> Survey:
         raise BadInput(
             "the hosts are missing",
             code=Code.SSH_NO_HOSTS,
-            hint="accept init --hosts node[01-16]",
+            hint="accept init --hosts 'node[01-16]'",
         )
     reach = reach_of(access_of(Site()))
     replies = on_all(hosts, lambda host: call(reach, host, host_script(), timeout=SECONDS))
