@@ -65,7 +65,7 @@ def test_an_explanation_agrees_with_the_findings(
                 own = finding.hosts == (node,)
                 missing = finding.judgement is Judgement.COMPLETENESS
                 if own or (node in finding.hosts and one.state != "good" and not missing):
-                    heads = (f"{check} (", f"{check}: ", f"{check} [", f"{finding.cause} in ")
+                    heads = (f"{check} ", f"{check}: ", f"{finding.cause} in ")
                     assert any(line.startswith(heads) for line in one.evidence_against), about
                 if own and SLOW_OR_FAR in finding.message and finding.executions:
                     good, every = _good(one, check)
