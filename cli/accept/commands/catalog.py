@@ -38,10 +38,7 @@ from accept.config.explanations import explanations
 from accept.config.machine import Confidence
 from accept.config.references import Figure
 from accept.config.tool_file import ToolFile
-from accept.config.tools import (
-    all_checks,
-    check_of,
-)
+from accept.config.tools import all_checks, check_of
 from accept.core import causes, checks, signs
 from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.error_codes import Code

@@ -12,7 +12,7 @@ from accept.backends.remote import Reach
 from accept.backends.slurm import nodes
 from accept.backends.slurm.doctor import doctor
 from accept.backends.slurm.follow import cancel, collect, delete, watch
-from accept.backends.slurm.submit import rehearse, submit
+from accept.backends.slurm.submit import allocation_options, rehearse, submit
 from accept.config import Site
 from accept.core.error_codes import Code
 from accept.plan.resolve import ClusterPlace, Options, Resolved, site_of
@@ -64,13 +64,7 @@ def progress(job: Job, *, folder: Path) -> Progress:
 
 def reach(_job: Job, run: Resolved) -> Reach:
     """Return how commands reach a node of a run after its end: as a job of its own."""
-    slurm = run.site.slurm
-    options = {
-        "partition": slurm.partition,
-        "reservation": slurm.reservation,
-        "account": slurm.account,
-        "qos": slurm.qos,
-    }
+    options = allocation_options(run.site.slurm)
     where = [f"--{name}={value}" for name, value in options.items() if value]
 
     def arguments(host: str, command: str) -> list[str]:

@@ -25,7 +25,7 @@ from accept.backends.slurm.nodes import (
 )
 from accept.backends.slurm.script import batch_script
 from accept.config.container import Runtime
-from accept.config.slurm import Launcher
+from accept.config.slurm import Launcher, Slurm
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, NotStarted
@@ -207,6 +207,16 @@ def enroot_image(image: str) -> str:
     return f"{registry}#{rest}" if is_registry and "#" not in name else name
 
 
+def allocation_options(slurm: Slurm) -> dict[str, str | None]:
+    """Return the options for the place and the account of a job; None: the default of Slurm."""
+    return {
+        "partition": slurm.partition,
+        "reservation": slurm.reservation,
+        "account": slurm.account,
+        "qos": slurm.qos,
+    }
+
+
 def _sbatch(run: Resolved, attempt: str, known: Sequence[Node]) -> list[str]:
     """Return the sbatch command of a run, without the options for its output."""
     slurm, plan = run.site.slurm, run.plan
@@ -217,10 +227,7 @@ def _sbatch(run: Resolved, attempt: str, known: Sequence[Node]) -> list[str]:
         "nodes": run.nodes,
         "nodelist": node_list(run.hosts),
         "exclude": ",".join(slurm.exclude),
-        "partition": slurm.partition,
-        "reservation": slurm.reservation,
-        "account": slurm.account,
-        "qos": slurm.qos,
+        **allocation_options(slurm),
         "constraint": slurm.constraint,
         "time": math.ceil((slurm.time or longest) / 60),
         "gres": _gres(run, known),
