@@ -68,7 +68,7 @@ def check_name(name: str, others: Collection[str]) -> None:
     if name in (*checks.REGISTRY, *names()):
         message = f"accept has a check {name!r}"
     elif name in others:
-        message = f"another tool is called {name!r}"
+        message = f"the site file has another tool {name!r}"
     else:
         return
     raise Invalid(("name",), message, "choose another", code=Code.TOOL_INVALID)
