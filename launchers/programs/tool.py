@@ -45,6 +45,8 @@ VERSION_SECONDS, GRACE_SECONDS, END_SECONDS, LOOK_SECONDS = 30.0, 2.0, 4.0, 0.2
 MEET_SECONDS = 20.0
 #: The state of a listening socket in /proc/net/tcp.
 LISTENING = "0A"
+#: Statuses of a shell or loader that cannot start a program: it, or a library of it, is missing.
+NOT_STARTED = (126, 127)
 #: Free space that must remain, as a share of what the tool needs.
 SPARE = 0.05
 #: `prctl`: orphans below this process become its children, also if they leave its session.
@@ -260,9 +262,12 @@ def version(tool: Tool) -> str:
         ran = commands.run(VERSION_SECONDS, *tool["version"])
     except subprocess.TimeoutExpired:
         raise Unusable(f"{' '.join(tool['version'])} did not end") from None
-    found = re.search(r"\d+(?:\.\d+)+", ran.out + ran.err)
-    if not found:
-        raise Unusable(f"{' '.join(tool['version'])} prints no version")
+    # perftest ends with status 1 after its version.
+    found = re.search(r"(?<!\d)\d{1,9}(?:\.\d{1,9})+(?!\d)", ran.out + ran.err)
+    if not found or ran.exit in NOT_STARTED:
+        words = (ran.err.strip() or ran.out.strip()).splitlines()
+        quote = f": {words[-1][:160]}" if words else ""
+        raise Unusable(f"{' '.join(tool['version'])} prints no version{quote}")
     if tool["least"] and numbers(found[0]) < numbers(tool["least"]):
         raise Unusable(f"{tool['name']} {found[0]} is too old: {tool['least']} is required")
     return found[0][:40]
@@ -298,7 +303,8 @@ def own_folder(tool: Tool) -> Iterator[str]:
         state = os.statvfs(parent)
         free = state.f_bavail * state.f_frsize
         if free < space * (1 + SPARE):
-            raise Unusable(f"{parent} has {free / 1e9:.3g} GB free; {space / 1e9:.3g} GB needed")
+            shares = (f"{n / 1e9:,.0f}" if n > 1e12 else f"{n / 1e9:.3g}" for n in (free, space))
+            raise Unusable("{} has {} GB free; {} GB needed".format(parent, *shares))
         folder = tempfile.mkdtemp(prefix="accept-", dir=parent)
     except OSError as error:
         raise Unusable(f"{parent}: {error.strerror}") from None
@@ -334,17 +340,21 @@ def run(
     label: str = "",
     server: Server | None = None,
 ) -> Ran:
-    """Run a command, print its output, and end everything that it started."""
+    """Run a command, print its output, and end everything that it started. Raises Unusable."""
     others = children()
-    process = subprocess.Popen(
-        command,
-        env=env,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    try:
+        process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise Unusable(f"{command[0]} cannot be started: {reason}") from None
     assert process.stdout is not None
     assert process.stderr is not None
     ended, finished, until, over = "", 0.0, time.monotonic() + seconds, 0.0

@@ -98,6 +98,7 @@ def test_a_correct_file_is_planned(tmp_path: Path) -> None:
         ("name: mine", "name: gemm", Code.TOOL_INVALID, "accept has a check"),
         ("name: mine", "name: storage", Code.TOOL_INVALID, "accept has a check"),
         (", example: 8G", "", Code.TOOL_INVALID, "neither a default nor an example"),
+        ("folder: /tmp", "folder: ~/data", Code.TOOL_INVALID, "'~/data' is not an absolute path"),
         ("timeout: 60", "timeout: 0", Code.VALUE_INVALID, "timeout"),
         ("timeout: 60", "timeouts: 60", Code.KEY_UNKNOWN, "did you mean timeout"),
         ("seconds: 1\n", "seconds: 1\nneeds2: 1\n", Code.KEY_UNKNOWN, "needs"),
@@ -174,6 +175,26 @@ def _read(output: list[str], **place: object) -> Parsed:
 def test_an_impossible_number_is_not_a_result(output: str, scale: float) -> None:
     parsed = _read([output], json="/a", scale=scale)
     assert (parsed.metrics, [p.cause for p in parsed.problems]) == ((), [Cause.WRONG_COMMAND])
+
+
+def test_a_repeated_key_counts_only_with_one_value() -> None:
+    (problem,) = _read(['{"a": {"b": 1, "b": 3, "c": 2, "c": 2}}'], json="/a/b").problems
+    assert "/a/b has more than one value" in problem.message
+    assert [
+        m.value for m in _read(['{"a": {"b": 1, "b": 3, "c": 2, "c": 2}}'], json="/a/c").metrics
+    ] == [2]
+
+
+@pytest.mark.parametrize("number", ["3,512.5", "nan", "-inf", "N/A", "1.", ".5", "3.5x", "3 x"])
+def test_a_line_with_another_form_of_number_is_not_left_out(number: str) -> None:
+    output = ["Speed: 3.5 GB/s", "Speed: test starts", f"Speed: {number} GB/s"]
+    (problem,) = _read(output, line="Speed: {value} GB/s").problems
+    assert problem.cause is Cause.WRONG_COMMAND
+    assert f"Speed: {number} GB/s" in problem.message
+
+
+def test_a_hexadecimal_number_is_read() -> None:
+    assert [m.value for m in _read(["a : 0x1f"], line="a : {value}").metrics] == [31]
 
 
 @pytest.mark.parametrize("line", ["{_}:{_}:{_}:{_}:{_} {value}", "{_}.{_}.{_} {value}{unit} {_}"])

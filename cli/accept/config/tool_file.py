@@ -103,7 +103,11 @@ class ResultPlace:
         ),
     ] = None
     gpus: Annotated[
-        bool, Doc("Whether the last `*` of its JSON Pointer is the number of a GPU.")
+        bool,
+        Doc(
+            "Whether the last `*` of its JSON Pointer is the number of a GPU. In a line: whether "
+            "what begins at the first placeholder is there once for each GPU, with ` - ` between."
+        ),
     ] = False
     line: Annotated[
         Word | None,
@@ -142,7 +146,7 @@ class ResultPlace:
             raise Invalid(("line",), message, code=Code.TOOL_INVALID)
         if reason := why_ambiguous(self.line or ""):
             raise Invalid(("line",), reason, code=Code.TOOL_INVALID)
-        if self.gpus and "*" not in (self.json or "").split("/"):
+        if self.gpus and "*" not in (self.json or "*").split("/"):
             message = "numbers of GPUs need `*` in the JSON Pointer"
             raise Invalid(("gpus",), message, code=Code.TOOL_INVALID)
         if self.scale <= 0:
@@ -164,6 +168,10 @@ class PartsPlace:
     good: Annotated[tuple[str, ...], Bounds(min=1, max=20), Doc("Its good values.")]
     bad: Annotated[tuple[str, ...], Bounds(min=1, max=20), Doc("Its bad values.")]
     gpu: Annotated[tuple[str, ...], Doc("Keys that may have the number of the GPU.")] = ()
+    gpu_where: Annotated[
+        dict[str, str],
+        Doc("Keys and their values in the objects of GPUs, if others have such numbers as well."),
+    ] = field(default_factory=dict)
     text: Annotated[Pointer | None, Doc("Where, from the object, a text explains a bad one.")] = (
         None
     )
@@ -385,6 +393,10 @@ class ToolFile:
             space = parse_size(filled(self.needs.space)) if self.needs.space else 0
         except ValueError as error:
             raise Invalid(("needs", "space"), str(error), code=Code.TOOL_INVALID) from None
+        folder = filled(self.folder)
+        if folder and not folder.startswith("/"):
+            message = f"{escaped(folder)!r} is not an absolute path, such as /mnt/nvme"
+            raise Invalid(("folder",), message, code=Code.TOOL_INVALID)
         server = self.server or tuple(word for word in self.command if "{peer}" not in word)
         return Tool(
             name=self.name,
@@ -396,7 +408,7 @@ class ToolFile:
             version=self.version.command if self.version else (),
             least=self.version.least if self.version else "",
             install=self.install,
-            folder=filled(self.folder),
+            folder=folder,
             needs=ToolNeeds(
                 root=self.needs.root,
                 devices=self.needs.devices,
@@ -425,6 +437,7 @@ class ToolFile:
                 good=self.parts.good,
                 bad=self.parts.bad,
                 gpu=self.parts.gpu,
+                gpu_where=self.parts.gpu_where,
                 text=self.parts.text or "",
                 kind=self.parts.kind or "",
                 untested=self.parts.untested,
@@ -463,7 +476,8 @@ class ToolFile:
                 if one.default is None and not value:
                     raise ValueError(f"{name} is required, such as {name}={one.example}")
                 if not value.isprintable() or len(value) > _MOST_TEXT or value[:1] == "-":
-                    raise ValueError(f"{name}: {escaped(value)!r} is not a valid value")
+                    expected = f"at most {_MOST_TEXT} printable characters, the first one not '-'"
+                    raise ValueError(f"{name}: {escaped(value)!r} is not valid: {expected}")
 
         fields = []
         for name, one in given.items():

@@ -93,7 +93,8 @@ def of_others() -> tuple[tuple[tuple[bytes, ...], Tool], ...]:
             results = file.others.results or file.results
             parts = file.others.parts or file.parts
             needs = Needs(gpus_of=file.needs.gpus_of)
-            tool = replace(file, results=results, parts=parts, needs=needs).planned({}, None)
+            of_output = replace(file, results=results, parts=parts, needs=needs, folder="/")
+            tool = of_output.planned({}, None)
             found.append((tuple(text.encode() for text in file.others.starts), tool))
     return tuple(found)
 

@@ -221,7 +221,8 @@ class ToolResult:
     #: JSON Pointer (RFC 6901) into the tool's output; `*` means every element, `KEY=VALUE` those
     #: elements that have it. Empty: `line`.
     json: str = ""
-    #: True if the last `*` is the number of the GPU that the value is of.
+    #: True if the last `*` is the number of the GPU that the value is of. In a line, what begins at
+    #: its first placeholder is there once for each GPU.
     of_gpu: bool = False
     #: The beginning of a line of the output, as `accept.core.tool_output` reads it.
     line: str = ""
@@ -249,6 +250,8 @@ class ToolParts:
     bad: tuple[str, ...]
     #: Keys that may have the number of the GPU.
     gpu: tuple[str, ...] = ()
+    #: Keys that, if an object has them, must have these values, or the number is not of a GPU.
+    gpu_where: dict[str, str] = field(default_factory=dict)
     #: JSON Pointer, from the object, to the text that explains a bad one.
     text: str = ""
     #: Pointer to the kinds of errors of a bad one, and those that say nothing about the part.

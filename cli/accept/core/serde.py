@@ -296,11 +296,21 @@ def renamed(data: dict[str, object], old: str, new: str) -> dict[str, object]:
 _MOST_VALUES = 1 << 21
 
 
-def from_json(text: bytes) -> object:
-    """Parse JSON of unknown origin. Raise ValueError if it is invalid or has too many values."""
+def from_json(text: bytes, *, repeated: object = None) -> object:
+    """Parse JSON of unknown origin. Raise ValueError if it is invalid or has too many values.
+
+    `repeated`, if given, replaces the values of a key that an object has with different ones.
+    """
     if sum(map(text.count, (b"[", b"{", b","))) > _MOST_VALUES:
         raise ValueError(f"more than {_MOST_VALUES:,} values")
-    return json.loads(text)
+
+    def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            found |= {key: repeated for key, value in pairs if found[key] != value}
+        return found
+
+    return json.loads(text, object_pairs_hook=object_of if repeated is not None else None)
 
 
 def to_json(value: object) -> str:

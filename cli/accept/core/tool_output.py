@@ -32,20 +32,25 @@ _STREAMS = (b"out", b"err")
 MOST_VALUES, _MOST_ELEMENTS, _MOST_LINE = 256, 4096, 2000
 #: Bytes and lines of an output that are read: more than `launchers/programs/tool.py` prints.
 _MOST_OUTPUT, _MOST_LINES = 5 << 20, 100_000
+#: Statuses with which a shell or loader reports that it cannot start a program.
+_NOT_STARTED = (126, 127)
 #: Largest number that a result may have.
 _MOST_NUMBER = 1e300
+#: A number, also such as 0x4.
+_NUMBER = re.compile(r"0x[\da-fA-F]{1,12}|[-+]?\d{1,30}(?:\.\d{1,30})?(?:[eE][-+]?\d{1,3})?")
 #: What placeholders of a line stand for; `%s` is the character after it.
 PLACEHOLDERS = {
-    "value": r"(?P<value>[-+]?\d{1,30}(?:\.\d{1,30})?(?:[eE][-+]?\d{1,3})?)",
+    "value": rf"(?P<value>{_NUMBER.pattern})",
     "unit": r"(?P<unit>[^\s\d%s][^\s%s]{0,15})",
     "_": r"[^\s%s]{1,200}",
     "state": r"(?P<state>[^\s%s]{1,40})",
     "gpu": r"(?P<gpu>\d{1,4})",
 }
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+#: What is between the numbers of two GPUs in a line.
+_BETWEEN = re.compile(r"\s+(?:-\s+)?")
 _NO_END = re.compile(r"\{(?:_|state|unit)\}\{")
 _MARKED = re.compile(rb"tool (out|err)(?:@(\d{1,2}\.\d{1,3}))?(\+?)\| ?(.*)", re.DOTALL)
-_NUMBER = re.compile(r"[-+]?\d{1,30}(?:\.\d{1,30})?(?:[eE][-+]?\d{1,3})?")
 
 
 class Ending(NamedTuple):
@@ -88,6 +93,10 @@ def _ending(value: object) -> Ending:
 ENDING = FactKind("tool", _ending)
 
 
+class _Repeated:
+    """What replaces several values of one key: any of them may be the bad one."""
+
+
 class Unread(Exception):
     """The reason why a result cannot be read, for people."""
 
@@ -122,8 +131,8 @@ def parse_of_others(out: str, tool: Tool) -> Parsed:
     fact = Fact(name=ENDING.name, value={"exit": 0})
     metrics, problems = _results(tool, fact, out)
     bad = [*_bad_parts(tool, tool.parts, out)] if tool.parts else []
-    # One test of several leaves the figures of the others 0.
-    metrics = [m for m in metrics if m.value] or metrics
+    # One test of several leaves the figures of the others 0; a GPU with 0 is bad.
+    metrics = [m for m in metrics if m.value or m.gpu] or metrics
     unread = () if metrics or bad else problems
     return Parsed(metrics=tuple(metrics), facts=(fact,), problems=(*bad, *unread))
 
@@ -197,7 +206,10 @@ def _why_bad(tool: Tool, ending: Ending, output: str) -> tuple[Cause, str] | Non
         words = [line.strip() for line in output.splitlines() if line.strip()]
         quote = f" ({plain(words[-1], 160)})" if words else ""
         reason = f"signal {-code} ended it{quote}"
-        if code > 0:
+        if code in _NOT_STARTED:
+            cause = Cause.TOOL_UNUSABLE
+            reason = f"it, or a program or library that it needs, cannot be started{quote}"
+        elif code > 0:
             # Only its own status means what its file states.
             cause = tool.cause
             reason = f"it ended with status {code}{quote}{': ' if tool.meaning else ''}"
@@ -224,7 +236,9 @@ def _bad_parts(tool: Tool, parts: ToolParts, out: str) -> Iterator[Problem]:
     if not any(one.get(state) in (*parts.good, *parts.bad) for one in found):
         yield _problem(tool, Cause.TOOL_UNUSABLE, "it tested nothing")
     for one in islice((one for one in found if one.get(state) in parts.bad), MOST_VALUES):
-        gpu = next((str(one[key]) for key in keys if isinstance(one.get(key), int | str)), "")
+        is_gpu = all(one.get(key, value) == value for key, value in parts.gpu_where.items())
+        numbers = (str(one[key]) for key in keys if isinstance(one.get(key), int | str))
+        gpu = next(numbers, "") if is_gpu else ""
         try:
             quote = plain(next(_at(one, parts.text.split("/")[1:], "")), 300) if parts.text else ""
         except Unread:
@@ -288,27 +302,60 @@ def _values(result: ToolResult, out: str) -> Iterator[tuple[float, int | None]]:
                     if inner != "N/A":
                         yield _number(inner, result), gpu
         return
-    lines = _lines(result.line, out)
+    before, _, _ = result.line.partition("{value}")
+    begin = _begin_pattern("" if _PLACEHOLDER.search(before) else before)
+    lines = _lines(result.line, out, begin)
     for found in deque(lines, maxlen=1) if result.last else lines:
+        if found.re is begin:
+            # Left out, the number of a bad part would pass because of those of the others.
+            line = plain(json.dumps(found.string), 100)
+            raise Unread(f"its line {line} does not have the form {result.line!r}")
         printed = found.groupdict().get("unit") or result.unit
         if printed != result.unit:
             raise Unread(f"it is printed in {plain(printed, 16)}, not in {result.unit}")
-        yield _number(found["value"], result), None
+        if not result.of_gpu:
+            yield _number(found["value"], result), None
+            continue
+        for gpu, own in enumerate(_of_each_gpu(result.line, found)):
+            yield _number(own["value"], result), gpu
 
 
-def _lines(line: str, out: str) -> Iterator[re.Match[str]]:
-    """Yield the lines of an output that begin like `line`; none if that is empty."""
+def _of_each_gpu(line: str, found: re.Match[str]) -> Iterator[re.Match[str]]:
+    """Yield what begins at the first placeholder of a line, as often as it is repeated there."""
+    before, brace, after = line.partition("{")
+    pattern, position = line_pattern(brace + after), len(before.split())
+    words = [*re.finditer(r"\S+", found.string)][position:]
+    position = words[0].start() if words else len(found.string)
+    while own := pattern.match(found.string, position):
+        yield own
+        between = _BETWEEN.match(found.string, own.end())
+        position = between.end() if between else len(found.string)
+
+
+def _lines(line: str, out: str, begin: re.Pattern[str] | None = None) -> Iterator[re.Match[str]]:
+    """Yield the lines of an output that begin like `line`, or else like `begin`."""
     pattern = line_pattern(line)
     for text_ in out.splitlines() if line else ():
-        if found := pattern.match(text_[:_MOST_LINE].strip()):
+        own = text_[:_MOST_LINE].strip()
+        if found := pattern.match(own) or (begin and begin.match(own)):
             yield found
+
+
+@lru_cache(maxsize=64)
+def _begin_pattern(before: str) -> re.Pattern[str] | None:
+    """Return the pattern of a text with some number after it, also in an unknown form."""
+    if not before.strip():
+        return None
+    words = r"\s+".join(map(re.escape, before.split()))
+    blank = r"\s+" if before[-1].isspace() else ""
+    return re.compile(rf"{words}{blank}[-+.]{{0,2}}(?:\d|nan|inf|n/a)", re.ASCII | re.IGNORECASE)
 
 
 def _number(value: object, result: ToolResult) -> float:
     """Return a number, also one that is printed as a text, in the result's unit. Raises Unread."""
     number = value
     if isinstance(number, str) and _NUMBER.fullmatch(number.strip()):
-        number = float(number)
+        number = int(number, 16) if "x" in number else float(number)
     if isinstance(number, bool) or not isinstance(number, int | float):
         number = math.nan
     # Not all integers can become a float.
@@ -357,13 +404,15 @@ def _document(out: str) -> object:
     body = out[begin.start() :].rstrip() if begin else ""
     end = max(body.rfind("}"), body.rfind("]")) + 1
     try:
-        return from_json(body[:end].encode())
+        return from_json(body[:end].encode(), repeated=_Repeated())
     except (ValueError, RecursionError):
         raise Unread("its output is not JSON") from None
 
 
 def _at(value: object, keys: Sequence[str], path: str) -> Iterator[object]:
     """Yield the values at a pointer. Raises Unread, with what is there instead."""
+    if isinstance(value, _Repeated):
+        raise Unread(f"{path} has more than one value")
     if not keys:
         yield value
         return

@@ -77,6 +77,21 @@ CASES = {
         "install it",
     ),
     "old": (tool_of("true", version=("echo", "3.9"), least="3.10"), "tool-unusable", "3.9 is too"),
+    "long version": (
+        tool_of("true", version=("printf", "1.%05000d", "7"), least="1.0"),
+        "tool-unusable",
+        "prints no version: 1.000",
+    ),
+    "version without a library": (
+        tool_of("true", version=("sh", "-c", "echo libx.so.12.4: no such file; exit 127")),
+        "tool-unusable",
+        "prints no version: libx.so.12.4: no such file",
+    ),
+    "library": (
+        tool_of("sh", "-c", "echo libx.so: no such file >&2; exit 127"),
+        "tool-unusable",
+        "library that it needs, cannot be started (libx.so: no such file)",
+    ),
     "device": (
         tool_of("true", needs=ToolNeeds(devices=("/dev/nothing",))),
         "tool-unusable",
@@ -118,6 +133,15 @@ CASES = {
     ),
     "no line": (tool_of("echo", "Sped: 3", results=(SPEED,)), "wrong-command", "no line"),
 }
+
+
+@pytest.mark.parametrize("content", [b"\x7fELF broken", b"#!/no/such/shell\n"])
+def test_a_program_that_cannot_be_started_is_not_tested(content: bytes, tmp_path: Path) -> None:
+    program = tmp_path / "broken"
+    program.write_bytes(content)
+    program.chmod(0o755)
+    (problem,) = ran(tool_of(str(program)), tmp_path).problems
+    assert (problem.cause, "cannot be started" in problem.message) == ("tool-unusable", True)
 
 
 @pytest.mark.parametrize("name", CASES)

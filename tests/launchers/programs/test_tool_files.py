@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,11 @@ from accept.core.tool_output import parse
 
 SAMPLES = ROOT / "tests/data/foreign"
 BURN: dict[str, ParamValue] = {"kernel": "/opt/compare.ptx", "duration": 60}
+#: TFLOP/s of the GPUs of gpu41.
+ALL_FAULTY = [
+    *(6.311, 6.44, 6.49, 6.457, 6.451, 6.454, 6.446, 6.461),
+    *(6.48, 6.411, 6.66, 6.532, 6.523, 6.49, 6.432, 6.439),
+]
 HPL: dict[str, ParamValue] = {"path": "/tmp", "ranks": 8}
 
 
@@ -62,12 +68,12 @@ HPL: dict[str, ParamValue] = {"path": "/tmp", "ranks": 8}
             [],
         ),
         ("gpu-burn", "gpu_burn", BURN, "tools/gpu43-gpu-burn.txt", 0, [], [1.772]),
-        ("gpu-burn", "gpu_burn", BURN, "tools/gpu42-gpu-burn-nothing.txt", 0, [], [0]),
+        ("gpu-burn", "gpu_burn", BURN, "tools/gpu42-gpu-burn-nothing.txt", 0, [], [0] * 8),
         ("gpu-burn", "gpu_burn", BURN, "tools/gpu47-gpu-burn.txt", 0, [], [359.999]),
         (
             *("gpu-burn", "gpu_burn", BURN, "tools/gpu41-gpu-burn.txt", 0),
             [("wrong-result", str(n), f"GPU {n} is FAULTY") for n in range(16)],
-            [6.311],
+            ALL_FAULTY,
         ),
         ("hpl", "accept-mpirun", HPL, "tools/cpu40-hpl.out", 0, [], [0.017533, 0.017435]),
         (
@@ -124,6 +130,23 @@ def test_nvbandwidth_gives_a_figure_for_each_gpu() -> None:
     assert [m.gpu for m in parsed.metrics if m.value < 20] == ["3", "3"]
 
 
+def test_gpu_burn_gives_the_rate_of_each_gpu_also_of_one_whose_process_died() -> None:
+    # The form of listenClients in gpu_burn-drv.cpp; the last GPU is called OK nevertheless.
+    rates = "12 (5123 Gflop/s) - 9 (5001 Gflop/s) - -1 (0 Gflop/s) "
+    errors = "errors: 0 - 0 - 0  (DIED!)  temps: 40 C - 41 C - -- "
+    states = "".join(f"\tGPU {n}: OK\n" for n in range(3))
+    parsed = read("gpu-burn", f"\r50.0%  proc'd: \r100.0%  proc'd: {rates}  {errors}\n{states}")
+    assert [(m.gpu, m.value) for m in parsed.metrics] == [("0", 5.123), ("1", 5.001), ("2", 0)]
+
+
+def test_dcgm_names_no_gpu_for_a_cpu() -> None:
+    result = {"entity_group": "CPU", "entity_group_id": 7, "entity_id": 0, "status": "Fail"}
+    tests = [{"name": "cpu_eud", "results": [result]}]
+    category = {"category": "Hardware", "tests": tests}
+    parsed = read("dcgm", json.dumps({"DCGM Diagnostic": {"test_categories": [category]}}))
+    assert [(p.cause, p.gpu) for p in parsed.problems] == [("gpu-diagnostic", None)]
+
+
 #: From https://github.com/linux-nvme/nvme-cli/issues/1037, shortened.
 SMART_LOG = """\
 Smart Log for NVME device:nvme0 namespace-id:ffffffff
@@ -147,3 +170,11 @@ def test_the_wear_of_each_drive_is_read() -> None:
         ("warnings", 0, "errors"),
         ("warnings", 0, "errors"),
     ]
+
+
+def test_the_warning_of_one_drive_counts_beside_a_drive_without() -> None:
+    # nvme-cli prints it with %#x: stdout_smart_log in nvme-print-stdout.c.
+    bad = SMART_LOG.replace("critical_warning                        : 0", "critical_warning : 0x4")
+    assert bad != SMART_LOG
+    parsed = read("nvme", f"drives : 2\nsectors : 7501476528\n{SMART_LOG}{bad}")
+    assert [m.value for m in parsed.metrics if m.name == "warnings"] == [0, 4]

@@ -36,7 +36,7 @@ from accept.core.model import (
     Suspect,
     ToolResult,
 )
-from accept.core.table import Execution, Measure, rows_of
+from accept.core.table import Measure, rows_of
 from accept.core.text import count, number, value_range
 from accept.core.tool_output import ENDING
 
@@ -71,12 +71,15 @@ def judge(evidence: Evidence) -> Judged:
 
 def _failed(evidence: Evidence) -> Iterator[Suspect]:
     """Yield the hosts on which the tool failed, unless it failed on most of them."""
+    # How a tool ends may be the fault of its command: without peers, only what it found counts.
+    has_peers = len(evidence.hosts) > 1
     problems = [
         (replace(problem, host=record.hosts[0]), record.log)
         for record in evidence.records
         for problem in record.problems
         if problem.check == evidence.check and state_of(problem.cause) is State.FAIL
         if len(record.hosts) == 1 and not (problem.host or problem.cause.row.names_no_node)
+        if has_peers or problem.cause is not Cause.TOOL_FAILED or _ended_well(record)
     ]
     logs = {problem.host: log for problem, log in problems}
     for suspect in from_problems([p for p, _ in problems], "", len(evidence.hosts)):
@@ -94,7 +97,7 @@ def _bad(evidence: Evidence, result: ToolResult) -> Iterator[Problem]:
             if row.is_plausible
         ]
         measured = {host for row in rows for host in row.hosts}
-        lacking = [h for e in ran if _ended_well(e) for h in e.record.hosts]
+        lacking = [h for e in ran if _ended_well(e.record) for h in e.record.hosts]
         lacking = [host for host in lacking if host not in measured]
         for host in lacking if 2 * len(lacking) < len(ran) else ():
             message = f"{host} has no {result.name}, unlike {count(len(measured), 'other node')}"
@@ -119,8 +122,8 @@ def _outside(evidence: Evidence, result: ToolResult) -> Iterator[Problem]:
         yield problem_of(row, Cause.BELOW_REFERENCE, message)
 
 
-def _ended_well(execution: Execution) -> bool:
-    return any(end.ended_well for _, end in ENDING.of(execution.record))
+def _ended_well(record: Record) -> bool:
+    return any(end.ended_well for _, end in ENDING.of(record))
 
 
 def _together(evidence: Evidence, result: ToolResult) -> Iterator[Finding]:
