@@ -18,7 +18,7 @@ from tests.factories.simulated_worlds import BY_NAME
 from tests.factories.verdicts import hosts_record, measured, step
 
 from accept.commands.diff import Diff, compare
-from accept.commands.judge import Judged
+from accept.commands.judged import Judged
 from accept.core.serde import dump, read
 from accept.core.text import number
 

@@ -19,7 +19,7 @@ from tests.factories import nccl_logs, sample_evidence, simulated_evidence, verd
 from tests.factories.command_line import accept, program, refused
 from tests.factories.simulated_worlds import BY_NAME
 
-from accept.commands import judge
+from accept.commands import judged
 from accept.commands.judge import JudgedVerdict
 from accept.core import evidence
 from accept.core.model import Injection
@@ -678,7 +678,7 @@ def test_files_of_desktops_do_not_change_evidence(folder: Path) -> None:
 def test_many_files_are_announced_before_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge, "_MANY_FILES", 5)
+    monkeypatch.setattr(judged, "_MANY_FILES", 5)
     for number in range(4):
         (tmp_path / f"{number}.py").write_text("x")
         (tmp_path / f"{number}.txt").write_text("x")

@@ -11,7 +11,7 @@ from tests.factories.blame_cases import BAD, CASES, case
 from tests.factories.command_line import accept, refused
 
 from accept.commands.explain import explain
-from accept.commands.judge import Judged
+from accept.commands.judged import Judged
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from tests.factories import sample_evidence
 from tests.factories.command_line import Done, accept, refused
 
-from accept.commands import judge, run
-from accept.commands.judge import Judged
+from accept.commands import run
+from accept.commands.judged import Judged, judge_path
 from accept.core.error_codes import Code
 from accept.core.errors import Exit, NotStarted
 from accept.evidence import rundir
@@ -31,7 +31,7 @@ def repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., D
                 raise error
             folder = rundir.create(name, within=within)
             (folder / rundir.RUN).write_text("{}")
-            return judge.judge_path(str(sample_evidence.write(folder / rundir.EVIDENCE)), expect=())
+            return judge_path(str(sample_evidence.write(folder / rundir.EVIDENCE)), expect=())
 
         monkeypatch.setattr(run, "run_to_verdict", run_to_verdict)
         return accept(*REPEAT, *words)

@@ -25,7 +25,7 @@ from tests.factories.verdicts import (
 )
 
 from accept.commands import retest
-from accept.commands.judge import Judged
+from accept.commands.judged import Judged
 from accept.commands.retest import (
     Outcome,
     Part,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from accept.commands import judge
+from accept.commands.judged import judge_path
 from accept.core.model import Suspect, SuspectKind, Verdict
 
 ROW = re.compile(r" +\d+ +\d+ +[a-z]+ ")
@@ -164,7 +164,7 @@ def judged(logs: Path, folder: Path, *changes: Change) -> Verdict:
             text = change(path.name, text) if text is not None else None
         if text is not None:
             (folder / path.name).write_text(text)
-    return judge.judge_path(str(folder), expect=()).verdict
+    return judge_path(str(folder), expect=()).verdict
 
 
 def named(verdict: Verdict) -> list[tuple[str, str]]:

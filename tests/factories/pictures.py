@@ -21,8 +21,9 @@ from tests.factories.browser import PROGRAM, browser
 from tests.factories.paths import ROOT
 from tests.factories.reported_runs import reported
 
-from accept.commands import judge
+from accept.commands import report
 from accept.commands.demo import unpack_demo
+from accept.commands.judged import judge_path
 from accept.core.report import text
 from accept.core.report.text import Place
 from accept.report.data import Run
@@ -74,7 +75,7 @@ def _run(name: str) -> Run:
             tempfile.TemporaryDirectory() as runs,
             mock.patch.dict(os.environ, {"ACCEPT_RUNS": runs}),
         ):
-            return judge.reported(judge.judge_path(str(unpack_demo()), expect=()))
+            return report.reported(judge_path(str(unpack_demo()), expect=()))
     run = reported(name)
     verdict = replace(run.verdict, machine="h100-8", suite="standard", attempt="20260921-1413-7c1e")
     return replace(run, verdict=verdict)

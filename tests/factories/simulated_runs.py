@@ -9,7 +9,7 @@ from tests.factories.judging import gpu_plan, judged
 from tests.factories.simulated_cluster import Cluster, Measured
 from tests.factories.verdicts import hosts_record, record, step, table
 
-from accept.commands.judge import Judged
+from accept.commands.judged import Judged
 from accept.core.checks import REGISTRY
 from accept.core.facts import GPUS
 from accept.core.groups import Group, Wave, waves

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.factories.paths import ROOT
 
 from accept.commands.explain import explain
-from accept.commands.judge import Judged, judge_paths, with_measurements
+from accept.commands.judge import with_measurements
+from accept.commands.judged import Judged, judge_paths
 from accept.core.model import State
 from accept.core.serde import dump
 from accept.foreign_logs import (

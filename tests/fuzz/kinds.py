@@ -31,7 +31,7 @@ from tests.fuzz.verdicts import (
     write,
 )
 
-from accept.commands.judge import Judged
+from accept.commands.judged import Judged
 from accept.core import evidence, nccl_tests, record_protocol
 from accept.core.errors import AcceptError
 from accept.core.nccl_tests.table import Log

@@ -42,7 +42,8 @@ from accept.app import command_line as line
 from accept.app import commands
 from accept.backends import load_job, progress_of
 from accept.backends.requirements import answers, count, machine_of
-from accept.commands import judge as judges
+from accept.commands.judged import Judged
+from accept.commands.report import screen
 from accept.core import evidence
 from accept.core.errors import Exit
 from accept.core.model import Plan, Verdict
@@ -186,7 +187,7 @@ def read_corpus(raw: bytes, folder: Path) -> Judgement:
     with alone(folder):
         judged = judge(logs)
         for one in judged:
-            _refuse_controls(judges.text(one, Terminal()), "the output")
+            _refuse_controls(screen(one, Terminal()), "the output")
     made = {path.name for path in folder.iterdir()} - {"logs"}
     if made:
         raise Broken(f"written outside: {made}")
@@ -416,10 +417,8 @@ def read_screen(raw: bytes, folder: Path) -> str:
     except ValueError:
         return "refused"
     plan: Plan = sample_evidence.PLAN
-    judged = judges.Judged(
-        verdict=verdict, plan=plan, records=(), notes=verdict.advice, folder=folder
-    )
-    _refuse_controls(judges.text(judged, Terminal()), "the text")
+    judged = Judged(verdict=verdict, plan=plan, records=(), notes=verdict.advice, folder=folder)
+    _refuse_controls(screen(judged, Terminal()), "the text")
     _refuse_controls(table(verdict, width=80, color=False), "the table")
     page = render_markdown(verdict, plan)
     _refuse_controls(page, "the page")

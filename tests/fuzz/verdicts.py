@@ -18,7 +18,7 @@ from tests.factories.simulated_worlds import BY_NAME
 from tests.fuzz import Broken
 
 from accept import config
-from accept.commands.judge import Judged, judge_paths
+from accept.commands.judged import Judged, judge_paths
 from accept.core import evidence
 from accept.core.model import Reference, State
 from accept.foreign_logs import to_run

@@ -11,7 +11,7 @@ import pytest
 from tests.fuzz import mutate
 from tests.promises.pool import Kind, PooledRun, runs
 
-from accept.commands.judge import judge_paths
+from accept.commands.judged import judge_paths
 from accept.core.errors import AcceptError
 
 #: Spoiled copies of each run, and the seed; `python -m tests.fuzz` has many more kinds of input.

@@ -20,7 +20,7 @@ from tests.factories.verdicts import hosts, hosts_record, measured, plan, slow
 from tests.promises.pool import Kind, PooledRun, runs
 
 from accept.commands.explain import explain
-from accept.commands.judge import Judged, judge_path
+from accept.commands.judged import Judged, judge_path
 from accept.commands.retest import compared
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY

@@ -22,7 +22,9 @@ from tests.factories.html_page import Page
 from tests.promises.pool import Kind, PooledRun, runs
 from tests.words import SCREENS
 
-from accept.commands import judge
+from accept.commands.judge import with_measurements
+from accept.commands.judged import Judged, judge_path
+from accept.commands.report import html_page, reported, screen, write_reports
 from accept.core import evidence
 from accept.core.judge.summary import node_lists
 from accept.core.report.junit import junit
@@ -45,16 +47,16 @@ _REQUIRED = re.compile(r"(?:≥|>=) ([-+.e\d]+)")
 class Outputs:
     """The outputs about one judgement of a run."""
 
-    judged: judge.Judged
+    judged: Judged
 
     @cached_property
     def json(self) -> Any:
         """Return the output of `accept judge --json`."""
-        return json.loads(json.dumps(dump(judge.with_measurements(self.judged))))
+        return json.loads(json.dumps(dump(with_measurements(self.judged))))
 
     @cached_property
     def screen(self) -> str:
-        return judge.text(self.judged, Terminal())
+        return screen(self.judged, Terminal())
 
     @cached_property
     def fields(self) -> dict[str, str]:
@@ -65,7 +67,7 @@ class Outputs:
 
     @cached_property
     def html(self) -> str:
-        return judge.html_page(self.judged, Terminal())
+        return html_page(self.judged, Terminal())
 
     @cached_property
     def page(self) -> Page:
@@ -104,7 +106,7 @@ class Outputs:
 @cache
 def outputs(run: PooledRun) -> Outputs:
     machine = run.options[run.options.index("--machine") + 1] if run.options else None
-    return Outputs(judge.judge_path(str(run.folder), expect=(), machine=machine))
+    return Outputs(judge_path(str(run.folder), expect=(), machine=machine))
 
 
 @EVERY
@@ -393,9 +395,8 @@ def test_a_ticket_names_the_causes_and_the_run_of_the_verdict(run: PooledRun) ->
         return
     for node in bad[:2]:
         suspects = [s for s in judged.verdict.suspects if node in s.hosts and not s.of_network]
-        reported = judge.reported(judged)
         made = ticket(
-            reported,
+            reported(judged),
             judged.folder,
             suspects,
             node=node,
@@ -433,7 +434,7 @@ def test_the_files_about_evidence_are_those_of_the_verdict(
     one = outputs(run)
     folder = tmp_path / "run" / "evidence"
     shutil.copytree(run.folder, folder)
-    judge.write_reports(replace(one.judged, folder=folder), Terminal())
+    write_reports(replace(one.judged, folder=folder), Terminal())
     about = tmp_path / "run-report"
     written = json.loads((about / evidence.VERDICT).read_text())
     for key, value in written.items():

@@ -15,7 +15,7 @@ from tests.factories.real_logs import REPOSITORY
 from tests.factories.verdicts import FLOOR, hosts, hosts_record, measured, plan, step
 from tests.promises.pool import PooledRun, runs
 
-from accept.commands import judge
+from accept.commands.judged import Judged, judge_path, judge_paths
 from accept.core.causes import Judgement
 from accept.core.groups import Group
 from accept.core.judge.summary import node_lists
@@ -30,12 +30,12 @@ _COLLAPSED = (0.1, 0.3, 0.5, 0.7, 0.8)
 # -- findings claim what was measured -------------------------------------------------------------
 
 
-def all_judged(run: PooledRun) -> list[judge.Judged]:
+def all_judged(run: PooledRun) -> list[Judged]:
     machine = run.options[run.options.index("--machine") + 1] if run.options else None
-    return judge.judge_paths((str(run.folder),), expect=(), machine=machine)
+    return judge_paths((str(run.folder),), expect=(), machine=machine)
 
 
-def speeds(one: judge.Judged, step: str, check: str) -> dict[str, tuple[tuple[str, ...], float]]:
+def speeds(one: Judged, step: str, check: str) -> dict[str, tuple[tuple[str, ...], float]]:
     """Return the hosts and the value at the largest size of each log of a step, from its metrics.
 
     This is a second implementation: of the two placements it takes the slower one.
@@ -69,7 +69,7 @@ def test_a_finding_names_only_steps_in_which_its_pairs_are_slower(run: PooledRun
     assert_measured(all_judged(run))
 
 
-def assert_measured(found: Sequence[judge.Judged]) -> None:
+def assert_measured(found: Sequence[Judged]) -> None:
     """Recompute what the findings on pairs claim from the records of the steps that they name."""
     for one in found:
         noise = one.plan.machine.noise
@@ -124,7 +124,7 @@ def _injected(folder: Path, group: Sequence[str], checks: Sequence[str], share: 
         ]
         (folder / path.name).write_text("# Collective test starting: ".join(made))
     expect = [f"{check}@8G>=1" for check in ("alltoall", "sendrecv")]
-    return judge.judge_path(str(folder), expect=expect, machine="gpu").verdict
+    return judge_path(str(folder), expect=expect, machine="gpu").verdict
 
 
 @pytest.mark.sampled
@@ -148,7 +148,7 @@ _STEPS = tuple(
 )
 
 
-def _of_blocks(near_far: Callable[[str], float], *firsts: int) -> judge.Judged:
+def _of_blocks(near_far: Callable[[str], float], *firsts: int) -> Judged:
     """Judge 16 hosts in blocks, two by default; pairs across them reach a share of normal.
 
     `near_far`: collective -> the share. `firsts`: the numbers of the first hosts of the blocks.
@@ -169,7 +169,7 @@ def _of_blocks(near_far: Callable[[str], float], *firsts: int) -> judge.Judged:
     references = tuple(replace(FLOOR, check=of.checks[0], lower=1.0) for of in _STEPS)
     of_gpus = gpu_plan(inventory, *_STEPS, references=references)
     records = [hosts_record(names), *listed, *records]
-    return judge.Judged(verdict=judged(of_gpus, *records), plan=of_gpus, records=tuple(records))
+    return Judged(verdict=judged(of_gpus, *records), plan=of_gpus, records=tuple(records))
 
 
 @pytest.mark.parametrize("share", _COLLAPSED)

@@ -12,7 +12,7 @@ import pytest
 from tests.factories import keys
 from tests.promises.pool import Kind, PooledRun, runs
 
-from accept.commands import judge
+from accept.commands.judged import Judged, judge_path
 from accept.core import evidence
 from accept.core.facts import NCCL_TESTS, RANK
 from accept.core.model import Placement, Record
@@ -27,20 +27,20 @@ Figure = tuple[str, str, str, int, Placement, float]
 
 
 @pytest.fixture
-def written(run: PooledRun, tmp_path: Path) -> judge.Judged:
+def written(run: PooledRun, tmp_path: Path) -> Judged:
     """Return the judgement of a copy of a run that has both files."""
     folder = tmp_path / "runs" / "one" / "evidence"
     shutil.copytree(run.folder, folder, symlinks=True)
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    judged = judge.judge_path(str(folder), expect=())
+    judged = judge_path(str(folder), expect=())
     write_result_files(folder, judged.plan, judged.verdict.attempt, judged.records)
     if (folder / evidence.CHECKSUMS).is_file():
         evidence.write_checksums(folder)
     return judged
 
 
-def text_of(judged: judge.Judged, name: str) -> str:
+def text_of(judged: Judged, name: str) -> str:
     """Return the text of a file of the evidence; "" if it is missing."""
     assert judged.folder is not None
     path = judged.folder / name
@@ -78,7 +78,7 @@ def measured(record: Record) -> Iterator[Figure]:
 
 @EVERY
 def test_each_log_has_its_titled_tables_with_the_figures_of_the_verdict(
-    run: PooledRun, written: judge.Judged
+    run: PooledRun, written: Judged
 ) -> None:
     text = text_of(written, evidence.TABLES)
     tables = [(r, table) for r in written.records for _, table in NCCL_TESTS.of(r) if table.rows]
@@ -102,7 +102,7 @@ def test_each_log_has_its_titled_tables_with_the_figures_of_the_verdict(
 
 @EVERY
 def test_every_rank_and_every_node_without_an_answer_is_listed(
-    run: PooledRun, written: judge.Judged
+    run: PooledRun, written: Judged
 ) -> None:
     text = text_of(written, evidence.CONNECTIVITY)
     asked = [record for record in written.records if any(RANK.of(record))]
@@ -119,11 +119,9 @@ def test_every_rank_and_every_node_without_an_answer_is_listed(
 
 
 @EVERY
-def test_evidence_with_both_files_has_the_same_verdict(
-    run: PooledRun, written: judge.Judged
-) -> None:
+def test_evidence_with_both_files_has_the_same_verdict(run: PooledRun, written: Judged) -> None:
     assert written.folder is not None
-    assert judge.judge_path(str(written.folder), expect=()).verdict == written.verdict
+    assert judge_path(str(written.folder), expect=()).verdict == written.verdict
 
 
 @EVERY

@@ -13,7 +13,7 @@ from tests.factories.relabeled import longer, shown
 from tests.factories.verdicts import step as step_of
 from tests.promises.pool import Kind, PooledRun, runs
 
-from accept.commands import judge
+from accept.commands.judged import Judged, _judged, judge_path, judge_paths
 from accept.core.evidence import CHECKSUMS, RECORDS, log_path, write_checksums
 from accept.core.model import Plan, Record, Verdict
 
@@ -31,27 +31,27 @@ _NEIGHBORS = {
 def verdicts(run: PooledRun, folder: Path) -> list[Verdict]:
     """Return the verdicts on the contents of a folder, with the options of a run of the pool."""
     machine = run.options[run.options.index("--machine") + 1] if run.options else None
-    judged = judge.judge_paths((str(folder),), expect=(), machine=machine)
+    judged = judge_paths((str(folder),), expect=(), machine=machine)
     return [one.verdict for one in judged]
 
 
-def rejudged(one: judge.Judged, plan: Plan, records: tuple[Record, ...]) -> Verdict:
+def rejudged(one: Judged, plan: Plan, records: tuple[Record, ...]) -> Verdict:
     """Judge a run again, with another plan or other records."""
     verdict = one.verdict
-    _, again = judge._judged(plan, records, (), verdict.attempt, verdict.interruption)
+    _, again = _judged(plan, records, (), verdict.attempt, verdict.interruption)
     return again
 
 
 @pytest.fixture
-def evidence(run: PooledRun) -> judge.Judged:
+def evidence(run: PooledRun) -> Judged:
     """Return the judged evidence of a run of the pool."""
-    return judge.judge_path(str(run.folder), expect=())
+    return judge_path(str(run.folder), expect=())
 
 
 @pytest.mark.parametrize("run", runs(Kind.EVIDENCE))
 class TestEvidence:
     def test_with_other_names_of_hosts_the_verdict_is_the_same(
-        self, run: PooledRun, evidence: judge.Judged
+        self, run: PooledRun, evidence: Judged
     ) -> None:
         verdict = evidence.verdict
         new = longer((*verdict.hosts, *verdict.missing))
@@ -59,7 +59,7 @@ class TestEvidence:
         assert shown(again, new.old) == shown(rejudged(evidence, evidence.plan, evidence.records))
 
     def test_in_another_order_of_records_the_verdict_is_the_same(
-        self, run: PooledRun, evidence: judge.Judged
+        self, run: PooledRun, evidence: Judged
     ) -> None:
         records = list(evidence.records)
         random.Random(run.name).shuffle(records)
@@ -67,7 +67,7 @@ class TestEvidence:
         assert shown(again) == shown(rejudged(evidence, evidence.plan, evidence.records))
 
     def test_files_beside_it_do_not_change_the_verdict(
-        self, run: PooledRun, evidence: judge.Judged, tmp_path: Path
+        self, run: PooledRun, evidence: Judged, tmp_path: Path
     ) -> None:
         folder = tmp_path / "runs" / "one"
         shutil.copytree(run.folder, folder / "evidence", symlinks=True)
@@ -77,7 +77,7 @@ class TestEvidence:
         assert shown(again) == shown(evidence.verdict)
 
     def test_with_other_names_of_logs_the_verdict_is_the_same(
-        self, run: PooledRun, evidence: judge.Judged, tmp_path: Path
+        self, run: PooledRun, evidence: Judged, tmp_path: Path
     ) -> None:
         folder = tmp_path / "runs" / "one" / "evidence"
         shutil.copytree(run.folder, folder, symlinks=True)

@@ -16,7 +16,7 @@ from tests.factories.command_line import accept
 from tests.promises import pool
 from tests.promises.pool import Kind, PooledRun
 
-from accept.commands import judge
+from accept.commands.judged import judge_path
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
@@ -93,7 +93,7 @@ def log_of_the_first_pod(folder: Path, scratch: Path) -> Path:
     plan, records = evidence.read_plan(folder), tuple(evidence.read_records(folder))
     if dump(plan) != json.loads((folder / "plan.json").read_text()):
         pytest.skip("an older version rendered its plan, and only pods of that version pack it")
-    packed = evidence.pack(plan, records, judge.judge_path(str(folder), expect=()).verdict)
+    packed = evidence.pack(plan, records, judge_path(str(folder), expect=()).verdict)
     lines = f"10-inventory starts\n{packed}VERDICT\n".splitlines()
     log = scratch / "pod.log"
     # As `kubectl logs --timestamps --prefix` prints them.

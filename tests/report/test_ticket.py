@@ -19,7 +19,7 @@ from tests.factories.reported_runs import HOSTILE, reported
 from tests.factories.verdicts import gpus, inventory_of
 
 from accept.commands import ticket as commands
-from accept.commands.judge import Judged
+from accept.commands.judged import Judged
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.facts import HOSTNAMES, PLACE

@@ -222,12 +222,13 @@ def judge(
     output: OutputOptions,
 ) -> int:
     """Judge evidence, logs or reports of hosts: accept judge last, accept judge my-logs/"""
-    from accept.commands import judge as judges
+    from accept.commands.judge import do_judge
+    from accept.commands.judged import GivenBounds
 
-    return judges.do_judge(
+    return do_judge(
         tuple(paths or ()),
         output.terminal(),
-        by=judges.GivenBounds(machine, tuple(expect or ())),
+        by=GivenBounds(machine, tuple(expect or ())),
         collective=collective,
         max_bad=max_bad,
         keys=tuple(public_key or ()),
@@ -250,10 +251,11 @@ def report(
     output: OutputOptions,
 ) -> int:
     """Write report.html, report.md and junit.xml, or print one: accept report last"""
-    from accept.commands import judge as judges
+    from accept.commands.judged import GivenBounds
+    from accept.commands.report import do_report
 
-    by = judges.GivenBounds(machine, tuple(expect or ()))
-    return judges.do_report(run, output.terminal(), form=form, by=by)
+    by = GivenBounds(machine, tuple(expect or ()))
+    return do_report(run, output.terminal(), form=form, by=by)
 
 
 @_command
@@ -774,7 +776,7 @@ def explain(
 ) -> int:
     """Show the evidence for and against a node or a part: accept explain last node17"""
     from accept.commands import explain as explanations
-    from accept.commands.judge import GivenBounds
+    from accept.commands.judged import GivenBounds
 
     return explanations.do_explain(
         run, node, output.terminal(), GivenBounds(machine, tuple(expect or ()))
@@ -840,7 +842,7 @@ def ticket(
 ) -> int:
     """Write text and logs about a bad node for its provider: accept ticket last node17"""
     from accept.commands import ticket as tickets
-    from accept.commands.judge import GivenBounds
+    from accept.commands.judged import GivenBounds
 
     return tickets.do_ticket(
         run,

@@ -13,9 +13,8 @@ from tempfile import TemporaryDirectory
 import yaml
 
 from accept import config
-from accept.commands import judge
 from accept.commands.diff import failures, started
-from accept.commands.judge import Judged, is_reference
+from accept.commands.judged import Judged, is_reference, judge_path
 from accept.commands.population import summarize
 from accept.config.machine import Baseline, Confidence, Machine
 from accept.config.references import Figure
@@ -79,7 +78,7 @@ def do_baseline(
             code=Code.BASELINE_FILE,
             hint="name a .yaml file, such as my-a4.yaml",
         )
-    judged = judge.judge_path(path, expect=(), machine=machine)
+    judged = judge_path(path, expect=(), machine=machine)
     kinds = measured_kinds(judged)
     if divided := tuple(divisions(judged, kinds)):
         more = len(divided) - _MAX_DIVISIONS

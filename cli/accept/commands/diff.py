@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from math import sqrt
 from statistics import median
 
-from accept.commands import judge
 from accept.commands.host_changes import (
     MEDIAN_ERROR,
     NOISE,
@@ -19,7 +18,7 @@ from accept.commands.host_changes import (
     changed_hosts,
     changed_pairs,
 )
-from accept.commands.judge import Judged
+from accept.commands.judged import Judged, judge_path
 from accept.core.catalog.metrics import BUSBW, Better
 from accept.core.checks import better
 from accept.core.error_codes import Code
@@ -353,7 +352,7 @@ _MAX_NAMED = 3
 
 def do_diff(a: str, b: str, terminal: Terminal) -> int:
     """Compare B with A. Raises BadInput if they have no measurement in common."""
-    judged_a, judged_b = (judge.judge_path(path, expect=()) for path in (a, b))
+    judged_a, judged_b = (judge_path(path, expect=()) for path in (a, b))
     result = compare(a, judged_a, b, judged_b)
     terminal.result(result, _text(result))
     if result.regression:

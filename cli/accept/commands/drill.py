@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from accept.commands import judge
 from accept.commands import run as commands_run
 from accept.commands.drill_faults import Choice, choose, outcome
 from accept.commands.drill_result import SCHEMA, Drill, Drilled, DrillReason, Result
-from accept.commands.judge import Judged
+from accept.commands.judged import Judged
 from accept.commands.plan import planned as planned_run
 from accept.commands.prepare import prepare, prepare_on
+from accept.commands.report import screen
 from accept.core.catalog.faults import FAULTS, Detection
 from accept.core.checks import checks_of
 from accept.core.error_codes import Code
@@ -324,7 +324,7 @@ def _drill(drilling: _Drilling, *, only_needed: bool) -> int:
         reason = f"the clean run did not pass: {clean.verdict.headline}"
         terminal.result(
             drilling.result(reason, clean.verdict.exit),
-            f"{judge.text(clean, terminal)}\n\n{reason}\n"
+            f"{screen(clean, terminal)}\n\n{reason}\n"
             "no fault was injected: on hosts that fail without one, a drill proves nothing",
         )
         return clean.verdict.exit

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from accept.commands.judge import GivenBounds, Judged, can_retest, can_write_ticket, judge_path
+from accept.commands.judged import GivenBounds, Judged, judge_path
+from accept.commands.next_steps import can_retest, can_write_ticket
 from accept.core import sentences
 from accept.core.causes import Judgement
 from accept.core.error_codes import Code
@@ -418,11 +419,8 @@ def _devices(run: Run, about: _Subject) -> Iterator[str]:
     if not all(device.isdecimal() for device in accused):
         return
     for one in run.devices:
-        own = [
-            value
-            for (host, rank), value in one.values.items()
-            if host == about.host and str(rank) not in accused
-        ]
+        of_host = one.of_host(about.host).items() if about.host else ()
+        own = [value for rank, value in of_host if str(rank) not in accused]
         if own and one.unit:
             noun = "GPU" if run.verdict.gpu_tested else "rank"
             noun = f"other {noun}" if accused else noun

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from accept.commands.judge import judge_path, out_of_service
+from accept.commands.judged import judge_path
+from accept.commands.next_steps import out_of_service
 from accept.core.errors import Exit
 from accept.core.judge.summary import node_lists
 from accept.core.text import folded, plain

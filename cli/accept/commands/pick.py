@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accept import backends
-from accept.commands.judge import Judged
+from accept.commands.judged import Judged
 from accept.commands.plan import plan_text, planned
 from accept.commands.timed import measure, prepare_with_gpus
 from accept.config.hostlist import expand

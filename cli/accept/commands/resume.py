@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from accept import backends
-from accept.commands import judge
+from accept.commands.judged import load
 from accept.commands.prepare import prepare
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
@@ -49,7 +49,7 @@ def prepare_resumed(
             code=Code.RESUME_DIFFERENT,
             hint="give no other options than --resume, or start without it",
         )
-    loaded = next(judge.load(str(folder / rundir.EVIDENCE), Limits(), terminal.progress))
+    loaded = next(load(str(folder / rundir.EVIDENCE), Limits(), terminal.progress))
     steps = finished_steps(loaded.records, run.plan, begun(folder / rundir.EVIDENCE))
     is_over = not loaded.interruption and loaded.folder is not None
     if not steps or is_over:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from accept.commands.explain import check_node
-from accept.commands.judge import Judged, judge_path, ranks_per_host, reported, text
+from accept.commands.judged import Judged, judge_path, ranks_per_host
 from accept.commands.order import read_run
 from accept.commands.plan import planned, tell_plan
+from accept.commands.report import reported, screen
 from accept.commands.run import finish, new_name, send_results, show_removal, start
 from accept.core.causes import Cause, Judgement
 from accept.core.checks import checks_of
@@ -114,7 +115,7 @@ def do_retest(name: str, nodes: Sequence[str], terminal: Terminal, part: Part) -
         write(target / rundir.RETEST, to_json(result) + "\n")
     except OSError as error:
         terminal.progress(f"{rundir.RETEST} was not written: {error.strerror}")
-    terminal.result(result, text(after, terminal), "", *_text(result))
+    terminal.result(result, screen(after, terminal), "", *_text(result))
     send_results(after, terminal)
     show_removal(job, after.verdict.attempt, terminal)
     return result.exit

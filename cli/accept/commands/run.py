@@ -18,11 +18,12 @@ from pathlib import Path
 from accept import backends
 from accept.backends.job import Job
 from accept.backends.protocol import FirstHostLost, Phase
-from accept.commands import judge
-from accept.commands.judge import Judged
+from accept.commands.judge import do_judge
+from accept.commands.judged import Judged, judge_path, with_max_bad
 from accept.commands.order import claims_of, matches_order, read_run
 from accept.commands.plan import plan_text, planned, tell_plan, write_run
 from accept.commands.prepare import prepare
+from accept.commands.report import screen, write_page, write_verdict
 from accept.commands.resume import prepare_resumed
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
@@ -189,7 +190,7 @@ def finish(
         cancel(job, folder, terminal)
         raise
     judged = settle(job, folder, terminal, interrupted=interrupted, max_bad=max_bad)
-    judge.write_page(judged, terminal)
+    write_page(judged, terminal)
     return judged
 
 
@@ -204,9 +205,9 @@ def settle(
         _fetch_evidence(job, folder, terminal)
     except NoEvidence as error:
         raise interrupted or error from None
-    judged = judge.with_max_bad(judge.judge_path(str(folder), expect=()), max_bad)
+    judged = with_max_bad(judge_path(str(folder), expect=()), max_bad)
     if judged.folder is not None:
-        judge.write_verdict(judged, judged.folder)
+        write_verdict(judged, judged.folder)
     return judged
 
 
@@ -612,7 +613,7 @@ def do_watch(name: str, terminal: Terminal) -> int:
     folder = rundir.find_own(name)
     if (folder / rundir.EVIDENCE).is_dir():
         terminal.progress(f"{folder.name} has ended and was collected")
-        return judge.do_judge((str(folder),), terminal)
+        return do_judge((str(folder),), terminal)
     job = backends.load_job(folder)
     return _show_end(job, finish(job, folder, terminal), terminal)
 
@@ -692,7 +693,7 @@ def do_run(
 
 def _show_end(job: Job, judged: Judged, terminal: Terminal) -> int:
     """Show the verdict of a run that has ended, and send its results; return the exit code."""
-    terminal.result(judged.verdict, judge.text(judged, terminal))
+    terminal.result(judged.verdict, screen(judged, terminal))
     terminal.progress(f"evidence: {judged.folder}")
     send_results(judged, terminal)
     show_removal(job, judged.verdict.attempt, terminal)

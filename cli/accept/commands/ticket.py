@@ -8,18 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from accept.commands.explain import check_node, explain
-from accept.commands.judge import (
-    OF_EVIDENCE,
-    GivenBounds,
-    Judged,
-    judge_path,
-    not_written,
-    out_of_service,
-    reported,
-    suspects_at,
-)
+from accept.commands.judged import OF_EVIDENCE, GivenBounds, Judged, judge_path
+from accept.commands.next_steps import out_of_service, suspects_at
 from accept.commands.node_output import collect_now
 from accept.commands.order import read_run
+from accept.commands.report import not_written, reported
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.evidence import write_below
@@ -93,7 +86,7 @@ def do_ticket(
         suspects,
         node=node,
         nodes=saved_nodes(judged.folder) if judged.folder else {},
-        settings=_settings(judged.folder) if judged.folder else Settings(),
+        settings=_settings(judged.run_folder),
         redact=redact,
         read_log=None if judged.folder else partial(_log_of, judged.logs),
         excluded=explain(judged, node or suspects[0].name, name).excluded,
@@ -125,18 +118,14 @@ def do_ticket(
 
 def _fresh(judged: Judged, node: str | None, name: str, terminal: Terminal) -> dict[str, bytes]:
     """Return what the site's collectors print on the node now."""
-    folder = judged.folder
-    if (
-        node is None
-        or folder is None
-        or not (rundir.is_own_evidence(folder) and (folder.parent / JOB).is_file())
-    ):
+    folder = judged.run_folder
+    if node is None or folder is None or not (folder / JOB).is_file():
         raise BadInput(
             "only a node of a run of this workstation can be asked now",
             code=Code.NODE_UNREACHABLE,
             hint=f"{command_line('accept', 'ticket', name, node or '--fabric')}, without --collect",
         )
-    return collect_now(folder.parent, node, terminal)
+    return collect_now(folder, node, terminal)
 
 
 def _written(evidence: Path | None, name: str, content: str | bytes) -> str:
@@ -189,12 +178,12 @@ def _suspects(judged: Judged, node: str | None, name: str) -> tuple[Suspect, ...
     return suspects
 
 
-def _settings(evidence: Path) -> Settings:
+def _settings(folder: Path | None) -> Settings:
     """Return what the run folder knows about the ranks, if this workstation made it."""
-    if not rundir.is_own_evidence(evidence):
+    if folder is None:
         return Settings()
     try:
-        run = read_run(evidence.parent)
+        run = read_run(folder)
     except BadInput:
         return Settings()
     return Settings(

@@ -12,7 +12,7 @@ from types import FrameType
 from accept import backends
 from accept.backends.job import Job
 from accept.backends.protocol import FirstHostLost
-from accept.commands.judge import Judged
+from accept.commands.judged import Judged
 from accept.commands.prepare import prepare
 from accept.commands.run import cancel, follow, new_name, settle, show_removal, start, start_again
 from accept.core.error_codes import Code

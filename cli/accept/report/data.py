@@ -136,6 +136,10 @@ class DeviceValues:
         """Return check and metric."""
         return f"{self.check} {self.metric}"
 
+    def of_host(self, host: str) -> dict[int, float]:
+        """Return the values of one node by local rank or GPU."""
+        return {number: value for (name, number), value in self.values.items() if name == host}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:

@@ -19,7 +19,7 @@ from accept.backends.job import Job
 from accept.backends.kubernetes import backend as kubernetes_backend
 from accept.backends.kubernetes import collect as kubernetes_collect
 from accept.backends.kubernetes.watch import FOLLOWED
-from accept.commands import judge
+from accept.commands.judged import judge_path
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, Interrupted
@@ -72,7 +72,7 @@ class TestEvidenceRebuiltFromALog:
         folder, missing = self.collected(
             sample_evidence.console(sample_evidence.record(), attempt="run")
         )
-        judged = judge.judge_path(str(folder), expect=())
+        judged = judge_path(str(folder), expect=())
         expected = sample_evidence.verdict_of(sample_evidence.record(), attempt="run")
         assert replace(judged.verdict, version="", verified=None) == replace(expected, version="")
         assert "raw logs" in missing[0]
@@ -82,7 +82,7 @@ class TestEvidenceRebuiltFromALog:
             sample_evidence.record(), interruption="deleted", attempt="run"
         )
         folder, missing = self.collected(None, followed=console)
-        verdict = judge.judge_path(str(folder), expect=()).verdict
+        verdict = judge_path(str(folder), expect=()).verdict
         assert (verdict.interruption, verdict.exit) == ("deleted", 5)
         assert "raw logs" in missing[0]
 
@@ -94,7 +94,7 @@ class TestEvidenceRebuiltFromALog:
     @pytest.mark.parametrize("log", [None, "it began\n", "-----BEGIN ACCEPT EVIDENCE----- x\ncut"])
     def test_is_an_interrupted_run_if_the_log_is_incomplete(self, log: str | None) -> None:
         folder, missing = self.collected(log)
-        verdict = judge.judge_path(str(folder), expect=()).verdict
+        verdict = judge_path(str(folder), expect=()).verdict
         assert verdict.interruption
         assert verdict.exit == 5
         assert any("records" in line for line in missing)
@@ -103,7 +103,7 @@ class TestEvidenceRebuiltFromALog:
         """Index 0 was killed in its second step; another pod has the records of the first."""
         copy = sample_evidence.console(sample_evidence.record(), interruption=LOST, attempt="run")
         folder, missing = self.collected("it began\n", code=137, other=copy)
-        verdict = judge.judge_path(str(folder), expect=()).verdict
+        verdict = judge_path(str(folder), expect=()).verdict
         expected = sample_evidence.verdict_of(
             sample_evidence.record(), interruption=LOST, attempt="run"
         )
@@ -196,7 +196,7 @@ class TestEvidenceThatIsOnlyALog:
         assert done.code == 0, done.err
         assert "not sent" in done.err
         assert {path: path.read_bytes() for path in bucket.rglob("*") if path.is_file()} == before
-        assert judge.judge_path(str(folder), expect=()).verdict.interruption
+        assert judge_path(str(folder), expect=()).verdict.interruption
 
     def test_is_replaced_by_the_measurements_when_they_can_be_read(
         self, folder: Path, unreadable: pytest.MonkeyPatch
@@ -216,7 +216,7 @@ class TestEvidenceThatIsOnlyALog:
         for _ in range(2):
             assert accept("collect", "run").code == 0
             assert (folder / rundir.FROM_LOG).exists()
-        assert judge.judge_path(str(folder), expect=()).verdict.exit == 5
+        assert judge_path(str(folder), expect=()).verdict.exit == 5
 
 
 class TestEvidenceThatCannotBeFetched:
