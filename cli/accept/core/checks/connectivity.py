@@ -20,6 +20,7 @@ from accept.core.checks.check import Check, CheckParams
 from accept.core.facts import RANK, FactKind, RankIdentity
 from accept.core.judge.completeness import host_list
 from accept.core.judge.conclusion import conclude
+from accept.core.judge.consistency import host_of_shared_gpu
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
 from accept.core.model import Finding, GroupKind, Problem, Record, State
@@ -96,8 +97,7 @@ def _problems(evidence: Evidence, record: Record) -> Iterator[Problem]:
             if uuid in owners:
                 message = f"rank {rank} on {host} uses GPU {uuid}, and so does another rank on "
                 message += str(owners[uuid])
-                # Of two names for one node, neither is the wrong one.
-                where = host if owners[uuid] == host else None
+                where = host_of_shared_gpu(owners[uuid], host)
                 yield Problem(cause=Cause.GPU_DUPLICATE, message=message, host=where, rank=rank)
             owners.setdefault(uuid, host)
         elif evidence.plan.machine.gpus != 0 and identity.beyond_list:

@@ -132,8 +132,7 @@ def gpu_problems(
         for index, gpu in enumerate(inventory.gpus):
             if gpu.uuid in owner:
                 text = f"GPU {gpu.uuid} is on {owner[gpu.uuid]} and on {host}"
-                # Of two names for one node, neither is the wrong one.
-                where = host if owner[gpu.uuid] == host else None
+                where = host_of_shared_gpu(owner[gpu.uuid], host)
                 yield Problem(cause=Cause.GPU_DUPLICATE, message=text, host=where)
             elif gpu.uuid:
                 owner[gpu.uuid] = host
@@ -144,6 +143,14 @@ def gpu_problems(
             measured = machine.gpus != 0 and (used is None or index < used)
             if measured and not plan.busy_ok and (text := _busy(gpu, busy_mib)):
                 yield Problem(cause=Cause.GPU_BUSY, message=text, host=host, gpu=gpu.index)
+
+
+def host_of_shared_gpu(first: str | None, second: str | None) -> str | None:
+    """Return the host to accuse if a GPU occurs on two, or twice on one; None: no host.
+
+    Of two names for one node, neither is the wrong one.
+    """
+    return second if first == second else None
 
 
 def _missing_gpus(inventories: Mapping[str, Inventory], host: str, plan: Plan) -> Iterator[Problem]:
