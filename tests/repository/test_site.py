@@ -11,7 +11,7 @@ from tests.factories.command_line import accept, parsers
 from tests.factories.paths import ROOT
 
 from accept.commands.choices import Schema
-from accept.config.tools import all_checks
+from accept.config.tools import check_names
 from accept.core.causes import Cause
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
@@ -58,7 +58,7 @@ class TestTables:
         assert re.findall(r"^\| `([^`]+)` \|", tables.machines(), re.MULTILINE) == names
 
     def test_each_check_has_a_section_and_each_cause_a_row(self) -> None:
-        assert re.findall(r"^### (\S+)$", tables.checks(), re.MULTILINE) == [*all_checks()]
+        assert re.findall(r"^### (\S+)$", tables.checks(), re.MULTILINE) == [*check_names()]
         assert re.findall(r"^\| \[([a-z-]+)\]", tables.causes(), re.MULTILINE) == [*Cause]
 
     def test_each_sign_has_a_row_below_its_layer(self) -> None:

@@ -56,10 +56,8 @@ def checks() -> list[str]:
     """Return all checks, with the tools of the site file."""
     from accept import config
     from accept.config import tools
-    from accept.core.checks import REGISTRY
 
-    own = (tool.value.name for tool in config.site_tools(config.trusted_site()))
-    return sorted((*REGISTRY, *tools.names(), *own))
+    return [*tools.check_names(tool.value.name for tool in config.trusted_tools())]
 
 
 def check_list(incomplete: str) -> list[str]:

@@ -39,7 +39,7 @@ from accept.config.explanations import explanations
 from accept.config.machine import Confidence
 from accept.config.references import Figure
 from accept.config.tool_file import ToolFile
-from accept.config.tools import all_checks, check_of
+from accept.config.tools import check_names, check_of
 from accept.core import causes, checks, signs
 from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.error_codes import Code
@@ -230,8 +230,8 @@ def _suites() -> tuple[Entry, ...]:
 
 
 def _checks() -> tuple[Entry, ...]:
-    own = [tool.value.check() for tool in config.site_tools(config.trusted_site())]
-    found = sorted((*all_checks().values(), *own), key=lambda check: check.name)
+    own = config.trusted_tools()
+    found = (check_of(name, "", own) for name in check_names(tool.value.name for tool in own))
     return tuple(Entry(name=check.name, about=check.summary) for check in found)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from accept import config
 from accept.config.tool_file import ToolBound, ToolFile
-from accept.config.tools import LoadedTool, all_checks, is_path, tool_of
+from accept.config.tools import LoadedTool, check_names, is_path, tool_of
 from accept.config.tools import names as tool_names
 from accept.core import causes, checks
 from accept.core.catalog.metrics import Better
@@ -83,8 +83,8 @@ class CheckPage:
 
 def check_page(name: str) -> CheckPage:
     """Return what a check declares; `name` may be the path of a tool's file. Raises BadInput."""
-    own = config.site_tools(config.trusted_site())
-    names = (*all_checks(), *(tool.value.name for tool in own))
+    own = config.trusted_tools()
+    names = check_names(tool.value.name for tool in own)
     if name not in names and not is_path(name):
         tools = (*own, *filter(None, (tool_of(tool, "") for tool in tool_names())))
         running = [tool.value.name for tool in tools if _program(tool.value) == name]

@@ -42,6 +42,7 @@ __all__ = [
     "site_expectations",
     "site_tools",
     "trusted_site",
+    "trusted_tools",
 ]
 
 T = TypeVar("T")
@@ -135,6 +136,11 @@ def site_tools(site: Loaded[Site] | None) -> tuple[LoadedTool, ...]:
         LoadedTool(value=tool, document=site.document, path=("tools", "checks", index))
         for index, tool in enumerate(site.value.tools.checks)
     )
+
+
+def trusted_tools() -> tuple[LoadedTool, ...]:
+    """Return the tools of the site file that `trusted_site` returns."""
+    return site_tools(trusted_site())
 
 
 def site_expectations(site: Loaded[Site]) -> tuple[Reference, ...]:

@@ -1,6 +1,6 @@
 """Find tools: those that come with `accept`, and the user's, in a file or in the site file."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -30,9 +30,15 @@ class LoadedTool:
         return self.document.bad(path, error.message, error.hint, code=error.code)
 
 
+@cache
 def names() -> tuple[str, ...]:
     """Return the sorted names of the tools that come with `accept`."""
     return tuple(sorted(path.stem for path in (resources.values() / "tools").glob("*.yaml")))
+
+
+def check_names(own: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the sorted names of all checks; `own` are those of the user's tools."""
+    return tuple(sorted((*checks.REGISTRY, *names(), *own)))
 
 
 def is_path(check: str) -> bool:
@@ -65,7 +71,7 @@ def check_of(check: str, suite: str, own: Sequence[LoadedTool] = ()) -> Check:
 
 def check_name(name: str, others: Collection[str]) -> None:
     """Raise Invalid for the name of a user's tool that a check of `accept` or `others` have."""
-    if name in (*checks.REGISTRY, *names()):
+    if name in check_names():
         message = f"accept has a check {name!r}"
     elif name in others:
         message = f"the site file has another tool {name!r}"
@@ -100,18 +106,18 @@ def of_others() -> tuple[tuple[tuple[bytes, ...], Tool], ...]:
 
 
 @cache
-def all_checks() -> Mapping[str, Check]:
-    """Return all checks by name: those of the program, and the tools that come with it."""
-    found = {**checks.REGISTRY, **{name: _shipped(name).value.check() for name in names()}}
-    return dict(sorted(found.items()))
+def _shipped_check(name: str) -> Check:
+    return _shipped(name).value.check()
 
 
 def check_exists(name: str, path: Keys = (), own: Sequence[Check] = ()) -> Check:
     """Return the check called `name`; `own` are the user's tools. Raises Invalid if none is."""
-    if check := checks.REGISTRY.get(name) or all_checks().get(name):
-        return check
+    if name in checks.REGISTRY:
+        return checks.REGISTRY[name]
+    if name in names():
+        return _shipped_check(name)
     if found := next((check for check in own if check.name == name), None):
         return found
-    hint = known(name, (*all_checks(), *(check.name for check in own)))
+    hint = known(name, check_names(check.name for check in own))
     message = f"check {escaped(name)!r} does not exist"
     raise Invalid(path, message, hint, code=Code.CHECK_UNKNOWN)
