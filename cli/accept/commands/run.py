@@ -23,7 +23,7 @@ from accept.commands.judged import Judged, judge_path, with_max_bad
 from accept.commands.order import claims_of, matches_order, read_run
 from accept.commands.plan import plan_text, planned, tell_plan, write_run
 from accept.commands.prepare import prepare
-from accept.commands.report import screen, write_page, write_verdict
+from accept.commands.report import screen, write_page
 from accept.commands.resume import prepare_resumed
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
@@ -197,7 +197,7 @@ def finish(
 def settle(
     job: Job, folder: Path, terminal: Terminal, *, interrupted: Interrupted | None, max_bad: int = 0
 ) -> Judged:
-    """Fetch the evidence of a run that has ended, judge it, and write the verdict.
+    """Fetch the evidence of a run that has ended, and judge it.
 
     Without evidence, it raises `interrupted`, the reason why the run ended early, if it is given.
     """
@@ -205,10 +205,7 @@ def settle(
         _fetch_evidence(job, folder, terminal)
     except NoEvidence as error:
         raise interrupted or error from None
-    judged = with_max_bad(judge_path(str(folder), expect=()), max_bad)
-    if judged.folder is not None:
-        write_verdict(judged, judged.folder)
-    return judged
+    return with_max_bad(judge_path(str(folder), expect=()), max_bad)
 
 
 def send_results(judged: Judged, terminal: Terminal) -> None:

@@ -14,6 +14,7 @@ from accept.backends.job import Job
 from accept.backends.protocol import FirstHostLost
 from accept.commands.judged import Judged
 from accept.commands.prepare import prepare
+from accept.commands.report import write_verdict
 from accept.commands.run import cancel, follow, new_name, settle, show_removal, start, start_again
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, Interrupted, NoEvidence, NotStarted, Terminated
@@ -76,6 +77,8 @@ def measure(
     judged: Judged | None = None
     try:
         judged = settle(job, folder, terminal, interrupted=interrupted)
+        if judged.folder is not None:
+            write_verdict(judged, judged.folder)
     except NoEvidence:
         _remove(job, terminal)
         if not is_late:
