@@ -21,7 +21,7 @@ from pathlib import Path
 from accept.backends import containers
 from accept.backends.job import Job
 from accept.backends.keys import new_keys
-from accept.backends.protocol import Phase, Progress, Record, Say
+from accept.backends.protocol import Phase, Progress, Record, Say, still_running
 from accept.backends.remote import Reach
 from accept.backends.requirements import (
     WITHOUT_GPUS,
@@ -354,11 +354,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     """Move the evidence out of the node's folder, and remove the rest of that folder."""
     node, target = Path(job.folder), folder / "evidence"
     if node.is_dir() and not _is_gone(node) and not (node / "status").exists():
-        raise Interrupted(
-            f"{job.attempt} is still running",
-            code=Code.RUN_STILL_RUNNING,
-            hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
-        )
+        raise still_running(job)
     if not (node / "evidence").is_dir():
         raise NoEvidence(
             f"{job.attempt} left no evidence", code=Code.EVIDENCE_GONE, hint=f"see {node}"

@@ -11,12 +11,12 @@ from pathlib import Path
 from shlex import quote
 
 from accept.backends.job import Job
-from accept.backends.protocol import Say
+from accept.backends.protocol import Say, still_running
 from accept.backends.remote import Reach, Reply, call, last_line, stream
 from accept.config import resources
 from accept.core.bounded import on_all
 from accept.core.error_codes import Code
-from accept.core.errors import BadEvidence, Interrupted, NoEvidence
+from accept.core.errors import BadEvidence, NoEvidence
 from accept.core.text import byte_count, decimal, plain
 from accept.evidence.archive import Announced, download, unpack_evidence
 from accept.evidence.rundir import EVIDENCE
@@ -167,11 +167,7 @@ def fetch(reach: Reach, job: Job, host: str, *, folder: Path, say: Say) -> Path:
 def _announced(job: Job, host: str, reply: Reply) -> Announced:
     """Parse a host's announcement. Raises an AcceptError if it has no evidence to send."""
     if reply.exit == STILL_RUNNING:
-        raise Interrupted(
-            f"{job.attempt} is still running",
-            code=Code.RUN_STILL_RUNNING,
-            hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
-        )
+        raise still_running(job)
     if reply.exit == NO_EVIDENCE:
         raise NoEvidence(
             f"{host} has no evidence of {job.attempt}",

@@ -56,6 +56,15 @@ class Progress:
         return ", ".join(filter(None, (self.phase, self.step)))
 
 
+def still_running(job: Job) -> Interrupted:
+    """Return the error for evidence that is fetched too early."""
+    return Interrupted(
+        f"{job.attempt} is still running",
+        code=Code.RUN_STILL_RUNNING,
+        hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
+    )
+
+
 class FirstHostLost(Interrupted):
     """The host of the coordinator is gone; the run can start again on the others."""
 

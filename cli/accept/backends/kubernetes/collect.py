@@ -16,10 +16,10 @@ from accept.backends.kubernetes.exec import execute
 from accept.backends.kubernetes.objects import MAIN_CONTAINER
 from accept.backends.kubernetes.status import Pod, PodPhase, State, place_of, query_state
 from accept.backends.kubernetes.watch import FOLDER, FOLLOWED, written_exit_code
-from accept.backends.protocol import Say
+from accept.backends.protocol import Say, still_running
 from accept.core import evidence
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadEvidence, Exit, Interrupted, NoEvidence
+from accept.core.errors import AcceptError, BadEvidence, Exit, NoEvidence
 from accept.core.runner.launch import RECORDS_COPY, Launch
 from accept.core.serde import dump
 from accept.core.text import command_line, decimal, plain
@@ -151,11 +151,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     first = state.first
     alive = first is not None and first.phase == PodPhase.RUNNING and not state.ended
     if alive and written_exit_code(api, state) is None:
-        raise Interrupted(
-            f"{job.attempt} is still running",
-            code=Code.RUN_STILL_RUNNING,
-            hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
-        )
+        raise still_running(job)
     if not state.exists and not state.pods and not place_of(job).results:
         if place.is_dir():
             return place

@@ -9,7 +9,7 @@ from typing import Final
 
 from accept.backends import manage
 from accept.backends.job import Job, SlurmJob
-from accept.backends.protocol import FirstHostLost, Say
+from accept.backends.protocol import FirstHostLost, Say, still_running
 from accept.backends.slurm.client import JobState, call, expand_nodes, job_state, reach_of
 from accept.backends.slurm.submit import SHARED, step_name
 from accept.core import evidence
@@ -244,11 +244,7 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
                 say(f"  {host}: {left}; to remove it: accept clean {job.attempt}")
             return target
         if not _ending(job, state):
-            raise Interrupted(
-                f"{job.attempt} is still running",
-                code=Code.RUN_STILL_RUNNING,
-                hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
-            )
+            raise still_running(job)
         time.sleep(_LOOK)
         state = _look(job, say)
     if state.waits:
