@@ -17,7 +17,7 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
@@ -508,6 +508,16 @@ class _Decompressed:
             self._input = b""
             if content or not size:
                 return content
+
+
+def first_bytes(blocks: Iterable[bytes], most: int) -> bytes:
+    """Return the first bytes of a file, at most this many."""
+    content = bytearray()
+    for block in blocks:
+        content += block
+        if len(content) > most:
+            break
+    return bytes(content[:most])
 
 
 def _gzip(file: Readable) -> Readable:

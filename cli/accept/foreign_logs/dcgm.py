@@ -18,6 +18,7 @@ from accept.core.health_readings import Gap, Reading, Unread
 from accept.core.model import Problem
 from accept.core.signs import decisive
 from accept.core.text import count, plain, shortened
+from accept.evidence.untrusted import first_bytes
 from accept.foreign_logs.host_state import Gpu, Report, ReportKind
 
 _START = re.compile(rb'"DCGM (?:GPU )?Diagnostic"\s*:')
@@ -84,11 +85,7 @@ def is_diag(start: bytes) -> bool:
 
 def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
     """Return the results. No content raises an error."""
-    content = b""
-    for block in blocks:
-        content += block
-        if len(content) > _MAX_BYTES:
-            break
+    content = first_bytes(blocks, _MAX_BYTES)
     if not _START.search(content):
         return [_read_table(file, content.decode("utf-8", "replace"))]
     # A host engine may print warnings before and after the document.

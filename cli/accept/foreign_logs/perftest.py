@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from accept.core.model import Metric
 from accept.core.text import format_size, number, plain
+from accept.evidence.untrusted import first_bytes
 from accept.foreign_logs.host_state import FIGURES, Report, ReportKind
 
 _START = re.compile(
@@ -57,15 +58,11 @@ def is_perftest(start: bytes) -> bool:
 
 def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
     """Return the figures. No content raises an error."""
-    content = b""
-    for block in blocks:
-        content += block
-        if len(content) > _MAX_BYTES:
-            break
+    content = first_bytes(blocks, _MAX_BYTES)
     if not _START.search(content[:16384]):
-        return [_printed(file, content[:_MAX_BYTES].decode("utf-8", "replace"))]
+        return [_printed(file, content.decode("utf-8", "replace"))]
     values: dict[str, str] = {}
-    for name, value in _VALUE.findall(content[:_MAX_BYTES]):
+    for name, value in _VALUE.findall(content):
         values.setdefault(name.decode("ascii"), value.decode("utf-8", "replace").strip())
     return [_report(file, values, tuple(_metrics(_name(values), values)))]
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from accept.core.facts import mapping, text
+from accept.evidence.untrusted import first_bytes
 
 _START = re.compile(rb"[\s\[]*\{[^{}]{0,400}\"(?:algBw|busBw)\"\s*:")
 _RECORD = re.compile(rb"\{[^{}]{1,4000}\}")
@@ -41,13 +42,9 @@ def is_rccl(start: bytes) -> bool:
 
 def as_text(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the results as nccl-tests prints them. No content raises an error."""
-    content = b""
-    for block in blocks:
-        content += block
-        if len(content) > _MAX_BYTES:
-            break
+    content = first_bytes(blocks, _MAX_BYTES)
     rows: dict[tuple[str, ...], dict[bool, str]] = {}
-    for found in _RECORD.finditer(content[:_MAX_BYTES]):
+    for found in _RECORD.finditer(content):
         try:
             record = mapping(json.loads(found[0]))
             name = _NAMES[(text(record.get("name")) or "").lower()]

@@ -8,6 +8,7 @@ from accept.config.tools import of_others
 from accept.core.model import Tool
 from accept.core.text import count, number, plain
 from accept.core.tool_output import parse_of_others
+from accept.evidence.untrusted import first_bytes
 from accept.foreign_logs import nvbandwidth
 from accept.foreign_logs.host_state import Report, ReportKind
 
@@ -27,15 +28,11 @@ def _tool_of(start: bytes) -> Tool | None:
 
 def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
     """Return the figures and the bad parts. No content raises an error."""
-    content = b""
-    for block in blocks:
-        content += block
-        if len(content) > _MAX_BYTES:
-            break
+    content = first_bytes(blocks, _MAX_BYTES)
     tool = _tool_of(content)
     if tool is None:
         return []
-    text = content[:_MAX_BYTES].decode("utf-8", "replace")
+    text = content.decode("utf-8", "replace")
     if nvbandwidth.START in text[:_START]:
         text = nvbandwidth.as_json(text)
     parsed = parse_of_others(text, tool)
