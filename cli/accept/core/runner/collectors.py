@@ -21,6 +21,7 @@ from accept.core.runner.ssh import (
     PRINT_MARKER,
     Host,
     Session,
+    blocks_of,
     environment,
     marked_arguments,
 )
@@ -207,14 +208,7 @@ class _Output:
 
 async def _read(stream: asyncio.StreamReader, output: _Output, marker: bytes) -> None:
     """Store a stream until its end, starting after `marker`."""
-    before = b""
-    while block := await stream.read(1 << 16):
-        if marker:
-            before, found, block = (before + block).partition(marker)
-            if not found:
-                before = before[-len(marker) :]
-                continue
-            marker = b""
+    async for block in blocks_of(stream, marker):
         output.write(block)
 
 

@@ -12,7 +12,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -215,6 +215,14 @@ async def _keep(
     marker: bytes = b"",
 ) -> None:
     """Read a stream to its end, and keep its first 1 MiB, or that after `marker`, in `kept`."""
+    async for block in blocks_of(stream, marker):
+        if not kept:
+            heard()
+        kept += block[: (1 << 20) - len(kept)]
+
+
+async def blocks_of(stream: asyncio.StreamReader, marker: bytes) -> AsyncIterator[bytes]:
+    """Yield what a stream has until its end, or what follows `marker`."""
     before = b""
     while block := await stream.read(1 << 16):
         if marker:
@@ -224,11 +232,8 @@ async def _keep(
                 before = before[-len(marker) :]
                 continue
             marker = b""
-            if not block:
-                continue
-        if not kept:
-            heard()
-        kept += block[: (1 << 20) - len(kept)]
+        if block:
+            yield block
 
 
 def has_connection(folder: Path, host: Host) -> bool:
