@@ -267,12 +267,10 @@ async def _locate_hang(
     that reported that.
     """
     command = progress_command(str(state.folder / "progress" / mark))
-    alive = [h for h in hosts if h.name not in state.lost]
     ago = now() - outcome.end
-    answers = await asyncio.gather(*(state.ask(h, command) for h in alive))
     ranks = [
         place
-        for host, answer in zip(alive, answers, strict=True)
+        for host, answer in await state.ask_living(hosts, command)
         for place in places(host.name, answer.out, ago)
     ]
     if outcome.exit is not None:
@@ -289,11 +287,9 @@ async def _locate_hang(
 async def _full_disks(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
     """Return a problem for each host on which the run's folder has no space left."""
     command = f". {shlex.quote(str(state.folder / 'check_writable.sh'))}"
-    alive = [h for h in hosts if h.name not in state.lost]
-    answers = await asyncio.gather(*(state.ask(h, command) for h in alive))
     return tuple(
         replace(problem, host=host.name)
-        for host, answer in zip(alive, answers, strict=True)
+        for host, answer in await state.ask_living(hosts, command)
         if "No space left" in answer.err
         for problem in record_protocol.parse([answer.err.encode()]).problems
     )

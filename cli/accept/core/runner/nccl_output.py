@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import shlex
@@ -34,11 +33,8 @@ async def keep_logs(state: Run, mark: str, hosts: Sequence[Host], log: Path) -> 
     alive = [host for host in hosts if host.name not in state.lost]
     limit = min(_HOST_LIMIT, _LIMIT // max(1, len(alive)))
     command = collect_command(state.folder, mark, limit)
-    answers = await asyncio.gather(
-        *(state.ask(host, command, more=_MORE_SECONDS) for host in alive)
-    )
     warnings, logs = [], []
-    for host, answer in zip(alive, answers, strict=True):
+    for host, answer in await state.ask_living(alive, command, more=_MORE_SECONDS):
         before, *texts = re.split(r"^=$", answer.out, maxsplit=1, flags=re.MULTILINE)
         warnings += [line for line in before.splitlines() if is_warning(line.encode())]
         for text in texts:

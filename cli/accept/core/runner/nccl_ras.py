@@ -6,7 +6,6 @@ the only source that can name a rank of theirs.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shlex
 from collections.abc import Mapping, Sequence
@@ -37,9 +36,8 @@ async def ask(state: Run, mark: str, hosts: Sequence[Host]) -> dict[str, str]:
         '[ -z "$python" ] || '
         f'exec "$python" "$ACCEPT_DIR/programs/nccl_ras.py" {shlex.quote(mark)}'
     )
-    alive = [host for host in hosts if host.name not in state.lost]
-    answers = await asyncio.gather(*(state.ask(h, command, more=_MORE_SECONDS) for h in alive))
-    return {h.name: a.out[:_LIMIT] for h, a in zip(alive, answers, strict=True) if a.out.strip()}
+    answers = await state.ask_living(hosts, command, more=_MORE_SECONDS)
+    return {host.name: answer.out[:_LIMIT] for host, answer in answers if answer.out.strip()}
 
 
 def keep(answers: Mapping[str, str], log: Path) -> None:

@@ -125,6 +125,14 @@ class Run:
         async with self.asks:
             return await run(argv, env=env, timeout=timeout, more=more, stdin=stdin)
 
+    async def ask_living(
+        self, hosts: Iterable[Host], command: str, more: float = 0.0
+    ) -> list[tuple[Host, Answer]]:
+        """Run an sh command on the hosts that are not lost; return them with their answers."""
+        alive = [host for host in hosts if host.name not in self.lost]
+        answers = await asyncio.gather(*(self.ask(host, command, more=more) for host in alive))
+        return list(zip(alive, answers, strict=True))
+
 
 #: Command that checks whether a host is alive. Other commands may follow it.
 ALIVE = "echo alive"
