@@ -6,13 +6,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from accept.core import bounded
-from accept.core.error_codes import Code
-from accept.core.errors import NotStarted
 from accept.core.runner.ssh import KEY_TYPE
-from accept.core.text import plain
-
-_SECONDS = 60.0
+from accept.core.signatures import keygen_failed, ssh_keygen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +26,8 @@ def new_keys(comment: str) -> KeyPair:
     with tempfile.TemporaryDirectory(prefix="accept-key-") as scratch:
         file = Path(scratch) / "key"
         words = ["ssh-keygen", "-q", "-t", KEY_TYPE, "-N", "", "-C", comment, "-f", str(file)]
-        try:
-            done = bounded.run(words, timeout=_SECONDS)
-            failure = "" if done.exit == 0 else done.errors.strip() or f"exit status {done.exit}"
-        except OSError as error:
-            failure = str(error)
-        if failure:
-            raise NotStarted(
-                f"ssh-keygen failed: {plain(failure)}",
-                code=Code.SSH_KEYGEN,
-                hint="install the OpenSSH client here",
-            )
+        done = ssh_keygen(words)
+        if done.exit != 0:
+            raise keygen_failed(done.errors.strip() or f"exit status {done.exit}")
         public = file.with_suffix(".pub").read_text(encoding="utf-8")
         return KeyPair(private=file.read_bytes(), public=public)

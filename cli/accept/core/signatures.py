@@ -72,7 +72,7 @@ def sign(checksums: str, key: Path) -> str:
     it would have to ask for a password.
     """
     words = ["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", _NAMESPACE]
-    done = _ssh_keygen(words, checksums.encode())
+    done = ssh_keygen(words, checksums.encode())
     if done.exit != 0 or not done.out:
         raise BadInput(
             f"ssh-keygen cannot sign with {plain(str(key), 200)}: "
@@ -96,13 +96,14 @@ def signer(folder: Path, signature: str, keys: tuple[PublicKey, ...]) -> PublicK
         for key in keys:
             allowed.write_text(f"{_NAMESPACE} {key.kind} {key.base64}\n", encoding="utf-8")
             words = ["ssh-keygen", "-q", "-Y", "verify", "-f", str(allowed), "-I", _NAMESPACE]
-            done = _ssh_keygen([*words, "-n", _NAMESPACE, "-s", str(copy)], checksums)
+            done = ssh_keygen([*words, "-n", _NAMESPACE, "-s", str(copy)], checksums)
             if done.exit == 0:
                 return key
     return None
 
 
-def _ssh_keygen(words: list[str], stdin: bytes) -> bounded.Output:
+def ssh_keygen(words: list[str], stdin: bytes = b"") -> bounded.Output:
+    """Return what ssh-keygen printed. Raises NotStarted if it does not start or end."""
     try:
         done = bounded.run(words, stdin=stdin, timeout=_SECONDS)
         if done.exit is not None:
@@ -110,7 +111,12 @@ def _ssh_keygen(words: list[str], stdin: bytes) -> bounded.Output:
         failure = f"no end within {_SECONDS:.0f} s"
     except OSError as error:
         failure = str(error)
-    raise NotStarted(
+    raise keygen_failed(failure)
+
+
+def keygen_failed(failure: str) -> NotStarted:
+    """Return the error for an ssh-keygen that does not work."""
+    return NotStarted(
         f"ssh-keygen failed: {plain(failure)}",
         code=Code.SSH_KEYGEN,
         hint="install the OpenSSH client here",
