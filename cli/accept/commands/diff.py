@@ -25,8 +25,8 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.judge.completeness import host_list
 from accept.core.judge.effects.populations import FEWEST
-from accept.core.judge.rounds import SIGMAS
 from accept.core.judge.summary import node_lists
+from accept.core.judge.values import SIGMAS
 from accept.core.model import GroupKind, Record, State, Suspect
 from accept.core.table import Row, Table
 from accept.core.text import TextEnum, count, folded, format_size, number, plain, shortened

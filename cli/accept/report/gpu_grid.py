@@ -8,6 +8,7 @@ from statistics import median
 
 from accept.core.catalog.metrics import BETTER_BY_UNIT, Better
 from accept.core.facts import LOAD
+from accept.core.judge.devices import is_unusual
 from accept.core.judge.values import is_bad
 from accept.core.text import count, number, value_range
 from accept.report.data import DeviceValues, Run
@@ -15,8 +16,8 @@ from accept.report.svg import Cells, Tone, cells, room_for, tone
 
 _MOST_ROWS, _MOST_GRIDS, _MOST_RANKS = 60, 12, 32
 _TOP, _CELL, _ROW = 16, 14, 13
-#: Levels at load: unit in the fact, title, and how much above or below the median is unusual.
-_LEVELS = (("C", "temperature", 10.0, +1), ("MHz", "clock", 0.05, -1))
+#: Levels at load: unit in the fact -> title.
+_LEVELS = {"C": "temperature", "MHz": "clock"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,12 +145,11 @@ def _levels(run: Run) -> Iterator[_Figure]:
                 for unit, value in load.medians.items():
                     own = found.setdefault(unit, {})
                     own[host, fact.rank] = max(own.get((host, fact.rank), value), value)
-    for unit, title, limit, direction in _LEVELS:
+    for unit, title in _LEVELS.items():
         if levels := found.get(unit):
             usual = median(levels.values())
-            most = limit * (usual if limit < 1 else 1)
             tones = {
-                at: Tone.LOW if (value - usual) * direction > most else Tone.NORMAL
+                at: Tone.LOW if is_unusual(value, usual, unit) else Tone.NORMAL
                 for at, value in levels.items()
             }
             yield _Figure(title=title, unit=unit, values=levels, tones=tones)

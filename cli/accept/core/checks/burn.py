@@ -14,8 +14,8 @@ from accept.core.judge.devices import Measured, judge_devices
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
 from accept.core.judge.peers import compare_rows, far_from_median
-from accept.core.judge.rounds import SIGMAS
 from accept.core.judge.summary import params_of
+from accept.core.judge.values import SIGMAS
 from accept.core.model import Finding, GroupKind, Problem, State
 from accept.core.serde import param
 from accept.core.table import rows_of

@@ -24,8 +24,7 @@ from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
 from accept.core.judge.peers import LEAST_OF_UNEVEN, Outlier, compare_rows
-from accept.core.judge.rounds import SIGMAS
-from accept.core.judge.values import limit_of
+from accept.core.judge.values import SIGMAS, limit_of
 from accept.core.model import Finding, GroupKind, Metric, Parsed, Problem, State
 from accept.core.nccl_tests.lines import clean
 from accept.core.table import Execution, Row, Table, rows_of

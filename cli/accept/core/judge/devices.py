@@ -16,7 +16,7 @@ from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding, problem_of, suspect_of
 from accept.core.judge.peers import compare_rows
-from accept.core.judge.rounds import SIGMAS
+from accept.core.judge.values import SIGMAS
 from accept.core.model import (
     Bound,
     BoundKind,
@@ -42,6 +42,8 @@ _LIMITED_SHARE = 0.05
 #: A clock below this share of the highest one is low. A recorded H100 without a limit stayed within
 #: 1 % of its highest clock (tests/data/gpu), and clocks have steps of 15 MHz.
 _LOW_CLOCK = 0.95
+#: Above the median by more than this, in degrees Celsius, a temperature is unusual.
+_WARM = 10.0
 #: Fewer samples may all be from the start of a measurement.
 _FEWEST_SAMPLES = 4
 #: Maximum number of ranks of a host; a record with more is damaged.
@@ -310,6 +312,11 @@ def _low_clocks(devices: Sequence[Device]) -> Iterator[Problem]:
                 text += "locked clocks? `nvidia-smi -rgc` releases them"
                 yield _problem(Cause.GPU_SETTINGS, device, text)
                 break
+
+
+def is_unusual(value: float, usual: float, unit: str) -> bool:
+    """Return True for a clock or a temperature under load that is unlike most; it is no fault."""
+    return value < _LOW_CLOCK * usual if unit == "MHz" else value > usual + _WARM
 
 
 def _is_low(load: Load) -> bool:

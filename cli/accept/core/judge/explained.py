@@ -13,8 +13,8 @@ from accept.core.judge.effects.distances import LIMIT
 from accept.core.judge.effects.executions import Execution, Network
 from accept.core.judge.effects.explanation import Explanation, Normal
 from accept.core.judge.effects.populations import FEWEST
-from accept.core.judge.rounds import FOUND, SIGMAS, rounds_for, slowdown_found
-from accept.core.judge.values import is_bad, limit_of
+from accept.core.judge.rounds import FOUND, rounds_for, slowdown_found
+from accept.core.judge.values import SIGMAS, is_bad, limit_of
 from accept.core.model import Detectable, Step, Suspect
 from accept.core.table import BANDWIDTH, Measure
 

@@ -14,8 +14,8 @@ from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.explained import Effects, Explained
 from accept.core.judge.findings import finding, first_logs
-from accept.core.judge.rounds import SIGMAS, slowdown_found
-from accept.core.judge.values import is_bad, limit_of
+from accept.core.judge.rounds import slowdown_found
+from accept.core.judge.values import SIGMAS, is_bad, limit_of
 from accept.core.model import (
     OF_HOST,
     BadPair,

@@ -11,8 +11,7 @@ from accept.core.judge.effects.executions import Execution, Network
 from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.effects.populations import FEWEST, robust_sigma
 from accept.core.judge.effects.search import explain
-from accept.core.judge.rounds import SIGMAS
-from accept.core.judge.values import is_bad, limit_of, lowest_good
+from accept.core.judge.values import SIGMAS, is_bad, limit_of, lowest_good
 from accept.core.table import Row
 
 #: What healthy peers that differ reach, as a share of their median.

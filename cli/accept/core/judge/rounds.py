@@ -6,8 +6,6 @@ from math import comb, expm1, log, sqrt
 
 from accept.core.judge.effects.populations import NETWORK
 
-#: A value this many sigma below normal is slow, as one in 30,000 normal values is.
-SIGMAS = 4.0
 #: Share of healthy clusters in which a host may be measured again by chance.
 _CANDIDATES = 0.05
 #: Deficit that the rounds should detect if the machine has a speed target: bad B200 nodes in the
@@ -36,7 +34,7 @@ def rounds_for(hosts: int, noise: float, deficit: float = DEFICIT) -> int:
     shift = -log(1 - deficit) / noise
     # Beyond that of one sigma, the average of a healthy deviation.
     mean = NETWORK.log_density(1.0) - NETWORK.log_density(shift)
-    slope = 2 * NETWORK.tail * shift / (NETWORK.freedom * NETWORK.scale**2 + shift**2)
+    slope = NETWORK.slope(shift)
     required = log(hosts / _CANDIDATES)
     # With an odd number of hosts, each round leaves one out, and there is one more round.
     highest = min(MOST_ROUNDS, hosts - 1 + hosts % 2)

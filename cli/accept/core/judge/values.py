@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from accept.core.judge.effects.explanation import Normal
-from accept.core.judge.rounds import SIGMAS
+
+#: A value this many sigma below normal is slow, as one in 30,000 normal values is.
+SIGMAS = 4.0
 
 
 def is_bad(value: float | None, lowest: float | None, highest: float | None = None) -> bool:

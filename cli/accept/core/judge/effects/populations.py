@@ -36,6 +36,10 @@ class Law:
         """Return the log density of a deviation in sigma."""
         return self.peak - self.tail * log1p((z / self.scale) ** 2 / self.freedom)
 
+    def slope(self, z: float) -> float:
+        """Return how fast the log density falls at a deviation in sigma."""
+        return 2 * self.tail * z / (self.freedom * self.scale**2 + z**2)
+
     @property
     def tail(self) -> float:
         """Return the exponent of the density."""
