@@ -57,8 +57,7 @@ def _rows(needs: Sequence[Need], checks: Sequence[str]) -> Iterator[tuple[str, s
     for alike in _grouped(needs):
         need = alike[0]
         state = "unknown" if not need.checked else "ok" if need.good else "missing"
-        found = need.found.removeprefix(f"{need.what}: ")
-        yield state, f"{_hosts(alike)}: {need.what}: {found}"
+        yield state, f"{_hosts(alike)}: {need.what}: {need.found}"
         if not need.good and need.checks:
             yield "", f"needed by {shortened(need.checks, 4)}"
         if need.advice:

@@ -270,7 +270,8 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
                     host=host,
                     what=Requirement.SSH.label,
                     good=False,
-                    found=last_line(reply.err),
+                    # ssh begins its messages with its own name.
+                    found=last_line(reply.err).removeprefix("ssh: "),
                     advice=advice,
                 )
             )
