@@ -357,17 +357,14 @@ def _imex(value: object) -> Imex | None:
     if not isinstance(value, dict):
         return None
 
-    def short(name: object) -> str:
-        return plain(text(name) or "", 80)
-
     connections, names = (
-        {short(key): short(item) for key, item in list(mapping(value.get(part)).items())[:100]}
+        {_word(key): _word(item) for key, item in list(mapping(value.get(part)).items())[:100]}
         for part in ("connections", "names")
     )
     return Imex(
-        domain=short(value.get("domain")),
-        state=short(value.get("state")),
-        host=short(value.get("host")),
+        domain=_word(value.get("domain")),
+        state=_word(value.get("state")),
+        host=_word(value.get("host")),
         connections=connections,
         names=names,
         words=plain(text(value.get("words")) or "", 200),
