@@ -25,11 +25,11 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.judge.completeness import host_list
 from accept.core.judge.effects.populations import FEWEST
-from accept.core.judge.summary import node_lists
+from accept.core.judge.summary import NodeState, node_lists
 from accept.core.judge.values import SIGMAS
 from accept.core.model import GroupKind, Record, State, Suspect
 from accept.core.table import Row, Table
-from accept.core.text import TextEnum, count, folded, format_size, number, plain, shortened
+from accept.core.text import count, folded, format_size, number, plain, shortened
 from accept.report.console import Terminal
 
 #: Exponent of a ratio, so that above 1 is better.
@@ -82,14 +82,6 @@ class Moved(Kind):
     b: float
     #: As a share of A; above 0 is better.
     change: float
-
-
-class NodeState(TextEnum):
-    """The list of a verdict that a node is in."""
-
-    GOOD = "good"
-    BAD = "bad"
-    UNTESTED = "untested"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,11 +274,6 @@ def moved(
     return tuple(sorted(found, key=lambda one: one.change))
 
 
-def _states(judged: Judged) -> dict[str, NodeState]:
-    lists = vars(node_lists(judged.verdict))
-    return {host: NodeState(name) for name, hosts in lists.items() for host in hosts}
-
-
 def failures(judged: Judged) -> tuple[Failure, ...]:
     """Return the checks that failed and measured nothing, each with its hosts."""
     measured = {(row.check, row.hosts, row.log) for row in judged.figures}
@@ -383,7 +370,7 @@ def compare(path_a: str, a: Judged, path_b: str, b: Judged) -> Diff:
     compared = figures(kinds_a, kinds_b)
     hosts = changed_hosts(compared)
     pairs = changed_pairs(compared, hosts)
-    states_a, states_b = _states(a), _states(b)
+    states_a, states_b = (node_lists(one.verdict).states for one in (a, b))
     states = tuple(
         ChangedState(host=host, a=state, b=states_b[host])
         for host, state in states_a.items()

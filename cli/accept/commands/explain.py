@@ -14,7 +14,7 @@ from accept.core.errors import BadInput, Exit
 from accept.core.judge.effects.explanation import Effect, Fault, Part
 from accept.core.judge.explained import Explained
 from accept.core.judge.parts import name_of
-from accept.core.judge.summary import node_lists
+from accept.core.judge.summary import NodeState, node_lists
 from accept.core.model import CheckVerdict, Finding, State, Suspect, Verdict
 from accept.core.report.text import range_row
 from accept.core.serde import did_you_mean
@@ -138,7 +138,7 @@ class _Subject:
     """A node, or a part as the verdict names it, that is explained."""
 
     name: str
-    state: str
+    state: NodeState
     suspects: tuple[Suspect, ...]
     #: The host that all its executions share, if it is one.
     host: str | None
@@ -154,7 +154,7 @@ def do_explain(name: str, subject: str, terminal: Terminal, by: GivenBounds) -> 
     explanation = explain(judged, subject, name)
     terminal.result(explanation, *_text(explanation, judged.verdict.checks))
     steps = []
-    if subject in _nodes(judged.verdict):
+    if subject in node_lists(judged.verdict).states:
         if explanation.suspects and can_retest(judged):
             steps.append(command_line("accept", "retest", name, subject))
         if can_write_ticket(judged, subject):
@@ -164,15 +164,9 @@ def do_explain(name: str, subject: str, terminal: Terminal, by: GivenBounds) -> 
     return Exit.PASS
 
 
-def _nodes(verdict: Verdict) -> dict[str, str]:
-    """Return the state of each node."""
-    lists = vars(node_lists(verdict))
-    return {host: state for state, own in lists.items() for host in own}
-
-
 def check_node(judged: Judged, node: str, name: str) -> None:
     """Raise BadInput if the run called `name` has no such node."""
-    _check(node, [*_nodes(judged.verdict)], name)
+    _check(node, [*node_lists(judged.verdict).states], name)
 
 
 def _check(subject: str, names: Sequence[str], name: str) -> None:
@@ -193,7 +187,7 @@ def explain(judged: Judged, subject: str, name: str = "") -> Explanation:
 
 def explain_in(run: Run, subject: str, name: str = "") -> Explanation:
     """Return the same for a run that is prepared once for several nodes."""
-    nodes, parts = _nodes(run.verdict), [one.name for one in run.verdict.suspects]
+    nodes, parts = node_lists(run.verdict).states, [one.name for one in run.verdict.suspects]
     _check(subject, [*nodes, *parts], name)
     about = _of_node(run, subject, nodes) if subject in nodes else _of_part(run, subject)
     steps = tuple(_steps(run, about))
@@ -237,7 +231,7 @@ def explain_in(run: Run, subject: str, name: str = "") -> Explanation:
     )
 
 
-def _of_node(run: Run, node: str, states: Mapping[str, str]) -> _Subject:
+def _of_node(run: Run, node: str, states: Mapping[str, NodeState]) -> _Subject:
     return _Subject(
         name=node,
         state=states[node],
@@ -265,7 +259,7 @@ def _of_part(run: Run, name: str) -> _Subject:
     }
     return _Subject(
         name=name,
-        state="bad",
+        state=NodeState.BAD,
         suspects=suspects,
         host=next((s.hosts[0] for s in suspects if not s.of_network), None),
         covers=lambda sample: (sample.hosts, sample.log) in covered,
@@ -362,7 +356,7 @@ def _of_findings(
             if one.state is State.PASS or about.name not in one.hosts:
                 continue
             missing = one.judgement is Judgement.COMPLETENESS and one.state is not State.FAIL
-            concerns = one.hosts == (about.name,) or not (about.state == "good" or missing)
+            concerns = one.hosts == (about.name,) or not (about.state is NodeState.GOOD or missing)
             if _is_open(one) or (concerns and check.check not in counted):
                 cause = f" [{one.cause}]" if one.cause else ""
                 yield f"{check.check}{cause}: {one.message}"

@@ -17,8 +17,17 @@ from accept.core.model import (
     Verdict,
 )
 from accept.core.serde import read
+from accept.core.text import TextEnum
 
 P = TypeVar("P")
+
+
+class NodeState(TextEnum):
+    """The list of a verdict that a node is in."""
+
+    GOOD = "good"
+    BAD = "bad"
+    UNTESTED = "untested"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +38,12 @@ class NodeLists:
     bad: tuple[str, ...]
     #: Nodes that did not take part or were left out, and those that are not shown to be good.
     untested: tuple[str, ...]
+
+    @property
+    def states(self) -> dict[str, NodeState]:
+        """Return the state of each node, list by list."""
+        lists = vars(self).items()
+        return {host: NodeState(name) for name, hosts in lists for host in hosts}
 
 
 # States

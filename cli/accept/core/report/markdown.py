@@ -152,11 +152,10 @@ def _drift(inventories: Mapping[str, Inventory]) -> Iterator[tuple[str, ...]]:
 
 
 def _nodes(verdict: Verdict, inventories: Mapping[str, Inventory]) -> Iterator[tuple[str, ...]]:
-    for state, hosts in vars(node_lists(verdict)).items():
-        for host in hosts:
-            gpus = inventories[host].gpus if host in inventories else ()
-            uuids = " ".join(gpu.uuid for gpu in gpus)
-            yield escaped(host, 120), state, escaped(uuids, 2000) or "not reported"
+    for host, state in node_lists(verdict).states.items():
+        gpus = inventories[host].gpus if host in inventories else ()
+        uuids = " ".join(gpu.uuid for gpu in gpus)
+        yield escaped(host, 120), state, escaped(uuids, 2000) or "not reported"
 
 
 def _section(title: str, header: str, rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
