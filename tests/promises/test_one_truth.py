@@ -29,6 +29,7 @@ from accept.core import evidence
 from accept.core.judge.summary import node_lists
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
+from accept.core.report.text import number3
 from accept.core.serde import dump
 from accept.core.text import folded, number
 from accept.report.console import Terminal
@@ -351,7 +352,7 @@ def _numbers(value: Any) -> Iterator[str]:
     elif isinstance(value, str):
         yield from re.findall(r"[-+.\de]*\d", value)
     elif isinstance(value, float | int):
-        yield number(value)
+        yield from (number(value), number3(value))
 
 
 def _plain(text: str) -> str:
