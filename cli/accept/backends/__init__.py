@@ -43,9 +43,8 @@ SURVEYORS: Final[Mapping[str, Surveyor]] = {
     "ssh": ssh_survey,
 }
 
-#: The back ends that can also print permissions.
-CLUSTERS: Final[Mapping[str, Cluster]] = {"kubernetes": kubernetes_cluster}
-_DEFAULT_CLUSTER = "kubernetes"
+#: The back end that can also print permissions.
+CLUSTER: Final[Cluster] = kubernetes_cluster
 
 
 def load(name: str) -> Backend:
@@ -70,17 +69,6 @@ def load_surveyor(name: str) -> Surveyor:
             hint=known(name, SURVEYORS),
         )
     return SURVEYORS[name]
-
-
-def load_cluster(name: str = _DEFAULT_CLUSTER) -> Cluster:
-    """Return the commands of the cluster back end called `name`. Raises BadInput."""
-    if name not in CLUSTERS:
-        raise BadInput(
-            f"back end {escaped(name)!r} is not a cluster",
-            code=Code.OPTION_BACKEND,
-            hint=known(name, CLUSTERS),
-        )
-    return CLUSTERS[name]
 
 
 def load_job(folder: Path) -> Job:

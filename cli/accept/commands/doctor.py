@@ -108,6 +108,6 @@ def _other_program() -> str:
 
 def do_rbac(options: Options, terminal: Terminal) -> int:
     """Print the permissions that a run on a cluster needs, as YAML."""
-    text = backends.load_cluster().role(options.place, site_of(options))
+    text = backends.CLUSTER.role(options.place, site_of(options))
     terminal.document(Role(yaml=text), text)
     return Exit.PASS

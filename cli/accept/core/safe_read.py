@@ -71,11 +71,15 @@ def open_regular(path: Path, *, follow: bool = False, inherited: bool = False) -
     return os.fdopen(descriptor, "rb")
 
 
-def read_whole(path: Path, most: int = 16 << 20) -> bytes:
-    """Return a regular file. Raises OSError for a link, a pipe, or more than `most` bytes."""
+#: No file of a run folder is larger, in bytes.
+_MOST = 16 << 20
+
+
+def read_whole(path: Path) -> bytes:
+    """Return a regular file. Raises OSError for a link, a pipe, or more than 16 MiB."""
     with open_regular(path) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
+        content = file.read(_MOST + 1)
+    if len(content) > _MOST:
         raise OSError(errno.EFBIG, "it is too large", str(path))
     return content
 

@@ -72,7 +72,7 @@ def parse(
     """
     tables = Tables(partial(ExcerptTable, Hints(collective=collective)))
     text = _Text(pieces(source))
-    found = text.skip_to("{")
+    found = text.skip_to_brace()
     while found:
         document, is_whole = _Document(), True
         try:
@@ -82,7 +82,7 @@ def parse(
             # Nothing after damage can be trusted to be a member.
             is_whole = False
         document.add_to(tables, is_whole=is_whole)
-        found = text.skip_to("{") if is_whole else text.skip_to_document()
+        found = text.skip_to_brace() if is_whole else text.skip_to_document()
     read, problems = tables.finish(quiet=False)
     return Log(tables=read, problems=problems, networks={}, detours={}, nccl_lines=0, warnings=())
 
@@ -128,9 +128,9 @@ class _Text:
         self._at += 1
         return character
 
-    def skip_to(self, character: str) -> bool:
-        """Skip everything before a character; return False if it does not follow."""
-        while (found := self._text.find(character, self._at)) < 0:
+    def skip_to_brace(self) -> bool:
+        """Skip everything before the next opening brace; return False if none follows."""
+        while (found := self._text.find("{", self._at)) < 0:
             self._at = len(self._text)
             if not self._read_more():
                 return False

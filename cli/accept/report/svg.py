@@ -134,15 +134,15 @@ def area(upper: Iterable[tuple[float, float]], lower: Iterable[tuple[float, floa
     return Markup(f"{line((*upper, *reversed(tuple(lower))))}Z")
 
 
-def round_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Return at most this many round values between two limits."""
+def round_ticks(low: float, high: float) -> list[float]:
+    """Return at most five round values between two limits."""
     if not 0 < high - low < math.inf:
         return [low]
-    power = 10.0 ** math.floor(math.log10((high - low) / most))
-    step = next(f * power for f in (1, 2, 5, 10, 20) if (high - low) / (f * power) < most)
+    power = 10.0 ** math.floor(math.log10((high - low) / 5))
+    step = next(f * power for f in (1, 2, 5, 10, 20) if (high - low) / (f * power) < 5)
     return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def room_for(names: Iterable[str], most: int = 18) -> int:
-    """Return the width of a column of names, which are shortened to `most` characters."""
-    return 12 + round(6.6 * min(most, max(map(len, names), default=0)))
+def room_for(names: Iterable[str]) -> int:
+    """Return the width of a column of names, which are shortened to 18 characters."""
+    return 12 + round(6.6 * min(18, max(map(len, names), default=0)))

@@ -267,6 +267,6 @@ def _exit_text(record: Record) -> str:
 # Texts
 
 
-def host_list(hosts: Sequence[str], most: int = 4) -> str:
-    """Return the first `most` names, and the number of the others."""
-    return shortened(hosts, most)
+def host_list(hosts: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    return shortened(hosts, 4)
