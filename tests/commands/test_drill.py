@@ -56,12 +56,6 @@ class TestRefuses:
         assert shown in done.err
         assert rundir.listed() == ()
 
-    @pytest.mark.parametrize("option", ["--inject", "--hold"])
-    def test_options_that_a_drill_sets_itself(self, option: str) -> None:
-        done = accept("drill", *OPTIONS, option, "1m")
-        assert done.code == 2
-        assert option in done.err
-
 
 class TestPlan:
     def planned(self, *options: str) -> Any:

@@ -350,11 +350,6 @@ def test_the_links_to_the_host_have_bounds(name: str, lower: float) -> None:
     assert [found[way].lower for way in ways] == [pytest.approx(lower)] * 2
 
 
-def test_bounds_of_single_gpus_and_nics_apply_to_a_part_of_a_node() -> None:
-    part = floors.bounds(config.load_machine("h200-8").value, "default", 4)
-    assert {bound.check for bound in part} == {"burn", "gemm", "memory", "nic-loop"}
-
-
 def test_soak_keeps_all_gpus_at_their_limit_for_an_hour_and_ends_before_its_deadline() -> None:
     options = Options(machine="h200-8", suite="soak", hosts=("h0", "h1"), backend="ssh")
     plan = resolve(options).plan
