@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -313,47 +314,35 @@ def judge_paths(
     Paths with evidence of runs are not searched for logs. The references are those of `machine` if
     it is given; a run's own expectations apply in any case. `collective` is that of logs that do
     not name theirs, such as "all-reduce". If there are `keys`, one of them must have signed each
-    evidence. Raises BadInput if a path names nothing, and BadEvidence
-    if it holds neither complete evidence nor a log.
+    evidence. Raises BadInput if a path names nothing, and BadEvidence if it holds neither complete
+    evidence nor a log.
     """
-    judge_titled = partial(
-        _judge_paths, expect=expect, machine=machine, collective=collective, say=say, keys=keys
-    )
-    if standard_input.PATH not in paths:
-        return judge_titled({path: path for path in paths})
-    with standard_input.saved() as file:
-        titles = {path: path for path in paths if path != standard_input.PATH}
-        judged = judge_titled({**titles, str(file): standard_input.NAME})
-        return [
-            replace(one, source=standard_input.named(one.source, file), logs=()) for one in judged
-        ]
-
-
-def _judge_paths(
-    paths: Mapping[str, str],
-    *,
-    expect: Sequence[str],
-    machine: str | None,
-    collective: str | None,
-    say: Callable[[str], None],
-    keys: Sequence[PublicKey],
-) -> list[Judged]:
-    """Judge as `judge_paths` does; the values of `paths` are their names for people."""
     limits = Limits()
     other_machine = to_run.machine_of(machine)
     results: list[Judged] = []
     logs: dict[Path, str] = {}
-    for path, title in paths.items():
-        before = len(results)
-        for loaded in load(path, limits, say, keys):
-            results.append(_judge_run(loaded, expect, other_machine))
-        if len(results) == before:
-            # The names of files begin with it, so "my-logs/" and "./" become "my-logs" and ".".
-            name = str(Path(title))
-            logs[Path(path) if rundir.is_file(Path(path)) else rundir.find(path)] = name
-    if logs:
-        results.append(_judge_logs(logs, expect, other_machine, limits, collective))
-    return results
+    with ExitStack() as stack:
+        # Path -> name for people.
+        titles = {path: path for path in paths if path != standard_input.PATH}
+        piped = None
+        if standard_input.PATH in paths:
+            piped = stack.enter_context(standard_input.saved())
+            titles[str(piped)] = standard_input.NAME
+        for path, title in titles.items():
+            before = len(results)
+            for loaded in load(path, limits, say, keys):
+                results.append(_judge_run(loaded, expect, other_machine))
+            if len(results) == before:
+                # The names of files begin with it, so "my-logs/" and "./" become "my-logs" and ".".
+                name = str(Path(title))
+                logs[Path(path) if rundir.is_file(Path(path)) else rundir.find(path)] = name
+        if logs:
+            results.append(_judge_logs(logs, expect, other_machine, limits, collective))
+    if piped is None:
+        return results
+    return [
+        replace(one, source=standard_input.named(one.source, piped), logs=()) for one in results
+    ]
 
 
 def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) -> Judged:
