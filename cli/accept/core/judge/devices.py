@@ -315,7 +315,7 @@ def _low_clocks(devices: Sequence[Device]) -> Iterator[Problem]:
 
 
 def is_unusual(value: float, usual: float, unit: str) -> bool:
-    """Return True for a clock or a temperature under load that is unlike most; it is no fault."""
+    """Return True for a clock or a temperature under load that is unlike most, and not a fault."""
     return value < _LOW_CLOCK * usual if unit == "MHz" else value > usual + _WARM
 
 
