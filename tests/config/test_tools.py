@@ -213,7 +213,7 @@ def test_a_bad_part_counts_wherever_it_is_printed() -> None:
     parts = ToolParts(json="", state="", line="test: {state}", good=("ok",), bad=("bad",))
     lines = [*(f"tool out| test: {word}" for word in ["ok"] * 1000 + ["bad"])]
     parsed = parse(["\n".join(lines).encode() + ENDED], replace(READER, results=(), parts=parts))
-    assert [problem.message for problem in parsed.problems] == ["t: state is bad"]
+    assert [problem.message for problem in parsed.problems] == ["t: test: bad"]
 
 
 def test_lines_that_evidence_of_others_names_are_read_or_refused() -> None:

@@ -17,6 +17,7 @@ from tests.factories.paths import ROOT
 from accept.commands.explain import explain
 from accept.commands.judge import with_measurements
 from accept.commands.judged import Judged, judge_paths
+from accept.core.errors import BadEvidence
 from accept.core.model import State
 from accept.core.serde import dump
 from accept.foreign_logs import (
@@ -63,6 +64,45 @@ def test_a_public_sample_gets_the_expected_verdict(path: Path, expected: dict[st
     values = {m.metric: m.value for m in with_measurements(one).metrics}
     for metric, value in expected.get("metrics", {}).items():
         assert values[metric] == pytest.approx(value, rel=1e-6)
+
+
+#: Samples of healthy tools, and what their figures must reach.
+GOOD_TOOLS = {
+    "tools/cpu40-hpl.out": "hpl.rate>=0.001",
+    "tools/cpu42-stream.txt": "stream.triad>=10",
+    "tools/gpu40-fio.json": "storage.write>=0.05",
+    "tools/gpu43-gpu-burn.txt": "gpu-burn.rate>=1",
+    "tools/gpu46-nvbandwidth.json": "nvbandwidth.host-to-device>=5",
+    "tools/mi41-rocm-bandwidth-test.txt": "rocm-bandwidth-test.bandwidth>=5",
+    "perftest/gpu30-ib-write-bw-gbits.json": "script.ib-write-bw@8M>=45",
+    "perftest/gpu32-ib-write-bw.txt": "script.ib-write-bw@64K>=5",
+}
+
+
+@pytest.mark.parametrize("name", GOOD_TOOLS)
+def test_a_cut_output_of_a_tool_neither_passes_nor_accuses(name: str, tmp_path: Path) -> None:
+    content = (SAMPLES / name).read_bytes().rstrip(b"-=}\n ")
+    content = content.removesuffix(b"End of Tests.")
+    cut = tmp_path / "cut.log"
+    options: dict[str, Any] = {"expect": (GOOD_TOOLS[name],), "machine": "cpu"}
+    for size in sorted({len(content) * i // 12 for i in range(4, 12)} | {len(content) - 1}):
+        cut.write_bytes(content[:size])
+        try:
+            one = judged(cut, **options)
+        except BadEvidence:
+            continue
+        assert (one.verdict.accepted, accused(one)) == (False, []), size
+    cut.write_bytes((SAMPLES / name).read_bytes())
+    assert judged(cut, **options).verdict.accepted
+
+
+def test_an_error_of_fio_is_not_accepted(tmp_path: Path) -> None:
+    # EILSEQ: other data than was written.
+    text = (SAMPLES / "tools/gpu40-fio.json").read_text()
+    bad = tmp_path / "fio.json"
+    bad.write_text(text.replace('"error": 0', '"error": 84', 1))
+    one = judged(bad, expect=("storage.write>=0.05",), machine="cpu")
+    assert (one.verdict.state, "error is 84" in texts(one)) == (State.FAIL, True)
 
 
 @pytest.mark.parametrize(("path", "expected"), [*samples()])

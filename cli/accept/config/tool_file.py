@@ -166,7 +166,9 @@ class PartsPlace:
         Doc("The beginning of a line with one result: `{state}`, and `{gpu}` for a GPU's number."),
     ] = None
     good: Annotated[tuple[str, ...], Bounds(min=1, max=20), Doc("Its good values.")]
-    bad: Annotated[tuple[str, ...], Bounds(min=1, max=20), Doc("Its bad values.")]
+    bad: Annotated[
+        tuple[str, ...], Bounds(max=20), Doc("Its bad values; unset: all that are not good.")
+    ] = ()
     gpu: Annotated[tuple[str, ...], Doc("Keys that may have the number of the GPU.")] = ()
     gpu_where: Annotated[
         dict[str, str],
@@ -251,6 +253,9 @@ class Others:
     starts: Annotated[
         tuple[Word, ...], Bounds(min=1, max=8), Doc("One of them is in the first 16 KiB.")
     ]
+    ends: Annotated[
+        str, Doc("The beginning of a line near its end: an output without it is cut.")
+    ] = ""
     results: Annotated[
         dict[str, ResultPlace],
         Doc("Results, if other commands print other ones; zeros are left out."),

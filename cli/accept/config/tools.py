@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from accept.config import resources
-from accept.config.tool_file import Needs, ToolFile
+from accept.config.tool_file import Needs, Others, ToolFile
 from accept.config.yaml_file import Document, Keys, load
 from accept.core import checks
 from accept.core.checks.check import Check
@@ -91,8 +91,8 @@ def _shipped(name: str) -> LoadedTool:
 
 
 @cache
-def of_others() -> tuple[tuple[tuple[bytes, ...], Tool], ...]:
-    """Return the tools whose output `accept judge` reads from others, and how it begins."""
+def of_others() -> tuple[tuple[Others, Tool], ...]:
+    """Return the tools whose output `accept judge` reads from others, and how that looks."""
     found = []
     for file in (_shipped(name).value for name in names()):
         if file.others:
@@ -101,7 +101,7 @@ def of_others() -> tuple[tuple[tuple[bytes, ...], Tool], ...]:
             needs = Needs(gpus_of=file.needs.gpus_of)
             of_output = replace(file, results=results, parts=parts, needs=needs, folder="/")
             tool = of_output.planned({}, None)
-            found.append((tuple(text.encode() for text in file.others.starts), tool))
+            found.append((file.others, tool))
     return tuple(found)
 
 

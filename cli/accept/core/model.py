@@ -242,7 +242,8 @@ class ToolParts:
 
     #: JSON Pointer to the objects with one result each; empty: `line`.
     json: str
-    #: The key with the state in each, and its good and bad values; others are ignored.
+    #: The key with the state in each, and its good and bad values; others are ignored. Without bad
+    #: values, all others are bad.
     state: str
     #: The beginning of a line with one result, with `{state}` and perhaps `{gpu}`.
     line: str = ""

@@ -94,7 +94,7 @@ ENDING = FactKind("tool", _ending)
 
 
 class _Repeated:
-    """What replaces several values of one key: any of them may be the bad one."""
+    """Stand for several values of one key: any of them may be the bad one."""
 
 
 class Unread(Exception):
@@ -113,7 +113,7 @@ def parse(lines: Iterable[bytes], tool: Tool) -> Parsed:
         if ending.exit == 0 and not ending.rank:
             read, unread = _results(tool, fact, out)
             metrics += [replace(m, nic=ending.nic) for m in read] if ending.nic else read
-            bad += unread
+            bad += [*unread, *_without_state(tool, read, out)]
         if tool.server:
             # The pairs show which of its hosts is bad, but what one lacks is its own.
             own = [replace(p, host=fact.host) if p.cause.row.not_tested else p for p in bad]
@@ -131,6 +131,7 @@ def parse_of_others(out: str, tool: Tool) -> Parsed:
     fact = Fact(name=ENDING.name, value={"exit": 0})
     metrics, problems = _results(tool, fact, out)
     bad = [*_bad_parts(tool, tool.parts, out)] if tool.parts else []
+    bad += _without_state(tool, metrics, out)
     # One test of several leaves the figures of the others 0; a GPU with 0 is bad.
     metrics = [m for m in metrics if m.value or m.gpu] or metrics
     unread = () if metrics or bad else problems
@@ -229,13 +230,14 @@ def _bad_parts(tool: Tool, parts: ToolParts, out: str) -> Iterator[Problem]:
         if parts.json:
             found = [mapping(one) for one in _at(_document(out), parts.json.split("/")[1:], "")]
         else:
-            found = [one.groupdict() for one in _lines(parts.line, out)]
+            found = [{"": one.string, **one.groupdict()} for one in _lines(parts.line, out)]
     except (Unread, RecursionError) as error:
         yield _problem(tool, Cause.WRONG_COMMAND, str(error))
         return
-    if not any(one.get(state) in (*parts.good, *parts.bad) for one in found):
+    bad = [one for one in found if _is_bad(parts, _state_of(one, state))]
+    if not (bad or any(_state_of(one, state) in parts.good for one in found)):
         yield _problem(tool, Cause.TOOL_UNUSABLE, "it tested nothing")
-    for one in islice((one for one in found if one.get(state) in parts.bad), MOST_VALUES):
+    for one in bad[:MOST_VALUES]:
         is_gpu = all(one.get(key, value) == value for key, value in parts.gpu_where.items())
         numbers = (str(one[key]) for key in keys if isinstance(one.get(key), int | str))
         gpu = next(numbers, "") if is_gpu else ""
@@ -243,12 +245,33 @@ def _bad_parts(tool: Tool, parts: ToolParts, out: str) -> Iterator[Problem]:
             quote = plain(next(_at(one, parts.text.split("/")[1:], "")), 300) if parts.text else ""
         except Unread:
             quote = ""
-        message = quote or f"{f'GPU {gpu}' if gpu else state} is {plain(one[state], 40)}"
+        shown = f"{f'GPU {gpu}' if gpu else state} is {plain(_state_of(one, state), 40)}"
+        message = quote or (shown if gpu or parts.json else plain(str(one[""]), 200))
         if _is_untested(parts, one):
             yield _problem(tool, Cause.TOOL_UNUSABLE, message)
             continue
         named = gpu if gpu.isascii() and gpu.isdigit() and len(gpu) < 5 else None
         yield replace(_problem(tool, tool.cause, message), gpu=named)
+
+
+def _without_state(tool: Tool, metrics: Iterable[Metric], out: str) -> Iterator[Problem]:
+    """Yield the GPUs that have figures, and no line with their state."""
+    line = tool.parts.line if tool.parts else ""
+    if "{gpu}" not in line:
+        return
+    shown = {found["gpu"] for found in _lines(line, out)}
+    for gpu in dict.fromkeys(m.gpu for m in metrics if m.gpu and m.gpu not in shown):
+        yield _problem(tool, Cause.TOOL_UNUSABLE, f"GPU {gpu} has figures, but no state")
+
+
+def _state_of(one: Mapping[str, object], key: str) -> str:
+    """Return the state of a part as text, also that of a number; empty: it has none."""
+    value = one.get(key)
+    return str(value) if isinstance(value, int | str) else ""
+
+
+def _is_bad(parts: ToolParts, value: str) -> bool:
+    return value in parts.bad if parts.bad else value not in ("", *parts.good)
 
 
 def _is_untested(parts: ToolParts, one: Mapping[str, object]) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from accept.core.model import Metric
+from accept.core.causes import Cause
+from accept.core.model import Metric, Problem
 from accept.core.text import format_size, number, plain
 from accept.evidence.untrusted import first_bytes
 from accept.foreign_logs.host_state import FIGURES, Report, ReportKind
@@ -34,6 +35,8 @@ _NAMES = {
     "t_typical": "t_typical",
     "99% percentile": "percentile_99",
 }
+#: The figures of the JSON, complete.
+_RESULTS = re.compile(rb'"results"\s*:\s*\{[^{}]{0,2000}\}')
 #: Words of failed tests, whose rows do not count, and of logs with such an output among others.
 _OTHER = re.compile(rb"NCCL|# +nThread|Completion with error|Failed status")
 _MAX_ROWS = 1000
@@ -62,9 +65,12 @@ def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
     if not _START.search(content[:16384]):
         return [_printed(file, content.decode("utf-8", "replace"))]
     values: dict[str, str] = {}
-    for name, value in _VALUE.findall(content):
+    complete = _RESULTS.search(content)
+    end = complete.end() if complete else content.index(b'"results"')
+    for name, value in _VALUE.findall(content[:end]):
         values.setdefault(name.decode("ascii"), value.decode("utf-8", "replace").strip())
-    return [_report(file, values, tuple(_metrics(_name(values), values)))]
+    metrics = tuple(_metrics(_name(values), values))
+    return [_report(file, values, metrics, is_cut=not complete)]
 
 
 def _printed(file: str, content: str) -> Report:
@@ -72,7 +78,8 @@ def _printed(file: str, content: str) -> Report:
     values: dict[str, str] = {}
     columns: list[str] = []
     metrics: list[Metric] = []
-    for line in content.splitlines():
+    *lines, rest = content.split("\n")
+    for line in lines:
         if found := _TITLE.match(line):
             values, columns = {"test": found[1].replace(" ", "_")}, []
         elif line.lstrip().startswith("#bytes"):
@@ -85,7 +92,7 @@ def _printed(file: str, content: str) -> Report:
             for key, value in _SETTING.findall(line):
                 values.setdefault(key.replace(" ", "_"), value)
     metrics.sort(key=lambda metric: metric.size or 0, reverse=True)
-    return _report(file, values, tuple(metrics))
+    return _report(file, values, tuple(metrics), is_cut=bool(columns and rest.strip()))
 
 
 def _name(values: dict[str, str]) -> str:
@@ -94,7 +101,11 @@ def _name(values: dict[str, str]) -> str:
     return f"ib-{found[1]}-{found[2][:3]}".lower() if found else "perftest"
 
 
-def _report(file: str, values: dict[str, str], metrics: tuple[Metric, ...]) -> Report:
+def _report(
+    file: str, values: dict[str, str], metrics: tuple[Metric, ...], *, is_cut: bool
+) -> Report:
+    message = f"{plain(file, 100)} ends within the figures of perftest"
+    cut = Problem(cause=Cause.PARTIAL_LOG, message=message, check=FIGURES)
     test = values.get("test", "")
     device = plain(values.get("Device", ""), 40)
     # Of several sizes, the largest one is shown.
@@ -114,6 +125,7 @@ def _report(file: str, values: dict[str, str], metrics: tuple[Metric, ...]) -> R
         file=file,
         kind=ReportKind.PERFTEST,
         metrics=metrics,
+        problems=(cut,) if is_cut else (),
         shows=f"{shows} ({', '.join(details)})" if details else shows,
     )
 

@@ -19,7 +19,7 @@ STEP = replace(step("t", "each", params={}), tool=TOOL)
 
 
 def verdict_of(count: int, cause: Cause) -> Verdict:
-    """Return the verdict on hosts of which the first one has a problem."""
+    """Return the verdict on hosts; the first one has a problem."""
     bad = (Problem(cause=cause, message="t on h0: it is bad", check="t"),)
     records = [hosts_record(hosts(count))]
     records += [

@@ -78,7 +78,7 @@ HPL: dict[str, ParamValue] = {"path": "/tmp", "ranks": 8}
         ("hpl", "accept-mpirun", HPL, "tools/cpu40-hpl.out", 0, [], [0.017533, 0.017435]),
         (
             *("hpl", "accept-mpirun", HPL, "tools/cpu41-hpl-wrong.out", 0),
-            [("wrong-result", None, "is FAILED")],
+            [("wrong-result", None, "...... FAILED")],
             [0.017533],
         ),
     ],
@@ -178,3 +178,24 @@ def test_the_warning_of_one_drive_counts_beside_a_drive_without() -> None:
     assert bad != SMART_LOG
     parsed = read("nvme", f"drives : 2\nsectors : 7501476528\n{SMART_LOG}{bad}")
     assert [m.value for m in parsed.metrics if m.name == "warnings"] == [0, 4]
+
+
+STREAM = (SAMPLES / "tools/cpu42-stream.txt").read_text()
+#: check_errors in stream.c, which prints it with status 0.
+WRONG = "Failed Validation on array a[], AvgRelAbsErr > epsilon (1.000000e-13)"
+
+
+def test_stream_passes_only_if_its_results_are_valid() -> None:
+    before, valid, _ = STREAM.partition("Solution Validates")
+    assert valid
+    assert not read("stream", STREAM).problems
+    (problem,) = read("stream", f"{before}{WRONG}\n").problems
+    assert (problem.cause, WRONG in problem.message) == ("wrong-result", True)
+    (problem,) = read("stream", before).problems
+    assert problem.cause == "tool-unusable"
+
+
+def test_a_gpu_with_figures_and_without_a_state_is_not_tested() -> None:
+    rates = "100.0%  proc'd: 12 (5123 Gflop/s) - 9 (5001 Gflop/s)  errors: 0 - 0"
+    (problem,) = read("gpu-burn", f"{rates}\n\tGPU 0: OK\n").problems
+    assert (problem.cause, "GPU 1 has" in problem.message) == ("tool-unusable", True)
