@@ -22,12 +22,11 @@ from accept.core.causes import Cause, Judgement
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, warning
 from accept.core.facts import INVENTORY, NCCL_TESTS
-from accept.core.judge.completeness import host_list
 from accept.core.judge.effects.executions import Execution
 from accept.core.limits import NAME
 from accept.core.model import BoundKind, Record, State, Verdict
 from accept.core.serde import dump
-from accept.core.text import command_line, count, format_size, plain, visible
+from accept.core.text import command_line, count, format_size, host_list, plain, visible
 from accept.report.console import Terminal, unwritable
 
 #: A bound below this share of the median lets slow nodes pass, so the user is warned.

@@ -23,13 +23,12 @@ from accept.core.catalog.metrics import BUSBW, Better
 from accept.core.checks import better
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
-from accept.core.judge.completeness import host_list
 from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.summary import NodeState, node_lists
 from accept.core.judge.values import SIGMAS
 from accept.core.model import GroupKind, Record, State, Suspect
 from accept.core.table import Row, Table
-from accept.core.text import count, folded, format_size, number, plain, shortened
+from accept.core.text import count, folded, format_size, host_list, number, plain, shortened
 from accept.report.console import Terminal
 
 #: Exponent of a ratio, so that above 1 is better.

@@ -110,6 +110,11 @@ def shortened(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     return separator.join(texts[:most]) + more
 
 
+def host_list(hosts: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    return shortened(hosts, 4)
+
+
 def device_label(host: str | None, rank: int | None, gpu: str | None) -> str:
     """Return a device for people: "GPU 3 of h1", or "rank 3 of h1" without a GPU."""
     return f"GPU {gpu} of {host}" if gpu else f"rank {rank} of {host}"

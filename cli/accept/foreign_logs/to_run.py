@@ -20,7 +20,6 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.facts import GPUS, INVENTORY, NCCL_NETWORKS, NCCL_WARNINGS
 from accept.core.failures import OF_TABLES
-from accept.core.judge.completeness import host_list
 from accept.core.judge.hosts import is_device
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.model import (
@@ -35,7 +34,7 @@ from accept.core.model import (
     Step,
 )
 from accept.core.nccl_tests.table import NamedBy, Table
-from accept.core.text import count, format_size, plain, shortened
+from accept.core.text import count, format_size, host_list, plain, shortened
 from accept.evidence.untrusted import Limits
 from accept.foreign_logs.answer import Answer
 from accept.foreign_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from accept.core.judge.completeness import host_list
 from accept.core.judge.summary import node_lists
 from accept.core.model import State
+from accept.core.text import host_list
 from accept.report.data import Run
 
 

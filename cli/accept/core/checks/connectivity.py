@@ -18,14 +18,13 @@ from accept.core.catalog.tools import MPIRUN
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams
 from accept.core.facts import RANK, FactKind, RankIdentity
-from accept.core.judge.completeness import host_list
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.consistency import host_of_shared_gpu
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
 from accept.core.model import Finding, GroupKind, Problem, Record, State
 from accept.core.serde import param
-from accept.core.text import count, number
+from accept.core.text import count, host_list, number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,14 +27,13 @@ from accept.core.health_readings import (
     reading_of,
 )
 from accept.core.judge import health, health_at_start, packet_loss
-from accept.core.judge.completeness import host_list
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import Problems, finding
 from accept.core.judge.health_rules import Limits
 from accept.core.judge.summary import params_of
 from accept.core.model import Finding, GroupKind, State
-from accept.core.text import count
+from accept.core.text import count, host_list
 
 #: Maximum number of findings on what may be a fault, or not.
 _MAX_UNCLEAR = 20

@@ -49,13 +49,13 @@ from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams
 from accept.core.facts import INVENTORY, Inventory, inventories_of
 from accept.core.judge import consistency, imex
-from accept.core.judge.completeness import host_list
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import Problems, finding
 from accept.core.judge.summary import params_of
 from accept.core.model import Finding, GroupKind, Metric, Problem, State
 from accept.core.serde import param
+from accept.core.text import host_list
 
 #: Measured during discovery, so only `max_clock_offset` limits it.
 CLOCK_OFFSET = MetricSpec(name="clock-offset", unit="s", bounds=False)

@@ -19,7 +19,6 @@ from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams
 from accept.core.facts import LEFT_OUT, NCCL_NETWORKS, FactKind, integer, mapping, number, text
 from accept.core.judge import bounds
-from accept.core.judge.completeness import host_list
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
@@ -28,7 +27,7 @@ from accept.core.judge.values import SIGMAS, limit_of
 from accept.core.model import Finding, GroupKind, Metric, Parsed, Problem, State
 from accept.core.nccl_tests.lines import clean
 from accept.core.table import Execution, Row, Table, rows_of
-from accept.core.text import count, plain, value_range
+from accept.core.text import count, host_list, plain, value_range
 from accept.core.text import number as digits
 
 NAME = "nic-loop"

@@ -11,12 +11,11 @@ from accept.core.catalog.metrics import BETTER_BY_UNIT, Better
 from accept.core.causes import Cause
 from accept.core.checks.check import Check, CheckParams
 from accept.core.judge import bounds
-from accept.core.judge.completeness import host_list
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.model import Finding, GroupKind, Problem, Record
 from accept.core.serde import param
-from accept.core.text import format_size, number
+from accept.core.text import format_size, host_list, number
 
 
 @dataclass(frozen=True, kw_only=True)

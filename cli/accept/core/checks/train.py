@@ -18,14 +18,13 @@ from accept.core.causes import Cause
 from accept.core.checks.check import Check, CheckParams, call_seconds, nccl_seconds
 from accept.core.facts import FactKind
 from accept.core.judge import stragglers
-from accept.core.judge.completeness import host_list
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.consistency import digest_problems
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
 from accept.core.model import GroupKind, Problem, Record
 from accept.core.serde import param
-from accept.core.text import number
+from accept.core.text import host_list, number
 
 #: Metrics of a finished run.
 _REQUIRED = ("loss-first", "loss-last", "throughput")

@@ -19,7 +19,6 @@ from accept.core import sentences
 from accept.core.catalog.metrics import BUSBW, TIME
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import PROGRAM
-from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.findings import finding, first_logs
 from accept.core.judge.hosts import is_device
@@ -37,6 +36,7 @@ from accept.core.model import (
     Step,
 )
 from accept.core.table import Execution, Measure, Row, planned_sizes, rows_of
+from accept.core.text import host_list
 
 #: No measurement is that large. Not-a-number compares false as well.
 _ABSURD = 1e300

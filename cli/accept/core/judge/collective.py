@@ -25,7 +25,7 @@ from accept.core.model import (
     State,
 )
 from accept.core.table import BANDWIDTH, Measure, Table, planned_sizes
-from accept.core.text import count, format_size, met_bound, number, shortened
+from accept.core.text import count, format_size, host_list, met_bound, number, shortened
 
 #: Predicate of a sentence about a host, for each path between GPUs that is slower than NVLink.
 _SLOW_PATHS = {
@@ -158,7 +158,7 @@ def _result_finding(
         evidence.check,
         cause.row.judgement,
         state_of(cause),
-        f"{text} in step {first.step} on {completeness.host_list(first.hosts)}{more}",
+        f"{text} in step {first.step} on {host_list(first.hosts)}{more}",
         cause=cause,
         hosts=(host for record, _ in records for host in record.hosts),
         executions=Executions(

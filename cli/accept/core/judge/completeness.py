@@ -16,7 +16,7 @@ from accept.core.judge.summary import state_of
 from accept.core.model import Finding, GroupKind, Plan, Problem, Record, State, Step
 from accept.core.signs import catalog
 from accept.core.table import Outcome
-from accept.core.text import count, plain, shortened
+from accept.core.text import count, host_list, plain
 
 _MAX_QUOTE = 240
 #: Group kinds that need two hosts.
@@ -262,11 +262,3 @@ def _exit_text(record: Record) -> str:
     if record.exit is None:
         return f"step {record.step} on {host_list(record.hosts)} was killed or never started"
     return f"step {record.step} on {host_list(record.hosts)} ended with status {record.exit}"
-
-
-# Texts
-
-
-def host_list(hosts: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
-    return shortened(hosts, 4)

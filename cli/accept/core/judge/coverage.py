@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_NICS, users_of
-from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Checks, Found
 from accept.core.judge.findings import finding
 from accept.core.limits import MOST_RANKS
@@ -26,7 +25,7 @@ from accept.core.model import (
     Step,
     StepCoverage,
 )
-from accept.core.text import count
+from accept.core.text import count, host_list
 from accept.core.tool_output import ENDING
 
 #: The number of a NIC, or its name.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import LEFT_OUT, LOAD, FactKind, Load, shown
-from accept.core.judge import bounds, completeness
+from accept.core.judge import bounds
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.effects.explanation import Normal
 from accept.core.judge.effects.populations import FEWEST
@@ -28,7 +28,7 @@ from accept.core.model import (
     Suspect,
 )
 from accept.core.table import Execution, Outcome, Row, rows_of
-from accept.core.text import met_bound, number, shortened
+from accept.core.text import host_list, met_bound, number, shortened
 
 #: Reasons for a lower clock that are faults -> the cause. A GPU at its power limit is normal. The
 #: names are those of `launchers/programs/sampler.py`.
@@ -398,7 +398,7 @@ def _population(
     if first:
         text = f"{first.hosts} devices, normal values in {measured.unit}: {values}"
     if suspects:
-        names = completeness.host_list([suspect.name for suspect in suspects])
+        names = host_list([suspect.name for suspect in suspects])
         text = f"{names}: {suspects[0].why}"
     source = f"normal value of {first.hosts} in this run" if first else ""
     return finding(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import HOSTNAMES, INVENTORY, LEFT_OUT_HOST, PLACE, RANK
-from accept.core.judge.completeness import host_list, merge_findings
+from accept.core.judge.completeness import merge_findings
 from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.evidence import Found
 from accept.core.judge.findings import finding
@@ -24,6 +24,7 @@ from accept.core.model import (
     Skipped,
     State,
 )
+from accept.core.text import host_list
 
 #: The name of the check on which hosts took part.
 CHECK = "hosts"

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from accept.core.catalog.metrics import TIME, TIME_LONGEST
 from accept.core.causes import Cause, Judgement
 from accept.core.facts import whole
-from accept.core.judge.completeness import host_list
 from accept.core.judge.effects.executions import Execution, Network
 from accept.core.judge.effects.search import explain
 from accept.core.judge.evidence import Evidence
@@ -29,7 +28,7 @@ from accept.core.model import (
     Suspect,
     SuspectKind,
 )
-from accept.core.text import count
+from accept.core.text import count, host_list
 
 #: A repetition paused if it took this many microseconds longer than the mean of the others, and
 #: this many times as long. Interruptions by the operating system last milliseconds; a link that

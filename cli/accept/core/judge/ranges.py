@@ -7,10 +7,10 @@ from operator import itemgetter
 
 from accept.core.catalog.metrics import TIME
 from accept.core.judge import bounds
-from accept.core.judge.completeness import host_list
 from accept.core.judge.evidence import Evidence
 from accept.core.model import GroupKind, MeasuredRange, Placement, Scaling, ScalingPoint
 from accept.core.table import BANDWIDTH, LATENCY, Outcome, Table, rows_of
+from accept.core.text import host_list
 
 
 def ranges(evidence: Evidence) -> Iterator[MeasuredRange]:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.causes import Cause, Judgement
-from accept.core.judge.completeness import host_list
 from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.findings import finding, suspect_of
@@ -22,7 +21,7 @@ from accept.core.judge.rounds import GROSS
 from accept.core.judge.values import limit_of
 from accept.core.model import Bound, BoundKind, Finding, State, Strength, Suspect
 from accept.core.table import Execution, Row, rows_of
-from accept.core.text import number
+from accept.core.text import host_list, number
 
 #: Smallest difference, in seconds, that counts if ranks share CPUs: each turn of the scheduler that
 #: a rank loses takes several ms.
