@@ -19,7 +19,7 @@ from accept.evidence import rundir
 
 #: A site file that changes a plan, and the option that shows it.
 SITE = "name: found\nparameters: {all-reduce: {max: 64K}}\n"
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = pytest.mark.usefixtures("runs", "working")
 PLAN = ("run", "-m", "cpu", "--dry-run", "-v")
 
 
@@ -38,16 +38,16 @@ def uses(done: Done) -> bool:
 
 
 class TestASiteFile:
-    def test_in_the_working_folder_is_used_and_named(self, home: Path) -> None:
-        trust(home / "site.yaml", SITE)
+    def test_in_the_working_folder_is_used_and_named(self, working: Path) -> None:
+        trust(working / "site.yaml", SITE)
         done = accept(*PLAN)
         assert uses(done)
         assert "site file: site.yaml" in done.err
 
     def test_of_the_environment_is_used_and_named_unless_an_option_names_one(
-        self, home: Path, monkeypatch: pytest.MonkeyPatch
+        self, working: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (home / "other.yaml").write_text(SITE)
+        (working / "other.yaml").write_text(SITE)
         monkeypatch.setenv("ACCEPT_SITE", "other.yaml")
         done = accept(*PLAN)
         assert uses(done)
@@ -56,8 +56,8 @@ class TestASiteFile:
         monkeypatch.setenv("ACCEPT_SITE", "missing.yaml")
         assert accept(*PLAN).code == 2
 
-    def test_is_named_with_quiet_too(self, home: Path) -> None:
-        trust(home / "site.yaml", SITE)
+    def test_is_named_with_quiet_too(self, working: Path) -> None:
+        trust(working / "site.yaml", SITE)
         assert len(accept("run", "-m", "cpu", "--dry-run", "-q").err.splitlines()) == 1
 
     def test_in_the_users_settings_is_used_and_named(self, config_file: Path) -> None:
@@ -74,53 +74,53 @@ class TestASiteFile:
             monkeypatch.setenv("XDG_CONFIG_HOME", value)
             assert site_file.candidates()[1] == tmp_path / "me/.config/accept/site.yaml"
 
-    def test_in_the_working_folder_comes_first(self, home: Path, config_file: Path) -> None:
-        trust(home / "site.yaml", SITE)
+    def test_in_the_working_folder_comes_first(self, working: Path, config_file: Path) -> None:
+        trust(working / "site.yaml", SITE)
         config_file.write_text("name: other\n")
         assert uses(accept(*PLAN))
 
-    def test_that_is_named_comes_before_both(self, home: Path, config_file: Path) -> None:
-        trust(home / "site.yaml", SITE)
-        (home / "own.yaml").write_text("name: own\n")
+    def test_that_is_named_comes_before_both(self, working: Path, config_file: Path) -> None:
+        trust(working / "site.yaml", SITE)
+        (working / "own.yaml").write_text("name: own\n")
         done = accept(*PLAN, "--site", "own.yaml")
         assert not uses(done)
         assert "site file:" not in done.err
 
-    def test_is_left_out_with_none(self, home: Path) -> None:
-        trust(home / "site.yaml", SITE)
+    def test_is_left_out_with_none(self, working: Path) -> None:
+        trust(working / "site.yaml", SITE)
         done = accept(*PLAN, "--site", "none")
         assert not uses(done)
         assert "site file:" not in done.err
 
-    def test_gives_the_machine_unless_an_option_names_one(self, home: Path) -> None:
-        trust(home / "site.yaml", "machine: h100-8\nbackend: ssh\nssh: {hosts: [a, b]}\n")
+    def test_gives_the_machine_unless_an_option_names_one(self, working: Path) -> None:
+        trust(working / "site.yaml", "machine: h100-8\nbackend: ssh\nssh: {hosts: [a, b]}\n")
         for words, machine in (((), "h100-8"), (("-m", "cpu"), "cpu")):
             done = accept("run", "--dry-run", "--json", *words)
             assert done.code == 0, done.err
             assert json.loads(done.out)["machine"] == machine
 
-    def test_with_an_error_is_named_in_it(self, home: Path) -> None:
-        trust(home / "site.yaml", "naam: x\n")
+    def test_with_an_error_is_named_in_it(self, working: Path) -> None:
+        trust(working / "site.yaml", "naam: x\n")
         done = accept(*PLAN)
         assert done.code == 2
         assert "site.yaml:1" in done.err
 
-    def test_is_listed(self, home: Path, config_file: Path) -> None:
-        trust(home / "site.yaml", SITE)
+    def test_is_listed(self, working: Path, config_file: Path) -> None:
+        trust(working / "site.yaml", SITE)
         listed = json.loads(accept("list", "sites", "--json").out)["sites"]
         assert [entry["name"] for entry in listed] == ["site.yaml", str(config_file), "example"]
 
     @pytest.mark.parametrize("command", ["run", "submit", "render", "drill"])
-    def test_is_used_by_every_command_that_plans(self, home: Path, command: str) -> None:
-        trust(home / "site.yaml", SITE)
+    def test_is_used_by_every_command_that_plans(self, working: Path, command: str) -> None:
+        trust(working / "site.yaml", SITE)
         more = ["--out", "run"] if command == "render" else ["--dry-run"]
         done = accept(command, "-m", "cpu", *more)
         assert done.code == 0, done.err
         assert "site file: site.yaml" in done.err
 
-    def test_does_not_change_a_rendered_run(self, home: Path) -> None:
+    def test_does_not_change_a_rendered_run(self, working: Path) -> None:
         assert accept("render", "-m", "cpu", "-n", 1, "--out", "run").code == 0
-        trust(home / "site.yaml", SITE)
+        trust(working / "site.yaml", SITE)
         done = accept("submit", "run", "--dry-run", "-v")
         assert not uses(done)
         assert "site file:" not in done.err
@@ -131,22 +131,22 @@ class TestAFileOfOthers:
 
     @pytest.mark.parametrize(("what", "mode"), [("site.yaml", 0o666), (".", 0o777)])
     def test_is_not_used_if_everybody_can_write_or_replace_it(
-        self, home: Path, what: str, mode: int
+        self, working: Path, what: str, mode: int
     ) -> None:
-        (home / "site.yaml").write_text(SITE)
-        (home / what).chmod(mode)
+        (working / "site.yaml").write_text(SITE)
+        (working / what).chmod(mode)
         done = accept(*PLAN)
         assert not uses(done)
         assert Code.SITE_IGNORED in done.err
         assert uses(accept(*PLAN, "--site", "site.yaml"))
 
     @pytest.mark.parametrize("what", ["file", "link"])
-    def test_is_not_used_if_another_user_owns_it(self, home: Path, what: str) -> None:
+    def test_is_not_used_if_another_user_owns_it(self, working: Path, what: str) -> None:
         if os.getuid() != 0:
             pytest.skip("only root can give a file away")
-        path = home / "site.yaml"
+        path = working / "site.yaml"
         if what == "link":
-            (home / "own.yaml").write_text(SITE)
+            (working / "own.yaml").write_text(SITE)
             path.symlink_to("own.yaml")
         else:
             path.write_text(SITE)
@@ -155,8 +155,8 @@ class TestAFileOfOthers:
         assert not uses(done)
         assert Code.SITE_IGNORED in done.err
 
-    def test_is_not_used_if_it_is_a_folder(self, home: Path) -> None:
-        (home / "site.yaml").mkdir()
+    def test_is_not_used_if_it_is_a_folder(self, working: Path) -> None:
+        (working / "site.yaml").mkdir()
         assert not uses(accept(*PLAN))
 
 
@@ -167,14 +167,16 @@ class TestEvidence:
     HOSTILE = "expect: ['all-reduce<=0']\nbackend: nonsense\n"
 
     def test_has_the_same_verdict_with_any_site_file(
-        self, home: Path, config_file: Path, runs: Path
+        self, working: Path, config_file: Path, runs: Path
     ) -> None:
         data = TESTS / "data"
         older = [path.parent for path in sorted((data / "evidence-0.1").glob("*/plan.json"))]
         assert len(older) == 2
         sample_evidence.write(runs / "good" / rundir.EVIDENCE)
         sample_evidence.write(runs / "bad" / rundir.EVIDENCE, status=1)
-        copies = [shutil.copytree(path, home / path.name) for path in (data / "nccl-logs", *older)]
+        copies = [
+            shutil.copytree(path, working / path.name) for path in (data / "nccl-logs", *older)
+        ]
         places = [runs / "good", runs / "bad", *copies]
 
         def judged() -> list[tuple[int, str]]:
@@ -188,19 +190,21 @@ class TestEvidence:
 
         before = judged()
         assert any(code == 3 for code, _ in before)
-        for path in (home / "site.yaml", config_file):
+        for path in (working / "site.yaml", config_file):
             path.write_text(self.HOSTILE)
         assert judged() == before
 
-    def test_that_contains_a_site_file_is_judged_without_it(self, home: Path, runs: Path) -> None:
+    def test_that_contains_a_site_file_is_judged_without_it(
+        self, working: Path, runs: Path
+    ) -> None:
         folder = runs / "one" / rundir.EVIDENCE
         sample_evidence.write(folder)
         before = accept("judge", folder, "--json").out
-        archive = home / "sent.tar.gz"
-        (home / "site.yaml").write_text(self.HOSTILE)
+        archive = working / "sent.tar.gz"
+        (working / "site.yaml").write_text(self.HOSTILE)
         with tarfile.open(archive, "w:gz") as packed:
             packed.add(folder, "evidence")
-            packed.add(home / "site.yaml", "site.yaml")
+            packed.add(working / "site.yaml", "site.yaml")
         assert (
             json.loads(accept("judge", archive, "--json").out)["state"]
             == json.loads(before)["state"]

@@ -12,7 +12,7 @@ from accept.app import complete
 from accept.core.error_codes import Code
 from accept.plan.resolve import Options, resolve
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = pytest.mark.usefixtures("runs", "working")
 SITE = """\
 tools:
   checks:
@@ -45,10 +45,10 @@ PLAN = ("run", "-m", "h100-8", "--suite", "./suite.yaml", "--dry-run")
 
 
 @pytest.fixture
-def site(home: Path) -> Path:
-    (home / "suite.yaml").write_text(SUITE)
-    (home / "own.yaml").write_text(SITE)
-    return home / "own.yaml"
+def site(working: Path) -> Path:
+    (working / "suite.yaml").write_text(SUITE)
+    (working / "own.yaml").write_text(SITE)
+    return working / "own.yaml"
 
 
 def test_a_suite_names_it_and_parameters_and_expectations_apply(site: Path) -> None:
@@ -61,13 +61,13 @@ def test_a_suite_names_it_and_parameters_and_expectations_apply(site: Path) -> N
     refused(*PLAN, "--site", site, "--set", "probe.sice=1G", error=Code.PARAM_UNKNOWN)
 
 
-def test_a_file_in_the_working_folder_needs_trust_before_its_tool_is_one(home: Path) -> None:
-    (home / "site.yaml").write_text(SITE)
-    (home / "suite.yaml").write_text(SUITE)
+def test_a_file_in_the_working_folder_needs_trust_before_its_tool_is_one(working: Path) -> None:
+    (working / "site.yaml").write_text(SITE)
+    (working / "suite.yaml").write_text(SUITE)
     refused(*PLAN, error=Code.SITE_TRUST)
     refused("show", "check", "probe", error=Code.CHECK_UNKNOWN)
     assert "probe" not in complete.checks()
-    trust(home / "site.yaml", SITE)
+    trust(working / "site.yaml", SITE)
     assert accept(*PLAN).code == 0
     assert "\nprobe " in accept("list", "checks").out
     assert "probe" in complete.checks()
@@ -107,7 +107,7 @@ def test_its_page_shows_what_it_runs_and_needs(site: Path, monkeypatch: pytest.M
             "parameters:",
             f"{SECOND}parameters:",
             Code.TOOL_INVALID,
-            ":19: tools.checks[1].name: another tool",
+            ":19: tools.checks[1].name: the site file has another tool",
         ),
     ],
 )
@@ -119,10 +119,10 @@ def test_each_mistake_is_one_error_with_its_line(
     assert words in refused(*PLAN, "--site", site, error=code)
 
 
-def test_a_tool_beside_a_suite_cannot_have_its_name(site: Path, home: Path) -> None:
+def test_a_tool_beside_a_suite_cannot_have_its_name(site: Path, working: Path) -> None:
     tool = "\n".join(line[6:] for line in SITE.splitlines()[2:18]).replace("- name", "name")
-    (home / "probe.yaml").write_text(tool)
-    (home / "suite.yaml").write_text(SUITE.replace("probe", "./probe.yaml"))
+    (working / "probe.yaml").write_text(tool)
+    (working / "suite.yaml").write_text(SUITE.replace("probe", "./probe.yaml"))
     assert accept(*PLAN, "--expect", "probe>=3").code == 0
     refused(*PLAN, "--site", site, error=Code.TOOL_INVALID)
 

@@ -23,19 +23,19 @@ PLANNING = sorted(
     for name, command in GROUP.commands.items()
     if any("--site" in param.opts for param in command.params)
 )
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = pytest.mark.usefixtures("runs", "working")
 PLAN = ("run", "-m", "cpu", "--dry-run", "-v")
 #: A value that the output of PLAN shows.
 SITE = "parameters: {all-reduce: {max: 64K}}\n"
 
 
 @pytest.fixture
-def ran(tmp_path: Path, home: Path) -> Path:
+def ran(tmp_path: Path, working: Path) -> Path:
     """Write a site file that names a program; return the file that this program makes."""
     program, made = tmp_path / "python", tmp_path / "made"
     program.write_text(f"#!/bin/sh\ntouch {made}\nexit 1\n")
     program.chmod(0o755)
-    (home / "site.yaml").write_text(f"tools: {{python: {program}}}\n")
+    (working / "site.yaml").write_text(f"tools: {{python: {program}}}\n")
     return made
 
 
@@ -52,25 +52,25 @@ class TestAFileThatWasFound:
         assert accept("doctor", "-m", "cpu", "--site", "site.yaml").error != Code.SITE_TRUST
         assert ran.exists()
 
-    def test_is_used_until_it_changes(self, home: Path) -> None:
-        trust(home / "site.yaml", SITE)
+    def test_is_used_until_it_changes(self, working: Path) -> None:
+        trust(working / "site.yaml", SITE)
         assert "max 64K" in accept(*PLAN).err
-        (home / "site.yaml").write_text(SITE + "\n")
+        (working / "site.yaml").write_text(SITE + "\n")
         assert "changed after you trusted it" in refused(*PLAN, error=Code.SITE_TRUST)
-        (home / "site.yaml").write_text(SITE)
+        (working / "site.yaml").write_text(SITE)
         assert accept(*PLAN).code == 0
 
-    def test_is_not_trusted_at_another_place(self, home: Path) -> None:
-        trust(home / "own.yaml", SITE)
-        (home / "own.yaml").rename(home / "site.yaml")
+    def test_is_not_trusted_at_another_place(self, working: Path) -> None:
+        trust(working / "own.yaml", SITE)
+        (working / "own.yaml").rename(working / "site.yaml")
         refused(*PLAN, error=Code.SITE_TRUST)
 
-    def test_is_parsed_as_it_was_compared(self, home: Path) -> None:
+    def test_is_parsed_as_it_was_compared(self, working: Path) -> None:
         """It changes while the user reads the question."""
-        (home / "site.yaml").write_text(SITE)
+        (working / "site.yaml").write_text(SITE)
 
         def change(*_: object) -> None:
-            (home / "site.yaml").write_text(SITE.replace("64K", "32K"))
+            (working / "site.yaml").write_text(SITE.replace("64K", "32K"))
 
         with mock.patch("accept.app.parse.require_trust", side_effect=change):
             assert "max 64K" in accept(*PLAN).err
@@ -82,14 +82,14 @@ class TestAFileThatWasFound:
 
 
 class TestTheRecord:
-    def test_is_private(self, home: Path, tmp_path: Path) -> None:
-        trust(home / "site.yaml", SITE)
+    def test_is_private(self, working: Path, tmp_path: Path) -> None:
+        trust(working / "site.yaml", SITE)
         (record,) = (tmp_path / "config/accept/trusted").iterdir()
         assert stat.S_IMODE(record.stat().st_mode) == 0o600
-        assert str(home / "site.yaml") in record.read_text()
+        assert str(working / "site.yaml") in record.read_text()
 
-    def test_that_others_can_write_has_no_effect(self, home: Path, tmp_path: Path) -> None:
-        trust(home / "site.yaml", SITE)
+    def test_that_others_can_write_has_no_effect(self, working: Path, tmp_path: Path) -> None:
+        trust(working / "site.yaml", SITE)
         (record,) = (tmp_path / "config/accept/trusted").iterdir()
         record.chmod(0o666)
         refused(*PLAN, error=Code.SITE_TRUST)
@@ -121,8 +121,8 @@ class TestOnATerminal:
             terminal.types(f"{answer}\n")
         return terminal.ended(), terminal.shown
 
-    def test_the_answer_is_kept_until_the_file_changes(self, home: Path) -> None:
-        path = home / "site.yaml"
+    def test_the_answer_is_kept_until_the_file_changes(self, working: Path) -> None:
+        path = working / "site.yaml"
         path.write_text(SITE)
         for answers in (("n",), ("maybe", "n"), ("",)):
             code, shown = self.call(*answers)
@@ -135,9 +135,9 @@ class TestOnATerminal:
         code, shown = self.call("yes")
         assert (code, "changed after you trusted it" in shown) == (0, True), shown
 
-    def test_what_the_file_names_is_shown_escaped(self, home: Path) -> None:
+    def test_what_the_file_names_is_shown_escaped(self, working: Path) -> None:
         env = "".join(f", A{number}: '1'" for number in range(60))
-        (home / "site.yaml").write_text(
+        (working / "site.yaml").write_text(
             'name: "quiet"\ntools: {python: "/opt/\\e[2Jpython"}\n'
             "container: {image: 'registry.example/a:1', mounts: [/data]}\n"
             "collectors: {own: {command: own-program --all}}\n"

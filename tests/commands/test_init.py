@@ -18,7 +18,7 @@ from accept.config.site import Site
 from accept.core.error_codes import Code
 from accept.core.errors import Exit
 
-pytestmark = pytest.mark.usefixtures("runs")
+pytestmark = pytest.mark.usefixtures("runs", "working")
 
 #: The answer of a host that lacks nothing.
 WHOLE = {
@@ -30,15 +30,6 @@ WHOLE = {
     "interface": ["bond0"],
     "scratch": ["exec /tmp", "exec /var/tmp"],
 }
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an empty folder."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
 
 
 @pytest.fixture
@@ -62,10 +53,10 @@ def site_at(path: Path) -> Site:
 
 @pytest.mark.usefixtures("ssh")
 class TestOverSsh:
-    def test_a_run_finds_the_file_and_its_hosts(self, work: Path) -> None:
+    def test_a_run_finds_the_file_and_its_hosts(self, working: Path) -> None:
         done = accept("init", "--hosts", "node[01-16]")
         assert (done.code, done.out) == (0, "site.yaml\n"), done.err
-        assert site_at(work / "site.yaml").ssh.hosts == ("node[01-16]",)
+        assert site_at(working / "site.yaml").ssh.hosts == ("node[01-16]",)
         planned = json.loads(accept("run", "-m", "cpu", "--dry-run", "--json").out)
         assert (planned["backend"], planned["nodes"]) == ("ssh", 16)
 
@@ -74,30 +65,30 @@ class TestOverSsh:
         shown = accept("init", "own.yaml", "--hosts", "n1", "-m", "h100-8").err
         assert "next: accept doctor --machine h100-8 --site own.yaml\n" in shown
 
-    def test_options_answer_what_hosts_do_not_show(self, work: Path) -> None:
+    def test_options_answer_what_hosts_do_not_show(self, working: Path) -> None:
         options = ("--image", "registry.example/accept:1.0", "--results", "gs://bucket/x")
         accept("init", "--hosts", "n1", *options)
-        site = site_at(work / "site.yaml")
+        site = site_at(working / "site.yaml")
         assert (site.container.image, site.results.location) == (options[1], options[3])
 
-    def test_hosts_without_an_answer_stay_in_the_file(self, work: Path, ssh: StandinSsh) -> None:
+    def test_hosts_without_an_answer_stay_in_the_file(self, working: Path, ssh: StandinSsh) -> None:
         ssh.take_down("n2")
         done = accept("init", "--hosts", "n[1-3]")
         assert done.code == 0
         assert "no answer from n2" in done.err
-        assert site_at(work / "site.yaml").ssh.hosts == ("n[1-3]",)
+        assert site_at(working / "site.yaml").ssh.hosts == ("n[1-3]",)
 
-    def test_an_error_is_reported_if_no_host_answers(self, work: Path, ssh: StandinSsh) -> None:
+    def test_an_error_is_reported_if_no_host_answers(self, working: Path, ssh: StandinSsh) -> None:
         ssh.take_down("n1")
         refused("init", "--hosts", "n1", error=Code.SSH_NO_ANSWER, code=Exit.NOT_STARTED)
-        assert list(work.iterdir()) == []
+        assert list(working.iterdir()) == []
 
 
 class TestTheFile:
     @pytest.fixture(autouse=True)
-    def existing(self, work: Path, ssh: StandinSsh) -> Path:
+    def existing(self, working: Path, ssh: StandinSsh) -> Path:
         """Return a site file that exists."""
-        path = work / "site.yaml"
+        path = working / "site.yaml"
         path.write_text("mine\n")
         return path
 
@@ -121,18 +112,20 @@ class TestTheFile:
 
 
 class TestWithSlurm:
-    def test_a_run_finds_the_file_and_its_partition(self, work: Path, slurm: StandinSlurm) -> None:
+    def test_a_run_finds_the_file_and_its_partition(
+        self, working: Path, slurm: StandinSlurm
+    ) -> None:
         done = accept("init", "--partition", "gpu", "--account", "infra")
         assert done.code == 0, done.err
         assert "partition gpu: 3 nodes, 2 idle" in done.err
-        site = site_at(work / "site.yaml")
+        site = site_at(working / "site.yaml")
         assert (site.backend, site.slurm.partition, site.slurm.account) == ("slurm", "gpu", "infra")
         planned = json.loads(accept("run", "-n", 2, "-m", "cpu", "--dry-run", "--json").out)
         assert planned["backend"] == "slurm"
 
-    def test_the_default_partition_is_named(self, work: Path, slurm: StandinSlurm) -> None:
+    def test_the_default_partition_is_named(self, working: Path, slurm: StandinSlurm) -> None:
         assert accept("init", "--backend", "slurm").code == 0
-        assert site_at(work / "site.yaml").slurm.partition == "gpu"
+        assert site_at(working / "site.yaml").slurm.partition == "gpu"
 
     def test_one_of_several_partitions_must_be_named(self, slurm: StandinSlurm) -> None:
         slurm.set("sinfo", "case $* in *%P*) echo gpu; echo cpu ;; esac")
