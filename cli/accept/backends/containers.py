@@ -44,7 +44,7 @@ def survey(run: Resolved, *, pull: bool) -> str:
 def needs(host: str, found: Mapping[str, list[str]], run: Resolved) -> tuple[Need, ...]:
     """Return the lines about runtime and image; `found` are the values that the survey printed."""
     runtime, absent = found.get("runtime"), found.get("no-runtime")
-    checks = tuple(dict.fromkeys(name for step in run.plan.steps for name in step.checks))
+    checks = run.plan.checks
     row = Requirement.CONTAINER_RUNTIME
     rows = [
         Need(

@@ -264,7 +264,6 @@ def _gpu_need(host: str, found: Mapping[str, list[str]], run: Resolved) -> Need:
     """Return the line about the GPUs."""
     shown, on_bus = count(found, "gpus"), count(found, "pci")
     has_none = lacks_gpus(found, run)
-    all_checks = tuple(dict.fromkeys(name for step in run.plan.steps for name in step.checks))
     advice = "" if shown >= on_bus else "the driver does not show all GPUs: see nvidia-smi, dmesg"
     return Need(
         code=Requirement.GPUS,
@@ -273,7 +272,7 @@ def _gpu_need(host: str, found: Mapping[str, list[str]], run: Resolved) -> Need:
         good=shown >= max(on_bus, run.plan.machine.gpus or 1),
         found=f"{shown} shown by the driver, {on_bus} on the PCI bus",
         # A host with too few GPUs is tested and gets a verdict; without any, no check can run.
-        checks=all_checks if has_none else (),
+        checks=run.plan.checks if has_none else (),
         advice=WITHOUT_GPUS if has_none else advice,
     )
 

@@ -46,8 +46,8 @@ def do_doctor(options: Options, terminal: Terminal, *, run: str) -> int:
     resolved, _ = prepare(options, terminal)
     needs = backends.load(resolved.backend).doctor(resolved, say=terminal.progress)
     ready = all(need.good for need in needs)
-    names = tuple(dict.fromkeys(c for step in resolved.plan.steps for c in step.checks))
-    terminal.result(Requirements(ready=ready, needs=needs), Table(rows=[*_rows(needs, names)]))
+    rows = [*_rows(needs, resolved.plan.checks)]
+    terminal.result(Requirements(ready=ready, needs=needs), Table(rows=rows))
     terminal.suggest(run if ready else "correct what is missing, and repeat this")
     return Exit.PASS if ready else Exit.NOT_STARTED
 

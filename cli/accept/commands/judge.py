@@ -92,12 +92,11 @@ class NoVerdict:
 
 def with_measurements(judged: Judged) -> JudgedVerdict:
     """Return the verdict with its measurements and references."""
-    judged_checks = {check for step in judged.plan.steps for check in step.checks}
     return JudgedVerdict(
         **vars(judged.verdict),
         metrics=tuple(_measured_values(judged)),
-        references=tuple(ref for ref in judged.plan.references if ref.check in judged_checks),
-        not_tested=tuple(_not_tested(judged, judged_checks)),
+        references=tuple(ref for ref in judged.plan.references if ref.check in judged.plan.checks),
+        not_tested=tuple(_not_tested(judged)),
         skipped=judged.skipped,
         notes=judged.notes,
         answer=judged.answer,
@@ -125,13 +124,13 @@ def _measured_values(judged: Judged) -> Iterator[MeasuredValue]:
             )
 
 
-def _not_tested(judged: Judged, judged_checks: set[str]) -> Iterator[NotTested]:
+def _not_tested(judged: Judged) -> Iterator[NotTested]:
     for check in judged.verdict.checks:
         if check.state is State.NOT_TESTED:
             reason = next((f.message for f in check.findings if f.state is check.state), "")
             yield NotTested(check=check.check, reason=reason)
     not_planned = "the logs do not show it" if judged.plan.origin else "not part of the run"
-    planned = judged_checks | {check.check for check in judged.verdict.checks}
+    planned = {*judged.plan.checks, *(check.check for check in judged.verdict.checks)}
     for name in dict.fromkeys((*checks.REGISTRY, *judged.unjudged)):
         has_own = name in REGISTRY and REGISTRY[name].user_script
         if name not in planned and not has_own:

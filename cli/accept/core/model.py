@@ -506,6 +506,11 @@ class Plan:
     #: version rendered the plan: its hash cannot be verified from the plan alone.
     files_hash: str = ""
 
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """Return the checks of all steps, each once."""
+        return tuple(dict.fromkeys(check for step in self.steps for check in step.checks))
+
     def machine_in(self, step: Step) -> PlannedMachine:
         """Return the machine with the NCCL profile of a step."""
         return self.profiles.get(step.profile, self.machine)

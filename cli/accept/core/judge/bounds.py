@@ -79,8 +79,7 @@ def verdicts_without_step(plan: Plan) -> Iterator[CheckVerdict]:
     A planned run has no such check, but plans of other programs and the options of `accept judge`
     can. Skipped checks have a verdict already, and a drill runs only some of the checks.
     """
-    known = {check for step in plan.steps for check in step.checks}
-    known |= {skipped.check for skipped in plan.skipped}
+    known = {*plan.checks, *(skipped.check for skipped in plan.skipped)}
     by_check: dict[str, list[Finding]] = {}
     for bound in plan.references if not plan.injected else ():
         if bound.kind is BoundKind.EXPECTATION and bound.check not in known:

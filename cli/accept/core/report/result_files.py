@@ -106,13 +106,12 @@ def _options(found: re.Match[bytes]) -> str:
 
 def write_result_files(folder: Path, plan: Plan, attempt: str, records: Sequence[Record]) -> None:
     """Write both files if the plan has such checks. Call this before `write_checksums`."""
-    planned = [name for step in plan.steps for name in step.checks]
     run = f"run {plain(attempt, 80)}, machine {plain(plan.machine.name, 80)}"
     run += f", suite {plain(plan.suite, 80)}, accept {plan.version}"
-    if any(_has(name, NCCL_TESTS) for name in planned):
+    if any(_has(name, NCCL_TESTS) for name in plan.checks):
         text = "".join(f"{line}\n" for line in _all_tables(folder, plan, records, run))
         evidence.write(folder / evidence.TABLES, text)
-    if any(_has(name, RANK) for name in planned):
+    if any(_has(name, RANK) for name in plan.checks):
         text = "".join(f"{line}\n" for line in _answers(records, run))
         evidence.write(folder / evidence.CONNECTIVITY, text)
 
