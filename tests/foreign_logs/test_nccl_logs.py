@@ -362,6 +362,18 @@ class TestDamage:
         assert suspects(verdict) == set()
         assert verdict["state"] != "pass"
 
+    def test_what_both_nodes_measured_is_no_figure_of_the_one_whose_line_is_left(
+        self, folder: Path
+    ) -> None:
+        lines = table("all_gather", ("node1", "node2"), range(1), 18.0).splitlines(keepends=True)
+        lost = ("on node1 ", "Out of bounds")
+        kept = (line for line in lines if not any(text in line for text in lost))
+        folder.mkdir()
+        (folder / "a.log").write_text("".join(kept))
+        verdict = judged(folder)
+        assert verdict["hosts"] == []
+        assert "below-reference" not in causes(verdict)
+
     def test_a_log_that_died_after_its_first_line_is_one_of_its_kind(self, folder: Path) -> None:
         corpus(folder)
         failed = "node5: Test CUDA failure common.cu:1 'uncorrectable ECC error encountered'\n"

@@ -230,8 +230,8 @@ def _last(tables: list[Table], problem: Problem) -> Table:
 def _measured(
     name: str, table: Table, devices: tuple[Device, ...], problems: tuple[Problem, ...], log: Log
 ) -> Measured:
-    if table.complete and not table.alone and len(devices) != table.ranks:
-        # The list has gaps, so other hosts may have taken part.
+    if table.rows and not table.alone and len(devices) != table.ranks:
+        # The list has gaps, so other hosts may have taken part in what the rows measured.
         devices = ()
     shared = _shared(devices) if not table.alone else ""
     return Measured(
