@@ -250,7 +250,19 @@ class _Search:
             and not ((one.each or one.of_host) and accused & one.group)
         )
         weighed = {found.candidate.key: found for found in self._weighed(new)}
-        self.open = sorted(weighed.values(), key=_order)
+        self.open = sorted((f for f in weighed.values() if not self._is_hidden(f)), key=_order)
+
+    def _is_hidden(self, found: Weighed) -> bool:
+        """Return True if a bad part of its host took part in all that it would explain.
+
+        Then nothing shows that it is bad, too: what the other one costs varies.
+        """
+        own, population = found.candidate, self.evidence.units.population
+        slow = {i for i in own.cover if population[i] in found.loss}
+        return own.of_host and any(
+            part.candidate.of_host and part.candidate.group == own.group and slow <= part.hits
+            for part in self.evidence.accepted
+        )
 
     def _rivals(self, found: Weighed, others: Iterable[Weighed]) -> list[tuple[Weighed, float]]:
         """Return the candidates that explain the same executions about as well."""
