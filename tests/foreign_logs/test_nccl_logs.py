@@ -362,11 +362,15 @@ class TestDamage:
         assert suspects(verdict) == set()
         assert verdict["state"] != "pass"
 
-    def test_what_both_nodes_measured_is_no_figure_of_the_one_whose_line_is_left(
-        self, folder: Path
+    @pytest.mark.parametrize(
+        "lost",
+        [("on node1 ", "Out of bounds"), ("on node2 ", "test starting")],
+        ids=["the first line and the footer", "the last line and the first of the table"],
+    )
+    def test_what_both_nodes_measured_names_not_the_one_whose_line_is_left(
+        self, folder: Path, lost: tuple[str, ...]
     ) -> None:
         lines = table("all_gather", ("node1", "node2"), range(1), 18.0).splitlines(keepends=True)
-        lost = ("on node1 ", "Out of bounds")
         kept = (line for line in lines if not any(text in line for text in lost))
         folder.mkdir()
         (folder / "a.log").write_text("".join(kept))

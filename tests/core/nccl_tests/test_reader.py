@@ -65,7 +65,7 @@ INCOMPLETE, INFINITE, WRONG, UNCHECKED = (
 )
 #: Damaged logs, by the kind of damage, with the causes of their problems.
 BROKEN: dict[str, tuple[bytes, str]] = {
-    "it does not name its collective": (without(CLEAN, b"Collective test starting"), INCOMPLETE),
+    "it does not name its collective": (without(CLEAN, b"Collective test"), INCOMPLETE),
     "its collective is unknown": (CLEAN.replace(b"all_reduce", b"all_confuse"), INCOMPLETE),
     "no parameters": (without(CLEAN, b"nThread"), INCOMPLETE),
     "no devices": (without(CLEAN, b"#  Rank "), INCOMPLETE),

@@ -140,8 +140,13 @@ class TableLines:
         if found := _STARTING.match(body):
             table = self._at(STARTING)
             table.collective, table.concluded = found[1].decode(), False
-        elif self._table and self._table.concluded is False and _CONCLUDED.match(body):
-            self._table.concluded = True
+        elif self._table and (found := _CONCLUDED.match(body)):
+            table = self._table
+            if table.concluded is False:
+                table.concluded = True
+            elif table.collective is None:
+                # The first line is lost, or was damaged.
+                table.collective = found[1].decode()
 
     def _parameters(self, body: bytes) -> None:
         table = self._at(PARAMETERS)

@@ -247,9 +247,23 @@ class TableBuilder:
             return sum(device.group == first for device in self.devices)
         return ranks
 
+    def _factor(self, ranks: int | None) -> float | None:
+        """Return busbw / algbw of the rows over `ranks` ranks, or None if it is not known."""
+        return None if self._cpu_time else bus_factor(self.collective, ranks)
+
+    def _shows_other_ranks(self, ranks: int | None) -> bool:
+        """Return True if no row fits this number of ranks: the list of devices lost some."""
+        factor = self._factor(ranks)
+        return factor is not None and all(
+            _contradicts(row.size, side, factor, self._unit)
+            for row in self.rows
+            for side in (row.out_of_place, row.in_place)
+            if side
+        )
+
     def _remove_contradictions(self, ranks: int | None) -> None:
         """Remove rows that no such run prints, and add them to the damage."""
-        factor = None if self._cpu_time else bus_factor(self.collective, ranks)
+        factor = self._factor(ranks)
         kept = []
         for row in self.rows:
             most_wrong = row.size * (ranks or _MOST_RANKS) * _MOST_CHECKS
@@ -407,6 +421,8 @@ class TableBuilder:
         listed = self.ranks()
         is_split = self._is_split()
         self._identify(self._ranks_of_group(listed, is_split=is_split))
+        if self.rows and self._shows_other_ranks(self._ranks_of_group(listed, is_split=is_split)):
+            listed = None
         ranks = self._participants(listed)
         self._remove_contradictions(self._ranks_of_group(ranks, is_split=is_split))
         missing = "; ".join(self._missing(listed))
