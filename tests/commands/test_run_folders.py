@@ -123,8 +123,8 @@ class TestForeignFolder:
         inner = submitted(runs / "one" / "evidence")
         (inner / rundir.RUN).write_text("{}")
         trap(inner / "node", marker)
-        for name in ("evidence", inner):
-            refused(command, name, error="E-RUN-NOT-OWN")
+        refused(command, "evidence", error=Code.RUN_UNKNOWN)
+        refused(command, inner, error=Code.RUN_NOT_OWN)
         assert not marker.exists()
 
     @pytest.mark.usefixtures("working")

@@ -38,6 +38,20 @@ def test_a_name_is_used_once() -> None:
     assert error.value.code is Code.ATTEMPT_EXISTS
 
 
+def test_a_name_in_a_series_is_used_once() -> None:
+    (rundir.create("one-1", within=rundir.create("one")) / rundir.RUN).touch()
+    with pytest.raises(BadInput) as error:
+        rundir.create("one-1")
+    assert error.value.code is Code.ATTEMPT_EXISTS
+
+
+def test_a_run_of_a_series_is_own_before_the_series_has_a_result() -> None:
+    folder = rundir.create("one-1", within=rundir.create("one"))
+    assert rundir.is_own(folder)
+    (folder.parent / rundir.EVIDENCE).mkdir()
+    assert not rundir.is_own(folder)
+
+
 @pytest.mark.parametrize("name", ["", "..", "a/b", "A", "-a", "a b", "a" * 64, "last", "a\n"])
 def test_a_name_must_be_valid_on_a_cluster(name: str) -> None:
     with pytest.raises(BadInput) as error:

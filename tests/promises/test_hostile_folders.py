@@ -15,8 +15,10 @@ from tests.promises import pool
 from tests.promises.pool import Kind, PooledRun
 
 from accept.backends.keys import new_keys
+from accept.config.resources import demo
 from accept.core import evidence
 from accept.core.errors import BadEvidence, BadInput
+from accept.evidence import archive, rundir
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -100,3 +102,39 @@ def test_a_folder_of_evidence_that_is_a_link_is_not_used(tmp_path: Path) -> None
     for command in ("judge", "report"):
         assert accept(command, sent).code == 6
     assert contents(outside) == before
+
+
+def unpack_demo(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    archive.unpack_evidence(demo(), folder / "evidence", source="demo")
+
+
+def bad_nodes(run: str | Path) -> str:
+    """Return the nodes that a run accuses, or the code of an error; gpu17 is that of the demo."""
+    done = accept("show", "nodes", run, "--bad")
+    return done.out.strip() or str(done.error)
+
+
+def test_a_run_is_not_mistaken_for_a_file_of_its_name(working: Path, runs: Path) -> None:
+    unpack_demo(runs / "one")
+    (working / "one").write_text("x")
+    assert bad_nodes("one") == "gpu17"
+    assert bad_nodes("./one") != "gpu17"
+    assert accept("verify", "one").out.startswith("demo: ")
+
+
+def test_no_file_in_the_evidence_of_a_run_makes_it_a_series(working: Path, runs: Path) -> None:
+    unpack_demo(working)
+    (runs / "one" / "evidence").mkdir(parents=True)
+    (runs / "one" / "evidence" / rundir.RUN).touch()
+    assert bad_nodes("evidence") == "gpu17"
+
+
+@pytest.mark.parametrize("folder", [".", "link"])
+def test_the_next_steps_name_the_run_and_not_the_path_to_it(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    unpack_demo(runs / "one")
+    (runs / "one" / "link").symlink_to(runs / "one")
+    monkeypatch.chdir(runs / "one")
+    assert " accept explain one gpu17 " in accept("judge", folder).out

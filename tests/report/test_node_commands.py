@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.factories.command_line import accept
 from tests.factories.sample_evidence import verdict_of
 
+from accept.config.resources import demo
 from accept.core.causes import Cause
 from accept.core.model import Strength, Suspect, SuspectKind
+from accept.evidence import archive
 from accept.report.node_commands import node_commands, saved_provider_ids
 
 GOOGLE = "gce://my-project/us-central1-a/gke-n1"
@@ -107,13 +110,23 @@ def test_contain_nothing_that_a_shell_interprets(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "[", "{}", "[1]", '[{"name": "n1"}]'])
 def test_need_no_saved_nodes(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster").mkdir()
-    assert saved_provider_ids(tmp_path / "evidence") == {}
+    assert saved_provider_ids(tmp_path) == {}
     (tmp_path / "cluster" / "nodes.json").write_text(text)
-    assert set(saved_provider_ids(tmp_path / "evidence").values()) <= {""}
+    assert set(saved_provider_ids(tmp_path).values()) <= {""}
 
 
 def test_use_the_nodes_that_were_collected(tmp_path: Path) -> None:
-    (tmp_path / "cluster").mkdir()
-    nodes = [{"name": "n1", "providerID": GOOGLE}]
-    (tmp_path / "cluster" / "nodes.json").write_text(json.dumps(nodes))
-    assert saved_provider_ids(tmp_path / "evidence") == {"n1": GOOGLE}
+    _save_nodes(tmp_path)
+    assert saved_provider_ids(tmp_path) == {"n1": GOOGLE}
+
+
+def _save_nodes(run: Path, name: str = "n1") -> None:
+    (run / "cluster").mkdir()
+    nodes = [{"name": name, "providerID": GOOGLE}]
+    (run / "cluster" / "nodes.json").write_text(json.dumps(nodes))
+
+
+def test_use_no_nodes_beside_evidence_of_others(tmp_path: Path) -> None:
+    archive.unpack_evidence(demo(), tmp_path / "evidence", source="demo")
+    _save_nodes(tmp_path, "gpu17")
+    assert accept("show", "nodes", str(tmp_path), "--commands").out == ""

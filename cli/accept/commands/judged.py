@@ -82,7 +82,7 @@ def load(
             yield replace(_of_folder(target, keys), folder=None, source=path)
         return
     place = Path(path)
-    if path == "last" or not rundir.is_file(place):
+    if not rundir.names_file(path):
         place = rundir.find(path)
         if path == "last" or _is_run(place):
             name = "last" if path == "last" else place.name
@@ -290,9 +290,12 @@ class Judged:
 
     @property
     def run_folder(self) -> Path | None:
-        """Return the folder of the run, if it is one of this workstation."""
+        """Return the folder of the run, if it is one of this workstation.
+
+        It has the name of the run, also if a link or "." named it.
+        """
         folder = self.folder
-        return folder.parent if folder and rundir.is_own_evidence(folder) else None
+        return folder.parent.resolve() if folder and rundir.is_own_evidence(folder) else None
 
     @cached_property
     def figures(self) -> Table:
@@ -335,7 +338,7 @@ def judge_paths(
             if len(results) == before:
                 # The names of files begin with it, so "my-logs/" and "./" become "my-logs" and ".".
                 name = str(Path(title))
-                logs[Path(path) if rundir.is_file(Path(path)) else rundir.find(path)] = name
+                logs[Path(path) if rundir.names_file(path) else rundir.find(path)] = name
         if logs:
             results.append(_judge_logs(logs, expect, other_machine, limits, collective))
     if piped is None:

@@ -64,7 +64,7 @@ def place_of(judged: Judged, by: GivenBounds = OF_EVIDENCE) -> Place:
         if can_write_ticket(judged, bad[0]):
             add("text and logs for the provider", "ticket", folder.name, bad[0])
         add("the list, one per line", "show", "nodes", folder.name, "--bad")
-        if node_commands(judged.verdict, saved_provider_ids(folder / rundir.EVIDENCE)):
+        if node_commands(judged.verdict, saved_provider_ids(folder)):
             purpose = "label them, report their hosts"
             add(purpose, "show", "nodes", folder.name, "--commands")
     of_network = [suspect for suspect in judged.verdict.suspects if suspect.of_network]
@@ -141,7 +141,7 @@ def out_of_service(judged: Judged, node: str | None = None) -> tuple[str, ...]:
     if judged.verdict.injected:
         return ()
     bad = [host for host in node_lists(judged.verdict).bad if node in (None, host)]
-    ids = saved_provider_ids(judged.folder) if judged.folder else {}
+    ids = saved_provider_ids(judged.run_folder)
     of_cluster = node_commands(judged.verdict, {host: ids[host] for host in bad if host in ids})
     return of_cluster or (_drain(judged, bad)[:1] if bad else ())
 

@@ -85,7 +85,7 @@ def do_ticket(
         judged.folder,
         suspects,
         node=node,
-        nodes=saved_nodes(judged.folder) if judged.folder else {},
+        nodes=saved_nodes(judged.run_folder),
         settings=_settings(judged.run_folder),
         redact=redact,
         read_log=None if judged.folder else partial(_log_of, judged.logs),

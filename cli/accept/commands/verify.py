@@ -95,7 +95,7 @@ def _folder_of(path: str) -> Iterator[tuple[Path, bool]]:
             yield folder, False
         return
     place = Path(path)
-    if path == "last" or not rundir.is_file(place):
+    if not rundir.names_file(path):
         place = rundir.find(path)
         inner = place / rundir.EVIDENCE
         for folder in (place, inner) if (place / rundir.JOB).is_file() else (place,):

@@ -94,6 +94,11 @@ def is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises OSError for such paths
 
 
+def names_file(name: str) -> bool:
+    """Return True if `name` is a path of a file, and of no run: own runs precede what is here."""
+    return name != "last" and not by_attempt(name) and is_file(Path(name))
+
+
 def is_folder(path: Path) -> bool:
     """Return True for a folder. A path that is too long is not an error here."""
     return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises OSError for such paths
@@ -121,7 +126,8 @@ def new_folder(attempt: str, *, within: Path | None = None) -> Path:
             hint="use at most 63 of a-z, 0-9 and '-', such as monday-1; not `last`",
         )
     folder = (within or runs()) / attempt
-    if folder.exists():
+    # Commands find a run by its name alone, also one in a series.
+    if folder.exists() or by_attempt(attempt):
         raise _exists(attempt)
     return folder
 
@@ -201,8 +207,13 @@ def is_own(folder: Path) -> bool:
         parts = folder.resolve().relative_to(runs()).parts
     except (ValueError, BadInput):
         return False
-    is_place = len(parts) == 1 or (len(parts) == 2 and bool(_series(runs() / parts[0])))
+    is_place = len(parts) == 1 or (len(parts) == 2 and not _is_run(runs() / parts[0]))
     return is_place and _is_mine(folder)
+
+
+def _is_run(folder: Path) -> bool:
+    """Return True for the folder of a run. A series has none of its files, also before its end."""
+    return any((folder / name).exists() for name in (RUN, JOB, EVIDENCE))
 
 
 def _is_mine(folder: Path) -> bool:
@@ -218,7 +229,8 @@ def by_attempt(name: str) -> list[Path]:
     """Return the folders of an attempt: of a run, then of runs in series."""
     if not _ATTEMPT.fullmatch(name):
         return []
-    in_series = sorted(path.parent for path in runs().glob(f"*/{name}/{RUN}"))
+    marked = (path.parent for path in runs().glob(f"*/{name}/{RUN}"))
+    in_series = sorted(folder for folder in marked if not _is_run(folder.parent))
     return [folder for folder in (runs() / name, *in_series) if is_folder(folder)]
 
 

@@ -148,10 +148,16 @@ class SavedNode:
     labels: Mapping[str, str]
 
 
-def saved_nodes(evidence: Path) -> dict[str, SavedNode]:
-    """Return the nodes of a run's cluster by name; none for runs that were not on a cluster."""
+def saved_nodes(run: Path | None) -> dict[str, SavedNode]:
+    """Return the nodes of a run's cluster by name; none for runs that were not on a cluster.
+
+    `run` is the folder of a run of this workstation. Beside evidence of others, no signature
+    covers which machine a node is.
+    """
+    if run is None:
+        return {}
     try:
-        with open_regular(evidence.resolve().parent / "cluster" / "nodes.json") as file:
+        with open_regular(run / "cluster" / "nodes.json") as file:
             nodes = json.loads(file.read(_MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
@@ -165,6 +171,6 @@ def saved_nodes(evidence: Path) -> dict[str, SavedNode]:
     }
 
 
-def saved_provider_ids(evidence: Path) -> dict[str, str]:
-    """Return the provider's id of each node; none for runs that were not on a cluster."""
-    return {name: node.provider_id for name, node in saved_nodes(evidence).items()}
+def saved_provider_ids(run: Path | None) -> dict[str, str]:
+    """Return the provider's id of each of these nodes."""
+    return {name: node.provider_id for name, node in saved_nodes(run).items()}
