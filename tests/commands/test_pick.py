@@ -12,7 +12,7 @@ from tests.factories.simulated_worlds import BY_NAME
 from tests.golden.runs import FAMILIES
 
 from accept.commands.pick import chosen_of, slurm_variables
-from accept.core.judge.ranking import choose
+from accept.commands.ranking import choose
 from accept.core.text import folded
 
 NODES, NEED = 20, 18

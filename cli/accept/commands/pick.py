@@ -20,13 +20,13 @@ from pathlib import Path
 from accept import backends
 from accept.commands.judged import Judged
 from accept.commands.plan import plan_text, planned
+from accept.commands.ranking import Choice, LeftOut, choose, doubts
 from accept.commands.timed import measure, prepare_with_gpus
 from accept.config.hostlist import expand
 from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, NotStarted
 from accept.core.evidence import write
-from accept.core.judge.ranking import Choice, LeftOut, choose, doubts
 from accept.core.model import State
 from accept.core.text import count, duration, folded, plain
 from accept.evidence import rundir

@@ -19,9 +19,9 @@ from accept.core.errors import BadInput
 
 #: The archives: the code that only the coordinator needs, and the code that every host needs.
 COORDINATOR, PROGRAMS, BINDINGS = "coordinator.tar.bz2", "programs.tar.bz2", "bindings.tar.bz2"
-#: This part of the coordinator's code travels with the programs, so that each archive fits into a
+#: These parts of the coordinator's code travel with the programs, so that each archive fits into a
 #: ConfigMap.
-_WITH_PROGRAMS = "core/accept/core/runner/"
+_WITH_PROGRAMS = ("core/accept/core/report/", "core/accept/core/runner/")
 #: Folder of the code in the Helm chart, and the file in it with the digest of all the code. It is
 #: a chart inside the chart, which Helm leaves out of its record, so the code is there only once.
 CHART_FOLDER, CHART_DIGEST = "charts/code/files", "sha256"
@@ -55,7 +55,7 @@ _PACKED_SCRIPTS = (
     "watchdog.sh",
 )
 SCRIPTS = (*_PLAIN_SCRIPTS, *_PACKED_SCRIPTS)
-#: Files that only hosts of ssh and Slurm use. The resident program was never run in pods.
+#: Files that only ssh and Slurm use. The resident program was never run in pods.
 _NOT_IN_PODS = (
     "resident.sh",
     "programs/resident.py",
@@ -63,6 +63,7 @@ _NOT_IN_PODS = (
     "container.sh",
     "container_host.sh",
     "slurm_host.sh",
+    "core/accept/core/runner/host_setup.py",
     "core/accept/core/runner/slurm.py",
 )
 #: In Python 3.11 two threads that parse at the same moment break each other's recursion count:
