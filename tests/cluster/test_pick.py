@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import pytest
 from tests.cluster.network import bits
 from tests.cluster.runs import CONNECT, PAIRS, Done, Lab, Started, until
 
@@ -48,7 +47,6 @@ def reasons(done: Done) -> dict[str, str]:
     return {name: reason for name, _, reason in lines if name}
 
 
-@pytest.mark.smoke
 def test_the_command_runs_on_the_good_hosts_and_its_status_counts(make_lab: Make) -> None:
     lab = make_lab(5)
     lab.hosts.shape("h2", f"{bits(lab.hosts.rate or '') * 6 // 10_000}kbit")

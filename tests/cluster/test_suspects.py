@@ -22,7 +22,6 @@ def digest(folder: Path) -> str:
     return hashlib.sha256(b"".join(bytes(f) + f.read_bytes() for f in files)).hexdigest()
 
 
-@pytest.mark.smoke
 @pytest.mark.fault(Fault.SLOW_LINK, BackEnd.SSH)
 def test_a_slow_link_is_named_by_the_pairs_and_bad_until_it_is_repaired(
     make_lab: Make, fault_record: FaultRecord

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
 from tests.cluster.runs import ALL_REDUCE, CONNECT, LONG
@@ -13,7 +12,6 @@ from accept.core.evidence import read_records
 from accept.core.facts import PLACE
 
 
-@pytest.mark.smoke
 def test_good_nodes_are_accepted_and_delete_leaves_nothing(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:

@@ -33,7 +33,6 @@ def pick(desk: Desk, need: int, *words: str) -> Started:
     return desk.command("pick", "--need", str(need), "--time", "20m", *options, *words)
 
 
-@pytest.mark.smoke
 def test_the_command_gets_the_good_nodes_after_the_pods_are_gone(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
