@@ -638,12 +638,18 @@ def _shell(script: str) -> str:
 @pytest.mark.real
 @pytest.mark.parametrize("venv", [VENV, VENV_MPI4], ids=["Open MPI 5", "Open MPI 4"])
 def test_mpirun_starts_daemons_on_a_thousand_hosts(tmp_path: Path, venv: Path) -> None:
-    """The names do not resolve, like those of pods. Each start calls the agent, which fails."""
+    """The names do not resolve, like those of pods. Each start calls the agent, which fails.
+
+    None fails before a hundred are called, because mpirun ends at the first failure that it sees.
+    """
     if not (venv / "bin" / "mpirun").exists():
         pytest.skip(f"no mpirun in {venv}")
     bundle = render(resolve(Options(machine="cpu", hosts=("a", "b"))))
     bundle.write(tmp_path)
-    (tmp_path / "rsh_agent.sh").write_text('printf "%s" "$*" > "$ACCEPT_DIR/started/$1"; exit 1\n')
+    (tmp_path / "rsh_agent.sh").write_text(
+        'cd "$ACCEPT_DIR/started"; printf "%s" "$*" > "$1"\n'
+        "while [ $(ls | wc -l) -lt 100 ]; do sleep 0.1; done; exit 1\n"
+    )
     (tmp_path / "started").mkdir()
     (tmp_path / "tmp").mkdir()
     hosts = [f"mytest-attempt-w-0-{n}" for n in range(1000)]
