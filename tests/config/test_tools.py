@@ -14,7 +14,7 @@ from accept.config.tools import names, tool_of
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.model import Parsed, Tool, ToolParts, ToolResult
-from accept.core.tool_output import MOST_VALUES, parse
+from accept.core.tool_output import MOST_VALUES, parse, parse_of_others
 
 TOOL = """\
 name: mine
@@ -183,6 +183,20 @@ def test_a_repeated_key_counts_only_with_one_value() -> None:
     assert [
         m.value for m in _read(['{"a": {"b": 1, "b": 3, "c": 2, "c": 2}}'], json="/a/c").metrics
     ] == [2]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        '[{"s": "good"}, {"s": "bad", "s": "good"}]',
+        '[{"s": "good"}, {"s": ["bad"]}]',
+        '{"a": {"s": "good"}, "b": {"s": "bad"}, "b": {"s": "good"}}',
+    ],
+)
+def test_a_part_with_an_unclear_state_does_not_pass_because_of_others(output: str) -> None:
+    parts = ToolParts(json="/*", state="s", good=("good",), bad=("bad",))
+    (problem,) = parse_of_others(output, replace(READER, results=(), parts=parts)).problems
+    assert problem.cause is Cause.WRONG_COMMAND
 
 
 @pytest.mark.parametrize("number", ["3,512.5", "nan", "-inf", "N/A", "1.", ".5", "3.5x", "3 x"])

@@ -101,6 +101,10 @@ class Unread(Exception):
     """The reason why a result cannot be read, for people."""
 
 
+class _Ambiguous(Unread):
+    """The reason for a place with more than one value, which is not one of another form."""
+
+
 def parse(lines: Iterable[bytes], tool: Tool) -> Parsed:
     """Parse the log of one host or pair. Never raises."""
     outputs, others = _outputs(lines)
@@ -231,10 +235,10 @@ def _bad_parts(tool: Tool, parts: ToolParts, out: str) -> Iterator[Problem]:
             found = [mapping(one) for one in _at(_document(out), parts.json.split("/")[1:], "")]
         else:
             found = [{"": one.string, **one.groupdict()} for one in _lines(parts.line, out)]
+        bad = [one for one in found if _is_bad(parts, _state_of(one, state))]
     except (Unread, RecursionError) as error:
         yield _problem(tool, Cause.WRONG_COMMAND, str(error))
         return
-    bad = [one for one in found if _is_bad(parts, _state_of(one, state))]
     if not (bad or any(_state_of(one, state) in parts.good for one in found)):
         yield _problem(tool, Cause.TOOL_UNUSABLE, "it tested nothing")
     for one in bad[:MOST_VALUES]:
@@ -265,9 +269,18 @@ def _without_state(tool: Tool, metrics: Iterable[Metric], out: str) -> Iterator[
 
 
 def _state_of(one: Mapping[str, object], key: str) -> str:
-    """Return the state of a part as text, also that of a number; empty: it has none."""
+    """Return the state of a part as text, also that of a number; empty: it has none.
+
+    Raises Unread for one of another form: left out, a bad part would pass because of the others.
+    """
     value = one.get(key)
-    return str(value) if isinstance(value, int | str) else ""
+    if isinstance(value, _Repeated):
+        raise _Ambiguous(f"{key} has more than one value")
+    if isinstance(value, int | str):
+        return str(value)
+    if value is not None:
+        raise Unread(f"{key} is {plain(json.dumps(value, default=str), 60)}, not a text")
+    return ""
 
 
 def _is_bad(parts: ToolParts, value: str) -> bool:
@@ -435,7 +448,7 @@ def _document(out: str) -> object:
 def _at(value: object, keys: Sequence[str], path: str) -> Iterator[object]:
     """Yield the values at a pointer. Raises Unread, with what is there instead."""
     if isinstance(value, _Repeated):
-        raise Unread(f"{path} has more than one value")
+        raise _Ambiguous(f"{path} has more than one value")
     if not keys:
         yield value
         return
@@ -460,6 +473,8 @@ def _at(value: object, keys: Sequence[str], path: str) -> Iterator[object]:
     for name in names:
         try:
             yield from _at(inside[name], keys[1:], f"{path}/{name}")
+        except _Ambiguous:
+            raise
         except Unread as error:
             reasons.append(error)
     if len(reasons) == len(names):
