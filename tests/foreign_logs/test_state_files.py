@@ -306,6 +306,18 @@ def test_logs_of_nccl_tests_and_the_state_of_their_hosts_make_one_run(tmp_path: 
     assert (host, "0000:00:06", "gpu-xid") in accused(one)
 
 
+def test_no_text_makes_reading_slow() -> None:
+    # These took minutes to days.
+    for text in (
+        b"GPU 0: H100 (UUID: GPU-\n" * 80_000,
+        b"GPU 0: a (UUID: GPU-1)" + b"\n" * 999_999,
+    ):
+        assert not nvidia_smi.is_nvlink(text)
+    printed = (SAMPLES / "perftest/gpu32-ib-write-bw.txt").read_bytes()
+    (report,) = perftest.read("x", [printed, b"#bytes ", b"a[" * 500_000])
+    assert report.metrics
+
+
 def test_a_bandwidth_without_a_known_unit_is_left_out() -> None:
     content = (SAMPLES / "perftest/ib-write-bw.json").read_bytes()
     (report,) = perftest.read("x", [content.replace(b"2229.27", b"9000.00")])

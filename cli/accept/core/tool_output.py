@@ -229,19 +229,27 @@ def _why_bad(tool: Tool, ending: Ending, output: str) -> tuple[Cause, str] | Non
 def _bad_parts(tool: Tool, parts: ToolParts, out: str) -> Iterator[Problem]:
     """Yield the parts that are bad by the tool's own words; also if it tested none."""
     state, keys = parts.state or "state", parts.gpu or ("gpu",)
-    found: list[Mapping[str, object]]
+    found: Iterable[Mapping[str, object]]
+    # Not all that are found are kept: an output may have a million lines.
+    bad: list[Mapping[str, object]] = []
+    is_tested = False
     try:
         if parts.json:
-            found = [mapping(one) for one in _at(_document(out), parts.json.split("/")[1:], "")]
+            found = map(mapping, _at(_document(out), parts.json.split("/")[1:], ""))
         else:
-            found = [{"": one.string, **one.groupdict()} for one in _lines(parts.line, out)]
-        bad = [one for one in found if _is_bad(parts, _state_of(one, state))]
+            found = ({"": one.string, **one.groupdict()} for one in _lines(parts.line, out))
+        for one in found:
+            value = _state_of(one, state)
+            if not _is_bad(parts, value):
+                is_tested |= value in parts.good
+            elif len(bad) < MOST_VALUES:
+                bad.append(one)
     except (Unread, RecursionError) as error:
         yield _problem(tool, Cause.WRONG_COMMAND, str(error))
         return
-    if not (bad or any(_state_of(one, state) in parts.good for one in found)):
+    if not (bad or is_tested):
         yield _problem(tool, Cause.TOOL_UNUSABLE, "it tested nothing")
-    for one in bad[:MOST_VALUES]:
+    for one in bad:
         is_gpu = all(one.get(key, value) == value for key, value in parts.gpu_where.items())
         numbers = (str(one[key]) for key in keys if isinstance(one.get(key), int | str))
         gpu = next(numbers, "") if is_gpu else ""

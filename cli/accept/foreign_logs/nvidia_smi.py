@@ -25,7 +25,10 @@ from accept.foreign_logs.kernel_log import wall_time
 #: The beginnings of the forms. A shell may have printed something before them.
 _TEXT = re.compile(rb"^=+NVSMI LOG=+\s*$", re.MULTILINE)
 _XML = re.compile(rb"<nvidia_smi_log>")
-_NVLINK = re.compile(rb"^GPU \d{1,3}: .{1,80} \(UUID: GPU-[^)]*\)\s*\n\s+Link \d", re.MULTILINE)
+_NVLINK = re.compile(
+    rb"^GPU \d{1,3}: .{1,80} \(UUID: GPU-[^)\n]{1,80}\)[ \t\r]{0,8}\n[ \t]{1,8}Link \d",
+    re.MULTILINE,
+)
 #: Sections of `-q` that people cut out, with a value.
 _EXCERPT = re.compile(
     rb"^[ \t]{2,12}(?:Remapped Rows|ECC Errors|Retired Pages|GPU Reset Status|Fabric|"

@@ -24,7 +24,7 @@ _START = re.compile(
 _TITLE = re.compile(r" {4,40}((?:RDMA_|Send|Atomic)[\w ]{0,60}?(?:BW|Latency) Test)\s*$")
 _SETTING = re.compile(r"(Device|Number of qps|Mtu|Link type)\s{1,20}: ?(\S{1,40})")
 _COLUMNS = re.compile(rb"^ ?#bytes +#iterations +(?:BW peak|t_min)\[", re.MULTILINE)
-_COLUMN = re.compile(r"#?[A-Za-z0-9_%]+(?: [a-z%]+)?(?:\[\S+?\])?")
+_COLUMN = re.compile(r"#?[A-Za-z0-9_%]+(?: [a-z%]+)?(?:\[[^\s\]]{1,20}\])?")
 _CELLS = re.compile(r" ?\d{1,12}(?:[ \t]+[\d.]{1,20}){2,16}\s*$")
 #: A title of a column, without its unit -> the name of the value in the JSON.
 _NAMES = {
