@@ -66,6 +66,10 @@ INCOMPLETE, INFINITE, WRONG, UNCHECKED = (
 #: Damaged logs, by the kind of damage, with the causes of their problems.
 BROKEN: dict[str, tuple[bytes, str]] = {
     "it does not name its collective": (without(CLEAN, b"Collective test"), INCOMPLETE),
+    "its end is of another table": (
+        CLEAN.replace(b"concluded: all_reduce", b"concluded: all_gather"),
+        INCOMPLETE,
+    ),
     "its collective is unknown": (CLEAN.replace(b"all_reduce", b"all_confuse"), INCOMPLETE),
     "no parameters": (without(CLEAN, b"nThread"), INCOMPLETE),
     "no devices": (without(CLEAN, b"#  Rank "), INCOMPLETE),
@@ -454,6 +458,17 @@ def test_invalid_numbers_are_problems_and_not_metrics(word: str) -> None:
     found = metrics(log, names=("busbw",))
     assert [m.size for m in found if m.placement == "out"] == [1 << 20, 1 << 21, 1 << 22]
     assert [m.size for m in found if m.placement == "in"][-1] == 1 << 23
+
+
+def test_the_hosts_of_a_table_without_any_finite_number_are_known() -> None:
+    numbers = (row_text("all_reduce", 4, 1 << 20 + n).encode() for n in range(4))
+    text = CLEAN
+    for row in numbers:
+        for cell in {*row.split()[5:8], *row.split()[9:12]}:
+            text = text.replace(b" " + cell + b" ", b" " + b"nan".rjust(len(cell)) + b" ")
+    log = parse(text)
+    assert causes(log) == ["not-finite"]
+    assert only(log).hosts == only(parse(CLEAN)).hosts
 
 
 @pytest.mark.parametrize("text", ["1_048_576", "+-1", "0x10", "1e3", "9" * 30, "-5"])

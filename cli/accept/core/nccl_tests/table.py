@@ -254,12 +254,16 @@ class TableBuilder:
     def _shows_other_ranks(self, ranks: int | None) -> bool:
         """Return True if no row fits this number of ranks: the list of devices lost some."""
         factor = self._factor(ranks)
-        return factor is not None and all(
-            _contradicts(row.size, side, factor, self._unit)
+        if factor is None:
+            return False
+        fits = [
+            not _contradicts(row.size, side, factor, self._unit)
             for row in self.rows
             for side in (row.out_of_place, row.in_place)
             if side
-        )
+        ]
+        # Rows without a finite number show nothing.
+        return bool(fits) and not any(fits)
 
     def _remove_contradictions(self, ranks: int | None) -> None:
         """Remove rows that no such run prints, and add them to the damage."""
@@ -421,7 +425,7 @@ class TableBuilder:
         listed = self.ranks()
         is_split = self._is_split()
         self._identify(self._ranks_of_group(listed, is_split=is_split))
-        if self.rows and self._shows_other_ranks(self._ranks_of_group(listed, is_split=is_split)):
+        if self._shows_other_ranks(self._ranks_of_group(listed, is_split=is_split)):
             listed = None
         ranks = self._participants(listed)
         self._remove_contradictions(self._ranks_of_group(ranks, is_split=is_split))
