@@ -195,7 +195,10 @@ def test_a_repeated_key_counts_only_with_one_value() -> None:
 )
 def test_a_part_with_an_unclear_state_does_not_pass_because_of_others(output: str) -> None:
     parts = ToolParts(json="/*", state="s", good=("good",), bad=("bad",))
-    (problem,) = parse_of_others(output, replace(READER, results=(), parts=parts)).problems
+    tool = replace(READER, results=(), parts=parts)
+    (problem,) = parse_of_others(output, tool).problems
+    assert problem.cause is Cause.PARTIAL_LOG
+    (problem,) = parse([f"tool out| {output}".encode() + ENDED], tool).problems
     assert problem.cause is Cause.WRONG_COMMAND
 
 

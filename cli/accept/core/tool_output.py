@@ -139,7 +139,12 @@ def parse_of_others(out: str, tool: Tool) -> Parsed:
     # One test of several leaves the figures of the others 0; a GPU with 0 is bad.
     metrics = [m for m in metrics if m.value or m.gpu] or metrics
     unread = () if metrics or bad else problems
-    return Parsed(metrics=tuple(metrics), facts=(fact,), problems=(*bad, *unread))
+    # No command was ordered that could be wrong: the file is cut, or of another version.
+    problems = [
+        replace(p, cause=Cause.PARTIAL_LOG) if p.cause is Cause.WRONG_COMMAND else p
+        for p in (*bad, *unread)
+    ]
+    return Parsed(metrics=tuple(metrics), facts=(fact,), problems=tuple(problems))
 
 
 def _outputs(lines: Iterable[bytes]) -> tuple[dict[tuple[bytes, int, int], str], list[bytes]]:
