@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from tests.factories.paths import ROOT
 from tests.factories.ports import free_port
 from tests.golden.runs import FAMILIES
 
+from accept.commands import timed
 from accept.commands.choices import OnTimeout
 from accept.commands.gate import Gated, Reason, answer_of
 from accept.core.error_codes import Code
@@ -99,6 +101,21 @@ def test_the_site_decides_about_checks_that_do_not_finish(
     (run,) = runs.iterdir()
     assert not (run / "node").exists()
     assert "did not run" in accept("judge", run).out
+
+
+@pytest.mark.real
+def test_a_verdict_that_cannot_be_written_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = tmp_path / "own.yaml"
+    suite.write_text("name: own\ndescription: Ours.\nchecks: [{check: inventory}]\n")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "verdict.json")
+
+    monkeypatch.setattr(timed, "write_verdict", fail)
+    done = gate("--suite", suite)
+    assert (done.code, done.out[:9], done.err) == (0, "GATE pass", "")
 
 
 @pytest.mark.real

@@ -14,7 +14,7 @@ from accept.backends.job import Job
 from accept.backends.protocol import FirstHostLost
 from accept.commands.judged import Judged
 from accept.commands.prepare import prepare
-from accept.commands.report import write_verdict
+from accept.commands.report import not_written, write_verdict
 from accept.commands.run import cancel, follow, new_name, settle, show_removal, start, start_again
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, Interrupted, NoEvidence, NotStarted, Terminated
@@ -77,8 +77,7 @@ def measure(
     judged: Judged | None = None
     try:
         judged = settle(job, folder, terminal, interrupted=interrupted)
-        if judged.folder is not None:
-            write_verdict(judged, judged.folder)
+        _write(judged, terminal)
     except NoEvidence:
         _remove(job, terminal)
         if not is_late:
@@ -88,6 +87,15 @@ def measure(
         raise
     _remove(job, terminal)
     return Ended(job=job, judged=judged, is_late=is_late)
+
+
+def _write(judged: Judged, terminal: Terminal) -> None:
+    """Write the verdict, which counts also if it cannot be written."""
+    try:
+        if judged.folder is not None:
+            write_verdict(judged, judged.folder)
+    except OSError as error:
+        terminal.progress(f"the verdict was not written: {not_written(error).message}")
 
 
 def _remove(job: Job, terminal: Terminal) -> None:
