@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from accept.core.text import byte_count, command_line, count, duration
+from accept.core.text import byte_count, command_line, count, duration, met_bound
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,15 @@ def test_bytes_have_three_digits_and_are_never_zero_by_rounding(size: int, expec
 @given(st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=126)), min_size=1))
 def test_a_shell_reads_the_words_of_a_command_line(words: list[str]) -> None:
     assert shlex.split(command_line(*words)) == words
+
+
+@given(value=st.floats(), upper=st.booleans())
+@example(value=float("nan"), upper=False)
+@example(value=5e-324, upper=False)
+@example(value=float("inf"), upper=True)
+def test_an_example_of_a_bound_is_a_number_that_a_measurement_meets(
+    *, value: float, upper: bool
+) -> None:
+    bound = float(met_bound(value, upper=upper))
+    measured = 1e-300 < value < 1e300
+    assert not measured or (value <= bound * (1 + 1e-9) if upper else value >= bound * (1 - 1e-9))

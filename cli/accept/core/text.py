@@ -93,8 +93,13 @@ def number(value: float) -> str:
 
 
 def met_bound(value: float, *, upper: bool = False) -> str:
-    """Return a round number, two digits, that a value above 0 meets as a lower or `upper` bound."""
-    step = 10.0 ** (math.floor(math.log10(value)) - 1) if 0 < value < math.inf else 1.0
+    """Return a round number, two digits, that a value meets as a lower or `upper` bound.
+
+    For a value that nothing measures, such as NaN, it is 1.
+    """
+    if not 1e-300 < value < math.inf:
+        return "1"
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
     return number((math.ceil if upper else math.floor)(value / step) * step)
 
 
