@@ -426,7 +426,8 @@ class TableBuilder:
         is_split = self._is_split()
         self._identify(self._ranks_of_group(listed, is_split=is_split))
         if self._shows_other_ranks(self._ranks_of_group(listed, is_split=is_split)):
-            listed = None
+            # Ranks are missing in the list, or the number of a group is damaged.
+            listed, is_split = None, False
         ranks = self._participants(listed)
         self._remove_contradictions(self._ranks_of_group(ranks, is_split=is_split))
         missing = "; ".join(self._missing(listed))
