@@ -143,7 +143,7 @@ class TableLines:
         elif self._table and (found := _CONCLUDED.match(body)):
             table = self._table
             if table.concluded is False:
-                # Another name is of another table, of which the beginning is lost.
+                # Another name is that of another table, whose beginning is lost.
                 table.concluded = found[1].decode() == table.collective
             elif table.collective is None:
                 # The first line is lost, or was damaged.
