@@ -23,7 +23,7 @@ BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
 NODE = "cnode3-{:03d}".format
 
 Pair = tuple[str, str]
-#: Lines of a table's devices -> share of its speed.
+#: The line with a table's collective, and those of its devices -> share of its speed.
 Speed = Callable[[Sequence[str]], float]
 #: (name of a log, its text) -> text; None: the log is left out.
 Change = Callable[[str, str], str | None]
@@ -35,10 +35,13 @@ def slowed(text: str, speed: Speed) -> str:
     result: list[str] = []
     devices: list[str] = []
     speeds: list[float] = []
+    collective = ""
     for line in text.split("\n"):
         made = line
-        if line.startswith("# Using devices"):
-            devices, speeds = [], []
+        if line.startswith("# Collective test starting"):
+            collective = line
+        elif line.startswith("# Using devices"):
+            devices, speeds = [collective], []
         elif line.startswith("#  Rank"):
             devices.append(line)
         elif ROW.match(line):
@@ -76,11 +79,25 @@ def _used(devices: Sequence[str]) -> set[tuple[str, int]]:
     return {(one[1], BUSES.index(one[2])) for one in found if one}
 
 
+def _on_the_network(devices: Sequence[str]) -> set[tuple[str, int]]:
+    """Return the nodes and GPUs that exchange data with other nodes.
+
+    With sendrecv, the last GPU of a node sends to the first one of the next node.
+    """
+    if "sendrecv" not in devices[0]:
+        return _used(devices)
+    of_host: dict[str, list[str]] = {}
+    for line in devices:
+        if found := _DEVICE.search(line):
+            of_host.setdefault(found[1], []).append(line)
+    return _used([line for own in of_host.values() for line in (own[0], own[-1])])
+
+
 def nic(host: str, numbers: Collection[int], share: float) -> Change:
-    """Make all tables over several nodes slow in which one of some GPUs of a node took part."""
+    """Make all tables slow in which one of some GPUs of a node exchanges data with other nodes."""
 
     def speed(devices: Sequence[str]) -> float:
-        used = _used(devices)
+        used = _on_the_network(devices)
         hit = any((host, number) in used for number in numbers)
         return share if hit and len({name for name, _ in used}) > 1 else 1.0
 
@@ -88,10 +105,10 @@ def nic(host: str, numbers: Collection[int], share: float) -> Change:
 
 
 def rail(number: int, share: float) -> Change:
-    """Make all tables over several nodes slow in which a GPU with this number took part."""
+    """Make all tables slow in which GPUs with this number exchange data with other nodes."""
 
     def speed(devices: Sequence[str]) -> float:
-        used = _used(devices)
+        used = _on_the_network(devices)
         hit = any(gpu == number for _, gpu in used)
         return share if hit and len({name for name, _ in used}) > 1 else 1.0
 
@@ -111,7 +128,7 @@ def leaf(group: Collection[str], number: int, share: float) -> Change:
     """Make all tables slow in which data leaves a group of nodes through one GPU."""
 
     def speed(devices: Sequence[str]) -> float:
-        used = _used(devices)
+        used = _on_the_network(devices)
         inside = any((name, number) in used for name in group)
         return share if inside and any(name not in group for name, _ in used) else 1.0
 
