@@ -22,7 +22,7 @@ from tests.fuzz.kinds import KINDS, attempt, input_of
 #: Limits of memory, file size, CPU time and time. An input that exceeds one of them is a failure.
 _MEMORY, _FILE, _SECONDS, _WALL_SECONDS = 4 << 30, 256 << 20, 10, 300
 #: Most that memory may grow after the first tenth of the inputs, and maximum memory, in MiB. With
-#: 100,000 folders it grows by 67 MiB, which `tracemalloc` does not show: no object of Python is kept.
+#: 100,000 folders it grows by 67 MiB, which `tracemalloc` does not show.
 _GROWTH, _MOST = 96, 300
 
 
