@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +85,16 @@ def test_a_cut_output_of_a_tool_neither_passes_nor_accuses(name: str, tmp_path: 
     content = (SAMPLES / name).read_bytes().rstrip(b"-=}\n ")
     content = content.removesuffix(b"End of Tests.")
     cut = tmp_path / "cut.log"
-    options: dict[str, Any] = {"expect": (GOOD_TOOLS[name],), "machine": "cpu"}
+    judge_cut = partial(judged, cut, expect=(GOOD_TOOLS[name],), machine="cpu")
     for size in sorted({len(content) * i // 12 for i in range(4, 12)} | {len(content) - 1}):
         cut.write_bytes(content[:size])
         try:
-            one = judged(cut, **options)
+            one = judge_cut()
         except BadEvidence:
             continue
         assert (one.verdict.accepted, accused(one)) == (False, []), size
     cut.write_bytes((SAMPLES / name).read_bytes())
-    assert judged(cut, **options).verdict.accepted
+    assert judge_cut().verdict.accepted
 
 
 def test_an_error_of_fio_is_not_accepted(tmp_path: Path) -> None:

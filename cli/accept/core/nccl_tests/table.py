@@ -424,8 +424,9 @@ class TableBuilder:
         """Return the table with its problems; the table of a process that ran `alone` has none."""
         listed = self.ranks()
         is_split = self._is_split()
-        self._identify(self._ranks_of_group(listed, is_split=is_split))
-        if self._shows_other_ranks(self._ranks_of_group(listed, is_split=is_split)):
+        of_group = self._ranks_of_group(listed, is_split=is_split)
+        self._identify(of_group)
+        if self._shows_other_ranks(of_group):
             # Ranks are missing in the list, or the number of a group is damaged.
             listed, is_split = None, False
         ranks = self._participants(listed)

@@ -258,11 +258,15 @@ class _Search:
         Then nothing shows that it is bad, too: what the other one costs varies.
         """
         own, population = found.candidate, self.evidence.units.population
-        slow = {i for i in own.cover if population[i] in found.loss}
-        return own.of_host and any(
-            part.candidate.of_host and part.candidate.group == own.group and slow <= part.hits
+        beside = [
+            part.hits
             for part in self.evidence.accepted
-        )
+            if own.of_host and part.candidate.of_host and part.candidate.group == own.group
+        ]
+        if not beside:
+            return False
+        slow = {i for i in own.cover if population[i] in found.loss}
+        return any(slow <= hits for hits in beside)
 
     def _rivals(self, found: Weighed, others: Iterable[Weighed]) -> list[tuple[Weighed, float]]:
         """Return the candidates that explain the same executions about as well."""
