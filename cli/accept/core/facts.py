@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 from accept.core import causes
 from accept.core.model import Fact, Record
+from accept.core.serde import Bounds, Invalid, Prepared, keys_of, read, renamed
 from accept.core.text import TextEnum, plain
 
 T_co = TypeVar("T_co", covariant=True)
@@ -75,11 +76,6 @@ def whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         return 0
     return value if 0 < value < 2**63 else 0
-
-
-def _short(value: object) -> str | None:
-    """Return the text of a property that is only compared; None if it is unknown."""
-    return None if value is None else str(value)[:80]
 
 
 # Discovery of hosts
@@ -147,68 +143,134 @@ RESIDENT = "resident.py"
 # Devices
 
 
+class _Reported:
+    """Values that a program reported; unknown ones are None there, and have a default here."""
+
+    @classmethod
+    def adapt(cls, data: dict[str, object]) -> dict[str, object]:
+        """Return the values that are known, without the keys that this class does not read."""
+        known = {key for _, key in keys_of(cls)}
+        return {key: value for key, value in data.items() if key in known and value is not None}
+
+
+def _shown(most: int) -> Prepared:
+    """Return the marker of a text for people, which loses invisible characters and is cut."""
+    return Prepared(lambda value: plain(value, most) if isinstance(value, str | int) else value)
+
+
+def _printed(value: object) -> object:
+    """Return the start of a text. No program prints one that is refused here, so it is damage."""
+    if isinstance(value, str) and not (len(value) <= 600 and value.isprintable()):
+        raise Invalid((), "a text that no program prints")
+    return value[:80] if isinstance(value, str) else value
+
+
+def _compared(value: object) -> object:
+    """Return a number as text, and a text as `_printed` does."""
+    return str(value) if type(value) is int and -2 < value < 2**63 else _printed(value)
+
+
+_Word = Annotated[str, _shown(80)]
+#: Values that are only compared with those of other hosts: texts, and numbers as text.
+_Text = Annotated[str, Prepared(_printed)]
+_Compared = Annotated[str, Prepared(_compared)]
+_Count = Annotated[int, Bounds(min=0, max=2**63 - 1)]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
+class Gpu(_Reported):
     """A GPU in the inventory of a host. Texts that are only compared are None if unknown."""
 
     #: Its index on the host, as text; its address if it has none; empty if both are unknown.
-    index: str
-    uuid: str
+    index: Annotated[str, _shown(20)] = ""
+    uuid: str = ""
     #: Its product name; None if missing.
-    name: str | None
+    name: _Text | None = None
     #: Its serial number and PCI address; empty if unknown.
-    serial: str = ""
-    pci: str = ""
-    driver: str | None
-    vbios: str | None = None
+    serial: _Word = ""
+    pci: _Word = ""
+    driver: _Text | None = None
+    vbios: _Text | None = None
     #: Version of the InfoROM image, and part number of the board; empty if unknown.
-    inforom: str = ""
-    part: str = ""
-    memory_mib: str | None
-    memory_used_mib: int
-    uncorrected_errors: int
+    inforom: _Word = ""
+    part: _Word = ""
+    memory_mib: _Compared | None = None
+    memory_used_mib: _Count = 0
+    ecc_uncorrected: _Count = 0
     #: Programs that use it, as "PID NAME".
-    processes: tuple[str, ...]
+    processes: tuple[_Text, ...] = ()
     #: The error that the driver reports for it, and NVML's return code; empty and 0: none.
-    error: str = ""
-    error_code: int = 0
+    error: Annotated[str, _shown(200)] = ""
+    error_code: _Count = 0
+
+    @classmethod
+    def adapt(cls, data: dict[str, object]) -> dict[str, object]:
+        """Return the known values by the keys of this class."""
+        known = super().adapt({key.replace("MiB", "Mib"): value for key, value in data.items()})
+        return {"index": known.get("pci", ""), **known}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nic:
+class Nic(_Reported):
     """An active or inactive network device in the inventory of a host."""
 
-    rdma: bool
-    #: Rate in Mbit/s; 0: unknown.
-    mbps: int
-    active: bool
-    #: Speed and state as text, to compare hosts; None: the state or an active speed is unknown.
-    label: str | None
+    rdma: bool = False
+    #: Rate in Mbit/s, and state, such as "active"; None: unknown.
+    speed: Annotated[int, Bounds(min=-1, max=2**63 - 1)] | None = None
+    state: _Text | None = None
     #: Name, model, firmware, PSID, PCI address and slot; empty if unknown.
-    name: str = ""
-    model: str = ""
-    firmware: str = ""
-    board: str = ""
-    pci: str = ""
-    slot: str = ""
+    name: _Word = ""
+    model: _Word = ""
+    firmware: _Word = ""
+    board: _Word = ""
+    pci: _Word = ""
+    slot: _Word = ""
+
+    @property
+    def mbps(self) -> int:
+        """Return the rate in Mbit/s; 0: unknown."""
+        return max(0, self.speed or 0)
+
+    @property
+    def active(self) -> bool:
+        """Return True if its port is active."""
+        return self.state == "active"
+
+    @property
+    def label(self) -> str | None:
+        """Return speed and state, to compare hosts; None: unknown state, or speed if active."""
+        unknown = self.state is None or (self.active and self.speed is None)
+        return None if unknown else f"{self.speed} {self.state}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imex:
+class Imex(_Reported):
     """The view that the IMEX service of a host has of its NVLink domain."""
 
     #: UP, DEGRADED or DOWN; empty: unknown.
-    domain: str = ""
+    domain: _Word = ""
     #: State of the host itself, such as READY; empty: unknown.
-    state: str = ""
+    state: _Word = ""
     #: Address of the host in the domain.
-    host: str = ""
+    host: _Word = ""
     #: Address of each node -> the state of the connection with it, such as CONNECTED.
-    connections: Mapping[str, str] = field(default_factory=dict)
+    connections: dict[str, str] = field(default_factory=dict)
     #: Address -> name.
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     #: The answer if it has no state.
-    words: str = ""
+    words: Annotated[str, _shown(200)] = ""
+
+    @classmethod
+    def adapt(cls, data: dict[str, object]) -> dict[str, object]:
+        """Return the known values; those of at most 100 nodes."""
+        tables = {
+            part: {
+                plain(address, 80): plain(text(value) or "", 80)
+                for address, value in list(mapping(data.get(part)).items())[:100]
+            }
+            for part in ("connections", "names")
+        }
+        return super().adapt({**data, **tables})
 
     @property
     def lost(self) -> list[str]:
@@ -233,44 +295,52 @@ class ListFault(TextEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenGpus:
+class GivenGpus(_Reported):
     """The GPUs of a host that CUDA_VISIBLE_DEVICES gives a job."""
 
     #: The value of the variable.
-    value: str = ""
+    value: Annotated[str, _shown(200)] = ""
     #: Number of GPUs that the list gives, or names up to the fault.
-    count: int
+    count: _Count = 0
     #: Number of GPUs from which the list chooses; None: unknown.
     shown: int | None = None
     #: None: the job gets all GPUs of its list.
     fault: ListFault | None = None
     #: The entry with the fault.
-    entry: str = ""
+    entry: _Word = ""
+
+    @classmethod
+    def adapt(cls, data: dict[str, object]) -> dict[str, object]:
+        """Return the known values by the keys of this class; a fault of a newer program."""
+        fault = data.get("fault")
+        is_known = fault is None or fault in [one.value for one in ListFault]
+        known = {**data, "fault": fault if is_known else ListFault.MISSING.value}
+        return super().adapt(renamed(known, "list", "value"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inventory:
+class Inventory(_Reported):
     """The inventory of one host. Texts that are only compared are None if unknown."""
 
     #: Serial number of the host; empty: unknown.
-    serial: str = ""
+    serial: _Word = ""
     #: Vendor, model and BIOS version of the host; empty: unknown.
-    vendor: str = ""
-    model: str = ""
-    bios: str = ""
+    vendor: _Word = ""
+    model: _Word = ""
+    bios: _Word = ""
     gpus: tuple[Gpu, ...] = ()
     #: False: the driver did not answer in time, so the GPUs are unknown.
     driver_answered: bool = True
     #: True if the inventory has a list of GPUs, even an empty one.
     gpus_listed: bool = False
     #: Why the driver shows no GPU, or not all of them; empty: unknown.
-    driver_words: str = ""
+    driver_words: Annotated[str, _shown(300)] = ""
     #: NVML's code if the driver shows no GPU; 0: another reason, or none.
-    driver_code: int = 0
+    driver_code: _Count = 0
     #: The GPUs that the run may not open, as indexes or addresses.
-    forbidden: tuple[str, ...] = ()
+    forbidden: tuple[Annotated[str, _shown(40)], ...] = ()
     #: Number of NVIDIA GPUs on the PCI bus, even without a driver.
-    gpus_on_bus: int = 0
+    pci_nvidia: _Count = 0
     #: The list of the job's GPUs; None: the job was given all of the host.
     given: GivenGpus | None = None
     #: Number of IMEX channels of the host; None: unknown.
@@ -281,19 +351,44 @@ class Inventory:
     domain: str | None = None
     nics: tuple[Nic, ...] = ()
     #: 0: unknown.
-    memory_bytes: int = 0
-    cpus: str | None = None
-    kernel: str | None = None
+    memory_bytes: _Count = 0
+    cpus: _Compared | None = None
+    kernel: _Text | None = None
     #: Limit of locked memory in KiB, or "unlimited".
-    memlock: str | None = None
+    memlock: _Compared | None = None
     #: True if that limit does not apply.
     ipc_lock: bool = False
     #: Versions of installed software; None: unknown.
-    versions: Mapping[str, str | None] = field(default_factory=dict)
+    versions: dict[str, _Text | None] = field(default_factory=dict)
     #: Settings of the host that change the speed of GPUs and NICs; None: unknown.
-    settings: Mapping[str, str | None] = field(default_factory=dict)
-    #: Settings of NCCL, without those that `launchers/rank.sh` chose on the host.
-    nccl_settings: Mapping[str, str | None] = field(default_factory=dict)
+    settings: dict[str, _Text | None] = field(default_factory=dict)
+    #: Settings of NCCL and of related libraries, and those that `launchers/rank.sh` chose there.
+    env: dict[str, _Text | None] = field(default_factory=dict)
+    chosen: tuple[str, ...] = ()
+
+    @classmethod
+    def adapt(cls, data: dict[str, object]) -> dict[str, object]:
+        """Return the known values by the keys of this class, from those of any version."""
+        gpus, settings = data.get("gpus", ()), data.get("settings")
+        more: dict[str, object] = {"driverAnswered": gpus is not None}
+        more["gpusListed"] = isinstance(gpus, list)
+        if "domain" in data:
+            more["domain"] = data["domain"] or ""
+        if "given" not in data and "gpusGiven" in data:
+            # Older evidence has only the number of entries of the list.
+            more["given"] = {"count": data["gpusGiven"]}
+        if isinstance(settings, dict):
+            more["settings"] = {name[:40]: settings[name] for name in list(settings)[:20]}
+        return super().adapt({**data, **more})
+
+    @property
+    def nccl_settings(self) -> dict[str, str | None]:
+        """Return the settings of NCCL that the host did not choose for itself."""
+        return {
+            name: value
+            for name, value in self.env.items()
+            if name.startswith("NCCL_") and name not in self.chosen
+        }
 
     @property
     def start_fault(self) -> causes.Cause | None:
@@ -310,179 +405,11 @@ class Inventory:
         return [nic for nic in self.nics if nic.rdma]
 
 
-def _word(value: object) -> str:
-    """Return a short text for people; empty if it is unknown."""
-    return plain(text(value) or "", 80)
-
-
-def _gpu(gpu: Mapping[str, object]) -> Gpu:
-    return Gpu(
-        index=plain(str(gpu.get("pci") or "" if gpu.get("index") is None else gpu["index"]), 20),
-        uuid=text(gpu.get("uuid")) or "",
-        name=text(gpu.get("name")),
-        serial=(text(gpu.get("serial")) or "")[:80],
-        pci=(text(gpu.get("pci")) or "")[:40],
-        driver=_short(gpu.get("driver")),
-        vbios=_short(gpu.get("vbios")),
-        inforom=_word(gpu.get("inforom")),
-        part=_word(gpu.get("part")),
-        memory_mib=_short(gpu.get("memoryMiB")),
-        memory_used_mib=whole(gpu.get("memoryUsedMiB")),
-        uncorrected_errors=whole(gpu.get("eccUncorrected")),
-        processes=tuple(str(name)[:60] for name in items(gpu.get("processes"))),
-        error=plain(text(gpu.get("error")) or "", 200),
-        error_code=whole(gpu.get("errorCode")),
-    )
-
-
-def _nic(nic: Mapping[str, object]) -> Nic:
-    speed, state = _short(nic.get("speed")), _short(nic.get("state"))
-    active = state == "active"
-    unknown = state is None or (active and speed is None)
-    return Nic(
-        rdma=bool(nic.get("rdma")),
-        mbps=whole(nic.get("speed")),
-        active=active,
-        label=None if unknown else f"{speed} {state}",
-        name=_word(nic.get("name")),
-        model=_word(nic.get("model")),
-        firmware=_word(nic.get("firmware")),
-        board=_word(nic.get("board")),
-        pci=_word(nic.get("pci")),
-        slot=_word(nic.get("slot")),
-    )
-
-
-def _imex(value: object) -> Imex | None:
-    if not isinstance(value, dict):
-        return None
-
-    connections, names = (
-        {_word(key): _word(item) for key, item in list(mapping(value.get(part)).items())[:100]}
-        for part in ("connections", "names")
-    )
-    return Imex(
-        domain=_word(value.get("domain")),
-        state=_word(value.get("state")),
-        host=_word(value.get("host")),
-        connections=connections,
-        names=names,
-        words=plain(text(value.get("words")) or "", 200),
-    )
-
-
-def _given(inventory: Mapping[str, object]) -> GivenGpus | None:
-    """Return the list of the job's GPUs. Older evidence has only the number of its entries."""
-    value = inventory.get("given")
-    if not isinstance(value, dict):
-        number = integer(inventory.get("gpusGiven"))
-        return None if number is None else GivenGpus(count=number)
-    fault = value.get("fault")
-    faults = (one for one in ListFault if one.value == fault)
-    return GivenGpus(
-        value=plain(text(value.get("list")) or "", 200),
-        count=whole(value.get("count")),
-        shown=integer(value.get("shown")),
-        fault=None if fault is None else next(faults, ListFault.MISSING),
-        entry=plain(text(value.get("entry")) or "", 80),
-    )
-
-
-_Kind = Callable[[object], bool]
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= 600 and value.isprintable()
-
-
-def _is_number(value: object) -> bool:
-    return type(value) is int and -2 < value < 2**63
-
-
-def _is_limit(value: object) -> bool:
-    return _is_number(value) or _is_text(value)
-
-
-def _each(kind: _Kind) -> _Kind:
-    return lambda value: isinstance(value, list) and all(map(kind, value))
-
-
-def _texts(value: object) -> bool:
-    return isinstance(value, dict) and all(v is None or _is_text(v) for v in value.values())
-
-
-def _with(**kinds: _Kind) -> _Kind:
-    """Return a function that is True for a mapping in which each known value is of its kind."""
-
-    def fits(value: object) -> bool:
-        known = mapping(value)
-        given = ((kind, known.get(name)) for name, kind in kinds.items())
-        return isinstance(value, dict) and all(one is None or kind(one) for kind, one in given)
-
-    return fits
-
-
-#: What hosts are compared by. No program prints it otherwise, so another value is damage.
-_is_whole = _with(
-    cpus=_is_number,
-    env=_texts,
-    gpus=_each(
-        _with(
-            driver=_is_text,
-            memoryMiB=_is_number,
-            name=_is_text,
-            processes=_each(_is_text),
-            vbios=_is_text,
-        )
-    ),
-    kernel=_is_text,
-    memlock=_is_limit,
-    memoryBytes=_is_number,
-    nics=_each(_with(speed=_is_number, state=_is_text)),
-    settings=_texts,
-    versions=_texts,
-)
-
-
 def _inventory(value: object) -> Inventory | None:
-    if not isinstance(value, dict) or not value or not _is_whole(value):
+    try:
+        return read(Inventory, value) if value else None
+    except Invalid:
         return None
-    chosen = items(value.get("chosen"))
-    settings = mapping(value.get("env")).items()
-    domain, versions = value.get("domain", False), mapping(value.get("versions"))
-    return Inventory(
-        serial=(text(value.get("serial")) or "")[:80],
-        vendor=_word(value.get("vendor")),
-        model=_word(value.get("model")),
-        bios=_word(value.get("bios")),
-        gpus=tuple(_gpu(mapping(gpu)) for gpu in items(value.get("gpus"))),
-        driver_answered=value.get("gpus", ()) is not None,
-        gpus_listed=isinstance(value.get("gpus"), list),
-        driver_words=plain(text(value.get("driverWords")) or "", 300),
-        driver_code=whole(value.get("driverCode")),
-        forbidden=tuple(plain(str(gpu), 40) for gpu in items(value.get("forbidden"))[:256]),
-        gpus_on_bus=whole(value.get("pciNvidia")),
-        given=_given(value),
-        imex_channels=integer(value.get("imexChannels")),
-        imex=_imex(value.get("imex")),
-        domain="" if domain is None else text(domain),
-        nics=tuple(_nic(mapping(nic)) for nic in items(value.get("nics"))),
-        memory_bytes=whole(value.get("memoryBytes")),
-        cpus=_short(value.get("cpus")),
-        kernel=_short(value.get("kernel")),
-        memlock=_short(value.get("memlock")),
-        ipc_lock=value.get("ipcLock") is True,
-        versions={k: v[:80] if isinstance(v, str) else None for k, v in versions.items()},
-        settings={
-            str(name)[:40]: _short(setting)
-            for name, setting in list(mapping(value.get("settings")).items())[:20]
-        },
-        nccl_settings={
-            name: _short(setting)
-            for name, setting in settings
-            if name.startswith("NCCL_") and name not in chosen
-        },
-    )
 
 
 INVENTORY = FactKind("inventory", _inventory)

@@ -232,6 +232,17 @@ class Text:
         )
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """Convert data before they are read, such as a number to text; `convert` may raise Invalid."""
+
+    convert: Callable[[object], object]
+
+    def apply(self, kind: _Kind) -> _Kind:
+        """Return the kind that reads the converted data."""
+        return replace(kind, read=lambda data: kind.read(self.convert(data)))
+
+
 # Read, write and publish
 
 

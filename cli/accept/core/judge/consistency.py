@@ -103,7 +103,7 @@ def _lost_a_listed_gpu(
     if not (given and given.fault is ListFault.MISSING and given.shown) or machine.gpus == 0:
         return False
     shown = [i.given.shown for i in inventories.values() if i.given and i.given.shown]
-    on_bus = inventories[host].gpus_on_bus
+    on_bus = inventories[host].pci_nvidia
     return given.shown < usual_number(shown) or 0 < on_bus < (machine.gpus or 0)
 
 
@@ -158,7 +158,7 @@ def _missing_gpus(inventories: Mapping[str, Inventory], host: str, plan: Plan) -
     machine, inventory = plan.machine, inventories[host]
     required, reason = _required_gpus(inventories, plan)
     gpus, forbidden = len(inventory.gpus), len(inventory.forbidden)
-    on_bus, needed = inventory.gpus_on_bus - forbidden, required - forbidden
+    on_bus, needed = inventory.pci_nvidia - forbidden, required - forbidden
     # A list does not hide GPUs from the driver.
     given = inventory.given if inventory.given and inventory.given.shown != 0 else None
     if given is not None:
@@ -188,8 +188,8 @@ def _gpu_faults(gpu: Gpu, machine: PlannedMachine) -> Iterator[tuple[Cause, str]
         where = f" at {gpu.pci}" if gpu.pci not in ("", name) else ""
         which = f"GPU {name}" if name else "a GPU"
         yield driver_cause(gpu.error_code), f"the driver reports {gpu.error!r} for {which}{where}"
-    if gpu.uncorrected_errors:
-        errors = count(gpu.uncorrected_errors, "uncorrected memory error")
+    if gpu.ecc_uncorrected:
+        errors = count(gpu.ecc_uncorrected, "uncorrected memory error")
         yield Cause.GPU_ECC, f"GPU {name} has counted {errors}"
     if machine.device and gpu.name is not None and not is_device(machine.device, gpu.name):
         text = f"GPU {name} is a {gpu.name}, the machine has {machine.device}"
