@@ -16,15 +16,7 @@ from pathlib import Path
 from accept.core import evidence
 from accept.core.model import Collector, Suspect
 from accept.core.runner.log import say
-from accept.core.runner.ssh import (
-    MARKER,
-    PRINT_MARKER,
-    Host,
-    Session,
-    blocks_of,
-    environment,
-    marked_arguments,
-)
+from accept.core.runner.ssh import Host, environment, marked_arguments, run
 from accept.core.runner.state import ALIVE, Run
 from accept.core.serde import to_json
 from accept.core.text import TextEnum, plain
@@ -116,11 +108,16 @@ async def _run(state: Run, host: Host, collector: Collector, folder: Path) -> Co
     """Run a collector, and store at most `max_bytes` of its output."""
     path = folder / f"{collector.name}.txt"
     output = _Output(path, collector.max_bytes)
-    exit_status, is_late = None, False
+    exit_status, is_late, is_failed = None, False, False
     try:
-        exit_status, is_late = await _stored(state, host, collector, output)
+        answer = await run(
+            marked_arguments(state.folder, host, bounded_command(collector)),
+            env=environment(state.folder, state.attempt),
+            timeout=collector.timeout + _KILL_SECONDS + _SSH_SECONDS,
+            take=output.write,
+        )
+        exit_status, is_late = exit_of(answer.err.encode()), answer.exit is None
         path = output.close()
-        is_failed = False
     except OSError as error:
         say(f"  {collector.name} on {host.name}: {plain(str(error), 300)}")
         is_failed = True
@@ -135,33 +132,6 @@ async def _run(state: Run, host: Host, collector: Collector, folder: Path) -> Co
         exit=exit_status,
         cut=Cut.FAILED if is_failed else cut,
     )
-
-
-async def _stored(
-    state: Run, host: Host, collector: Collector, output: _Output
-) -> tuple[int | None, bool]:
-    """Write the output of a collector; return its exit status, and True if it did not end."""
-    argv = marked_arguments(state.folder, host, bounded_command(collector))
-    process = await Session.start(
-        argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment(state.folder, state.attempt),
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    marker = MARKER if argv[-1].startswith(PRINT_MARKER) else b""
-    errors = bytearray()
-    work = asyncio.gather(
-        _read(process.stdout, output, marker), _read_errors(process.stderr, errors), process.wait()
-    )
-    try:
-        await asyncio.wait_for(work, collector.timeout + _KILL_SECONDS + _SSH_SECONDS)
-    except asyncio.TimeoutError:
-        return None, True
-    finally:
-        await process.close()
-    return exit_of(bytes(errors)), False
 
 
 def bounded_command(collector: Collector) -> str:
@@ -204,16 +174,3 @@ class _Output:
         if self._start != _GZIP:
             return self._path
         return self._path.replace(self._path.with_suffix(".gz"))
-
-
-async def _read(stream: asyncio.StreamReader, output: _Output, marker: bytes) -> None:
-    """Store a stream until its end, starting after `marker`."""
-    async for block in blocks_of(stream, marker):
-        output.write(block)
-
-
-async def _read_errors(stream: asyncio.StreamReader, kept: bytearray) -> None:
-    """Keep the end of a stream."""
-    while block := await stream.read(1 << 16):
-        kept += block
-        del kept[:-4096]

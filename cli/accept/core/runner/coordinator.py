@@ -30,7 +30,7 @@ from accept.core.judge.hosts import domains, places, without_gpus
 from accept.core.judge.remeasure import waves_again
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.judge.versions import NOT_SUPPORTED, shown, unsupported
-from accept.core.model import Fact, Finding, Plan, Problem, Record, Step
+from accept.core.model import Fact, Finding, Plan, Record, Step
 from accept.core.report import text as report_text
 from accept.core.report import write_judgement
 from accept.core.report.result_files import write_result_files
@@ -167,8 +167,7 @@ async def _cancel_reason(state: Run, job: str) -> str:
         reason, lost = "", []
     for name in sorted(set(lost) & {host.name for host in state.hosts}):
         # The record of the execution that has lost it may be missing.
-        problem = Problem(cause=Cause.HOST_DIED, message=reason, check="hosts", host=name)
-        state.lost[name] = problem
+        problem = state.lose(name, Cause.HOST_DIED, reason)
         state.keep_asked(len(state.plan.steps) + 1, now(), problems=(problem,))
     if reason or not job:
         return reason or CANCELLED
@@ -529,8 +528,7 @@ async def _publish(state: Run, results: str, seconds: float, *, partial: bool = 
     argv += ["--attempt", state.attempt, *(["--partial"] if partial else [])]
     answer = await run(argv, timeout=seconds)
     if answer.exit != 0:
-        reason = answer.err.strip().splitlines()[-1:] or [f"exit {answer.exit}"]
-        say(f"  the evidence so far could not be copied: {plain(reason[0], 300)}")
+        say(f"  the evidence so far could not be copied: {plain(answer.reason, 300)}")
     return answer.exit == 0
 
 
@@ -545,12 +543,9 @@ async def _copy_records(state: Run) -> None:
     )
     file = state.folder / RECORDS_COPY
     evidence.write(file, evidence.pack(state.plan, state.records, verdict))
-    command = f"cd {shlex.quote(str(state.folder))} && cat >{file.name}.new && "
-    command += f"mv {file.name}.new {file.name}"
-    answer = await state.ask(holder, command, stdin=file)
+    answer = await state.put(holder, file)
     if answer.exit != 0:
-        reason = answer.err.strip().splitlines()[-1:] or [f"exit {answer.exit}"]
-        say(f"  the records so far could not be copied to another pod: {plain(reason[0], 300)}")
+        say(f"  the records so far could not be copied to another pod: {plain(answer.reason, 300)}")
 
 
 async def _execute(state: Run, step: Step, position: str) -> None:
@@ -714,8 +709,7 @@ def _set_aside_faulty_hosts(state: Run, step: Step, began: float) -> None:
     for name in faulty:
         cause, why = faults[name]
         say(f"  set aside: {name}: {plain(why, 300)} ({cause})")
-        message = f"{name} takes no further part: {why}"
-        state.lost[name] = Problem(cause=cause, message=message, check="hosts", host=name)
+        state.lose(name, cause, f"{name} takes no further part: {why}")
     # The record counts as part of the health sweep before this step.
     number = max([1, *(r.wave for r in state.records if r.step == HOSTS_STEP)])
     facts = [

@@ -20,7 +20,7 @@ from accept.core.limits import is_host_name
 from accept.core.model import Fact, Metric, Problem
 from accept.core.runner.log import say
 from accept.core.runner.registration import Registrations
-from accept.core.runner.ssh import Answer, Host, environment, marked_arguments, run
+from accept.core.runner.ssh import Host, environment, marked_arguments, run
 from accept.core.text import duration, folded, plain
 
 #: Maximum number of ssh handshakes at the same time, because they load the coordinator's host.
@@ -39,7 +39,7 @@ _LOOK_SECONDS = 0.1
 #: Seconds between two lines of the log about missing hosts.
 _REPORT_SECONDS = 60.0
 #: Hostnames that ssh and mpirun accept. They contain no spaces, which separate words in `group`.
-_HOSTNAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
+HOSTNAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 #: Number of GPUs up to 999.
 _GPU_COUNT = re.compile(r"\d{1,3}", re.ASCII)
 
@@ -487,7 +487,7 @@ async def _probe(
     ended = time.time()
     lines = answer.out.split("\n")
     if answer.exit != 0 or len(lines) < 6:
-        return _Failure(ssh_cause(answer.err), _reason(answer))
+        return _Failure(ssh_cause(answer.err), answer.reason)
     if lines[1] != host.name:
         return _Failure(
             Cause.UNREACHABLE_TIMEOUT,
@@ -496,7 +496,7 @@ async def _probe(
     name, clock = lines[5].strip(), _clock(lines[0])
     if not is_host_name(name) or clock is None or not _GPU_COUNT.fullmatch(lines[4]):
         return _Failure(Cause.LAUNCH_FAILED, f"unexpected answer {answer.out[:200]!r}")
-    hostname = _HOSTNAME.fullmatch(lines[2].strip())
+    hostname = HOSTNAME.fullmatch(lines[2].strip())
     # The host read its clock between `began` and `ended`: times in that span show no offset.
     clock_offset = clock - ended if clock > ended else min(0.0, clock - began)
     return _Reachable(
@@ -510,9 +510,3 @@ async def _probe(
 def _clock(text: str) -> float | None:
     """Return the seconds since 1970 that `date` printed; None for anything else."""
     return float(text) if re.fullmatch(r"\d{1,12}(\.\d{0,9})?", text, re.ASCII) else None
-
-
-def _reason(answer: Answer) -> str:
-    """Return the last line of errors."""
-    lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
-    return (lines[-1] if lines else f"ssh ended with exit status {answer.exit}")[:300]

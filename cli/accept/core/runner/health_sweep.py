@@ -92,7 +92,7 @@ def _facts(watch: Watch, host: str, answer: Answer, number: int, *, final: bool)
     parsed = record_protocol.parse([answer.out.encode()], HEALTH.name)
     now = reading_of(parsed.facts)
     if not now.uptime:
-        reason = plain(answer.err.strip().rpartition("\n")[2] or f"exit {answer.exit}", 100)
+        reason = plain(answer.reason, 100)
         if parsed.facts:
             reason = now.unread[0].reason if now.unread else "its first record is missing"
         elif host in watch.hung:

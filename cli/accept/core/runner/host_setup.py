@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from shlex import quote
 
 from accept.core import causes
+from accept.core.facts import POSITION
 from accept.core.model import Problem
 
 #: Format of a port, or of a part of a version.
 _NUMBER = re.compile(r"\d{1,5}", re.ASCII)
-_PLACE = re.compile(r"[\w./:@+=-]{1,200}")
 #: Seconds that a watchdog waits after all planned times, while the coordinator judges and packs.
 SLACK = 300.0
 
@@ -91,7 +91,7 @@ def understood(host: str, lines: Iterable[str]) -> Ready | Problem | None:
         key, _, value = line.partition(" ")
         values.setdefault(key, []).append(value)
     port = _NUMBER.fullmatch(values.get("port", [""])[0])
-    place = _PLACE.fullmatch(values.get("place", [""])[0])
+    place = POSITION.fullmatch(values.get("place", [""])[0])
     if "ready" in values and port and 0 < int(port[0]) < 1 << 16:
         python = values.get("python", [""])[0].split(".")
         return Ready(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from accept.core import evidence
@@ -86,9 +85,8 @@ def _parts(networks: Sequence[Network]) -> Iterator[str]:
 async def _write(state: Run, lines: Sequence[str]) -> None:
     """Replace the file on all hosts. A host that does not answer keeps its old file."""
     evidence.write(state.folder / _KEYS, "\n".join(lines) + "\n")
-    command = f"cd {shlex.quote(str(state.folder))} && cat >{_KEYS}.new && mv {_KEYS}.new {_KEYS}"
     others = (host for host in state.hosts if not host.local)
-    await asyncio.gather(*(state.ask(host, command, stdin=state.folder / _KEYS) for host in others))
+    await asyncio.gather(*(state.put(host, state.folder / _KEYS) for host in others))
 
 
 async def _is_refused(state: Run, host: Host, to: Host) -> bool:

@@ -113,8 +113,7 @@ def keep(state: Run, records: Sequence[Record], folder: Path) -> None:
     for record in records:
         state.keep(record)
     for host, cause in find(records).lost.items():
-        message = f"{host} was lost in the earlier attempt"
-        state.lost[host] = Problem(cause=cause, message=message, check="hosts", host=host)
+        state.lose(host, cause, f"{host} was lost in the earlier attempt")
 
 
 def as_lost(problems: Sequence[Problem], records: Sequence[Record]) -> tuple[Problem, ...]:

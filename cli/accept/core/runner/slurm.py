@@ -29,7 +29,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import Exit, NotStarted
 from accept.core.groups import MAX_CONCURRENT
 from accept.core.model import Problem
-from accept.core.runner.discovery import Candidate
+from accept.core.runner.discovery import HOSTNAME, Candidate
 from accept.core.runner.host_setup import Ready, max_logins, remove, set_up, understood
 from accept.core.runner.launch import CANCELLED, INTERRUPTION, Launch
 from accept.core.runner.resume import EARLIER
@@ -45,8 +45,6 @@ _STEP_LOG = "step.log"
 ATTEMPT, NODE, ARCHIVE, STATUS, JOB_LOG = "attempt", "node", "evidence.tar", "status", "job.log"
 #: The image of the run in that folder, while the nodes import it.
 IMAGE = "image.sqsh"
-#: Format of node names, which become part of command lines.
-_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 #: Prefix of each line that a task prints. Other lines come from the site's scripts.
 _MARK = "accept-node"
 #: The first word of the line with the number of a node in the step.
@@ -553,7 +551,7 @@ def _nodes_of_job() -> tuple[str, ...]:
     words = ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]]
     done = bounded.run(words, timeout=_CALL_SECONDS)
     names = tuple(dict.fromkeys(done.text.split()))
-    if done.exit != 0 or not names or not all(map(_NODE.fullmatch, names)):
+    if done.exit != 0 or not names or not all(map(HOSTNAME.fullmatch, names)):
         raise _Failed(f"{' '.join(words)}: {plain(done.errors or done.text, 200)}")
     return names
 

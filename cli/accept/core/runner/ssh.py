@@ -61,6 +61,12 @@ class Answer:
     out: str
     err: str
 
+    @property
+    def reason(self) -> str:
+        """Return why it failed: the last line of its errors, or else its exit status."""
+        lines = [line.strip() for line in self.err.splitlines() if line.strip()]
+        return (lines[-1] if lines else f"it ended with exit status {self.exit}")[:300]
+
 
 class Session(asyncio.subprocess.Process):
     """A process that leads its own session, and whose output is read."""
@@ -164,12 +170,14 @@ async def run(
     more: float = 0.0,
     heard: Callable[[], None] = lambda: None,
     stdin: Path | None = None,
+    take: Callable[[bytes], None] | None = None,
 ) -> Answer:
     """Run `argv`, keep at most 1 MiB of its output, and kill it after `timeout` seconds.
 
     The file `stdin` is its standard input. A command that has printed something by then gets `more`
-    seconds; `heard` is called at its first output. The output of a killed command is kept. See
-    `marked_arguments` for greetings.
+    seconds; `heard` is called at its first output. The output of a killed command is kept. `take`
+    gets the output in blocks instead, and what it raises ends the command. See `marked_arguments`
+    for greetings.
     """
     with (stdin or Path(os.devnull)).open("rb") as file:
         process = await Session.start(
@@ -180,12 +188,12 @@ async def run(
     out, err = bytearray(), bytearray()
     marker = MARKER if argv[-1].startswith(PRINT_MARKER) else b""
     work = [
-        asyncio.create_task(_keep(process.stdout, out, heard, marker)),
-        asyncio.create_task(_keep(process.stderr, err)),
+        asyncio.create_task(_read(process.stdout, take or _kept_in(out), heard, marker)),
+        asyncio.create_task(_read(process.stderr, _kept_in(err))),
         asyncio.create_task(process.wait()),
     ]
     try:
-        _, pending = await asyncio.wait(work, timeout=timeout)
+        _, pending = await asyncio.wait(work, timeout=timeout, return_when=asyncio.FIRST_EXCEPTION)
         if pending and out and more:
             timeout += more
             _, pending = await asyncio.wait(work, timeout=more)
@@ -208,20 +216,27 @@ async def run(
     )
 
 
-async def _keep(
+def _kept_in(kept: bytearray) -> Callable[[bytes], None]:
+    """Return a function that keeps the first 1 MiB of its blocks."""
+    return lambda block: kept.extend(block[: (1 << 20) - len(kept)])
+
+
+async def _read(
     stream: asyncio.StreamReader,
-    kept: bytearray,
+    take: Callable[[bytes], None],
     heard: Callable[[], None] = lambda: None,
     marker: bytes = b"",
 ) -> None:
-    """Read a stream to its end, and keep its first 1 MiB, or that after `marker`, in `kept`."""
-    async for block in blocks_of(stream, marker):
-        if not kept:
+    """Pass the blocks of a stream to `take`, from its start or after `marker`, until its end."""
+    is_first = True
+    async for block in _blocks_of(stream, marker):
+        if is_first:
             heard()
-        kept += block[: (1 << 20) - len(kept)]
+        is_first = False
+        take(block)
 
 
-async def blocks_of(stream: asyncio.StreamReader, marker: bytes) -> AsyncIterator[bytes]:
+async def _blocks_of(stream: asyncio.StreamReader, marker: bytes) -> AsyncIterator[bytes]:
     """Yield what a stream has until its end, or what follows `marker`."""
     before = b""
     while block := await stream.read(1 << 16):

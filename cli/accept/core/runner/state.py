@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import shlex
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -103,6 +104,12 @@ class Run:
         )
         self.keep(record)
 
+    def lose(self, host: str, cause: Cause, message: str) -> Problem:
+        """Let a host take no further part; return the problem."""
+        problem = Problem(cause=cause, message=message, check="hosts", host=host)
+        self.lost[host] = problem
+        return problem
+
     def host(self, name: str) -> Host:
         """Return the host called `name`."""
         return next(h for h in self.hosts if h.name == name)
@@ -124,6 +131,12 @@ class Run:
         env = environment(self.folder, self.attempt)
         async with self.asks:
             return await run(argv, env=env, timeout=timeout, more=more, stdin=stdin)
+
+    async def put(self, host: Host, file: Path) -> Answer:
+        """Copy a file of the run's folder to a host, where it replaces the old one at once."""
+        name = file.name
+        command = f"cat >{name}.new && mv {name}.new {name}"
+        return await self.ask(host, f"cd {shlex.quote(str(self.folder))} && {command}", stdin=file)
 
     async def ask_living(
         self, hosts: Iterable[Host], command: str, more: float = 0.0
@@ -162,16 +175,11 @@ async def lose_silent(state: Run, answers: Iterable[tuple[Host, Answer]]) -> tup
     problems = []
     for (host, answer), witness in zip(gone, witnesses, strict=True):
         if host.name not in state.lost:
-            reason = answer.err.strip().splitlines()[-1:] or [
-                f"ssh ended with exit status {answer.exit}"
-            ]
-            message = f"{host.name} answered before, but no longer does: {reason[0][:200]}"
+            message = f"{host.name} answered before, but no longer does: {answer.reason[:200]}"
             if witness:
                 message += f"; it still answers {witness}"
             cause = Cause.CUT_OFF if witness else Cause.HOST_DIED
-            problem = Problem(cause=cause, message=message, check="hosts", host=host.name)
-            state.lost[host.name] = problem
-            problems.append(problem)
+            problems.append(state.lose(host.name, cause, message))
     return tuple(problems)
 
 
