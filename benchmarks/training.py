@@ -67,13 +67,11 @@ def measure(arguments: str, *, steps: int, device: str = "cpu") -> tuple[float, 
 
     import rank_io
     import torch_io
-    from train import Training
-    from train_options import options_of
+    from train import Training, options_of
 
     options = options_of([*arguments.split(), "--device", device])
     me, progress = rank_io.identity(), rank_io.Progress(0)
-    injected, device = torch_io.begin(me, progress, options)
-    training = Training(options, me, injected, progress, device)
+    training = Training(options, torch_io.begin(me, progress, options))
 
     def seconds(turn: Callable[[], None]) -> float:
         began = time.perf_counter()

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import subprocess
 from collections.abc import Iterator
 
 import commands
-from health_host import Device, Gap, gap, pci_name
+import pci
+from health_host import Device, Gap, gap
 
 #: What amd-smi reports about a GPU: place, such as "ecc/total_correctable_count", -> value.
 Gpu = dict[str, str | float]
@@ -86,7 +86,7 @@ def _device(gpu: Gpu, place: str) -> Device:
     return {
         "kind": "gpu",
         "name": str(gpu.get("gpu")),
-        "pci": pci_name(place),
+        "pci": pci.short_name(place),
         "counters": {name: _number(gpu, at) for name, at in _COUNTERS.items()},
         "levels": {name: value for name, value in levels.items() if value is not None},
     }
@@ -94,11 +94,9 @@ def _device(gpu: Gpu, place: str) -> Device:
 
 def _read(*command: str) -> list[Gpu]:
     """Return what amd-smi reports about each GPU. Raises Unread."""
+    ran = commands.run(SECONDS, "amd-smi", *command, "--json")
     try:
-        ran = commands.run(SECONDS, "amd-smi", *command, "--json")
         found: object = json.loads(ran.out)
-    except subprocess.TimeoutExpired:
-        raise Unread(f"amd-smi {command[0]} does not answer in {SECONDS} s") from None
     except ValueError:
         raise Unread(f"amd-smi {command[0]}: {(ran.err or ran.out).strip()[-200:]}") from None
     found = found.get("gpu_data", found) if isinstance(found, dict) else found

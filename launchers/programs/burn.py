@@ -75,6 +75,7 @@ class Burn:
         self.sent = line + 8192 * me.rank
         self.expected = torch.cat([line + 8192 * rank for rank in range(me.size)])
         self.received = torch.zeros_like(self.expected)
+        self.watch = WindowedTimer(device, 0.0 if self.cpu else WINDOW_SECONDS)
         self.marks: list[Marks] = []
         self.wrong: list[Any] = []
         self.strange: list[Any] = []
@@ -84,14 +85,14 @@ class Burn:
     def run(self) -> None:
         """Burn, and print what was measured."""
         bench, product = self.bench, self.product
-        watch = WindowedTimer(bench.device, 0.0 if self.cpu else WINDOW_SECONDS)
+        watch = self.watch
         self.calls = watch.calls(self._multiply, WARM_CPU if self.cpu else WARM)
         self.first = exact_gemm.bits(self.torch, product.out).clone()
         self.gathers = self._balanced(watch)
         with Sampler(bench.uuid) as sampler:
             self._steps()
             watch.finish()
-        compute = [self._seconds(*marks.compute) for marks in self.marks]
+        compute = [self.watch.between(*marks.compute) for marks in self.marks]
         work = 2 * product.size**3 * self.calls / 1e12
         print_rates(CHECK, self.kind, "TFLOP/s", compute, work, **bench.labels)
         bench.fact(CHECK, "load", {"type": self.kind, **sampler.summary()})
@@ -141,18 +142,6 @@ class Burn:
             self._step(number)
             number += 1
 
-    def _mark(self) -> Any:
-        """Return the time at which the work enqueued so far is done, as in `Marks`."""
-        if self.cpu:
-            return time.perf_counter()
-        event = self.torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def _seconds(self, start: Any, end: Any) -> float:
-        """Return the seconds between two marks."""
-        return float(end - start if self.cpu else start.elapsed_time(end) / 1e3)
-
     def _step(self, number: int) -> None:
         """Run one step, and compare its results; on a GPU they are only enqueued."""
         if self.cpu:
@@ -168,7 +157,7 @@ class Burn:
                 gather = self._timed(self._gather, self.gathers)
             compute = self._timed(self._multiply, self.calls)
             stream.wait_stream(self.side)
-            end = self._mark()
+            end = self.watch.mark()
         self.marks.append(Marks((gather[0], end), compute, gather))
         out = exact_gemm.bits(self.torch, self.product.out)
         if number == 0 and "flip" in self.bench.injected:
@@ -178,16 +167,16 @@ class Burn:
 
     def _timed(self, work: Callable[[], None], times: int) -> tuple[Any, Any]:
         """Run `work` some times; return the marks before and after."""
-        start = self._mark()
+        start = self.watch.mark()
         for _ in range(times):
             work()
-        return start, self._mark()
+        return start, self.watch.mark()
 
     def _print_host(self) -> None:
         """Print the metrics of the host, which all ranks must call together."""
         me = self.bench.me
-        steps = [self._seconds(*marks.step) for marks in self.marks]
-        gathering = rank_io.median([self._seconds(*marks.gather) for marks in self.marks])
+        steps = [self.watch.between(*marks.step) for marks in self.marks]
+        gathering = rank_io.median([self.watch.between(*marks.gather) for marks in self.marks])
         mine = [rank_io.median(steps), quantile(steps, 0.99), gathering]
         self.bench.progress.enter("exchange")
         every = torch_io.gather(self.torch.tensor(mine, dtype=self.torch.float64))
@@ -250,22 +239,16 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Burn. Ends the process."""
     options = options_of()
-    me = rank_io.identity("mpirun", "torchrun")
-    progress = rank_io.Progress(me.rank)
 
-    def work() -> int:
-        injected, device = torch_io.begin(me, progress, options)
-        bench = Bench(me, injected, progress, device, options.timeout)
+    def work(me: rank_io.Identity, progress: rank_io.Progress) -> int:
+        bench = Bench(torch_io.begin(me, progress, options), options.timeout)
         if me.rank == 0:
             rank_io.fact("began", time.time())
         names = ("seconds", "size", "room", "seed")
         Burn(bench, **{name: getattr(options, name) for name in names}).run()
-        progress.enter("barrier")
-        worst = int(torch_io.most(bench.status))
-        progress.enter("done")
-        return worst if me.rank == 0 else 0
+        return bench.finish()
 
-    rank_io.guarded(me, progress, work)
+    rank_io.run(work, "mpirun", "torchrun")
 
 
 if __name__ == "__main__":

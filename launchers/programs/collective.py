@@ -34,6 +34,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import rank_io
@@ -97,19 +98,12 @@ def iterations(requested: int, each: float, limit: float, least: int) -> int:
 class Bench:
     """Measure all sizes. Every rank must create this object and call every method."""
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        me: rank_io.Identity,
-        injected: rank_io.Injected,
-        progress: rank_io.Progress,
-        device: str,
-    ) -> None:
-        self.options, self.me = options, me
+    def __init__(self, options: argparse.Namespace, rank: rank_io.Rank) -> None:
+        self.options, self.me = options, rank.me
         self.sizes = sizes_of(options)
-        room = max(self.sizes[-1] // FLOAT, PROBE * me.size)
-        self.operations = Operations(me, injected, progress, device, room)
-        self.limit = options.limit or (LIMIT_CPU if device == "cpu" else LIMIT)
+        room = max(self.sizes[-1] // FLOAT, PROBE * rank.me.size)
+        self.operations = Operations(rank, room)
+        self.limit = options.limit or (LIMIT_CPU if rank.device == "cpu" else LIMIT)
         hosts, self.devices = devices(self.operations)
         self.accuser = Accuser(self.operations, hosts)
 
@@ -248,8 +242,8 @@ def measure(
 
     `program` is the one that runs; the ranks meet as `torch_io.join` describes.
     """
-    injected, device = torch_io.begin(me, progress, options, store)
-    bench = Bench(options, me, injected, progress, device)
+    rank = torch_io.begin(me, progress, options, store)
+    bench = Bench(options, rank)
     if me.rank == 0:
         rank_io.fact("began", time.time())
         # So that its times are not mistaken for those of nccl-tests.
@@ -257,15 +251,13 @@ def measure(
     failed = 0
     for number, kind in enumerate(options.collectives):
         failed += bench.table(kind, middle=number == len(options.collectives) // 2)
-    return torch_io.finish(me, progress, well=not failed)
+    return torch_io.finish(rank, well=not failed)
 
 
 def main() -> None:
     """Measure every requested collective. Ends the process."""
     options = options_of()
-    me = rank_io.identity("mpirun", "torchrun")
-    progress = rank_io.Progress(me.rank)
-    rank_io.guarded(me, progress, lambda: measure(options, me, progress))
+    rank_io.run(partial(measure, options), "mpirun", "torchrun")
 
 
 if __name__ == "__main__":

@@ -20,11 +20,13 @@ _MOST, _MOST_ERRORS = 16 << 20, 64 << 10
 
 
 class Ran(NamedTuple):
-    """The end of a program; `exit` is None if it is missing or printed too much."""
+    """The end of a program; `exit` is None if it is missing, late, or printed too much."""
 
     exit: int | None
     raw: bytes
     err: str
+    #: True if it did not end in time.
+    is_late: bool = False
 
     @property
     def out(self) -> str:
@@ -33,7 +35,7 @@ class Ran(NamedTuple):
 
 
 def run(seconds: float, *command: str, most: int = _MOST) -> Ran:
-    """Return the output of a command. Raises subprocess.TimeoutExpired after `seconds`."""
+    """Return the output of a command, which has `seconds`."""
     until = time.monotonic() + seconds
     try:
         process = subprocess.Popen(
@@ -52,8 +54,8 @@ def run(seconds: float, *command: str, most: int = _MOST) -> Ran:
         selector.register(process.stdout, selectors.EVENT_READ, out)
         selector.register(process.stderr, selectors.EVENT_READ, err)
         try:
-            while selector.get_map() and len(out) <= most:
-                for key, _ in selector.select(_left(command, seconds, until)):
+            while selector.get_map() and len(out) <= most and time.monotonic() < until:
+                for key, _ in selector.select(max(0.0, until - time.monotonic())):
                     block = os.read(key.fd, 1 << 16)
                     if not block:
                         selector.unregister(key.fileobj)
@@ -61,16 +63,13 @@ def run(seconds: float, *command: str, most: int = _MOST) -> Ran:
                     del err[:-_MOST_ERRORS]
             if len(out) > most:
                 return Ran(None, b"", f"it printed more than {most >> 20} MiB")
-            status = process.wait(_left(command, seconds, until))
+            if selector.get_map():
+                raise subprocess.TimeoutExpired(command, seconds)
+            status = process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return Ran(None, b"", f"no answer in {seconds:g} s", is_late=True)
         finally:
             process.kill()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE)
     return Ran(status, bytes(out), err.decode(errors="replace"))
-
-
-def _left(command: tuple[str, ...], seconds: float, until: float) -> float:
-    """Return the seconds until the end of the time. Raises subprocess.TimeoutExpired."""
-    if (left := until - time.monotonic()) <= 0:
-        raise subprocess.TimeoutExpired(command, seconds)
-    return left

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import rank_io
@@ -119,7 +120,8 @@ def begin(
     # The other ranks wait while one works, so the timeout includes the longest stage.
     patience = options.timeout + 2 * options.seconds + options.alone
     torch_io.join(me, "cpu", patience, store)
-    return Bench(me, injected, progress, device, patience)
+    rank = rank_io.Rank(me=me, progress=progress, injected=injected, device=device)
+    return Bench(rank, patience)
 
 
 def measure(
@@ -142,19 +144,13 @@ def measure(
         Gemm(bench, **common, types=options.types, size=options.size).run()
     if "memory" in options.checks:
         Memory(bench, **common, share=options.share, most=options.most).run()
-    progress.enter("barrier")
-    worst = torch_io.most(bench.status)
-    progress.enter("done")
-    return int(worst) if me.rank == 0 else 0
+    return bench.finish()
 
 
 def main(*checks: str) -> None:
     """Run the chosen measurements. Ends the process."""
     options = options_of(checks=checks or CHECKS)
-    me = rank_io.identity("mpirun", "torchrun")
-    progress = rank_io.Progress(me.rank)
-
-    rank_io.guarded(me, progress, lambda: measure(options, me, progress))
+    rank_io.run(partial(measure, options), "mpirun", "torchrun")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import csv
 import io
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,7 +24,7 @@ import amd_gpus
 import commands
 import given_gpus
 import nvml
-from health_host import pci_name
+import pci
 
 #: Time limit of a program in seconds. Without persistence mode the driver first starts all GPUs of
 #: the host, which takes half a minute or more.
@@ -77,6 +76,10 @@ class Found(NamedTuple):
     given: dict[str, Any] | None = None
 
 
+class Silent(Exception):
+    """A program does not answer."""
+
+
 class Shares(NamedTuple):
     """All GPUs, and whether this job was given each; None: unknown."""
 
@@ -88,7 +91,7 @@ class Shares(NamedTuple):
 def gpus(*, of_others: bool = False) -> Found:
     """Return the driver's GPUs, from NVML if it works; `of_others`: also those of other jobs."""
     try:
-        ran = commands.run(SECONDS, sys.executable, __file__, *[OTHERS] * of_others)
+        ran = _asked("NVML", sys.executable, __file__, *[OTHERS] * of_others)
         listed: dict[str, Any] = {"words": f"NVML: {last(ran.err)}"}
         if ran.exit == 0:
             listed = json.loads(ran.out)
@@ -98,14 +101,16 @@ def gpus(*, of_others: bool = False) -> Found:
             return Found(listed["gpus"], fabrics, listed["cuda"], **more)
         found = _by_smi(listed["words"], listed.get("code"), of_others=of_others)
         return found if found.gpus or not amd_gpus.is_installed() else Found(amd_gpus.listed())
-    except amd_gpus.Unread as error:
+    except (amd_gpus.Unread, Silent, ValueError) as error:
         return Found(None, words=str(error))
-    except (subprocess.TimeoutExpired, ValueError) as error:
-        words = str(error)
-        if isinstance(error, subprocess.TimeoutExpired):
-            program = "NVML" if __file__ in error.cmd else "nvidia-smi"
-            words = f"{program} does not answer in {error.timeout:.0f} s"
-        return Found(None, words=words)
+
+
+def _asked(name: str, *command: str) -> commands.Ran:
+    """Return the output of a program that is called `name`. Raises Silent."""
+    ran = commands.run(SECONDS, *command)
+    if ran.is_late:
+        raise Silent(f"{name} does not answer in {SECONDS} s")
+    return ran
 
 
 def last(text: str) -> str:
@@ -119,10 +124,10 @@ def last(text: str) -> str:
 def smi(query: str, columns: Sequence[str]) -> tuple[list[list[str]], str]:
     """Return the rows of an nvidia-smi query, and its other lines, whatever its exit status.
 
-    With one lost GPU it prints rows for the others. Raises subprocess.TimeoutExpired.
+    With one lost GPU it prints rows for the others. Raises Silent.
     """
     options = (f"--query-{query}={','.join(columns)}", "--format=csv,noheader,nounits")
-    ran = commands.run(SECONDS, "nvidia-smi", *options)
+    ran = _asked("nvidia-smi", "nvidia-smi", *options)
     rows, words = [], []
     for line in ran.out.splitlines():
         for row in csv.reader(io.StringIO(line), skipinitialspace=True):
@@ -149,10 +154,10 @@ def unopened(words: str, listed: Sequence[dict[str, Any]]) -> list[dict[str, Any
         if match := _UNOPENED.search(part):
             error = match["error"].strip()
             code = _START_FAULTS.get(error, 15 if "lost" in error else 999)
-            index, pci = match["index"], match["pci"] and pci_name(match["pci"])
-            gpu = {"index": int(index) if index else None, "pci": pci}
+            index, at = match["index"], match["pci"] and pci.short_name(match["pci"])
+            gpu = {"index": int(index) if index else None, "pci": at}
             found.append(gpu | {"error": error, "errorCode": code})
-    indexes = {pci_name(gpu["pci"] or ""): gpu["index"] for gpu in (*listed, *found)}
+    indexes = {pci.short_name(gpu["pci"] or ""): gpu["index"] for gpu in (*listed, *found)}
     places = {address: place for place, address in enumerate(sorted(indexes))}
     if listed and all(index in (None, places[address]) for address, index in indexes.items()):
         for gpu in found:
@@ -175,7 +180,7 @@ def _by_smi(why: str, code: int | None, *, of_others: bool) -> Found:
             by_uuid[uuid]["processes"].append(f"{pid} {name}"[:100])
     fabric, _ = smi("gpu", ["uuid", "fabric.clusterUuid", "fabric.cliqueId"])
     fabrics = [(cluster, clique) for uuid, cluster, clique in fabric if uuid in by_uuid] or None
-    cuda = re.search(r"CUDA Version: *(\S+)", commands.run(SECONDS, "nvidia-smi").out)
+    cuda = re.search(r"CUDA Version: *(\S+)", _asked("nvidia-smi", "nvidia-smi").out)
     if not found:
         code = next((c for text, c in _START_FAULTS.items() if text in words), code)
     words, code = f"{why}; nvidia-smi: {words or 'no GPU'}", None if found else code

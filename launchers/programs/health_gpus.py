@@ -9,7 +9,6 @@ without NVLink was read (tests/data/gpu).
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,8 @@ from typing import Any
 import amd_gpus
 import gpu_inventory
 import nvml
-from health_host import Device, Gap, gap, known, pci_name
+import pci
+from health_host import Device, Gap, gap, known
 
 #: Counter -> (type of error, counter type) of nvmlDeviceGetTotalEccErrors.
 _ECC = {
@@ -392,9 +392,9 @@ def _device(gpu: _Gpu, index: int) -> Device:
 
 def _address(gpu: _Gpu) -> None:
     """Read the address of a GPU on the PCI bus."""
-    pci = gpu.call("PCI address", "nvmlDeviceGetPciInfo")
-    if pci is not None:
-        gpu.address = pci_name(nvml.text(pci.busId))
+    place = gpu.call("PCI address", "nvmlDeviceGetPciInfo")
+    if place is not None:
+        gpu.address = pci.short_name(nvml.text(place.busId))
 
 
 def _links(gpu: _Gpu) -> tuple[dict[str, int], dict[str, float | None]]:
@@ -468,7 +468,8 @@ def _complete_addresses(root: Path, devices: Sequence[Device], count: int) -> No
 
     NVML orders GPUs by address, as the kernel's list of the driver's GPUs is ordered here.
     """
-    listed = sorted(pci_name(path.name) for path in (root / "proc/driver/nvidia/gpus").glob("*:*"))
+    folders = (root / "proc/driver/nvidia/gpus").glob("*:*")
+    listed = sorted(pci.short_name(folder.name) for folder in folders)
     by_index = {str(index): address for index, address in enumerate(listed)}
     if len(listed) == count and all(d["pci"] in ("", by_index[d["name"]]) for d in devices):
         for device in devices:
@@ -484,9 +485,8 @@ def _by_smi(why: str) -> tuple[list[Device], list[Gap], list[str]]:
         if not rows:
             older = [_OLD_COLUMNS.get(column, column) for column in columns]
             rows, words = gpu_inventory.smi("gpu", older)
-    except subprocess.TimeoutExpired as error:
-        reason = f"GPUs ({why}; nvidia-smi does not answer in {error.timeout:.0f} s)"
-        return [], [gap(reason, "gpus")], []
+    except gpu_inventory.Silent as error:
+        return [], [gap(f"GPUs ({why}; {error})", "gpus")], []
     listed: list[dict[str, Any]] = []
     for row in (dict(zip(columns, values, strict=True)) for values in rows):
         uuid = None if row["uuid"].startswith("[") else row["uuid"]
@@ -523,7 +523,7 @@ def _row(row: dict[str, str]) -> Device:
     device: Device = {
         **_NOTHING,
         "name": row["index"],
-        "pci": pci_name(row["pci.bus_id"]),
+        "pci": pci.short_name(row["pci.bus_id"]),
         "counters": {k: None if v is None else int(v) for k, v in counters.items()},
         "levels": known(levels),
     }

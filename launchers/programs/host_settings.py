@@ -15,11 +15,9 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+import pci
 from rank_io import read
 
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-#: PCI devices of these classes are GPUs: display and 3D controllers.
-_GPU_CLASSES = ("0x03",)
 #: Extended capability of Access Control Services, and the bits of its control register that send
 #: data between two devices of a switch through the root complex.
 _ACS, _REDIRECTS = 0x000D, 0x04 | 0x08
@@ -29,7 +27,7 @@ _EXTENDED, _MOST_CAPABILITIES = 0x100, 64
 
 def settings(root: Path = Path("/")) -> dict[str, str | None]:
     """Return the settings of a host; those of GPUs only if it has some."""
-    gpus, nics = list(_gpus(root)), list(_nics(root))
+    gpus, nics = [gpu.resolve() for gpu in pci.gpus(root / "sys")], list(_nics(root))
     found: dict[str, str | None] = {"hugepages": _hugepages(root)}
     if nics:
         firmware = {read(nic / "fw_ver") for nic in (root / "sys/class/infiniband").glob("*")}
@@ -41,12 +39,6 @@ def settings(root: Path = Path("/")) -> dict[str, str | None]:
         found["GPUDirect RDMA"] = _gpu_direct(root)
         found["PCI tree of GPUs and NICs"] = _tree(gpus, nics)
     return found
-
-
-def _gpus(root: Path) -> Iterator[Path]:
-    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
-        if read(device / "vendor") == "0x10de" and read(device / "class").startswith(_GPU_CLASSES):
-            yield device.resolve()
 
 
 def _nics(root: Path) -> Iterator[Path]:
@@ -61,11 +53,6 @@ def _nic_driver(root: Path) -> str:
     return (read(module / "version") or "of the kernel") if module.exists() else "no mlx5"
 
 
-def _above(device: Path) -> list[Path]:
-    """Return the PCI bridges above a device, the root port first."""
-    return [path for path in reversed(device.parents) if _ADDRESS.fullmatch(path.name)]
-
-
 def _iommu(devices: list[Path]) -> str:
     """Return how the IOMMU translates addresses of the devices; `identity` costs nothing."""
     kinds = {read(device / "iommu_group" / "type") or "off" for device in devices}
@@ -74,7 +61,7 @@ def _iommu(devices: list[Path]) -> str:
 
 def _acs(devices: list[Path]) -> str | None:
     """Return in how many bridges ACS redirects data between devices."""
-    bridges = {bridge for device in devices for bridge in _above(device)}
+    bridges = {bridge for device in devices for bridge in pci.above(device)}
     redirects = 0
     for bridge in bridges:
         try:
@@ -124,9 +111,9 @@ def _hugepages(root: Path) -> str | None:
 
 def _tree(gpus: list[Path], nics: list[Path]) -> str:
     """Return for each GPU its NUMA node, and the number of NICs below the same root port."""
-    ports = [(_above(nic) or [nic])[0] for nic in nics]
+    ports = [(pci.above(nic) or [nic])[0] for nic in nics]
     texts = []
     for gpu in gpus:
-        port = (_above(gpu) or [gpu])[0]
+        port = (pci.above(gpu) or [gpu])[0]
         texts.append(f"{read(gpu / 'numa_node') or '?'}:{ports.count(port)}")
     return " ".join(texts)

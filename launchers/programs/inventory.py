@@ -12,7 +12,6 @@ import platform
 import re
 import resource
 import socket
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -22,27 +21,16 @@ import commands
 import gpu_inventory
 import host_settings
 import imex
+import pci
 import rank_io
-from near_cpus import SYS
 from rank_io import number, read
 
-#: PCI devices of these classes are GPUs: display and 3D controllers.
-_GPU_CLASSES = ("0x03",)
 _SETTINGS = re.compile(
     r"(NCCL|GLOO|OMPI_MCA|PRTE_MCA|UCX|FI|NVSHMEM)_[A-Z0-9_a-z]+|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|LD_LIBRARY_PATH|OMP_NUM_THREADS"
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 #: Time limit of `mpirun --version` in seconds.
 _SECONDS = 90
-
-
-def pci_gpus() -> int:
-    """Return the number of NVIDIA GPUs on the PCI bus, also without a driver."""
-    count = 0
-    for device in (SYS / "bus/pci/devices").glob("*"):
-        if read(device / "vendor") == "0x10de" and read(device / "class").startswith(_GPU_CLASSES):
-            count += 1
-    return count
 
 
 def imex_channels(dev: Path) -> int | None:
@@ -62,7 +50,7 @@ def nics() -> list[dict[str, Any]]:
         if path.name != "lo":
             state, speed = read(path / "operstate"), number(path / "speed")
             found.append({"name": path.name, "speed": speed, "state": state})
-    slots = {read(slot / "address"): slot.name for slot in (SYS / "bus/pci/slots").glob("*")}
+    slots = {read(slot / "address"): slot.name for slot in (pci.SYS / "bus/pci/slots").glob("*")}
     for path in sorted(Path("/sys/class/infiniband").glob("*")):
         port = path / "ports" / "1"
         rate = re.match(r"\d+", read(port / "rate"))
@@ -110,12 +98,10 @@ def versions() -> dict[str, str | None]:
             found[name] = dist.version
         elif name.startswith("nvidia-nccl"):
             found["nccl"] = dist.version
-    try:
-        ran = commands.run(_SECONDS, "mpirun", "--version")
-        if match := re.search(r"\(Open MPI\) (\S+)", ran.out):
-            found["mpi"] = match.group(1)
-    except subprocess.TimeoutExpired:
-        found["mpi"] = None
+    ran = commands.run(_SECONDS, "mpirun", "--version")
+    match = re.search(r"\(Open MPI\) (\S+)", ran.out)
+    if match or ran.is_late:
+        found["mpi"] = match and match[1]
     return found
 
 
@@ -181,7 +167,7 @@ def main() -> None:
         "forbidden": list(found.forbidden),
         "given": found.given,
         **gpu_inventory.domain(found.fabrics),
-        "pciNvidia": pci_gpus(),
+        "pciNvidia": len(pci.gpus()),
         "imexChannels": imex_channels(Path("/dev")),
         "imex": domain_state.result(),
         "nics": nics(),

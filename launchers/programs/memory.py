@@ -17,9 +17,10 @@ Printed by each rank, check `memory`:
   their maximum. If this process may not run near the GPU, the names end with `-far`, and `left-out`
   reports that. `host-both`: both directions together, all GPUs at once;
 * metric `p2p-out`, `p2p-in` (GB/s, several GPUs): medians over the other GPUs of the host, and fact
-  `p2p`, the full matrix, row by row from GPU to GPU, data compared; metric and fact `p2p-least`:
-  its slowest path (see p2p_matrix.py). Rank 0's process measures this, so it must see and use all
-  GPUs of the host. If CUDA_VISIBLE_DEVICES shows each process only its own GPU, or a GPU allows one
+  `p2p`, the full matrix, row by row from GPU to GPU, data compared; metric `p2p-least`: its slowest
+  path in either direction, as a share of the lower median of the two GPUs of that path, and fact
+  `p2p-least`, that path in words. Rank 0's process measures this, so it must see and use all GPUs
+  of the host. If CUDA_VISIBLE_DEVICES shows each process only its own GPU, or a GPU allows one
   process only, `left-out` reports that;
 * problem `wrong-data`, with position and bits.
 
@@ -31,13 +32,14 @@ copies; slow loses 50 ms before each copy.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import near_cpus
-import p2p_matrix
 import patterns
+import pci
 import rank_io
-from free_memory import available
+import torch_io
 from patterns import WORD
 from sampler import Link
 from windowed_timer import WINDOW_SECONDS, Bench, WindowedTimer, print_rates
@@ -203,9 +205,9 @@ class Memory:
         torch.cuda.empty_cache()
         link = Link(self.bench.uuid)
         there = patterns.pattern(torch, "random", MOVED // WORD, self.seed, device).first
-        cpus = near_cpus.near(link.address())
+        cpus = pci.near(link.address())
         # Without a list there is one NUMA node, or the GPU's node is unknown.
-        with near_cpus.on(cpus or os.sched_getaffinity(0)) as is_near:
+        with pci.on(cpus or os.sched_getaffinity(0)) as is_near:
             sent, back = (
                 torch.zeros(len(there), dtype=there.dtype, pin_memory=True) for _ in range(2)
             )
@@ -279,7 +281,7 @@ class Memory:
             return
         rates = [[self._between(kept, into, i, j) if i != j else 0.0 for j in gpus] for i in gpus]
         self.bench.fact(CHECK, "p2p", [[round(rate, 2) for rate in row] for row in rates])
-        p2p_matrix.print_p2p(CHECK, me, rates)
+        print_p2p(me, rates)
 
     def _no_peers(self, why: str) -> None:
         self.bench.fact(CHECK, "left-out", {"p2p-out": why, "p2p-in": why})
@@ -308,6 +310,94 @@ class Memory:
             message = f"{wrong} of {len(kept[i])} words changed on the way from GPU {i} to GPU {j}"
             self.bench.wrong(CHECK, "wrong-data", message)
         return MOVED * calls * len(taken) / sum(taken) / 1e9
+
+
+# The paths between GPUs
+
+
+def medians(rates: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    """Return the median rate at which each GPU sends, and at which it receives."""
+    gpus = range(len(rates))
+    out = [rank_io.median([rates[i][j] for j in gpus if j != i]) for i in gpus]
+    came = [rank_io.median([rates[i][j] for i in gpus if i != j]) for j in gpus]
+    return out, came
+
+
+def slowest_paths(rates: Sequence[Sequence[float]]) -> list[tuple[float, int, int]]:
+    """Return the slowest path of each GPU: share, from, to.
+
+    The rate is compared with the lower of the two medians, so that a GPU that is slow with all
+    others, or far from most of them, does not make the others look slow.
+    """
+    gpus = range(len(rates))
+    out, came = medians(rates)
+    paths = [
+        (rates[i][j] / max(min(out[i], came[j]), 1e-9), i, j) for i in gpus for j in gpus if i != j
+    ]
+    return [min(path for path in paths if gpu in path[1:]) for gpu in gpus]
+
+
+def print_p2p(me: rank_io.Identity, rates: Sequence[Sequence[float]]) -> None:
+    """Print the records about each GPU of a host; `me` is its first rank, which has measured.
+
+    `rates[i][j]` is the rate from GPU i to GPU j in GB/s; the diagonal is ignored.
+    """
+    out, came = medians(rates)
+    numbers = [torch_io.gpu_number(gpu, gpu) for gpu in range(len(rates))]
+    for gpu, (share, i, j) in enumerate(slowest_paths(rates)):
+        where = {"host": me.host, "rank": me.rank + gpu, "check": CHECK}
+        for name, value in (("p2p-out", out[gpu]), ("p2p-in", came[gpu])):
+            rounded = float(format(value, ".6g"))
+            rank_io.metric(name, rounded, "GB/s", gpu=numbers[gpu], **where)
+        rank_io.metric("p2p-least", float(format(share, ".4g")), "", gpu=numbers[gpu], **where)
+        path = f"GPU {numbers[i]} to GPU {numbers[j]}: {rates[i][j]:.4g} GB/s"
+        rank_io.fact("p2p-least", path, **where)
+
+
+# The free memory of a host, within the limits of cgroups
+
+
+def left_by_cgroups(root: Path, lines: list[str]) -> int | None:
+    """Return the bytes left below the memory limits of a process's cgroups; None without a limit.
+
+    `lines` are those of /proc/self/cgroup; `root` is the mount point of the cgroups. Both cgroup
+    versions are read, with all ancestors, because each may have a limit. Cache that the kernel can
+    drop (inactive_file) counts as free. https://docs.kernel.org/admin-guide/cgroup-v2.html
+    """
+    left = None
+    for line in lines:
+        _, controllers, path = line.strip().split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base = root / "memory" if controllers else root
+        limit, used = ("limit_in_bytes", "usage_in_bytes") if controllers else ("max", "current")
+        folder = base / path.lstrip("/")
+        for group in (folder, *folder.parents):
+            maximum = rank_io.number(group / f"memory.{limit}")
+            current = rank_io.number(group / f"memory.{used}")
+            if maximum is not None and current is not None:
+                free = max(0, maximum - current + _droppable(group / "memory.stat"))
+                left = free if left is None else min(left, free)
+            if group == base:
+                break
+    return left
+
+
+def _droppable(stat: Path) -> int:
+    try:
+        rows = (line.split() for line in stat.read_text().splitlines())
+        return next(int(row[1]) for row in rows if row[0] == "inactive_file")
+    except (OSError, ValueError, StopIteration, IndexError):
+        return 0
+
+
+def available() -> int:
+    """Return the bytes of host memory that this process may still allocate."""
+    text = Path("/proc/meminfo").read_text()
+    free = next(int(r.split()[1]) << 10 for r in text.splitlines() if r.startswith("MemAvailable"))
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    left = left_by_cgroups(Path("/sys/fs/cgroup"), lines)
+    return free if left is None else min(free, left)
 
 
 def _nothing() -> None:

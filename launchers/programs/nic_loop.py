@@ -23,13 +23,11 @@ from __future__ import annotations
 import argparse
 import errno
 import functools
-import itertools
 import os
 import random
 import re
 import shutil
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,9 +38,10 @@ from typing import NamedTuple
 
 import commands
 import gpu_inventory
+import pci
 import rank_io
 from health_host import leading
-from near_cpus import SYS, near, on
+from pci import SYS
 from rank_io import read
 
 CHECK = "nic-loop"
@@ -58,8 +57,6 @@ MOST_SECONDS, LISTEN_SECONDS = 30.0, 10.0
 HOST_LOOPS = 2
 #: Names of the nccl-tests, as in `collectives.sh.j2`.
 GATHERS = ("all_gather_perf", "all_gather_perf_mpi")
-#: The name of a PCI device or bridge in sysfs.
-ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: Maximum number of lines that are printed of each loop.
 LINES = 400
 #: Lines of NCCL's log that show the network and its NICs.
@@ -133,11 +130,8 @@ def usable_gpus() -> list[Gpu]:
 
 def shared(nic: Path, address: str, root: Path) -> int:
     """Return the number of PCI bridges that are above both a NIC and a GPU."""
-    domain, _, rest = address.lower().partition(":")
-    gpu = (root / "bus/pci/devices" / f"{domain[-4:]}:{rest}").resolve()
-    above = zip(nic.parent.parts, gpu.parent.parts, strict=False)
-    common = itertools.takewhile(lambda pair: pair[0] == pair[1], above)
-    return sum(ADDRESS.fullmatch(part) is not None for part, _ in common)
+    gpu = pci.device(address, root).resolve()
+    return len({*pci.above(nic)} & {*pci.above(gpu)})
 
 
 # ib_write_bw
@@ -218,10 +212,7 @@ def free_port() -> int:
 
 def run(seconds: float, *command: str) -> tuple[int | None, str]:
     """Return the exit status and the output of a program; None if it did not end in time."""
-    try:
-        ran = commands.run(seconds, *command)
-    except subprocess.TimeoutExpired:
-        return None, f"it did not end in {seconds:g} s\n"
+    ran = commands.run(seconds, *command)
     return ran.exit, ran.out + ran.err
 
 
@@ -277,12 +268,12 @@ def rounds(wanted: Iterable[Port], used: int) -> Iterator[list[Port]]:
 def at_once(most: int, work: Callable[[Port], Tried], wanted: Sequence[Port]) -> list[Tried]:
     """Run a loop on each port, at most `most` at once, and print them."""
 
-    def near_cpus(port: Port) -> Tried:
-        with on(near(port.address)):
+    def on_near_cpus(port: Port) -> Tried:
+        with pci.on(pci.near(port.address)):
             return work(port)
 
     with ThreadPoolExecutor(max(1, most)) as pool:
-        tried = list(pool.map(near_cpus, wanted))
+        tried = list(pool.map(on_near_cpus, wanted))
     for one in tried:
         for line in [*one.lines[: LINES // 2], *one.lines[LINES // 2 :][-LINES // 2 :]]:
             rank_io.say(f"nic-loop {one.port.name} {one.loop}| {line.rstrip()[:1000]}")

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -71,20 +70,15 @@ def gpus_of_host(host: str) -> list[str | None]:
         there = any(DEV.glob("nvidia[0-9]*"))
         found = gpu_inventory.gpus(of_others=True).gpus if there else None
         return [gpu["uuid"] for gpu in found or () if gpu.get("uuid")]
-    try:
-        ran = commands.run(SMI_SECONDS, program, "-L")
-        failed, printed, words = ran.exit != 0, ran.out, f"{ran.out}\n{ran.err}"
-        status = ran.exit
-    except subprocess.TimeoutExpired:
-        failed, printed, words = True, "", f"no answer in {SMI_SECONDS} s"
-        status = None
-    uuids = given_gpus.uuids_of(printed.splitlines())
+    ran = commands.run(SMI_SECONDS, program, "-L")
+    uuids = given_gpus.uuids_of(ran.out.splitlines())
     listed = given_gpus.read(uuids)
     # Without a list, also GPUs after the last row are the job's.
     is_whole = uuids and given_gpus.is_listed() and listed.fault is not given_gpus.Fault.MISSING
-    if failed and not (is_whole and all(n is not None and uuids[n] for n in listed.places)):
-        lines = [line.strip() for line in words.splitlines() if not line.startswith("GPU ")]
-        text = "; ".join(filter(None, lines))[:300] or f"exit status {status}"
+    if ran.exit != 0 and not (is_whole and all(n is not None and uuids[n] for n in listed.places)):
+        words = f"{ran.out}\n{ran.err}".splitlines()
+        lines = [line.strip() for line in words if not line.startswith("GPU ")]
+        text = "; ".join(filter(None, lines))[:300] or f"exit status {ran.exit}"
         rank_io.problem("gpu-unusable", f"nvidia-smi -L: {text}", host=host)
     return uuids
 

@@ -229,6 +229,16 @@ class Injected:
             time.sleep(0.05)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """A rank at work. `device` is torch's name of its device, or "" if it has none that works."""
+
+    me: Identity
+    progress: Progress
+    injected: Injected
+    device: str
+
+
 def injected_faults(me: Identity) -> Injected:
     """Return the faults injected on `me`, and print them.
 
@@ -317,6 +327,13 @@ def guarded(me: Identity, progress: Progress, work: Callable[[], int]) -> None:
         problem(cause_of(error), seen, **labels)
         status = EXIT_CRASHED
     end(status)
+
+
+def run(work: Callable[[Identity, Progress], int], *launchers: str) -> None:
+    """Run `work` as the rank that the first of `launchers` made this process. Ends it."""
+    me = identity(*launchers)
+    progress = Progress(me.rank)
+    guarded(me, progress, lambda: work(me, progress))
 
 
 def median(values: Sequence[float]) -> float:

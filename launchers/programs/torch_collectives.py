@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import rank_io
 import torch_io
 from reference_data import FLOAT, Collective, Part, Pattern, parts
+from windowed_timer import Timer
 
 
 class Timed(NamedTuple):
@@ -22,20 +23,15 @@ class Timed(NamedTuple):
 class Operations:
     """The collectives of one rank, with its test data and two buffers of `room` elements."""
 
-    def __init__(
-        self,
-        me: rank_io.Identity,
-        injected: rank_io.Injected,
-        progress: rank_io.Progress,
-        device: str,
-        room: int,
-    ) -> None:
+    def __init__(self, rank: rank_io.Rank, room: int) -> None:
         import torch
         import torch.distributed
 
         self.torch, self.dist = torch, torch.distributed
-        self.me, self.injected, self.progress, self.device = me, injected, progress, device
-        self.pattern = Pattern(me.size, device)
+        device, self.timer = rank.device, Timer(rank.device)
+        self.me, self.injected, self.progress = rank.me, rank.injected, rank.progress
+        self.device = device
+        self.pattern = Pattern(rank.me.size, device)
         self.send = torch.zeros(room, dtype=torch.float32, device=device)
         self.recv = torch.zeros(room, dtype=torch.float32, device=device)
         self.trial = 0
@@ -89,11 +85,6 @@ class Operations:
             return whole, (mine if in_place else self.recv[:count])
         return (self.recv if in_place else self.send)[:total], self.recv[:total]
 
-    def finish(self) -> None:
-        """Wait until the enqueued work is done."""
-        if self.device != "cpu":
-            self.torch.cuda.synchronize()
-
     def timed(
         self,
         kind: Collective,
@@ -106,29 +97,19 @@ class Operations:
     ) -> Timed:
         """Run `iters` iterations; return the seconds of one on this rank."""
         send, recv = self.buffers(kind, count, in_place=in_place)
-        self.finish()
+        self.timer.finish()
         self.progress.enter("barrier")
         torch_io.wait_for_all()
         start = time.perf_counter()
-        marks = [self._mark()]
+        marks = [self.timer.mark()]
         for iteration in range(iters):
             if strike and iteration == iters // 2:
                 self.injected.strike()
             self.operate(kind, send, recv, size)
-            marks.append(self._mark())
-        self.finish()
+            marks.append(self.timer.mark())
+        self.timer.finish()
         mean = (time.perf_counter() - start) / iters
-        if self.device == "cpu":
-            return Timed(mean, [after - before for before, after in pairwise(marks)])
-        return Timed(mean, [before.elapsed_time(after) / 1e3 for before, after in pairwise(marks)])
-
-    def _mark(self) -> Any:
-        """Return the time at which the operations so far are done: seconds, or an event."""
-        if self.device == "cpu":
-            return time.perf_counter()
-        event = self.torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        return Timed(mean, [self.timer.between(*pair) for pair in pairwise(marks)])
 
     def checked(
         self, kind: Collective, count: int, size: int, *, in_place: bool

@@ -22,8 +22,8 @@ from rank_io import (
     EXIT_WRONG,
     Ended,
     Identity,
-    Injected,
     Progress,
+    Rank,
     Unusable,
     cause_of,
     injected_faults,
@@ -243,25 +243,25 @@ def begin(
     progress: Progress,
     options: argparse.Namespace,
     store: Callable[[], Any] | None = None,
-) -> tuple[Injected, str]:
-    """Join all ranks; return the faults injected on this rank, and its device."""
+) -> Rank:
+    """Return this rank after it has joined all others."""
     injected = injected_faults(me)
     device = pick_device(me, options.device)
     progress.enter("rendezvous")
     join(me, device, options.timeout, store)
-    return injected, device
+    return Rank(me=me, progress=progress, injected=injected, device=device)
 
 
-def finish(me: Identity, progress: Progress, *, well: bool) -> int:
+def finish(rank: Rank, *, well: bool) -> int:
     """Wait for all ranks; return the exit status of this rank.
 
     Only rank 0, which has printed everything, fails without `well`, because a launcher ends the
     other ranks on an error.
     """
-    progress.enter("barrier")
+    rank.progress.enter("barrier")
     wait_for_all()
-    progress.enter("done")
-    return 0 if well or me.rank else EXIT_WRONG
+    rank.progress.enter("done")
+    return 0 if well or rank.me.rank else EXIT_WRONG
 
 
 def gather(mine: Any) -> list[list[Any]]:

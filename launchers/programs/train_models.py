@@ -195,8 +195,6 @@ class Transformer(nn.Module):  # type: ignore[misc]
     """A transformer that predicts the next token."""
 
     def __init__(self, gpt: Gpt) -> None:
-        if not hasattr(functional, "scaled_dot_product_attention"):
-            raise Unusable(f"transformers need torch 2.0 or newer, this is {torch.__version__}")
         super().__init__()
         self.tokens = nn.Embedding(gpt.vocabulary, gpt.width)
         self.positions = nn.Parameter(torch.zeros(gpt.sequence, gpt.width))

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import rank_io
+from train_times import StepTimer
 
 
 def slice_of(rank: int, ranks: int, batch: int) -> range:
@@ -37,19 +38,14 @@ class Parallel:
     """
 
     def __init__(
-        self,
-        layers: Any,
-        kind: str,
-        batch: int,
-        me: rank_io.Identity,
-        progress: rank_io.Progress,
-        watch: Any,
+        self, layers: Any, kind: str, batch: int, rank: rank_io.Rank, watch: StepTimer
     ) -> None:
         import torch
         import torch.distributed
 
         self.torch, self.dist = torch, torch.distributed
-        self.kind, self.me, self.progress, self.watch = kind, me, progress, watch
+        self.kind, self.watch = kind, watch
+        progress = self.progress = rank.progress
         self.layers = self.model = layers
         self.step = 0
         self.first_bad = -1
@@ -68,16 +64,11 @@ class Parallel:
                 torch.distributed.broadcast(parameter.data, src=0)
         self.parameters = list(self.layers.parameters())
         # The gradients of all ranks are added; FSDP itself computes their mean.
-        self.weight = (me.size if kind == "fsdp" else 1) / batch
+        self.weight = (rank.me.size if kind == "fsdp" else 1) / batch
 
     def _shard(self) -> None:
-        try:
-            from torch.distributed.fsdp import fully_shard
-        except ImportError:
-            version = self.torch.__version__
-            raise rank_io.Unusable(
-                f"fsdp needs torch 2.6 or newer (fully_shard), this is {version}"
-            ) from None
+        from torch.distributed.fsdp import fully_shard
+
         # Every rank starts with the weights of rank 0, as without FSDP.
         for parameter in self.layers.parameters():
             self.dist.broadcast(parameter.data, src=0)

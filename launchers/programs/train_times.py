@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rank_io import median
-from windowed_timer import quantile
+from windowed_timer import Timer, quantile
 
 #: Windows with fewer steps count only if no longer one exists, because one hiccup distorts them.
 FEW = 20
 
 
 class Marks(NamedTuple):
-    """A moment, as a time of the host and as an event of the GPU's stream (None on CPU)."""
+    """A moment, as a time of the host and as one of the device."""
 
     host: float
-    event: Any
+    device: Any
 
 
 class Split(NamedTuple):
@@ -53,32 +53,20 @@ class StepTimer:
     """Record moments in the steps of one rank on its device."""
 
     def __init__(self, device: str) -> None:
-        self.cuda: Any = None
-        if device != "cpu":
-            import torch
-
-            self.cuda = torch.cuda
+        self.timer = Timer(device)
 
     def mark(self) -> Marks:
         """Return this moment; on a GPU, the moment when the work enqueued so far is done."""
-        if self.cuda is None:
-            return Marks(time.perf_counter(), None)
-        event = self.cuda.Event(enable_timing=True)
-        event.record()
-        return Marks(time.perf_counter(), event)
+        moment = self.timer.mark()
+        return Marks(time.perf_counter(), moment)
 
     def split(self, start: Marks, ready: Marks, averaged: Marks, reading: float) -> Split:
         """Return the parts of a step that began at `start` and ends now; wait for the GPU."""
-        if self.cuda is not None:
-            self.cuda.synchronize()
+        self.timer.finish()
         whole = time.perf_counter() - start.host
-        own, averaging = self._between(start, ready), self._between(ready, averaged)
+        own = self.timer.between(start.device, ready.device)
+        averaging = self.timer.between(ready.device, averaged.device)
         return Split(whole, reading, own, max(averaging, 0.0))
-
-    def _between(self, first: Marks, second: Marks) -> float:
-        if self.cuda is None:
-            return second.host - first.host
-        return float(first.event.elapsed_time(second.event)) / 1000
 
 
 def summary(steps: Sequence[Split]) -> Summary:

@@ -26,19 +26,12 @@ class Bench:
     """Run the stages of a measurement on this rank, and print its records.
 
     If a device fails, its rank reports a problem, measures nothing more, and keeps taking part in
-    the barriers, so that the other devices are still measured. `device` is torch's name of it, or
-    "" if the rank has none.
+    the barriers, so that the other devices are still measured.
     """
 
-    def __init__(
-        self,
-        me: rank_io.Identity,
-        injected: rank_io.Injected,
-        progress: rank_io.Progress,
-        device: str,
-        patience: float,
-    ) -> None:
-        self.me, self.injected, self.progress, self.device = me, injected, progress, device
+    def __init__(self, rank: rank_io.Rank, patience: float) -> None:
+        me, device = self.me, self.device = rank.me, rank.device
+        self.injected, self.progress = rank.injected, rank.progress
         #: Seconds that the other ranks wait for one that works.
         self.patience = patience
         self.labels: dict[str, Any] = {"host": me.host, "rank": me.rank}
@@ -83,6 +76,13 @@ class Bench:
         self.status = rank_io.EXIT_WRONG
         rank_io.problem(cause, f"{self.who}: {message}", check=check, **self.labels)
 
+    def finish(self) -> int:
+        """Wait for all ranks; return the exit status: the worst of all on rank 0, else 0."""
+        self.progress.enter("barrier")
+        worst = torch_io.most(self.status)
+        self.progress.enter("done")
+        return int(worst) if self.me.rank == 0 else 0
+
     def metric(self, check: str, name: str, value: float, unit: str) -> None:
         """Print a metric of this device."""
         rank_io.metric(name, value, unit, check=check, **self.labels)
@@ -96,21 +96,41 @@ def _nothing() -> None:
     pass
 
 
-class WindowedTimer:
+class Timer:
+    """Take moments of the work on a device: of the host on a CPU, else of the current stream."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.torch, self.device = torch, device
+
+    def mark(self) -> Any:
+        """Return the moment at which the work so far is done: seconds, or an event of a GPU."""
+        if self.device == "cpu":
+            return time.perf_counter()
+        event = self.torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, start: Any, end: Any) -> float:
+        """Return the seconds between two moments."""
+        return float(end - start if self.device == "cpu" else start.elapsed_time(end) / 1e3)
+
+    def finish(self) -> None:
+        """Wait until the enqueued work is done."""
+        if self.device != "cpu":
+            self.torch.cuda.synchronize(self.device)
+
+
+class WindowedTimer(Timer):
     """Time work on one device in windows of `window` seconds.
 
     With `window` 0 each window is one call, which suits a CPU, where calls themselves are timed.
     """
 
     def __init__(self, device: str, window: float = WINDOW_SECONDS) -> None:
-        import torch
-
-        self.torch, self.device, self.window = torch, device, window
-
-    def finish(self) -> None:
-        """Wait until the enqueued work is done."""
-        if self.device != "cpu":
-            self.torch.cuda.synchronize(self.device)
+        super().__init__(device)
+        self.window = window
 
     def calls(self, work: Callable[[], None], seconds: float) -> int:
         """Warm up for `seconds`; return the number of calls that fill a window."""
@@ -141,33 +161,23 @@ class WindowedTimer:
         `between` runs after each window, outside of its time, and must not wait for the device.
         `middle` runs once, halfway.
         """
-        taken: list[float] = []
-        marks: list[Any] = []
+        marks: list[tuple[Any, Any]] = []
         start, middle_done = time.perf_counter(), False
-        while not (taken or marks) or time.perf_counter() - start < seconds:
+        while not marks or time.perf_counter() - start < seconds:
             if not middle_done and time.perf_counter() - start >= seconds / 2:
                 middle_done = True
                 middle()
-            if self.device == "cpu":
-                before = time.perf_counter()
-                for _ in range(calls):
-                    work()
-                taken.append(time.perf_counter() - before)
-                between()
-                continue
-            if len(marks) >= WINDOWS_AHEAD:
+            if self.device != "cpu" and len(marks) >= WINDOWS_AHEAD:
                 marks[-WINDOWS_AHEAD][1].synchronize()
-            first, last = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-            first.record()
+            first = self.mark()
             for _ in range(calls):
                 work()
-            last.record()
+            marks.append((first, self.mark()))
             between()
-            marks.append((first, last))
         if not middle_done:
             middle()
         self.finish()
-        return taken or [first.elapsed_time(last) / 1e3 for first, last in marks]
+        return [self.between(first, last) for first, last in marks]
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import nvml
-from health_host import EVENTS, pci_name
+import pci
+from health_host import EVENTS
 
 #: Time in ms after which a watcher without an event checks that its file still exists.
 _WAIT_MS = 5000
@@ -182,11 +183,11 @@ class _Watched:
             try:
                 if error is not None:
                     raise error
-                pci = pci_name(nvml.text(bindings.nvmlDeviceGetPciInfo(handle).busId))
+                place = pci.short_name(nvml.text(bindings.nvmlDeviceGetPciInfo(handle).busId))
             except (bindings.NVMLError, nvml.Hang) as failed:
                 self.failed.append(f"GPU {index}: {str(failed)[:100]}")
             else:
-                self.handles[_address(handle)] = _Gpu(index, handle, pci)
+                self.handles[_address(handle)] = _Gpu(index, handle, place)
         self.events = self._new_set()
 
     def _new_set(self) -> Any:

@@ -14,17 +14,22 @@ from dataclasses import replace
 import torch_io
 from gemm import Gemm
 from memory import Memory
-from rank_io import Ended, Identity, Injected, Progress, fact
+from rank_io import Ended, Identity, Injected, Progress, Rank, fact
 from windowed_timer import Bench
 
 ME = Identity(rank=11, size=16, local_rank=3, local_size=8, host="h1")
 
 
+def bench_of(me: Identity) -> Bench:
+    """Return the bench of a rank on its GPU."""
+    device = torch_io.pick_device(me, "cuda")
+    injected = Injected(faults=frozenset())
+    return Bench(Rank(me=me, progress=Progress(me.rank), injected=injected, device=device), 60)
+
+
 def pick() -> None:
     """Print the device of rank 11, and what it measures there."""
-    bench = Bench(
-        ME, Injected(faults=frozenset()), Progress(11), torch_io.pick_device(ME, "cuda"), 60
-    )
+    bench = bench_of(ME)
     fact("device", [bench.device, bench.uuid])
     Gemm(bench, seconds=1.0, alone=0.0, types="", size=0, seed=1)._choose()
 
@@ -33,10 +38,7 @@ def peers() -> None:
     """Print what rank 8 measures between the GPUs of its host."""
     import torch
 
-    me = replace(ME, rank=8, local_rank=0)
-    bench = Bench(
-        me, Injected(faults=frozenset()), Progress(8), torch_io.pick_device(me, "cuda"), 60
-    )
+    bench = bench_of(replace(ME, rank=8, local_rank=0))
     memory = Memory(bench, seconds=1.0, alone=0.0, share=0.9, most=1 << 20, seed=1)
     memory.torch = torch
     memory._peers()

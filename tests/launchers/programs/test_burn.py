@@ -6,7 +6,6 @@ import pytest
 from tests.factories.programs import Start
 
 from accept.core.checks import REGISTRY
-from burn import options_of
 
 real = pytest.mark.real
 SMALL = ("--seconds", "0.3", "--size", "256", "--room", "64K")
@@ -31,11 +30,3 @@ def test_a_flipped_bit_of_one_product_names_its_rank(start: Start) -> None:
     ran = start("burn.py", 2, *SMALL, inject="flip@h1:0")
     assert ran.exit == 7
     assert ran.blamed("burn") == {("wrong-result", "h1", 1)}
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--seconds", "0"], ["--size", "10"], ["--room", "many"], ["--timeout", "0"]]
-)
-def test_invalid_options_are_refused(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit):
-        options_of(arguments)

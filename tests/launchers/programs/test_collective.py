@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.paths import PROGRAMS
-from tests.factories.programs import Ran, Start, refusal
+from tests.factories.programs import Ran, Start
 
 from accept.core import nccl_tests
 from collective import LIMIT, LIMIT_CPU, Bench, iterations, options_of, read_size
 from corruption_source import blame, observers
 from nccl_table_writer import bandwidth, fixed
-from rank_io import Identity
+from rank_io import Identity, Injected, Progress, Rank
 from reference_data import COLLECTIVES, count_of
 
 CHECKS = ["all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv"]
@@ -98,24 +97,6 @@ def test_sizes_are_binary(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--max", "8X"],
-        ["--collectives", "broadcast"],
-        ["--min", "2M", "--max", "1M"],
-        ["--factor", "1"],
-        ["--timeout", "0"],
-        ["--iters", "0"],
-        ["--limit", "0"],
-    ],
-)
-def test_impossible_options_are_refused(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert arguments[0] in refusal(options_of, arguments, capsys)
-
-
-@pytest.mark.parametrize(
     ("device", "options", "limit"),
     [("cuda:3", [], LIMIT), ("cpu", [], LIMIT_CPU), ("cuda:0", ["--limit", "9"], 9.0)],
 )
@@ -127,8 +108,9 @@ def test_gpus_have_a_hundred_times_the_default_limit(
     monkeypatch.setattr("collective.devices", lambda _: ([], []))
     monkeypatch.setattr("collective.Accuser", lambda *_: None)
     me = Identity(rank=0, size=2, local_rank=0, local_size=2, host="h0")
-    nothing: Any = None
-    assert Bench(options_of(options), me, nothing, nothing, device).limit == limit
+    progress, injected = Progress(0, ""), Injected(faults=frozenset())
+    rank = Rank(me=me, progress=progress, injected=injected, device=device)
+    assert Bench(options_of(options), rank).limit == limit
 
 
 @given(st.integers(1, 500), st.floats(0, 30), st.sampled_from([2, 5]))
@@ -158,30 +140,6 @@ def test_a_rank_that_contributes_wrong_data_is_named_by_every_collective(
     assert all(table.out_of_bounds for table in tables)
     assert f"# INJECTED {fault.replace('@', ' on ')}" in ran.text
     assert ran.fact("injected") == fault
-
-
-@real
-def test_a_rank_that_hangs_is_behind_all_others(start: Start) -> None:
-    ran = start("collective.py", 3, *SMALL, "--timeout", "10", inject="hang@h1:0")
-    assert ran.exit != 0
-    seq = {rank: int(words[0]) for rank, words in ran.progress.items()}
-    assert seq[0] == seq[2] == seq[1] + 1
-    assert ran.progress[0][1:] == ran.progress[2][1:] == ["reduce_scatter", "8160"]
-    gave_up = [record for record in ran.problems if record["problem"] == "crashed"]
-    assert gave_up, "those who waited in vain say so"
-    assert not any("host" in record for record in gave_up), "and accuse nobody"
-    waited = {record["rank"] for record in ran.records if record.get("fact") == "waited"}
-    assert waited
-    assert waited <= {0, 2}
-    assert "Traceback" not in ran.text
-
-
-@real
-def test_a_rank_that_dies_ends_the_run(start: Start) -> None:
-    ran = start("collective.py", 3, *SMALL, inject="die@h2:0")
-    assert ran.exit != 0
-    seq = {rank: int(words[0]) for rank, words in ran.progress.items()}
-    assert seq[2] == min(seq.values()) < max(seq.values())
 
 
 @real

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories.programs import Start, refusal
+from tests.factories.programs import Start
 
 import exact_gemm
 import patterns
-from devices import options_of
-from free_memory import left_by_cgroups
+from memory import left_by_cgroups
 from windowed_timer import MAX_CURVE_POINTS, quantile, rate_curve
 
 real = pytest.mark.real
@@ -144,33 +143,46 @@ def test_at_most_one_in_twenty_is_slower_than_the_slowest_twentieth(taken: list[
 # -- available memory ----------------------------------------------------------------------------
 
 
-def limits(folder: Path, **files: object) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, value in files.items():
-        (folder / name.replace("__", ".")).write_text(f"{value}\n")
-
-
-def test_the_tightest_cgroup_on_the_way_up_counts(tmp_path: Path) -> None:
-    limits(tmp_path / "pod", memory__max=1000, memory__current=900)
-    limits(tmp_path / "pod" / "one", memory__max="max", memory__current=10)
-    assert left_by_cgroups(tmp_path, ["0::/pod/one"]) == 100
-
-
-def test_cache_that_the_kernel_can_drop_counts_as_free(tmp_path: Path) -> None:
-    stat = "anon 100\ninactive_file 300"
-    limits(tmp_path / "pod", memory__max=1000, memory__current=900, memory__stat=stat)
-    assert left_by_cgroups(tmp_path, ["0::/pod"]) == 400
-
-
-def test_limits_of_cgroups_version_1_count(tmp_path: Path) -> None:
-    made = {"memory__limit_in_bytes": 500, "memory__usage_in_bytes": 450}
-    limits(tmp_path / "memory" / "pod", **made)
-    lines = ["3:cpu,cpuacct:/pod", "2:memory:/pod"]
-    assert left_by_cgroups(tmp_path, lines) == 50
-
-
-def test_without_limits_the_result_is_none(tmp_path: Path) -> None:
-    assert left_by_cgroups(tmp_path, ["0::/"]) is None
+@pytest.mark.parametrize(
+    ("files", "lines", "left"),
+    [
+        # The tightest limit on the way up counts.
+        (
+            {
+                "pod/memory.max": "1000", "pod/memory.current": "900",
+                "pod/one/memory.max": "max", "pod/one/memory.current": "10",
+            },
+            ["0::/pod/one"],
+            100,
+        ),
+        # Cache that the kernel can drop counts as free.
+        (
+            {
+                "pod/memory.max": "1000", "pod/memory.current": "900",
+                "pod/memory.stat": "anon 100\ninactive_file 300",
+            },
+            ["0::/pod"],
+            400,
+        ),
+        # Version 1 of cgroups.
+        (
+            {
+                "memory/pod/memory.limit_in_bytes": "500",
+                "memory/pod/memory.usage_in_bytes": "450",
+            },
+            ["3:cpu,cpuacct:/pod", "2:memory:/pod"],
+            50,
+        ),
+        ({}, ["0::/"], None),
+    ],
+)  # fmt: skip
+def test_the_memory_that_cgroups_leave(
+    files: dict[str, str], lines: list[str], left: int | None, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert left_by_cgroups(tmp_path, lines) == left
 
 
 # -- launched ------------------------------------------------------------------------------------
@@ -223,28 +235,3 @@ def test_a_slowed_rank_is_slow_and_the_other_is_not(start: Start) -> None:
     slowest = 2 * 256**3 / 0.05 / 1e12
     assert rate[1] <= slowest
     assert rate[0] > 2 * slowest
-
-
-@real
-def test_measurements_before_a_ranks_death_are_in_the_log(start: Start) -> None:
-    arguments = ("--seconds", "0.05", "--alone", "0", "--size", "256", "--most", "4194304")
-    ran = start("devices.py", 2, *arguments, "--checks", "memory", inject="die@h1:0")
-    assert ran.exit != 0
-    assert any(r.get("metric") == "copy" and r["rank"] == 1 for r in ran.records)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--seconds", "0"], "--seconds"),
-        (["--types", "bf16,int3"], "int3"),
-        (["--size", "100"], "--size"),
-        (["--share", "1.5"], "--share"),
-        (["--most", "10"], "--most"),
-        (["--checks", "gemm,disk"], "--checks"),
-    ],
-)
-def test_invalid_options_are_refused(
-    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert expected in refusal(options_of, arguments, capsys)

@@ -18,13 +18,13 @@ from tests.factories.paths import PROGRAMS
 from tests.factories.torch_signatures import OLDEST
 
 import exact_gemm
-import p2p_matrix
+import memory
 import sampler
 import torch_io
 from gemm import lacking
-from health_host import pci_name
+from pci import short_name
 from rank_io import Identity, cause_of
-from train_options import MODELS
+from train import MODELS
 
 #: The transformers.
 GPTS = [name for name in MODELS if name.startswith("gpt-") and name != "gpt-fit"]
@@ -195,7 +195,7 @@ def h100(tmp_path: Path) -> nvml.Scenario:
 @pytest.mark.usefixtures("h100")
 def test_a_gpu_is_opened_by_its_uuid() -> None:
     bindings, handle = sampler._open(nvml.uuid(6))
-    assert pci_name(bindings.nvmlDeviceGetPciInfo(handle).busId) == nvml.address(6)
+    assert short_name(bindings.nvmlDeviceGetPciInfo(handle).busId) == nvml.address(6)
 
 
 def link(h100: nvml.Scenario, *widths: int) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def p2p_records(
 ) -> tuple[dict[str, float], dict[int, str]]:
     """Return `p2p-least` by GPU number, and by rank the path in its fact."""
     me = Identity(rank=8, size=16, local_rank=0, local_size=8, host="h1")
-    p2p_matrix.print_p2p("memory", me, rates)
+    memory.print_p2p(me, rates)
     printed = records(capsys)
     shares = {one["gpu"]: one["value"] for one in printed if one.get("metric") == "p2p-least"}
     return shares, {one["rank"]: one["value"] for one in printed if "fact" in one}
@@ -288,7 +288,7 @@ def test_a_gpu_that_is_slow_with_all_others_makes_none_of_them_slow(
 @given(st.integers(2, 8), st.floats(1.0, 400.0))
 def test_gpus_on_two_sockets_have_no_slow_path(near: int, far: float) -> None:
     slow = {(i, j): far for i in range(8) for j in range(8) if (i < near) != (j < near)}
-    assert min(share for share, _, _ in p2p_matrix.slowest_paths(matrix(slow))) >= 1.0
+    assert min(share for share, _, _ in memory.slowest_paths(matrix(slow))) >= 1.0
 
 
 # -- memory of comparisons -----------------------------------------------------------------------
@@ -306,14 +306,3 @@ def test_compared_samples_with_their_attention_take_no_more_than_a_piece(
     whole = 46 * gpt.width + 5 * gpt.heads * gpt.sequence
     assert count == 1 or count * whole <= micro * 34 * gpt.width
     assert 1 <= count <= micro
-
-
-@real
-@pytest.mark.parametrize("name", [name for name in GPTS if name != "gpt-tiny"])
-def test_one_sample_with_its_attention_fits_into_the_gpu_of_the_model(name: str) -> None:
-    from train_models import GPT
-
-    gpt = GPT[name]
-    more = 12 * gpt.width + 5 * gpt.heads * gpt.sequence
-    one = gpt.gigabytes + gpt.fitting(gpt.micro) * gpt.sequence * gpt.layers * more / 1e9
-    assert one <= 0.95 * float(name.partition("-")[2])

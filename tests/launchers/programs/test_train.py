@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.paths import PROGRAMS
-from tests.factories.programs import Start, refusal
+from tests.factories.programs import Start
 
 from accept.core.checks.train import Params
-from train_options import (
+from train import (
     DATASETS,
-    LEAST_BATCH,
     LEAST_STEPS,
     MODELS,
     PRECISIONS,
@@ -154,23 +153,6 @@ def test_a_run_that_diverges_everywhere_accuses_no_rank(start: Start) -> None:
     assert not any("host" in record for record in ran.problems)
 
 
-@real
-def test_a_rank_that_hangs_is_behind_all_others(start: Start) -> None:
-    ran = start("train.py", 3, "--timeout", "12", inject="hang@h2:0")
-    assert ran.exit != 0
-    seq = {rank: int(words[0]) for rank, words in ran.progress.items()}
-    assert seq[0] == seq[1] == seq[2] + 1
-    assert "crashed" in {record["problem"] for record in ran.problems}
-    assert not any("host" in record for record in ran.problems)
-
-
-@real
-def test_a_rank_that_dies_ends_the_run(start: Start) -> None:
-    ran = start("train.py", 2, inject="die@h1:0")
-    assert ran.exit != 0
-    assert int(ran.progress[1][0]) < int(ran.progress[0][0])
-
-
 @given(st.integers(1, 4096), st.integers(1, 2000))
 def test_slices_of_all_ranks_are_the_batch_and_none_is_empty(batch: int, ranks: int) -> None:
     batch = max(batch, ranks)
@@ -220,22 +202,3 @@ def test_each_reference_curve_has_default_settings_and_its_source() -> None:
         assert set(one["tolerance"]) <= set(PRECISIONS)
         assert 0 < one["tolerance"]["fp32"] <= 1e-3
         assert len(one["losses"]) >= LEAST_STEPS
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--steps", str(LEAST_STEPS - 1)],
-        ["--batch", str(LEAST_BATCH - 1)],
-        ["--ratio", "1"],
-        ["--every", "0"],
-        ["--peak", "-1"],
-        ["--by", "61"],
-        ["--path", "/data"],
-        ["--download"],
-    ],
-)
-def test_options_whose_results_cannot_be_judged_are_refused(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert arguments[0] in refusal(options_of, arguments, capsys)
