@@ -7,6 +7,7 @@ import io
 import os
 import re
 import subprocess
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,15 @@ def test_a_ticket_has_cause_time_figures_hardware_logs_and_evidence_hash(
     assert len(logs) > 3
     assert logs <= one.files.keys()  # also those of good figures, which exclude other parts
     assert one.archive() == made(run, tmp_path).archive()
+
+
+def test_the_programs_of_a_ticket_need_no_others(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "programs").mkdir()
+    for name, content in made(run, tmp_path).files.items():
+        if name.startswith("programs/"):
+            (tmp_path / name).write_bytes(content)
+    command = [sys.executable, "-c", "import collective"]
+    subprocess.run(command, cwd=tmp_path / "programs", check=True)
 
 
 def test_no_file_of_a_redacted_ticket_has_a_name_or_address(run: Run, tmp_path: Path) -> None:

@@ -19,15 +19,12 @@ from accept.core.serde import Invalid, read
 from accept.core.text import plain
 from accept.report.data import Population, Run, Sample
 
-#: `collective.py` and the modules that it imports.
+#: `collective.py`, the modules that it imports, and what these read.
 _PROGRAMS = (
-    "collective.py",
-    "corruption_source.py",
-    "nccl_table_writer.py",
-    "rank_io.py",
-    "reference_data.py",
-    "torch_collectives.py",
-    "torch_io.py",
+    *("amd_gpus.py", "collective.py", "commands.py", "corruption_source.py", "given_gpus.py"),
+    *("gpu_inventory.py", "health_host.py", "kernel_events.json", "nvml.py", "pci.py"),
+    *("rank_io.py", "reference_data.py", "torch_collectives.py", "torch_io.py"),
+    "windowed_timer.py",
 )
 #: Variables that are left out because their output would hide the table.
 _LEFT_OUT = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")

@@ -19,7 +19,7 @@ from tests.factories.ras_server import server, status
 from tests.factories.ras_text import Job, text
 
 from accept.core.causes import Cause
-from accept.core.runner import nccl_ras
+from accept.core.runner.nccl import keep_ras, ras_problems
 from accept.core.runner.ssh import Host
 
 MARK = "a1/40-collectives/0-0"
@@ -34,7 +34,7 @@ def lines(*answers: object) -> dict[str, str]:
 
 
 def named(answers: dict[str, str]) -> list[tuple[str | None, int | None, Cause]]:
-    return [(p.host, p.rank, p.cause) for p in nccl_ras.problems(answers, HOSTS, 2)]
+    return [(p.host, p.rank, p.cause) for p in ras_problems(answers, HOSTS, 2)]
 
 
 EQUAL = dict.fromkeys(range(8), 40)
@@ -219,7 +219,7 @@ def test_the_program_prints_two_texts_of_the_execution(tmp_path: Path) -> None:
         done = query(address)
     assert done.returncode == 0, done.stderr
     assert named({"h0": done.stdout}) == [("h1", 2, Cause.CRASHED), ("h2", 5, Cause.RANK_HUNG)]
-    nccl_ras.keep({"h0": done.stdout}, tmp_path / "0.log")
+    keep_ras({"h0": done.stdout}, tmp_path / "0.log")
     kept = (tmp_path / "0.ras.log").read_text()
     assert "# #0-0 (cf264af53edbe986) MISMATCH" in kept.splitlines()
 

@@ -655,7 +655,7 @@ def test_a_checkpoint_may_take_longer_than_ranks_wait_for_each_other(
     torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch_io
-    from train_checkpoint import save_and_load as save
+    from train_report import save_and_load as save
 
     def slowly(folder: str, tensors: Sequence[Any], me: Identity) -> Any:
         time.sleep(LATER * me.rank)

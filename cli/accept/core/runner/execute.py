@@ -17,10 +17,9 @@ from accept.core.checks import parse_log, with_problems_seen
 from accept.core.facts import BEGAN, WAITED
 from accept.core.groups import Group, Wave
 from accept.core.model import FailedLaunch, Problem, Record, Step
-from accept.core.runner import nccl_ras
+from accept.core.runner import nccl
 from accept.core.runner.clock import now
 from accept.core.runner.log import say
-from accept.core.runner.nccl_output import keep_logs
 from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run, lose_silent_hosts
 from accept.core.runner.supervise import Outcome, has_residents, supervise
@@ -215,8 +214,8 @@ async def _execute_once(
     outcome = await supervise(state, step, mark, group, path)
     if outcome.exit != 0:
         await lose_silent_hosts(state, hosts)
-        await keep_logs(state, mark, hosts, path)
-        nccl_ras.keep(outcome.ras, path)
+        await nccl.keep_logs(state, mark, hosts, path)
+        nccl.keep_ras(outcome.ras, path)
     per_host = len(group.local_ranks) or hosts[0].slots
     lines = evidence.open_log(state.evidence, log) or ()
     parsed = parse_log(step.checks, lines, group.hosts, status=outcome.exit, tool=step.tool)
@@ -230,7 +229,7 @@ async def _execute_once(
             waited = [fact.rank for fact, _ in WAITED.among(parsed.facts) if fact.rank is not None]
             problems = await _locate_hang(state, mark, hosts, outcome, waited)
             if not any(problem.host for problem in problems):
-                problems += nccl_ras.problems(outcome.ras, hosts, per_host)
+                problems += nccl.ras_problems(outcome.ras, hosts, per_host)
         # This includes hosts that were lost earlier: their loss was the reason to end the group.
         problems += tuple(state.lost[h.name] for h in hosts if h.name in state.lost)
         problems += await _full_disks(state, hosts)

@@ -18,7 +18,7 @@ from accept.core.checks import checks_of
 from accept.core.failures import is_over
 from accept.core.groups import Group
 from accept.core.model import Launcher, Problem, Step
-from accept.core.runner import nccl_ras
+from accept.core.runner import nccl
 from accept.core.runner.clock import now
 from accept.core.runner.residents import ResidentJob
 from accept.core.runner.ssh import Host, Session, arguments, environment, has_connection
@@ -117,7 +117,7 @@ async def supervise(state: Run, step: Step, mark: str, group: Group, path: Path)
         await process.close()
         return Outcome(exit=0, end=end)
     hangs = reason is not None and reason.cause is Cause.TIMED_OUT
-    ras = await nccl_ras.ask(state, mark, hosts) if hangs else {}
+    ras = await nccl.ask_ras(state, mark, hosts) if hangs else {}
     survivors = await _end(state, process, mark, hosts)
     if reason is None:
         await process.close()
