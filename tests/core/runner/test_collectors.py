@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories.clock import PATIENCE
+from tests.factories.hosts import here
 from tests.factories.verdicts import plan
 
 from accept.core.causes import Cause
@@ -16,7 +17,6 @@ from accept.core.evidence import check_checksums, write_checksums
 from accept.core.model import BadPair, Collector, Strength, Suspect, SuspectKind
 from accept.core.runner import collectors
 from accept.core.runner.collectors import INDEX, collect
-from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run
 
 
@@ -38,9 +38,7 @@ def collected(
     )
     (folder / "evidence" / "collectors").mkdir(parents=True)
     state = Run(folder=folder, attempt="one", plan=plan(collectors=planned))
-    here = Host(name="h1", mpi_name="h1", address="127.0.0.1", port=22, slots=1, local=True)
-    good = Host(name="h2", mpi_name="h2", address="127.0.0.1", port=22, slots=1, local=True)
-    state.hosts = (here, good)
+    state.hosts = here("h1", "h2")
     suspect = Suspect(
         kind=SuspectKind.NODE,
         hosts=("h1",),

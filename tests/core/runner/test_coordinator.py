@@ -7,7 +7,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,18 @@ SCRIPT = verdicts.step("script", "each", number=20, params={})
 PRINT = 'read -r name rest\n[ ! -e "{folder}/$name" ] || cat "{folder}/$name"\n'
 
 
-def node(
+Node = Callable[..., Path]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Return `coordinator_of` for folders below that of the test."""
+    return lambda gpus, place="", **more: coordinator_of(
+        tmp_path / place, gpus, monkeypatch, **more
+    )
+
+
+def coordinator_of(
     tmp_path: Path, gpus: dict[str, int], monkeypatch: pytest.MonkeyPatch, **more: Any
 ) -> Path:
     """Return a coordinator's folder; its hosts, all this machine, show this many GPUs."""
@@ -106,13 +117,13 @@ def blamed(verdict: Any) -> list[tuple[str, str]]:
 
 
 def test_hosts_with_their_gpus_run_to_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
     env = {"NCCL_A": "1", "NCCL_B": "2", "NCCL_C": "3"}
     origins = {"profile x": ("NCCL_A", "NCCL_C"), "--nccl": ("NCCL_B",)}
     needs = Supported(component="CUDA", since="13", needs={"libcuda": "580"}, source="the maker")
     keys = {"env": env, "env_origins": origins, "supported": (needs,)}
-    folder = node(tmp_path, {"h0": 8, "h1": 8}, monkeypatch, **keys)
+    folder = node({"h0": 8, "h1": 8}, **keys)
     launch = json.loads((folder / evidence.HOSTS).read_text())
     launch["versions"] = {"CUDA": "13.0", "libcuda": "570.1", "NCCL": ""}
     (folder / evidence.HOSTS).write_text(json.dumps(launch))
@@ -131,12 +142,9 @@ def test_hosts_with_their_gpus_run_to_the_end(
 
 @pytest.mark.parametrize("hosts", [("h0",), ("h0", "h1", "h2")])
 def test_nothing_is_measured_if_no_host_shows_a_gpu(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    hosts: tuple[str, ...],
+    node: Node, capsys: pytest.CaptureFixture[str], hosts: tuple[str, ...]
 ) -> None:
-    folder = node(tmp_path, dict.fromkeys(hosts, 0), monkeypatch)
+    folder = node(dict.fromkeys(hosts, 0))
     verdict = coordinated(folder)
     assert (verdict["state"], verdict["exit"]) == ("fail", 3)
     assert "gpu-missing" in verdict["headline"]
@@ -156,15 +164,9 @@ def test_nothing_is_measured_if_no_host_shows_a_gpu(
     ],
 )
 def test_a_host_without_gpus_is_left_out_with_its_cause_and_the_others_go_on(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fault: dict[str, Any],
-    cause: str,
-    state: str,
-    *,
-    is_blamed: bool,
+    node: Node, tmp_path: Path, fault: dict[str, Any], cause: str, state: str, *, is_blamed: bool
 ) -> None:
-    folder = node(tmp_path, {"h0": 8, "h1": 0, "h2": 8}, monkeypatch)
+    folder = node({"h0": 8, "h1": 0, "h2": 8})
     printed = tmp_path / "records/h1"
     data = json.loads(printed.read_text().partition(" ")[2])
     data["value"] |= fault
@@ -181,10 +183,10 @@ def test_a_host_without_gpus_is_left_out_with_its_cause_and_the_others_go_on(
 
 @pytest.mark.parametrize("bad", ["h0", "h40"])
 def test_of_64_hosts_one_with_a_lost_gpu_is_set_aside_and_the_others_use_all_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str
+    node: Node, bad: str
 ) -> None:
     hosts = {f"h{n}": 8 for n in range(64)}
-    folder = node(tmp_path, hosts | {bad: 7}, monkeypatch)
+    folder = node(hosts | {bad: 7})
     verdict = coordinated(folder)
     assert (verdict["state"], verdict["exit"], verdict["interruption"]) == ("degraded", 3, "")
     assert blamed(verdict) == [(bad, "gpu-missing")]
@@ -193,33 +195,27 @@ def test_of_64_hosts_one_with_a_lost_gpu_is_set_aside_and_the_others_use_all_gpu
     assert {r.ranks for r in records if r.step == SCRIPT.id} == {8}
 
 
-def test_collectors_run_on_suspects_before_the_checksums_and_only_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collectors_run_on_suspects_before_the_checksums_and_only_then(node: Node) -> None:
     one = Collector(name="uptime", command="echo up", timeout=PATIENCE, max_bytes=100)
-    folder = node(tmp_path, {"h0": 8, "h1": 0, "h2": 8}, monkeypatch, collectors=(one,))
+    folder = node({"h0": 8, "h1": 0, "h2": 8}, collectors=(one,))
     coordinated(folder)
     assert (folder / "evidence/collectors/h1/uptime.txt").read_text() == "up\n"
     assert evidence.check_checksums(folder / "evidence") == ()
-    good = node(tmp_path / "good", {"h0": 8, "h1": 8}, monkeypatch, collectors=(one,))
+    good = node({"h0": 8, "h1": 8}, "good", collectors=(one,))
     assert coordinated(good)["exit"] == 0
     assert not (good / "evidence/collectors").exists()
 
 
-def test_a_run_that_requires_all_nodes_ends_at_the_first_without_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = node(tmp_path, {"h0": 8, "h1": 0}, monkeypatch, require_all_nodes=True)
+def test_a_run_that_requires_all_nodes_ends_at_the_first_without_gpus(node: Node) -> None:
+    folder = node({"h0": 8, "h1": 0}, require_all_nodes=True)
     verdict = coordinated(folder)
     assert verdict["exit"] == 3
     assert blamed(verdict) == [("h1", "gpu-missing")]
     assert ran(folder, SCRIPT.id) == set()
 
 
-def test_with_fail_fast_nothing_follows_a_final_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = node(tmp_path, {"h0": 8, "h1": 7}, monkeypatch, fail_fast=True)
+def test_with_fail_fast_nothing_follows_a_final_failure(node: Node) -> None:
+    folder = node({"h0": 8, "h1": 7}, fail_fast=True)
     verdict = coordinated(folder)
     assert (verdict["state"], verdict["exit"]) == ("fail", 3)
     assert ran(folder, INVENTORY.id) == {"h0", "h1"}
@@ -228,16 +224,16 @@ def test_with_fail_fast_nothing_follows_a_final_failure(
 
 
 def test_a_run_goes_on_after_the_finished_steps_of_another_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = node(tmp_path / "first", {"h0": 8, "h1": 8}, monkeypatch)
+    first = node({"h0": 8, "h1": 8}, "first")
     coordinated(first)
     records = first / "evidence" / evidence.RECORDS
     # The attempt ended while the last step ran: only one of two hosts has a record of it.
     kept = [line for line in records.read_text().splitlines() if '"step":"20' not in line]
     begun = next(line for line in records.read_text().splitlines() if '"step":"20' in line)
     records.write_text("\n".join([*kept, begun]) + "\n")
-    second = node(tmp_path / "second", {"h0": 8, "h1": 8}, monkeypatch)
+    second = node({"h0": 8, "h1": 8}, "second")
     plan = evidence.read_plan(first / "evidence")
     resume.copy_finished(first / "evidence", second / resume.EARLIER, plan)
     launched(second, attempt="two", earlier=str(second / resume.EARLIER))
@@ -262,11 +258,11 @@ def launched(folder: Path, **changes: Any) -> None:
 
 class TestAnEarlierAttemptThatLostItsFirstHost:
     @pytest.fixture
-    def earlier(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def earlier(self, node: Node, tmp_path: Path) -> Path:
         """Return the copy of its evidence after the first step; h1 showed no GPU."""
         results = tmp_path / "results"
         results.mkdir()
-        folder = node(tmp_path / "earlier", {"h0": 8, "h1": 0, "h2": 8}, monkeypatch)
+        folder = node({"h0": 8, "h1": 0, "h2": 8}, "earlier")
         launched(folder, results=str(results))
         coordinated(folder)
         copy = results / "runs" / "one"
@@ -277,9 +273,9 @@ class TestAnEarlierAttemptThatLostItsFirstHost:
         return copy
 
     @pytest.fixture
-    def folder(self, tmp_path: Path, earlier: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def folder(self, node: Node, earlier: Path) -> Path:
         """Return the folder of a coordinator that cannot reach h0 and continues that attempt."""
-        folder = node(tmp_path / "later", {"h0": 8, "h1": 8, "h2": 8}, monkeypatch)
+        folder = node({"h0": 8, "h1": 8, "h2": 8}, "later")
         (found, *others) = json.loads((folder / evidence.HOSTS).read_text())["hosts"]
         cause, message = "unreachable-timeout", "h0 was lost"
         problem = {"cause": cause, "message": message, "check": "hosts", "host": "h0"}
@@ -308,9 +304,9 @@ class TestAnEarlierAttemptThatLostItsFirstHost:
 
 
 def test_edited_values_are_in_log_plan_and_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = node(tmp_path, {"h0": 8}, monkeypatch)
+    folder = node({"h0": 8})
     before = json.loads((folder / evidence.PLAN).read_text())
     edits = ["launcher.env.NCCL_X: added, is 7"]
     launched(folder, edited=edits, holdSeconds=0.2, holdAlways=True)
@@ -337,10 +333,8 @@ def with_collectives(folder: Path, **limits: float) -> Step:
     return step
 
 
-def test_edited_collectives_are_measured_planned_and_have_more_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = node(tmp_path, {"h0": 8}, monkeypatch)
+def test_edited_collectives_are_measured_planned_and_have_more_time(node: Node) -> None:
+    folder = node({"h0": 8})
     before = with_collectives(folder)
     launched(folder, edited=["collectives"], collectives={"max": "1M", "iters": 7})
     coordinated(folder)
@@ -352,9 +346,9 @@ def test_edited_collectives_are_measured_planned_and_have_more_time(
 
 
 def test_edited_collectives_that_last_longer_than_the_deadline_end_the_run_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node,
 ) -> None:
-    folder = node(tmp_path, {"h0": 8}, monkeypatch)
+    folder = node({"h0": 8})
     with_collectives(folder, deadlineSeconds=20.0)
     edits = {"edited": ["collectives"], "collectives": {"max": "1G", "iters": 100}}
     launched(folder, **edits)
@@ -372,9 +366,9 @@ def test_edited_collectives_that_last_longer_than_the_deadline_end_the_run_at_on
     ],
 )
 def test_a_launcher_without_a_table_blames_no_node_and_is_never_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, cause: str, exit_code: int
+    node: Node, script: str, cause: str, exit_code: int
 ) -> None:
-    folder = node(tmp_path, {"h0": 8, "h1": 8, "h2": 8}, monkeypatch)
+    folder = node({"h0": 8, "h1": 8, "h2": 8})
     step = with_collectives(folder)
     (folder / step.script).write_text(f"{script}\n")
     launched(folder, edited=[f"launcher.scripts.{step.script}: changed"])
@@ -392,7 +386,7 @@ def test_a_launcher_without_a_table_blames_no_node_and_is_never_accepted(
     [("gs://bucket", "", False), ("/accept/results", "gs://bucket", False), ("/volume", "", True)],
 )
 def test_packed_evidence_is_in_the_log_unless_a_bucket_may_take_it(
-    tmp_path: Path,
+    node: Node,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     *,
@@ -404,7 +398,7 @@ def test_packed_evidence_is_in_the_log_unless_a_bucket_may_take_it(
         return True
 
     monkeypatch.setattr(coordinator, "_publish", publish)
-    folder = node(tmp_path, {"h0": 8}, monkeypatch)
+    folder = node({"h0": 8})
     launched(folder, results=results, bucket=bucket)
     verdict = coordinated(folder)
     printed = capsys.readouterr().out
@@ -418,7 +412,7 @@ def test_packed_evidence_is_in_the_log_unless_a_bucket_may_take_it(
 
 
 def test_records_of_finished_steps_are_copied_to_the_pod_whose_node_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -429,7 +423,7 @@ def test_records_of_finished_steps_are_copied_to_the_pod_whose_node_comes_first(
     )
     (tools / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    folder = node(tmp_path, {"c": 8}, monkeypatch)
+    folder = node({"c": 8})
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     hosts = [
@@ -456,8 +450,8 @@ def test_records_of_finished_steps_are_copied_to_the_pod_whose_node_comes_first(
     ],
 )
 def test_a_hold_begins_when_verdict_and_evidence_are_in_the_results(
+    node: Node,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     *,
     gpus: int,
@@ -466,7 +460,7 @@ def test_a_hold_begins_when_verdict_and_evidence_are_in_the_results(
     is_cancelled: bool,
 ) -> None:
     more = {"hold_seconds": 600.0, "hold_always": always}
-    folder = node(tmp_path, {"h0": gpus, "h1": 8}, monkeypatch, **more)
+    folder = node({"h0": gpus, "h1": 8}, **more)
     (tmp_path / "results").mkdir()
     launched(folder, results=str(tmp_path / "results"))
     # The log, which another process writes.
@@ -495,13 +489,13 @@ def test_a_hold_begins_when_verdict_and_evidence_are_in_the_results(
 
 @pytest.mark.parametrize("has_key", [True, False])
 def test_no_moment_leaves_checksums_without_signature_or_reason(
-    tmp_path: Path,
+    node: Node,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     *,
     has_key: bool,
 ) -> None:
-    folder = node(tmp_path, {"h0": 8}, monkeypatch)
+    folder = node({"h0": 8})
     if has_key:
         write_keys(folder, new_keys("run"), KEY)
     own = folder / "evidence"
@@ -522,9 +516,9 @@ def test_no_moment_leaves_checksums_without_signature_or_reason(
 
 @pytest.mark.parametrize("jump", [365 * 86400.0, -86400.0])
 def test_a_jump_of_the_clock_changes_no_duration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
+    node: Node, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:
-    folder = node(tmp_path, {"h0": 8}, monkeypatch)
+    folder = node({"h0": 8})
     let_wall_clock_jump(monkeypatch, jump)
     coordinated(folder)
     records = tuple(evidence.read_records(folder / "evidence"))

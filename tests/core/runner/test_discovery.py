@@ -18,6 +18,14 @@ from accept.core.runner.ssh import Answer
 MEET = "if mkdir first; then read -r _ < meet; else echo > meet; fi; echo rack"
 
 
+def discovered(folder: Path, *names: str, **options: Any) -> Found:
+    """Discover hosts that all are this machine."""
+    candidates = options.pop("candidates", [Candidate(name=name, local=True) for name in names])
+    more = {"ranks": None, "topology": "", "seconds": 300.0, **options}
+    looking = discover(candidates, folder=folder, attempt="one", **more)
+    return asyncio.run(asyncio.wait_for(looking, 300.0))
+
+
 def test_a_host_that_is_slow_to_report_its_gpus_does_not_delay_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -26,16 +34,7 @@ def test_a_host_that_is_slow_to_report_its_gpus_does_not_delay_the_others(
     (tmp_path / "host").write_text("h0\n")
     (tmp_path / "gpus.sh").symlink_to(LAUNCHERS / "gpus.sh")
     os.mkfifo(tmp_path / "meet")
-    found = asyncio.run(
-        discover(
-            [Candidate(name="h0", local=True)] * 2,
-            folder=tmp_path,
-            attempt="one",
-            ranks=1,
-            topology=MEET,
-            seconds=300.0,
-        )
-    )
+    found = discovered(tmp_path, "h0", "h0", ranks=1, topology=MEET)
     assert [host.name for host in found.hosts] == ["h0"]
     assert [(problem.cause, problem.host) for problem in found.problems] == [
         (Cause.DUPLICATE_HOST, "h0")
@@ -49,32 +48,11 @@ def answered(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str, name: s
         return Answer(exit=0, out="\n".join([*lines, name, ""]), err="")
 
     monkeypatch.setattr("accept.core.runner.discovery.run", say)
-    return asyncio.run(
-        discover(
-            [Candidate(name="h0", local=True)],
-            folder=folder,
-            attempt="one",
-            ranks=None,
-            topology="",
-            seconds=0.1,
-        )
-    )
+    return discovered(folder, "h0", seconds=0.1)
 
 
 def test_a_host_without_an_address_is_missing(tmp_path: Path) -> None:
-    found = asyncio.run(
-        asyncio.wait_for(
-            discover(
-                [Candidate(name="h0")],
-                folder=tmp_path,
-                attempt="one",
-                ranks=1,
-                topology="",
-                seconds=0.1,
-            ),
-            300.0,
-        )
-    )
+    found = discovered(tmp_path, candidates=[Candidate(name="h0")], seconds=0.1)
     assert [(problem.host, problem.cause) for problem in found.problems] == [
         ("h0", "unreachable-dns")
     ]
@@ -143,14 +121,5 @@ def test_the_number_of_ranks_is_that_of_the_machine_or_of_most_hosts(
         return Answer(exit=0, out=left.pop(0), err="")
 
     monkeypatch.setattr("accept.core.runner.discovery.run", say)
-    found = asyncio.run(
-        discover(
-            [Candidate(name=name, local=True) for name in names],
-            folder=tmp_path,
-            attempt="one",
-            ranks=ranks,
-            topology="",
-            seconds=300.0,
-        )
-    )
+    found = discovered(tmp_path, *names, ranks=ranks)
     assert {host.name: host.slots for host in found.hosts} == dict.fromkeys(names, slots)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.factories import verdicts
 from tests.factories.health_runs import HEALTH, LATER
+from tests.factories.hosts import here
 
 from accept.core.facts import mapping
 from accept.core.health_readings import HEALTH_CHANGE, Gap, Unread
@@ -43,14 +44,13 @@ class TestSweeps:
         """Return a run on two hosts that both are this machine; the test writes their health.sh."""
         for name in ("evidence", "programs"):
             (tmp_path / name).mkdir()
-        two = [
-            Host(name=n, mpi_name=n, address="127.0.0.1", port=0, slots=1, local=True)
-            for n in ("h0", "h1")
-        ]
         self.program = tmp_path / "programs/health.sh"
         self.program.write_text(program_of())
         return Run(
-            folder=tmp_path, attempt="one", plan=verdicts.plan(HEALTH, LATER), hosts=tuple(two)
+            folder=tmp_path,
+            attempt="one",
+            plan=verdicts.plan(HEALTH, LATER),
+            hosts=here("h0", "h1"),
         )
 
     def sweep(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories import verdicts
+from tests.factories.hosts import here
 
 from accept.config import resources
 from accept.core.causes import Cause
@@ -17,7 +18,6 @@ from accept.core.evidence import open_log
 from accept.core.facts import NCCL_WARNINGS
 from accept.core.model import Problem
 from accept.core.runner.nccl import collect_command, keep_logs
-from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run
 
 MARK = "a1/20-all/0-0"
@@ -52,11 +52,8 @@ def keep(folder: Path) -> tuple[str, tuple[str, ...]]:
 
     The warnings of the record come with it.
     """
-    hosts = [
-        Host(name=name, mpi_name=name, address="127.0.0.1", port=0, slots=1, local=True)
-        for name in ("h0", "h1")
-    ]
-    state = Run(folder=folder, attempt="a1", plan=verdicts.plan(), hosts=tuple(hosts))
+    hosts = here("h0", "h1")
+    state = Run(folder=folder, attempt="a1", plan=verdicts.plan(), hosts=hosts)
     state.lost["h1"] = Problem(cause=Cause.HOST_DIED, message="", host="h1")
     evidence = folder / "evidence"
     asyncio.run(keep_logs(state, MARK, hosts, evidence / LOG))
@@ -107,30 +104,27 @@ class TestAfterAKill:
 
 
 class TestRanks:
-    def test_every_rank_prints_its_warnings_once(self, folder: Path) -> None:
-        """Several collectives run after each other, with the same folder for their logs."""
+    def rank(self, folder: Path, rank: str, *command: str) -> str:
+        """Return what a rank prints that rank.sh starts."""
         for name in ("rank.sh", "interface.sh"):
             (folder / name).write_text((resources.launchers() / name).read_text())
         (folder / "env.sh").touch()
+        env = {
+            "PATH": os.environ["PATH"],
+            "NCCL_DEBUG": "INFO",
+            "ACCEPT_PROGRESS": str(folder / "progress" / MARK),
+            "OMPI_COMM_WORLD_LOCAL_RANK": rank,
+        }
+        argv = ["sh", str(folder / "rank.sh"), *command]
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
+
+    def test_every_rank_prints_its_warnings_once(self, folder: Path) -> None:
+        """Several collectives run after each other, with the same folder for their logs."""
         warnings = "".join(line(text) for text in "aabcdefg")
         program = (
             f"f=$(echo \"$NCCL_DEBUG_FILE\" | sed s/%p/$$/); printf '%s' '{warnings}' > \"$f\""
         )
-        printed = []
-        for rank in ("0", "1", "1"):
-            done = subprocess.run(
-                ["sh", folder / "rank.sh", "sh", "-c", program],
-                env={
-                    "PATH": os.environ["PATH"],
-                    "NCCL_DEBUG": "INFO",
-                    "ACCEPT_PROGRESS": str(folder / "progress" / MARK),
-                    "OMPI_COMM_WORLD_LOCAL_RANK": rank,
-                },
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            printed.append(done.stdout)
+        printed = [self.rank(folder, rank, "sh", "-c", program) for rank in ("0", "1", "1")]
         bounded = "".join(line(text) for text in "abcefg")
         assert printed == [bounded] * 3
 
@@ -138,10 +132,6 @@ class TestRanks:
         self, folder: Path
     ) -> None:
         progress = folder / "progress" / MARK
-        progress.mkdir(parents=True, exist_ok=True)
-        for name in ("rank.sh", "interface.sh"):
-            (folder / name).write_text((resources.launchers() / name).read_text())
-        (folder / "env.sh").touch()
         for gpu in range(2):
             start = f"h1:{gpu}:9 [{gpu}] NCCL INFO"
             (progress / f"nccl.{gpu}.h1.{gpu}.log").write_text(
@@ -152,19 +142,8 @@ class TestRanks:
                 f"{start} comm 0x5{'ef'[gpu]} rank {gpu} nRanks 8 nNodes 2 localRanks 4 "
                 f"localRank {gpu} MNNVL 1\n"
             )
-        done = subprocess.run(
-            ["sh", folder / "rank.sh", "true"],
-            env={
-                "PATH": os.environ["PATH"],
-                "NCCL_DEBUG": "INFO",
-                "ACCEPT_PROGRESS": str(progress),
-                "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-            },
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert [line.partition(" INFO ")[2] for line in done.stdout.splitlines()] == [
+        printed = self.rank(folder, "0", "true").splitlines()
+        assert [line.partition(" INFO ")[2] for line in printed] == [
             "NCCL version 2.28.9+cuda13.0",
             "NET/gIB : Initializing gIB v1.1.2",
             "MNNVL 1 cliqueId 7fa cliqueSize 4 cliqueRank 0",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.factories.hosts import here
 from tests.factories.paths import PROGRAMS
 from tests.factories.programs import missing_parts
 
@@ -19,13 +20,9 @@ from accept.core.groups import Group
 from accept.core.model import GroupKind, Parsed, Step
 from accept.core.runner import residents
 from accept.core.runner.residents import ResidentJob, Residents
-from accept.core.runner.ssh import Host
 
 _NAMES = ("a", "b")
-_HOSTS = tuple(
-    Host(name=name, mpi_name=name, address="127.0.0.1", port=0, slots=2, local=True)
-    for name in _NAMES
-)
+_HOSTS = here(*_NAMES, slots=2)
 _STEP = Step(
     id="10-pairs",
     checks=("all-gather",),
