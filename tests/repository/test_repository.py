@@ -171,7 +171,6 @@ READERS = {
     "launchers/programs/commands.py",
     # Streams that are read in the event loop.
     "cli/accept/core/runner/ssh.py",
-    "cli/accept/core/runner/collectors.py",
     # Steps of Slurm that go on while their lines are read.
     "cli/accept/core/runner/slurm.py",
 }
