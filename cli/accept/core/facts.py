@@ -154,8 +154,25 @@ class _Reported:
 
 
 def _shown(most: int) -> Prepared:
-    """Return the marker of a text for people, which loses invisible characters and is cut."""
-    return Prepared(lambda value: plain(value, most) if isinstance(value, str | int) else value)
+    """Return the marker of a text for people: on one line, and empty for any other value."""
+    return Prepared(lambda value: plain(text(value) or "", most))
+
+
+def _named(most: int) -> Prepared:
+    """Return the marker of a name for people, which may be a number."""
+    return Prepared(lambda value: plain(value, most))
+
+
+def _id(value: object) -> str:
+    return text(value) or ""
+
+
+def _items(value: object) -> list[object]:
+    return items(value)[:256]
+
+
+def _is_true(value: object) -> bool:
+    return value is True
 
 
 def _printed(value: object) -> object:
@@ -174,7 +191,10 @@ _Word = Annotated[str, _shown(80)]
 #: Values that are only compared with those of other hosts: texts, and numbers as text.
 _Text = Annotated[str, Prepared(_printed)]
 _Compared = Annotated[str, Prepared(_compared)]
-_Count = Annotated[int, Bounds(min=0, max=2**63 - 1)]
+_Count = Annotated[int, Prepared(whole)]
+_Integer = Annotated[int | None, Prepared(integer)]
+#: A text that is not shown; empty for any other value.
+_Id = Annotated[str, Prepared(_id)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,8 +202,8 @@ class Gpu(_Reported):
     """A GPU in the inventory of a host. Texts that are only compared are None if unknown."""
 
     #: Its index on the host, as text; its address if it has none; empty if both are unknown.
-    index: Annotated[str, _shown(20)] = ""
-    uuid: str = ""
+    index: Annotated[str, _named(20)] = ""
+    uuid: _Id = ""
     #: Its product name; None if missing.
     name: _Text | None = None
     #: Its serial number and PCI address; empty if unknown.
@@ -214,7 +234,7 @@ class Gpu(_Reported):
 class Nic(_Reported):
     """An active or inactive network device in the inventory of a host."""
 
-    rdma: bool = False
+    rdma: Annotated[bool, Prepared(bool)] = False
     #: Rate in Mbit/s, and state, such as "active"; None: unknown.
     speed: Annotated[int, Bounds(min=-1, max=2**63 - 1)] | None = None
     state: _Text | None = None
@@ -303,7 +323,7 @@ class GivenGpus(_Reported):
     #: Number of GPUs that the list gives, or names up to the fault.
     count: _Count = 0
     #: Number of GPUs from which the list chooses; None: unknown.
-    shown: int | None = None
+    shown: _Integer = None
     #: None: the job gets all GPUs of its list.
     fault: ListFault | None = None
     #: The entry with the fault.
@@ -338,26 +358,26 @@ class Inventory(_Reported):
     #: NVML's code if the driver shows no GPU; 0: another reason, or none.
     driver_code: _Count = 0
     #: The GPUs that the run may not open, as indexes or addresses.
-    forbidden: tuple[Annotated[str, _shown(40)], ...] = ()
+    forbidden: Annotated[tuple[Annotated[str, _named(40)], ...], Prepared(_items)] = ()
     #: Number of NVIDIA GPUs on the PCI bus, even without a driver.
     pci_nvidia: _Count = 0
     #: The list of the job's GPUs; None: the job was given all of the host.
     given: GivenGpus | None = None
     #: Number of IMEX channels of the host; None: unknown.
-    imex_channels: int | None = None
+    imex_channels: _Integer = None
     #: None: the host has no program that reports it.
     imex: Imex | None = None
     #: NVLink domain of its GPUs; empty: none that spans hosts; None: unknown.
-    domain: str | None = None
+    domain: Annotated[str | None, Prepared(text)] = None
     nics: tuple[Nic, ...] = ()
     #: 0: unknown.
-    memory_bytes: _Count = 0
+    memory_bytes: Annotated[int, Bounds(min=0, max=2**63 - 1)] = 0
     cpus: _Compared | None = None
     kernel: _Text | None = None
     #: Limit of locked memory in KiB, or "unlimited".
     memlock: _Compared | None = None
     #: True if that limit does not apply.
-    ipc_lock: bool = False
+    ipc_lock: Annotated[bool, Prepared(_is_true)] = False
     #: Versions of installed software; None: unknown.
     versions: dict[str, _Text | None] = field(default_factory=dict)
     #: Settings of the host that change the speed of GPUs and NICs; None: unknown.
@@ -374,9 +394,12 @@ class Inventory(_Reported):
         more["gpusListed"] = isinstance(gpus, list)
         if "domain" in data:
             more["domain"] = data["domain"] or ""
-        if "given" not in data and "gpusGiven" in data:
+        for part in ("given", "imex"):
+            more[part] = data[part] if isinstance(data.get(part), dict) else None
+        if more["given"] is None and integer(data.get("gpusGiven")) is not None:
             # Older evidence has only the number of entries of the list.
             more["given"] = {"count": data["gpusGiven"]}
+        more["chosen"] = [name for name in items(data.get("chosen")) if isinstance(name, str)]
         if isinstance(settings, dict):
             more["settings"] = {name[:40]: settings[name] for name in list(settings)[:20]}
         return super().adapt({**data, **more})
