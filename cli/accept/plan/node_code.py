@@ -85,7 +85,7 @@ def read_code(*, launchers: Path, core: Path) -> Mapping[str, bytes]:
     for path in sorted((launchers / "programs").iterdir()):
         if path.suffix in (".py", ".sh", ".json"):
             paths[f"programs/{path.name}"] = path
-    for path in sorted((*core.rglob("*.py"), core / "signs.json")):
+    for path in sorted((*core.rglob("*.py"), *core.glob("*.json"))):
         paths[f"core/accept/core/{path.relative_to(core).as_posix()}"] = path
     paths[f"programs/bindings/{_NVML_FILE}"] = _nvml_bindings()
     return {name: path.read_bytes() for name, path in paths.items()}

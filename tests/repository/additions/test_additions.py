@@ -25,13 +25,15 @@ FAULT = """\
 )
 #: All faults by name"""
 CAUSE = """\
-    SAMPLE_CAUSE = Row(
-        text="sample-cause",
-        meaning="a cause of a test",
-        action="remove the test",
-        owner=Owner.PROVIDER,
-    )
+    SAMPLE_CAUSE = "sample-cause"
     # Not on this list"""
+ROW = """\
+  "sample-cause": {
+    "owner": "provider",
+    "meaning": "a cause of a test",
+    "action": "remove the test"
+  },
+  "unknown-cause": {"""
 SECTION = """
 ### sample-cause
 A cause of a test.
@@ -59,6 +61,7 @@ def test_additions_need_no_other_change(tmp_path: Path) -> None:
     shutil.copy(HERE / "suite.yaml", copy / "values/suites/sample.yaml")
     shutil.copy(HERE / "tool.yaml", copy / "values/tools/sample-tool.yaml")
     replace_once(copy / "cli/accept/core/causes.py", "    # Not on this list", CAUSE)
+    replace_once(copy / "cli/accept/core/causes.json", '  "unknown-cause": {', ROW)
     (copy / "docs").mkdir()
     page = (ROOT / "docs/causes.md").read_text(encoding="utf-8")
     (copy / "docs/causes.md").write_text(page + SECTION, encoding="utf-8")
