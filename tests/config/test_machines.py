@@ -16,7 +16,6 @@ from tests.factories.paths import DOCS
 from accept import config
 from accept.config import resources
 from accept.core.checks import REGISTRY
-from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.judge import judge
 from accept.core.model import Fact, Metric, Placement, Plan, Record, State, Verdict
@@ -302,25 +301,6 @@ class TestBases:
         )
         machine = config.load_machine(str(tmp_path / "mine.yaml")).value
         assert (machine.interface, machine.noise, machine.gpus.count) == ("eth7", 0.02, 8)
-
-    def test_an_unknown_base_is_refused_with_the_nearest(self, tmp_path: Path) -> None:
-        error = self.refusal(tmp_path, "base: [h100-9]\n")
-        assert error.code is Code.MACHINE_BASE_UNKNOWN
-        assert "mine.yaml:3: base[0]: " in error.message
-        assert "did you mean h100-8?" in error.hint
-
-    def test_a_base_that_refers_to_itself_is_refused(self, tmp_path: Path) -> None:
-        assert self.refusal(tmp_path, "base: [./mine.yaml]\n").code is Code.MACHINE_BASE_CHAIN
-
-    @pytest.mark.parametrize("key", ["gpuDirect: true", "transportAliases: [shim]"])
-    def test_network_keys_need_the_name_of_the_network(self, tmp_path: Path, key: str) -> None:
-        error = self.refusal(tmp_path, f"gpus: {{count: 8}}\nnccl: {{{key}}}\n")
-        assert error.code is Code.MACHINE_CONTRADICTION
-        assert f": nccl.{key.partition(':')[0]}: " in error.message
-
-    @pytest.mark.parametrize("text", ["base: h100-8\n", "base: [1]\n"])
-    def test_bases_must_be_a_list_of_names(self, tmp_path: Path, text: str) -> None:
-        assert self.refusal(tmp_path, text).code is Code.VALUE_INVALID
 
     def test_an_error_in_a_base_names_the_file_of_the_base(self, tmp_path: Path) -> None:
         (tmp_path / "a.yaml").write_text("gpus: {count: 8}\nnics:\n  count: none\n")
