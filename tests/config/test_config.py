@@ -171,15 +171,6 @@ class TestSite:
 
 
 class TestNames:
-    @pytest.mark.parametrize(("kind", "name"), [("machine", "a4-high"), ("suite", "quik")])
-    def test_a_name_that_does_not_exist(self, kind: str, name: str) -> None:
-        load: Any = config.load_machine if kind == "machine" else config.load_suite
-        with pytest.raises(BadInput) as caught:
-            load(name)
-        assert caught.value.code in (Code.MACHINE_UNKNOWN, Code.SUITE_UNKNOWN)
-        expected = "a4-highgpu-8g" if kind == "machine" else "quick"
-        assert caught.value.hint.startswith(f"did you mean {expected}? ")
-
     def test_a_file_that_looks_like_a_name(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -189,11 +180,6 @@ class TestNames:
             config.load_machine("mine")
         assert caught.value.hint == "for the file with that name write ./mine"
         assert config.load_machine("./mine").value.name == "mine"
-
-    def test_a_missing_file(self) -> None:
-        with pytest.raises(BadInput, match=r"nowhere\.yaml: ") as caught:
-            config.load_machine("nowhere.yaml")
-        assert caught.value.code is Code.YAML_UNREADABLE
 
 
 class TestExpectations:

@@ -11,7 +11,6 @@ import yaml
 
 from accept import config
 from accept.config import floors, resources
-from accept.config.expectations import unit_of
 from accept.config.references import Figure
 from accept.config.tool_file import ToolFile
 from accept.config.tools import check_exists
@@ -38,43 +37,16 @@ def _profiles() -> list[tuple[str, str]]:
     return [(name, one) for name in KINDS for one in config.load_machine(name).value.nccl.profiles]
 
 
-def test_machines_and_suites_that_are_shipped() -> None:
-    assert {
-        *("a2-highgpu-8g", "a2-ultragpu-8g"),
-        *("a3-highgpu-8g", "a3-megagpu-8g", "a3-ultragpu-8g"),
-        *("a4-highgpu-8g", "a4x-highgpu-4g", "a4x-maxgpu-4g-metal"),
-        *("g4-standard-48", "g4-standard-96", "g4-standard-192", "g4-standard-384"),
-        *("gd-8xa100-i128", "gd-8xh100ib-i128", "b200-8x", "b300-8x"),
-        *("gb200-4x", "gb300-4x", "gb300-4x-e"),
-        *("p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5e.48xlarge", "p5en.48xlarge"),
-        *("p6-b200.48xlarge", "p6-b300.48xlarge", "p6e-gb200.36xlarge"),
-        *("nd96isr-h100-v5", "nd96isr-h200-v5", "nd96asr-v4", "nd96amsr-a100-v4"),
-        *("nd128isr-ndr-gb200-v6", "nd128isr-gb300-v6"),
-        *("bm.gpu4.8", "bm.gpu.a100-v2.8", "bm.gpu.h100.8", "bm.gpu.h200.8", "bm.gpu.b200.8"),
-        *("bm.gpu.b300.8", "bm.gpu.gb200.4", "bm.gpu.gb200-v2.4", "bm.gpu.gb200-v3.4"),
-        "bm.gpu.gb300.4",
-        *("a100-8", "h100-8", "h200-8", "b200-8", "b300-8", "gb200-4", "gb300-4"),
-        *("mi300x-8", "cpu", "gpu"),
-    } == set(MACHINES)
-    assert set(SUITES) >= {"quick", "standard", "soak"}
-
-
 @pytest.mark.parametrize("name", MACHINES)
 class TestMachines:
-    def test_has_the_name_of_its_file(self, name: str) -> None:
+    def test_has_the_name_of_its_file_and_states_how_sure_it_is(self, name: str) -> None:
         assert config.load_machine(name).value.name == name
-
-    def test_states_how_sure_it_is(self, name: str) -> None:
         file = resources.values() / "machines" / f"{name}.yaml"
         assert "confidence" in yaml.safe_load(file.read_text())
 
     def test_its_parameters_are_those_of_the_checks(self, name: str) -> None:
         for check, values in config.load_machine(name).value.parameters.items():
             read(checks.REGISTRY[check].params, values)
-
-    def test_its_figures_have_known_metrics(self, name: str) -> None:
-        for figure in _figures(name):
-            assert unit_of(figure.check, figure.metric) == figure.unit
 
     def test_its_figures_have_measured_sizes(self, name: str) -> None:
         machine = config.load_machine(name).value
@@ -102,10 +74,8 @@ class TestMachines:
                 assert 0 < bound.lower <= bound.value
                 assert bound.lower < bound.value or bound.kind == "vendor"
 
-    def test_every_setting_and_figure_has_a_source(self, name: str) -> None:
+    def test_its_device_and_labels_have_a_source(self, name: str) -> None:
         machine = config.load_machine(name).value
-        assert all(figure.source for figure in machine.references)
-        assert all(profile.source for profile in machine.nccl.profiles.values() if profile.env)
         if machine.gpus.device:
             assert machine.gpus.source
         if machine.kubernetes.node_selector:
@@ -221,13 +191,6 @@ def test_machines_of_a_cloud_have_different_labels() -> None:
     ]
     named = [one for one in selectors if one]
     assert len(set(named)) == len(named)
-
-
-def test_the_cpu_machine_has_no_speed_target() -> None:
-    machine = config.load_machine("cpu").value
-    assert not machine.speed_promised
-    assert machine.references == ()
-    assert machine.planned().gpus == 0
 
 
 def test_the_gpu_machine_has_only_specifications() -> None:

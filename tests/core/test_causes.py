@@ -78,7 +78,6 @@ def test_no_row_contradicts_itself(cause: Cause) -> None:
         assert not any((row.root_cause, row.loses_host, row.slow, row.wrong_numbers))
 
 
-
 def test_only_what_did_not_run_is_not_a_failure() -> None:
     softer = {cause for cause in Cause if state_of(cause) is not State.FAIL}
     assert softer == {

@@ -101,9 +101,6 @@ class TestReading:
     def test_text_may_represent_a_number_if_allowed(self) -> None:
         assert read(Tree, {"wait": "3s"}).wait == 3.0
 
-    def test_a_plain_type_can_be_read_too(self) -> None:
-        assert read(dict[str, int], {"a": 1}) == {"a": 1}
-
     def test_the_outer_path_precedes_the_inner_one(self) -> None:
         with pytest.raises(Invalid) as caught:
             read(Tree, {"leaves": [{}]}, path=("forest", 2))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.factories import verdicts
-from tests.factories.command_line import accept, refused
+from tests.factories.command_line import accept
 
 from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
@@ -80,16 +80,6 @@ class TestBackend:
         assert run(rest="startTimeout: 2h").plan.start_seconds == 7200
 
 
-class TestImage:
-    def test_is_required_on_a_cluster(self) -> None:
-        with pytest.raises(BadInput) as error:
-            resolve(Options(machine=KNOWN, nodes=64))
-        assert error.value.code == Code.SITE_NO_IMAGE
-
-    def test_without_one_nothing_is_printed_for_helm(self) -> None:
-        refused("render", "-m", KNOWN, "-n", 64, error=Code.SITE_NO_IMAGE)
-
-
 class TestNodes:
     def test_a_list_of_nodes_gives_their_number(self, run: Resolve) -> None:
         found = run(nodes=None, hosts=("n1", "n2", "n3"), named=True)
@@ -100,19 +90,7 @@ class TestNodes:
         assert run("  includeNodes: [a, b, c]", nodes=None).plan.nodes == 3
         assert run("  includeNodes: [a, b, c]", nodes=2).plan.nodes == 2
 
-    @pytest.mark.parametrize(
-        ("text", "rest"),
-        [
-            ("  serviceAccount: a b", ""),
-            ("  topology: {required: a b}", ""),
-            ("", "results: {location: 'gs://my\"bucket'}"),
-            ("", "results: {location: 'gs://b/$(id)'}"),
-        ],
-    )
-    def test_what_cannot_exist_in_a_cluster_is_refused(
-        self, refuse: Refuse, text: str, rest: str
-    ) -> None:
-        assert refuse(text, rest).code == Code.VALUE_INVALID
+    def test_an_image_that_cannot_exist_is_refused(self, refuse: Refuse) -> None:
         assert refuse(image="a$b").code == Code.CONTAINER_IMAGE_NAME
 
     @pytest.mark.parametrize(
@@ -164,10 +142,6 @@ class TestNodes:
         assert done.code == 0, done.err
         data = yaml.safe_load(done.out)
         assert (data["nodes"], data["site"]["includeNodes"]) == (3, ["n1", "n2", "n3"])
-
-    def test_all_nodes_need_a_cluster(self, site: Callable[..., str]) -> None:
-        options = ("-m", "cpu", "--nodes", "all", "--site", site())
-        refused("render", *options, error=Code.NODES_ALL_OFFLINE)
 
     @pytest.mark.parametrize("given", ["x", "many", "-1", "1,2", "64x"])
     def test_invalid_nodes_are_refused(self, given: str) -> None:
@@ -289,25 +263,3 @@ class TestResults:
             "  extraVolumeMounts: [{name: d, mountPath: /data}]"
         )
         assert run(mounted, "results: {location: /data/runs}").notes == ()
-
-    def test_an_unused_results_volume_is_refused(self, refuse: Refuse) -> None:
-        error = refuse("", "results: {location: 'gs://b', volume: {nfs: {server: s, path: /}}}")
-        assert error.code == Code.KUBE_RESULTS_OUTSIDE
-
-
-class TestSite:
-    @pytest.mark.parametrize(
-        "key", ["topology: {slice: a, sliceSize: 2}", "workloadPriorityClass: high"]
-    )
-    def test_settings_of_a_queue_need_a_queue(self, refuse: Refuse, key: str) -> None:
-        assert refuse(f"  {key}").code == Code.KUBE_QUEUE_UNSET
-
-    @pytest.mark.parametrize(
-        "text", ["{required: a, preferred: b}", "{slice: a}", "{sliceSize: 2}"]
-    )
-    def test_a_topology_that_contradicts_itself_is_refused(self, refuse: Refuse, text: str) -> None:
-        assert refuse(f"  queue: q\n  topology: {text}").code == Code.KUBE_TOPOLOGY
-
-    def test_a_list_of_the_same_nodes_is_refused(self, refuse: Refuse) -> None:
-        error = refuse("  includeNodes: [a]\n  excludeNodes: [a]", nodes=1)
-        assert error.code == Code.NODES_EXCLUDED

@@ -160,14 +160,6 @@ class TestNames:
 
 
 class TestGpus:
-    def test_a_number_that_does_not_divide_a_node_is_refused(self) -> None:
-        error = refusal(machine=FULL, gpus_per_node=7)
-        assert error.code == Code.GPUS_PER_NODE
-
-    @pytest.mark.parametrize("machine", ["cpu", FULL])
-    def test_zero_gpus_are_refused(self, machine: str) -> None:
-        assert refusal(machine=machine, gpus_per_node=0).code == Code.GPUS_PER_NODE
-
     def test_a_part_of_a_node_has_only_bounds_of_single_gpus_and_nics(self) -> None:
         assert {one.check for one in plan(FULL).references} > {"gemm", "memory"}
         assert {one.check for one in plan(FULL, gpus_per_node=4).references} == {
@@ -301,12 +293,6 @@ class TestNccl:
     def test_invalid_nccl_settings_are_refused(self, text: str, code: Code) -> None:
         assert refusal(nccl=(text,)).code == code
 
-    def test_an_unknown_profile_is_refused_with_the_nearest(self, tmp_path: Path) -> None:
-        file = site(tmp_path, "nccl: {profile: defualt}")
-        error = refusal(machine=FULL, site=file)
-        assert error.code == Code.NCCL_PROFILE_UNKNOWN
-        assert "default" in error.hint
-
 
 class TestExpect:
     def test_has_priority_over_shipped_references(self) -> None:
@@ -328,19 +314,8 @@ class TestExpect:
         own = [(r.lower, r.upper) for r in found if r.kind == "expectation"]
         assert own == [(None, 40.0), (2.0, None)]
 
-    @pytest.mark.parametrize(
-        ("text", "code"),
-        [
-            ("bad", Code.EXPECT_SYNTAX),
-            ("all-reduce>=3", Code.EXPECT_SIZE),
-            ("all-reduce@8X>=3", Code.EXPECT_SYNTAX),
-            ("all-reduce@8G>=fast", Code.EXPECT_SYNTAX),
-            ("allreduce@8G>=3", Code.CHECK_UNKNOWN),
-            ("all-reduce.speed@8G>=3", Code.METRIC_UNKNOWN),
-        ],
-    )
-    def test_invalid_expectations_are_refused(self, text: str, code: Code) -> None:
-        assert refusal(expect=(text,)).code == code
+    def test_an_invalid_expectation_is_refused(self) -> None:
+        assert refusal(expect=("all-reduce>=3",)).code == Code.EXPECT_SIZE
 
     def test_an_expectation_for_a_check_outside_the_suite_is_refused(self) -> None:
         refused = refusal(expect=("latency@8<=20",))
