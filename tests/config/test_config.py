@@ -93,7 +93,7 @@ class TestMachine:
         (tmp_path / "m.yaml").write_text(MACHINE)
         machine = config.load_machine(str(tmp_path / "m.yaml")).value
         for wanted, hint in ((7, "possible: 1, 2, 4, 8"), (16, "possible: 1, 2, 4, 8"), (0, "")):
-            with pytest.raises(Invalid) as error:
+            with pytest.raises(BadInput) as error:
                 check_gpus_per_node(machine, wanted)
             assert (error.value.code, error.value.hint) == (Code.GPUS_PER_NODE, hint)
         check_gpus_per_node(machine, 4)
@@ -105,7 +105,7 @@ class TestMachine:
         assert bounds(machine, gpus_per_node=8) == bounds(machine)
 
     def test_gpus_per_node_needs_a_machine_with_gpus(self) -> None:
-        with pytest.raises(Invalid) as error:
+        with pytest.raises(BadInput) as error:
             check_gpus_per_node(config.load_machine("cpu").value, 1)
         assert error.value.code is Code.GPUS_PER_NODE
 

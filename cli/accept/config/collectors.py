@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated
 
@@ -41,17 +41,11 @@ class SiteCollector:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Known:
-    """The content of `values/collectors.yaml`."""
-
-    collectors: dict[str, SiteCollector] = field(default_factory=dict)
-
-
 @cache
 def known_collectors() -> Mapping[str, SiteCollector]:
     """Return the collectors that need no command in the site file."""
-    return read_file(_Known, resources.values() / "collectors.yaml").collectors
+    file = resources.values() / "collectors.yaml"
+    return read_file(dict[str, dict[str, SiteCollector]], file)["collectors"]
 
 
 def check_collectors(collectors: Mapping[str, SiteCollector]) -> None:

@@ -10,7 +10,7 @@ figure of single GPUs replaces the floor of the same metric.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Annotated, Literal
 
 from accept.config import load_machine, resources
@@ -71,17 +71,11 @@ class Floor:
             check_exists(check, ("checks",))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Floors:
-    """The content of `values/floors.yaml`."""
-
-    floors: tuple[Floor, ...]
-
-
-@lru_cache(maxsize=1)
+@cache
 def floors() -> tuple[Floor, ...]:
     """Return the floors that come with `accept`."""
-    return read_file(Floors, resources.values() / "floors.yaml").floors
+    file = resources.values() / "floors.yaml"
+    return read_file(dict[str, tuple[Floor, ...]], file)["floors"]
 
 
 def figures(machine: Machine, profile: str = "default") -> tuple[Figure, ...]:

@@ -82,17 +82,11 @@ def checks_with(tools: frozenset[ImageTool]) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Images:
-    """The content of `values/images.yaml`."""
-
-    images: tuple[PublicImage, ...]
-
-
 @cache
 def public_images() -> tuple[PublicImage, ...]:
     """Return all public images, in the order of the file."""
-    return read_file(_Images, resources.values() / "images.yaml").images
+    file = resources.values() / "images.yaml"
+    return read_file(dict[str, tuple[PublicImage, ...]], file)["images"]
 
 
 def images_for(machine: str) -> tuple[PublicImage, ...]:

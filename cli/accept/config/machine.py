@@ -11,6 +11,7 @@ from accept.config.references import Figure
 from accept.config.tools import check_exists
 from accept.core.checks.gemm_memory import TYPES
 from accept.core.error_codes import Code
+from accept.core.errors import BadInput
 from accept.core.limits import MOST_GPUS, MOST_RANKS
 from accept.core.model import PlannedMachine
 from accept.core.serde import Bounds, Doc, Invalid, known
@@ -272,13 +273,15 @@ class Machine:
         )
 
 
-def check_gpus_per_node(machine: Machine, wanted: int) -> None:
-    """Raise Invalid if a run cannot use `wanted` GPUs of each node of the machine.
+def check_gpus_per_node(machine: Machine, wanted: int | None) -> None:
+    """Raise BadInput if a run cannot use `wanted` GPUs of each node of the machine; None: all.
 
     The number must divide the GPUs of a node; otherwise rails and groups would differ in size.
     """
     gpus = machine.gpus.count
     hint = ""
+    if wanted is None:
+        return
     if wanted < 1 or gpus == 0:
         message = f"{count(wanted, 'GPU')} per node cannot be used on {machine.name}"
     elif wanted > MOST_GPUS:
@@ -288,4 +291,4 @@ def check_gpus_per_node(machine: Machine, wanted: int) -> None:
         hint = f"possible: {', '.join(str(n) for n in range(1, gpus + 1) if gpus % n == 0)}"
     else:
         return
-    raise Invalid((), message, hint, code=Code.GPUS_PER_NODE)
+    raise BadInput(message, code=Code.GPUS_PER_NODE, hint=hint)

@@ -26,17 +26,11 @@ class Row:
     source: Url
 
 
-@dataclass(frozen=True, kw_only=True)
-class Versions:
-    """The content of `values/versions.yaml`."""
-
-    supported: tuple[Row, ...]
-
-
 @cache
 def rows() -> tuple[Row, ...]:
     """Return the rows that come with `accept`."""
-    return read_file(Versions, resources.values() / "versions.yaml").supported
+    file = resources.values() / "versions.yaml"
+    return read_file(dict[str, tuple[Row, ...]], file)["supported"]
 
 
 def supported(machine: Machine) -> tuple[Supported, ...]:

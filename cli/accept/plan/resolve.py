@@ -493,7 +493,7 @@ def resolve(options: Options) -> Resolved:
         settings = _for_pods(options, settings, machine.value, hosts, nodes)
     gpus, per_pod = gpus_to_use(machine.value, settings, options), None
     if on_pods:
-        _check_gpus(machine.value, settings.kubernetes.gpus_per_pod)
+        check_gpus_per_node(machine.value, settings.kubernetes.gpus_per_pod)
         per_pod, gpus = gpus_of_pod(machine.value, settings.kubernetes, nodes=nodes, used=gpus)
     profile = _profile(machine.value, settings)
     user_env = _user_env(settings, options, machine.value.nccl.profiles, on_pods=on_pods)
@@ -624,16 +624,8 @@ def gpus_to_use(machine: Machine, site: Site, options: Options) -> int | None:
     Raises BadInput if the machine cannot run with that number.
     """
     count = site.gpus_per_node if options.gpus_per_node is None else options.gpus_per_node
-    _check_gpus(machine, count)
+    check_gpus_per_node(machine, count)
     return count
-
-
-def _check_gpus(machine: Machine, count: int | None) -> None:
-    if count is not None:
-        try:
-            check_gpus_per_node(machine, count)
-        except Invalid as error:
-            raise BadInput(error.message, code=error.code, hint=error.hint) from None
 
 
 def _gate_notes(suite: Suite) -> Iterator[str]:
