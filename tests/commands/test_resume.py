@@ -16,7 +16,7 @@ from tests.factories import verdicts
 from tests.factories.command_line import accept, refused
 
 from accept.backends.job import Job
-from accept.backends.slurm.script import batch_script
+from accept.backends.slurm.submit import batch_script
 from accept.commands.plan import write_run
 from accept.commands.resume import prepare_resumed
 from accept.core import evidence

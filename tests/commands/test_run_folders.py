@@ -422,7 +422,7 @@ class TestKilledStart:
             return Reply(exit=0, out=b"", err="", began=True)
 
         monkeypatch.setattr("accept.backends.manage.end", end)
-        monkeypatch.setattr("accept.backends.ssh.delete.call", answer)
+        monkeypatch.setattr("accept.backends.ssh.follow.call", answer)
         assert accept(command, "lost").code == Exit.PASS
         assert set(ended) == {("h1",)}
 

@@ -13,9 +13,7 @@ from accept.backends.kubernetes import backend as kubernetes_backend
 from accept.backends.kubernetes import cluster as kubernetes_cluster
 from accept.backends.protocol import Backend, Cluster, NodeList, Phase, Progress, Surveyor
 from accept.backends.slurm import backend as slurm_backend
-from accept.backends.slurm import survey as slurm_survey
 from accept.backends.ssh import backend as ssh_backend
-from accept.backends.ssh import survey as ssh_survey
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.safe_read import read_whole
@@ -39,8 +37,8 @@ NODE_LISTS: Final[Mapping[str, NodeList]] = {
 #: The back ends that can write a first site file.
 SURVEYORS: Final[Mapping[str, Surveyor]] = {
     "kubernetes": kubernetes_cluster,
-    "slurm": slurm_survey,
-    "ssh": ssh_survey,
+    "slurm": slurm_backend,
+    "ssh": ssh_backend,
 }
 
 #: The back end that can also print permissions.

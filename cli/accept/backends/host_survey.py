@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from shlex import quote
 
 from accept import config
-from accept.backends.protocol import Question
+from accept.backends.protocol import Note, Question
 from accept.backends.requirements import count, scratch_lines, survey_script
 from accept.config.collectors import USUAL_COLLECTORS
 from accept.core.judge.hosts import is_device
@@ -136,19 +136,21 @@ def fitting_machines(gpu: str, gpus: int) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SiteText:
-    """The parts of a site file, which is written line by line because of its comments."""
+class HostSurvey:
+    """The findings on hosts, and the site file, which is written line by line for its comments."""
 
     name: str
     backend: str
-    #: Lines of the section of the back end, without its heading.
-    section: Sequence[str]
+    #: Returns the lines of the section of the back end, without its heading, for the answers.
+    section: Callable[[Mapping[str, str]], Sequence[str]]
     found: Finding
+    notes: tuple[Note, ...]
+    questions: tuple[Question, ...] = (IMAGE, RESULTS)
     #: False if the tools were found on another machine than the nodes.
     from_nodes: bool = True
 
-    def text(self, answers: Mapping[str, str]) -> str:
-        """Return the site file."""
+    def site_text(self, answers: Mapping[str, str]) -> str:
+        """Return the site file as YAML, with comments on what is still open."""
         found = self.found
         machines = fitting_machines(found.gpu, found.gpus)
         lines = [
@@ -158,7 +160,7 @@ class SiteText:
             f"name: {scalar(self.name)}",
             f"backend: {self.backend}",
             f"{self.backend}:",
-            *(f"  {line}" for line in self.section),
+            *(f"  {line}" for line in self.section(answers)),
             *self._tool_lines(),
         ]
         if found.interface:

@@ -213,6 +213,11 @@ class Job:
             raise Invalid(("folder",), f"{escaped(self.folder)} belongs to another run")
 
     @property
+    def confirmed(self) -> bool:
+        """Return whether the command that started the run has confirmed its start."""
+        return bool(self.first) if self.slurm is None else self.slurm.id > 0
+
+    @property
     def on_cluster(self) -> bool:
         """Return whether the run is in a cluster, which keeps its objects after its end."""
         return self.place is not None

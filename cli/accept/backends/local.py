@@ -21,7 +21,16 @@ from pathlib import Path
 from accept.backends import containers
 from accept.backends.job import Job
 from accept.backends.keys import new_keys
-from accept.backends.protocol import Phase, Progress, Record, Say, still_running
+from accept.backends.protocol import (
+    Phase,
+    Progress,
+    Record,
+    Say,
+    attempt_name,
+    drain,
+    rehearse,
+    still_running,
+)
 from accept.backends.remote import Reach
 from accept.backends.requirements import (
     WITHOUT_GPUS,
@@ -50,6 +59,22 @@ from accept.evidence.rundir import JOB
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Resolved
 
+__all__ = [
+    "attempt_name",
+    "cancel",
+    "check_job",
+    "collect",
+    "delete",
+    "detect",
+    "doctor",
+    "drain",
+    "progress",
+    "reach",
+    "rehearse",
+    "submit",
+    "watch",
+]
+
 _NODE = "node"
 #: Shell commands that start the coordinator in the folder $0, with the Python $1, and return.
 _HERE = '/bin/sh "$0/coordinate.sh" "$1" &'
@@ -73,16 +98,6 @@ def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
     return machine_of(tools_here(survey_script()))
 
 
-def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
-    """Return the name unmodified."""
-    return attempt
-
-
-def rehearse(run: Resolved) -> str:
-    """Return nothing: without a start, nothing is known beyond the plan."""
-    return ""
-
-
 def reach(_job: Job, _run: Resolved) -> Reach:
     """Return how commands reach a node of a run after its end: they run here."""
 
@@ -90,11 +105,6 @@ def reach(_job: Job, _run: Resolved) -> Reach:
         return ["/bin/sh", "-c", command]
 
     return Reach(arguments=arguments, missing=Code.SYSTEM, hint="install a shell")
-
-
-def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:
-    """Return no command."""
-    return ()
 
 
 def submit(

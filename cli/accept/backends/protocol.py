@@ -152,6 +152,30 @@ class Backend(Protocol):
         """Return the command that takes hosts out of use, and the one that undoes it, if any."""
 
 
+def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
+    """Return the name unmodified, for a back end that has no names of its own."""
+    return attempt
+
+
+def check_job(job: Job, folder: Path) -> None:
+    """Accept any job, for a back end whose jobs `Job` itself checks."""
+
+
+def progress(job: Job, *, folder: Path) -> Progress:
+    """Return whether the start was confirmed, for a back end on other machines."""
+    return Progress(phase=Phase.SUBMITTED if job.confirmed else Phase.STARTING)
+
+
+def rehearse(run: Resolved) -> str:
+    """Return nothing, for a back end that knows nothing beyond the plan without a start."""
+    return ""
+
+
+def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:
+    """Return no command, for hosts that no scheduler gives away."""
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """Something that only the user can decide, with what the cluster offers."""

@@ -19,7 +19,7 @@ from tests.factories.kubernetes import (
     unscheduled,
 )
 
-from accept.backends.kubernetes.dump import scrubbed
+from accept.backends.kubernetes.collect import scrubbed
 from accept.backends.kubernetes.objects import list_at, value_at
 from accept.backends.kubernetes.status import (
     End,

@@ -18,7 +18,7 @@ from accept.backends.kubernetes.nodes import Fit, Misfit, PodRequest
 from accept.backends.kubernetes.objects import NODE, Node
 from accept.backends.kubernetes.submit import check_run_name, install_release, run_name
 from accept.backends.kubernetes.watch import FINISHED, FOLDER, watch
-from accept.backends.protocol import Phase, Progress, Record, Say
+from accept.backends.protocol import Record, Say, check_job, progress, rehearse
 from accept.backends.remote import Reach
 from accept.config import Site
 from accept.core.error_codes import Code
@@ -64,11 +64,6 @@ def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
     return name.full
 
 
-def rehearse(run: Resolved) -> str:
-    """Return nothing: without a start, nothing is known beyond the plan."""
-    return ""
-
-
 def reach(_job: Job, _run: Resolved) -> Reach:
     """Raise BadInput: the pods of a run are gone after its end."""
     raise BadInput(
@@ -82,15 +77,6 @@ def reach(_job: Job, _run: Resolved) -> Reach:
 def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:
     """Return the command that keeps new pods away from nodes, and the one that undoes it."""
     return tuple(command_line("kubectl", verb, *hosts) for verb in ("cordon", "uncordon"))
-
-
-def check_job(job: Job, folder: Path) -> None:
-    """Accept any job: its values name objects of a cluster, and are checked when they are used."""
-
-
-def progress(job: Job, *, folder: Path) -> Progress:
-    """Return whether the start was confirmed: only the cluster knows more."""
-    return Progress(phase=Phase.SUBMITTED if job.first else Phase.STARTING)
 
 
 def submit(

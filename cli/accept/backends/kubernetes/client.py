@@ -10,7 +10,7 @@ import base64
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from math import inf
@@ -316,6 +316,21 @@ class Api:
                 if error.status != 410 or not retries_left:
                     raise
         raise AssertionError("unreachable")
+
+    def find_served(
+        self, kinds: Sequence[Kind[AnyObject_co]], *, everywhere: bool = False
+    ) -> tuple[AnyObject_co, ...]:
+        """Return the objects of the first kind that the cluster has.
+
+        `kinds` are versions of one kind, the newest first. The error is `gone` if it has none.
+        """
+        for kind in kinds:
+            try:
+                return self.find_all(kind, everywhere=everywhere)
+            except ApiError as error:
+                if not error.gone or kind is kinds[-1]:
+                    raise
+        return ()
 
     def get(self, kind: Kind[AnyObject_co], name: str) -> AnyObject_co:
         """Return an object."""

@@ -34,20 +34,13 @@ from accept.core.errors import AcceptError, BadEvidence, Interrupted
 from accept.core.text import duration, plain
 from accept.evidence import rundir
 
+#: An object of the run, and its kind.
+_Found = tuple[Kind[Object], Object]
 
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    """An object that belongs to the run."""
 
-    kind: Kind[Object]
-    name: str
-    #: Whether the API is deleting it already.
-    leaving: bool
-    #: Seconds that a pod may take to end.
-    grace: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.kind.name} {self.name}"
+def _shown(found: _Found) -> str:
+    kind, item = found
+    return f"{kind.name} {item.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +152,7 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     api = Api(place_of(job))
     release = place_of(job).release
     listing = _list(api, job, _KINDS)
-    found = [str(object_) for object_ in listing.objects]
+    found = [_shown(object_) for object_ in listing.objects]
     # A later attempt may have the same release, which then does not belong to this run.
     own = job.attempt.removeprefix(f"{release}-")
     installed = bool(release) and installed_attempt(api.place, release) == own
@@ -194,25 +187,26 @@ def _remove(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
             return listing
         if not requested or len(listing.objects) < left:
             left, since = len(listing.objects), time.monotonic()
-        patience = _LEAVING + max(o.grace for o in listing.objects)
+        graces = (item.grace for _, item in listing.objects if isinstance(item, Pod))
+        patience = _LEAVING + max(graces, default=0)
         if time.monotonic() - since > patience:
-            names = ", ".join(map(str, listing.objects[:4]))
+            names = ", ".join(map(_shown, listing.objects[:4]))
             raise Interrupted(
                 f"not deleted within {duration(patience)}: {names}",
                 code=Code.KUBE_OBJECTS_LEFT,
                 hint="if its node is lost, kubectl delete pod --force removes the pod's object",
             )
-        for object_ in listing.objects:
+        for kind, item in listing.objects:
             # Pods go with their Job; a pod that has none is deleted like everything else.
-            if str(object_) not in requested and not object_.leaving:
-                api.delete(object_.kind, object_.name)
-            requested.add(str(object_))
+            if _shown((kind, item)) not in requested and not item.deleted:
+                api.delete(kind, item.name)
+            requested.add(_shown((kind, item)))
         time.sleep(_PAUSE)
 
 
 def _list(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
     """List the run's objects of some kinds."""
-    found: dict[str, _Found] = {}
+    found: list[_Found] = []
     hidden: list[str] = []
     listed: set[str] = set()
     for kind in kinds:
@@ -229,11 +223,8 @@ def _list(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
                 raise
             continue
         listed.add(kind.name)
-        for item in objects:
-            grace = item.grace if isinstance(item, Pod) else 0
-            object_ = _Found(kind=kind, name=item.name, leaving=bool(item.deleted), grace=grace)
-            found[str(object_)] = object_
-    return _Listing(objects=tuple(found.values()), hidden=tuple(hidden))
+        found += ((kind, item) for item in objects)
+    return _Listing(objects=tuple(found), hidden=tuple(hidden))
 
 
 def _made_jobset(job: Job) -> bool:

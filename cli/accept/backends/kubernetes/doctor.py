@@ -33,7 +33,7 @@ from accept.backends.kubernetes.objects import (
     texts_at,
     value_at,
 )
-from accept.backends.kubernetes.rbac import CLUSTER_RULES, RULES, Rule
+from accept.backends.kubernetes.rbac import Rule, rights
 from accept.backends.kubernetes.status import has_namespace
 from accept.backends.kubernetes.submit import helm, last_line
 from accept.backends.protocol import Say
@@ -96,36 +96,27 @@ def check_queue(api: Api, run: Resolved) -> Iterator[Need]:
     name = run.site.kubernetes.queue
     if not name:
         return
-    for kind in LOCAL_QUEUES:
-        try:
-            queues = api.find_all(kind)
-        except ApiError as error:
-            if error.gone:
-                continue
+    try:
+        by_name = {queue.name: queue for queue in api.find_served(LOCAL_QUEUES)}
+    except ApiError as error:
+        if not error.gone:
             yield unchecked(Requirement.QUEUE, f"{name} cannot be checked: {error.message}")
             return
-        by_name = {queue.name: queue for queue in queues}
-        if name not in by_name:
-            available = ", ".join(sorted(by_name)) or "none"
-            advice = f"kubernetes.queue in the site file; available: {available}"
-            yield lack(
-                Requirement.QUEUE, f"{name} is not in namespace {api.place.namespace}", advice
-            )
-            return
-        active = by_name[name].condition("Active")
-        if active is not None and not active.holds:
-            why = plain(active.message or active.reason, 200)
-            yield lack(
-                Requirement.QUEUE, f"{name} is not active: {why}", "ask the administrator of Kueue"
-            )
-        else:
-            yield fine(Requirement.QUEUE, name)
+        found = f"{name} is configured, but Kueue is not installed"
+        yield lack(Requirement.QUEUE, found, "leave kubernetes.queue out")
         return
-    yield lack(
-        Requirement.QUEUE,
-        f"{name} is configured, but Kueue is not installed",
-        "leave kubernetes.queue out",
-    )
+    if name not in by_name:
+        available = ", ".join(sorted(by_name)) or "none"
+        found = f"{name} is not in namespace {api.place.namespace}"
+        advice = f"kubernetes.queue in the site file; available: {available}"
+        yield lack(Requirement.QUEUE, found, advice)
+        return
+    active = by_name[name].condition("Active")
+    if active is not None and not active.holds:
+        found = f"{name} is not active: {plain(active.message or active.reason, 200)}"
+        yield lack(Requirement.QUEUE, found, "ask the administrator of Kueue")
+    else:
+        yield fine(Requirement.QUEUE, name)
 
 
 def check_networks(api: Api, run: Resolved) -> Iterator[Need]:
@@ -305,7 +296,9 @@ def _rules_of_run(api: Api, run: Resolved) -> tuple[Rule, ...]:
         "resourceclaimtemplates": any(not c.template for c in run.pod.resource_claims),
         "computedomains": run.pod.compute_domain,
     }
-    return tuple(rule for rule in RULES if all(made.get(kind, True) for kind in rule.resources))
+    return tuple(
+        rule for rule in rights().namespace if all(made.get(kind, True) for kind in rule.resources)
+    )
 
 
 def _rights(api: Api, run: Resolved) -> Iterator[Need]:
@@ -315,7 +308,7 @@ def _rights(api: Api, run: Resolved) -> Iterator[Need]:
             (rule, resource, verb, namespace)
             for rules, namespace in (
                 (_rules_of_run(api, run), api.place.namespace),
-                (CLUSTER_RULES, ""),
+                (rights().cluster, ""),
             )
             for rule in rules
             for resource in rule.resources

@@ -44,14 +44,15 @@ def unchecked(code: Requirement, found: str, advice: str = "") -> Need:
 
 
 def check_object(api: Api, kind: Kind[Object], code: Requirement, name: str, advice: str) -> Need:
-    """Check that an object exists in the namespace; without it, no pods can start."""
+    """Check that an object exists; without it, no pods can start."""
     try:
         found = api.find(kind, name)
     except ApiError as error:
         return unchecked(code, f"{name} cannot be checked: {error.message}")
-    if found is None:
-        return lack(code, f"{plain(name, 253)} is not in namespace {api.place.namespace}", advice)
-    return fine(code, name)
+    if found is not None:
+        return fine(code, name)
+    absent = f"is not in namespace {api.place.namespace}" if kind.namespaced else "does not exist"
+    return lack(code, f"{plain(name, 253)} {absent}", advice)
 
 
 def check_devices(api: Api, run: Resolved) -> Iterator[Need]:
@@ -62,38 +63,33 @@ def check_devices(api: Api, run: Resolved) -> Iterator[Need]:
     group, versions = CLAIM_TEMPLATES[0].group, [kind.version for kind in CLAIM_TEMPLATES]
     served = api.versions(group)
     kind = next((kind for kind in CLAIM_TEMPLATES if kind.version in served), None)
-    if kind is not None:
-        yield fine(Requirement.DEVICE_CLAIMS, f"{group}/{kind.version}")
-        for name in sorted({c.template for c in claims if c.template}):
-            advice = "create it there, or set kubernetes.resourceClaims in the site file"
-            yield check_object(api, kind, Requirement.CLAIM_TEMPLATE, name, advice)
-    else:
+    if kind is None:
         found = f"the cluster serves no {group}/{', '.join(versions[:-1])} or {versions[-1]}"
         advice = "Kubernetes 1.34 or newer does, older ones where that API is switched on"
         yield lack(Requirement.DEVICE_CLAIMS, found, advice)
-    if kind is not None:
-        yield from _device_classes(api, run, kind.version)
+    else:
+        yield fine(Requirement.DEVICE_CLAIMS, f"{group}/{kind.version}")
+        yield from _claimed_objects(api, run, kind)
     if domain:
         yield _domains(api)
 
 
-def _device_classes(api: Api, run: Resolved, version: str) -> Iterator[Need]:
-    """Check the device classes of the claims of the run; without them, pods stay pending."""
-    kind = next(kind for kind in DEVICE_CLASSES if kind.version == version)
-    for name in sorted({name for claim in run.pod.resource_claims for name in claim.classes}):
-        try:
-            found = api.find(kind, name)
-        except ApiError as error:
-            yield unchecked(Requirement.DEVICE_CLASS, f"{name} cannot be checked: {error.message}")
-            continue
-        if found is None:
-            advice = (
-                "install its DRA driver; if the cluster provides its NICs as networks, set "
-                "kubernetes.networks in the site file"
-            )
-            yield lack(Requirement.DEVICE_CLASS, f"{name} does not exist", advice)
-        else:
-            yield fine(Requirement.DEVICE_CLASS, name)
+def _claimed_objects(api: Api, run: Resolved, kind: Kind[Object]) -> Iterator[Need]:
+    """Check the templates and the device classes of the run's claims.
+
+    Without a class, pods stay pending.
+    """
+    claims = run.pod.resource_claims
+    for name in sorted({claim.template for claim in claims if claim.template}):
+        advice = "create it there, or set kubernetes.resourceClaims in the site file"
+        yield check_object(api, kind, Requirement.CLAIM_TEMPLATE, name, advice)
+    classes = next(found for found in DEVICE_CLASSES if found.version == kind.version)
+    for name in sorted({name for claim in claims for name in claim.classes}):
+        advice = (
+            "install its DRA driver; if the cluster provides its NICs as networks, set "
+            "kubernetes.networks in the site file"
+        )
+        yield check_object(api, classes, Requirement.DEVICE_CLASS, name, advice)
 
 
 def check_plugin(api: Api, run: Resolved) -> Iterator[Need]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Generic, Self, TypeVar
 from urllib.parse import quote
 
@@ -375,10 +375,10 @@ class Kind(Generic[AnyObject_co]):
     name: str
     read: Callable[[Document], AnyObject_co]
     #: Group, version and name in paths of the API.
-    group: str = ""
-    version: str = "v1"
+    group: str
+    version: str
     plural: str
-    namespaced: bool = True
+    namespaced: bool
 
     def path(self, namespace: str = "", name: str = "") -> str:
         """Return the path of all objects, of those in a namespace, or of one object."""
@@ -388,67 +388,56 @@ class Kind(Generic[AnyObject_co]):
         return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
-def _custom(name: str, api: str, plural: str, *, namespaced: bool = True) -> Kind[Object]:
-    group, _, version = api.partition("/")
-    return Kind(
-        name=name,
-        read=Object.read,
-        group=group,
-        version=version,
-        plural=plural,
-        namespaced=namespaced,
-    )
+def _kind(
+    api: str, plural: str, name: str, read: Callable[[Document], AnyObject_co]
+) -> Kind[AnyObject_co]:
+    """Return a namespaced kind; `api` is its group and version, as in a manifest."""
+    group, _, version = api.rpartition("/")
+    return Kind(name=name, read=read, group=group, version=version, plural=plural, namespaced=True)
 
 
-POD = Kind(name="Pod", read=Pod.read, plural="pods")
-NODE = Kind(name="Node", read=Node.read, plural="nodes", namespaced=False)
-NAMESPACE = Kind(name="Namespace", read=Object.read, plural="namespaces", namespaced=False)
-EVENT = Kind(name="Event", read=Event.read, plural="events")
-SERVICE = Kind(name="Service", read=Object.read, plural="services")
-SERVICE_ACCOUNT = Kind(name="ServiceAccount", read=Object.read, plural="serviceaccounts")
-CONFIG_MAP = Kind(name="ConfigMap", read=Object.read, plural="configmaps")
-SECRET = Kind(name="Secret", read=Object.read, plural="secrets")
-VOLUME_CLAIM = Kind(
-    name="PersistentVolumeClaim", read=VolumeClaim.read, plural="persistentvolumeclaims"
+def _wide(
+    api: str, plural: str, name: str, read: Callable[[Document], AnyObject_co]
+) -> Kind[AnyObject_co]:
+    """Return a kind whose objects belong to the whole cluster."""
+    return replace(_kind(api, plural, name, read), namespaced=False)
+
+
+POD = _kind("v1", "pods", "Pod", Pod.read)
+NODE = _wide("v1", "nodes", "Node", Node.read)
+NAMESPACE = _wide("v1", "namespaces", "Namespace", Object.read)
+EVENT = _kind("v1", "events", "Event", Event.read)
+SERVICE = _kind("v1", "services", "Service", Object.read)
+SERVICE_ACCOUNT = _kind("v1", "serviceaccounts", "ServiceAccount", Object.read)
+CONFIG_MAP = _kind("v1", "configmaps", "ConfigMap", Object.read)
+SECRET = _kind("v1", "secrets", "Secret", Object.read)
+VOLUME_CLAIM = _kind("v1", "persistentvolumeclaims", "PersistentVolumeClaim", VolumeClaim.read)
+STORAGE_CLASS = _wide("storage.k8s.io/v1", "storageclasses", "StorageClass", StorageClass.read)
+NETWORK_POLICY = _kind("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy", Object.read)
+DAEMON_SET = _kind("apps/v1", "daemonsets", "DaemonSet", DaemonSet.read)
+JOB = _kind("batch/v1", "jobs", "Job", Controller.read)
+JOBSET = _kind("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", Controller.read)
+COMPUTE_DOMAIN = _kind(
+    "resource.nvidia.com/v1beta1", "computedomains", "ComputeDomain", Object.read
 )
-STORAGE_CLASS = Kind(
-    name="StorageClass",
-    read=StorageClass.read,
-    group="storage.k8s.io",
-    plural="storageclasses",
-    namespaced=False,
-)
-NETWORK_POLICY = Kind(
-    name="NetworkPolicy", read=Object.read, group="networking.k8s.io", plural="networkpolicies"
-)
-JOB = Kind(name="Job", read=Controller.read, group="batch", plural="jobs")
-JOBSET = Kind(
-    name="JobSet",
-    read=Controller.read,
-    group="jobset.x-k8s.io",
-    version="v1alpha2",
-    plural="jobsets",
+NETWORK = _wide("networking.gke.io/v1", "networks", "Network", Object.read)
+NETWORK_PARAMETERS = _wide(
+    "networking.gke.io/v1", "gkenetworkparamsets", "GKENetworkParamSet", Object.read
 )
 #: Kinds with several versions, the newest first.
 LOCAL_QUEUES, WORKLOADS = (
-    tuple(_custom(name, f"kueue.x-k8s.io/{v}", plural) for v in ("v1beta2", "v1beta1"))
-    for name, plural in (("LocalQueue", "localqueues"), ("Workload", "workloads"))
+    tuple(_kind(f"kueue.x-k8s.io/{v}", plural, name, Object.read) for v in ("v1beta2", "v1beta1"))
+    for plural, name in (("localqueues", "LocalQueue"), ("workloads", "Workload"))
 )
 TOPOLOGIES = tuple(
-    _custom("Topology", f"kueue.x-k8s.io/{v}", "topologies", namespaced=False)
+    _wide(f"kueue.x-k8s.io/{v}", "topologies", "Topology", Object.read)
     for v in ("v1beta2", "v1beta1", "v1alpha1")
 )
+_RESOURCE_APIS = [f"resource.k8s.io/{claim.version}" for claim in chart_rules().claim_versions]
 CLAIM_TEMPLATES = tuple(
-    _custom("ResourceClaimTemplate", f"resource.k8s.io/{claim.version}", "resourceclaimtemplates")
-    for claim in chart_rules().claim_versions
+    _kind(api, "resourceclaimtemplates", "ResourceClaimTemplate", Object.read)
+    for api in _RESOURCE_APIS
 )
 DEVICE_CLASSES = tuple(
-    _custom("DeviceClass", f"resource.k8s.io/{claim.version}", "deviceclasses", namespaced=False)
-    for claim in chart_rules().claim_versions
-)
-DAEMON_SET = Kind(name="DaemonSet", read=DaemonSet.read, group="apps", plural="daemonsets")
-COMPUTE_DOMAIN = _custom("ComputeDomain", "resource.nvidia.com/v1beta1", "computedomains")
-NETWORK = _custom("Network", "networking.gke.io/v1", "networks", namespaced=False)
-NETWORK_PARAMETERS = _custom(
-    "GKENetworkParamSet", "networking.gke.io/v1", "gkenetworkparamsets", namespaced=False
+    _wide(api, "deviceclasses", "DeviceClass", Object.read) for api in _RESOURCE_APIS
 )

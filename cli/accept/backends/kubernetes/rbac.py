@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+from accept.config import resources
+from accept.config.yaml_file import read_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,116 +22,20 @@ class Rule:
     optional: bool = False
 
 
-_ALL = ("get", "list", "create", "patch", "update", "delete")
-#: In the run's namespace.
-RULES = (
-    Rule(group="jobset.x-k8s.io", resources=("jobsets",), verbs=_ALL, why="to run the pods"),
-    Rule(group="batch", resources=("jobs",), verbs=_ALL, why="to run and follow the pods"),
-    Rule(group="", resources=("pods",), verbs=("get", "list", "delete"), why="to follow them"),
-    Rule(
-        group="",
-        resources=("pods",),
-        verbs=("create",),
-        why="to test with a dry run whether the cluster admits the pods",
-        optional=True,
-    ),
-    Rule(group="", resources=("pods/log",), verbs=("get",), why="to show and collect logs"),
-    # A websocket is opened with GET; newer API servers check `create` as well.
-    Rule(group="", resources=("pods/exec",), verbs=("create", "get"), why="to collect and cancel"),
-    Rule(group="", resources=("secrets",), verbs=_ALL, why="for the run's key and helm's records"),
-    Rule(group="", resources=("configmaps", "services"), verbs=_ALL, why="for what the pods run"),
-    Rule(
-        group="networking.k8s.io",
-        resources=("networkpolicies",),
-        verbs=_ALL,
-        why="to keep other pods away from the run's pods",
-    ),
-    Rule(
-        group="resource.k8s.io",
-        resources=("resourceclaimtemplates",),
-        verbs=_ALL,
-        why="for machines whose devices are claimed (DRA)",
-    ),
-    Rule(
-        group="resource.nvidia.com",
-        resources=("computedomains",),
-        verbs=_ALL,
-        why="for machines of one NVLink domain",
-    ),
-    Rule(
-        group="",
-        resources=("events",),
-        verbs=("get", "list"),
-        why="to show why pods wait",
-        optional=True,
-    ),
-    Rule(
-        group="",
-        resources=("serviceaccounts",),
-        verbs=("get", "list"),
-        why="to check the site file",
-        optional=True,
-    ),
-    Rule(
-        group="",
-        resources=("persistentvolumeclaims",),
-        verbs=("get",),
-        why="to check where results go",
-        optional=True,
-    ),
-    Rule(
-        group="kueue.x-k8s.io",
-        resources=("localqueues", "workloads"),
-        verbs=("get", "list"),
-        why="to show why a run is suspended",
-        optional=True,
-    ),
-)
-#: In the whole cluster.
-CLUSTER_RULES = (
-    Rule(
-        group="",
-        resources=("nodes", "pods"),
-        verbs=("get", "list"),
-        why="to count free nodes, and to report their state",
-        optional=True,
-    ),
-    Rule(
-        group="storage.k8s.io",
-        resources=("storageclasses",),
-        verbs=("get",),
-        why="to check where results go",
-        optional=True,
-    ),
-    Rule(
-        group="kueue.x-k8s.io",
-        resources=("topologies",),
-        verbs=("get", "list"),
-        why="to offer where a queue can place pods",
-        optional=True,
-    ),
-    Rule(
-        group="resource.k8s.io",
-        resources=("deviceclasses",),
-        verbs=("get", "list"),
-        why="to check the claims of devices",
-        optional=True,
-    ),
-    Rule(
-        group="apps",
-        resources=("daemonsets",),
-        verbs=("list",),
-        why="to look for what installs NCCL's plugin",
-        optional=True,
-    ),
-    Rule(
-        group="networking.gke.io",
-        resources=("networks", "gkenetworkparamsets"),
-        verbs=("get", "list"),
-        why="to check the site file",
-        optional=True,
-    ),
-)
+@dataclass(frozen=True, kw_only=True)
+class Rights:
+    """The content of `values/rights.yaml`."""
+
+    #: In the run's namespace.
+    namespace: tuple[Rule, ...]
+    #: In the whole cluster.
+    cluster: tuple[Rule, ...]
+
+
+@lru_cache(maxsize=1)
+def rights() -> Rights:
+    """Return the rights that a run needs."""
+    return read_file(Rights, resources.values() / "rights.yaml")
 
 
 def role_yaml(namespace: str) -> str:
@@ -134,14 +43,14 @@ def role_yaml(namespace: str) -> str:
     return (
         "# The rights of a user who starts a run; the pods need no rights on the API.\n"
         f"# kubectl create rolebinding accept -n {namespace} --role=accept --user=NAME\n"
-        f"{_yaml('Role', {'name': 'accept', 'namespace': namespace}, RULES)}---\n"
+        f"{_yaml('Role', {'name': 'accept', 'namespace': namespace}, rights().namespace)}---\n"
         "# Reading only, to count free nodes before a start; a run starts without it.\n"
         "# kubectl create clusterrolebinding accept-look --clusterrole=accept-look --user=NAME\n"
-        f"{_yaml('ClusterRole', {'name': 'accept-look'}, CLUSTER_RULES)}"
+        f"{_yaml('ClusterRole', {'name': 'accept-look'}, rights().cluster)}"
     )
 
 
-def _yaml(kind: str, metadata: dict[str, str], rules: tuple[Rule, ...]) -> str:
+def _yaml(kind: str, metadata: dict[str, str], rules: Sequence[Rule]) -> str:
     import yaml
 
     role = {

@@ -418,12 +418,10 @@ def _events(api: Api, name: str) -> tuple[Event, ...]:
 
 def _workload(api: Api, owner: Controller) -> Object | None:
     """Return Kueue's Workload of a Job or JobSet."""
-    for kind in WORKLOADS:
-        try:
-            workloads = api.find_all(kind)
-        except ApiError as error:
-            if error.passing:
-                raise
-            continue
-        return next((w for w in workloads if any(o.uid == owner.uid for o in w.owners)), None)
-    return None
+    try:
+        workloads = api.find_served(WORKLOADS)
+    except ApiError as error:
+        if error.passing:
+            raise
+        return None
+    return next((w for w in workloads if any(o.uid == owner.uid for o in w.owners)), None)

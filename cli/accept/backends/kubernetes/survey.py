@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from accept.backends.host_survey import IMAGE, RESULTS
 from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.nodes import count_gpus, count_machines
 from accept.backends.kubernetes.objects import (
@@ -107,36 +107,51 @@ def survey_cluster(api: Api) -> Survey:
         notes.append(Note(Remark.NODES, f"{totals}; {counted or 'no known machine'}"))
     candidates = tuple(machines) or (("gpu",) if gpus else ("cpu",) if may_list else ())
     queues = _queues(api, notes)
+    levels = _levels(api) if queues else ()
     accounts = _names(
         _list_or_note(notes, "service accounts", lambda: api.find_all(SERVICE_ACCOUNT))
     )
     claims = _claims(api, candidates, notes)
     networks = _networks(api, [name for name in candidates if name not in claims], notes)
     jobsets = _list_or_note(notes, "JobSet", lambda: api.versions(JOBSET.group))
+    questions = [Question(key="machine", text="Machine", option="machine", candidates=candidates)]
+    if queues:
+        questions.append(
+            Question(
+                key="queue",
+                text="LocalQueue (none: start at once)",
+                option="queue",
+                # A single queue may belong to another team.
+                candidates=queues if len(queues) == 1 else (*queues, "none"),
+            )
+        )
+    if levels:
+        questions.append(
+            Question(
+                key="topology",
+                text="Label whose value all pods must share, for Kueue (none: nodes anywhere)",
+                option="topology",
+                candidates=(*levels, "none"),
+                optional=True,
+                default="none",
+            )
+        )
+    if own := tuple(account for account in accounts if account != "default"):
+        questions.append(
+            Question(
+                key="serviceAccount",
+                text="Service account of the pods",
+                option="service-account",
+                candidates=own,
+                # Its rights are unknown: the only account may be that of another program.
+                optional=True,
+            )
+        )
+    images = {name: tuple(one.image for one in images_for(name)) for name in candidates}
     return Survey(
         context=api.place.context,
         namespace=api.place.namespace,
-        questions=(
-            Question(key="machine", text="Machine", option="machine", candidates=candidates),
-            *_queue_question(queues),
-            *_topology_question(_levels(api) if queues else ()),
-            *_account_question(tuple(a for a in accounts if a != "default")),
-            Question(
-                key="image",
-                text="Image of the run",
-                option="image",
-                optional=True,
-                by_machine={
-                    name: tuple(one.image for one in images_for(name)) for name in candidates
-                },
-            ),
-            Question(
-                key="results",
-                text="Bucket or folder for the evidence",
-                option="results",
-                optional=True,
-            ),
-        ),
+        questions=(*questions, replace(IMAGE, by_machine=images), RESULTS),
         networks=networks,
         claims=claims,
         jobsets=bool(jobsets),
@@ -173,43 +188,6 @@ def _namespace(api: Api, notes: list[Note]) -> None:
         notes.append(Note(Remark.NAMESPACE_MISSING, text))
 
 
-def _queue_question(queues: tuple[str, ...]) -> tuple[Question, ...]:
-    """Return the question about the queue; none without queues."""
-    question = Question(
-        key="queue",
-        text="LocalQueue (none: start at once)",
-        option="queue",
-        # A single queue may belong to another team.
-        candidates=queues if len(queues) == 1 else (*queues, "none"),
-    )
-    return (question,) if queues else ()
-
-
-def _topology_question(levels: tuple[str, ...]) -> tuple[Question, ...]:
-    """Return the question about the placement by Kueue; none without a Topology."""
-    question = Question(
-        key="topology",
-        text="Label whose value all pods must share, for Kueue (none: nodes anywhere)",
-        option="topology",
-        candidates=(*levels, "none"),
-        optional=True,
-        default="none",
-    )
-    return (question,) if levels else ()
-
-
-def _account_question(accounts: tuple[str, ...]) -> tuple[Question, ...]:
-    question = Question(
-        key="serviceAccount",
-        text="Service account of the pods",
-        option="service-account",
-        candidates=accounts,
-        # Its rights are unknown: the only account may be that of another program.
-        optional=True,
-    )
-    return (question,) if accounts else ()
-
-
 def _list_or_note(notes: list[Note], what: str, ask: Callable[[], Iterable[Item]]) -> list[Item]:
     """Return a list; if this user may not read it, return none and add a note."""
     try:
@@ -228,31 +206,18 @@ def _names(objects: Iterable[Object]) -> tuple[str, ...]:
 
 def _queues(api: Api, notes: list[Note]) -> tuple[str, ...]:
     """Return the queues of the namespace; add a note about those of other namespaces."""
-    for kind in LOCAL_QUEUES:
-        try:
-            found = api.find_all(kind, everywhere=True)
-        except ApiError as error:
-            if error.gone:
-                continue
-            if error.passing:
-                raise
-            # A user who may not list all queues may be allowed to list those of the namespace.
-            try:
-                return _names(api.find_all(kind))
-            except ApiError as own:
-                if own.passing:
-                    raise
-                if own.gone:
-                    continue
-                notes.append(Note(Remark.NOT_LISTED, f"queues cannot be listed: {own.message}"))
-                return ()
-        here = [q for q in found if q.namespace == api.place.namespace]
-        elsewhere = sorted({q.namespace for q in found} - {api.place.namespace})
-        if elsewhere:
-            text = f"queues are in namespaces {', '.join(elsewhere)}, too: --namespace"
-            notes.append(Note(Remark.QUEUES_ELSEWHERE, text))
-        return _names(here)
-    return ()
+    try:
+        found = api.find_served(LOCAL_QUEUES, everywhere=True)
+    except ApiError as error:
+        if error.passing:
+            raise
+        # A user who may not list all queues may be allowed to list those of the namespace.
+        return _names(_list_or_note(notes, "queues", lambda: api.find_served(LOCAL_QUEUES)))
+    elsewhere = sorted({q.namespace for q in found} - {api.place.namespace})
+    if elsewhere:
+        text = f"queues are in namespaces {', '.join(elsewhere)}, too: --namespace"
+        notes.append(Note(Remark.QUEUES_ELSEWHERE, text))
+    return _names(q for q in found if q.namespace == api.place.namespace)
 
 
 def _levels(api: Api) -> tuple[str, ...]:
@@ -260,15 +225,12 @@ def _levels(api: Api) -> tuple[str, ...]:
 
     No two nodes share the last one, the name of a node.
     """
-    for kind in TOPOLOGIES:
-        if found := _list_or_note([], "", partial(api.find_all, kind)):
-            labels = [
-                plain(text_at(level, "nodeLabel"), 253)
-                for topology in found
-                for level in list_at(topology.document, "spec", "levels")
-            ]
-            return tuple(dict.fromkeys(label for label in labels if label not in ("", _HOST)))
-    return ()
+    labels = [
+        plain(text_at(level, "nodeLabel"), 253)
+        for topology in _list_or_note([], "", lambda: api.find_served(TOPOLOGIES))
+        for level in list_at(topology.document, "spec", "levels")
+    ]
+    return tuple(dict.fromkeys(label for label in labels if label not in ("", _HOST)))
 
 
 def _claims(api: Api, machines: Sequence[str], notes: list[Note]) -> dict[str, tuple[Claim, ...]]:
@@ -278,15 +240,11 @@ def _claims(api: Api, machines: Sequence[str], notes: list[Note]) -> dict[str, t
         return {}
     if any(n.name != "default" for n in _list_or_note([], "", lambda: api.find_all(NETWORK))):
         return {}
-    classes = {
-        found.name
-        for kind in DEVICE_CLASSES
-        for found in _list_or_note([], "", partial(api.find_all, kind))
-    }
+    classes = _names(_list_or_note([], "", lambda: api.find_served(DEVICE_CLASSES)))
     result = {}
     for name, pods in by_name.items():
         wanted = {class_name for claim in pods.nic_claims for class_name in claim.classes}
-        if wanted and wanted <= classes:
+        if wanted and wanted <= set(classes):
             result[name] = pods.nic_claims
             text = f"NICs of {name} come from the device class {', '.join(sorted(wanted))}"
             notes.append(Note(Remark.NETWORKS, text))

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import re
+from collections.abc import Mapping, Sequence
 from shlex import quote
 
+from accept.backends.host_survey import (
+    IMAGE,
+    RESULTS,
+    Finding,
+    HostSurvey,
+    find,
+    host_script,
+    scalar,
+)
 from accept.backends.job import Job
-from accept.backends.protocol import FreeNodes, Phase, Progress
+from accept.backends.protocol import (
+    FreeNodes,
+    Note,
+    Question,
+    Remark,
+    attempt_name,
+    check_job,
+    progress,
+)
 from accept.backends.remote import Reach
+from accept.backends.requirements import tools_here
 from accept.backends.slurm import nodes
+from accept.backends.slurm.client import query
 from accept.backends.slurm.doctor import doctor
 from accept.backends.slurm.follow import cancel, collect, delete, watch
 from accept.backends.slurm.submit import allocation_options, rehearse, submit
 from accept.config import Site
 from accept.core.error_codes import Code
+from accept.core.text import count, plain
 from accept.plan.resolve import ClusterPlace, Options, Resolved, site_of
 
 __all__ = [
@@ -32,11 +52,15 @@ __all__ = [
     "reach",
     "rehearse",
     "submit",
+    "survey",
     "watch",
 ]
 
 #: Maximum length of the reason of a drained node, because `sinfo -R` shows little more.
 _REASON = 64
+
+#: The type and the number of GPUs in the generic resources of a node, such as gpu:h100:8(S:0-1).
+_GRES = re.compile(r"gpu:([A-Za-z][^:,()]*):([0-9]+)")
 
 allocated_nodes = nodes.allocated_nodes
 
@@ -45,21 +69,6 @@ def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
     """Return the machine: `gpu` if Slurm knows GPUs of the hosts, or else of the partition."""
     known = nodes.nodes_of(nodes.partition_of(site.slurm))
     return "gpu" if any(n.gpus for n in known if not hosts or n.name in hosts) else "cpu"
-
-
-def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
-    """Return the name unmodified."""
-    return attempt
-
-
-def check_job(job: Job, folder: Path) -> None:
-    """Accept any job: `Job` itself refuses values that `submit` would not have written."""
-
-
-def progress(job: Job, *, folder: Path) -> Progress:
-    """Return whether the job has a number: only Slurm knows more."""
-    is_known = job.slurm is not None and job.slurm.id > 0
-    return Progress(phase=Phase.SUBMITTED if is_known else Phase.STARTING)
 
 
 def reach(_job: Job, run: Resolved) -> Reach:
@@ -91,3 +100,60 @@ def free_nodes(options: Options) -> FreeNodes:
     """Return the nodes of this shell's allocation, or else every idle node of the partition."""
     allocated = nodes.allocated_nodes()
     return FreeNodes(names=allocated) if allocated else nodes.idle_nodes(site_of(options))
+
+
+def survey(options: Options) -> HostSurvey:
+    """Ask the controller, and look at the tools of this machine. Raises BadInput or NotStarted."""
+    partition = nodes.partition_of(options.slurm)
+    known = nodes.nodes_of(partition)
+    here = find({"this login node": tools_here(host_script())})
+    types = {match.groups() for node in known if (match := _GRES.search(node.gres))}
+    gpu, number = next(iter(types)) if len(types) == 1 else ("", "0")
+    fewest = min((node.gpus for node in known if node.gpus), default=0)
+    found = Finding(
+        mpirun=here.mpirun,
+        scratch=here.scratch,
+        gpu=gpu,
+        gpus=int(number) or fewest,
+        remarks=here.remarks,
+    )
+    idle = sum(node.idle for node in known)
+    gpus = sum(node.gpus for node in known)
+    text = (
+        f"partition {partition or '(default)'}: {count(len(known), 'node')}, {idle} idle, "
+        f"{count(gpus, 'GPU')}"
+    )
+    questions = () if partition else (_partition_question(),)
+    account = options.slurm.account
+
+    def section(answers: Mapping[str, str]) -> tuple[str, ...]:
+        return (
+            f"partition: {scalar(answers.get('partition') or partition)}",
+            f"account: {scalar(account)}" if account else "# account: infra",
+            "# reservation: maintenance",
+            "# What starts the ranks where mpirun is forbidden: srun-pmix or srun-pmi2.",
+            "# launcher: srun-pmix",
+        )
+
+    return HostSurvey(
+        name=_cluster_name(),
+        backend="slurm",
+        section=section,
+        found=found,
+        notes=(Note(Remark.NODES, text), *(Note(Remark.HOSTS, r) for r in found.remarks)),
+        questions=(*questions, IMAGE, RESULTS),
+        from_nodes=False,
+    )
+
+
+def _partition_question() -> Question:
+    names = query("sinfo", "--noheader", "--format=%P").split()
+    candidates = tuple(dict.fromkeys(plain(name.rstrip("*"), 80) for name in names))
+    return Question(key="partition", text="Partition", option="partition", candidates=candidates)
+
+
+def _cluster_name() -> str:
+    """Return the name of the cluster, or "slurm"."""
+    shown = query("scontrol", "show", "config")
+    match = re.search(r"^ClusterName\s*=\s*(\S+)", shown, re.MULTILINE)
+    return plain(match[1], 80) if match else "slurm"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,9 +12,20 @@ from pathlib import Path
 from shlex import quote
 
 from accept.backends import containers, manage
+from accept.backends.host_survey import HostSurvey, find, host_script, scalar
 from accept.backends.job import Job
 from accept.backends.keys import new_keys
-from accept.backends.protocol import Phase, Progress, Record, Say
+from accept.backends.protocol import (
+    Note,
+    Record,
+    Remark,
+    Say,
+    attempt_name,
+    check_job,
+    drain,
+    progress,
+    rehearse,
+)
 from accept.backends.remote import Reach, call, last_line
 from accept.backends.requirements import (
     SECONDS,
@@ -28,10 +40,8 @@ from accept.backends.requirements import (
     tool_need,
 )
 from accept.backends.ssh.client import access_of, reach_of
-from accept.backends.ssh.collect import collect
-from accept.backends.ssh.delete import cancel, delete
+from accept.backends.ssh.follow import cancel, collect, delete, watch
 from accept.backends.ssh.prepare import Absent, make_ready
-from accept.backends.ssh.watch import watch
 from accept.config import Site
 from accept.core import evidence
 from accept.core.bounded import on_all
@@ -45,7 +55,7 @@ from accept.core.runner.ssh import HOST_KEY_ALIAS
 from accept.core.serde import dump
 from accept.core.text import command_line, count, folded, plain, shortened
 from accept.plan.bundle import Bundle
-from accept.plan.resolve import ClusterPlace, Resolved
+from accept.plan.resolve import ClusterPlace, Options, Resolved
 
 __all__ = [
     "attempt_name",
@@ -60,6 +70,7 @@ __all__ = [
     "reach",
     "rehearse",
     "submit",
+    "survey",
     "watch",
 ]
 
@@ -105,33 +116,9 @@ def _refuse_no_hosts(hosts: Sequence[str]) -> None:
         )
 
 
-def attempt_name(attempt: str, place: ClusterPlace, nodes: int) -> str:
-    """Return the name unmodified."""
-    return attempt
-
-
-def check_job(job: Job, folder: Path) -> None:
-    """Accept any job: `Job` itself refuses values that `submit` would not have written."""
-
-
-def progress(job: Job, *, folder: Path) -> Progress:
-    """Return whether the start was confirmed: only the hosts of the run know more."""
-    return Progress(phase=Phase.SUBMITTED if job.first else Phase.STARTING)
-
-
-def rehearse(run: Resolved) -> str:
-    """Return nothing: without a start, nothing is known beyond the plan."""
-    return ""
-
-
 def reach(job: Job, _run: Resolved) -> Reach:
     """Return how commands reach a node of a run after its end: by ssh."""
     return reach_of(job.ssh_access)
-
-
-def drain(hosts: Sequence[str], reason: str) -> tuple[str, ...]:
-    """Return no command."""
-    return ()
 
 
 def submit(
@@ -296,3 +283,52 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
                 )
             )
     return tuple(needs)
+
+
+def survey(options: Options) -> HostSurvey:
+    """Ask all hosts. Raises BadInput without hosts, and NotStarted if none of them answers."""
+    hosts = options.hosts
+    if not hosts:
+        raise BadInput(
+            "the hosts are missing",
+            code=Code.SSH_NO_HOSTS,
+            hint="accept init --hosts 'node[01-16]'",
+        )
+    reach = reach_of(access_of(Site()))
+    replies = on_all(hosts, lambda host: call(reach, host, host_script(), timeout=SECONDS))
+    by_host = {
+        host: answers(reply.out.decode(errors="replace"))
+        for host, reply in replies.items()
+        if reply.began and reply.exit in (0, 1)
+    }
+    absent = [host for host in hosts if host not in by_host]
+    if not by_host:
+        raise NotStarted(
+            f"no host answers; {absent[0]}: {last_line(replies[absent[0]].err)}",
+            code=Code.SSH_NO_ANSWER,
+            hint=f"try: ssh {absent[0]}",
+        )
+    found = find(by_host)
+    notes = [Note(Remark.NODES, f"{len(by_host)} of {count(len(hosts), 'host')} answered")]
+    if absent:
+        error = last_line(replies[absent[0]].err)
+        text = f"no answer from {folded(absent)}: {plain(error, 200)}; they stay in the site file"
+        notes.append(Note(Remark.NO_ANSWER, text))
+    notes += [Note(Remark.HOSTS, remark) for remark in found.remarks]
+    section = (
+        f"hosts: [{', '.join(map(scalar, _patterns(hosts)))}]",
+        "# user: ubuntu",
+        "# jumpHost: bastion.example.org",
+    )
+    return HostSurvey(
+        name=re.sub(r"[^a-z].*", "", hosts[0].lower()) or "hosts",
+        backend="ssh",
+        section=lambda _: section,
+        found=found,
+        notes=tuple(notes),
+    )
+
+
+def _patterns(hosts: tuple[str, ...]) -> list[str]:
+    """Return the hosts as patterns; a comma inside brackets separates none."""
+    return re.findall(r"(?:[^,\[]|\[[^\]]*\])+", folded(hosts))
