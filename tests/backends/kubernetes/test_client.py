@@ -24,13 +24,13 @@ from accept.backends.kubernetes import client as apis
 from accept.backends.kubernetes import collect, objects, watch
 from accept.backends.kubernetes.client import Api, ApiError, find_place, resolve_place
 from accept.backends.kubernetes.exec import CommandResult, execute
-from accept.backends.kubernetes.objects import JOBSET, POD
+from accept.backends.kubernetes.objects import JOBSET, LOCAL_QUEUES, POD
 from accept.backends.kubernetes.submit import helm_options
 from accept.config import Site
 from accept.config.kubernetes import Kubernetes
 from accept.core.bounded import MOST_OUTPUT
 from accept.core.error_codes import Code
-from accept.core.errors import BadEvidence, Interrupted, NotStarted
+from accept.core.errors import AcceptError, BadEvidence, Interrupted, NotStarted
 from accept.plan.resolve import ClusterPlace
 
 PODS = "/api/v1/namespaces/lab/pods"
@@ -60,49 +60,47 @@ def names(place: Place) -> list[str]:
 
 
 class TestThePlace:
-    def test_is_that_of_the_current_context(self, place: Place, tmp_path: Path) -> None:
-        assert place == Place(
-            kubeconfig=str(tmp_path / "kubeconfig"), context="standin", namespace="lab"
-        )
-
-    def test_is_that_of_the_options_if_they_name_one(self, place: Place) -> None:
-        assert find_place(namespace="other").namespace == "other"
-
     @pytest.mark.parametrize(
         ("option", "site", "namespace"),
         [("", None, "lab"), ("", "gpu", "gpu"), ("", "default", "default"), ("own", "gpu", "own")],
     )
-    def test_uses_the_named_namespace_or_else_that_of_the_context(
-        self, place: Place, option: str, site: str | None, namespace: str
+    def test_is_the_current_context_and_the_named_namespace(
+        self, place: Place, tmp_path: Path, option: str, site: str | None, namespace: str
     ) -> None:
         named = Site(kubernetes=Kubernetes(namespace=site))
-        assert resolve_place(ClusterPlace(namespace=option), named).namespace == namespace
+        found = resolve_place(ClusterPlace(namespace=option), named)
+        file = str(tmp_path / "kubeconfig")
+        assert found == Place(kubeconfig=file, context="standin", namespace=namespace)
+        options, environment = helm_options(found)
+        assert options == ["--namespace", namespace, "--kube-context", "standin"]
+        assert environment == {"KUBECONFIG": file}
 
-    def test_needs_an_existing_context(self, place: Place) -> None:
-        with pytest.raises(NotStarted) as caught:
-            find_place(context="prod")
-        assert caught.value.code is Code.KUBE_CONTEXT
-        assert "standin" in caught.value.hint
-
-    def test_needs_a_kubeconfig(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("KUBECONFIG", raising=False)
-        monkeypatch.setenv("HOME", str(tmp_path))
-        with pytest.raises(NotStarted) as caught:
-            find_place()
-        assert caught.value.code is Code.KUBE_CONFIG_MISSING
-
-    def test_needs_a_valid_kubeconfig_and_names_an_invalid_one(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("file", "context", "code", "shown"),
+        [
+            ("", "prod", Code.KUBE_CONTEXT, "available: standin"),
+            ("bad", "", Code.KUBE_CONFIG_INVALID, "bad"),
+            (None, "", Code.KUBE_CONFIG_MISSING, "--kubeconfig"),
+        ],
+    )
+    def test_needs_a_valid_kubeconfig_with_the_context(
+        self,
+        place: Place,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        file: str | None,
+        context: str,
+        code: Code,
+        shown: str,
     ) -> None:
         (tmp_path / "bad").write_text("]", encoding="utf-8")
-        with pytest.raises(NotStarted, match="bad") as caught:
-            find_place(str(tmp_path / "bad"))
-        assert caught.value.code is Code.KUBE_CONFIG_INVALID
-
-    def test_is_passed_to_helm_as_context_and_namespace(self, place: Place) -> None:
-        options, environment = helm_options(place)
-        assert options == ["--namespace", "lab", "--kube-context", "standin"]
-        assert environment == {"KUBECONFIG": place.kubeconfig}
+        if file is None:
+            monkeypatch.delenv("KUBECONFIG")
+            monkeypatch.setenv("HOME", str(tmp_path))
+        with pytest.raises(NotStarted) as caught:
+            find_place(str(tmp_path / file) if file else "", context)
+        assert caught.value.code is code
+        assert shown in f"{caught.value.message} {caught.value.hint}"
 
 
 class TestAList:
@@ -117,36 +115,45 @@ class TestAList:
         server.answer_with(PODS, page("old", more="x"), 410, page("new"))
         assert names(place) == ["new"]
 
-    def test_that_expires_every_time_is_an_error(self, server: ApiServer, place: Place) -> None:
-        server.answer_with(PODS, 410)
-        with pytest.raises(ApiError) as caught:
-            Api(place).find_all(POD)
-        assert caught.value.status == 410
-        assert caught.value.passing
+    def test_of_several_versions_is_that_of_the_first_served(
+        self, server: ApiServer, place: Place
+    ) -> None:
+        queues = "namespaces/lab/localqueues"
+        server.answer_with(f"/apis/kueue.x-k8s.io/v1beta1/{queues}", page("a"))
+        assert [one.name for one in Api(place).find_served(LOCAL_QUEUES)] == ["a"]
+        server.answer_with(f"/apis/kueue.x-k8s.io/v1beta2/{queues}", page())
+        assert Api(place).find_served(LOCAL_QUEUES) == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "status", "passing"),
+    [
+        # A list that expires every time.
+        (410, Code.KUBE_REFUSED, 410, True),
+        (403, Code.KUBE_FORBIDDEN, 403, False),
+        # It is not a JSON object.
+        ([1], Code.KUBE_UNREACHABLE, 0, True),
+    ],
+)
+def test_a_refusal_is_an_error_with_reason_and_hint(
+    server: ApiServer, place: Place, answer: Any, code: Code, status: int, *, passing: bool
+) -> None:
+    server.answer_with(PODS, answer)
+    with pytest.raises(ApiError) as caught:
+        names(place)
+    error = caught.value
+    assert (error.code, error.status, error.passing) == (code, status, passing)
+    if status == 403:
+        assert error.message == "status 403"
+        assert "--rbac" in error.hint
 
 
 class TestAnAnswer:
-    def test_that_refuses_is_an_error_with_reason_and_hint(
-        self, server: ApiServer, place: Place
-    ) -> None:
-        server.answer_with(PODS, 403)
-        with pytest.raises(ApiError) as caught:
-            Api(place).find_all(POD)
-        assert (caught.value.code, caught.value.message) == (Code.KUBE_FORBIDDEN, "status 403")
-        assert "--rbac" in caught.value.hint
-        assert not caught.value.passing
-
     def test_that_reports_a_missing_object_becomes_none(
         self, server: ApiServer, place: Place
     ) -> None:
         assert Api(place).find(POD, "gone") is None
         assert Api(place).find(JOBSET, "gone") is None
-
-    def test_that_is_not_a_json_object_is_an_error(self, server: ApiServer, place: Place) -> None:
-        server.answer_with(PODS, [1])
-        with pytest.raises(ApiError) as caught:
-            Api(place).find_all(POD)
-        assert caught.value.code is Code.KUBE_UNREACHABLE
 
     def test_after_a_token_expired_is_requested_with_the_new_one(
         self, server: ApiServer, place: Place, tmp_path: Path
@@ -185,167 +192,144 @@ class TestTheConsole:
         assert (tmp_path / "copy").read_text() == log
 
 
+def ends(document: dict[str, Any], code: int) -> dict[str, Any]:
+    """Return a pod whose container has ended."""
+    ended = copy.deepcopy(document)
+    ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": code}}
+    return ended
+
+
+class Watch:
+    """A run on the stand-in cluster that is followed."""
+
+    def __init__(self, server: ApiServer, place: Place, folder: Path) -> None:
+        self.server, self._place, self._folder = server, place, folder
+        self.lines: list[str] = []
+        self.answer(listed(job(1)), pods=[])
+
+    def answer(self, *jobs: Any, pods: list[Any], log: Any = "measured\n") -> None:
+        """Answer questions about the Job and its pods in turn."""
+        self.server.answer_with(JOBS, *jobs)
+        self.server.answer_with(PODS, *[listed(*one) for one in pods])
+        self.server.answer_with(LOG, log)
+
+    def follow(self) -> int:
+        job = stored_job(kubeconfig=self._place.kubeconfig)
+        say = self.lines.append
+        return watch.watch(job, folder=self._folder, say=say, log=say)
+
+    def fails(self, error: type[AcceptError], code: Code) -> AcceptError:
+        with pytest.raises(error) as caught:
+            self.follow()
+        assert caught.value.code is code
+        return caught.value
+
+
+@pytest.fixture
+def followed(
+    server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Watch:
+    monkeypatch.setattr(watch, "_LOOK", 0.05)
+    monkeypatch.setattr(watch, "_GRACE", 0.5)
+    return Watch(server, place, tmp_path)
+
+
+JOB = listed(job(1))
+
+
 class TestWatching:
-    @pytest.fixture(autouse=True)
-    def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(watch, "_LOOK", 0.05)
-        monkeypatch.setattr(watch, "_GRACE", 0.5)
+    def test_survives_an_api_that_restarts(self, followed: Watch) -> None:
+        pods = [[running(0)]] * 3 + [[ends(running(0), 3)]]
+        followed.answer(JOB, 503, 503, JOB, pods=pods)
+        assert followed.follow() == 3
+        assert followed.lines.count("measured") == 1
 
-    def watch(self, place: Place, tmp_path: Path) -> tuple[int, list[str]]:
-        lines: list[str] = []
-        job = stored_job(kubeconfig=place.kubeconfig)
-        return watch.watch(job, folder=tmp_path, say=lines.append, log=lines.append), lines
-
-    def test_survives_an_api_that_restarts(
-        self, server: ApiServer, place: Place, tmp_path: Path
-    ) -> None:
-        ended = running(0)
-        ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 3}}
-        server.answer_with(JOBS, listed(job(1)), 503, 503, listed(job(1)))
-        server.answer_with(PODS, *[listed(running(0))] * 3, listed(ended))
-        server.answer_with(LOG, "measured\n")
-        code, lines = self.watch(place, tmp_path)
-        assert code == 3
-        assert lines.count("measured") == 1
-
-    def test_reads_no_log_after_its_end(
-        self, server: ApiServer, place: Place, tmp_path: Path
-    ) -> None:
-        server.answer_with(JOBS, listed(job(1)), listed())
-        server.answer_with(PODS, listed(running(0)), listed())
-        server.answer_with(LOG, 503)
-        with pytest.raises(Interrupted):
-            self.watch(place, tmp_path)
+    def test_reads_no_log_after_its_end(self, followed: Watch) -> None:
+        followed.answer(JOB, listed(), pods=[[running(0)], []], log=503)
+        followed.fails(Interrupted, Code.RUN_GONE)
         for thread in threading.enumerate():
             if isinstance(thread, watch._Console):
                 thread.join(PATIENCE)
                 assert not thread.is_alive()
 
     def test_gives_up_after_minutes_and_shows_how_to_watch_again(
-        self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, followed: Watch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(watch, "_PATIENCE", 0.3)
-        server.answer_with(JOBS, 503)
-        with pytest.raises(Interrupted) as caught:
-            self.watch(place, tmp_path)
-        assert "accept watch run" in caught.value.hint
+        followed.answer(503, pods=[[]])
+        error = followed.fails(Interrupted, Code.KUBE_UNREACHABLE)
+        assert "accept watch run" in error.hint
 
-    def test_ends_if_the_run_was_deleted(
-        self, server: ApiServer, place: Place, tmp_path: Path
+    def test_ends_if_the_run_was_deleted(self, followed: Watch) -> None:
+        followed.answer(JOB, JOB, listed(), pods=[[running(1)]])
+        followed.fails(Interrupted, Code.RUN_GONE)
+
+    def test_ends_with_5_if_index_0_never_reports_how_it_ended(self, followed: Watch) -> None:
+        late = job(1, ("FailureTarget", "DeadlineExceeded", "too long"))
+        followed.answer(listed(late), pods=[[running(0)]], log="")
+        assert followed.follow() == 5
+        assert "failed: DeadlineExceeded: too long" in followed.lines
+
+    def test_starts_again_if_a_queue_evicts_the_run_and_admits_it_again(
+        self, followed: Watch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        server.answer_with(JOBS, listed(job(1)), listed(job(1)), listed())
-        server.answer_with(PODS, listed(running(1)))
-        with pytest.raises(Interrupted) as caught:
-            self.watch(place, tmp_path)
-        assert caught.value.code is Code.RUN_GONE
+        # Shorter than the suspension, and longer than the time between two looks.
+        monkeypatch.setattr(watch, "_start_seconds", lambda _: 3.0)
+        again = running(0)
+        again["metadata"] |= {"name": "run-w-0-0-again", "creationTimestamp": "2026-01-02"}
+        without: list[Any] = [[]] * 30
+        pods = [[running(0)], *without, [again], [ends(again, 0)]]
+        followed.answer(JOB, *[listed(job(1, suspend=True))] * 29, JOB, pods=pods, log="first\n")
+        followed.server.answer_with(f"{PODS}/run-w-0-0-again/log", "second\n")
+        assert followed.follow() == 0
+        logged = [line for line in followed.lines if line in ("first", "second")]
+        assert logged == ["first", "second"]
 
-    def test_ends_with_5_if_index_0_never_reports_how_it_ended(
-        self, server: ApiServer, place: Place, tmp_path: Path
-    ) -> None:
-        server.answer_with(JOBS, listed(job(1, ("FailureTarget", "DeadlineExceeded", "too long"))))
-        server.answer_with(PODS, listed(running(0)))
-        server.answer_with(LOG, "")
-        code, lines = self.watch(place, tmp_path)
-        assert code == 5
-        assert "failed: DeadlineExceeded: too long" in lines
+    def test_shows_an_unchanged_status_once(self, followed: Watch) -> None:
+        followed.answer(JOB, pods=[[running(0)]] * 5 + [[ends(running(0), 0)]], log="")
+        assert followed.follow() == 0
+        assert followed.lines.count("pods: 1 running, of 1") == 1
 
-    @pytest.fixture
+
+class TestAnIndex0ThatIsLost:
+    @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Shorten the waits for starts and ends."""
         monkeypatch.setattr(watch, "_start_seconds", lambda _: 0.2)
         monkeypatch.setattr(watch, "_LEAVING", 0.4)
         monkeypatch.setattr(objects, "_GRACE_SECONDS", 0)
 
-    @pytest.mark.usefixtures("soon")
-    def test_reports_why_index_0_did_not_start(
-        self, server: ApiServer, place: Place, tmp_path: Path
-    ) -> None:
-        server.answer_with(JOBS, listed(job(1)))
-        server.answer_with(PODS, listed(unscheduled()))
-        with pytest.raises(NotStarted, match="0/3 nodes are available") as caught:
-            self.watch(place, tmp_path)
-        assert caught.value.code is Code.KUBE_POD_NOT_STARTED
+    def test_was_never_started_if_it_never_ran(self, followed: Watch) -> None:
+        followed.answer(JOB, pods=[[unscheduled()]])
+        error = followed.fails(NotStarted, Code.KUBE_POD_NOT_STARTED)
+        assert "0/3 nodes are available" in error.message
 
-    @pytest.mark.usefixtures("soon")
-    @pytest.mark.parametrize("before", [[running(0)], []], ids=["followed", "met too late"])
-    def test_ends_as_interrupted_if_the_node_of_index_0_is_lost(
-        self, server: ApiServer, place: Place, tmp_path: Path, before: list[dict[str, Any]]
-    ) -> None:
-        """Its object stays in Terminating, with a container whose last known state is running."""
-        server.answer_with(JOBS, listed(job(1)))
-        server.answer_with(PODS, *[listed(one) for one in before], listed(lost()))
-        server.answer_with(LOG, "measured\n")
-        with pytest.raises(Interrupted, match="taint") as caught:
-            self.watch(place, tmp_path)
-        assert caught.value.code is Code.KUBE_POD_LOST
-        assert "accept clean run" in caught.value.hint
-
-    @pytest.mark.usefixtures("soon")
+    # On a lost node, its object stays in Terminating, with a container whose last known state is
+    # running. Its object may also be gone, or another may not come.
     @pytest.mark.parametrize(
-        ("after", "why"),
-        [([], "it has no pod"), ([unscheduled()], "not scheduled")],
-        ids=["its object is gone", "another does not come"],
+        ("pods", "why"),
+        [
+            ([["running"], ["lost"]], "taint"),
+            ([["lost"]], "taint"),
+            ([["running"], []], "it has no pod"),
+            ([["running"], ["unscheduled"]], "not scheduled"),
+        ],
     )
-    def test_ends_as_interrupted_if_index_0_ran_and_does_not_come_back(
-        self,
-        server: ApiServer,
-        place: Place,
-        tmp_path: Path,
-        after: list[dict[str, Any]],
-        why: str,
-    ) -> None:
-        server.answer_with(JOBS, listed(job(1)))
-        server.answer_with(PODS, listed(running(0)), listed(*after))
-        server.answer_with(LOG, "measured\n")
-        with pytest.raises(Interrupted, match=why) as caught:
-            self.watch(place, tmp_path)
-        assert caught.value.code is Code.KUBE_POD_LOST
+    def test_interrupts_the_run(self, followed: Watch, pods: list[list[str]], why: str) -> None:
+        known = {"running": running(0), "lost": lost(), "unscheduled": unscheduled()}
+        followed.answer(JOB, pods=[[known[name] for name in names] for names in pods])
+        error = followed.fails(Interrupted, Code.KUBE_POD_LOST)
+        assert why in error.message
+        assert "accept clean run" in error.hint
 
-    @pytest.mark.usefixtures("soon")
-    def test_waits_for_the_exit_code_of_an_index_0_that_is_terminating(
-        self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    def test_is_not_lost_while_it_is_terminating(
+        self, followed: Watch, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """In a drain, its grace period to write results is longer than a start."""
         monkeypatch.setattr(watch, "_LEAVING", 60.0)
-        ended = lost()
-        ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 5}}
-        server.answer_with(JOBS, listed(job(1)))
-        leaving = [listed(lost())] * 8
-        server.answer_with(PODS, listed(running(0)), *leaving, listed(ended))
-        server.answer_with(LOG, "measured\n")
-        code, lines = self.watch(place, tmp_path)
-        assert (code, "measured" in lines) == (5, True)
-
-    def test_starts_again_if_a_queue_evicts_the_run_and_admits_it_again(
-        self, server: ApiServer, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        # Shorter than the suspension, and longer than the time between two looks.
-        monkeypatch.setattr(watch, "_start_seconds", lambda _: 3.0)
-        again = running(0)
-        again["metadata"] |= {"name": "run-w-0-0-again", "creationTimestamp": "2026-01-02"}
-        ended = copy.deepcopy(again)
-        ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
-        server.answer_with(
-            JOBS, listed(job(1)), *[listed(job(1, suspend=True))] * 29, listed(job(1))
-        )
-        without: list[Any] = [listed()] * 30
-        server.answer_with(PODS, listed(running(0)), *without, listed(again), listed(ended))
-        server.answer_with(LOG, "first\n")
-        server.answer_with(f"{PODS}/run-w-0-0-again/log", "second\n")
-        code, lines = self.watch(place, tmp_path)
-        assert code == 0
-        assert [line for line in lines if line in ("first", "second")] == ["first", "second"]
-
-    def test_shows_an_unchanged_status_once(
-        self, server: ApiServer, place: Place, tmp_path: Path
-    ) -> None:
-        ended = running(0)
-        ended["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 0}}
-        server.answer_with(JOBS, listed(job(1)))
-        server.answer_with(PODS, *[listed(running(0))] * 5, listed(ended))
-        server.answer_with(LOG, "")
-        code, lines = self.watch(place, tmp_path)
-        assert (code, lines.count("pods: 1 running, of 1")) == (0, 1)
+        followed.answer(JOB, pods=[[running(0)], *[[lost()]] * 8, [ends(lost(), 5)]])
+        assert followed.follow() == 5
+        assert "measured" in followed.lines
 
 
 def lost() -> dict[str, Any]:

@@ -16,19 +16,31 @@ from tests.factories.kubernetes import listed, running, state_of, stored_job
 
 from accept import backends
 from accept.backends.job import Job
-from accept.backends.kubernetes import backend as kubernetes_backend
 from accept.backends.kubernetes import collect as kubernetes_collect
 from accept.backends.kubernetes.watch import FOLLOWED
 from accept.commands.judged import judge_path
 from accept.core import evidence
 from accept.core.error_codes import Code
-from accept.core.errors import BadEvidence, Interrupted
+from accept.core.errors import BadEvidence
 from accept.core.runner.launch import LOST
 from accept.core.serde import dump
 from accept.evidence import bucket as evidence_bucket
 from accept.evidence import rundir
 
 pytestmark = pytest.mark.usefixtures("nowhere")
+
+
+def stored(**place: str) -> Path:
+    """Write the folder of a submitted run, with its plan and job."""
+    folder = rundir.create("run")
+    (folder / rundir.RENDERED).mkdir()
+    evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job(**place))))
+    evidence.write(folder / rundir.RENDERED / "plan.json", json.dumps(dump(sample_evidence.PLAN)))
+    return folder
+
+
+def console(**more: str) -> str:
+    return sample_evidence.console(sample_evidence.record(), attempt="run", **more)
 
 
 class TestEvidenceRebuiltFromALog:
@@ -45,49 +57,45 @@ class TestEvidenceRebuiltFromALog:
 
         `followed` is the log of index 0 as far as it was read during the run.
         """
-        folder = rundir.create("run")
-        (folder / rundir.RENDERED).mkdir()
-        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
-        evidence.write(
-            folder / rundir.RENDERED / "plan.json", json.dumps(dump(sample_evidence.PLAN))
-        )
+        folder = stored()
         logs = folder / kubernetes_collect.CLUSTER_FOLDER / "logs"
         logs.mkdir(parents=True)
-        if log is not None:
-            (logs / "run-w-0-0-abcde.accept.log").write_text(log, encoding="utf-8")
-        first = running(0)
-        if code is not None:
-            first["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": code}}
-        second = running(1)
-        second["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 22}}
-        (logs / f"{second['metadata']['name']}.accept.log").write_text(other, encoding="utf-8")
+        first, second = running(0), running(1)
+        for pod, ended in ((first, code), (second, 22)):
+            if ended is not None:
+                state = {"terminated": {"exitCode": ended}}
+                pod["status"]["containerStatuses"][0]["state"] = state
+        for pod, text in ((first, log), (second, other)):
+            if text is not None:
+                (logs / f"{pod['metadata']['name']}.accept.log").write_text(text, encoding="utf-8")
         if followed:
             (folder / FOLLOWED).write_text(followed, encoding="utf-8")
         state = state_of(pods=[first, second])
-        target = folder / rundir.EVIDENCE
         job = stored_job(results=results)
+        target = folder / rundir.EVIDENCE
         return folder, kubernetes_collect._from_log(job, state, folder, target)
 
-    def test_is_judged_like_the_original_evidence(self) -> None:
-        folder, missing = self.collected(
-            sample_evidence.console(sample_evidence.record(), attempt="run")
-        )
-        judged = judge_path(str(folder), expect=())
-        expected = sample_evidence.verdict_of(sample_evidence.record(), attempt="run")
-        assert replace(judged.verdict, version="", verified=None) == replace(expected, version="")
-        assert "raw logs" in missing[0]
-
-    def test_is_that_of_the_log_that_was_followed_if_the_pod_is_gone(self) -> None:
-        console = sample_evidence.console(
-            sample_evidence.record(), interruption="deleted", attempt="run"
-        )
-        folder, missing = self.collected(None, followed=console)
+    @pytest.mark.parametrize(
+        ("logs", "interruption"),
+        [
+            ({"log": console()}, ""),
+            # The pod is gone, and its log was followed.
+            ({"log": None, "followed": console(interruption="deleted")}, "deleted"),
+            # Index 0 was killed in its second step; another pod has the records of the first.
+            ({"log": "it began\n", "code": 137, "other": console(interruption=LOST)}, LOST),
+        ],
+        ids=["log", "followed log", "another pod"],
+    )
+    def test_is_judged_like_the_original_evidence(
+        self, logs: dict[str, Any], interruption: str
+    ) -> None:
+        folder, missing = self.collected(**logs)
         verdict = judge_path(str(folder), expect=()).verdict
-        assert (verdict.interruption, verdict.exit) == ("deleted", 5)
+        expected = sample_evidence.verdict_of(
+            sample_evidence.record(), interruption=interruption, attempt="run"
+        )
+        assert replace(verdict, version="", verified=None) == replace(expected, version="")
         assert "raw logs" in missing[0]
-
-    def test_has_a_report_like_any_other(self) -> None:
-        folder, _ = self.collected(sample_evidence.console(sample_evidence.record(), attempt="run"))
         assert accept("report", "run").code == 0
         assert (folder / rundir.EVIDENCE / evidence.REPORT).is_file()
 
@@ -98,18 +106,6 @@ class TestEvidenceRebuiltFromALog:
         assert verdict.interruption
         assert verdict.exit == 5
         assert any("records" in line for line in missing)
-
-    def test_includes_the_records_that_another_pod_printed(self) -> None:
-        """Index 0 was killed in its second step; another pod has the records of the first."""
-        copy = sample_evidence.console(sample_evidence.record(), interruption=LOST, attempt="run")
-        folder, missing = self.collected("it began\n", code=137, other=copy)
-        verdict = judge_path(str(folder), expect=()).verdict
-        expected = sample_evidence.verdict_of(
-            sample_evidence.record(), interruption=LOST, attempt="run"
-        )
-        assert replace(verdict, version="", verified=None) == replace(expected, version="")
-        assert verdict.exit == 5
-        assert "raw logs" in missing[0]
 
     @pytest.mark.parametrize("code", [0, 3, 6, 7])
     @pytest.mark.parametrize(
@@ -125,28 +121,11 @@ class TestEvidenceRebuiltFromALog:
     ) -> None:
         # As with thousands of records: then the log contains only the verdict.
         monkeypatch.setattr(evidence, "PACKED_LIMIT", 100)
-        log = sample_evidence.console(sample_evidence.record(), attempt="run")
         with pytest.raises(BadEvidence) as caught:
-            self.collected(log, code=code, results=results)
+            self.collected(console(), code=code, results=results)
         assert caught.value.code is Code.KUBE_EVIDENCE_ELSEWHERE
         assert where in str(caught.value)
         assert "run-w-0-0-abcde.accept.log" in caught.value.hint
-
-
-class TestCollecting:
-    def test_of_a_run_that_is_still_running_is_refused(self, monkeypatch: Any) -> None:
-        # A real cluster is asked in tests/cluster; this tests that the refusal is passed on.
-        folder = rundir.create("run")
-        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
-
-        def goes_on(*_: Any, **__: Any) -> Path:
-            raise Interrupted(
-                "run is still running", code=Code.RUN_STILL_RUNNING, hint="accept watch run"
-            )
-
-        monkeypatch.setattr(kubernetes_backend, "collect", goes_on)
-        assert "still running" in refused("collect", "run", code=5)
-        assert backends.load_job(folder) == stored_job()
 
 
 class TestEvidenceThatIsOnlyALog:
@@ -163,18 +142,11 @@ class TestEvidenceThatIsOnlyALog:
 
     @pytest.fixture
     def folder(self, tmp_path: Path, bucket: Path) -> Iterator[Path]:
-        folder = rundir.create("run")
-        (folder / rundir.RENDERED).mkdir()
-        evidence.write(
-            folder / rundir.RENDERED / "plan.json", json.dumps(dump(sample_evidence.PLAN))
-        )
         results = f"file://{bucket.parents[1]}"
-        site = {"results": {"location": results}}
-        evidence.write(folder / rundir.RUN, json.dumps({"run": {"site": site}}))
         with api_server() as server:
-            file = str(server.kubeconfig(tmp_path))
-            job = stored_job(kubeconfig=file, results=results)
-            evidence.write(folder / rundir.JOB, json.dumps(dump(job)))
+            folder = stored(kubeconfig=str(server.kubeconfig(tmp_path)), results=results)
+            site = {"results": {"location": results}}
+            evidence.write(folder / rundir.RUN, json.dumps({"run": {"site": site}}))
             server.answer_with(self.PODS, listed())
             server.answer_with("/apis/batch/v1/namespaces/lab/jobs", listed())
             yield folder
@@ -224,8 +196,7 @@ class TestEvidenceThatCannotBeFetched:
 
     @pytest.fixture
     def removed(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        folder = rundir.create("run")
-        evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
+        stored()
         removed: list[str] = []
 
         def delete(job: Job, *, dry_run: bool, say: Any) -> tuple[str, ...]:
@@ -244,15 +215,13 @@ class TestEvidenceThatCannotBeFetched:
         monkeypatch.setattr(back_end, "cancel", lambda *_, **__: None)
         return removed
 
-    def test_keeps_the_run_from_being_deleted(self, removed: list[str]) -> None:
+    def test_keeps_the_run_from_being_deleted_unless_it_is_not_requested(
+        self, removed: list[str]
+    ) -> None:
         message = refused("clean", "run", code=6)
         assert "3 of 9 bytes" in message
         assert "--no-collect" in message
         assert removed == []
-
-    def test_does_not_keep_the_run_if_the_evidence_is_not_requested(
-        self, removed: list[str]
-    ) -> None:
         assert accept("clean", "run", "--no-collect").code == 0
         assert removed == ["run"]
 

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,9 +14,8 @@ from tests.factories.api_server import ApiServer
 from tests.factories.command_line import accept, refused
 from tests.factories.kubernetes import node, pod_on, stored_job
 
-from accept import backends
 from accept.backends.job import Job
-from accept.backends.kubernetes import rbac, submit
+from accept.backends.kubernetes import submit
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
@@ -27,55 +25,57 @@ from accept.evidence import rundir
 pytestmark = pytest.mark.usefixtures("nowhere")
 
 
-class TestTheNameOfARun:
-    @pytest.mark.parametrize(
-        ("attempt", "release", "full"),
-        [
-            ("20261121-045334-1a2b", "", "accept-20261121-045334-1a2b-1"),
-            ("mine", "", "mine-1"),
-            ("mine", "lab", "lab-mine"),
-            ("lab-two", "", "lab-two-1"),
-            ("2", "", "accept-2-1"),
-        ],
-    )
-    def test_is_release_and_attempt(self, attempt: str, release: str, full: str) -> None:
-        assert submit.run_name(attempt, release).full == full
+@pytest.mark.parametrize(
+    ("attempt", "release", "full"),
+    [
+        ("20261121-045334-1a2b", "", "accept-20261121-045334-1a2b-1"),
+        ("mine", "", "mine-1"),
+        ("mine", "lab", "lab-mine"),
+        ("lab-two", "", "lab-two-1"),
+        ("2", "", "accept-2-1"),
+    ],
+)
+def test_the_name_of_a_run_is_release_and_attempt(attempt: str, release: str, full: str) -> None:
+    name = submit.run_name(attempt, release)
+    assert name.full == full
+    assert submit.run_name(name.full).full == full if not release else name.release == release
 
-    @pytest.mark.parametrize("attempt", ["20261121-045334-1a2b", "mine", "lab-two"])
-    def test_is_unchanged_when_it_is_read_again(self, attempt: str) -> None:
-        name = submit.run_name(attempt)
-        assert submit.run_name(name.full) == name
 
-    def test_of_two_launches_is_of_two_releases(self) -> None:
-        # Within the same second, too.
-        one, two = (
-            submit.run_name("20261121-045334-1a2b"),
-            submit.run_name("20261121-045334-3c4d"),
-        )
-        assert one.release != two.release
-        assert submit.run_name("one").release != submit.run_name("two").release
+def test_two_launches_within_a_second_have_two_releases() -> None:
+    names = ("20261121-045334-1a2b", "20261121-045334-3c4d", "one", "two")
+    assert len({submit.run_name(name).release for name in names}) == len(names)
 
-    def test_may_be_as_long_as_the_names_of_pods_allow(self) -> None:
-        fits = submit.RunName(release="a" * 46, attempt="bcde")
-        submit.check_run_name(fits, 10)
-        with pytest.raises(BadInput) as caught:
-            submit.check_run_name(fits, 11)
-        assert caught.value.code is Code.KUBE_NAME_LONG
 
-    @pytest.mark.parametrize("release", ["Lab", "1lab", "lab_", "-lab"])
-    def test_is_a_valid_dns_name(self, release: str) -> None:
-        with pytest.raises(BadInput) as caught:
-            submit.check_run_name(submit.RunName(release=release, attempt="a"), 2)
-        assert caught.value.code is Code.KUBE_NAME
+@pytest.mark.parametrize(
+    ("release", "attempt", "nodes", "code"),
+    [
+        ("a" * 46, "bcde", 10, None),
+        # The names of pods have one more digit.
+        ("a" * 46, "bcde", 11, Code.KUBE_NAME_LONG),
+        *((release, "a", 2, Code.KUBE_NAME) for release in ("Lab", "1lab", "lab_", "-lab")),
+    ],
+)
+def test_the_name_of_a_run_is_one_that_pods_may_have(
+    release: str, attempt: str, nodes: int, code: Code | None
+) -> None:
+    name = submit.RunName(release=release, attempt=attempt)
+    if code is None:
+        submit.check_run_name(name, nodes)
+        return
+    with pytest.raises(BadInput) as caught:
+        submit.check_run_name(name, nodes)
+    assert caught.value.code is code
 
 
 class TestTheRole:
-    def test_is_yaml_that_names_the_namespace(self) -> None:
+    def test_names_the_namespace_and_only_reads_outside_of_it(self) -> None:
         done = accept("doctor", "--rbac", "--namespace", "lab")
         assert done.code == 0
         role, look = yaml.safe_load_all(done.out)
         assert (role["kind"], role["metadata"]["namespace"]) == ("Role", "lab")
         assert look["kind"] == "ClusterRole"
+        assert {verb for rule in look["rules"] for verb in rule["verbs"]} == {"get", "list"}
+        assert "*" not in re.sub(r"#.*", "", done.out)
 
     def test_is_of_the_namespace_that_a_run_would_go_to(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -86,24 +86,15 @@ class TestTheRole:
         monkeypatch.delenv("KUBECONFIG")
         assert "namespace: default\n" in accept("doctor", "--rbac").out
 
-    def test_only_reads_outside_of_the_namespace(self) -> None:
-        _, look = yaml.safe_load_all(rbac.role_yaml("lab"))
-        assert {verb for rule in look["rules"] for verb in rule["verbs"]} == {"get", "list"}
-
-    def test_has_no_wildcard(self) -> None:
-        assert "*" not in re.sub(r"#.*", "", rbac.role_yaml("lab"))
-
 
 class TestWithoutACluster:
-    @pytest.mark.parametrize(
-        "command", [["list", "nodes"], ["init"], ["list", "nodes", "-m", "cpu"]]
-    )
-    def test_a_command_reports_that_the_kubeconfig_is_missing(
-        self, command: list[str], tmp_path: Path
-    ) -> None:
-        words = [*command, str(tmp_path / "site.yaml")] if command == ["init"] else command
-        done = accept(*words)
-        assert (done.code, done.error) == (4, Code.KUBE_CONFIG_MISSING)
+    @pytest.mark.parametrize("words", [("list", "nodes"), ("list", "nodes", "-m", "cpu")])
+    def test_a_command_reports_that_the_kubeconfig_is_missing(self, words: tuple[str, ...]) -> None:
+        refused(*words, code=4, error=Code.KUBE_CONFIG_MISSING)
+
+    def test_no_site_file_is_written(self, tmp_path: Path) -> None:
+        refused("init", tmp_path / "site.yaml", code=4, error=Code.KUBE_CONFIG_MISSING)
+        assert not (tmp_path / "site.yaml").exists()
 
     def test_all_nodes_cannot_be_rendered(self) -> None:
         assert "accept list nodes" in refused("render", "--machine", "cpu", "--nodes", "all")
@@ -111,63 +102,52 @@ class TestWithoutACluster:
     def test_nothing_is_left_of_a_run_that_could_not_start(self, tmp_path: Path) -> None:
         site = tmp_path / "site.yaml"
         site.write_text("kubernetes: {image: 'img:1'}\n", encoding="utf-8")
-        done = accept("run", "--machine", "cpu", "--nodes", "2", "--site", site)
-        assert (done.code, done.error) == (4, Code.KUBE_CONFIG_MISSING)
+        words = ("run", "--machine", "cpu", "--nodes", "2", "--site", site)
+        refused(*words, code=4, error=Code.KUBE_CONFIG_MISSING)
         assert not list((tmp_path / "runs").iterdir())
 
 
 class TestDeleting:
-    def test_needs_names_or_an_age(self) -> None:
-        assert accept("clean").error == Code.RUN_WHICH
-        assert accept("clean", "last", "--older-than", "24h").error == Code.RUN_WHICH
-        assert accept("clean", "--older-than", "soon").error == Code.OPTION_DURATION
-
-    def test_removes_nothing_if_nothing_is_old(self) -> None:
-        done = accept("clean", "--older-than", "24h", "--dry-run")
-        assert (done.code, done.out) == (0, "nothing is left\n")
+    @pytest.mark.parametrize(
+        ("words", "error"),
+        [
+            ((), Code.RUN_WHICH),
+            (("last", "--older-than", "24h"), Code.RUN_WHICH),
+            (("--older-than", "soon"), Code.OPTION_DURATION),
+        ],
+    )
+    def test_needs_names_or_an_age(self, words: tuple[str, ...], error: Code) -> None:
+        assert accept("clean", *words).error == error
 
     def test_removes_runs_older_than_the_age(self) -> None:
-        for name, when in (
-            ("old", "2020-01-01T00:00:00+00:00"),
-            ("new", "2999-01-01T00:00:00+00:00"),
-        ):
+        done = accept("clean", "--older-than", "24h", "--dry-run")
+        assert (done.code, done.out) == (0, "nothing is left\n")
+        for name, year in (("old", 2020), ("new", 2999)):
             folder = rundir.create(name)
-            one = Job(
-                schema=1, backend="local", attempt=name, hosts=(), first="",
-                folder=str(folder / "node"), submitted=when,
-            )  # fmt: skip
-            evidence.write(folder / rundir.JOB, json.dumps(dump(one)))
             (folder / "node").mkdir()
-        done = accept("clean", "--older-than", "24h", "--dry-run", "--json")
-        assert list(json.loads(done.out)["removed"]) == ["old"]
-
-    def test_of_a_run_on_this_machine_removes_its_folder(self, monkeypatch: Any) -> None:
-        folder = rundir.create("one")
-        one = Job(
-            schema=1, backend="local", attempt="one", hosts=(), first="",
-            folder=str(folder / "node"),
-        )  # fmt: skip
-        evidence.write(folder / rundir.JOB, json.dumps(dump(one)))
-        sample_evidence.write(folder / rundir.EVIDENCE)
-        (folder / "node").mkdir()
-        (folder / "node" / "kill.sh").write_text("", encoding="utf-8")
-        assert accept("clean", "one").out == f"removed {folder / 'node'}\n"
-        assert not (folder / "node").exists()
-        assert accept("clean", "one").out == "nothing is left\n"
+            one = Job(
+                schema=1,
+                backend="local",
+                attempt=name,
+                hosts=(),
+                first="",
+                folder=str(folder / "node"),
+                submitted=f"{year}-01-01T00:00:00+00:00",
+            )
+            evidence.write(folder / rundir.JOB, json.dumps(dump(one)))
+        old = rundir.find("old") / "node"
+        sample_evidence.write(old.parent / rundir.EVIDENCE, attempt="old")
+        for words in (("--dry-run",), ()):
+            done = accept("clean", "--older-than", "24h", "--json", *words)
+            assert list(json.loads(done.out)["removed"]) == ["old"]
+            assert old.exists() is bool(words)
 
 
 class TestAJob:
-    def test_that_was_written_before_there_were_clusters_is_read(self) -> None:
-        old = {
-            "schema": 1,
-            "backend": "ssh",
-            "attempt": "a",
-            "hosts": ["h1"],
-            "first": "h1",
-            "folder": "/tmp/accept-a",
-        }
-        assert read(Job, old).place is None
-        assert read(Job, {**old, "place": {}}).place is None
+    def test_of_before_there_were_clusters_is_read(self) -> None:
+        old = {"schema": 1, "backend": "ssh", "attempt": "a", "hosts": ["h1"], "first": "h1"}
+        for place in ({}, {"place": {}}):
+            assert read(Job, {**old, "folder": "/tmp/accept-a", **place}).place is None
 
     @pytest.mark.parametrize(
         ("backend", "place"), [("local", {"namespace": "a"}), ("kubernetes", {})]
@@ -205,18 +185,16 @@ class TestTheNodesThatAreFree:
         site.write_text("gpusPerNode: 8\n", encoding="utf-8")
         assert self.free("--machine", "gpu", "--gpus-per-node", "8") == ["g0"]
         assert self.free("--machine", "gpu", "--site", str(site)) == ["g0"]
-        assert self.free("--machine", "gpu", "--site", str(site), "--gpus-per-node=4") == [
-            "g0",
-            "g1",
-        ]
+        fewer = ("--site", str(site), "--gpus-per-node=4")
+        assert self.free("--machine", "gpu", *fewer) == ["g0", "g1"]
 
     def test_are_not_listed_if_only_the_scheduler_knows_them(self, tmp_path: Path) -> None:
         site = tmp_path / "site.yaml"
         required = "requiredDuringSchedulingIgnoredDuringExecution"
         affinity = f"{{nodeAffinity: {{{required}: {{nodeSelectorTerms: []}}}}}}"
         site.write_text(f"kubernetes: {{affinity: {affinity}}}\n", encoding="utf-8")
-        done = accept("list", "nodes", "--machine", "gpu", "--site", site)
-        assert (done.code, done.error) == (Exit.USAGE, Code.KUBE_NODES_AFFINITY)
+        words = ("list", "nodes", "--machine", "gpu", "--site", site)
+        refused(*words, code=Exit.USAGE, error=Code.KUBE_NODES_AFFINITY)
 
     def test_need_no_gpus_if_the_machine_has_none(self, server: ApiServer) -> None:
         untainted = {**node("cpu1", gpus=0), "spec": {}}
@@ -246,12 +224,6 @@ class TestTheNodesThatAreFree:
         assert "nodes: all 1 that are free and match" in done.err
 
 
-class TestABackEndThatIsAFolder:
-    def test_is_found_like_the_others(self) -> None:
-        assert "kubernetes" in backends.BACKENDS
-        assert backends.load("kubernetes").__doc__
-
-
 class TestWithoutTheClient:
     """The `kubernetes` extra is not installed."""
 
@@ -261,13 +233,19 @@ class TestWithoutTheClient:
         monkeypatch.setitem(sys.modules, "kubernetes", None)
 
     @pytest.mark.parametrize(
-        "command", [["watch"], ["collect"], ["cancel"], ["clean"], ["clean", "--no-collect"]]
+        "words",
+        [
+            *((command, "run") for command in ("watch", "collect", "cancel", "clean")),
+            ("clean", "--no-collect", "run"),
+            ("list", "nodes"),
+            ("init", "site.yaml"),
+        ],
     )
-    def test_a_command_on_a_run_names_the_extra(self, command: list[str]) -> None:
+    def test_a_command_names_the_extra(self, words: tuple[str, ...]) -> None:
         folder = rundir.create("run")
         evidence.write(folder / rundir.JOB, json.dumps(dump(stored_job())))
-        done = accept(*command, "run")
-        assert (done.code, done.error) == (Exit.USAGE, Code.KUBE_CLIENT_MISSING)
+        message = refused(*words, code=Exit.USAGE, error=Code.KUBE_CLIENT_MISSING)
+        assert "[kubernetes]'" in message
 
     def test_the_role_is_still_printed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -276,9 +254,3 @@ class TestWithoutTheClient:
         done = accept("doctor", "--rbac", "--namespace", "lab")
         assert done.code == Exit.PASS, done.err
         assert "namespace: lab\n" in done.out
-
-    @pytest.mark.parametrize("command", [["list", "nodes"], ["init", "site.yaml"]])
-    def test_a_command_on_a_cluster_names_the_extra(self, command: list[str]) -> None:
-        done = accept(*command)
-        assert (done.code, done.error) == (Exit.USAGE, Code.KUBE_CLIENT_MISSING)
-        assert "[kubernetes]'" in done.err

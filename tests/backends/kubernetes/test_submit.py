@@ -114,45 +114,48 @@ def start(api: Api, attempt: str = "one", **positions: str) -> None:
     submit.install_release(api, name, Path("values.yaml"), positions=positions, say=lambda _: None)
 
 
-def secrets_deleted(server: ApiServer) -> list[str]:
+def fails(api: Api, code: Code | None = None, **positions: str) -> NotStarted:
+    """Start attempt `one`, which fails; return the error."""
+    with pytest.raises(NotStarted) as caught:
+        start(api, **positions)
+    assert code in (caught.value.code, None)
+    return caught.value
+
+
+def removed(server: ApiServer) -> list[str]:
     """Return the names of the deleted Secrets and ConfigMaps."""
     return [path.rpartition("/")[2] for verb, path, _ in server.seen if verb == "DELETE"]
 
 
-class TestIfHelmCannotReportWhetherTheReleaseExists:
-    @pytest.mark.parametrize(
-        "error", [TIMEOUT, "Error: getting credentials: exec: executable login not found"]
-    )
-    def test_nothing_is_installed_or_removed(
-        self, api: Api, helm: HelmStandIn, server: ApiServer, error: str
-    ) -> None:
-        helm.releases["train"] = {"attempt": "other"}
-        helm.errors = {"status": [error], "get": [error], "install": [IN_USE]}
-        with pytest.raises(NotStarted) as caught:
-            start(api)
-        assert caught.value.code is Code.HELM_FAILED
-        assert "train" in helm.releases
-        assert server.count(SECRETS) == len(secrets_deleted(server))
+REFUSED = "Error: values are refused"
 
 
 @pytest.mark.parametrize(
-    ("helm_verb", "verb", "resource"), [("get", "list", "secrets"), ("install", "create", "jobs")]
+    "error", [TIMEOUT, "Error: getting credentials: exec: executable login not found"]
+)
+def test_nothing_is_made_if_helm_cannot_report_whether_the_release_exists(
+    api: Api, helm: HelmStandIn, server: ApiServer, error: str
+) -> None:
+    helm.releases["train"] = {"attempt": "other"}
+    helm.errors = {"status": [error], "get": [error], "install": [IN_USE]}
+    fails(api, Code.HELM_FAILED)
+    assert "train" in helm.releases
+    assert server.count(SECRETS) == len(removed(server))
+
+
+@pytest.mark.parametrize(
+    ("helm_verb", "verb", "resource", "group"),
+    [("get", "list", "secrets", ""), ("install", "create", "jobs", "batch")],
 )
 def test_a_missing_permission_is_named_with_the_role(
-    api: Api, helm: HelmStandIn, helm_verb: str, verb: str, resource: str
+    api: Api, helm: HelmStandIn, helm_verb: str, verb: str, resource: str, group: str
 ) -> None:
-    group = "batch" if resource == "jobs" else ""
-    helm.errors[helm_verb] = [
-        (
-            f'Error: query: {resource} is forbidden: User "x" cannot {verb} resource '
-            f'"{resource}" in API group "{group}" in the namespace "lab"'
-        )
-    ]
-    with pytest.raises(NotStarted) as caught:
-        start(api)
-    assert caught.value.code is Code.KUBE_FORBIDDEN
-    assert f"{verb} {resource}" in caught.value.message
-    assert "accept doctor --backend kubernetes --rbac" in caught.value.hint
+    place = f'"{resource}" in API group "{group}" in the namespace "lab"'
+    error_text = f'Error: {resource} is forbidden: User "x" cannot {verb} resource {place}'
+    helm.errors[helm_verb] = [error_text]
+    error = fails(api, Code.KUBE_FORBIDDEN)
+    assert f"{verb} {resource}" in error.message
+    assert "accept doctor --backend kubernetes --rbac" in error.hint
 
 
 class TestIfTheNameIsTaken:
@@ -160,9 +163,7 @@ class TestIfTheNameIsTaken:
         self, api: Api, helm: HelmStandIn, server: ApiServer
     ) -> None:
         helm.releases["train"] = {"attempt": "other"}
-        with pytest.raises(NotStarted) as caught:
-            start(api)
-        assert caught.value.code is Code.HELM_RELEASE_EXISTS
+        fails(api, Code.HELM_RELEASE_EXISTS)
         assert "install" not in helm.verbs
         assert server.count(SECRETS) == 0
 
@@ -172,11 +173,9 @@ class TestIfTheNameIsTaken:
     ) -> None:
         # Also one of the same attempt name, which somebody installed with a key of its own.
         helm.before_install = lambda: helm.releases.update(train={"attempt": attempt})
-        with pytest.raises(NotStarted) as caught:
-            start(api)
-        assert caught.value.code is Code.HELM_FAILED
+        fails(api, Code.HELM_FAILED)
         assert helm.releases == {"train": {"attempt": attempt}}
-        assert secrets_deleted(server) == ["train-one-ssh"]
+        assert removed(server) == ["train-one-ssh"]
 
     def test_of_two_installs_at_once_one_succeeds_and_the_other_removes_nothing(
         self, api: Api, helm: HelmStandIn, server: ApiServer
@@ -194,7 +193,7 @@ class TestIfTheNameIsTaken:
         winner, loser = attempts if failed[0] is None else attempts[::-1]
         assert [type(error) for error in failed if error] == [NotStarted]
         assert helm.releases["train"]["attempt"] == winner
-        assert secrets_deleted(server) == [f"train-{loser}-ssh"]
+        assert removed(server) == [f"train-{loser}-ssh"]
 
 
 class TestPositions:
@@ -208,25 +207,23 @@ class TestPositions:
         packed = base64.b64decode(made["binaryData"][PACKED_POSITIONS])
         (tmp_path / PACKED_POSITIONS).write_bytes(packed)
         assert read_positions(tmp_path) == ({"n1": "b1/r1"}, "")
-        assert secrets_deleted(server) == []
+        assert removed(server) == []
 
     def test_are_removed_if_the_install_fails(
         self, api: Api, helm: HelmStandIn, server: ApiServer
     ) -> None:
-        helm.errors = {"install": ["Error: values are refused"]}
-        with pytest.raises(NotStarted, match="values are refused"):
-            start(api, n1="b1/r1")
-        assert secrets_deleted(server) == ["train-one-ssh", "train-one-positions"]
+        helm.errors = {"install": [REFUSED]}
+        assert "values are refused" in fails(api, n1="b1/r1").message
+        assert removed(server) == ["train-one-ssh", "train-one-positions"]
 
     def test_that_cannot_be_stored_start_nothing(
         self, api: Api, helm: HelmStandIn, server: ApiServer
     ) -> None:
         server.answer_with(CONFIG_MAPS, 409)
-        with pytest.raises(NotStarted):
-            start(api, n1="b1/r1")
+        fails(api, n1="b1/r1")
         assert "install" not in helm.verbs
         # A ConfigMap that has this name already belongs to another run.
-        assert secrets_deleted(server) == ["train-one-ssh"]
+        assert removed(server) == ["train-one-ssh"]
 
 
 class TestIfHelmInstallFails:
@@ -234,10 +231,9 @@ class TestIfHelmInstallFails:
         self, api: Api, helm: HelmStandIn, server: ApiServer
     ) -> None:
         helm.broken_install = "Error: INSTALLATION FAILED: context deadline exceeded"
-        with pytest.raises(NotStarted, match="deadline exceeded"):
-            start(api)
+        assert "deadline exceeded" in fails(api).message
         assert helm.releases == {}
-        assert secrets_deleted(server) == ["train-one-ssh"]
+        assert removed(server) == ["train-one-ssh"]
 
     def test_an_interrupted_install_is_removed(
         self, api: Api, helm: HelmStandIn, server: ApiServer
@@ -251,35 +247,26 @@ class TestIfHelmInstallFails:
         with pytest.raises(KeyboardInterrupt):
             start(api)
         assert helm.releases == {}
-        assert secrets_deleted(server) == ["train-one-ssh"]
+        assert removed(server) == ["train-one-ssh"]
 
     def test_a_release_whose_owner_is_unknown_is_left_and_reported(
         self, api: Api, helm: HelmStandIn, server: ApiServer
     ) -> None:
         helm.broken_install = TIMEOUT
         helm.errors = {"get": ["Error: release: not found", TIMEOUT]}
-        with pytest.raises(NotStarted) as caught:
-            start(api)
+        error = fails(api)
         assert "uninstall" not in helm.verbs
-        assert "train" in caught.value.message
-        assert "helm status train" in caught.value.hint
-        assert secrets_deleted(server) == []
+        assert "train" in error.message
+        assert "helm status train" in error.hint
+        assert removed(server) == []
 
-    def test_a_release_that_cannot_be_removed_is_reported(
-        self, api: Api, helm: HelmStandIn, server: ApiServer
-    ) -> None:
-        helm.broken_install = TIMEOUT
-        helm.errors = {"uninstall": [TIMEOUT]}
-        with pytest.raises(NotStarted) as caught:
-            start(api)
-        assert "train" in helm.releases
-        assert "helm uninstall train" in caught.value.hint
-
-    def test_a_secret_that_cannot_be_removed_is_reported(
+    def test_what_cannot_be_removed_is_reported(
         self, api: Api, helm: HelmStandIn, server: ApiServer
     ) -> None:
         server.answer_with(f"{SECRETS}/train-one-ssh", 500)
-        helm.errors = {"install": ["Error: values are refused"]}
-        with pytest.raises(NotStarted, match="values are refused") as caught:
-            start(api)
-        assert "train-one-ssh" in caught.value.message
+        helm.broken_install = TIMEOUT
+        helm.errors = {"uninstall": [TIMEOUT]}
+        error = fails(api)
+        assert "train" in helm.releases
+        assert "helm uninstall train" in error.hint
+        assert "Secret train-one-ssh is left" in error.message

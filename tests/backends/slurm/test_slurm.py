@@ -41,21 +41,39 @@ def is_refused(*options: str, error: str, code: int = 2) -> str:
     return text
 
 
-@pytest.mark.usefixtures("slurm")
+IN_CONTAINER = "slurm: {launcher: srun-pmix}\ncontainer: {runtime: podman, image: a/b}\n"
+TWO = ("--backend", "slurm", "-m", "cpu", "--nodes", "2")
+
+
+def fails(error: str, code: int) -> None:
+    """Start a run on two nodes that fails."""
+    done = accept("run", *TWO, "--quiet")
+    assert (done.code, done.error) == (code, error), done.err
+
+
 @pytest.mark.parametrize(
-    ("options", "error", "code"),
+    ("options", "site", "error", "code"),
     [
-        (["--nodes", "2", "--partition", "gup"], "E-SLURM-PARTITION", 2),
-        (["--nodes", "n1,n9"], "E-SLURM-NODE-UNKNOWN", 2),
-        (["--nodes", "n1,n3"], "E-SLURM-NODE-UNUSABLE", 4),
-        (["--nodes", "4"], "E-SLURM-TOO-MANY-NODES", 2),
-        (["--nodes", "2", "--time", "soon"], "E-OPTION-DURATION", 2),
-        (["--nodes", "2", "--partition", "a b"], "E-SLURM-OPTION", 2),
-        (["--nodes", "2", "--sbatch-arg", "switches=1"], "E-SLURM-OPTION", 2),
+        (["2", "--partition", "gup"], "", "E-SLURM-PARTITION", 2),
+        (["n1,n9"], "", "E-SLURM-NODE-UNKNOWN", 2),
+        (["n1,n3"], "", "E-SLURM-NODE-UNUSABLE", 4),
+        (["4"], "", "E-SLURM-TOO-MANY-NODES", 2),
+        (["2", "--time", "soon"], "", "E-OPTION-DURATION", 2),
+        (["2", "--partition", "a b"], "", "E-SLURM-OPTION", 2),
+        (["2", "--sbatch-arg", "switches=1"], "", "E-SLURM-OPTION", 2),
+        (["2"], "results: {location: /nowhere/at/all}\n", "E-SLURM-RESULTS", 2),
+        # srun starts no ranks in a container.
+        (["2"], IN_CONTAINER, "E-SLURM-LAUNCHER", 2),
     ],
 )
-def test_a_request_that_cannot_be_met_is_refused(options: list[str], error: str, code: int) -> None:
-    is_refused(*options, error=error, code=code)
+def test_a_request_that_cannot_be_met_is_refused(
+    slurm: StandinSlurm, tmp_path: Path, options: list[str], site: str, error: str, code: int
+) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text(site)
+    of_site = ("--site", str(path)) if site else ()
+    is_refused("--nodes", *options, *of_site, error=error, code=code)
+    assert slurm.cancelled == []
 
 
 @pytest.mark.parametrize(
@@ -106,31 +124,16 @@ def test_a_machine_without_the_commands_is_refused(slurm: StandinSlurm) -> None:
         is_refused("--nodes", "2", error="E-SLURM-MISSING", code=4)
 
 
-def test_results_that_cannot_be_written_are_refused(slurm: StandinSlurm, tmp_path: Path) -> None:
-    path = tmp_path / "site.yaml"
-    path.write_text("results: {location: /nowhere/at/all}\n")
-    is_refused("--nodes", "2", "--site", str(path), error="E-SLURM-RESULTS")
-    assert slurm.cancelled == []
-
-
-def test_srun_starts_no_ranks_in_a_container(slurm: StandinSlurm, tmp_path: Path) -> None:
-    path = tmp_path / "site.yaml"
-    path.write_text("slurm: {launcher: srun-pmix}\ncontainer: {runtime: podman, image: a/b}\n")
-    is_refused("--nodes", "2", "--site", str(path), error="E-SLURM-LAUNCHER")
-    assert slurm.cancelled == []
-
-
 def test_a_job_reports_why_its_launcher_failed(slurm: StandinSlurm) -> None:
     gone = HELD.replace("PENDING Reason", "FAILED Comment=accept: E-SLURM-RANKS bad ranks Reason")
     slurm.set("scontrol", f"echo '{gone}'")
-    done = accept("run", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
-    assert (done.code, done.error) == (4, "E-SLURM-RANKS"), done.err
+    fails("E-SLURM-RANKS", 4)
 
 
 class TestTheNumberOfTheJob:
     def test_may_come_after_the_text_of_a_wrapper(self, slurm: StandinSlurm) -> None:
         slurm.set("sbatch", "echo Welcome; echo '7;alpha'; echo 'Your budget: 12 %'")
-        done = accept("submit", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
+        done = accept("submit", *TWO, "--quiet")
         assert done.code == 0, done.err
 
     def test_is_required(self, slurm: StandinSlurm) -> None:
@@ -147,8 +150,7 @@ def test_a_job_that_only_a_person_can_start_is_removed(slurm: StandinSlurm, reas
     pending, gone = HELD.replace("JobHeldAdmin", reason), HELD.replace("PENDING", "CANCELLED")
     marker = slurm.folder / "cancelled"
     slurm.set("scontrol", f"if [ -e {marker} ]; then echo '{gone}'; else echo '{pending}'; fi")
-    done = accept("run", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
-    assert (done.code, done.error) == (4, "E-SLURM-NEVER-STARTS"), done.err
+    fails("E-SLURM-NEVER-STARTS", 4)
     assert slurm.cancelled == ["7"]
 
 
@@ -169,8 +171,7 @@ def test_a_job_that_slurm_ends_before_it_left_evidence_is_interrupted(
     slurm: StandinSlurm, state: str, error: str
 ) -> None:
     slurm.set("scontrol", f"echo '{HELD.replace('PENDING', state)}'")
-    done = accept("run", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
-    assert (done.code, done.error) == (5, error), done.err
+    fails(error, 5)
 
 
 def test_a_controller_that_does_not_answer_for_a_while_does_not_end_a_run(
@@ -184,14 +185,13 @@ def test_a_controller_that_does_not_answer_for_a_while_does_not_end_a_run(
         f"echo >> {looks}; [ $(wc -l < {looks}) -gt 7 ] && echo '{ended}' && exit; "
         f"echo '{DOWN}' >&2; exit 1",
     )
-    done = accept("run", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
-    assert (done.code, done.error) == (5, "E-SLURM-TIME-LIMIT"), done.err
+    fails("E-SLURM-TIME-LIMIT", 5)
 
 
 def test_the_status_of_the_coordinator_counts_if_only_a_task_ran_out_of_memory(
     slurm: StandinSlurm,
 ) -> None:
-    done = accept("submit", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--quiet")
+    done = accept("submit", *TWO, "--quiet")
     assert done.code == 0, done.err
     (folder,) = rundir.listed()
     (folder / SHARED / STATUS).write_text("3\n")
@@ -206,8 +206,7 @@ def test_a_job_whose_submission_was_killed_is_found_by_its_name(
     """The command is killed when Slurm has the job, and before it prints the number."""
     slurm.set("sbatch", f"touch {tmp_path}/has; exec /bin/sleep 600")
     slurm.set("squeue", "case $* in *--name=accept-lost*) echo 7 ;; esac")
-    words = ("--backend", "slurm", "-m", "cpu", "--nodes", "2", "--attempt", "lost")
-    killed_when((tmp_path / "has").exists, "submit", *words)
+    killed_when((tmp_path / "has").exists, "submit", *TWO, "--attempt", "lost")
     (run,) = json.loads(accept("list", "runs", "--json").out)["runs"]
     assert (run["name"], run["about"]) == ("lost", "starting")
     slurm.set(
@@ -220,7 +219,7 @@ def test_a_job_whose_submission_was_killed_is_found_by_its_name(
 
 def test_a_dry_run_shows_when_the_job_would_start(slurm: StandinSlurm) -> None:
     slurm.set("sbatch", 'echo "sbatch: Job 8 to start at 2026-11-23T10:00:00" >&2')
-    done = accept("run", "--backend", "slurm", "-m", "cpu", "--nodes", "2", "--dry-run")
+    done = accept("run", *TWO, "--dry-run")
     assert done.code == 0, done.err
     assert "Job 8 to start at 2026-11-23T10:00:00" in done.err
     assert rundir.listed() == ()
@@ -295,25 +294,28 @@ def test_commands_to_drain_name_the_cause_in_the_reason() -> None:
     assert resume == "scontrol update nodename=n7 state=resume"
 
 
-class TestAJob:
-    def test_is_read_from_text(self) -> None:
-        line = (
-            "JobId=12 JobName=accept-a UserId=root(0) JobState=RUNNING Reason=None Restarts=1 "
-            "ExitCode=3:0 StartTime=2026-11-23T07:57:50 NodeList=n[1-4] BatchHost=n1 "
-            "Comment=accept: n1: no sshd here Power="
-        )
-        assert parse_job(line) == JobState(
-            state="RUNNING", first="n1", nodes="n[1-4]", exit=3, start="2026-11-23T07:57:50",
-            restarts=1, comment="accept: n1: no sshd here",
-        )  # fmt: skip
+def test_a_job_is_read_from_text() -> None:
+    line = (
+        "JobId=12 JobName=accept-a UserId=root(0) JobState=RUNNING Reason=None Restarts=1 "
+        "ExitCode=3:0 StartTime=2026-11-23T07:57:50 NodeList=n[1-4] BatchHost=n1 "
+        "Comment=accept: n1: no sshd here Power="
+    )
+    assert parse_job(line) == JobState(
+        state="RUNNING", first="n1", nodes="n[1-4]", exit=3, start="2026-11-23T07:57:50",
+        restarts=1, comment="accept: n1: no sshd here",
+    )  # fmt: skip
 
-    @pytest.mark.parametrize("text", ["", "\n", "=", "JobState", "slurm_load_jobs error: x"])
-    def test_that_slurm_does_not_know_has_ended(self, text: str) -> None:
-        assert parse_job(text).ended
 
-    @pytest.mark.parametrize("state", ["PENDING", "CONFIGURING", "RUNNING", "COMPLETING"])
-    def test_has_not_ended_while_it_may_have_processes(self, state: str) -> None:
-        assert not JobState(state=state).ended
+@pytest.mark.parametrize(
+    ("text", "ended"),
+    [
+        *((text, True) for text in ("", "\n", "=", "JobState", "slurm_load_jobs error: x")),
+        # The job may have processes.
+        *((f"JobState={state}", False) for state in ("PENDING", "CONFIGURING", "COMPLETING")),
+    ],
+)
+def test_a_job_that_slurm_does_not_know_has_ended(text: str, *, ended: bool) -> None:
+    assert parse_job(text).ended is ended
 
 
 @pytest.mark.parametrize(

@@ -59,33 +59,42 @@ class TestAJobFile:
         assert read(Job, stored).ssh_access == ACCESS
 
     @pytest.mark.parametrize(
-        "access",
-        [
-            {"user": "-oProxyCommand=touch x"},
-            {"user": "me\n-oProxyCommand=x"},
-            {"user": "$(touch x)"},
-            {"port": 0},
-            {"port": "22"},
-            {"jumpHost": "-oProxyCommand=x"},
-            {"jumpHost": "gate,-oProxyCommand=x"},
-            {"jumpHost": "me@-oProxyCommand=x"},
-            {"jumpHost": "gate;touch x"},
-            {"configFile": "config"},
-            {"configFile": "-oProxyCommand=x"},
-            {"configFile": "/a\nb"},
-            {"proxyCommand": "touch x"},
-        ],
-        ids=str,
-    )
-    def test_with_an_access_that_could_run_a_program_is_refused(
-        self, access: dict[str, object]
-    ) -> None:
-        with pytest.raises(Invalid):
-            read(Job, job(sshAccess=access))
-
-    @pytest.mark.parametrize(
         "values",
         [
+            *(
+                {"sshAccess": access}
+                for access in (
+                    {"user": "-oProxyCommand=touch x"},
+                    {"user": "me\n-oProxyCommand=x"},
+                    {"user": "$(touch x)"},
+                    {"port": 0},
+                    {"port": "22"},
+                    {"jumpHost": "-oProxyCommand=x"},
+                    {"jumpHost": "gate,-oProxyCommand=x"},
+                    {"jumpHost": "me@-oProxyCommand=x"},
+                    {"jumpHost": "gate;touch x"},
+                    {"configFile": "config"},
+                    {"configFile": "-oProxyCommand=x"},
+                    {"configFile": "/a\nb"},
+                    {"proxyCommand": "touch x"},
+                )
+            ),
+            # The options of version 0.1.
+            *(
+                {"ssh": options}
+                for options in (
+                    ["-oProxyCommand=touch x"],
+                    [*ALWAYS_0_1, "-oProxyCommand=touch x"],
+                    [*ALWAYS_0_1, "-o", "ProxyCommand=touch x"],
+                    [*ALWAYS_0_1, "-l", "-oProxyCommand=x"],
+                    [*ALWAYS_0_1, "-l", "me", "-l", "you"],
+                    [*ALWAYS_0_1, "-p", "x"],
+                    [*ALWAYS_0_1, "-J"],
+                    ALWAYS_0_1[:-2],
+                )
+            ),
+            {"ssh": ALWAYS_0_1, "sshAccess": {"user": "me"}},
+            # Hosts and folders that no run has.
             {"hosts": ["-oProxyCommand=x"]},
             {"hosts": ["a b"]},
             {"first": "other"},
@@ -97,7 +106,7 @@ class TestAJobFile:
         ],
         ids=str,
     )
-    def test_with_hosts_or_a_folder_that_no_run_has_is_refused(
+    def test_that_could_run_a_program_or_that_no_run_has_is_refused(
         self, values: dict[str, object]
     ) -> None:
         with pytest.raises(Invalid):
@@ -115,30 +124,7 @@ class TestAJobFile:
         ids=["none", "all"],
     )
     def test_of_version_0_1_is_read(self, options: list[str], access: SshAccess) -> None:
-        found = read(Job, job(ssh=options))
-        assert found.ssh_access == access
-
-    @pytest.mark.parametrize(
-        "options",
-        [
-            ["-oProxyCommand=touch x"],
-            [*ALWAYS_0_1, "-oProxyCommand=touch x"],
-            [*ALWAYS_0_1, "-o", "ProxyCommand=touch x"],
-            [*ALWAYS_0_1, "-l", "-oProxyCommand=x"],
-            [*ALWAYS_0_1, "-l", "me", "-l", "you"],
-            [*ALWAYS_0_1, "-p", "x"],
-            [*ALWAYS_0_1, "-J"],
-            ALWAYS_0_1[:-2],
-        ],
-        ids=str,
-    )
-    def test_of_version_0_1_with_other_options_is_refused(self, options: list[str]) -> None:
-        with pytest.raises(Invalid):
-            read(Job, job(ssh=options))
-
-    def test_with_both_forms_is_refused(self) -> None:
-        with pytest.raises(Invalid):
-            read(Job, job(ssh=ALWAYS_0_1, sshAccess={"user": "me"}))
+        assert read(Job, job(ssh=options)).ssh_access == access
 
     @pytest.mark.parametrize("command", ["collect", "watch", "cancel", "clean"])
     def test_that_is_refused_starts_no_ssh(
