@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 import yaml
 from tests.factories.chart_runs import Write, gke_positions, resolved
 from tests.factories.helm import (
-    Objects,
     container,
     environment,
     job,
@@ -33,7 +32,8 @@ from accept.plan.helm_values import code_source
 pytestmark = pytest.mark.real
 
 KNOWN = "a4-highgpu-8g"
-KUEUE_SEPARATE = Path(__file__).parent / "golden" / "kueue-separate-coordinator.yaml"
+GOLDEN = Path(__file__).parent / "golden"
+KUEUE_SEPARATE = GOLDEN / "kueue-separate-coordinator.yaml"
 both = pytest.mark.parametrize("major", [3, 4], ids=["helm3", "helm4"])
 HARD = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -97,9 +97,53 @@ def read_by_kueue(jobset: Any) -> dict[str, Any]:
     }
 
 
-def named(operator: str, node: str) -> dict[str, Any]:
-    """Return a rule on the name of a node, as in a term of nodeAffinity."""
-    return {"key": "metadata.name", "operator": operator, "values": [node]}
+def look(found: Any, path: str) -> Any:
+    """Return the value at a path of keys; None if it is missing, or a mapping without keys.
+
+    It begins with the kind of an object, or with a part of it; `required` is a key of affinities.
+    """
+    parts = {
+        "pod": pod,
+        "container": container,
+        "env": environment,
+        "notes": notes_of,
+        "job": job,
+        "volumes": volumes,
+        "mounts": mounts,
+    }
+    first, *keys = (HARD if key == "required" else key for key in path.split(" "))
+    value = parts[first](found) if first in parts else found.get(first)
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return None if value == {} else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """Describe what a site file and a value set with helm do to the objects of a machine."""
+
+    machine: str
+    kubernetes: dict[str, object] = field(default_factory=dict)
+    results: dict[str, object] = field(default_factory=dict)
+    set: str = ""
+    #: The value at each path; None: as in `look`.
+    expected: dict[str, object]
+
+    @property
+    def site(self) -> str:
+        """Return the site file, without its first lines."""
+        keys = "".join(f"  {key}: {json.dumps(value)}\n" for key, value in self.kubernetes.items())
+        return keys + (f"results: {json.dumps(self.results)}\n" if self.results else "")
+
+
+EFFECTS = [Effect(**one) for one in yaml.safe_load((GOLDEN / "effects.yaml").read_text())]
+
+
+@pytest.mark.parametrize("effect", EFFECTS, ids=lambda one: f"{one.kubernetes} {one.set}"[:60])
+def test_a_key_takes_effect(effect: Effect, write: Write) -> None:
+    words = ("--set", "attempt=a1", *(("--set", effect.set) if effect.set else ()))
+    found = objects(4, write(effect.machine, site=effect.site), *words)
+    assert {path: look(found, path) for path in effect.expected} == effect.expected
 
 
 class TestCode:
@@ -134,44 +178,24 @@ class TestCode:
         assert f"= {values_in(file)['accept']['code']} ] || leave" in container(found)["command"][2]
 
 
-class TestNetwork:
-    def test_of_the_machine_becomes_annotations(self, major: int, write: Write) -> None:
-        annotations = notes_of(objects(major, write(KNOWN)))
-        assert annotations["networking.gke.io/default-interface"] == "eth0"
-        listed = json.loads(annotations["networking.gke.io/interfaces"])
-        assert listed[:2] == [
-            {"interfaceName": "eth0", "network": "default"},
-            {"interfaceName": "eth2", "network": "rdma-0"},
-        ]
-        assert len(listed) == 9
+OWN_NETWORKS = "  networks: [{interface: eth0, network: default}, {interface: eth1, network: n}]\n"
 
-    def test_of_the_site_replaces_that_of_the_machine(self, major: int, write: Write) -> None:
-        site = "  networks: [{interface: eth0, network: default}, {interface: eth1, network: n}]\n"
-        annotations = notes_of(objects(major, write(KNOWN, site=site)))
-        assert json.loads(annotations["networking.gke.io/interfaces"])[1]["network"] == "n"
-        none = notes_of(objects(major, write(KNOWN, site="  networks: []\n")))
-        assert not [key for key in none if "networking" in key]
 
-    def test_of_the_node_is_used_if_requested(self, major: int, write: Write) -> None:
-        file = write(KNOWN, site="  hostNetwork: true\n")
-        found = objects(major, file, "--set", "ssh.port=2345")
-        assert (pod(found)["hostNetwork"], pod(found)["dnsPolicy"]) == (
-            True,
-            "ClusterFirstWithHostNet",
-        )
-        assert container(found)["ports"] == [
-            {"name": "ssh", "containerPort": 2345, "hostPort": 2345, "protocol": "TCP"}
-        ]
-        assert environment(found)["ACCEPT_SSH_PORT"] == "2345"
-        assert not [key for key in notes_of(found) if "networking" in key]
-
-    def test_of_pods_uses_no_port_of_the_node(self, major: int, write: Write) -> None:
-        found = objects(major, write(KNOWN))
-        assert (pod(found)["hostNetwork"], pod(found)["dnsPolicy"]) == (False, "ClusterFirst")
-        assert "hostPort" not in container(found)["ports"][0]
-
-    def test_policy_can_be_left_out(self, major: int, write: Write) -> None:
-        assert "NetworkPolicy" not in objects(major, write(site="  networkPolicy: false\n"))
+class TestNetworks:
+    @pytest.mark.parametrize(
+        ("site", "number", "second"),
+        [
+            ("", 9, {"interfaceName": "eth2", "network": "rdma-0"}),
+            (OWN_NETWORKS, 2, {"interfaceName": "eth1", "network": "n"}),
+        ],
+    )
+    def test_of_the_machine_or_the_site_become_annotations(
+        self, major: int, site: str, number: int, second: dict[str, str], write: Write
+    ) -> None:
+        notes = notes_of(objects(major, write(KNOWN, site=site)))
+        listed = json.loads(notes["networking.gke.io/interfaces"])
+        assert listed[:2] == [{"interfaceName": "eth0", "network": "default"}, second]
+        assert len(listed) == number
 
 
 class TestPositions:
@@ -204,10 +228,9 @@ class TestPositions:
         assert ("ServiceAccount" in found) is (not account)
         assert pod(found)["automountServiceAccountToken"] is False
 
-    def test_of_a_run_are_not_read_by_default(self, major: int, write: Write) -> None:
+    def test_may_come_from_a_config_map_beside_the_release(self, major: int, write: Write) -> None:
         found = objects(major, write(KNOWN))
-        assert not {"ConfigMap positions", "ServiceAccount", "ClusterRole"} & set(found)
-        # `accept run` makes the ConfigMap beside the release.
+        # `accept run` makes it.
         (mounted,) = (
             source["configMap"]
             for source in volumes(found)["accept-bundle"]["projected"]["sources"]
@@ -217,61 +240,6 @@ class TestPositions:
 
 
 class TestPlacement:
-    def terms(self, found: Objects) -> Any:
-        return pod(found)["affinity"]["nodeAffinity"][HARD]["nodeSelectorTerms"]
-
-    def test_nodes_that_are_included_are_alternatives(self, major: int, write: Write) -> None:
-        site = "  includeNodes: [n1, n2]\n  excludeNodes: [n4]\n"
-        assert self.terms(objects(major, write(KNOWN, site=site))) == [
-            {"matchFields": [named("In", "n1")]},
-            {"matchFields": [named("In", "n2")]},
-        ]
-
-    def test_nodes_that_are_excluded_are_rules_of_one_term(self, major: int, write: Write) -> None:
-        site = "  excludeNodes: [n4, n5]\n"
-        assert self.terms(objects(major, write(KNOWN, site=site))) == [
-            {"matchFields": [named("NotIn", "n4"), named("NotIn", "n5")]}
-        ]
-
-    def test_a_node_that_is_excluded_with_helm_is_not_included(
-        self, major: int, write: Write
-    ) -> None:
-        file = write(KNOWN, site="  includeNodes: [n1, n2, n3]\n", nodes=2)
-        found = objects(major, file, "--set", "site.excludeNodes={n2}")
-        assert self.terms(found) == [
-            {"matchFields": [named("In", "n1")]},
-            {"matchFields": [named("In", "n3")]},
-        ]
-
-    def test_rules_are_added_to_each_of_the_sites_own_terms(self, major: int, write: Write) -> None:
-        site = (
-            "  excludeNodes: [n4]\n"
-            f"  affinity: {{nodeAffinity: {{{HARD}: {{nodeSelectorTerms: ["
-            "{matchExpressions: [{key: a, operator: Exists}]}, "
-            "{matchFields: [{key: metadata.name, operator: In, values: [n1]}]}]}}}\n"
-        )
-        exists = {"key": "a", "operator": "Exists"}
-        assert self.terms(objects(major, write(KNOWN, site=site))) == [
-            {"matchExpressions": [exists], "matchFields": [named("NotIn", "n4")]},
-            {"matchFields": [named("In", "n1"), named("NotIn", "n4")]},
-        ]
-
-    def test_whole_nodes_need_no_rule_to_keep_apart(self, major: int, write: Write) -> None:
-        assert "affinity" not in pod(objects(major, write(KNOWN)))
-
-    @pytest.mark.parametrize(
-        ("machine", "site"), [("cpu", ""), (KNOWN, "  gpusPerPod: 4\n"), ("gpu", "")]
-    )
-    def test_pods_that_leave_room_keep_apart(
-        self, major: int, machine: str, site: str, write: Write
-    ) -> None:
-        found = objects(major, write(machine, site=site), "--set", "attempt=a1")
-        (rule,) = pod(found)["affinity"]["podAntiAffinity"][HARD]
-        assert rule == {
-            "labelSelector": {"matchLabels": {"accept-run": "mytest-a1"}},
-            "topologyKey": "kubernetes.io/hostname",
-        }
-
     def test_one_rack_without_a_queue_becomes_an_affinity(self, major: int, write: Write) -> None:
         mine = (
             "  affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: "
@@ -348,84 +316,18 @@ class TestPlacement:
             "accept-role": "host",
         }
 
-    @pytest.mark.parametrize(
-        ("site", "suspended"),
-        [("", False), ("  suspend: true\n", True), ("  queue: q\n  suspend: false\n", False)],
-    )
-    def test_suspended_as_configured(
-        self,
-        major: int,
-        site: str,
-        suspended: bool,  # noqa: FBT001
-        write: Write,
-    ) -> None:
-        assert objects(major, write(site=site))["JobSet"]["spec"]["suspend"] is suspended
 
+class TestLifetime:
+    def test_includes_a_debug_hold(self, major: int, write: Write) -> None:
+        first, second = write(hold=0.0).read_text(), write(hold=3600.0)
+        assert "debugHoldSeconds: 0" in first
+        found = objects(major, second)
+        assert environment(found)["ACCEPT_LIFE_SECONDS"] == str(3600 + 3600)
+        assert environment(found)["ACCEPT_DEBUG_HOLD"] == "3600"
 
-class TestVolumes:
-    def test_of_every_run_are_mounted(self, major: int, write: Write) -> None:
-        found = objects(major, write())
-        assert mounts(found) == {
-            "/accept/bundle": "accept-bundle",
-            "/accept/key": "accept-key",
-            "/opt/accept": "accept-run",
-            "/dev/shm": "accept-shm",
-        }
-        assert volumes(found)["accept-shm"]["emptyDir"] == {"medium": "Memory"}
-
-    def test_shared_memory_has_the_size_that_the_machine_names(
-        self, major: int, write: Write
-    ) -> None:
-        found = volumes(objects(major, write(KNOWN)))["accept-shm"]
-        assert found["emptyDir"] == {"medium": "Memory", "sizeLimit": "250Gi"}
-
-    def test_shared_memory_may_be_a_volume_of_the_user(self, major: int, write: Write) -> None:
-        site = (
-            "  extraVolumes: [{name: mine, emptyDir: {medium: Memory}}]\n"
-            "  extraVolumeMounts: [{name: mine, mountPath: /dev/shm}]\n"
-        )
-        found = objects(major, write(KNOWN, site=site))
-        assert mounts(found)["/dev/shm"] == "mine"
-        assert "accept-shm" not in volumes(found)
-
-    def test_results_to_a_claim(self, major: int, write: Write) -> None:
-        site = "results: {volume: {persistentVolumeClaim: {claimName: mine}}}\n"
-        found = objects(major, write(site=site))
-        assert mounts(found)["/accept/results"] == "accept-results"
-        assert volumes(found)["accept-results"]["persistentVolumeClaim"] == {"claimName": "mine"}
-        assert environment(found)["ACCEPT_RESULTS"] == "/accept/results"
-
-    @pytest.mark.parametrize("host", [False, True])
-    def test_results_to_a_bucket_that_is_mounted(
-        self,
-        major: int,
-        host: bool,  # noqa: FBT001
-        write: Write,
-    ) -> None:
-        site = (
-            f"  hostNetwork: {str(host).lower()}\n"
-            "results:\n  location: /accept/results/here\n  volume:\n    csi:\n"
-            "      driver: gcsfuse.csi.storage.gke.io\n"
-            "      volumeAttributes: {bucketName: my.bucket_1}\n"
-        )
-        found = objects(major, write(site=site))
-        assert notes_of(found)["gke-gcsfuse/volumes"] == "true"
-        assert notes_of(found)["gke-gcsfuse/memory-limit"] == "0"
-        assert environment(found)["ACCEPT_BUCKET"] == "gs://my.bucket_1/here"
-        attributes = volumes(found)["accept-results"]["csi"]["volumeAttributes"]
-        own = {"hostNetworkPodKSA": "true"} if host else {}
-        assert attributes == {"bucketName": "my.bucket_1", **own}
-        assert environment(found)["ACCEPT_RESULTS"] == "/accept/results/here"
-
-    @pytest.mark.parametrize("place", ["gs://b/p", "s3://b/p", "az://b/p"])
-    def test_results_straight_to_a_bucket(self, major: int, place: str, write: Write) -> None:
-        found = objects(
-            major, write(site=f"  serviceAccount: s\nresults: {{location: '{place}'}}\n")
-        )
-        assert environment(found)["ACCEPT_RESULTS"] == place
-        assert "/accept/results" not in mounts(found)
-        assert pod(found)["serviceAccountName"] == "s"
-        assert pod(found)["automountServiceAccountToken"] is False
+    def test_ttl_is_set_on_a_plain_job(self, major: int, write: Write) -> None:
+        found = objects(major, write(site="  ttlSeconds: 0\n"), jobset=False)
+        assert job(found)["ttlSecondsAfterFinished"] == 0
 
     def test_failed_uploads_do_not_shorten_the_hold(self, major: int, write: Write) -> None:
         keeps = job(objects(major, write()))["activeDeadlineSeconds"]
@@ -444,18 +346,6 @@ class TestContainers:
         order = [(one["name"], one.get("restartPolicy")) for one in found["initContainers"]]
         assert order == [("first", None), ("tcpxo-daemon", "Always"), ("beside", "Always")]
         assert len(found["containers"]) == 1
-
-    def test_environment(self, major: int, write: Write) -> None:
-        site = (
-            "  extraEnv: {BIG: 8388608, LD_LIBRARY_PATH: /mine, Q: 'a \"b\" $(C)'}\n"
-            "  extraEnvFrom: [{secretRef: {name: s}}]\n"
-        )
-        found = objects(major, write(KNOWN, site=site))
-        env = environment(found)
-        assert (env["BIG"], env["Q"]) == ("8388608", 'a "b" $(C)')
-        assert env["ACCEPT_LIBRARY_PATH"] == "/mine", "the entry script keeps the image's own"
-        assert "LD_LIBRARY_PATH" not in env
-        assert container(found)["envFrom"] == [{"secretRef": {"name": "s"}}]
 
     @both
     def test_text_stays_text_after_helm(self, major: int, write: Write) -> None:
@@ -477,79 +367,6 @@ class TestContainers:
         names = [one["name"] for one in container(found)["env"]]
         assert len(set(names)) == len(names)
         assert environment(found)["ACCEPT_NODES"] == "2"
-
-    def test_rights(self, major: int, write: Write) -> None:
-        found = objects(major, write("gpu"))
-        rights = {"privileged": False, "allowPrivilegeEscalation": False}
-        no_capability: dict[str, Any] = {"capabilities": {"drop": ["ALL"]}}
-        assert container(found)["securityContext"] == {**rights, **no_capability}
-        ids = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 1000)
-        profile = {"seccompProfile": {"type": "RuntimeDefault"}}
-        assert pod(found)["securityContext"] == {"runAsNonRoot": True, **ids, **profile}
-        site = (
-            "  securityContext: {capabilities: {add: [IPC_LOCK]}}\n"
-            "  podSecurityContext: {fsGroup: 7}\n"
-        )
-        found = objects(major, write(KNOWN, site=site))
-        added = ["IPC_LOCK", "AUDIT_WRITE", "SETGID", "SETUID", "SYS_CHROOT"]
-        capabilities = {"drop": ["ALL"], "add": added}
-        assert container(found)["securityContext"]["capabilities"] == capabilities
-        assert pod(found)["securityContext"] == {"fsGroup": 7, **profile}
-
-    def test_image(self, major: int, write: Write) -> None:
-        site = (
-            "  imagePullPolicy: Never\n  imagePullSecrets: [one, two]\n  runtimeClassName: nvidia\n"
-        )
-        found = objects(major, write(site=site))
-        assert container(found)["imagePullPolicy"] == "Never"
-        assert pod(found)["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
-        assert pod(found)["runtimeClassName"] == "nvidia"
-
-    def test_labels_and_annotations_of_the_site(self, major: int, write: Write) -> None:
-        site = "  labels: {team: x, accept-run: mine}\n  annotations: {note: y}\n"
-        found = objects(major, write(site=site), "--set", "attempt=a1")
-        labels = job(found)["template"]["metadata"]["labels"]
-        assert (labels["team"], labels["accept-run"]) == ("x", "mytest-a1")
-        assert notes_of(found)["note"] == "y"
-
-
-class TestLifetime:
-    def test_ttl_is_set_on_the_jobset(self, major: int, write: Write) -> None:
-        found = objects(major, write(site="  ttlSeconds: 60\n"))
-        assert found["JobSet"]["spec"]["ttlSecondsAfterFinished"] == 60
-        assert "ttlSecondsAfterFinished" not in job(found)
-
-    def test_ttl_is_set_on_a_plain_job(self, major: int, write: Write) -> None:
-        found = objects(major, write(site="  ttlSeconds: 0\n"), jobset=False)
-        assert job(found)["ttlSecondsAfterFinished"] == 0
-
-    def test_includes_a_debug_hold(self, major: int, write: Write) -> None:
-        first, second = write(hold=0.0).read_text(), write(hold=3600.0)
-        assert "debugHoldSeconds: 0" in first
-        found = objects(major, second)
-        assert environment(found)["ACCEPT_LIFE_SECONDS"] == str(3600 + 3600)
-        assert environment(found)["ACCEPT_DEBUG_HOLD"] == "3600"
-
-
-class TestReserve:
-    """CPU and memory that a machine requests; the quota of many queues covers GPUs only."""
-
-    @pytest.mark.parametrize(
-        ("site", "change", "requested"),
-        [
-            ("", "", {"cpu": 32, "memory": "200Gi"}),
-            ("  queue: q\n", "", {}),
-            ("", "site.queue=q", {}),
-            ("  queue: q\n", "site.queue=null", {"cpu": 32, "memory": "200Gi"}),
-            ("  resources: {requests: {cpu: 4}}\n", "", {"cpu": 4, "memory": "200Gi"}),
-            ("  queue: q\n  resources: {requests: {cpu: 4}}\n", "", {"cpu": 4}),
-        ],
-    )
-    def test_is_requested_unless_there_is_a_queue(
-        self, major: int, write: Write, site: str, change: str, requested: dict[str, object]
-    ) -> None:
-        found = objects(major, write(KNOWN, site=site), *(("--set", change) if change else ()))
-        assert container(found)["resources"].get("requests", {}) == requested
 
 
 class TestDevices:

@@ -63,8 +63,8 @@ class TestEvidenceRebuiltFromALog:
         first, second = running(0), running(1)
         for pod, ended in ((first, code), (second, 22)):
             if ended is not None:
-                state = {"terminated": {"exitCode": ended}}
-                pod["status"]["containerStatuses"][0]["state"] = state
+                done = {"terminated": {"exitCode": ended}}
+                pod["status"]["containerStatuses"][0]["state"] = done
         for pod, text in ((first, log), (second, other)):
             if text is not None:
                 (logs / f"{pod['metadata']['name']}.accept.log").write_text(text, encoding="utf-8")
