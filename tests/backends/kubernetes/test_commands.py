@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.factories import sample_evidence
 from tests.factories.api_server import ApiServer
 from tests.factories.command_line import accept, refused
 from tests.factories.kubernetes import node, pod_on, stored_job
@@ -136,11 +135,10 @@ class TestDeleting:
             )
             evidence.write(folder / rundir.JOB, json.dumps(dump(one)))
         old = rundir.find("old") / "node"
-        sample_evidence.write(old.parent / rundir.EVIDENCE, attempt="old")
-        for words in (("--dry-run",), ()):
-            done = accept("clean", "--older-than", "24h", "--json", *words)
-            assert list(json.loads(done.out)["removed"]) == ["old"]
-            assert old.exists() is bool(words)
+        for word in ("--dry-run", "--no-collect"):
+            done = accept("clean", "--older-than", "24h", "--json", word)
+            assert list(json.loads(done.out)["removed"]) == ["old"], done.err
+            assert old.exists() is (word == "--dry-run")
 
 
 class TestAJob:
