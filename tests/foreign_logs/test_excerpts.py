@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accept.core import nccl_tests
 from accept.core.nccl_tests.table import Log, NamedBy, Table
-from accept.foreign_logs.inference import named_in
+from accept.foreign_logs.excerpt import named_in
 from accept.foreign_logs.reader import parse
 
 CLEAN = table_text(speed=200.0)

@@ -25,9 +25,9 @@ from accept.foreign_logs import (
     bug_report,
     dcgm,
     kernel_log,
-    nvbandwidth,
     nvidia_smi,
     perftest,
+    tool_files,
 )
 from accept.foreign_logs.host_state import is_label, words_of
 from accept.foreign_logs.kernel_log import is_kernel_log
@@ -380,7 +380,7 @@ def test_gpus_that_a_file_counts_and_does_not_list_are_not_read() -> None:
 
 def test_the_text_of_nvbandwidth_becomes_its_json() -> None:
     text = (SAMPLES / "tools/gpu51-nvbandwidth.txt").read_text()
-    tests = json.loads(nvbandwidth.as_json(text))["nvbandwidth"]["testcases"]
+    tests = json.loads(tool_files.nvbandwidth_json(text))["nvbandwidth"]["testcases"]
     assert [(one["name"][:14], one["status"]) for one in tests] == [
         ("host_to_device", "Passed"),
         ("device_to_host", "Passed"),
@@ -393,4 +393,4 @@ def test_the_text_of_nvbandwidth_becomes_its_json() -> None:
 @given(st.text(max_size=300))
 def test_no_text_breaks_the_reader_of_nvbandwidth(text: str) -> None:
     begin = "nvbandwidth Version: v0.8\nDevice 0: X\nRunning a.\n 0 1.00 "
-    assert nvbandwidth.host_of(nvbandwidth.as_json(begin + text)) == ""
+    assert tool_files.host_of(tool_files.nvbandwidth_json(begin + text)) == ""

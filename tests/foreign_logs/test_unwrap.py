@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.factories.nccl_logs import table
 
 from accept.foreign_logs import tables
-from accept.foreign_logs.rccl_json import as_text
 from accept.foreign_logs.tables import NoLog
-from accept.foreign_logs.unwrap import plain_text
+from accept.foreign_logs.unwrap import plain_text, rccl_text
 
 TEXT = table("all_reduce", ["node1", "node2"], range(8), 320.0)
 Decoration = Callable[[Sequence[str]], Sequence[str]]
@@ -194,5 +193,5 @@ def test_a_result_of_rccl_tests_that_is_damaged_is_left_out() -> None:
     whole = '{"#wrong":"0","algBw":1.0,"busBw":1.5,"gpus":4,"inPlace":%d,"name":"AllReduce",'
     whole += '"redop":"sum","size":1024,"time":1.0,"type":"float"}'
     damaged = ['{"busBw":1.0,"name":"A B","size":[1]}', whole % 0, '{"busBw": 1', '{"busBw":"x"}']
-    assert b"1024" not in b"".join(as_text([line.encode() for line in damaged]))
-    assert b"1024 256" in b"".join(as_text([(whole % 0).encode(), (whole % 1).encode()]))
+    assert b"1024" not in b"".join(rccl_text([line.encode() for line in damaged]))
+    assert b"1024 256" in b"".join(rccl_text([(whole % 0).encode(), (whole % 1).encode()]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,67 +14,79 @@ from accept.core.errors import BadEvidence
 from accept.core.failures import OF_TABLES
 from accept.core.model import GroupKind, Problem
 from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device
-from accept.core.nccl_tests.table import Table
 from accept.core.text import count, plain, shortened
-from accept.evidence.untrusted import Limits
+from accept.evidence.untrusted import Entry, Limits, walk
 from accept.foreign_logs.answer import Answer, of_cut
-from accept.foreign_logs.files import LogFile, read_all
-from accept.foreign_logs.host_state import Report, labelled
+from accept.foreign_logs.host_state import Report, labelled, words_of
 from accept.foreign_logs.hosts import HostNames, natural
-from accept.foreign_logs.tables import Measured, NoLog, Read, SkippedFile, deduplicate
+from accept.foreign_logs.tables import Execution, NoLog, Read, SkippedFile, deduplicate, read
 
 _UNDERSTOOD = (
     "name a run, its evidence, or the output of a program that accept reads: nccl-tests "
     "(all_reduce_perf and others), dmesg, journalctl -k, nvidia-smi -q, nvidia-bug-report.sh, "
     "dcgmi diag, perftest, fio, HPL, nvbandwidth, amd-smi"
 )
+#: Beginnings of the names of files and folders that describe a host, not a launch. Such a file is
+#: a log only if it contains results; without results it is not a log that ended early.
+_CONTEXT = re.compile(
+    r"(?:dcgmi|dmesg|dmidecode|env|ethtool|hostname|ibdev2netdev|ibstat|ibstatus|ibv_devinfo|"
+    r"ifconfig|journal|journalctl|kern|license|lscpu|lsmod|lspci|nvidia[-_]bug|nvidia[-_]smi|"
+    r"os-release|readme|sosreport|sysinfo|syslog|uname)(?![a-z])",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution:
-    """One measurement of a collective, with the hosts and GPUs that took part."""
+class _LogFile:
+    """The content of a file that may be a log."""
 
-    file: str
-    #: The check of the collective; None: the log does not name the collective.
-    check: str | None
-    hosts: tuple[str, ...]
-    #: Numbers of the GPUs that took part, by host; hosts without known GPUs are missing.
-    gpus: dict[str, tuple[int, ...]]
-    problems: tuple[Problem, ...]
-    #: None: the log ends before its table.
-    measured: Measured | None = None
+    log: Read
+    #: True if the user named this file, and not its folder or archive.
+    named: bool
+    #: True if the name of the file or of its folder shows that it describes a host or a run.
+    is_context: bool
 
-    @property
-    def file_name(self) -> str:
-        """Return the name of the file without its folder or archive."""
-        return re.split("[/:]", self.file)[-1]
 
-    @property
-    def table(self) -> Table | None:
-        """Return the table, unless the log ends before it."""
-        return self.measured.table if self.measured else None
+def _read_all(
+    path: Path, limits: Limits, *, collective: str | None = None, title: str = ""
+) -> Iterator[_LogFile]:
+    """Read every file in a file, folder or archive, one after another.
 
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """Return the devices that the log lists."""
-        return self.measured.devices if self.measured else ()
+    `title` is what people call the path; empty: the path.
+    Raises BadEvidence for a damaged archive, and if something exceeds the limits.
+    """
+    for entry in walk(path, limits):
+        if entry.is_hidden and not entry.named:
+            continue
+        name = entry.name.replace(str(path), title, 1) if title else entry.name
+        if entry.is_other_kind:
+            log = Read(file=name, no_log=NoLog.OTHER_KIND)
+        elif entry.unread:
+            log = Read(file=name, no_log=entry.unread)
+        else:
+            log = read(name, entry.blocks, collective=collective)
+        if log.reports:
+            words = words_of((title,) if title and entry.named else _parts(path, entry))
+            log = replace(log, reports=tuple(replace(one, words=words) for one in log.reports))
+        is_context = any(_CONTEXT.match(part) for part in entry.parts[-2:])
+        yield _LogFile(log=log, named=entry.named, is_context=is_context)
 
-    @property
-    def count(self) -> int:
-        """Return the most common number of GPUs on a host."""
-        return Counter(map(len, self.gpus.values())).most_common(1)[0][0] if self.gpus else 0
 
-    @property
-    def with_fewer_gpus(self) -> dict[str, int]:
-        """Return the number of GPUs of each host that took part with fewer than most hosts."""
-        return {host: len(gpus) for host, gpus in self.gpus.items() if len(gpus) < self.count}
+def _parts(path: Path, entry: Entry) -> tuple[str, ...]:
+    """Return the parts of a path that may name the host of a file.
+
+    These are the parts that the user wrote, if it is not an absolute path of a file.
+    """
+    if not entry.named:
+        return (path.name, *entry.parts)
+    return path.parts if not path.is_absolute() else (path.name,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Logs:
     """The logs that were read, and the files that were left out."""
 
-    read: tuple[tuple[Read, tuple[Execution, ...]], ...]
+    read: tuple[Read, ...]
     #: In natural order: node9 before node10.
     hosts: tuple[str, ...]
     names: HostNames
@@ -89,7 +100,7 @@ class Logs:
     @property
     def devices(self) -> Iterator[Device]:
         """Return the devices that all tables list."""
-        for log, _ in self.read:
+        for log in self.read:
             for table in log.tables:
                 yield from table.devices
 
@@ -117,10 +128,10 @@ def gather(paths: Mapping[Path, str], limits: Limits, *, collective: str | None 
     """
     logs: list[Read] = []
     failed_jobs: list[Read] = []
-    others: list[LogFile] = []
+    others: list[_LogFile] = []
     reports: list[Report] = []
     for path, title in paths.items():
-        for file in read_all(path, limits, collective=collective, title=title):
+        for file in _read_all(path, limits, collective=collective, title=title):
             if file.log.reports:
                 reports += file.log.reports
             elif file.log.no_log or (file.log.launcher_only and not file.named):
@@ -151,7 +162,7 @@ def gather(paths: Mapping[Path, str], limits: Limits, *, collective: str | None 
         raise _no_results([*paths.values()], [*logs, *failed_jobs], len(others))
     number = _numbering(tables)
     return Logs(
-        read=tuple((log, tuple(_execution(t, number) for t in log.tables)) for log in logs),
+        read=tuple(_with_gpus(log, number) for log in logs),
         hosts=tuple(sorted(hosts, key=natural)),
         names=names,
         skipped=tuple(skipped),
@@ -171,7 +182,7 @@ def _as_log(log: Read) -> Read:
 def _show_anything(logs: Sequence[Read]) -> bool:
     """Return True if a table has rows, or a log with a list of devices shows why it has none."""
     tables = [table for log in logs for table in log.tables]
-    if any(table.table.rows for table in tables):
+    if any(table.rows for table in tables):
         return True
     causes = {problem.cause for table in tables for problem in table.problems}
     return any(table.hosts for table in tables) and bool(causes - {Cause.INCOMPLETE_LOG})
@@ -205,7 +216,7 @@ def _decisiveness(answer: Answer) -> tuple[bool, bool]:
 _Numbering = Callable[[str, Sequence[Device]], tuple[int, ...]]
 
 
-def _numbering(tables: Iterable[Measured]) -> _Numbering:
+def _numbering(tables: Iterable[Execution]) -> _Numbering:
     """Return a function that numbers the GPUs of a host.
 
     These are the device numbers of its ranks. But if every process sees only one GPU, each is
@@ -235,19 +246,16 @@ def _numbering(tables: Iterable[Measured]) -> _Numbering:
     return number
 
 
-def _execution(table: Measured, number: _Numbering) -> Execution:
-    by_host: dict[str, list[Device]] = {}
-    for device in table.devices:
-        by_host.setdefault(device.host, []).append(device)
-    gpus = {host: number(host, devices) for host, devices in by_host.items()}
-    return Execution(
-        file=table.file,
-        check=table.check,
-        hosts=table.hosts,
-        gpus=gpus,
-        problems=table.problems,
-        measured=table,
-    )
+def _with_gpus(log: Read, number: _Numbering) -> Read:
+    """Return a log whose executions have the numbers of their GPUs."""
+    tables = []
+    for execution in log.tables:
+        by_host: dict[str, list[Device]] = {}
+        for device in execution.devices:
+            by_host.setdefault(device.host, []).append(device)
+        gpus = {host: number(host, devices) for host, devices in by_host.items()}
+        tables.append(replace(execution, gpus=gpus))
+    return replace(log, tables=tuple(tables))
 
 
 #: Name of a collective that the log does not name.

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from accept.core.causes import Cause
 from accept.core.model import Problem
-from accept.foreign_logs.corpus import Execution, Logs
+from accept.foreign_logs.corpus import Logs
 from accept.foreign_logs.hosts import HostNames
-from accept.foreign_logs.tables import Read
+from accept.foreign_logs.tables import Execution, Read
 
 #: Minimum number of logs of a kind that show what its logs contain.
 _FEWEST = 3
@@ -28,16 +28,16 @@ def completed(logs: Logs) -> tuple[Execution, ...]:
     names = logs.names
     participants: dict[str, Counter[_Participants]] = {}
     checks: dict[str, Counter[tuple[str | None, ...]]] = {}
-    for log, executions in logs.read:
-        kind = names.kind(log.file)
+    for log in logs.read:
+        kind, executions = names.kind(log.file), log.tables
         if not _is_without_results(executions):
             first = executions[0]
             gpus = next(iter(first.gpus.values()), ())
             participants.setdefault(kind, Counter())[len(first.hosts), gpus] += 1
             checks.setdefault(kind, Counter())[tuple(e.check for e in executions)] += 1
     result: list[Execution] = []
-    for log, executions in logs.read:
-        kind = names.kind(log.file)
+    for log in logs.read:
+        kind, executions = names.kind(log.file), log.tables
         usual = _usual(checks.get(kind, Counter()))
         if not _is_without_results(executions):
             with_hosts = tuple(_with_hosts(e, names, participants[kind]) for e in executions)
@@ -68,8 +68,7 @@ def _excused(execution: Execution, names: HostNames, others: Sequence[Execution]
     if table is None or table.complete or not {*execution.problems} <= {*table.problems}:
         return execution
     of_file = [other for other in others if other.table and other.file == execution.file]
-    has_rows = any(other.table and other.table.rows for other in of_file)
-    if of_file[-1] is not execution or not has_rows:
+    if of_file[-1] is not execution or not any(other.rows for other in of_file):
         return execution
     pattern = names.pattern(execution.file)
     if any(

@@ -7,13 +7,14 @@ a run reads with NVML (`launchers/programs/health_gpus.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import NamedTuple
 from xml.parsers import expat
 
 from accept import config
+from accept.config import resources
+from accept.config.yaml_file import read_file
 from accept.core.causes import Cause, start_cause
 from accept.core.health_readings import Device, DeviceKind, DriverError, Gap, Reading, Unread
 from accept.core.judge.hosts import is_device
@@ -66,162 +67,61 @@ _FAULTS = {
     "unknown error": _UNKNOWN,
     "err!": _UNKNOWN,
 }
-_WORDS = {"yes": 1.0, "no": 0.0, "enabled": 1.0, "disabled": 0.0, "true": 1.0, "false": 0.0}
-#: As in nvml.h: nvmlComputeMode_t, nvmlDeviceGpuRecoveryAction_t, NVML_GPU_FABRIC_STATE_..., and
-#: nvmlReturn_t of a GPU that could not join. A word that is not listed counts as a fault.
-_MODES = {"default": 0.0, "exclusive_thread": 1.0, "prohibited": 2.0, "exclusive_process": 3.0}
-_ACTIONS = {
-    "none": 0.0,
-    "no": 0.0,
-    "yes": 1.0,
-    "reset": 1.0,
-    "gpu reset": 1.0,
-    "gpu reset required": 1.0,
-    "reboot": 2.0,
-    "node reboot": 2.0,
-    "node reboot required": 2.0,
-    "os reboot": 2.0,
-    "drain p2p": 3.0,
-    "drain and reset": 4.0,
-}
-_STATES = {"not supported": 0.0, "not started": 1.0, "in progress": 2.0, "completed": 3.0}
-_STATUS = {"success": 0.0, "insufficient resources": 23.0}
-_OTHER = 99.0
-#: The bits of the level `reasons` (nvml.h, nvmlClocksEventReason...).
-_REASONS = {
-    "gpu_idle": 0x1,
-    "idle": 0x1,
-    "applications_clocks_setting": 0x2,
-    "sw_power_cap": 0x4,
-    "hw_slowdown": 0x8,
-    "sync_boost": 0x10,
-    "sw_thermal_slowdown": 0x20,
-    "hw_thermal_slowdown": 0x40,
-    "hw_power_brake_slowdown": 0x80,
-    "display_clocks_setting": 0x100,
-    "display_clock_setting": 0x100,
-}
-#: Fields of the level `fabric-health`: the lowest bit, then the value of each word (nvml.h,
-#: NVML_GPU_FABRIC_HEALTH_MASK_...).
-_HEALTH: dict[str, tuple[int, Mapping[str, int]]] = {
-    "bandwidth": (0, {"degraded": 1, "full": 2}),
-    "route_recovery_in_progress": (2, {"true": 1, "false": 2}),
-    "route_unhealthy": (4, {"true": 1, "false": 2}),
-    "access_timeout_recovery": (6, {"true": 1, "false": 2}),
-    "incorrect_configuration": (8, {"none": 1, "false": 1}),
-}
+#: The value of any other word than those of a good configuration in `fabric-health`.
 _WRONG_CONFIGURATION = 2
-
-
-class _Path(NamedTuple):
-    """The paths of a value, in text and in XML; of several that exist, the first counts."""
-
-    paths: tuple[str, ...]
-    words: Mapping[str, float] = _WORDS
-    #: The value of a word that is not listed; None: it is not known.
-    other: float | None = None
-
-
-def _path(*paths: str, words: Mapping[str, float] = _WORDS, other: float | None = None) -> _Path:
-    return _Path(paths, words, other)
-
-
-_PCIE = "pci/gpu_link_info/pcie_generation", "pci/pci_gpu_link_info/pcie_gen"
-_WIDTH = "pci/gpu_link_info/link_width", "pci/pci_gpu_link_info/link_widths"
-_POWER = ("gpu_power_readings", "power_readings")
-_LEVELS = {
-    "persistence": _path("persistence_mode"),
-    "mig": _path("mig_mode/current", "mig_mode/current_mig"),
-    "compute-mode": _path("compute_mode", words=_MODES),
-    "pcie-generation": _path(f"{_PCIE[0]}/current", f"{_PCIE[1]}/current_link_gen"),
-    "pcie-generation-max": _path(f"{_PCIE[0]}/max", f"{_PCIE[1]}/max_link_gen"),
-    "pcie-width": _path(f"{_WIDTH[0]}/current", f"{_WIDTH[1]}/current_link_width"),
-    "pcie-width-max": _path(f"{_WIDTH[0]}/max", f"{_WIDTH[1]}/max_link_width"),
-    "ecc": _path("ecc_mode/current", "ecc_mode/current_ecc"),
-    "sram-threshold": _path("ecc_errors/aggregate/sram_threshold_exceeded"),
-    "pages-pending": _path(
-        "retired_pages/pending_page_blacklist",
-        "retired_pages/pending_retirement",
-        "retired_pages/pending_blacklist",
-    ),
-    "remap-pending": _path("remapped_rows/pending", "remapped_rows/remapped_row_pending"),
-    "remap-failure": _path(
-        "remapped_rows/remapping_failure_occurred", "remapped_rows/remapped_row_failure"
-    ),
-    "banks-without-spares": _path(
-        "remapped_rows/bank_remap_availability_histogram/none",
-        "remapped_rows/row_remapper_histogram/row_remapper_histogram_none",
-    ),
-    "temperature": _path("temperature/gpu_current_temp", "temperature/gpu_temp"),
-    "memory-temperature": _path("temperature/memory_current_temp", "temperature/memory_temp"),
-    "power": _path(
-        *(
-            f"{section}/{name}"
-            for section in _POWER
-            for name in ("average_power_draw", "power_draw", "instant_power_draw")
-        )
-    ),
-    "power-limit": _path(
-        *(
-            f"{section}/{name}"
-            for section in _POWER
-            for name in ("current_power_limit", "enforced_power_limit", "power_limit")
-        )
-    ),
-    "power-limit-default": _path(*(f"{section}/default_power_limit" for section in _POWER)),
-    "sm-clock": _path("clocks/sm", "clocks/sm_clock"),
-    "sm-clock-max": _path("max_clocks/sm", "max_clocks/sm_clock"),
-    "sm-clock-application": _path(
-        "applications_clocks/graphics", "applications_clocks/graphics_clock"
-    ),
-    "sm-clock-default": _path(
-        "default_applications_clocks/graphics", "default_applications_clocks/graphics_clock"
-    ),
-    "memory-clock": _path("clocks/memory", "clocks/mem_clock"),
-    "utilization": _path("utilization/gpu", "utilization/gpu_util"),
-    "recovery-action": _path(
-        "gpu_recovery_action", "gpu_reset_status/reset_required", words=_ACTIONS, other=_OTHER
-    ),
-    "fabric-state": _path("fabric/state", words=_STATES),
-    "fabric-status": _path("fabric/status", words=_STATUS, other=999.0),
-}
-_COUNTERS = {
-    "pcie-replay": _path("pci/replays_since_reset", "pci/replay_counter"),
-    "rows-remapped-corrected": _path(
-        "remapped_rows/correctable_error", "remapped_rows/remapped_row_corr"
-    ),
-    "rows-remapped-uncorrected": _path(
-        "remapped_rows/uncorrectable_error", "remapped_rows/remapped_row_unc"
-    ),
-    "pages-retired-single": _path(
-        "retired_pages/single_bit_ecc",
-        "retired_pages/multiple_single_bit_retirement/retired_count",
-    ),
-    "pages-retired-double": _path(
-        "retired_pages/double_bit_ecc", "retired_pages/double_bit_retirement/retired_count"
-    ),
-}
-#: Counter -> the sections whose values it adds up, and the beginnings of their names.
-_ECC = {
-    "ecc-corrected": ("volatile", ("sram_correctable", "dram_correctable"), "single_bit"),
-    "ecc-uncorrected": ("volatile", ("sram_uncorrectable", "dram_uncorrectable"), "double_bit"),
-    "ecc-corrected-aggregate": (
-        "aggregate",
-        ("sram_correctable", "dram_correctable"),
-        "single_bit",
-    ),
-    "ecc-uncorrected-aggregate": (
-        "aggregate",
-        ("sram_uncorrectable", "dram_uncorrectable"),
-        "double_bit",
-    ),
-}
 #: The name of a GPU in an excerpt that shows neither its number nor its address.
 _UNNUMBERED = "unnumbered"
 #: Sections that the full output has; without one of them it was limited by `-d`.
 _SECTIONS = ("pci", "ecc_mode", "ecc_errors", "temperature", "clocks", "max_clocks")
 
 Values = dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Value:
+    """A number of a GPU, where it is printed, and what its words mean."""
+
+    #: Paths of the value, in text and in XML; of several that exist, the first counts.
+    paths: tuple[str, ...]
+    #: The name of a table of `words`.
+    words: str = "switch"
+    #: The value of a word that is not listed; None: it is not known.
+    other: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MemoryErrors:
+    """A counter that adds up the values of a section."""
+
+    section: str
+    #: The beginnings of the names of the values; older versions print a total.
+    names: tuple[str, ...]
+    older: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HealthField:
+    """A field of the level `fabric-health`: its lowest bit, and the value of each word."""
+
+    bit: int
+    words: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Names:
+    """The content of `values/nvidia-smi.yaml`."""
+
+    words: dict[str, dict[str, float]]
+    levels: dict[str, _Value]
+    counters: dict[str, _Value]
+    memory_errors: dict[str, _MemoryErrors]
+    reasons: dict[str, int]
+    fabric_health: dict[str, _HealthField]
+
+
+@cache
+def _names() -> _Names:
+    return read_file(_Names, resources.values() / "nvidia-smi.yaml")
 
 
 @dataclass
@@ -456,19 +356,14 @@ def _report(file: str, document: _Document) -> Report:
                 driver=plain(driver, 40),
             )
         )
-    # Counters that are zero are left out of a reading.
-    missing = [tuple(sorted(counters - device.counters.keys())) for device in devices]
     devices = [
-        Device(
-            kind=device.kind,
-            name=device.name,
-            pci=device.pci,
+        replace(
+            device,
+            # Counters that are zero are left out of a reading.
             counters={name: value for name, value in device.counters.items() if value},
-            levels=device.levels,
-            missing=absent,
-            errors=device.errors,
+            missing=tuple(sorted(counters - device.counters.keys())),
         )
-        for device, absent in zip(devices, missing, strict=True)
+        for device in devices
     ]
     stamp = document.head.get("timestamp", "")
     names = shortened([*dict.fromkeys(gpu.name for gpu in gpus if gpu.name)], 3)
@@ -494,7 +389,8 @@ def _report(file: str, document: _Document) -> Report:
 def _memory_errors(devices: Iterable[Device]) -> Iterator[str]:
     """Yield the counts of the memory errors of each GPU that has some."""
     for device in devices:
-        counts = [f"{name} {device.counters[name]}" for name in _ECC if device.counters.get(name)]
+        known = (name for name in _names().memory_errors if device.counters.get(name))
+        counts = [f"{name} {device.counters[name]}" for name in known]
         if counts:
             yield f"{device.title}: {', '.join(counts)}"
 
@@ -524,13 +420,14 @@ def _device(name: str, pci: str, values: Values) -> Device:
     for path, value in values.items():
         if value.strip("[]. ").lower() in _FAULTS:
             errors.setdefault(value.strip("[]. "), []).append(path.rpartition("/")[2])
-    levels = {name: _number(values, path) for name, path in _LEVELS.items()}
+    known = _names()
+    levels = {name: _number(values, value) for name, value in known.levels.items()}
     levels["reasons"] = _reasons(values)
     levels["fabric-health"] = _fabric_health(values)
     if levels["ecc"] == 0 and not _has_ecc_by_default(values.get("product_name", "")):
         levels["ecc-default"] = 0.0
-    counters = {name: _number(values, path) for name, path in _COUNTERS.items()}
-    counters |= {name: _ecc_errors(values, *where) for name, where in _ECC.items()}
+    counters = {name: _number(values, value) for name, value in known.counters.items()}
+    counters |= {name: _sum(values, errors) for name, errors in known.memory_errors.items()}
     return Device(
         kind=DeviceKind.GPU,
         name=name,
@@ -561,56 +458,57 @@ def _has_ecc_by_default(name: str) -> bool:
     return any(is_device(device, name) for device in _devices_of_machines())
 
 
-def _number(values: Values, path: _Path) -> float | None:
+def _number(values: Values, value: _Value) -> float | None:
     """Return a value as a number; None if it is missing, "N/A" or the like."""
-    for name in path.paths:
+    words = _names().words[value.words]
+    for name in value.paths:
         text = values.get(name, "").strip().lower()
         if not text or text in ("n/a", "[n/a]") or text.strip("[]. ") in _FAULTS:
             continue
-        if text in path.words:
-            return path.words[text]
+        if text in words:
+            return words[text]
         if found := re.match(r"(\d{1,15}(?:\.\d{1,9})?)(?=x| |$)", text):
             return float(found[1])
-        if path.other is not None and text.isprintable() and "deprecated" not in text:
-            return path.other
+        if value.other is not None and text.isprintable() and "deprecated" not in text:
+            return value.other
     return None
 
 
 def _reasons(values: Values) -> float | None:
     """Return the bits of the reasons that are active; None if none is listed."""
     found = False
-    bits = 0
+    bits, reasons = 0, _names().reasons
     for path, text in values.items():
         section, _, name = path.partition("/")
         if section in ("clocks_event_reasons", "clocks_throttle_reasons", "clocks_reasons"):
             last = re.sub(r"^clocks_(?:event|throttle)_reason_", "", name.rpartition("/")[2])
-            if last in _REASONS and text.lower() in ("active", "not active"):
+            if last in reasons and text.lower() in ("active", "not active"):
                 found = True
-                bits |= _REASONS[last] if text.lower() == "active" else 0
+                bits |= reasons[last] if text.lower() == "active" else 0
     return float(bits) if found else None
 
 
 def _fabric_health(values: Values) -> float | None:
     mask = 0
-    for name, (low, words) in _HEALTH.items():
+    for name, field_ in _names().fabric_health.items():
         text = values.get(f"fabric/health/{name}", "").lower()
         if not text or text in ("n/a", "not supported"):
             continue
-        value = words.get(text)
+        value = field_.words.get(text)
         if value is None:
             value = _WRONG_CONFIGURATION if name == "incorrect_configuration" else 0
-        mask |= value << low
+        mask |= value << field_.bit
     return float(mask) if mask else None
 
 
-def _ecc_errors(values: Values, section: str, names: tuple[str, ...], older: str) -> float | None:
+def _sum(values: Values, errors: _MemoryErrors) -> float | None:
     """Return the sum of the errors of all memories; None if none is listed."""
-    start = f"ecc_errors/{section}/"
+    start = f"ecc_errors/{errors.section}/"
     numbers = [
-        _number(values, _path(path))
+        _number(values, _Value(paths=(path,)))
         for path in values
-        if path.startswith(tuple(f"{start}{name}" for name in names))
-        or path == f"{start}{older}/total"
+        if path.startswith(tuple(f"{start}{name}" for name in errors.names))
+        or path == f"{start}{errors.older}/total"
     ]
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None

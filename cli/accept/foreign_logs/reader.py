@@ -12,8 +12,7 @@ from accept.core import nccl_tests
 from accept.core.nccl_tests.lines import TOKEN, Layout, Row, fits, row_of, text_of
 from accept.core.nccl_tests.reader import COMMENTS, ROWS, Reader, TableLines
 from accept.core.nccl_tests.table import Log, TableBuilder, Tables
-from accept.foreign_logs.excerpt import ExcerptTable, Hints
-from accept.foreign_logs.inference import named_in
+from accept.foreign_logs.excerpt import ExcerptTable, Hints, named_in
 
 #: A comment without its # sign, as Markdown leaves it.
 _BARE = re.compile(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
@@ -16,8 +18,8 @@ from accept.core.model import Fact, Problem
 from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device, Row
 from accept.core.nccl_tests.table import Log, Table
 from accept.core.text import count, plain
+from accept.foreign_logs import bug_report, dcgm, kernel_log, nvidia_smi, perftest, tool_files
 from accept.foreign_logs import json as nccl_tests_json
-from accept.foreign_logs import state_files
 from accept.foreign_logs.answer import Answer, answer_of
 from accept.foreign_logs.host_state import Report
 from accept.foreign_logs.reader import parse
@@ -51,6 +53,19 @@ class SkippedFile:
     reason: str
 
 
+#: Functions that recognize the beginning of a file about hosts, each with the reader of such files.
+#: A reader takes the name and the content of a file, and no content raises an error.
+_OF_HOSTS: tuple[
+    tuple[Callable[[bytes], bool], Callable[[str, Iterable[bytes]], Iterable[Report]]], ...
+] = (
+    (bug_report.is_bug_report, bug_report.read),
+    (dcgm.is_diag, dcgm.read),
+    (perftest.is_perftest, perftest.read),
+    (tool_files.is_tool, tool_files.read),
+    (nvidia_smi.is_query, nvidia_smi.read_query),
+    (nvidia_smi.is_nvlink, nvidia_smi.read_nvlink),
+    (kernel_log.is_kernel_log, kernel_log.read),
+)
 #: A file is text if this many bytes at its start contain no NUL.
 _START = 1 << 16
 #: Number of bytes at the end of a file that are searched for its last line.
@@ -58,24 +73,49 @@ _MAX_END = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """One table of one file: the results of a collective on some GPUs."""
+class Execution:
+    """One measurement of a collective, with the hosts and GPUs that took part."""
 
     file: str
     #: The check of the collective; None: the log does not name the collective.
     check: str | None
-    table: Table
+    #: None: the log ends before its table.
+    table: Table | None = None
     #: The devices of the table, or of all tables of processes that ran alone.
     devices: tuple[Device, ...] = ()
+    #: In rank order, if the log lists them.
+    hosts: tuple[str, ...] = ()
+    #: Numbers of the GPUs that took part, by host; hosts without known GPUs are missing.
+    gpus: dict[str, tuple[int, ...]] = field(default_factory=dict)
     #: A GPU that two ranks list, for people; "" if there is none. Then the hosts are not known.
     shared: str = ""
     problems: tuple[Problem, ...] = ()
     facts: tuple[Fact, ...] = ()
 
     @property
-    def hosts(self) -> tuple[str, ...]:
-        """Return the hosts in rank order."""
-        return tuple(dict.fromkeys(device.host for device in self.devices))
+    def file_name(self) -> str:
+        """Return the name of the file without its folder or archive."""
+        return re.split("[/:]", self.file)[-1]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Return the rows of the table, if there is one."""
+        return self.table.rows if self.table else ()
+
+    @property
+    def is_split(self) -> bool:
+        """Return True if several groups ran at once, so that the rows are only their mean."""
+        return self.table is not None and self.table.split
+
+    @property
+    def count(self) -> int:
+        """Return the most common number of GPUs on a host."""
+        return Counter(map(len, self.gpus.values())).most_common(1)[0][0] if self.gpus else 0
+
+    @property
+    def with_fewer_gpus(self) -> dict[str, int]:
+        """Return the number of GPUs of each host that took part with fewer than most hosts."""
+        return {host: len(gpus) for host, gpus in self.gpus.items() if len(gpus) < self.count}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +123,8 @@ class Read:
     """The content of a file."""
 
     file: str
-    tables: tuple[Measured, ...] = ()
+    #: An execution for each table.
+    tables: tuple[Execution, ...] = ()
     #: Problems that belong to no table, such as launches that failed.
     problems: tuple[Problem, ...] = ()
     #: None: it is a log. A text for a file that cannot be read. A file of another program may have
@@ -121,8 +162,9 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     if start.startswith(TABLES_BEGIN.encode()):
         return Read(file=name, no_log=NoLog.COPIES)
     whole = chain((start,), blocks)
-    if reader := state_files.reader_of(start):
-        return Read(file=name, reports=tuple(reader(name, whole)))
+    for is_of_kind, read_state in _OF_HOSTS:
+        if is_of_kind(start):
+            return Read(file=name, reports=tuple(read_state(name, whole)))
     if json := nccl_tests_json.is_json(start):
         log = nccl_tests_json.parse(whole, collective=collective)
         if not any(table.rows for table in log.tables):
@@ -189,16 +231,16 @@ def _without_tables(
     return Read(file=name, problems=tuple(m.problem() for m in found[:1]), no_log=no_log)
 
 
-def _tables(name: str, log: Log) -> Iterator[Measured]:
+def _tables(name: str, log: Log) -> Iterator[Execution]:
     alone = [table for table in log.tables if table.alone]
     tables = [table for table in log.tables if not table.alone]
     if alone:
         # Each process ran as if it were the only one. Together they are one execution.
         devices = tuple(device for table in alone for device in table.devices)
         problems = tuple(problem for problem in log.problems if problem.host is None)
-        measured = _measured(name, alone[0], devices, problems, log)
+        execution = _execution(name, alone[0], devices, problems, log)
         check = next((table.check for table in log.tables if table.check), None)
-        yield replace(measured, check=check)
+        yield replace(execution, check=check)
     of_tables = {problem for table in tables for problem in table.problems}
     of_log = [p for p in log.problems if p not in of_tables] if not alone else []
     unfinished = [table for table in tables if not table.complete] or tables
@@ -213,7 +255,7 @@ def _tables(name: str, log: Log) -> Iterator[Measured]:
         of_table = table.problems
         if not table.rows and any(problem.cause not in OF_TABLES for problem in own):
             of_table = tuple(p for p in of_table if p.cause is not Cause.INCOMPLETE_LOG)
-        yield _measured(name, table, table.devices, (*own, *of_table), log)
+        yield _execution(name, table, table.devices, (*own, *of_table), log)
 
 
 def _is_failure_of(problem: Problem, table: Table) -> bool:
@@ -227,19 +269,21 @@ def _last(tables: list[Table], problem: Problem) -> Table:
     return (fitting or tables)[-1]
 
 
-def _measured(
+def _execution(
     name: str, table: Table, devices: tuple[Device, ...], problems: tuple[Problem, ...], log: Log
-) -> Measured:
+) -> Execution:
     if table.rows and not table.alone and len(devices) != table.ranks:
         # The list has gaps, so other hosts may have taken part in what the rows measured.
         devices = ()
     shared = _shared(devices) if not table.alone else ""
-    return Measured(
+    devices = () if shared else devices
+    return Execution(
         file=name,
         check=table.check,
-        devices=() if shared else devices,
-        shared=shared,
         table=table,
+        devices=devices,
+        hosts=tuple(dict.fromkeys(device.host for device in devices)),
+        shared=shared,
         problems=tuple(replace(p, host=None) for p in problems) if shared else problems,
         facts=(*nccl_tests.nccl_facts(log), nccl_tests.table_fact(table)),
     )
@@ -296,14 +340,14 @@ def _without_copies(files: Sequence[Read]) -> tuple[list[Read], list[SkippedFile
     listed: dict[Row, list[tuple[tuple[Row, ...], str]]] = {}
     for file in files:
         for table in file.tables:
-            if table.devices and (rows := table.table.rows):
+            if table.devices and (rows := table.rows):
                 listed.setdefault(rows[0], []).append((rows, file.file))
     kept, skipped = [], []
     for file in files:
         tables = []
         original = ""
         for table in file.tables:
-            rows = table.table.rows
+            rows = table.rows
             key = (table.check, *_gpus(table), rows, file.json)
             alike = listed.get(rows[0], ()) if rows and not table.devices else ()
             excerpt_of = [name for others, name in alike if others[: len(rows)] == rows]
@@ -319,35 +363,35 @@ def _without_copies(files: Sequence[Read]) -> tuple[list[Read], list[SkippedFile
     return kept, skipped
 
 
-def _by_check(files: Iterable[Read]) -> dict[str | None, list[Measured]]:
-    tables: dict[str | None, list[Measured]] = {}
+def _by_check(files: Iterable[Read]) -> dict[str | None, list[Execution]]:
+    tables: dict[str | None, list[Execution]] = {}
     for file in files:
         for table in file.tables:
             tables.setdefault(table.check, []).append(table)
     return tables
 
 
-def _is_in(others: Sequence[Measured], measured: Measured, *, json: bool) -> bool:
+def _is_in(others: Sequence[Execution], execution: Execution, *, json: bool) -> bool:
     """Return True if tables of the other format contain all results of this one."""
-    gpus = _gpus(measured)
+    gpus = _gpus(execution)
     if json:
-        texts = (other.table for other in others if _gpus(other) == gpus)
-        return any(_are_equal(measured.table, text) for text in texts)
-    if not measured.table.split:
+        return any(_are_equal(execution, text) for text in others if _gpus(text) == gpus)
+    if not execution.is_split:
         return False
-    groups = [other for other in others if not other.table.split]
+    groups = [other for other in others if not other.is_split]
     return {*gpus} == {gpu for group in groups for gpu in _gpus(group)} != set()
 
 
-def _gpus(measured: Measured) -> list[tuple[str, int]]:
+def _gpus(execution: Execution) -> list[tuple[str, int]]:
     """Return host and number of the GPU of each rank."""
-    return [(device.host, device.device) for device in measured.devices]
+    return [(device.host, device.device) for device in execution.devices]
 
 
-def _are_equal(document: Table, text: Table) -> bool:
+def _are_equal(document: Execution, text: Execution) -> bool:
     """Return True if a JSON table has the rows of a text table, or fewer if it was interrupted."""
     fewer = len(text.rows) - len(document.rows)
-    return (fewer == 0 or (fewer > 0 and not document.complete)) and all(
+    is_whole = document.table is not None and document.table.complete
+    return (fewer == 0 or (fewer > 0 and not is_whole)) and all(
         _are_equal_rows(*pair) for pair in zip(document.rows, text.rows, strict=False)
     )
 

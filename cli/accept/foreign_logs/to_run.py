@@ -37,11 +37,11 @@ from accept.core.nccl_tests.table import NamedBy, Table
 from accept.core.text import count, format_size, host_list, plain, shortened
 from accept.evidence.untrusted import Limits
 from accept.foreign_logs.answer import Answer
-from accept.foreign_logs.corpus import UNKNOWN, Execution, Logs, Population, gather, populations
+from accept.foreign_logs.corpus import UNKNOWN, Logs, Population, gather, populations
 from accept.foreign_logs.fill_gaps import completed
 from accept.foreign_logs.host_state import OF_FIGURES, by_host, with_figures, with_states
 from accept.foreign_logs.hosts import natural
-from accept.foreign_logs.tables import Read, SkippedFile
+from accept.foreign_logs.tables import Execution, Read, SkippedFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def load(
     named file is not a log, or if no log is usable.
     """
     logs = gather(paths, limits, collective=collective)
-    failed = [log for log, _ in logs.read if log.answer and log.has_failed]
+    failed = [log for log in logs.read if log.answer and log.has_failed]
     shown = next(iter(failed or sorted(logs.failed_jobs, key=_is_unclear)), None)
     executions = tuple(_answered(_without_innocent(completed(logs), logs), shown))
     notes: list[str] = []
@@ -162,7 +162,7 @@ def _remarks(executions: Sequence[Execution], machine: Machine) -> Iterator[str]
     )
     for (check, source), number in inferred.items():
         yield f"{check}: inferred from {source} ({count(number, 'table')})"
-    shared = [e.measured.shared for e in executions if e.measured and e.measured.shared]
+    shared = [execution.shared for execution in executions if execution.shared]
     if shared:
         yield (
             f"{shared[0]} is listed twice in one run: two machines have the same name, or two "
@@ -180,10 +180,8 @@ def _remarks(executions: Sequence[Execution], machine: Machine) -> Iterator[str]
                 f"{host} took part with {count(gpus, 'GPU')}, most hosts with {execution.count}; "
                 f"its other GPUs were not tested ({execution.file_name})"
             )
-    between = [e for e in executions if e.measured and len(e.hosts) > 1]
-    shown = any(
-        f.name == NCCL_NETWORKS.name for e in between if e.measured for f in e.measured.facts
-    )
+    between = [execution for execution, _ in tables if len(execution.hosts) > 1]
+    shown = any(fact.name == NCCL_NETWORKS.name for e in between for fact in e.facts)
     if machine.nccl.transport and between and not shown:
         yield (
             f"the logs do not show which network NCCL used (expected {machine.nccl.transport}); "
@@ -436,7 +434,7 @@ def _without_innocent(executions: Sequence[Execution], logs: Logs) -> tuple[Exec
     If only one host took part, its failures do not name it, either: its own report that a call
     failed shows no more than that, unless a line shows what failed.
     """
-    answers = {log.file: log.answer for log, _ in logs.read if log.answer}
+    answers = {log.file: log.answer for log in logs.read if log.answer}
     is_one = len({host for execution in executions for host in execution.hosts}) == 1
     return tuple(
         _without_hosts(execution, answers.get(execution.file), is_one=is_one)
@@ -460,18 +458,16 @@ def _answered(executions: Sequence[Execution], shown: Read | None) -> Iterator[E
         if shown is None or shown.answer is None or execution.file != shown.file:
             yield execution
             continue
-        measured = execution.measured
-        if measured:
-            facts = tuple(f for f in measured.facts if f.name != NCCL_WARNINGS.name)
-            measured = replace(measured, facts=facts)
+        facts = tuple(f for f in execution.facts if f.name != NCCL_WARNINGS.name)
         problems = tuple(map(shown.answer.without_quote, execution.problems))
-        yield replace(execution, problems=problems, measured=measured)
+        yield replace(execution, problems=problems, facts=facts)
 
 
 def _has_failed(execution: Execution) -> bool:
     """Return True if an execution reports a failure before its first row."""
-    has_rows = execution.table is not None and bool(execution.table.rows)
-    return not has_rows and any(problem.cause not in OF_TABLES for problem in execution.problems)
+    return not execution.rows and any(
+        problem.cause not in OF_TABLES for problem in execution.problems
+    )
 
 
 def _with_host(execution: Execution, hosts: Sequence[str]) -> Execution:
@@ -576,7 +572,7 @@ def _record(
     names = (BUSBW.name, WRONG.name, *metric_names)
     metrics = nccl_tests.table_metrics(table, names) if table else ()
     is_partial = bool(population.gpus) or population.kind in (GroupKind.RAILS, GroupKind.HALVES)
-    facts = execution.measured.facts if execution.measured else ()
+    facts = execution.facts
     facts += tuple(Fact(name=GPUS.name, host=h, value=list(g)) for h, g in execution.gpus.items())
     return Record(
         step=step.id,
@@ -600,7 +596,7 @@ def _digest(executions: Sequence[Execution]) -> str:
     digest = hashlib.sha256()
     texts = []
     for e in executions:
-        texts.append(repr((e.file_name, e.check, e.hosts, e.table and e.table.rows)))
+        texts.append(repr((e.file_name, e.check, e.hosts, e.table and e.rows)))
     for text in sorted(texts):
         digest.update(text.encode())
     return digest.hexdigest()

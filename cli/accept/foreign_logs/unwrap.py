@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
-from accept.foreign_logs import rccl_json
+from accept.core.facts import mapping, text
+from accept.core.nccl_tests.table import IN_PARTS
+from accept.evidence.untrusted import first_bytes
+from accept.foreign_logs.excerpt import TYPE_BYTES, named_in
 
 #: Number of first bytes that show the encoding, and of those that show the format of an export.
 _ENCODED, _START = 64, 1 << 16
@@ -32,6 +35,18 @@ _DOCKER_PART = 16_000
 #: Upper limits: of a record, and of an export whose newest record comes first.
 _MAX_RECORD, _MAX_REVERSED = 4 << 20, 256 << 20
 
+#: The results that rccl-tests writes as JSON (`-x FILE`): a record for each size and placement, in
+#: lines or in a list. It has no devices. Format: rccl-tests src/common.cu.
+_RCCL = re.compile(rb"[\s\[]*\{[^{}]{0,400}\"(?:algBw|busBw)\"\s*:")
+_RCCL_RECORD = re.compile(rb"\{[^{}]{1,4000}\}")
+_COLUMNS = """#
+#                                                out-of-place                in-place
+#  size  count  type  redop  root  time  algbw  busbw  #wrong  time  algbw  busbw  #wrong
+#  (B)  (elements)  (us)  (GB/s)  (GB/s)  (us)  (GB/s)  (GB/s)
+"""
+#: Upper limit of what is read, in bytes.
+_MAX_RCCL = 16 << 20
+
 
 def plain_text(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the text of a log in UTF-8, without the records of a log collector around its lines.
@@ -45,8 +60,8 @@ def _without_records(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Return text without the records of a log collector around its lines."""
     start, blocks = _first(blocks, _START)
     whole = chain((start,), blocks)
-    if rccl_json.is_rccl(start):
-        return rccl_json.as_text(whole)
+    if _RCCL.match(start):
+        return rccl_text(whole)
     if not _RECORD.match(start):
         return whole if b"\0" in start else _with_records(whole)
     if not _LINE.search(start):
@@ -150,3 +165,41 @@ def _newest_last(blocks: Iterable[bytes]) -> Iterator[bytes]:
             break
         lines += block.splitlines(keepends=True)
     return reversed(lines)
+
+
+def rccl_text(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the results as nccl-tests prints them. No content raises an error."""
+    content = first_bytes(blocks, _MAX_RCCL)
+    rows: dict[tuple[str, ...], dict[bool, str]] = {}
+    for found in _RCCL_RECORD.finditer(content):
+        try:
+            record = mapping(json.loads(found[0]))
+            (name,) = named_in(text(record.get("name")) or "")
+            size, elements = int(str(record["size"])), _elements(name, record)
+            key = (name, str(size), str(elements), str(record["type"]), str(record["redop"]))
+            side = (
+                f"{float(str(record['time'])):.4f} {float(str(record['algBw'])):.4f} "
+                f"{float(str(record['busBw'])):.4f} {record['#wrong']}"
+            )
+        except (KeyError, ValueError, RecursionError):
+            continue
+        rows.setdefault(key, {})[str(record.get("inPlace")) in ("1", "True")] = side
+    before = ""
+    for (name, *cells), sides in rows.items():
+        if name != before:
+            before = name
+            yield f"# Collective test starting: {name}_perf\n{_COLUMNS}".encode()
+        # A file that was cut may have one placement only.
+        if len(sides) == 2:
+            row = (*cells, "-1", sides[False], sides[True])
+            yield (" ".join(map(_one_line, row)) + "\n").encode("utf-8", "replace")
+
+
+def _one_line(cell: str) -> str:
+    return " ".join(cell.split())
+
+
+def _elements(name: str, record: Mapping[str, object]) -> int:
+    """Return the number of elements, as a table shows it."""
+    ranks = int(str(record.get("ranks", record.get("gpus", 1)))) if name in IN_PARTS else 1
+    return int(str(record["size"])) // (TYPE_BYTES.get(str(record["type"]), 4) * max(1, ranks))

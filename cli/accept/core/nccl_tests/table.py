@@ -31,6 +31,8 @@ COLLECTIVES = frozenset(
 )
 #: Collectives whose in-place results nccl-tests cannot check, so `N/A` is correct for them.
 UNCHECKED_IN_PLACE = frozenset({"alltoall", "alltoallv", "sendrecv", "hypercube"})
+#: Collectives with busbw / algbw = (n - 1) / n, which print the elements of one of n parts.
+IN_PARTS = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 
 #: More wrong elements than bytes x ranks x checks are damage; the most ranks if they are unknown.
 _MOST_RANKS, _MOST_CHECKS = 100_000, 1000
@@ -135,7 +137,7 @@ def bus_factor(collective: str | None, ranks: int | None) -> float | None:
         return None
     if collective == "all_reduce":
         return 2 * (ranks - 1) / ranks
-    if collective in ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter"):
+    if collective in IN_PARTS:
         return (ranks - 1) / ranks
     return 1.0 if collective in ("broadcast", "reduce", "sendrecv") else None
 
