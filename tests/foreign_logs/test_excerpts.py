@@ -129,11 +129,6 @@ def test_the_option_names_a_collective_that_the_log_does_not_show() -> None:
     assert only(nccl_tests.parse(CLEAN.encode(), collective="alltoall")).named_by is NamedBy.LOG
 
 
-def test_nothing_is_inferred_in_a_run_of_our_own() -> None:
-    table = only(nccl_tests.parse(unnamed(CLEAN).encode()))
-    assert (table.collective, table.complete) == (None, False)
-
-
 @pytest.mark.parametrize("part", ["nThread", "Rank", "Rank  2", "Using devices", "#wrong"])
 def test_lines_above_a_complete_table_may_be_missing(part: str) -> None:
     text = "".join(line for line in CLEAN.splitlines(keepends=True) if part not in line)
@@ -163,11 +158,6 @@ def test_a_damaged_last_device_is_not_forgotten() -> None:
     text = table_text(ranks=2, speed=200.0).replace("#  Rank  1", "#  Rank ank  1")
     text = text.replace("# Collective test starting", "# Col")
     assert only(excerpt(text)).ranks != 1
-
-
-def test_number_signs_may_be_missing_as_in_markdown() -> None:
-    text = "\n".join(line.lstrip("#") for line in CLEAN.splitlines())
-    assert only(excerpt(text)) == only(excerpt(CLEAN))
 
 
 @pytest.mark.parametrize("name", ["all_gather", "alltoall", "sendrecv"])
@@ -230,21 +220,6 @@ def test_tests_of_rccl_are_read() -> None:
     log = excerpt(text)
     assert (log.problems, only(log).collective) == ((), "all_reduce")
     assert {device.name for device in only(log).devices} == {"AMD Instinct MI250X"}
-
-
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        ("NCCL failure all_reduce.cu:95 'unhandled cuda error'\n", "crashed"),
-        ("Cuda failure common.cu:506 'out of memory'\n", "out-of-memory"),
-        (
-            "node1: Test NCCL failure common.cu:1 'x'\nnode2: Test NCCL failure a.cu:1 'x'\n",
-            "crashed",
-        ),
-    ],
-)
-def test_failures_without_a_table(text: str, cause: str) -> None:
-    assert {problem.cause for problem in excerpt(text).problems} == {cause}
 
 
 def test_a_program_that_ends_because_of_wrong_data_did_not_crash() -> None:

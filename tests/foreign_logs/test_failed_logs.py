@@ -19,7 +19,6 @@ from accept.core.error_codes import Code
 from accept.core.failures import decided
 from accept.core.model import Problem
 from accept.foreign_logs.answer import answer_of
-from accept.foreign_logs.kernel_log import is_kernel_log
 from accept.foreign_logs.reader import parse
 from accept.foreign_logs.unwrap import plain_text
 
@@ -285,29 +284,6 @@ def test_an_answer_quotes_at_most_three_bounded_lines_of_plain_text(lines: list[
 def test_slurm_reports_a_step_without_memory_in_two_wordings(line: str) -> None:
     (match,) = signs.decisive(line.encode())
     assert match.sign.name == "slurm-out-of-memory"
-
-
-UCX = "[1700000000.123456] [gpu01:31180:0]     ucp_context.c:1770 UCX  ERROR no usable transports"
-
-
-@pytest.mark.parametrize(
-    ("line", "is_kernel"),
-    [
-        # github.com/openucx/ucx/blob/v1.17.0/src/ucs/debug/log.c
-        (UCX, False),
-        (UCX.replace("1700000000", "    12"), False),
-        ("[1700000000.123456] a program: iteration 5", False),
-        ("[12.345678] a program: iteration 5", False),
-        ("[   12.345678] a driver: probed", True),
-        ("[123456.345678] a driver: probed", True),
-        ("[12.345678] NVRM: Xid (PCI:0000:19:00): 79, GPU has fallen off the bus.", True),
-        ("[   12.345678][ T1] a driver: probed", True),
-    ],
-)
-def test_a_kernel_log_has_the_seconds_since_boot_and_no_process(
-    line: str, *, is_kernel: bool
-) -> None:
-    assert is_kernel_log(f"{line}\n".encode() * 3) is is_kernel
 
 
 #: github.com/pytorch/pytorch/blob/v2.6.0/c10/cuda/CUDACachingAllocator.cpp and

@@ -138,13 +138,6 @@ def test_a_pair_with_only_a_message_of_the_launcher_accuses_nobody(
     assert verdict.state is State.FAIL
 
 
-def test_a_log_that_ends_between_two_tables_accuses_nobody(tmp_path: Path, logs: Path) -> None:
-    def cut(name: str, text: str) -> str:
-        return text[: text.index("# nccl-tests version", 100)] if name == PAIR else text
-
-    assert named(judged(logs, tmp_path, cut)) == []
-
-
 @pytest.mark.parametrize(
     ("length", "error", "accused"),
     [

@@ -7,7 +7,7 @@ import gzip
 import io
 import json
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
 from typing import Any, Literal
@@ -89,70 +89,46 @@ NAMES = (
 KINDS = (b"0", b"\0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"S", b"L", b"K", b"x", b"g", b"Z")
 
 
+#: The ways in which `spoiled` changes a text; one of them is more likely.
+_WAYS = ("insert", "insert", "lose", "change", "number", "repeat", "splice", "line", "cut")
+
+
 def spoiled(chance: Random, raw: bytes, others: Sequence[bytes]) -> bytes:
     """Return the bytes with a few changes."""
     text = bytearray(raw)
     for _ in range(chance.choice((1, 1, 2, 3, 8))):
         at = chance.randint(0, len(text))
         to = min(len(text), at + chance.choice((1, 4, 40, 400, 4000)))
-        chance.choice(_WAYS)(chance, text, at, to, others)
+        match chance.choice(_WAYS):
+            case "insert":
+                text[at:at] = chance.choice(WORDS)
+            case "lose":
+                del text[at:to]
+            case "change":
+                text[at : at + 1] = bytes([chance.randrange(256)])
+            case "number":
+                digits = [i for i in range(at, to) if 48 <= text[i] < 58]
+                if digits:
+                    new = chance.choice((b"0", b"9", b"-1", b"1e9", b"9" * 20))
+                    text[digits[0] : digits[0] + 1] = new
+            case "repeat":
+                text[at:at] = text[at:to] * chance.choice((1, 2, 30))
+            case "splice":
+                other = chance.choice(others)
+                begin = chance.randint(0, len(other))
+                text[at:to] = other[begin : begin + 4000]
+            case "line":
+                begin, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at) + 1
+                line = text[begin : end or len(text)]
+                if chance.random() < 0.5:
+                    del text[begin : end or len(text)]
+                to = chance.randint(0, len(text))
+                text[to:to] = line
+            case _:
+                del text[at:]
         # Repeats of repeats grow without bounds.
         del text[1 << 18 :]
     return bytes(text)
-
-
-def _insert(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
-    text[at:at] = chance.choice(WORDS)
-
-
-def _lose(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
-    del text[at:to]
-
-
-def _change(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
-    text[at : at + 1] = bytes([chance.randrange(256)])
-
-
-def _number(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
-    digits = [i for i in range(at, to) if 48 <= text[i] < 58]
-    if digits:
-        text[digits[0] : digits[0] + 1] = chance.choice((b"0", b"9", b"-1", b"1e9", b"9" * 20))
-
-
-def _repeat(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
-    text[at:at] = text[at:to] * chance.choice((1, 2, 30))
-
-
-def _splice(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
-    other = chance.choice(others)
-    begin = chance.randint(0, len(other))
-    text[at:to] = other[begin : begin + 4000]
-
-
-def _line(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
-    begin, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at) + 1
-    line = text[begin : end or len(text)]
-    if chance.random() < 0.5:
-        del text[begin : end or len(text)]
-    to = chance.randint(0, len(text))
-    text[to:to] = line
-
-
-def _cut(chance: Random, text: bytearray, at: int, to: int, others: Sequence[bytes]) -> None:
-    del text[at:]
-
-
-_WAYS: tuple[Callable[[Random, bytearray, int, int, Sequence[bytes]], None], ...] = (
-    _insert,
-    _insert,
-    _lose,
-    _change,
-    _number,
-    _repeat,
-    _splice,
-    _line,
-    _cut,
-)
 
 
 def twisted(chance: Random, data: Any) -> Any:
