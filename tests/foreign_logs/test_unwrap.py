@@ -182,8 +182,8 @@ def test_results_of_rccl_tests_in_json_have_the_figures_of_a_table(
     ]
     for text in ("\n".join(map(json.dumps, records)), json.dumps(records)):
         (one,) = tables.read("results.json", [text.encode()]).tables
-        assert one.table.collective == collective
-        rows = [(row.size, [s and s.busbw for _, s in row.sides()]) for row in one.table.rows]
+        assert one.check == collective.replace("_", "-")
+        rows = [(row.size, [s and s.busbw for _, s in row.sides()]) for row in one.rows]
         assert [size for size, _ in rows] == [1 << 20, 1 << 24]
         expected = (1 << 24) / 150.25 / 1e3 * factor
         assert rows[-1][1] == [pytest.approx(expected, abs=1e-4)] * 2
