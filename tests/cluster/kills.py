@@ -28,7 +28,7 @@ from tests.cluster.runs import ALL_REDUCE, CONNECT, VENV, Done, Lab, Place, Star
 from tests.cluster.slurm.cluster import SlurmCluster
 from tests.cluster.slurm.login import Login
 
-from accept.commands.run import Cancellation
+from accept.commands.collect import Cancellation
 from accept.core.error_codes import Code
 from accept.core.errors import Exit
 from accept.evidence import rundir

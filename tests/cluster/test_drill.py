@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tests.cluster.network import execute, inside
 from tests.cluster.runs import ALL_REDUCE, CONNECT, ONE_ROUND, Lab, drilled
 
-from accept.commands.drill_result import DrillReason
+from accept.commands.drill_faults import DrillReason
 
 Make = Callable[..., Lab]
 

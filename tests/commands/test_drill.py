@@ -18,7 +18,7 @@ from tests.factories.clock import PATIENCE
 from tests.factories.command_line import SMALL, SOURCE, accept, refused
 from tests.factories.verdicts import plan
 
-from accept.commands.drill_result import Drill, Drilled, DrillReason, Result
+from accept.commands.drill_faults import Drill, Drilled, DrillReason, Result
 from accept.config import resources
 from accept.config.faults import parse_faults
 from accept.core.catalog.faults import FAULTS, Scope, for_ranks

@@ -21,8 +21,7 @@ from tests.factories.verdicts import (
     step,
 )
 
-from accept.commands.drill_faults import Choice, Outcome, choose, outcome
-from accept.commands.drill_result import DrillReason
+from accept.commands.drill_faults import Choice, Drilled, DrillReason, choose, outcome
 from accept.config.faults import parse_faults
 from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.causes import Cause
@@ -121,7 +120,7 @@ def drilled(
     *,
     name: str = "injected",
     value: str = "",
-) -> Outcome:
+) -> Drilled:
     """Return the outcome of a run with these records, in which the fault struck as planned."""
     (injection,) = parse_faults([injected], ())
     where = injection.host if injection.host != "*" else None
@@ -229,7 +228,7 @@ class TestCaught:
         assert done.result == "caught"
 
     def test_a_refused_fault_is_left_out_and_one_that_stays_is_missed(self) -> None:
-        def reported(name: str, value: str) -> Outcome:
+        def reported(name: str, value: str) -> Drilled:
             found = [hosts_record(EIGHT)]
             return drilled("slow-link", "slow-link@h1", PAIRED, found, name=name, value=value)
 

@@ -7,16 +7,20 @@ from pathlib import Path
 
 import pytest
 from tests.factories import sample_evidence
-from tests.factories.blame_cases import BAD, CASES, case
+from tests.factories.blame_cases import BAD, CASES, Case, case
 from tests.factories.command_line import accept, refused
 
 from accept.commands.explain import explain
-from accept.commands.judged import Judged
+from accept.report.data import Run
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     return sample_evidence.write(tmp_path / "evidence")
+
+
+def run_of(found: Case) -> Run:
+    return Run(plan=found.plan, verdict=found.verdict, records=found.records)
 
 
 def test_nodes_are_listed_by_state_one_per_line(run: Path) -> None:
@@ -33,8 +37,7 @@ def test_states_are_options_of_nodes_only() -> None:
 
 
 def test_a_bad_node_has_counts_for_and_against_it_and_the_figures_of_the_model() -> None:
-    found = case("node")
-    one = explain(Judged(verdict=found.verdict, plan=found.plan, records=found.records), f"h{BAD}")
+    one = explain(run_of(case("node")), f"h{BAD}")
     assert (one.state, [s.hosts for s in one.suspects]) == ("bad", [(f"h{BAD}",)])
     pairs = [step for step in one.steps if step.groups == "pairs"]
     assert all(step.slow == step.executions > 4 for step in pairs)
@@ -49,9 +52,7 @@ def test_a_bad_node_has_counts_for_and_against_it_and_the_figures_of_the_model()
 def test_a_node_beside_a_fault_has_good_pairs_for_it() -> None:
     found = case("fabric")
     pair = found.verdict.suspects[0].pairs[0]
-    one = explain(
-        Judged(verdict=found.verdict, plan=found.plan, records=found.records), pair.hosts[0]
-    )
+    one = explain(run_of(found), pair.hosts[0])
     assert one.state == "untested"
     assert not any(pair.hosts[0] in s.hosts for s in one.suspects)
     assert sum(step.slow for step in one.steps) < sum(s.executions for s in one.steps) / 2
@@ -61,9 +62,9 @@ def test_a_node_beside_a_fault_has_good_pairs_for_it() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_each_blamed_part_has_its_executions_and_figures_as_a_node_has(name: str) -> None:
     found = case(name)
-    judged = Judged(verdict=found.verdict, plan=found.plan, records=found.records)
+    run = run_of(found)
     for suspect in found.verdict.suspects:
-        one = explain(judged, suspect.name)
+        one = explain(run, suspect.name)
         assert (one.state, one.suspects) == ("bad", (suspect,))
         bad = sum(step.slow + step.failed for step in one.steps)
         # Full rails are not listed: the reason of the verdict is.

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from accept.backends.requirements import Requirement
-from accept.commands.drill_result import DrillReason
+from accept.commands.drill_faults import DrillReason
 from accept.config.explanations import explanations
 from accept.core.error_codes import Code
 

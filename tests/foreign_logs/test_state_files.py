@@ -356,9 +356,9 @@ def test_a_kernel_log_without_faults_does_not_change_the_verdict_on_logs(tmp_pat
 
 def test_the_evidence_against_a_gpu_is_what_its_files_show() -> None:
     one = judged(SAMPLES / "kernel-log/central-messages.txt")
-    (against,) = explain(one, "gpu12").evidence_against
+    (against,) = explain(one.run, "gpu12").evidence_against
     assert against.startswith("health [gpu-xid]: ")
-    assert explain(one, "gpu11").evidence_against == ()
+    assert explain(one.run, "gpu11").evidence_against == ()
 
 
 def test_a_boot_without_times_since_boot_ends_the_one_before(tmp_path: Path) -> None:

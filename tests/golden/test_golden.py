@@ -10,7 +10,7 @@ from tests.golden.files import stored
 from tests.golden.runs import FAMILIES
 from tests.golden.view import differences, view
 
-from accept.commands.explain import Explanation, explain_in
+from accept.commands.explain import Explanation, explain
 from accept.core import judge
 from accept.core.causes import Judgement
 from accept.core.judge.summary import node_lists
@@ -58,7 +58,7 @@ def test_an_explanation_agrees_with_the_findings(
     explained = 0
     for run in (run for runs in verdicts.values() for run in runs.values()):
         for node in _nodes(run):
-            one = explain_in(run, node)
+            one = explain(run, node)
             about = f"{run.verdict.attempt} {node}: {one.evidence_against}"
             assert one.evidence_against or one.state != "bad", about
             for check, finding in _findings(run):

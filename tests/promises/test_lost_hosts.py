@@ -257,7 +257,7 @@ def _screens_agree(judged: Judged, verdict: Verdict) -> None:
     for state, own in vars(lists).items():
         for host in own:
             assert states[host.replace("_", r"\_")] == state
-            assert explain(shown, host).state == state
+            assert explain(shown.run, host).state == state
 
 
 # A launch that failed once
@@ -309,7 +309,7 @@ def test_a_node_that_was_left_out_is_not_tested_on_every_screen(run: PooledRun |
     assert after.untested == (*before.untested, node.name)
     assert f"untested={len(after.untested)} " in table(verdict)
     shown = replace(judged, verdict=verdict, plan=planned)
-    assert explain(shown, node.name).state == "untested"
+    assert explain(shown.run, node.name).state == "untested"
     for page in (render_markdown(verdict, planned), junit(verdict, judged.records)):
         assert node.name in page
         assert "broken fan" in page

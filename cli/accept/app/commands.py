@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -20,6 +20,7 @@ from accept.app import complete
 from accept.app.options import (
     AccountOption,
     BackendOption,
+    BoundsOptions,
     CheckOptions,
     ClusterOptions,
     DrillOptions,
@@ -29,6 +30,7 @@ from accept.app.options import (
     FormatOptions,
     GpusOption,
     HostsOption,
+    KeysOption,
     LauncherOption,
     LaunchOptions,
     MachineOption,
@@ -39,19 +41,22 @@ from accept.app.options import (
     PartitionOption,
     PathsArgument,
     PlanOptions,
-    ReferencesOption,
     ReleaseOptions,
     RemovalDryRunOption,
     RunArgument,
     SiteOption,
     SuiteOption,
-    ThresholdOption,
+    argument,
     file_of,
 )
 from accept.commands.choices import Listing, OnTimeout, Shown
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.text import command_line, plain
+from accept.report.console import Terminal
+
+if TYPE_CHECKING:
+    from accept.plan.resolve import Options
 
 Collective = Literal[
     "all-reduce",
@@ -85,22 +90,36 @@ def _command(function: Callable[..., int]) -> Callable[..., int]:
     return function
 
 
+def _options(
+    plan: DrillOptions,
+    terminal: Terminal,
+    *,
+    launch: LaunchOptions | None = None,
+    cluster: ClusterOptions | None = None,
+    finds_site: bool = True,
+) -> "Options":
+    """Return the options of a run as `accept.plan` takes them, by default with the site file."""
+    from accept.app.parse import parse_options, with_site
+
+    options = parse_options(plan, launch=launch, cluster=cluster)
+    return with_site(options, terminal) if finds_site else options
+
+
 @_command
 def doctor(
     *,
     rbac: Annotated[
-        bool, typer.Option("--rbac", help="Kubernetes: only print the Role that a run needs.")
+        bool, Panel.OTHER.flag("--rbac", "Kubernetes: only print the Role that a run needs.")
     ] = False,
     plan: PlanOptions,
     place: ClusterOptions,
     output: OutputOptions,
 ) -> int:
     """Show what the hosts have and lack, and which checks will run: accept doctor --hosts a,b"""
-    from accept.app.parse import parse_options, with_site
     from accept.commands import doctor as doctors
 
     terminal = output.terminal()
-    options = with_site(parse_options(plan, cluster=place), terminal)
+    options = _options(plan, terminal, cluster=place)
     if rbac:
         return doctors.do_rbac(options, terminal)
     run = shlex.join(("accept", "run", *_without_output(sys.argv[2:])))
@@ -122,24 +141,23 @@ def render(
     *,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Panel.OTHER.option(
+            "FOLDER",
+            "Folder for the rendered run, or FILE.yaml for the Helm values; -: stdout.",
             "--out",
             "-o",
-            metavar="FOLDER",
-            help="Folder for the rendered run, or FILE.yaml for the Helm values; -: stdout.",
         ),
     ] = None,
     plan: PlanOptions,
     output: FormatOptions,
 ) -> int:
     """Print a run as Helm values, or write it to a folder: accept render -m cpu --out run1"""
-    from accept.app.parse import parse_options, with_site
     from accept.commands import plan as plans
 
     terminal = output.terminal()
     if out is not None and (file_of(out) is None or out.suffix in (".yaml", ".yml")):
         terminal, out = replace(terminal, file=file_of(out)), None
-    return plans.do_render(with_site(parse_options(plan), terminal), terminal, out=out)
+    return plans.do_render(_options(plan, terminal), terminal, out=out)
 
 
 @_command
@@ -147,8 +165,7 @@ def submit(
     *,
     parsed: typer.Context,
     folder: Annotated[
-        str | None,
-        typer.Argument(metavar="FOLDER", help="Rendered run: accept render -m cpu --out run1."),
+        str | None, argument("FOLDER", "Rendered run: accept render -m cpu --out run1.")
     ] = None,
     plan: PlanOptions,
     launch: LaunchOptions,
@@ -156,15 +173,12 @@ def submit(
     output: OutputOptions,
 ) -> int:
     """Start a run and return: accept submit --hosts a,b"""
-    from accept.app.parse import parse_options, with_site
     from accept.commands import run as runs
 
     terminal = output.terminal()
-    options = parse_options(plan, launch=launch, cluster=place)
+    options = _options(plan, terminal, launch=launch, cluster=place, finds_site=folder is None)
     if folder is not None:
         _refuse_plan_options(parsed)
-    else:
-        options = with_site(options, terminal)
     return runs.do_submit(options, terminal, folder=folder, dry_run=launch.dry_run)
 
 
@@ -196,39 +210,33 @@ def watch(*, run: RunArgument = "last", output: OutputOptions) -> int:
 @_command
 def collect(*, run: FetchedArgument = "last", output: OutputOptions) -> int:
     """Fetch the evidence and release the hosts: accept collect last"""
-    from accept.commands import run as runs
+    from accept.commands import collect as collecting
 
-    return runs.do_collect(run, output.terminal())
+    return collecting.do_collect(run, output.terminal())
 
 
 @_command
 def judge(
     *,
     paths: PathsArgument = None,
-    machine: ReferencesOption = None,
-    expect: ThresholdOption = None,
+    bounds: BoundsOptions,
     collective: Annotated[
-        Collective | None,
-        typer.Option(metavar="NAME", help="Collective of logs that do not name theirs."),
+        Collective | None, Panel.OTHER.option("NAME", "Collective of logs that do not name theirs.")
     ] = None,
     max_bad: MaxBadOption = 0,
-    public_key: Annotated[
-        list[Path] | None,
-        typer.Option("--public-key", metavar="FILE", help="Public keys; one must have signed it."),
-    ] = None,
+    public_key: KeysOption = None,
     verified: Annotated[
-        bool, typer.Option("--verified", help="End with 7 unless somebody vouches for it.")
+        bool, Panel.OTHER.flag("--verified", "End with 7 unless somebody vouches for it.")
     ] = False,
     output: OutputOptions,
 ) -> int:
     """Judge evidence, logs or reports of hosts: accept judge last, accept judge my-logs/"""
     from accept.commands.judge import do_judge
-    from accept.commands.judged import GivenBounds
 
     return do_judge(
         tuple(paths or ()),
         output.terminal(),
-        by=GivenBounds(machine, tuple(expect or ())),
+        by=bounds.given(),
         collective=collective,
         max_bad=max_bad,
         keys=tuple(public_key or ()),
@@ -242,37 +250,22 @@ def report(
     run: EvidenceArgument = "last",
     form: Annotated[
         Literal["files", "html", "md", "junit"],
-        typer.Option(
-            "--format", metavar="NAME", help="Write all files, or print html, md or junit."
-        ),
+        Panel.OTHER.option("NAME", "Write all files, or print html, md or junit.", "--format"),
     ] = "files",
-    machine: ReferencesOption = None,
-    expect: ThresholdOption = None,
+    bounds: BoundsOptions,
     output: OutputOptions,
 ) -> int:
     """Write report.html, report.md and junit.xml, or print one: accept report last"""
-    from accept.commands.judged import GivenBounds
     from accept.commands.report import do_report
 
-    by = GivenBounds(machine, tuple(expect or ()))
-    return do_report(run, output.terminal(), form=form, by=by)
+    return do_report(run, output.terminal(), form=form, by=bounds.given())
 
 
 @_command
 def diff(
     *,
-    before: Annotated[
-        str,
-        typer.Argument(
-            metavar="A", help="Run, evidence or logs: before.", autocompletion=complete.runs
-        ),
-    ],
-    after: Annotated[
-        str,
-        typer.Argument(
-            metavar="B", help="Run, evidence or logs: after.", autocompletion=complete.runs
-        ),
-    ],
+    before: Annotated[str, argument("A", "Run, evidence or logs: before.", complete.runs)],
+    after: Annotated[str, argument("B", "Run, evidence or logs: after.", complete.runs)],
     output: OutputOptions,
 ) -> int:
     """Show what got slower from A to B by more than noise: accept diff monday/ last"""
@@ -287,26 +280,24 @@ def baseline(
     run: EvidenceArgument = "last",
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="File to write; default, and -: stdout."),
+        Panel.OTHER.option("FILE", "File to write; default, and -: stdout.", "--out", "-o"),
     ] = None,
     machine: Annotated[
         str | None,
-        typer.Option(
+        Panel.OTHER.option(
+            "NAME",
+            "Machine to extend; default: that of the run.",
             "--machine",
             "-m",
-            metavar="NAME",
-            help="Machine to extend; default: that of the run.",
-            autocompletion=complete.machines,
+            completion=complete.machines,
         ),
     ] = None,
     share: Annotated[
         float,
-        typer.Option(
-            metavar="SHARE", help="Share of each measured value that later runs must reach."
-        ),
+        Panel.OTHER.option("SHARE", "Share of each measured value that later runs must reach."),
     ] = 0.95,
     force: Annotated[
-        bool, typer.Option("--force", help="Allow a run that was not accepted; replace the file.")
+        bool, Panel.OTHER.flag("--force", "Allow a run that was not accepted; replace the file.")
     ] = False,
     output: FormatOptions,
 ) -> int:
@@ -324,19 +315,14 @@ def run(
     max_bad: MaxBadOption = 0,
     repeat: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=100,
-            help="Repetitions; shows the spread and the worst verdict.",
+        Panel.OTHER.option(
+            "N", "Repetitions; shows the spread and the worst verdict.", least=1, most=100
         ),
     ] = 1,
     resume: Annotated[
         str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Go on after the finished steps of an interrupted run.",
-            autocompletion=complete.runs,
+        Panel.OTHER.option(
+            "RUN", "Go on after the finished steps of an interrupted run.", completion=complete.runs
         ),
     ] = None,
     plan: PlanOptions,
@@ -345,18 +331,13 @@ def run(
     output: OutputOptions,
 ) -> int:
     """Run a suite and judge it: accept run; accept run --hosts a,b,c"""
-    from accept.app.parse import parse_options, with_site
     from accept.commands import run as runs
 
     terminal = output.terminal()
-    options = parse_options(plan, launch=launch, cluster=place)
-    if not resume:
-        options = with_site(options, terminal)
+    options = _options(plan, terminal, launch=launch, cluster=place, finds_site=not resume)
     if repeat > 1 and resume:
         raise BadInput(
-            "--resume and --repeat exclude each other",
-            code=Code.USAGE,
-            hint="leave one out",
+            "--resume and --repeat exclude each other", code=Code.USAGE, hint="leave one out"
         )
     if repeat > 1:
         from accept.commands import repeat as repeats
@@ -372,15 +353,14 @@ def drill(
     *,
     faults: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="LIST",
-            help="Inject only these faults: wrong,hang; default: all.",
-            autocompletion=complete.fault_list,
+        Panel.OTHER.option(
+            "LIST",
+            "Inject only these faults: wrong,hang; default: all.",
+            completion=complete.fault_list,
         ),
     ] = None,
     only_needed: Annotated[
-        bool,
-        typer.Option("--only-needed", help="Run only the steps that should detect the fault."),
+        bool, Panel.OTHER.flag("--only-needed", "Run only the steps that should detect the fault.")
     ] = False,
     plan: DrillOptions,
     launch: LaunchOptions,
@@ -388,12 +368,11 @@ def drill(
     output: OutputOptions,
 ) -> int:
     """Prove that the suite catches faults, injected one at a time: accept drill --dry-run"""
-    from accept.app.parse import parse_options, with_site
     from accept.commands import drill as drills
 
     terminal = output.terminal()
     return drills.do_drill(
-        with_site(parse_options(plan, launch=launch, cluster=place), terminal),
+        _options(plan, terminal, launch=launch, cluster=place),
         terminal,
         faults=tuple(faults or ()),
         only_needed=only_needed,
@@ -406,31 +385,22 @@ def gate(
     *,
     checks: CheckOptions,
     suite: SuiteOption = "gate",
-    time: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="Time limit of the command.", rich_help_panel=Panel.TIMES
-        ),
-    ] = "20s",
+    time: Annotated[str, Panel.TIMES.option("TIME", "Time limit of the command.")] = "20s",
     on_timeout: Annotated[
         OnTimeout,
-        typer.Option(
-            metavar="ANSWER",
-            help="Answer if a check does not finish in time: pass or fail.",
-            rich_help_panel=Panel.TIMES,
-        ),
+        Panel.TIMES.option("ANSWER", "Answer if a check does not finish in time: pass or fail."),
     ] = OnTimeout.FAIL,
     dry_run: DryRunOption = False,
     output: OutputOptions,
 ) -> int:
     """Test this host in seconds, for a prolog or an init container: accept gate"""
-    from accept.app.parse import parse_options, seconds, with_site
+    from accept.app.parse import seconds
     from accept.commands import gate as gates
 
     terminal = output.terminal()
     plan = DrillOptions(**vars(checks), backend="local", suite=suite)
     return gates.do_gate(
-        with_site(parse_options(plan), terminal),
+        _options(plan, terminal),
         terminal,
         limit=seconds("time", time) or 0.0,
         on_timeout=on_timeout,
@@ -443,42 +413,28 @@ def pick(
     *,
     command: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="-- COMMAND...",
-            help="Command to run on the chosen nodes; without one, they are printed.",
+        argument(
+            "-- COMMAND...", "Command to run on the chosen nodes; without one, they are printed."
         ),
     ] = None,
-    need: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="Nodes to choose.", rich_help_panel=Panel.TARGET),
-    ],
+    need: Annotated[int, Panel.TARGET.option("N", "Nodes to choose.", least=1)],
     checks: CheckOptions,
     nodes: NodesOption = None,
     hosts: HostsOption = None,
     suite: SuiteOption = "pick",
     launcher: LauncherOption = None,
     time: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="Time limit: what was measured until then decides.",
-            rich_help_panel=Panel.TIMES,
-        ),
+        str, Panel.TIMES.option("TIME", "Time limit: what was measured until then decides.")
     ] = "90s",
     hostfile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a hostfile for mpirun, too.",
-            rich_help_panel=Panel.OUTPUT,
-        ),
+        Path | None, Panel.OUTPUT.option("FILE", "Write a hostfile for mpirun, too.")
     ] = None,
     dry_run: DryRunOption = False,
     place: ClusterOptions,
     output: OutputOptions,
 ) -> int:
     """Choose the best nodes for a job: accept pick --need 64 -- srun --nodes 64 train.sh"""
-    from accept.app.parse import parse_options, seconds, with_site
+    from accept.app.parse import seconds
     from accept.commands import pick as picks
 
     if command and "--" not in sys.argv:
@@ -490,7 +446,7 @@ def pick(
     terminal = output.terminal()
     plan = DrillOptions(**vars(checks), nodes=nodes, hosts=hosts, suite=suite, launcher=launcher)
     return picks.do_pick(
-        with_site(parse_options(plan, cluster=place), terminal),
+        _options(plan, terminal, cluster=place),
         terminal,
         need=need,
         limit=seconds("time", time) or 0.0,
@@ -504,7 +460,7 @@ def pick(
 def demo(
     *,
     no_open: Annotated[
-        bool, typer.Option("--no-open", help="Do not open the report in a browser.")
+        bool, Panel.OTHER.flag("--no-open", "Do not open the report in a browser.")
     ] = False,
     output: OutputOptions,
 ) -> int:
@@ -517,46 +473,40 @@ def demo(
 @_command
 def cancel(*, run: RunArgument = "last", output: OutputOptions) -> int:
     """End a run, keep its results and remove the rest: accept cancel last"""
-    from accept.commands import run as runs
+    from accept.commands import collect as collecting
 
-    return runs.do_cancel(run, output.terminal())
+    return collecting.do_cancel(run, output.terminal())
 
 
 @_command
 def clean(
     *,
     names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN...",
-            help="Attempts, folders, or `last`.",
-            autocompletion=complete.runs,
-        ),
+        list[str] | None, argument("RUN...", "Attempts, folders, or `last`.", complete.runs)
     ] = None,
     older_than: Annotated[
-        str | None,
-        typer.Option("--older-than", metavar="TIME", help="All runs that are older: 30d, 24h."),
+        str | None, Panel.OTHER.option("TIME", "All runs that are older: 30d, 24h.")
     ] = None,
     folders: Annotated[
         bool,
-        typer.Option(
+        Panel.OTHER.flag(
             "--folders",
-            help="Remove the folders of old runs on this machine, with their evidence, instead.",
+            "Remove the folders of old runs on this machine, with their evidence, instead.",
         ),
     ] = False,
     dry_run: RemovalDryRunOption = False,
     no_collect: Annotated[
-        bool, typer.Option("--no-collect", help="Remove the run without fetching its evidence.")
+        bool, Panel.OTHER.flag("--no-collect", "Remove the run without fetching its evidence.")
     ] = False,
     output: OutputOptions,
 ) -> int:
     """Collect a run, then remove what is left of it on its nodes: accept clean last --dry-run"""
     from accept.app.parse import seconds
-    from accept.commands import prune, run
+    from accept.commands import collect as collecting
 
     age = seconds("older-than", older_than)
     if not folders:
-        return run.do_clean(
+        return collecting.do_clean(
             tuple(names or ()),
             output.terminal(),
             older_than=age,
@@ -569,61 +519,52 @@ def clean(
             code=Code.USAGE,
             hint="accept clean --folders --older-than 30d --dry-run",
         )
-    return prune.do_prune(output.terminal(), older_than=age, dry_run=dry_run)
+    return collecting.do_prune(output.terminal(), older_than=age, dry_run=dry_run)
 
 
 @_command
 def init(
     *,
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")] = Path("site.yaml"),
+    out: Annotated[Path, argument("FILE", "File to write.")] = Path("site.yaml"),
     hosts: HostsOption = None,
     partition: PartitionOption = None,
     account: AccountOption = None,
     backend: BackendOption = None,
     machine: Annotated[
         str | None,
-        typer.Option(
+        Panel.OTHER.option(
+            "NAME",
+            "Machine, if there are several.",
             "--machine",
             "-m",
-            metavar="NAME",
-            help="Machine, if there are several.",
-            autocompletion=complete.machines,
+            completion=complete.machines,
         ),
     ] = None,
-    queue: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="LocalQueue, or none.", rich_help_panel=Panel.KUBERNETES),
-    ] = None,
+    queue: Annotated[str | None, Panel.KUBERNETES.option("NAME", "LocalQueue, or none.")] = None,
     topology: Annotated[
         str | None,
-        typer.Option(
-            metavar="LABEL",
-            help="With a queue: label whose value all pods must share, or none.",
-            rich_help_panel=Panel.KUBERNETES,
+        Panel.KUBERNETES.option(
+            "LABEL", "With a queue: label whose value all pods must share, or none."
         ),
     ] = None,
     service_account: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Service account, or none.", rich_help_panel=Panel.KUBERNETES
-        ),
+        str | None, Panel.KUBERNETES.option("NAME", "Service account, or none.")
     ] = None,
     image: Annotated[
-        str | None, typer.Option(metavar="IMAGE", help="Image of the run, with a digest.")
+        str | None, Panel.OTHER.option("IMAGE", "Image of the run, with a digest.")
     ] = None,
     results: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Bucket or folder for the evidence, or none."),
+        str | None, Panel.OTHER.option("URL", "Bucket or folder for the evidence, or none.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the site file.")] = False,
+    force: Annotated[bool, Panel.OTHER.flag("--force", "Replace a file that exists.")] = False,
+    dry_run: Annotated[bool, Panel.OTHER.flag("--dry-run", "Only print the site file.")] = False,
     place: ClusterOptions,
     output: FormatOptions,
 ) -> int:
     """Write a site file: accept init --hosts 'node[01-16]'; accept init --partition gpu"""
-    from accept.app.parse import parse_options
     from accept.commands import cluster
 
+    terminal = output.terminal()
     plan = DrillOptions(
         machine=machine, hosts=hosts, partition=partition, account=account, backend=backend
     )
@@ -637,8 +578,8 @@ def init(
     )
     return cluster.do_init(
         None if dry_run else out,
-        parse_options(plan, cluster=place),
-        output.terminal(),
+        _options(plan, terminal, cluster=place, finds_site=False),
+        terminal,
         answers=answers,
         replaces=force,
     )
@@ -649,15 +590,11 @@ def list_(
     *,
     what: Annotated[
         Listing,
-        typer.Argument(
-            metavar="WHAT",
-            show_choices=False,
-            help=f"{', '.join(Listing)}. nodes: those that match and have all their GPUs free.",
+        argument(
+            "WHAT", f"{', '.join(Listing)}. nodes: those that match and have all their GPUs free."
         ),
     ],
-    url: Annotated[
-        str | None, typer.Argument(metavar="URL", help="runs: those in a bucket or folder.")
-    ] = None,
+    url: Annotated[str | None, argument("URL", "runs: those in a bucket or folder.")] = None,
     machine: MachineOption = None,
     site: SiteOption = None,
     gpus_per_node: GpusOption = None,
@@ -700,42 +637,38 @@ def list_(
 @_command
 def show(
     *,
-    what: Annotated[
-        Shown, typer.Argument(metavar="WHAT", show_choices=False, help=f"{', '.join(Shown)}.")
-    ],
+    what: Annotated[Shown, argument("WHAT", f"{', '.join(Shown)}.")],
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME",
-            help="Its name, its file, the code of an error, or a run; site: a file, or example; "
+        argument(
+            "NAME",
+            "Its name, its file, the code of an error, or a run; site: a file, or example; "
             "schema: a file, or a result of --json.",
-            autocompletion=complete.shown,
+            complete.shown,
         ),
     ],
-    good: Annotated[bool, typer.Option("--good", help="nodes: those that are good.")] = False,
-    bad: Annotated[bool, typer.Option("--bad", help="nodes: those that are bad.")] = False,
+    good: Annotated[bool, Panel.OTHER.flag("--good", "nodes: those that are good.")] = False,
+    bad: Annotated[bool, Panel.OTHER.flag("--bad", "nodes: those that are bad.")] = False,
     untested: Annotated[
-        bool, typer.Option("--untested", help="nodes: those that are not shown to be good or bad.")
+        bool, Panel.OTHER.flag("--untested", "nodes: those that are not shown to be good or bad.")
     ] = False,
     folded: Annotated[
-        bool, typer.Option("--folded", help="nodes: as one host list, such as node[01-16].")
+        bool, Panel.OTHER.flag("--folded", "nodes: as one host list, such as node[01-16].")
     ] = False,
     commands: Annotated[
         bool,
-        typer.Option(
-            "--commands", help="nodes: commands that label and report bad ones; they are not run."
+        Panel.OTHER.flag(
+            "--commands", "nodes: commands that label and report bad ones; they are not run."
         ),
     ] = False,
     machine: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="suite: machine of its estimated times.",
-            autocompletion=complete.machines,
+        Panel.OTHER.option(
+            "NAME", "suite: machine of its estimated times.", completion=complete.machines
         ),
     ] = "a4-highgpu-8g",
     nodes: Annotated[
-        int, typer.Option(metavar="N", min=1, help="suite: nodes of its estimated times.")
+        int, Panel.OTHER.option("N", "suite: nodes of its estimated times.", least=1)
     ] = 64,
     output: OutputOptions,
 ) -> int:
@@ -763,24 +696,20 @@ def explain(
     run: EvidenceArgument,
     node: Annotated[
         str,
-        typer.Argument(
-            metavar="NODE",
-            help="Name of a node of the run, or of a part that the verdict blames: "
+        argument(
+            "NODE",
+            "Name of a node of the run, or of a part that the verdict blames: "
             "'h1:3', 'h1 - h2', 'rail 2', fabric.",
-            autocompletion=complete.run_hosts,
+            complete.run_hosts,
         ),
     ],
-    machine: ReferencesOption = None,
-    expect: ThresholdOption = None,
+    bounds: BoundsOptions,
     output: OutputOptions,
 ) -> int:
     """Show the evidence for and against a node or a part: accept explain last node17"""
     from accept.commands import explain as explanations
-    from accept.commands.judged import GivenBounds
 
-    return explanations.do_explain(
-        run, node, output.terminal(), GivenBounds(machine, tuple(expect or ()))
-    )
+    return explanations.do_explain(run, node, output.terminal(), bounds.given())
 
 
 @_command
@@ -789,18 +718,13 @@ def retest(
     run: RunArgument = "last",
     nodes: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="NODE...",
-            help="Suspects to measure; default: all.",
-            autocompletion=complete.run_hosts,
-        ),
+        argument("NODE...", "Suspects to measure; default: all.", complete.run_hosts),
     ] = None,
     pairs: Annotated[
-        bool, typer.Option("--pairs", help="Measure the bad pairs again, and as many good ones.")
+        bool, Panel.OTHER.flag("--pairs", "Measure the bad pairs again, and as many good ones.")
     ] = False,
     rails: Annotated[
-        bool,
-        typer.Option("--rails", help="Then also each rail of these pairs: which NIC is slow?"),
+        bool, Panel.OTHER.flag("--rails", "Then also each rail of these pairs: which NIC is slow?")
     ] = False,
     output: OutputOptions,
 ) -> int:
@@ -816,33 +740,28 @@ def ticket(
     *,
     run: EvidenceArgument,
     node: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NODE", help="A bad node of the run.", autocompletion=complete.run_hosts
-        ),
+        str | None, argument("NODE", "A bad node of the run.", complete.run_hosts)
     ] = None,
     fabric: Annotated[
-        bool, typer.Option("--fabric", help="The network between nodes instead of a node.")
+        bool, Panel.OTHER.flag("--fabric", "The network between nodes instead of a node.")
     ] = False,
     redact: Annotated[
         bool,
-        typer.Option(
-            "--redact", help="Replace names and addresses; serials, UUIDs and PCI addresses stay."
+        Panel.OTHER.flag(
+            "--redact", "Replace names and addresses; serials, UUIDs and PCI addresses stay."
         ),
     ] = False,
     collect: Annotated[
         bool,
-        typer.Option(
-            "--collect", help="Run the site's collectors on the node now: bug report, dmesg, SEL."
+        Panel.OTHER.flag(
+            "--collect", "Run the site's collectors on the node now: bug report, dmesg, SEL."
         ),
     ] = False,
-    machine: ReferencesOption = None,
-    expect: ThresholdOption = None,
+    bounds: BoundsOptions,
     output: OutputOptions,
 ) -> int:
     """Write text and logs about a bad node for its provider: accept ticket last node17"""
     from accept.commands import ticket as tickets
-    from accept.commands.judged import GivenBounds
 
     return tickets.do_ticket(
         run,
@@ -851,7 +770,7 @@ def ticket(
         fabric=fabric,
         redact=redact,
         collect=collect,
-        by=GivenBounds(machine, tuple(expect or ())),
+        by=bounds.given(),
     )
 
 
@@ -859,13 +778,9 @@ def ticket(
 def verify(
     *,
     run: EvidenceArgument = "last",
-    public_key: Annotated[
-        list[Path] | None,
-        typer.Option("--public-key", metavar="FILE", help="Public keys; one must have signed it."),
-    ] = None,
+    public_key: KeysOption = None,
     sign: Annotated[
-        Path | None,
-        typer.Option("--sign", metavar="KEY", help="Then sign it with your own private key."),
+        Path | None, Panel.OTHER.option("KEY", "Then sign it with your own private key.")
     ] = None,
     output: OutputOptions,
 ) -> int:
@@ -879,10 +794,7 @@ def verify(
 def help_(
     *,
     topic: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="COMMAND", help="A command, or `all`.", autocompletion=complete.commands
-        ),
+        str | None, argument("COMMAND", "A command, or `all`.", complete.commands)
     ] = None,
 ) -> int:
     """Print the help of a command, or of all: accept help all"""

@@ -14,13 +14,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 from accept.app import complete
 from accept.app.help import as_called
 from accept.report.console import Terminal
+
+if TYPE_CHECKING:
+    from accept.commands.judged import GivenBounds
+
+#: Returns the names that can follow in the shell.
+Complete = Callable[..., list[str]]
 
 
 class Panel(StrEnum):
@@ -34,11 +41,55 @@ class Panel(StrEnum):
     KUBERNETES = "Kubernetes"
     OUTPUT = "Output"
 
+    def option(
+        self,
+        value: str,
+        text: str,
+        *names: str,
+        completion: Complete | None = None,
+        least: int | None = None,
+        most: int | None = None,
+    ) -> OptionInfo:
+        """Declare an option: its kind of value, help, and names other than that of its field.
 
-RunArgument = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="Attempt, folder, or `last`.", autocompletion=complete.runs),
-]
+        A number is in the range from `least` to `most`.
+        """
+        option: OptionInfo = typer.Option(
+            *names,
+            metavar=value,
+            help=text,
+            rich_help_panel=self._title,
+            autocompletion=completion,
+            min=least,
+            max=most,
+        )
+        return option
+
+    def flag(self, *names_and_text: str) -> OptionInfo:
+        """Declare an option without a value by its names and, last, its help."""
+        *names, text = names_and_text
+        flag: OptionInfo = typer.Option(*names, help=text, rich_help_panel=self._title)
+        return flag
+
+    @property
+    def _title(self) -> str | None:
+        return None if self is Panel.OTHER else self.value
+
+
+def argument(
+    value: str,
+    text: str,
+    completion: Complete | None = None,
+    callback: Callable[..., object] | None = None,
+) -> ArgumentInfo:
+    """Declare an argument; if it has a closed set of values, its help names them."""
+    argument: ArgumentInfo = typer.Argument(
+        metavar=value, help=text, autocompletion=completion, callback=callback, show_choices=False
+    )
+    return argument
+
+
+RunArgument = Annotated[str, argument("RUN", "Attempt, folder, or `last`.", complete.runs)]
 
 
 def _refuse_unnamed_input(
@@ -55,182 +106,118 @@ def _refuse_unnamed_input(
 
 EvidenceArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN",
-        help="Attempt, folder, archive, `last`, URL in a bucket, or - for standard input.",
-        autocompletion=complete.runs,
+    argument(
+        "RUN",
+        "Attempt, folder, archive, `last`, URL in a bucket, or - for standard input.",
+        complete.runs,
         callback=_refuse_unnamed_input,
     ),
 ]
-ReferencesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--machine",
-        "-m",
-        metavar="NAME",
-        help="Machine to compare with: a name or a file.",
-        autocompletion=complete.machines,
-    ),
-]
-ThresholdOption = Annotated[
-    list[str] | None,
-    typer.Option("--expect", metavar="BOUND", help="Threshold: 'all-reduce@8G>=380'."),
-]
 FetchedArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="Attempt, folder, `last`, or URL in a bucket.",
-        autocompletion=complete.runs,
-    ),
+    str, argument("RUN", "Attempt, folder, `last`, or URL in a bucket.", complete.runs)
 ]
 PathsArgument = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="PATH...",
-        help="Run, evidence folder, archive, saved log or URL; or logs of nccl-tests, kernel "
+    argument(
+        "PATH...",
+        "Run, evidence folder, archive, saved log or URL; or logs of nccl-tests, kernel "
         "logs, nvidia-smi -q, dcgmi diag; - reads standard input.",
-        autocompletion=complete.runs,
+        complete.runs,
         callback=_refuse_unnamed_input,
     ),
 ]
 GpusOption = Annotated[
-    int | None,
-    typer.Option(
-        "--gpus-per-node",
-        metavar="N",
-        help="GPUs to use on each node; default: all.",
-        rich_help_panel=Panel.TARGET,
-    ),
+    int | None, Panel.TARGET.option("N", "GPUs to use on each node; default: all.")
 ]
 MaxBadOption = Annotated[
     int,
-    typer.Option(
-        "--max-bad",
-        metavar="N",
-        min=0,
-        help="Accept a run that passes without N bad or absent nodes at most.",
+    Panel.OTHER.option(
+        "N", "Accept a run that passes without N bad or absent nodes at most.", least=0
     ),
 ]
 MachineOption = Annotated[
     str | None,
-    typer.Option(
+    Panel.TARGET.option(
+        "NAME",
+        "Machine: a name or your own file; default: detected on the hosts.",
         "--machine",
         "-m",
-        metavar="NAME",
-        help="Machine: a name or your own file; default: detected on the hosts.",
-        rich_help_panel=Panel.TARGET,
-        autocompletion=complete.machines,
+        completion=complete.machines,
     ),
 ]
 SiteOption = Annotated[
     str | None,
-    typer.Option(
-        "--site",
-        metavar="FILE",
-        help="Site file: describes your cluster; default: site.yaml here, after you trusted it, or "
+    Panel.TARGET.option(
+        "FILE",
+        "Site file: describes your cluster; default: site.yaml here, after you trusted it, or "
         "in ~/.config/accept; none: no site file.",
-        rich_help_panel=Panel.TARGET,
     ),
 ]
 NodesOption = Annotated[
     str | None,
-    typer.Option(
+    Panel.TARGET.option(
+        "N",
+        "Number of nodes, a list a,b,c, @FILE with names, or all: every free node of a cluster.",
         "--nodes",
         "-n",
         "-N",
-        metavar="N",
-        help="Number of nodes, a list a,b,c, @FILE with names, "
-        "or all: every free node of a cluster.",
-        rich_help_panel=Panel.TARGET,
-        autocompletion=complete.hosts,
+        completion=complete.hosts,
     ),
 ]
 HostsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--hosts",
-        metavar="LIST",
-        help="Hosts over ssh: a,b,c, node[01-16], @FILE.",
-        rich_help_panel=Panel.TARGET,
-        autocompletion=complete.hosts,
+    Panel.TARGET.option(
+        "LIST", "Hosts over ssh: a,b,c, node[01-16], @FILE.", completion=complete.hosts
     ),
 ]
 PartitionOption = Annotated[
     str | None,
-    typer.Option(
-        "--partition",
-        "-p",
-        metavar="NAME",
-        help="Partition; runs the checks in a job of Slurm.",
-        rich_help_panel=Panel.SLURM,
+    Panel.SLURM.option(
+        "NAME", "Partition; runs the checks in a job of Slurm.", "--partition", "-p"
     ),
 ]
-AccountOption = Annotated[
-    str | None,
-    typer.Option("--account", metavar="NAME", help="Account.", rich_help_panel=Panel.SLURM),
-]
+AccountOption = Annotated[str | None, Panel.SLURM.option("NAME", "Account.")]
 BackendOption = Annotated[
     str | None,
-    typer.Option(
-        "--backend",
-        metavar="NAME",
-        help="Back end: local, ssh, slurm or kubernetes; "
+    Panel.TARGET.option(
+        "NAME",
+        "Back end: local, ssh, slurm or kubernetes; "
         "default: chosen by --hosts, --partition and --site.",
-        rich_help_panel=Panel.TARGET,
-        autocompletion=complete.backends,
+        completion=complete.backends,
     ),
 ]
-BusyOption = Annotated[
-    bool,
-    typer.Option(
-        "--busy-ok",
-        help="Measure GPUs that are in use, too.",
-        rich_help_panel=Panel.TARGET,
-    ),
-]
+BusyOption = Annotated[bool, Panel.TARGET.flag("--busy-ok", "Measure GPUs that are in use, too.")]
 SuiteOption = Annotated[
     str,
-    typer.Option(
-        "--suite",
-        "-s",
-        metavar="NAME",
-        help="Suite: a name or your own file.",
-        rich_help_panel=Panel.CHECKS,
-        autocompletion=complete.suites,
+    Panel.CHECKS.option(
+        "NAME", "Suite: a name or your own file.", "--suite", "-s", completion=complete.suites
     ),
 ]
 LauncherOption = Annotated[
     Literal["resident", "nccl-tests"] | None,
-    typer.Option(
-        "--launcher",
-        metavar="PROGRAM",
-        help="What measures pairs of nodes: resident, which starts once on each node, "
+    Panel.CHECKS.option(
+        "PROGRAM",
+        "What measures pairs of nodes: resident, which starts once on each node, "
         "or nccl-tests, which starts for each pair. Default: that of the suite.",
-        rich_help_panel=Panel.CHECKS,
     ),
 ]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option(
+    Panel.CHECKS.option(
+        "CHECK.PARAM=VALUE",
+        "Parameter of a check: accept show check NAME. max must be min times a power of factor.",
         "--set",
-        metavar="CHECK.PARAM=VALUE",
-        help="Parameter of a check: accept show check NAME. "
-        "max must be min times a power of factor.",
-        rich_help_panel=Panel.CHECKS,
     ),
 ]
 ExpectOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="BOUND",
-        help="Your own threshold: 'all-reduce@8G>=380'.",
-        rich_help_panel=Panel.CHECKS,
-    ),
+    list[str] | None, Panel.CHECKS.option("BOUND", "Your own threshold: 'all-reduce@8G>=380'.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")]
+KeysOption = Annotated[
+    list[Path] | None, Panel.OTHER.option("FILE", "Public keys; one must have signed it.")
+]
+DryRunOption = Annotated[bool, Panel.OTHER.flag("--dry-run", "Only show the plan.")]
 RemovalDryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Only show what would be removed.")
+    bool, Panel.OTHER.flag("--dry-run", "Only show what would be removed.")
 ]
 
 
@@ -281,19 +268,10 @@ class FormatOptions:
     """The format and amount of output."""
 
     json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print only the result, as JSON, on stdout.",
-            rich_help_panel=Panel.OUTPUT,
-        ),
+        bool, Panel.OUTPUT.flag("--json", "Print only the result, as JSON, on stdout.")
     ] = False
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=Panel.OUTPUT)
-    ] = False
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="More progress.", rich_help_panel=Panel.OUTPUT)
-    ] = False
+    quiet: Annotated[bool, Panel.OUTPUT.flag("--quiet", "-q", "No progress.")] = False
+    verbose: Annotated[bool, Panel.OUTPUT.flag("--verbose", "-v", "More progress.")] = False
 
     def terminal(self) -> Terminal:
         """Return the terminal with these settings."""
@@ -311,12 +289,8 @@ class OutputOptions(FormatOptions):
 
     file: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help="Write the result to a file; default, and -: stdout.",
-            rich_help_panel=Panel.OUTPUT,
+        Panel.OUTPUT.option(
+            "FILE", "Write the result to a file; default, and -: stdout.", "--out", "-o"
         ),
     ] = None
 
@@ -326,11 +300,36 @@ class OutputOptions(FormatOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BoundsOptions:
+    """The machine and thresholds to judge by instead of those of the evidence."""
+
+    machine: Annotated[
+        str | None,
+        Panel.OTHER.option(
+            "NAME",
+            "Machine to compare with: a name or a file.",
+            "--machine",
+            "-m",
+            completion=complete.machines,
+        ),
+    ] = None
+    expect: Annotated[
+        list[str] | None, Panel.OTHER.option("BOUND", "Threshold: 'all-reduce@8G>=380'.")
+    ] = None
+
+    def given(self) -> "GivenBounds":
+        """Return them as commands take them."""
+        from accept.commands.judged import GivenBounds
+
+        return GivenBounds(self.machine, tuple(self.expect or ()))
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
     """The name of a launch, or only its plan."""
 
     attempt: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of this launch; default: generated.")
+        str | None, Panel.OTHER.option("NAME", "Name of this launch; default: generated.")
     ] = None
     dry_run: DryRunOption = False
 
@@ -341,27 +340,15 @@ class ClusterOptions:
 
     kubeconfig: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Kubeconfig; default: the one that kubectl uses.",
-            rich_help_panel=Panel.KUBERNETES,
-        ),
+        Panel.KUBERNETES.option("FILE", "Kubeconfig; default: the one that kubectl uses."),
     ] = None
     context: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Context of the kubeconfig; default: its current one.",
-            rich_help_panel=Panel.KUBERNETES,
-        ),
+        Panel.KUBERNETES.option("NAME", "Context of the kubeconfig; default: its current one."),
     ] = None
     namespace: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Namespace; default: the site's, else the context's.",
-            rich_help_panel=Panel.KUBERNETES,
-        ),
+        Panel.KUBERNETES.option("NAME", "Namespace; default: the site's, else the context's."),
     ] = None
 
 
@@ -371,11 +358,7 @@ class ReleaseOptions(ClusterOptions):
 
     release: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Name of the Helm release; default: from the attempt.",
-            rich_help_panel=Panel.KUBERNETES,
-        ),
+        Panel.KUBERNETES.option("NAME", "Name of the Helm release; default: from the attempt."),
     ] = None
 
 
@@ -399,128 +382,64 @@ class DrillOptions(CheckOptions):
     hosts: HostsOption = None
     exclude: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="LIST",
-            help="Nodes not to use: n7, n[01-16].",
-            rich_help_panel=Panel.TARGET,
-            autocompletion=complete.hosts,
-        ),
+        Panel.TARGET.option("LIST", "Nodes not to use: n7, n[01-16].", completion=complete.hosts),
     ] = None
     backend: BackendOption = None
     image: Annotated[
-        str | None,
-        typer.Option(
-            metavar="IMAGE",
-            help="Container image of the run; replaces the site's.",
-            rich_help_panel=Panel.TARGET,
-        ),
+        str | None, Panel.TARGET.option("IMAGE", "Container image of the run; replaces the site's.")
     ] = None
     require_all_nodes: Annotated[
         bool,
-        typer.Option(
-            "--require-all-nodes",
-            help="Stop, or fail, if any host does not respond or is lost.",
-            rich_help_panel=Panel.TARGET,
+        Panel.TARGET.flag(
+            "--require-all-nodes", "Stop, or fail, if any host does not respond or is lost."
         ),
     ] = False
     suite: SuiteOption = "quick"
     launcher: LauncherOption = None
     nccl: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Setting of NCCL, a plugin or a transport: NCCL_DEBUG=INFO.",
-            rich_help_panel=Panel.CHECKS,
+        Panel.CHECKS.option(
+            "KEY=VALUE", "Setting of NCCL, a plugin or a transport: NCCL_DEBUG=INFO."
         ),
     ] = None
     nccl_profile: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="NCCL profile of the machine; default: site's. Names: accept list profiles.",
-            rich_help_panel=Panel.CHECKS,
-            autocompletion=complete.nccl_profiles,
+        Panel.CHECKS.option(
+            "NAME",
+            "NCCL profile of the machine; default: site's. Names: accept list profiles.",
+            completion=complete.nccl_profiles,
         ),
     ] = None
     rounds: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Rounds of pairs: a number or auto; default: suite's.",
-            rich_help_panel=Panel.CHECKS,
-        ),
+        str | None, Panel.CHECKS.option("N", "Rounds of pairs: a number or auto; default: suite's.")
     ] = None
-    seed: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Random seed for pairs and drills.",
-            rich_help_panel=Panel.CHECKS,
-        ),
-    ] = 1
+    seed: Annotated[int, Panel.CHECKS.option("N", "Random seed for pairs and drills.")] = 1
     budget: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Keep the checks that add most within this time: 10m.",
-            rich_help_panel=Panel.TIMES,
-        ),
+        Panel.TIMES.option("TIME", "Keep the checks that add most within this time: 10m."),
     ] = None
     deadline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Longest run time after the hosts were found.",
-            rich_help_panel=Panel.TIMES,
-        ),
+        str | None, Panel.TIMES.option("TIME", "Longest run time after the hosts were found.")
     ] = None
     start_timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Longest wait for hosts: 90s, 5m.",
-            rich_help_panel=Panel.TIMES,
-        ),
+        str | None, Panel.TIMES.option("TIME", "Longest wait for hosts: 90s, 5m.")
     ] = None
     keep: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="How long the first host keeps evidence that was not fetched.",
-            rich_help_panel=Panel.TIMES,
-        ),
+        Panel.TIMES.option("TIME", "How long the first host keeps evidence that was not fetched."),
     ] = None
     partition: PartitionOption = None
-    reservation: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Reservation.", rich_help_panel=Panel.SLURM),
-    ] = None
+    reservation: Annotated[str | None, Panel.SLURM.option("NAME", "Reservation.")] = None
     account: AccountOption = None
-    qos: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Quality of service.", rich_help_panel=Panel.SLURM),
-    ] = None
-    constraint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FEATURES", help="Features of the nodes.", rich_help_panel=Panel.SLURM
-        ),
-    ] = None
+    qos: Annotated[str | None, Panel.SLURM.option("NAME", "Quality of service.")] = None
+    constraint: Annotated[str | None, Panel.SLURM.option("FEATURES", "Features of the nodes.")] = (
+        None
+    )
     time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Time limit of the job; default: the run's longest.",
-            rich_help_panel=Panel.SLURM,
-        ),
+        str | None, Panel.SLURM.option("TIME", "Time limit of the job; default: the run's longest.")
     ] = None
     sbatch_arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="OPTION",
-            help="Another option of sbatch: --switches=1.",
-            rich_help_panel=Panel.SLURM,
-        ),
+        list[str] | None, Panel.SLURM.option("OPTION", "Another option of sbatch: --switches=1.")
     ] = None
 
 
@@ -530,45 +449,33 @@ class PlanOptions(DrillOptions):
 
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="LIST",
-            help="Run only these checks or steps: gemm,memory.",
-            rich_help_panel=Panel.CHECKS,
-            autocompletion=complete.check_list,
+        Panel.CHECKS.option(
+            "LIST", "Run only these checks or steps: gemm,memory.", completion=complete.check_list
         ),
     ] = None
     skip: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="LIST",
-            help="Run all but these checks or steps: train.",
-            rich_help_panel=Panel.CHECKS,
-            autocompletion=complete.check_list,
+        Panel.CHECKS.option(
+            "LIST", "Run all but these checks or steps: train.", completion=complete.check_list
         ),
     ] = None
     fail_fast: Annotated[
         bool,
-        typer.Option(
-            "--fail-fast",
-            help="End the run after the first step that fails for good.",
-            rich_help_panel=Panel.CHECKS,
-        ),
+        Panel.CHECKS.flag("--fail-fast", "End the run after the first step that fails for good."),
     ] = False
     inject: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FAULT",
-            help="Inject a fault: FAULT@HOST[:LOCALRANK]. Each in turn: accept drill.",
-            rich_help_panel=Panel.CHECKS,
-            autocompletion=complete.faults,
+        Panel.CHECKS.option(
+            "FAULT",
+            "Inject a fault: FAULT@HOST[:LOCALRANK]. Each in turn: accept drill.",
+            completion=complete.faults,
         ),
     ] = None
     hold: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Keep the hosts this long after a failed run, for debugging: 30m; "
+        Panel.TIMES.option(
+            "TIME",
+            "Keep the hosts this long after a failed run, for debugging: 30m; "
             "after every run: always:30m.",
-            rich_help_panel=Panel.TIMES,
         ),
     ] = None

@@ -1,4 +1,7 @@
-"""Write a machine file whose references are the results of a good run: `accept baseline`."""
+"""Write a machine file whose references are the results of a good run: `accept baseline`.
+
+Measurements are references only if they are of one population: their median is then a good one.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import floor
+from itertools import pairwise
+from math import floor, log, sqrt
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 import yaml
@@ -15,24 +20,37 @@ import yaml
 from accept import config
 from accept.commands.diff import failures, started
 from accept.commands.judged import Judged, is_reference, judge_path
-from accept.commands.population import summarize
 from accept.config.machine import Baseline, Confidence, Machine
 from accept.config.references import Figure
 from accept.core.causes import Cause, Judgement
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, warning
 from accept.core.facts import INVENTORY, NCCL_TESTS
-from accept.core.judge.effects.executions import Execution
+from accept.core.judge.effects.distances import LIMIT
+from accept.core.judge.effects.executions import Execution, Network
+from accept.core.judge.effects.populations import FEWEST
+from accept.core.judge.effects.search import explain
+from accept.core.judge.parts import name_of
+from accept.core.judge.values import limit_of
 from accept.core.limits import NAME
 from accept.core.model import BoundKind, Record, State, Verdict
 from accept.core.serde import dump
-from accept.core.text import command_line, count, format_size, host_list, plain, visible
+from accept.core.text import command_line, count, format_size, host_list, plain, shortened, visible
 from accept.report.console import Terminal, unwritable
 
 #: A bound below this share of the median lets slow nodes pass, so the user is warned.
 LOWEST_SHARE = 0.8
 #: Most divided figures that an error names.
 _MAX_DIVISIONS = 3
+
+#: Two groups are apart if the gap between them is this many sigma of a group. Of 2,000 simulated
+#: sets of normal values with the noise of the machine, none is divided by that. With ten times
+#: that noise, 15 % of the sets of 4 values are, and 0.5 % of those of 8.
+_GAP_SIGMAS = 6.0
+#: Log of the loss between two hosts that distance explains.
+_MOST_DISTANCE = -log(1 - LIMIT)
+#: Most hosts of a suspect that a message names.
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +208,7 @@ def divisions(judged: Judged, kinds: Mapping[MeasuredKind, Sequence[Execution]])
     """Yield the reasons why the results of a run are not those of equal, healthy parts."""
     yield from (f"{suspect.name} is {suspect.cause}" for suspect in judged.verdict.suspects)
     for kind, measured in kinds.items():
-        if divided := summarize(measured, judged.plan.machine.noise).divided:
+        if divided := _summarize(measured, judged.plan.machine.noise).divided:
             size = f" at {format_size(kind.size)}" if kind.size else ""
             yield f"{kind.check}{size} on {count(kind.nodes, 'node')}: {divided}"
     referenced = {kind.check for kind in kinds}
@@ -202,7 +220,7 @@ def divisions(judged: Judged, kinds: Mapping[MeasuredKind, Sequence[Execution]])
 def _lacks_only_references(verdict: Verdict) -> bool:
     """Return True if a verdict is inconclusive only because nothing was expected.
 
-    Groups that the judge cannot tell apart do not count: `summarize` decides about these.
+    Groups that the judge cannot tell apart do not count: `_summarize` decides about these.
     """
     findings = [
         finding
@@ -232,7 +250,7 @@ def _figures(
     source = judged.verdict.attempt
     source = source if source and source.isprintable() and " " not in source else judged.plan.hash
     for kind, measured in sorted(kinds.items(), key=str):
-        summary = summarize(measured, judged.plan.machine.noise)
+        summary = _summarize(measured, judged.plan.machine.noise)
         required = share if summary.share is None else min(share, max(summary.share, 0.01))
         wider = " lower share, because the groups differ by more;" if required < share else ""
         yield Figure(
@@ -296,3 +314,89 @@ def _without_empty(value: object) -> object:
         items = {key: _without_empty(item) for key, item in value.items()}
         return {key: item for key, item in items.items() if item not in (None, "", [], {})}
     return [_without_empty(item) for item in value] if isinstance(value, list) else value
+
+
+# One population
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Summary:
+    """The median and the spread of comparable measurements."""
+
+    #: Number of measurements that count. Those of a wave that was slow for all hosts do not.
+    count: int
+    median: float
+    #: What healthy measurements reach, as a share of the median. None: too few to know.
+    share: float | None
+    #: Why this is not one population, for people; empty if it is one.
+    divided: str = ""
+
+
+def _summarize(measured: Sequence[Execution], noise: float) -> _Summary:
+    """Return the median and the spread of measurements, and whether they are of one population.
+
+    Values are above 0, and higher is better. Each measurement has a log of its own. `noise` is the
+    lowest sigma of healthy values, as a share. Pairs are examined as in a verdict: two groups of
+    hosts may be apart by no more than distance explains, and a wave may be slow for all hosts.
+    """
+    parts: list[list[Execution]] = [list(measured)]
+    divided, lowest_gap = "", 0.0
+    if all(len(set(m.hosts)) == 2 for m in measured):
+        parts, divided = _examine_pairs(measured, noise)
+        lowest_gap = _MOST_DISTANCE
+    values = [one.value for part in parts for one in part if one.value]
+    middle = median(values)
+    return _Summary(
+        count=len(values),
+        median=middle,
+        share=min(_lowest_healthy(part, noise) for part in parts) / middle
+        if len(values) >= FEWEST
+        else None,
+        divided=divided or _two_groups(values, noise, lowest_gap),
+    )
+
+
+def _examine_pairs(
+    measured: Sequence[Execution], noise: float
+) -> tuple[list[list[Execution]], str]:
+    """Return near pairs and far pairs, and why they are not one population."""
+    found = explain(measured, Network(noise=noise))
+    divided = [
+        f"{name_of(one.part)}: {one.pairs_hit} of {count(one.pairs, 'pair')} bad"
+        for one in found.faults
+    ]
+    if found.open_pairs:
+        names = [" - ".join(one.hosts) for one in found.open_pairs]
+        collapsed = f"{len(names)} of {count(len(measured), 'pair')} collapsed"
+        divided.append(f"{collapsed}: {shortened(names, _MOST_NAMED)}")
+    far = {i for one in found.apart for i in one.hits}
+    far |= {*found.distance.far} if found.distance else set()
+    # What was measured at a bad time shows nothing.
+    disturbed = {i for wave in found.waves for i in wave.hits}
+    parts = [
+        [one for i, one in enumerate(measured) if i not in disturbed and (i in far) is is_far]
+        for is_far in (False, True)
+    ]
+    return [part for part in parts if part] or [list(measured)], "; ".join(divided)
+
+
+def _lowest_healthy(own: Sequence[Execution], noise: float) -> float:
+    """Return the lowest value that is not slow; of too few values, the lowest one."""
+    values = [one.value for one in own if one.value]
+    alone = [Execution(hosts=(str(i),), population="", value=v) for i, v in enumerate(values)]
+    normal = explain(alone, Network(noise=noise)).normal.get("") if len(values) >= FEWEST else None
+    return limit_of(normal) if normal else min(values)
+
+
+def _two_groups(values: Sequence[float], noise: float, lowest_gap: float) -> str:
+    """Return the two groups at the widest gap between the logs of values; empty if it is noise."""
+    logs = sorted(map(log, values))
+    widest, index = max(((b - a, i) for i, (a, b) in enumerate(pairwise(logs), 1)), default=(0, 0))
+    groups = (logs[:index], logs[index:])
+    freedom = max(1, len(logs) - 2)
+    squares = sum((value - sum(g) / len(g)) ** 2 for g in groups for value in g)
+    sigma = max(noise, sqrt(squares / freedom))
+    if widest <= max(_GAP_SIGMAS * sigma, lowest_gap):
+        return ""
+    low, high = (median(sorted(values)[part]) for part in (slice(index), slice(index, None)))
+    return f"{index} of {len(values)} at {low / high:.0%} of the others"

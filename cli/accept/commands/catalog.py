@@ -10,43 +10,21 @@ from typing import Final
 import yaml
 
 from accept import backends, config
-from accept.backends.job import Job
-from accept.commands import (
-    baseline,
-    cluster,
-    diff,
-    doctor,
-    drill,
-    explain,
-    gate,
-    judge,
-    pick,
-    plan,
-    prune,
-    report,
-    retest,
-    run,
-    runs,
-    ticket,
-    verify,
-)
-from accept.commands.check_page import CheckPage, check_page, check_text
+from accept.commands import runs
+from accept.commands.check_page import check_page, check_text
 from accept.commands.choices import Listing, Schema, Shown
-from accept.commands.drill_result import Drill
 from accept.config import floors, resources, site_file
-from accept.config.chart_values import Values, chart_schema
+from accept.config.chart_values import chart_schema
 from accept.config.explanations import explanations
 from accept.config.machine import Confidence
 from accept.config.references import Figure
-from accept.config.tool_file import ToolFile
 from accept.config.tools import check_names, check_of
 from accept.core import causes, checks, signs
 from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.judge.rounds import identified_by
-from accept.core.judge.summary import NodeLists
-from accept.core.model import GroupKind, Plan, Record, Verdict
+from accept.core.model import GroupKind
 from accept.core.sentences import bound_text
 from accept.core.serde import did_you_mean, dump, known, schema
 from accept.core.signs import Layer, SignOwner
@@ -54,7 +32,6 @@ from accept.core.text import count, duration, format_size, plain
 from accept.plan.chart import chart_folder
 from accept.plan.steps import Inputs, steps_of
 from accept.report.console import Table, Terminal
-from accept.report.repeated import Repeated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,51 +120,6 @@ class ChartPath:
 
 #: The site file that comes with `accept`, as `accept show site` names it.
 _EXAMPLE: Final = "example"
-
-#: The types of files, and of what commands print with --json.
-_TYPES: Final[Mapping[Schema, type]] = {
-    Schema.MACHINE: config.Machine,
-    Schema.SITE: config.Site,
-    Schema.SUITE: config.Suite,
-    Schema.TOOL: ToolFile,
-    Schema.PLAN: Plan,
-    Schema.RECORD: Record,
-    Schema.VERDICT: Verdict,
-    Schema.DRILL: Drill,
-    Schema.REPEAT: Repeated,
-    Schema.VALUES: Values,
-    Schema.DRY_RUN: plan.PlannedRun,
-    Schema.RENDER: plan.RenderedRun,
-    Schema.SUBMIT: Job,
-    Schema.COLLECT: run.Collected,
-    Schema.CANCEL: run.Cancelled,
-    Schema.CLEAN: run.Cleaned,
-    Schema.CLEAN_FOLDERS: prune.Pruned,
-    Schema.JUDGE: judge.JudgedVerdict,
-    Schema.REPORT: report.Reports,
-    Schema.DIFF: diff.Diff,
-    Schema.BASELINE: baseline.BaselineFile,
-    Schema.DRILL_DRY_RUN: drill.PlannedDrill,
-    Schema.DOCTOR: doctor.Requirements,
-    Schema.RBAC: doctor.Role,
-    Schema.NODE_LISTS: NodeLists,
-    Schema.EXPLAIN: explain.Explanation,
-    Schema.TICKET: ticket.TicketFiles,
-    Schema.RETEST: retest.RetestResult,
-    Schema.VERIFY: verify.Report,
-    Schema.GATE: gate.Gated,
-    Schema.PICK: pick.Picked,
-    Schema.NODES: cluster.FreeNodes,
-    Schema.INIT: cluster.SiteFile,
-    Schema.LIST: Listed,
-    Schema.RUNS: runs.ListedRuns,
-    Schema.CHECK: CheckPage,
-    Schema.CAUSE: CausePage,
-    Schema.FAULT: FaultPage,
-    Schema.RUN: runs.RunPage,
-    Schema.ERROR: Entry,
-    Schema.CHART: ChartPath,
-}
 
 
 def do_list(what: Listing, terminal: Terminal, *, url: str | None = None) -> int:
@@ -521,7 +453,7 @@ def _show_schema(name: str, terminal: Terminal) -> None:
 
 
 def _schema(what: Schema) -> Mapping[str, object]:
-    return chart_schema() if what is Schema.VALUES else schema(_TYPES[what])
+    return chart_schema() if what is Schema.VALUES else schema(what.value_type)
 
 
 def do_chart(terminal: Terminal) -> int:

@@ -14,6 +14,7 @@ from accept.commands.host_changes import (
     ChangedHost,
     ChangedPair,
     Figure,
+    Group,
     careful_sigma,
     changed_hosts,
     changed_pairs,
@@ -31,7 +32,6 @@ from accept.core.table import Row, Table
 from accept.core.text import count, folded, format_size, host_list, number, plain, shortened
 from accept.report.console import Terminal
 
-#: Exponent of a ratio, so that above 1 is better.
 _DIRECTION = {Better.HIGHER: 1, Better.LOWER: -1}
 
 
@@ -48,6 +48,11 @@ class Kind:
     gpus: int
     #: Message size in bytes; None: the metric has no size.
     size: int | None
+
+    @property
+    def sign(self) -> int:
+        """Return the exponent of a ratio of two values, so that above 1 is better."""
+        return _DIRECTION[better(self.check, self.metric, self.unit)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +160,7 @@ class Diff:
     only_in_b: tuple[Kind, ...]
 
 
-_Group = tuple[tuple[str, ...], tuple[int, ...]]
-_Groups = dict[_Group, float]
+_Groups = dict[Group, float]
 
 
 def kinds(figures: Table) -> dict[Kind, _Groups]:
@@ -182,7 +186,7 @@ def _kind(row: Row) -> Kind:
     )
 
 
-def _group(row: Row) -> _Group:
+def _group(row: Row) -> Group:
     return tuple(sorted(row.hosts)), row.ranks
 
 
@@ -193,7 +197,7 @@ def changes(a: Mapping[Kind, _Groups], b: Mapping[Kind, _Groups]) -> tuple[Chang
 
 def _change(kind: Kind, a: _Groups, b: _Groups) -> Change:
     """Compare each group with itself, or all groups if less than half of them are in both."""
-    sign = _DIRECTION[better(kind.check, kind.metric, kind.unit)]
+    sign = kind.sign
     ratios = [(b[group] / a[group]) ** sign for group in a if group in b]
     if len(ratios) * 2 >= min(len(a), len(b)):
         ratio, sigma = _median_and_sigma(ratios)
@@ -229,15 +233,9 @@ def _median_and_sigma(values: Sequence[float]) -> tuple[float, float]:
 
 def figures(a: Mapping[Kind, _Groups], b: Mapping[Kind, _Groups]) -> list[Figure]:
     """Return the values of A and B of each kind on single nodes or pairs; higher is better."""
-
-    def directed(kind: Kind, groups: _Groups) -> dict[_Group, float]:
-        sign = _DIRECTION[better(kind.check, kind.metric, kind.unit)]
-        return {group: value**sign for group, value in groups.items()}
-
     return [
-        Figure(a=directed(kind, a[kind]), b=directed(kind, b[kind]))
-        for kind in a
-        if kind in b and kind.nodes < 3
+        Figure(*({group: v**sign for group, v in side[kind].items()} for side in (a, b)))
+        for kind, sign in ((one, one.sign) for one in a if one in b and one.nodes < 3)
     ]
 
 
@@ -258,9 +256,7 @@ def moved(
             median(v for g, v in side.items() if g in both or not both) for side in own if side
         ]
         if len(values) == 2:
-            ratio = (values[1] / values[0]) ** _DIRECTION[
-                better(kind.check, kind.metric, kind.unit)
-            ]
+            ratio = (values[1] / values[0]) ** kind.sign
             found.append(
                 Moved(
                     **vars(kind),
@@ -446,7 +442,7 @@ def _name(kind: Kind) -> str:
 def _text(diff: Diff) -> str:
     slower = [change for change in diff.changes if change.slower]
     faster = [c for c in diff.changes if c.significant and c.change > 0]
-    lines = [_headline(diff, slower), *_side_lines("A", diff.a), *_side_lines("B", diff.b), ""]
+    lines = [_headline(diff, slower), _side_line("A", diff.a), _side_line("B", diff.b), ""]
     unchanged = len(diff.changes) - len(slower) - len(faster)
     for title, found in (
         ("Nodes that became slower than the others", [_host_line(one, diff) for one in diff.hosts]),
@@ -499,11 +495,11 @@ def _headline(diff: Diff, slower: Sequence[Change]) -> str:
     return "; ".join(parts)
 
 
-def _side_lines(name: str, side: Side) -> list[str]:
+def _side_line(name: str, side: Side) -> str:
     attempt = "" if side.attempt in ("", side.path) else f" ({plain(side.attempt, 80)})"
     date = f", {side.date}" if side.date else ""
     hosts = count(side.hosts, "node")
-    return [f"{name}: {plain(side.path, 120)}{attempt}{date}, {hosts}, {plain(side.headline, 120)}"]
+    return f"{name}: {plain(side.path, 120)}{attempt}{date}, {hosts}, {plain(side.headline, 120)}"
 
 
 def _host_line(one: ChangedHost, diff: Diff) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from accept import backends
 from accept.backends.requirements import Need
-from accept.commands.prepare import prepare
+from accept.commands.plan import prepare
 from accept.core.error_codes import Code
 from accept.core.errors import Exit, warning
 from accept.core.text import count, folded, shortened

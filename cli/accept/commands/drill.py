@@ -11,11 +11,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from accept.commands import run as commands_run
-from accept.commands.drill_faults import Choice, choose, outcome
-from accept.commands.drill_result import SCHEMA, Drill, Drilled, DrillReason, Result
+from accept.commands.drill_faults import (
+    SCHEMA,
+    Choice,
+    Drill,
+    Drilled,
+    DrillReason,
+    Reason,
+    Result,
+    choose,
+    outcome,
+)
 from accept.commands.judged import Judged
 from accept.commands.plan import planned as planned_run
-from accept.commands.prepare import prepare, prepare_on
+from accept.commands.plan import prepare, prepare_on
 from accept.commands.report import screen
 from accept.core.catalog.faults import FAULTS, Detection
 from accept.core.checks import checks_of
@@ -182,20 +191,6 @@ def plan_text(plan: PlannedDrill) -> str:
     return "\n".join(lines)
 
 
-def headline(drill: Drill) -> str:
-    """Return the result of a drill in one line."""
-    results = [fault.result for fault in drill.faults]
-    left_out = results.count(Result.LEFT_OUT)
-    parts = [f"{results.count(Result.CAUGHT)} of {len(results) - left_out} caught"]
-    missed = [fault.fault for fault in drill.faults if fault.result is Result.MISSED]
-    parts += [f"missed: {', '.join(missed)}"] if missed else []
-    unknown = results.count(Result.UNKNOWN)
-    parts += [f"{unknown} unknown"] if unknown else []
-    parts += [f"{left_out} left out"] if left_out else []
-    parts += [drill.interruption] if drill.interruption else []
-    return f"drill: {'; '.join(parts)}"
-
-
 def summary(drill: Drill) -> str:
     """Return the headline of a drill's result, and where it ran."""
     about = (
@@ -203,7 +198,7 @@ def summary(drill: Drill) -> str:
         f"{count(len(drill.hosts), 'host')} over {drill.backend}, seed {drill.seed}, "
         f"drill {drill.drill}, exit {drill.exit}"
     )
-    return f"{headline(drill)}\n{about}"
+    return f"{drill.headline}\n{about}"
 
 
 def result_table(drill: Drill) -> Table:
@@ -228,6 +223,7 @@ class _Drilling:
     hosts: tuple[str, ...]
     #: Faults that --faults names; empty: all.
     named: tuple[str, ...]
+    only_needed: bool
     clean: Judged | None = None
     drilled: list[Drilled] = field(default_factory=list)
 
@@ -299,10 +295,10 @@ def do_drill(
     folder = rundir.create(name)
     drilling = _Drilling(
         name=name, folder=folder, terminal=terminal, options=options, run=run,
-        hosts=_hosts(run), named=named,
+        hosts=_hosts(run), named=named, only_needed=only_needed,
     )  # fmt: skip
     try:
-        return _drill(drilling, only_needed=only_needed)
+        return _drill(drilling)
     except KeyboardInterrupt as interrupt:
         code = Exit.TERMINATED if isinstance(interrupt, Terminated) else Exit.CTRL_C
         result = drilling.result("interrupted", code)
@@ -315,7 +311,7 @@ def do_drill(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _drill(drilling: _Drilling, *, only_needed: bool) -> int:
+def _drill(drilling: _Drilling) -> int:
     terminal = drilling.terminal
     drilling.result()
     terminal.progress(f"clean: the suite without a fault; all files: {drilling.folder}")
@@ -332,18 +328,11 @@ def _drill(drilling: _Drilling, *, only_needed: bool) -> int:
     choices = _choices(drilling.run, drilling.options, drilling.named, drilling.hosts)
     for number, choice in enumerate(choices, 1):
         if choice.reason:
-            drilling.drilled.append(
-                Drilled(
-                    fault=choice.fault.name,
-                    result=Result.LEFT_OUT,
-                    why=choice.reason.text,
-                    code=choice.reason.code,
-                )
-            )
+            drilling.drilled.append(choice.ended(Result.LEFT_OUT, choice.reason))
             continue
         label = f"[{number}/{len(choices)}] {choice.injected}"
         terminal.progress(f"{label}: {choice.fault.about}")
-        drilled = _drill_fault(drilling, choice, clean, only_needed=only_needed)
+        drilled = _drill_fault(drilling, choice, clean)
         drilling.drilled.append(drilled)
         terminal.progress(f"{label}: {drilled.result}: {drilled.why}")
         drilling.result()
@@ -415,33 +404,15 @@ def _run_to_verdict(drilling: _Drilling, run: Resolved, suffix: str) -> Judged:
     )
 
 
-def _drill_fault(
-    drilling: _Drilling, choice: Choice, clean: Judged, *, only_needed: bool
-) -> Drilled:
+def _drill_fault(drilling: _Drilling, choice: Choice, clean: Judged) -> Drilled:
     """Run the suite with one fault, and report whether the fault was caught."""
     began = time.monotonic()
     assert choice.injection is not None
-    run = with_fault_timeouts(drilling.run, choice, clean.records, only_needed=only_needed)
-    drilled = Drilled(
-        fault=choice.fault.name,
-        injected=choice.injection.text,
-        target=choice.injection.target,
-        steps=choice.steps,
-        result=Result.UNKNOWN,
-        why="",
-    )
+    run = with_fault_timeouts(drilling.run, choice, clean.records, only_needed=drilling.only_needed)
     try:
         judged = _run_to_verdict(drilling, with_faults(run, (choice.injection,)), choice.fault.name)
     except AcceptError as error:
-        return replace(drilled, why=f"no verdict: {error.message}", code=DrillReason.NO_VERDICT)
-    result = outcome(choice, judged.plan, judged.records, judged.verdict)
-    return replace(
-        drilled,
-        result=result.result,
-        why=result.why,
-        code=result.code,
-        blamed=judged.verdict.suspects,
-        after=result.after,
-        seconds=round(time.monotonic() - began, 1),
-        attempt=judged.verdict.attempt,
-    )
+        reason = Reason(DrillReason.NO_VERDICT, f"no verdict: {error.message}")
+        return choice.ended(Result.UNKNOWN, reason)
+    drilled = outcome(choice, judged.plan, judged.records, judged.verdict)
+    return replace(drilled, seconds=round(time.monotonic() - began, 1))

@@ -1,13 +1,16 @@
-"""Decide where to inject each fault of a drill, and whether the verdict caught it."""
+"""Decide where to inject each fault of a drill, and whether the verdict caught it.
+
+The results are defined as `drill.json` and `--json` have them.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import NamedTuple
 
-from accept.commands.drill_result import DrillReason, Result
 from accept.core import checks
 from accept.core.catalog.faults import (
     FAULTS,
@@ -38,10 +41,107 @@ from accept.core.text import count, decimal
 _FEWEST_WITH_BOUND = 3
 
 
-class Reason(NamedTuple):
-    """Why a fault is left out, or was missed."""
+SCHEMA = 1
 
-    code: DrillReason
+
+class Result(StrEnum):
+    """The result of injecting one fault."""
+
+    #: Rejected for one of the fault's causes, and only the faulty part is blamed.
+    CAUGHT = "caught"
+    MISSED = "missed"
+    #: Not injected.
+    LEFT_OUT = "left-out"
+    #: The run had no verdict.
+    UNKNOWN = "unknown"
+
+
+class DrillReason(StrEnum):
+    """The reason why a fault was left out, or why a run did not prove that it is detected."""
+
+    TWO_HOSTS = "D-TWO-HOSTS"
+    NO_NETWORK = "D-NO-NETWORK"
+    BYPASSES_KERNEL = "D-BYPASSES-KERNEL"
+    NOT_IN_SUITE = "D-NOT-IN-SUITE"
+    TOO_FEW_RANKS = "D-TOO-FEW-RANKS"
+    TOO_FEW_HOSTS = "D-TOO-FEW-HOSTS"
+    NO_BOUND = "D-NO-BOUND"
+    NO_PAIRS = "D-NO-PAIRS"
+    NOT_INJECTED = "D-NOT-INJECTED"
+    NOT_UNDONE = "D-NOT-UNDONE"
+    NEVER_INJECTED = "D-NEVER-INJECTED"
+    NOT_REJECTED = "D-NOT-REJECTED"
+    BLAMES_NOBODY = "D-BLAMES-NOBODY"
+    BLAMES_OTHERS = "D-BLAMES-OTHERS"
+    OTHER_CAUSE = "D-OTHER-CAUSE"
+    NO_VERDICT = "D-NO-VERDICT"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drilled:
+    """One injected fault and its result."""
+
+    fault: str
+    #: The fault in the plan of its run, as FAULT@HOST:LOCALRANK; empty if it was left out.
+    injected: str = ""
+    #: HOST or HOST:LOCALRANK, the part of the run that it affects.
+    target: str = ""
+    #: Steps of the suite that should detect it.
+    steps: tuple[str, ...] = ()
+    result: Result
+    #: What the run detected, or why the fault was missed or left out, or its result is unknown.
+    why: str
+    #: Code of that reason; None if the fault was caught.
+    code: DrillReason | None = None
+    #: The parts that the verdict blames.
+    blamed: tuple[Suspect, ...] = ()
+    #: Seconds from the start of the run (all hosts found) to the end of the step that detected it.
+    after: float | None = None
+    #: Duration of the run in seconds.
+    seconds: float | None = None
+    #: Attempt of its run, a folder in that of the drill.
+    attempt: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drill:
+    """Runs of a suite: first a clean one, then one for each injected fault."""
+
+    schema: int
+    drill: str
+    machine: str
+    suite: str
+    backend: str
+    seed: int
+    hosts: tuple[str, ...]
+    #: First line of the clean run's verdict, and its attempt.
+    clean: str
+    clean_attempt: str
+    faults: tuple[Drilled, ...]
+    #: Why the drill ended early; empty if it did not.
+    interruption: str = ""
+    exit: int
+
+    @property
+    def headline(self) -> str:
+        """Return the result in one line."""
+        results = [fault.result for fault in self.faults]
+        left_out = results.count(Result.LEFT_OUT)
+        parts = [f"{results.count(Result.CAUGHT)} of {len(results) - left_out} caught"]
+        missed = [fault.fault for fault in self.faults if fault.result is Result.MISSED]
+        parts += [f"missed: {', '.join(missed)}"] if missed else []
+        unknown = results.count(Result.UNKNOWN)
+        parts += [f"{unknown} unknown"] if unknown else []
+        parts += [f"{left_out} left out"] if left_out else []
+        parts += [self.interruption] if self.interruption else []
+        return f"drill: {'; '.join(parts)}"
+
+
+class Reason(NamedTuple):
+    """Why a fault is left out or was missed, or what shows that it was caught."""
+
+    #: None: it was caught.
+    code: DrillReason | None
     text: str
 
 
@@ -61,6 +161,18 @@ class Choice:
     def injected(self) -> str:
         """Return the injected fault as text; empty if it is left out."""
         return self.injection.text if self.injection else ""
+
+    def ended(self, result: Result, reason: Reason) -> Drilled:
+        """Return the result for this fault, which `reason` explains."""
+        return Drilled(
+            fault=self.fault.name,
+            injected=self.injected,
+            target=self.injection.target if self.injection else "",
+            steps=self.steps,
+            result=result,
+            why=reason.text,
+            code=reason.code,
+        )
 
 
 def choose(plan: Plan, fault: Fault, hosts: Sequence[str], seed: int) -> Choice:
@@ -187,43 +299,34 @@ def _finds_slow_host(plan: Plan, step: Step, hosts: int, *, alone: bool) -> bool
     return hosts >= FEWEST or (has_bound and (nodes == 1 or hosts >= _FEWEST_WITH_BOUND))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The result of a run with a fault."""
-
-    result: Result
-    why: str
-    #: Code of that reason; None if the fault was caught.
-    code: DrillReason | None = None
-    #: Seconds until the end of the first step that showed the fault; None: not caught.
-    after: float | None = None
-
-
-def outcome(choice: Choice, plan: Plan, records: Sequence[Record], verdict: Verdict) -> Outcome:
+def outcome(choice: Choice, plan: Plan, records: Sequence[Record], verdict: Verdict) -> Drilled:
     """Decide whether the fault was caught.
 
     A caught fault is rejected for one of its causes, and only its target is blamed.
     """
-    if refused := [text for _, text in NOT_INJECTED.of(*records)]:
-        reason = Reason(DrillReason.NOT_INJECTED, f"could not be injected: {refused[0]}")
-        return _not_caught(reason, Result.LEFT_OUT)
-    if not_undone := [text for _, text in NOT_UNDONE.of(*records)]:
-        text = f"not undone, so nothing else counts: {not_undone[0]}"
-        return _not_caught(Reason(DrillReason.NOT_UNDONE, text))
     injected = [fact for fact, text in INJECTED.of(*records) if text == choice.injected]
-    if not injected:
-        return _not_caught(Reason(DrillReason.NEVER_INJECTED, "the fault was never injected"))
     targets = {fact.host for fact in injected if fact.host}
-    if missed := _why_missed(choice, verdict, targets):
-        return _not_caught(missed)
-    seen = _with_causes(verdict.suspects) or ", ".join(
-        sorted(_causes(verdict) & choice.fault.causes)
+    result = Result.MISSED
+    if refused := [text for _, text in NOT_INJECTED.of(*records)]:
+        result = Result.LEFT_OUT
+        reason = Reason(DrillReason.NOT_INJECTED, f"could not be injected: {refused[0]}")
+    elif not_undone := [text for _, text in NOT_UNDONE.of(*records)]:
+        text = f"not undone, so nothing else counts: {not_undone[0]}"
+        reason = Reason(DrillReason.NOT_UNDONE, text)
+    elif not injected:
+        reason = Reason(DrillReason.NEVER_INJECTED, "the fault was never injected")
+    elif missed := _why_missed(choice, verdict, targets):
+        reason = missed
+    else:
+        result = Result.CAUGHT
+        causes = ", ".join(sorted(_causes(verdict) & choice.fault.causes))
+        reason = Reason(None, _with_causes(verdict.suspects) or causes)
+    return replace(
+        choice.ended(result, reason),
+        blamed=verdict.suspects,
+        attempt=verdict.attempt,
+        after=_after(choice, plan, records, targets) if result is Result.CAUGHT else None,
     )
-    return Outcome(result=Result.CAUGHT, why=seen, after=_after(choice, plan, records, targets))
-
-
-def _not_caught(reason: Reason, result: Result = Result.MISSED) -> Outcome:
-    return Outcome(result=result, why=reason.text, code=reason.code)
 
 
 def _with_causes(suspects: Sequence[Suspect]) -> str:

@@ -151,7 +151,7 @@ class _Subject:
 def do_explain(name: str, subject: str, terminal: Terminal, by: GivenBounds) -> int:
     """Print the evidence for and against a node or part."""
     judged = judge_path(name, expect=by.expect, machine=by.machine)
-    explanation = explain(judged, subject, name)
+    explanation = explain(judged.run, subject, name)
     terminal.result(explanation, *_text(explanation, judged.verdict.checks))
     steps = []
     if subject in node_lists(judged.verdict).states:
@@ -179,14 +179,8 @@ def _check(subject: str, names: Sequence[str], name: str) -> None:
         )
 
 
-def explain(judged: Judged, subject: str, name: str = "") -> Explanation:
+def explain(run: Run, subject: str, name: str = "") -> Explanation:
     """Return the evidence on a node of the run called `name`, or on a part that it blames."""
-    run = Run(plan=judged.plan, verdict=judged.verdict, records=judged.records)
-    return explain_in(run, subject, name)
-
-
-def explain_in(run: Run, subject: str, name: str = "") -> Explanation:
-    """Return the same for a run that is prepared once for several nodes."""
     nodes, parts = node_lists(run.verdict).states, [one.name for one in run.verdict.suspects]
     _check(subject, [*nodes, *parts], name)
     about = _of_node(run, subject, nodes) if subject in nodes else _of_part(run, subject)

@@ -25,13 +25,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput
 from accept.core.judge import judge
 from accept.core.judge.summary import tolerated
-from accept.core.model import (
-    BoundKind,
-    Plan,
-    Record,
-    Tool,
-    Verdict,
-)
+from accept.core.model import BoundKind, Plan, Record, Tool, Verdict
 from accept.core.safe_read import BLOCK, open_regular
 from accept.core.serde import Invalid, dump
 from accept.core.signatures import PublicKey
@@ -42,6 +36,7 @@ from accept.evidence.untrusted import Limits
 from accept.foreign_logs import to_run
 from accept.foreign_logs.answer import Answer
 from accept.foreign_logs.tables import SkippedFile
+from accept.report.data import Run
 
 
 def is_reference(row: Row) -> bool:
@@ -51,15 +46,11 @@ def is_reference(row: Row) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadedEvidence:
+class LoadedEvidence(Claims):
     """The evidence of a run. Raw logs, if there are any, were parsed again for the records."""
 
-    plan: Plan
-    records: tuple[Record, ...]
-    attempt: str
     #: Why the run ended early; empty: it did not.
     interruption: str
-    folder: Path | None = None
     #: Name of the evidence for people: PATH, or ARCHIVE:FOLDER.
     source: str = ""
     #: Number of other files beside it that may be logs.
@@ -210,11 +201,8 @@ def _of_folder(folder: Path, keys: Sequence[PublicKey]) -> LoadedEvidence:
 def _loaded(claims: Claims, keys: Sequence[PublicKey], interruption: str) -> LoadedEvidence:
     match = order.matches_order(claims, keys)
     return LoadedEvidence(
-        plan=match.plan,
-        records=claims.records,
-        attempt=claims.attempt,
+        **vars(replace(claims, plan=match.plan)),
         interruption=interruption,
-        folder=claims.folder,
         verified=match.verified,
     )
 
@@ -296,6 +284,11 @@ class Judged:
         """
         folder = self.folder
         return folder.parent.resolve() if folder and rundir.is_own_evidence(folder) else None
+
+    @cached_property
+    def run(self) -> Run:
+        """Return what reports and explanations derive from the judgement."""
+        return Run(plan=self.plan, verdict=self.verdict, records=self.records)
 
     @cached_property
     def figures(self) -> Table:

@@ -17,7 +17,6 @@ from accept.core.model import (
 from accept.core.report.text import Place
 from accept.core.text import command_line, count
 from accept.evidence import rundir
-from accept.report.data import Run
 from accept.report.node_commands import node_commands, saved_provider_ids
 
 #: Hosts in one command; the list in `nodes/bad.txt` has all.
@@ -87,7 +86,7 @@ def place_of(judged: Judged, by: GivenBounds = OF_EVIDENCE) -> Place:
 
 def _normal(judged: Judged) -> dict[str, str]:
     """Return, for each node that is slow only with others, how near its GPUs are to the median."""
-    run = Run(plan=judged.plan, verdict=judged.verdict, records=judged.records)
+    run = judged.run
     suspects = judged.verdict.suspects
     texts = {}
     for suspect in _slow_with_others(judged.verdict) if run.verdict.gpu_tested else ():

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from accept import backends
 from accept.commands import run as runs
-from accept.commands.plan import plan_text, planned, tell_plan
-from accept.commands.prepare import prepare, prepare_on
+from accept.commands.plan import plan_text, planned, prepare, prepare_on, tell_plan
 from accept.core.errors import AcceptError, Exit
 from accept.core.evidence import REPORT, write
 from accept.core.serde import to_json
@@ -45,7 +44,7 @@ def do_repeat(
             judged = runs.run_to_verdict(
                 run, bundle, terminal, name=f"{name}-{number}", within=folder, max_bad=max_bad
             )
-            done.append(Run(plan=judged.plan, verdict=judged.verdict, records=judged.records))
+            done.append(judged.run)
             terminal.progress(f"repetition {number}: {judged.verdict.headline}")
             _write(summarize(done, name=name, times=times), folder)
             if number == 1 and run.backend in backends.NODE_LISTS:

@@ -106,13 +106,8 @@ def html_page(judged: Judged, terminal: Terminal) -> str:
 
 def reported(judged: Judged) -> Run:
     """Return what a report shows of a judgement."""
-    return Run(
-        plan=judged.plan,
-        verdict=judged.verdict,
-        records=judged.records,
-        evidence_hash=judged.evidence_hash,
-        commands=place_of(judged).commands,
-    )
+    commands = place_of(judged).commands
+    return replace(judged.run, evidence_hash=judged.evidence_hash, commands=commands)
 
 
 def write_page(judged: Judged, terminal: Terminal) -> None:

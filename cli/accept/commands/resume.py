@@ -9,7 +9,7 @@ from pathlib import Path
 
 from accept import backends
 from accept.commands.judged import load
-from accept.commands.prepare import prepare
+from accept.commands.plan import prepare
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput

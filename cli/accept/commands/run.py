@@ -1,97 +1,58 @@
-"""Start, follow, collect, cancel and delete runs. `accept run` starts, collects and judges one."""
+"""Start runs, follow them to their end, and judge them: `accept run`, `submit` and `watch`."""
 
 from __future__ import annotations
 
-import errno
-import json
 import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from accept import backends
 from accept.backends.job import Job
-from accept.backends.protocol import FirstHostLost, Phase
+from accept.backends.protocol import FirstHostLost
+from accept.commands.collect import (
+    DISK_FULL,
+    cancel,
+    collect,
+    fetch_evidence,
+    send_evidence,
+    write_job,
+)
 from accept.commands.judge import do_judge
 from accept.commands.judged import Judged, judge_path, with_max_bad
-from accept.commands.order import claims_of, matches_order, read_run
-from accept.commands.plan import plan_text, planned, tell_plan, write_run
-from accept.commands.prepare import prepare
+from accept.commands.order import read_run
+from accept.commands.plan import plan_text, planned, prepare, tell_plan, write_run
 from accept.commands.report import screen, write_page
 from accept.commands.resume import prepare_resumed
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import (
     AcceptError,
-    BadEvidence,
     BadInput,
     Exit,
     Interrupted,
     NoEvidence,
     NotStarted,
     Terminated,
-    warning,
 )
 from accept.core.evidence import (
     PACKED_BEGIN,
     PACKED_END,
-    read_verdict,
-    write,
 )
 from accept.core.model import Problem
 from accept.core.report import text as reports
 from accept.core.runner import resume
 from accept.core.runner.events import EventKind, parse_event
-from accept.core.runner.launch import CANCELLED
-from accept.core.serde import dump
 from accept.core.text import count, duration, plain
 from accept.evidence import bucket, rundir
 from accept.plan.bundle import Bundle, load_bundle
 from accept.plan.resolve import Options, Resolved
 from accept.report.console import Terminal
 from accept.report.live import RunView
-
-
-class Cancellation(StrEnum):
-    """The outcome of a cancellation."""
-
-    CANCELLED = "cancelled"
-    #: It ended by itself before it could be cancelled.
-    HAD_ENDED = "had-ended"
-    STILL_RUNNING = "still-running"
-    #: The run is over, but its evidence could not be fetched.
-    NOT_COLLECTED = "not-collected"
-    #: Neither its processes nor its folder or objects were found.
-    NOT_FOUND = "not-found"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collected:
-    """The folder of the evidence: `accept collect`."""
-
-    evidence: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cancelled:
-    """The outcome of `accept cancel`."""
-
-    attempt: str
-    outcome: Cancellation
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cleaned:
-    """The objects and folders that `accept clean` removed, or would remove, by attempt."""
-
-    dry_run: bool
-    removed: dict[str, tuple[str, ...]]
 
 
 def new_name() -> str:
@@ -113,7 +74,7 @@ def start(
 
     def record(job: Job) -> None:
         # Before anything is started: without job.json no later command would find the run.
-        _write_job(job, target)
+        write_job(job, target)
 
     try:
         write_run(run, bundle, target)
@@ -122,14 +83,14 @@ def start(
         )
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
-        if error.errno not in _DISK_FULL:
+        if error.errno not in DISK_FULL:
             raise
         raise _not_recorded(NotStarted, target, error, "nothing was started") from None
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
     try:
-        _write_job(job, target)
+        write_job(job, target)
     except OSError as error:
         failure: type[AcceptError] = NotStarted
         outcome = "the run was ended"
@@ -142,10 +103,6 @@ def start(
     return job, target
 
 
-#: Errors of a disk without space, also for one user.
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
 def _not_recorded(
     failure: type[AcceptError], folder: Path, error: OSError, outcome: str
 ) -> AcceptError:
@@ -154,10 +111,6 @@ def _not_recorded(
         code=Code.RUN_NOT_RECORDED,
         hint="free space on that disk, or set ACCEPT_RUNS to another folder",
     )
-
-
-def _write_job(job: Job, folder: Path) -> None:
-    write(folder / rundir.JOB, json.dumps(dump(job), indent=1) + "\n")
 
 
 def finish(
@@ -202,7 +155,7 @@ def settle(
     Without evidence, it raises `interrupted`, the reason why the run ended early, if it is given.
     """
     try:
-        _fetch_evidence(job, folder, terminal)
+        fetch_evidence(job, folder, terminal)
     except NoEvidence as error:
         raise interrupted or error from None
     return with_max_bad(judge_path(str(folder), expect=()), max_bad)
@@ -218,7 +171,7 @@ def send_results(judged: Judged, terminal: Terminal) -> None:
     folder = judged.folder.parent
     job = backends.load_job(folder)
     report = folder / rundir.REPORT
-    location = _send_evidence(job, folder, terminal)
+    location = send_evidence(job, folder, terminal)
     if not location or not report.is_file():
         return
     if error := bucket.send(report, location, attempt=job.attempt, partial=True):
@@ -385,180 +338,6 @@ def _wants_to_detach() -> bool:
         return False
 
 
-def collect(folder: Path, terminal: Terminal) -> Path:
-    """Fetch the evidence of a run if needed, send it to the site's results, and return its folder.
-
-    Evidence that was only reconstructed from a log is fetched again, and never sent.
-    """
-    target = folder / rundir.EVIDENCE
-    if target.is_dir() and not (folder / rundir.JOB).is_file():
-        # The run was started elsewhere.
-        return target
-    job = backends.load_job(folder)
-    _fetch_evidence(job, folder, terminal)
-    _send_evidence(job, folder, terminal)
-    return target
-
-
-def _fetch_evidence(job: Job, folder: Path, terminal: Terminal) -> None:
-    """Fetch the evidence of a run, unless it is here and complete."""
-    # A command that follows the run and one that cancels it may collect at the same time.
-    with rundir.held(folder):
-        is_here = _is_collected(folder)
-        if is_here and backends.load_job(folder).evidence:
-            return
-        try:
-            if not is_here:
-                backends.load(job.backend).collect(job, folder=folder, say=terminal.progress)
-            # Also if the command that fetched it was ended before this.
-            _keep_hash(job, folder, terminal)
-        except OSError as failed:
-            if failed.errno not in _DISK_FULL:
-                raise
-            raise BadEvidence(
-                f"cannot write to {folder}: {failed.strerror}",
-                code=Code.ARCHIVE_DISK,
-                hint=f"free space on that disk, then: accept collect {job.attempt}",
-            ) from None
-
-
-def _send_evidence(job: Job, folder: Path, terminal: Terminal) -> str:
-    """Send the evidence to the site's results; return their location if it is there, else ""."""
-    location = _results(folder, job, terminal)
-    if not location:
-        return ""
-    if (folder / rundir.FROM_LOG).is_file():
-        # The pods have written more than this there.
-        terminal.progress(f"not sent to {location}: only the log of the run was fetched")
-        return ""
-    target = folder / rundir.EVIDENCE
-    destination = f"{location.rstrip('/')}/runs/{job.attempt}"
-    terminal.progress(f"sending the evidence to {destination}")
-    if error := bucket.send(target, location, attempt=job.attempt):
-        terminal.progress(f"not sent to {destination}: {error}")
-        terminal.progress(
-            f"the evidence is in {target}; to send it again: accept collect {job.attempt}"
-        )
-        return ""
-    terminal.progress(f"sent to {destination}")
-    return location
-
-
-def _keep_hash(job: Job, folder: Path, terminal: Terminal) -> None:
-    """Write the hash of the fetched evidence into job.json, so that later changes are seen.
-
-    Raises BadEvidence if it does not answer the order: it was changed, or it is of another run.
-    """
-    evidence = folder / rundir.EVIDENCE
-    if (folder / rundir.FROM_LOG).is_file():
-        return
-    try:
-        verified = matches_order(claims_of(evidence)).verified
-    except BadEvidence as error:
-        if error.code in _REFUSED:
-            refused = folder / f"{rundir.EVIDENCE}-refused"
-            shutil.rmtree(refused, ignore_errors=True)
-            evidence.rename(refused)
-            terminal.progress(f"the evidence is not used: {refused}")
-            raise
-        # What a run left that was killed; a judgement shows why it cannot be read.
-        return
-    if verified.unsigned:
-        text = f"the run did not sign its evidence, so it cannot be verified: {verified.unsigned}"
-        terminal.progress(warning(Code.EVIDENCE_SIGNATURE, text))
-    if verified.hash:
-        _write_job(replace(job, evidence=verified.hash), folder)
-
-
-#: Errors of evidence that another run left, or that was changed on its way.
-_REFUSED = (
-    Code.EVIDENCE_CHANGED,
-    Code.EVIDENCE_OTHER_RUN,
-    Code.EVIDENCE_PLAN_CHANGED,
-    Code.EVIDENCE_SIGNATURE,
-)
-
-
-def _results(folder: Path, job: Job, terminal: Terminal) -> str:
-    """Return the results location of the run's site if this machine can write to it, else ""."""
-    if not (folder / rundir.RUN).is_file():
-        return ""
-    try:
-        location = read_run(folder).site.results.location or ""
-    except BadInput as error:
-        terminal.progress(f"not sent to the site's results location: {error.message}")
-        return ""
-    # On a cluster, a folder is one in the pods.
-    is_local = not job.on_cluster and location.startswith("/")
-    return location if is_local or bucket.is_url(location) else ""
-
-
-def cancel(job: Job, folder: Path, terminal: Terminal) -> Cancellation:
-    """End a run, keep its evidence so far, and remove its processes, files and objects.
-
-    If the evidence cannot be fetched, nothing that holds it is removed. Raises the back end's error
-    if it cannot confirm that the run ended, after the evidence was collected.
-    """
-    backend = backends.load(job.backend)
-    unconfirmed: AcceptError | None = None
-    try:
-        # Asked before, because ending the run may remove the last of what exists.
-        existed = bool(backend.delete(job, dry_run=True, say=terminal.detail))
-    except AcceptError:
-        # What cannot be looked at may exist.
-        existed = True
-    phase = backend.progress(job, folder=folder).phase
-    ended = _is_collected(folder) or phase is Phase.ENDED
-    try:
-        backend.cancel(job, folder=folder, say=terminal.progress)
-    except AcceptError as error:
-        unconfirmed = error
-    try:
-        evidence = collect(folder, terminal)
-    except NoEvidence as error:
-        if unconfirmed:
-            raise unconfirmed from error
-        if not existed:
-            terminal.progress(f"found nothing to cancel: {error.message}")
-            return Cancellation.NOT_FOUND
-        terminal.progress(f"no evidence: {error.message}")
-        # Nothing else would remove the folder of the run, which has its key.
-        for name in backend.delete(job, dry_run=False, say=terminal.progress):
-            terminal.progress(f"removed {name}")
-    except AcceptError as error:
-        terminal.progress(f"the evidence could not be fetched: {error.message}")
-        if job.on_cluster:
-            again = f"accept collect {job.attempt}, then accept clean {job.attempt}"
-            terminal.progress(f"its objects stay on the cluster: {again}")
-        if unconfirmed:
-            raise unconfirmed from error
-        still_running = isinstance(error, Interrupted)
-        return Cancellation.STILL_RUNNING if still_running else Cancellation.NOT_COLLECTED
-    else:
-        ended = ended or _ended_by_itself(evidence)
-        terminal.progress(f"evidence{'' if ended else ' so far'}: {evidence}")
-    if unconfirmed:
-        raise unconfirmed
-    if job.on_cluster:
-        # A cluster keeps the objects of a run that ended.
-        for name in backend.delete(job, dry_run=False, say=terminal.progress):
-            terminal.progress(f"removed {name}")
-    return Cancellation.HAD_ENDED if ended else Cancellation.CANCELLED
-
-
-def _is_collected(folder: Path) -> bool:
-    """Return True if the run folder holds all evidence, and not only what a log showed."""
-    return (folder / rundir.EVIDENCE).is_dir() and not (folder / rundir.FROM_LOG).is_file()
-
-
-def _ended_by_itself(evidence: Path) -> bool:
-    """Return True if the coordinator formed a verdict, and the run was not cancelled."""
-    try:
-        return read_verdict(evidence).interruption != CANCELLED
-    except AcceptError:
-        return False
-
-
 def do_submit(options: Options, terminal: Terminal, *, folder: str | None, dry_run: bool) -> int:
     """Render and start a run, or start the rendered run in `folder`."""
     job = _submit(options, terminal, folder=folder, dry_run=dry_run)
@@ -615,59 +394,6 @@ def do_watch(name: str, terminal: Terminal) -> int:
     return _show_end(job, finish(job, folder, terminal), terminal)
 
 
-def do_collect(name: str, terminal: Terminal) -> int:
-    """Fetch the evidence of a run, or of a bucket URL, which gets a run folder of its own."""
-    if bucket.is_url(name):
-        evidence = _fetch(name, terminal)
-    else:
-        evidence = collect(rundir.find_own(name), terminal)
-    terminal.result(Collected(evidence=str(evidence)), str(evidence))
-    terminal.suggest(f"accept judge {evidence.parent.name}")
-    return Exit.PASS
-
-
-def _fetch(url: str, terminal: Terminal) -> Path:
-    attempt = url.rstrip("/").rpartition("/")[2]
-    if not rundir.is_name(attempt):
-        raise BadInput(
-            f"{plain(url, 200)} does not end in a run name",
-            code=Code.BUCKET_RUN,
-            hint="give a URL like …/runs/ATTEMPT",
-        )
-    folder = rundir.create(attempt)
-    target = folder / rundir.EVIDENCE
-    try:
-        finished = bucket.fetch(url, target)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
-    if not finished:
-        terminal.progress("the upload was never finished: the evidence is incomplete")
-    return target
-
-
-def do_cancel(name: str, terminal: Terminal) -> int:
-    """End a run, collect its evidence so far, and remove the rest."""
-    folder = rundir.find_own(name)
-    job = backends.load_job(folder)
-    outcome = cancel(job, folder, terminal)
-    result = Cancelled(attempt=job.attempt, outcome=outcome)
-    terminal.result(result, _CANCELLATIONS[outcome].format(job.attempt))
-    if _is_collected(folder):
-        terminal.suggest(f"accept judge {job.attempt}")
-    done = outcome in (Cancellation.CANCELLED, Cancellation.HAD_ENDED)
-    return Exit.PASS if done else Exit.INCOMPLETE
-
-
-_CANCELLATIONS = {
-    Cancellation.CANCELLED: "cancelled {}",
-    Cancellation.HAD_ENDED: "{} had already ended; nothing was cancelled",
-    Cancellation.STILL_RUNNING: "{} is still running: it did not end when it was cancelled",
-    Cancellation.NOT_COLLECTED: "{} was cancelled, but its evidence could not be fetched",
-    Cancellation.NOT_FOUND: "{} was not found, so nothing was cancelled",
-}
-
-
 def do_run(
     options: Options,
     terminal: Terminal,
@@ -701,77 +427,3 @@ def show_removal(job: Job, attempt: str, terminal: Terminal) -> None:
     """Show how to remove a run that has ended from its cluster, which keeps its objects."""
     if job.on_cluster:
         terminal.progress(f"to remove it from the cluster: accept clean {attempt}")
-
-
-def do_clean(
-    names: Sequence[str],
-    terminal: Terminal,
-    *,
-    older_than: float | None,
-    dry_run: bool,
-    collects: bool,
-) -> int:
-    """Collect runs, then remove what is left of them.
-
-    `older_than` is an age in seconds. With `collects`, a run whose evidence exists but cannot be
-    fetched is not removed.
-    """
-    if bool(names) == (older_than is not None):
-        raise BadInput(
-            "name the runs to remove, or give their age, but not both",
-            code=Code.RUN_WHICH,
-            hint="accept clean NAME …, or accept clean --older-than 24h",
-        )
-    folders = [rundir.find_own(name) for name in names] or _older(older_than or 0.0)
-    removed: dict[str, tuple[str, ...]] = {}
-    last_error: AcceptError | None = None
-    for folder in folders:
-        job = backends.load_job(folder)
-        try:
-            removed[job.attempt] = _delete(
-                job, folder, terminal, dry_run=dry_run, collects=collects
-            )
-        except AcceptError as error:
-            if len(folders) == 1:
-                raise
-            terminal.progress(f"{job.attempt}: {error}")
-            last_error = error
-    verb = "would remove" if dry_run else "removed"
-    lines = [f"{verb} {name}" for objects in removed.values() for name in objects]
-    result = Cleaned(dry_run=dry_run, removed=removed)
-    terminal.result(result, "\n".join(lines) or "nothing is left")
-    return Exit.PASS if last_error is None else last_error.exit
-
-
-def _delete(
-    job: Job, folder: Path, terminal: Terminal, *, dry_run: bool, collects: bool
-) -> tuple[str, ...]:
-    backend = backends.load(job.backend)
-    objects = backend.delete(job, dry_run=True, say=terminal.progress)
-    if dry_run or not objects:
-        return objects
-    try:
-        if collects:
-            collect(folder, terminal)
-    except NoEvidence as error:
-        terminal.progress(f"{job.attempt}: nothing to collect: {error.message}")
-    except AcceptError:
-        reason = "its evidence cannot be fetched; --no-collect removes it anyway"
-        terminal.progress(f"{job.attempt} is not removed: {reason}")
-        raise
-    return backend.delete(job, dry_run=False, say=terminal.progress)
-
-
-def _older(seconds: float) -> list[Path]:
-    """Return the folders of submitted runs that are at least `seconds` old."""
-    limit = datetime.now(UTC) - timedelta(seconds=seconds)
-    folders = []
-    for folder in filter(rundir.is_own, rundir.listed()):
-        try:
-            job = backends.load_job(folder)
-            is_old = datetime.fromisoformat(job.submitted) < limit
-        except (AcceptError, ValueError, TypeError):
-            continue
-        if is_old:
-            folders.append(folder)
-    return folders

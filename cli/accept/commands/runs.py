@@ -10,8 +10,8 @@ from pathlib import Path
 
 from accept import backends
 from accept.backends.protocol import Phase
-from accept.commands import drill, order, plan
-from accept.commands.drill_result import Drill
+from accept.commands import order, plan
+from accept.commands.drill_faults import Drill
 from accept.core import evidence
 from accept.core.errors import AcceptError, BadInput, Exit
 from accept.core.safe_read import read_whole
@@ -132,10 +132,9 @@ def _table_of_runs(runs: Sequence[RunEntry], terminal: Terminal) -> Table:
 def _run_entry(folder: Path) -> RunEntry:
     """Return what this machine knows of a run, drill or repeated run."""
     entry = RunEntry(name=folder.name, about="", folder=str(folder))
-    if (folder / rundir.DRILL).is_file():
-        return replace(entry, about=_drill_headline(folder / rundir.DRILL))
-    if (folder / rundir.REPEAT).is_file():
-        return replace(entry, about=_repeat_headline(folder / rundir.REPEAT))
+    for path in (folder / rundir.DRILL, folder / rundir.REPEAT):
+        if path.is_file():
+            return replace(entry, about=_stored_headline(path))
     if (folder / rundir.EVIDENCE).is_dir():
         # Until this machine has judged its run, the verdict is that of the first host.
         was_judged = (folder / rundir.NODES).is_dir()
@@ -174,18 +173,14 @@ def _planned(entry: RunEntry, folder: Path) -> RunEntry:
     )
 
 
-def _drill_headline(path: Path) -> str:
+def _stored_headline(path: Path) -> str:
+    """Return the result of a drill or repeated run from its file."""
+    is_drill = path.name == rundir.DRILL
     try:
-        return drill.headline(read(Drill, json.loads(read_whole(path))))
+        data = json.loads(read_whole(path))
+        return read(Drill, data).headline if is_drill else headline(read(Repeated, data))
     except (OSError, ValueError, RecursionError):
-        return "drill: the result cannot be read"
-
-
-def _repeat_headline(path: Path) -> str:
-    try:
-        return headline(read(Repeated, json.loads(read_whole(path))))
-    except (OSError, ValueError, RecursionError):
-        return "repeated run: the result cannot be read"
+        return f"{'drill' if is_drill else 'repeated run'}: the result cannot be read"
 
 
 def _run_page(name: str) -> RunPage:

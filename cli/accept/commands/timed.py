@@ -12,10 +12,11 @@ from types import FrameType
 from accept import backends
 from accept.backends.job import Job
 from accept.backends.protocol import FirstHostLost
+from accept.commands.collect import cancel
 from accept.commands.judged import Judged
-from accept.commands.prepare import prepare
+from accept.commands.plan import prepare
 from accept.commands.report import not_written, write_verdict
-from accept.commands.run import cancel, follow, new_name, settle, show_removal, start, start_again
+from accept.commands.run import follow, new_name, settle, show_removal, start, start_again
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, Interrupted, NoEvidence, NotStarted, Terminated
 from accept.plan.bundle import Bundle
