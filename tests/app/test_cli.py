@@ -23,13 +23,13 @@ import yaml
 from tests.factories import sample_evidence
 from tests.factories.clock import PATIENCE
 from tests.factories.command_line import SOURCE, accept, installed, program, refused
+from tests.factories.jobs import job_of, submitted
 from tests.factories.paths import TESTS
 
 from accept import __version__, backends, config
 from accept.backends.job import Job
 from accept.backends.protocol import Say
-from accept.commands import run
-from accept.commands import run as commands_run
+from accept.commands import collect, run
 from accept.commands.choices import Listing, Schema, Shown
 from accept.commands.demo import unpack_demo
 from accept.config import resources, tools
@@ -55,15 +55,12 @@ from accept.report.console import Terminal
 pytestmark = pytest.mark.usefixtures("runs")
 
 
-class TestVersion:
-    def test_is_that_of_the_package(self) -> None:
-        assert accept("--version").out == f"accept {__version__}\n"
-
-    @pytest.mark.parametrize("name", ["accept", "gpu-accept"])
-    def test_is_the_same_under_both_names(self, name: str) -> None:
-        command = [str(installed(name)), "--version"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert done.stdout == f"accept {__version__}\n"
+@pytest.mark.parametrize("name", ["accept", "gpu-accept"])
+def test_the_version_is_that_of_the_package_under_both_names(name: str) -> None:
+    done = subprocess.run(
+        [installed(name), "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == accept("--version").out == f"accept {__version__}\n"
 
 
 class TestErrors:
@@ -80,37 +77,27 @@ class TestErrors:
             done = accept("list", "runs")
         assert (done.code, done.out, done.err) == (code, "", "error[E-MEMORY]: no\n  do this\n")
 
-    def test_never_end_with_the_code_of_a_traceback(self) -> None:
-        assert 1 not in list(Exit)
-
     def test_ctrl_c_is_130(self) -> None:
         with mock.patch("accept.commands.catalog.do_list", side_effect=KeyboardInterrupt):
             assert accept("list", "runs").code == 130
 
     @pytest.mark.parametrize(
-        "args",
+        ("words", "error"),
         [
-            ["frobnicate"],
-            ["list"],
-            ["list", "dogs"],
-            ["run", "--nosuch"],
-            ["run", "--seed", "x"],
-            ["show", "machine"],
-            ["report", "last", "--format", "pdf"],
-            ["render", "-m", "cpu", "-n", "2", "--gpus-per-node", "x"],
+            ("frobnicate", Code.USAGE),
+            ("list", Code.USAGE),
+            ("list dogs", Code.USAGE),
+            ("run --nosuch", Code.USAGE),
+            ("run --seed x", Code.USAGE),
+            ("show machine", Code.USAGE),
+            ("report last --format pdf", Code.USAGE),
+            ("render -m cpu -n 2 --gpus-per-node x", Code.USAGE),
+            ("show machine nosuch --json", Code.MACHINE_UNKNOWN),
+            *((name, Code.RUN_NONE) for name in ("watch", "collect", "cancel", "judge", "report")),
         ],
     )
-    def test_of_usage_are_2_with_nothing_on_stdout(self, args: list[str]) -> None:
-        refused(*args, error="E-USAGE")
-
-    @pytest.mark.parametrize("name", ["watch", "collect", "cancel", "judge", "report"])
-    def test_without_a_run_have_a_code(self, name: str) -> None:
-        refused(name, error="E-RUN-NONE")
-
-    def test_are_text_on_stderr_with_json_too(self) -> None:
-        done = accept("show", "machine", "nosuch", "--json")
-        assert (done.code, done.out) == (2, "")
-        assert done.err.startswith("error[E-")
+    def test_are_one_on_stderr_with_nothing_on_stdout(self, words: str, error: Code) -> None:
+        refused(*words.split(), error=error)
 
     @pytest.mark.parametrize("name", ["watch", "collect", "cancel"])
     def test_of_a_run_never_started_show_how_to_start_it(self, name: str, tmp_path: Path) -> None:
@@ -128,30 +115,18 @@ class TestSubmittingARenderedRun:
     @pytest.mark.parametrize(
         "options",
         [
-            ["--suite", "soak"],
-            ["--suite", "quick"],
-            ["-m", "cpu"],
-            ["--seed", "1"],
-            ["--rounds", "1"],
-            ["--expect", "all-reduce@8G>=380"],
-            ["--nodes", "64"],
-            ["--busy-ok"],
-            ["--hold", "1m"],
+            "--suite soak", "--suite quick", "-m cpu", "--seed 1", "--rounds 1",
+            "--expect all-reduce@8G>=380", "--nodes 64", "--busy-ok", "--hold 1m",
+            "--suite soak --nodes 2",
         ],
-        ids=lambda options: options[0],
-    )
-    def test_refuses_options_that_would_change_its_plan(
-        self, rendered: Path, options: list[str]
+    )  # fmt: skip
+    def test_refuses_and_names_options_that_would_change_its_plan(
+        self, rendered: Path, options: str
     ) -> None:
-        spelled = "--machine" if options[0] == "-m" else options[0]
-        assert spelled in refused("submit", rendered, *options, "--dry-run", error="E-PLAN-FIXED")
-
-    def test_names_all_given_options(self, rendered: Path) -> None:
-        words = ("submit", rendered, "--suite", "soak", "--nodes", "2", "--dry-run")
-        shown = refused(*words, error="E-PLAN-FIXED")
-        assert "--suite" in shown
-        assert "--nodes" in shown
-        assert "--machine" not in shown
+        shown = refused("submit", rendered, *options.split(), "--dry-run", error="E-PLAN-FIXED")
+        given = {"--machine" if word == "-m" else word for word in options.split()}
+        for option in ("--suite", "--machine", "--seed", "--rounds", "--expect", "--nodes"):
+            assert (option in shown) == (option in given)
 
     def test_takes_options_of_the_launch_and_of_the_cluster(self, rendered: Path) -> None:
         options = ["--attempt=a", "--kubeconfig=k", "--context=c", "--namespace=n", "--release=r"]
@@ -165,22 +140,6 @@ class TestSubmittingARenderedRun:
 
 
 class TestOutput:
-    @pytest.mark.parametrize(
-        "args",
-        [
-            ["list", "machines"], ["list", "suites"], ["list", "checks"], ["list", "backends"],
-            ["list", "runs"], ["show", "machine", "gpu"], ["show", "suite", "quick"],
-            ["show", "schema", "site"], ["run", "--dry-run", "-m", "cpu"], ["judge", "one"],
-            ["report", "one"], ["report", "one", "--format", "md"], ["collect", "one"],
-            ["render", "-m", "cpu", "-n", "2", "--site", str(TESTS / "site.yaml")],
-        ],
-    )  # fmt: skip
-    def test_with_json_stdout_is_one_json_value(self, args: list[str], runs: Path) -> None:
-        sample_evidence.write(runs / "one" / "evidence")
-        done = accept(*args, "--json")
-        assert done.code == 0, done.err
-        json.loads(done.out)
-
     def test_progress_goes_to_stderr_and_quiet_stops_it(self) -> None:
         shown = accept("run", "--dry-run")
         assert "machine: " in shown.err
@@ -228,10 +187,6 @@ class TestOutput:
         for off in ({"FORCE_COLOR": "0"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}):
             assert "\x1b" not in program("judge", "one", **off).out
 
-    def test_the_first_line_of_a_verdict_is_the_answer(self, runs: Path) -> None:
-        sample_evidence.write(runs / "one" / "evidence")
-        assert accept("judge", "last").out.startswith("✔ ACCEPTED (no GPU tested)   1 of 1 node")
-
     def test_a_character_set_without_the_marks_does_not_matter(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")
         done = program("judge", "one", PYTHONIOENCODING="ascii")
@@ -239,56 +194,40 @@ class TestOutput:
 
     def test_a_reader_that_ends_early_causes_no_traceback(self) -> None:
         command = f"{shlex.quote(sys.executable)} -m accept show schema plan; echo $? >&2"
-        for reader in ("head -c 1", "true"):
-            done = subprocess.run(
-                ["sh", "-c", f"({command}) | {reader}"],
-                env={**os.environ, "PYTHONPATH": str(SOURCE)},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert "Traceback" not in done.stderr
-            assert "Exception ignored" not in done.stderr
-
-    def test_a_full_disk_fails(self) -> None:
-        with Path("/dev/full").open("w") as full:
-            done = subprocess.run(
-                [sys.executable, "-m", "accept", "show", "schema", "plan"],
-                env={**os.environ, "PYTHONPATH": str(SOURCE)},
-                stdout=full,
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
-        assert done.returncode != 0
+        done = subprocess.run(
+            ["sh", "-c", f"({command}) | true"],
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        assert "Exception ignored" not in done.stderr
 
 
 class TestList:
-    @pytest.mark.parametrize("what", ["machines", "suites"])
-    def test_names_every_file(self, what: str) -> None:
-        files = {path.stem for path in (resources.values() / what).glob("*.yaml")}
-        assert {line.split()[0] for line in accept("list", what).out.splitlines()} == files
-
-    def test_names_every_check(self) -> None:
-        listed = json.loads(accept("list", "checks", "--json").out)["checks"]
-        assert [check["name"] for check in listed] == sorted({*checks.REGISTRY, *tools.names()})
-
     @pytest.mark.parametrize(
         ("what", "names"),
-        [("causes", list(Cause)), ("faults", list(FAULTS))],
+        [
+            *(
+                (what, sorted(path.stem for path in (resources.values() / what).glob("*.yaml")))
+                for what in ("machines", "suites")
+            ),
+            ("checks", sorted({*checks.REGISTRY, *tools.names()})),
+            ("causes", list(Cause)),
+            ("faults", list(FAULTS)),
+            ("backends", list(backends.BACKENDS)),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
     )
-    def test_names_every_cause_and_fault(self, what: str, names: list[str]) -> None:
+    def test_names_everything(self, what: str, names: list[str]) -> None:
         listed = json.loads(accept("list", what, "--json").out)[what]
         assert [entry["name"] for entry in listed] == names
+        assert [line.split()[0] for line in accept("list", what).out.splitlines()] == names
 
     @pytest.mark.parametrize("shown", [name for name in Shown if name is not Shown.NODES])
     def test_has_a_list_for_everything_that_can_be_shown(self, shown: Shown) -> None:
         assert f"{shown}s" in [*Listing]
-
-    def test_names_the_back_ends_that_work(self) -> None:
-        assert {"local", "ssh"} <= {
-            line.split()[0] for line in accept("list", "backends").out.splitlines()
-        }
 
     def test_names_the_runs_newest_first_with_their_verdicts(self, runs: Path) -> None:
         for age, name in enumerate(("old", "new")):
@@ -302,6 +241,10 @@ class TestList:
         assert listed[0]["about"] == "submitted"
         assert listed[1]["about"].startswith("fail")
         assert listed[2]["about"].startswith("pass")
+        verdict = json.loads((runs / "old" / "evidence" / evidence.VERDICT).read_text())
+        assert listed[2]["seconds"] == verdict["end"] - verdict["start"]
+        assert listed[2]["hosts"] == len(verdict["hosts"])
+        assert all(listed[2][key] == verdict[key] for key in ("machine", "suite", "start"))
 
     def test_leaves_out_columns_on_a_narrow_terminal(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")
@@ -312,13 +255,12 @@ class TestList:
         assert "STARTED" in shown
         assert "pass" in shown
 
-    def test_shows_machine_suite_hosts_and_time_of_each_run(self, runs: Path) -> None:
-        sample_evidence.write(runs / "old" / "evidence")
-        verdict = json.loads((runs / "old" / "evidence" / evidence.VERDICT).read_text())
-        (run,) = json.loads(accept("list", "runs", "--json").out)["runs"]
-        assert (run["machine"], run["suite"]) == (verdict["machine"], verdict["suite"])
-        assert (run["hosts"], run["start"]) == (len(verdict["hosts"]), verdict["start"])
-        assert run["seconds"] == verdict["end"] - verdict["start"]
+    def test_shows_how_sure_each_machine_is(self) -> None:
+        listed = json.loads(accept("list", "machines", "--json").out)["machines"]
+        confidence = {machine["name"]: machine["confidence"] for machine in listed}
+        assert (confidence["p5.48xlarge"], confidence["p5e.48xlarge"]) == ("manifest", "derived")
+        lines = [line.split()[:2] for line in accept("list", "machines").out.splitlines()]
+        assert lines == [[*row] for row in confidence.items()]
 
 
 class TestShow:
@@ -332,9 +274,6 @@ class TestShow:
         assert all(parameter["about"] for parameter in page["params"].values())
         shown = accept("show", "check", name).out
         assert all(key in shown for key in (*page["params"], *page["metrics"], *page["faults"]))
-
-    def test_an_unknown_check_is_refused(self) -> None:
-        assert accept("show", "check", "gem").error == Code.CHECK_UNKNOWN
 
     @pytest.mark.parametrize("name", config.names("machines"))
     def test_a_machine_that_can_be_read_with_the_source_of_every_figure(
@@ -358,12 +297,9 @@ class TestShow:
     def test_a_suite(self, name: str) -> None:
         assert yaml.safe_load(accept("show", "suite", name).out)["name"] == name
 
-    def test_a_site(self) -> None:
+    def test_a_site_and_its_example_unmodified(self) -> None:
         file = resources.values() / "site.example.yaml"
         assert yaml.safe_load(accept("show", "site", file).out)["results"]["holdSeconds"] == 600
-
-    def test_the_example_of_a_site_unmodified(self) -> None:
-        file = resources.values() / "site.example.yaml"
         assert accept("show", "site", "example").out == file.read_text()
 
     @pytest.mark.parametrize("name", FAULTS)
@@ -384,24 +320,26 @@ class TestShow:
     def test_a_run_without_a_plan(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")
         page = json.loads(accept("show", "run", "one", "--json").out)
-        assert page["plan"] is None
-        assert page["run"]["about"].startswith("pass")
+        assert (page["plan"], page["run"]["about"][:4]) == (None, "pass")
 
     @pytest.mark.parametrize(
         ("what", "typed", "meant", "error"),
         [
             ("machine", "a4", "a4-highgpu-8g?", Code.MACHINE_UNKNOWN),
+            ("machine", "gpuu", "gpu?", Code.MACHINE_UNKNOWN),
             ("machine", "a4x", "a4x-highgpu-4g or a4x-maxgpu-4g-metal?", Code.MACHINE_UNKNOWN),
             ("suite", "stan", "standard?", Code.SUITE_UNKNOWN),
             ("check", "conn", "connectivity?", Code.CHECK_UNKNOWN),
             ("cause", "rank-h", "rank-hung?", Code.CAUSE_UNKNOWN),
             ("fault", "han", "hang?", Code.FAULT_UNKNOWN),
             ("error", "E-USA", "E-USAGE?", Code.CODE_UNKNOWN),
+            ("error", "E-USAGES", "E-USAGE?", Code.CODE_UNKNOWN),
+            ("schema", "sites", "site?", Code.USAGE),
             ("backend", "kube", "kubernetes?", Code.OPTION_BACKEND),
             ("run", "mon", "show run monday", Code.RUN_UNKNOWN),
         ],
     )
-    def test_the_beginning_of_a_name_with_what_it_may_be(
+    def test_a_part_of_a_name_with_what_it_may_be(
         self, runs: Path, what: str, typed: str, meant: str, error: Code
     ) -> None:
         sample_evidence.write(runs / "monday" / "evidence")
@@ -409,26 +347,15 @@ class TestShow:
         assert "did you mean" in shown
         assert meant in shown
 
-    def test_an_unknown_machine_with_the_nearest(self) -> None:
-        shown = refused("show", "machine", "gpuu", error="E-MACHINE-UNKNOWN")
-        assert "did you mean gpu?" in shown
-
-    @pytest.mark.parametrize("name", ["E-USAGE", "e-usage"])
-    def test_an_error_with_its_explanation(self, name: str) -> None:
-        assert accept("show", "error", name).out == f"E-USAGE\n{explanations()[Code.USAGE]}\n"
-
-    def test_every_error_that_is_listed(self) -> None:
+    def test_every_error_and_cause_with_its_explanation(self) -> None:
         listed = json.loads(accept("list", "errors", "--json").out)["errors"]
         about = {one["name"]: one["about"] for one in listed}
         explained = explanations()
         assert {code: about[code] for code in explained} == explained
         assert {cause.code for cause in Cause} == set(about) - set(explained)
-
-    def test_the_code_of_a_cause(self) -> None:
         assert "accept show cause rank-hung" in accept("show", "error", "W-RANK-HUNG").out
-
-    def test_an_unknown_error_with_the_nearest(self) -> None:
-        assert "E-USAGE?" in refused("show", "error", "E-USAGES", error="E-CODE-UNKNOWN")
+        for name in ("E-USAGE", "e-usage"):
+            assert accept("show", "error", name).out == f"E-USAGE\n{explained[Code.USAGE]}\n"
 
 
 def _keys(schema: object) -> Iterator[str]:
@@ -489,20 +416,17 @@ class TestSchema:
         assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema"
         return found
 
-    @pytest.mark.parametrize("what", ["machine", "suite"])
-    def test_every_shipped_file_fits(self, what: str) -> None:
-        schema = self.schema(what)
-        reader: Any = {"machine": config.load_machine, "suite": config.load_suite}[what]
-        for name in config.names("machines" if what == "machine" else "suites"):
-            data = reader(name).document.data
-            assert fits(data, schema, schema), name
-            assert not fits({**data, "color": "red"}, schema, schema)
-
-    def test_the_example_of_a_site_fits(self) -> None:
-        schema = self.schema("site")
-        data = load(resources.values() / "site.example.yaml").data
-        assert fits(data, schema, schema)
-        assert not fits({**data, "backend": "pigeon"}, schema, schema)
+    def test_every_shipped_file_fits(self) -> None:
+        files = [
+            *(("machine", config.load_machine(name).document) for name in config.names("machines")),
+            *(("suite", config.load_suite(name).document) for name in config.names("suites")),
+            ("site", load(resources.values() / "site.example.yaml")),
+        ]
+        for what, document in files:
+            schema = self.schema(what)
+            assert fits(document.data, schema, schema), document.name
+            assert not fits({**document.data, "color": "red"}, schema, schema)
+            assert not fits({**document.data, "name": 1}, schema, schema)
 
     @pytest.mark.parametrize(
         ("what", "words"),
@@ -525,6 +449,11 @@ class TestSchema:
             ("collect", ["collect", "one"]),
             ("render", ["render", "-m", "cpu", "--out", "rendered"]),
             ("rbac", ["doctor", "--rbac", "-m", "cpu"]),
+            ("machine", ["show", "machine", "gpu"]),
+            ("suite", ["show", "suite", "quick"]),
+            ("judge", ["judge", "one"]),
+            ("report", ["report", "one"]),
+            ("report", ["report", "one", "--format", "md"]),
         ],
     )
     def test_json_output_of_a_command_fits(
@@ -539,23 +468,22 @@ class TestSchema:
         monkeypatch.setenv("KUBECONFIG", os.devnull)
         sample_evidence.write(runs / "one" / "evidence")
         schema = self.schema(what)
-        assert fits(json.loads(accept(*words, "--json").out), schema, schema)
+        done = accept(*words, "--json")
+        assert (done.error, words[0] == "doctor" or done.code == 0) == ("", True), done.err
+        assert fits(json.loads(done.out), schema, schema)
 
     @pytest.mark.parametrize("what", list(Schema))
-    def test_every_name_has_a_strict_schema(self, what: Schema) -> None:
+    def test_every_name_has_a_strict_schema_with_keys_in_camel_case(self, what: Schema) -> None:
         schema = json.loads(accept("show", "schema", what.value).out)
         definitions = (schema.get("$defs") or schema.get("definitions") or {}).values()
         for definition in (schema, *definitions):
             assert (definition["type"], definition["additionalProperties"]) == ("object", False)
             assert definition["description"]
+        assert [key for key in _keys(schema) if not re.fullmatch("[a-z][a-zA-Z0-9]*", key)] == []
 
-    @pytest.mark.parametrize("what", list(Schema))
-    def test_every_key_is_in_camel_case(self, what: Schema) -> None:
-        keys = _keys(json.loads(accept("show", "schema", what.value).out))
-        assert [key for key in keys if not re.fullmatch("[a-z][a-zA-Z0-9]*", key)] == []
-
-    def test_an_unknown_name_is_refused_with_the_nearest(self) -> None:
-        assert "did you mean site?" in refused("show", "schema", "sites", error="E-USAGE")
+    def test_helm_values_are_one_json_value(self) -> None:
+        words = ("render", "-m", "cpu", "-n", "2", "--site", TESTS / "site.yaml")
+        assert json.loads(accept(*words, "--json").out)["accept"]
 
     def test_files_of_a_run_fit(self) -> None:
         record = sample_evidence.record()
@@ -597,16 +525,12 @@ class TestHosts:
         assert "64 nodes over ssh" in done.out
         assert "GPU-hours" in done.out
 
-    def test_the_plan_shows_added_checks(self, tmp_path: Path) -> None:
-        (tmp_path / "own.yaml").write_text("name: own\ndescription: x.\nchecks:\n- check: train\n")
-        args = ("run", "-m", "cpu", "-s", tmp_path / "own.yaml", "--dry-run")
-        assert "connectivity was added" in accept(*args).out
-        assert json.loads(accept(*args, "--json").out)["notes"]
 
-    def test_a_back_end_that_does_not_exist_is_refused(self, runs: Path) -> None:
-        words = ("run", "-m", "cpu", "-n", "2", "--backend", "pbs", "-q")
-        assert "kubernetes" in refused(*words, error="E-OPTION-BACKEND")
-        assert rundir.listed() == ()
+def test_the_plan_shows_added_checks(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("name: own\ndescription: x.\nchecks:\n- check: train\n")
+    args = ("run", "-m", "cpu", "-s", tmp_path / "own.yaml", "--dry-run")
+    assert "connectivity was added" in accept(*args).out
+    assert json.loads(accept(*args, "--json").out)["notes"]
 
 
 class TestCtrlC:
@@ -634,15 +558,9 @@ class TestCtrlC:
         monkeypatch.setattr("sys.stderr", screen)
         assert run._wants_to_detach() is detaches
         assert screen.getvalue().count("[d/c]") == questions
-
-    def test_a_second_time_cancels(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        terminal = _Terminal()
-        monkeypatch.setattr(terminal, "readline", mock.Mock(side_effect=KeyboardInterrupt))
-        monkeypatch.setattr("sys.stdin", terminal)
-        monkeypatch.setattr("sys.stderr", _Terminal())
+        # A second Ctrl-C cancels, and nobody can answer without a terminal.
+        monkeypatch.setattr(sys.stdin, "readline", mock.Mock(side_effect=KeyboardInterrupt))
         assert run._wants_to_detach() is False
-
-    def test_does_not_ask_without_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO("d\n"))
         assert run._wants_to_detach() is False
 
@@ -660,7 +578,7 @@ class TestSigterm:
             signal.raise_signal(signal.SIGTERM)
             cancelled.append(True)
 
-        job = Job(schema=1, backend="local", attempt="one", hosts=("a",), first="", folder="")
+        job = job_of(tmp_path)
         monkeypatch.setattr("accept.backends.local.watch", mock.Mock(side_effect=interrupt))
         monkeypatch.setattr(run, "cancel", cancel)
         # Terminated asks nobody, even on a terminal.
@@ -686,28 +604,23 @@ class TestDoctor:
         assert re.search(r"^(ok|missing) +\S+: mpirun: ", done.out, re.MULTILINE)
         assert re.search(r"^will run +inventory", done.out, re.MULTILINE)
 
-    def test_names_the_extra_of_a_missing_tool(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("accept.backends.local.tools_here", lambda *_: {})
-        done = accept("doctor", "-m", "cpu")
-        assert done.code == 4
-        assert "missing" in done.out
-        assert "[run]'" in done.out
-        assert "will not   connectivity" in done.out
-
     def test_as_json_has_an_entry_for_each_need(self) -> None:
         needs = json.loads(accept("doctor", "-m", "cpu", "--json").out)["needs"]
         assert {"mpirun", "torch"} <= {need["what"] for need in needs}
         for code in {need["code"] for need in needs}:
             assert accept("show", "error", code).out.startswith(f"{code}\n")
 
-
-def test_a_run_here_without_mpirun_names_the_extra_and_leaves_no_folder(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("accept.backends.local.tools_here", lambda *_: {})
-    shown = refused("run", "-m", "cpu", "-q", code=4, error="E-LOCAL-NO-MPIRUN")
-    assert "[run]'" in shown
-    assert rundir.listed() == ()
+    def test_and_a_run_name_the_extra_of_a_missing_tool(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda *_: {})
+        done = accept("doctor", "-m", "cpu")
+        assert done.code == 4
+        assert "missing" in done.out
+        assert "[run]'" in done.out
+        assert "will not   connectivity" in done.out
+        assert "[run]'" in refused("run", "-m", "cpu", "-q", code=4, error="E-LOCAL-NO-MPIRUN")
+        assert rundir.listed() == ()
 
 
 def test_gpus_in_use_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -739,12 +652,11 @@ def test_two_commands_that_collect_one_run_fetch_it_once(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = rundir.create("one")
-    job = Job(schema=1, backend="local", attempt="one", hosts=(), first="", folder=str(tmp_path))
-    (folder / rundir.JOB).write_text(json.dumps(dump(job)))
+    job = job_of(submitted(folder))
     fetched: list[str] = []
     both, arrived = threading.Barrier(2), [None, None]
 
-    def collect(job: Job, *, folder: Path, say: Say) -> Path:
+    def fetch(job: Job, *, folder: Path, say: Say) -> Path:
         fetched.append(job.attempt)
         (folder / rundir.EVIDENCE).mkdir()
         return folder / rundir.EVIDENCE
@@ -755,23 +667,12 @@ def test_two_commands_that_collect_one_run_fetch_it_once(
             both.wait(timeout=PATIENCE)
         return job
 
-    monkeypatch.setattr(backends.load("local"), "collect", collect)
+    monkeypatch.setattr(backends.load("local"), "collect", fetch)
     monkeypatch.setattr(backends, "load_job", load_job)
     terminal = Terminal(json=True, quiet=True)
     with ThreadPoolExecutor() as pool:
-        ends = list(pool.map(lambda name: commands_run.do_collect(name, terminal), ["one", "one"]))
+        ends = list(pool.map(lambda name: collect.do_collect(name, terminal), ["one", "one"]))
     assert (ends, fetched) == ([0, 0], ["one"])
-
-
-def test_the_list_of_machines_shows_how_sure_each_one_is() -> None:
-    listed = json.loads(accept("list", "machines", "--json").out)["machines"]
-    confidence = {machine["name"]: machine["confidence"] for machine in listed}
-    assert (confidence["p5.48xlarge"], confidence["p5e.48xlarge"]) == ("manifest", "derived")
-    lines = accept("list", "machines").out.splitlines()
-    assert all(
-        line.split()[:2] == [name, confidence[name]]
-        for name, line in zip(confidence, lines, strict=True)
-    )
 
 
 #: Ends a command that looks for a server or connects to one.

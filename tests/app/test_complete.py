@@ -88,6 +88,12 @@ def test_commands_and_options_are_completed(name: str) -> None:
         (["show", "error", "E-"], tuple(one for one in explanations() if one[:2] == "E-")),
         (["show", "backend", ""], ("local", "ssh", "slurm", "kubernetes")),
         (["show", "site", "ex"], ("example",)),
+        (["show", "machine", "a4-"], ("a4-highgpu-8g",)),
+        (["run", "--only", "gemm,me"], ("gemm,memory",)),
+        (["run", "--only", "gemm,ge"], ()),
+        (["report", ""], ("last",)),
+        (["explain", "no-such-run", ""], ()),
+        (["show", "nothing", ""], ()),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -95,20 +101,10 @@ def test_names_are_completed(words: list[str], names: tuple[str, ...]) -> None:
     assert complete(*words) == [str(name) for name in names]
 
 
-def test_the_beginning_of_a_machine_is_completed() -> None:
-    assert complete("show", "machine", "a4-") == ["a4-highgpu-8g"]
-
-
 @pytest.mark.parametrize("words", [["--machine", "=", "a4-"], ["--machine", "=", ""]])
 def test_a_value_after_an_equals_sign_is_completed(words: list[str]) -> None:
     """Bash makes three words of --machine=a4-."""
     assert "a4-highgpu-8g" in complete("run", *words)
-
-
-def test_the_next_name_of_a_list_is_completed() -> None:
-    shown = complete("run", "--only", "gemm,me")
-    assert shown == ["gemm,memory"]
-    assert "gemm,gemm" not in complete("run", "--only", "gemm,ge")
 
 
 class TestRuns:
@@ -118,9 +114,6 @@ class TestRuns:
             os.utime(runs / name, ns=(age, age))
         for words in (["judge", ""], ["watch", ""], ["show", "run", ""], ["explain", ""]):
             assert complete(*words) == ["last", "tuesday", "monday"]
-
-    def test_without_any_are_only_the_word_for_the_newest(self) -> None:
-        assert complete("report", "") == ["last"]
 
 
 class TestHosts:
@@ -145,18 +138,13 @@ class TestHosts:
         assert complete("run", "--hosts", "") == ["node1"]
 
 
-class TestAnError:
-    def test_prints_nothing(self, runs: Path, home: Path) -> None:
-        (home / "site.yaml").write_text("[")
-        assert complete("run", "--hosts", "") == []
-        write_run(runs / "one")
-        (runs / "one" / rundir.JOB).write_text("[")
-        (home / "site.yaml").unlink()
-        assert complete("run", "--hosts", "") == []
-
-    def test_in_the_words_before_prints_nothing(self) -> None:
-        assert complete("explain", "no-such-run", "") == []
-        assert complete("show", "nothing", "") == []
+def test_an_error_prints_nothing(runs: Path, home: Path) -> None:
+    (home / "site.yaml").write_text("[")
+    assert complete("run", "--hosts", "") == []
+    write_run(runs / "one")
+    (runs / "one" / rundir.JOB).write_text("[")
+    (home / "site.yaml").unlink()
+    assert complete("run", "--hosts", "") == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -38,11 +38,29 @@ def uses(done: Done) -> bool:
 
 
 class TestASiteFile:
-    def test_in_the_working_folder_is_used_and_named(self, working: Path) -> None:
-        trust(working / "site.yaml", SITE)
-        done = accept(*PLAN)
-        assert uses(done)
-        assert "site file: site.yaml" in done.err
+    @pytest.mark.parametrize(
+        ("trusted", "own", "words", "used"),
+        [
+            (SITE, "", (), "site.yaml"),
+            (SITE, "", ("-q",), "site.yaml"),
+            ("", SITE, (), "accept/site.yaml"),
+            (SITE, "name: other\n", (), "site.yaml"),
+            (SITE, "", ("--site", "own.yaml"), ""),
+            (SITE, "", ("--site", "none"), ""),
+        ],
+    )
+    def test_is_used_and_named_unless_an_option_names_another(
+        self, working: Path, config_file: Path, trusted: str, own: str, words: tuple[str, ...],
+        used: str,
+    ) -> None:  # fmt: skip
+        (working / "own.yaml").write_text("name: own\n")
+        if trusted:
+            trust(working / "site.yaml", trusted)
+        if own:
+            config_file.write_text(own)
+        done = accept(*PLAN, *words)
+        assert ("site file:" in done.err, used in done.err) == (bool(used), True)
+        assert "-q" in words or uses(done) is bool(used)
 
     def test_of_the_environment_is_used_and_named_unless_an_option_names_one(
         self, working: Path, monkeypatch: pytest.MonkeyPatch
@@ -56,16 +74,6 @@ class TestASiteFile:
         monkeypatch.setenv("ACCEPT_SITE", "missing.yaml")
         assert accept(*PLAN).code == 2
 
-    def test_is_named_with_quiet_too(self, working: Path) -> None:
-        trust(working / "site.yaml", SITE)
-        assert len(accept("run", "-m", "cpu", "--dry-run", "-q").err.splitlines()) == 1
-
-    def test_in_the_users_settings_is_used_and_named(self, config_file: Path) -> None:
-        config_file.write_text(SITE)
-        done = accept(*PLAN)
-        assert uses(done)
-        assert f"site file: {config_file}" in done.err
-
     def test_in_the_home_folder_is_used_without_xdg(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -73,24 +81,6 @@ class TestASiteFile:
         for value in ("", "relative"):
             monkeypatch.setenv("XDG_CONFIG_HOME", value)
             assert site_file.candidates()[1] == tmp_path / "me/.config/accept/site.yaml"
-
-    def test_in_the_working_folder_comes_first(self, working: Path, config_file: Path) -> None:
-        trust(working / "site.yaml", SITE)
-        config_file.write_text("name: other\n")
-        assert uses(accept(*PLAN))
-
-    def test_that_is_named_comes_before_both(self, working: Path, config_file: Path) -> None:
-        trust(working / "site.yaml", SITE)
-        (working / "own.yaml").write_text("name: own\n")
-        done = accept(*PLAN, "--site", "own.yaml")
-        assert not uses(done)
-        assert "site file:" not in done.err
-
-    def test_is_left_out_with_none(self, working: Path) -> None:
-        trust(working / "site.yaml", SITE)
-        done = accept(*PLAN, "--site", "none")
-        assert not uses(done)
-        assert "site file:" not in done.err
 
     def test_gives_the_machine_unless_an_option_names_one(self, working: Path) -> None:
         trust(working / "site.yaml", "machine: h100-8\nbackend: ssh\nssh: {hosts: [a, b]}\n")
@@ -129,35 +119,27 @@ class TestASiteFile:
 class TestAFileOfOthers:
     """A site file names programs to run."""
 
-    @pytest.mark.parametrize(("what", "mode"), [("site.yaml", 0o666), (".", 0o777)])
-    def test_is_not_used_if_everybody_can_write_or_replace_it(
-        self, working: Path, what: str, mode: int
+    @pytest.mark.parametrize("how", ["writable", "replaceable", "foreign", "link", "folder"])
+    def test_is_not_used_if_somebody_else_can_have_written_it(
+        self, working: Path, how: str
     ) -> None:
-        (working / "site.yaml").write_text(SITE)
-        (working / what).chmod(mode)
-        done = accept(*PLAN)
-        assert not uses(done)
-        assert Code.SITE_IGNORED in done.err
-        assert uses(accept(*PLAN, "--site", "site.yaml"))
-
-    @pytest.mark.parametrize("what", ["file", "link"])
-    def test_is_not_used_if_another_user_owns_it(self, working: Path, what: str) -> None:
-        if os.getuid() != 0:
-            pytest.skip("only root can give a file away")
         path = working / "site.yaml"
-        if what == "link":
-            (working / "own.yaml").write_text(SITE)
-            path.symlink_to("own.yaml")
+        if how == "folder":
+            path.mkdir()
+            assert not uses(accept(*PLAN))
+            return
+        if how in ("foreign", "link") and os.getuid() != 0:
+            pytest.skip("only root can give a file away")
+        (working / "own.yaml").write_text(SITE)
+        path.symlink_to("own.yaml") if how == "link" else path.write_text(SITE)
+        if how in ("foreign", "link"):
+            os.chown(path, 65534, 65534, follow_symlinks=False)
         else:
-            path.write_text(SITE)
-        os.chown(path, 65534, 65534, follow_symlinks=False)
+            (path if how == "writable" else working).chmod(0o777)
         done = accept(*PLAN)
         assert not uses(done)
         assert Code.SITE_IGNORED in done.err
-
-    def test_is_not_used_if_it_is_a_folder(self, working: Path) -> None:
-        (working / "site.yaml").mkdir()
-        assert not uses(accept(*PLAN))
+        assert how == "link" or uses(accept(*PLAN, "--site", "site.yaml"))
 
 
 class TestEvidence:

@@ -52,12 +52,11 @@ class TestTheFile:
         assert one.value == pytest.approx(92, rel=0.01)
         assert (one.share, one.size) == (0.95, TOP)
 
-    def test_the_same_logs_pass_with_it(self, file: Path, logs: Path) -> None:
+    def test_the_same_logs_pass_with_it_and_slower_ones_fail(
+        self, file: Path, logs: Path, tmp_path: Path
+    ) -> None:
         assert accept("judge", logs, "--machine", file).code == 0
-
-    def test_slower_logs_fail_with_it(self, file: Path, tmp_path: Path) -> None:
-        after = corpus(tmp_path / "after", lambda *_: 0.9)
-        done = accept("judge", after, "--machine", file)
+        done = accept("judge", corpus(tmp_path / "after", lambda *_: 0.9), "--machine", file)
         assert done.code == 3
         assert "below-reference" in done.out
 
@@ -76,22 +75,16 @@ class TestTheFile:
         after = corpus(tmp_path / "after", lambda *_: 0.9)
         assert accept("judge", after, "--machine", target).code == 0
 
-    def test_without_out_the_machine_is_printed(self, logs: Path) -> None:
+    def test_it_is_printed_or_reported_as_json(self, logs: Path, tmp_path: Path) -> None:
         assert "kind: measured" in accept("baseline", logs).out
         made = json.loads(accept("baseline", logs, "--json").out)
         assert made["baseline"]["attempt"] == "logs"
-
-    def test_the_written_file_is_reported_as_json(self, logs: Path, tmp_path: Path) -> None:
         target = tmp_path / "mine.yaml"
-        made = json.loads(accept("baseline", logs, "--json", "--out", target).out)
-        written = read(BaselineFile, made)
+        done = accept("baseline", logs, "--json", "--out", target)
+        written = read(BaselineFile, json.loads(done.out))
         assert written.machine == str(target)
         assert written.figures == target.read_text().count("kind: measured") > 0
-
-    def test_an_accepted_run_is_a_reference(self, logs: Path, file: Path) -> None:
-        done = accept("baseline", logs, "--machine", file)
-        assert done.code == 0
-        assert "state: pass" in done.out
+        assert "state: pass" in accept("baseline", logs, "--machine", target).out
 
     def test_uniformly_slow_results_need_force(self, file: Path, tmp_path: Path) -> None:
         after = corpus(tmp_path / "after", lambda *_: 0.9)
@@ -115,18 +108,19 @@ class TestRefused:
         refused("baseline", logs, "--machine", file, "--out", file, error="E-OUTPUT-EXISTS")
         assert file.read_text() == old
 
-    @pytest.mark.parametrize("share", ["0", "1.5", "-1", "nan"])
-    def test_an_invalid_share(self, logs: Path, share: str) -> None:
-        refused("baseline", logs, "--share", share, error="E-OPTION-RANGE")
-
-    def test_an_unwritable_path(self, logs: Path, tmp_path: Path) -> None:
-        target = tmp_path / "no" / "such" / "mine.yaml"
-        refused("baseline", logs, "--out", target, error="E-OUTPUT-WRITE")
-
-    def test_an_invalid_machine_name(self, logs: Path, tmp_path: Path) -> None:
-        target = tmp_path / "My Machine.yaml"
-        refused("baseline", logs, "--out", target, error="E-BASELINE-FILE")
-        assert not target.exists()
+    @pytest.mark.parametrize(
+        ("option", "value", "error"),
+        [
+            *(("--share", share, "E-OPTION-RANGE") for share in ("0", "1.5", "-1", "nan")),
+            ("--out", "no/such/mine.yaml", "E-OUTPUT-WRITE"),
+            ("--out", "My Machine.yaml", "E-BASELINE-FILE"),
+            ("--machine", "nosuch", "E-MACHINE-UNKNOWN"),
+        ],
+    )
+    @pytest.mark.usefixtures("working")
+    def test_an_invalid_option(self, logs: Path, option: str, value: str, error: str) -> None:
+        refused("baseline", logs, option, value, error=error)
+        assert not Path(value).exists()
 
     def test_an_existing_file_is_kept_if_the_new_one_is_invalid(
         self, logs: Path, tmp_path: Path
@@ -137,15 +131,9 @@ class TestRefused:
         assert target.read_text() == "precious: 1"
         assert [path.name for path in tmp_path.iterdir() if "Machine" in path.name] == [target.name]
 
-    def test_a_run_without_references(self, tmp_path: Path) -> None:
-        folder = sample_evidence.write(tmp_path / "evidence")
-        refused("baseline", folder, error="E-BASELINE-EMPTY")
-
-    def test_a_missing_run(self) -> None:
+    def test_a_run_without_references_or_that_is_missing(self, tmp_path: Path) -> None:
+        refused("baseline", sample_evidence.write(tmp_path / "e"), error="E-BASELINE-EMPTY")
         refused("baseline", "nosuch", error="E-RUN-UNKNOWN")
-
-    def test_a_missing_machine(self, logs: Path) -> None:
-        refused("baseline", logs, "--machine", "nosuch", error="E-MACHINE-UNKNOWN")
 
 
 class TestSimulatedClusters:

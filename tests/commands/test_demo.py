@@ -49,15 +49,6 @@ def test_can_be_repeated_and_used_like_a_run(runs: Path) -> None:
     assert accept("retest", "demo").error == Code.RUN_UNREADABLE
 
 
-def test_shows_only_commands_that_work(runs: Path) -> None:
-    shown = accept("demo").out
-    commands = [line.strip() for line in shown.splitlines() if line.startswith("    accept ")]
-    assert len(commands) > 2
-    for command in commands:
-        words = command.partition("   ")[0].split()
-        assert accept(*words[1:]).code == Exit.PASS, command
-
-
 def test_leaves_a_run_of_the_same_name_alone(runs: Path) -> None:
     assert accept("render", "-m", "cpu", "--out", runs / "demo").code == Exit.PASS
     files = sorted((runs / "demo").rglob("*"))

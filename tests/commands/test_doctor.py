@@ -37,27 +37,19 @@ def missing(host: str) -> Need:
     return need(host, text, good=False, advice=f"try: ssh {host}")
 
 
-class TestHostsThatAllHaveEverything:
-    DONE = staticmethod(lambda *words: doctor([need(host) for host in HOSTS], *words))
-
-    def test_are_one_line_and_ready(self) -> None:
-        done = self.DONE()
-        lines = done.out.splitlines()
-        assert done.code == Exit.PASS
-        (line,) = [line for line in lines if "sshd" in line]
-        assert line.startswith("ok ")
-        assert "64 hosts: node[01-64]: " in line
-        assert lines[-1].startswith("ready ")
-
-    def test_lead_to_the_run_with_the_same_options(self) -> None:
-        with mock.patch("sys.argv", ["accept", "doctor", "--hosts", "node[01-64]", "-v"]):
-            done = self.DONE("--suite", "standard")
-        assert "next: accept run --hosts 'node[01-64]' -m cpu --suite standard\n" in done.err
-
-    def test_are_ready_in_the_json(self) -> None:
-        found = json.loads(self.DONE("--json").out)
-        assert found["ready"] is True
-        assert len(found["needs"]) == 64
+def test_hosts_that_have_everything_are_one_line_and_lead_to_the_run() -> None:
+    needs = [need(host) for host in HOSTS]
+    with mock.patch("sys.argv", ["accept", "doctor", "--hosts", "node[01-64]", "-v"]):
+        done = doctor(needs, "--suite", "standard")
+    assert "next: accept run --hosts 'node[01-64]' -m cpu --suite standard\n" in done.err
+    lines = done.out.splitlines()
+    assert done.code == Exit.PASS
+    (line,) = [line for line in lines if "sshd" in line]
+    assert line.startswith("ok ")
+    assert "64 hosts: node[01-64]: " in line
+    assert lines[-1].startswith("ready ")
+    found = json.loads(doctor(needs, "--json").out)
+    assert (found["ready"], len(found["needs"])) == (True, 64)
 
 
 def test_rows_that_cannot_be_checked_are_unknown_and_named_in_the_last_line() -> None:
@@ -69,25 +61,16 @@ def test_rows_that_cannot_be_checked_are_unknown_and_named_in_the_last_line() ->
     assert lines[-1].endswith("; not checked: image")
 
 
-class TestHostsThatLackTheSame:
-    DONE = staticmethod(
-        lambda *words: doctor([*map(need, HOSTS[:60]), *map(missing, HOSTS[60:])], *words)
-    )
-
-    def test_are_one_line_although_messages_name_them(self) -> None:
-        lines = [line for line in self.DONE().out.splitlines() if line.startswith("missing")]
-        assert len(lines) == 1
-        assert "4 hosts: node[61-64]" in lines[0]
-
-    def test_are_named_in_the_last_line(self) -> None:
-        done = self.DONE()
-        last = done.out.splitlines()[-1]
-        assert done.code == Exit.NOT_STARTED
-        assert last.startswith("not ready ")
-        assert "node[61-64]" in last
-
-    def test_are_not_ready_in_the_json(self) -> None:
-        assert json.loads(self.DONE("--json").out)["ready"] is False
+def test_hosts_that_lack_the_same_are_one_line_although_messages_name_them() -> None:
+    needs = [*map(need, HOSTS[:60]), *map(missing, HOSTS[60:])]
+    done = doctor(needs)
+    lines = done.out.splitlines()
+    (line,) = [line for line in lines if line.startswith("missing")]
+    assert "4 hosts: node[61-64]" in line
+    assert done.code == Exit.NOT_STARTED
+    assert lines[-1].startswith("not ready ")
+    assert "node[61-64]" in lines[-1]
+    assert json.loads(doctor(needs, "--json").out)["ready"] is False
 
 
 def test_a_host_whose_name_is_a_part_of_anothers_keeps_its_own_line() -> None:

@@ -94,21 +94,15 @@ class TestTheFile:
 
     def test_is_never_replaced_by_itself(self, existing: Path) -> None:
         refused("init", "--hosts", "n1", error=Code.OUTPUT_EXISTS)
+        printed = accept("init", "--hosts", "n1", "--dry-run").out
+        made = json.loads(accept("init", "--hosts", "n1", "--dry-run", "--json").out)
+        assert (made["site"], made["text"].strip()) == ("", printed.strip())
+        assert yaml.safe_load(printed)["ssh"] == {"hosts": ["n1"]}
         assert existing.read_text() == "mine\n"
 
     def test_is_replaced_with_force(self, existing: Path) -> None:
         assert accept("init", "--hosts", "n1", "--force").code == 0
         assert site_at(existing).backend == "ssh"
-
-    def test_is_only_printed_with_dry_run(self, existing: Path) -> None:
-        done = accept("init", "--hosts", "n1", "--dry-run")
-        assert yaml.safe_load(done.out)["backend"] == "ssh"
-        assert existing.read_text() == "mine\n"
-
-    def test_is_part_of_the_json(self) -> None:
-        made = json.loads(accept("init", "--hosts", "n1", "--dry-run", "--json").out)
-        assert made["site"] == ""
-        assert yaml.safe_load(made["text"])["ssh"] == {"hosts": ["n1"]}
 
 
 class TestWithSlurm:
@@ -128,17 +122,15 @@ class TestWithSlurm:
         assert site_at(working / "site.yaml").slurm.partition == "gpu"
 
     def test_one_of_several_partitions_must_be_named(self, slurm: StandinSlurm) -> None:
+        refused("init", "--partition", "gup", error=Code.SLURM_PARTITION)
         slurm.set("sinfo", "case $* in *%P*) echo gpu; echo cpu ;; esac")
         shown = refused("init", "--backend", "slurm", error=Code.SITE_QUESTION)
         assert "gpu, cpu" in shown
 
-    def test_an_unknown_partition_is_refused(self, slurm: StandinSlurm) -> None:
-        refused("init", "--partition", "gup", error=Code.SLURM_PARTITION)
 
-
-def test_a_back_end_without_a_cluster_is_refused() -> None:
-    refused("init", "--backend", "local", error=Code.OPTION_BACKEND)
-    refused("init", "--backend", "sssh", error=Code.OPTION_BACKEND)
+@pytest.mark.parametrize("name", ["local", "sssh"])
+def test_a_back_end_without_a_cluster_is_refused(name: str) -> None:
+    refused("init", "--backend", name, error=Code.OPTION_BACKEND)
 
 
 class TestWhatHostsShow:

@@ -22,23 +22,22 @@ def next_steps(*words: object) -> list[str]:
     return re.findall(r"^next: (.*)$", done.err, re.MULTILINE)
 
 
-def test_a_rendered_folder_is_submitted(working: Path) -> None:
-    (step,) = next_steps("render", "-m", "cpu", "-n", 1, "--out", working / "one")
-    words = shlex.split(step)
-    assert words[:2] == ["accept", "submit"]
-    assert accept(*words[1:], "--dry-run").code == 0
-
-
-def test_values_for_helm_are_installed() -> None:
-    (step,) = next_steps("render", "-m", "cpu", "-n", 2, "--site", TESTS / "site.yaml")
+def test_values_for_helm_are_installed_and_a_rendered_folder_is_submitted(working: Path) -> None:
+    render = ("render", "-m", "cpu", "-n", 2, "--site", TESTS / "site.yaml")
+    (step,) = next_steps(*render)
     assert step.startswith("helm install ")
     assert "accept chart" in step
+    (step,) = next_steps(*render, "--out", working / "one")
+    assert step.startswith("accept submit ")
+    assert accept(*shlex.split(step)[1:], "--dry-run").code == 0
 
 
-def test_collected_evidence_is_judged(runs: Path) -> None:
+def test_collected_evidence_is_judged_and_a_report_is_opened(runs: Path) -> None:
     sample_evidence.write(runs / "one" / "evidence")
     (step,) = next_steps("collect", "one")
     assert accept(*shlex.split(step)[1:]).code == 0
+    assert next_steps("collect", "one", "-q") == []
+    assert len(next_steps("report", "one")) == 1
 
 
 @pytest.mark.real
@@ -53,13 +52,3 @@ def test_logs_without_a_run_get_a_report_that_is_printed(working: Path) -> None:
     (step,) = next_steps("judge", "my logs")
     words = shlex.split(step)
     assert accept(*words[1 : words.index(">")]).out.startswith("<!doctype html>")
-
-
-def test_a_report_is_opened(runs: Path) -> None:
-    sample_evidence.write(runs / "one" / "evidence")
-    assert len(next_steps("report", "one")) == 1
-
-
-def test_quiet_commands_show_none(runs: Path) -> None:
-    sample_evidence.write(runs / "one" / "evidence")
-    assert next_steps("collect", "one", "-q") == []

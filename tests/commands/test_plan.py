@@ -110,20 +110,14 @@ class TestMachineOfACluster:
         error = refused(*words, code=Exit.NOT_STARTED, error="E-KUBE-NODES-NONE-FREE")
         assert "a4-highgpu-8g" in error
 
-    def test_all_nodes_and_hosts_exclude_each_other(self, site: Callable[[str], Path]) -> None:
-        words = ("run", "--nodes", "all", "--hosts", "a,b", "--site", site(IMAGE))
-        refused(*words, error="E-NODES-ALL")
-
-    def test_is_not_requested_before_the_image_is_known(self, server: ApiServer) -> None:
-        refused("run", "--nodes", "2", error="E-SITE-NO-IMAGE")
-        assert server.seen == []
-
-    @pytest.mark.parametrize("nodes", ["64", "n1,n2"])
-    def test_must_be_named_to_render(
-        self, server: ApiServer, site: Callable[[str], Path], nodes: str
+    def test_is_not_requested_for_options_that_are_refused(
+        self, server: ApiServer, site: Callable[[str], Path]
     ) -> None:
-        words = ("render", "--nodes", nodes, "--site", site(IMAGE))
-        refused(*words, error="E-MACHINE-MISSING")
+        refused("run", "--nodes", "2", error="E-SITE-NO-IMAGE")
+        words = ("--site", site(IMAGE), "--nodes")
+        refused("run", *words, "all", "--hosts", "a,b", error="E-NODES-ALL")
+        for nodes in ("64", "n1,n2"):
+            refused("render", *words, nodes, error="E-MACHINE-MISSING")
         assert server.seen == []
 
 
@@ -152,10 +146,6 @@ class TestBackendAndHosts:
     ) -> None:
         refused("run", *options, *machine, *dry, error=error)
         assert not runs.exists()
-
-    def test_a_back_end_that_does_not_exist_cannot_be_rendered(self) -> None:
-        words = ("render", "--machine", "cpu", "--nodes", "2", "--backend", "pbs")
-        refused(*words, error="E-OPTION-BACKEND")
 
     def test_a_local_run_ignores_hosts_of_the_site_file(self, site: Callable[[str], Path]) -> None:
         done = accept(
@@ -224,22 +214,19 @@ class TestGpusOfThisMachine:
         monkeypatch.setattr("accept.backends.local.subprocess.run", lambda *_, **__: None)
         assert accept("submit", "--machine", "cpu", "--quiet").code == 0
 
-    def lacking(self) -> dict[str, list[str]]:
-        """Return the codes that doctor reports as missing, each with the checks that need it."""
+    @pytest.mark.parametrize(
+        ("found", "runs_none"), [(NONE, True), ({**EIGHT, "gpus": ["4"]}, False)]
+    )
+    def test_doctor_lists_the_checks_that_need_what_is_missing(
+        self, found: dict[str, list[str]], *, runs_none: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: found)
         done = accept("doctor", "--machine", "h100-8", "--json")
         assert done.code == Exit.NOT_STARTED
-        needs = json.loads(done.out)["needs"]
-        return {need["code"]: need["checks"] for need in needs if not need["good"]}
-
-    def test_doctor_lists_no_check_without_any(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: NONE)
-        lacking = self.lacking()
-        assert "inventory" in lacking[Requirement.GPUS]
-
-    def test_doctor_lists_the_checks_that_will_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        four = {**EIGHT, "gpus": ["4"]}
-        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: four)
-        assert self.lacking()[Requirement.GPUS] == []
+        needs = {need["code"]: need for need in json.loads(done.out)["needs"]}
+        gpus = needs[Requirement.GPUS]
+        assert not gpus["good"]
+        assert ("inventory" in gpus["checks"]) is bool(gpus["checks"]) is runs_none
 
 
 def blanks() -> Iterator[tuple[str, ...]]:
@@ -262,16 +249,16 @@ class TestEmptyValues:
         command, *rest = words
         refused(command, *(f"{word}{blank}" for word in rest), error="E-OPTION-EMPTY")
 
-    @pytest.mark.parametrize("option", ["--machine", "--hosts", "--attempt", "--rounds"])
-    def test_name_the_option(self, option: str) -> None:
-        assert option in refused("run", option, "", error="E-OPTION-EMPTY")
-
-    def test_after_the_command_name_the_command(self) -> None:
-        assert "submit" in refused("submit", "", error="E-OPTION-EMPTY")
-
-    def test_among_several_are_found(self) -> None:
-        words = ("run", "--set", "connectivity.pings=1", "--set", "")
-        assert "--set" in refused(*words, error="E-OPTION-EMPTY")
+    @pytest.mark.parametrize(
+        ("words", "named"),
+        [
+            *((["run", option, ""], option) for option in ("--machine", "--hosts", "--rounds")),
+            (["submit", ""], "submit"),
+            (["run", "--set", "connectivity.pings=1", "--set", ""], "--set"),
+        ],
+    )
+    def test_are_refused_with_the_word_before(self, words: list[str], named: str) -> None:
+        assert named in refused(*words, error="E-OPTION-EMPTY")
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -338,28 +325,29 @@ class TestNonsense:
         assert "site.yaml:3" in refused(*words, error="E-VALUE-INVALID")
 
     @pytest.mark.parametrize(
-        "words",
+        ("words", "named"),
         [
-            ["run", "-m", "cpu", "--set", "all-reduce.max=1Z"],
-            ["run", "-m", "cpu", "--set", "health.limited_share=0.02"],
-            ["run", "-m", "cpu", "--set", "gemm.sise=1"],
-            ["run", "-m", "cpu", "--deadline", "5x"],
-            ["clean", "--older-than", "5x"],
+            ("run -m cpu --set all-reduce.max=1Z", "all-reduce.max"),
+            ("run -m cpu --set health.limited_share=0.02", "limitedShare"),
+            ("run -m cpu --set gemm.sise=1", "size"),
+            ("run -m cpu --deadline 5x", "--deadline"),
+            ("clean --older-than 5x", "--older-than"),
         ],
-        ids=" ".join,
     )
-    def test_a_hint_is_given_once(self, words: list[str]) -> None:
-        error = refused(*words)
+    def test_what_is_wrong_is_named_and_a_hint_is_given_once(self, words: str, named: str) -> None:
+        error = refused(*words.split())
+        assert named in error
         assert error.count("such as") + error.count("known keys") == 1
 
-    def test_the_parameter_of_a_bad_size_is_named(self) -> None:
-        words = ("run", "-m", "cpu", "--set", "all-reduce.max=1Z")
-        assert "all-reduce.max" in refused(*words, error="E-PARAM-INVALID")
-
-    def test_a_namespace_that_breaks_yaml_is_refused(self) -> None:
-        refused("doctor", "--rbac", "--namespace", "x\ny: z", error="E-KUBE-NAME")
-
-    def test_references_go_into_a_file_with_a_machine_name(self, tmp_path: Path) -> None:
-        out = tmp_path / "x.txt"
-        refused("baseline", tmp_path, "--out", out, error="E-BASELINE-FILE")
-        assert not out.exists()
+    @pytest.mark.parametrize(
+        ("words", "error"),
+        [
+            (["render", "-m", "cpu", "-n", "2", "--backend", "pbs"], "E-OPTION-BACKEND"),
+            (["doctor", "--rbac", "--namespace", "x\ny: z"], "E-KUBE-NAME"),
+            (["baseline", ".", "--out", "x.txt"], "E-BASELINE-FILE"),
+        ],
+    )
+    @pytest.mark.usefixtures("working")
+    def test_is_refused_by_other_commands(self, words: list[str], error: str) -> None:
+        refused(*words, error=error)
+        assert not Path("x.txt").exists()

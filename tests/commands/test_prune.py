@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from tests.factories import sample_evidence
 from tests.factories.command_line import accept, refused
-
-from accept.backends.job import Job
-from accept.core.serde import dump
+from tests.factories.jobs import over_ssh, submitted
 
 DAY = 86400.0
 
@@ -26,17 +24,11 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run_of(runs: Path, name: str, *, days: float, collected: bool = True) -> Path:
     """Make the folder of a run over ssh that started some days ago."""
     folder = runs / name
-    folder.mkdir(parents=True)
     if collected:
         sample_evidence.write(folder / "evidence")
-    started = time.time() - days * DAY
-    job = Job(
-        schema=1, backend="ssh", attempt=name, hosts=("h1",), first="h1",
-        folder=f"/tmp/accept-{name}",
-        submitted=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(started)),
-    )  # fmt: skip
-    (folder / "job.json").write_text(json.dumps(dump(job)))
-    return folder
+    started = time.gmtime(time.time() - days * DAY)
+    job = over_ssh(folder, submitted=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", started))
+    return submitted(folder, job)
 
 
 def test_old_runs_with_evidence_go_and_all_others_stay(runs: Path, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import verdicts
 from tests.factories.command_line import accept, refused
+from tests.factories.jobs import job_of, submitted
 
-from accept.backends.job import Job
 from accept.backends.slurm.submit import batch_script
 from accept.commands.plan import write_run
 from accept.commands.resume import prepare_resumed
@@ -56,11 +56,8 @@ def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Interrupted:
         run = replace(run, plan=bundle.plan, backend=backend, lost=lost)
         folder = rundir.create("old")
         write_run(run, bundle, folder)
-        job = Job(
-            schema=1, backend="local", attempt="old", hosts=(host,), first="",
-            folder=str(folder / "node"), submitted="2026-11-01T00:00:00+00:00",
-        )  # fmt: skip
-        (folder / rundir.JOB).write_text(json.dumps(dump(job)))
+        job = job_of(folder, hosts=(host,), submitted="2026-11-01T00:00:00+00:00")
+        submitted(folder, job)
         target = folder / rundir.EVIDENCE
         target.mkdir()
         (target / evidence.PLAN).write_bytes(bundle.files["plan.json"])

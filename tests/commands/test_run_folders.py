@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.factories import sample_evidence
-from tests.factories.command_line import Done, accept, killed_when, refused
+from tests.factories.command_line import accept, killed_when, refused
+from tests.factories.jobs import job_of, over_ssh, submitted
 from tests.factories.paths import LAUNCHERS
 
 from accept import backends
@@ -24,7 +25,6 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, Interrupted, NoEvidence
 from accept.core.report import write_judgement
 from accept.core.runner.launch import CANCELLED
-from accept.core.serde import dump
 from accept.evidence import rundir
 
 #: Commands that act on a run folder: they start programs, reach hosts and remove folders.
@@ -36,26 +36,6 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(local, "_GRACE", 0.0)
     return tmp_path / "runs"
-
-
-def job_of(folder: Path, *, node: Path | None = None) -> Job:
-    return Job(
-        schema=1, backend="local", attempt=folder.name, hosts=("h1",), first="",
-        folder=str(node or folder / "node"),
-    )  # fmt: skip
-
-
-def ssh_job() -> Job:
-    return Job(
-        schema=1, backend="ssh", attempt="one", hosts=("h1",), first="h1", folder="/tmp/accept-one"
-    )
-
-
-def submitted(folder: Path, job: Job | None = None) -> Path:
-    """Make the folder of a run that was started."""
-    folder.mkdir(parents=True, exist_ok=True)
-    evidence.write(folder / rundir.JOB, json.dumps(dump(job or job_of(folder))))
-    return folder
 
 
 def trap(node: Path, marker: Path) -> Path:
@@ -80,34 +60,28 @@ class TestForeignFolder:
         return folder
 
     @pytest.mark.parametrize("command", ACTING)
-    def test_is_refused(self, command: str, foreign: Path, marker: Path) -> None:
-        refused(command, foreign, error="E-RUN-NOT-OWN")
-        assert (foreign / "node").is_dir()
-        assert not marker.exists()
-
-    @pytest.mark.parametrize("command", ACTING)
-    def test_is_not_found_by_name_in_the_working_folder(
-        self, command: str, foreign: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
+    def test_is_refused_by_path_by_name_and_through_a_link_in_the_runs_folder(
+        self,
+        command: str,
+        foreign: Path,
+        marker: Path,
+        runs: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.chdir(foreign.parent)
-        refused(command, "one", error="E-RUN-NOT-OWN")
-        refused(command, "./one", error="E-RUN-NOT-OWN")
-        assert not marker.exists()
-
-    @pytest.mark.parametrize("command", ACTING)
-    def test_is_refused_through_a_link_in_the_runs_folder(
-        self, command: str, foreign: Path, marker: Path, runs: Path
-    ) -> None:
+        for name in (str(foreign), "one", "./one"):
+            refused(command, name, error="E-RUN-NOT-OWN")
         runs.mkdir()
         (runs / "one").symlink_to(foreign)
         for name in ("one", "last"):
             refused(command, name, error="E-RUN-NOT-OWN")
+        assert (foreign / "node").is_dir()
         assert not marker.exists()
 
     def test_is_not_deleted_by_age_through_a_link(
         self, foreign: Path, marker: Path, runs: Path
     ) -> None:
-        old = replace(job_of(foreign), submitted="2020-01-01T00:00:00+00:00")
+        old = job_of(foreign, submitted="2020-01-01T00:00:00+00:00")
         submitted(foreign, old)
         runs.mkdir()
         (runs / "one").symlink_to(foreign)
@@ -128,14 +102,12 @@ class TestForeignFolder:
         assert not marker.exists()
 
     @pytest.mark.usefixtures("working")
-    def test_is_judged_and_reported(self, foreign: Path) -> None:
+    def test_is_judged_and_reported_if_it_has_evidence(self, foreign: Path) -> None:
+        error = refused("judge", foreign, code=Exit.INCOMPLETE, error="E-EVIDENCE-NONE")
+        assert f"accept collect {foreign.name}" not in error
         sample_evidence.write(foreign / "evidence")
         assert accept("judge", foreign).code == 0
         assert accept("report", foreign).code == 0
-
-    def test_without_evidence_is_refused_without_advice_to_collect(self, foreign: Path) -> None:
-        error = refused("judge", foreign, code=Exit.INCOMPLETE, error="E-EVIDENCE-NONE")
-        assert f"accept collect {foreign.name}" not in error
 
 
 class TestOwnFolder:
@@ -146,7 +118,7 @@ class TestOwnFolder:
 
     def test_that_others_can_write_to_is_refused(self, runs: Path, tmp_path: Path) -> None:
         """Several users may share a folder of runs."""
-        old = replace(job_of(runs / "one"), submitted="2020-01-01T00:00:00+00:00")
+        old = job_of(runs / "one", submitted="2020-01-01T00:00:00+00:00")
         folder, marker = submitted(runs / "one", old), tmp_path / "executed"
         trap(folder / "node", marker)
         folder.chmod(0o775)
@@ -180,23 +152,16 @@ class TestOwnFolder:
         monkeypatch.chdir(tmp_path)
         assert rundir.runs() == tmp_path.resolve() / "relative"
 
-    @pytest.mark.parametrize("command", ["collect", "cancel", "clean", "watch"])
-    def test_whose_job_names_another_folder_is_refused(
+    @pytest.mark.parametrize("command", ACTING)
+    def test_whose_job_or_link_leads_to_another_folder_is_refused(
         self, command: str, runs: Path, tmp_path: Path
     ) -> None:
-        victim, marker = tmp_path / "victim", tmp_path / "executed"
-        trap(victim, marker)
-        submitted(runs / "one", job_of(runs / "one", node=victim))
+        victim, marker = trap(tmp_path / "victim", tmp_path / "executed"), tmp_path / "executed"
+        submitted(runs / "one", job_of(runs / "one", folder=str(victim)))
         refused(command, "one", error="E-RUN-FOREIGN-FOLDER")
-        assert victim.is_dir()
-        assert not marker.exists()
-
-    def test_whose_node_folder_is_a_link_is_refused(self, runs: Path, tmp_path: Path) -> None:
-        victim, marker = tmp_path / "victim", tmp_path / "executed"
-        trap(victim, marker)
-        submitted(runs / "one")
-        (runs / "one" / "node").symlink_to(victim)
-        refused("clean", "one", "--no-collect", error="E-RUN-FOREIGN-FOLDER")
+        submitted(runs / "two")
+        (runs / "two" / "node").symlink_to(victim)
+        refused("clean", "two", "--no-collect", error="E-RUN-FOREIGN-FOLDER")
         assert (victim / "status").exists()
         assert not marker.exists()
 
@@ -224,26 +189,17 @@ def begun(folder: Path, pid: int, started: str) -> Path:
     return node
 
 
-class TestReusedProcessId:
-    def test_is_not_waited_for(self, runs: Path, stranger: subprocess.Popen[bytes]) -> None:
-        begun(runs / "one", stranger.pid, "1")
-        assert accept("watch", "one").code == Exit.INTERRUPTED
-
-    def test_is_not_killed(self, runs: Path, stranger: subprocess.Popen[bytes]) -> None:
-        begun(runs / "one", stranger.pid, "1")
-        accept("cancel", "one")
-        assert stranger.poll() is None
-
-    def test_is_not_listed_as_running(self, runs: Path, stranger: subprocess.Popen[bytes]) -> None:
-        begun(runs / "one", stranger.pid, "1")
-        assert "running" not in accept("list", "runs").out
-
-    def test_does_not_hinder_collecting(
-        self, runs: Path, stranger: subprocess.Popen[bytes]
-    ) -> None:
-        node = begun(runs / "one", stranger.pid, "1")
-        sample_evidence.write(node / "evidence", whole=False)
-        assert accept("collect", "one").code == 0
+def test_a_reused_process_id_is_neither_waited_for_nor_killed(
+    runs: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    node = begun(runs / "one", stranger.pid, "1")
+    sample_evidence.write(node / "evidence", whole=False)
+    begun(runs / "two", stranger.pid, "1")
+    assert "running" not in accept("list", "runs").out
+    assert accept("watch", "two").code == Exit.INTERRUPTED
+    accept("cancel", "two")
+    assert stranger.poll() is None
+    assert accept("collect", "one").code == 0
 
 
 class TestRunningRun:
@@ -261,16 +217,14 @@ class TestRunningRun:
         assert "step 3 of 6" in error
         assert f"accept watch {name}" in error
 
-    def test_is_listed_as_running(self, node: Path) -> None:
+    def test_is_listed_as_running_until_it_has_ended(self, node: Path) -> None:
         assert "running" in accept("list", "runs").out
-
-    def test_that_has_ended_is_listed_as_not_collected(self, node: Path) -> None:
         (node / "status").write_text("0\n")
         refused("judge", "one", code=Exit.INCOMPLETE, error="E-EVIDENCE-NOT-COLLECTED")
         assert "running" not in accept("list", "runs").out
 
     def test_on_other_hosts_is_listed_as_submitted(self, runs: Path) -> None:
-        submitted(runs / "one", ssh_job())
+        submitted(runs / "one", over_ssh(runs / "one"))
         (run,) = json.loads(accept("list", "runs", "--json").out)["runs"]
         assert (run["name"], run["about"]) == ("one", "submitted")
 
@@ -280,6 +234,17 @@ class TestCancel:
         done = accept("cancel", "one", "--json")
         assert done.code == code, done.err
         return str(json.loads(done.out)["outcome"])
+
+    @pytest.fixture
+    def elsewhere(self, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+        """Return a function that replaces what its back end does with the run `one` over ssh."""
+        submitted(runs / "one", over_ssh(runs / "one"))
+
+        def does(**functions: Callable[..., object]) -> None:
+            for name, function in {"cancel": lambda *_, **__: None, **functions}.items():
+                monkeypatch.setattr(f"accept.backends.ssh.backend.{name}", function)
+
+        return does
 
     def test_of_a_collected_run_reports_that_it_had_ended(self, runs: Path) -> None:
         sample_evidence.write(submitted(runs / "one") / "evidence")
@@ -299,26 +264,18 @@ class TestCancel:
         ("why", "outcome"), [("", "had-ended"), (CANCELLED, "cancelled"), ("late", "had-ended")]
     )
     def test_of_a_run_elsewhere_depends_on_its_evidence(
-        self, why: str, outcome: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+        self, why: str, outcome: str, elsewhere: Callable[..., None]
     ) -> None:
-        submitted(runs / "one", ssh_job())
-
         def collect(job: Job, *, folder: Path, say: object) -> Path:
             left = sample_evidence.write(folder / "evidence")
-            verdict = replace(
-                sample_evidence.verdict_of(sample_evidence.record()), interruption=why
-            )
-            write_judgement(left, sample_evidence.PLAN, verdict)
+            verdict = sample_evidence.verdict_of(sample_evidence.record())
+            write_judgement(left, sample_evidence.PLAN, replace(verdict, interruption=why))
             return left
 
-        monkeypatch.setattr("accept.backends.ssh.backend.cancel", lambda *_, **__: None)
-        monkeypatch.setattr("accept.backends.ssh.backend.collect", collect)
+        elsewhere(collect=collect)
         assert self.outcome() == outcome
 
-    def test_of_a_run_without_evidence_removes_it(
-        self, runs: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        submitted(runs / "one", ssh_job())
+    def test_of_a_run_without_evidence_removes_it(self, elsewhere: Callable[..., None]) -> None:
         removed: list[str] = []
 
         def collect(*_: object, **__: object) -> Path:
@@ -328,45 +285,28 @@ class TestCancel:
             removed.extend([] if dry_run else [job.attempt])
             return ("h1:/tmp/accept-one",)
 
-        monkeypatch.setattr("accept.backends.ssh.backend.cancel", lambda *_, **__: None)
-        monkeypatch.setattr("accept.backends.ssh.backend.collect", collect)
-        monkeypatch.setattr("accept.backends.ssh.backend.delete", delete)
+        elsewhere(collect=collect, delete=delete)
         assert self.outcome() == "cancelled"
         assert removed == ["one"]
 
     def test_that_cannot_confirm_the_end_still_collects_the_evidence(
-        self, runs: Path, monkeypatch: pytest.MonkeyPatch
+        self, runs: Path, elsewhere: Callable[..., None]
     ) -> None:
-        submitted(runs / "one", ssh_job())
-
         def cancel(job: Job, *, folder: Path, say: object) -> None:
             raise Interrupted("h1 does not answer", code=Code.SSH_NO_ANSWER)
 
         def collect(job: Job, *, folder: Path, say: object) -> Path:
             return sample_evidence.write(folder / "evidence")
 
-        monkeypatch.setattr("accept.backends.ssh.backend.cancel", cancel)
-        monkeypatch.setattr("accept.backends.ssh.backend.collect", collect)
+        elsewhere(cancel=cancel, collect=collect)
         refused("cancel", "one", code=Exit.INTERRUPTED, error="E-SSH-NO-ANSWER")
         assert (runs / "one" / "evidence").is_dir()
 
     def test_of_a_run_that_cannot_be_found_fails(self, runs: Path) -> None:
-        submitted(runs / "one")
+        folder = submitted(runs / "one")
         assert self.outcome(Exit.INCOMPLETE) == "not-found"
-
-
-def test_a_job_of_another_run_is_recognized_by_its_folder(runs: Path) -> None:
-    rundir.create("one")
-    folder = submitted(rundir.create("two"), job_of(runs / "one"))
-    (runs / "one" / "node").mkdir()
-    with pytest.raises(BadInput):
-        backends.load_job(folder)
-
-
-def test_watching_a_run_without_its_folder_fails(runs: Path) -> None:
-    folder = submitted(runs / "one")
-    with pytest.raises(Interrupted):
-        local.watch(job_of(folder), folder=folder, say=print, log=print)
+        with pytest.raises(Interrupted):
+            local.watch(job_of(folder), folder=folder, say=print, log=print)
 
 
 def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Path) -> None:
@@ -438,49 +378,41 @@ class TestKilledStart:
         assert not (runs / "one").exists()
 
 
-class TestUnrecordedRun:
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_run_that_cannot_be_recorded_is_ended_or_reported(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, *, answers: bool
+) -> None:
     """If the disk is full when job.json is written, no later command would find the run."""
+    ended: list[str] = []
 
-    def submit(
-        self, monkeypatch: pytest.MonkeyPatch, delete: Callable[..., tuple[str, ...]]
-    ) -> Done:
-        def start(*_: object, folder: Path, **__: object) -> Job:
-            return job_of(folder)
+    def start(*_: object, folder: Path, **__: object) -> Job:
+        return job_of(folder)
 
-        def write(path: Path, text: str) -> None:
-            if path.name == rundir.JOB:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            evidence.write(path, text)
+    def write(path: Path, text: str) -> None:
+        if path.name == rundir.JOB:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        evidence.write(path, text)
 
-        monkeypatch.setattr(local, "submit", start)
-        monkeypatch.setattr(local, "delete", delete)
-        monkeypatch.setattr("accept.commands.run.write", write)
-        return accept("submit", "-m", "cpu", "-n", 1, "--attempt", "one")
-
-    def test_is_ended(self, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        ended: list[str] = []
-
-        def delete(job: Job, *, dry_run: bool, say: object) -> tuple[str, ...]:
-            assert not dry_run
-            ended.append(job.attempt)
-            return ()
-
-        done = self.submit(monkeypatch, delete)
-        assert (done.code, done.error) == (Exit.NOT_STARTED, Code.RUN_NOT_RECORDED)
-        assert ended == ["one"]
-        assert not (runs / "one").exists()
-
-    def test_is_reported_if_it_may_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def delete(*_: object, **__: object) -> tuple[str, ...]:
+    def delete(job: Job, *, dry_run: bool, say: object) -> tuple[str, ...]:
+        assert not dry_run
+        if not answers:
             raise Interrupted("h7 did not answer", code=Code.SSH_NO_ANSWER)
+        ended.append(job.attempt)
+        return ()
 
-        done = self.submit(monkeypatch, delete)
-        assert (done.code, done.error) == (Exit.INTERRUPTED, Code.RUN_NOT_RECORDED)
-        assert "h7 did not answer" in done.err
+    monkeypatch.setattr(local, "submit", start)
+    monkeypatch.setattr(local, "delete", delete)
+    monkeypatch.setattr("accept.commands.collect.write", write)
+    done = accept("submit", "-m", "cpu", "-n", 1, "--attempt", "one")
+    code = Exit.NOT_STARTED if answers else Exit.INTERRUPTED
+    assert (done.code, done.error) == (code, Code.RUN_NOT_RECORDED)
+    assert ("h7 did not answer" in done.err) is not answers
+    assert ended == ["one"] * answers
+    assert not (runs / "one").exists()
 
 
 def test_a_job_with_an_endless_folder_name_is_refused(runs: Path) -> None:
-    folder = submitted(runs / "one", job_of(runs / "one", node=Path("/" + "x" * 3000)))
+    folder = submitted(runs / "one", job_of(runs / "one", folder="/" + "x" * 3000))
     with pytest.raises(BadInput) as error:
         backends.load_job(folder)
     assert error.value.code == Code.RUN_FOREIGN_FOLDER

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 from tests.factories.command_line import accept
+from tests.factories.jobs import over_ssh, submitted
 from tests.factories.standin_slurm import StandinSlurm
 from tests.factories.standin_ssh import StandinSsh, standin_ssh
 
-from accept.backends.job import Job
 from accept.commands import demo
-from accept.core.serde import dump
 from accept.evidence import rundir
 
 SITE = """\
@@ -39,16 +38,7 @@ def run(runs: Path, tmp_path: Path) -> Path:
     assert accept("render", *words, "--out", tmp_path / "rendered").code == 0
     (tmp_path / "rendered" / rundir.RUN).rename(folder / rundir.RUN)
     hosts = tuple(f"gpu{number:02}" for number in range(1, 33))
-    job = Job(
-        schema=1,
-        backend="ssh",
-        attempt="demo",
-        hosts=hosts,
-        first="gpu16",
-        folder="/tmp/accept-demo",
-    )
-    (folder / rundir.JOB).write_text(json.dumps(dump(job)))
-    return folder
+    return submitted(folder, over_ssh(folder, hosts=hosts, first="gpu16"))
 
 
 @pytest.fixture

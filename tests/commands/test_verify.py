@@ -11,16 +11,15 @@ from pathlib import Path
 import pytest
 from tests.factories import sample_evidence
 from tests.factories.command_line import accept, refused
+from tests.factories.jobs import job_of, submitted
 from tests.factories.keys import sign_evidence, write_keys
 
 from accept import backends
-from accept.backends.job import Job
 from accept.backends.keys import KeyPair, new_keys
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import Exit
 from accept.core.model import Verification
-from accept.core.serde import dump
 from accept.evidence import bucket, rundir
 
 Change = Callable[[Path], None]
@@ -45,22 +44,10 @@ def run(runs: Path, key: Path, keys: tuple[KeyPair, KeyPair]) -> Path:
     sign_evidence(written, key, evidence.RUN_SIGNATURE)
     (folder / rundir.RENDERED).mkdir()
     shutil.copy(written / evidence.PLAN, folder / rundir.RENDERED)
-    job = Job(
-        schema=1,
-        backend="local",
-        attempt="one",
-        hosts=("h0",),
-        first="",
-        folder=str(folder / "node"),
-        signer=keys[0].public.strip(),
-        evidence=evidence.root_hash(written),
+    job = job_of(
+        folder, hosts=("h0",), signer=keys[0].public.strip(), evidence=evidence.root_hash(written)
     )
-    write_job(folder, job)
-    return folder
-
-
-def write_job(folder: Path, job: Job) -> None:
-    evidence.write(folder / rundir.JOB, json.dumps(dump(job)))
+    return submitted(folder, job)
 
 
 def elsewhere(run: Path, tmp_path: Path) -> Path:
@@ -130,7 +117,7 @@ class TestUnmodified:
         assert outcome(run / rundir.EVIDENCE) is Verification.SIGNED
 
     def test_is_what_was_fetched_if_the_key_of_its_run_is_not_known(self, run: Path) -> None:
-        write_job(run, replace(backends.load_job(run), signer=""))
+        submitted(run, replace(backends.load_job(run), signer=""))
         assert outcome("last") is Verification.UNMODIFIED
 
     def test_of_another_workstation_is_not_verifiable_without_a_key(
@@ -211,23 +198,21 @@ class TestManipulated:
         public = ("--public-key", key.with_suffix(".pub"))
         refused("verify", copy, *public, code=Exit.INCOMPLETE, error=Code.EVIDENCE_SIGNATURE)
 
-    def test_is_refused_if_it_is_that_of_another_run(self, run: Path, tmp_path: Path) -> None:
-        log = sample_evidence.LOG.replace("7.5", "9.5")
-        other = sample_evidence.write(tmp_path / "other", log)
-        shutil.rmtree(run / rundir.EVIDENCE)
-        shutil.copytree(other, run / rundir.EVIDENCE)
-        refused("verify", "last", code=Exit.INCOMPLETE, error=Code.EVIDENCE_CHANGED)
-
 
 class TestBadInput:
-    def test_of_a_file_without_public_keys(self, run: Path, tmp_path: Path) -> None:
-        (tmp_path / "no.pub").write_text("nothing\n")
-        refused("verify", "last", "--public-key", tmp_path / "no.pub", error=Code.PUBLIC_KEY)
-        refused("verify", "last", "--public-key", tmp_path / "none", error=Code.PUBLIC_KEY)
-
-    def test_of_a_private_key_that_is_none(self, run: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("option", "name", "code"),
+        [
+            ("--public-key", "no", Code.PUBLIC_KEY),
+            ("--public-key", "missing", Code.PUBLIC_KEY),
+            ("--sign", "no", Code.SIGNING_FAILED),
+        ],
+    )
+    def test_of_a_file_without_keys(
+        self, run: Path, tmp_path: Path, option: str, name: str, code: Code
+    ) -> None:
         (tmp_path / "no").write_text("nothing\n")
-        refused("verify", "last", "--sign", tmp_path / "no", error=Code.SIGNING_FAILED)
+        refused("verify", "last", option, tmp_path / name, error=code)
 
     def test_of_evidence_to_sign_that_nobody_vouches_for(
         self, run: Path, tmp_path: Path, key: Path
@@ -236,10 +221,8 @@ class TestBadInput:
         refused("verify", copy, "--sign", key, error=Code.SIGNING_FAILED)
         assert not (copy / evidence.USER_SIGNATURE).exists()
 
-    def test_of_evidence_without_checksums(self, run: Path) -> None:
-        (run / rundir.EVIDENCE / evidence.CHECKSUMS).unlink()
-        refused("verify", "last", code=Exit.INCOMPLETE, error=Code.EVIDENCE_CHANGED)
-
-    def test_of_a_folder_without_evidence(self, tmp_path: Path) -> None:
+    def test_of_a_folder_without_evidence_or_checksums(self, run: Path, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         refused("verify", tmp_path / "empty", error=Code.EVIDENCE_NONE)
+        (run / rundir.EVIDENCE / evidence.CHECKSUMS).unlink()
+        refused("verify", "last", code=Exit.INCOMPLETE, error=Code.EVIDENCE_CHANGED)
