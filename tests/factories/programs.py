@@ -43,8 +43,7 @@ class Ran:
     @property
     def records(self) -> list[dict[str, Any]]:
         """Return the record lines of the output, parsed."""
-        lines = self.text.splitlines()
-        return [json.loads(line[7:]) for line in lines if line.startswith("ACCEPT {")]
+        return records_of(self.text)
 
     @property
     def problems(self) -> list[dict[str, Any]]:
@@ -114,6 +113,18 @@ def launch(
     )
     files = {int(path.name): path.read_text().split() for path in progress.iterdir()}
     return Ran(exit=ran.returncode, text=ran.stdout, progress=files)
+
+
+def records_of(text: str) -> list[dict[str, Any]]:
+    """Return the records in the output of a program, parsed."""
+    return [json.loads(line[7:]) for line in text.splitlines() if line.startswith("ACCEPT {")]
+
+
+def printed(program: str, *args: object, **environment: str) -> str:
+    """Return what a program prints that runs alone, with changes of this environment."""
+    command = [sys.executable, str(PROGRAMS / program), *map(str, args)]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
 
 def refusal(

@@ -55,6 +55,12 @@ def sh(script: str | Path, *args: str, **environment: str) -> subprocess.Complet
     )
 
 
+def stand_in(path: Path, script: str) -> None:
+    """Write a program that runs a script of sh."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
 def tell(folder: Path, event: str) -> None:
     """Send an event to the script that waits in a run's folder."""
     subprocess.run(["sh", "-c", f"echo {event} 1<>events"], cwd=folder, check=True)
@@ -273,9 +279,8 @@ class TestSteps:
     def test_prints_a_command_with_the_parameter_names_of_each_open_mpi(
         self, node: Path, version: str, has: str, has_not: str
     ) -> None:
-        fake = node / "bin" / "mpirun"
-        fake.write_text(f'#!/bin/sh\n[ "$1" != --version ] || echo "mpirun (Open MPI) {version}"\n')
-        fake.chmod(0o755)
+        script = f'[ "$1" != --version ] || echo "mpirun (Open MPI) {version}"'
+        stand_in(node / "bin/mpirun", script)
         (script,) = (node / "steps").glob("*-collectives.sh")
         done = sh(script, PATH=f"{node}/bin", ACCEPT_PYTHON=sys.executable)
         line = rf"^# Open MPI {version[0]}: 'mpirun' .*'-np' '2' "
@@ -294,9 +299,7 @@ class TestSteps:
         (folder / "group").write_text("h0 h0 127.0.0.1 22 8\n")
         programs = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
         for name in ("mpirun", *(f"{program}_perf" for program in programs)):
-            fake = node / "bin" / name
-            fake.write_text(f"#!/bin/sh\n# {build}\necho 'mpirun (Open MPI) 5.0.8'\n")
-            fake.chmod(0o755)
+            stand_in(node / "bin" / name, f"# {build}\necho 'mpirun (Open MPI) 5.0.8'")
         (script,) = (folder / "steps").glob("*-collectives.sh")
         done = sh(script, PATH=f"{node}/bin:{os.environ['PATH']}", ACCEPT_PYTHON=sys.executable)
         assert ("'-I' '1'" in done.stdout) is is_asked, done.stdout
@@ -312,8 +315,7 @@ class TestUnpack:
         archive = render(resolve(Options(machine="cpu", nodes=1))).archive()
         subprocess.run(["tar", "-xf", "-", "-C", tmp_path], input=archive, check=True)
         (tmp_path / "bin").mkdir()
-        (tmp_path / "bin/python3").write_text("#!/bin/sh\nexit 1\n")
-        (tmp_path / "bin/python3").chmod(0o755)
+        stand_in(tmp_path / "bin/python3", "exit 1")
         return tmp_path
 
     @pytest.mark.parametrize(
@@ -405,11 +407,8 @@ class TestWatchdog:
         (node / "run").write_text(f"guard-{os.getpid()}\n")
         os.mkfifo(node / "events")
         # Prints that it listens, as an sshd does, and waits for its end.
-        fake = tmp_path / "sshd"
-        fake.write_text(
-            "#!/bin/sh\necho 'Server listening on 0.0.0.0 port 1.' >&2\nexec sleep 600\n"
-        )
-        fake.chmod(0o755)
+        listens = "echo 'Server listening on 0.0.0.0 port 1.' >&2\nexec sleep 600"
+        stand_in(tmp_path / "sshd", listens)
         return node
 
     def guard(
@@ -672,11 +671,11 @@ class TestPodEntrypoint:
         tools = tmp_path / "bin"
         tools.mkdir()
         # Prints that it listens, as an sshd does, and waits for its end.
-        self.tool(
+        stand_in(
             tools / "sshd",
             '[ "$1" != -t ] || exit 0; echo "Server listening" >&2; exec sleep 600',
         )
-        self.tool(tools / "mpirun", "exit 1")
+        stand_in(tools / "mpirun", "exit 1")
         return pod
 
     def fill(self, pod: Path, **scripts: str) -> None:
@@ -685,10 +684,6 @@ class TestPodEntrypoint:
         changed = {f"{name}.sh": text.encode() for name, text in scripts.items()}
         archive = replace(bundle, files={**bundle.files, **changed}).archive()
         subprocess.run(["tar", "-xf", "-", "-C", pod], input=archive, check=True)
-
-    def tool(self, path: Path, text: str) -> None:
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
 
     def start(self, pod: Path, *before: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -773,7 +768,7 @@ class TestPodEntrypoint:
 
     def test_stays_if_the_coordinator_asks_for_it(self, pod: Path) -> None:
         """Index 0 is a host like the others if the coordinator has a pod of its own."""
-        self.tool(
+        stand_in(
             pod.parent / "bin" / "sshd",
             '[ "$1" != -t ] || exit 0; echo "Server listening" >&2; trap "touch gone; exit" TERM\n'
             "while :; do sleep 0.1; done",
@@ -829,7 +824,7 @@ class TestPodEntrypoint:
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of its own")
     def test_as_the_first_process_reaps_dead_children(self, pod: Path) -> None:
         # An sshd whose sessions end before the processes that they started.
-        self.tool(
+        stand_in(
             pod.parent / "bin" / "sshd",
             '[ "$1" != -t ] || exit 0; echo "Server listening" >&2\n'
             "for n in 1 2 3; do sh -c 'sleep 0.1 & echo $!'; done > orphans\n"
@@ -980,9 +975,9 @@ class TestPodEntrypoint:
         if ImageTool.MPIRUN in has:
             (pod.parent / "bin" / "mpirun").rename(own / "mpirun")
         if ImageTool.NCCL_TESTS in has:
-            self.tool(own / "all_reduce_perf_mpi", "")
+            stand_in(own / "all_reduce_perf_mpi", "")
         if ImageTool.PYTHON in has:
-            self.tool(own / "python3", self.FULL if ImageTool.TORCH in has else self.BARE)
+            stand_in(own / "python3", self.FULL if ImageTool.TORCH in has else self.BARE)
         # The script looks for sshd in folders of the root, too.
         finds = (resources.launchers() / "sshd.sh").read_text().replace(" /usr/", f" {root}/usr/")
         self.fill(pod, sshd=finds, coordinate=self.COORDINATES)
@@ -1017,9 +1012,9 @@ class TestPodEntrypoint:
 
     def test_uses_a_newer_python_beside_an_old_one(self, pod: Path) -> None:
         folder = pod.parent / "bin"
-        self.tool(folder / "python3", "exit 1")
-        self.tool(folder / "python", "exit 1")
-        self.tool(folder / "python3.12", self.FULL)
+        stand_in(folder / "python3", "exit 1")
+        stand_in(folder / "python", "exit 1")
+        stand_in(folder / "python3.12", self.FULL)
         path = f"{folder}:{self.tools(pod, 'python')}"
         self.fill(pod, coordinate=self.COORDINATES)
         entry = self.start(pod, JOB_COMPLETION_INDEX="0", PATH=path, ACCEPT_RESULTS=str(folder))
@@ -1028,7 +1023,7 @@ class TestPodEntrypoint:
 
     def optional(self, pod: Path, python: str, **environment: str) -> str:
         """Return the line about missing optional tools, or ""."""
-        self.tool(pod.parent / "bin" / "python3", python)
+        stand_in(pod.parent / "bin" / "python3", python)
         first = {"ACCEPT_ROLE": "host", "JOB_COMPLETION_INDEX": "0", **environment}
         entry = self.start(pod, ACCEPT_IMAGE="img:1", **first)
         self.ready(pod, entry)
@@ -1062,7 +1057,7 @@ class TestPodEntrypoint:
     @pytest.mark.real
     def test_prints_nothing_if_no_tool_is_missing(self, pod: Path) -> None:
         for program in ("all_reduce_perf", "gcloud"):
-            self.tool(pod.parent / "bin" / program, "")
+            stand_in(pod.parent / "bin" / program, "")
         (pod.parent / "nvidiactl").touch()
         dev = str(pod.parent)
         assert self.optional(pod, self.FULL, ACCEPT_RESULTS="gs://mine", ACCEPT_DEV=dev) == ""

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import nvml, smi
-from tests.factories.paths import LAUNCHERS, PROGRAMS, TESTS
+from tests.factories.paths import LAUNCHERS, TESTS
+from tests.factories.programs import printed
 
 import given_gpus
 import gpu_inventory
@@ -206,15 +207,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nvml.Scenario:
 
 
 def health(folder: Path) -> Any:
-    command = [
-        sys.executable,
-        str(PROGRAMS / "health.py"),
-        "--root",
-        str(folder / "root"),
-        "--quiet",
-    ]
-    printed = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
-    return reading_of(record_protocol.parse([printed], "health").facts)
+    out = printed("health.py", "--root", folder / "root", "--quiet")
+    return reading_of(record_protocol.parse([out.encode()], "health").facts)
 
 
 @pytest.mark.parametrize("source", SOURCES)

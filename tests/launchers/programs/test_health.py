@@ -17,6 +17,7 @@ import pynvml
 import pytest
 from tests.factories import nvml, smi
 from tests.factories.paths import PROGRAMS
+from tests.factories.programs import printed, records_of
 
 import health_gpus
 import xid_watch
@@ -106,31 +107,22 @@ def root(tmp_path: Path) -> Path:
 
 def health(root: Path, *options: str, env: dict[str, str] | None = None) -> dict[str, Any]:
     """Run health.py; return its facts as one mapping."""
-    ran = subprocess.run(
-        [sys.executable, PROGRAMS / "health.py", "--root", root, *options],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, **(env or {})},
-    )
-    return together(ran.stdout)
+    return together(printed("health.py", "--root", root, *options, **(env or {})))
 
 
 def together(text: str) -> dict[str, Any]:
     """Return the facts as one, with the GPUs in their order, as `reading_of` combines them."""
     found: dict[str, Any] = {"devices": [], "unread": []}
     read: dict[str, set[str]] = {}
-    for line in text.splitlines():
-        if line.startswith("ACCEPT {"):
-            value = json.loads(line[7:])["value"]
-            own = value.pop("read", {})
-            for kind, names in own.items():
-                read.setdefault(kind, set()).update(names)
-            for one in value.pop("devices", []):
-                has = {*own[one["kind"]]} - {*one.get("missing", ())}
-                found["devices"].append(one | {"missing": has})
-            found["unread"] += value.pop("unread", [])
-            found |= value
+    for value in (record["value"] for record in records_of(text)):
+        own = value.pop("read", {})
+        for kind, names in own.items():
+            read.setdefault(kind, set()).update(names)
+        for one in value.pop("devices", []):
+            has = {*own[one["kind"]]} - {*one.get("missing", ())}
+            found["devices"].append(one | {"missing": has})
+        found["unread"] += value.pop("unread", [])
+        found |= value
     for one in found["devices"]:
         if missing := sorted(read[one["kind"]] - one.pop("missing")):
             one["missing"] = missing
@@ -413,13 +405,8 @@ class TestGpus:
             *("nvmlDeviceGetNvLinkErrorCounter * : 0 1", "nvmlDeviceGetTotalEccErrors * : 0 9")
         )
         nvml.host(root, range(72))
-        done = subprocess.run(
-            [sys.executable, PROGRAMS / "health.py", "--root", root, "--quiet"],
-            capture_output=True,
-            check=True,
-            env={**os.environ, **gpus.env},
-        )
-        parsed = record_protocol.parse([done.stdout], "health")
+        out = printed("health.py", "--root", root, "--quiet", **gpus.env)
+        parsed = record_protocol.parse([out.encode()], "health")
         assert parsed.problems == ()
         devices = reading_of(parsed.facts).devices
         assert [d.name for d in devices if d.kind == "gpu"] == [str(n) for n in range(72)]
@@ -663,14 +650,9 @@ class TestXidWatcher:
 
 class TestByHand:
     def test_prints_a_description_for_people(self, root: Path) -> None:
-        done = subprocess.run(
-            [sys.executable, PROGRAMS / "health.py", "--root", root],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert "net eth0: active 1" in done.stdout
-        assert "counted: rx_dropped 3" in done.stdout
+        out = printed("health.py", "--root", root)
+        assert "net eth0: active 1" in out
+        assert "counted: rx_dropped 3" in out
 
     def test_without_a_python_the_host_reports_that(self, tmp_path: Path) -> None:
         for name in ("health.sh", "python.sh"):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 from tests.factories import nvml, smi, verdicts
 from tests.factories.paths import PROGRAMS
+from tests.factories.programs import printed, records_of
 
 import commands
 import gpu_inventory
@@ -23,7 +22,6 @@ from accept.core.facts import INVENTORY, inventories_of
 from accept.core.judge.consistency import gpu_problems
 from accept.core.model import Fact, PlannedMachine, Problem
 
-PROGRAM = PROGRAMS / "inventory.py"
 CLUSTER = "9f4d6c0e1b2a4c3d8e5f0a1b2c3d4e5f"
 DASHED = str(uuid.UUID(CLUSTER))
 ZERO = "0" * 32
@@ -31,13 +29,9 @@ ZERO = "0" * 32
 
 def inventory(*environments: Mapping[str, str]) -> dict[str, Any]:
     """Return the fact of the program in an environment."""
-    env = dict(os.environ)
-    for more in environments:
-        env |= more
-    made = subprocess.run(
-        [sys.executable, str(PROGRAM)], env=env, capture_output=True, text=True, check=True
-    )
-    value: dict[str, Any] = json.loads(made.stdout.partition("ACCEPT ")[2])["value"]
+    env = {name: value for more in environments for name, value in more.items()}
+    (record,) = records_of(printed("inventory.py", **env))
+    value: dict[str, Any] = record["value"]
     return value
 
 

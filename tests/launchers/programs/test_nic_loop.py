@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.factories import nvml, perftest
-from tests.factories.paths import PROGRAMS
+from tests.factories.programs import printed, records_of
 
 import nic_loop
 
@@ -87,10 +83,8 @@ def run(tmp_path: Path, tools: dict[str, str], nics: int = 2) -> list[Any]:
     scenario = nvml.Scenario(tmp_path / "scenario", "h100", nics + 1)
     nvml.host(tmp_path / "root", range(nics + 1))
     perftest.host(tmp_path / "root", nics)
-    env = {**os.environ, **tools, **scenario.env, "ACCEPT_SYS": str(tmp_path / "root/sys")}
-    command = [sys.executable, str(PROGRAMS / "nic_loop.py"), f"--nics={listed(nics)}"]
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    return [json.loads(line[7:]) for line in ran.stdout.splitlines() if line.startswith("ACCEPT {")]
+    env = {**tools, **scenario.env, "ACCEPT_SYS": str(tmp_path / "root/sys")}
+    return records_of(printed("nic_loop.py", f"--nics={listed(nics)}", **env))
 
 
 def tried(facts: list[Any]) -> list[tuple[str, str, int | None]]:
@@ -122,8 +116,7 @@ def test_a_loop_that_hangs_is_ended_and_not_repeated(
     monkeypatch.setenv("PATH", tools["PATH"])
     perftest.host(tmp_path / "root", 1)
     assert nic_loop.measure(nic_loop.ports(listed(1), gpus(1), tmp_path / "root/sys")) == {}
-    lines = capsys.readouterr().out.splitlines()
-    facts = [json.loads(line[7:]) for line in lines if line.startswith("ACCEPT {")]
+    facts = records_of(capsys.readouterr().out)
     assert tried(facts) == [("mlx5_0", "ib-write-gpu", None)]
 
 
@@ -169,9 +162,7 @@ def test_a_host_whose_ports_are_all_down_reports_their_states(tmp_path: Path) ->
     perftest.host(tmp_path / "root", 2)
     for state in (tmp_path / "root/sys/class/infiniband").glob("*/ports/1/state"):
         state.write_text("1: DOWN\n")
-    env = {**os.environ, "ACCEPT_SYS": str(tmp_path / "root/sys")}
-    command = [sys.executable, str(PROGRAMS / "nic_loop.py"), "--nics="]
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    fact = json.loads(ran.stdout.splitlines()[-1][7:])
+    out = printed("nic_loop.py", "--nics=", ACCEPT_SYS=str(tmp_path / "root/sys"))
+    fact = records_of(out)[-1]
     text = "none of 2 RDMA ports is active: mlx5_0:1 1: DOWN, mlx5_1:1 1: DOWN"
     assert fact["value"] == {"ports-down": text}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from tests.factories import cuda, nvml
 from tests.factories.clock import PATIENCE
 from tests.factories.paths import PROGRAMS
+from tests.factories.programs import records_of
 from tests.factories.torch_signatures import OLDEST
 
 import exact_gemm
@@ -36,14 +36,6 @@ def all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove GPU settings from the environment."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-
-
-def parsed(lines: list[str]) -> list[dict[str, Any]]:
-    return [json.loads(line[7:]) for line in lines if line.startswith("ACCEPT {")]
-
-
-def records(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    return parsed(capsys.readouterr().out.splitlines())
 
 
 # -- which types are measured --------------------------------------------------------------------
@@ -111,7 +103,7 @@ def found(request: pytest.FixtureRequest) -> Printed:
     )
     texts = done.stdout.split("next\n")[:-1]
     assert "Traceback" not in done.stderr, done.stderr
-    return {part: parsed(text.split("\n")) for part, text in zip(PARTS, texts, strict=True)}
+    return {part: records_of(text) for part, text in zip(PARTS, texts, strict=True)}
 
 
 @real
@@ -264,7 +256,7 @@ def p2p_records(
     """Return `p2p-least` by GPU number, and by rank the path in its fact."""
     me = Identity(rank=8, size=16, local_rank=0, local_size=8, host="h1")
     memory.print_p2p(me, rates)
-    printed = records(capsys)
+    printed = records_of(capsys.readouterr().out)
     shares = {one["gpu"]: one["value"] for one in printed if one.get("metric") == "p2p-least"}
     return shares, {one["rank"]: one["value"] for one in printed if "fact" in one}
 

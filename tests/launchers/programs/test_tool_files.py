@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests.factories.paths import PROGRAMS, ROOT
+from tests.factories.paths import ROOT
+from tests.factories.programs import printed
 
 from accept.config.tools import tool_of
 from accept.core.model import ParamValue, Parsed
@@ -102,13 +101,8 @@ def test_what_a_tool_prints_gives_figures_and_names_the_gpu(
     stand_in.chmod(0o755)
     spec = tmp_path / "tool.json"
     spec.write_text(to_json(tool))
-    done = subprocess.run(
-        [sys.executable, PROGRAMS / "tool.py", spec],
-        capture_output=True,
-        check=True,
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
-    )
-    parsed = parse([done.stdout], tool)
+    out = printed("tool.py", spec, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    parsed = parse([out.encode()], tool)
     assert [metric.value for metric in parsed.metrics] == pytest.approx(values)
     assert len(parsed.problems) == len(expected), parsed.problems
     for problem, (cause, gpu, words) in zip(parsed.problems, expected, strict=True):

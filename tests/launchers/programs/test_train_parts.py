@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import json
 import os
 import pickle
 import struct
@@ -18,8 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.factories import programs  # noqa: F401  # makes the programs importable
 from tests.factories.ports import free_port
+from tests.factories.programs import records_of
 
 import train
 from rank_io import Identity, Injected, Progress, Rank, Unusable
@@ -530,8 +529,7 @@ def test_resnet50_begins_where_its_reference_curve_does_and_learns(made: Made) -
 
 def records(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Return the last printed value of each metric and fact, by name."""
-    lines = capsys.readouterr().out.splitlines()
-    printed = [json.loads(line[7:]) for line in lines if line.startswith("ACCEPT {")]
+    printed = records_of(capsys.readouterr().out)
     return {one.get("metric") or one.get("fact") or one["problem"]: one["value"] for one in printed}
 
 
