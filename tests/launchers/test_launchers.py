@@ -279,8 +279,8 @@ class TestSteps:
     def test_prints_a_command_with_the_parameter_names_of_each_open_mpi(
         self, node: Path, version: str, has: str, has_not: str
     ) -> None:
-        script = f'[ "$1" != --version ] || echo "mpirun (Open MPI) {version}"'
-        stand_in(node / "bin/mpirun", script)
+        answer = f'[ "$1" != --version ] || echo "mpirun (Open MPI) {version}"'
+        stand_in(node / "bin/mpirun", answer)
         (script,) = (node / "steps").glob("*-collectives.sh")
         done = sh(script, PATH=f"{node}/bin", ACCEPT_PYTHON=sys.executable)
         line = rf"^# Open MPI {version[0]}: 'mpirun' .*'-np' '2' "

@@ -24,8 +24,8 @@ RUN = SlurmRun(
 @given(st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=80))
 def test_a_job_reports_a_failure_with_its_code(message: str) -> None:
     for code in (Code.SLURM_JOB_FAILED, Code.SLURM_LAUNCHER, Code.SLURM_RANKS):
-        failure = Failure(code=code, message=message)
-        assert Failure.parse(failure.line) == failure
+        parsed = Failure.parse(Failure(message, code).line)
+        assert (parsed.code, parsed.message) == (code, message)
     assert Failure.parse(f"E-HOSTLIST-SYNTAX {message}").code is Code.SLURM_JOB_FAILED
 
 

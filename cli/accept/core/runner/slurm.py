@@ -155,23 +155,15 @@ def _problem(name: str, text: str) -> Problem:
     return Problem(cause=Cause.UNREACHABLE_TIMEOUT, message=message, check="hosts", host=name)
 
 
-class _Failed(NotStarted):
-    """The run cannot start; the message is the reason."""
+class Failure(NotStarted):
+    """The job could not start the run; the message is the reason."""
 
     def __init__(self, message: str, code: Code = Code.SLURM_JOB_FAILED) -> None:
         super().__init__(message, code=code)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """The reason why the job could not start the run, as reported to the login node."""
-
-    code: Code
-    message: str
-
     @property
     def line(self) -> str:
-        """Return the failure as one line: the code, unless it is the usual one, and the message."""
+        """Return it as one line for the login node: the code, unless usual, and the message."""
         usual = self.code is Code.SLURM_JOB_FAILED
         return self.message if usual else f"{self.code} {self.message}"
 
@@ -180,9 +172,7 @@ class Failure:
         """Parse the failure in an untrusted line that a job wrote."""
         first, _, rest = line.partition(" ")
         code = next((code for code in _OWN_CODES if first == code), None)
-        if code:
-            return Failure(code=code, message=plain(rest, 400))
-        return Failure(code=Code.SLURM_JOB_FAILED, message=plain(line, 400))
+        return Failure(plain(rest if code else line, 400), code or Code.SLURM_JOB_FAILED)
 
 
 class Step:
@@ -450,7 +440,7 @@ def drive(work: Path) -> int:
         nodes = run.nodes or _nodes_of_job()
         if restarts := decimal(os.environ.get("SLURM_RESTART_COUNT", "0")):
             _clean(run, nodes, job)
-            raise _Failed(f"Slurm has requeued the job ({count(restarts, 'restart')})")
+            raise Failure(f"Slurm has requeued the job ({count(restarts, 'restart')})")
         _add_keys(run, work, shared, logins=max_logins(len(nodes)))
         if run.pyxis:
             run = replace(run, pyxis=_imported(run, run.pyxis, nodes, own, job, shared))
@@ -471,14 +461,14 @@ def drive(work: Path) -> int:
         run = replace(run, earlier=_earlier(run, work))
         _write_hosts(run, in_order, own=own, shared=shared)
         if driver.reason:
-            raise _Failed(driver.reason)
+            raise Failure(driver.reason)
         if run.launcher:
             _probe_launcher(run, in_order, own)
         status = driver.coordinate(in_container=run.in_container)
         _deliver(run, driver, shared, status, job)
     except NotStarted as failure:
         status = Exit.INTERRUPTED if driver.reason else Exit.NOT_STARTED
-        line = Failure(code=failure.code, message=failure.message).line
+        line = Failure(failure.message, failure.code).line
         print(f"problem {line}", flush=True)
         _comment(job, line)
         if shared:
@@ -552,7 +542,7 @@ def _nodes_of_job() -> tuple[str, ...]:
     done = bounded.run(words, timeout=_CALL_SECONDS)
     names = tuple(dict.fromkeys(done.text.split()))
     if done.exit != 0 or not names or not all(map(HOSTNAME.fullmatch, names)):
-        raise _Failed(f"{' '.join(words)}: {plain(done.errors or done.text, 200)}")
+        raise Failure(f"{' '.join(words)}: {plain(done.errors or done.text, 200)}")
     return names
 
 
@@ -562,9 +552,9 @@ def _add_keys(run: SlurmRun, work: Path, shared: Path | None, *, logins: int) ->
     try:
         done = bounded.run(words, cwd=work, timeout=_CALL_SECONDS)
     except OSError as error:
-        raise _Failed(f"ssh-keygen failed: {error}") from None
+        raise Failure(f"ssh-keygen failed: {error}") from None
     if done.exit != 0:
-        raise _Failed(f"ssh-keygen failed: {plain(done.errors, 200)}")
+        raise Failure(f"ssh-keygen failed: {plain(done.errors, 200)}")
     public = (work / "key.pub").read_text(encoding="utf-8")
     files = {
         "authorized_keys": f"restrict,pty {public}",
@@ -591,12 +581,12 @@ def _without_owner(info: tarfile.TarInfo) -> tarfile.TarInfo:
 def _write_hosts(
     run: SlurmRun, results: Mapping[str, Ready | Problem], *, own: str, shared: Path | None
 ) -> None:
-    """Write what the coordinator needs to find the nodes. Raises _Failed if it cannot run here."""
+    """Write what the coordinator needs to find the nodes. Raises Failure if it cannot run here."""
     first = results.get(own)
     if isinstance(first, Problem) or first is None:
-        raise _Failed(first.message if first else f"{own} is not one of the run's nodes")
+        raise Failure(first.message if first else f"{own} is not one of the run's nodes")
     if run.in_container and first.python < _OLDEST_PYTHON:
-        raise _Failed("the image has no Python 3.10 or newer, which the coordinator needs")
+        raise Failure("the image has no Python 3.10 or newer, which the coordinator needs")
     busy = [
         f"{name}: {text}"
         for name, result in results.items()
@@ -604,7 +594,7 @@ def _write_hosts(
         for text in result.busy
     ]
     if busy and not run.busy_ok:
-        raise _Failed(f"GPUs are in use: {plain('; '.join(busy[:4]), 400)}")
+        raise Failure(f"GPUs are in use: {plain('; '.join(busy[:4]), 400)}")
     launch = Launch(
         attempt=run.attempt,
         hosts=tuple(_candidate(name, result, own) for name, result in results.items()),
@@ -619,13 +609,13 @@ def _write_hosts(
         (folder / "first").touch()
         evidence.write(folder / evidence.HOSTS, json.dumps(dump(launch)) + "\n")
     except OSError as error:
-        raise _Failed(f"{own}: cannot write to {folder}: {error.strerror}") from None
+        raise Failure(f"{own}: cannot write to {folder}: {error.strerror}") from None
 
 
 def _earlier(run: SlurmRun, work: Path) -> str:
     """Return the folder with the finished steps of an earlier attempt, as the coordinator sees it.
 
-    Raises _Failed if they cannot be copied to the run's folder.
+    Raises Failure if they cannot be copied to the run's folder.
     """
     sent = work / EARLIER
     if not sent.is_dir() or Path(run.earlier).is_dir():
@@ -634,7 +624,7 @@ def _earlier(run: SlurmRun, work: Path) -> str:
         # A container has only the run's folder.
         return str(shutil.copytree(sent, Path(run.folder) / EARLIER))
     except OSError as error:
-        raise _Failed(f"cannot write to {run.folder}: {error}", Code.RESUME_NOT_SENT) from None
+        raise Failure(f"cannot write to {run.folder}: {error}", Code.RESUME_NOT_SENT) from None
 
 
 def _candidate(name: str, result: Ready | Problem, own: str) -> Candidate:
@@ -651,7 +641,7 @@ def _candidate(name: str, result: Ready | Problem, own: str) -> Candidate:
 
 
 def _probe_launcher(run: SlurmRun, results: Mapping[str, Ready | Problem], own: str) -> None:
-    """Start two ranks by srun. Raises _Failed unless MPI sees them as ranks 0 and 1 of 2."""
+    """Start two ranks by srun. Raises Failure unless MPI sees them as ranks 0 and 1 of 2."""
     names = [own, *(name for name in results if name != own)]
     ready = [result for name in names if isinstance(result := results[name], Ready)][:2]
     group = "".join(f"{r.name} {r.name} {(*r.addresses, r.name)[0]} {r.port} 1\n" for r in ready)
@@ -664,7 +654,7 @@ def _probe_launcher(run: SlurmRun, results: Mapping[str, Ready | Problem], own: 
         timeout=_PROBE_SECONDS,
     )
     if done.exit is None:
-        raise _Failed(
+        raise Failure(
             f"{run.launcher}: two ranks did not end within {_PROBE_SECONDS:.0f} s",
             Code.SLURM_LAUNCHER,
         )
@@ -673,13 +663,13 @@ def _probe_launcher(run: SlurmRun, results: Mapping[str, Ready | Problem], own: 
         return
     if ranks:
         seen = ", ".join(f"rank {rank} of {size}" for rank, size in ranks[:4])
-        raise _Failed(f"{run.launcher}: MPI sees two ranks as {seen}", Code.SLURM_RANKS)
+        raise Failure(f"{run.launcher}: MPI sees two ranks as {seen}", Code.SLURM_RANKS)
     lines = [line for line in done.text.splitlines() if line.strip() and line[:1] != "#"]
     errors = [line for line in lines if "srun: error" in line]
     reason = (*errors, *lines, f"exit {done.exit}")[0]
     if done.exit == _NO_LIBRARY:
         reason = "no MPI library: libmpi.so is neither beside mpirun nor on LD_LIBRARY_PATH"
-    raise _Failed(f"{run.launcher}: {plain(reason, 300)}", Code.SLURM_LAUNCHER)
+    raise Failure(f"{run.launcher}: {plain(reason, 300)}", Code.SLURM_LAUNCHER)
 
 
 def _deliver(run: SlurmRun, driver: _Driver, shared: Path | None, status: int, job: str) -> None:
