@@ -18,6 +18,7 @@ from tests.factories import sample_evidence
 from tests.factories.command_line import accept
 from tests.factories.keys import sign_evidence, write_keys
 from tests.promises import pool
+from tests.promises.edited import Edit, Plan, Records, hashed, opened, write
 from tests.promises.pool import Kind
 
 from accept import backends
@@ -36,9 +37,6 @@ DAY = 86400.0
 #: Of the runs of the pool: accepted, rejected, interrupted, and of an older version.
 FOREIGN = ("script", "simulated-two-nodes", "interrupted", "version-0.1-passed")
 
-Plan = dict[str, Any]
-Records = list[dict[str, Any]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
@@ -49,15 +47,11 @@ class Order:
     served: Path
     key: Path
 
-    def forge(self, change: Callable[[Plan, Records], None]) -> None:
+    def forge(self, edit: Edit) -> None:
         """Change plan and records, and write everything that root on the host can make."""
-        plan = json.loads((self.served / evidence.PLAN).read_text())
-        lines = (self.served / evidence.RECORDS).read_text().splitlines()
-        records = [json.loads(line) for line in lines]
-        change(plan, records)
-        (self.served / evidence.PLAN).write_text(json.dumps(plan))
-        text = "".join(f"{json.dumps(record)}\n" for record in records)
-        (self.served / evidence.RECORDS).write_text(text)
+        plan, records = opened(self.served)
+        edit(plan, records)
+        write(self.served, plan, records)
         self.seal(self.key)
 
     def seal(self, key: Path) -> None:
@@ -122,92 +116,67 @@ def order(
     return made
 
 
-def without_a_step(plan: Plan, records: Records) -> None:
-    gone = plan["steps"].pop()["id"]
-    records[:] = [record for record in records if record["step"] != gone]
-
-
-def without_bounds(plan: Plan, records: Records) -> None:
-    plan["references"] = []
-
-
-def with_much_noise(plan: Plan, records: Records) -> None:
-    plan["machine"]["noise"] = 0.9
-
-
-def of_another_machine(plan: Plan, records: Records) -> None:
-    plan["machine"]["name"] = "cpu"
-
-
-def with_edits(plan: Plan, records: Records) -> None:
-    plan["edited"] = ["collectives: 1M"]
-    plan["steps"] = plan["steps"][:1]
-
-
-def hashed(change: Callable[[Plan, Records], None]) -> Callable[[Plan, Records], None]:
-    def both(plan: Plan, records: Records) -> None:
-        change(plan, records)
-        plan["hash"] = evidence.plan_hash(plan)
-
-    return both
-
-
-def of_an_older_version(change: Callable[[Plan, Records], None]) -> Callable[[Plan, Records], None]:
+def of_an_older_version(edit: Edit) -> Edit:
     """Keep the hash of the order, which those versions did not verify."""
 
     def both(plan: Plan, records: Records) -> None:
-        change(plan, records)
+        edit(plan, records)
         del plan["filesHash"]
         plan["version"] = "0.1.0"
 
     return both
 
 
-PLANS = [without_a_step, without_bounds, with_much_noise, of_another_machine, with_edits]
+def without_a_step(plan: Plan, records: Records) -> None:
+    gone = plan["steps"].pop()["id"]
+    records[:] = [record for record in records if record["step"] != gone]
 
 
-def of_another_host(plan: Plan, records: Records) -> None:
+def without_bounds(plan: Plan, _: Records) -> None:
+    plan["references"] = []
+
+
+PLANS: dict[str, Edit] = {
+    "no step": without_a_step,
+    "no bounds": without_bounds,
+    "noise": lambda plan, _: plan["machine"].update(noise=0.9),
+    "another machine": lambda plan, _: plan["machine"].update(name="cpu"),
+    "edits": lambda plan, _: plan.update(edited=["collectives: 1M"], steps=plan["steps"][:1]),
+}
+
+
+def of_another_host(_: Plan, records: Records) -> None:
     host = records[0]["hosts"][0]
     for record in records:
         record["hosts"] = ["elsewhere" if name == host else name for name in record["hosts"]]
 
 
-def with_a_problem_elsewhere(plan: Plan, records: Records) -> None:
-    records[-1]["problems"] = [{"cause": "host-lost", "message": "x", "host": "elsewhere"}]
+def in_each(change: Callable[[dict[str, Any]], object]) -> Edit:
+    return lambda _, records: [change(record) for record in records]
 
 
-def measured(days: float) -> Callable[[Plan, Records], None]:
-    def shift(plan: Plan, records: Records) -> None:
-        for record in records:
-            record["start"] += days * DAY
-            record["end"] += days * DAY
-
-    return shift
+def measured(days: float) -> Edit:
+    return in_each(lambda r: r.update(start=r["start"] + days * DAY, end=r["end"] + days * DAY))
 
 
-def with_a_value_elsewhere(plan: Plan, records: Records) -> None:
-    records[0]["metrics"] = [
-        {"check": "hosts", "name": "x", "value": 1.0, "unit": "s", "host": "elsewhere"}
-    ]
-
-
-def without_times(plan: Plan, records: Records) -> None:
-    for record in records:
-        record["start"], record["began"], record["end"] = 0.0, None, 0.0
-
-
-def ended_long_ago(plan: Plan, records: Records) -> None:
-    records[-1]["end"] -= 4000.0 * DAY
-
-
-def with_an_unordered_step(plan: Plan, records: Records) -> None:
+def with_an_unordered_step(_: Plan, records: Records) -> None:
     problem = {"cause": "crashed", "message": "x", "host": records[0]["hosts"][0]}
     records.append({**records[-1], "step": "99-gemm", "log": "", "problems": [problem]})
 
 
-def kept(plan: Plan, records: Records) -> None:
-    for record in records:
-        record["attempt"] = "earlier"
+_LOST = {"cause": "host-lost", "message": "x", "host": "elsewhere"}
+_VALUE = {"check": "hosts", "name": "x", "value": 1.0, "unit": "s", "host": "elsewhere"}
+OTHER_RUNS: dict[str, Edit] = {
+    "another host": of_another_host,
+    "a problem elsewhere": lambda _, records: records[-1].update(problems=[_LOST]),
+    "a value elsewhere": lambda _, records: records[0].update(metrics=[_VALUE]),
+    "kept": in_each(lambda record: record.update(attempt="earlier")),
+    "before the order": measured(-400.0),
+    "after today": measured(4000.0),
+    "no times": in_each(lambda record: record.update(start=0.0, began=None, end=0.0)),
+    "ended long ago": lambda _, records: records[-1].update(end=records[-1]["end"] - 4000 * DAY),
+    "a step that was not ordered": with_an_unordered_step,
+}
 
 
 def assert_refused(order: Order, code: Code) -> None:
@@ -232,28 +201,15 @@ def test_what_was_ordered_is_fetched_signed_and_judged(order: Order) -> None:
 
 
 @pytest.mark.parametrize("version", [hashed, of_an_older_version])
-@pytest.mark.parametrize("change", PLANS)
-def test_another_plan_is_refused(
-    order: Order,
-    change: Callable[[Plan, Records], None],
-    version: Callable[[Callable[[Plan, Records], None]], Callable[[Plan, Records], None]],
-) -> None:
-    order.forge(version(change))
+@pytest.mark.parametrize("name", PLANS)
+def test_another_plan_is_refused(order: Order, name: str, version: Callable[[Edit], Edit]) -> None:
+    order.forge(version(PLANS[name]))
     assert_refused(order, Code.EVIDENCE_PLAN_CHANGED)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *(of_another_host, with_a_problem_elsewhere, with_a_value_elsewhere, kept),
-        *(measured(-400.0), measured(4000.0), without_times, ended_long_ago),
-        with_an_unordered_step,
-    ],
-)
-def test_other_hosts_times_and_steps_are_refused(
-    order: Order, change: Callable[[Plan, Records], None]
-) -> None:
-    order.forge(change)
+@pytest.mark.parametrize("name", OTHER_RUNS)
+def test_other_hosts_times_and_steps_are_refused(order: Order, name: str) -> None:
+    order.forge(OTHER_RUNS[name])
     assert_refused(order, Code.EVIDENCE_OTHER_RUN)
 
 
@@ -386,11 +342,7 @@ def test_fetched_evidence_that_was_reduced_to_a_log_is_refused(order: Order) -> 
 
 def test_an_own_run_is_judged_by_the_plan_of_this_workstation(order: Order) -> None:
     """Nodes that a run leaves out are not part of the hash of its plan."""
-
-    def leave_out(plan: Plan, records: Records) -> None:
-        plan["leftOut"] = [{"name": "h99", "reason": "down"}]
-
-    order.forge(leave_out)
+    order.forge(lambda plan, _: plan.update(leftOut=[{"name": "h99", "reason": "down"}]))
     assert accept("collect", "demo").code == 0
     assert json.loads(accept("judge", "demo", "--json").out)["leftOut"] == []
 

@@ -75,13 +75,24 @@ def health(verdict: Any) -> str:
     return str(next(one["state"] for one in verdict["checks"] if one["check"] == "health"))
 
 
-def test_healthy_gpus_accuse_nobody(tmp_path: Path) -> None:
-    verdict = run(tmp_path)
-    assert (accused(verdict), health(verdict)) == (set(), "pass")
-
-
-def test_a_gpu_that_is_lost_before_the_run_is_named(tmp_path: Path) -> None:
-    assert accused(run(tmp_path, start=LOST)) == {("3", "gpu-lost")}
+@pytest.mark.parametrize(
+    ("start", "later", "named", "state"),
+    [
+        ((), (), set(), "pass"),
+        (LOST, (), {("3", "gpu-lost")}, "fail"),
+        ((), LOST, {("3", "gpu-lost")}, "fail"),
+        (PENDING, (), {("2", "gpu-reset-required")}, "fail"),
+    ],
+)
+def test_a_gpu_with_a_fault_is_named(
+    tmp_path: Path,
+    start: tuple[str, ...],
+    later: tuple[str, ...],
+    named: set[tuple[str, str]],
+    state: str,
+) -> None:
+    verdict = run(tmp_path, start=start, later=later)
+    assert (accused(verdict), health(verdict)) == (named, state)
 
 
 @pytest.mark.parametrize("handle", [True, False])
@@ -132,16 +143,6 @@ def test_without_an_inventory_ranks_show_that_a_list_has_no_gpu(tmp_path: Path) 
 def by_list(verdict: Any) -> list[Any]:
     found = [finding for check in verdict["checks"] for finding in check["findings"]]
     return [finding for finding in found if finding.get("cause") == "gpu-list"]
-
-
-def test_a_gpu_that_is_lost_during_the_run_is_named(tmp_path: Path) -> None:
-    verdict = run(tmp_path, later=LOST)
-    assert accused(verdict) == {("3", "gpu-lost")}
-    assert health(verdict) == "fail"
-
-
-def test_a_gpu_that_needs_a_reset_is_named(tmp_path: Path) -> None:
-    assert accused(run(tmp_path, start=PENDING)) == {("2", "gpu-reset-required")}
 
 
 # -- Below the driver ----------------------------------------------------------------------------

@@ -8,13 +8,14 @@ import os
 import resource
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.factories.command_line import accept, program
 from tests.promises import pool
+from tests.promises.edited import Edit, Plan, Records, hashed, opened, write
 from tests.promises.pool import Kind
 
 from accept.core import evidence
@@ -26,8 +27,6 @@ RUNS = {run.name: run for run in pool.runs(Kind.EVIDENCE) if not run.mark}
 REPLACED = ("script", "simulated-two-nodes", "simulated-rail", "demo")
 #: Seconds of processor time, and bytes, for all judgements of one run.
 _SECONDS, _BYTES = 300, 4 << 30
-
-Edit = Callable[[Any, list[Any]], None]
 
 
 def numbers(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -50,27 +49,25 @@ def with_number(data: Any, path: tuple[str | int, ...], number: float) -> Any:
     return copy
 
 
-def seal(folder: Path, plan: dict[str, Any], records: list[Any]) -> None:
-    """Write plan and records with the hashes that belong to them."""
-    plan["hash"] = evidence.plan_hash(plan)
-    evidence.write(folder / evidence.PLAN, json.dumps(plan))
-    lines = (json.dumps(record) + "\n" for record in records)
-    evidence.write(folder / evidence.RECORDS, "".join(lines))
-    evidence.write_checksums(folder)
-
-
-def opened(name: str, target: Path) -> tuple[Path, dict[str, Any], list[Any]]:
+def copied(name: str, target: Path) -> tuple[Path, Plan, Records]:
     """Return a copy of the evidence of a run, its plan and its records."""
     folder = shutil.copytree(RUNS[name].folder, target / "evidence")
-    lines = (folder / evidence.RECORDS).read_text().splitlines()
-    return folder, json.loads((folder / evidence.PLAN).read_text()), [*map(json.loads, lines)]
+    return folder, *opened(folder)
+
+
+def edit_copy(name: str, target: Path, edit: Edit) -> Path:
+    """Return a copy of the evidence of a run with an edit and the hashes that belong to it."""
+    folder, plan, records = copied(name, target)
+    hashed(edit)(plan, records)
+    write(folder, plan, records)
+    return folder
 
 
 def judge_with_each_number(name: str, target: Path, progress: Path) -> None:
     """Judge a run once for each number in its plan and records, which is huge."""
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
-    folder, plan, records = opened(name, target)
+    folder, plan, records = copied(name, target)
     first = {record["step"]: number for number, record in reversed([*enumerate(records)])}
     is_large = len(records) > 100
     edited = [
@@ -85,7 +82,7 @@ def judge_with_each_number(name: str, target: Path, progress: Path) -> None:
             edited.append((plan, others, (number, *path)))
     for plan_now, records_now, path in edited:
         progress.write_text(str(path))
-        seal(folder, {**plan_now}, records_now)
+        write(folder, {**plan_now, "hash": evidence.plan_hash(plan_now)}, records_now)
         done = accept("judge", folder, "--json")
         assert done.code in (0, 3, 6, 7), (path, done)
     progress.write_text("done")
@@ -106,51 +103,24 @@ def test_no_number_makes_a_judgement_endless(name: str, tmp_path: Path) -> None:
 PAYLOAD = "gpu17;touch PWNED #"
 
 
-def of_a_variable(plan: Any, records: list[Any]) -> None:
-    plan["env"]["NCCL_A=1; touch PWNED; NCCL_B"] = "1"
+NAMES: dict[str, Edit] = {
+    "a variable": lambda plan, _: plan["env"].update({"NCCL_A=1; touch PWNED; NCCL_B": "1"}),
+    "the machine": lambda plan, _: plan["machine"].update(name="./m.yaml"),
+    "a host": lambda _, records: records[-1]["hosts"].__setitem__(0, PAYLOAD),
+    "the host of a problem": lambda _, records: records[-1].update(
+        problems=[{"cause": "crashed", "message": "x", "host": PAYLOAD}]
+    ),
+    "a pair": lambda plan, _: plan.update(pairs=[[PAYLOAD, "h2"]]),
+    "a step": lambda _, records: records[-1].update(step="../../etc"),
+    "a log without end": lambda _, records: records[-1].update(
+        log="logs/10-inventory/" + "n" * 5000
+    ),
+}
 
 
-def of_the_machine(plan: Any, records: list[Any]) -> None:
-    plan["machine"]["name"] = "./m.yaml"
-
-
-def of_a_host(plan: Any, records: list[Any]) -> None:
-    records[-1]["hosts"][0] = PAYLOAD
-
-
-def of_the_host_of_a_problem(plan: Any, records: list[Any]) -> None:
-    problem = {"cause": "crashed", "message": "x", "host": PAYLOAD}
-    records[-1]["problems"] = [problem]
-
-
-def of_a_pair(plan: Any, records: list[Any]) -> None:
-    plan["pairs"] = [[PAYLOAD, "h2"]]
-
-
-def of_a_step(plan: Any, records: list[Any]) -> None:
-    records[-1]["step"] = "../../etc"
-
-
-def of_a_log_without_end(plan: Any, records: list[Any]) -> None:
-    records[-1]["log"] = "logs/10-inventory/" + "n" * 5000
-
-
-NAMES: list[Edit] = [
-    of_a_variable,
-    of_the_machine,
-    of_a_host,
-    of_the_host_of_a_problem,
-    of_a_pair,
-    of_a_step,
-    of_a_log_without_end,
-]
-
-
-@pytest.mark.parametrize("edit", NAMES)
-def test_a_name_that_no_run_writes_is_refused(edit: Edit, tmp_path: Path) -> None:
-    folder, plan, records = opened("demo", tmp_path)
-    edit(plan, records)
-    seal(folder, plan, records)
+@pytest.mark.parametrize("of", NAMES)
+def test_a_name_that_no_run_writes_is_refused(of: str, tmp_path: Path) -> None:
+    folder = edit_copy("demo", tmp_path, NAMES[of])
     for command in ("judge", "report", "baseline"):
         done = accept(command, folder)
         assert (done.code, done.error) == (6, "E-EVIDENCE-DAMAGED")
@@ -159,9 +129,9 @@ def test_a_name_that_no_run_writes_is_refused(edit: Edit, tmp_path: Path) -> Non
 def test_baseline_opens_no_file_that_evidence_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, plan, records = opened("simulated-w0", tmp_path)
-    plan["machine"]["name"] = "mine.yaml"
-    seal(folder, plan, records)
+    folder = edit_copy(
+        "simulated-w0", tmp_path, lambda plan, _: plan["machine"].update(name="mine.yaml")
+    )
     (tmp_path / "mine.yaml").write_text("base: [h100-8]\nname: mine\nnccl: {script: /tmp/x.sh}\n")
     monkeypatch.chdir(tmp_path)
     done = accept("baseline", folder, "--force")
@@ -169,7 +139,7 @@ def test_baseline_opens_no_file_that_evidence_names(
 
 
 def test_a_ticket_holds_nothing_from_behind_a_link(working: Path, tmp_path: Path) -> None:
-    folder, _, _ = opened("demo", tmp_path)
+    folder = shutil.copytree(RUNS["demo"].folder, tmp_path / "evidence")
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "credentials").write_text("token 1234")
     (folder / evidence.COLLECTORS).mkdir(exist_ok=True)
@@ -185,10 +155,9 @@ def test_a_ticket_holds_nothing_from_behind_a_link(working: Path, tmp_path: Path
 def test_the_script_of_a_ticket_runs_nothing_that_evidence_names(
     working: Path, tmp_path: Path
 ) -> None:
-    folder, plan, records = opened("demo", tmp_path)
     hostile = {"BASH_ENV": "/tmp/a", "LD_AUDIT": "/tmp/a.so", "NCCL_NET_PLUGIN": "/tmp/a.so"}
-    plan["env"] |= {**hostile, "NCCL_ALGO": "Ring"}
-    seal(folder, plan, records)
+    hostile["NCCL_ALGO"] = "Ring"
+    folder = edit_copy("demo", tmp_path, lambda plan, _: plan["env"].update(hostile))
     # The order of a run is beside its evidence.
     assert accept("render", "--machine", "cpu", "--out", tmp_path / "rendered").code == 0
     order = json.loads((tmp_path / "rendered" / "run.json").read_text())

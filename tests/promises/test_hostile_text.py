@@ -22,7 +22,7 @@ from accept.report.console import Terminal
 from accept.report.data import Run
 from accept.report.html import render_html
 from accept.report.repro import Settings
-from accept.report.ticket import ticket
+from accept.report.ticket import TicketWriter
 
 HOSTILE_TEXTS = (
     HOSTILE,
@@ -48,8 +48,10 @@ def sent(run: Run, folder: Path) -> str:
     """Return the text of the ticket about the first suspect."""
     suspects = [s for s in run.verdict.suspects if s.hosts]
     host = suspects[0].hosts[0]
-    made = ticket(run, folder, suspects, node=host, nodes={}, settings=Settings(), redact=False)
-    return made.text
+    writer = TicketWriter(
+        run, folder, suspects, node=host, nodes={}, settings=Settings(), redact=False
+    )
+    return writer.write().text
 
 
 class Elements(HTMLParser):

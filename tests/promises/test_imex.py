@@ -11,15 +11,16 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from tests.factories import verdicts
 from tests.factories.judging import causes
-from tests.factories.paths import PROGRAMS
+from tests.factories.paths import PROGRAMS, TESTS
 
+from accept.config.yaml_file import read_file
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.model import BoundKind, PlannedMachine, Reference, State, Verdict
@@ -39,20 +40,31 @@ NVLINK = Reference(
 )
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Domain:
     """Hold the reports of the IMEX services of four hosts, and of nodes outside the run."""
 
+    name: str = ""
     domain: str = "UP"
-    #: (host that reports, other node) -> the state of their connection; else CONNECTED.
-    links: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    #: "HOST NODE" -> the state that a host reports of its connection; else CONNECTED.
+    links: dict[str, str] = field(default_factory=dict)
+    #: Node -> the state of its connections with all others, in both directions.
+    apart: dict[str, str] = field(default_factory=dict)
     #: Host -> its state; else READY.
-    states: Mapping[str, str] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
     #: Host -> what the program prints instead, with exit code 1.
-    words: Mapping[str, str] = field(default_factory=dict)
+    words: dict[str, str] = field(default_factory=dict)
     nodes: tuple[str, ...] = HOSTS
     #: Hosts without the program.
     without: tuple[str, ...] = ()
+    #: The node that the verdict accuses of `fabric-manager`, and whether the run passes.
+    bad: str | None = None
+    passes: bool = False
+
+    def connection(self, host: str, other: str) -> str:
+        """Return the state of a connection."""
+        ends = [self.apart[end] for end in (host, other) if end in self.apart and host != other]
+        return self.links.get(f"{host} {other}", next(iter(ends), "CONNECTED"))
 
     def answer(self, host: str) -> str:
         """Return the output on a host."""
@@ -66,7 +78,7 @@ class Domain:
                 "connections": {
                     str(other): {
                         "host": address[node],
-                        "status": self.links.get((name, node), "CONNECTED"),
+                        "status": self.connection(name, node),
                     }
                     for other, node in enumerate(self.nodes)
                 },
@@ -118,109 +130,29 @@ class Domain:
         return judge(planned, made, checks=REGISTRY, attempt="one")
 
 
-def apart(host: str, state: str = "INVALID") -> dict[tuple[str, str], str]:
-    """Return the connections of a host with all others, in both directions."""
-    others = [other for other in HOSTS if other != host]
-    return {pair: state for other in others for pair in ((host, other), (other, host))}
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    domains: tuple[Domain, ...]
 
 
-H1 = {("h1", "fabric-manager")}
-CASES: dict[str, tuple[Domain, set[tuple[str, str]], bool]] = {
-    "healthy": (Domain(), set(), True),
-    "degraded, but connected": (Domain(domain="DEGRADED"), set(), True),
-    "a lost node": (Domain(domain="DEGRADED", links=apart("h1", "RECOVERING")), H1, False),
-    "a lost node without an answer": (
-        Domain(domain="DEGRADED", links=apart("h1"), words={"h1": "Failed to connect"}),
-        H1,
-        False,
-    ),
-    "a lost node without the program": (
-        Domain(domain="DEGRADED", links=apart("h1"), without=("h1",)),
-        H1,
-        False,
-    ),
-    "nodes that wait for a lost one": (
-        Domain(
-            domain="DOWN",
-            links=apart("h1"),
-            states=dict.fromkeys(("h0", "h2", "h3"), "WAITING_FOR_RECOVERY"),
-        ),
-        H1,
-        False,
-    ),
-    "a node that is not ready": (Domain(states={"h1": "INIT_GPU"}), H1, False),
-    "one connection": (
-        Domain(links={("h1", "h2"): "DISCONNECTED", ("h2", "h1"): "DISCONNECTED"}),
-        set(),
-        False,
-    ),
-    "two halves": (
-        Domain(
-            links={
-                (a, b): "DISCONNECTED"
-                for a in HOSTS
-                for b in HOSTS
-                if (a in HOSTS[:2]) != (b in HOSTS[:2])
-            }
-        ),
-        set(),
-        False,
-    ),
-    "a lost node that is not part of the run": (
-        Domain(
-            domain="DEGRADED",
-            nodes=(*HOSTS, "other"),
-            links={(host, "other"): "DISCONNECTED" for host in HOSTS},
-        ),
-        set(),
-        True,
-    ),
-    "a lost node outside the run, and one that is not ready": (
-        Domain(
-            nodes=(*HOSTS, "other"),
-            links={(host, "other"): "DISCONNECTED" for host in HOSTS},
-            states={"h1": "INIT_GPU"},
-        ),
-        H1,
-        False,
-    ),
-    "an outsider that others do not know": (
-        Domain(nodes=("h0", "h2", "h3"), words={"h1": "Failed to connect to nvidia-imex"}),
-        H1,
-        False,
-    ),
-    **{
-        f"{words} on {len(hosts)}": (Domain(words=dict.fromkeys(hosts, words)), set(), False)
-        for words in ("Failed to connect to nvidia-imex", "Connection refused")
-        for hosts in (HOSTS[1:2], HOSTS[1:], HOSTS)
-    },
-    "a domain that is down": (Domain(domain="DOWN"), set(), False),
-    "no program": (Domain(without=HOSTS), set(), True),
-    "not configured": (
-        Domain(words=dict.fromkeys(HOSTS, "Failed to read node configuration file")),
-        set(),
-        True,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_node_that_imex_lost_is_named(name: str, tmp_path: Path) -> None:
-    domain, suspects, passes = CASES[name]
+@pytest.mark.parametrize(
+    "domain", read_file(_File, TESTS / "data" / "imex.yaml").domains, ids=lambda one: one.name
+)
+def test_a_node_that_imex_lost_is_named(domain: Domain, tmp_path: Path) -> None:
     verdict = domain.verdict(tmp_path)
-    assert {(one.name, one.cause) for one in verdict.suspects} == suspects
-    assert (verdict.state is State.PASS) is passes
+    expected = {(domain.bad, "fabric-manager")} if domain.bad else set()
+    assert {(one.name, one.cause) for one in verdict.suspects} == expected
+    assert (verdict.state is State.PASS) is domain.passes
     assert causes(verdict) <= {"fabric-manager"}
     shown = [f.message for check in verdict.checks for f in check.findings]
     reached = next(check.measured for check in verdict.checks if check.check == "inventory")
     assert ("nvidia-imex-ctl" in reached) is bool(domain.without)
     # Nothing that a service reports instead of its state is lost.
-    named = {one.name for one in verdict.suspects}
     for host, words in domain.words.items():
-        assert host in named or any(words in text for text in shown)
-    for state in set(domain.links.values()):
+        assert host == domain.bad or any(words in text for text in shown)
+    for state in {*domain.links.values(), *domain.apart.values()}:
         assert any(state in text for text in shown)
-    assert any("other" in text for text in shown) or "part of the run" not in name
+    assert any("other" in text for text in shown) or "part of the run" not in domain.name
 
 
 Break = Callable[[str], str]

@@ -44,8 +44,15 @@ from accept.core.report.text import table
 
 #: With fewer hosts, the rest cannot be compared, or has no network.
 _LEAST_HOSTS = 3
-#: A host that never answered, two that were lost, and one that was set aside.
-_ABSENCES = [Cause.UNREACHABLE_REFUSED, Cause.HOST_DIED, Cause.CUT_OFF, Cause.GPU_MISSING]
+#: Causes of an absence -> True if the host is bad then; otherwise it is not tested.
+_ABSENCES = {
+    Cause.UNREACHABLE_REFUSED: True,
+    Cause.HOST_DIED: True,
+    Cause.CUT_OFF: True,
+    Cause.GPU_MISSING: True,
+    Cause.NOT_REGISTERED: False,
+    Cause.HOST_KEY_UNKNOWN: False,
+}
 #: Three hosts cannot show which of them is slow, so a run with a bad one needs four others.
 _LEAST_WITH_BAD = 4
 #: Runs of the pool, and numbers of healthy hosts of an invented run.
@@ -183,43 +190,28 @@ def _with_absent_host(judged: Judged, cause: Cause, host: str) -> Verdict:
 
 @pytest.mark.parametrize("cause", _ABSENCES)
 @pytest.mark.parametrize("run", _RUNS)
-def test_an_absent_host_is_bad_and_the_others_stay_good(run: PooledRun | int, cause: Cause) -> None:
-    judged, host = _with_good_hosts(run)
-    before = node_lists(judged.verdict)
-    verdict = _with_absent_host(judged, cause, host)
-    after = node_lists(verdict)
-    assert (verdict.state, verdict.exit) == (State.DEGRADED, 3), verdict.headline
-    assert {*after.bad} == {*before.bad, host}
-    assert {*after.good} == {*before.good} - {host}
-    assert after.untested == before.untested
-    _screens_agree(judged, verdict)
-    limit = len(after.bad)
-    assert tolerated(verdict, limit - 1).exit == 3
-    assert (tolerated(verdict, limit).exit, tolerated(verdict, limit).accepted) == (0, True)
-    if judged.verdict.state is State.PASS:
-        # The run on all hosts is like a retest after the repair.
-        first = replace(judged, verdict=verdict)
-        result = compared(first, judged, verdict.suspects)
-        assert [one.outcome for one in result.suspects] == ["closed"]
-        assert (result.exit, result.accepted) == (0, True), result.reason
-
-
-@pytest.mark.parametrize("cause", [Cause.NOT_REGISTERED, Cause.HOST_KEY_UNKNOWN])
-@pytest.mark.parametrize("run", _RUNS)
-def test_a_missing_host_that_shows_nothing_about_a_node_blames_none(
+def test_an_absent_host_is_bad_or_not_tested_and_the_others_stay_good(
     run: PooledRun | int, cause: Cause
 ) -> None:
     judged, host = _with_good_hosts(run)
     before = node_lists(judged.verdict)
     verdict = _with_absent_host(judged, cause, host)
     after = node_lists(verdict)
+    is_bad = _ABSENCES[cause]
     assert (verdict.state, verdict.exit) == (State.DEGRADED, 3), verdict.headline
-    assert {*after.bad} == {*before.bad}
+    assert {*after.bad} == {*before.bad} | ({host} if is_bad else set())
     assert {*after.good} == {*before.good} - {host}
-    assert {*after.untested} == {*before.untested, host}
+    assert {*after.untested} == {*before.untested} | (set() if is_bad else {host})
     _screens_agree(judged, verdict)
-    assert tolerated(verdict, len(after.bad)).exit == 3
-    assert tolerated(verdict, len(after.bad) + 1).exit == 0
+    limit = len(before.bad) + 1
+    assert tolerated(verdict, limit - 1).exit == 3
+    assert (tolerated(verdict, limit).exit, tolerated(verdict, limit).accepted) == (0, True)
+    if is_bad and judged.verdict.state is State.PASS:
+        # The run on all hosts is like a retest after the repair.
+        first = replace(judged, verdict=verdict)
+        result = compared(first, judged, verdict.suspects)
+        assert [one.outcome for one in result.suspects] == ["closed"]
+        assert (result.exit, result.accepted) == (0, True), result.reason
 
 
 @pytest.mark.parametrize("cause", [Cause.NOT_REGISTERED, Cause.UNREACHABLE_REFUSED])

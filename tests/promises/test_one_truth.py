@@ -34,7 +34,7 @@ from accept.core.serde import dump
 from accept.core.text import folded, number
 from accept.report.console import Terminal
 from accept.report.repro import Settings
-from accept.report.ticket import ticket
+from accept.report.ticket import TicketWriter
 
 EVERY = pytest.mark.parametrize("run", runs())
 OF_EVIDENCE = pytest.mark.parametrize("run", runs(Kind.EVIDENCE))
@@ -396,7 +396,7 @@ def test_a_ticket_names_the_causes_and_the_run_of_the_verdict(run: PooledRun) ->
         return
     for node in bad[:2]:
         suspects = [s for s in judged.verdict.suspects if node in s.hosts and not s.of_network]
-        made = ticket(
+        made = TicketWriter(
             reported(judged),
             judged.folder,
             suspects,
@@ -404,7 +404,7 @@ def test_a_ticket_names_the_causes_and_the_run_of_the_verdict(run: PooledRun) ->
             nodes={},
             settings=Settings(),
             redact=False,
-        )
+        ).write()
         _check_figures(made.text, one)
         lines = made.text.splitlines()
         assert lines[0].startswith(f"# {node}: ")

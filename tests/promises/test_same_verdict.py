@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -109,68 +110,68 @@ def logs(run: PooledRun, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("run", runs(Kind.LOGS))
-class TestLogs:
-    def test_with_the_names_of_a_run_the_verdict_is_the_same(
-        self, run: PooledRun, logs: Path, tmp_path: Path
-    ) -> None:
-        (before,) = verdicts(run, logs)
-        other = tmp_path / "other"
-        paths = sorted(path for path in logs.rglob("*") if path.is_file())
-        random.Random(run.name).shuffle(paths)
-        for number, path in enumerate(paths):
-            step = step_of("all-reduce", params={"min": "8", "max": "8G"})
-            name = log_path(step, number // 99, number % 99, hosts=("a",) * 64, start=1e9)
-            if path.suffix == ".log":
-                (other / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, other / name)
-        (after,) = verdicts(run, other)
-        assert shown(after) == shown(before)
+def test_logs_with_other_names_of_hosts_have_the_same_verdict(run: PooledRun, logs: Path) -> None:
+    (before,) = verdicts(run, logs)
+    new = longer(before.hosts)
+    for path in files_of(logs):
+        text = new(path.read_text("latin-1"))
+        path.unlink()
+        path.with_name(new(path.name)).write_text(text, "latin-1")
+    (after,) = verdicts(run, logs)
+    assert shown(after, new.old) == shown(before)
 
-    def test_with_other_names_of_hosts_the_verdict_is_the_same(
-        self, run: PooledRun, logs: Path
-    ) -> None:
-        (before,) = verdicts(run, logs)
-        new = longer(before.hosts)
-        for path in [path for path in logs.rglob("*") if path.is_file()]:
-            text = new(path.read_text("latin-1"))
-            path.unlink()
-            path.with_name(new(path.name)).write_text(text, "latin-1")
-        (after,) = verdicts(run, logs)
-        assert shown(after, new.old) == shown(before)
 
-    def test_in_another_order_of_files_the_verdict_is_the_same(
-        self, run: PooledRun, logs: Path, tmp_path: Path
-    ) -> None:
-        (before,) = verdicts(run, logs)
-        paths = sorted(path for path in logs.rglob("*") if path.is_file())
-        random.Random(run.name).shuffle(paths)
-        other = tmp_path / "other"
-        for number, path in enumerate(paths):
-            (other / f"{number:04d}").mkdir(parents=True)
-            shutil.copy(path, other / f"{number:04d}")
-        (after,) = verdicts(run, other)
-        assert shown(after) == shown(before)
+def files_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
-    def test_tables_copied_without_their_devices_do_not_change_the_verdict(
-        self, run: PooledRun, logs: Path
-    ) -> None:
-        (before,) = verdicts(run, logs)
-        rank = re.compile(r"# +Rank +\d+ .*|.* NCCL .*|.*_perf.*")
-        lines = [
-            line
-            for path in sorted(logs.rglob("*"))
-            if path.is_file()
-            for line in path.read_text("latin-1").splitlines()
-            if not rank.search(line)
-        ]
-        (logs / "console.log").write_text("\n".join(lines), "latin-1")
-        (after,) = verdicts(run, logs)
-        assert shown(after) == shown(before)
 
-    def test_files_beside_them_do_not_change_the_verdict(self, run: PooledRun, logs: Path) -> None:
-        (before,) = verdicts(run, logs)
-        for name, content in _NEIGHBORS.items():
-            if not (logs / name).exists():
-                (logs / name).write_bytes(content)
-        (after,) = verdicts(run, logs)
-        assert shown(after) == shown(before)
+def named_as_in_a_run(logs: Path, other: Path, chance: random.Random) -> Path:
+    paths = files_of(logs)
+    chance.shuffle(paths)
+    for number, path in enumerate(paths):
+        step = step_of("all-reduce", params={"min": "8", "max": "8G"})
+        name = log_path(step, number // 99, number % 99, hosts=("a",) * 64, start=1e9)
+        if path.suffix == ".log":
+            (other / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, other / name)
+    return other
+
+
+def in_another_order(logs: Path, other: Path, chance: random.Random) -> Path:
+    paths = files_of(logs)
+    chance.shuffle(paths)
+    for number, path in enumerate(paths):
+        (other / f"{number:04d}").mkdir(parents=True)
+        shutil.copy(path, other / f"{number:04d}")
+    return other
+
+
+def with_a_copy_of_the_tables(logs: Path, _: Path, chance: random.Random) -> Path:
+    """Add the tables without the lines that name their devices."""
+    device = re.compile(r"# +Rank +\d+ .*|.* NCCL .*|.*_perf.*")
+    lines = (line for path in files_of(logs) for line in path.read_text("latin-1").splitlines())
+    shown = "\n".join(line for line in lines if not device.search(line))
+    (logs / "console.log").write_text(shown, "latin-1")
+    return logs
+
+
+def with_neighbors(logs: Path, _: Path, chance: random.Random) -> Path:
+    for name, content in _NEIGHBORS.items():
+        if not (logs / name).exists():
+            (logs / name).write_bytes(content)
+    return logs
+
+
+@pytest.mark.parametrize(
+    "change", [named_as_in_a_run, in_another_order, with_a_copy_of_the_tables, with_neighbors]
+)
+@pytest.mark.parametrize("run", runs(Kind.LOGS))
+def test_logs_in_another_form_have_the_same_verdict(
+    run: PooledRun,
+    change: Callable[[Path, Path, random.Random], Path],
+    logs: Path,
+    tmp_path: Path,
+) -> None:
+    (before,) = verdicts(run, logs)
+    (after,) = verdicts(run, change(logs, tmp_path / "other", random.Random(run.name)))
+    assert shown(after) == shown(before)

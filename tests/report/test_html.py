@@ -21,16 +21,14 @@ from accept.core.model import SIMULATED, BoundKind, Fact, Metric, Record, State
 from accept.core.report import text as report_text
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
-from accept.report.bad_executions import bad_executions
 from accept.report.certificate import certificate
-from accept.report.coverage_table import coverage_rows
 from accept.report.data import Run
 from accept.report.gpu_grid import gpu_grids
 from accept.report.html import render_html
-from accept.report.not_tested import gaps
 from accept.report.pair_matrix import pair_matrix
 from accept.report.strip_plot import strip_plots
 from accept.report.svg import Tone, tone_of
+from accept.report.tables import bad_executions, coverage_rows, gaps
 
 
 class Outline(HTMLParser):

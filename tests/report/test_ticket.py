@@ -30,7 +30,7 @@ from accept.report.data import Run
 from accept.report.node_commands import SavedNode
 from accept.report.redaction import Redactor
 from accept.report.repro import Settings
-from accept.report.ticket import Ticket, ticket
+from accept.report.ticket import Ticket, TicketWriter
 
 NODE = f"h{BAD}"
 NODES = {
@@ -84,9 +84,13 @@ def _written(folder: Path, record: Record) -> str:
     return log
 
 
-def made(run: Run, folder: Path, *, redact: bool = False) -> Ticket:
-    suspects = [s for s in run.verdict.suspects if NODE in s.hosts]
-    return ticket(run, folder, suspects, node=NODE, nodes=NODES, settings=Settings(), redact=redact)
+def made(run: Run, folder: Path, node: str | None = NODE, *, redact: bool = False) -> Ticket:
+    """Return the ticket about a node, or about the network."""
+    suspects = [s for s in run.verdict.suspects if (node in s.hosts if node else s.of_network)]
+    writer = TicketWriter(
+        run, folder, suspects, node=node, nodes=NODES, settings=Settings(), redact=redact
+    )
+    return writer.write()
 
 
 def test_a_ticket_has_cause_time_figures_hardware_logs_and_evidence_hash(
@@ -159,30 +163,49 @@ def test_no_output_of_a_host_makes_redaction_slow(endless: str) -> None:
     assert "address-20000 " in text
 
 
+#: The exit status of `repro.sh`.
+NOT_REPRODUCED, REPRODUCED, NOT_MEASURED = 0, 1, 3
+
+
+class Script:
+    """The files of a ticket, whose script runs with stand-ins for the programs of a node."""
+
+    def __init__(self, folder: Path, ticket: Ticket, **stand_ins: str) -> None:
+        self.folder, self.tools = folder / "ticket", folder / "bin"
+        for name, content in ticket.files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        self.tools.mkdir()
+        usual = {
+            "all_reduce_perf": "",
+            "alltoall_perf": "",
+            "getent": "echo 10.0.0.2",
+            "ip": "echo 10.0.0.2 dev eth7 src 10.0.0.1",
+            "ssh": 'shift; sh -c "$*"',
+        }
+        for name, script in {**usual, **stand_ins}.items():
+            (self.tools / name).write_text(f"#!/bin/sh\n{script}\n")
+            (self.tools / name).chmod(0o755)
+
+    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", "repro.sh", *args],
+            cwd=self.folder,
+            env={**os.environ, "PATH": f"{self.tools}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
 def test_the_script_is_plain_sh_with_the_parameters_of_the_worst_pair(
     run: Run, tmp_path: Path
 ) -> None:
-    one = made(run, tmp_path)
-    folder = tmp_path / "ticket"
-    for name, content in one.files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    checked = ["shellcheck", "--shell=sh", str(folder / "repro.sh")]
+    script = Script(tmp_path, made(run, tmp_path), mpirun='echo "$@"')
+    checked = ["shellcheck", "--shell=sh", str(script.folder / "repro.sh")]
     assert subprocess.run(checked, capture_output=True, text=True, check=False).stdout == ""
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    stand_ins = {
-        "mpirun": 'echo "$@"',
-        "all_reduce_perf": "",
-        "alltoall_perf": "",
-        "getent": "echo 10.0.0.2",
-        "ip": "echo 10.0.0.2 dev eth7 src 10.0.0.1",
-    }
-    for name, script in stand_ins.items():
-        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tools / name).chmod(0o755)
-    done = run_script(folder, tools)
+    done = script.run()
     assert (done.returncode, done.stderr) == (NOT_MEASURED, "")
     words = done.stdout.split()
     pair = words[words.index("--host") + 1]
@@ -190,22 +213,6 @@ def test_the_script_is_plain_sh_with_the_parameters_of_the_worst_pair(
     assert f"{NODE}:8" in pair.split(",")
     assert words[words.index("btl_tcp_if_include") + 1] == "eth7"
     assert "# the run measured 259.8 GB/s" in done.stdout
-
-
-#: The exit status of `repro.sh`.
-NOT_REPRODUCED, REPRODUCED, NOT_MEASURED = 0, 1, 3
-
-
-def run_script(folder: Path, tools: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run `repro.sh` with the programs of a folder first."""
-    return subprocess.run(
-        ["sh", "repro.sh", *args],
-        cwd=folder,
-        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -220,28 +227,15 @@ def run_script(folder: Path, tools: Path, *args: str) -> subprocess.CompletedPro
 def test_the_script_compares_its_result_with_normal_and_measures_a_control_pair(
     run: Run, tmp_path: Path, busbw: float | None, wrong: int, status: int, exit_: int, word: str
 ) -> None:
-    one = made(run, tmp_path)
-    folder, tools = tmp_path / "ticket", tmp_path / "bin"
-    for place in (folder, tools):
-        place.mkdir()
-    (folder / "repro.sh").write_bytes(one.files["repro.sh"])
     row = f"  4194304 1048576 float sum -1 20.1 208.2 {busbw} {wrong} 20 209 490.1 0\n"
     table = row if busbw is not None else ""
     (tmp_path / "table").write_text(f"{table}# Out of bounds values : {wrong} OK\n")
-    stand_ins = {
-        "mpirun": f"cat '{tmp_path}/table'; exit {status}",
-        "all_reduce_perf": "",
-        "getent": "echo 10.0.0.2",
-        "ip": "echo 10.0.0.2 dev eth7 src 10.0.0.1",
-        "ssh": 'shift; sh -c "$*"',
-    }
-    for name, script in stand_ins.items():
-        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tools / name).chmod(0o755)
-    done = run_script(folder, tools)
+    mpirun = f"cat '{tmp_path}/table'; exit {status}"
+    script = Script(tmp_path, made(run, tmp_path), mpirun=mpirun)
+    done = script.run()
     last = done.stdout.splitlines()[-1]
     assert (done.returncode, last.startswith(word)) == (exit_, True), done.stdout + done.stderr
-    with_control = run_script(folder, tools, "h17", "h3", "h5")
+    with_control = script.run("h17", "h3", "h5")
     assert with_control.returncode == exit_
     assert with_control.stdout.count("CONTROL: ") == 1
     assert with_control.stdout.splitlines()[-1] == last
@@ -249,26 +243,13 @@ def test_the_script_compares_its_result_with_normal_and_measures_a_control_pair(
 
 def test_hostile_names_stay_quoted_in_the_script_and_escaped_in_the_text(tmp_path: Path) -> None:
     found = reported("hostile")
-    suspects = [s for s in found.verdict.suspects if s.hosts]
-    one = ticket(
-        found,
-        tmp_path,
-        suspects,
-        node=suspects[0].hosts[0],
-        nodes={},
-        settings=Settings(),
-        redact=False,
-    )
+    node = next(s.hosts[0] for s in found.verdict.suspects if s.hosts)
+    one = made(found, tmp_path, node)
     assert re.fullmatch(r"[A-Za-z0-9_-]+", one.name)
     assert "<script>" not in one.text
     subprocess.run(["sh", "-n"], input=one.files["repro.sh"], check=True)
-    assert HOSTILE not in made_redacted(found, tmp_path, suspects[0].hosts[0])
-
-
-def made_redacted(run: Run, folder: Path, node: str) -> str:
-    suspects = [s for s in run.verdict.suspects if node in s.hosts]
-    one = ticket(run, folder, suspects, node=node, nodes={}, settings=Settings(), redact=True)
-    return "".join(text.decode() for text in one.files.values())
+    redacted = made(found, tmp_path, node, redact=True)
+    assert HOSTILE.encode() not in b"".join(redacted.files.values())
 
 
 @pytest.mark.parametrize(
@@ -295,9 +276,8 @@ def test_there_is_no_ticket_about_what_is_not_accused(
 
 def test_a_ticket_about_the_network_lists_its_bad_pairs(tmp_path: Path) -> None:
     found = reported("fabric")
-    suspects = [s for s in found.verdict.suspects if s.of_network]
-    one = ticket(found, tmp_path, suspects, node=None, nodes={}, settings=Settings(), redact=False)
-    worst = suspects[0].pairs[0]
+    one = made(found, tmp_path, None)
+    worst = next(s for s in found.verdict.suspects if s.of_network).pairs[0]
     assert one.name == "fabric"
     assert all(host in one.text for host in worst.hosts)
     assert "repro.sh" in one.files

@@ -34,7 +34,7 @@ from accept.plan.bundle import net_channels
 from accept.report.console import Terminal
 from accept.report.node_commands import saved_nodes
 from accept.report.repro import Settings
-from accept.report.ticket import ticket
+from accept.report.ticket import TicketWriter
 from accept.report.ticket_faults import TicketFault
 
 #: Seconds for a connection, besides the time of the collector.
@@ -96,7 +96,7 @@ def do_ticket(
     fresh = _fresh(judged, node, name, terminal) if collect else {}
     run = reported(judged)
     commands = out_of_service(judged, node) if node else ()
-    made = ticket(
+    made = TicketWriter(
         run,
         judged.folder,
         suspects,
@@ -108,7 +108,7 @@ def do_ticket(
         excluded=explain(judged.run, node or suspects[0].name, name).excluded,
         commands=commands,
         fresh=fresh,
-    )
+    ).write()
     stem = f"{rundir.TICKETS}/{made.name}-redacted" if redact else f"{rundir.TICKETS}/{made.name}"
     try:
         text, archive = (

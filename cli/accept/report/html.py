@@ -10,8 +10,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -20,16 +19,12 @@ from markupsafe import Markup
 from accept.core.judge.consistency import compared
 from accept.core.judge.summary import node_lists
 from accept.core.model import Verdict
-from accept.core.report.text import answer_of, kept, number3
+from accept.core.report.text import answer_of, kept, number3, utc
 from accept.core.sentences import action, not_run, suspect_advice, usable, vouched
 from accept.core.text import count, duration, folded, format_size, number, plain
-from accept.report.bad_executions import bad_executions
 from accept.report.certificate import certificate
-from accept.report.coverage_table import coverage_rows
 from accept.report.data import Run
 from accept.report.gpu_grid import gpu_grids
-from accept.report.health_table import health_rows
-from accept.report.not_tested import gaps
 from accept.report.over_time import over_time
 from accept.report.pair_matrix import pair_matrix
 from accept.report.rail_matrix import rail_matrices
@@ -37,6 +32,7 @@ from accept.report.repeated import Repeated, headline, node_rows, percent
 from accept.report.size_curves import size_curves
 from accept.report.strip_plot import strip_plots
 from accept.report.svg import LEGEND, short
+from accept.report.tables import bad_executions, coverage_rows, gaps, health_rows
 from accept.report.timeline import timeline
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -146,8 +142,8 @@ def _environment() -> Environment:
         percent=percent,
         duration=duration,
         size=format_size,
-        date=_date,
-        clock=_clock,
+        date=partial(utc, form="%Y-%m-%d %H:%M UTC", unknown="unknown"),
+        clock=partial(utc, form="%H:%M:%S", unknown="unknown"),
         plain=plain,
         action=action,
     )
@@ -171,18 +167,3 @@ def _asset(name: str) -> Markup:
 def _hash(text: str) -> str:
     """Return the source that a content security policy names for an inline style or script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _time(seconds: float, form: str) -> str:
-    """Return a time in UTC; "unknown" for times that no run has."""
-    if not 0 < seconds < 1e11:
-        return "unknown"
-    return datetime.fromtimestamp(seconds, UTC).strftime(form)
-
-
-def _date(seconds: float) -> str:
-    return _time(seconds, "%Y-%m-%d %H:%M UTC")
-
-
-def _clock(seconds: float) -> str:
-    return _time(seconds, "%H:%M:%S")

@@ -12,7 +12,8 @@ from accept.core.checks import metric_spec
 from accept.core.errors import Exit
 from accept.core.judge.summary import node_lists, not_good, worst_state
 from accept.core.model import State, Verdict, worst_exit
-from accept.core.report.text import VERDICT_LINE, answer_of, good_of, number3
+from accept.core.report.markdown import section
+from accept.core.report.text import VERDICT_LINE, aligned, answer_of, good_of, number3
 from accept.core.table import figures
 from accept.core.text import count, duration, format_size, plain, shortened
 from accept.core.text import markdown as escaped
@@ -250,10 +251,10 @@ def screen(result: Repeated, report: str) -> str:
             text, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
         )
     ]
-    lines += ["", *(f"  {' '.join(row)}".rstrip() for row in _aligned([*_repetition_rows(result)]))]
+    lines += ["", *(f"  {line}".rstrip() for line in aligned([*_repetition_rows(result)]))]
     if rows := [*_figure_rows(result.figures[:_SCREEN_ROWS])]:
         head = ("figure", "median", "spread", "varies most")
-        lines += ["", *(f"  {' '.join(row)}".rstrip() for row in _aligned([head, *rows]))]
+        lines += ["", *(f"  {line}" for line in aligned([head, *rows]))]
     if more := len(result.figures) - _SCREEN_ROWS:
         lines += [f"  … and {more} more in report.md"] * (more > 0)
     lines += ["", f"report {report}", f"repeat {result.repeat} · exit {result.exit}"]
@@ -289,11 +290,6 @@ def _figure_rows(figures: Sequence[FigureSpread]) -> Iterator[tuple[str, ...]]:
 def percent(share: float | None) -> str:
     """Return a share as a percentage with two digits; a dash if it is unknown."""
     return "-" if share is None else f"{share * 100:.2g}%"
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    widths = [max(map(len, column)) + 1 for column in zip(*rows, strict=True)]
-    return [tuple(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
 
 
 def node_rows(result: Repeated) -> list[tuple[str, str, str, tuple[str, ...]]]:
@@ -345,8 +341,4 @@ def _page(result: Repeated) -> Iterator[str]:
 
 
 def _table(title: str, header: str, rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
-    lines = [f"| {' | '.join(map(escaped, row))} |" for row in rows]
-    if lines:
-        yield from ("", f"## {title}", "", f"| {header} |")
-        yield "|" + "---|" * (header.count("|") + 1)
-        yield from lines
+    return section(title, header, (tuple(map(escaped, row)) for row in rows))

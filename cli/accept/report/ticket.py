@@ -7,19 +7,19 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 
 from accept.config.resources import cause_section
 from accept.core.evidence import COLLECTORS, open_log
 from accept.core.facts import HOSTNAMES, PLACE, Inventory
 from accept.core.model import Problem, Record, Suspect
+from accept.core.report.markdown import table
 from accept.core.safe_read import is_linked, open_regular
 from accept.core.text import count, duration, markdown, plain, visible
 from accept.report import repro
-from accept.report.data import Population, Run, share_of
+from accept.report.data import Population, Run, Sample, share_of
 from accept.report.node_commands import SavedNode
 from accept.report.redaction import Redactor
 from accept.report.ticket_faults import (
@@ -28,8 +28,8 @@ from accept.report.ticket_faults import (
     faults,
     gpu_rows,
     host_facts,
+    iso,
     nic_rows,
-    utc,
 )
 
 #: Returns a log in blocks, by the name that records have for it; None: there is none.
@@ -70,168 +70,142 @@ class Ticket:
         return target.getvalue()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Execution:
-    """One measurement of a suspect, or of another part of the subject."""
-
-    population: Population
-    index: int
-    start: float
-    bad: bool
-
-    @property
-    def log(self) -> str:
-        """Return the path of its log in the evidence."""
-        return self.population.samples[self.index].log
-
-    @property
-    def share(self) -> float:
-        """Return its value as a share of normal; 0 if nothing was measured."""
-        return share_of(self.population.samples[self.index], self.population.normal) or 0.0
+#: An execution of the subject, and the population that it belongs to.
+_Execution = tuple[Population, Sample]
 
 
-def ticket(
-    run: Run,
-    evidence: Path | None,
-    suspects: Sequence[Suspect],
-    *,
-    node: str | None,
-    nodes: Mapping[str, SavedNode],
-    settings: repro.Settings,
-    redact: bool,
-    read_log: ReadLog | None = None,
-    excluded: Sequence[str] = (),
-    commands: Sequence[str] = (),
-    fresh: Mapping[str, bytes] = MappingProxyType({}),
-) -> Ticket:
-    """Return the ticket about `node`, or about the network between nodes if that is None.
+@dataclass(frozen=True)
+class TicketWriter:
+    """Write the ticket about a node, or about the network between nodes."""
 
-    `evidence` is the folder of the evidence; None for logs that are read with `read_log` instead.
-    `suspects` are its suspects, and `nodes` the cluster's records of the run's nodes. With
-    `redact`, names and addresses are replaced in all files. `excluded` is what was measured to be
-    normal, and `commands` take the node out of service. `fresh` are outputs of collectors on the
-    node after the run, by their names; they replace those of the evidence.
-    """
-    if read_log is None and evidence is not None:
-        read_log = partial(open_log, evidence)
-    writer = _Writer(run, evidence, read_log, tuple(suspects), node, nodes, settings, redact=redact)
-    writer.excluded, writer.commands, writer.fresh = tuple(excluded), tuple(commands), fresh
-    return writer.ticket()
+    run: Run
+    #: The folder of the evidence; None: the logs are read with `read_log` instead.
+    evidence: Path | None
+    suspects: Sequence[Suspect]
+    _: KW_ONLY
+    #: None: the ticket is about the network.
+    node: str | None
+    #: The cluster's records of the run's nodes.
+    nodes: Mapping[str, SavedNode]
+    settings: repro.Settings
+    #: True: names and addresses are replaced in all files.
+    redact: bool
+    read_log: ReadLog | None = None
+    #: What was measured to be normal.
+    excluded: Sequence[str] = ()
+    #: Commands that take the node out of service.
+    commands: Sequence[str] = ()
+    #: Outputs of collectors on the node after the run, by their names; they replace those of the
+    #: evidence.
+    fresh: Mapping[str, bytes] = field(default_factory=dict)
 
+    @cached_property
+    def _clean(self) -> Callable[[str], str]:
+        return _redactor(self.run, self.nodes) if self.redact else str
 
-class _Writer:
-    def __init__(
-        self,
-        run: Run,
-        evidence: Path | None,
-        read_log: ReadLog | None,
-        suspects: tuple[Suspect, ...],
-        node: str | None,
-        nodes: Mapping[str, SavedNode],
-        settings: repro.Settings,
-        *,
-        redact: bool,
-    ) -> None:
-        self.run, self.evidence, self.suspects, self.node = run, evidence, suspects, node
-        self.read_log = read_log
-        self.nodes, self.settings = nodes, settings
-        self.excluded: tuple[str, ...] = ()
-        self.fresh: Mapping[str, bytes] = {}
-        self.commands: tuple[str, ...] = ()
-        self.faults = tuple(faults(run, suspects, nodes))
-        self.redacted = redact
-        self.clean = _redactor(run, nodes) if redact else str
-        in_pairs = (h for s in suspects for pair in s.pairs for h in pair.hosts)
-        of_network = (h for s in suspects for h in (*s.hosts, *s.others))
-        #: The nodes that the ticket is about.
-        self.hosts = (node,) if node else tuple(dict.fromkeys((*of_network, *in_pairs)))
-        self.executions = sorted(self._executions(), key=lambda one: (not one.bad, one.share))
-        self.problems = [
+    @cached_property
+    def _faults(self) -> Sequence[TicketFault]:
+        return faults(self.run, self.suspects, self.nodes)
+
+    @cached_property
+    def _hosts(self) -> tuple[str, ...]:
+        """Return the nodes that the ticket is about."""
+        if self.node:
+            return (self.node,)
+        in_pairs = (h for s in self.suspects for pair in s.pairs for h in pair.hosts)
+        of_network = (h for s in self.suspects for h in (*s.hosts, *s.others))
+        return tuple(dict.fromkeys((*of_network, *in_pairs)))
+
+    @cached_property
+    def _executions(self) -> list[_Execution]:
+        """Return the executions of the subject, bad ones and the slowest first."""
+        bad_pairs = {frozenset(pair.hosts) for s in self.suspects for pair in s.pairs}
+
+        def is_of_subject(sample: Sample) -> bool:
+            if self.node:
+                return self.node in sample.hosts
+            return not bad_pairs or frozenset(sample.hosts) in bad_pairs
+
+        found = [
+            (population, sample)
+            for population in self.run.populations
+            for sample in population.samples
+            if is_of_subject(sample)
+        ]
+        return sorted(found, key=lambda e: (not e[1].bad, share_of(e[1], e[0].normal) or 0.0))
+
+    @cached_property
+    def _problems(self) -> list[tuple[Record, Problem]]:
+        return [
             (record, problem)
-            for record in run.records
+            for record in self.run.records
             for problem in record.problems
-            if problem.host in self.hosts
+            if problem.host in self._hosts
         ]
 
-    def ticket(self) -> Ticket:
+    def write(self) -> Ticket:
+        """Return the ticket."""
         files = {f"logs/{log}": text for log, text in self._logs()}
         files.update(self._collected())
         script = self._script()
-        cleaned = {self.clean(name): self.clean(text) for name, text in files.items()}
+        cleaned = {self._clean(name): self._clean(text) for name, text in files.items()}
         if script:
             # The programs contain nothing about the run, so they are not redacted.
-            cleaned |= {SCRIPT: self.clean(script), **repro.programs()}
+            cleaned |= {SCRIPT: self._clean(script), **repro.programs()}
         cleaned[TEXT] = "\n".join(self._text(sorted(cleaned), has_script=bool(script))) + "\n"
-        name = self.clean(self.node) if self.node else "fabric"
+        name = self._clean(self.node) if self.node else "fabric"
         return Ticket(
             name=re.sub(r"[^A-Za-z0-9_-]+", "_", plain(name, 80)).strip("_") or "node",
             files={path: text.encode() for path, text in cleaned.items()},
-            faults=tuple(map(self._cleaned, self.faults)),
+            faults=tuple(map(self._cleaned, self._faults)),
         )
 
     def _cleaned(self, fault: TicketFault) -> TicketFault:
         """Return a fault with its texts redacted."""
         return replace(
             fault,
-            node=self.clean(fault.node),
-            provider_id=self.clean(fault.provider_id),
-            component=self.clean(fault.component),
-            location=self.clean(fault.location),
-            title=self.clean(fault.title),
-            action=self.clean(fault.action),
-            logs=tuple(map(self.clean, fault.logs)),
+            node=self._clean(fault.node),
+            provider_id=self._clean(fault.provider_id),
+            component=self._clean(fault.component),
+            location=self._clean(fault.location),
+            title=self._clean(fault.title),
+            action=self._clean(fault.action),
+            logs=tuple(map(self._clean, fault.logs)),
         )
-
-    # What was measured
-
-    def _executions(self) -> Iterator[_Execution]:
-        bad_pairs = {frozenset(pair.hosts) for s in self.suspects for pair in s.pairs}
-        starts = {(r.step, r.hosts, r.log): r.start for r in self.run.records}
-        for population in self.run.populations:
-            for index, sample in enumerate(population.samples):
-                of_subject = self.node in sample.hosts if self.node else True
-                if not self.node and bad_pairs:
-                    of_subject = frozenset(sample.hosts) in bad_pairs
-                if of_subject:
-                    key = population.step.id, sample.hosts, sample.log
-                    yield _Execution(
-                        population=population,
-                        index=index,
-                        start=starts.get(key, 0.0),
-                        bad=sample.bad,
-                    )
 
     def _script(self) -> str:
         """Return the script for the worst measurement that it can repeat, pairs first."""
-        worst = sorted(self.executions, key=lambda one: (not one.bad, -one.population.nodes))
-        for one in worst:
-            sample = one.population.samples[one.index]
-            if text := repro.script_of(self.run, one.population, sample, self.settings):
-                return text
-        return ""
+        worst = sorted(self._executions, key=lambda one: (not one[1].bad, -one[0].nodes))
+        scripts = (repro.script_of(self.run, *one, self.settings) for one in worst)
+        return next(filter(None, scripts), "")
 
     # Files
 
     def _logs(self) -> Iterator[tuple[str, str]]:
         """Yield path and text of the logs: bad executions, other evidence, then good ones."""
-        of_bad = [one.log for one in self.executions if one.bad]
-        of_problems = [record.log for record, _ in self.problems]
+        of_bad = [sample.log for _, sample in self._executions if sample.bad]
+        of_problems = [record.log for record, _ in self._problems]
         named = [log for suspect in self.suspects for log in suspect.evidence]
         alone = [record.log for record in self.run.records if record.hosts == (self.node,)]
-        good = [one.log for one in self.executions if not one.bad]
+        good = [sample.log for _, sample in self._executions if not sample.bad]
         logs = [log for log in dict.fromkeys((*of_bad, *of_problems, *named, *alone, *good)) if log]
         for log in logs[:_MOST_LOGS]:
-            blocks = self.read_log(log) if self.read_log else None
+            blocks = self._read(log)
             if blocks is not None:
                 # Logs that `accept` did not write may be anywhere.
                 parts = [part for part in PurePosixPath(log).parts if part not in ("/", "..")]
                 yield "/".join(parts).removeprefix("logs/"), _excerpt(blocks)
 
+    def _read(self, log: str) -> Iterable[bytes] | None:
+        if self.read_log:
+            return self.read_log(log)
+        return open_log(self.evidence, log) if self.evidence else None
+
     def _collected(self) -> Iterator[tuple[str, str]]:
         """Yield path and text of the collectors' output on the nodes of the ticket."""
         for name, content in self.fresh.items():
             yield _as_text(f"{COLLECTORS}/{self.node}/{name}.txt", content[:_MOST_OUTPUT])
-        for host in self.hosts:
+        for host in self._hosts:
             if self.evidence is None:
                 break
             folder = self.evidence / COLLECTORS / host
@@ -252,15 +226,15 @@ class _Writer:
     # The text
 
     def _show(self, text: object, most: int = 400) -> str:
-        return markdown(self.clean(str(text)), most)
+        return markdown(self._clean(str(text)), most)
 
     def _text(self, files: Sequence[str], *, has_script: bool) -> Iterator[str]:
         verdict, show = self.run.verdict, self._show
-        yield f"# {show(self.faults[0].title, 300)}"
+        yield f"# {show(self._faults[0].title, 300)}"
         yield ""
         if verdict.is_simulated:
             yield from ("**SIMULATED: no real node was measured.**", "")
-        for suspect, fault in zip(self.suspects, self.faults, strict=True):
+        for suspect, fault in zip(self.suspects, self._faults, strict=True):
             meaning = suspect.cause.row.meaning
             yield f"- {show(fault.component, 200)}: {meaning}; {show(suspect.why, 1000)}"
             for more in filter(None, (suspect.around, suspect.innocent)):
@@ -269,7 +243,7 @@ class _Writer:
             kind = f"{fault.kind}, " if fault.kind else ""
             yield f"- kind: {kind}{fault.cause}, {fault.code}; evidence: {suspect.strength}"
         yield f"- since: {self._since()}"
-        yield f"- measured: {utc(verdict.start)} to {utc(verdict.end)}"
+        yield f"- measured: {iso(verdict.start)} to {iso(verdict.end)}"
         took = f", {duration(verdict.end - verdict.start)}" if verdict.end > verdict.start else ""
         nodes = count(len(verdict.hosts) + len(verdict.missing), "node")
         suite = f"machine {show(verdict.machine, 80)}, suite {show(verdict.suite, 80)}"
@@ -285,7 +259,7 @@ class _Writer:
         yield from (f"- {show(text, 1000)}" for text in self.excluded or (nothing,))
         yield from self._reported()
         yield from self._hardware(files)
-        if self.commands and not self.redacted:
+        if self.commands and not self.redact:
             yield from (
                 "",
                 "## Take it out of service",
@@ -306,74 +280,71 @@ class _Writer:
                 yield f"- {cause}: {show(_part(cause, 'Confirm'), 1000)}"
         yield from self._excerpt_of_worst()
         yield from ("", "## Files", "", *(f"- {show(name, 300)}" for name in (TEXT, *files)))
-        if self.redacted:
+        if self.redact:
             yield from ("", "Names of nodes and users and network addresses were replaced.")
 
     def _since(self) -> str:
-        starts = [one.start for one in self.executions if one.bad]
-        starts += [record.start for record, _ in self.problems]
+        starts = [sample.start for _, sample in self._executions if sample.bad]
+        starts += [record.start for record, _ in self._problems]
         known = [start for start in starts if 0 < start < 1e11]
-        return f"{utc(min(known))} or earlier" if known else "the time is not known"
+        return f"{iso(min(known))} or earlier" if known else "the time is not known"
 
     def _figures(self) -> Iterator[str]:
-        if not self.executions:
+        if not self._executions:
             return
-        yield from ("", "## Figures", "")
-        yield "| check | nodes | measured | normal | share | time (UTC) | log |"
-        yield "|---|---|---|---|---|---|---|"
-        for one in self.executions[:_MOST_ROWS]:
-            population = one.population
-            sample, normal = population.samples[one.index], population.normal
-            text = population.measure.text
-            value = text(sample.value) if sample.value is not None else "nothing"
-            share = share_of(sample, normal)
-            cells = (
-                population.title,
-                ", ".join(sample.hosts),
-                f"{value}{f' ({sample.cause})' if sample.cause else ''}",
-                f"{text(normal.value)} (of {normal.values})" if normal else "unknown",
-                f"{share:.0%}{'' if one.bad else ' (good)'}" if share is not None else "-",
-                utc(one.start),
-                one.log,
-            )
-            yield f"| {' | '.join(self._show(cell, 300) for cell in cells)} |"
-        if more := len(self.executions) - _MOST_ROWS:
+        header = ("check", "nodes", "measured", "normal", "share", "time (UTC)", "log")
+        rows = map(self._figure, self._executions[:_MOST_ROWS])
+        yield from ("", "## Figures", "", *table((header, *rows)))
+        if more := len(self._executions) - _MOST_ROWS:
             yield from (["", f"… and {count(more, 'more execution')}"] if more > 0 else [])
         yield from self._device_figures()
 
+    def _figure(self, execution: _Execution) -> list[str]:
+        population, sample = execution
+        normal, text = population.normal, population.measure.text
+        value = text(sample.value) if sample.value is not None else "nothing"
+        share = share_of(sample, normal)
+        cells = (
+            population.title,
+            ", ".join(sample.hosts),
+            f"{value}{f' ({sample.cause})' if sample.cause else ''}",
+            f"{text(normal.value)} (of {normal.values})" if normal else "unknown",
+            f"{share:.0%}{'' if sample.bad else ' (good)'}" if share is not None else "-",
+            iso(sample.start),
+            sample.log,
+        )
+        return [self._show(cell, 300) for cell in cells]
+
     def _device_figures(self) -> Iterator[str]:
         """Yield the figures of tools and of the node's GPUs next to the median of all nodes."""
-        rows = [
-            (f"{one.check} {one.metric}", f"{one.median:.4g} {one.unit}", values, one.of_gpus)
-            for one in self.run.devices
-            if (values := {rank: v for (host, rank), v in one.values.items() if host == self.node})
-        ]
+        rows = []
+        for one in self.run.devices:
+            own = sorted(one.of_host(self.node or "").items())
+            values = (f"{n}: {value:.4g}" if one.of_gpus else f"{value:.4g}" for n, value in own)
+            cells = one.title, f"{one.median:.4g} {one.unit}"
+            if own:
+                rows.append([*map(self._show, cells), self._show(", ".join(values), 1000)])
         if rows:
-            yield from ("", "| check | median of all | this node, by GPU |", "|---|---|---|")
-            for name, median, values, of_gpus in rows:
-                own = ", ".join(
-                    f"{rank}: {value:.4g}" if of_gpus else f"{value:.4g}"
-                    for rank, value in sorted(values.items())
-                )
-                yield f"| {self._show(name)} | {self._show(median)} | {self._show(own, 1000)} |"
+            header = ("check", "median of all", "this node, by GPU")
+            yield from ("", *table((header, *rows)))
 
     def _reported(self) -> Iterator[str]:
-        if not self.problems:
+        if not self._problems:
             return
         yield from ("", "## Reported by the programs", "")
         unique: dict[tuple[Problem, str], Record] = {}
-        for record, problem in self.problems:
+        for record, problem in self._problems:
             unique.setdefault((problem, record.step), record)
         for (problem, step), record in list(unique.items())[:_MOST_ROWS]:
             part = problem.gpu or problem.nic or ""
-            where = f"{problem.host}{f' {part}' if part else ''}, {step}, {utc(record.start)}"
+            where = f"{problem.host}{f' {part}' if part else ''}, {step}, {iso(record.start)}"
             yield f"- {problem.cause}: {self._show(problem.message)} ({self._show(where)})"
 
     def _hardware(self, files: Sequence[str]) -> Iterator[str]:
         yield from ("", "## Hardware", "")
-        for host in self.hosts[:_MOST_ROWS]:
+        for host in self._hosts[:_MOST_ROWS]:
             collected = [
-                name for name in files if name.startswith(f"{COLLECTORS}/{self.clean(host)}/")
+                name for name in files if name.startswith(f"{COLLECTORS}/{self._clean(host)}/")
             ]
             facts = host_facts(self.run, host, self.nodes.get(host), collected)
             yield f"- {self._show(host, 120)}"
@@ -381,15 +352,15 @@ class _Writer:
         inventory = self.run.inventories.get(self.node or "", Inventory())
         for rows, how in (gpu_rows(inventory), nic_rows(inventory)) if self.node else ():
             yield ""
-            for index, row in enumerate(rows[: 8 * _MOST_ROWS]):
-                yield f"| {' | '.join(self._show(cell, 120) or '-' for cell in row)} |"
-                yield from (f"|{'---|' * len(row)}",) if index == 0 else ()
+            yield from table(
+                [self._show(cell, 120) or "-" for cell in row] for row in rows[: 8 * _MOST_ROWS]
+            )
             if how:
                 yield from (*[""] * bool(rows), self._show(how, 400))
 
     def _excerpt_of_worst(self) -> Iterator[str]:
         for path, text in self._logs():
-            lines = visible(self.clean(text)).replace("`", "'").splitlines()
+            lines = visible(self._clean(text)).replace("`", "'").splitlines()
             yield from ("", f"## The end of {self._show(path, 200)}", "", "```text")
             yield from (line[:400] for line in lines[-_MOST_LINES:])
             yield "```"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from accept.core.facts import PLACE, Inventory
 from accept.core.model import Suspect, SuspectKind
+from accept.core.report.text import utc
 from accept.core.sentences import action
 from accept.core.text import count
 from accept.report.data import Population, Run, Sample, measured
@@ -131,8 +131,8 @@ def _fault(run: Run, suspect: Suspect, nodes: Mapping[str, SavedNode]) -> Ticket
         unit=found.population.measure.unit if found and value is not None else "",
         bad=len(found.bad) if found else 0,
         executions=found.executions if found else 0,
-        first_seen=utc(min(times)) if times else "",
-        last_seen=utc(max(times)) if times else "",
+        first_seen=iso(min(times)) if times else "",
+        last_seen=iso(max(times)) if times else "",
         action=action(suspect, run.verdict.checks),
         logs=suspect.evidence,
     )
@@ -189,11 +189,9 @@ def _times(run: Run, suspect: Suspect, found: _Measured | None) -> list[float]:
     ]
 
 
-def utc(seconds: float) -> str:
+def iso(seconds: float, unknown: str = "-") -> str:
     """Return a time for people, and for programs."""
-    if not 0 < seconds < 1e11:
-        return "-"
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return utc(seconds, "%Y-%m-%dT%H:%M:%SZ", unknown)
 
 
 # Hardware

@@ -31,10 +31,7 @@ from accept.core.model import (
     BoundKind,
     CheckVerdict,
     Finding,
-    Injection,
     Metric,
-    Plan,
-    Problem,
     Skipped,
     State,
     Suspect,
@@ -258,34 +255,7 @@ def test_the_counts_of_the_suite_are_those_of_its_cases() -> None:
     assert counts == {"tests": "5", "failures": "2", "errors": "0", "skipped": "1"}
 
 
-# -- untrusted text ------------------------------------------------------------------------------
-
-EVIL = "h1\x1b[2J\x1b]0;owned\x07\r\nline two\u202e|<script>alert(1)</script>`x` [a](http://b)\x00"
-
-
-def evil() -> tuple[Verdict, Plan]:
-    evil = Problem(cause=Cause.CRASHED, message=EVIL, check="all-reduce", host=EVIL)
-    of = plan(ALL, injected=(Injection(fault=EVIL, host=EVIL),))
-    records = [hosts_record([EVIL, "h2"]), record(ALL, [EVIL, "h2"], status=1, problems=(evil,))]
-    return judge(of, records, checks=REGISTRY, attempt=EVIL, interruption=EVIL), of
-
-
-def test_nothing_from_a_host_reaches_the_terminal_as_control() -> None:
-    text = report_text.table(evil()[0])
-    assert {c for c in text if unicodedata.category(c)[0] == "C"} == {"\n"}
-    assert "owned" not in text
-
-
-def test_nothing_from_a_host_acts_in_markdown() -> None:
-    page = render_markdown(*evil())
-    assert "<script>" not in page
-    # A bracket that is escaped ends no link.
-    assert "](http" not in page.replace("\\]", "")
-    assert "\x1b" not in page
-
-
-def test_nothing_from_a_host_breaks_the_junit_file() -> None:
-    assert "verdict" in cases(evil()[0])
+# -- untrusted text: tests/promises/test_hostile_text.py ----------------------------------------
 
 
 def test_long_text_is_cut() -> None:

@@ -6,12 +6,11 @@ Everything that came from hosts and logs is untrusted: it is bounded and escaped
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from xml.etree import ElementTree
 
 from accept.core.judge.summary import NodeLists, node_lists
 from accept.core.model import CheckVerdict, Finding, Record, State, Verdict
-from accept.core.report.text import excused, finding_text, notable
+from accept.core.report.text import excused, finding_text, notable, utc
 from accept.core.text import plain
 
 #: Maximum number of findings of a check.
@@ -133,5 +132,4 @@ def _outcome(
 
 def _timestamp(seconds: float) -> str:
     """Return a time in UTC as ISO 8601; that of 1970 if no run can have it."""
-    known = seconds if 0 < seconds < 1e11 else 0.0
-    return datetime.fromtimestamp(known, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S+00:00")
+    return utc(seconds, "%Y-%m-%dT%H:%M:%S+00:00", unknown="1970-01-01T00:00:00+00:00")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from accept.core.causes import Cause
 from accept.core.facts import Inventory, inventories_of
 from accept.core.judge.consistency import compared
 from accept.core.judge.summary import node_lists
 from accept.core.model import Plan, Record, State, SuspectKind, Verdict
-from accept.core.report.text import excused, kept, number3, of_total
+from accept.core.report.text import excused, kept, number3, of_total, utc
 from accept.core.sentences import not_run, usable, vouched
 from accept.core.text import duration, format_size, number, shortened
 from accept.core.text import markdown as escaped
@@ -38,37 +37,37 @@ def _page(verdict: Verdict, plan: Plan, records: Sequence[Record]) -> Iterator[s
         yield from ("", "## What to do next", "")
         for line in verdict.advice:
             yield f"- {escaped(line)}"
-    yield from _section(
+    yield from section(
         "Suspects", "suspect | cause | strength | reason | evidence", _suspects(verdict)
     )
     header = "suspect | pair | value | share of normal | log"
-    yield from _section("Bad pairs", header, _bad_pairs(verdict))
+    yield from section("Bad pairs", header, _bad_pairs(verdict))
     for suspect in verdict.suspects:
         if suspect.kind in _GROUPS:
             yield from ("", f"Nodes of {escaped(suspect.name, 120)}: {_hosts(suspect.hosts)}")
             if suspect.others:
                 yield f"on one side, on the other: {_hosts(suspect.others)}"
-    yield from _section("Checks", "check | state | measured | required", _check_rows(verdict))
-    yield from _section(
+    yield from section("Checks", "check | state | measured | required", _check_rows(verdict))
+    yield from section(
         "Scaling", "collective | nodes | GB/s | share of the fewest nodes", _scaling(verdict)
     )
-    yield from _section(
+    yield from section(
         "Findings",
         "check | judgement | state | cause | finding | source | evidence",
         _findings(verdict),
     )
-    yield from _section("Not tested", "node or check | reason", _not_tested(verdict, plan))
-    yield from _section(
+    yield from section("Not tested", "node or check | reason", _not_tested(verdict, plan))
+    yield from section(
         "Versions and settings", "property | most nodes | nodes | others", _drift(inventories)
     )
-    yield from _section("Nodes", "node | state | GPUs (UUID)", _nodes(verdict, inventories))
+    yield from section("Nodes", "node | state | GPUs (UUID)", _nodes(verdict, inventories))
     if causes := [cause for cause in Cause if cause in _causes(verdict)]:
         heading = "Who has to act, how to confirm each by hand, and what to tell the provider:"
         yield from ("", heading, "")
         for cause in causes:
             page = f"docs/causes.md#{cause}, or `accept show cause {cause}`"
             yield f"- {cause} (owner: {cause.row.owner}): {page}"
-    yield from _section(
+    yield from section(
         "Coverage",
         "step | checks | groups | nodes | GPUs | NICs | rails | links",
         _covered(verdict),
@@ -78,7 +77,7 @@ def _page(verdict: Verdict, plan: Plan, records: Sequence[Record]) -> Iterator[s
         yield from ("", f"GPUs that no step exercised: {_hosts(covered.gpus_untested)}")
     if covered.nics_untested:
         yield from ("", f"Nodes whose NICs no step used: {_hosts(covered.nics_untested)}")
-    yield from _section("Plan", "step | checks | groups | time limit in s", _steps(plan))
+    yield from section("Plan", "step | checks | groups | time limit in s", _steps(plan))
 
 
 def _facts(verdict: Verdict, plan: Plan) -> Iterator[str]:
@@ -91,8 +90,8 @@ def _facts(verdict: Verdict, plan: Plan) -> Iterator[str]:
     if text := vouched(verdict):
         yield f"- evidence: {text}"
     if 0 < verdict.start < verdict.end < 1e11:
-        start = datetime.fromtimestamp(verdict.start, timezone.utc).strftime("%Y-%m-%d %H:%M")
-        yield f"- time: {start} UTC, {duration(verdict.end - verdict.start)}"
+        start = utc(verdict.start, "%Y-%m-%d %H:%M UTC")
+        yield f"- time: {start}, {duration(verdict.end - verdict.start)}"
     if plan.retest_of:
         yield f"- retest of: {escaped(plan.retest_of, 80)}"
     if text := kept(verdict):
@@ -158,15 +157,21 @@ def _nodes(verdict: Verdict, inventories: Mapping[str, Inventory]) -> Iterator[t
         yield escaped(host, 120), state, escaped(uuids, 2000) or "not reported"
 
 
-def _section(title: str, header: str, rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+def section(title: str, header: str, rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a heading and a table; nothing without rows. The cells are Markdown."""
     cells = list(rows)
-    if not cells:
-        return
-    yield from ("", f"## {title}", "", f"| {header} |", "|---" * (header.count("|") + 1) + "|")
-    for row in cells[:_MAX_ROWS]:
-        yield f"| {' | '.join(row)} |"
+    if cells:
+        yield from ("", f"## {title}", "", *table((header.split(" | "), *cells[:_MAX_ROWS])))
     if len(cells) > _MAX_ROWS:
         yield from ("", f"… and {len(cells) - _MAX_ROWS} more: see verdict.json")
+
+
+def table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table, whose header is the first row. The cells are Markdown."""
+    for index, row in enumerate(rows):
+        yield f"| {' | '.join(row)} |"
+        if index == 0:
+            yield "|---" * len(row) + "|"
 
 
 def _hosts(hosts: Sequence[str]) -> str:

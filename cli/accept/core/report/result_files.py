@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from accept.core.facts import NCCL_TESTS, RANK, FactKind, mapping
 from accept.core.judge.hosts import find
 from accept.core.model import Plan, Record
 from accept.core.nccl_tests.lines import Layout, clean, is_cut_row, layout_of, parse_row, split_nccl
+from accept.core.report.text import aligned, utc
 from accept.core.text import count, folded, format_size, nccl_version, number, plain
 
 #: Lines of nccl-tests: the library, the program and the parameters of the next table, and the
@@ -171,16 +171,13 @@ def _answers_of(record: Record) -> Iterator[str]:
     for host in record.hosts:
         answer = (hostnames.get(host, "-"), f"{ranks[host]} of {planned}", pings.get(host, "-"))
         rows.append((plain(host, 80), *answer, plain(networks.get(host, "-"))))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(map(str.ljust, row, widths)).rstrip()
+    yield from aligned(rows)
 
 
 def _origin(record: Record) -> str:
     """Return a line with the log, the start and the hosts of an execution."""
-    start = datetime.fromtimestamp(record.start, timezone.utc) if record.start else None
-    time = f"{start:%Y-%m-%d %H:%M:%S} UTC, " if start else ""
-    return f"# {plain(record.log, 300)}, {time}{plain(folded(record.hosts), 2000)}"
+    start = utc(record.start, "%Y-%m-%d %H:%M:%S UTC, ")
+    return f"# {plain(record.log, 300)}, {start}{plain(folded(record.hosts), 2000)}"
 
 
 def _end(record: Record) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 
 from accept.core.catalog.metrics import BUSBW
 from accept.core.causes import Cause, Judgement
@@ -213,10 +214,10 @@ class _Screen:
         )
         shown = ranges[: _MOST_ROWS if self.verdict.state is State.PASS else _FEWER_ROWS]
         rows = [range_row(one) for one in shown]
-        lines = _aligned(rows)
+        lines = _range_table(rows)
         if max(map(len, lines), default=0) > self.width:
             rows = [(name, measured, "", *rest) for name, measured, _, *rest in rows]
-            lines = _aligned(rows)
+            lines = _range_table(rows)
         for index, line in enumerate(lines):
             yield self._painted(line, _DIM) if index == 0 else line
         passed = [check for check in self.verdict.checks if check.state is State.PASS]
@@ -429,23 +430,22 @@ def _tightness(one: MeasuredRange) -> tuple[bool, float, int]:
     return one.margin is None, one.margin or 0.0, -one.nodes
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return a header and rows as lines, without columns that are empty."""
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines, with two spaces between columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _range_table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return a header and rows of figures as lines, without columns that are empty."""
     if not rows:
         return []
     # The footnote may be cut from the screen.
     required = f"required{' (¹ spec)' if any('¹' in row[3] for row in rows) else ''}"
     header = ("check", "worst / median", "at", required, "margin")
-    columns = [
-        [title, *cells]
-        for title, cells in zip(header, zip(*rows, strict=True), strict=True)
-        if any(cells)
-    ]
-    widths = [max(map(len, column)) for column in columns]
-    return [
-        f"  {'  '.join(c.ljust(w) for c, w in zip(cells, widths, strict=True))}".rstrip()
-        for cells in zip(*columns, strict=True)
-    ]
+    columns = zip(header, zip(*rows, strict=True), strict=True)
+    shown = [(title, *cells) for title, cells in columns if any(cells)]
+    return [f"  {line}" for line in aligned([*zip(*shown, strict=True)])]
 
 
 def range_row(one: MeasuredRange) -> tuple[str, ...]:
@@ -472,6 +472,13 @@ def range_row(one: MeasuredRange) -> tuple[str, ...]:
 def number3(value: float) -> str:
     """Return a number with three significant digits, without an exponent if possible."""
     return number(float(f"{value:.3g}"))
+
+
+def utc(seconds: float, form: str, unknown: str = "") -> str:
+    """Return a time in UTC in a form of `strftime`; `unknown` for times that no run has."""
+    if not 0 < seconds < 1e11:
+        return unknown
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime(form)
 
 
 def not_tested(verdict: Verdict) -> str:
