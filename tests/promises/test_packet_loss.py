@@ -69,8 +69,8 @@ class World:
     silent: str = ""
     #: Groups of a step -> its losses, if they differ from `loss`.
     loss_in: Mapping[str, Loss] = field(default_factory=dict)
-    #: False: the ports of the host of `BAD` count no packets.
-    counts_all: bool = True
+    #: The host whose ports count no packets.
+    uncounted: str = ""
     seed: int = 1
     counters: dict[_Port, dict[str, int]] = field(default_factory=dict)
 
@@ -100,10 +100,8 @@ class World:
     def _add(self, port: _Port, **grown: int) -> None:
         own = self.counters.setdefault(port, dict.fromkeys(READ, 0))
         for name, number in grown.items():
-            own[name] += 0 if name.startswith("port_") and not self._counts(port[0]) else number
-
-    def _counts(self, host: str) -> bool:
-        return self.counts_all or host != BAD[0]
+            if port[0] != self.uncounted or not name.startswith("port_"):
+                own[name] += number
 
     def readings(self) -> dict[str, Reading]:
         """Return the readings of all hosts, without files."""
@@ -266,7 +264,7 @@ CASES: dict[str, tuple[World, set[_Port], State]] = {
         State.INCONCLUSIVE,
     ),
     "packets that are not counted": (
-        World(loss=SENT, counts_all=False, rounds=4),
+        World(loss=SENT, uncounted=BAD[0], rounds=4),
         set(),
         State.PASS,
     ),

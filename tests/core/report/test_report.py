@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories.judging import ALL, EIGHT, PAIRS, gpu_inventory, gpu_plan
+from tests.factories.judging import ALL, EIGHT, PAIRS, gpu_inventory, gpu_plan, judged
 from tests.factories.verdicts import (
     FLOOR,
     hosts_record,
@@ -23,8 +23,7 @@ from tests.factories.verdicts import (
 )
 
 from accept.core.causes import Cause, Judgement
-from accept.core.checks import REGISTRY, log_lines
-from accept.core.judge import judge
+from accept.core.checks import log_lines
 from accept.core.judge.summary import tolerated, worst_state
 from accept.core.model import (
     Bound,
@@ -32,6 +31,8 @@ from accept.core.model import (
     CheckVerdict,
     Finding,
     Metric,
+    Plan,
+    Record,
     Skipped,
     State,
     Suspect,
@@ -52,30 +53,24 @@ PLAN = gpu_plan(
 )
 
 
+def run_of(planned: Plan, *records: Record) -> Verdict:
+    return judged(planned, hosts_record(EIGHT), *records)
+
+
 def degraded() -> Verdict:
     """Return the verdict on a run in which h5 halves the speed of its groups."""
     speed = slow("h5", usual=380)
-    records = [
-        hosts_record(EIGHT),
-        *LISTED,
-        *measured(ALL, EIGHT, speed),
-        *measured(PAIRS, EIGHT, speed),
-    ]
-    return judge(PLAN, records, checks=REGISTRY, attempt="demo-1")
+    of_steps = (made for one in (ALL, PAIRS) for made in measured(one, EIGHT, speed))
+    return run_of(PLAN, *LISTED, *of_steps)
 
 
 def passing() -> Verdict:
-    of = plan(ALL)
-    return judge(
-        of, [hosts_record(EIGHT), *measured(ALL, EIGHT, slow())], checks=REGISTRY, attempt="demo-2"
-    )
+    return run_of(plan(ALL), *measured(ALL, EIGHT, slow()))
 
 
 def inconclusive() -> Verdict:
-    of = plan(ALL, references=(replace(FLOOR, kind=BoundKind.EXPECTATION, size=1),))
-    return judge(
-        of, [hosts_record(EIGHT), *measured(ALL, EIGHT, slow())], checks=REGISTRY, attempt="demo-3"
-    )
+    unmet = replace(FLOOR, kind=BoundKind.EXPECTATION, size=1)
+    return run_of(plan(ALL, references=(unmet,)), *measured(ALL, EIGHT, slow()))
 
 
 def found_by(*findings: Finding) -> str:
@@ -98,19 +93,15 @@ def finding(state: State, cause: Cause, judgement: Judgement = Judgement.COMPLET
 def test_the_first_line_is_the_answer_and_the_last_is_for_grep() -> None:
     lines = report_text.table(passing()).splitlines()
     assert lines[0].startswith("✔ ACCEPTED (no GPU tested)   8 of 8 nodes good")
-    assert lines[-1] == "VERDICT pass good=8 bad=none untested=0 run=demo-2"
+    assert lines[-1] == "VERDICT pass good=8 bad=none untested=0 run=a-1"
     last = report_text.table(degraded()).splitlines()[-1]
-    assert last == "VERDICT degraded good=7 bad=h5 untested=0 run=demo-1"
+    assert last == "VERDICT degraded good=7 bad=h5 untested=0 run=a-1"
 
 
 def test_a_figure_has_its_worst_value_median_bound_and_margin() -> None:
     of = plan(ALL, PAIRS, references=(replace(FLOOR, lower=8.0),))
-    records = [
-        hosts_record(EIGHT),
-        *measured(ALL, EIGHT, slow()),
-        *measured(PAIRS, EIGHT, slow("h5", factor=0.97)),
-    ]
-    verdict = judge(of, records, checks=REGISTRY, attempt="demo-5")
+    slower = measured(PAIRS, EIGHT, slow("h5", factor=0.97))
+    verdict = run_of(of, *measured(ALL, EIGHT, slow()), *slower)
     every, pairs = verdict.ranges
     assert (every.nodes, every.values, every.worst) == (8, 1, 10.0)
     assert (pairs.nodes, pairs.values, pairs.worst, pairs.median) == (2, 12, 9.7, 10.0)
@@ -128,8 +119,7 @@ def test_the_screen_of_a_failed_run_has_reason_figures_and_action() -> None:
 
 
 def test_a_user_can_accept_a_run_without_its_bad_nodes() -> None:
-    records = [hosts_record(EIGHT), *measured(PAIRS, EIGHT, slow("h5"))]
-    verdict = judge(gpu_plan(PAIRS), records, checks=REGISTRY, attempt="demo-6")
+    verdict = run_of(gpu_plan(PAIRS), *measured(PAIRS, EIGHT, slow("h5")))
     assert (verdict.state, verdict.exit) == (State.DEGRADED, 3)
     assert tolerated(verdict, 0) == verdict
     accepted = tolerated(verdict, 1)
@@ -152,13 +142,7 @@ def test_a_milder_finding_hides_no_failure() -> None:
 
 def test_unchecked_results_are_always_shown() -> None:
     metrics = [m for m in table("all-reduce", 10) if m.name != "wrong"]
-    made = record(ALL, EIGHT, *metrics)
-    verdict = judge(
-        plan(ALL, references=(FLOOR,)),
-        [hosts_record(EIGHT), made],
-        checks=REGISTRY,
-        attempt="demo-4",
-    )
+    verdict = run_of(plan(ALL, references=(FLOOR,)), record(ALL, EIGHT, *metrics))
     shown = report_text.table(verdict)
     assert "below-reference" in shown
     assert "the results were not checked" in shown
@@ -227,9 +211,7 @@ def test_each_state_has_its_own_junit_outcome() -> None:
 
 def test_a_node_has_a_case_in_each_of_its_checks() -> None:
     records = [replace(made, start=1e9, end=1e9 + 7) for made in measured(PAIRS, EIGHT, slow("h5"))]
-    verdict = judge(
-        gpu_plan(PAIRS), [hosts_record(EIGHT), *records], checks=REGISTRY, attempt="demo-7"
-    )
+    verdict = run_of(gpu_plan(PAIRS), *records)
     suite = ElementTree.fromstring(junit(verdict, records)).find("testsuite")
     assert suite is not None
     own = {c.get("name"): c for c in suite if c.get("classname") == "accept.all-reduce"}
@@ -241,7 +223,7 @@ def test_a_node_has_a_case_in_each_of_its_checks() -> None:
 
 def test_a_node_that_a_failed_check_does_not_name_is_skipped() -> None:
     records = measured(ALL, EIGHT, slow("h5", usual=380))
-    verdict = judge(PLAN, [hosts_record(EIGHT), *records], checks=REGISTRY, attempt="demo-8")
+    verdict = run_of(PLAN, *records)
     suite = ElementTree.fromstring(junit(verdict, records))
     own = [c for c in suite.iter("testcase") if c.get("classname") == "accept.all-reduce"]
     assert {child.tag for case in own for child in case} <= {"skipped", "failure"}
