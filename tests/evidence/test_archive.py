@@ -7,6 +7,7 @@ import hashlib
 import io
 import lzma
 import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +38,10 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
 
 
 def unpack(raw: bytes, target: Path) -> None:
-    archive.unpack(io.BytesIO(raw), target, source="evidence.tar")
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(raw)
+        file.flush()
+        archive.unpack(Path(file.name), target, source="evidence.tar")
 
 
 def refused(raw: bytes, target: Path) -> Code:

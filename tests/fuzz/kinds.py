@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import json
 import tempfile
 import zlib
@@ -235,7 +234,7 @@ def _read_archive(raw: bytes, folder: Path) -> Judgement:
     judged: list[Judged] = []
     with suppress(AcceptError):
         try:
-            archive.unpack(io.BytesIO(raw), target, source="the archive")
+            archive.unpack(place, target, source="the archive")
         finally:
             _refuse_outside(folder, target)
         judged += judge(target / "evidence")

@@ -26,7 +26,7 @@ from accept.core.errors import BadEvidence, BadInput
 from accept.core.judge import judge
 from accept.core.judge.summary import tolerated
 from accept.core.model import BoundKind, Plan, Record, Tool, Verdict
-from accept.core.safe_read import BLOCK, open_regular
+from accept.core.safe_read import BLOCK, is_file, open_regular
 from accept.core.serde import Invalid, dump
 from accept.core.signatures import PublicKey
 from accept.core.table import Row, Table, figures
@@ -113,7 +113,7 @@ def _is_run(folder: Path) -> bool:
     )
     console = folder / evidence.CONSOLE
     return any((folder / name).exists() for name in names) or (
-        rundir.is_file(console) and not console.is_symlink() and evidence.is_packed(console)
+        is_file(console) and not console.is_symlink() and evidence.is_packed(console)
     )
 
 

@@ -98,7 +98,7 @@ def load_suite(name_or_path: str, own: Sequence[LoadedTool] = ()) -> Loaded[Suit
             if not is_path(check):
                 check_exists(check, ("checks", index, "check"), tools)
         except Invalid as error:
-            raise document.bad(error.path, error.message, error.hint, code=error.code) from None
+            raise document.refusal(error) from None
     return Loaded(value=suite, document=document)
 
 

@@ -26,8 +26,7 @@ class LoadedTool:
 
     def bad(self, error: Invalid) -> BadInput:
         """Return an error about one of its keys, with the line in its file."""
-        path = (*self.path, *error.path)
-        return self.document.bad(path, error.message, error.hint, code=error.code)
+        return self.document.refusal(error, self.path)
 
 
 @cache

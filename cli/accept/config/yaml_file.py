@@ -61,12 +61,16 @@ class Document:
         keys = f"{show_path(path)}: " if path else ""
         return BadInput(f"{self.where(path)}: {keys}{message}", code=code, hint=hint)
 
+    def refusal(self, error: Invalid, path: Keys = ()) -> BadInput:
+        """Return the error about the value at a path, or below it, with its place in the file."""
+        return self.bad((*path, *error.path), error.message, error.hint, code=error.code)
+
     def read(self, cls: type[T]) -> T:
         """Return the file as an instance of `cls`. Raises BadInput."""
         try:
             return read(cls, self.data)
         except Invalid as error:
-            raise self.bad(error.path, error.message, error.hint, code=error.code) from None
+            raise self.refusal(error) from None
 
 
 def load(path: Path | str, *, of_file: bool = False) -> Document:
@@ -267,9 +271,7 @@ def with_bases(
         try:
             path = find(name, Path(document.name).parent)
         except Invalid as error:
-            raise document.bad(
-                ("base", index), error.message, error.hint, code=error.code
-            ) from None
+            raise document.refusal(error, ("base", index)) from None
         merged = _merged(with_bases(load(path), find, load, depth=depth + 1), merged)
     return replace(merged, data={**merged.data, "base": names}) if names else merged
 

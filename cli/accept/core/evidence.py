@@ -565,12 +565,17 @@ def _packed(raw: bytes) -> str:
 
 def is_packed(path: Path) -> bool:
     """Return True if a file contains the beginning of packed evidence."""
-    marker, tail = PACKED_BEGIN.encode(), b""
     with open_regular(path, follow=True) as file:
-        while block := file.read(BLOCK):
-            if marker in tail + block:
-                return True
-            tail = block[-len(marker) :]
+        return has_packed(iter(partial(file.read, BLOCK), b""))
+
+
+def has_packed(blocks: Iterable[bytes]) -> bool:
+    """Return True if blocks of a file contain the beginning of packed evidence."""
+    marker, tail = PACKED_BEGIN.encode(), b""
+    for block in blocks:
+        if marker in tail + block:
+            return True
+        tail = block[-len(marker) :]
     return False
 
 

@@ -92,10 +92,12 @@ def is_linked(folder: Path, path: Path) -> bool:
 
 def is_file(path: Path) -> bool:
     """Return True for a regular file; False also for a name that no file can have."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises OSError for such names
+
+
+def is_folder(path: Path) -> bool:
+    """Return True for a folder; False also for a name that no folder can have."""
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises OSError for such names
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,18 +34,15 @@ _MOST_LEVELS = 64
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
-def unpack(archive: Path | BinaryIO, target: Path, *, source: str) -> None:
+def unpack(archive: Path, target: Path, *, source: str) -> None:
     """Unpack a tar archive, plain or with gzip, into the folder `target`, and make that folder.
 
     `source` is the archive's name for errors. Raises BadEvidence if the archive is damaged or too
     large, or contains a path outside of it or anything except files and folders.
     """
     try:
-        if isinstance(archive, Path):
-            with archive.open("rb") as file:
-                _unpack(file, target)
-        else:
-            _unpack(archive, target)
+        with archive.open("rb") as file:
+            _unpack(file, target)
     except BadEvidence as error:
         raise BadEvidence(f"{source}: {error.message}", code=error.code, hint=error.hint) from None
     except DAMAGE as error:

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.evidence import write_below
+from accept.core.safe_read import is_file, is_folder
 from accept.core.serde import did_you_mean, escaped
 from accept.core.text import command_line, plain
 
@@ -89,19 +90,9 @@ def write_about(evidence: Path, name: str, content: str | bytes) -> Path:
     return folder / name
 
 
-def is_file(path: Path) -> bool:
-    """Return True for a regular file. A path that is too long is not an error here."""
-    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises OSError for such paths
-
-
 def names_file(name: str) -> bool:
     """Return True if `name` is a path of a file, and of no run: own runs precede what is here."""
     return name != "last" and not by_attempt(name) and is_file(Path(name))
-
-
-def is_folder(path: Path) -> bool:
-    """Return True for a folder. A path that is too long is not an error here."""
-    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises OSError for such paths
 
 
 @contextmanager

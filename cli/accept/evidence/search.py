@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from accept.core import evidence
@@ -150,21 +151,15 @@ def _not_written(found: Found, error: OSError | ValueError) -> BadEvidence:
 
 def packed_logs(path: Path, limits: Limits, runs: Sequence[Found]) -> Iterator[Found]:
     """Find saved logs with packed evidence outside of `runs`. This reads all text files."""
-    marker = evidence.PACKED_BEGIN.encode()
     whole = [found.parts for found in runs]
     for entry in walk(path, limits, whole=whole):
         if any(is_below(entry.parts, root) for root in whole) or entry.is_hidden:
             continue
-        tail = b""
-        for block in entry.blocks:
-            if not tail and b"\0" in block[: 1 << 16]:
-                break
-            if marker in tail + block:
-                yield Found(
-                    name=entry.name, source=path, parts=entry.parts, path=entry.path, is_log=True
-                )
-                break
-            tail = block[-len(marker) :]
+        first = next(entry.blocks, b"")
+        if b"\0" not in first[: 1 << 16] and evidence.has_packed(chain((first,), entry.blocks)):
+            yield Found(
+                name=entry.name, source=path, parts=entry.parts, path=entry.path, is_log=True
+            )
 
 
 def content(found: Found, limits: Limits) -> Iterator[bytes]:

@@ -25,7 +25,7 @@ from typing import IO, BinaryIO, Protocol
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
-from accept.core.safe_read import BLOCK, DAMAGE, Readable, Tar, open_regular
+from accept.core.safe_read import BLOCK, DAMAGE, Readable, Tar, is_folder, open_regular
 from accept.core.text import plain
 
 Parts = tuple[str, ...]
@@ -128,7 +128,7 @@ def walk(path: Path, limits: Limits, *, whole: Collection[Parts] = ()) -> Iterat
     is damaged, or something exceeds a limit.
     """
     reader = _Reader(limits, whole)
-    if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises OSError for long paths
+    if is_folder(path):
         for file, parts, link in _files(path, limits):
             reader.count(path)
             if link:
