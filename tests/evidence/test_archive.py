@@ -122,9 +122,11 @@ def test_headers_that_lead_to_each_other_a_thousand_times_are_damage(tmp_path: P
 
 
 def test_a_full_disk_is_not_reported_as_damage(tmp_path: Path) -> None:
-    raw = packed((member("evidence/plan.json"), b"x" * 5000))
-    with full_disk():
-        assert refused(raw, tmp_path / "target") is Code.ARCHIVE_DISK
+    path = tmp_path / "evidence.tar"
+    path.write_bytes(packed((member("evidence/plan.json"), b"x" * 5000)))
+    with full_disk(), pytest.raises(BadEvidence) as error:
+        archive.unpack(path, tmp_path / "target", source="evidence.tar")
+    assert error.value.code is Code.ARCHIVE_DISK
 
 
 @pytest.mark.parametrize(
