@@ -80,17 +80,22 @@ def _used(devices: Sequence[str]) -> set[tuple[str, int]]:
 
 
 def _on_the_network(devices: Sequence[str]) -> set[tuple[str, int]]:
-    """Return the nodes and GPUs that exchange data with other nodes.
+    """Return the nodes and GPUs whose NICs exchange data with other nodes.
 
-    With sendrecv, the last GPU of a node sends to the first one of the next node.
+    With sendrecv, the last GPU of a node sends to the first one of the next node. The data leaves
+    by the sender's GPU with the number of the receiver, if that takes part (NCCL's PXN).
     """
     if "sendrecv" not in devices[0]:
         return _used(devices)
-    of_host: dict[str, list[str]] = {}
+    of_host: dict[str, list[int]] = {}
     for line in devices:
         if found := _DEVICE.search(line):
-            of_host.setdefault(found[1], []).append(line)
-    return _used([line for own in of_host.values() for line in (own[0], own[-1])])
+            of_host.setdefault(found[1], []).append(BUSES.index(found[2]))
+    result = set()
+    for host, after in zip(of_host, [*of_host][1:] + [*of_host][:1], strict=True):
+        own, first = of_host[host], of_host[after][0]
+        result |= {(host, first if first in own else own[-1]), (after, first)}
+    return result
 
 
 def nic(host: str, numbers: Collection[int], share: float) -> Change:

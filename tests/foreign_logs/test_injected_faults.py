@@ -31,6 +31,9 @@ _FOUND = (
     "a node at 6%",
     "a GPU at 93%",
     "a GPU at 80%",
+    "a NIC of two GPUs at 70%",
+    "a leaf at 60%",
+    "a rail at 60%",
 )
 
 

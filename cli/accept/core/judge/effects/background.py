@@ -6,7 +6,7 @@ learned from the data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, lgamma, log, log1p
 
@@ -30,8 +30,43 @@ _NEAR = 3
 _TAIL, _PEAK = NETWORK.tail, NETWORK.peak
 _SQUARE = 1 / (NETWORK.scale**2 * NETWORK.freedom)
 
-#: For each population, the share of background losses in each bin.
-Table = Sequence[Sequence[float]]
+
+class Table:
+    """For each population, the share of background losses in each bin.
+
+    That of a population leans on that of all. A row is computed when it is first read, because
+    weighing a candidate reads few.
+    """
+
+    def __init__(self, bins: Sequence[Sequence[float]], pool: Sequence[float] = ()) -> None:
+        self._bins = bins
+        #: The losses of all populations in each bin.
+        self._pool = pool or [sum([max(row[j], 0.0) for row in bins]) for j in range(BINS + 1)]
+        total = sum(self._pool)
+        # Without data, a loss may have any order of magnitude.
+        self._prior = [2 * (2 / (BINS + 1) + share) / (2 + total) for share in self._pool]
+        self._rows: dict[int, list[float]] = {}
+
+    def __getitem__(self, population: int) -> Sequence[float]:
+        """Return the shares of a population, failures last."""
+        if population not in self._rows:
+            row = [max(x, 0.0) for x in self._bins[population]]
+            own = 2 + sum(row)
+            shares = zip(self._prior, row, strict=True)
+            self._rows[population] = [(prior + x) / own for prior, x in shares]
+        return self._rows[population]
+
+    def without(self, losses: Iterable[tuple[int, int, float]]) -> Table:
+        """Return the table without some losses: the population, bin and probability of each."""
+        bins, pool, changed = [*self._bins], [*self._pool], dict[int, list[float]]()
+        for k, bin_, probability in losses:
+            row = changed.get(k)
+            if row is None:
+                row = bins[k] = changed[k] = [*bins[k]]
+            before = max(row[bin_], 0.0)
+            row[bin_] -= probability
+            pool[bin_] += max(row[bin_], 0.0) - before
+        return Table(bins, pool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +78,8 @@ class Background:
     #: Expected number of bad pairs and logs, by unit.
     pairs: Mapping[int, float]
     logs: Mapping[int, float]
-    #: Execution -> probability that it is bad; population -> their sum in each bin.
+    #: Execution -> probability that it is bad.
     bad: Mapping[int, float]
-    bins: Sequence[Sequence[float]]
     table: Table
     #: Population -> log share of bad values in a bad log, and of good ones; the same for logs of a
     #: bad pair, by their populations.
@@ -84,19 +118,6 @@ def shares_of(bad: float, total: float, prior: float) -> tuple[float, float]:
     """Return the log of an estimated share, and of the remainder."""
     share = (bad + PRIOR_COUNT * prior) / (total + PRIOR_COUNT)
     return log(share), log1p(-share)
-
-
-def table_of(bins: Sequence[Sequence[float]]) -> Table:
-    """Return the distribution of background losses; that of a population leans on that of all."""
-    pool = [sum(max(row[j], 0.0) for row in bins) for j in range(BINS + 1)]
-    total = sum(pool)
-    # Without data, a loss may have any order of magnitude.
-    pool = [(2 / (BINS + 1) + share) / (2 + total) for share in pool]
-    result = []
-    for row in bins:
-        own = 2 + sum(max(x, 0.0) for x in row)
-        result.append([(2 * p + max(x, 0.0)) / own for p, x in zip(pool, row, strict=True)])
-    return result
 
 
 def density(loss: float | None, low: float, high: float, scale: float, fails: float) -> float:

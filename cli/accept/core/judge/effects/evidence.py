@@ -34,7 +34,6 @@ from accept.core.judge.effects.background import (
     near_bins,
     rate_of,
     shares_of,
-    table_of,
 )
 from accept.core.judge.effects.explanation import Part
 from accept.core.judge.effects.units import Units
@@ -121,7 +120,8 @@ class Evidence:
         #: Log density, bin of the loss that is left (-1: none), and clearly bad or not.
         self._normal, self._bin, self.loud = [0.0] * count, [-1] * count, [False] * count
         self._near: dict[int, list[tuple[int, float]]] = {}
-        self._of_log = [0.0] * len(units.logs)
+        #: Log density of each log if it is normal, and if it is bad without a bad value.
+        self._of_log, self._bad_log = [0.0] * len(units.logs), [0.0] * len(units.logs)
         self._suspicious: dict[int, list[int]] = {}
         self._none: dict[int, float] = {}
         self._cache: dict[object, Weighed | None] = {}
@@ -206,7 +206,7 @@ class Evidence:
         The second one is the best alternative, weighed with its hits; None: none is better. The
         last ones are all alternatives.
         """
-        before = self.background, self._of_log, self._suspicious, self._none
+        before = self.background, self._of_log, self._bad_log, self._suspicious, self._none
         self.predict(found.hits, [other for other in self.accepted if other is not found])
         self.estimate()
         result, better = self.weigh(found.candidate), None
@@ -217,7 +217,7 @@ class Evidence:
                 better = other
         better = self.with_hits(better) if better else None
         self.predict(found.hits, self.accepted)
-        self.background, self._of_log, self._suspicious, self._none = before
+        self.background, self._of_log, self._bad_log, self._suspicious, self._none = before
         return result, better, weighed
 
     # Background
@@ -230,12 +230,19 @@ class Evidence:
             if bin_ >= 0:
                 self._suspicious.setdefault(units.log_of[i], []).append(i)
         self._of_log = [sum([self._normal[i] for i in own]) for own in units.logs]
-        self.background = self._no_background()
+        self._set_background(self._no_background())
         for _ in range(_ROUNDS):
-            self._none = {}
-            self.background = self._step()
-        self._none = {}
+            self._set_background(self._step())
         self._cache = {}
+
+    def _set_background(self, background: Background) -> None:
+        """Replace the background, and what follows from it."""
+        self.background, self._none = background, {}
+        of_values, population = background.of_values, self.units.population
+        self._bad_log = [
+            sum([of_values[population[i]][1] for i in own], normal)
+            for own, normal in zip(self.units.logs, self._of_log, strict=True)
+        ]
 
     def _no_background(self) -> Background:
         """Return what is known about the background without data."""
@@ -248,8 +255,7 @@ class Evidence:
             pairs={},
             logs={},
             bad={},
-            bins=empty,
-            table=table_of(empty),
+            table=Table(empty),
             of_values=[shares_of(0.0, 0.0, ALL_VALUES)] * len(units.keys),
             of_logs=dict.fromkeys(units.kinds, shares_of(0.0, 0.0, ALL_LOGS)),
         )
@@ -302,8 +308,7 @@ class Evidence:
             pairs=pairs,
             logs=logs,
             bad=bad,
-            bins=bins,
-            table=table_of(bins),
+            table=Table(bins),
             of_values=[shares_of(x, n, ALL_VALUES) for x, n in of_values],
             of_logs=dict(old.of_logs)
             | {kind: shares_of(x, n, ALL_LOGS) for kind, (x, n) in of_logs.items()},
@@ -317,11 +322,8 @@ class Evidence:
     def _bad(self, number: int, table: Table) -> float:
         """Return the log density of a bad log."""
         of_values, population = self.background.of_values, self.units.population
-        total = self._of_log[number]
-        suspicious = self._suspicious.get(number, ())
-        for i in self.units.logs[number]:
-            total += of_values[population[i]][1]
-        for i in suspicious:
+        total = self._bad_log[number]
+        for i in self._suspicious.get(number, ()):
             bad, good = of_values[population[i]]
             normal = self._normal[i]
             total += log_add(good + normal, bad + self._of_bad(i, table)) - normal - good
@@ -356,10 +358,8 @@ class Evidence:
         mine = [i for i in cover if i in old.bad]
         if not mine:
             return rates[0], rates[1], old.table, better
-        bins = [list(row) for row in old.bins]
-        for i in mine:
-            bins[units.population[i]][self._bin[i]] -= old.bad[i]
-        return rates[0], rates[1], table_of(bins), better
+        table = old.table.without((units.population[i], self._bin[i], old.bad[i]) for i in mine)
+        return rates[0], rates[1], table, better
 
     # Likelihood
 
@@ -588,8 +588,8 @@ class Evidence:
         alone, of_alone = 0.0, dict[int, float]()
         if candidate.of_host:
             alone, of_alone = self._alone(cover, [u for u in touched if units.alone[u]])
-        p, q, table, better = self._without(cover, touched)
         rows: list[tuple[float, _Rows]] | None = None
+        p, better = 0.0, 0.0
         # A full rail measures the rail by itself, so chance plays no part.
         of_rail = candidate.part.kind is SuspectKind.RAIL
         direct = [u for u in touched if of_rail and units.direct[u]]
@@ -616,6 +616,7 @@ class Evidence:
             gain = alone
             if losses:
                 if rows is None:
+                    p, q, table, better = self._without(cover, touched)
                     rows = [
                         (self.none(u), self._rows(u, touched[u], (p, q, table))) for u in shared
                     ]
