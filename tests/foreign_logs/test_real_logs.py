@@ -23,6 +23,7 @@ from tests.factories.injected_faults import (
 from tests.factories.real_logs import FOLDERS, MORE, REPOSITORY, folder_name
 
 from accept.commands.judged import judge_path
+from accept.core.causes import Cause
 from accept.core.model import State
 
 
@@ -81,7 +82,11 @@ def test_only_the_slow_node_is_named(tmp_path: Path, logs: Path, number: int, sh
 @pytest.mark.parametrize("part", ["N2_", "N2_G8", "N1_"])
 def test_a_part_of_the_logs_is_enough(tmp_path: Path, logs: Path, part: str, share: float) -> None:
     verdict = judged(logs, tmp_path, only(part), node(NODE(4), share))
-    assert named(verdict) == [("node", NODE(4))]
+    if named(verdict) != [("node", NODE(4))]:
+        # Ten healthy nodes alone differ so much that 5 % is likely a fault, but not proven.
+        assert (part, share, named(verdict)) == ("N1_", 0.95, [])
+        causes = {f.cause: f.message for check in verdict.checks for f in check.findings}
+        assert f"node {NODE(4)} (probability 0.9" in causes[Cause.UNPROVEN]
 
 
 def test_two_slow_nodes_of_few_logs_are_open_and_nobody_else_is_named(

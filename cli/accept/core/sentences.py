@@ -249,12 +249,18 @@ def open_pairs(
     )
 
 
-def doubt(parts: Sequence[tuple[str, float]]) -> str:
-    """Return the parts that are likely bad without proof, with their probabilities."""
-    texts = [f"{name} ({probability:.0%})" for name, probability in parts]
+def doubt(parts: Sequence[tuple[str, float, str]], noun: str) -> str:
+    """Return the parts that are likely bad without proof, with their probabilities and values.
+
+    `noun`: what would show more of them.
+    """
+    texts = [
+        f"{name} (probability {min(probability, 0.999):.3g}{f', {values}' if values else ''})"
+        for name, probability, values in parts
+    ]
     return (
         f"likely bad, but not proven: {shortened(texts, _MAX_PARTS)}. "
-        "More pairs of these nodes would show it"
+        f"More {noun}s of these nodes would show it"
     )
 
 

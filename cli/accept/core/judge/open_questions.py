@@ -88,15 +88,25 @@ def _open(evidence: Evidence, effects: Effects, measure: Measure) -> Iterator[Fi
         and not (one.part.kind in OF_HOST and accused.issuperset(one.part.hosts))
         and any(_exercises(found, i, one.part) for i in slow)
     ]
-    if likely:
+    # The most probable comes first. A node may be in doubt with all of its GPUs and with some.
+    parts: dict[str, tuple[float, list[int]]] = {}
+    for one in likely:
+        own = [i for i in slow if _exercises(found, i, one.part)]
+        parts.setdefault(name_of(one.part), (one.probability, own))
+    if parts:
+        shown = [i for _, own in parts.values() for i in own]
+        alone = all(len(found.executions[i].hosts) == 1 for i in shown)
         yield finding(
             check,
             Judgement.POPULATION,
             State.INCONCLUSIVE,
-            sentences.doubt([(name_of(one.part), one.probability) for one in likely]),
+            sentences.doubt(
+                [(name, odds, found.compared(own)) for name, (odds, own) in parts.items()],
+                "execution" if alone else "pair",
+            ),
             cause=Cause.UNPROVEN,
             hosts=(h for one in likely for h in one.part.hosts),
-            logs=found.logs(i for one in likely for i in slow if _exercises(found, i, one.part)),
+            logs=found.logs(shown),
         )
 
 
