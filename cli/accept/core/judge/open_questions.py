@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from accept.core import sentences
 from accept.core.causes import Cause, Judgement
-from accept.core.judge.effects.explanation import Part
+from accept.core.judge.effects.explanation import Doubt, Part
 from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.explained import Effects, Explained
@@ -72,7 +72,12 @@ def _open(evidence: Evidence, effects: Effects, measure: Measure) -> Iterator[Fi
                 cause=Cause.UNPROVEN,
                 logs=found.logs(logs),
             )
-    indexes = (i for step in evidence.steps for i in found.of(check, step))
+    yield from _likely(evidence, found)
+
+
+def _likely(evidence: Evidence, found: Explained) -> Iterator[Finding]:
+    """Yield a finding on the parts that are likely bad, but not proven to be."""
+    indexes = (i for step in evidence.steps for i in found.of(evidence.check, step))
     # A larger group does not show which of its hosts is slow.
     slow = [i for i in indexes if found.is_slow(i) and len(found.executions[i].hosts) <= 2]
     accused = {
@@ -81,31 +86,27 @@ def _open(evidence: Evidence, effects: Effects, measure: Measure) -> Iterator[Fi
         if fault.part.kind in OF_HOST
         for host in fault.part.hosts
     }
-    likely = [
-        one
-        for one in found.explanation.doubtful
-        if one.probability >= _LIKELY
-        and not (one.part.kind in OF_HOST and accused.issuperset(one.part.hosts))
-        and any(_exercises(found, i, one.part) for i in slow)
-    ]
-    # The most probable comes first. A node may be in doubt with all of its GPUs and with some.
-    parts: dict[str, tuple[float, list[int]]] = {}
-    for one in likely:
+    # Each part with its probability and its slow executions. The most probable comes first: a node
+    # may be in doubt with all of its GPUs and with some.
+    parts: dict[str, tuple[Doubt, list[int]]] = {}
+    for one in found.explanation.doubtful:
         own = [i for i in slow if _exercises(found, i, one.part)]
-        parts.setdefault(name_of(one.part), (one.probability, own))
+        blamed = one.part.kind in OF_HOST and accused.issuperset(one.part.hosts)
+        if own and one.probability >= _LIKELY and not blamed:
+            parts.setdefault(name_of(one.part), (one, own))
     if parts:
         shown = [i for _, own in parts.values() for i in own]
         alone = all(len(found.executions[i].hosts) == 1 for i in shown)
         yield finding(
-            check,
+            evidence.check,
             Judgement.POPULATION,
             State.INCONCLUSIVE,
             sentences.doubt(
-                [(name, odds, found.compared(own)) for name, (odds, own) in parts.items()],
+                [(n, one.probability, found.compared(own)) for n, (one, own) in parts.items()],
                 "execution" if alone else "pair",
             ),
             cause=Cause.UNPROVEN,
-            hosts=(h for one in likely for h in one.part.hosts),
+            hosts=(host for one, _ in parts.values() for host in one.part.hosts),
             logs=found.logs(shown),
         )
 
