@@ -37,12 +37,6 @@ def rendered(major: int, *chart: object, values: Path) -> str:
     return done.stdout
 
 
-def test_lint_finds_nothing(major: int, write: Write) -> None:
-    done = call(major, "lint", CHART, "--strict", "--values", write())
-    assert done.returncode == 0, done.stderr
-    assert not re.findall(r"\[(?:INFO|WARNING|ERROR)\].*", done.stdout + done.stderr)
-
-
 def test_its_metadata_name_the_project_and_show_a_readme(major: int) -> None:
     chart = yaml.safe_load(call(major, "show", "chart", CHART).stdout)
     assert chart["icon"].startswith("data:image/svg+xml;base64,")
