@@ -20,6 +20,7 @@ from accept.core.failures import decided
 from accept.core.model import Problem
 from accept.foreign_logs.answer import answer_of
 from accept.foreign_logs.reader import parse
+from accept.foreign_logs.tables import NoLog
 from accept.foreign_logs.unwrap import plain_text
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -204,6 +205,17 @@ def test_processes_that_each_ran_alone_measured_nothing(tmp_path: Path, *, is_mi
     assert (verdict["state"], verdict["suspects"], verdict["metrics"]) == ("fail", [], [])
     assert causes(verdict) - {"no-reference"} == {Cause.RANK_COUNT}
     assert verdict["answer"]["cause"] == Cause.RANK_COUNT
+
+
+@pytest.mark.parametrize("form", ["{}", "[{}]"])
+def test_a_verdict_beside_the_logs_is_not_read_as_one_of_them(tmp_path: Path, form: str) -> None:
+    """Its messages quote lines of the logs."""
+    (tmp_path / "a.log").write_text((TESTS / "logs/crashed.log").read_text())
+    before = judged(tmp_path)
+    (tmp_path / "b.json").write_text(form.format(json.dumps(before)))
+    after = judged(tmp_path)
+    assert [one["reason"] for one in after.pop("skipped")] == [NoLog.VERDICT]
+    assert after == {key: value for key, value in before.items() if key != "skipped"}
 
 
 def test_a_row_below_the_parameters_is_a_part_of_their_table() -> None:

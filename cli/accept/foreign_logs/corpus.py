@@ -144,7 +144,8 @@ def gather(paths: Mapping[Path, str], limits: Limits, *, collective: str | None 
     names = HostNames(hosts, [log.file for log in logs if log.tables])
     for file in others:
         log = file.log
-        is_other = file.is_context or log.no_log in (NoLog.OTHER_KIND, NoLog.COPIES)
+        of_others = (NoLog.OTHER_KIND, NoLog.COPIES, NoLog.VERDICT)
+        is_other = file.is_context or log.no_log in of_others
         if names.fits(log.file) and not is_other:
             logs.append(_as_log(log))
         elif log.problems and (file.named or not is_other):

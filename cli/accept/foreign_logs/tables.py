@@ -23,7 +23,7 @@ from accept.foreign_logs import json as nccl_tests_json
 from accept.foreign_logs.answer import Answer, answer_of
 from accept.foreign_logs.host_state import Report
 from accept.foreign_logs.reader import parse
-from accept.foreign_logs.unwrap import plain_text
+from accept.foreign_logs.unwrap import OWN, plain_text
 
 
 class NoLog(StrEnum):
@@ -35,6 +35,7 @@ class NoLog(StrEnum):
     BINARY = "not a text file"
     OTHER_KIND = "not a log, by its name"
     COPIES = "tables that accept copied from logs"
+    VERDICT = "a verdict of accept"
     LAUNCHER = "errors of a launcher, but no output of nccl-tests"
 
 
@@ -161,6 +162,8 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     finder, end = signs.Finder(signs.catalog()), _End()
     if start.startswith(TABLES_BEGIN.encode()):
         return Read(file=name, no_log=NoLog.COPIES)
+    if OWN.match(start):
+        return Read(file=name, no_log=NoLog.VERDICT)
     whole = chain((start,), blocks)
     for is_of_kind, read_state in _OF_HOSTS:
         if is_of_kind(start):

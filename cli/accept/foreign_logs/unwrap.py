@@ -21,6 +21,8 @@ _LINE = re.compile(
     rb'"(log|textPayload|message|MESSAGE|@message|msg|line|body|output|stdout|stderr)"'
     rb'\s*:\s*("(?:[^"\\]|\\.)*")'
 )
+#: The beginning of a verdict that accept wrote as JSON; its messages quote lines of logs.
+OWN = re.compile(rb"[\s\[]*\{\s*\"schema\"\s*:\s*\d{1,3},\s*\"state\"\s*:")
 #: A line with one record, which may follow lines that are plain text.
 _RECORD_LINE = re.compile(rb"^[ \t]*\{[ \t]*\"[^\n]*\}[ \t\r]*$", re.MULTILINE)
 _RECORD = re.compile(rb"[\s\[]*\{\s*\"")
@@ -64,7 +66,7 @@ def _without_records(blocks: Iterator[bytes]) -> Iterator[bytes]:
         return rccl_text(whole)
     if not _RECORD.match(start):
         return whole if b"\0" in start else _with_records(whole)
-    if not _LINE.search(start):
+    if OWN.match(start) or not _LINE.search(start):
         return whole
     times = _TIME.findall(start)
     # Cloud Logging exports the newest record first.
