@@ -124,7 +124,9 @@ def printed(program: str, *args: object, **environment: str) -> str:
     """Return what a program prints that runs alone, with changes of this environment."""
     command = [sys.executable, str(PROGRAMS / program), *map(str, args)]
     env = {**os.environ, **environment}
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(command, env=env, capture_output=True, check=True)
+    # Unmodified, because tools print carriage returns.
+    return done.stdout.decode()
 
 
 def refusal(
