@@ -1,6 +1,6 @@
 """Define a reference figure: the expected value of a metric, its conditions and its source."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from accept.config.expectations import Bytes, check_metric
@@ -94,29 +94,13 @@ class Figure:
 
     def reference(self) -> Reference:
         """Return the figure in the form that the judge uses."""
-        required = self.value * self.share if self.value is not None and self.share else None
-        return Reference(
-            check=self.check,
-            metric=self.metric,
-            unit=self.unit,
-            kind=self.kind,
-            source=self.source,
-            value=self.value,
-            lower=round(required, 6) if required is not None else self.lower,
-            upper=self.upper,
-            expected=round(self.value * self.expected, 6)
-            if self.value is not None and self.expected is not None
-            else None,
-            size=self.size,
-            min_nodes=self.min_nodes,
-            max_nodes=self.max_nodes,
-            algorithm=self.algorithm,
-            device=self.device,
-            one_domain=self.one_domain,
-            per_rail=self.per_rail,
-            peak=self.peak,
-            peak_source=self.peak_source or "",
-        )
+        same = {item.name for item in fields(Figure)} & {item.name for item in fields(Reference)}
+        own = {name: getattr(self, name) for name in same - {"expected"}}
+        if self.value is not None and self.share:
+            own["lower"] = round(self.value * self.share, 6)
+        if self.value is not None and self.expected is not None:
+            own["expected"] = round(self.value * self.expected, 6)
+        return Reference(**{**own, "peak_source": self.peak_source or ""})
 
 
 def _contradiction(key: str, message: str, hint: str = "") -> Invalid:
