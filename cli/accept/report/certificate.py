@@ -76,14 +76,13 @@ class Certificate:
 def certificate(run: Run) -> Certificate:
     """Return the facts about a run for its certificate."""
     lists = node_lists(run.verdict)
-    states = {host: name for name, hosts in vars(lists).items() for host in hosts}
     inventories = run.inventories
     devices = tuple(
         NodeDevices(
             host=host,
             serial=inventories[host].serial if host in inventories else "",
             gpus=tuple(_gpus(inventories[host])) if host in inventories else (),
-            state=states.get(host, "untested"),
+            state=lists.states[host],
         )
         for host in (*run.verdict.hosts, *run.verdict.missing)
     )

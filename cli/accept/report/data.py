@@ -69,6 +69,14 @@ class Population:
         return lowest_good(self.normal, self.bound)
 
     @property
+    def band(self) -> tuple[float, float] | None:
+        """Return the limits of what is as usual; None: too few values."""
+        if self.normal is None:
+            return None
+        lowest = limit_of(self.normal)
+        return lowest, 2 * self.normal.value - lowest
+
+    @property
     def name(self) -> str:
         """Return check and size."""
         return f"{self.check} {format_size(self.size)}" if self.size else self.check

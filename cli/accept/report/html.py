@@ -18,9 +18,8 @@ from markupsafe import Markup
 
 from accept.core.judge.consistency import compared
 from accept.core.judge.summary import node_lists
-from accept.core.model import Verdict
-from accept.core.report.text import answer_of, kept, number3, utc
-from accept.core.sentences import action, not_run, suspect_advice, usable, vouched
+from accept.core.report.text import answer_of, kept, number3, other_advice, utc
+from accept.core.sentences import action, not_run, usable, vouched
 from accept.core.text import count, duration, folded, format_size, number, plain
 from accept.report.certificate import certificate
 from accept.report.data import Run
@@ -58,7 +57,7 @@ def render_html(run: Run) -> str:
         usable=usable(run.verdict),
         not_run=not_run(run.verdict.not_run),
         kept=kept(run.verdict),
-        advice=_advice(run.verdict),
+        advice=other_advice(run.verdict),
         style=style,
         script=script,
         style_hash=_hash(style),
@@ -117,12 +116,6 @@ def render_repeated(result: Repeated) -> str:
             style_hash=_hash(style),
         )
     )
-
-
-def _advice(verdict: Verdict) -> list[str]:
-    """Return the advice that is not shown beside a suspect."""
-    beside = {suspect_advice(suspect, verdict.checks) for suspect in verdict.suspects}
-    return [line for line in verdict.advice if line not in beside]
 
 
 @cache

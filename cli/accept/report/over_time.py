@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from accept.core.judge.values import limit_of
 from accept.core.model import Suspect
 from accept.core.text import duration, number
 from accept.report.data import Population, Run, Sample
-from accept.report.svg import Tone, crosses, dots, line, round_ticks, short, tone_of
+from accept.report.svg import Tone, crosses, dots, line, marks, round_ticks, short, tone_of
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 480, 170, 46, 8, 20
 _MOST = 6
@@ -75,8 +74,7 @@ def _curve(
 ) -> OverTime:
     normal, measure = population.normal, population.measure
     values = [s.value for s in (*own, *others) if s.value]
-    lowest = limit_of(normal) if normal else min(values, default=0.0)
-    highest = 2 * normal.value - lowest if normal else max(values, default=1.0)
+    lowest, highest = population.band or (min(values, default=0.0), max(values, default=1.0))
     low, high = min([*values, lowest]) * 0.98, max([*values, highest]) * 1.01
     starts = [s.start for s in (*own, *others)]
     begin, seconds = min(starts), max(max(starts) - min(starts), 1.0)
@@ -90,22 +88,22 @@ def _curve(
         part = (min(max(value, low), high) - low) / (high - low) if high > low else 0.5
         return _HEIGHT - _BOTTOM - part * (_HEIGHT - _TOP - _BOTTOM)
 
-    points: dict[Tone, list[tuple[float, float]]] = {}
+    tones = []
     texts = []
     for sample in sorted(own, key=lambda one: one.start):
         at = x(sample.start), y(sample.value or low)
-        points.setdefault(tone_of(sample, population), []).append(at)
+        tones.append((tone_of(sample, population), at))
         after = duration(since + sample.start - begin)
         text = f"{' - '.join(sample.hosts)} after {after}: {population.values_of([sample])}"
         texts.append((dots([at]), text))
-    failed = points.pop(Tone.FAILED, [])
-    measured = sorted(at for found in points.values() for at in found)
+    failed = [at for kind, at in tones if kind is Tone.FAILED]
+    measured = sorted(at for kind, at in tones if kind is not Tone.FAILED)
     return OverTime(
         title=f"{suspect.name}: {population.title}, {measure.unit}",
         text=f"{population.values_of(own)}; its partners in other pairs: "
         f"{population.values_of(others) if others else 'not measured'}",
         curve=line(measured) if measured else Markup(""),
-        dots={kind: dots(found) for kind, found in sorted(points.items())},
+        dots=marks(tones),
         failed=crosses(failed, 3),
         others=dots((x(s.start), y(s.value)) for s in others if s.value),
         texts=tuple(texts[:200]),

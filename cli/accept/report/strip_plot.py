@@ -8,10 +8,9 @@ from statistics import median
 
 from markupsafe import Markup
 
-from accept.core.judge.values import limit_of
 from accept.core.text import count, number
 from accept.report.data import Population, Run, Sample, share_of
-from accept.report.svg import Tone, crosses, dots, line, room_for, round_ticks, short, tone_of
+from accept.report.svg import Tone, crosses, line, marks, room_for, round_ticks, short, tone_of
 
 #: Rows of the worst nodes; the others share one row, which shows their density.
 _MOST_ROWS, _WORST_ROWS = 64, 60
@@ -97,27 +96,20 @@ def _plot(run: Run, population: Population) -> StripPlot:
         return left + 4 + (min(max(value, low), high) - low) * scale
 
     def row(host: str, y: float) -> Row:
-        points: dict[Tone, list[tuple[float, float]]] = {}
-        for s in own[host]:
-            kind = tone_of(s, population)
-            at = left + 6.0 if kind is Tone.FAILED else x(s.value or 0.0)
-            points.setdefault(kind, []).append((at, y))
-        failed = points.pop(Tone.FAILED, [])
+        tones = [(tone_of(s, population), (x(s.value or 0.0), y)) for s in own[host]]
+        failed = any(kind is Tone.FAILED for kind, _ in tones)
         return Row(
             host=host,
             y=y,
             bad=host in run.suspects,
             text=population.values_of(own[host]) if own[host] else "not measured",
-            dots={kind: dots(found) for kind, found in sorted(points.items())},
-            failed=crosses(failed[:1], 3),
+            dots=marks(tones),
+            failed=crosses([(left + 6.0, y)] if failed else [], 3),
         )
 
     rows = tuple(row(host, _TOP + (index + 0.5) * _ROW) for index, host in enumerate(hosts))
     normal, measure, rest = population.normal, population.measure, len(own) - len(hosts)
-    band = None
-    if normal is not None:
-        edges = x(limit_of(normal)), x(2 * normal.value - limit_of(normal))
-        band = short(edges[0]), short(max(edges[1] - edges[0], 0.5))
+    low_edge, high_edge = map(x, population.band or (0.0, 0.0))
     shown = {host for host in hosts if own[host]}
     others = [s.value for s in population.samples if s.value and shown.isdisjoint(s.hosts)]
     executions = count(len(population.samples), "execution")
@@ -131,7 +123,7 @@ def _plot(run: Run, population: Population) -> StripPlot:
         ticks=tuple((short(x(v)), number(measure.shown(v))) for v in round_ticks(low, high)),
         median=short(x(normal.value)) if normal else "",
         bound=short(x(population.bound)) if population.bound else "",
-        band=band,
+        band=(short(low_edge), short(max(high_edge - low_edge, 0.5))) if normal else None,
         density=_density([x(value) for value in others], bottom + 38) if rest else Markup(""),
         width=left + _PANEL,
         height=bottom + (40 if rest else 2),

@@ -124,6 +124,14 @@ def crosses(points: Iterable[tuple[float, float]], size: float) -> Markup:
     )
 
 
+def marks(points: Iterable[tuple[Tone, tuple[float, float]]]) -> dict[Tone, Markup]:
+    """Return a path of dots for each color, but none for failures, which have no value."""
+    found: dict[Tone, list[tuple[float, float]]] = {}
+    for kind, at in points:
+        found.setdefault(kind, []).append(at)
+    return {kind: dots(own) for kind, own in sorted(found.items()) if kind is not Tone.FAILED}
+
+
 def line(points: Iterable[tuple[float, float]]) -> Markup:
     """Return a path through points."""
     return Markup("M" + "L".join(f"{short(x)} {short(y)}" for x, y in points))

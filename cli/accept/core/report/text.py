@@ -258,8 +258,7 @@ class _Screen:
             yield from self._wrapped(text, "  ", "  ")
 
     def _do_now(self) -> Iterator[str]:
-        shown = {suspect_advice(s, self.verdict.checks) for s in self.verdict.suspects}
-        advice = [line for line in self.verdict.advice if line not in shown][:_MOST_ADVICE]
+        advice = other_advice(self.verdict)[:_MOST_ADVICE]
         commands = [*self.place.commands]
         for suspect in self.verdict.suspects[:1]:
             commands.append((f"accept show cause {suspect.cause}", "how to confirm it by hand"))
@@ -479,6 +478,12 @@ def utc(seconds: float, form: str, unknown: str = "") -> str:
     if not 0 < seconds < 1e11:
         return unknown
     return datetime.fromtimestamp(seconds, timezone.utc).strftime(form)
+
+
+def other_advice(verdict: Verdict) -> list[str]:
+    """Return the advice that is not shown beside a suspect."""
+    beside = {suspect_advice(suspect, verdict.checks) for suspect in verdict.suspects}
+    return [line for line in verdict.advice if line not in beside]
 
 
 def not_tested(verdict: Verdict) -> str:
