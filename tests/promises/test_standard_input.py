@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 from tests.factories import sample_evidence
@@ -37,17 +37,22 @@ READ = sorted(
 )
 
 
-def piped(*arguments: str, data: bytes) -> Done:
-    """Start `accept` with a pipe that holds `data` as its standard input."""
+def started(*command: str, **standard_input: Any) -> Done:
+    """Start a program with another standard input than the test has."""
     done = subprocess.run(
-        [sys.executable, "-m", "accept", *arguments],
+        command,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        input=data,
         capture_output=True,
         timeout=PATIENCE,
         check=False,
+        **standard_input,
     )
     return Done(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
+
+
+def piped(*arguments: str, data: bytes) -> Done:
+    """Start `accept` with a pipe that holds `data`."""
+    return started(sys.executable, "-m", "accept", *arguments, input=data)
 
 
 @pytest.fixture
@@ -81,25 +86,14 @@ class TestWithoutAPath:
         saved = tmp_path / "log"
         saved.write_bytes(log)
         with saved.open("rb") as file:
-            done = subprocess.run(
-                [sys.executable, "-m", "accept", command],
-                env={**os.environ, "PYTHONPATH": str(SOURCE)},
-                stdin=file,
-                capture_output=True,
-                check=False,
-            )
-        assert (done.returncode, done.stdout) == (2, b"")
-        assert b"E-STDIN-UNNAMED" in done.stderr
+            done = started(sys.executable, "-m", "accept", command, stdin=file)
+        assert (done.code, done.out, done.error) == (2, "", "E-STDIN-UNNAMED")
 
     @pytest.mark.parametrize("redirection", ["</dev/null", "<&-"])
     def test_no_input_means_the_newest_run(self, redirection: str) -> None:
-        done = subprocess.run(
-            ["sh", "-c", f'"$1" -m accept judge --json {redirection}', "sh", sys.executable],
-            env={**os.environ, "PYTHONPATH": str(SOURCE)},
-            capture_output=True,
-            check=False,
-        )
-        assert (done.returncode, b'"gpu17"' in done.stdout) == (3, True), done.stderr
+        script = f'"$1" -m accept judge --json {redirection}'
+        done = started("sh", "-c", script, "sh", sys.executable)
+        assert (done.code, '"gpu17"' in done.out) == (3, True), done.err
 
     def test_a_terminal_means_the_newest_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with terminal() as file:
