@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pkgutil import resolve_name
 
 
 class Listing(StrEnum):
@@ -107,5 +106,7 @@ class Schema(StrEnum):
     @property
     def value_type(self) -> type:
         """Return the dataclass of the file or output."""
+        from pkgutil import resolve_name
+
         found: type = resolve_name(f"accept.{self.path}")
         return found
