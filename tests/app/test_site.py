@@ -151,15 +151,12 @@ class TestEvidence:
     def test_has_the_same_verdict_with_any_site_file(
         self, working: Path, config_file: Path, runs: Path
     ) -> None:
-        data = TESTS / "data"
-        older = [path.parent for path in sorted((data / "evidence-0.1").glob("*/plan.json"))]
-        assert len(older) == 2
+        recorded = sorted((TESTS / "data" / "gpu").glob("*/run-*.tar.gz"))
+        assert recorded
         sample_evidence.write(runs / "good" / rundir.EVIDENCE)
         sample_evidence.write(runs / "bad" / rundir.EVIDENCE, status=1)
-        copies = [
-            shutil.copytree(path, working / path.name) for path in (data / "nccl-logs", *older)
-        ]
-        places = [runs / "good", runs / "bad", *copies]
+        logs = shutil.copytree(TESTS / "data" / "nccl-logs", working / "nccl-logs")
+        places = [runs / "good", runs / "bad", logs, *recorded]
 
         def judged() -> list[tuple[int, str]]:
             found = []

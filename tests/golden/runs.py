@@ -63,9 +63,6 @@ def _recorded() -> Made:
     yield "demo", partial(_archived, demo())
     for path in sorted((data / "gpu").glob("*/run-*.tar.gz")):
         yield f"{path.parent.name} {path.name.removesuffix('.tar.gz')}", partial(_archived, path)
-    for path in sorted((data / "evidence-0.1").iterdir()):
-        if path.is_dir():
-            yield f"version 0.1, {path.name}", partial(_judged, path)
     yield "a script", _script
     yield "a script that failed", partial(_script, status=3)
     yield "an interrupted script", partial(_script, interruption="the user ended it")

@@ -105,9 +105,6 @@ def _offline() -> Iterator[PooledRun]:
         "two-nodes",
     ):
         yield run(f"simulated-{world}", partial(_simulated, world=world))
-    for path in sorted((TESTS / "data" / "evidence-0.1").iterdir()):
-        if path.is_dir():
-            yield PooledRun(name=f"version-0.1-{path.name}", kind=Kind.EVIDENCE, _place=path)
     for path in sorted((TESTS / "data" / "gpu").glob("*/run-*.tar.gz")):
         name = f"recorded-{path.parent.name}-{path.name.removesuffix('.tar.gz')}"
         yield run(name, partial(_recorded, archive=path))
