@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from tests.golden.files import stored
-from tests.golden.runs import FAMILIES
+from tests.golden.runs import FAMILIES, Make
 from tests.golden.view import differences, view
 
 from accept.commands.explain import Explanation, explain
@@ -19,62 +19,47 @@ from accept.core.sentences import SLOW_OR_FAR
 from accept.report.data import Run
 
 
-@pytest.fixture(scope="module")
-def verdicts() -> Mapping[str, Mapping[str, Run]]:
-    """Judge all runs once; return them by family and name."""
+def _judged(make: Make) -> Run:
+    """Judge a run; return it with the plan and the records that the judge was given last."""
     gathered, inputs = judge.gathered, []
 
     def noted(plan: Plan, records: Sequence[Record], **options: Any) -> Any:
         inputs.append((plan, tuple(records)))
         return gathered(plan, records, **options)
 
-    found: dict[str, dict[str, Run]] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judge, "gathered", noted)
-        for family, runs in FAMILIES.items():
-            for name, make in runs.items():
-                verdict = make()
-                plan, records = inputs[-1]
-                run = Run(plan=plan, verdict=verdict, records=records)
-                found.setdefault(family, {})[name] = run
-                inputs.clear()
-    return found
+        verdict = make()
+    plan, records = inputs[-1]
+    return Run(plan=plan, verdict=verdict, records=records)
 
 
-def test_verdicts_are_those_of_the_files(verdicts: Mapping[str, Mapping[str, Run]]) -> None:
-    found: list[str] = []
-    for family, runs in verdicts.items():
-        old, new = stored(family), {name: view(run.verdict) for name, run in runs.items()}
-        assert list(old) == list(new)
-        for name, decided in new.items():
-            lines = list(differences(old[name], decided))
-            found += [f"{family}: {name}", *lines] if lines else []
-    assert not found, "\n".join([*found, "after a review: python -m tests.golden"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_file_of_a_family_has_its_runs(family: str) -> None:
+    assert list(stored(family)) == list(FAMILIES[family])
 
 
-def test_an_explanation_agrees_with_the_findings(
-    verdicts: Mapping[str, Mapping[str, Run]],
-) -> None:
-    explained = 0
-    for run in (run for runs in verdicts.values() for run in runs.values()):
-        for node in _nodes(run):
-            one = explain(run, node)
-            about = f"{run.verdict.attempt} {node}: {one.evidence_against}"
-            assert one.evidence_against or one.state != "bad", about
-            for check, finding in _findings(run):
-                own = finding.hosts == (node,)
-                missing = finding.judgement is Judgement.COMPLETENESS
-                if own or (node in finding.hosts and one.state != "good" and not missing):
-                    heads = (f"{check} ", f"{check}: ", f"{finding.cause} in ")
-                    assert any(line.startswith(heads) for line in one.evidence_against), about
-                if own and SLOW_OR_FAR in finding.message and finding.executions:
-                    good, every = _good(one, check)
-                    assert good + finding.executions.bad <= every, about
-            for suspect in (s for s in one.suspects if not s.of_network and s.device is None):
-                partners = {p.host for p in one.partners if p.bad}
-                assert partners or not suspect.pairs or not one.partners, about
-            explained += 1
-    assert explained > 500
+@pytest.mark.parametrize(("family", "name"), [(f, name) for f in FAMILIES for name in FAMILIES[f]])
+def test_a_verdict_is_that_of_the_file_and_is_explained(family: str, name: str) -> None:
+    run = _judged(FAMILIES[family][name])
+    changes = list(differences(stored(family)[name], view(run.verdict)))
+    assert not changes, "\n".join([*changes, "after a review: python -m tests.golden"])
+    for node in _nodes(run):
+        one = explain(run, node)
+        about = f"{node}: {one.evidence_against}"
+        assert one.evidence_against or one.state != "bad", about
+        for check, finding in _findings(run):
+            own = finding.hosts == (node,)
+            missing = finding.judgement is Judgement.COMPLETENESS
+            if own or (node in finding.hosts and one.state != "good" and not missing):
+                heads = (f"{check} ", f"{check}: ", f"{finding.cause} in ")
+                assert any(line.startswith(heads) for line in one.evidence_against), about
+            if own and SLOW_OR_FAR in finding.message and finding.executions:
+                good, every = _good(one, check)
+                assert good + finding.executions.bad <= every, about
+        for suspect in (s for s in one.suspects if not s.of_network and s.device is None):
+            partners = {p.host for p in one.partners if p.bad}
+            assert partners or not suspect.pairs or not one.partners, about
 
 
 def _nodes(run: Run) -> Sequence[str]:
