@@ -48,6 +48,18 @@ def test_output_of_the_login_shell_is_removed(ask: Callable[..., Answer], text: 
     assert (answer.exit, answer.out) == (0, "one\ntwo\n")
 
 
+@pytest.mark.parametrize(
+    ("status", "err", "reason"),
+    [
+        (255, "banner\n lost \n\n", "lost"),
+        (255, " \n", "exit status 255"),
+        (None, "", "no answer in time"),
+    ],
+)
+def test_each_failure_has_a_reason(status: int | None, err: str, reason: str) -> None:
+    assert Answer(exit=status, out="", err=err).reason == reason
+
+
 def test_a_command_on_the_own_host_has_all_of_its_output(ask: Callable[..., Answer]) -> None:
     assert ask("echo one", text="", local=True).out == "one\n"
 

@@ -63,9 +63,10 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """Return why it failed: the last line of its errors, or else its exit status."""
+        """Return why it failed, never empty: the last line of its errors, or else its status."""
         lines = [line.strip() for line in self.err.splitlines() if line.strip()]
-        return (lines[-1] if lines else f"it ended with exit status {self.exit}")[:300]
+        status = "no answer in time" if self.exit is None else f"exit status {self.exit}"
+        return (lines[-1] if lines else status)[:300]
 
 
 class Session(asyncio.subprocess.Process):
