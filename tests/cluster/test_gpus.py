@@ -33,7 +33,6 @@ def with_gpus(hosts: Hosts, bad: str, number: int, faults: tuple[str, ...]) -> N
         pytest.param(
             *("h1", 8, nvml.failed(3), ("h1:3", "gpu-lost")),
             id="lost GPU of the first host",
-            marks=pytest.mark.smoke,
         ),
     ],
 )

@@ -37,7 +37,6 @@ def test_ranks_that_all_believe_they_are_rank_0_measure_nothing(make_login: Make
     login.nothing_is_left()
 
 
-@pytest.mark.smoke
 @pytest.mark.fault(Fault.SLOW_LINK, BackEnd.SLURM)
 def test_a_slow_link_is_named_in_an_allocation_without_a_shared_folder(
     make_login: Make, fault_record: FaultRecord
