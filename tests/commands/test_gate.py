@@ -93,11 +93,10 @@ def test_the_site_decides_about_checks_that_do_not_finish(
 ) -> None:
     suite = tmp_path / "endless.yaml"
     suite.write_text(_ENDLESS)
-    done = accept("gate", "-m", "cpu", "-s", suite, "--time", "15s", "--on-timeout", choice)
+    done = accept("gate", "-m", "cpu", "-s", suite, "--time", "30s", "--on-timeout", choice)
     assert done.code == code, done.err
-    # A busy machine may still start the checks then.
     assert re.search(
-        rf"not finished within 15 s: [^·]*(all-reduce|start) · .*, on-timeout {choice}", done.out
+        rf"not finished within 30 s: [^·]*all-reduce · .*, on-timeout {choice}", done.out
     )
     (run,) = runs.iterdir()
     assert not (run / "node").exists()
