@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,11 @@ from tests.factories.paths import ROOT, TESTS
 
 #: The Python with the oldest supported release; made by `make .venv-torch26/.stamp`.
 OLDEST = ROOT / ".venv-torch26" / "bin" / "python"
+#: The Pythons beside which a supported torch is installed.
+RELEASES = (
+    pytest.param(Path(sys.executable), id="newest"),
+    pytest.param(OLDEST, id="oldest", marks=pytest.mark.oldest),
+)
 #: The record of the oldest supported release.
 RECORD = TESTS / "data" / "torch" / "2.6.0.json"
 #: Where torch takes names from that its modules list by a loop.

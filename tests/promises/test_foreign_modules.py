@@ -11,7 +11,6 @@ import inspect
 import json
 import re
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tests.factories.paths import ROOT, TESTS
 from tests.factories.torch_signatures import (
     OLDEST,
     RECORD,
+    RELEASES,
     Keywords,
     Missing,
     Torch,
@@ -80,7 +80,7 @@ def test_the_oldest_torch_has_our_names_and_takes_our_arguments() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("python", [Path(sys.executable), OLDEST], ids=["newest", "oldest"])
+@pytest.mark.parametrize("python", RELEASES)
 class TestInstalledTorch:
     @pytest.fixture
     def release(self, python: Path) -> Torch:
@@ -101,6 +101,7 @@ class TestInstalledTorch:
 
 
 @pytest.mark.real
+@pytest.mark.oldest
 def test_the_record_is_that_of_the_oldest_torch() -> None:
     oldest = installed(OLDEST)
     recorded = json.loads(RECORD.read_text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from tests.factories import cuda, nvml
 from tests.factories.clock import PATIENCE
 from tests.factories.paths import PROGRAMS
 from tests.factories.programs import records_of
-from tests.factories.torch_signatures import OLDEST
+from tests.factories.torch_signatures import RELEASES
 
 import exact_gemm
 import memory
@@ -94,7 +93,7 @@ PARTS = ["pick ", *(f"pick {faults}" for faults in FAULTS), "peers cudaMalloc:1:
 Printed = dict[str, list[dict[str, Any]]]
 
 
-@pytest.fixture(scope="module", params=[Path(sys.executable), OLDEST], ids=["newest", "oldest"])
+@pytest.fixture(scope="module", params=RELEASES)
 def found(request: pytest.FixtureRequest) -> Printed:
     command = [request.param, Path(__file__).with_name("on_cuda.py"), *PARTS]
     environment = os.environ | cuda.env(request.param) | {"PYTHONPATH": str(PROGRAMS)}

@@ -12,7 +12,7 @@ from tests.factories.paths import ROOT
 from tests.factories.programs import Ran, Start
 from tests.factories.torch_signatures import OLDEST, installed
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.oldest]
 
 _DEVICES = ("--seconds", "0.05", "--alone", "0.02")
 _TRAIN = ("--steps", "20")
