@@ -425,12 +425,14 @@ class TestSources:
         corpus(folder, nodes=NODES[:4])
         (folder / "summary.csv").write_text("a,b\n")
         (folder / "core.bin").write_bytes(b"\0" * 100)
+        (folder / "logs.tar.zst").write_bytes(b"\x28\xb5\x2f\xfd\x04\0A\0\0hello\n")
         (folder / "result.json").write_text('{"nccl_version": 1}')
         done = accept("judge", folder)
-        assert "Left out: 3 files" in done.out
+        assert "Left out: 4 files" in done.out
         listed = {Path(one["file"]).name: one["reason"] for one in judged(folder)["skipped"]}
         assert listed["summary.csv"] == NoLog.NO_TABLE
         assert listed["core.bin"] == NoLog.BINARY
+        assert listed["logs.tar.zst"] == NoLog.PACKED
         assert listed["result.json"] == NoLog.NO_RESULTS
 
     def test_copies_are_ignored(self, folder: Path) -> None:

@@ -33,6 +33,7 @@ class NoLog(StrEnum):
     NO_TABLE = "no nccl-tests results table in this file"
     NO_RESULTS = "JSON without results of nccl-tests"
     BINARY = "not a text file"
+    PACKED = "packed with zstd, 7-Zip, RAR or lz4: unpack it first"
     OTHER_KIND = "not a log, by its name"
     COPIES = "tables that accept copied from logs"
     VERDICT = "a verdict of accept"
@@ -69,6 +70,8 @@ _OF_HOSTS: tuple[
 )
 #: A file is text if this many bytes at its start contain no NUL.
 _START = 1 << 16
+#: First bytes of zstd, 7-Zip, RAR and lz4.
+_PACKED = (b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07", b"\x04\x22\x4d\x18")
 #: Number of bytes at the end of a file that are searched for its last line.
 _MAX_END = 4096
 
@@ -157,6 +160,8 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     """
     blocks = plain_text(blocks)
     start = next(blocks, b"")
+    if start.startswith(_PACKED):
+        return Read(file=name, no_log=NoLog.PACKED)
     if b"\0" in start[:_START]:
         return Read(file=name, no_log=NoLog.BINARY)
     finder, end = signs.Finder(signs.catalog()), _End()
