@@ -231,7 +231,7 @@ class Run:
                         one.value,
                         Cause.WRONG_DATA if one.log in wrong else found.causes.get(i),
                         one.log,
-                        found.is_bad(i) or one.log in wrong or is_bad(one.value, bound),
+                        found.is_affected(i) or one.log in wrong or is_bad(one.value, bound),
                         starts.get((frozenset(one.hosts), one.log), 0.0),
                         found.is_far(i),
                     )

@@ -72,7 +72,7 @@ def _matrix(run: Run, evidence: Evidence, step: Step) -> RailMatrix | None:
         index = by_log.get(best.log)
         if not _value(best) or index is None:
             return Tone.FAILED
-        low = speed.is_bad(index)
+        low = speed.is_affected(index)
         return tone(speed.share(index), low=low, bad=low and is_accused)
 
     for column, rank in enumerate(ranks):

@@ -128,14 +128,14 @@ class Explained:
         one = self.executions[index]
         normal = self.explanation.normal.get(one.population)
         lowest = normal.value * (1 - _LEAST_GAP) if normal else None
-        return one.value is not None and lowest is not None and one.value < lowest
+        return one.value is not None and is_bad(one.value, lowest)
 
     def is_far(self, index: int) -> bool:
         """Return True if an execution is slower, but no more than distance may explain."""
         apart = index in self._apart or self._far(index) > 0
-        return apart and self.is_lower(index) and not self.is_bad(index)
+        return apart and self.is_lower(index) and not self.is_affected(index)
 
-    def is_bad(self, index: int) -> bool:
+    def is_affected(self, index: int) -> bool:
         """Return True if an execution is slow, or if a fault explains what it lost."""
         return index in self._faulty or self.is_slow(index)
 

@@ -224,7 +224,7 @@ def _normal(found: Explained, chosen: Callable[[set[str], set[int]], bool]) -> s
         if len(one.hosts) > 1
         and chosen({*one.hosts}, {gpu for gpus in one.gpus for gpu in gpus or ()})
     ]
-    return sentences.normal_of(sum(not found.is_bad(i) for i in own), len(own))
+    return sentences.normal_of(sum(not found.is_affected(i) for i in own), len(own))
 
 
 def _innocent(found: Explained, part: Part) -> str:

@@ -66,7 +66,7 @@ def waves_again(
         Group(hosts=found.executions[i].hosts): None
         for one in compared
         for i in found.of(one.check, step)
-        if found.is_bad(i)
+        if found.is_affected(i)
     }
     return (tuple(groups),) if groups else ()
 
@@ -95,6 +95,6 @@ def _slow_rails(evidence: Evidence, found: Explained, step: Step) -> set[int]:
         one = found.executions[i]
         ranks = {rank for own in one.gpus for rank in own or ()} if one.log in logs else set()
         every |= ranks
-        if found.is_bad(i) or is_bad(one.value, bound):
+        if found.is_affected(i) or is_bad(one.value, bound):
             slow |= ranks
     return slow or (every if found.is_uneven(evidence.check, step) else set())

@@ -18,7 +18,7 @@ from accept.core.judge.evidence import Evidence
 from accept.core.judge.findings import finding, suspect_of
 from accept.core.judge.peers import compare_rows
 from accept.core.judge.rounds import GROSS
-from accept.core.judge.values import limit_of
+from accept.core.judge.values import is_bad, limit_of
 from accept.core.model import Bound, BoundKind, Finding, State, Strength, Suspect
 from accept.core.table import Execution, Row, rows_of
 from accept.core.text import host_list, number
@@ -61,7 +61,7 @@ def judge(evidence: Evidence, metric: str, speed: MetricSpec) -> Stragglers:
             limit = min(limit, 1 / (median + _KERNEL_START_SECONDS))
         else:
             limit = min(limit, normal.value * (1 - GROSS), 1 / (median + _SCHEDULING_SECONDS))
-        slow = [one.row for one in bad if (one.row.score or 0.0) < limit]
+        slow = [one.row for one in bad if is_bad(one.row.score or 0.0, limit)]
         result.suspects.extend(_suspects(slow, ranks, median))
         longest = 1 / limit if limit > 0 else None
         names = host_list([rank.device for rank in slow])

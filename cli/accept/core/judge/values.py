@@ -1,4 +1,8 @@
-"""Decide whether a value is bad: nothing else in the judge, reports or commands does."""
+"""Decide whether a measured value is bad; judge, reports and commands all ask here.
+
+What is not measured against a bound or peers has its own rules: counters and states of hosts in
+`health_rules.py`, clocks under load in `devices.py`, `pauses.py` and `packet_loss.py`.
+"""
 
 from __future__ import annotations
 

@@ -583,7 +583,7 @@ async def _execute(state: Run, step: Step, position: str) -> None:
     if len(records) > evidence.LOOSE_LOGS:
         evidence.archive_logs(state.evidence, step.id)
     findings, measured_ranges = conclude_step(state.plan, step, state.records, checks=REGISTRY)
-    failed = [r for r in records if events.is_bad(r) or _is_accused(r, findings)]
+    failed = [r for r in records if events.has_failed(r) or _is_accused(r, findings)]
     groups = count(len(records), "group")
     events.report(
         Event(
@@ -604,7 +604,7 @@ async def _execute(state: Run, step: Step, position: str) -> None:
         f"{len(records) - len(failed)} good, {len(failed)} with problems, "
         f"{duration(now() - began)}"
     )
-    with_problems = [record for record in failed if events.is_bad(record)]
+    with_problems = [record for record in failed if events.has_failed(record)]
     for record in with_problems[:20]:
         say(f"  {_shown_hosts(record.hosts)}: {_reason(record)}")
     reported = {problem.cause for record in with_problems for problem in record.problems}
@@ -661,7 +661,7 @@ def _lost_others(state: Run, step: Step, records: Sequence[Record]) -> bool:
     """Return True if a lost host ended executions, and other hosts have no good one."""
     if step.groups.of_pairs or step.groups.of_single_hosts:
         return False
-    bad = [record for record in records if events.is_bad(record)]
+    bad = [record for record in records if events.has_failed(record)]
     measured = {host for record in records if record not in bad for host in record.hosts}
     return any(not state.lost.keys().isdisjoint(record.hosts) for record in bad) and any(
         host.name not in measured for host in state.alive()
@@ -744,13 +744,13 @@ async def _execute_waves(
             wave=number - first + 1,
             waves=len(plan_waves),
             total=len(kept),
-            bad=sum(map(events.is_bad, records)),
+            bad=sum(map(events.has_failed, records)),
             again=again,
         )
         done = await execute_wave(state, step, number, kept, ended)
         records += done
         if len(plan_waves) > 1:
-            good = len(done) - sum(map(events.is_bad, done))
+            good = len(done) - sum(map(events.has_failed, done))
             took = duration(now() - began)
             say(f"{title} ended: {good} of {len(done)} without problems, {took}")
     _stop_when_over(state)

@@ -93,7 +93,7 @@ def few(hosts: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(hosts))[:_MAX_SUSPECTS]
 
 
-def is_bad(record: Record) -> bool:
+def has_failed(record: Record) -> bool:
     """Return True if an execution failed or has problems."""
     return record.exit != 0 or bool(record.problems)
 
@@ -122,7 +122,7 @@ def wave_reporter(
     def ended(record: Record | None) -> None:
         nonlocal done, bad, reported
         done += 1
-        bad += record is not None and is_bad(record)
+        bad += record is not None and has_failed(record)
         if done == total or time.monotonic() - reported >= _SECONDS:
             reported = time.monotonic()
             report(event())
