@@ -1,4 +1,4 @@
-"""Settings that a node receives, detects and chooses, and their comparison between hosts."""
+"""Settings that a node receives, detects and chooses."""
 
 from __future__ import annotations
 
@@ -7,23 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.factories import verdicts
 
 from accept.config import resources
-from accept.core.checks import REGISTRY
-from accept.core.judge import judge
-from accept.core.model import CheckVerdict, Fact, PlannedMachine, State
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
-
-NAMES = verdicts.hosts(4)
-INVENTORY = verdicts.step("inventory", "each")
-CONNECTIVITY = verdicts.step("connectivity", number=20, params={"pings": 0})
 
 
 def node(folder: Path, *more: str, nccl: tuple[str, ...] = ()) -> Path:
@@ -266,128 +257,3 @@ class TestRecorded:
 
     def test_no_interface_is_chosen_without_a_launch(self, tmp_path: Path) -> None:
         assert "NCCL_SOCKET_IFNAME" not in environment(node(tmp_path), "--alone")
-
-
-def inventory(machine: Any = verdicts.GPU, **of_h2: Any) -> CheckVerdict:
-    """Return the verdict on four hosts that are equal except for the values of h2."""
-    records = [
-        verdicts.record(INVENTORY, (name,), facts=(settings_fact(name, of_h2),), number=number)
-        for number, name in enumerate(NAMES)
-    ]
-    plan = verdicts.plan(INVENTORY, machine=machine, nodes=4)
-    found = judge(plan, [verdicts.hosts_record(NAMES), *records], checks=REGISTRY, attempt="one")
-    return next(one for one in found.checks if one.check == "inventory")
-
-
-def settings_fact(name: str, of_h2: Mapping[str, Any]) -> Fact:
-    gpus = verdicts.gpus(name)
-    usual = {"gpus": gpus, "pciNvidia": 8, "env": {"NCCL_ALGO": "Ring", "UCX_TLS": name}}
-    return verdicts.inventory_of(name, **{**usual, **(of_h2 if name == "h2" else {})})
-
-
-class TestCompared:
-    def test_equal_settings_have_no_finding(self) -> None:
-        assert inventory().state is State.PASS
-
-    @pytest.mark.parametrize(
-        ("env", "words"),
-        [
-            ({"NCCL_ALGO": "Tree"}, "NCCL_ALGO is Tree, on 3 of 4 hosts it is Ring"),
-            ({}, "NCCL_ALGO is nothing, on 3 of 4 hosts it is Ring"),
-            (
-                {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"},
-                "NCCL_PROTO is LL, on 3 of 4 hosts it is nothing",
-            ),
-        ],
-    )
-    def test_a_host_with_another_setting_is_named(self, env: dict[str, str], words: str) -> None:
-        found = inventory(env=env)
-        (bad,) = [one for one in found.findings if one.state is State.FAIL]
-        assert (bad.message, bad.hosts, bad.cause) == (words, ("h2",), "inventory-mismatch")
-
-    def test_settings_chosen_by_the_nodes_may_differ(self) -> None:
-        env = {"NCCL_ALGO": "Ring", "NCCL_IB_HCA": "=mlx5_9:1"}
-        assert inventory(env=env, chosen=["NCCL_IB_HCA"]).state is State.PASS
-
-
-class TestFewerDevices:
-    MACHINE = replace(verdicts.GPU, rdma_devices=2, rdma_gbps=400.0)
-
-    def nics(self, *speeds: int, state: str = "active") -> list[dict[str, Any]]:
-        return [
-            {"name": f"mlx5_{n}", "speed": speed * 1000, "state": state, "rdma": True}
-            for n, speed in enumerate(speeds)
-        ]
-
-    @pytest.mark.parametrize(
-        "nics", [(400,), (400, 200), (), (200,) * 3, (400, 200, 200), (100,) * 7]
-    )
-    def test_fail_the_check(self, nics: tuple[int, ...]) -> None:
-        found = inventory(self.MACHINE, nics=self.nics(*nics))
-        messages = [one.message for one in found.findings if "are up" in one.message]
-        assert len(messages) == 1
-        assert found.state is State.FAIL
-
-    def test_that_are_down_do_not_count(self) -> None:
-        found = inventory(self.MACHINE, nics=self.nics(400, 400, state="down"))
-        assert "0 RDMA devices of 400 Gbit/s are up, the machine has 2" in "\n".join(
-            one.message for one in found.findings
-        )
-
-    @pytest.mark.parametrize("speeds", [(400, 400, 100), (200,) * 4, (100,) * 8])
-    def test_all_devices_have_no_problem(self, speeds: tuple[int, ...]) -> None:
-        """Pass a NIC that appears as two or four devices, too."""
-        nics = self.nics(*speeds)
-        records = [
-            verdicts.record(
-                INVENTORY,
-                (name,),
-                facts=(verdicts.inventory_of(name, gpus=verdicts.gpus(name), nics=nics),),
-                number=number,
-            )
-            for number, name in enumerate(NAMES)
-        ]
-        plan = verdicts.plan(INVENTORY, machine=self.MACHINE, nodes=4)
-        found = judge(
-            plan, [verdicts.hosts_record(NAMES), *records], checks=REGISTRY, attempt="one"
-        )
-        assert next(c.state for c in found.checks if c.check == "inventory") is State.PASS
-
-
-def test_a_host_with_fewer_devices_near_its_gpus_than_the_machine_is_named() -> None:
-    value = {"rdma": "=mlx5_0:1,mlx5_1:1", "rdmaBy": "the fastest that are up"}
-    machine = replace(verdicts.CPU, ranks=1, rdma_devices=2)
-    for planned, state in ((2, State.PASS), (3, State.FAIL)):
-        found = connected(replace(machine, rdma_devices=planned), {**value})
-        assert found.state is state
-    own = connected(replace(machine, rdma_devices=3), {**value, "rdmaBy": "the settings"})
-    assert own.state is State.PASS
-
-
-def connected(machine: PlannedMachine, value: dict[str, str]) -> CheckVerdict:
-    """Return the verdict of `connectivity` on four hosts that report this network."""
-    answers = [
-        Fact(name="rank", check="connectivity", host=name, rank=rank, value={})
-        for rank, name in enumerate(NAMES)
-    ]
-    chosen = [Fact(name="network", check="connectivity", host=n, value=value) for n in NAMES]
-    record = verdicts.record(CONNECTIVITY, NAMES, facts=(*answers, *chosen), ranks=4)
-    plan = verdicts.plan(CONNECTIVITY, nodes=4, machine=machine)
-    found = judge(plan, [verdicts.hosts_record(NAMES), record], checks=REGISTRY, attempt="one")
-    (check,) = [one for one in found.checks if one.check == "connectivity"]
-    return check
-
-
-def test_the_verdict_shows_the_interfaces_of_the_hosts() -> None:
-    value = {
-        "interface": "eth0",
-        "interfaceBy": "the route to the other nodes",
-        "rdma": "=mlx5_0:1",
-        "rdmaBy": "the fastest that are up",
-    }
-    check = connected(replace(verdicts.CPU, ranks=1), value)
-    assert check.state is State.PASS
-    assert (
-        "interface eth0 (by the route to the other nodes), RDMA mlx5_0:1 (by the fastest that are "
-        "up) on h0, h1, h2, h3"
-    ) in [one.message for one in check.findings]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
 from tests.factories.verdicts import (
     GPU,
     gpus,
@@ -38,6 +40,26 @@ def blamed(verdict: Verdict) -> set[tuple[str, str, str]]:
 def causes(verdict: Verdict) -> set[str]:
     """Return the causes of all findings that did not pass."""
     return {f.cause for c in verdict.checks for f in c.findings if f.cause and f.state != "pass"}
+
+
+def outcome(verdict: Verdict) -> str:
+    """Return what a verdict decides: "degraded: wrong-data, node h2 wrong-data"."""
+    found = [*sorted(causes(verdict)), *sorted(map(" ".join, blamed(verdict)))]
+    return f"{verdict.state}: {', '.join(found)}" if found else str(verdict.state)
+
+
+#: Outcome -> the runs that have it, by name.
+Cases = Mapping[str, Mapping[str, Callable[[], Verdict]]]
+
+
+def by_outcome(cases: Cases) -> pytest.MarkDecorator:
+    """Parametrize a test with `expected`, an outcome, and `case`, a run that has it."""
+    rows = [
+        pytest.param(expected, case, id=f"{expected} - {name}")
+        for expected, own in cases.items()
+        for name, case in own.items()
+    ]
+    return pytest.mark.parametrize(("expected", "case"), rows)
 
 
 def gpu_plan(*steps: Step, **more: Any) -> Plan:

@@ -9,14 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.factories import verdicts
 from tests.factories.command_line import accept
 
-from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.judge import judge
-from accept.core.model import Fact, State, Verdict
 from accept.plan.bundle import render
 from accept.plan.helm_values import values_of
 from accept.plan.resolve import Options, Resolved, resolve
@@ -199,34 +195,6 @@ class TestGpus:
 
     def test_gpus_of_a_machine_without_gpus_are_refused(self, refuse: Refuse) -> None:
         assert refuse("  gpusPerPod: 1", machine="cpu").code == Code.GPUS_PER_NODE
-
-
-class TestPart:
-    """A pod with a part of a node's GPUs sees the others on the bus, unused."""
-
-    def judged(self, *, given: int | None, shown: int) -> Verdict:
-        step = verdicts.step("inventory", "each")
-        gpus = [{"index": i, "uuid": f"u{i}", "name": "NVIDIA B200"} for i in range(shown)]
-        inventory = Fact(
-            name="inventory", check="inventory", host="h0", value={"gpus": gpus, "pciNvidia": 8}
-        )
-        plan = verdicts.plan(step, machine=verdicts.GPU, nodes=1, gpus_used=given, gpus_given=given)
-        made = verdicts.record(step, ["h0"], facts=(inventory,), ranks=given)
-        records = [verdicts.hosts_record(["h0"]), made]
-        return judge(plan, records, checks=REGISTRY, attempt="a")
-
-    def test_is_tested_and_named(self) -> None:
-        verdict = self.judged(given=4, shown=4)
-        assert verdict.state is State.PASS, verdict
-        assert verdict.headline == "pass (4 of the 8 GPUs of each node)"
-
-    def test_a_missing_gpu_of_the_part_is_a_failure(self) -> None:
-        verdict = self.judged(given=4, shown=3)
-        assert [s.cause for s in verdict.suspects] == ["gpu-missing"]
-
-    def test_a_part_of_a_full_node_is_a_failure(self) -> None:
-        causes = {s.cause for s in self.judged(given=None, shown=4).suspects}
-        assert causes & {"gpu-missing", "gpu-unusable"}
 
 
 class TestResults:

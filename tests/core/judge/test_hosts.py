@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
-from tests.factories.judging import EACH, EIGHT, INVENTORY, blamed, causes, gpu_plan, judged
+from tests.factories.judging import (
+    EACH,
+    EIGHT,
+    INVENTORY,
+    Cases,
+    blamed,
+    by_outcome,
+    causes,
+    gpu_plan,
+    judged,
+    outcome,
+)
 from tests.factories.verdicts import (
+    CPU,
     FLOOR,
     GPU,
     gpus,
+    hosts,
     hosts_record,
     inventory_of,
     measured,
     plan,
     record,
     slow,
+    step,
 )
 
 from accept.core.facts import LEFT_OUT_HOST
 from accept.core.judge.consistency import usual_number
 from accept.core.judge.hosts import is_device
-from accept.core.model import Fact, Metric, Plan, State, Verdict
-
-
-def inventoried(machine_plan: Plan, facts: list[Fact], metrics: tuple[Metric, ...] = ()) -> Verdict:
-    of = machine_plan.steps[0]
-    names = [fact.host or "" for fact in facts]
-    records = [
-        record(of, [name], facts=(fact,), number=i)
-        for i, (name, fact) in enumerate(zip(names, facts, strict=True))
-    ]
-    return judged(machine_plan, hosts_record(names, metrics=metrics), *records)
+from accept.core.model import Fact, Metric, PlannedMachine, State, Verdict
 
 
 @pytest.mark.parametrize(
@@ -78,83 +83,50 @@ def test_a_card_is_another_product_than_a_module_of_the_same_chip(
     assert is_device(wanted, name) is same
 
 
-MISMATCH = ("node", "h1", "inventory-mismatch")
-VERSIONS = {"mpi": "5.0.8", "python": "3.11.2"}
-DOMAIN = {"domain": "c/7"}
+# -- inventories -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("common", "own", "suspect"),
-    [
-        ({}, {}, None),
-        ({}, {"gpus": gpus("h1", 7)}, ("node", "h1", "gpu-missing")),
-        ({}, {"gpus": gpus("h1", eccUncorrected=2)}, ("gpu", "h1:0", "gpu-ecc")),
-        ({}, {"gpus": gpus("h1", uuid="GPU-h1-3")}, ("node", "h1", "gpu-duplicate")),
-        ({}, {"gpus": gpus("h1", name="NVIDIA H200")}, MISMATCH),
-        ({}, {"gpus": gpus("h1", processes=["77 python"])}, ("gpu", "h1:0", "gpu-busy")),
-        ({}, {"memoryBytes": 32 << 30}, MISMATCH),
-        ({}, {"pciNvidia": 9}, ("node", "h1", "gpu-unusable")),
-        # The driver did not answer in time: its GPUs are unknown and not missing.
-        ({"pciNvidia": 8}, {"gpus": None}, ("node", "h1", "gpu-unusable")),
-        # A version that is missing differs, and an unknown one does not.
-        ({"versions": VERSIONS}, {"versions": {**VERSIONS, "mpi": None}}, None),
-        ({"versions": VERSIONS}, {"versions": {"python": "3.11.2"}}, MISMATCH),
-        ({"versions": VERSIONS}, {"versions": {**VERSIONS, "mpi": "4.1.4"}}, MISMATCH),
-        (DOMAIN, {}, None),
-        (DOMAIN, {"domain": None}, MISMATCH),
-        # One GPU reports less than its peers.
-        *(
-            ({}, {"gpus": [g | ({key: None} if n == 3 else {}) for n, g in enumerate(gpus("h1"))]},
-             MISMATCH)
-            for key in ("name", "driver", "memoryMiB")
-        ),
-        # A host is still compared by the properties that it reports.
-        ({}, {"cpus": None, "kernel": "5.4"}, MISMATCH),
-    ],
-)  # fmt: skip
-def test_a_host_that_differs_from_three_others_is_named_with_its_cause(
-    common: dict[str, Any], own: dict[str, Any], suspect: tuple[str, str, str] | None
-) -> None:
-    facts = [
-        inventory_of(h, **{"gpus": gpus(h), "pciNvidia": 0, **common, **(own if h == "h1" else {})})
-        for h in ("h0", "h1", "h2", "h3")
-    ]
-    verdict = inventoried(gpu_plan(INVENTORY), facts)
-    assert blamed(verdict) == ({suspect} if suspect else set())
-    assert "gpu-missing" not in causes(verdict) or suspect == ("node", "h1", "gpu-missing")
+def inventoried(
+    facts: Sequence[Fact], machine: PlannedMachine = GPU, offsets: Sequence[float] = (), **more: Any
+) -> Verdict:
+    """Judge the inventories of hosts; `offsets`: those of their clocks in s."""
+    names = [fact.host or "" for fact in facts]
+    clocks = tuple(
+        Metric(check="inventory", name="clock-offset", value=value, unit="s", host=host)
+        for host, value in zip(names, offsets, strict=False)
+    )
+    ranks = more.get("gpus_used")
+    records = (
+        record(INVENTORY, [name], facts=(fact,), number=i, ranks=ranks)
+        for i, (name, fact) in enumerate(zip(names, facts, strict=True))
+    )
+    planned = plan(INVENTORY, machine=machine, **more)
+    return judged(planned, hosts_record(names, metrics=clocks), *records)
 
 
-def test_a_gpu_on_two_hosts_rejects_the_run_and_accuses_neither() -> None:
-    names = {"h0": "h0", "h1": "h1", "h2": "h1", "h3": "h3"}
-    facts = [inventory_of(h, gpus=gpus(name), pciNvidia=0) for h, name in names.items()]
-    verdict = inventoried(gpu_plan(INVENTORY), facts)
-    assert (verdict.state, blamed(verdict)) == (State.FAIL, set())
-    messages = " ".join(f.message for check in verdict.checks for f in check.findings)
-    assert "GPU GPU-h1-0 is on h1 and on h2" in messages
+def compared(
+    common: Mapping[str, Any] | None = None,
+    own: Mapping[str, Any] | None = None,
+    names: Sequence[str] = hosts(4),
+    **more: Any,
+) -> Verdict:
+    """Judge hosts with 8 GPUs each and `common` values; h1 has its `own` ones."""
+    facts = []
+    for host in names:
+        usual = {"gpus": gpus(host), "pciNvidia": 0, **(common or {})}
+        facts.append(inventory_of(host, **(usual | (own or {}) if host == "h1" else usual)))
+    return inventoried(facts, **more)
 
 
-@pytest.mark.parametrize(
-    ("made", "own", "expected"),
-    [
-        # Half of the hosts differ; only one reports a domain; all GPUs may be in use.
-        (gpu_plan(INVENTORY), lambda n: {"kernel": f"6.{n % 2}"}, {"inventory-mismatch"}),
-        (gpu_plan(INVENTORY), lambda n: DOMAIN if n == 3 else {}, set()),
-        (gpu_plan(INVENTORY, busy_ok=True),
-         lambda n: {"gpus": gpus(f"h{n}", processes=["77 python"])}, set()),
-        # Hosts of a machine without a speed target need not be equal.
-        (plan(INVENTORY), lambda n: {"gpus": [], "kernel": f"6.{n // 3}"}, set()),
-        (gpu_plan(INVENTORY), lambda n: {"memlock": 64}, {"memlock-limited"}),
-        # The limit does not apply to a process that may lock any amount of memory.
-        (gpu_plan(INVENTORY), lambda n: {"memlock": 64, "ipcLock": True}, set()),
-    ],
-)  # fmt: skip
-def test_what_most_hosts_share_accuses_nobody(
-    made: Plan, own: Callable[[int], dict[str, Any]], expected: set[str]
-) -> None:
-    facts = [inventory_of(h, **{"gpus": gpus(h)} | own(n)) for n, h in enumerate(EIGHT[:4])]
-    machine = replace(made.machine, transport="any", gpu_direct="memlock-limited" in expected)
-    verdict = inventoried(replace(made, machine=machine), facts)
-    assert (blamed(verdict), causes(verdict)) == (set(), expected)
+def given(used: int | None, count: int, shown: int) -> Verdict:
+    """Judge hosts of a job; h1 was given `count` of eight GPUs and shows some of them.
+
+    `used`: the GPUs that the run uses on each host.
+    """
+    enough = max(count, used or 8)
+    facts = [inventory_of(h, gpus=gpus(h)[:enough], **of_job(enough)) for h in hosts(4)]
+    facts[1] = inventory_of("h1", gpus=gpus("h1")[:shown], pciNvidia=8, **of_job(count))
+    return inventoried(facts, gpus_used=used)
 
 
 def of_job(count: int) -> dict[str, Any]:
@@ -162,64 +134,221 @@ def of_job(count: int) -> dict[str, Any]:
     return {"given": {"list": "", "count": count, "shown": 8, "fault": None, "entry": ""}}
 
 
-@pytest.mark.parametrize(
-    ("used", "given", "shown", "cause"),
-    [
-        (4, 4, 4, None),
-        (2, 4, 4, None),
-        (4, 4, 3, "gpu-missing"),
-        (None, 8, 8, None),
-        (None, 8, 7, "gpu-missing"),
-        (1, 2, 1, "gpu-missing"),
-        # The job has fewer than the run uses.
-        (4, 2, 2, "gpu-list"),
-        (None, 4, 4, "gpu-list"),
-    ],
-)
-def test_a_host_must_show_the_gpus_that_the_job_was_given(
-    used: int | None, given: int, shown: int, cause: str | None
-) -> None:
-    enough = max(given, used or 8)
-    others = [inventory_of(h, gpus=gpus(h)[:enough], **of_job(enough)) for h in ("h0", "h2", "h3")]
-    host = inventory_of("h1", gpus=gpus("h1")[:shown], pciNvidia=8, **of_job(given))
-    verdict = inventoried(
-        replace(gpu_plan(INVENTORY), gpus_used=used), [*others[:1], host, *others[1:]]
-    )
-    assert {host for _, host, _ in blamed(verdict)} == ({"h1"} if cause == "gpu-missing" else set())
-    assert (cause in causes(verdict)) is (cause is not None)
-    assert cause is None or verdict.state is not State.PASS
+def part(shown: int, used: int | None) -> Verdict:
+    """Judge a host with eight GPUs on its bus that shows some of them."""
+    listed = inventory_of("h0", gpus=gpus("h0", shown), pciNvidia=8)
+    return inventoried([listed], nodes=1, gpus_used=used, gpus_given=used)
 
 
-def test_a_host_that_was_left_out_because_of_its_list_is_not_bad() -> None:
-    facts = [inventory_of(h, gpus=gpus(h)) for h in ("h0", "h2", "h3")]
-    listed = [record(INVENTORY, [str(f.host)], facts=(f,)) for f in facts]
-    left_out = Fact(name=LEFT_OUT_HOST.name, value="gpu-list", check="hosts", host="h1")
-    asked = hosts_record(["h0", "h1", "h2", "h3"])
-    verdict = judged(gpu_plan(INVENTORY), replace(asked, facts=(left_out,)), *listed)
-    assert (verdict.state, blamed(verdict)) == (State.NOT_TESTED, set())
+def nics(*gbps: int, state: str = "active") -> dict[str, Any]:
+    listed = [
+        {"name": f"mlx5_{n}", "speed": rate * 1000, "state": state, "rdma": True}
+        for n, rate in enumerate(gbps)
+    ]
+    return {"nics": listed}
 
 
-def test_a_run_on_cpus_needs_none_of_the_gpus_that_the_job_was_given() -> None:
-    plan = gpu_plan(INVENTORY)
-    facts = [inventory_of(h, gpus=[], **of_job(4)) for h in ("h0", "h1")]
-    on_cpus = replace(plan, machine=replace(plan.machine, gpus=0))
-    assert blamed(inventoried(on_cpus, facts)) == set()
+def silent_gpu(key: str) -> dict[str, Any]:
+    """Return the GPUs of h1, one of which does not report a property."""
+    return {"gpus": [g | ({key: None} if n == 3 else {}) for n, g in enumerate(gpus("h1"))]}
 
 
-def test_a_missing_gpu_is_the_cause_and_slowness_follows_from_it() -> None:
-    facts = [inventory_of(h, gpus=gpus(h), pciNvidia=8) for h in EIGHT]
-    facts[1] = inventory_of("h1", gpus=gpus("h1", 7), pciNvidia=7)
-    listed = [record(INVENTORY, [h], facts=(f,)) for h, f in zip(EIGHT, facts, strict=True)]
-    one_node = replace(FLOOR, max_nodes=1)
-    verdict = judged(
-        gpu_plan(INVENTORY, EACH, references=(one_node,)),
-        hosts_record(EIGHT),
-        *listed,
-        *measured(EACH, EIGHT, slow("h1", usual=360)),
-    )
-    assert blamed(verdict) == {("node", "h1", "gpu-missing")}
-    assert {"gpu-missing", "below-reference"} <= causes(verdict)
-    assert verdict.state is State.DEGRADED
+CONNECTED = step("connectivity")
+NETWORK = {"interface": "eth0", "interfaceBy": "the route to the other nodes"}
+NETWORK |= {"rdma": "=mlx5_0:1,mlx5_1:1", "rdmaBy": "the fastest that are up"}
+
+
+def connected(devices: int, **network: str) -> Verdict:
+    """Judge hosts that report this network, on a machine with some RDMA devices."""
+    names = hosts(4)
+    facts = [
+        Fact(name=name, check="connectivity", host=host, rank=rank, value=value)
+        for rank, host in enumerate(names)
+        for name, value in (("rank", {}), ("network", {**NETWORK, **network}))
+    ]
+    planned = plan(CONNECTED, machine=replace(CPU, ranks=1, rdma_devices=devices))
+    made = record(CONNECTED, names, facts=tuple(facts), ranks=4)
+    return judged(planned, hosts_record(names), made)
+
+
+def left_out() -> Verdict:
+    """Judge a run that left h1 out because of the list of its GPUs."""
+    made = [
+        record(INVENTORY, [host], facts=(inventory_of(host, gpus=gpus(host)),))
+        for host in ("h0", "h2", "h3")
+    ]
+    fact = Fact(name=LEFT_OUT_HOST.name, value="gpu-list", check="hosts", host="h1")
+    first = replace(hosts_record(hosts(4)), facts=(fact,))
+    return judged(gpu_plan(INVENTORY), first, *made)
+
+
+def slow_without_a_gpu() -> Verdict:
+    """Judge hosts of which h1 lacks a GPU and is slow."""
+    made = [
+        record(INVENTORY, [h], facts=(inventory_of(h, gpus=gpus(h, n), pciNvidia=n),))
+        for h in EIGHT
+        for n in [7 if h == "h1" else 8]
+    ]
+    made += measured(EACH, EIGHT, slow("h1", usual=360))
+    planned = gpu_plan(INVENTORY, EACH, references=(replace(FLOOR, max_nodes=1),))
+    return judged(planned, hosts_record(EIGHT), *made)
+
+
+def one_inventory() -> Verdict:
+    listed = record(INVENTORY, ["h0"], facts=(inventory_of("h0"),))
+    return judged(plan(INVENTORY), hosts_record(hosts(2)), listed, record(INVENTORY, ["h1"]))
+
+
+VERSIONS = {"mpi": "5.0.8", "python": "3.11.2"}
+DOMAIN, RING = {"domain": "c/7"}, {"NCCL_ALGO": "Ring"}
+
+
+def versions(**own: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return common versions, and those of a host."""
+    return {"versions": VERSIONS}, {"versions": {**VERSIONS, **own}}
+
+
+def settings(chosen: Sequence[str] = (), **own: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return common settings, and those of a host; `chosen`: by the host itself."""
+    return {"env": RING}, {"env": {**RING, **own}, "chosen": [*chosen]}
+
+
+BUSY = {"gpus": gpus("h1", processes=["77 python"])}
+#: A machine with two NICs, and ones that need unlimited locked memory, or name no number of GPUs.
+TWO_NICS = replace(GPU, rdma_devices=2, rdma_gbps=400.0)
+DIRECT, ANY = replace(GPU, transport="any", gpu_direct=True), replace(GPU, gpus=None, ranks=None)
+NO_GPUS = {"gpus": []}
+
+#: What the findings of some cases show.
+SHOWN = {
+    "another value of a setting": "NCCL_ALGO is Tree, on 3 of 4 hosts it is Ring",
+    "no value of a setting": "NCCL_ALGO is nothing, on 3 of 4 hosts it is Ring",
+    "a setting more": "NCCL_PROTO is LL, on 3 of 4 hosts it is nothing",
+    "a GPU of another host": "GPU GPU-h2-0 is on h1 and on h2",
+    "NICs that are down": "0 RDMA devices of 400 Gbit/s are up, the machine has 2",
+    "NICs near the GPUs": "interface eth0 (by the route to the other nodes), RDMA mlx5_0:1,"
+    "mlx5_1:1 (by the fastest that are up) on h0, h1, h2, h3",
+}
+CASES: Cases = {
+    "pass": {
+        "equal hosts": compared,
+        "one domain": lambda: compared(DOMAIN),
+        "a domain of one host": lambda: compared({}, DOMAIN),
+        "GPUs that may be busy": lambda: compared({}, BUSY, busy_ok=True),
+        "no speed target": lambda: compared(NO_GPUS, {"kernel": "5.4"}, machine=CPU),
+        "a memory limit that does not apply": lambda: compared(
+            {"memlock": 64, "ipcLock": True}, machine=DIRECT
+        ),
+        "a setting of others than NCCL": lambda: compared(*settings(UCX_TLS="tcp")),
+        "a setting that the node chose": lambda: compared(
+            *settings(NCCL_IB_HCA="=mlx5_9:1", chosen=["NCCL_IB_HCA"])
+        ),
+        "a slower NIC more": lambda: compared(nics(400, 400, 100), machine=TWO_NICS),
+        "NICs of two devices each": lambda: compared(nics(*[200] * 4), machine=TWO_NICS),
+        "NICs of four devices each": lambda: compared(nics(*[100] * 8), machine=TWO_NICS),
+        "NICs near the GPUs": lambda: connected(2),
+        "NICs that the settings name": lambda: connected(3, rdmaBy="the settings"),
+        "a part of the GPUs": lambda: part(4, used=4),
+        "all GPUs of the job": lambda: given(4, 4, 4),
+        "a part of the GPUs of the job": lambda: given(2, 4, 4),
+        "all GPUs of the node": lambda: given(None, 8, 8),
+        "CPUs of a job with GPUs": lambda: compared(
+            NO_GPUS | of_job(4), machine=replace(GPU, gpus=0)
+        ),
+    },
+    "not-tested: no-measurement": {
+        "an unknown version": lambda: compared(*versions(mpi=None)),
+    },
+    "not-tested: gpu-list": {
+        "a host that was left out because of its list": left_out,
+        "a job with a part of a full node": lambda: given(None, 4, 4),
+        "a job with fewer GPUs than the run uses": lambda: given(4, 2, 2),
+    },
+    "fail: gpu-duplicate": {"a GPU of another host": lambda: compared({}, {"gpus": gpus("h2")})},
+    "fail: inventory-mismatch": {
+        "two hosts of four differ": lambda: inventoried(
+            [inventory_of(h, gpus=gpus(h), kernel=f"6.{n % 2}") for n, h in enumerate(hosts(4))]
+        ),
+        "NICs that are down": lambda: compared(nics(400, 400, state="down"), machine=TWO_NICS),
+        "NICs of all hosts that are far from the GPUs": lambda: connected(3),
+    },
+    "fail: memlock-limited": {"a memory limit": lambda: compared({"memlock": 64}, machine=DIRECT)},
+    "fail: no-measurement": {"no inventory of a host": one_inventory},
+    "fail: gpu-missing, gpu-unusable, node h0 gpu-missing": {
+        "a part of a full node": lambda: part(4, used=None),
+    },
+    "fail: gpu-missing, node h0 gpu-missing": {"a missing GPU of a part": lambda: part(3, used=4)},
+    "degraded: gpu-missing, inventory-mismatch, node h1 gpu-missing": {
+        "a missing GPU": lambda: compared({}, {"gpus": gpus("h1", 7)}),
+        "a GPU less than most, no number": lambda: compared(
+            {}, {"gpus": gpus("h1", 7)}, EIGHT, machine=ANY
+        ),
+    },
+    "degraded: gpu-missing, gpu-unusable, inventory-mismatch, node h1 gpu-missing": {
+        "a missing GPU of the job": lambda: given(4, 4, 3),
+        "a missing GPU of the node": lambda: given(None, 8, 7),
+        "one GPU of two": lambda: given(1, 2, 1),
+    },
+    "degraded: below-reference, gpu-missing, inventory-mismatch, node h1 gpu-missing": {
+        "a missing GPU explains why a host is slow": slow_without_a_gpu,
+    },
+    "degraded: gpu-ecc, gpu h1:0 gpu-ecc": {
+        "ECC errors": lambda: compared({}, {"gpus": gpus("h1", eccUncorrected=2)}),
+    },
+    "degraded: gpu-duplicate, node h1 gpu-duplicate": {
+        "a GPU twice": lambda: compared({}, {"gpus": gpus("h1", uuid="GPU-h1-3")}),
+    },
+    "degraded: gpu-busy, gpu h1:0 gpu-busy": {"a busy GPU": lambda: compared({}, BUSY)},
+    "degraded: gpu-unusable, node h1 gpu-unusable": {
+        "a GPU without a driver": lambda: compared({}, {"pciNvidia": 9}),
+        # Its GPUs are unknown and not missing.
+        "a driver that did not answer": lambda: compared({"pciNvidia": 8}, {"gpus": None}),
+    },
+    "degraded: clock-skew, node h2 clock-skew": {
+        "a clock": lambda: inventoried([*map(inventory_of, hosts(3))], CPU, [0.0, 0.01, 45.0]),
+    },
+    "degraded: inventory-mismatch, node h1 inventory-mismatch": {
+        "another GPU": lambda: compared({}, {"gpus": gpus("h1", name="NVIDIA H200")}),
+        "half of the memory": lambda: compared({}, {"memoryBytes": 32 << 30}),
+        "another version": lambda: compared(*versions(mpi="4.1.4")),
+        "no version": lambda: compared({"versions": VERSIONS}, {"versions": {"python": "3.11.2"}}),
+        "no domain": lambda: compared(DOMAIN, {"domain": None}),
+        "a GPU without name": lambda: compared({}, silent_gpu("name")),
+        "a GPU without driver version": lambda: compared({}, silent_gpu("driver")),
+        "a GPU without memory": lambda: compared({}, silent_gpu("memoryMiB")),
+        "another value of a setting": lambda: compared(*settings(NCCL_ALGO="Tree")),
+        "no value of a setting": lambda: compared({"env": RING}, {"env": {}}),
+        "a setting more": lambda: compared(*settings(NCCL_PROTO="LL")),
+        **{
+            f"NICs of {', '.join(map(str, own))} Gbit/s": partial(
+                compared, nics(400, 400), nics(*own), machine=TWO_NICS
+            )
+            for own in ((400,), (400, 200), (), (200,) * 3, (400, 200, 200), (100,) * 7)
+        },
+    },
+    # A host is still compared by the properties that it reports.
+    "degraded: inventory-mismatch, no-measurement, node h1 inventory-mismatch": {
+        "another kernel and an unknown number of CPUs": lambda: compared(
+            {}, {"cpus": None, "kernel": "5.4"}
+        ),
+    },
+}
+
+
+@by_outcome(CASES)
+def test_inventories_have_their_verdict(expected: str, case: Callable[[], Verdict]) -> None:
+    assert outcome(case()) == expected
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_finding_shows_what_differs(name: str) -> None:
+    (case,) = (own[name] for own in CASES.values() if name in own)
+    messages = [f.message for check in case().checks for f in check.findings]
+    assert any(SHOWN[name] in message for message in messages), messages
+
+
+def test_a_part_of_a_node_is_in_the_headline() -> None:
+    assert part(4, used=4).headline == "pass (4 of the 8 GPUs of each node)"
 
 
 NIC = {"name": "mlx5_0", "rdma": True, "state": "active", "speed": 400_000}
@@ -253,7 +382,7 @@ def properties_of(host: str, gpu: dict[str, Any] | None = None, **changes: Any) 
 )
 def test_a_damaged_inventory_blames_nobody_and_does_not_pass(damage: dict[str, Any]) -> None:
     whole = [properties_of(host) for host in ("h0", "h1")]
-    verdict = inventoried(gpu_plan(INVENTORY), [*whole, properties_of("h2", **damage)])
+    verdict = inventoried([*whole, properties_of("h2", **damage)])
     assert (blamed(verdict), verdict.state is State.PASS) == (set(), False)
 
 
@@ -262,7 +391,7 @@ def test_a_property_that_one_host_does_not_report_blames_nobody_and_is_not_teste
     name: str, changes: dict[str, Any]
 ) -> None:
     known = [properties_of(host) for host in ("h0", "h1")]
-    verdict = inventoried(gpu_plan(INVENTORY), [*known, properties_of("h2", **changes)])
+    verdict = inventoried([*known, properties_of("h2", **changes)])
     assert blamed(verdict) == set()
     assert verdict.checks[-1].state is State.NOT_TESTED
     (finding,) = (f for f in verdict.checks[-1].findings if f.state is State.NOT_TESTED)
@@ -273,24 +402,9 @@ def test_a_property_that_one_host_does_not_report_blames_nobody_and_is_not_teste
 @pytest.mark.parametrize(("name", "changes"), UNKNOWN)
 def test_properties_that_no_host_reports_are_listed(name: str, changes: dict[str, Any]) -> None:
     none = [properties_of(host, **changes) for host in ("h0", "h1")]
-    verdict = inventoried(gpu_plan(INVENTORY), none)
+    verdict = inventoried(none)
     assert (blamed(verdict), causes(verdict)) == (set(), set())
     assert verdict.checks[-1].measured.endswith(f"; not reported: {name}")
-
-
-def test_a_host_with_a_wrong_clock_is_named() -> None:
-    facts = [inventory_of(h) for h in ("h0", "h1", "h2")]
-    offsets = tuple(
-        Metric(check="inventory", name="clock-offset", value=value, unit="s", host=host)
-        for host, value in (("h0", 0.0), ("h1", 0.01), ("h2", 45.0))
-    )
-    assert blamed(inventoried(plan(INVENTORY), facts, offsets)) == {("node", "h2", "clock-skew")}
-
-
-def test_a_host_without_an_inventory_fails() -> None:
-    records = [record(INVENTORY, ["h0"], facts=(inventory_of("h0"),)), record(INVENTORY, ["h1"])]
-    verdict = judged(plan(INVENTORY), hosts_record(["h0", "h1"]), *records)
-    assert causes(verdict) == {"no-measurement"}
 
 
 @pytest.mark.parametrize(
@@ -299,12 +413,3 @@ def test_a_host_without_an_inventory_fails() -> None:
 )
 def test_the_number_of_ranks_is_that_of_most_hosts(numbers: list[int], usual: int) -> None:
     assert usual_number(numbers) == usual
-
-
-def test_a_host_with_fewer_gpus_than_most_lacks_a_gpu_also_if_the_machine_names_no_number() -> None:
-    planned = gpu_plan(INVENTORY)
-    planned = replace(planned, machine=replace(planned.machine, gpus=None, ranks=None))
-    facts = [inventory_of(h, gpus=gpus(h, 7 if h == "h5" else 8)) for h in EIGHT]
-    listed = [record(INVENTORY, [h], facts=(f,)) for h, f in zip(EIGHT, facts, strict=True)]
-    verdict = judged(planned, hosts_record(EIGHT), *listed)
-    assert blamed(verdict) == {("node", "h5", "gpu-missing")}

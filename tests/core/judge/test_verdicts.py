@@ -14,10 +14,11 @@ from tests.factories.judging import (
     EIGHT,
     INVENTORY,
     PAIRS,
-    blamed,
-    causes,
+    Cases,
+    by_outcome,
     gpu_inventory,
     judged,
+    outcome,
 )
 from tests.factories.verdicts import (
     COLLECTIVE,
@@ -59,12 +60,6 @@ from accept.core.model import (
     Verdict,
 )
 from accept.core.sentences import action, advice
-
-
-def outcome(verdict: Verdict) -> str:
-    """Return what a verdict decides: "degraded: wrong-data, node h2 wrong-data"."""
-    found = [*sorted(causes(verdict)), *sorted(map(" ".join, blamed(verdict)))]
-    return f"{verdict.state}: {', '.join(found)}" if found else str(verdict.state)
 
 
 def healthy(
@@ -229,8 +224,7 @@ PODS = {"h0": "pod-0.svc", "h1": "pod-1.svc", "h2": "pod-2"}
 SAME = {"h0": "localhost", "h1": "localhost"}
 DRILL = (Injection(fault="slow", host="h1", rank=0),)
 
-#: Verdict -> the runs that have it, by name.
-CASES: Mapping[str, Mapping[str, Callable[[], Verdict]]] = {
+CASES: Cases = {
     "pass": {
         "everything is good": lambda: run(ALL, PAIRS),
         "a fast run": lambda: gpu_run(360, FLOOR),
@@ -524,14 +518,7 @@ CASES: Mapping[str, Mapping[str, Callable[[], Verdict]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("expected", "case"),
-    [
-        pytest.param(expected, case, id=f"{expected} - {name}")
-        for expected, own in CASES.items()
-        for name, case in own.items()
-    ],
-)
+@by_outcome(CASES)
 def test_a_run_of_a_few_records_has_its_verdict(expected: str, case: Callable[[], Verdict]) -> None:
     assert outcome(case()) == expected
 
