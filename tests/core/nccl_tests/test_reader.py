@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import random
 import re
+import tracemalloc
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.nccl_text import COLLECTIVES, row_text, table_text
@@ -25,13 +28,25 @@ from accept.core.facts import NCCL_NICS, mapping
 from accept.core.nccl_tests import metrics, nccl_facts, nccl_info, parse, read
 from accept.core.nccl_tests import reader as nccl_tests_reader
 from accept.core.nccl_tests import table as nccl_tests_table
+from accept.core.nccl_tests.lines import Side
+from accept.core.nccl_tests.table import COLLECTIVES as KNOWN
 from accept.core.nccl_tests.table import Log, Table, bus_factor
 from accept.core.serde import dump
 
 LOGS = TESTS / "logs"
+CLEAN = table_text()
+LINES = CLEAN.splitlines(keepends=True)
+ROWS = [line for line in LINES if line.startswith(" ")]
+HEADER = next(line for line in LINES if "#wrong" in line)
+AVERAGE = next(line for line in LINES if "Avg bus" in line)
+#: A log that ends after two rows.
+HEAD = CLEAN[: CLEAN.index(ROWS[2])]
+NCCL = "node2:41001:41050 [1] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0/GDRDMA\n"
 
-CLEAN = table_text().encode()
-NCCL = b"node2:41001:41050 [1] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0/GDRDMA\n"
+
+def of(text: str) -> Log:
+    """Parse a log that was given its collective, as logs of old builds are."""
+    return parse(text.encode(), collective="all_reduce")
 
 
 def only(log: Log) -> Table:
@@ -39,83 +54,137 @@ def only(log: Log) -> Table:
     return log.tables[0]
 
 
-def fixture(name: str) -> bytes:
-    return (LOGS / f"{name}.log").read_bytes()
+def fixture(name: str) -> str:
+    return (LOGS / f"{name}.log").read_text()
 
 
-def causes(log: Log) -> list[str]:
-    return [problem.cause for problem in log.problems]
+def causes(log: Log) -> str:
+    return " ".join(problem.cause for problem in log.problems)
 
 
-def lines_of(text: bytes) -> list[bytes]:
-    return text.splitlines(keepends=True)
+def changed(*pairs: tuple[str, str], text: str = CLEAN) -> str:
+    """Return a log in which other parts are in the place of its own."""
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
 
 
-def without(text: bytes, part: bytes) -> bytes:
-    """Return the text without the lines that contain `part`."""
-    kept = [line for line in lines_of(text) if part not in line]
-    assert len(kept) < len(lines_of(text))
-    return b"".join(kept)
+def without(part: str) -> str:
+    """Return the log without the lines that contain `part`."""
+    assert part in CLEAN
+    return "".join(line for line in LINES if part not in line)
 
 
-INCOMPLETE, INFINITE, WRONG, UNCHECKED = (
+def after(number: int, *more: str) -> str:
+    """Return the log with other lines after some of its own."""
+    return "".join([*LINES[:number], *more, *LINES[number:]])
+
+
+def with_cell(row: int, cell: int, new: str) -> str:
+    """Return the log with another text in a cell of a row."""
+    cells = list(re.finditer(r"\S+", ROWS[row]))
+    begin, end = cells[cell].span()
+    return changed((ROWS[row], f"{ROWS[row][:begin]}{new:>{end - begin}}{ROWS[row][end:]}"))
+
+
+def other_digit(row: int, cell: int) -> str:
+    """Return the log with another first digit in a cell of a row."""
+    right = ROWS[row].split()[cell]
+    return with_cell(row, cell, str(int(right[0]) % 9 + 1) + right[1:])
+
+
+def with_mean(text: str, rows: Sequence[str]) -> str:
+    """Return a log with the mean of these rows."""
+    values = [float(row.split()[cell]) for row in rows for cell in (7, 11)]
+    return changed((AVERAGE, f"# Avg bus bandwidth : {sum(values) / len(values):f}\n"), text=text)
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+INCOMPLETE, INFINITE, WRONG, UNCHECKED, NO_TABLE = (
     "incomplete-log",
     "not-finite",
     "wrong-data",
     "results-unchecked",
+    "no-table",
 )
-#: Damaged logs, by the kind of damage, with the causes of their problems.
-BROKEN: dict[str, tuple[bytes, str]] = {
-    "it does not name its collective": (without(CLEAN, b"Collective test"), INCOMPLETE),
-    "its end is of another table": (
-        CLEAN.replace(b"concluded: all_reduce", b"concluded: all_gather"),
-        INCOMPLETE,
-    ),
-    "its collective is unknown": (CLEAN.replace(b"all_reduce", b"all_confuse"), INCOMPLETE),
-    "no parameters": (without(CLEAN, b"nThread"), INCOMPLETE),
-    "no devices": (without(CLEAN, b"#  Rank "), INCOMPLETE),
-    "a gap in the devices": (without(CLEAN, b"#  Rank  1"), INCOMPLETE),
-    "no column names": (without(CLEAN, b"redop"), INCOMPLETE),
-    "no rows": (without(CLEAN, b"    float"), INCOMPLETE),
-    "only rows": (b"".join(line for line in lines_of(CLEAN) if line[:1] == b" "), INCOMPLETE),
-    "a row too few": (without(CLEAN, b"     4194304"), INCOMPLETE),
-    "other sizes": (
-        CLEAN.replace(b"     8388608       2097152", b"    33554432       8388608"),
-        INCOMPLETE,
-    ),
-    "sizes without an end": (CLEAN.replace(b"step: 2(factor)", b"step: 0(bytes)"), INCOMPLETE),
-    "a row that contradicts itself": (CLEAN.replace(b"   54.78", b"   99.78"), INCOMPLETE),
-    "a row that was cut": (
-        CLEAN.replace(b"   232.01   36.16   54.23       0\n", b"   232.01"),
-        INCOMPLETE,
-    ),
-    "no values out of bounds": (without(CLEAN, b"Out of bounds"), INCOMPLETE),
-    "no mean": (without(CLEAN, b"Avg bus"), INCOMPLETE),
-    "another mean": (CLEAN.replace(b"45.4313", b"95.4313"), INCOMPLETE),
-    "a mean that is not finite": (
-        CLEAN.replace(b"45.4313", b"nan"),
-        f"{INFINITE} {INCOMPLETE}",
-    ),
-    "a bandwidth that is not finite": (CLEAN.replace(b"   54.78", b"     inf"), INFINITE),
-    "one wrong element": (CLEAN.replace(b"54.78       0", b"54.78       1"), WRONG),
-    "wrong elements": (CLEAN.replace(b"54.78       0", b"54.78      32"), WRONG),
-    "values out of bounds": (CLEAN.replace(b"values : 0 OK", b"values : 4 FAILED"), WRONG),
-    "values out of bounds that are OK": (CLEAN.replace(b": 0 OK", b": 9 OK"), INCOMPLETE),
-    "no values out of bounds that failed": (CLEAN.replace(b": 0 OK", b": 0 FAILED"), INCOMPLETE),
-    "nothing was checked": (CLEAN.replace(b"54.78       0", b"54.78     N/A"), UNCHECKED),
-    "a group that the rows do not fit": (
-        CLEAN.replace(b"Rank  3 Group  0", b"Rank  3 Group  1"),
-        INCOMPLETE,
-    ),
-    "nothing": (b"", "no-table"),
-    "no table": (b"hello\n" * 50, "no-table"),
-    "only lines of NCCL": (NCCL, "no-table"),
-    "no MPI": (fixture("no-mpi"), "rank-count"),
-    "a crash": (fixture("crashed"), f"crashed timed-out {INCOMPLETE}"),
-    "too few GPUs": (
-        b"Invalid number of GPUs: 8 requested but only 4 were found\n",
-        "gpu-missing",
-    ),
+#: Causes of its problems -> damaged logs, by the kind of damage.
+BROKEN: dict[str, dict[str, str | bytes]] = {
+    INCOMPLETE: {
+        "it does not name its collective": without("Collective test"),
+        "it is of an old build that does not name it": fixture("deviation"),
+        "its end is of another table": changed(("concluded: all_reduce", "concluded: all_gather")),
+        "its collective is unknown": changed(("all_reduce", "all_confuse")),
+        "no parameters": without("nThread"),
+        "no devices": without("#  Rank "),
+        "a gap in the devices": without("#  Rank  1"),
+        "no column names": without("redop"),
+        "unknown columns": changed(("busbw", "zusbw")),
+        "no rows": without("    float"),
+        "only rows": "".join(ROWS),
+        "a row too few": without("     4194304"),
+        "a row too few of repeated ones": changed((ROWS[3], "".join((ROWS[3], *ROWS[1:])))),
+        "a row after the end": CLEAN + row_text("all_reduce", 4, 1 << 24) + "\n",
+        "other sizes": changed(("     8388608       2097152", "    33554432       8388608")),
+        "sizes without an end": changed(("step: 2(factor)", "step: 0(bytes)")),
+        "a row that was cut": changed(("   232.01   36.16   54.23       0\n", "   232.01")),
+        "no values out of bounds": without("Out of bounds"),
+        "values out of bounds that are OK": changed((": 0 OK", ": 9 OK")),
+        "no values out of bounds that failed": changed((": 0 OK", ": 0 FAILED")),
+        "no mean": without("Avg bus"),
+        "another mean": changed(("45.4313", "95.4313")),
+        "a group that the rows do not fit": changed(("Rank  3 Group  0", "Rank  3 Group  1")),
+        **{f"cell {n} contradicts its row": other_digit(2, n) for n in (0, 5, 7, 9, 11)},
+        **{
+            f"a row of {size} B that was not planned": changed(
+                (ROWS[2], row_text("all_reduce", 4, size) + "\n")
+            )
+            for size in (1 << 14, 1 << 24)
+        },
+        **{
+            f"a size of {text[:9]}": changed(("     1048576  ", f"{text}  "))
+            for text in ("1_048_576", "+-1", "0x10", "1e3", "9" * 30, "-5")
+        },
+    },
+    INFINITE: {
+        **{f"a bandwidth of {word}": with_cell(3, 7, word) for word in ("nan", "-nan", "inf")},
+        "no number is finite": re.sub(r"\d+\.\d\d(?= )", " nan", CLEAN),
+    },
+    f"{INFINITE} {INCOMPLETE}": {"a mean that is not finite": changed(("45.4313", "nan"))},
+    WRONG: {
+        "one wrong element": with_cell(3, 8, "1"),
+        "wrong elements": with_cell(3, 8, "32"),
+        "values out of bounds": changed(("values : 0 OK", "values : 4 FAILED")),
+    },
+    f"{WRONG} {INCOMPLETE}": {"wrong elements before the end": HEAD[:-2] + "7\n"},
+    UNCHECKED: {
+        "nothing was checked": re.sub(" 0(?= |\n)", "N/A", "".join(ROWS)).join(
+            CLEAN.split("".join(ROWS))
+        ),
+        "one size was not checked": with_cell(3, 8, "N/A"),
+    },
+    NO_TABLE: {
+        "nothing": "",
+        "no table": "hello\n" * 50,
+        "only lines of NCCL": NCCL,
+        "ELF": b"\x7fELF\x02\x01\x01\x00" + os.urandom(3000),
+        "gzip": b"\x1f\x8b\x08\x00" + os.urandom(3000),
+        "UTF-16": CLEAN.encode("utf-16"),
+        "CSV": "size,time,algbw,busbw\n1048576,46.21,22.69,34.03\n" * 50,
+        "HTML": "<html><body><pre>504 Gateway Timeout</pre></body></html>\n" * 50,
+        "numbers": "1 2 3 4 5 6 7 8 9 10 11 12 13\n" * 50,
+        "words": "a b c d e f g h i j k l m\n" * 50,
+        "OSU": "# OSU MPI Allreduce Latency Test v7.4\n# Size  Avg Latency(us)\n8   3.21\n" * 9,
+        "no newline": "x" * 3_000_000,
+    },
+    "rank-count": {
+        "the same table of two hosts of one rank": table_text(ranks=1, hosts=["node1"])
+        + table_text(ranks=1, hosts=["node2"]),
+    },
+    "gpu-missing": {
+        "too few GPUs": "Invalid number of GPUs: 8 requested but only 4 were found\n",
+    },
 }
 #: A message is a sentence if it has one of these verbs.
 VERBS = re.compile(
@@ -123,11 +192,30 @@ VERBS = re.compile(
 )
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_damage_has_a_cause_and_is_reported_as_full_sentences(name: str) -> None:
-    text, expected = BROKEN[name]
-    log = parse(text)
-    assert " ".join(causes(log)) == expected
+def values(log: Log) -> set[tuple[int, str, float]]:
+    """Return the measured bandwidths with their sizes and placements."""
+    found = metrics(log, names=("busbw",))
+    return {(m.size or 0, str(m.placement), m.value) for m in found}
+
+
+TRUE = values(parse(CLEAN.encode()))
+
+
+@pytest.mark.parametrize(
+    ("expected", "text"),
+    [
+        pytest.param(expected, text, id=name)
+        for expected, own in BROKEN.items()
+        for name, text in own.items()
+    ],
+)
+def test_damage_has_a_cause_in_full_sentences_and_is_not_measured(
+    expected: str, text: str | bytes
+) -> None:
+    log = parse(text if isinstance(text, bytes) else text.encode())
+    assert causes(log) == expected
+    assert expected != NO_TABLE or log.tables == ()
+    assert values(log) <= TRUE
     incomplete = [table for table in log.tables if not (table.complete or table.alone)]
     assert bool(incomplete) is (INCOMPLETE in expected)
     for message in (problem.message for problem in log.problems):
@@ -137,29 +225,222 @@ def test_damage_has_a_cause_and_is_reported_as_full_sentences(name: str) -> None
         assert [sentence for sentence in sentences if not VERBS.search(sentence)] == []
 
 
-# -- captured logs ---------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("limit", "most", "kept"),
+    [
+        ("MAX_ROWS", 6, [(4, 4), (4, 2), (4, 0)]),
+        ("MAX_DEVICES", 6, [(4, 4), (None, 4), (None, 4)]),
+        ("MAX_TABLES", 2, [(4, 4), (4, 4)]),
+    ],
+)
+def test_more_than_can_be_kept_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int, kept: list[tuple[int | None, int]]
+) -> None:
+    monkeypatch.setattr(nccl_tests_table, limit, most)
+    log = of(CLEAN * 3)
+    assert [(table.ranks, len(table.rows)) for table in log.tables] == kept
+    assert log.problems[-1].cause == "unparsable"
+
+
+# -- the same table in other words -----------------------------------------------------------------
+
+PREFIXES: dict[str, Callable[[int, str], str]] = {
+    "Open MPI 4": lambda i, line: "[1,0]<stdout>:" + line,
+    "Open MPI 5": lambda i, line: "[prterun-node1-77@1,0]<stdout>: " + line,
+    "srun": lambda i, line: "0: " + line,
+    "srun of many tasks": lambda i, line: "   0: " + line,
+    "hydra": lambda i, line: "[0] " + line,
+    "host and rank": lambda i, line: "[node1:0]: " + line,
+    "kubectl": lambda i, line: "[pod/accept-0-x7k2p/accept] " + line,
+    "kubectl with times": lambda i, line: (
+        f"[pod/run-workers-0-0-x7k2p/accept] 2026-07-10T12:00:{i % 60:02d}.123456789Z {line}"
+    ),
+    "stern": lambda i, line: (
+        "accept-0-x7k2p accept \N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK} " + line
+    ),
+    "compose": lambda i, line: "accept-1  | " + line,
+    "pdsh": lambda i, line: "node1: " + line,
+    "time": lambda i, line: f"2026-07-10T12:00:{i % 60:02d}.123456789Z {line}",
+    "time in brackets": lambda i, line: f"[2026-07-10 12:00:{i % 60:02d}] {line}",
+    "containerd": lambda i, line: f"2026-07-10T12:00:{i % 60:02d}.1Z stdout F {line}",
+    "time and tag": lambda i, line: f"2026-07-10T12:00:{i % 60:02d}.1Z [1,0]<stdout>:{line}",
+    "colors": lambda i, line: f"\x1b[32m[1,0]<stdout>:\x1b[0m{line[:-1]}\x1b[K\n",
+    "carriage returns": lambda i, line: line[:-1] + "\r\n",
+}
+
+
+def prefixed(text: str, add: Callable[[int, str], str]) -> str:
+    lines = text.removesuffix("\n").split("\n")
+    return "".join(add(i, f"{line}\n") for i, line in enumerate(lines))
+
+
+def with_columns(names: str, cells: str, at: tuple[int, int] = (9, 13), end: str = "") -> str:
+    """Return the log with more columns on both sides, after some cells, and a cell at the end."""
+
+    def line(old: str, more: str) -> str:
+        own, (first, second) = old.removeprefix("#").split(), at
+        return " ".join([*own[:first], more, *own[first:second], more, *own[second:], end])
+
+    rows = [(row, f" {line(row, cells)}\n") for row in ROWS]
+    return changed(*rows, (HEADER, f"# {line(HEADER, names)}\n"))
+
+
+FIRST = CLEAN[: CLEAN.index("# nThread")]
+BOUNDS = "# Out of bounds values : 0 OK"
+MEAN = "# Avg bus bandwidth    : "
+SAME: dict[str, str] = {
+    **{f"lines of {name}": prefixed(CLEAN, add) for name, add in PREFIXES.items()},
+    **{
+        f"the first lines: {lines}": changed((FIRST, lines))
+        for lines in (
+            "# nccl-tests version 2.19.6 nccl-headers=22902 nccl-library=22902\n",
+            "# Collective test starting: all_reduce_perf_mpi\n",
+            "# Collective test starting: /opt/nccl-tests/build/all_reduce_perf\n",
+            "# Collective test starting: all_reduce_perf.exe\n",
+            "",
+        )
+    },
+    **{
+        f"parameters: {tail}": changed((" graph: 0", tail))
+        for tail in (
+            "",
+            " graph: 0 unalign: 4",
+            " graph: 0 side_work: 0 work_sms: 0 direction: none",
+            " graph: 0\n# Blocking Enabled: wait and barrier after each iteration",
+            " graph: 0\n# Parallel Init Enabled: threads init concurrently",
+            " graph: 0\n# Writing JSON output to out.json",
+        )
+    },
+    **{
+        f"the end: {bounds}, {mean}": changed((BOUNDS, bounds), (MEAN, mean))
+        for bounds, mean in (
+            ("# Out of bounds values: 0 OK", "# Avg bus bandwidth: "),
+            ("# Out of bounds values     :  0   OK", "# Avg bus bandwidth        :   "),
+            ("#Out of bounds values : 0 OK", "#Avg bus bandwidth : "),
+        )
+    },
+    # NCCL_TESTS_MIN_BW limits a mean over all sizes, which does not judge a machine.
+    **{
+        f"the mean is {word}": changed((AVERAGE, f"{AVERAGE[:-1]}{word}\n"))
+        for word in ("OK", "FAILED")
+    },
+    "lines after the end": f"{CLEAN}# GPU memory usage : Initialization 5.2 GB | Total  7 GB\n#\n"
+    "# error: 1\nwords",
+    "copies, as in versions of 2025": with_columns("copybw", "12.50", at=(8, 12))
+    + "# Base Copy BW : 12.5 \n",
+    "a long line": after(13, "x" * 200_000 + "\n"),
+    "a long line of blanks": after(13, LINES[12][:-1] + " " * 70_000 + "\n"),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_versions_and_launchers_change_nothing(name: str) -> None:
+    log, clean = of(SAME[name]), of(CLEAN)
+    assert (log.problems, causes(clean)) == ((), "")
+    found, expected = only(log), only(clean)
+    assert (found.rows, found.devices) == (expected.rows, expected.devices)
+    assert (found.check, found.complete) == ("all-reduce", True)
+
+
+@pytest.mark.parametrize("stamp", ["", "2026-07-10 12:00:01"])
+@pytest.mark.parametrize("longest", [None, 60.1])
+@pytest.mark.parametrize("named", [True, False])
+def test_options_add_columns(*, stamp: str, longest: float | None, named: bool) -> None:
+    names, cells = ("i_min i_max i_p99 i_cv%", "50.01 60.10 60.10 3.12") if longest else ("", "")
+    text = with_columns(names, cells, end=stamp)
+    # Without names, the width of a row shows which columns it has.
+    log = of(text if named else re.sub("# size.*", "#", text))
+    sides = [side for row in only(log).rows for _, side in row.sides() if side]
+    expected = [side for row in only(of(CLEAN)).rows for _, side in row.sides() if side]
+    assert sides == [side._replace(p99=longest, longest=longest) for side in expected]
+
+
+@pytest.mark.parametrize(
+    ("columns", "redop", "root"),
+    [
+        ((0, 1, 2), "none", -1),  # all_gather, alltoall
+        ((0, 1, 2, 3), "sum", -1),  # all_reduce, reduce_scatter
+        ((0, 1, 2, 4), "none", 0),  # broadcast
+        ((0, 1, 2, 3, 4), "sum", 0),  # reduce
+    ],
+)
+def test_old_builds_leave_out_columns(columns: tuple[int, ...], redop: str, root: int) -> None:
+    """NCCL 2.4 to 2.7: src/all_gather.cu and similar files print the columns themselves."""
+
+    def picked(line: str) -> str:
+        cells = line.removeprefix("#").split()
+        return " ".join([*(cells[i] for i in columns), *cells[5:]])
+
+    rows = [(row, f" {picked(row.replace('    -1', '     0', 1))}\n") for row in ROWS]
+    log = of(changed(*rows, (HEADER, f"# {picked(HEADER).replace('#wrong', 'error')}\n")))
+    assert log.problems == ()
+    assert {(row.redop, row.root) for row in only(log).rows} == {(redop, root)}
+    assert values(log) == TRUE
+
+
+@pytest.mark.parametrize("time", ["1.0e+07", "11163", "1806.7"])
+def test_times_have_the_digits_that_fit(time: str) -> None:
+    speed = (1 << 20) / float(time) * 1e-3
+    cells = f"{time:>7}  {speed:6.2f}  {speed * 1.5:6.2f}       0"
+    row = f"     1048576        262144     float     sum      -1  {cells}  {cells}"
+    log = of(table_text(least=1 << 20, most=1 << 20, row=lambda *given, **more: row))
+    assert log.problems == ()
+    assert only(log).rows[0].out_of_place == Side(float(time), round(speed * 1.5, 2), 0)
+
+
+def test_cpu_times_do_not_have_to_agree_with_the_bandwidth() -> None:
+    text = with_cell(3, 5, "12.00")
+    assert causes(of(text)) == INCOMPLETE
+    assert causes(of(changed(("     time", "  cputime"), text=text))) == ""
+
+
+@pytest.mark.parametrize(
+    ("head", "bus", "name"),
+    [
+        ("#  Rank {rank:2d} Group  0 Pid", "[0x1b]", "NVIDIA H100 80GB HBM3"),
+        ("#   Rank {rank:2d} Pid", "[0x1b]", "Tesla V100-SXM2-32GB"),
+        ("#  Rank {rank:2d} Group {group:2d} Pid", "[0009:01:00]", "NVIDIA GB200"),
+    ],
+)
+def test_lines_of_devices_differ(head: str, bus: str, name: str) -> None:
+    lines = [
+        f"{head.format(rank=n, group=0)}  41000 on   pod-{n}.svc device {n:2d} {bus} {name}\n"
+        for n in range(4)
+    ]
+    log = of(changed(*((line, lines.pop(0)) for line in LINES if line.startswith("#  Rank"))))
+    assert log.problems == ()
+    assert [(d.host, d.device, d.name) for d in only(log).devices] == [
+        (f"pod-{n}.svc", n, name) for n in range(4)
+    ]
+
+
+# -- captured logs, and which sizes belong to a table ----------------------------------------------
 
 EXPECTED = json.loads((LOGS / "expected.json").read_text())
 
 
 @pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
 def test_a_captured_log_is_read_completely(path: Path) -> None:
-    log = dump(parse(path.read_bytes(), collective="all_reduce"))
+    log = dump(of(path.read_text()))
     assert json.loads(json.dumps(log)) == EXPECTED[path.stem]
     assert fixture("clean") == CLEAN
 
 
 def test_a_log_holds_a_table_for_each_collective() -> None:
-    text = "\n".join(table_text(name) for name in COLLECTIVES).encode()
-    log = parse(text)
+    log = parse("\n".join(table_text(name) for name in COLLECTIVES).encode())
     assert log.problems == ()
     assert [table.collective for table in log.tables] == list(COLLECTIVES)
 
 
-def test_a_single_rank_correctly_has_no_bus_bandwidth() -> None:
-    log = parse(table_text(ranks=1).encode())
-    assert log.problems == ()
-    assert {side.busbw for row in only(log).rows for _, side in row.sides() if side} == {0.0}
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_every_program_of_nccl_tests_is_known(name: str) -> None:
+    cells = "   52.43   20.00    0.00       0" * 2
+    row = f"     1048576        262144     float    none      -1{cells}"
+    log = parse(
+        table_text(name, least=1 << 20, most=1 << 20, row=lambda *given, **more: row).encode()
+    )
+    assert only(log).check == name.replace("_", "-")
+    assert "not a known collective" not in " ".join(problem.message for problem in log.problems)
 
 
 @pytest.mark.parametrize(
@@ -169,420 +450,229 @@ def test_a_single_rank_correctly_has_no_bus_bandwidth() -> None:
         ("all_gather", 4, 0.75),
         ("sendrecv", 4, 1.0),
         ("alltoall", 2, 0.5),
+        ("all_reduce", 1, 0.0),
+        ("hypercube", 4, None),
+        ("all_reduce", None, None),
     ],
 )
-def test_bus_factors_are_those_of_nccl_tests(name: str, ranks: int, factor: float) -> None:
+def test_bus_factors_are_those_of_nccl_tests(
+    name: str, ranks: int | None, factor: float | None
+) -> None:
     assert bus_factor(name, ranks) == factor
 
 
-def test_a_collective_without_a_known_formula_has_no_factor() -> None:
-    assert bus_factor("hypercube", 4) is None
-    assert bus_factor("all_reduce", None) is None
+TYPES = "".join("".join(ROWS).replace("float", f"{name:>5}") for name in ("int8", "half"))
 
 
-# -- versions -------------------------------------------------------------------------------------
+def reduced(to: int, text: str) -> str:
+    """Return a log whose memory was too small for the largest sizes."""
+    note = f"Reducing maxBytes to {to} due to memory limitation"
+    return changed(("#\n#    ", f"#\n# {note}\n#\n#    "), text=text)
 
 
-def test_times_of_repetitions_are_metrics() -> None:
-    found = metrics(parse(fixture("per-iteration")))
-    longest = [m for m in found if m.name == "time-longest" and m.placement == "out"]
-    assert [(m.size, m.value) for m in longest] == [(1 << 20, 60.1), (2 << 20, 96.1)]
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        pytest.param(changed((ROWS[3], ROWS[3] + "".join(ROWS))), [20, 21, 22, 23] * 2, id="twice"),
+        pytest.param(changed((ROWS[3], ROWS[3] + TYPES)), [20, 21, 22, 23] * 3, id="three types"),
+        pytest.param(
+            with_mean(
+                changed((ROWS[0], "# Size 1048576 left out: less than 16 B per rank\n")), ROWS[1:]
+            ),
+            [21, 22, 23],
+            id="a size that our program leaves out",
+        ),
+    ],
+)
+def test_the_sizes_of_a_table_are_complete(text: str, sizes: list[int]) -> None:
+    log = of(text)
+    assert (log.problems, only(log).complete) == ((), True)
+    assert [row.size for row in only(log).rows] == [1 << size for size in sizes]
 
 
-def test_logs_of_old_builds_do_not_name_the_collective() -> None:
-    log = parse(fixture("deviation"))
-    assert causes(log) == ["incomplete-log"]
-    assert metrics(log) == ()
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        (
+            reduced(5_000_000, with_mean(changed((ROWS[3], "")), ROWS[:3])),
+            (1 << 23, 5_000_000, 1 << 22),
+        ),
+        # Memory for the least size alone.
+        (
+            reduced(
+                1 << 20,
+                changed(
+                    ("minBytes 1048576 maxBytes 1048576", "minBytes 2097152 maxBytes 8388608"),
+                    text=table_text(least=1 << 20, most=1 << 20),
+                ),
+            ),
+            (1 << 23, 1 << 20, 1 << 20),
+        ),
+    ],
+)
+def test_a_reduced_maximum_is_noted(text: str, sizes: tuple[int, ...]) -> None:
+    table = only(of(text))
+    assert table.complete
+    assert (table.max_bytes, table.reduced_max, table.top_size) == sizes
 
 
-def test_the_footer_judges_deviations() -> None:
-    text = fixture("deviation").replace(b": 0 OK", b": 2 FAILED")
-    log = parse(text, collective="all_reduce")
-    assert causes(log) == ["wrong-data"]
-    assert [m.value for m in metrics(log, names=("wrong",))] == [2.0, 2.0]
+def test_a_size_below_one_element_per_rank_is_listed_as_zero() -> None:
+    cells = "     5.00    0.00    0.00       0" * 2
+    rows = [f"{0:12}{0:14}     float     sum      -1{cells}", row_text("all_gather", 4, 16)]
+    text = table_text("all_gather", least=8, most=16, row=lambda *given, **_: rows[given[2] > 8])
+    log = of(text)
+    assert log.problems == ()
+    assert [row.size for row in only(log).rows] == [0, 16]
 
 
-def test_cpu_times_do_not_have_to_agree_with_the_bandwidth() -> None:
-    row = row_text("all_reduce", 4, 1 << 23)
-    text = CLEAN.replace(row.encode(), row.replace(row.split()[5], " 12.00", 1).encode())
-    assert causes(parse(text)) == ["incomplete-log"]
-    assert causes(parse(text.replace(b"     time", b"  cputime"))) == []
+def test_groups_of_a_split_run_have_their_own_number_of_ranks() -> None:
+    text = table_text(ranks=2)
+    device = text[text.index("#  Rank  1") :].partition("\n")[0] + "\n"
+    more = "".join(device.replace("Rank  1 Group  0", f"Rank  {rank} Group  1") for rank in (2, 3))
+    log = of(changed((device, device + more), text=text))
+    # The bandwidth is that of two ranks; the mean over the groups is not that of any group.
+    assert (causes(log), only(log).complete, only(log).split) == ("no-measurement", True, True)
+    assert (only(log).ranks, metrics(log)) == (4, ())
 
 
-# -- text around the lines ------------------------------------------------------------------------
-
-PREFIXES: dict[str, Callable[[int, bytes], bytes]] = {
-    "Open MPI 4": lambda i, line: b"[1,0]<stdout>:" + line,
-    "Open MPI 5": lambda i, line: b"[prterun-node1-77@1,0]<stdout>: " + line,
-    "srun": lambda i, line: b"0: " + line,
-    "srun of many tasks": lambda i, line: b"   0: " + line,
-    "hydra": lambda i, line: b"[0] " + line,
-    "host and rank": lambda i, line: b"[node1:0]: " + line,
-    "kubectl": lambda i, line: b"[pod/accept-0-x7k2p/accept] " + line,
-    "kubectl with times": lambda i, line: (
-        b"[pod/run-workers-0-0-x7k2p/accept] 2026-07-10T12:00:%02d.123456789Z " % (i % 60) + line
-    ),
-    "stern": lambda i, line: b"accept-0-x7k2p accept \xe2\x80\xba " + line,
-    "compose": lambda i, line: b"accept-1  | " + line,
-    "pdsh": lambda i, line: b"node1: " + line,
-    "time": lambda i, line: b"2026-07-10T12:00:%02d.123456789Z " % (i % 60) + line,
-    "time in brackets": lambda i, line: b"[2026-07-10 12:00:%02d] " % (i % 60) + line,
-    "containerd": lambda i, line: b"2026-07-10T12:00:%02d.1Z stdout F " % (i % 60) + line,
-    "time and tag": lambda i, line: b"2026-07-10T12:00:%02d.1Z [1,0]<stdout>:" % (i % 60) + line,
-    "colors": lambda i, line: b"\x1b[32m[1,0]<stdout>:\x1b[0m" + line[:-1] + b"\x1b[K\n",
-    "carriage returns": lambda i, line: line[:-1] + b"\r\n",
-}
+def test_consecutive_tables_of_one_gpu_are_not_a_build_without_mpi() -> None:
+    assert of(table_text(ranks=1, hosts=["node1"]) * 2).problems == ()
 
 
-@pytest.mark.parametrize("name", PREFIXES)
-def test_prefixes_of_launchers_and_collectors_change_nothing(name: str) -> None:
-    add = PREFIXES[name]
-    text = b"".join(add(i, line) for i, line in enumerate(lines_of(CLEAN)))
-    assert parse(text) == parse(CLEAN)
+# -- lines of NCCL ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", range(1, len(lines_of(CLEAN)[13])))
+@pytest.mark.parametrize("at", range(1, len(LINES[13])))
 def test_a_line_of_nccl_may_land_at_any_byte_of_a_row(at: int) -> None:
-    lines = lines_of(CLEAN)
-    assert lines[13].split()[0] == b"1048576"
-    lines[13] = lines[13][:at] + NCCL + lines[13][at:]
-    log = parse(b"".join(lines))
-    assert (log.tables, log.problems) == (parse(CLEAN).tables, ())
+    log = of(after(14, "").replace(LINES[13], LINES[13][:at] + NCCL + LINES[13][at:]))
+    assert (log.tables, log.problems) == (of(CLEAN).tables, ())
     assert log.networks == {"IB": ("node2",)}
 
 
 @pytest.mark.parametrize("number", range(1, 14))
 def test_lines_of_nccl_may_be_between_any_two_lines(number: int) -> None:
-    lines = lines_of(CLEAN)
-    log = parse(b"".join([*lines[:number], NCCL, NCCL, *lines[number:]]))
-    assert (log.tables, log.problems) == (parse(CLEAN).tables, ())
+    log = of(after(number, NCCL, NCCL))
+    assert (log.tables, log.problems) == (of(CLEAN).tables, ())
     assert log.nccl_lines == 2
 
 
+def nccl(message: str, host: str = "node1", gpu: int = 0) -> str:
+    return f"{host}:1:{gpu + 2} [{gpu}] NCCL INFO {message}\n"
+
+
+RECORDED = (TESTS / "data/gpu/h100-80gb-hbm3/all_reduce_perf.log").read_text()
+(MNNVL,) = (line for line in RECORDED.splitlines() if line.endswith(" MNNVL 0"))
+
+
+def group(nodes: int, used: int, clique: int | None = None) -> str:
+    """Return what NCCL prints of a group of 8 ranks, and whether NVLink connects its hosts."""
+    line = MNNVL.replace("nRanks 1 nNodes 1", f"nRanks 8 nNodes {nodes}")
+    line = line.replace("MNNVL 0", f"MNNVL {used}").replace("vm:", "node1:")
+    first = f"MNNVL 1 cliqueId 7ffe cliqueSize {clique} cliqueRank 0"
+    return f"{nccl(first) if clique else ''}{line}\n"
+
+
+NVLS = "NVLS multicast support is {}available on dev 0"
+NICS = (
+    nccl("NET/IB : Using [0]mlx5_3:1/IB [1]mlx5_2:1/RoCE [RO]; OOB eth0:1"),
+    nccl("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA"),
+    nccl("Channel 01/0 : 8[0] -> 0[0] [receive] via NET/IB/1(3)/GDRDMA"),
+    nccl("Channel 00/0 : 1[1] -> 9[1] [send] via NET/IB/0", gpu=1),
+    nccl("Channel 00/0 : 2[2] -> 9[1] [send] via NET/IB/0", gpu=-1),
+    # A number without a name, and a host without any.
+    nccl("NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:1", "node2"),
+    nccl("Channel 00/0 : 1[1] -> 9[1] [send] via NET/IB/0", "node2", gpu=1),
+    nccl("Channel 00/0 : 2[2] -> 9[1] [send] via NET/IB/7", "node2", gpu=2),
+    nccl("Channel 00/0 : 1[1] -> 9[1] [send] via NET/IB/0", "node3", gpu=1),
+)
+
+
 @pytest.mark.parametrize(
-    ("message", "networks"),
+    ("kind", "line", "found"),
     [
-        ("Using network gIB", ["gIB"]),
-        ("Using network AWS Libfabric", ["AWS Libfabric"]),
-        ("Channel 01/0 : 3[3] -> 8[0] [receive] via NET/FasTrak/3/GDRDMA/Shared", ["FasTrak"]),
-        ("NET/IB : No device found.", []),
-        ("NET/Plugin: Loaded net plugin gIB (v10)", []),
+        ("networks", nccl("Using network gIB"), {"gIB": ["node1"]}),
+        ("networks", nccl("Using network AWS Libfabric"), {"AWS Libfabric": ["node1"]}),
+        (
+            "networks",
+            nccl("Channel 01/0 : 3[3] -> 8[0] [receive] via NET/FasTrak/3/GDRDMA/Shared"),
+            {"FasTrak": ["node1"]},
+        ),
+        # A network that was only searched for is not used.
+        ("networks", nccl("NET/IB : No device found."), {}),
+        ("networks", nccl("NET/Plugin: Loaded net plugin gIB (v10)"), {}),
+        ("detours", nccl(NVLS.format("not ")), {"NVLS off": ["node1"]}),
+        ("detours", nccl(NVLS.format("")), {}),
+        ("detours", group(nodes=1, used=0), {}),
+        ("detours", group(nodes=2, used=0), {"MNNVL off": ["node1"]}),
+        ("detours", group(nodes=2, used=1, clique=8), {}),
+        ("detours", group(nodes=2, used=1, clique=4), {"MNNVL off": ["node1"]}),
+        # Older releases of NCCL write no size.
+        ("detours", group(nodes=2, used=1), {}),
+        # Slower paths are kept wherever they are reported.
+        *(
+            ("detours", text, EXPECTED["ways"]["detours"])
+            for text in (
+                fixture("ways"),
+                CLEAN + fixture("ways"),
+                "[1,3]<stdout>:" + fixture("ways"),
+            )
+        ),
+        ("nics", "".join(NICS), {"node1": {"0": ["mlx5_2", "mlx5_3"], "1": ["mlx5_3"]}}),
     ],
 )
-def test_a_network_that_was_only_searched_for_is_not_used(
-    message: str, networks: list[str]
-) -> None:
-    line = f"node1:1:2 [0] NCCL INFO {message}\n".encode()
-    assert [*parse(line * 3 + CLEAN).networks] == networks
+def test_lines_of_nccl_show_networks_paths_and_nics(kind: str, line: str, found: Any) -> None:
+    assert json.loads(json.dumps(dump(of(line * 3 + CLEAN))))[kind] == found
 
 
-def test_nics_are_known_by_gpu_if_nccl_prints_their_names_and_channels() -> None:
-    lines = [
-        "node1:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_3:1/IB [1]mlx5_2:1/RoCE [RO]; OOB eth0:1",
-        "node1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA",
-        "node1:1:2 [0] NCCL INFO Channel 01/0 : 8[0] -> 0[0] [receive] via NET/IB/1(3)/GDRDMA",
-        "node1:1:3 [1] NCCL INFO Channel 00/0 : 1[1] -> 9[1] [send] via NET/IB/0",
-        "node1:1:3 [-1] NCCL INFO Channel 00/0 : 2[2] -> 9[1] [send] via NET/IB/0",
-        # A number without a name, and a host without any.
-        "node2:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:1",
-        "node2:1:3 [1] NCCL INFO Channel 00/0 : 1[1] -> 9[1] [send] via NET/IB/0",
-        "node2:1:3 [2] NCCL INFO Channel 00/0 : 2[2] -> 9[1] [send] via NET/IB/7",
-        "node3:1:3 [1] NCCL INFO Channel 00/0 : 1[1] -> 9[1] [send] via NET/IB/0",
-    ]
-    log = parse("".join(f"{line}\n" for line in lines).encode() + CLEAN)
-    assert log.nics == {"node1": {0: ("mlx5_2", "mlx5_3"), 1: ("mlx5_3",)}}
+def test_nics_of_hosts_are_a_fact() -> None:
+    log = of("".join(NICS) + CLEAN)
     (fact,) = (fact for fact in nccl_facts(log) if fact.name == "nccl-nics")
     ((_, nics),) = NCCL_NICS.of(record(step(), ["node1"], facts=(fact,)))
     assert nics == {"node1": {gpu: frozenset(names) for gpu, names in log.nics["node1"].items()}}
 
 
-def test_slower_paths_are_kept_wherever_they_are_reported() -> None:
-    lines = fixture("ways")
-    for text in (lines + CLEAN, CLEAN + lines, b"[1,3]<stdout>:" + lines):
-        assert dump(parse(text))["detours"] == EXPECTED["ways"]["detours"]
+# -- failures --------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(("word", "hosts"), [("not ", ("node1",)), ("", ())])
-def test_switches_that_cannot_reduce_are_kept_with_their_hosts(
-    word: str, hosts: tuple[str, ...]
-) -> None:
-    line = f"node1:1:2 [0] NCCL INFO NVLS multicast support is {word}available on dev 0\n"
-    assert parse(line.encode() + CLEAN).detours.get("NVLS off", ()) == hosts
-
-
-@pytest.mark.parametrize(
-    ("nodes", "used", "clique", "hosts"),
-    [
-        (1, 0, None, ()),
-        (2, 0, None, ("node1",)),
-        (2, 1, 8, ()),
-        (2, 1, 4, ("node1",)),
-        # Older releases of NCCL write no size.
-        (2, 1, None, ()),
-    ],
-)
-def test_groups_without_nvlink_between_their_hosts_are_kept(
-    nodes: int, used: int, clique: int | None, hosts: tuple[str, ...]
-) -> None:
-    recorded = (TESTS / "data/gpu/h100-80gb-hbm3/all_reduce_perf.log").read_text()
-    (line,) = (line for line in recorded.splitlines() if line.endswith(" MNNVL 0"))
-    line = line.replace("nRanks 1 nNodes 1", f"nRanks 8 nNodes {nodes}")
-    line = line.replace("MNNVL 0", f"MNNVL {used}").replace("vm:", "node1:")
-    text = (
-        ""
-        if clique is None
-        else (f"node1:1:2 [0] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize {clique} cliqueRank 0\n")
-    )
-    assert parse(f"{text}{line}\n".encode() + CLEAN).detours.get("MNNVL off", ()) == hosts
-
-
-# -- missing parts --------------------------------------------------------------------------------
-
-
-def test_rows_after_the_footer_are_not_counted_to_the_table() -> None:
-    log = parse(CLEAN + row_text("all_reduce", 4, 1 << 24).encode() + b"\n")
-    assert [table.complete for table in log.tables] == [True, False]
-    assert causes(log) == ["incomplete-log"]
-
-
-def test_repeated_runs_over_all_sizes_are_complete() -> None:
-    rows = [line for line in lines_of(CLEAN) if line.startswith(b" ")]
-    text = CLEAN.replace(rows[-1], rows[-1] + b"".join(rows))
-    log = parse(text)
-    assert log.problems == ()
-    assert len(only(log).rows) == 8
-    assert causes(parse(text.replace(rows[1], b"", 1))) == ["incomplete-log"]
-
-
-def test_a_reduced_maximum_is_noted() -> None:
-    rows = [line for line in lines_of(CLEAN) if line.startswith(b" ")]
-    note = b"#\n# Reducing maxBytes to 5000000 due to memory limitation\n#\n# "
-    mean = sum(float(row.split()[i]) for row in rows[:3] for i in (7, 11)) / 6
-    text = CLEAN.replace(rows[3], b"").replace(b"#\n#  ", note, 1)
-    text = text.replace(
-        CLEAN[CLEAN.index(b"# Avg") :].split(b"\n")[0], b"# Avg bus bandwidth : %f" % mean
-    )
-    table = only(parse(text))
-    assert table.complete
-    assert (table.max_bytes, table.reduced_max, table.top_size) == (1 << 23, 5000000, 1 << 22)
-
-
-def test_sizes_that_our_program_leaves_out_are_not_missing() -> None:
-    rows = [line for line in lines_of(CLEAN) if line.startswith(b" ")]
-    mean = sum(float(row.split()[i]) for row in rows[1:] for i in (7, 11)) / 6
-    text = CLEAN.replace(rows[0], b"# Size 1048576 left out: less than 16 B per rank\n")
-    text = text.replace(
-        CLEAN[CLEAN.index(b"# Avg") :].split(b"\n")[0], b"# Avg bus bandwidth : %f" % mean
-    )
-    assert parse(text).problems == ()
-
-
-# -- damaged parts --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("cell", [0, 5, 7, 9, 11])
-def test_a_contradictory_row_is_not_a_measurement(cell: int) -> None:
-    row = row_text("all_reduce", 4, 1 << 22)
-    right = row.split()[cell]
-    damaged = row.replace(right, str(int(right[0]) % 9 + 1) + right[1:])
-    log = parse(CLEAN.replace(row.encode(), damaged.encode()))
-    assert causes(log) == ["incomplete-log"]
-    assert [row.size for row in only(log).rows] == [1 << 20, 1 << 21, 1 << 23]
-
-
-@pytest.mark.parametrize("size", [1 << 14, 1 << 24])
-def test_a_row_that_was_not_requested_is_not_a_measurement(size: int) -> None:
-    right = row_text("all_reduce", 4, 1 << 22)
-    log = parse(CLEAN.replace(right.encode(), row_text("all_reduce", 4, size).encode()))
-    assert causes(log) == ["incomplete-log"]
-    assert [row.size for row in only(log).rows] == [1 << 20, 1 << 21, 1 << 23]
-
-
-@pytest.mark.parametrize("word", ["nan", "-nan", "inf"])
-def test_invalid_numbers_are_problems_and_not_metrics(word: str) -> None:
-    row = row_text("all_reduce", 4, 1 << 23)
-    damaged = row.replace(row.split()[7], f"{word:>{len(row.split()[7])}}", 1)
-    log = parse(CLEAN.replace(row.encode(), damaged.encode()))
-    assert causes(log) == ["not-finite"]
-    found = metrics(log, names=("busbw",))
-    assert [m.size for m in found if m.placement == "out"] == [1 << 20, 1 << 21, 1 << 22]
-    assert [m.size for m in found if m.placement == "in"][-1] == 1 << 23
-
-
-def test_the_hosts_of_a_table_without_any_finite_number_are_known() -> None:
-    numbers = (row_text("all_reduce", 4, 1 << 20 + n).encode() for n in range(4))
-    text = CLEAN
-    for row in numbers:
-        for cell in {*row.split()[5:8], *row.split()[9:12]}:
-            text = text.replace(b" " + cell + b" ", b" " + b"nan".rjust(len(cell)) + b" ")
-    log = parse(text)
-    assert causes(log) == ["not-finite"]
-    assert only(log).hosts == only(parse(CLEAN)).hosts
-
-
-@pytest.mark.parametrize("text", ["1_048_576", "+-1", "0x10", "1e3", "9" * 30, "-5"])
-def test_invalid_sizes_make_no_row(text: str) -> None:
-    log = parse(CLEAN.replace(b"     1048576  ", text.encode() + b"  ", 1))
-    assert causes(log) == ["incomplete-log"]
-    assert len(only(log).rows) == 3
-
-
-# -- correct and wrong results --------------------------------------------------------------------
-
-
-def marked(collective: str, out: str, inp: str, bounds: str = "0 OK") -> Log:
-    """Return a log in which all rows have these two cells."""
-    row = partial(row_text, wrong=(out, inp))
-    return parse(table_text(collective, row=row, bounds=bounds).encode())
-
-
-def test_data_that_were_not_checked_are_a_problem_and_never_zero() -> None:
-    log = marked("all_reduce", "N/A", "N/A")
-    assert causes(log) == ["results-unchecked"]
-    assert {side.wrong for row in only(log).rows for _, side in row.sides() if side} == {None}
-    assert metrics(log, names=("wrong",)) == ()
-
-
-@pytest.mark.parametrize("collective", ["alltoall", "sendrecv"])
-def test_unchecked_in_place_results_may_be_correct(collective: str) -> None:
-    log = marked(collective, "0", "N/A")
-    assert log.problems == ()
-    assert [(m.placement, m.value) for m in metrics(log, names=("wrong",))] == [("out", 0.0)]
-    assert causes(marked(collective, "N/A", "N/A")) == ["results-unchecked"]
-
-
-def test_one_unchecked_size_leaves_the_placement_unchecked() -> None:
-    row = row_text("all_reduce", 4, 1 << 21)
-    text = CLEAN.replace(row.encode(), row[:-1].encode() + b"N/A")
-    log = parse(text)
-    assert causes(log) == ["results-unchecked"]
-    assert [m.placement for m in metrics(log, names=("wrong",))] == ["out"]
-
-
-@pytest.mark.parametrize(("cell", "count"), [("1", 1), ("12", 12), ("1.2e+06", 1_200_000)])
-def test_wrong_elements_are_counted(cell: str, count: int) -> None:
-    log = marked("all_reduce", cell, "0", bounds="4 FAILED")
-    assert causes(log) == ["wrong-data"]
-    assert log.problems[0].check == "all-reduce"
-    assert [m.value for m in metrics(log, names=("wrong",))] == [4 * count, 4.0]
-
-
-# -- failures -------------------------------------------------------------------------------------
-
-
-def test_a_build_without_mpi_is_recognized_and_measures_nothing() -> None:
-    log = parse(fixture("no-mpi"), collective="all_reduce")
-    assert causes(log) == ["rank-count"]
-    assert metrics(log) == ()
-
-
-def test_consecutive_tables_of_one_gpu_are_not_a_build_without_mpi() -> None:
-    assert parse(table_text(ranks=1, hosts=["node1"]).encode() * 2).problems == ()
-
-
-def test_the_same_table_from_two_hosts_of_one_rank_is_a_build_without_mpi() -> None:
-    text = table_text(ranks=1, hosts=["node1"]) + table_text(ranks=1, hosts=["node2"])
-    assert causes(parse(text.encode())) == ["rank-count"]
-
-
-def test_a_crash_before_the_first_table_is_a_crash() -> None:
-    log = parse(b"[1,3]<stdout>:node7: Test CUDA failure common.cu:892 'invalid argument'\n" * 9)
-    assert [(p.cause, p.host) for p in log.problems] == [("crashed", "node7")]
+SRUN = "srun: error: node2: task"
+#: Causes and hosts -> the last lines of a log that was cut.
+ENDS: dict[str, tuple[str, ...]] = {
+    "crashed node2": (
+        # Open MPI 5.0.11, which cuts the line here, and 4.1.8.
+        "prterun noticed that process rank 1 with PID 1140 on node node2 exited on\nsignal 9",
+        "mpirun noticed that process rank 1 with PID 0 on node node2 exited on signal 9 (Killed).",
+        f"{SRUN} 3: Killed\nsrun: error: node1: task 0: Killed",
+        f"{SRUN}s 2-3: Segmentation fault (core dumped)",
+        "[1,3]<stdout>:node2: Test CUDA failure common.cu:892 'invalid argument'\n" * 9,
+        "node2: Test NCCL failure common.cu:303 'x'\n   Exit code:    3",
+    ),
+    "": (
+        f"{SRUN}s 0-1: Terminated",
+        "srun: error: Unable to create step for job 7: More processors requested than permitted",
+        "   Exit code:    0",
+        "   Exit code:    7",
+        f"{SRUN} 0: Exited with exit code 7",
+    ),
+    "crashed": (
+        "node7: Test NCCL failure common.cu:777 'unhandled system error'",
+        *(f"   Exit code:    {code}" for code in (1, 2, 3, 5, 6, 137, 255)),
+        *(f"{SRUN} 0: Exited with exit code {code}" for code in (1, 2, 3, 5, 6, 137, 255)),
+    ),
+    "timed-out": ("   Exit code:    4", f"{SRUN} 0: Exited with exit code 4"),
+    "wrong-command": ("node7: Test CUDA failure common.cu:892 'invalid device ordinal'",),
+    "out-of-memory": ("srun: error: node7: task 3: Out Of Memory",),
+}
 
 
 @pytest.mark.parametrize(
-    ("line", "cause"),
-    [
-        ("node7: Test CUDA failure common.cu:892 'invalid device ordinal'", "wrong-command"),
-        ("node7: Test NCCL failure common.cu:777 'unhandled system error'", "crashed"),
-        ("srun: error: node7: task 3: Out Of Memory", "out-of-memory"),
-    ],
+    ("expected", "line"), [(expected, line) for expected, own in ENDS.items() for line in own]
 )
-def test_a_mistake_of_the_command_accuses_no_host(line: str, cause: str) -> None:
-    log = parse(f"[1,3]<stdout>:{line}\n".encode())
-    assert [(p.cause, p.host) for p in log.problems] == [(cause, None)]
-
-
-def test_groups_of_a_split_run_have_their_own_number_of_ranks() -> None:
-    text = table_text(ranks=2).replace("Using devices\n", "Using devices\n" + "%s")
-    more = "".join(
-        f"#  Rank {rank:2d} Group  1 Pid  41000 on      node3 device  0 [0000:1b:00] NVIDIA H100\n"
-        for rank in (2, 3)
-    )
-    lines = text.replace("%s", "").splitlines(keepends=True)
-    last = max(i for i, line in enumerate(lines) if "Rank" in line)
-    log = parse("".join([*lines[: last + 1], more, *lines[last + 1 :]]).encode())
-    # The bandwidth is that of two ranks; the mean over the groups is not that of any group.
-    assert (causes(log), only(log).complete, only(log).split) == (["no-measurement"], True, True)
-    assert (only(log).ranks, metrics(log)) == (4, ())
-
-
-# -- metrics --------------------------------------------------------------------------------------
-
-
-def test_metrics_are_one_per_size_and_placement() -> None:
-    found = metrics(parse(CLEAN))
-    busbw = [m for m in found if m.name == "busbw"]
-    assert len(busbw) == 8
-    assert {(m.check, m.unit) for m in busbw} == {("all-reduce", "GB/s")}
-    assert [m.value for m in busbw if m.size == 1 << 20] == [34.03, 33.7]
-    assert [m.placement for m in busbw if m.size == 1 << 20] == ["out", "in"]
-    time = [m.value for m in found if m.name == "time"]
-    assert time[0] == 46.21
-
-
-def test_metrics_can_be_chosen() -> None:
-    assert {m.name for m in metrics(parse(CLEAN), names=("wrong", "time"))} == {"time", "wrong"}
-
-
-def test_read_gives_metrics_facts_and_problems() -> None:
-    parsed = read(fixture("interleaved"))
-    assert parsed.problems == ()
-    facts = {fact.name: fact for fact in parsed.facts}
-    assert facts["nccl-tests"].check == "all-reduce"
-    assert mapping(facts["nccl-tests"].value)["topSize"] == 1 << 22
-    assert facts["nccl-networks"].value == {"IB": ["node1"], "Socket": ["node2"]}
-    assert facts["nccl-warnings"].value == ["node2: NET/Socket : slow"]
-
-
-# -- sources and limits ---------------------------------------------------------------------------
-
-
-def test_a_log_may_come_as_bytes_as_pieces_or_as_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(CLEAN)
-    with path.open("rb") as file:
-        assert parse(file) == parse(CLEAN)
-    assert parse(io.BytesIO(CLEAN)) == parse(CLEAN)
-    assert parse(lines_of(CLEAN)) == parse(CLEAN)
-    assert parse(b"" for _ in range(3)).tables == ()
-
-
-def test_a_line_beyond_the_limit_is_left_out() -> None:
-    long = b"x" * 200_000
-    lines = lines_of(CLEAN)
-    lines.insert(13, long + b"\n")
-    assert parse(b"".join(lines)) == parse(CLEAN)
-    assert parse([*lines[:13], long[:70_000], long, b"\n", *lines[14:]]) == parse(CLEAN)
-    lines[13] = lines[12][:-1] + b" " * 70_000 + b"\n"
-    assert parse(b"".join(lines)) == parse(CLEAN)
-
-
-def test_more_rows_than_can_be_kept_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl_tests_table, "MAX_ROWS", 6)
-    log = parse(CLEAN * 3)
-    assert sum(len(table.rows) for table in log.tables) == 6
-    assert causes(log)[-1] == "unparsable"
-
-
-def test_more_devices_or_tables_than_can_be_kept_are_a_problem(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(nccl_tests_table, "MAX_DEVICES", 6)
-    monkeypatch.setattr(nccl_tests_table, "MAX_TABLES", 2)
-    log = parse(CLEAN * 3)
-    assert [table.ranks for table in log.tables] == [4, None]
-    assert causes(log)[-1] == "unparsable"
+def test_the_last_lines_show_why_a_run_ended(expected: str, line: str) -> None:
+    log = of(f"{HEAD}{ROWS[2][:50]}{'-' * 20}\n{line}\n")
+    *own, end = log.problems
+    assert [f"{p.cause} {p.host or ''}".strip() for p in own] == [expected] * bool(expected)
+    assert (end.cause, end.host) == (INCOMPLETE, None)
+    code = line.rpartition(" ")[2]
+    assert not (own and code.isdigit() and own[0].host is None) or code in own[0].message
 
 
 def test_failures_and_warnings_are_bounded() -> None:
@@ -593,11 +683,129 @@ def test_failures_and_warnings_are_bounded() -> None:
     assert len(log.warnings) == nccl_info.MAX_WARNINGS
 
 
+# -- metrics ---------------------------------------------------------------------------------------
+
+
+def marked(collective: str, out: str, inp: str, bounds: str = "0 OK") -> str:
+    """Return a log in which all rows have these two counts of wrong elements."""
+    return table_text(collective, row=partial(row_text, wrong=(out, inp)), bounds=bounds)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "counts"),
+    [
+        (marked("all_reduce", "N/A", "N/A"), UNCHECKED, {}),
+        (with_cell(1, 12, "N/A"), UNCHECKED, {"out": 0}),
+        # In-place results of these need not be checked.
+        (marked("alltoall", "0", "N/A"), "", {"out": 0}),
+        (marked("sendrecv", "0", "N/A"), "", {"out": 0}),
+        (marked("alltoall", "N/A", "N/A"), UNCHECKED, {}),
+        (marked("sendrecv", "N/A", "N/A"), UNCHECKED, {}),
+        *(
+            (marked("all_reduce", cell, "0", bounds="4 FAILED"), WRONG, {"out": 4 * count, "in": 4})
+            for cell, count in (("1", 1), ("12", 12), ("1.2e+06", 1_200_000))
+        ),
+        # The end judges deviations.
+        (changed((": 0 OK", ": 2 FAILED"), text=fixture("deviation")), WRONG, {"out": 2, "in": 2}),
+    ],
+)
+def test_wrong_elements_are_counted_if_all_were_checked(
+    text: str, cause: str, counts: dict[str, int]
+) -> None:
+    log = of(text)
+    assert causes(log) == cause
+    assert {str(m.placement): m.value for m in metrics(log, names=("wrong",))} == counts
+    assert {p.check for p in log.problems} <= {only(log).check}
+
+
+def test_metrics_are_one_per_size_and_placement() -> None:
+    found = metrics(of(CLEAN))
+    busbw = [m for m in found if m.name == "busbw"]
+    assert len(busbw) == 8
+    assert {(m.check, m.unit) for m in busbw} == {("all-reduce", "GB/s")}
+    of_first = [(m.placement, m.value) for m in busbw if m.size == 1 << 20]
+    assert of_first == [("out", 34.03), ("in", 33.7)]
+    assert next(m.value for m in found if m.name == "time") == 46.21
+    assert {m.name for m in metrics(of(CLEAN), names=("wrong", "time"))} == {"time", "wrong"}
+    repeated = metrics(of(fixture("per-iteration")), names=("time-longest",))
+    longest = [(m.size, m.value) for m in repeated if m.placement == "out"]
+    assert longest == [(1 << 20, 60.1), (2 << 20, 96.1)]
+
+
+def test_read_gives_metrics_facts_and_problems() -> None:
+    parsed = read(fixture("interleaved").encode())
+    assert parsed.problems == ()
+    facts = {fact.name: fact for fact in parsed.facts}
+    assert facts["nccl-tests"].check == "all-reduce"
+    assert mapping(facts["nccl-tests"].value)["topSize"] == 1 << 22
+    assert facts["nccl-networks"].value == {"IB": ["node1"], "Socket": ["node2"]}
+    assert facts["nccl-warnings"].value == ["node2: NET/Socket : slow"]
+
+
+# -- sources and memory ----------------------------------------------------------------------------
+
+
+def test_a_log_may_come_as_bytes_as_pieces_or_as_a_file(tmp_path: Path) -> None:
+    path, clean = tmp_path / "log", parse(CLEAN.encode())
+    path.write_text(CLEAN)
+    with path.open("rb") as file:
+        assert parse(file) == clean
+    pieces = CLEAN.encode().splitlines(keepends=True)
+    assert parse(io.BytesIO(CLEAN.encode())) == parse(pieces) == clean
+    assert parse(b"" for _ in range(3)).tables == ()
+    long = b"x" * 200_000
+    assert parse([*pieces[:13], long[:70_000], long, b"\n", *pieces[13:]]) == clean
+
+
+def peak(source: Iterator[bytes] | io.BufferedReader) -> int:
+    """Return the peak memory of reading, in bytes."""
+    tracemalloc.start()
+    parse(source)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
+
+
+BLOCKS = {
+    "NCCL's lines": b"node2:41001:41050 [1] NCCL INFO Channel 00/0 : 1[0] -> 0[0] via NET/IB/0\n"
+    * 99,
+    "failures": b"".join(b"h%d: Test NCCL failure x.cu:1 'y'\n" % n for n in range(99)),
+    "no newline": b"x" * 9999,
+    "cut rows": b"   1048576   262144  float\n" * 99,
+    "comments": b"# nThread # Using devices # Rank\n" * 99,
+    "words": b"some words that mean nothing here\n" * 99,
+    "escapes": b"\x1b[31m\x1b]0;title\x07 red\r\n" * 99,
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_memory_does_not_grow_with_the_length_of_a_log(name: str) -> None:
+    def source(size: int) -> Iterator[bytes]:
+        yield HEAD.encode()
+        for _ in range(size // len(BLOCKS[name])):
+            yield BLOCKS[name]
+
+    peak(source(250_000))  # The known failures are read once.
+    assert peak(source(500_000)) < peak(source(250_000)) + 125_000
+
+
+def test_a_file_with_a_hole_of_half_a_gigabyte_is_read_in_a_few_megabytes(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        file.write(b"begin\n")
+        file.seek(512 << 20)
+        file.write(b"\n" + CLEAN.encode())
+    with path.open("rb") as file:
+        assert peak(file) < 16_000_000
+    with path.open("rb") as file:
+        assert parse(file).tables == of(CLEAN).tables
+
+
 # -- properties -----------------------------------------------------------------------------------
 
 TEXTS = [
-    CLEAN,
-    b"\n".join(table_text(name, ranks=3).encode() for name in COLLECTIVES),
+    CLEAN.encode(),
+    "\n".join(table_text(name, ranks=3) for name in COLLECTIVES).encode(),
     *(path.read_bytes() for path in sorted(LOGS.glob("*.log"))),
 ]
 #: Bus bandwidths by collective, size and placement, over all of them.
@@ -617,7 +825,7 @@ def damaged(seed: int) -> bytes:
     if chance.random() < 0.75:
         return text
     add = PREFIXES[chance.choice(sorted(PREFIXES))]
-    return b"".join(add(i, line) for i, line in enumerate(lines_of(text)))
+    return prefixed(text.decode(errors="surrogateescape"), add).encode(errors="surrogateescape")
 
 
 def test_the_size_of_pieces_does_not_change_a_log() -> None:
@@ -652,7 +860,7 @@ def test_a_truncated_log_is_never_complete(
     name: str, ranks: int, steps: int, share: float, prefix: bytes
 ) -> None:
     text = table_text(name, ranks=ranks, least=1 << 20, most=1 << (20 + steps)).encode()
-    text = b"".join(prefix + line for line in lines_of(text))
+    text = b"".join(prefix + line for line in text.splitlines(keepends=True))
     assert only(parse(text)).complete
     # The footer ends with the mean; only some versions print text after it.
     footer = text.index(b"Avg bus bandwidth    : ") + len(b"Avg bus bandwidth    : ")
