@@ -106,7 +106,7 @@ def inventoried(
 
 def compared(
     common: Mapping[str, Any] | None = None,
-    own: Mapping[str, Any] | None = None,
+    own: dict[str, Any] | None = None,
     names: Sequence[str] = hosts(4),
     **more: Any,
 ) -> Verdict:
@@ -217,7 +217,7 @@ BUSY = {"gpus": gpus("h1", processes=["77 python"])}
 #: A machine with two NICs, and ones that need unlimited locked memory, or name no number of GPUs.
 TWO_NICS = replace(GPU, rdma_devices=2, rdma_gbps=400.0)
 DIRECT, ANY = replace(GPU, transport="any", gpu_direct=True), replace(GPU, gpus=None, ranks=None)
-NO_GPUS = {"gpus": []}
+NO_GPUS: dict[str, Any] = {"gpus": []}
 
 #: What the findings of some cases show.
 SHOWN = {
