@@ -149,7 +149,7 @@ def nics(*gbps: int, state: str = "active") -> dict[str, Any]:
 
 
 def silent_gpu(key: str) -> dict[str, Any]:
-    """Return the GPUs of h1, one of which does not report a property."""
+    """Return the GPUs of h1; GPU 3 does not report a property."""
     return {"gpus": [g | ({key: None} if n == 3 else {}) for n, g in enumerate(gpus("h1"))]}
 
 
@@ -183,7 +183,7 @@ def left_out() -> Verdict:
 
 
 def slow_without_a_gpu() -> Verdict:
-    """Judge hosts of which h1 lacks a GPU and is slow."""
+    """Judge hosts; h1 lacks a GPU and is slow."""
     made = [
         record(INVENTORY, [h], facts=(inventory_of(h, gpus=gpus(h, n), pciNvidia=n),))
         for h in EIGHT
