@@ -13,24 +13,18 @@ import signal
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from accept.core import bounded, evidence
 from accept.core.causes import Cause
-from accept.core.checks import REGISTRY, checks_of, collectives, log_lines
+from accept.core.checks import REGISTRY, collectives
 from accept.core.errors import AcceptError, Exit
-from accept.core.facts import LEFT_OUT_HOST, NOT_INJECTED, PLACE, RANK, inventories_of
-from accept.core.groups import Wave, waves
-from accept.core.judge import conclude_step, has_final_failure, is_open, judge, to_set_aside
-from accept.core.judge.consistency import withheld
-from accept.core.judge.hosts import domains, places, without_gpus
-from accept.core.judge.remeasure import waves_again
-from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.judge.versions import NOT_SUPPORTED, shown, unsupported
-from accept.core.model import Fact, Finding, Plan, Record, Step
+from accept.core.facts import NOT_INJECTED, PLACE
+from accept.core.judge import has_final_failure, is_open, judge
+from accept.core.judge.versions import NOT_SUPPORTED, unsupported
+from accept.core.model import Plan
 from accept.core.report import text as report_text
 from accept.core.report import write_judgement
 from accept.core.report.result_files import write_result_files
@@ -38,7 +32,6 @@ from accept.core.runner import collectors, events, fault_injection, resume
 from accept.core.runner.clock import now
 from accept.core.runner.discovery import discover
 from accept.core.runner.events import Event, EventKind
-from accept.core.runner.execute import execute_wave
 from accept.core.runner.health_sweep import Watch, sweep
 from accept.core.runner.launch import (
     CANCELLED,
@@ -48,16 +41,17 @@ from accept.core.runner.launch import (
     RECORDS_COPY,
     Launch,
 )
-from accept.core.runner.log import largest_table, say, show
+from accept.core.runner.log import say, show
 from accept.core.runner.logins import restrict
 from accept.core.runner.positions import read_positions
 from accept.core.runner.ssh import KEY, Host, run
 from accept.core.runner.state import Run
+from accept.core.runner.step import Aborted, execute_step, measure_without_lost, over_deadline
 from accept.core.runner.supervise import has_residents
 from accept.core.sentences import not_run
 from accept.core.serde import dump, read, to_json
 from accept.core.signatures import sign
-from accept.core.text import count, duration, folded, plain, value_range
+from accept.core.text import count, duration, folded, plain
 
 #: Named pipe in a host's folder from which its guard reads events.
 _EVENTS = "events"
@@ -86,10 +80,6 @@ _DYING_SECONDS = 5.0
 _LATE_SECONDS = 120.0
 #: Maximum time to wait for the sshds of the hosts to end.
 _RELEASE_SECONDS = 60.0
-
-
-class _Aborted(Exception):
-    """The run cannot continue; the text is the reason."""
 
 
 async def coordinate(folder: Path) -> int:
@@ -121,10 +111,10 @@ async def coordinate(folder: Path) -> int:
     try:
         await asyncio.wait_for(work, seconds + _LATE_SECONDS)
     except asyncio.TimeoutError:
-        abort_reason = _over_deadline(state)
+        abort_reason = over_deadline(state)
     except asyncio.CancelledError:
         abort_reason = await _cancel_reason(state, launch.job)
-    except _Aborted as aborted:
+    except Aborted as aborted:
         abort_reason = str(aborted)
     except Exception as error:
         # Even after a bug in this program, what was measured so far must be judged and kept.
@@ -363,7 +353,7 @@ async def _work(state: Run, launch: Launch) -> None:
     """Find the hosts, then execute the plan within its deadline, which begins now."""
     needed = sum(step.estimate for step in state.plan.steps)
     if launch.collectives and needed > state.plan.deadline_seconds:
-        raise _Aborted(
+        raise Aborted(
             f"with the edited collectives the run takes about {duration(needed)}, and its deadline "
             f"is {duration(state.plan.deadline_seconds)}: set a longer deadlineSeconds, too"
         )
@@ -398,7 +388,7 @@ async def _execute_plan(state: Run, launch: Launch) -> None:
             say(f"[{position}] {step.id} is left out: earlier steps left no question")
             events.report(Event(event=EventKind.STEP_LEFT_OUT, step=step.id))
             continue
-        await _execute(state, step, position)
+        await execute_step(state, step, position)
         copies.due = True
         if state.plan.fail_fast and has_final_failure(
             state.plan, step, state.records, checks=REGISTRY
@@ -422,7 +412,7 @@ async def _sweep(state: Run, watch: Watch, number: int) -> None:
     await sweep(state, watch, number, final=number > len(steps))
     if len(state.lost) > lost and number > 1:
         own = [record for record in state.records if record.step == steps[number - 2].id]
-        await _measure_without_lost(state, steps[number - 2], own)
+        await measure_without_lost(state, steps[number - 2], own)
 
 
 def _last_step_failed_unexplained(state: Run) -> bool:
@@ -434,7 +424,7 @@ def _last_step_failed_unexplained(state: Run) -> bool:
 
 
 async def _find_hosts(state: Run, launch: Launch) -> None:
-    """Find the hosts and inject the faults of a drill. Raises _Aborted if the run cannot start."""
+    """Find the hosts and inject the faults of a drill. Raises Aborted if the run cannot start."""
     plan = state.plan
     began = now()
     kept = tuple(state.records)
@@ -482,16 +472,16 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
     for problem in found.problems:
         say(f"  missing: {plain(problem.message, 300)} ({problem.cause})")
     if not found.hosts:
-        raise _Aborted("no host answered")
+        raise Aborted("no host answered")
     # A NetworkPolicy does this for pods, which may also start later.
     if not launch.register:
         known = [address for candidate in launch.hosts for address in candidate.addresses]
         if line := await restrict(state, known):
             say(f"  {line}")
     if found.problems and plan.require_all_nodes:
-        raise _Aborted("not all nodes answered, and requireAllNodes is set")
+        raise Aborted("not all nodes answered, and requireAllNodes is set")
     for _, reason in NOT_INJECTED.among(faults):
-        raise _Aborted(f"a fault could not be injected: {reason}")
+        raise Aborted(f"a fault could not be injected: {reason}")
 
 
 class _Copies:
@@ -546,245 +536,6 @@ async def _copy_records(state: Run) -> None:
     answer = await state.put(holder, file)
     if answer.exit != 0:
         say(f"  the records so far could not be copied to another pod: {plain(answer.reason, 300)}")
-
-
-async def _execute(state: Run, step: Step, position: str) -> None:
-    """Execute a step, measure its outliers again, and print the results.
-
-    `position` is the step's number, such as `2/5`.
-    """
-    if not state.alive():
-        raise _Aborted("no host is left")
-    plan_waves = _waves(state, step)
-    began = now()
-    say(
-        f"step {position} starts: {step.id}: {', '.join(step.checks)} on {step.groups}, "
-        f"{count(len(plan_waves), 'wave')}, about {duration(step.estimate)}"
-    )
-    events.report(Event(event=EventKind.STEP_BEGAN, step=step.id, waves=len(plan_waves)))
-    records: list[Record] = []
-    await _execute_waves(state, step, plan_waves, records)
-    await _measure_without_lost(state, step, records)
-    while repeated_waves := waves_again(
-        state.plan,
-        step,
-        records,
-        [h.name for h in state.alive()],
-        places(state.records),
-        domains(state.records),
-        checks=REGISTRY,
-    ):
-        measured = len(records)
-        groups = count(sum(map(len, repeated_waves)), "group")
-        say(f"  {step.id}: outliers; measuring {groups} again")
-        await _execute_waves(state, step, repeated_waves, records, again=True)
-        if len(records) == measured:
-            break  # no host of these groups is alive
-    if len(records) > evidence.LOOSE_LOGS:
-        evidence.archive_logs(state.evidence, step.id)
-    findings, measured_ranges = conclude_step(state.plan, step, state.records, checks=REGISTRY)
-    failed = [r for r in records if events.has_failed(r) or _is_accused(r, findings)]
-    groups = count(len(records), "group")
-    events.report(
-        Event(
-            event=EventKind.STEP_ENDED,
-            step=step.id,
-            done=len(records),
-            total=len(records),
-            bad=len(failed),
-            suspects=events.few([host for finding in findings for host in finding.hosts]),
-            figures=tuple(
-                f"{one.check} {value_range((one.worst, one.median))} {one.unit}"
-                for one in measured_ranges
-            ),
-        )
-    )
-    say(
-        f"[{position}] {step.id} ({', '.join(step.checks)}) {step.groups}, {groups}: "
-        f"{len(records) - len(failed)} good, {len(failed)} with problems, "
-        f"{duration(now() - began)}"
-    )
-    with_problems = [record for record in failed if events.has_failed(record)]
-    for record in with_problems[:20]:
-        say(f"  {_shown_hosts(record.hosts)}: {_reason(record)}")
-    reported = {problem.cause for record in with_problems for problem in record.problems}
-    for finding in [f for f in findings if f.cause not in reported][:20]:
-        subject = _shown_hosts(finding.hosts) or finding.check
-        say(f"  {subject}: {plain(finding.message, 300)} ({finding.cause})")
-    for line in log_lines(step, records):
-        say(f"  {line}")
-    for line in _new_versions(state, step, records):
-        say(f"  {line}")
-    for line in largest_table(state.evidence, records, step.profile):
-        show(line)
-    checks = checks_of(step)
-    if any(check.shows_gpus or check.read_only for check in checks):
-        _set_aside_faulty_hosts(state, step, began)
-    if any(check.gate for check in checks):
-        _stop_unless_all_ranks(state, records)
-
-
-def _new_versions(state: Run, step: Step, records: Sequence[Record]) -> list[str]:
-    """Return what a step shows about the versions that it loaded, unless earlier steps did."""
-    inventories = inventories_of(state.records, [host.name for host in state.hosts])
-    earlier = [record for record in state.records if record.step != step.id]
-    known = shown(state.plan, earlier, inventories)
-    return [line for line in shown(state.plan, records, inventories) if line not in known][:10]
-
-
-def _waves(state: Run, step: Step) -> tuple[Wave, ...]:
-    """Return the waves of a step on the hosts that are alive, at least one."""
-    alive = state.alive()
-    return waves(
-        step.groups,
-        [h.name for h in alive],
-        rounds=step.rounds,
-        seed=state.plan.seed,
-        ranks=alive[0].slots,
-        pairs=state.plan.pairs,
-    )
-
-
-async def _measure_without_lost(state: Run, step: Step, records: list[Record]) -> None:
-    """Measure hosts again that were measured only together with a lost one, and add to `records`.
-
-    Stop if that loses no other host.
-    """
-    known = -1
-    while len(state.lost) > known and _lost_others(state, step, records):
-        known = len(state.lost)
-        say(f"  {step.id}: measuring the other hosts without the lost ones")
-        await _execute_waves(state, step, _waves(state, step), records, again=True)
-
-
-def _lost_others(state: Run, step: Step, records: Sequence[Record]) -> bool:
-    """Return True if a lost host ended executions, and other hosts have no good one."""
-    if step.groups.of_pairs or step.groups.of_single_hosts:
-        return False
-    bad = [record for record in records if events.has_failed(record)]
-    measured = {host for record in records if record not in bad for host in record.hosts}
-    return any(not state.lost.keys().isdisjoint(record.hosts) for record in bad) and any(
-        host.name not in measured for host in state.alive()
-    )
-
-
-def _shown_hosts(hosts: Sequence[str]) -> str:
-    """Return the first four hosts, and an ellipsis if there are more."""
-    return f"{' '.join(hosts[:4])}{' …' * (len(hosts) > 4)}"
-
-
-def _is_accused(record: Record, findings: Sequence[Finding]) -> bool:
-    """Return True if a failed finding is about a record: its hosts, its log, or all records."""
-    return any(
-        not set(finding.hosts).isdisjoint(record.hosts)
-        or record.log in finding.evidence
-        or not (finding.hosts or finding.evidence)
-        for finding in findings
-    )
-
-
-def _set_aside_faulty_hosts(state: Run, step: Step, began: float) -> None:
-    """Continue without the hosts that a step shows to have a hard fault.
-
-    Ranks of a host without any GPU would compute on the CPU, so without other hosts the run ends.
-    """
-    faults = {
-        host: (suspect.cause, suspect.why)
-        for host, suspect in to_set_aside(state.plan, step, state.records, checks=REGISTRY).items()
-    }
-    alive = [host.name for host in state.alive()]
-    not_given = withheld(inventories_of(state.records, alive), state.plan)
-    empty = without_gpus(state.plan, state.records)
-    for host, cause in empty.items():
-        by = "CUDA_VISIBLE_DEVICES gives" if cause is Cause.GPU_LIST else "it shows"
-        faults.setdefault(host, (cause, f"{by} no GPU"))
-    faults |= not_given
-    faulty = [name for name in alive if name in faults]
-    if not faulty:
-        return
-    if len(faulty) == len(alive) or (state.plan.require_all_nodes and (empty or not_given)):
-        shown = f"{faulty[0]}: {faults[faulty[0]][1]}"
-        more = f", and {len(faulty) - 1} more" if len(faulty) > 1 else ""
-        raise _Aborted(f"hosts cannot take part: {plain(shown, 300)}{more}")
-    for name in faulty:
-        cause, why = faults[name]
-        say(f"  set aside: {name}: {plain(why, 300)} ({cause})")
-        state.lose(name, cause, f"{name} takes no further part: {why}")
-    # The record counts as part of the health sweep before this step.
-    number = max([1, *(r.wave for r in state.records if r.step == HOSTS_STEP)])
-    facts = [
-        Fact(name=LEFT_OUT_HOST.name, value=faults[name][0].value, check="hosts", host=name)
-        for name in faulty
-    ]
-    # The checks name the others, some with the GPU.
-    problems = [state.lost[n] for n in faulty if n in empty and not faults[n][0].row.not_tested]
-    state.keep_asked(number, began, facts=facts, problems=problems)
-
-
-async def _execute_waves(
-    state: Run,
-    step: Step,
-    plan_waves: Sequence[Wave],
-    records: list[Record],
-    *,
-    again: bool = False,
-) -> None:
-    """Run waves one after the other and add to `records`, from whose waves the numbers continue."""
-    first = 1 + max((r.wave for r in records), default=-1)
-    for number, wave in enumerate(plan_waves, first):
-        _stop_when_over(state)
-        began = now()
-        # Skip groups with a host that was lost in an earlier wave.
-        kept = tuple(g for g in wave if not any(name in state.lost for name in g.hosts))
-        title = f"  wave {number - first + 1} of {len(plan_waves)}"
-        if len(plan_waves) > 1:
-            say(f"{title} starts: {count(len(kept), 'group')}")
-        ended = events.wave_reporter(
-            step.id,
-            wave=number - first + 1,
-            waves=len(plan_waves),
-            total=len(kept),
-            bad=sum(map(events.has_failed, records)),
-            again=again,
-        )
-        done = await execute_wave(state, step, number, kept, ended)
-        records += done
-        if len(plan_waves) > 1:
-            good = len(done) - sum(map(events.has_failed, done))
-            took = duration(now() - began)
-            say(f"{title} ended: {good} of {len(done)} without problems, {took}")
-    _stop_when_over(state)
-
-
-def _stop_when_over(state: Run) -> None:
-    if state.is_over():
-        raise _Aborted(_over_deadline(state))
-
-
-def _over_deadline(state: Run) -> str:
-    return f"the run did not end within {duration(state.seconds)}"
-
-
-def _stop_unless_all_ranks(state: Run, records: Sequence[Record]) -> None:
-    """Raise _Aborted unless the planned ranks answered: measurements would mean nothing.
-
-    Groups with a lost host are skipped: the host is reported and left out of the next steps.
-    """
-    for record in records:
-        answered = Counter(fact.host for fact, _ in RANK.of(record))
-        planned = {name: state.host(name).slots for name in record.hosts}
-        if dict(answered) != planned and not any(name in state.lost for name in record.hosts):
-            total = sum(planned.values())
-            raise _Aborted(
-                f"{count(answered.total(), 'rank')} on {count(len(answered), 'host')} answered, "
-                f"{total} on {len(planned)} were planned: nothing can be measured"
-            )
-
-
-def _reason(record: Record) -> str:
-    """Return why a group failed."""
-    messages = [f"{plain(p.message, 300)} ({p.cause})" for p in record.problems[:3]]
-    return "; ".join(messages) or f"exit {record.exit}"
 
 
 def _print_plan(plan: Plan, launch: Launch) -> None:
