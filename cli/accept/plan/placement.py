@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from accept.config.chart_rules import chart_rules
@@ -19,9 +20,11 @@ from accept.config.kubernetes import (
     Results,
 )
 from accept.config.machine import Machine
+from accept.config.site import Site
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.serde import escaped
+from accept.core.text import count, duration
 
 #: Maximum number of nodes by name. Every pod repeats the list, and the API server stores all pods.
 _MAX_NAMED_NODES = 256
@@ -369,3 +372,36 @@ def volumes_at(folder: str, pod: PodSettings) -> tuple[str, ...]:
 
 def _is_below(folder: str, path: str) -> bool:
     return f"{folder}/".startswith(f"{path.rstrip('/')}/")
+
+
+def pod_notes(machine: Machine, site: Site, nodes: int) -> Iterator[str]:
+    """Yield notes on the evidence, the places and the machine of pods."""
+    if not (site.results.location or site.results.volume):
+        held = f"{duration(site.results.hold_seconds)} after the verdict"
+        yield f"no results.location: the evidence stays in the pod of index 0 for {held}"
+    yield from _placement_notes(machine, site, nodes)
+    if machine.note:
+        yield machine.note
+
+
+def _placement_notes(machine: Machine, site: Site, nodes: int) -> Iterator[str]:
+    """Yield where the pods go, and how pods share NVLink if the site does not decide it."""
+    link, topology = machine.nvlink, site.kubernetes.topology
+    by = f"queue {site.kubernetes.queue}" if site.kubernetes.queue else "affinity"
+    if topology and topology.slice and topology.slice_size:
+        slices = count(math.ceil(nodes / topology.slice_size), "slice")
+        size = count(min(nodes, topology.slice_size), "pod")
+        yield f"placement by {by}: {slices} of {size}, each on nodes of one {topology.slice}"
+    if topology and (label := topology.required or topology.preferred):
+        wish = "" if topology.required else ", if that is possible"
+        yield f"placement by {by}: all {count(nodes, 'pod')} on nodes of one {label}{wish}"
+    kept = topology and (topology.slice or (topology.required and link and nodes <= link.nodes))
+    if link is None or link.nodes == 1 or nodes == 1 or kept:
+        return
+    note = "pods may be in several NVLink domains; NVLink bounds apply only to groups in one domain"
+    together = next(n for n in range(min(nodes, link.nodes), 0, -1) if nodes % n == 0)
+    if together > 1:
+        key = "required: LABEL" if together == nodes else f"slice: LABEL, sliceSize: {together}"
+        note += f". kubernetes.topology: {{{key}}} keeps {together} pods in one rack; LABEL is "
+        note += "cloud.google.com/gce-topology-subblock on GKE, else nvidia.com/gpu.clique"
+    yield note

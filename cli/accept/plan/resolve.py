@@ -7,7 +7,7 @@ give the same run everywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated
 
@@ -26,12 +26,11 @@ from accept.config.collectors import planned_collectors
 from accept.config.container import Container
 from accept.config.expectations import parse_expectation
 from accept.config.faults import parse_faults
-from accept.config.fields import check_env
 from accept.config.floors import bounds
 from accept.config.hostlist import expand
 from accept.config.kubernetes import Kubernetes, PodSettings
 from accept.config.machine import check_gpus_per_node
-from accept.config.nccl_settings import NCCL_PREFIX, refuse_foreign, remarks, without
+from accept.config.nccl_settings import remarks, without
 from accept.config.slurm import Slurm
 from accept.config.tool_file import ToolFile
 from accept.config.tools import tool_of
@@ -52,12 +51,23 @@ from accept.core.model import (
 )
 from accept.core.serde import Invalid, escaped, known, read
 from accept.core.text import count, duration
+from accept.plan.nccl_env import (
+    ProfileChanges,
+    Setting,
+    changes_of,
+    env_of,
+    profile_of,
+    settings_of,
+    user_env_of,
+    without_ranks_env,
+)
 from accept.plan.placement import (
     check_container,
     check_image,
     check_results,
     gpus_of_pod,
     include_nodes,
+    pod_notes,
     pod_settings,
 )
 from accept.plan.selection import EVERYTHING, Selection
@@ -143,30 +153,6 @@ class Options:
     #: Name of the launch; empty: made from the time and a random number. It does not change what
     #: runs.
     attempt: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfileChanges:
-    """The changes that the NCCL profile of a step makes to the environment variables of a run."""
-
-    env: Annotated[dict[str, str], VARIABLES]
-    removed: tuple[str, ...]
-
-    def keeping(self, names: Collection[str]) -> ProfileChanges:
-        """Return the changes without those of some variables."""
-        return ProfileChanges(
-            env={name: value for name, value in self.env.items() if name not in names},
-            removed=tuple(name for name in self.removed if name not in names),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """The value of an environment variable of all ranks, and who set it."""
-
-    value: str
-    #: The origin for people, such as `--nccl`.
-    origin: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -495,11 +481,11 @@ def resolve(options: Options) -> Resolved:
     if on_pods:
         check_gpus_per_node(machine.value, settings.kubernetes.gpus_per_pod)
         per_pod, gpus = gpus_of_pod(machine.value, settings.kubernetes, nodes=nodes, used=gpus)
-    profile = _profile(machine.value, settings)
-    user_env = _user_env(settings, options, machine.value.nccl.profiles, on_pods=on_pods)
-    env, script = _nccl(machine.value, user_env, profile)
+    profile = profile_of(machine.value, settings)
+    user_env = user_env_of(settings, options.nccl, machine.value.nccl.profiles, on_pods=on_pods)
+    env, script = env_of(machine.value, user_env, profile)
     if on_pods:
-        settings = _without_ranks_env(settings, machine.value, env)
+        settings = without_ranks_env(settings, machine.value, env)
     expectations, ignored_notes = _expectations(options, site, suite.value.name, tools)
     steps, skipped, scripts = steps_of(
         Inputs(
@@ -561,7 +547,7 @@ def resolve(options: Options) -> Resolved:
         hosts=hosts,
         env=env,
         script=script,
-        profiles={n: _changes(env, _nccl(machine.value, user_env, n)[0]) for n in profiles},
+        profiles={n: changes_of(env, env_of(machine.value, user_env, n)[0]) for n in profiles},
         plan=plan,
         user_scripts=scripts,
         gpus_per_pod=per_pod,
@@ -573,7 +559,7 @@ def resolve(options: Options) -> Resolved:
             *remarks(
                 {name: setting.value for name, setting in user_env.items()}, machine.value, profile
             ),
-            *(_pod_notes(machine.value, settings, nodes) if on_pods else ()),
+            *(pod_notes(machine.value, settings, nodes) if on_pods else ()),
         ),
         place=options.place,
     )
@@ -613,7 +599,7 @@ def with_faults(run: Resolved, injected: tuple[Injection, ...]) -> Resolved:
     env, profiles = run.env, run.profiles
     if any(FAULTS[planned.fault].injector is Injector.SETTINGS for planned in injected):
         fault = without("nics")
-        env = {**env, **_settings(fault, "an injected fault")}
+        env = {**env, **settings_of(fault, "an injected fault")}
         profiles = {name: profile.keeping(fault) for name, profile in profiles.items()}
     return replace(run, env=env, profiles=profiles, plan=replace(run.plan, injected=injected))
 
@@ -633,138 +619,6 @@ def _gate_notes(suite: Suite) -> Iterator[str]:
     for name in missing_gates(suite.checks):
         reason = "all planned ranks must answer before anything is measured"
         yield f"{name} was added to suite {suite.name}: {reason}"
-
-
-def _pod_notes(machine: Machine, site: Site, nodes: int) -> Iterator[str]:
-    """Yield notes on the evidence, the places and the machine of pods."""
-    if not (site.results.location or site.results.volume):
-        held = f"{duration(site.results.hold_seconds)} after the verdict"
-        yield f"no results.location: the evidence stays in the pod of index 0 for {held}"
-    yield from _placement_notes(machine, site, nodes)
-    if machine.note:
-        yield machine.note
-
-
-def _placement_notes(machine: Machine, site: Site, nodes: int) -> Iterator[str]:
-    """Yield where the pods go, and how pods share NVLink if the site does not decide it."""
-    link, topology = machine.nvlink, site.kubernetes.topology
-    by = f"queue {site.kubernetes.queue}" if site.kubernetes.queue else "affinity"
-    if topology and topology.slice and topology.slice_size:
-        slices = count(math.ceil(nodes / topology.slice_size), "slice")
-        size = count(min(nodes, topology.slice_size), "pod")
-        yield f"placement by {by}: {slices} of {size}, each on nodes of one {topology.slice}"
-    if topology and (label := topology.required or topology.preferred):
-        wish = "" if topology.required else ", if that is possible"
-        yield f"placement by {by}: all {count(nodes, 'pod')} on nodes of one {label}{wish}"
-    kept = topology and (topology.slice or (topology.required and link and nodes <= link.nodes))
-    if link is None or link.nodes == 1 or nodes == 1 or kept:
-        return
-    note = "pods may be in several NVLink domains; NVLink bounds apply only to groups in one domain"
-    together = next(n for n in range(min(nodes, link.nodes), 0, -1) if nodes % n == 0)
-    if together > 1:
-        key = "required: LABEL" if together == nodes else f"slice: LABEL, sliceSize: {together}"
-        note += f". kubernetes.topology: {{{key}}} keeps {together} pods in one rack; LABEL is "
-        note += "cloud.google.com/gce-topology-subblock on GKE, else nvidia.com/gpu.clique"
-    yield note
-
-
-def _profile(machine: Machine, site: Site) -> str:
-    """Return the name of the NCCL profile that the site selects. Raises BadInput."""
-    name, profiles = site.nccl.profile, machine.nccl.profiles
-    if name not in profiles:
-        raise BadInput(
-            f"{machine.name} has no NCCL profile {escaped(name)!r}",
-            code=Code.NCCL_PROFILE_UNKNOWN,
-            hint=known(name, profiles),
-        )
-    return name
-
-
-def _settings(env: Mapping[str, str | int], origin: str) -> dict[str, Setting]:
-    return {name: Setting(value=str(value), origin=origin) for name, value in env.items()}
-
-
-def _user_env(
-    site: Site, options: Options, profiles: Collection[str], *, on_pods: bool
-) -> dict[str, Setting]:
-    """Return the variables that the user sets for all ranks; later sources replace earlier ones.
-
-    From `kubernetes.extraEnv` only the settings of NCCL are taken; the others are for the whole
-    pod. Raises BadInput for a name that is not a setting of NCCL, a plugin or a transport.
-    """
-    extra = site.kubernetes.extra_env if on_pods else {}
-    of_nccl = {name: value for name, value in extra.items() if name.startswith(NCCL_PREFIX)}
-    origins: dict[str, Mapping[str, str | int]] = {
-        "site file, kubernetes.extraEnv": of_nccl,
-        "site file, nccl.env": site.nccl.env,
-        "--nccl": _parse_nccl(options.nccl),
-    }
-    env: dict[str, Setting] = {}
-    for origin, given in origins.items():
-        refuse_foreign({name: str(value) for name, value in given.items()}, profiles, origin)
-        env |= _settings(given, origin)
-    return env
-
-
-def _without_ranks_env(site: Site, machine: Machine, env: Mapping[str, Setting]) -> Site:
-    """Return the site without variables of `extraEnv` that all ranks get in another way.
-
-    Variables that replace one of the machine's pod settings stay, because the script of the NCCL
-    plugin may read them.
-    """
-    kept = {
-        name: value
-        for name, value in site.kubernetes.extra_env.items()
-        if name not in env or name in machine.kubernetes.env
-    }
-    return replace(site, kubernetes=replace(site.kubernetes, extra_env=kept))
-
-
-def _parse_nccl(texts: Sequence[str]) -> dict[str, str]:
-    """Parse `--nccl KEY=VALUE`. Raises BadInput."""
-    env: dict[str, str | int] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise BadInput(
-                f"--nccl {escaped(text)!r} is not a valid setting",
-                code=Code.OPTION_NCCL,
-                hint="write --nccl KEY=VALUE",
-            )
-        env[key] = value
-    try:
-        check_env(env, ())
-    except Invalid as error:
-        hint = error.hint or "write --nccl KEY=VALUE"
-        message = f"--nccl {escaped(str(error.path[0]))}: {error.message}"
-        raise BadInput(message, code=error.code, hint=hint) from None
-    return {key: str(value) for key, value in env.items()}
-
-
-def _nccl(
-    machine: Machine, user_env: Mapping[str, Setting], name: str
-) -> tuple[dict[str, Setting], str]:
-    """Return the settings of an NCCL profile, replaced by the user's, and its plugin's script."""
-    profile = machine.nccl.profiles[name]
-    # The verdict needs the network that NCCL chose; NCCL logs it only at this level.
-    debug_env = (
-        {}
-        if machine.gpus.count == 0
-        else {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV"}
-    )
-    env = {
-        **_settings(profile.env, f"profile {name} of {machine.name}"),
-        **_settings(debug_env, "accept: the verdict needs NCCL's log"),
-        **user_env,
-    }
-    return env, machine.nccl.script if profile.script is None else profile.script
-
-
-def _changes(run: Mapping[str, Setting], profile: Mapping[str, Setting]) -> ProfileChanges:
-    """Return what a profile changes in the settings of a run."""
-    values = {name: setting.value for name, setting in run.items()}
-    changed = {name: s.value for name, s in profile.items() if values.get(name) != s.value}
-    return ProfileChanges(env=changed, removed=tuple(sorted(values.keys() - profile.keys())))
 
 
 def _expectations(
