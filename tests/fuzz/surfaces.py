@@ -49,7 +49,7 @@ from accept.core.errors import Exit
 from accept.core.model import Plan, Verdict
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
-from accept.core.report.text import table
+from accept.core.report.text import MOST_LINES, table
 from accept.core.runner import discovery
 from accept.core.runner.ssh import Answer
 from accept.core.serde import dump, read
@@ -419,7 +419,12 @@ def read_screen(raw: bytes, folder: Path) -> str:
     plan: Plan = sample_evidence.PLAN
     judged = Judged(verdict=verdict, plan=plan, records=(), notes=verdict.advice, folder=folder)
     _refuse_controls(screen(judged, Terminal()), "the text")
-    _refuse_controls(table(verdict, width=80, color=False), "the table")
+    for width in (-5, 80):
+        shown = table(verdict, width)
+        _refuse_controls(shown, "the table")
+        lines = shown.splitlines()
+        if len(lines) > MOST_LINES or not lines[-1].startswith("VERDICT "):
+            raise Broken(f"not a screen: {len(lines)} lines, the last is {lines[-1]!r}")
     page = render_markdown(verdict, plan)
     _refuse_controls(page, "the page")
     if "<script" in page:
