@@ -6,8 +6,10 @@ import itertools
 import json
 import re
 from dataclasses import fields
+from functools import partial
 
 import pytest
+from benchmarks.nccl_text import row_text, table_text
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.paths import ROOT
@@ -155,36 +157,11 @@ def test_a_rounded_size_belongs_to_its_planned_size(size: int) -> None:
 
 # -- logs ----------------------------------------------------------------------------------------
 
-HEADER = """\
-# Collective test starting: {name}_perf
-# nThread 1 nGpus 1 minBytes 1048576 maxBytes 4194304 step: 2(factor) warmup iters: 1 iters: 5
-#
-# Using devices
-#  Rank  0 Group  0 Pid  100 on     h0 device  0 [0000:1b:00] NVIDIA B200
-#  Rank  1 Group  0 Pid  200 on     h1 device  0 [0000:1b:00] NVIDIA B200
-#
-#   size   count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong
-#    (B)  (elements)                 (us) (GB/s) (GB/s)         (us) (GB/s) (GB/s)
-"""
-ROW = "{size:>12} {count:>12} float sum -1 {t} 10.00 {bus} 0 {t} 10.00 {bus} {wrong}\n"
 
-
-def log(name: str, in_place: str = "0") -> str:
-    """Return a complete table of three sizes over two ranks, at 10 GB/s of algbw."""
-    text = HEADER.format(name=name)
-    split = name != "all_reduce"
-    for size in (1 << 20, 2 << 20, 4 << 20):
-        text += ROW.format(
-            size=size,
-            count=size // 8 if split else size // 4,
-            t=f"{size / 10e3:.1f}",
-            bus="5.00" if split else "10.00",
-            wrong=in_place,
-        )
-    return text + (
-        f"# Out of bounds values : 0 OK\n# Avg bus bandwidth    : {5 if split else 10} \n#\n"
-        f"# Collective test concluded: {name}_perf\n"
-    )
+def log(name: str, in_place: str | None = None) -> str:
+    """Return a complete table of three sizes over two ranks; all have this in-place result."""
+    row = partial(row_text, wrong=("0", in_place)) if in_place else row_text
+    return table_text(name, ranks=2, most=TOP, hosts=("h0", "h1"), row=row)
 
 
 def lines(text: str) -> list[bytes]:
@@ -258,7 +235,7 @@ def test_one_log_of_several_collectives_gives_each_check_its_own() -> None:
         + 'ACCEPT {"problem":"wrong-data","message":"rank 1","check":"all-gather","host":"h1"}\n'
     )
     parsed = parse_log(("all-reduce", "all-gather"), lines(text), ("h0", "h1"))
-    for check, busbw in (("all-reduce", 10.0), ("all-gather", 5.0)):
+    for check, busbw in (("all-reduce", 33.59), ("all-gather", 16.8)):
         result = measured(check, parsed)
         assert (result.value, result.size, result.flaws) == (busbw, TOP, ())
     assert [fact.value for fact in parsed.facts if fact.name == "began"] == [1000.5]

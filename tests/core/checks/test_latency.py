@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from benchmarks.nccl_text import table_text
 from tests.factories import verdicts
 
 from accept.core.causes import Cause
@@ -44,23 +45,13 @@ TIMES = {8: (13.67, 13.03), 16: (13.00, 13.07), 32: (68.14, 13.52)}
 def log() -> bytes:
     """Return a log of nccl-tests with small messages."""
     rest = "   0.00    0.00      0"
-    rows = [
-        f"{size:12d}{size // 4:14d}     float     sum      -1 {out:8.2f}{rest} {into:8.2f}{rest}"
-        for size, (out, into) in TIMES.items()
-    ]
-    names = "size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
-    lines = (
-        "# Collective test starting: all_reduce_perf",
-        "# nThread 1 nGpus 1 minBytes 8 maxBytes 32 step: 2(factor) warmup iters: 20 iters: 100",
-        "#\n# Using devices",
-        *(f"#  Rank  {n} Group  0 Pid {n} on h0 device  {n} [0000:19:00] H100" for n in range(8)),
-        f"#\n# {names}",
-        *rows,
-        "# Out of bounds values : 0 OK",
-        "# Avg bus bandwidth    : 0.001",
-        "#\n# Collective test concluded: all_reduce_perf",
-    )
-    return "".join(f"{line}\n" for line in lines).encode()
+
+    def row(_: str, __: int, size: int, **more: object) -> str:
+        out, into = TIMES[size]
+        cells = f"{out:8.2f}{rest} {into:8.2f}{rest}"
+        return f"{size:12d}{size // 4:14d}     float     sum      -1 {cells}"
+
+    return table_text(ranks=8, least=8, most=32, hosts=("h0",), row=row).encode()
 
 
 def step(groups: str = "each") -> Step:
