@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 from tests.factories.simulated_fabric import Fabric, run, whole
 
@@ -14,7 +12,6 @@ from accept.core.model import State
 _RINGS = ("all-reduce@8G>=200", "all-gather@8G>=200", "reduce-scatter@8G>=200")
 #: NICs on different rails: each rail is as fast as its slowest NIC, so half of them are slow.
 _RAILS = {("h3", 0): 0.7, ("h17", 2): 0.7, ("h30", 5): 0.7, ("h41", 7): 0.7}
-_HALF = {(f"h{i}", rank): 0.7 for i, rank in product(range(16), range(4))}
 
 
 @pytest.mark.parametrize(
@@ -41,35 +38,12 @@ def test_two_healthy_nodes_of_every_machine_pass(machine: str) -> None:
     assert (verdict.state, verdict.suspects) == (State.PASS, ())
 
 
-@pytest.mark.parametrize(
-    ("fabric", "named"),
-    [
-        (Fabric(slow=_RAILS), {f"nic {host}:mlx5_{rank}" for host, rank in _RAILS}),
-        (
-            Fabric(count=16, slow={("h3", 0): 0.7, ("h3", 5): 0.7}),
-            {"nic h3:mlx5_0", "nic h3:mlx5_5"},
-        ),
-        (Fabric(count=16, slow=_HALF), {f"rail rail {rank}" for rank in range(4)}),
-        # All are equally slow, so only the bounds show it, and no host is an outlier.
-        (Fabric(count=8, slow=whole(range(8), 0.7)), set()),
-        (Fabric(count=8, crowded=dict.fromkeys(range(5), 0.7)), set()),
-        (Fabric(count=1, slow={("h0", 2): 0.4}), set()),
-    ],
-    ids=["NICs", "two NICs", "half of the rails", "all NICs", "most rails", "one host"],
-)
-def test_slow_nics_and_rails_are_named_if_others_are_faster(
-    fabric: Fabric, named: set[str]
-) -> None:
-    verdict = run(fabric)
-    assert verdict.state in (State.FAIL, State.DEGRADED)
-    assert {f"{suspect.kind} {suspect.name}" for suspect in verdict.suspects} >= named
-    assert bool(named) >= bool(verdict.suspects) or fabric.count == 1 or fabric.crowded
-
-
-def test_a_rack_whose_nics_are_all_slow_is_rejected() -> None:
-    verdict = run(Fabric(count=16, slow=whole(range(4), 0.7)))
+def test_slow_nics_of_several_rails_are_named() -> None:
+    """Other fabrics with slow NICs are in `tests/golden`, without what a run measures again."""
+    verdict = run(Fabric(slow=_RAILS))
     assert not verdict.accepted
-    assert {h for s in verdict.suspects for h in s.hosts} == {f"h{i}" for i in range(4)}
+    named = {f"{suspect.kind} {suspect.name}" for suspect in verdict.suspects}
+    assert named >= {f"nic {host}:mlx5_{rank}" for host, rank in _RAILS}
 
 
 def test_an_expectation_for_whole_hosts_lowers_the_bound_of_their_rails() -> None:

@@ -69,9 +69,9 @@ def named(found: Sequence[Pair], *, bound: float | None = None) -> set[str]:
     return {host for one in suspects if one.kind in OF_HOST for host in one.hosts}
 
 
-def valued(**values: float | None) -> list[Pair]:
-    """Return pairs by their names: `a_b`."""
-    return [(tuple(name.split("_")), value, None) for name, value in values.items()]
+def valued(names: str, value: float | None) -> list[Pair]:
+    """Return pairs with a value by their names: `a_b c_d`."""
+    return [(tuple(name.split("_")), value, None) for name in names.split()]
 
 
 @pytest.mark.parametrize(
@@ -85,42 +85,21 @@ def valued(**values: float | None) -> list[Pair]:
         (pairs(8, 1, "h3"), set()),
         (pairs(64, 63, "h9", share=0.98), set()),
         # Three hosts: each partner of the bad one is good only with the other partner.
-        (valued(a_b=None, b_c=None), set()),
+        (valued("a_b b_c", None), set()),
         (
             [(own, 100.0, Cause.WRONG_DATA if "h5" in own else None) for own, *_ in pairs(8, 3)],
             {"h5"},
         ),
         # Three of the four bad pairs are those of h7; h6 has two of them and is not a bad host.
         (
-            valued(
-                **dict.fromkeys(
-                    [
-                        "2_5",
-                        "2_8",
-                        "2_11",
-                        "3_4",
-                        "3_10",
-                        "4_9",
-                        "5_8",
-                        "5_11",
-                        "6_10",
-                        "8_11",
-                        "9_10",
-                    ],
-                    100.0,
-                ),
-                **dict.fromkeys(["3_7", "7_9", "6_7", "4_6"], 6.0),
-            ),
+            valued("2_5 2_8 2_11 3_4 3_10 4_9 5_8 5_11 6_10 8_11 9_10", 100.0)
+            + valued("3_7 7_9 6_7 4_6", 6.0),
             set(),
         ),
         # x met only bad hosts.
         (
-            valued(
-                **dict.fromkeys(
-                    ["x_b", "x_c", "b_d", "b_e", "b_f", "b_g", "c_d", "c_e", "c_f", "c_g"], 50.0
-                ),
-                **dict.fromkeys(["d_h", "e_i", "f_j", "g_k", "h_l", "i_m", "j_n", "k_o"], 100.0),
-            ),
+            valued("x_b x_c b_d b_e b_f b_g c_d c_e c_f c_g", 50.0)
+            + valued("d_h e_i f_j g_k h_l i_m j_n k_o", 100.0),
             {"b", "c"},
         ),
     ],
@@ -135,13 +114,6 @@ def test_a_slightly_slow_pair_does_not_clear_a_host_that_collapsed(other: float)
     assert named([(o, other if {*o} == {"h3", "h4"} else v, c) for o, v, c in found]) == {"h1"}
 
 
-def test_one_slow_pair_accuses_no_host_and_does_not_pass() -> None:
-    found = pairs(8, 3)
-    found[5] = (found[5][0], 60.0, None)
-    assert not named(found)
-    assert verdict(found).state is not State.PASS
-
-
 def test_a_group_behind_a_switch_is_named_and_not_for_one_bad_host_of_it() -> None:
     places = {f"h{i}": f"row/rack{i // 4}/h{i}" for i in range(32)}
     rack = {f"h{i}" for i in range(8, 12)}
@@ -153,7 +125,7 @@ def test_a_group_behind_a_switch_is_named_and_not_for_one_bad_host_of_it() -> No
 
 
 def test_pairs_below_their_bound_accuse_no_host() -> None:
-    below = verdict(valued(h0_h1=50.0), bound=90.0)
+    below = verdict(valued("h0_h1", 50.0), bound=90.0)
     assert (below.state, below.suspects) == (State.FAIL, ())
     assert not named(pairs(8, 3), bound=200.0)
     # A bound near the median of healthy values accuses nobody, either.

@@ -40,11 +40,6 @@ def test_the_first_lines_have_the_name_and_the_counts_of_the_worst_suspect(name:
     assert first.why[:60] in top
 
 
-def test_nobody_is_accused_on_the_healthy_cluster() -> None:
-    assert case("healthy").verdict.suspects == ()
-    assert screen("healthy")[0].startswith("✔ ACCEPTED   64 of 64 nodes good")
-
-
 def test_bad_node_among_random_bad_pairs_comes_before_the_network() -> None:
     node, fabric = case("node").verdict.suspects
     assert (node.kind, node.hosts) == (SuspectKind.NODE, (f"h{BAD}",))
