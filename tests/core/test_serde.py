@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from enum import Enum
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.factories.instances import PLAIN, WORDS, instances
 
 from accept.core import model
 from accept.core.error_codes import Code
@@ -21,7 +21,6 @@ from accept.core.serde import (
     Bounds,
     Doc,
     Invalid,
-    Keys,
     Pattern,
     Text,
     dump,
@@ -237,22 +236,11 @@ class TestJson:
             dump({1, 2})
 
 
-_words = st.text(max_size=4)
-_numbers = st.floats(allow_nan=False, allow_infinity=False)
-_plain = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | _words,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_words, inner, max_size=3),
-    max_leaves=8,
-)
-_leaves = st.builds(Leaf, name=_words, size_gb=st.integers(1, 8))
+_leaves = st.builds(Leaf, name=WORDS, size_gb=st.integers(1, 8))
 _trees = st.builds(
     Tree,
     leaves=st.lists(_leaves, max_size=3).map(tuple),
-    by_name=st.dictionaries(_words, _leaves, max_size=3),
+    by_name=st.dictionaries(WORDS, _leaves, max_size=3),
     color=st.sampled_from(Color),
     kind=st.sampled_from(["oak", "elm", 3]),
     share=st.floats(0, 1),
@@ -261,7 +249,7 @@ _trees = st.builds(
     gpus=st.just("detect") | st.integers(min_value=0),
     code=st.from_regex(r"[a-z]+", fullmatch=True),
     wait=st.floats(0, 1e9),
-    anything=_plain,
+    anything=PLAIN,
     nested=st.none() | _leaves,
     at_most=st.none() | st.integers(),
 )
@@ -277,50 +265,14 @@ class TestProperties:
     @settings(max_examples=25)
     @given(st.data())
     def test_evidence_survives_a_round_trip(self, cls: type[Any], data: st.DataObject) -> None:
-        value = data.draw(_instances(cls))
+        value = data.draw(instances(cls))
         assert read(cls, json.loads(to_json(value))) == value
 
-    @given(_plain)
+    @given(PLAIN)
     def test_any_data_is_read_or_refused(self, data: Any) -> None:
         for cls in (Tree, model.Plan, model.Record):
             with suppress(Invalid):
                 read(cls, data)
-
-
-def _instances(cls: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy for instances of a dataclass: finite numbers, short lists, plain data."""
-    hints = get_type_hints(cls, include_extras=True)
-    given_fields = (item for item in fields(cls) if item.init)
-    return st.builds(cls, **{item.name: _values(hints[item.name]) for item in given_fields})
-
-
-def _values(hint: Any) -> st.SearchStrategy[Any]:
-    args = get_args(hint)
-    if is_dataclass(hint):
-        return _instances(hint)
-    if get_origin(hint) is Annotated:
-        return _limited(*args)
-    if get_origin(hint) in (Union, UnionType):
-        return st.one_of(*map(_values, args))
-    if get_origin(hint) is tuple:
-        return st.lists(_values(args[0]), max_size=2).map(tuple)
-    if get_origin(hint) is dict:
-        return st.dictionaries(_words, _values(args[1]), max_size=2)
-    simple = {str: _words, float: _numbers, Any: _plain, object: _plain}
-    return simple[hint] if hint in simple else st.from_type(hint)
-
-
-def _limited(hint: Any, marker: Bounds | Pattern | Keys) -> st.SearchStrategy[Any]:
-    """Return a strategy for the values of a type that a marker allows."""
-    if isinstance(marker, Keys):
-        keys = st.from_regex(marker.regex, fullmatch=True)
-        return st.dictionaries(keys, _values(get_args(hint)[1]), max_size=2)
-    if isinstance(marker, Pattern):
-        return st.from_regex(marker.regex, fullmatch=True)
-    if hint is str:
-        return st.text(max_size=20)
-    numbers = st.integers if hint is int else st.floats
-    return numbers(marker.min, marker.max)  # type: ignore[arg-type]
 
 
 class TestSchema:

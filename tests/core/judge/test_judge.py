@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.factories.instances import PLAIN, instances
 from tests.factories.judging import ALL, EIGHT, PAIRS, judged
 from tests.factories.verdicts import (
     COLLECTIVE,
@@ -18,12 +19,10 @@ from tests.factories.verdicts import (
     step,
 )
 
-from accept.core.causes import Cause
 from accept.core.model import (
     BoundKind,
     Fact,
     Metric,
-    Placement,
     Problem,
     Record,
     Reference,
@@ -32,70 +31,40 @@ from accept.core.model import (
 )
 from accept.core.serde import dump, read
 
-TEXT = st.text(max_size=8)
-NUMBERS = st.floats() | st.integers(-(2**70), 2**70).map(float)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
-    max_leaves=6,
-)
 CHECKS = ["all-reduce", "alltoall", "inventory", "connectivity", "train", "script", "hosts", "none"]
 CHECKS += ["gemm", "memory"]
-HOST = st.sampled_from([*EIGHT, "", "x y"])
-WILD = st.builds(
+NAMES = ["busbw", "wrong", "loss-first", "loss-last", "throughput", "ping", "bf16", "copy"]
+CHECK, HOST = st.sampled_from(CHECKS), st.sampled_from([*EIGHT, "", "x y"])
+LABELS = {"check": CHECK, "host": st.none() | HOST, "rank": st.none() | st.integers(-1, 9)}
+ANY = PLAIN | st.floats()
+METRICS = instances(
+    Metric,
+    **LABELS,
+    name=st.sampled_from(NAMES),
+    value=st.floats() | st.integers(-(2**70), 2**70).map(float),
+    size=st.none() | st.integers(-5, 2**70),
+)
+FACTS = instances(
+    Fact,
+    **LABELS,
+    name=st.sampled_from(["inventory", "rank", "digest", "load", "left-out", "?"]),
+    value=ANY
+    | st.fixed_dictionaries({"type": ANY, "exact": ANY, "held": ANY, "C": ANY})
+    | st.fixed_dictionaries(
+        {"gpus": ANY | st.lists(ANY), "pciNvidia": ANY, "nics": ANY, "versions": ANY}
+    ),
+)
+WILD = instances(
     Record,
     step=st.sampled_from([ALL.id, PAIRS.id, "00-hosts", *(f"10-{c}-all" for c in CHECKS), "?"]),
-    checks=st.lists(st.sampled_from(CHECKS), max_size=2).map(tuple),
+    checks=st.lists(CHECK, max_size=2).map(tuple),
     wave=st.integers(-1, 3),
-    group=st.integers(-1, 3),
     hosts=st.lists(HOST, max_size=4).map(tuple),
-    local_ranks=st.lists(st.integers(-1, 9), max_size=2).map(tuple),
     ranks=st.integers(-1, 20),
-    exit=st.none() | st.integers(-2, 255),
-    log=TEXT,
-    metrics=st.lists(
-        st.builds(
-            Metric,
-            check=st.sampled_from(CHECKS),
-            name=st.sampled_from(
-                ["busbw", "wrong", "loss-first", "loss-last", "throughput", "ping", "bf16", "copy"]
-            ),
-            value=NUMBERS,
-            unit=TEXT,
-            size=st.none() | st.integers(-5, 2**70),
-            host=st.none() | HOST,
-            rank=st.none() | st.integers(0, 9),
-            gpu=st.none() | TEXT,
-            placement=st.sampled_from([None, *Placement]),
-        ),
-        max_size=6,
-    ).map(tuple),
-    facts=st.lists(
-        st.builds(
-            Fact,
-            name=st.sampled_from(["inventory", "rank", "digest", "load", "left-out", "?"]),
-            check=st.none() | st.sampled_from(CHECKS),
-            value=JSON
-            | st.fixed_dictionaries({"type": JSON, "exact": JSON, "held": JSON, "C": JSON})
-            | st.fixed_dictionaries(
-                {"gpus": JSON | st.lists(JSON), "pciNvidia": JSON, "nics": JSON, "versions": JSON}
-            ),
-            host=st.none() | HOST,
-            rank=st.none() | st.integers(-1, 9),
-        ),
-        max_size=4,
-    ).map(tuple),
-    problems=st.lists(
-        st.builds(
-            Problem,
-            cause=st.sampled_from(Cause),
-            message=TEXT,
-            check=st.none() | st.sampled_from(CHECKS),
-            host=st.none() | HOST,
-            gpu=st.none() | TEXT,
-        ),
-        max_size=3,
-    ).map(tuple),
+    exit=st.sampled_from([0, 0, 1, None]),
+    metrics=st.lists(METRICS, max_size=6).map(tuple),
+    facts=st.lists(FACTS, max_size=4).map(tuple),
+    problems=st.lists(instances(Problem, **LABELS), max_size=3).map(tuple),
 )
 EVERY = [step(check) for check in CHECKS]
 BOUND = Reference(
