@@ -140,17 +140,46 @@ def test_hosts_with_their_gpus_run_to_the_end(
     assert ran(folder, SCRIPT.id) == {"h0", "h1"}
 
 
-@pytest.mark.parametrize("hosts", [("h0",), ("h0", "h1", "h2")])
-def test_nothing_is_measured_if_no_host_shows_a_gpu(
-    node: Node, capsys: pytest.CaptureFixture[str], hosts: tuple[str, ...]
+MANY = {f"h{n}": 8 for n in range(64)}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "state", "bad", "measured"),
+    [
+        # Nothing is measured if no host shows a GPU.
+        ({"h0": 0}, {}, "fail", {"h0"}, set()),
+        (dict.fromkeys(("h0", "h1", "h2"), 0), {}, "fail", set(), set()),
+        # One is set aside, and the others use all of their GPUs.
+        *((MANY | {bad: 7}, {}, "degraded", {bad}, MANY.keys() - {bad}) for bad in ("h0", "h40")),
+        # Nothing follows a final failure.
+        ({"h0": 8, "h1": 0}, {"require_all_nodes": True}, "fail", {"h1"}, set()),
+        ({"h0": 8, "h1": 7}, {"fail_fast": True}, "fail", {"h1"}, set()),
+    ],
+)
+def test_hosts_that_lack_gpus_are_set_aside_while_others_can_be_measured(
+    node: Node,
+    capsys: pytest.CaptureFixture[str],
+    gpus: dict[str, int],
+    options: dict[str, bool],
+    state: str,
+    bad: set[str],
+    measured: set[str],
 ) -> None:
-    folder = node(dict.fromkeys(hosts, 0))
+    folder = node(gpus, **options)
     verdict = coordinated(folder)
-    assert (verdict["state"], verdict["exit"]) == ("fail", 3)
+    assert (verdict["state"], verdict["exit"]) == (state, 3)
+    assert blamed(verdict) == [(host, "gpu-missing") for host in bad]
     assert "gpu-missing" in verdict["headline"]
-    assert ran(folder, SCRIPT.id) == set()
-    (line,) = (one for one in capsys.readouterr().out.splitlines() if "[1/2]" in one)
-    assert f"0 good, {len(hosts)} with problems" in line
+    assert ran(folder, INVENTORY.id) == gpus.keys()
+    assert ran(folder, SCRIPT.id) == measured
+    records = evidence.read_records(folder / "evidence")
+    assert {r.ranks for r in records if r.step == SCRIPT.id} <= {8}
+    left_out = [one["check"] for one in verdict["notRun"]]
+    assert left_out == ["script"] * ("fail_fast" in options)
+    good = sum(count == 8 for count in gpus.values())
+    summary = f"{good} good, {len(gpus) - good} with problems"
+    log = capsys.readouterr().out.splitlines()
+    assert any("[1/2]" in line and summary in line for line in log)
 
 
 @pytest.mark.parametrize(
@@ -181,20 +210,6 @@ def test_a_host_without_gpus_is_left_out_with_its_cause_and_the_others_go_on(
         assert any("versions" in str(left["why"]) for left in verdict["suspects"])
 
 
-@pytest.mark.parametrize("bad", ["h0", "h40"])
-def test_of_64_hosts_one_with_a_lost_gpu_is_set_aside_and_the_others_use_all_gpus(
-    node: Node, bad: str
-) -> None:
-    hosts = {f"h{n}": 8 for n in range(64)}
-    folder = node(hosts | {bad: 7})
-    verdict = coordinated(folder)
-    assert (verdict["state"], verdict["exit"], verdict["interruption"]) == ("degraded", 3, "")
-    assert blamed(verdict) == [(bad, "gpu-missing")]
-    assert ran(folder, SCRIPT.id) == hosts.keys() - {bad}
-    records = evidence.read_records(folder / "evidence")
-    assert {r.ranks for r in records if r.step == SCRIPT.id} == {8}
-
-
 def test_collectors_run_on_suspects_before_the_checksums_and_only_then(node: Node) -> None:
     one = Collector(name="uptime", command="echo up", timeout=PATIENCE, max_bytes=100)
     folder = node({"h0": 8, "h1": 0, "h2": 8}, collectors=(one,))
@@ -204,23 +219,6 @@ def test_collectors_run_on_suspects_before_the_checksums_and_only_then(node: Nod
     good = node({"h0": 8, "h1": 8}, "good", collectors=(one,))
     assert coordinated(good)["exit"] == 0
     assert not (good / "evidence/collectors").exists()
-
-
-def test_a_run_that_requires_all_nodes_ends_at_the_first_without_gpus(node: Node) -> None:
-    folder = node({"h0": 8, "h1": 0}, require_all_nodes=True)
-    verdict = coordinated(folder)
-    assert verdict["exit"] == 3
-    assert blamed(verdict) == [("h1", "gpu-missing")]
-    assert ran(folder, SCRIPT.id) == set()
-
-
-def test_with_fail_fast_nothing_follows_a_final_failure(node: Node) -> None:
-    folder = node({"h0": 8, "h1": 7}, fail_fast=True)
-    verdict = coordinated(folder)
-    assert (verdict["state"], verdict["exit"]) == ("fail", 3)
-    assert ran(folder, INVENTORY.id) == {"h0", "h1"}
-    assert ran(folder, SCRIPT.id) == set()
-    assert [left_out["check"] for left_out in verdict["notRun"]] == ["script"]
 
 
 def test_a_run_goes_on_after_the_finished_steps_of_another_attempt(
