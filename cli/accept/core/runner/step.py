@@ -1,4 +1,4 @@
-"""Execute a step: its waves, without lost hosts and again if values stand out, and its results."""
+"""Execute a step: its waves, without lost hosts and again after outliers, and its results."""
 
 from __future__ import annotations
 
