@@ -63,18 +63,6 @@ def test_a_reading_does_not_differ_from_itself(counters: dict[str, int]) -> None
     assert not moved(one, replace(one, uptime=99.0))
 
 
-@given(COUNTS, COUNTS, COUNTS)
-def test_changes_add_up(a: dict[str, int], b: dict[str, int], c: dict[str, int]) -> None:
-    """If no counter decreases, the changes of two intervals add up to the change of both."""
-    b = {n: a.get(n, 0) + b.get(n, 0) for n in NAMES}
-    c = {n: b[n] + c.get(n, 0) for n in NAMES}
-    one, two, three = (reading(gpu(counters=counters)) for counters in (a, b, c))
-    first, second, both = (
-        moved(*pair).counters.get("gpu 0", {}) for pair in ((one, two), (two, three), (one, three))
-    )
-    assert both == {n: first.get(n, 0) + second.get(n, 0) for n in {**first, **second}}
-
-
 @given(st.integers(0, 200))
 def test_changes_of_one_host_are_limited_and_the_rest_is_counted(count: int) -> None:
     devices = [gpu(str(i), pci=f"0000:{i:02x}:00") for i in range(count)]
@@ -122,11 +110,6 @@ def test_unread_gpus_did_not_disappear() -> None:
     assert not moved(reading(gpu()), reading(whole=False)).gone
 
 
-def test_a_temperature_is_not_a_change() -> None:
-    cold, hot = gpu(levels={"temperature": 30.0}), gpu(levels={"temperature": 80.0})
-    assert not moved(reading(cold), reading(hot))
-
-
 def test_the_state_of_a_changed_gpu_is_kept() -> None:
     hot = {"temperature": 91.0, "power": 640.0, "sm-clock": 345.0, "utilization": 3.0}
     kept = {name: hot[name] for name in ("temperature", "power", "sm-clock")}
@@ -169,14 +152,14 @@ class TestLevels:
         read_: dict[str, tuple[str, ...]] = {"gpu": ("limited-thermal",)}
         assert not moved(replace(before, read=read_), replace(after, read=read_)).levels
 
-    def test_a_remapping_that_has_become_pending(self) -> None:
-        assert self.lost("gpu", {"remap-pending": 0.0}, {"remap-pending": 1.0}) == {
-            "remap-pending": (0.0, 1.0)
-        }
-
-    @pytest.mark.parametrize("now", [0.0, 1.0])
-    def test_ecc_that_was_switched(self, now: float) -> None:
-        assert self.lost("gpu", {"ecc": 1.0 - now}, {"ecc": now}) == {"ecc": (1.0 - now, now)}
+    @pytest.mark.parametrize(
+        ("level", "now"),
+        [("remap-pending", 1.0), ("ecc", 0.0), ("ecc", 1.0), ("temperature", None)],
+    )
+    def test_repairs_and_settings_of_a_gpu(self, level: str, now: float | None) -> None:
+        was = 1.0 - (now or 0.0)
+        expected = {} if now is None else {level: (was, now)}
+        assert self.lost("gpu", {level: was}, {level: 80.0 if now is None else now}) == expected
 
     def test_an_unused_port_is_ignored(self) -> None:
         down = Device(kind=DeviceKind.RDMA, name="x", levels={"active": 0.0})
@@ -251,11 +234,6 @@ class TestFacts:
     @given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
     def test_any_other_value_is_an_unread_host(self, value: Any) -> None:
         assert reading_of([Fact(name="health", value=value)]).unread
-
-    @given(COUNTS, COUNTS)
-    def test_a_written_change_is_read_back(self, was: dict[str, int], now: dict[str, int]) -> None:
-        changed = moved(reading(gpu(counters=was)), reading(gpu(counters=now)))
-        assert read(Change, dump(changed)) == changed
 
 
 class TestXids:
