@@ -64,11 +64,11 @@ def written(nic: str, rate: float | str) -> str:
     return perftest.recorded(rate) if isinstance(rate, str) else perftest.printed(nic, rate)
 
 
-def by_nccl(nic: str, rate: float | str, used: str = "") -> str:
+def by_nccl(nic: str, rate: float | str) -> str:
     """Return what a loop by NCCL prints; both GPUs together send `rate` Gbit/s."""
     if isinstance(rate, str):
         return f"h:1:1 [0] NCCL WARN {rate}"
-    network = f"h:1:1 [0] NCCL INFO NET/IB : Using [0]{used or nic}:1/IB [RO]; OOB eth0:10.0.0.1<0>"
+    network = f"h:1:1 [0] NCCL INFO NET/IB : Using [0]{nic}:1/IB [RO]; OOB eth0:10.0.0.1<0>"
     channel = "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA"
     table = nccl_logs.table("all_gather", ["h"], [0, 1], rate / 16, sizes=(256 << 20,))
     return "\n".join((network, channel, table))

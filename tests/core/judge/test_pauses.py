@@ -68,8 +68,8 @@ def evidence_of(records: list[Record], *, promised: bool = True) -> Evidence:
     )
 
 
-def findings(records: list[Record], *, promised: bool = True) -> list[Finding]:
-    return pauses.examine(evidence_of(records, promised=promised))[0]
+def findings(records: list[Record]) -> list[Finding]:
+    return pauses.examine(evidence_of(records))[0]
 
 
 def records_of(executions: Sequence[tuple[tuple[str, ...], list[float]]]) -> list[Record]:

@@ -37,7 +37,10 @@ from tests.factories.verdicts import (
     table,
 )
 
+from accept.config.tool_file import planned_checks
 from accept.core.causes import Cause, Judgement
+from accept.core.checks import REGISTRY
+from accept.core.judge import judge
 from accept.core.judge.summary import NodeLists, node_lists
 from accept.core.model import (
     Bound,
@@ -57,6 +60,7 @@ from accept.core.model import (
     Strength,
     Suspect,
     SuspectKind,
+    Tool,
     Verdict,
 )
 from accept.core.sentences import action, advice
@@ -168,12 +172,29 @@ def by_ways(path: str, *names: str, of: Step = ALL, **machine: Any) -> Verdict:
     return gpu_run(360, FLOOR, steps=[of], names=all_names, facts=facts, **machine)
 
 
+def of_tool(count: int, cause: Cause) -> Verdict:
+    """Judge a program of others on some hosts; it reports a problem of the first one."""
+    bad = (problem(cause, message="t on h0: it is bad", check="t"),)
+    made = [
+        record(TOOL, [host], number=n, problems=() if n else bad)
+        for n, host in enumerate(hosts(count))
+    ]
+    planned = plan(TOOL)
+    checks = {**REGISTRY, **{check.name: check for check in planned_checks(planned)}}
+    records = [hosts_record(hosts(count)), *made]
+    return judge(planned, records, checks=checks, attempt="a-1")
+
+
 REST = tuple(host for host in EIGHT if host != "h3")
 TWO, THREE = hosts(2), hosts(3)
 HALVES, LADDER, SCRIPT = step(groups="halves"), step(groups="ladder"), step("script")
 CONNECTED, A2A, OWN = step("connectivity"), step("alltoall"), step("own")
 SENDRECV, TRAIN = step("sendrecv", "pairs", number=40), step("train", number=50)
 LATER = replace(ALL, id="40")
+TOOL = replace(
+    step("t", "each", params={}),
+    tool=Tool(name="t", command=("t",), timeout=1.0, cause=Cause.WRONG_RESULT),
+)
 BOTH = step("collectives", checks=("all-reduce", "all-gather"))
 SMALL = replace(PAIRS, id="30-small", params={**COLLECTIVE, "max": "1M"})
 OPTIONAL, MAYBE = replace(INVENTORY, optional=True), replace(ALL, optional=True)
@@ -475,6 +496,14 @@ CASES: Cases = {
     "fail: disk-full, node h2 disk-full": {
         "before the run": lambda: run(ALL, first=[FULL]),
         "later": lambda: run(ALL, made=[replace(hosts_record(EIGHT, FULL), wave=3), *healthy(ALL)]),
+    },
+    # Without peers, only what a tool looks for names a host.
+    "fail: tool-failed": {"a tool on one host": lambda: of_tool(1, Cause.TOOL_FAILED)},
+    "degraded: tool-failed, node h0 tool-failed": {
+        "a tool on one host of three": lambda: of_tool(3, Cause.TOOL_FAILED),
+    },
+    "fail: wrong-result, node h0 wrong-result": {
+        "what a tool looks for": lambda: of_tool(1, Cause.WRONG_RESULT),
     },
     "fail: crashed": {
         "before a check": lambda: run(BOTH, made=[record(BOTH, EIGHT, *GOOD, status=1)]),
