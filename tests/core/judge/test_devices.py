@@ -425,14 +425,6 @@ def test_a_small_share_of_the_memory_of_a_cpu_host_is_enough(tested: float, stat
     assert judged(made, CPUS).verdict.state is state
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
-def test_damaged_facts_do_not_end_the_judge(value: Any) -> None:
-    names = ("digest", "load", "left-out")
-    damaged = [Fact(name=name, value=value, check="gemm", host="h0", rank=0) for name in names]
-    held = Fact(name="load", value={"type": "bf16", "held": value, "MHz": value}, rank=3)
-    judged(records(only(0.5), facts=lambda *_: [*damaged, held]))
-
-
 def test_a_gpu_that_broke_is_named_and_the_others_are_judged() -> None:
     inventory = verdicts.step("inventory", "each", number=5)
     listed = [

@@ -72,15 +72,20 @@ def test_mpi_uses_the_own_name_of_a_host(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("clock", "gpus"),
-    [("inf", "8"), ("nan", "8"), ("-5", "8"), ("9" * 400, "8"), ("1", "-5"), ("1", "9" * 5000)],
+    ("clock", "gpus", "name"),
+    [
+        *((clock, "8", "h0") for clock in ("inf", "nan", "-5", "9" * 400)),
+        *(("1", gpus, "h0") for gpus in ("-5", "9" * 5000)),
+        # ssh could take such a name for an option.
+        *(("1", "8", name) for name in ("-oProxyCommand=x", "-1", ".", "")),
+    ],
 )
 def test_a_host_with_an_invalid_answer_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, gpus: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, gpus: str, name: str
 ) -> None:
-    found = answered(monkeypatch, tmp_path, clock, "h0", "h0", "", gpus)
+    found = answered(monkeypatch, tmp_path, clock, "h0", "h0", "", gpus, name=name)
     assert found.hosts == ()
-    assert [problem.cause for problem in found.problems] == ["launch-failed"]
+    assert [problem.cause for problem in found.problems] == [Cause.LAUNCH_FAILED]
 
 
 _CHANGED = "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
@@ -91,15 +96,6 @@ _CHANGED = "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
 )
 def test_a_host_key_is_wrong_only_if_ssh_knows_another(warning: str, cause: Cause) -> None:
     assert ssh_cause(f"{warning}Host key verification failed.\n") is cause
-
-
-@pytest.mark.parametrize("name", ["-oProxyCommand=x", "-1", ".", ""])
-def test_a_name_that_ssh_could_take_for_an_option_is_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = answered(monkeypatch, tmp_path, "1.0", "h0", "h0", "", "8", name=name)
-    assert not found.hosts
-    assert [problem.cause for problem in found.problems] == [Cause.LAUNCH_FAILED]
 
 
 @pytest.mark.parametrize(
