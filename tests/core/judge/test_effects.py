@@ -1,20 +1,21 @@
-"""The effects model on small clusters of known executions, its page, and peers."""
+"""The effects model on few hosts with given results: the parts that they accuse, and no others."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories.blame_picture import PICTURE, picture
-from tests.factories.verdicts import record, step
+from tests.factories.judging import gpu_plan, judged
+from tests.factories.verdicts import FLOOR, hosts, hosts_record, record, step, table
 
-from accept.core import table
-from accept.core.groups import pair_rounds
+from accept.core.causes import Cause
+from accept.core.groups import Group, pair_rounds
 from accept.core.judge.effects.distances import LIMIT
 from accept.core.judge.effects.executions import Execution, Network
 from accept.core.judge.effects.explanation import Explanation
@@ -22,37 +23,82 @@ from accept.core.judge.effects.follow_up import next_wave
 from accept.core.judge.effects.search import explain
 from accept.core.judge.peers import compare_rows
 from accept.core.judge.rounds import rounds_for
-from accept.core.model import OF_HOST, SuspectKind
+from accept.core.model import OF_HOST, Fact, State, SuspectKind, Verdict
+from accept.core.table import Execution as Executed
+from accept.core.table import Row
 
 _NOISE = 0.01
+#: Share by which healthy pairs differ.
+_JITTER = 0.002
+_STEP = step("all-reduce", "pairs", rounds=3)
+#: Two hosts, their value (None: nothing was measured), and a cause.
+Pair = tuple[tuple[str, ...], float | None, Cause | None]
 
 
-def _pairs(
-    count: int, rounds: int, bad: Sequence[str] = (), factor: float = 0.62
-) -> list[Execution]:
+def pairs(
+    count: int, rounds: int, *bad: str, share: float | None = 0.5, jitter: float = 0.0
+) -> list[Pair]:
+    """Return rounds of pairs that reach 100, or a share of it with a bad host."""
     chance = random.Random(count)
-    hosts = [f"h{i}" for i in range(count)]
     return [
-        Execution(
-            hosts=group.hosts,
-            population="pairs",
-            value=(factor or None) and 100 * chance.gauss(factor, 0.001)
-            if {*bad}.intersection(group.hosts)
-            else 100 * chance.gauss(1, 0.001),
-            wave=("pairs", number),
+        (
+            group.hosts,
+            share and 100 * share * (1 + chance.uniform(-jitter, jitter))
+            if {*bad} & {*group.hosts}
+            else 100 * (1 + chance.uniform(-jitter, jitter)),
+            None,
         )
-        for number, wave in enumerate(pair_rounds(hosts, rounds=rounds, seed=1))
+        for wave in pair_rounds(hosts(count), rounds=rounds, seed=1)
         for group in wave
     ]
 
 
-def explained(executions: Sequence[Execution]) -> Explanation:
-    return explain(executions, Network(noise=_NOISE))
+def executions(found: Sequence[Pair]) -> list[Execution]:
+    """Return the executions of rounds of pairs; a pair without a value failed."""
+    each = len({host for own, *_ in found for host in own}) // 2
+    return [
+        Execution(hosts=own, population="pairs", value=value or None, wave=("pairs", n // each))
+        for n, (own, value, _) in enumerate(found)
+    ]
 
 
-def _accused(found: Explanation) -> set[str]:
-    """Return the hosts that are accused themselves."""
-    return {h for one in found.faults if one.part.kind in OF_HOST for h in one.part.hosts}
+def verdict(
+    found: Sequence[Pair], *, bound: float | None = None, places: Mapping[str, str] | None = None
+) -> Verdict:
+    """Return the verdict on these pairs alone."""
+    names = tuple(dict.fromkeys(host for own, *_ in found for host in own))
+    facts = (
+        Fact(name="place", value=place, check="hosts", host=host)
+        for host, place in (places or {}).items()
+    )
+    references = () if bound is None else (replace(FLOOR, lower=bound, peak=None),)
+    records = (
+        record(
+            _STEP,
+            Group(hosts=own),
+            *(() if value is None else table("all-reduce", value, wrong=5 * (cause is not None))),
+            number=number,
+            status=1 if value is None else 0,
+        )
+        for number, (own, value, cause) in enumerate(found)
+    )
+    first = replace(hosts_record(names), facts=tuple(facts))
+    return judged(gpu_plan(_STEP, references=references), first, *records)
+
+
+def named(found: Sequence[Pair], *, bound: float | None = None) -> set[str]:
+    """Return the hosts that are accused, also as a part."""
+    suspects = verdict(found, bound=bound).suspects
+    return {host for one in suspects if one.kind in OF_HOST for host in one.hosts}
+
+
+def valued(names: str, value: float | None) -> list[Pair]:
+    """Return pairs with a value by their names: `a_b c_d`."""
+    return [(tuple(name.split("_")), value, None) for name in names.split()]
+
+
+def explained(measured: Sequence[Execution]) -> Explanation:
+    return explain(measured, Network(noise=_NOISE))
 
 
 # -- the page ------------------------------------------------------------------------------------
@@ -74,7 +120,7 @@ def test_the_page_has_the_picture_and_the_limits_of_the_code() -> None:
 def test_one_bad_host_of_eight_is_named_with_its_counts(
     bad: str, rounds: int, factor: float
 ) -> None:
-    found = explained(_pairs(8, rounds, [bad], factor))
+    found = explained(executions(pairs(8, rounds, bad, share=factor, jitter=_JITTER)))
     (one,) = found.faults
     assert (one.part.kind, one.part.hosts) == ("node", (bad,))
     assert (one.pairs_hit, one.pairs, one.other_hit, len(one.cleared)) == (
@@ -87,25 +133,24 @@ def test_one_bad_host_of_eight_is_named_with_its_counts(
 
 
 def test_one_slow_pair_is_open_and_noise_is_nothing() -> None:
-    measured = _pairs(8, 3)
+    measured = executions(pairs(8, 3, jitter=_JITTER))
     measured[5] = measured[5]._replace(value=60.0)
     found = explained(measured)
     assert not found.faults
     assert [{*one.hosts} for one in found.open_pairs] == [{*measured[5].hosts}]
-    assert not explained(_pairs(64, 8)).faults
+    assert not explained(executions(pairs(64, 8, jitter=_JITTER))).faults
     assert not explained([]).faults
 
 
 @pytest.mark.parametrize("behind_switch", [False, True])
 def test_bad_hosts_that_never_met_do_so_in_the_wave_that_follows(*, behind_switch: bool) -> None:
-    measured, hosts = _pairs(64, 8), [f"h{i}" for i in range(64)]
-    met = {frozenset(e.hosts) for e in measured}
+    met = {frozenset(own) for own, *_ in pairs(64, 8)}
     bad: list[str] = []
-    for host in hosts:
+    for host in hosts(64):
         if len(bad) < 6 and not any({host, other} in met for other in bad):
             bad.append(host)
-    measured = _pairs(64, 8, bad)
-    wave = next_wave(explained(measured), measured, hosts)
+    measured = executions(pairs(64, 8, *bad, share=0.62, jitter=_JITTER))
+    wave = next_wave(explained(measured), measured, hosts(64))
     assert any({*pair} <= {*bad} for pair in wave)
     for pair in wave:
         slow = {*bad}.intersection(pair) and not (behind_switch and {*pair} <= {*bad})
@@ -123,13 +168,13 @@ def test_bad_hosts_that_never_met_do_so_in_the_wave_that_follows(*, behind_switc
 def test_a_wave_that_follows_pairs_each_host_once_and_with_new_hosts_only_to_answer_something(
     count: int, rounds: int, bad: set[int]
 ) -> None:
-    measured = _pairs(count, rounds, [f"h{i}" for i in bad])
-    hosts = tuple(f"h{i}" for i in range(count))
+    names = [f"h{i}" for i in bad]
+    measured = executions(pairs(count, rounds, *names, share=0.62, jitter=_JITTER))
     found = explained(measured)
-    wave = next_wave(found, measured, hosts)
+    wave = next_wave(found, measured, hosts(count))
     busy = [host for pair in wave for host in pair]
     assert len(busy) == len({*busy})
-    assert {*busy} <= {*hosts}
+    assert {*busy} <= {*hosts(count)}
     parts = [*(one.part for one in found.faults), *(one.part for one in found.doubtful)]
     asked = {*found.unknown, *(host for part in parts for host in (*part.hosts, *part.others))}
     met = {frozenset(one.hosts) for one in measured}
@@ -150,19 +195,91 @@ def test_a_wave_that_follows_pairs_each_host_once_and_with_new_hosts_only_to_ans
     )
 )
 def test_any_executions_can_be_explained(measured: list[Execution]) -> None:
-    found = explained(measured)
-    hosts = {host for one in measured for host in one.hosts}
-    assert _accused(found) <= hosts
+    known = {host for one in measured for host in one.hosts}
+    assert {
+        h for one in explained(measured).faults if one.part.kind in OF_HOST for h in one.part.hosts
+    } <= known
+
+
+# -- hosts that are named ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (pairs(64, 3, "h17", share=0.94, jitter=0.005), {"h17"}),
+        (pairs(8, 4, "h1", "h2", share=0.94), {"h1", "h2"}),
+        # Nearly half of the pairs are slow.
+        (pairs(16, 5, *hosts(4)), {*hosts(4)}),
+        (pairs(8, 3, "h5", share=None), {"h5"}),
+        (pairs(8, 1, "h3"), set()),
+        (pairs(64, 63, "h9", share=0.98), set()),
+        # Three hosts: each partner of the bad one is good only with the other partner.
+        (valued("a_b b_c", None), set()),
+        (
+            [(own, 100.0, Cause.WRONG_DATA if "h5" in own else None) for own, *_ in pairs(8, 3)],
+            {"h5"},
+        ),
+        # Three of the four bad pairs are those of h7; h6 has two of them and is not a bad host.
+        (
+            valued("2_5 2_8 2_11 3_4 3_10 4_9 5_8 5_11 6_10 8_11 9_10", 100.0)
+            + valued("3_7 7_9 6_7 4_6", 6.0),
+            set(),
+        ),
+        # x met only bad hosts.
+        (
+            valued("x_b x_c b_d b_e b_f b_g c_d c_e c_f c_g", 50.0)
+            + valued("d_h e_i f_j g_k h_l i_m j_n k_o", 100.0),
+            {"b", "c"},
+        ),
+    ],
+)
+def test_hosts_are_named_if_their_pairs_prove_it(found: list[Pair], expected: set[str]) -> None:
+    assert named(found) == expected
+
+
+@pytest.mark.parametrize("other", [90.0, 96.0, 100.0])
+def test_a_slightly_slow_pair_does_not_clear_a_host_that_collapsed(other: float) -> None:
+    found = pairs(6, 5, "h1", share=0.2, jitter=0.005)
+    assert named([(o, other if {*o} == {"h3", "h4"} else v, c) for o, v, c in found]) == {"h1"}
+
+
+def test_a_group_behind_a_switch_is_named_and_not_for_one_bad_host_of_it() -> None:
+    places = {f"h{i}": f"row/rack{i // 4}/h{i}" for i in range(32)}
+    rack = {f"h{i}" for i in range(8, 12)}
+    found = [(o, 80.0 if len(rack & {*o}) == 1 else 100.0, None) for o, *_ in pairs(32, 5)]
+    (one,) = verdict(found, places=places).suspects
+    assert (one.kind, {*one.hosts}) == ("switch", rack)
+    (one,) = verdict(pairs(32, 5, "h9"), places=places).suspects
+    assert (one.kind, one.hosts) == ("node", ("h9",))
+
+
+def test_pairs_below_their_bound_accuse_no_host() -> None:
+    below = verdict(valued("h0_h1", 50.0), bound=90.0)
+    assert (below.state, below.suspects) == (State.FAIL, ())
+    assert not named(pairs(8, 3), bound=200.0)
+    # A bound near the median of healthy values accuses nobody, either.
+    for share in (0.97, 1.0, 1.01):
+        assert not named(pairs(16, 5, jitter=0.02), bound=100 * share)
+
+
+@given(st.data(), st.integers(2, 12), st.integers(1, 6))
+def test_nobody_without_a_bad_pair_is_accused(data: st.DataObject, count: int, rounds: int) -> None:
+    values = st.sampled_from([100.0, 100.0, 94.0, 50.0, None])
+    found = [(own, data.draw(values), cause) for own, _, cause in pairs(count, rounds)]
+    fine = {*hosts(count)} - {host for own, value, _ in found if value != 100 for host in own}
+    kinds = (*OF_HOST, SuspectKind.LINK)
+    assert fine.isdisjoint(h for s in verdict(found).suspects if s.kind in kinds for h in s.hosts)
 
 
 # -- peers ---------------------------------------------------------------------------------------
 
 
-def peer(number: int, value: float, log: str = "") -> table.Row:
+def peer(number: int, value: float, log: str = "") -> Row:
     of = step("gemm", "each")
     made = replace(record(of, [f"h{number}"]), log=log)
-    execution = table.Execution(of, made, alone=True, repeated=False)
-    return table.Row("gemm", execution, unit="GB/s", value=value)
+    execution = Executed(of, made, alone=True, repeated=False)
+    return Row("gemm", execution, unit="GB/s", value=value)
 
 
 def test_when_most_peers_are_bad_or_too_few_none_is_named() -> None:
