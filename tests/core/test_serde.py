@@ -89,14 +89,6 @@ class TestReading:
         assert share == 1.0
         assert isinstance(share, float)
 
-    def test_a_list_becomes_a_tuple(self) -> None:
-        assert read(Tree, {"leaves": [{"name": "a"}]}).leaves == (Leaf(name="a"),)
-
-    def test_union_takes_each_of_its_types(self) -> None:
-        assert read(Tree, {"gpus": 8}).gpus == 8
-        assert read(Tree, {"gpus": "detect"}).gpus == "detect"
-        assert read(Tree, {"count": None}).count is None
-
     def test_text_may_represent_a_number_if_allowed(self) -> None:
         assert read(Tree, {"wait": "3s"}).wait == 3.0
 
