@@ -443,7 +443,7 @@ def inventories_of(records: Iterable[Record], hosts: Iterable[str]) -> dict[str,
     found: dict[str, Inventory] = {}
     for record in records:
         for fact, inventory in INVENTORY.of(record):
-            found[fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")] = inventory
+            found[record.host_of(fact)] = inventory
     return {host: found[host] for host in hosts if host in found}
 
 

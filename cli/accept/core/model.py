@@ -640,6 +640,10 @@ class Record:
     facts: tuple[Fact, ...] = ()
     problems: tuple[Problem, ...] = ()
 
+    def host_of(self, fact: Fact) -> HostName:
+        """Return the host of a fact, or that of an execution on one host; empty: unknown."""
+        return fact.host or (self.hosts[0] if len(self.hosts) == 1 else "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:

@@ -140,7 +140,7 @@ def _levels(run: Run) -> Iterator[_Figure]:
     found: dict[str, dict[tuple[str, int], float]] = {}
     for record in run.records:
         for fact, load in LOAD.of(record):
-            host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
+            host = record.host_of(fact)
             if fact.rank is not None:
                 for unit, value in load.medians.items():
                     own = found.setdefault(unit, {})

@@ -18,7 +18,7 @@ from accept.core.causes import Cause
 from accept.core.groups import Group, pair_rounds
 from accept.core.judge.effects.distances import LIMIT
 from accept.core.judge.effects.executions import Execution, Network
-from accept.core.judge.effects.explanation import Explanation
+from accept.core.judge.effects.explanation import Explanation, Fault, Part
 from accept.core.judge.effects.follow_up import next_wave
 from accept.core.judge.effects.search import explain
 from accept.core.judge.peers import compare_rows
@@ -158,6 +158,27 @@ def test_bad_hosts_that_never_met_do_so_in_the_wave_that_follows(*, behind_switc
         measured.append(again._replace(wave=("pairs", 8), repeated=True))
     kinds = {one.part.kind for one in explained(measured).faults}
     assert kinds == {SuspectKind.SWITCH if behind_switch else SuspectKind.NODE}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "measured", "meet"),
+    [
+        ((), ((0,), (0,)), False),
+        ((1,), (), False),
+        ((1,), ((0, 1), None), False),
+        ((1,), ((0, 1), (1,)), False),
+        ((1,), ((0, 1), (0,)), True),
+        ((1,), ((0,), (0,)), True),
+    ],
+)
+def test_bad_gpus_that_have_met_do_not_meet_again(
+    gpus: tuple[int, ...], measured: tuple[tuple[int, ...] | None, ...], *, meet: bool
+) -> None:
+    kind, pair = SuspectKind.GPU if gpus else SuspectKind.NODE, ("h0", "h1")
+    parts = [Part(kind=kind, hosts=(host,), gpus=gpus) for host in pair]
+    found = Explanation(faults=tuple(Fault(part=p, effects=(), odds=9) for p in parts))
+    one = Execution(hosts=pair, population="pairs", value=100.0, gpus=measured)
+    assert next_wave(found, [one], pair) == ((pair,) if meet else ())
 
 
 # -- properties ----------------------------------------------------------------------------------

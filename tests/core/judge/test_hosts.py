@@ -37,7 +37,7 @@ from tests.factories.verdicts import (
 
 from accept.core.facts import LEFT_OUT_HOST
 from accept.core.judge.consistency import usual_number
-from accept.core.judge.hosts import is_device
+from accept.core.judge.hosts import domains, is_device, without_gpus
 from accept.core.model import Fact, Metric, PlannedMachine, State, Verdict
 
 
@@ -405,6 +405,15 @@ def test_properties_that_no_host_reports_are_listed(name: str, changes: dict[str
     verdict = inventoried(none)
     assert (blamed(verdict), causes(verdict)) == (set(), set())
     assert verdict.checks[-1].measured.endswith(f"; not reported: {name}")
+
+
+def test_an_inventory_without_a_host_is_that_of_an_execution_on_one_host() -> None:
+    facts = [replace(inventory_of(h, domain="c/7"), host=None) for h in ("h0", "h1")]
+    alone = [record(INVENTORY, [h], facts=(f,)) for h, f in zip(("h0", "h1"), facts, strict=True)]
+    together = record(INVENTORY, ["h0", "h1"], facts=tuple(facts))
+    assert without_gpus(gpu_plan(INVENTORY), alone) == dict.fromkeys(("h0", "h1"), "gpu-missing")
+    assert domains(alone) == (frozenset(("h0", "h1")),)
+    assert (without_gpus(gpu_plan(INVENTORY), [together]), domains([together])) == ({}, ())
 
 
 @pytest.mark.parametrize(

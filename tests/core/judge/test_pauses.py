@@ -131,6 +131,8 @@ def test_only_repetitions_of_this_check_that_were_timed_are_compared() -> None:
 #: Pair -> True if a repetition of it paused.
 Paused = Callable[[tuple[str, ...]], bool]
 LINK: set[str] = {"h0", "h1"}
+#: Each of 24 hosts alone.
+ALONE = [(host,) for host in verdicts.hosts(24)]
 
 
 def rounds(hosts: int, paused: Paused, *more: tuple[str, ...]) -> Evidence:
@@ -141,11 +143,11 @@ def rounds(hosts: int, paused: Paused, *more: tuple[str, ...]) -> Evidence:
     return replace(evidence_of(records_of(executions)), found=Found(present=names))
 
 
-def of_h5(hosts: int, number: int) -> Paused:
-    """Return the first pairs of h5 in the rounds."""
+def of_h5(hosts: int, number: int, *more: tuple[str, ...]) -> Paused:
+    """Return the first pairs of h5 in the rounds, and more."""
     groups = pair_rounds(verdicts.hosts(hosts), rounds=7, seed=1)
     own = [g.hosts for wave in groups for g in wave if "h5" in g.hosts][:number]
-    return lambda pair: pair in own
+    return lambda pair: pair in (*own, *more)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +156,9 @@ def of_h5(hosts: int, number: int) -> Paused:
         (rounds(24, of_h5(24, 3)), "", []),
         (rounds(24, of_h5(24, 4)), "node", [{"h5"}]),
         (rounds(8, of_h5(8, 7)), "node", [{"h5"}]),
+        # A host that also pauses alone, unlike the others, is named after fewer pairs.
+        (rounds(24, of_h5(24, 2, ("h5",)), *ALONE), "node", [{"h5"}]),
+        (rounds(24, of_h5(24, 3), *ALONE), "", []),
         (rounds(16, lambda pair: bool({"h2", "h9"} & set(pair))), "node", [{"h2"}, {"h9"}]),
         # A link; if one of its hosts also pauses with others, either explains it.
         (rounds(24, lambda pair: set(pair) == LINK, *[("h0", "h1")] * 6), "link", [LINK]),

@@ -72,7 +72,7 @@ def domains(records: Iterable[Record]) -> tuple[frozenset[str], ...]:
     hosts_of: dict[str, set[str]] = {}
     for record in records:
         for fact, inventory in INVENTORY.of(record):
-            host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
+            host = record.host_of(fact)
             if inventory.domain and host:
                 hosts_of.setdefault(inventory.domain, set()).add(host)
     return tuple(frozenset(hosts) for hosts in hosts_of.values() if len(hosts) > 1)
@@ -229,7 +229,7 @@ def without_gpus(plan: Plan, records: Iterable[Record]) -> dict[str, Cause]:
         for fact, rank in RANK.of(record):
             shown.append((fact, bool(rank.gpu), Cause.GPU_LIST if rank.beyond_list else None))
         for fact, has_any, cause in shown:
-            host = fact.host or (record.hosts[0] if len(record.hosts) == 1 else "")
+            host = record.host_of(fact)
             has_gpu[host] = has_gpu.get(host, False) or has_any
             if cause is not None:
                 causes[host] = cause
