@@ -156,6 +156,9 @@ BROKEN: dict[str, dict[str, str | bytes]] = {
         "one wrong element": with_cell(3, 8, "1"),
         "wrong elements": with_cell(3, 8, "32"),
         "values out of bounds": changed(("values : 0 OK", "values : 4 FAILED")),
+        "values out of bounds, and none in a second line": changed(
+            ("# Out of", "# Out of bounds values : 4 FAILED\n# Out of")
+        ),
     },
     f"{WRONG} {INCOMPLETE}": {"wrong elements before the end": HEAD[:-2] + "7\n"},
     UNCHECKED: {
@@ -543,9 +546,9 @@ def test_consecutive_tables_of_one_gpu_are_not_a_build_without_mpi() -> None:
 
 
 @pytest.mark.parametrize("at", range(1, len(LINES[13])))
-def test_a_line_of_nccl_may_land_at_any_byte_of_a_row(at: int) -> None:
-    log = of(after(14, "").replace(LINES[13], LINES[13][:at] + NCCL + LINES[13][at:]))
-    assert (log.tables, log.problems) == (of(CLEAN).tables, ())
+def test_a_line_of_nccl_may_land_at_any_byte_of_each_row(at: int) -> None:
+    log = of(changed(*((row, row[:at] + NCCL + row[at:]) for row in ROWS)))
+    assert (log.tables, log.problems, log.nccl_lines) == (of(CLEAN).tables, (), len(ROWS))
     assert log.networks == {"IB": ("node2",)}
 
 
@@ -558,6 +561,12 @@ def test_lines_of_nccl_may_be_between_any_two_lines(number: int) -> None:
 
 def nccl(message: str, host: str = "node1", gpu: int = 0) -> str:
     return f"{host}:1:{gpu + 2} [{gpu}] NCCL INFO {message}\n"
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_launchers_change_no_line_of_nccl(name: str) -> None:
+    plain = nccl("NCCL_ALGO set by environment to Ring") + NCCL + CLEAN
+    assert of(prefixed(plain, PREFIXES[name])) == of(plain)
 
 
 RECORDED = (TESTS / "data/gpu/h100-80gb-hbm3/all_reduce_perf.log").read_text()
