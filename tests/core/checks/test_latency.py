@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 from benchmarks.nccl_text import table_text
 from tests.factories import verdicts
+from tests.factories.judging import Cases, by_outcome, gpu_inventory, judged, outcome
 
-from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, parse_log
-from accept.core.judge import judge
 from accept.core.model import (
     BoundKind,
+    CheckVerdict,
     Fact,
     Metric,
     Placement,
-    Plan,
+    PlannedMachine,
     Record,
     Reference,
-    State,
-    Step,
     Verdict,
 )
 from accept.core.table import LATENCY, table_of
 
 SIZES = (8, 16, 32)
 PARAMS = {"min": "8", "max": "32", "factor": 2, "iters": 100, "warmup": 20, "noise": 0.1}
+STEP = verdicts.step("latency", "each", params=PARAMS, number=20)
 UPPER = Reference(
     check="latency",
     metric="time",
@@ -54,10 +53,6 @@ def log() -> bytes:
     return table_text(ranks=8, least=8, most=32, hosts=("h0",), row=row).encode()
 
 
-def step(groups: str = "each") -> Step:
-    return verdicts.step("latency", groups, params=PARAMS, rounds=3 if groups == "pairs" else 1)
-
-
 def times(microseconds: float, *, wrong: float = 0) -> tuple[Metric, ...]:
     """Return a table in which one size is an outlier, as on healthy machines."""
     found = [
@@ -79,26 +74,71 @@ def times(microseconds: float, *, wrong: float = 0) -> tuple[Metric, ...]:
     return (*found, *right)
 
 
-def each(of: Step, took: Sequence[float], *facts: Fact) -> list[Record]:
-    return [
-        verdicts.record(of, (f"h{n}",), *times(value), number=n, facts=facts)
-        for n, value in enumerate(took)
-    ]
-
-
-def verdict(of: Step, took: Sequence[float], *facts: Fact, **more: object) -> Verdict:
+def latency(
+    took: Sequence[float],
+    *facts: Fact,
+    machine: PlannedMachine = verdicts.GPU,
+    bound: Reference | None = UPPER,
+    wrong: float = 0,
+) -> Verdict:
+    """Judge hosts that took this many us; the first one has wrong elements."""
     names = verdicts.hosts(len(took))
-    plan: Plan = verdicts.plan(of, machine=verdicts.GPU, nodes=len(took), **more)
-    return judge(
-        plan,
-        [verdicts.hosts_record(names), *each(of, took, *facts)],
-        checks=REGISTRY,
-        attempt="one",
+    inventory, listed = gpu_inventory(len(took))
+    made = [
+        verdicts.record(STEP, (name,), *times(us, wrong=0 if n else wrong), number=n, facts=facts)
+        for n, (name, us) in enumerate(zip(names, took, strict=True))
+    ]
+    planned = verdicts.plan(
+        inventory, STEP, machine=machine, references=() if bound is None else (bound,)
     )
+    return judged(planned, verdicts.hosts_record(names), *listed, *made)
 
 
-def state(found: Verdict) -> State:
-    return next(one.state for one in found.checks if one.check == "latency")
+def of_check(verdict: Verdict) -> CheckVerdict:
+    return next(one for one in verdict.checks if one.check == "latency")
+
+
+def one_of_six(share: float) -> Verdict:
+    return latency([13, 13.2, 12.9, 13 * share, 13.1, 13])
+
+
+PROGRAM = Fact(name="program", value="collective.py")
+EXPECTED = replace(UPPER, kind=BoundKind.EXPECTATION)
+CASES: Cases = {
+    "pass": {
+        "within the bound": lambda: latency([13, 13, 13.5, 13]),
+        "a fast host": lambda: one_of_six(0.95),
+        "a host that is a little slower": lambda: one_of_six(1.2),
+        "no speed target": lambda: latency([13, 13, 13, 39], machine=verdicts.CPU),
+    },
+    "fail: below-reference": {
+        "equally slow hosts": lambda: latency([50] * 4),
+        "an expectation of another program": lambda: latency([50] * 4, PROGRAM, bound=EXPECTED),
+    },
+    "inconclusive: no-reference": {
+        "no bound": lambda: latency([13] * 4, bound=None),
+        "the bound of nccl-tests for another program": lambda: latency([50] * 4, PROGRAM),
+    },
+    "fail: wrong-data": {"wrong data": lambda: latency([13], wrong=2)},
+    "degraded: slow-outlier, node h3 slow-outlier": {"a slow host": lambda: one_of_six(2.3)},
+}
+
+
+@by_outcome(CASES)
+def test_times_are_compared_with_a_bound_and_with_peers(
+    expected: str, case: Callable[[], Verdict]
+) -> None:
+    assert outcome(case()) == expected
+
+
+def test_the_verdict_shows_the_slowest_time_and_its_bound() -> None:
+    shown = of_check(latency([13, 13, 13.5, 13]))
+    assert shown.measured == "13.5 us up to 32 (slowest of 4 each)"
+    assert "time <= 40 us, measured: somebody" in shown.required
+    (bad,) = (f for f in of_check(latency([50] * 4)).findings if f.judgement == "absolute")
+    assert (bad.metric, bad.size, bad.value, bad.bound and bad.bound.upper) == ("time", 8, 50, 40)
+    (unbounded,) = (f for f in of_check(latency([13] * 4, bound=None)).findings if f.cause)
+    assert "--expect 'latency@8<=13'" in unbounded.message
 
 
 def test_a_log_of_all_reduces_is_read_as_times_and_one_outlying_size_does_not_count() -> None:
@@ -106,64 +146,9 @@ def test_a_log_of_all_reduces_is_read_as_times_and_one_outlying_size_does_not_co
     assert parsed.problems == ()
     named = {(m.check, m.name) for m in parsed.metrics}
     assert named == {("latency", "time"), ("latency", "wrong")}
-    of = step()
     made = Record(
-        step=of.id, checks=("latency",), wave=0, group=0, hosts=("h0",), metrics=parsed.metrics
+        step=STEP.id, checks=("latency",), wave=0, group=0, hosts=("h0",), metrics=parsed.metrics
     )
-    (row,) = table_of((of,), [made]).at_top_size(LATENCY)
+    (row,) = table_of((STEP,), [made]).at_top_size(LATENCY)
     assert row.value == pytest.approx(13.67)
     assert REGISTRY["latency"].runs == "all_reduce"
-
-
-def test_times_within_a_bound_pass() -> None:
-    found = verdict(step(), [13, 13, 13.5, 13], references=(UPPER,))
-    assert state(found) is State.PASS
-    shown = next(one for one in found.checks if one.check == "latency")
-    assert shown.measured == "13.5 us up to 32 (slowest of 4 each)"
-    assert "time <= 40 us, measured: somebody" in shown.required
-
-
-def test_equally_slow_hosts_fail_by_the_bound() -> None:
-    found = verdict(step(), [50] * 4, references=(UPPER,))
-    (bad,) = [f for one in found.checks for f in one.findings if f.judgement == "absolute"]
-    assert (bad.state, bad.cause) == (State.FAIL, "below-reference")
-    assert (bad.metric, bad.size, bad.value, bad.bound and bad.bound.upper) == ("time", 8, 50, 40)
-
-
-@pytest.mark.parametrize(
-    ("bound", "expected"),
-    [(UPPER, State.INCONCLUSIVE), (replace(UPPER, kind=BoundKind.EXPECTATION), State.FAIL)],
-    ids=["of nccl-tests", "expected"],
-)
-def test_bounds_of_nccl_tests_do_not_apply_to_other_programs(
-    bound: Reference, expected: State
-) -> None:
-    program = Fact(name="program", value="collective.py")
-    found = verdict(step(), [50] * 4, program, references=(bound,))
-    assert state(found) is expected
-    causes = {f.cause for one in found.checks for f in one.findings if f.state is expected}
-    own = bound.kind == "expectation"
-    assert causes == {Cause.BELOW_REFERENCE if own else Cause.NO_REFERENCE}
-
-
-@pytest.mark.parametrize("wobble", [0.95, 1.2, 2.3])
-def test_one_slow_host_is_named_among_its_peers(wobble: float) -> None:
-    found = verdict(step(), [13, 13.2, 12.9, 13 * wobble, 13.1, 13], references=(UPPER,))
-    named = [("node", "h3", "slow-outlier")] if wobble > 2 else []
-    assert [(s.kind, s.name, s.cause) for s in found.suspects] == named
-
-
-def test_without_a_bound_or_a_speed_target() -> None:
-    found = verdict(step(), [13] * 4)
-    assert state(found) is State.INCONCLUSIVE
-    (finding,) = [f for one in found.checks for f in one.findings if f.cause]
-    assert finding.cause is Cause.NO_REFERENCE
-    assert "--expect 'latency@8<=13'" in finding.message
-    for of, made, expected in (
-        (verdicts.CPU, each(step(), [13, 13, 13, 39]), State.PASS),
-        (verdicts.GPU, [verdicts.record(step(), ("h0",), *times(13, wrong=2))], State.FAIL),
-    ):
-        names = verdicts.hosts(len(made))
-        plan = verdicts.plan(step(), machine=of, nodes=len(made), references=(UPPER,))
-        found = judge(plan, [verdicts.hosts_record(names), *made], checks=REGISTRY, attempt="one")
-        assert state(found) is expected
