@@ -38,16 +38,10 @@ def test_a_position_needs_all_labels(labels: dict[str, str], position: str) -> N
     assert position_of(labels, LABELS) == position
 
 
-def test_a_run_without_positions_sends_no_request(tmp_path: Path) -> None:
+def test_without_a_request_the_positions_are_those_of_the_folder(tmp_path: Path) -> None:
     assert read_positions(tmp_path, tmp_path) == ({}, "")
-
-
-def test_positions_in_the_folder_count(tmp_path: Path) -> None:
+    assert read_positions(written(tmp_path), tmp_path / "no identity") == ({}, "")
     assert read_positions(written(tmp_path, n1="b1/r1"), tmp_path) == ({"n1": "b1/r1"}, "")
-
-
-def test_without_an_identity_positions_are_unknown(tmp_path: Path) -> None:
-    assert read_positions(written(tmp_path), tmp_path / "missing") == ({}, "")
 
 
 def test_an_invalid_file_and_a_missing_token_are_reported(tmp_path: Path) -> None:
