@@ -10,9 +10,9 @@ from tests.factories.verdicts import (
     GPU,
     gpus,
     hosts,
+    inventories,
     inventory_of,
     plan,
-    record,
     step,
 )
 
@@ -70,7 +70,5 @@ def gpu_plan(*steps: Step, **more: Any) -> Plan:
 def gpu_inventory(count: int = 8) -> tuple[Step, list[Record]]:
     """Return the inventory step of healthy GPU hosts, and its records."""
     of = step("inventory", "each", number=10)
-    return of, [
-        record(of, [h], facts=(inventory_of(h, gpus=gpus(h), pciNvidia=8),), number=i)
-        for i, h in enumerate(hosts(count))
-    ]
+    facts = (inventory_of(host, gpus=gpus(host), pciNvidia=8) for host in hosts(count))
+    return of, inventories(of, facts)

@@ -201,6 +201,14 @@ def inventory_of(host: str, **changes: Any) -> Fact:
     return Fact(name="inventory", check="inventory", host=host, value={**value, **changes})
 
 
+def inventories(of: Step, facts: Iterable[Fact], **more: Any) -> list[Record]:
+    """Return the records of an inventory step with the inventory of one host each."""
+    return [
+        record(of, [str(fact.host)], facts=(fact,), number=number, **more)
+        for number, fact in enumerate(facts)
+    ]
+
+
 def gpus(host: str, count: int = 8, **changes: Any) -> list[dict[str, Any]]:
     """Return GPUs as an inventory lists them; `changes` apply to the first."""
     listed: list[dict[str, Any]] = [

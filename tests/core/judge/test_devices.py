@@ -427,14 +427,9 @@ def test_a_small_share_of_the_memory_of_a_cpu_host_is_enough(tested: float, stat
 
 def test_a_gpu_that_broke_is_named_and_the_others_are_judged() -> None:
     inventory = verdicts.step("inventory", "each", number=5)
-    listed = [
-        verdicts.record(
-            inventory, (host,), number=number, ranks=GPUS,
-            facts=(verdicts.inventory_of(host, gpus=[
-                {**gpu, "name": "NVIDIA H200"} for gpu in verdicts.gpus(host)]),),
-        )
-        for number, host in enumerate(HOSTS)
-    ]  # fmt: skip
+    h200 = {host: [{**gpu, "name": "NVIDIA H200"} for gpu in verdicts.gpus(host)] for host in HOSTS}
+    facts = (verdicts.inventory_of(host, gpus=listed) for host, listed in h200.items())
+    listed = verdicts.inventories(inventory, facts, ranks=GPUS)
     machine = replace(MACHINE.planned(), rdma_devices=0, transport="")
     plan = verdicts.plan(inventory, GEMM, machine=machine, nodes=2, references=bounds(MACHINE))
     made = records(without(4), problems=crashed(4, "gemm"))

@@ -27,6 +27,7 @@ from tests.factories.verdicts import (
     gpus,
     hosts,
     hosts_record,
+    inventories,
     inventory_of,
     measured,
     plan,
@@ -95,13 +96,9 @@ def inventoried(
         Metric(check="inventory", name="clock-offset", value=value, unit="s", host=host)
         for host, value in zip(names, offsets, strict=False)
     )
-    ranks = more.get("gpus_used")
-    records = (
-        record(INVENTORY, [name], facts=(fact,), number=i, ranks=ranks)
-        for i, (name, fact) in enumerate(zip(names, facts, strict=True))
-    )
+    listed = inventories(INVENTORY, facts, ranks=more.get("gpus_used"))
     planned = plan(INVENTORY, machine=machine, **more)
-    return judged(planned, hosts_record(names, metrics=clocks), *records)
+    return judged(planned, hosts_record(names, metrics=clocks), *listed)
 
 
 def compared(
@@ -173,23 +170,17 @@ def connected(devices: int, **network: str) -> Verdict:
 
 def left_out() -> Verdict:
     """Judge a run that left h1 out because of the list of its GPUs."""
-    made = [
-        record(INVENTORY, [host], facts=(inventory_of(host, gpus=gpus(host)),))
-        for host in ("h0", "h2", "h3")
-    ]
+    others = (inventory_of(host, gpus=gpus(host)) for host in ("h0", "h2", "h3"))
     fact = Fact(name=LEFT_OUT_HOST.name, value="gpu-list", check="hosts", host="h1")
     first = replace(hosts_record(hosts(4)), facts=(fact,))
-    return judged(gpu_plan(INVENTORY), first, *made)
+    return judged(gpu_plan(INVENTORY), first, *inventories(INVENTORY, others))
 
 
 def slow_without_a_gpu() -> Verdict:
     """Judge hosts; h1 lacks a GPU and is slow."""
-    made = [
-        record(INVENTORY, [h], facts=(inventory_of(h, gpus=gpus(h, n), pciNvidia=n),))
-        for h in EIGHT
-        for n in [7 if h == "h1" else 8]
-    ]
-    made += measured(EACH, EIGHT, slow("h1", usual=360))
+    counts = {host: 7 if host == "h1" else 8 for host in EIGHT}
+    facts = (inventory_of(h, gpus=gpus(h, n), pciNvidia=n) for h, n in counts.items())
+    made = [*inventories(INVENTORY, facts), *measured(EACH, EIGHT, slow("h1", usual=360))]
     planned = gpu_plan(INVENTORY, EACH, references=(replace(FLOOR, max_nodes=1),))
     return judged(planned, hosts_record(EIGHT), *made)
 

@@ -12,6 +12,7 @@ from tests.factories.verdicts import (
     gpus,
     hosts,
     hosts_record,
+    inventories,
     inventory_of,
     measured,
     plan,
@@ -66,13 +67,10 @@ def records(
     def domain(host: str) -> dict[str, str | None]:
         return {} if racks is UNKNOWN else {"domain": racks.get(host)}
 
-    facts = [
+    facts = (
         inventory_of(host, gpus=gpus(host), imexChannels=channels, **domain(host)) for host in EIGHT
-    ]
-    listed = (
-        record(INVENTORY, [h], facts=(f,), number=0) for h, f in zip(EIGHT, facts, strict=True)
     )
-    return [hosts_record(EIGHT), *listed, *made]
+    return [hosts_record(EIGHT), *inventories(INVENTORY, facts), *made]
 
 
 def judged(reached: Speed, racks: dict[str, str] = RACK, **more: int | None) -> Verdict:

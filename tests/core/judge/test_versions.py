@@ -9,6 +9,7 @@ from tests.factories.verdicts import (
     gpus,
     hosts,
     hosts_record,
+    inventories,
     inventory_of,
     plan,
     record,
@@ -121,17 +122,13 @@ def judged(machine: str, *ranks: Mapping[str, str]) -> list[Finding]:
     names = hosts(len(ranks))
     all_reduce, inventory = step(), step("inventory", "each", number=5)
     facts = tuple(nccl_facts(log(*ranks)))
-    records = [
-        hosts_record(names),
-        *(
-            record(inventory, (name,), facts=(inventory_of(
-                name, gpus=[{**gpu, "driver": own["driver"]} for gpu in gpus(name)],
-            ),))
-            for name, own in zip(names, ranks, strict=True)
-        ),
-        *(record(all_reduce, names, *table("all-reduce", 300.0), facts=facts, wave=n)
-          for n in range(3)),
-    ]  # fmt: skip
+    listed = (
+        inventory_of(name, gpus=[{**gpu, "driver": own["driver"]} for gpu in gpus(name)])
+        for name, own in zip(names, ranks, strict=True)
+    )
+    fast = table("all-reduce", 300.0)
+    records = [hosts_record(names), *inventories(inventory, listed)]
+    records += [record(all_reduce, names, *fast, facts=facts, wave=n) for n in range(3)]
     of = plan(
         inventory,
         all_reduce,
