@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -18,7 +18,8 @@ from tests.factories.verdicts import (
 
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
-from accept.core.model import Plan, Record, Step, Verdict
+from accept.core.judge.evidence import Evidence, Found, Judged
+from accept.core.model import Plan, PlannedMachine, Record, Reference, Step, Verdict
 
 EIGHT = hosts(8)
 ALL = step("all-reduce", "all", number=20)
@@ -60,6 +61,30 @@ def by_outcome(cases: Cases) -> pytest.MarkDecorator:
         for name, case in own.items()
     ]
     return pytest.mark.parametrize(("expected", "case"), rows)
+
+
+def evidence(
+    of: Step,
+    records: Iterable[Record],
+    hosts: Iterable[str],
+    machine: PlannedMachine = GPU,
+    references: Iterable[Reference] = (),
+    **more: Any,
+) -> Evidence:
+    """Return what the judge of a step's first check gets."""
+    return Evidence(
+        check=of.checks[0],
+        plan=plan(of, machine=machine, references=tuple(references)),
+        steps=(of,),
+        records=tuple(records),
+        found=Found(present=tuple(hosts)),
+        **more,
+    )
+
+
+def accused(found: Judged) -> dict[str, str]:
+    """Return the suspects of one check, each with its cause."""
+    return {suspect.name: suspect.cause for suspect in found.suspects}
 
 
 def gpu_plan(*steps: Step, **more: Any) -> Plan:

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import nccl_logs, perftest, verdicts
+from tests.factories.judging import accused, evidence
 
 from accept import config
 from accept.config.floors import bounds
 from accept.config.machine import Machine
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, parse_log
-from accept.core.judge.evidence import Evidence, Found, Judged
+from accept.core.judge.evidence import Judged
 from accept.core.model import Fact, Reference, State, Step
 from accept.plan.resolve import Options, resolve
 
@@ -100,24 +101,11 @@ def judged(
                 problems=parsed.problems,
             )
         )
-    evidence = Evidence(
-        check="nic-loop",
-        plan=verdicts.plan(STEP, machine=loaded.planned(), references=references),
-        steps=(STEP,),
-        records=tuple(records),
-        found=Found(present=tuple(logs)),
-        step_records={
-            COLLECTIVE.id: [
-                verdicts.record(
-                    COLLECTIVE,
-                    tuple(logs),
-                    status=status,
-                    facts=(Fact(name="nccl-networks", value={network: list(logs)}),),
-                )
-            ]
-        },
-    )
-    return REGISTRY["nic-loop"].judge(evidence)
+    networks = (Fact(name="nccl-networks", value={network: list(logs)}),)
+    collective = verdicts.record(COLLECTIVE, tuple(logs), status=status, facts=networks)
+    own = {COLLECTIVE.id: [collective]}
+    of = evidence(STEP, records, logs, loaded.planned(), references, step_records=own)
+    return REGISTRY["nic-loop"].judge(of)
 
 
 def cluster(
@@ -137,10 +125,6 @@ def cluster(
         changed = {nic: change(host, nic) or loops for nic, loops in nics.items()}
         logs[host] = log(host, changed, near=near, device=device)
     return logs
-
-
-def blamed(found: Judged) -> dict[str, str]:
-    return {suspect.name: suspect.cause for suspect in found.suspects}
 
 
 seeds = st.integers(0, 10**6)
@@ -210,7 +194,7 @@ def test_a_nic_that_is_slow_by_itself_is_named(seed: int, loop: str, rate: float
         seed, loop, change=lambda h, n: {loop: rate} if (h, n) == ("h1", "mlx5_3") else None
     )
     found = judged(logs)
-    assert list(blamed(found)) == ["h1:mlx5_3"]
+    assert list(accused(found)) == ["h1:mlx5_3"]
     assert "at least" in found.suspects[0].why
     assert found.verdict.state is State.FAIL
 
@@ -220,7 +204,7 @@ def test_a_broken_nic_is_named(seed: int, loop: str, hosts: int, memory: Loops) 
     broken = {**memory, loop: "no-mr"} if loop == "ib-write-gpu" else {loop: "no-mr"}
     logs = cluster(seed, loop, hosts, lambda h, n: broken if (h, n) == ("h0", "mlx5_3") else None)
     found = judged(logs)
-    assert blamed(found) == {"h0:mlx5_3": "nic-loop-failed"}
+    assert accused(found) == {"h0:mlx5_3": "nic-loop-failed"}
     assert State.INCONCLUSIVE not in {finding.state for finding in found.verdict.findings}
 
 
@@ -228,7 +212,7 @@ def test_a_broken_nic_is_named(seed: int, loop: str, hosts: int, memory: Loops) 
 def test_a_host_whose_nics_all_fail_is_named_once(seed: int, hosts: int, memory: Loops) -> None:
     broken: Loops = {"ib-write-gpu": "no-mr", **memory}
     found = judged(cluster(seed, hosts=hosts, change=lambda h, _: broken if h == "h1" else None))
-    assert blamed(found) == {"h1": "nic-loop-failed"}
+    assert accused(found) == {"h1": "nic-loop-failed"}
     assert ("host memory works" in found.suspects[0].why) is bool(memory)
 
 
@@ -286,7 +270,7 @@ def test_slow_and_broken_nics_are_named_unless_most_share_the_fault(
     hosts: int, change: Change, machine: str, state: State, named: set[str]
 ) -> None:
     found = judged(cluster(1, hosts=hosts, change=change), machine)
-    assert (found.verdict.state, {*blamed(found)}) == (state, named)
+    assert (found.verdict.state, {*accused(found)}) == (state, named)
     open_ones = [f for f in found.verdict.findings if f.state is State.INCONCLUSIVE]
     assert found.verdict.optional is not bool(open_ones)
 

@@ -9,12 +9,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import verdicts
+from tests.factories.judging import accused, evidence
 
 from accept import config
 from accept.config.floors import bounds
 from accept.core.checks import REGISTRY
 from accept.core.judge.devices import LIMITING_FAULTS
-from accept.core.judge.evidence import Evidence, Found, Judged
+from accept.core.judge.evidence import Judged
 from accept.core.model import Fact, Metric, Record, State, Step
 
 GPUS = 8
@@ -70,19 +71,9 @@ def judged_with(
 ) -> Judged:
     """Judge `count` hosts; `changed`: changes of each of them."""
     records = [record(n, seed + n, **changed.get(n, {})) for n in range(count)]
-    evidence = Evidence(
-        check="burn",
-        plan=verdicts.plan(STEP, machine=MACHINE.planned(), references=bounds(MACHINE)),
-        steps=(STEP,),
-        records=tuple(records),
-        found=Found(present=HOSTS[:count]),
-        devices=("NVIDIA H100 80GB HBM3",),
-    )
-    return REGISTRY["burn"].judge(evidence)
-
-
-def blamed(found: Judged) -> dict[str, str]:
-    return {suspect.name: suspect.cause for suspect in found.suspects}
+    devices = ("NVIDIA H100 80GB HBM3",)
+    of = evidence(STEP, records, HOSTS[:count], MACHINE.planned(), bounds(MACHINE), devices=devices)
+    return REGISTRY["burn"].judge(of)
 
 
 seeds = st.integers(0, 10**6)
@@ -97,7 +88,7 @@ def test_gpus_at_their_power_limit_and_uneven_links_accuse_nobody(seed: int) -> 
 
 @given(seeds, st.floats(0.2, 0.75))
 def test_a_gpu_that_is_slow_under_load_is_named(seed: int, speed: float) -> None:
-    assert list(blamed(judged(seed, speed=speed))) == [f"h{LAST}:3"]
+    assert list(accused(judged(seed, speed=speed))) == [f"h{LAST}:3"]
 
 
 @given(seeds, st.sampled_from(sorted(LIMITING_FAULTS)), st.floats(0, 1))
@@ -105,12 +96,12 @@ def test_a_clock_limited_by_a_fault_in_a_twentieth_of_the_samples_names_the_gpu(
     seed: int, reason: str, share: float
 ) -> None:
     found = judged(seed, held={reason: share})
-    assert blamed(found) == ({f"h{LAST}:3": LIMITING_FAULTS[reason]} if share >= 0.05 else {})
+    assert accused(found) == ({f"h{LAST}:3": LIMITING_FAULTS[reason]} if share >= 0.05 else {})
 
 
 @given(seeds, st.floats(1, 100))
 def test_a_host_whose_links_are_slow_under_load_is_named(seed: int, gather: float) -> None:
-    assert list(blamed(judged(seed, gather=gather))) == [f"h{LAST}"]
+    assert list(accused(judged(seed, gather=gather))) == [f"h{LAST}"]
 
 
 def noted(found: Judged, words: str) -> list[tuple[tuple[str, ...], State]]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.factories import verdicts
+from tests.factories.judging import accused, evidence
 
 from accept import config
 from accept.config.expectations import parse_expectation
@@ -18,7 +19,7 @@ from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.facts import mapping
 from accept.core.judge import judge as judge_run
-from accept.core.judge.evidence import Evidence, Found, Judged
+from accept.core.judge.evidence import Judged
 from accept.core.model import Fact, Metric, PlannedMachine, Problem, Record, State, Step
 from accept.plan.resolve import Options, resolve
 
@@ -128,19 +129,9 @@ def judged(found: list[Record], machine: PlannedMachine | None = None, **more: A
     check = found[0].checks[0]
     step = GEMM if check == "gemm" else MEMORY
     references = more.get("references", () if machine else bounds(MACHINE))
-    evidence = Evidence(
-        check=check,
-        plan=verdicts.plan(step, machine=machine or MACHINE.planned(), references=references),
-        steps=(step,),
-        records=tuple(found),
-        found=Found(present=HOSTS),
-        devices=() if machine else ("NVIDIA H200",),
-    )
-    return REGISTRY[check].judge(evidence)
-
-
-def blamed(found: Judged) -> dict[str, str]:
-    return {suspect.name: suspect.cause for suspect in found.suspects}
+    names = () if machine else ("NVIDIA H200",)
+    of = evidence(step, found, HOSTS, machine or MACHINE.planned(), references, devices=names)
+    return REGISTRY[check].judge(of)
 
 
 def failed(found: Judged) -> set[str | None]:
@@ -182,13 +173,13 @@ def test_the_gpu_with_a_bad_or_missing_value_is_named(
     step: Step, change: Change, cause: str
 ) -> None:
     found = judged(records(change, step))
-    assert (found.verdict.state, blamed(found)) == (State.FAIL, {"h1:3": cause})
+    assert (found.verdict.state, accused(found)) == (State.FAIL, {"h1:3": cause})
     assert {suspect.kind for suspect in found.suspects} == {"gpu"}
 
 
 @given(st.sampled_from(sorted(EVERY)), st.floats(0.3, 0.85))
 def test_one_slow_gpu_of_sixteen_is_named_and_no_other(at: tuple[str, int], share: float) -> None:
-    assert list(blamed(judged(records(only(share, at=[at]))))) == [f"{at[0]}:{at[1]}"]
+    assert list(accused(judged(records(only(share, at=[at]))))) == [f"{at[0]}:{at[1]}"]
 
 
 CAPPED, FREE, HIGHEST = {"power-cap": 1.0}, {"power-cap": 0.0}, 1980
@@ -234,7 +225,7 @@ def test_a_clock_that_a_fault_or_nothing_explains_is_named(
     own: dict[str, Any], others: dict[str, Any], cause: str | None
 ) -> None:
     found = judged(records(facts=reported("load", own, others)))
-    assert blamed(found) == ({} if cause is None else {"h1:3": cause})
+    assert accused(found) == ({} if cause is None else {"h1:3": cause})
     assert (found.verdict.state is State.PASS) is (cause is None)
     if own == others == load(FREE, 1680):
         assert any("1680" in finding.message for finding in found.verdict.findings)
@@ -277,7 +268,7 @@ def test_a_gpu_whose_link_has_less_than_it_can_while_it_carries_data_is_named(
     made = records(only(gigabytes / 55, *WAYS), MEMORY, reported("pcie", link, FULL))
     # Without bounds, so that only the link can accuse the GPU.
     found = judged(made, references=())
-    assert blamed(found) == ({"h1:3": "pcie-degraded"} if named else {})
+    assert accused(found) == ({"h1:3": "pcie-degraded"} if named else {})
 
 
 @pytest.mark.parametrize("usual", [1.0, 0.43])
@@ -291,18 +282,18 @@ def test_a_slow_pair_of_gpus_is_named_also_if_many_paths_are_slow(usual: float) 
 
     path = reported("p2p-least", "GPU 2 to GPU 5: 39 GB/s", at=at)
     found = judged(records(change, MEMORY, path))
-    assert blamed(found) == {"h1:2": SLOW, "h1:5": SLOW}
+    assert accused(found) == {"h1:2": SLOW, "h1:5": SLOW}
     assert "p2p-least 0.1 (GPU 2 to GPU 5: 39 GB/s), " in found.suspects[1].why
 
 
 @pytest.mark.parametrize(
-    ("slow", "accused"), [(1, {}), (2, {"h1:3": "intermittent"}), (5, {"h1:3": BELOW})]
+    ("slow", "named"), [(1, {}), (2, {"h1:3": "intermittent"}), (5, {"h1:3": BELOW})]
 )
 def test_a_gpu_that_is_slow_in_part_of_five_executions_is_named(
-    slow: int, accused: dict[str, str]
+    slow: int, named: dict[str, str]
 ) -> None:
     bad = [one for _ in range(slow) for one in records(only(0.6, "bf16"))]
-    assert blamed(judged([*bad, *(one for _ in range(5 - slow) for one in records())])) == accused
+    assert accused(judged([*bad, *(one for _ in range(5 - slow) for one in records())])) == named
 
 
 @given(st.floats(0.1, 0.6))
@@ -370,7 +361,7 @@ def test_a_gpu_whose_digest_differs_from_that_of_equal_gpus_is_named(
 ) -> None:
     change = value_of("bf16-wrong", 1.0) if problems else only(1.0)
     found = judged(records(change, GEMM, reported("digest", digest(**odd), digest(), at), problems))
-    assert (failed(found), blamed(found)) == ({WRONG} if fails else set(), named)
+    assert (failed(found), accused(found)) == ({WRONG} if fails else set(), named)
     assert not problems or len([f for f in found.verdict.findings if f.state is State.FAIL]) == 1
 
 
@@ -384,7 +375,7 @@ def without(gpu: int, *more: tuple[int, str]) -> Change:
 
 
 @pytest.mark.parametrize(
-    ("change", "facts", "problems", "accused"),
+    ("change", "facts", "problems", "named"),
     [
         # The first GPU measures the paths of its host, whichever check its problem belongs to.
         (lambda *of: NO_PATHS(*of) and without(0)(*of), None, crashed(0, "memory"), {}),
@@ -399,10 +390,10 @@ def without(gpu: int, *more: tuple[int, str]) -> Change:
     ],
 )  # fmt: skip
 def test_a_reason_or_a_failure_of_the_first_gpu_excuses_what_its_host_lacks(
-    change: Change, facts: Facts | None, problems: Any, accused: dict[str, str]
+    change: Change, facts: Facts | None, problems: Any, named: dict[str, str]
 ) -> None:
     found = judged(records(change, MEMORY, facts or (lambda *_: []), problems))
-    assert {n if n in accused else n.partition(":")[0] for n in blamed(found)} == {*accused}
+    assert {n if n in named else n.partition(":")[0] for n in accused(found)} == {*named}
 
 
 @pytest.mark.parametrize("ranks", [range(GPUS), range(1, GPUS, 2)])

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import real_logs, verdicts
+from tests.factories.judging import evidence
 from tests.factories.paths import PROGRAMS
 from tests.factories.programs import launch, missing_parts
 
@@ -58,14 +59,7 @@ def pairs(
 
 
 def evidence_of(records: list[Record], *, promised: bool = True) -> Evidence:
-    machine = verdicts.GPU if promised else verdicts.CPU
-    return Evidence(
-        check="all-gather",
-        plan=verdicts.plan(STEP, machine=machine),
-        steps=(STEP,),
-        records=tuple(records),
-        found=Found(present=HOSTS),
-    )
+    return evidence(STEP, records, HOSTS, verdicts.GPU if promised else verdicts.CPU)
 
 
 def findings(records: list[Record]) -> list[Finding]:
