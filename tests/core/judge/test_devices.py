@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.factories import verdicts
 from tests.factories.judging import accused, evidence
+from tests.factories.judging import judged as judge_all
 
 from accept import config
 from accept.config.expectations import parse_expectation
@@ -18,7 +19,6 @@ from accept.config.floors import bounds
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.facts import mapping
-from accept.core.judge import judge as judge_run
 from accept.core.judge.evidence import Judged
 from accept.core.model import Fact, Metric, PlannedMachine, Problem, Record, State, Step
 from accept.plan.resolve import Options, resolve
@@ -424,9 +424,7 @@ def test_a_gpu_that_broke_is_named_and_the_others_are_judged() -> None:
     machine = replace(MACHINE.planned(), rdma_devices=0, transport="")
     plan = verdicts.plan(inventory, GEMM, machine=machine, nodes=2, references=bounds(MACHINE))
     made = records(without(4), problems=crashed(4, "gemm"))
-    found = judge_run(
-        plan, [verdicts.hosts_record(HOSTS), *listed, *made], checks=REGISTRY, attempt="one"
-    )
+    found = judge_all(plan, verdicts.hosts_record(HOSTS), *listed, *made)
     assert (found.state, found.exit) == (State.DEGRADED, 3)
     assert [(s.kind, s.name) for s in found.suspects] == [("gpu", "h1:4")]
 

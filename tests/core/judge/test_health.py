@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.health_runs import ANY, HEALTH, health_of, reading, run_of
+from tests.factories.judging import blamed, judged
 from tests.factories.verdicts import CPU, GPU, hosts, hosts_record, plan, record
 
 from accept.core.causes import RESET_REQUIRED
-from accept.core.checks import REGISTRY
 from accept.core.checks.health import Params
 from accept.core.health_readings import (
     Change,
@@ -26,7 +26,6 @@ from accept.core.health_readings import (
     Reading,
     Unread,
 )
-from accept.core.judge import judge
 from accept.core.judge.health_at_start import examine
 from accept.core.judge.health_rules import LEVELS, RULES, allowed
 from accept.core.model import Fact, PlannedMachine, State, Verdict
@@ -207,10 +206,6 @@ def test_a_reading_before_the_run_accuses_its_device_by_its_rule(
 
 def grown(device: str, counter: str, growth: int, **more: Any) -> Change:
     return Change(since=2, seconds=60.0, counters={device: {counter: growth}}, **more)
-
-
-def blamed(verdict: Verdict) -> set[tuple[str, str, str]]:
-    return {(one.kind, one.name, one.cause) for one in verdict.suspects}
 
 
 def changed(change: Change | dict[str, Any], machine: PlannedMachine = GPU) -> Verdict:
@@ -395,7 +390,7 @@ def test_readings_without_a_record_do_not_pass() -> None:
     names = hosts(2)
     records = [replace(hosts_record(names), wave=n) for n in (0, 1, 2)]
     records += [record(HEALTH, (name,), number=i) for i, name in enumerate(names)]
-    verdict = judge(plan(HEALTH, nodes=2), records, checks=REGISTRY, attempt="one")
+    verdict = judged(plan(HEALTH, nodes=2), *records)
     assert health_of(verdict).state is State.NOT_TESTED
 
 
@@ -423,5 +418,5 @@ def test_any_reading_can_be_judged_and_a_damaged_one_does_not_pass(
         replace(hosts_record(names), wave=2, facts=(broken,)),
         record(HEALTH, names, facts=(whole,)),
     ]
-    verdict = judge(plan(HEALTH, nodes=1), records, checks=REGISTRY, attempt="one")
+    verdict = judged(plan(HEALTH, nodes=1), *records)
     assert health_of(verdict).state is State.NOT_TESTED

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from tests.factories.judging import judged as judge_all
 from tests.factories.verdicts import (
     gpus,
     hosts,
@@ -20,9 +21,7 @@ from tests.factories.verdicts import (
 from accept.config import load_machine
 from accept.config.versions import rows, supported
 from accept.core.causes import Cause
-from accept.core.checks import REGISTRY
 from accept.core.facts import inventories_of
-from accept.core.judge import judge
 from accept.core.judge.versions import NOT_SUPPORTED, shown, unsupported
 from accept.core.model import Finding, PlannedMachine, State, Supported
 from accept.core.nccl_tests import nccl_facts, parse
@@ -135,7 +134,7 @@ def judged(machine: str, *ranks: Mapping[str, str]) -> list[Finding]:
         machine=PlannedMachine(name="m", gpus=8, ranks=2, speed_promised=False),
         supported=table_of(machine),
     )
-    verdict = judge(of, records, checks=REGISTRY, attempt="a")
+    verdict = judge_all(of, *records)
     assert not verdict.suspects
     found = [f for check in verdict.checks for f in check.findings]
     found = [f for f in found if f.cause is Cause.UNSUPPORTED_VERSIONS]
