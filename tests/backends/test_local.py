@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from tests.factories.clock import PATIENCE
-from tests.factories.command_line import SMALL, SOURCE, Done, accept, refused
+from tests.factories.command_line import SMALL, SOURCE, Done, accept
 
 from accept.backends.requirements import survey_script
 from accept.core import evidence
-from accept.core.error_codes import Code
 from accept.core.errors import Exit
 from accept.core.facts import mapping
 from accept.core.model import Verification
-from accept.evidence import bucket, rundir
+from accept.evidence import bucket
 from accept.report.console import Terminal
 
 pytestmark = pytest.mark.real
@@ -60,39 +55,6 @@ def processes(folder: Path) -> list[str]:
 
 
 class TestPass:
-    def test_ends_with_a_verdict_and_complete_evidence(self, suite: Path, runs: Path) -> None:
-        done = run(suite, "--attempt", "one")
-        assert done.code == 0, done.err
-        assert done.out.startswith("✔ ACCEPTED (no GPU tested)")
-        folder = runs / "one" / "evidence"
-        assert evidence.check_checksums(folder) == ()
-        names = {
-            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-        }
-        assert names >= {
-            "plan.json", "hosts.json", "env.sh", "records.jsonl", "console.log", "SHA256SUMS",
-            "verdict.json", "report.md", "junit.xml", "steps/20-connectivity.sh",
-            "logs/INDEX.md", "connectivity-test.log",
-        }  # fmt: skip
-        assert processes(runs / "one") == []
-        assert not (runs / "one" / "node").exists(), "nothing but the evidence stays"
-        self.again(runs / "one", tmp=runs)
-
-    def again(self, folder: Path, tmp: Path) -> None:
-        """Check that the saved log gives the verdict of the run folder, and that it passed."""
-        first = json.loads(accept("judge", folder, "--json").out)
-        for form in ("tar", "gztar", "bztar", "xztar", "zip"):
-            packed = shutil.make_archive(str(tmp / "sent"), form, folder, "evidence")
-            assert json.loads(accept("judge", packed, "--json").out) == first, form
-        saved = tmp / "saved.log"
-        saved.write_bytes((folder / "evidence" / "console.log").read_bytes())
-        second = json.loads(accept("judge", saved, "--json").out)
-        assert first == {**second, "verified": "signed"}
-        assert first["state"] == "pass"
-        assert accept("watch", folder).code == 0
-        (run,) = json.loads(accept("list", "runs", "--json").out)["runs"]
-        assert run["about"].startswith("pass")
-
     def test_is_not_verifiable_if_ssh_keygen_is_too_old_to_sign(
         self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -126,20 +88,6 @@ class TestPass:
         unread = [f.value for r in readings for f in r.facts if "unread" in mapping(f.value)]
         assert unread == []
 
-    def test_can_be_run_stage_by_stage(self, suite: Path, runs: Path, tmp_path: Path) -> None:
-        folder = tmp_path / "rendered"
-        assert accept("render", "-m", "cpu", "-s", suite, "-n", 1, "-o", folder).code == 0
-        done = accept("submit", folder, "--attempt", "one")
-        assert (done.code, done.out) == (0, "one\n")
-        assert Code.RUN_STILL_RUNNING in refused("collect", "one", code=5)
-        watched = accept("watch", "one")
-        assert (watched.code, "[3/3]" in watched.err) == (0, True)
-        assert watched.out.startswith("✔ ACCEPTED (no GPU tested)")
-        assert (runs / "one" / "report.html").is_file()
-        assert accept("watch", "one").out == watched.out == accept("judge", "one").out
-        assert accept("collect", "last").out == f"{runs}/one/evidence\n"
-        assert accept("report").out.count("\n") == 7
-
     def test_shows_the_verdict_before_evidence_is_sent_to_a_place_that_may_not_answer(
         self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -154,12 +102,6 @@ class TestPass:
 
 
 class TestDryRun:
-    def test_shows_the_plan_and_touches_nothing(self, suite: Path, runs: Path) -> None:
-        done = run(suite, "--dry-run")
-        assert done.code == 0
-        assert re.search(r"^estimated: [\d.]+ (s|min)\b", done.out, re.MULTILINE)
-        assert not runs.exists()
-
     def test_a_run_leaves_out_what_exceeds_its_budget_and_does_not_pass(self, suite: Path) -> None:
         done = run(suite, "--budget", "11s", "--json")
         assert done.code == 6
@@ -195,31 +137,6 @@ class TestEnd:
             assert not (runs / attempt / "node" / "status").exists(), console.read_text()
             time.sleep(0.05)
 
-    def test_cancel_keeps_what_was_measured_and_ends_the_rest(
-        self, suite: Path, runs: Path
-    ) -> None:
-        self.begun(suite, runs, "one")
-        done = accept("cancel", "one")
-        assert (done.code, done.out) == (0, "cancelled one\n")
-        assert processes(runs / "one") == []
-        verdict = json.loads(accept("judge", "one", "--json").out)
-        assert verdict["interruption"] == "the run was cancelled"
-        assert verdict["state"] != "pass"
-        states = {one["check"]: one["state"] for one in verdict["checks"]}
-        assert states["connectivity"] == "pass"
-        assert accept("cancel", "one").code == 0, "again does no harm"
-
-    def test_cancel_removes_a_run_whose_coordinator_was_never_started(
-        self, suite: Path, runs: Path
-    ) -> None:
-        """Its command was killed after it made the folder."""
-        assert run_submit(suite, "one", f"hang@{HOST}:0").code == 0
-        assert accept("clean", "one", "--no-collect").code == 0
-        (runs / "one" / "node").mkdir()
-        done = accept("cancel", "one")
-        assert (done.code, done.out) == (0, "cancelled one\n")
-        assert not (runs / "one" / "node").exists()
-
     def test_cancel_does_not_end_another_run_of_the_same_name(
         self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -234,54 +151,6 @@ class TestEnd:
         monkeypatch.setenv("ACCEPT_RUNS", str(runs))
         assert accept("cancel", "one").code == 0
         assert processes(runs / "one") == []
-
-    def test_a_coordinator_that_is_killed_leaves_no_pass_and_nothing_running(
-        self, suite: Path, runs: Path
-    ) -> None:
-        self.begun(suite, runs, "one")
-        os.kill(int((runs / "one" / "node" / "coordinator.pid").read_text()), signal.SIGKILL)
-        done = accept("watch", "one")
-        assert (done.code, "never finished" in done.out) == (5, True)
-        assert processes(runs / "one") == []
-        assert accept("judge", "one").code == 5
-
-    def test_ctrl_c_without_a_terminal_cancels(self, suite: Path, runs: Path) -> None:
-        command = [sys.executable, "-m", "accept", "run", "-m", "cpu", "-s", str(suite)]
-        command += ["--attempt", "one", "--inject", f"hang@{HOST}:0"]
-        process = follow(command, out=subprocess.PIPE)
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "20-connectivity (" in line:
-                break
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 130
-        assert out == ""
-        assert "cancel" in err
-        assert "Traceback" not in err
-        assert processes(runs / "one") == []
-        assert (runs / "one" / "evidence" / "verdict.json").is_file()
-
-    def test_a_run_continues_if_its_command_is_killed(self, suite: Path, runs: Path) -> None:
-        command = [sys.executable, "-m", "accept", "run", "-m", "cpu", "-s", str(suite)]
-        process = follow([*command, "--attempt", "one"], out=subprocess.DEVNULL)
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "10-inventory (" in line:
-                break
-        process.kill()
-        process.wait()
-        process.stderr.close()
-        watched = accept("watch", "last", "--json")
-        assert watched.code == 0
-        assert json.loads(watched.out).items() <= json.loads(accept("judge", "--json").out).items()
-
-
-def follow(command: list[str], *, out: int) -> subprocess.Popen[str]:
-    """Start a command and read its progress."""
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True
-    )
 
 
 def run_submit(suite: Path, attempt: str, fault: str) -> Done:
@@ -315,12 +184,6 @@ class TestScript:
         findings = [f for c in json.loads(done.out)["checks"] for f in c["findings"]]
         assert done.code == 3
         assert "script-failed" in {finding.get("cause") for finding in findings}
-
-
-def test_an_attempt_that_exists_is_not_written_over(suite: Path, runs: Path) -> None:
-    rundir.create("one")
-    done = run(suite, "--attempt", "one")
-    assert (done.code, done.out, done.error) == (2, "", "E-ATTEMPT-EXISTS")
 
 
 def test_doctor_finds_nothing_missing_on_this_machine() -> None:

@@ -6,25 +6,21 @@ import errno
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.factories import sample_evidence
-from tests.factories.command_line import accept, killed_when, refused
+from tests.factories.command_line import accept, refused
 from tests.factories.jobs import job_of, over_ssh, submitted
 from tests.factories.paths import LAUNCHERS
 
 from accept import backends
 from accept.backends import local
 from accept.backends.job import Job
-from accept.backends.remote import Reply
 from accept.core import evidence
 from accept.core.error_codes import Code
-from accept.core.errors import BadInput, Exit, Interrupted, NoEvidence
-from accept.core.report import write_judgement
-from accept.core.runner.launch import CANCELLED
+from accept.core.errors import BadInput, Exit, Interrupted
 from accept.evidence import rundir
 
 #: Commands that act on a run folder: they start programs, reach hosts and remove folders.
@@ -229,84 +225,29 @@ class TestRunningRun:
         assert (run["name"], run["about"]) == ("one", "submitted")
 
 
-class TestCancel:
-    def outcome(self, code: int = 0) -> str:
-        done = accept("cancel", "one", "--json")
-        assert done.code == code, done.err
-        return str(json.loads(done.out)["outcome"])
+def test_a_cancellation_that_cannot_be_confirmed_still_collects_the_evidence(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(runs / "one", over_ssh(runs / "one"))
 
-    @pytest.fixture
-    def elsewhere(self, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-        """Return a function that replaces what its back end does with the run `one` over ssh."""
-        submitted(runs / "one", over_ssh(runs / "one"))
+    def cancel(*_: object, **__: object) -> None:
+        raise Interrupted("h1 does not answer", code=Code.SSH_NO_ANSWER)
 
-        def does(**functions: Callable[..., object]) -> None:
-            for name, function in {"cancel": lambda *_, **__: None, **functions}.items():
-                monkeypatch.setattr(f"accept.backends.ssh.backend.{name}", function)
+    def collect(job: Job, *, folder: Path, say: object) -> Path:
+        return sample_evidence.write(folder / "evidence")
 
-        return does
+    monkeypatch.setattr("accept.backends.ssh.backend.cancel", cancel)
+    monkeypatch.setattr("accept.backends.ssh.backend.collect", collect)
+    refused("cancel", "one", code=Exit.INTERRUPTED, error="E-SSH-NO-ANSWER")
+    assert (runs / "one" / "evidence").is_dir()
 
-    def test_of_a_collected_run_reports_that_it_had_ended(self, runs: Path) -> None:
-        sample_evidence.write(submitted(runs / "one") / "evidence")
-        assert self.outcome() == "had-ended"
-        assert not accept("cancel", "one").out.startswith("cancelled")
 
-    def test_of_an_ended_run_collects_it_and_reports_that(self, runs: Path) -> None:
-        node = submitted(runs / "one") / "node"
-        node.mkdir()
-        sample_evidence.write(node / "evidence")
-        (node / "status").write_text("0\n")
-        (node / "kill.sh").write_text("exit 0\n")
-        assert self.outcome() == "had-ended"
-        assert (runs / "one" / "evidence").is_dir()
-
-    @pytest.mark.parametrize(
-        ("why", "outcome"), [("", "had-ended"), (CANCELLED, "cancelled"), ("late", "had-ended")]
-    )
-    def test_of_a_run_elsewhere_depends_on_its_evidence(
-        self, why: str, outcome: str, elsewhere: Callable[..., None]
-    ) -> None:
-        def collect(job: Job, *, folder: Path, say: object) -> Path:
-            left = sample_evidence.write(folder / "evidence")
-            verdict = sample_evidence.verdict_of(sample_evidence.record())
-            write_judgement(left, sample_evidence.PLAN, replace(verdict, interruption=why))
-            return left
-
-        elsewhere(collect=collect)
-        assert self.outcome() == outcome
-
-    def test_of_a_run_without_evidence_removes_it(self, elsewhere: Callable[..., None]) -> None:
-        removed: list[str] = []
-
-        def collect(*_: object, **__: object) -> Path:
-            raise NoEvidence("it left no evidence", code=Code.EVIDENCE_GONE)
-
-        def delete(job: Job, *, dry_run: bool, say: object) -> tuple[str, ...]:
-            removed.extend([] if dry_run else [job.attempt])
-            return ("h1:/tmp/accept-one",)
-
-        elsewhere(collect=collect, delete=delete)
-        assert self.outcome() == "cancelled"
-        assert removed == ["one"]
-
-    def test_that_cannot_confirm_the_end_still_collects_the_evidence(
-        self, runs: Path, elsewhere: Callable[..., None]
-    ) -> None:
-        def cancel(job: Job, *, folder: Path, say: object) -> None:
-            raise Interrupted("h1 does not answer", code=Code.SSH_NO_ANSWER)
-
-        def collect(job: Job, *, folder: Path, say: object) -> Path:
-            return sample_evidence.write(folder / "evidence")
-
-        elsewhere(cancel=cancel, collect=collect)
-        refused("cancel", "one", code=Exit.INTERRUPTED, error="E-SSH-NO-ANSWER")
-        assert (runs / "one" / "evidence").is_dir()
-
-    def test_of_a_run_that_cannot_be_found_fails(self, runs: Path) -> None:
-        folder = submitted(runs / "one")
-        assert self.outcome(Exit.INCOMPLETE) == "not-found"
-        with pytest.raises(Interrupted):
-            local.watch(job_of(folder), folder=folder, say=print, log=print)
+def test_a_run_that_cannot_be_found_is_not_cancelled(runs: Path) -> None:
+    folder = submitted(runs / "one")
+    done = accept("cancel", "one", "--json")
+    assert (done.code, json.loads(done.out)["outcome"]) == (Exit.INCOMPLETE, "not-found")
+    with pytest.raises(Interrupted):
+        local.watch(job_of(folder), folder=folder, say=print, log=print)
 
 
 def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Path) -> None:
@@ -334,56 +275,10 @@ def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Pa
     assert written == sorted(written)
 
 
-class TestKilledStart:
-    """The command is killed in the middle of the start: a later one finds the run and ends it."""
-
-    @pytest.mark.parametrize("command", ["cancel", "clean"])
-    def test_over_ssh_is_listed_and_removed(
-        self, command: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        asked = tmp_path / "asked"
-        ssh = tmp_path / "bin" / "ssh"
-        ssh.parent.mkdir()
-        ssh.write_text(f"#!/bin/sh\necho $$ >> {asked}\nexec sleep 600\n")
-        ssh.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
-        words = ("-m", "cpu", "--hosts", "h1", "--attempt", "lost")
-        killed_when(asked.exists, "submit", *words)
-        (run,) = json.loads(accept("list", "runs", "--json").out)["runs"]
-        assert (run["name"], run["about"]) == ("lost", "starting")
-        assert accept("watch", "lost").code == Exit.INTERRUPTED
-        ended: list[tuple[str, ...]] = []
-
-        def end(reach: object, hosts: Iterable[str], *_: object) -> dict[str, str]:
-            ended.append(tuple(hosts))
-            return {}
-
-        def answer(*_: object, **__: object) -> Reply:
-            return Reply(exit=0, out=b"", err="", began=True)
-
-        monkeypatch.setattr("accept.backends.manage.end", end)
-        monkeypatch.setattr("accept.backends.ssh.follow.call", answer)
-        assert accept(command, "lost").code == Exit.PASS
-        assert set(ended) == {("h1",)}
-
-    def test_without_space_on_the_disk_starts_nothing(
-        self, runs: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def submit(*_: object, record: Callable[[Job], None], **__: object) -> Job:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        monkeypatch.setattr(local, "submit", submit)
-        done = accept("submit", "-m", "cpu", "-n", 1, "--attempt", "one")
-        assert (done.code, done.error) == (Exit.NOT_STARTED, Code.RUN_NOT_RECORDED)
-        assert not (runs / "one").exists()
-
-
-@pytest.mark.parametrize("answers", [True, False])
-def test_a_run_that_cannot_be_recorded_is_ended_or_reported(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, *, answers: bool
+def test_a_run_that_can_neither_be_recorded_nor_ended_is_reported(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the disk is full when job.json is written, no later command would find the run."""
-    ended: list[str] = []
 
     def start(*_: object, folder: Path, **__: object) -> Job:
         return job_of(folder)
@@ -393,21 +288,15 @@ def test_a_run_that_cannot_be_recorded_is_ended_or_reported(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         evidence.write(path, text)
 
-    def delete(job: Job, *, dry_run: bool, say: object) -> tuple[str, ...]:
-        assert not dry_run
-        if not answers:
-            raise Interrupted("h7 did not answer", code=Code.SSH_NO_ANSWER)
-        ended.append(job.attempt)
-        return ()
+    def delete(*_: object, **__: object) -> tuple[str, ...]:
+        raise Interrupted("h7 did not answer", code=Code.SSH_NO_ANSWER)
 
     monkeypatch.setattr(local, "submit", start)
     monkeypatch.setattr(local, "delete", delete)
     monkeypatch.setattr("accept.commands.collect.write", write)
     done = accept("submit", "-m", "cpu", "-n", 1, "--attempt", "one")
-    code = Exit.NOT_STARTED if answers else Exit.INTERRUPTED
-    assert (done.code, done.error) == (code, Code.RUN_NOT_RECORDED)
-    assert ("h7 did not answer" in done.err) is not answers
-    assert ended == ["one"] * answers
+    assert (done.code, done.error) == (Exit.INTERRUPTED, Code.RUN_NOT_RECORDED)
+    assert "h7 did not answer" in done.err
     assert not (runs / "one").exists()
 
 

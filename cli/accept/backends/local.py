@@ -18,19 +18,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from accept.backends import containers
+from accept.backends import containers, protocol
 from accept.backends.job import Job
 from accept.backends.keys import new_keys
-from accept.backends.protocol import (
-    Phase,
-    Progress,
-    Record,
-    Say,
-    attempt_name,
-    drain,
-    rehearse,
-    still_running,
-)
+from accept.backends.protocol import Phase, Progress, Record, Say, still_running
 from accept.backends.remote import Reach
 from accept.backends.requirements import (
     WITHOUT_GPUS,
@@ -59,21 +50,7 @@ from accept.evidence.rundir import JOB
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Resolved
 
-__all__ = [
-    "attempt_name",
-    "cancel",
-    "check_job",
-    "collect",
-    "delete",
-    "detect",
-    "doctor",
-    "drain",
-    "progress",
-    "reach",
-    "rehearse",
-    "submit",
-    "watch",
-]
+attempt_name, drain, rehearse = protocol.attempt_name, protocol.drain, protocol.rehearse
 
 _NODE = "node"
 #: Shell commands that start the coordinator in the folder $0, with the Python $1, and return.

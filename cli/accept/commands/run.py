@@ -156,8 +156,12 @@ def settle(
     """
     try:
         fetch_evidence(job, folder, terminal)
-    except NoEvidence as error:
-        raise interrupted or error from None
+    except AcceptError as error:
+        if interrupted is None:
+            raise
+        if not isinstance(error, NoEvidence):
+            terminal.progress(f"no evidence was fetched: {error}")
+        raise interrupted from None
     return with_max_bad(judge_path(str(folder), expect=()), max_bad)
 
 

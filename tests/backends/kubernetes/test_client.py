@@ -238,12 +238,6 @@ JOB = listed(job(1))
 
 
 class TestWatching:
-    def test_survives_an_api_that_restarts(self, followed: Watch) -> None:
-        pods = [[running(0)]] * 3 + [[ends(running(0), 3)]]
-        followed.answer(JOB, 503, 503, JOB, pods=pods)
-        assert followed.follow() == 3
-        assert followed.lines.count("measured") == 1
-
     def test_reads_no_log_after_its_end(self, followed: Watch) -> None:
         followed.answer(JOB, listed(), pods=[[running(0)], []], log=503)
         followed.fails(Interrupted, Code.RUN_GONE)
@@ -251,14 +245,6 @@ class TestWatching:
             if isinstance(thread, watch._Console):
                 thread.join(PATIENCE)
                 assert not thread.is_alive()
-
-    def test_gives_up_after_minutes_and_shows_how_to_watch_again(
-        self, followed: Watch, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(watch, "_PATIENCE", 0.3)
-        followed.answer(503, pods=[[]])
-        error = followed.fails(Interrupted, Code.KUBE_UNREACHABLE)
-        assert "accept watch run" in error.hint
 
     def test_ends_if_the_run_was_deleted(self, followed: Watch) -> None:
         followed.answer(JOB, JOB, listed(), pods=[[running(1)]])
@@ -350,10 +336,6 @@ class TestTheArchiveOfIndex0:
         digest = hashlib.sha256(self.CONTENT).hexdigest()
         collect.copy_archive(Api(place), self.POD, target, len(self.CONTENT), digest, say=print)
         return target.read_bytes()
-
-    def test_comes_byte_for_byte(self, server: ApiServer, place: Place, tmp_path: Path) -> None:
-        server.commands[self.EXEC] = lambda words, _: tail(self.CONTENT, words)
-        assert self.copy(place, tmp_path / "a") == self.CONTENT
 
     def test_continues_at_the_byte_where_the_connection_broke(
         self, server: ApiServer, place: Place, tmp_path: Path

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 from tests.factories import sample_evidence
 from tests.factories.api_server import api_server
-from tests.factories.command_line import accept, refused
+from tests.factories.command_line import accept
 from tests.factories.kubernetes import listed, running, state_of, stored_job
 
-from accept import backends
-from accept.backends.job import Job
 from accept.backends.kubernetes import collect as kubernetes_collect
 from accept.backends.kubernetes.watch import FOLLOWED
 from accept.commands.judged import judge_path
@@ -189,44 +187,3 @@ class TestEvidenceThatIsOnlyALog:
             assert accept("collect", "run").code == 0
             assert (folder / rundir.FROM_LOG).exists()
         assert judge_path(str(folder), expect=()).verdict.exit == 5
-
-
-class TestEvidenceThatCannotBeFetched:
-    """The evidence exists but arrives incomplete, so no copy of it is removed."""
-
-    @pytest.fixture
-    def removed(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        stored()
-        removed: list[str] = []
-
-        def delete(job: Job, *, dry_run: bool, say: Any) -> tuple[str, ...]:
-            if not dry_run:
-                removed.append(job.attempt)
-            return ("Pod run-w-0-0",)
-
-        def collect(*_: Any, **__: Any) -> Path:
-            raise BadEvidence(
-                "3 of 9 bytes came whole", code=Code.ARCHIVE_INCOMPLETE, hint="collect again"
-            )
-
-        back_end = backends.load("kubernetes")
-        monkeypatch.setattr(back_end, "delete", delete)
-        monkeypatch.setattr(back_end, "collect", collect)
-        monkeypatch.setattr(back_end, "cancel", lambda *_, **__: None)
-        return removed
-
-    def test_keeps_the_run_from_being_deleted_unless_it_is_not_requested(
-        self, removed: list[str]
-    ) -> None:
-        message = refused("clean", "run", code=6)
-        assert "3 of 9 bytes" in message
-        assert "--no-collect" in message
-        assert removed == []
-        assert accept("clean", "run", "--no-collect").code == 0
-        assert removed == ["run"]
-
-    def test_keeps_a_run_that_is_cancelled(self, removed: list[str]) -> None:
-        done = accept("cancel", "run")
-        assert done.code == 6
-        assert "accept collect run, then accept clean run" in done.err
-        assert removed == []

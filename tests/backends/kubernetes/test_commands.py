@@ -98,13 +98,6 @@ class TestWithoutACluster:
     def test_all_nodes_cannot_be_rendered(self) -> None:
         assert "accept list nodes" in refused("render", "--machine", "cpu", "--nodes", "all")
 
-    def test_nothing_is_left_of_a_run_that_could_not_start(self, tmp_path: Path) -> None:
-        site = tmp_path / "site.yaml"
-        site.write_text("kubernetes: {image: 'img:1'}\n", encoding="utf-8")
-        words = ("run", "--machine", "cpu", "--nodes", "2", "--site", site)
-        refused(*words, code=4, error=Code.KUBE_CONFIG_MISSING)
-        assert not list((tmp_path / "runs").iterdir())
-
 
 class TestDeleting:
     @pytest.mark.parametrize(

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
-from tests.factories.command_line import accept, killed_when, refused
+from tests.factories.command_line import accept, refused
 from tests.factories.standin_slurm import HELD, StandinSlurm
 
 from accept.backends.slurm import backend
 from accept.backends.slurm.client import JobState, parse_job
 from accept.backends.slurm.nodes import Node
-from accept.backends.slurm.submit import SHARED, enroot_image, find_pyxis
+from accept.backends.slurm.submit import SHARED, batch_script, enroot_image, find_pyxis
 from accept.config.site import Site
-from accept.core.errors import NotStarted
-from accept.core.runner.slurm import STATUS, Pyxis
+from accept.core.errors import Exit, NotStarted
+from accept.core.runner.slurm import STATUS, Pyxis, SlurmRun
 from accept.core.serde import Invalid, read
 from accept.evidence import rundir
+from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
 
 MUNGE = "sbatch: error: Munge encode failed: Failed to access socket: No such file or directory"
@@ -174,20 +176,6 @@ def test_a_job_that_slurm_ends_before_it_left_evidence_is_interrupted(
     fails(error, 5)
 
 
-def test_a_controller_that_does_not_answer_for_a_while_does_not_end_a_run(
-    slurm: StandinSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("accept.backends.slurm.follow._LOOK", 0.0)
-    ended, looks = HELD.replace("PENDING", "TIMEOUT"), slurm.folder / "looks"
-    # Each look at the job tries three times.
-    slurm.set(
-        "scontrol",
-        f"echo >> {looks}; [ $(wc -l < {looks}) -gt 7 ] && echo '{ended}' && exit; "
-        f"echo '{DOWN}' >&2; exit 1",
-    )
-    fails("E-SLURM-TIME-LIMIT", 5)
-
-
 def test_the_status_of_the_coordinator_counts_if_only_a_task_ran_out_of_memory(
     slurm: StandinSlurm,
 ) -> None:
@@ -200,21 +188,24 @@ def test_the_status_of_the_coordinator_counts_if_only_a_task_ran_out_of_memory(
     assert accept("watch", "last").error == "E-EVIDENCE-GONE"
 
 
-def test_a_job_whose_submission_was_killed_is_found_by_its_name(
-    slurm: StandinSlurm, tmp_path: Path
-) -> None:
-    """The command is killed when Slurm has the job, and before it prints the number."""
-    slurm.set("sbatch", f"touch {tmp_path}/has; exec /bin/sleep 600")
-    slurm.set("squeue", "case $* in *--name=accept-lost*) echo 7 ;; esac")
-    killed_when((tmp_path / "has").exists, "submit", *TWO, "--attempt", "lost")
-    (run,) = json.loads(accept("list", "runs", "--json").out)["runs"]
-    assert (run["name"], run["about"]) == ("lost", "starting")
-    slurm.set(
-        "scontrol",
-        f"[ -e {slurm.folder}/cancelled ] && echo JobState=CANCELLED && exit; echo '{HELD}'",
-    )
-    assert accept("clean", "lost").out.split() == ["removed", "Slurm", "job", "7"]
-    assert slurm.cancelled == ["7"]
+def test_a_job_that_is_cancelled_before_its_program_starts_leaves_no_folder(tmp_path: Path) -> None:
+    python, begun, site = (tmp_path / name for name in ("python", "begun", "site.yaml"))
+    python.write_text(f"#!/bin/sh\ntouch {begun}\nsleep 0.5\n")
+    python.chmod(0o755)
+    site.write_text(f"tools: {{python: {python}}}\n")
+    run = SlurmRun(
+        attempt="one", folder=f"{tmp_path}/accept-one", shared="", start_seconds=1, life_seconds=1,
+        keep_seconds=1, hold_seconds=1, gpus=False, busy_ok=True,
+    )  # fmt: skip
+    bundle = render(resolve(Options(machine="cpu", backend="slurm", nodes=1, site=str(site))))
+    (tmp_path / "script").write_text(batch_script(run, bundle))
+    process = subprocess.Popen(["sh", tmp_path / "script"])
+    while not begun.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait() == Exit.INTERRUPTED
+    assert not Path(f"{run.folder}.job").exists()
 
 
 def test_a_dry_run_shows_when_the_job_would_start(slurm: StandinSlurm) -> None:

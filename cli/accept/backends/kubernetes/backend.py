@@ -8,17 +8,18 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from accept.backends import protocol
 from accept.backends.job import Job, RunPlace
+from accept.backends.kubernetes import collect as evidence
+from accept.backends.kubernetes import delete as removal
+from accept.backends.kubernetes import doctor as requirements
 from accept.backends.kubernetes import nodes as cluster_nodes
+from accept.backends.kubernetes import watch as follow
 from accept.backends.kubernetes.client import Api, ApiError, before_start, resolve_place
-from accept.backends.kubernetes.collect import collect
-from accept.backends.kubernetes.delete import cancel, delete
-from accept.backends.kubernetes.doctor import doctor
 from accept.backends.kubernetes.nodes import Fit, Misfit, PodRequest
 from accept.backends.kubernetes.objects import NODE, Node
 from accept.backends.kubernetes.submit import check_run_name, install_release, run_name
-from accept.backends.kubernetes.watch import FINISHED, FOLDER, watch
-from accept.backends.protocol import Record, Say, check_job, progress, rehearse
+from accept.backends.protocol import Record, Say
 from accept.backends.remote import Reach
 from accept.config import Site
 from accept.core.error_codes import Code
@@ -31,24 +32,12 @@ from accept.plan.bundle import Bundle
 from accept.plan.helm_values import pack_positions
 from accept.plan.resolve import ClusterPlace, Resolved
 
+cancel, collect, delete = removal.cancel, evidence.collect, removal.delete
+check_job, progress, rehearse = protocol.check_job, protocol.progress, protocol.rehearse
+doctor, watch = requirements.doctor, follow.watch
+
 #: Maximum size of the compressed positions of nodes: in base64, a ConfigMap has at most 1 MiB.
 _MAX_POSITIONS = 750_000
-
-__all__ = [
-    "attempt_name",
-    "cancel",
-    "check_job",
-    "collect",
-    "delete",
-    "detect",
-    "doctor",
-    "drain",
-    "progress",
-    "reach",
-    "rehearse",
-    "submit",
-    "watch",
-]
 
 
 def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
@@ -108,7 +97,7 @@ def submit(
         positions = _known_positions(run, nodes, say)
         if run.earlier:
             finished = bz2.compress(pack_finished(Path(run.earlier), run.plan))
-            (folder / FINISHED).write_bytes(finished)
+            (folder / follow.FINISHED).write_bytes(finished)
         place = RunPlace(
             kubeconfig=api.place.kubeconfig,
             context=api.place.context,
@@ -121,7 +110,7 @@ def submit(
             attempt=name.full,
             hosts=run.hosts,
             first="",
-            folder=FOLDER,
+            folder=follow.FOLDER,
             submitted=datetime.now(UTC).isoformat(timespec="seconds"),
             place=place,
         )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from shlex import quote
 
+from accept.backends import protocol
 from accept.backends.host_survey import (
     IMAGE,
     RESULTS,
@@ -16,53 +17,28 @@ from accept.backends.host_survey import (
     scalar,
 )
 from accept.backends.job import Job
-from accept.backends.protocol import (
-    FreeNodes,
-    Note,
-    Question,
-    Remark,
-    attempt_name,
-    check_job,
-    progress,
-)
+from accept.backends.protocol import FreeNodes, Note, Question, Remark
 from accept.backends.remote import Reach
 from accept.backends.requirements import tools_here
-from accept.backends.slurm import nodes
+from accept.backends.slurm import doctor as requirements
+from accept.backends.slurm import follow, nodes
+from accept.backends.slurm import submit as start
 from accept.backends.slurm.client import query
-from accept.backends.slurm.doctor import doctor
-from accept.backends.slurm.follow import cancel, collect, delete, watch
-from accept.backends.slurm.submit import allocation_options, rehearse, submit
 from accept.config import Site
 from accept.core.error_codes import Code
 from accept.core.text import count, plain
 from accept.plan.resolve import ClusterPlace, Options, Resolved, site_of
 
-__all__ = [
-    "allocated_nodes",
-    "attempt_name",
-    "cancel",
-    "check_job",
-    "collect",
-    "delete",
-    "detect",
-    "doctor",
-    "drain",
-    "free_nodes",
-    "progress",
-    "reach",
-    "rehearse",
-    "submit",
-    "survey",
-    "watch",
-]
+allocated_nodes, doctor = nodes.allocated_nodes, requirements.doctor
+attempt_name, check_job = protocol.attempt_name, protocol.check_job
+cancel, collect, delete, watch = follow.cancel, follow.collect, follow.delete, follow.watch
+progress, rehearse, submit = protocol.progress, start.rehearse, start.submit
 
 #: Maximum length of the reason of a drained node, because `sinfo -R` shows little more.
 _REASON = 64
 
 #: The type and the number of GPUs in the generic resources of a node, such as gpu:h100:8(S:0-1).
 _GRES = re.compile(r"gpu:([A-Za-z][^:,()]*):([0-9]+)")
-
-allocated_nodes = nodes.allocated_nodes
 
 
 def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
@@ -73,7 +49,7 @@ def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
 
 def reach(_job: Job, run: Resolved) -> Reach:
     """Return how commands reach a node of a run after its end: as a job of its own."""
-    options = allocation_options(run.site.slurm)
+    options = start.allocation_options(run.site.slurm)
     where = [f"--{name}={value}" for name, value in options.items() if value]
 
     def arguments(host: str, command: str) -> list[str]:

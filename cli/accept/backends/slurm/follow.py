@@ -67,15 +67,24 @@ def _numbered(job: Job) -> Job:
 
 
 def _look(job: Job, say: Say) -> JobState:
-    """Return the state of the job; wait if the controller does not answer. Raises NotStarted."""
+    """Return the state of the job; wait if the controller does not answer.
+
+    Raises Interrupted if it does not answer for minutes, and NotStarted if it cannot be asked.
+    """
     until = time.monotonic() + _SILENT_SECONDS
     was_silent = False
     while True:
         try:
             state = job_state(_slurm(job).id)
         except NotStarted as error:
-            if error.code is not Code.SLURM_CONTROLLER or time.monotonic() > until:
+            if error.code is not Code.SLURM_CONTROLLER:
                 raise
+            if time.monotonic() > until:
+                raise Interrupted(
+                    f"{error.message}; the run goes on without it",
+                    code=error.code,
+                    hint=f"later: accept watch {job.attempt}",
+                ) from None
             if not was_silent:
                 say("the controller of Slurm does not answer; the run goes on")
             was_silent = True
@@ -145,10 +154,7 @@ def _has_lost_first(job: Job, state: JobState) -> bool:
 def _end_without_first(job: Job, say: Say) -> None:
     """End the rest of a job that has lost the node of its coordinator."""
     say("the job has lost its first node, so the rest of it is ended")
-    _scancel(job)
-    until = time.monotonic() + _END_SECONDS
-    while not _look(job, say).ended and time.monotonic() < until:
-        time.sleep(_LOOK)
+    _end(job, say)
 
 
 def _say_why_it_waits(job: Job, state: JobState, shown: str, say: Say) -> str:
@@ -299,11 +305,7 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
         if state.runs and not (folder / SHARED / NODE).exists() and _ending(job, state):
             return
     _scancel(job)
-    raise Interrupted(
-        f"job {_slurm(job).id} does not end",
-        code=Code.SLURM_JOB_ENDED,
-        hint=f"squeue -j {_slurm(job).id} shows its state",
-    )
+    raise _stays(job, f"job {_slurm(job).id} does not end")
 
 
 def _terminate(job: Job) -> None:
@@ -329,6 +331,15 @@ def _scancel(job: Job) -> None:
         call("scancel", number)
 
 
+def _end(job: Job, say: Say) -> JobState:
+    """End the job, and return its state when it has ended, or does not end."""
+    _scancel(job)
+    until = time.monotonic() + _END_SECONDS
+    while not (state := _look(job, say)).ended and time.monotonic() < until:
+        time.sleep(_LOOK)
+    return state
+
+
 def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     """End the job if it still exists, and wait until it is gone. Raises Interrupted if it stays."""
     job = _numbered(job)
@@ -338,15 +349,12 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     what = f"{'the step in ' if _slurm(job).allocation else ''}Slurm job {_slurm(job).id}"
     if dry_run:
         return (what,)
-    _scancel(job)
-    until = time.monotonic() + _END_SECONDS
-    while not (state := _look(job, say)).ended:
-        if time.monotonic() > until:
-            nodes = ", ".join(expand_nodes(state.nodes)[:8])
-            raise Interrupted(
-                f"{what} does not end on {nodes}",
-                code=Code.SLURM_JOB_ENDED,
-                hint=f"squeue -j {_slurm(job).id} shows its state",
-            )
-        time.sleep(_LOOK)
+    state = _end(job, say)
+    if not state.ended:
+        raise _stays(job, f"{what} does not end on {', '.join(expand_nodes(state.nodes)[:8])}")
     return (what,)
+
+
+def _stays(job: Job, message: str) -> Interrupted:
+    hint = f"squeue -j {_slurm(job).id} shows its state"
+    return Interrupted(message, code=Code.SLURM_JOB_ENDED, hint=hint)

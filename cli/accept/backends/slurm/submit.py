@@ -373,6 +373,8 @@ main() {
     if [ -w "$shared" ]; then exec >> "$shared/@LOG@" 2>&1; fi
     # A job that was requeued finds what its first start left.
     rm -rf @WORK@
+    # `accept cancel` may come before Python, which removes the folder then.
+    trap 'cd / && rm -rf @WORK@; exit 5' TERM
     mkdir @WORK@ && cd @WORK@ || exit 4
     payload | base64 -d > @PAYLOAD@ && tar -xf @PAYLOAD@ || exit 4
     ACCEPT_DIR=$(pwd)

@@ -11,21 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
-from accept.backends import containers, manage
+from accept.backends import containers, manage, protocol
 from accept.backends.host_survey import HostSurvey, find, host_script, scalar
 from accept.backends.job import Job
 from accept.backends.keys import new_keys
-from accept.backends.protocol import (
-    Note,
-    Record,
-    Remark,
-    Say,
-    attempt_name,
-    check_job,
-    drain,
-    progress,
-    rehearse,
-)
+from accept.backends.protocol import Note, Record, Remark, Say
 from accept.backends.remote import Reach, call, last_line
 from accept.backends.requirements import (
     SECONDS,
@@ -39,8 +29,8 @@ from accept.backends.requirements import (
     tool_lines,
     tool_need,
 )
+from accept.backends.ssh import follow
 from accept.backends.ssh.client import access_of, reach_of
-from accept.backends.ssh.follow import cancel, collect, delete, watch
 from accept.backends.ssh.prepare import Absent, make_ready
 from accept.config import Site
 from accept.core import evidence
@@ -57,22 +47,9 @@ from accept.core.text import command_line, count, folded, plain, shortened
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Options, Resolved
 
-__all__ = [
-    "attempt_name",
-    "cancel",
-    "check_job",
-    "collect",
-    "delete",
-    "detect",
-    "doctor",
-    "drain",
-    "progress",
-    "reach",
-    "rehearse",
-    "submit",
-    "survey",
-    "watch",
-]
+attempt_name, check_job = protocol.attempt_name, protocol.check_job
+drain, progress, rehearse = protocol.drain, protocol.progress, protocol.rehearse
+cancel, collect, delete, watch = follow.cancel, follow.collect, follow.delete, follow.watch
 
 _OLDEST_PYTHON = (3, 10)
 #: Requirements of every host for any run: key in the survey's output, name for people, advice.
