@@ -143,15 +143,40 @@ def test_a_run_that_is_removed_leaves_nothing(here: Place) -> None:
     assert accept("clean", here.run).out == "nothing is left\n"
 
 
-def followed(here: Place) -> subprocess.Popen[str]:
-    """Start `accept run` as a program, and wait until its run is held."""
+def program(here: Place) -> subprocess.Popen[str]:
+    """Start `accept run` as a program; its run is held."""
     here.hold()
     words = [sys.executable, "-m", "accept", *here.words("run", "--attempt", here.attempt)]
-    process = subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
+
+
+def followed(here: Place) -> subprocess.Popen[str]:
+    """Start `accept run` as a program, and wait until its run is held."""
+    process = program(here)
     here.begun()
     return process
+
+
+@pytest.mark.parametrize("here", BACK_ENDS[1:], indirect=True)
+def test_a_start_that_is_interrupted_leaves_nothing(here: Place) -> None:
+    here.mark("block")
+    process = program(here)
+    here.wait_for(here.control / "blocked")
+    here.mark("block", is_set=False)
+    # As a terminal does.
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (Exit.CTRL_C, ""), err
+    assert "Traceback" not in err
+    assert rundir.listed() == ()
+    assert here.left() == []
 
 
 def test_ctrl_c_cancels_the_run(here: Place) -> None:
@@ -226,6 +251,15 @@ def test_a_run_that_cannot_start_leaves_nothing(here: Place) -> None:
     assert (done.code, done.out) == (Exit.NOT_STARTED, ""), done.err
     assert done.error != ""
     assert rundir.listed() == ()
+    assert here.left() == []
+
+
+@pytest.mark.parametrize("here", BACK_ENDS[2:], indirect=True)
+def test_a_run_that_gets_no_node_is_removed(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    here.starve()
+    Clock(monkeypatch)
+    done = here.start()
+    assert (done.code, done.out) == (Exit.NOT_STARTED, ""), done.err
     assert here.left() == []
 
 

@@ -144,6 +144,9 @@ class Place:
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
+    def starve(self) -> None:
+        """Let no run get its node."""
+
     def processes(self) -> list[int]:
         """Return the processes of runs."""
         found = []
@@ -237,6 +240,9 @@ class Slurm(Place):
     def refuse(self) -> None:
         self.program("sinfo", "echo 'sinfo: error: no configuration' >&2; exit 1")
 
+    def starve(self) -> None:
+        (self.control / "state").write_text("PENDING Reason=JobHeldAdmin")
+
 
 class Kubernetes(Place):
     """A cluster with one pod, behind a stand-in API and a stand-in helm."""
@@ -251,9 +257,7 @@ class Kubernetes(Place):
         self._server, self._lock = server, threading.Lock()
         self._pod: subprocess.Popen[bytes] | None = None
         self._secrets: set[str] = set()
-        #: Why the pod is not scheduled; empty: it is.
-        self.waits = ""
-        self._is_silent = False
+        self._is_silent = self._is_full = False
         prefix = {"name": "ACCEPT_HOST_PREFIX", "value": f"{self.run}-w-0-"}
         made = {"kind": "Job", **job(1)}
         made["spec"]["template"] = {"spec": {"containers": [{"name": "accept", "env": [prefix]}]}}
@@ -294,6 +298,9 @@ class Kubernetes(Place):
     def refuse(self) -> None:
         self.mark("helm-fails")
 
+    def starve(self) -> None:
+        self._is_full = True
+
     def kept(self) -> list[str]:
         kinds = (self._jobs(), self._pods(), self._secrets)
         return [*super().kept(), *(str(kept) for kind in kinds for kept in kind)]
@@ -318,7 +325,7 @@ class Kubernetes(Place):
         """Return the pod of the run, which begins and ends with its Job."""
         with self._lock:
             is_installed = (self.control / "installed").exists()
-            if is_installed and self._pod is None and not self.waits:
+            if is_installed and self._pod is None and not self._is_full:
                 self._pod = self._start_pod()
             if not is_installed and self._pod is not None:
                 self._pod.terminate()
@@ -372,7 +379,7 @@ class Kubernetes(Place):
     def _pods(self) -> list[dict[str, Any]]:
         pod = self._pod_process()
         if pod is None:
-            return [unscheduled(self.waits)] * bool(self._jobs())
+            return [unscheduled()] * bool(self._jobs())
         found = running(0)
         if (code := pod.poll()) is not None:
             ended = {"exitCode": code, "reason": "Error" if code else "Completed"}

@@ -120,7 +120,12 @@ def submit(
         known = check_request(run.site, run.hosts, run.nodes)
         words = [*_sbatch(run, attempt, known), "--parsable"]
         record(job)
-        slurm_job = SlurmJob(id=_submitted(call(*words, stdin=script, tries=1), attempt))
+        try:
+            answer = call(*words, stdin=script, tries=1)
+        except KeyboardInterrupt:
+            _cancel_by_name(attempt)
+            raise
+        slurm_job = SlurmJob(id=_submitted(answer, attempt))
         say(f"submitted job {slurm_job.id}")
     return replace(job, slurm=slurm_job)
 
@@ -270,13 +275,18 @@ def _submitted(answer: Answer, attempt: str) -> int:
     for line in reversed(answer.out.splitlines()):
         if match := _JOB_ID.fullmatch(line.strip()):
             return int(match[1])
-    with contextlib.suppress(AcceptError):
-        call("scancel", f"--name=accept-{attempt}")
+    _cancel_by_name(attempt)
     raise NotStarted(
         f"sbatch printed no number of a job, but {plain(answer.out or 'nothing', 200)!r}",
         code=Code.SLURM_NO_JOB_ID,
         hint="is sbatch a wrapper here? type: type -a sbatch",
     )
+
+
+def _cancel_by_name(attempt: str) -> None:
+    """End a job whose number is not known, if there is one."""
+    with contextlib.suppress(AcceptError):
+        call("scancel", f"--name=accept-{attempt}")
 
 
 def _refusal(answer: Answer) -> AcceptError:
