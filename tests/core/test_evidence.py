@@ -40,12 +40,6 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 class TestFolder:
-    def test_written_evidence_is_read_back(self, folder: Path) -> None:
-        assert evidence.read_plan(folder) == sample_evidence.PLAN
-        assert tuple(evidence.read_records(folder))[1] == sample_evidence.record()
-        written = sample_evidence.verdict_of(sample_evidence.record())
-        assert evidence.read_verdict(folder).headline == written.headline
-
     def test_a_file_is_written_completely_or_not_at_all(self, tmp_path: Path) -> None:
         evidence.write(tmp_path / "a", "first")
         with pytest.raises(UnicodeEncodeError):

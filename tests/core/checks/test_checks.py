@@ -31,9 +31,6 @@ from accept.core.text import format_size, parse_size
 from accept.core.tool_output import ENDING
 from accept.plan.resolve import Options, resolve
 
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "alltoall", "sendrecv")
-
-
 # -- sizes ---------------------------------------------------------------------------------------
 
 
@@ -99,13 +96,6 @@ def test_every_fact_that_a_program_reports_is_declared_or_evidence_only() -> Non
         printed |= set(re.findall(r'(?<![a-z])fact\((?:CHECK, )?"([a-z0-9-]+)"', text))
     assert printed
     assert printed - declared - general == evidence_only
-
-
-def test_the_collectives_share_one_launch_one_parser_and_their_parameters() -> None:
-    loaded = [checks.REGISTRY[name] for name in COLLECTIVES]
-    assert {check.launch for check in loaded} == {"collectives"}
-    assert len({check.parse for check in loaded}) == 1
-    assert {check.params for check in loaded} == {Params}
 
 
 @pytest.mark.parametrize(

@@ -580,7 +580,6 @@ def test_what_was_left_out_is_named_and_not_run() -> None:
 @pytest.mark.parametrize(
     ("verdict", "good", "bad", "untested"),
     [
-        (run(ALL, names=EIGHT[:7], first=[problem(Cause.CRASHED, "h7")]), EIGHT[:7], ("h7",), ()),
         (run(ALL, names=["h0"], first=[problem(Cause.CRASHED, "h1")]), (), ("h1",), ("h0",)),
         (run(ALL, made=AGAIN), REST, ("h3",), ()),
         (run(ALL, made=[failed(DIED), failed(names=REST, wave=1)]), (), ("h3",), REST),
