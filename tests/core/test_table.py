@@ -98,6 +98,12 @@ def test_another_metric_never_turns_a_failed_execution_into_a_valid_one(metric: 
         assert row.outcome is Outcome.WRONG
 
 
+def test_without_its_largest_message_an_execution_failed() -> None:
+    (row,) = table_of((STEP,), [replace(FULL, metrics=FULL.metrics[:1])]).at_top_size()
+    assert row.outcome is Outcome.FAILED
+    assert {flaw.cause for flaw in row.flaws} == {Cause.NO_MEASUREMENT, Cause.TOP_SIZE_MISSING}
+
+
 def test_waves_after_the_planned_rounds_are_repetitions() -> None:
     pairs = [
         replace(FULL, wave=wave, hosts=hosts)

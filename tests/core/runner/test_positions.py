@@ -24,18 +24,10 @@ def written(folder: Path, **positions: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("labels", "position"),
-    [
-        ({"block": "b1", "rack": "r1", "other": "x"}, "b1/r1"),
-        ({"block": "b1"}, ""),
-        ({"block": "b1", "rack": ""}, ""),
-        ({"block": "b1", "rack": "two words"}, ""),
-        ({"block": "b1", "rack": "r" * 300}, ""),
-    ],
-)
-def test_a_position_needs_all_labels(labels: dict[str, str], position: str) -> None:
-    assert position_of(labels, LABELS) == position
+def test_a_position_needs_all_labels() -> None:
+    assert position_of({"block": "b1", "rack": "r1", "other": "x"}, LABELS) == "b1/r1"
+    for rack in ({}, {"rack": ""}, {"rack": "two words"}, {"rack": "r" * 300}):
+        assert position_of({"block": "b1", **rack}, LABELS) == ""
 
 
 def test_without_a_request_the_positions_are_those_of_the_folder(tmp_path: Path) -> None:
