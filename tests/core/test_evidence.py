@@ -205,24 +205,11 @@ class TestLogs:
         os.mkfifo(folder / "logs" / "20-more.tar")
         assert evidence.open_log(folder, "logs/20-more/0-0.log") is None
 
-    @pytest.mark.parametrize(
-        "log",
-        [
-            "logs/../plan.json",
-            "logs/x/../../plan.json",
-            "/etc/passwd",
-            "plan.json",
-            "logs",
-            "logs/",
-            "logs/x/9-9.log",
-            "logs/x/" + "9" * 5000,
-            "logs/x/\0",
-            "logs/x/\ud800",
-            "",
-        ],
-    )
-    def test_paths_outside_the_logs_are_not_opened(self, folder: Path, log: str) -> None:
-        assert evidence.open_log(folder, log) is None
+    def test_paths_outside_the_logs_are_not_opened(self, folder: Path) -> None:
+        outside = ("logs/../plan.json", "logs/x/../../plan.json", "/etc/passwd", "plan.json")
+        missing = ("", "logs", "logs/", "logs/x/9-9.log", "logs/x/" + "9" * 5000)
+        for log in (*outside, *missing, "logs/x/\0", "logs/x/\ud800"):
+            assert evidence.open_log(folder, log) is None, log
 
 
 def crafted(raw: bytes) -> list[bytes]:
