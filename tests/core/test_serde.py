@@ -111,16 +111,11 @@ class TestRefusals:
             ({"kind": 3.0}, "kind"),
             ({"kind": []}, "kind"),
             ({"alive": 1}, "alive"),
-            ({"count": True}, "count"),
-            ({"count": 1.0}, "count"),
-            ({"count": "1"}, "count"),
-            ({"share": "x"}, "share"),
-            ({"share": True}, "share"),
-            ({"share": math.nan}, "share"),
-            ({"share": math.inf}, "share"),
-            ({"share": "inf"}, "share"),
-            ({"share": 10**400}, "share"),
-            ({"share": None}, "share"),
+            *(({"count": value}, "count") for value in (True, 1.0, "1")),
+            *(
+                ({"share": value}, "share")
+                for value in ("x", True, math.nan, math.inf, "inf", 10**400, None)
+            ),
             ({"share": 11}, ""),
             ({"share": 6}, "share"),
             ({"gpus": -1}, "gpus"),
