@@ -62,6 +62,14 @@ def test_faults_are_named_and_no_innocent_node_is_accused(world: World) -> None:
         assert_waves(run)
 
 
+@pytest.mark.parametrize("seed", [9, 12, 14, 20])
+def test_the_edge_of_a_leaf_is_found_beside_a_bad_node(seed: int) -> None:
+    """Pairs of the node are slow on either side: it looked like a member, or like a bad GPU."""
+    cluster = BY_NAME["leaf-node"].cluster(64, _ROUNDS, 20261123 + seed, schedule=seed)
+    result = score(cluster, run_of(cluster, _ROUNDS, seed=seed, again=True))
+    assert (result.right, result.other) == (result.faults, False)
+
+
 def assert_waves(run: SimulatedRun) -> None:
     """Each host is in one group of a wave, and only so many waves are added."""
     assert run.added <= REPEATS * len(run.plan.steps)

@@ -276,6 +276,11 @@ class Candidates:
         for hosts in parts[1:]:
             yield from self._of_group(group ^ hosts, gpu)
 
+    def with_other_edge(self, found: Weighed) -> Iterator[Candidate]:
+        """Yield a group after moving hosts in or out as long as that fits the data better."""
+        gpu = (*found.candidate.part.gpus, None)[0]
+        yield from self._of_group(self._refined(found, gpu), gpu)
+
     def _of_group(self, group: frozenset[int], gpu: int | None) -> Iterator[Candidate]:
         """Yield the faults that a group of hosts may have."""
         count = len(self._all)

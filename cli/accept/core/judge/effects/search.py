@@ -44,6 +44,8 @@ _RARE = 0.005
 _MOST_HIDDEN = 3
 #: Number of hosts that are compared pairwise with a common reason.
 _MOST_PAIRED = 8
+#: Log of the factor of the likelihood by which an edge that is drawn again must be better.
+_BETTER = 0.5
 #: Maximum number of times that a part is accepted or removed.
 _MOST_STEPS = 200
 
@@ -104,7 +106,13 @@ class _Search:
     def run(self) -> None:
         """Accept candidates until no other is likely enough and all accepted ones hold."""
         for _ in range(_MOST_STEPS):
-            if not (self._forward() or self._backward() or self._jointly() or self._together()):
+            if not (
+                self._forward()
+                or self._backward()
+                or self._jointly()
+                or self._with_other_edge()
+                or self._together()
+            ):
                 break
         self._leave_open()
         self._leave_chance()
@@ -334,6 +342,41 @@ class _Search:
         self.evidence.explain(accepted)
         return False
 
+    def _with_other_edge(self) -> bool:
+        """Draw the edge of a group again, given bad hosts that may be on the wrong side of it.
+
+        These count as bad hosts in all their executions. Return True if that is better.
+        """
+        accepted, total = self.evidence.accepted, self.evidence.total()
+        of_hosts = [f for f in accepted if f.candidate.of_host]
+        for found in (f for f in accepted if f.candidate.group and not f.candidate.of_host):
+            bad = {h for f in of_hosts if _hides(f, found) for h in f.candidate.group}
+            if not bad:
+                continue
+            beside = [f for f in of_hosts if f.candidate.group <= bad]
+            others = [f for f in accepted if f is not found and f not in beside]
+            # The group explains too much if it contains these hosts, and too little if it does not.
+            for known in (others, [*others, found]):
+                self.evidence.explain([*others, *self._nodes(bad, known)])
+                again = self.evidence.weigh(found.candidate)
+                drawn = self._weighed(self.candidates.with_other_edge(again)) if again else ()
+                best = min(drawn, key=_order, default=None)
+                if best is None or best.candidate.each:
+                    continue
+                group = self.evidence.with_hits(best)
+                self.evidence.explain([*others, group, *self._nodes(bad, [*others, group])])
+                if self.evidence.total() > total + _BETTER:
+                    self.rivals[group.candidate.key] = []
+                    return True
+        self.evidence.explain(accepted)
+        return False
+
+    def _nodes(self, hosts: Iterable[int], others: Sequence[Weighed]) -> list[Weighed]:
+        """Return these hosts as bad ones, given other parts."""
+        self.evidence.explain(others)
+        nodes = self._weighed(map(self.candidates.node, sorted(hosts)))
+        return [*map(self.evidence.with_hits, nodes)]
+
     def _with_other_reasons(self) -> Iterator[tuple[list[Weighed], frozenset[int]]]:
         """Yield accepted parts of hosts, and these hosts, for which there may be another reason."""
         accepted = self.evidence.accepted
@@ -390,6 +433,12 @@ class _Search:
 def _is_node(candidate: Candidate) -> bool:
     part = candidate.part
     return part.kind is SuspectKind.NODE and not part.gpus and not candidate.waves
+
+
+def _hides(part: Weighed, group: Weighed) -> bool:
+    """Return True if a part of a host may hide on which side of a group's edge the host is."""
+    same_gpus = not set(group.candidate.part.gpus).isdisjoint(part.candidate.part.gpus)
+    return same_gpus or part.candidate.group < group.candidate.group
 
 
 def _order(found: Weighed) -> tuple[object, ...]:
