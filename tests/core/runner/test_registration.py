@@ -50,28 +50,23 @@ def test_a_line_counts_when_it_is_complete(tmp_path: Path) -> None:
     assert set(found.by_index) == {1}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"{ATTEMPT} 4 node-4 10.0.0.4 10.0.0.4",
-        f"{ATTEMPT} 0 node-0 10.0.0.4 10.0.0.4",
-        f"{ATTEMPT} -1 node-0 10.0.0.4 10.0.0.4",
-        "another-a1 2 node-2 10.0.0.2 10.0.0.2",
-        f"{ATTEMPT} 2 node-2 example.org 10.0.0.2",
-        f"{ATTEMPT} 2 node-2 127.0.0.1 10.0.0.2",
-        f"{ATTEMPT} 2 node-2 224.0.0.1 10.0.0.2",
-        f"{ATTEMPT} 2 node-2 10.0.0.1 10.0.0.2",
-        f"{ATTEMPT} 1 node-2 10.0.0.2 10.0.0.2",
-        f"{ATTEMPT} 2 node-2",
-        f"{ATTEMPT} 2 {'n' * 2000} 10.0.0.2 10.0.0.2",
-        "",
-    ],
-    ids=[
-        "index too large", "index of the coordinator", "negative index", "another attempt",
-        "name as address", "own address", "multicast", "address of another pod",
-        "index of another pod", "words missing", "too long", "empty",
-    ],
-)  # fmt: skip
+INVALID = {
+    "index too large": f"{ATTEMPT} 4 node-4 10.0.0.4 10.0.0.4",
+    "index of the coordinator": f"{ATTEMPT} 0 node-0 10.0.0.4 10.0.0.4",
+    "negative index": f"{ATTEMPT} -1 node-0 10.0.0.4 10.0.0.4",
+    "another attempt": "another-a1 2 node-2 10.0.0.2 10.0.0.2",
+    "name as address": f"{ATTEMPT} 2 node-2 example.org 10.0.0.2",
+    "own address": f"{ATTEMPT} 2 node-2 127.0.0.1 10.0.0.2",
+    "multicast": f"{ATTEMPT} 2 node-2 224.0.0.1 10.0.0.2",
+    "address of another pod": f"{ATTEMPT} 2 node-2 10.0.0.1 10.0.0.2",
+    "index of another pod": f"{ATTEMPT} 1 node-2 10.0.0.2 10.0.0.2",
+    "words missing": f"{ATTEMPT} 2 node-2",
+    "too long": f"{ATTEMPT} 2 {'n' * 2000} 10.0.0.2 10.0.0.2",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("line", INVALID.values(), ids=list(INVALID))
 def test_an_invalid_registration_is_refused_and_changes_no_other(tmp_path: Path, line: str) -> None:
     found = registered(tmp_path, GOOD, line)
     assert set(found.by_index) == {1}
