@@ -212,13 +212,9 @@ class TestJson:
         machine = model.PlannedMachine(name="gpu", gpus=None, ranks=None)
         assert dump(machine)["gpus"] is None
 
-    def test_one_line(self) -> None:
+    def test_text_is_one_line_of_what_json_has(self) -> None:
         assert "\n" not in to_json(Tree(code="a", anything="x\ny"))
-
-    def test_not_a_number_is_text(self) -> None:
         assert to_json((math.inf, math.nan)) == '["inf","nan"]'
-
-    def test_values_that_json_cannot_have_are_refused(self) -> None:
         with pytest.raises(TypeError):
             dump({1, 2})
 
