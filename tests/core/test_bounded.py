@@ -55,7 +55,7 @@ def test_many_hosts_share_the_room_for_their_replies(monkeypatch: pytest.MonkeyP
         assert {reply.exit for reply in replies.values()} == {exit_status}
 
 
-def test_a_line_of_the_console_without_end_is_printed_in_parts(
+def test_an_endless_line_of_the_console_is_printed_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended = manage._ENDED + b"0\n"

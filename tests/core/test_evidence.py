@@ -47,9 +47,7 @@ class TestFolder:
         assert (tmp_path / "a").read_text() == "first"
 
     @pytest.mark.parametrize("before", [None, "first"])
-    def test_a_write_that_fails_leaves_no_other_file(
-        self, tmp_path: Path, before: str | None
-    ) -> None:
+    def test_a_failed_write_leaves_no_other_file(self, tmp_path: Path, before: str | None) -> None:
         if before:
             (tmp_path / "a").write_text(before)
         with full_disk(free=100), pytest.raises(OSError) as error:  # noqa: PT011

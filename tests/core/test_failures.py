@@ -52,7 +52,7 @@ def test_all_lines_pass_through() -> None:
     ],
 )
 @pytest.mark.parametrize("cut", [0, 8, 21, 30])
-def test_the_host_in_a_message_of_the_launcher_is_found(
+def test_the_host_in_a_message_of_a_launcher_is_read(
     line: bytes, host: str | None, cut: int
 ) -> None:
     before = b"x 1 2 3\n" * 40_000

@@ -59,9 +59,7 @@ def test_rails_have_one_group_over_all_hosts_per_local_rank(n: int, ranks: int) 
 
 
 @given(n=st.integers(2, 100), rounds=st.integers(1, 4), ranks=st.integers(1, 8))
-def test_rail_pairs_are_the_pairs_of_each_round_on_every_rail(
-    n: int, rounds: int, ranks: int
-) -> None:
+def test_rail_pairs_are_the_pairs_of_a_round_on_every_rail(n: int, rounds: int, ranks: int) -> None:
     pairs = pair_rounds(names(n), rounds=rounds, seed=7)
     result = waves(GroupKind.RAIL_PAIRS, names(n), rounds=rounds, seed=7, ranks=ranks)
     assert [{(g.hosts, g.local_ranks) for g in wave} for wave in result] == [

@@ -121,9 +121,7 @@ def test_every_fact_that_a_program_reports_is_declared_or_evidence_only() -> Non
         ("health", {"few": -1}, "few"),
     ],
 )
-def test_invalid_parameters_are_refused_by_name(
-    check: str, params: dict[str, object], name: str
-) -> None:
+def test_invalid_parameters_are_named(check: str, params: dict[str, object], name: str) -> None:
     with pytest.raises(Invalid, match=name):
         read_typed(checks.REGISTRY[check].params, params)
 

@@ -145,9 +145,7 @@ def failed(found: Judged) -> set[str | None]:
         (MEMORY, "copy 4200 GB/s (slowest of 16 GPUs, 88% of the peak)"),
     ],
 )
-def test_healthy_gpus_pass_and_the_table_shows_the_share_of_the_peak(
-    step: Step, shown: str
-) -> None:
+def test_healthy_gpus_pass_and_show_their_share_of_the_peak(step: Step, shown: str) -> None:
     found = judged(records(step=step))
     assert (found.verdict.state, found.suspects) == (State.PASS, ())
     assert shown in found.verdict.measured
@@ -169,9 +167,7 @@ def test_healthy_gpus_pass_and_the_table_shows_the_share_of_the_peak(
         *((MEMORY, value_of("tested", share), LOST) for share in (0.0, 0.3)),
     ],
 )
-def test_the_gpu_with_a_bad_or_missing_value_is_named(
-    step: Step, change: Change, cause: str
-) -> None:
+def test_a_gpu_with_a_bad_or_missing_value_is_named(step: Step, change: Change, cause: str) -> None:
     found = judged(records(change, step))
     assert (found.verdict.state, accused(found)) == (State.FAIL, {"h1:3": cause})
     assert {suspect.kind for suspect in found.suspects} == {"gpu"}
@@ -289,9 +285,7 @@ def test_a_slow_pair_of_gpus_is_named_also_if_many_paths_are_slow(usual: float) 
 @pytest.mark.parametrize(
     ("slow", "named"), [(1, {}), (2, {"h1:3": "intermittent"}), (5, {"h1:3": BELOW})]
 )
-def test_a_gpu_that_is_slow_in_part_of_five_executions_is_named(
-    slow: int, named: dict[str, str]
-) -> None:
+def test_a_gpu_that_is_slow_in_some_executions_is_named(slow: int, named: dict[str, str]) -> None:
     bad = [one for _ in range(slow) for one in records(only(0.6, "bf16"))]
     assert accused(judged([*bad, *(one for _ in range(5 - slow) for one in records())])) == named
 

@@ -117,9 +117,7 @@ def test_the_page_has_the_picture_and_the_limits_of_the_code() -> None:
 @pytest.mark.parametrize("bad", [f"h{i}" for i in range(8)])
 @pytest.mark.parametrize("rounds", [3, 5])
 @pytest.mark.parametrize("factor", [0.62, 0.0])
-def test_one_bad_host_of_eight_is_named_with_its_counts(
-    bad: str, rounds: int, factor: float
-) -> None:
+def test_a_bad_host_of_eight_is_named_with_its_counts(bad: str, rounds: int, factor: float) -> None:
     found = explained(executions(pairs(8, rounds, bad, share=factor, jitter=_JITTER)))
     (one,) = found.faults
     assert (one.part.kind, one.part.hosts) == ("node", (bad,))
@@ -310,9 +308,7 @@ def test_when_most_peers_are_bad_or_too_few_none_is_named() -> None:
 
 @pytest.mark.parametrize(("hosts", "executions"), [(64, 30), (16, 100), (256, 8), (64, 5)])
 @pytest.mark.parametrize("freedom", [3, 5])
-def test_noise_of_peers_with_heavy_tails_accuses_nobody(
-    hosts: int, executions: int, freedom: int
-) -> None:
+def test_noise_with_heavy_tails_accuses_no_peer(hosts: int, executions: int, freedom: int) -> None:
     for seed in range(5):
         chance = random.Random(seed)
 

@@ -253,9 +253,7 @@ collective.main()
 @pytest.mark.real
 @pytest.mark.skipif(bool(missing_parts()), reason="the extra `run` is not installed")
 @pytest.mark.parametrize("seconds", [0.2, 0.0])
-def test_the_torch_program_shows_a_pause_that_its_mean_hides(
-    tmp_path: Path, seconds: float
-) -> None:
+def test_the_torch_program_shows_pauses_that_its_mean_hides(tmp_path: Path, seconds: float) -> None:
     program, progress = tmp_path / "pausing.py", tmp_path / "progress"
     progress.mkdir()
     program.write_text(PAUSING.replace("0.2", str(seconds)))

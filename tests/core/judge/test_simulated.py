@@ -200,7 +200,7 @@ def _population(metric: Metric) -> tuple[object, ...]:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
-def test_without_the_records_of_a_suspect_it_is_cleared_and_no_other_host_is_accused(
+def test_without_its_records_a_suspect_is_cleared_and_no_other_host_is_accused(
     world: World,
 ) -> None:
     run = planned(world.name, 24, 3)

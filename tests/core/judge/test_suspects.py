@@ -162,9 +162,7 @@ def test_the_name_is_made_from_kind_hosts_and_device() -> None:
         ),
     ],
 )
-def test_accusations_of_one_part_are_one_suspect(
-    suspects: list[Suspect], expected: list[str]
-) -> None:
+def test_accusations_of_a_part_are_a_suspect(suspects: list[Suspect], expected: list[str]) -> None:
     found = merged(suspects, EIGHT)
     assert [f"{one.name} {one.cause}" for one in found] == expected
     logs = {log for one in found for log in one.evidence}

@@ -138,9 +138,7 @@ def test_a_user_can_accept_a_run_without_its_bad_nodes() -> None:
         (State.INCONCLUSIVE, Cause.NO_REFERENCE, False),
     ],
 )
-def test_consequences_are_hidden_beside_their_cause(
-    state: State, cause: Cause, *, hides: bool
-) -> None:
+def test_consequences_are_hidden_by_their_cause(state: State, cause: Cause, *, hides: bool) -> None:
     shown = found_by(finding(state, cause, Judgement.ABSOLUTE), finding(State.FAIL, Cause.CRASHED))
     assert f"because of {cause}" in shown
     assert ("because of crashed" in shown) is not hides

@@ -66,9 +66,7 @@ def test_an_execution_without_a_table_is_listed_with_its_cause(tmp_path: Path) -
     assert "0-0.log, node[1-2]\n# all-reduce: no table; killed, timed-out\n" in text
 
 
-def test_tables_above_the_limit_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_over_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = executed(tmp_path, nccl_logs.table("all_reduce", HOSTS, (0,), 100.0))
     monkeypatch.setattr("accept.core.report.result_files._MAX_SIZE", 100)
     text = written(tmp_path, record, record, record)

@@ -83,9 +83,7 @@ def test_exactly_the_limit_is_complete(tmp_path: Path) -> None:
     assert (result["cut"], result["bytes"]) == ("", 5)
 
 
-def test_compressed_output_has_its_suffix_and_all_output_has_checksums(
-    tmp_path: Path,
-) -> None:
+def test_compressed_output_has_its_suffix_and_all_output_has_checksums(tmp_path: Path) -> None:
     (tmp_path / "packed").write_bytes(gzip.compress(b"hello"))
     (result,) = collected(tmp_path, f"cat {tmp_path / 'packed'}").values()
     evidence = tmp_path / "evidence"

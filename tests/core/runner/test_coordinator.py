@@ -116,9 +116,7 @@ def blamed(verdict: Any) -> list[tuple[str, str]]:
     return [(suspect["name"], suspect["cause"]) for suspect in verdict["suspects"]]
 
 
-def test_hosts_with_their_gpus_run_to_the_end(
-    node: Node, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hosts_with_all_gpus_run_to_the_end(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     env = {"NCCL_A": "1", "NCCL_B": "2", "NCCL_C": "3"}
     origins = {"profile x": ("NCCL_A", "NCCL_C"), "--nccl": ("NCCL_B",)}
     needs = Supported(component="CUDA", since="13", needs={"libcuda": "580"}, source="the maker")
@@ -292,18 +290,14 @@ class TestAnEarlierAttemptThatLostItsFirstHost:
         assert ran(folder, SCRIPT.id) == {"h2"}
         assert all(evidence.open_log(folder / "evidence", r.log) for r in records if r.log)
 
-    def test_counts_for_nothing_if_a_log_of_it_is_missing(
-        self, folder: Path, earlier: Path
-    ) -> None:
+    def test_counts_for_nothing_if_a_log_is_missing(self, folder: Path, earlier: Path) -> None:
         next((earlier / "logs" / INVENTORY.id).iterdir()).unlink()
         verdict = coordinated(folder)
         assert blamed(verdict) == [("h0", "unreachable-timeout")]
         assert ran(folder, INVENTORY.id) == ran(folder, SCRIPT.id) == {"h1", "h2"}
 
 
-def test_edited_values_are_in_log_plan_and_verdict(
-    node: Node, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_edits_are_in_log_plan_and_verdict(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     folder = node({"h0": 8})
     before = json.loads((folder / evidence.PLAN).read_text())
     edits = ["launcher.env.NCCL_X: added, is 7"]
@@ -343,7 +337,7 @@ def test_edited_collectives_are_measured_planned_and_have_more_time(node: Node) 
     assert step.estimate > before.estimate
 
 
-def test_edited_collectives_that_last_longer_than_the_deadline_end_the_run_at_once(
+def test_edited_collectives_that_outlast_the_deadline_end_the_run_at_once(
     node: Node,
 ) -> None:
     folder = node({"h0": 8})

@@ -79,7 +79,7 @@ def test_a_rank_that_delays_the_run_is_named(node: Path) -> None:
     assert (suspect["name"], suspect["cause"]) == ("h0", "rank-hung")
 
 
-def test_a_rank_that_nccl_reports_as_behind_is_named(
+def test_a_rank_that_nccl_shows_behind_is_named(
     node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -99,9 +99,7 @@ def _ranks(node: Path) -> int:
     return int(machine["ranks"])
 
 
-def test_a_launch_that_failed_and_does_not_end_is_ended(
-    node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_launch_that_hangs_is_ended(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervise, "_LOOK", 0.1)
     monkeypatch.setattr(supervise, "_ENDING_SECONDS", 0.1)
     plan = json.loads((node / evidence.PLAN).read_text())

@@ -109,7 +109,7 @@ class TestTheStoppedRank:
         assert [one.rank for one in stopped(ranks, Cause.RANK_HUNG)] == [4, 5]
         assert [one.rank for one in stopped(ranks, Cause.RANK_HUNG, waited=[0, 4])] == [5]
 
-    def test_a_rank_hung_if_the_others_gave_up_waiting_and_crashed_if_the_end_was_sudden(
+    def test_a_rank_hung_if_others_gave_up_waiting_and_crashed_if_the_end_was_sudden(
         self,
     ) -> None:
         assert cause_of_end(at(9, 9, 4, idle=61.0)) is Cause.RANK_HUNG

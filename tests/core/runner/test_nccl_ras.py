@@ -130,9 +130,7 @@ def test_a_text_since_nccl_2_26_names_the_same_ranks_as_json(version: str, job: 
 
 @pytest.mark.parametrize("version", OLD)
 @given(job=jobs())
-def test_a_text_before_nccl_2_26_names_dead_or_silent_ranks_as_json_does(
-    version: str, job: Job
-) -> None:
+def test_a_text_before_nccl_2_26_names_dead_or_silent_ranks_as_json(version: str, job: Job) -> None:
     """It names nobody if the text does not show which of the missing ranks is which."""
     answer = text(job, version)
     is_unclear = (job.dead and job.silent) or ((job.dead or job.silent) and job.left)

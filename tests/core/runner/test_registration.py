@@ -157,9 +157,7 @@ def test_index_0_registers_too_if_the_coordinator_has_a_pod_of_its_own(search: D
     assert ([host.name for host in found.hosts], found.problems) == (["p0", "p1"], ())
 
 
-def test_a_run_of_many_pods_starts_without_the_last_one_if_no_other_comes(
-    search: Discover,
-) -> None:
+def test_a_run_of_many_pods_starts_without_the_last_one_if_no_other_comes(search: Discover) -> None:
     found = search(*lines(*range(1, 15)), hosts=16)
     assert len(found.hosts) == 15
     assert missing(found) == [("p15", Cause.NOT_REGISTERED)]
@@ -193,9 +191,7 @@ def test_late_pods_are_waited_for(
     assert found.problems == ()
 
 
-def test_the_reason_of_a_missing_pod_is_that_its_registration_was_refused(
-    search: Discover,
-) -> None:
+def test_the_reason_of_a_missing_pod_is_that_its_registration_was_refused(search: Discover) -> None:
     found = search(*lines(1), f"{ATTEMPT} 2 n2 localhost x", hosts=3, seconds=0.5)
     assert len(found.refused) == 1
     (problem,) = found.problems

@@ -81,7 +81,7 @@ def test_a_step_that_fails_for_another_reason_blames_no_single_node(folder: Path
     assert all(isinstance(result, Problem) for result in ended.outcome().values())
 
 
-def test_a_node_whose_restart_ends_the_step_is_named_by_its_number_in_the_step(
+def test_a_node_whose_restart_ends_the_step_is_named_by_its_number(
     folder: Path,
 ) -> None:
     numbers = r"printf 'accept-node n1 number 1\naccept-node n2 number 0\n'"

@@ -112,7 +112,7 @@ for _ in range(10):
 """
 
 
-def test_a_cancelled_command_leaves_nothing_open_when_the_event_loop_is_closed(
+def test_a_cancelled_command_leaves_nothing_open_after_the_event_loop(
     tmp_path: Path,
 ) -> None:
     """Python would print it. A process of its own has nothing that earlier tests left."""
