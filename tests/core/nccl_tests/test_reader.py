@@ -456,56 +456,28 @@ def test_bus_factors_are_those_of_nccl_tests() -> None:
 TYPES = "".join("".join(ROWS).replace("float", f"{name:>5}") for name in ("int8", "half"))
 
 
-def reduced(to: int, text: str) -> str:
-    """Return a log whose memory was too small for the largest sizes."""
-    note = f"Reducing maxBytes to {to} due to memory limitation"
-    return changed(("#\n#    ", f"#\n# {note}\n#\n#    "), text=text)
+def test_sizes_may_repeat_or_be_left_out_by_our_program() -> None:
+    left_out = changed((ROWS[0], "# Size 1048576 left out: less than 16 B per rank\n"))
+    for text, sizes in (
+        (changed((ROWS[3], ROWS[3] + "".join(ROWS))), [20, 21, 22, 23] * 2),
+        (changed((ROWS[3], ROWS[3] + TYPES)), [20, 21, 22, 23] * 3),
+        (with_mean(left_out, ROWS[1:]), [21, 22, 23]),
+    ):
+        log = of(text)
+        assert (log.problems, only(log).complete) == ((), True)
+        assert [row.size for row in only(log).rows] == [1 << size for size in sizes]
 
 
-@pytest.mark.parametrize(
-    ("text", "sizes"),
-    [
-        pytest.param(changed((ROWS[3], ROWS[3] + "".join(ROWS))), [20, 21, 22, 23] * 2, id="twice"),
-        pytest.param(changed((ROWS[3], ROWS[3] + TYPES)), [20, 21, 22, 23] * 3, id="three types"),
-        pytest.param(
-            with_mean(
-                changed((ROWS[0], "# Size 1048576 left out: less than 16 B per rank\n")), ROWS[1:]
-            ),
-            [21, 22, 23],
-            id="a size that our program leaves out",
-        ),
-    ],
-)
-def test_the_sizes_of_a_table_are_complete(text: str, sizes: list[int]) -> None:
-    log = of(text)
-    assert (log.problems, only(log).complete) == ((), True)
-    assert [row.size for row in only(log).rows] == [1 << size for size in sizes]
-
-
-@pytest.mark.parametrize(
-    ("text", "sizes"),
-    [
-        (
-            reduced(5_000_000, with_mean(changed((ROWS[3], "")), ROWS[:3])),
-            (1 << 23, 5_000_000, 1 << 22),
-        ),
-        # Memory for the least size alone.
-        (
-            reduced(
-                1 << 20,
-                changed(
-                    ("minBytes 1048576 maxBytes 1048576", "minBytes 2097152 maxBytes 8388608"),
-                    text=table_text(least=1 << 20, most=1 << 20),
-                ),
-            ),
-            (1 << 23, 1 << 20, 1 << 20),
-        ),
-    ],
-)
-def test_a_reduced_maximum_is_noted(text: str, sizes: tuple[int, ...]) -> None:
-    table = only(of(text))
-    assert table.complete
-    assert (table.max_bytes, table.reduced_max, table.top_size) == sizes
+def test_a_maximum_that_the_memory_reduces_is_noted() -> None:
+    fewer = with_mean(changed((ROWS[3], "")), ROWS[:3])
+    # Memory for one size, which is below the least that was requested.
+    planned = ("minBytes 1048576 maxBytes 1048576", "minBytes 2097152 maxBytes 8388608")
+    single = changed(planned, text=table_text(least=1 << 20, most=1 << 20))
+    for text, reduced, top in ((fewer, 5_000_000, 1 << 22), (single, 1 << 20, 1 << 20)):
+        note = f"#\n# Reducing maxBytes to {reduced} due to memory limitation\n#\n#    "
+        table = only(of(changed(("#\n#    ", note), text=text)))
+        assert table.complete
+        assert (table.max_bytes, table.reduced_max, table.top_size) == (1 << 23, reduced, top)
 
 
 def test_a_size_below_one_element_per_rank_is_listed_as_zero() -> None:
