@@ -397,24 +397,21 @@ def test_cpu_times_do_not_have_to_agree_with_the_bandwidth() -> None:
     assert causes(of(changed(("     time", "  cputime"), text=text))) == ""
 
 
-@pytest.mark.parametrize(
-    ("head", "bus", "name"),
-    [
-        ("#  Rank {rank:2d} Group  0 Pid", "[0x1b]", "NVIDIA H100 80GB HBM3"),
-        ("#   Rank {rank:2d} Pid", "[0x1b]", "Tesla V100-SXM2-32GB"),
-        ("#  Rank {rank:2d} Group {group:2d} Pid", "[0009:01:00]", "NVIDIA GB200"),
-    ],
-)
-def test_lines_of_devices_differ(head: str, bus: str, name: str) -> None:
-    lines = [
-        f"{head.format(rank=n, group=0)}  41000 on   pod-{n}.svc device {n:2d} {bus} {name}\n"
-        for n in range(4)
-    ]
-    log = of(changed(*((line, lines.pop(0)) for line in LINES if line.startswith("#  Rank"))))
-    assert log.problems == ()
-    assert [(d.host, d.device, d.name) for d in only(log).devices] == [
-        (f"pod-{n}.svc", n, name) for n in range(4)
-    ]
+def test_lines_of_devices_differ() -> None:
+    own = [line for line in LINES if line.startswith("#  Rank")]
+    for head, bus, name in (
+        ("#  Rank {:2d} Group  0 Pid", "[0x1b]", "NVIDIA H100 80GB HBM3"),
+        ("#   Rank {:2d} Pid", "[0x1b]", "Tesla V100-SXM2-32GB"),
+        ("#  Rank {:2d} Group  0 Pid", "[0009:01:00]", "NVIDIA GB200"),
+    ):
+        new = [
+            f"{head.format(n)}  41000 on   pod-{n}.svc device {n:2d} {bus} {name}\n"
+            for n in range(4)
+        ]
+        log = of(changed(*zip(own, new, strict=True)))
+        assert log.problems == ()
+        shown = [(device.host, device.device, device.name) for device in only(log).devices]
+        assert shown == [(f"pod-{n}.svc", n, name) for n in range(4)]
 
 
 # -- captured logs, and which sizes belong to a table ----------------------------------------------
