@@ -191,22 +191,17 @@ class TestFacts:
         found = reading_of([Fact(name="health", value={"uptime": 5.0})])
         assert [gap.devices for gap in found.unread] == [Unread.GPUS]
 
-    @pytest.mark.parametrize(
-        ("unread", "devices"),
-        [
+    def test_a_gap_may_be_a_text_as_in_evidence_of_version_0_1(self) -> None:
+        for unread, devices in (
             ("GPUs (no pynvml)", Unread.GPUS),
             ("GPU 0 (GPU is lost)", Unread.GPUS),
             ("anything: no Python 3.10", Unread.ALL),
             ("memory errors (no EDAC)", Unread.NONE),
             ({"reason": "GPUs"}, Unread.ALL),
             ({"reason": "GPUs", "devices": "gpus"}, Unread.GPUS),
-        ],
-    )
-    def test_a_gap_may_be_a_text_as_in_evidence_of_version_0_1(
-        self, unread: object, devices: Unread
-    ) -> None:
-        found = reading_of([Fact(name="health", value={"unread": [unread], "whole": True})])
-        assert [gap.devices for gap in found.unread] == [devices]
+        ):
+            found = reading_of([Fact(name="health", value={"unread": [unread], "whole": True})])
+            assert [gap.devices for gap in found.unread] == [devices]
 
     @pytest.mark.parametrize("kind", ["counters", "levels"])
     @given(st.text() | st.lists(st.integers()) | st.none() | st.booleans())

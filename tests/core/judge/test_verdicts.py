@@ -577,21 +577,17 @@ def test_what_was_left_out_is_named_and_not_run() -> None:
     assert (own.state, own.optional) == (State.NOT_TESTED, True)
 
 
-@pytest.mark.parametrize(
-    ("verdict", "good", "bad", "untested"),
-    [
+def test_the_nodes_of_a_run_that_some_did_not_finish() -> None:
+    unexplained = [*wrong(ALL, "h2"), *healthy(PAIRS, bad=["h3"])]
+    for verdict, good, bad, untested in (
         (run(ALL, names=["h0"], first=[problem(Cause.CRASHED, "h1")]), (), ("h1",), ("h0",)),
         (run(ALL, made=AGAIN), REST, ("h3",), ()),
         (run(ALL, made=[failed(DIED), failed(names=REST, wave=1)]), (), ("h3",), REST),
         (run(ALL, EACH, PAIRS, made=wrong(ALL, "h2"), **FAST), (), (), EIGHT),
         # Wrong data that no host explains.
-        (run(ALL, PAIRS, made=[*wrong(ALL, "h2"), *healthy(PAIRS, bad=["h3"])]), (), ("h3",), REST),
-    ],
-)
-def test_the_nodes_of_a_run_that_some_did_not_finish(
-    verdict: Verdict, good: tuple[str, ...], bad: tuple[str, ...], untested: tuple[str, ...]
-) -> None:
-    assert node_lists(verdict) == NodeLists(good=good, bad=bad, untested=untested)
+        (run(ALL, PAIRS, made=unexplained), (), ("h3",), REST),
+    ):
+        assert node_lists(verdict) == NodeLists(good=good, bad=bad, untested=untested)
 
 
 # -- bounds ----------------------------------------------------------------------------------------
@@ -669,22 +665,19 @@ def test_wrong_data_that_follows_no_host_is_software(
     assert slower.headline.index("wrong data") < slower.headline.index("h5")
 
 
-@pytest.mark.parametrize(
-    ("warnings", "quoted"),
-    [
+def test_a_failure_quotes_the_decisive_warning_of_nccl() -> None:
+    late = problem(Cause.TIMED_OUT, message="did not end")
+    for warnings, quoted in (
         (["h1: closed by h2", "h2: Got completion from peer, error 12"], "h2: Got completion"),
         (["h1: strange", "h3: Call to connect failed", "h1: timeout"], "h3: Call to connect"),
         (["h1: strange", "h1: stranger"], "h1: stranger"),
         ([], ""),
-    ],
-)
-def test_a_failure_quotes_the_decisive_warning_of_nccl(warnings: list[str], quoted: str) -> None:
-    fact = Fact(name="nccl-warnings", value=warnings)
-    late = problem(Cause.TIMED_OUT, message="did not end")
-    verdict = run(ALL, made=[failed(late, facts=(fact,))])
-    (found,) = (f for c in verdict.checks for f in c.findings if f.cause is Cause.TIMED_OUT)
-    assert found.message.startswith(f"did not end; NCCL on {quoted}" if quoted else "did not end")
-    assert run(ALL, made=[replace(r, facts=(fact,)) for r in healthy(ALL)]).state is State.PASS
+    ):
+        fact = Fact(name="nccl-warnings", value=warnings)
+        verdict = run(ALL, made=[failed(late, facts=(fact,))])
+        (found,) = (f for c in verdict.checks for f in c.findings if f.cause is Cause.TIMED_OUT)
+        assert found.message.startswith("did not end" + (quoted and f"; NCCL on {quoted}"))
+        assert run(ALL, made=[replace(r, facts=(fact,)) for r in healthy(ALL)]).state is State.PASS
 
 
 def test_problems_of_one_cause_outside_of_checks_are_one_finding() -> None:
