@@ -41,23 +41,18 @@ def test_all_lines_pass_through() -> None:
     assert list(Finder(catalog()).watch(lines)) == lines
 
 
-@pytest.mark.parametrize(
-    ("line", "host"),
-    [
+def test_the_host_in_a_message_of_a_launcher_is_read() -> None:
+    before = b"x 1 2 3\n" * 40_000
+    for line, host in (
         (b"ssh: connect to host h2 port 22: Connection refused\r\n", "h2"),
         (b"ssh: Could not resolve hostname h2.x: Name or service not known\n", "h2.x"),
         (b"srun: error: Task launch for StepId=5.0 failed on node h2: Timed out\n", "h2"),
         (b"srun: error: Node failure on h[2-4]\n", None),
         (b"slurmstepd: error: *** STEP 7.0 ON h2 CANCELLED AT 1 DUE TO TIME LIMIT ***\n", None),
-    ],
-)
-@pytest.mark.parametrize("cut", [0, 8, 21, 30])
-def test_the_host_in_a_message_of_a_launcher_is_read(
-    line: bytes, host: str | None, cut: int
-) -> None:
-    before = b"x 1 2 3\n" * 40_000
-    found = launch_problems(decisive([before, line[:cut], line[cut:]]))
-    assert [problem.host for problem in found] == [host]
+    ):
+        for cut in (0, 8, 21, 30):
+            found = launch_problems(decisive([before, line[:cut], line[cut:]]))
+            assert [problem.host for problem in found] == [host], (line, cut)
 
 
 def test_output_of_a_program_is_not_a_message_of_the_launcher() -> None:

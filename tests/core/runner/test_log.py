@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from tests.factories import verdicts
 
 from accept.core.runner.log import largest_table
@@ -21,36 +20,31 @@ def row(size: int) -> str:
     return f"{size:>12} {size // 4:>13}     float     sum      -1    12.0    1.00    2.00      0"
 
 
-@pytest.mark.parametrize(
-    ("before", "title"),
-    [
-        (
-            [
-                "# nccl-tests version 2.19.6 nccl-headers=22803 nccl-library=22803",
-                "# Collective test starting: all_reduce_perf",
-            ],
-            "# all_reduce_perf, 16 ranks on 2 nodes, NCCL 2.28.3, profile channels",
-        ),
-        ([], "# nccl-tests, 16 ranks on 2 nodes, profile channels"),
-    ],
-)
 def test_the_table_of_the_largest_group_is_shown_with_a_title_and_its_average(
-    tmp_path: Path, before: list[str], title: str
+    tmp_path: Path,
 ) -> None:
     rows = [row(1 << n) for n in range(10, 40)]
     noise = ["# nThread 1 nGpus 1", "h0:1:2 [0] NCCL INFO Using network gIB", "\x1b[31mhello", ""]
     average = "# Avg bus bandwidth    : 47.8165"
     step = verdicts.step("all-reduce", "each")
-    records = []
-    for number, hosts in enumerate((["h0"], ["h0", "h1"])):
-        record = replace(verdicts.record(step, hosts, number=number), ranks=8 * len(hosts))
-        path = tmp_path / record.log
-        path.parent.mkdir(parents=True, exist_ok=True)
-        table = [*before, *noise, *HEADER, *rows[: 30 * number], *noise, f"{average} "]
-        path.write_text("\n".join(table * 2))
-        records.append(record)
-    shown = largest_table(tmp_path, records, "channels")
-    assert shown == [title, *HEADER, *rows[:25], average] * 2
+    version = "# nccl-tests version 2.19.6 nccl-headers=22803 nccl-library=22803"
+    for before, title in (
+        (
+            [version, "# Collective test starting: all_reduce_perf"],
+            "# all_reduce_perf, 16 ranks on 2 nodes, NCCL 2.28.3, profile channels",
+        ),
+        ([], "# nccl-tests, 16 ranks on 2 nodes, profile channels"),
+    ):
+        records = []
+        for number, hosts in enumerate((["h0"], ["h0", "h1"])):
+            record = replace(verdicts.record(step, hosts, number=number), ranks=8 * len(hosts))
+            path = tmp_path / record.log
+            path.parent.mkdir(parents=True, exist_ok=True)
+            table = [*before, *noise, *HEADER, *rows[: 30 * number], *noise, f"{average} "]
+            path.write_text("\n".join(table * 2))
+            records.append(record)
+        shown = largest_table(tmp_path, records, "channels")
+        assert shown == [title, *HEADER, *rows[:25], average] * 2
 
 
 def test_versions_of_nccl_are_read_from_their_number() -> None:
