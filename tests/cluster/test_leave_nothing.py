@@ -35,16 +35,6 @@ def test_ctrl_c_cancels_cleans_up_and_the_run_can_be_resumed(make_lab: Make) -> 
     lab.evidence_holds(resumed)
 
 
-def test_a_run_is_cancelled_from_another_terminal(make_lab: Make) -> None:
-    lab = make_lab(3)
-    run = lab.start(checks=ENDLESS)
-    run.wait_for("1/2]")
-    cancelled = lab.do("cancel", "last")
-    assert cancelled.exit == 0, cancelled.err
-    lab.nothing_is_left()
-    assert run.wait().exit != 0
-
-
 def test_a_run_is_ended_on_its_first_host_with_the_command_of_the_documentation(
     make_lab: Make,
 ) -> None:
@@ -88,15 +78,6 @@ def test_a_dropped_connection_is_made_again(make_lab: Make) -> None:
     assert done.result["attempt"] == lab.attempt()
     # That sshd of its own was made anew; what is the run's is gone.
     until(lambda: not [each for each in lab.differs() if "accept-" in each], 60)
-
-
-def test_a_dry_run_starts_nothing(make_lab: Make) -> None:
-    lab = make_lab(2)
-    done = lab.run("--dry-run", checks=CONNECT)
-    assert done.exit == 0
-    assert [step["checks"] for step in done.result["steps"]] == [["connectivity"]]
-    assert not lab.runs.exists() or not list(lab.runs.iterdir())
-    lab.nothing_is_left()
 
 
 def test_delete_cleans_up_when_the_guards_were_killed(make_lab: Make) -> None:

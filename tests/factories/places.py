@@ -249,14 +249,15 @@ class Kubernetes(Place):
 
     backend = "kubernetes"
     options = ("--backend", "kubernetes", "--nodes", "1")
-    site = "kubernetes: {image: 'img:1'}\n"
+    site = "kubernetes: {image: 'img:1', positionLabels: [kubernetes.io/hostname]}\n"
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, server: ApiServer) -> None:
         super().__init__(folder, patch)
         self.run = f"{self.attempt}-1"
-        self._server, self._lock = server, threading.Lock()
+        self.server, self._lock = server, threading.Lock()
         self._pod: subprocess.Popen[bytes] | None = None
-        self._secrets: set[str] = set()
+        #: Secrets and ConfigMaps by path.
+        self.stored_objects: dict[str, Any] = {}
         self._is_silent = self._is_full = False
         prefix = {"name": "ACCEPT_HOST_PREFIX", "value": f"{self.run}-w-0-"}
         made = {"kind": "Job", **job(1)}
@@ -273,22 +274,31 @@ class Kubernetes(Place):
             f"{_LAB}/events": listed(),
         }.items():
             server.answer_with(path, answer)
-        pod = f"{_LAB}/pods/run-w-0-0-abcde"
         server.answers |= {
-            f"{_LAB}/secrets": lambda *_: self._make_or_list_secrets(),
-            f"{_LAB}/secrets/{self.run}-ssh": lambda *_: self._remove_secret(),
+            SECRETS: lambda *_: self._make_or_list(SECRETS),
+            CONFIG_MAPS: lambda *_: self._make_or_list(CONFIG_MAPS),
             _JOBS: lambda *_: (503 if self._is_silent else 200, listed(*self._jobs())),
             f"{_JOBS}/run-w-0": lambda *_: self._remove_job(),
-            f"{_LAB}/pods": lambda *_: (200, listed(*self._pods())),
-            f"{pod}/log": lambda *_: (200, (self.control / "pod.log").read_text()),
+            _PODS: lambda *_: (200, listed(*self._pods())),
+            f"{_POD}/log": lambda *_: (200, (self.control / "pod.log").read_text()),
         }
-        server.commands[f"{pod}/exec"] = lambda words, _: self._execute(words)
+        server.commands[f"{_POD}/exec"] = lambda words, _: self._execute(words)
 
     @property
     def node(self) -> Path:
         return self.scratch / "pod"
 
+    def close(self) -> None:
+        super().close()
+        if self._pod is not None:
+            self._pod.wait()
+
+    def is_starting(self) -> bool:
+        self._pod_process()
+        return super().is_starting() and (self.control / "begun").exists()
+
     def wait_for(self, path: Path) -> Path:
+        # The pod starts by itself on a cluster.
         self._pod_process()
         return super().wait_for(path)
 
@@ -296,28 +306,26 @@ class Kubernetes(Place):
         self._is_silent = not ends
 
     def refuse(self) -> None:
-        self.mark("helm-fails")
+        (self.control / "helm-install").write_text("Error: values are refused")
 
     def starve(self) -> None:
         self._is_full = True
 
     def kept(self) -> list[str]:
-        kinds = (self._jobs(), self._pods(), self._secrets)
-        return [*super().kept(), *(str(kept) for kind in kinds for kept in kind)]
+        objects = (*self._jobs(), *self._pods(), *self.stored_objects)
+        return [*super().kept(), *map(str, objects)]
 
-    def _make_or_list_secrets(self) -> tuple[int, Any]:
-        if self._server.seen[-1][0] == "POST":
-            body = self._server.bodies[-1]
-            self._secrets.add(body["metadata"]["name"])
-            (self.control / "key").write_text(body["stringData"]["ssh-privatekey"])
-        return 200, listed(*({"metadata": {"name": name}} for name in self._secrets))
-
-    def _remove_secret(self) -> tuple[int, Any]:
-        self._secrets.clear()
-        return 200, {}
+    def _make_or_list(self, kind: str) -> tuple[int, Any]:
+        if self.server.seen[-1][0] == "POST":
+            made = self.server.bodies[-1]
+            path = f"{kind}/{made['metadata']['name']}"
+            self.stored_objects[path] = made
+            removed = lambda *_: (200, self.stored_objects.pop(path, {}))  # noqa: E731
+            self.server.answers.setdefault(path, removed)
+        return 200, listed(*(o for path, o in self.stored_objects.items() if path.startswith(kind)))
 
     def _remove_job(self) -> tuple[int, Any]:
-        if self._server.seen[-1][0] == "DELETE":
+        if self.server.seen[-1][0] == "DELETE":
             (self.control / "installed").unlink(missing_ok=True)
         return 200, {}
 
@@ -342,6 +350,8 @@ class Kubernetes(Place):
         bundle = load_bundle(folder / rundir.RENDERED, read_run(folder).plan)
         self.node.mkdir()
         subprocess.run(["tar", "-xf", "-", "-C", self.node], input=bundle.archive(), check=True)
+        secret = self.stored_objects[f"{SECRETS}/{self.run}-ssh"]
+        (self.control / "key").write_text(secret["stringData"]["ssh-privatekey"])
         variables = {
             "ATTEMPT": self.run,
             "NODES": "1",
@@ -398,8 +408,10 @@ class Kubernetes(Place):
 
 
 #: Seconds that a pod may take to end.
-_GRACE = 10.0
+_GRACE = 1.0
 _LAB, _JOBS = "/api/v1/namespaces/lab", "/apis/batch/v1/namespaces/lab/jobs"
+SECRETS, CONFIG_MAPS = f"{_LAB}/secrets", f"{_LAB}/configmaps"
+_PODS, _POD = f"{_LAB}/pods", f"{_LAB}/pods/run-w-0-0-abcde"
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories.api_server import ApiServer, api_server
+from tests.factories.places import Kubernetes, place
 
 
 @pytest.fixture
@@ -24,3 +25,11 @@ def server(nowhere: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
         one.answer_with("/version", {"gitVersion": "v1.34.0"})
         yield one
+
+
+@pytest.fixture
+def here(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernetes]:
+    """Run a stand-in cluster whose pod is real, and a stand-in helm."""
+    with place("kubernetes", tmp_path, monkeypatch) as made:
+        assert isinstance(made, Kubernetes)
+        yield made

@@ -215,10 +215,6 @@ class TestARunThatCannotStart:
         assert (done.exit, "error[E-HELM-FAILED]" in done.err) == (4, True)
         assert desk.made() == before
 
-    def test_reports_that_a_name_is_too_long(self, desk: Desk) -> None:
-        done = desk.submit(f"--release={'a' * 50}", "--attempt=b")
-        assert (done.exit, "error[E-KUBE-NAME-LONG]" in done.err) == (2, True)
-
 
 class TestCancelling:
     @pytest.mark.smoke
