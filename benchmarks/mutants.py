@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: The tests of each package.
 TESTS = {
     "core/judge": "tests/core/judge tests/core/checks tests/golden",
-    "core/nccl_tests": "tests/core/nccl_tests tests/foreign_logs",
+    "core/nccl_tests": "tests/core/nccl_tests tests/core/checks tests/foreign_logs",
     "evidence": "tests/evidence tests/core/test_evidence.py tests/commands/test_run_folders.py",
     "plan": "tests/plan",
 }
@@ -129,7 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("package", choices=TESTS)
     parser.add_argument("--commit", default="HEAD", help="whose code and tests (default: HEAD)")
-    parser.add_argument("--sample", type=int, default=80, help="number of mutants")
+    parser.add_argument("--sample", type=int, default=60, help="number of mutants")
     parser.add_argument("--seed", default="1")
     given = parser.parse_args()
     commit = subprocess.check_output(
