@@ -18,10 +18,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from accept.backends import containers, protocol
+from accept.backends import containers
 from accept.backends.job import Job
 from accept.backends.keys import new_keys
 from accept.backends.protocol import Phase, Progress, Record, Say, still_running
+from accept.backends.protocol import attempt_name as attempt_name
+from accept.backends.protocol import drain as drain
+from accept.backends.protocol import rehearse as rehearse
 from accept.backends.remote import Reach
 from accept.backends.requirements import (
     WITHOUT_GPUS,
@@ -49,8 +52,6 @@ from accept.core.text import decimal, plain
 from accept.evidence.rundir import JOB
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Resolved
-
-attempt_name, drain, rehearse = protocol.attempt_name, protocol.drain, protocol.rehearse
 
 _NODE = "node"
 #: Shell commands that start the coordinator in the folder $0, with the Python $1, and return.

@@ -8,18 +8,22 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from accept.backends import protocol
 from accept.backends.job import Job, RunPlace
-from accept.backends.kubernetes import collect as evidence
-from accept.backends.kubernetes import delete as removal
-from accept.backends.kubernetes import doctor as requirements
 from accept.backends.kubernetes import nodes as cluster_nodes
-from accept.backends.kubernetes import watch as follow
 from accept.backends.kubernetes.client import Api, ApiError, before_start, resolve_place
+from accept.backends.kubernetes.collect import collect as collect
+from accept.backends.kubernetes.delete import cancel as cancel
+from accept.backends.kubernetes.delete import delete as delete
+from accept.backends.kubernetes.doctor import doctor as doctor
 from accept.backends.kubernetes.nodes import Fit, Misfit, PodRequest
 from accept.backends.kubernetes.objects import NODE, Node
 from accept.backends.kubernetes.submit import check_run_name, install_release, run_name
+from accept.backends.kubernetes.watch import FINISHED, FOLDER
+from accept.backends.kubernetes.watch import watch as watch
 from accept.backends.protocol import Record, Say
+from accept.backends.protocol import check_job as check_job
+from accept.backends.protocol import progress as progress
+from accept.backends.protocol import rehearse as rehearse
 from accept.backends.remote import Reach
 from accept.config import Site
 from accept.core.error_codes import Code
@@ -31,10 +35,6 @@ from accept.evidence.rundir import VALUES
 from accept.plan.bundle import Bundle
 from accept.plan.helm_values import pack_positions
 from accept.plan.resolve import ClusterPlace, Resolved
-
-cancel, collect, delete = removal.cancel, evidence.collect, removal.delete
-check_job, progress, rehearse = protocol.check_job, protocol.progress, protocol.rehearse
-doctor, watch = requirements.doctor, follow.watch
 
 #: Maximum size of the compressed positions of nodes: in base64, a ConfigMap has at most 1 MiB.
 _MAX_POSITIONS = 750_000
@@ -97,7 +97,7 @@ def submit(
         positions = _known_positions(run, nodes, say)
         if run.earlier:
             finished = bz2.compress(pack_finished(Path(run.earlier), run.plan))
-            (folder / follow.FINISHED).write_bytes(finished)
+            (folder / FINISHED).write_bytes(finished)
         place = RunPlace(
             kubeconfig=api.place.kubeconfig,
             context=api.place.context,
@@ -110,7 +110,7 @@ def submit(
             attempt=name.full,
             hosts=run.hosts,
             first="",
-            folder=follow.FOLDER,
+            folder=FOLDER,
             submitted=datetime.now(UTC).isoformat(timespec="seconds"),
             place=place,
         )

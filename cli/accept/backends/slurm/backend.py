@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from shlex import quote
 
-from accept.backends import protocol
 from accept.backends.host_survey import (
     IMAGE,
     RESULTS,
@@ -18,21 +17,26 @@ from accept.backends.host_survey import (
 )
 from accept.backends.job import Job
 from accept.backends.protocol import FreeNodes, Note, Question, Remark
+from accept.backends.protocol import attempt_name as attempt_name
+from accept.backends.protocol import check_job as check_job
+from accept.backends.protocol import progress as progress
 from accept.backends.remote import Reach
 from accept.backends.requirements import tools_here
-from accept.backends.slurm import doctor as requirements
-from accept.backends.slurm import follow, nodes
-from accept.backends.slurm import submit as start
+from accept.backends.slurm import nodes
 from accept.backends.slurm.client import query
+from accept.backends.slurm.doctor import doctor as doctor
+from accept.backends.slurm.follow import cancel as cancel
+from accept.backends.slurm.follow import collect as collect
+from accept.backends.slurm.follow import delete as delete
+from accept.backends.slurm.follow import watch as watch
+from accept.backends.slurm.nodes import allocated_nodes as allocated_nodes
+from accept.backends.slurm.submit import allocation_options
+from accept.backends.slurm.submit import rehearse as rehearse
+from accept.backends.slurm.submit import submit as submit
 from accept.config import Site
 from accept.core.error_codes import Code
 from accept.core.text import count, plain
 from accept.plan.resolve import ClusterPlace, Options, Resolved, site_of
-
-allocated_nodes, doctor = nodes.allocated_nodes, requirements.doctor
-attempt_name, check_job = protocol.attempt_name, protocol.check_job
-cancel, collect, delete, watch = follow.cancel, follow.collect, follow.delete, follow.watch
-progress, rehearse, submit = protocol.progress, start.rehearse, start.submit
 
 #: Maximum length of the reason of a drained node, because `sinfo -R` shows little more.
 _REASON = 64
@@ -49,7 +53,7 @@ def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
 
 def reach(_job: Job, run: Resolved) -> Reach:
     """Return how commands reach a node of a run after its end: as a job of its own."""
-    options = start.allocation_options(run.site.slurm)
+    options = allocation_options(run.site.slurm)
     where = [f"--{name}={value}" for name, value in options.items() if value]
 
     def arguments(host: str, command: str) -> list[str]:

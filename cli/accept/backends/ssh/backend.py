@@ -11,11 +11,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
-from accept.backends import containers, manage, protocol
+from accept.backends import containers, manage
 from accept.backends.host_survey import HostSurvey, find, host_script, scalar
 from accept.backends.job import Job
 from accept.backends.keys import new_keys
 from accept.backends.protocol import Note, Record, Remark, Say
+from accept.backends.protocol import attempt_name as attempt_name
+from accept.backends.protocol import check_job as check_job
+from accept.backends.protocol import drain as drain
+from accept.backends.protocol import progress as progress
+from accept.backends.protocol import rehearse as rehearse
 from accept.backends.remote import Reach, call, last_line
 from accept.backends.requirements import (
     SECONDS,
@@ -29,8 +34,11 @@ from accept.backends.requirements import (
     tool_lines,
     tool_need,
 )
-from accept.backends.ssh import follow
 from accept.backends.ssh.client import access_of, reach_of
+from accept.backends.ssh.follow import cancel as cancel
+from accept.backends.ssh.follow import collect as collect
+from accept.backends.ssh.follow import delete as delete
+from accept.backends.ssh.follow import watch as watch
 from accept.backends.ssh.prepare import Absent, make_ready
 from accept.config import Site
 from accept.core import evidence
@@ -46,10 +54,6 @@ from accept.core.serde import dump
 from accept.core.text import command_line, count, folded, plain, shortened
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Options, Resolved
-
-attempt_name, check_job = protocol.attempt_name, protocol.check_job
-drain, progress, rehearse = protocol.drain, protocol.progress, protocol.rehearse
-cancel, collect, delete, watch = follow.cancel, follow.collect, follow.delete, follow.watch
 
 _OLDEST_PYTHON = (3, 10)
 #: Requirements of every host for any run: key in the survey's output, name for people, advice.
