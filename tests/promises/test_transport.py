@@ -34,7 +34,11 @@ def tar_gz(folder: Path, scratch: Path) -> Path:
     return _tar(folder, scratch / "evidence.tar.gz", "w:gz")
 
 
-def _tar(folder: Path, target: Path, mode: Literal["w", "w:gz"]) -> Path:
+def tar_xz(folder: Path, scratch: Path) -> Path:
+    return _tar(folder, scratch / "evidence.tar.xz", "w:xz")
+
+
+def _tar(folder: Path, target: Path, mode: Literal["w", "w:gz", "w:xz"]) -> Path:
     with tarfile.open(target, mode) as packed:
         packed.add(folder, arcname="evidence")
     return target
@@ -110,6 +114,7 @@ def log_of_the_first_pod(folder: Path, scratch: Path) -> Path:
 WAYS: list[Callable[[Path, Path], Path | str]] = [
     tar,
     tar_gz,
+    tar_xz,
     zipped,
     zip_without_a_folder,
     archive_in_archive,
