@@ -119,6 +119,7 @@ BROKEN: dict[str, dict[str, str | bytes]] = {
         "no parameters": without("nThread"),
         "no devices": without("#  Rank "),
         "a gap in the devices": without("#  Rank  1"),
+        "an abbreviated device": changed(("[0000:1c:00] NVIDIA", "[0000:1c:00] ...")),
         "no column names": without("redop"),
         "unknown columns": changed(("busbw", "zusbw")),
         "no rows": without("    float"),
