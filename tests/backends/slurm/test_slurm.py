@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.factories.clock import Clock
 from tests.factories.command_line import accept, refused
 from tests.factories.standin_slurm import HELD, StandinSlurm
 
@@ -23,6 +24,7 @@ from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
 
 MUNGE = "sbatch: error: Munge encode failed: Failed to access socket: No such file or directory"
+REFUSED = "sbatch: error: Batch job submission failed"
 DOWN = "Unable to contact slurm controller (connect failure)"
 
 
@@ -95,7 +97,7 @@ def test_a_request_that_cannot_be_met_is_refused(
 def test_what_sbatch_refuses_has_its_own_code(
     slurm: StandinSlurm, text: str, error: str, code: int
 ) -> None:
-    slurm.fail("sbatch", f"sbatch: error: Batch job submission failed: {text}")
+    slurm.fail("sbatch", f"{REFUSED}: {text}")
     is_refused("--nodes", "2", error=error, code=code)
 
 
@@ -144,6 +146,13 @@ class TestTheNumberOfTheJob:
         assert slurm.cancelled
         assert slurm.cancelled[0].startswith("--name=accept-")
 
+    def test_may_be_lost_on_the_way(self, slurm: StandinSlurm) -> None:
+        """Slurm has the job, but sbatch does not know it."""
+        slurm.fail("sbatch", f"{REFUSED}: Socket timed out on send/recv operation")
+        is_refused("--nodes", "2", error="E-SLURM-CONTROLLER", code=4)
+        (cancelled,) = slurm.cancelled
+        assert cancelled.startswith("--name=accept-")
+
 
 @pytest.mark.parametrize(
     "reason", ["JobHeldUser", "JobHeldAdmin", "PartitionDown", "InvalidAccount"]
@@ -154,6 +163,25 @@ def test_a_job_that_only_a_person_can_start_is_removed(slurm: StandinSlurm, reas
     slurm.set("scontrol", f"if [ -e {marker} ]; then echo '{gone}'; else echo '{pending}'; fi")
     fails("E-SLURM-NEVER-STARTS", 4)
     assert slurm.cancelled == ["7"]
+
+
+def test_a_step_in_an_allocation_goes_on_if_the_controller_does_not_list_it(
+    slurm: StandinSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
+    job = HELD.replace("PENDING", "RUNNING")
+    slurm.set("scontrol", f"case $* in *hostnames*) echo n1 ;; *) echo '{job}' ;; esac")
+    slurm.set("srun", "cat > /dev/null")
+    done = accept("submit", "--backend", "slurm", "-m", "cpu", "--quiet")
+    assert done.code == 0, done.err
+    Clock(monkeypatch)
+    looks = slurm.folder / "looks"
+    # Each look tries three times. At the end, the step is not listed.
+    down = f"echo >> {looks}; [ $(wc -l < {looks}) -gt 7 ] || {{ echo '{DOWN}' >&2; exit 1; }}"
+    slurm.set("squeue", down)
+    assert accept("watch", "last").error == "E-SLURM-JOB-ENDED"
+    assert slurm.cancelled == []
 
 
 @pytest.mark.parametrize(

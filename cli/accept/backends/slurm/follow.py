@@ -75,7 +75,7 @@ def _look(job: Job, say: Say) -> JobState:
     was_silent = False
     while True:
         try:
-            state = job_state(_slurm(job).id)
+            return _state(job)
         except NotStarted as error:
             if error.code is not Code.SLURM_CONTROLLER:
                 raise
@@ -89,10 +89,13 @@ def _look(job: Job, say: Say) -> JobState:
                 say("the controller of Slurm does not answer; the run goes on")
             was_silent = True
             time.sleep(_LOOK)
-            continue
-        if state.runs and _slurm(job).allocation and not _step_number(job):
-            return JobState()
-        return state
+
+
+def _state(job: Job) -> JobState:
+    """Return the state of the job, or of the run's step in the user's own allocation."""
+    state = job_state(_slurm(job).id)
+    has_ended = state.runs and _slurm(job).allocation and not _step_number(job)
+    return JobState() if has_ended else state
 
 
 def _first(job: Job, state: JobState) -> str:

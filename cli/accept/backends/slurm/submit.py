@@ -122,7 +122,8 @@ def submit(
         record(job)
         try:
             answer = call(*words, stdin=script, tries=1)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, NotStarted):
+            # Slurm may have the job although sbatch got no answer.
             _cancel_by_name(attempt)
             raise
         slurm_job = SlurmJob(id=_submitted(answer, attempt))
