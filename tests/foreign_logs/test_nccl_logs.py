@@ -425,14 +425,18 @@ class TestSources:
         corpus(folder, nodes=NODES[:4])
         (folder / "summary.csv").write_text("a,b\n")
         (folder / "core.bin").write_bytes(b"\0" * 100)
-        (folder / "logs.tar.zst").write_bytes(b"\x28\xb5\x2f\xfd\x04\0A\0\0hello\n")
+        for name, start in (
+            ("logs.tar.zst", b"\x28\xb5\x2f\xfd"),
+            ("logs.7z", b"7z\xbc\xaf\x27\x1c"),
+        ):
+            (folder / name).write_bytes(start + b"\x04\0A\0\0hello\n")
         (folder / "result.json").write_text('{"nccl_version": 1}')
         done = accept("judge", folder)
-        assert "Left out: 4 files" in done.out
+        assert "Left out: 5 files" in done.out
         listed = {Path(one["file"]).name: one["reason"] for one in judged(folder)["skipped"]}
         assert listed["summary.csv"] == NoLog.NO_TABLE
         assert listed["core.bin"] == NoLog.BINARY
-        assert listed["logs.tar.zst"] == NoLog.PACKED
+        assert listed["logs.tar.zst"] == listed["logs.7z"] == NoLog.PACKED
         assert listed["result.json"] == NoLog.NO_RESULTS
 
     def test_copies_are_ignored(self, folder: Path) -> None:
@@ -615,6 +619,8 @@ class TestRefused:
     def test_a_folder_without_any(self, tmp_path: Path) -> None:
         (tmp_path / "x.txt").write_text("x")
         assert error_of(tmp_path) == Code.EVIDENCE_NONE
+        (tmp_path / "x.rar").write_bytes(b"Rar!\x1a\x07\x01\0")
+        assert f"{tmp_path}/x.rar is {NoLog.PACKED}" in accept("judge", tmp_path).err
 
     def test_logs_that_end_before_the_list_of_devices(self, folder: Path) -> None:
         folder.mkdir()

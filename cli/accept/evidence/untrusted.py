@@ -44,7 +44,7 @@ _HEAD = tarfile.BLOCKSIZE
 _HOLE = bytes(4096)
 
 _SUFFIXES = """
-7z a bash c cc cfg cjs class conf cpp css cu cuh cxx deb diff dll docx exe fish gif go h hh hpp htm
+a bash c cc cfg cjs class conf cpp css cu cuh cxx deb diff dll docx exe fish gif go h hh hpp htm
 html ico ini ipynb j2 jar java jpeg jpg js jsx key lock lua md mdx mjs mk mp4 npy npz o onnx parquet
 patch pdf pem pkl png ppt pptx proto ps1 pt pth pub py pyc pyi pyx rb rpm rst scala service sh so
 sql svg swift tex tmpl toml tpl ts tsx ttf vue wasm webp whl woff woff2 xls xlsx yaml yml zsh

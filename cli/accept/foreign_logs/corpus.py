@@ -160,7 +160,7 @@ def gather(paths: Mapping[Path, str], limits: Limits, *, collective: str | None 
         else:
             skipped.append(SkippedFile(file=log.file, reason=str(log.no_log or NoLog.LAUNCHER)))
     if not _show_anything(logs) and not reports:
-        raise _no_results([*paths.values()], [*logs, *failed_jobs], len(others))
+        raise _no_results([*paths.values()], [*logs, *failed_jobs], [file.log for file in others])
     number = _numbering(tables)
     return Logs(
         read=tuple(_with_gpus(log, number) for log in logs),
@@ -189,14 +189,17 @@ def _show_anything(logs: Sequence[Read]) -> bool:
     return any(table.hosts for table in tables) and bool(causes - {Cause.INCOMPLETE_LOG})
 
 
-def _no_results(paths: Sequence[str], logs: Sequence[Read], others: int) -> BadEvidence:
+def _no_results(paths: Sequence[str], logs: Sequence[Read], others: Sequence[Read]) -> BadEvidence:
     """Return the error for `paths` without any result; `others` files are not logs."""
     names = ", ".join(plain(path, 200) for path in paths[:3])
     if logs:
         return NothingMeasured(names, sorted(map(_answer_of, logs), key=_decisiveness))
+    packed = next(
+        (f"; {one.file} is {one.no_log}" for one in others if one.no_log is NoLog.PACKED), ""
+    )
     return BadEvidence(
         f"{names} holds no evidence (plan.json is missing) and no log of nccl-tests; "
-        f"{count(others, 'file')} searched",
+        f"{count(len(others), 'file')} searched{plain(packed)}",
         code=Code.EVIDENCE_NONE,
         hint=_UNDERSTOOD,
     )
