@@ -15,8 +15,8 @@ from statistics import median
 
 import pytest
 from tests.factories.judging import judged
-from tests.factories.relabeled import dealt, part, renumbered, reordered, shown
-from tests.factories.simulated_cluster import Cluster, rate, slow_nodes
+from tests.factories.relabeled import Renamed, dealt, part, renumbered, reordered, shown
+from tests.factories.simulated_cluster import Cluster, border, rate, slow_nodes
 from tests.factories.simulated_runs import REPEATS, SimulatedRun, run_of
 from tests.factories.simulated_worlds import BY_NAME, KINDS, WORLDS, World, named, score
 
@@ -133,6 +133,19 @@ def test_names_and_order_of_hosts_and_gpus_do_not_matter(seed: int, world: World
         replace(one, device=old.get(one.device or "", one.device)) for one in again.suspects
     )
     assert shown(replace(again, suspects=suspects), new.old) == shown(run.verdict)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 5, 8])
+def test_names_do_not_matter_if_a_bad_node_makes_both_sides_of_a_border_equal(seed: int) -> None:
+    """The node looks like a member of the smaller side; then names decide which side is first."""
+    effects = border(range(7), 0.7), slow_nodes({12}, 0.7)
+    cluster = Cluster(count=16, effects=effects, chance=random.Random(seed))
+    run = run_of(cluster, _ROUNDS, seed=seed)
+    assert named(run.verdict.suspects, SuspectKind.NODE) == {12}
+    hosts = run.verdict.hosts
+    new = Renamed(dict(zip(hosts, reversed(hosts), strict=True)))
+    again = judged(new.plan(run.plan), *new.records(run.records))
+    assert shown(again, new.old) == shown(run.verdict)
 
 
 #: Worlds in which at most a fifth of the pairs are bad.

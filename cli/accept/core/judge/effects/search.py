@@ -436,9 +436,12 @@ def _is_node(candidate: Candidate) -> bool:
 
 
 def _hides(part: Weighed, group: Weighed) -> bool:
-    """Return True if a part of a host may hide on which side of a group's edge the host is."""
-    same_gpus = not set(group.candidate.part.gpus).isdisjoint(part.candidate.part.gpus)
-    return same_gpus or part.candidate.group < group.candidate.group
+    """Return True if a part of a host may hide on which side of a group's edge the host is.
+
+    Which side of a border is the group follows from sizes and names, so either side counts.
+    """
+    gpus, own = group.candidate.part.gpus, part.candidate
+    return not gpus or not set(gpus).isdisjoint(own.part.gpus) or own.group < group.candidate.group
 
 
 def _order(found: Weighed) -> tuple[object, ...]:
