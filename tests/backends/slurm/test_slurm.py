@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -165,13 +166,39 @@ def test_a_job_that_only_a_person_can_start_is_removed(slurm: StandinSlurm, reas
     assert slurm.cancelled == ["7"]
 
 
-def test_a_step_in_an_allocation_goes_on_if_the_controller_does_not_list_it(
-    slurm: StandinSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def allocate(slurm: StandinSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the shell have a job with one node."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
     job = HELD.replace("PENDING", "RUNNING")
     slurm.set("scontrol", f"case $* in *hostnames*) echo n1 ;; *) echo '{job}' ;; esac")
+
+
+def test_a_start_in_an_allocation_that_is_interrupted_ends_its_step(
+    slurm: StandinSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate(slurm, monkeypatch)
+    begun, ended = slurm.folder / "begun", slurm.folder / "ended"
+    slurm.set(
+        "srun",
+        f"trap ': > {ended}; exit' TERM; : > {begun}; cat > /dev/null; read a < {begun}.pipe",
+    )
+    os.mkfifo(f"{begun}.pipe")
+
+    def interrupt() -> None:
+        while not begun.exists():
+            time.sleep(0.02)
+        raise KeyboardInterrupt
+
+    Clock(monkeypatch).on_sleep(interrupt)
+    assert accept("submit", "--backend", "slurm", "-m", "cpu").code == Exit.CTRL_C
+    assert (ended.exists(), rundir.listed()) == (True, ())
+
+
+def test_a_step_in_an_allocation_goes_on_if_the_controller_does_not_list_it(
+    slurm: StandinSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate(slurm, monkeypatch)
     slurm.set("srun", "cat > /dev/null")
     done = accept("submit", "--backend", "slurm", "-m", "cpu", "--quiet")
     assert done.code == 0, done.err

@@ -59,6 +59,8 @@ _WARNING_SECONDS = 120
 _JOB_ID = re.compile(r"(\d{1,10})(?:;[\w.-]+)?", re.ASCII)
 #: Seconds to wait for the step in an allocation to appear, or to fail.
 _STEP_SECONDS = 1.0
+#: Seconds for srun to end after it was interrupted.
+_END_SECONDS = 10.0
 #: Maximum length of its errors that are read, in bytes.
 _MOST_ERRORS = 64 << 10
 #: Options of Pyxis that a step uses if they exist.
@@ -350,10 +352,17 @@ def _start_step(script: str, attempt: str, nodes: Sequence[str]) -> SlurmJob:
                 "srun is not installed here", code=Code.SLURM_MISSING, hint="load Slurm's commands"
             ) from None
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(script.encode())
-            process.stdin.close()
-        time.sleep(_STEP_SECONDS)
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(script.encode())
+                process.stdin.close()
+            time.sleep(_STEP_SECONDS)
+        except KeyboardInterrupt:
+            # srun is in a session of its own. It forwards the signal to the script.
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_SECONDS)
+            raise
         if process.poll():
             errors.seek(0)
             text = errors.read(_MOST_ERRORS).decode(errors="replace")
