@@ -369,7 +369,9 @@ class Kubernetes(Place):
             "DIR": str(self.node),
         }
         environment = {f"ACCEPT_{key}": value for key, value in variables.items()}
-        environment |= {"PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": "0"}
+        # A runtime of containers sets HOME, without which Open MPI does not start.
+        environment |= {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
+        environment |= {"JOB_COMPLETION_INDEX": "0"}
         with (self.control / "pod.log").open("wb") as log:
             return subprocess.Popen(
                 ["/bin/sh", self.node / "pod_entrypoint.sh"],
