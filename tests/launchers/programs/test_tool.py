@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -235,9 +236,12 @@ def pair_of(server: str, client: str, port: int) -> Tool:
 
 
 def tool_port() -> int:
-    """Return a free port whose next one is probably free as well."""
-    with socket.create_server(("", 0)) as found:
-        return int(found.getsockname()[1])
+    """Return a free port whose next one is free as well."""
+    while True:
+        with socket.create_server(("", 0)) as found:
+            port = int(found.getsockname()[1])
+            with contextlib.suppress(OSError, OverflowError), socket.create_server(("", port + 1)):
+                return port
 
 
 PAIRS = {

@@ -26,6 +26,7 @@ from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, Exit, Interrupted, NotStarted
+from accept.core.model import EXITS
 from accept.core.text import decimal, duration
 from accept.evidence import rundir
 
@@ -51,7 +52,8 @@ _GRACE = 20.0
 #: Seconds that the kubelet may take to report the end of index 0 after its grace period. On a lost
 #: node its object stays in Terminating.
 _LEAVING = 60.0
-_LAST_LINE = b"-----END ACCEPT"
+#: Starts of the last lines of a log: after the packed evidence, and if the coordinator was killed.
+_LAST_LINES = (b"-----END ACCEPT", b"evidence is kept here ")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -243,7 +245,10 @@ def written_exit_code(api: Api, state: State) -> int | None:
         done = execute(api, state.first.name, ["cat", f"{FOLDER}/status"], timeout=20.0)
     except ApiError:
         return None
-    return decimal(done.out.strip()) if done.exit == 0 else None
+    code = decimal(done.out.strip()) if done.exit == 0 else None
+    # As in `pod_entrypoint.sh`: any other status is that of a coordinator that was killed.
+    is_known = code is None or code in {*EXITS.values(), Exit.INTERRUPTED}
+    return code if is_known else Exit.INTERRUPTED
 
 
 def _is_stuck(state: State) -> bool:
@@ -296,8 +301,8 @@ def _drain(console: _Console | None, log: Say, seconds: float) -> bool:
                 time.sleep(left)
             return False
         log(_CONTROL.sub("", line.decode(errors="replace").rstrip("\n")))
-        if line.startswith(_LAST_LINE):
-            # Only packed evidence ends here; check now whether the coordinator has ended.
+        if line.startswith(_LAST_LINES):
+            # Check now whether the coordinator has ended.
             return True
 
 
