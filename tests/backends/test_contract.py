@@ -258,7 +258,7 @@ def test_a_run_that_cannot_start_leaves_nothing(here: Place) -> None:
 def test_a_run_that_gets_no_node_is_removed(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     here.starve()
     Clock(monkeypatch)
-    done = here.start()
+    done = here.start("run", "--start-timeout", "60s")
     assert (done.code, done.out) == (Exit.NOT_STARTED, ""), done.err
     assert here.left() == []
 
