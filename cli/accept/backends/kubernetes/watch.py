@@ -26,7 +26,7 @@ from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, Exit, Interrupted, NotStarted
-from accept.core.model import EXITS
+from accept.core.model import WORST_EXITS
 from accept.core.text import decimal, duration
 from accept.evidence import rundir
 
@@ -247,8 +247,7 @@ def written_exit_code(api: Api, state: State) -> int | None:
         return None
     code = decimal(done.out.strip()) if done.exit == 0 else None
     # As in `pod_entrypoint.sh`: any other status is that of a coordinator that was killed.
-    is_known = code is None or code in {*EXITS.values(), Exit.INTERRUPTED}
-    return code if is_known else Exit.INTERRUPTED
+    return code if code is None or code in WORST_EXITS else Exit.INTERRUPTED
 
 
 def _is_stuck(state: State) -> bool:
