@@ -23,7 +23,8 @@ from accept.core import checks
 from accept.core.checks import REGISTRY
 from accept.core.groups import pair_rounds
 from accept.core.judge import judge
-from accept.core.model import Fact, GroupKind, Metric, Plan, PlannedMachine, Record, Step
+from accept.core.plan import GroupKind, Plan, PlannedMachine, Step
+from accept.core.records import Fact, Metric, Record
 from benchmarks import Row
 from benchmarks.nccl_text import table_text
 

@@ -19,7 +19,7 @@ from tests.cluster.hosts import Hosts
 from tests.cluster.runs import CONNECT, Lab
 
 from accept.core.evidence import read_records
-from accept.core.model import Placement, Record
+from accept.core.records import Placement, Record
 from benchmarks import Row, table
 
 _HOSTS, _ROUNDS, _ITERS = 8, 8, 20

@@ -20,8 +20,10 @@ if __name__ == "__main__":
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.groups import pair_rounds
 from accept.core.judge import judge
-from accept.core.model import GroupKind, Plan, PlannedMachine, Record, State, Step, Verdict
 from accept.core.nccl_tests import metrics, parse, read
+from accept.core.plan import GroupKind, Plan, PlannedMachine, Step
+from accept.core.records import Record
+from accept.core.verdict import State, Verdict
 from benchmarks import Row
 from benchmarks.nccl_text import COLLECTIVES, table_text
 

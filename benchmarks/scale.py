@@ -29,7 +29,8 @@ from accept.core import evidence
 from accept.core.checks import parse_log
 from accept.core.errors import Exit
 from accept.core.groups import Group, Wave
-from accept.core.model import Record, Step
+from accept.core.plan import Step
+from accept.core.records import Record
 from accept.core.runner import coordinator
 from accept.core.runner.discovery import Candidate, Found
 from accept.core.runner.launch import Launch

@@ -34,16 +34,7 @@ from typing import Any
 import rank_io
 import xid_watch
 from health_gpus import gpus, has_driver
-from health_host import (
-    Device,
-    gap,
-    host,
-    interfaces,
-    kernel_log,
-    memory,
-    pci_devices,
-    rdma_ports,
-)
+from health_host import Device, gap, host, interfaces, kernel_log, memory, pci_devices, rdma_ports
 
 #: Maximum number of devices of one fact, because the length of a record is limited.
 _DEVICES = 16

@@ -2,7 +2,7 @@
 
     tool.py TOOL.json
 
-The file is a `Tool` of the plan (accept/core/model.py) as JSON. Its command runs without a shell,
+The file is a `Tool` of the plan (accept/core/plan.py) as JSON. Its command runs without a shell,
 if it is for single NICs once for each. Output is printed after `tool out| ` and `tool err| `; a
 line that is longer than `PIECE` continues after `tool out+| `. In a pair, and for the NICs after
 the first, `@RANK.NUMBER` follows the word. The fact `tool` states how it ended; the reader judges
@@ -68,7 +68,7 @@ class Gone(Exception):
 
 
 class Needs(TypedDict):
-    """The needs of a tool on a host, as in `accept.core.model.ToolNeeds`."""
+    """The needs of a tool on a host, as in `accept.core.plan.ToolNeeds`."""
 
     root: bool
     devices: list[str]
@@ -77,7 +77,7 @@ class Needs(TypedDict):
 
 
 class Tool(TypedDict):
-    """The keys of TOOL.json that this program reads, as in `accept.core.model.Tool`."""
+    """The keys of TOOL.json that this program reads, as in `accept.core.plan.Tool`."""
 
     name: str
     command: list[str]

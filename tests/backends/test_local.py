@@ -16,7 +16,7 @@ from accept.backends.requirements import survey_script
 from accept.core import evidence
 from accept.core.errors import Exit
 from accept.core.facts import mapping
-from accept.core.model import Verification
+from accept.core.verdict import Verification
 from accept.evidence import bucket
 from accept.report.console import Terminal
 

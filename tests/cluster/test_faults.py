@@ -13,17 +13,7 @@ from tests.cluster.faults import BackEnd, Fault, FaultRecord, injects
 from tests.cluster.hosts import Hosts
 from tests.cluster.network import execute
 from tests.cluster.pauses import interruptions
-from tests.cluster.runs import (
-    ALL_REDUCE,
-    CONNECT,
-    ENDLESS,
-    LONG,
-    PAIRS,
-    Lab,
-    Place,
-    Racks,
-    until,
-)
+from tests.cluster.runs import ALL_REDUCE, CONNECT, ENDLESS, LONG, PAIRS, Lab, Place, Racks, until
 
 MakePlace = Callable[..., Place]
 MakeRacks = Callable[..., Racks]

@@ -23,7 +23,7 @@ from accept.config import resources
 from accept.config.faults import parse_faults
 from accept.core.catalog.faults import FAULTS, Scope, for_ranks
 from accept.core.error_codes import Code
-from accept.core.model import Plan
+from accept.core.plan import Plan
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.fault_injection import cut_off
 from accept.core.serde import dump, read

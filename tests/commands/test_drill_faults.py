@@ -27,7 +27,9 @@ from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
-from accept.core.model import Fact, Injection, Plan, Problem, Record, State
+from accept.core.plan import Injection, Plan
+from accept.core.records import Fact, Problem, Record
+from accept.core.verdict import State
 
 ALL = step("all-reduce", "all")
 PAIRS = step("all-reduce", "pairs", rounds=3, number=20)

@@ -26,7 +26,7 @@ from accept.commands.choices import OnTimeout
 from accept.commands.gate import Gated, Reason, answer_of
 from accept.core.error_codes import Code
 from accept.core.errors import Exit
-from accept.core.model import State
+from accept.core.verdict import State
 from accept.evidence import rundir
 
 HOST = os.uname().nodename

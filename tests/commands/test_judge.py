@@ -21,7 +21,7 @@ from tests.factories.simulated_worlds import BY_NAME
 
 from accept.commands import judged
 from accept.core import evidence
-from accept.core.model import Injection
+from accept.core.plan import Injection
 
 pytestmark = pytest.mark.usefixtures("runs")
 

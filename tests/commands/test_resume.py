@@ -23,7 +23,7 @@ from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.core.runner.launch import Launch
 from accept.core.runner.resume import finished_steps
 from accept.core.runner.slurm import SlurmRun

@@ -39,7 +39,8 @@ from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.groups import Group
-from accept.core.model import GroupKind, Problem, Record
+from accept.core.plan import GroupKind
+from accept.core.records import Problem, Record
 from accept.plan.resolve import Options, resolve
 from accept.report.console import Terminal
 

@@ -19,7 +19,7 @@ from accept.backends.keys import KeyPair, new_keys
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import Exit
-from accept.core.model import Verification
+from accept.core.verdict import Verification
 from accept.evidence import bucket, rundir
 
 Change = Callable[[Path], None]

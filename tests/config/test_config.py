@@ -24,7 +24,7 @@ from accept.config.floors import bounds
 from accept.config.machine import check_gpus_per_node
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.model import BoundKind, Reference
+from accept.core.plan import BoundKind, Reference
 from accept.core.serde import Invalid, dump, read, schema
 from accept.plan.resolve import Options, resolve
 

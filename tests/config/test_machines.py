@@ -18,10 +18,12 @@ from accept.config import resources
 from accept.core.checks import REGISTRY
 from accept.core.errors import BadInput
 from accept.core.judge import judge
-from accept.core.model import Fact, Metric, Placement, Plan, Record, State, Verdict
+from accept.core.plan import Plan
+from accept.core.records import Fact, Metric, Placement, Record
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
 from accept.core.text import parse_size
+from accept.core.verdict import State, Verdict
 from accept.plan.resolve import Options, resolve
 
 PAGE = (DOCS / "machines.md").read_text()

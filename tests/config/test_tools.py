@@ -15,7 +15,8 @@ from tests.factories.paths import TESTS
 from accept.config.tools import names, tool_of
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
-from accept.core.model import Parsed, Tool, ToolParts, ToolResult
+from accept.core.plan import Tool, ToolParts, ToolResult
+from accept.core.records import Parsed
 from accept.core.tool_output import MOST_VALUES, parse, parse_of_others
 
 TOOL = yaml.safe_load((TESTS / "data" / "mistakes.yaml").read_text())["tool"]["file"]

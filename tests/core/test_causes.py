@@ -18,8 +18,9 @@ from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
 from accept.core.judge.summary import state_of
-from accept.core.model import Problem, State
+from accept.core.records import Problem
 from accept.core.serde import dump, read
+from accept.core.verdict import State
 
 PAGE = (ROOT / "docs" / "causes.md").read_text(encoding="utf-8")
 ROWS = CLI / "accept" / "core" / "causes.json"

@@ -21,7 +21,7 @@ from tests.factories.disks import full_disk
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
-from accept.core.model import Fact
+from accept.core.records import Fact
 from accept.core.report import write_judgement
 
 

@@ -9,7 +9,7 @@ from tests.factories.nccl_logs import table
 from accept.core.causes import Cause
 from accept.core.checks import parse_log
 from accept.core.failures import OF_TABLES, launch_problems, without_innocent
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.core.signs import Finder, catalog, decisive
 from accept.foreign_logs import tables
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accept.core.groups import MAX_BLOCK, pair_rounds, waves
-from accept.core.model import GroupKind
+from accept.core.plan import GroupKind
 
 
 def names(n: int) -> tuple[str, ...]:

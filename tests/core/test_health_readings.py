@@ -23,7 +23,7 @@ from accept.core.health_readings import (
     reading_of,
 )
 from accept.core.judge.health_rules import WATCHED
-from accept.core.model import Fact
+from accept.core.records import Fact
 from accept.core.serde import dump, read
 
 NAMES = ("ecc-uncorrected", "pcie-replay", "nvlink-replay", "limited-power", "ecc-corrected")

@@ -12,8 +12,8 @@ from tests.factories.instances import PLAIN
 
 from accept.core import record_protocol
 from accept.core.causes import Cause
-from accept.core.model import Fact, Metric, Parsed, Placement, Problem
 from accept.core.record_protocol import MAX_DEPTH, MAX_LINE, parse
+from accept.core.records import Fact, Metric, Parsed, Placement, Problem
 
 
 def line(prefix: str = "", **record: Any) -> bytes:

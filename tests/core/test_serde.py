@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories.instances import PLAIN, WORDS, instances
 
-from accept.core import model
+from accept.core import plan, records, verdict
 from accept.core.error_codes import Code
-from accept.core.model import GroupKind
+from accept.core.plan import GroupKind
 from accept.core.serde import (
     Bounds,
     Doc,
@@ -202,14 +202,14 @@ class TestJson:
         assert to_json(one) == to_json(two)
 
     def test_fields_keep_their_order_and_none_is_left_out(self) -> None:
-        step = model.Step(id="1", checks=("a",), script="s", groups=GroupKind.ALL)
+        step = plan.Step(id="1", checks=("a",), script="s", groups=GroupKind.ALL)
         assert list(json.loads(to_json(step)))[:4] == ["id", "checks", "script", "groups"]
-        assert "size" not in dump(model.Metric(check="a", name="b", value=1.0, unit=""))
+        assert "size" not in dump(records.Metric(check="a", name="b", value=1.0, unit=""))
 
     def test_none_is_written_if_it_is_not_the_default(self) -> None:
         assert dump(Tree(at_most=None))["atMost"] is None
         assert read(Tree, dump(Tree(at_most=None))).at_most is None
-        machine = model.PlannedMachine(name="gpu", gpus=None, ranks=None)
+        machine = plan.PlannedMachine(name="gpu", gpus=None, ranks=None)
         assert dump(machine)["gpus"] is None
 
     def test_text_is_one_line_of_what_json_has(self) -> None:
@@ -244,7 +244,7 @@ class TestProperties:
         assert read(Tree, dump(tree)) == tree
         assert read(Tree, json.loads(to_json(tree))) == tree
 
-    @pytest.mark.parametrize("cls", [model.Plan, model.Record, model.Verdict])
+    @pytest.mark.parametrize("cls", [plan.Plan, records.Record, verdict.Verdict])
     @settings(max_examples=25)
     @given(st.data())
     def test_evidence_survives_a_round_trip(self, cls: type[Any], data: st.DataObject) -> None:
@@ -253,7 +253,7 @@ class TestProperties:
 
     @given(PLAIN)
     def test_any_data_is_read_or_refused(self, data: Any) -> None:
-        for cls in (Tree, model.Plan, model.Record):
+        for cls in (Tree, plan.Plan, records.Record):
             with suppress(Invalid):
                 read(cls, data)
 
@@ -285,7 +285,7 @@ class TestSchema:
         }
 
     def test_a_comment_above_a_field_describes_it(self) -> None:
-        machine = schema(model.Plan)["$defs"]["PlannedMachine"]["properties"]
+        machine = schema(plan.Plan)["$defs"]["PlannedMachine"]["properties"]
         assert machine["device"]["description"].startswith("Name of the device in `nvidia-smi`")
 
 
@@ -297,9 +297,9 @@ def test_a_key_of_an_older_version_gets_its_present_name() -> None:
 def test_a_parameter_keeps_its_type_and_is_one_value() -> None:
     params = {"size": 1, "share": 1.0, "quick": True, "max": "1G"}
     step = {"id": "a", "checks": [], "script": "", "groups": "all", "params": params}
-    values = read(model.Step, step).params.values()
+    values = read(plan.Step, step).params.values()
     assert [type(value) for value in values] == [int, float, bool, str]
-    error = refusal({**step, "params": {"sizes": [1]}}, model.Step)
+    error = refusal({**step, "params": {"sizes": [1]}}, plan.Step)
     assert show_path(error.path) == "params.sizes"
 
 

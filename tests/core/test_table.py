@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.factories.verdicts import step
 
 from accept.core.causes import Cause
-from accept.core.model import Metric, Placement, Problem, Record
+from accept.core.records import Metric, Placement, Problem, Record
 from accept.core.table import BANDWIDTH, LATENCY, Outcome, figures, planned_sizes, table_of
 
 #: All sizes of this step are measured; its largest is 4 MiB.

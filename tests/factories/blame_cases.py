@@ -22,7 +22,9 @@ from tests.factories.simulated_runs import REPEATS, records_of
 from tests.factories.verdicts import FLOOR, GPU, hosts, hosts_record, plan, record, step, table
 
 from accept.core.groups import Wave
-from accept.core.model import Fact, GroupKind, Plan, Record, Step, Verdict
+from accept.core.plan import GroupKind, Plan, Step
+from accept.core.records import Fact, Record
+from accept.core.verdict import Verdict
 
 COUNT = 64
 #: The hosts that are bad in the cases.

@@ -27,7 +27,8 @@ from accept.core import evidence
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.groups import Group, Wave, waves
 from accept.core.judge.remeasure import waves_again
-from accept.core.model import SIMULATED, Plan, Record, Step
+from accept.core.plan import SIMULATED, Plan, Step
+from accept.core.records import Record
 from accept.core.report import write_judgement
 from accept.core.serde import dump
 from accept.plan.resolve import Options, resolve

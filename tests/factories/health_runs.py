@@ -11,8 +11,10 @@ from accept.core.checks import REGISTRY
 from accept.core.groups import waves
 from accept.core.health_readings import Change, Device, DeviceKind, Log, Reading
 from accept.core.judge import judge
-from accept.core.model import CheckVerdict, Fact, Plan, PlannedMachine, Record, Step, Verdict
+from accept.core.plan import Plan, PlannedMachine, Step
+from accept.core.records import Fact, Record
 from accept.core.serde import dump
+from accept.core.verdict import CheckVerdict, Verdict
 
 HEALTH = step("health", "each", number=10, params={})
 LATER = step("script", "all", number=20, params={"name": "load"})

@@ -14,7 +14,7 @@ from itertools import combinations
 from pathlib import Path
 
 from accept.commands.judged import judge_path
-from accept.core.model import Suspect, SuspectKind, Verdict
+from accept.core.verdict import Suspect, SuspectKind, Verdict
 
 ROW = re.compile(r" +\d+ +\d+ +[a-z]+ ")
 _DEVICE = re.compile(r" on (\S+) device +\d+ \[0000:(\w\w):00\]")

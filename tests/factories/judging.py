@@ -6,20 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
-from tests.factories.verdicts import (
-    GPU,
-    gpus,
-    hosts,
-    inventories,
-    inventory_of,
-    plan,
-    step,
-)
+from tests.factories.verdicts import GPU, gpus, hosts, inventories, inventory_of, plan, step
 
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.evidence import Evidence, Found, Judged
-from accept.core.model import Plan, PlannedMachine, Record, Reference, Step, Verdict
+from accept.core.plan import Plan, PlannedMachine, Reference, Step
+from accept.core.records import Record
+from accept.core.verdict import Verdict
 
 EIGHT = hosts(8)
 ALL = step("all-reduce", "all", number=20)

@@ -32,8 +32,8 @@ from accept.backends.slurm.submit import SHARED
 from accept.commands.order import read_run
 from accept.config import resources
 from accept.core import evidence
-from accept.core.model import Verification
 from accept.core.runner.slurm import ARCHIVE
+from accept.core.verdict import Verification
 from accept.evidence import rundir
 from accept.plan.bundle import load_bundle
 

@@ -10,7 +10,9 @@ from dataclasses import replace
 from accept.core import serde
 from accept.core.facts import GPUS
 from accept.core.judge.summary import node_lists
-from accept.core.model import Finding, Plan, Record, Suspect, Verdict
+from accept.core.plan import Plan
+from accept.core.records import Record
+from accept.core.verdict import Finding, Suspect, Verdict
 
 
 def shown(verdict: Verdict, old: Callable[[str], str] = str) -> object:

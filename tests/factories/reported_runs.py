@@ -31,8 +31,10 @@ from tests.factories.verdicts import (
 )
 
 from accept.core.health_readings import Change, Device, DeviceKind, Reading
-from accept.core.model import BoundKind, Fact, Metric, Plan, Record, Verdict
+from accept.core.plan import BoundKind, Plan
+from accept.core.records import Fact, Metric, Record
 from accept.core.serde import dump
+from accept.core.verdict import Verdict
 from accept.report.data import Run
 from accept.report.html import render_html
 

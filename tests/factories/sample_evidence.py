@@ -12,9 +12,11 @@ from tests.factories import verdicts
 from accept.core import evidence
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge import judge
-from accept.core.model import GroupKind, Plan, Record, Step, Verdict
+from accept.core.plan import GroupKind, Plan, Step
+from accept.core.records import Record
 from accept.core.report import write_judgement
 from accept.core.serde import dump
+from accept.core.verdict import Verdict
 from accept.evidence.untrusted import OTHER_SUFFIXES
 
 STEP = Step(id="10-script", checks=("script",), script="steps/10-script.sh", groups=GroupKind.ALL)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from accept.core.groups import Group, Wave
-from accept.core.model import GroupKind, Suspect, SuspectKind
+from accept.core.plan import GroupKind
+from accept.core.verdict import Suspect, SuspectKind
 
 #: `normal`; `heavy`: Student's t with three degrees of freedom; `switch`: half of the variance is
 #: shared by the hosts of a switch in a round. All have the same standard deviation.

@@ -16,7 +16,8 @@ from tests.factories.verdicts import FLOOR, GPU, TOP
 from accept import __version__
 from accept.core import evidence
 from accept.core.checks import parse_log
-from accept.core.model import Fact, Placement, Plan, Record
+from accept.core.plan import Plan
+from accept.core.records import Fact, Placement, Record
 from accept.core.report import write_judgement
 from accept.core.serde import dump
 

@@ -22,8 +22,10 @@ from accept.core.checks import REGISTRY
 from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_NICS
 from accept.core.groups import Group, Wave
 from accept.core.judge import is_open
-from accept.core.model import Fact, Metric, Placement, Plan, Record, Step, Verdict
+from accept.core.plan import Plan, Step
+from accept.core.records import Fact, Metric, Placement, Record
 from accept.core.table import planned_sizes
+from accept.core.verdict import Verdict
 from accept.plan.resolve import Options, resolve
 
 #: Share of the line rate that a NIC reaches.

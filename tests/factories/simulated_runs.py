@@ -14,7 +14,8 @@ from accept.core.checks import REGISTRY
 from accept.core.facts import GPUS
 from accept.core.groups import Group, Wave, waves
 from accept.core.judge.remeasure import waves_again
-from accept.core.model import Fact, GroupKind, Plan, Record, Step
+from accept.core.plan import GroupKind, Plan, Step
+from accept.core.records import Fact, Record
 
 #: The most waves that may follow those of a step, as in a run.
 REPEATS = 10

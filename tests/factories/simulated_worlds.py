@@ -29,7 +29,8 @@ from tests.factories.simulated_cluster import (
 from tests.factories.simulated_runs import SimulatedRun
 
 from accept.core.groups import pair_rounds
-from accept.core.model import OF_HOST, GroupKind, Suspect, SuspectKind
+from accept.core.plan import GroupKind
+from accept.core.verdict import OF_HOST, Suspect, SuspectKind
 
 _FOUR = ("all-reduce", "all-gather", "reduce-scatter", "alltoall")
 #: The local rank with a fault.

@@ -6,20 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from accept.core.groups import Group, Wave, waves
-from accept.core.model import (
-    BoundKind,
-    Fact,
-    GroupKind,
-    Metric,
-    ParamValue,
-    Placement,
-    Plan,
-    PlannedMachine,
-    Problem,
-    Record,
-    Reference,
-    Step,
-)
+from accept.core.plan import BoundKind, GroupKind, ParamValue, Plan, PlannedMachine, Reference, Step
+from accept.core.records import Fact, Metric, Placement, Problem, Record
 
 COLLECTIVE: dict[str, ParamValue] = {"min": "1M", "max": "4M", "factor": 2, "iters": 5}
 COLLECTIVE |= {"warmup": 1, "dtype": "float", "sizes": 0, "jitter": False}

@@ -17,7 +17,7 @@ from accept.core import signs
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.failures import decided
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.foreign_logs.answer import answer_of
 from accept.foreign_logs.reader import parse
 from accept.foreign_logs.tables import NoLog

@@ -8,14 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from benchmarks.nccl_text import (
-    COLLECTIVES,
-    SECRET,
-    document,
-    json_text,
-    split,
-    table_text,
-)
+from benchmarks.nccl_text import COLLECTIVES, SECRET, document, json_text, split, table_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

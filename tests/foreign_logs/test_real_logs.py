@@ -24,7 +24,7 @@ from tests.factories.real_logs import FOLDERS, MORE, REPOSITORY, folder_name
 
 from accept.commands.judged import judge_path
 from accept.core.causes import Cause
-from accept.core.model import State
+from accept.core.verdict import State
 
 
 @pytest.fixture(params=FOLDERS, ids=folder_name)

@@ -19,16 +19,9 @@ from accept.commands.explain import explain
 from accept.commands.judge import with_measurements
 from accept.commands.judged import Judged, judge_paths
 from accept.core.errors import BadEvidence
-from accept.core.model import State
 from accept.core.serde import dump
-from accept.foreign_logs import (
-    bug_report,
-    dcgm,
-    kernel_log,
-    nvidia_smi,
-    perftest,
-    tool_files,
-)
+from accept.core.verdict import State
+from accept.foreign_logs import bug_report, dcgm, kernel_log, nvidia_smi, perftest, tool_files
 from accept.foreign_logs.host_state import is_label, words_of
 from accept.foreign_logs.kernel_log import is_kernel_log
 

@@ -46,13 +46,14 @@ from accept.commands.judged import Judged
 from accept.commands.report import screen
 from accept.core import evidence
 from accept.core.errors import Exit
-from accept.core.model import Plan, Verdict
+from accept.core.plan import Plan
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
 from accept.core.report.text import MOST_LINES, table
 from accept.core.runner import discovery
 from accept.core.runner.ssh import Answer
 from accept.core.serde import dump, read
+from accept.core.verdict import Verdict
 from accept.evidence import bucket
 from accept.report.console import Terminal
 

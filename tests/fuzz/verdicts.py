@@ -20,7 +20,8 @@ from tests.fuzz import Broken
 from accept import config
 from accept.commands.judged import Judged, judge_paths
 from accept.core import evidence
-from accept.core.model import Reference, State
+from accept.core.plan import Reference
+from accept.core.verdict import State
 from accept.foreign_logs import to_run
 
 

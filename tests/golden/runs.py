@@ -12,16 +12,7 @@ from pathlib import Path
 
 from tests.factories import health_runs, nccl_logs, sample_evidence, simulated_fabric
 from tests.factories.blame_cases import CASES, case
-from tests.factories.injected_faults import (
-    HOSTS,
-    NODE,
-    Change,
-    bad_pairs,
-    gpu,
-    judged,
-    node,
-    only,
-)
+from tests.factories.injected_faults import HOSTS, NODE, Change, bad_pairs, gpu, judged, node, only
 from tests.factories.judging import ALL, EACH, EIGHT, INVENTORY, PAIRS, gpu_inventory, gpu_plan
 from tests.factories.judging import judged as judged_run
 from tests.factories.paths import TESTS
@@ -48,7 +39,9 @@ from accept.commands.judged import judge_path
 from accept.config.resources import demo
 from accept.core.causes import Cause
 from accept.core.health_readings import Change as HealthChange
-from accept.core.model import Fact, Metric, Problem, Record, Step, Verdict
+from accept.core.plan import Step
+from accept.core.records import Fact, Metric, Problem, Record
+from accept.core.verdict import Verdict
 
 #: Makes a run and returns its verdict.
 Make = Callable[[], Verdict]

@@ -14,8 +14,10 @@ from accept.commands.explain import Explanation, explain
 from accept.core import judge
 from accept.core.causes import Judgement
 from accept.core.judge.summary import node_lists
-from accept.core.model import Finding, Plan, Record, State
+from accept.core.plan import Plan
+from accept.core.records import Record
 from accept.core.sentences import SLOW_OR_FAR
+from accept.core.verdict import Finding, State
 from accept.report.data import Run
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from accept.core.judge.summary import node_lists
-from accept.core.model import Finding, MeasuredRange, State, Suspect, Verdict
+from accept.core.verdict import Finding, MeasuredRange, State, Suspect, Verdict
 
 #: The decisions of one verdict, by name: plain data in a fixed order.
 View = Mapping[str, object]

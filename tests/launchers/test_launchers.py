@@ -28,11 +28,11 @@ from accept.backends.kubernetes.watch import FINISHED
 from accept.config import resources
 from accept.config.images import ImageTool, PublicImage, public_images
 from accept.core import evidence
-from accept.core.model import Verification
 from accept.core.runner.launch import RECORDS_COPY, Launch
 from accept.core.runner.resume import EARLIER
 from accept.core.runner.ssh import HOST_KEY_ALIAS, KEY
 from accept.core.serde import read
+from accept.core.verdict import Verification
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
 

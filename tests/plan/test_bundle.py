@@ -33,7 +33,7 @@ from accept.core import checks, evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput
 from accept.core.limits import MOST_HOSTS
-from accept.core.model import Plan
+from accept.core.plan import Plan
 from accept.core.serde import dump, read
 from accept.plan import node_code
 from accept.plan.bundle import Bundle, code, load_bundle, render
@@ -173,7 +173,7 @@ class TestArchive:
     def test_of_code_has_the_sources_unmodified(self) -> None:
         _, bundle = rendered()
         core = resources.core()
-        assert bundle.files["core/accept/core/model.py"] == (core / "model.py").read_bytes()
+        assert bundle.files["core/accept/core/plan.py"] == (core / "plan.py").read_bytes()
         program = resources.launchers() / "programs" / "train.py"
         assert bundle.files["programs/train.py"] == program.read_bytes()
 
@@ -466,7 +466,7 @@ class TestFolder:
 
     @pytest.mark.parametrize(
         "name",
-        ["steps/30-connectivity.sh", "env.sh", "programs/train.py", "core/accept/core/model.py"],
+        ["steps/30-connectivity.sh", "env.sh", "programs/train.py", "core/accept/core/plan.py"],
     )
     def test_that_was_edited_is_not_run(self, tmp_path: Path, name: str) -> None:
         folder = self.folder(tmp_path)

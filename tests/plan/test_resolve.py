@@ -22,7 +22,7 @@ from accept.core.checks.collectives import Params as CollectiveParams
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.limits import MOST_HOSTS
-from accept.core.model import Plan, Step
+from accept.core.plan import Plan, Step
 from accept.core.serde import read
 from accept.core.table import message_sizes, planned_sizes
 from accept.core.text import format_size

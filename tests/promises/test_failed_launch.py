@@ -11,7 +11,7 @@ from tests.factories.verdicts import plan, step
 from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.groups import Group
-from accept.core.model import Record
+from accept.core.records import Record
 from accept.core.runner import execute
 from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run

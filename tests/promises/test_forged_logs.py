@@ -17,7 +17,8 @@ from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge import judge
-from accept.core.model import Record, State
+from accept.core.records import Record
+from accept.core.verdict import State
 
 LIAR, VICTIM, BAD = "gpu05", "gpu03", "gpu17"
 

@@ -22,8 +22,9 @@ from accept.core.checks import REGISTRY
 from accept.core.health_readings import Reading, change
 from accept.core.judge import judge, to_set_aside
 from accept.core.judge.health_rules import WATCHED
-from accept.core.model import PlannedMachine, State, Verdict
+from accept.core.plan import PlannedMachine
 from accept.core.text import TextEnum
+from accept.core.verdict import State, Verdict
 
 import gpu_inventory  # isort: skip
 

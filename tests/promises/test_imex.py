@@ -23,7 +23,8 @@ from tests.factories.paths import PROGRAMS, TESTS
 from accept.config.yaml_file import read_file
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
-from accept.core.model import BoundKind, PlannedMachine, Reference, State, Verdict
+from accept.core.plan import BoundKind, PlannedMachine, Reference
+from accept.core.verdict import State, Verdict
 
 HOSTS = verdicts.hosts(4)
 MACHINE = PlannedMachine(name="racks", gpus=8, ranks=2, device="B200", noise=0.01)

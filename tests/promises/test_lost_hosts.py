@@ -27,20 +27,12 @@ from accept.core.checks import REGISTRY
 from accept.core.facts import LEFT_OUT_HOST
 from accept.core.judge import HOSTS_STEP, judge
 from accept.core.judge.summary import node_lists, not_good, tolerated
-from accept.core.model import (
-    CheckVerdict,
-    Fact,
-    FailedLaunch,
-    LeftOutNode,
-    Plan,
-    Problem,
-    Record,
-    State,
-    Verdict,
-)
+from accept.core.plan import LeftOutNode, Plan
+from accept.core.records import Fact, FailedLaunch, Problem, Record
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
 from accept.core.report.text import table
+from accept.core.verdict import CheckVerdict, State, Verdict
 
 #: With fewer hosts, the rest cannot be compared, or has no network.
 _LEAST_HOSTS = 3

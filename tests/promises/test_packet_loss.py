@@ -23,7 +23,8 @@ from accept.core.errors import Exit
 from accept.core.groups import waves
 from accept.core.health_readings import Change, Device, DeviceKind, Reading, change, reading_of
 from accept.core.judge.health_rules import WATCHED
-from accept.core.model import State, Step, Verdict
+from accept.core.plan import Step
+from accept.core.verdict import State, Verdict
 
 PORTS = ("mlx5_0/1", "mlx5_1/1")
 BAD = ("h3", "mlx5_1/1")

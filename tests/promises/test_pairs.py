@@ -19,7 +19,8 @@ from accept.commands.judged import Judged, judge_path, judge_paths
 from accept.core.causes import Judgement
 from accept.core.groups import Group
 from accept.core.judge.summary import node_lists
-from accept.core.model import Finding, Placement, State, SuspectKind, Verdict
+from accept.core.records import Placement
+from accept.core.verdict import Finding, State, SuspectKind, Verdict
 
 #: Sigma below the other pairs from which a pair is slower than noise explains.
 _SIGMAS = 3.0

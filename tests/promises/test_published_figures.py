@@ -22,9 +22,11 @@ from accept.config.yaml_file import read_file
 from accept.core.causes import Cause, Judgement
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
-from accept.core.model import BoundKind, Finding, GroupKind, Metric, Placement, Plan, State
+from accept.core.plan import BoundKind, GroupKind, Plan
+from accept.core.records import Metric, Placement
 from accept.core.serde import Pattern
 from accept.core.text import parse_size
+from accept.core.verdict import Finding, State
 from accept.plan.resolve import Options, resolve
 
 

@@ -15,7 +15,7 @@ from tests.promises.pool import Kind, PooledRun, runs
 from accept.commands.judged import Judged, judge_path
 from accept.core import evidence
 from accept.core.facts import NCCL_TESTS, RANK
-from accept.core.model import Placement, Record
+from accept.core.records import Placement, Record
 from accept.core.report.result_files import write_result_files
 
 EVERY = pytest.mark.parametrize("run", runs(Kind.EVIDENCE))

@@ -16,7 +16,9 @@ from tests.promises.pool import Kind, PooledRun, runs
 
 from accept.commands.judged import Judged, _judged, judge_path, judge_paths
 from accept.core.evidence import CHECKSUMS, RECORDS, log_path, write_checksums
-from accept.core.model import Plan, Record, Verdict
+from accept.core.plan import Plan
+from accept.core.records import Record
+from accept.core.verdict import Verdict
 
 #: Files that are often beside evidence and logs.
 _NEIGHBORS = {

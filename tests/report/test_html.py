@@ -17,10 +17,12 @@ from tests.factories.reported_runs import CASES, page, reported
 from tests.factories.verdicts import FLOOR, GPU, gpus, hosts_record, inventory_of, plan, step
 
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import SIMULATED, BoundKind, Fact, Metric, Record, State
+from accept.core.plan import SIMULATED, BoundKind
+from accept.core.records import Fact, Metric, Record
 from accept.core.report import text as report_text
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
+from accept.core.verdict import State
 from accept.report.certificate import certificate
 from accept.report.data import Run
 from accept.report.gpu_grid import gpu_grids

@@ -13,7 +13,7 @@ from tests.factories.sample_evidence import verdict_of
 
 from accept.config.resources import demo
 from accept.core.causes import Cause
-from accept.core.model import Strength, Suspect, SuspectKind
+from accept.core.verdict import Strength, Suspect, SuspectKind
 from accept.evidence import archive
 from accept.report.node_commands import node_commands, saved_provider_ids
 

@@ -13,8 +13,8 @@ from tests.factories.judging import EACH, EIGHT, judged
 from tests.factories.verdicts import hosts_record, plan, record, table
 
 from accept.core.judge.summary import tolerated
-from accept.core.model import State
 from accept.core.serde import dump, read
+from accept.core.verdict import State
 from accept.report.data import Run
 from accept.report.html import render_repeated
 from accept.report.repeated import Repeated, cv, render_markdown, screen, summarize

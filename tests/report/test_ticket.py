@@ -24,7 +24,7 @@ from accept.commands.judged import Judged
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.facts import HOSTNAMES, PLACE
-from accept.core.model import Fact, Record
+from accept.core.records import Fact, Record
 from accept.report.console import Terminal
 from accept.report.data import Run
 from accept.report.node_commands import SavedNode

@@ -31,8 +31,9 @@ from accept.core.catalog.faults import FAULTS
 from accept.core.checks import REGISTRY
 from accept.core.errors import Exit
 from accept.core.judge.health_rules import APPLICATION_XIDS, LEVELS, RULES
-from accept.core.model import GroupKind, State
+from accept.core.plan import GroupKind
 from accept.core.serde import camel
+from accept.core.verdict import State
 from accept.evidence import rundir
 from accept.evidence.untrusted import Limits
 from accept.plan import node_code

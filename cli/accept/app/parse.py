@@ -20,7 +20,7 @@ from accept.config.kubernetes import NAME
 from accept.config.slurm import Slurm
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, warning
-from accept.core.model import Launcher
+from accept.core.plan import Launcher
 from accept.core.serde import Invalid, escaped, read
 from accept.core.text import plain
 from accept.evidence import rundir

@@ -18,7 +18,7 @@ from accept.backends.requirements import Need
 from accept.config import Site
 from accept.core.error_codes import Code
 from accept.core.errors import Interrupted
-from accept.core.model import LeftOutNode
+from accept.core.plan import LeftOutNode
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Options, Resolved
 

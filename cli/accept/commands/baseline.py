@@ -33,9 +33,11 @@ from accept.core.judge.effects.search import explain
 from accept.core.judge.parts import name_of
 from accept.core.judge.values import limit_of
 from accept.core.limits import NAME
-from accept.core.model import BoundKind, Record, State, Verdict
+from accept.core.plan import BoundKind
+from accept.core.records import Record
 from accept.core.serde import dump
 from accept.core.text import command_line, count, format_size, host_list, plain, shortened, visible
+from accept.core.verdict import State, Verdict
 from accept.report.console import Terminal, unwritable
 
 #: A bound below this share of the median lets slow nodes pass, so the user is warned.

@@ -24,7 +24,7 @@ from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.judge.rounds import identified_by
-from accept.core.model import GroupKind
+from accept.core.plan import GroupKind
 from accept.core.sentences import bound_text
 from accept.core.serde import did_you_mean, dump, known, schema
 from accept.core.signs import Layer, SignOwner

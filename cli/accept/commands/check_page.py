@@ -15,7 +15,7 @@ from accept.core import causes, checks
 from accept.core.catalog.metrics import Better
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.model import GroupKind
+from accept.core.plan import GroupKind
 from accept.core.serde import keys_of, known
 from accept.core.text import command_line, duration, plain
 from accept.report.console import Table

@@ -27,9 +27,11 @@ from accept.core.errors import BadInput, Exit
 from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.summary import NodeState, node_lists
 from accept.core.judge.values import SIGMAS
-from accept.core.model import GroupKind, Record, State, Suspect
+from accept.core.plan import GroupKind
+from accept.core.records import Record
 from accept.core.table import Row, Table
 from accept.core.text import count, folded, format_size, host_list, number, plain, shortened
+from accept.core.verdict import State, Suspect
 from accept.report.console import Terminal
 
 _DIRECTION = {Better.HIGHER: 1, Better.LOWER: -1}

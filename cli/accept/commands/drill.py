@@ -32,7 +32,8 @@ from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit, Terminated
 from accept.core.evidence import write
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import Record, Step
+from accept.core.plan import Step
+from accept.core.records import Record
 from accept.core.serde import dump, escaped, known
 from accept.core.text import count, duration, plain
 from accept.evidence import rundir

@@ -12,30 +12,17 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from accept.core import checks
-from accept.core.catalog.faults import (
-    FAULTS,
-    Detection,
-    Fault,
-    Scope,
-)
+from accept.core.catalog.faults import FAULTS, Detection, Fault, Scope
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.facts import INJECTED, NOT_INJECTED, NOT_UNDONE
 from accept.core.groups import MAX_BLOCK
 from accept.core.judge import judge
 from accept.core.judge.effects.populations import FEWEST
-from accept.core.model import (
-    GroupKind,
-    Injection,
-    Plan,
-    Record,
-    State,
-    Step,
-    Suspect,
-    SuspectKind,
-    Verdict,
-)
+from accept.core.plan import GroupKind, Injection, Plan, Step
+from accept.core.records import Record
 from accept.core.text import count, decimal
+from accept.core.verdict import State, Suspect, SuspectKind, Verdict
 
 #: Fewest hosts among which a slow one can be found in pairs, if a bound defines slow.
 _FEWEST_WITH_BOUND = 3

@@ -15,10 +15,10 @@ from accept.core.judge.effects.explanation import Effect, Fault, Part
 from accept.core.judge.explained import Explained
 from accept.core.judge.parts import name_of
 from accept.core.judge.summary import NodeState, node_lists
-from accept.core.model import CheckVerdict, Finding, State, Suspect, Verdict
 from accept.core.report.text import range_row
 from accept.core.serde import did_you_mean
 from accept.core.text import command_line, count, number, plain, value_range
+from accept.core.verdict import CheckVerdict, Finding, State, Suspect, Verdict
 from accept.report.console import Table, Terminal
 from accept.report.data import Population, Run, Sample, measured, share_of
 

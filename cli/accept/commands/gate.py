@@ -15,8 +15,9 @@ from accept.commands.choices import OnTimeout
 from accept.commands.plan import plan_text, planned
 from accept.commands.timed import measure, prepare_with_gpus
 from accept.core.errors import AcceptError, BadInput, Exit
-from accept.core.model import Finding, Record, State, Verdict
+from accept.core.records import Record
 from accept.core.text import duration, plain
+from accept.core.verdict import Finding, State, Verdict
 from accept.plan.resolve import Options
 from accept.report.console import Terminal
 

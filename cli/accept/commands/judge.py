@@ -12,18 +12,11 @@ from accept.core import checks
 from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
 from accept.core.errors import Exit
-from accept.core.model import (
-    GroupKind,
-    Reference,
-    State,
-    Suspect,
-    Verdict,
-    Verification,
-    worst_exit,
-)
+from accept.core.plan import GroupKind, Reference
 from accept.core.signatures import read_public_keys
 from accept.core.table import Row, table_of
 from accept.core.text import command_line, plain
+from accept.core.verdict import State, Suspect, Verdict, Verification, worst_exit
 from accept.evidence import standard_input
 from accept.foreign_logs.answer import Answer
 from accept.foreign_logs.corpus import NothingMeasured

@@ -25,12 +25,14 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput
 from accept.core.judge import judge
 from accept.core.judge.summary import tolerated
-from accept.core.model import BoundKind, Plan, Record, Tool, Verdict
+from accept.core.plan import BoundKind, Plan, Tool
+from accept.core.records import Record
 from accept.core.safe_read import BLOCK, is_file, open_regular
 from accept.core.serde import Invalid, dump
 from accept.core.signatures import PublicKey
 from accept.core.table import Row, Table, figures
 from accept.core.text import command_line, count, plain, shortened
+from accept.core.verdict import Verdict
 from accept.evidence import bucket, rundir, search, standard_input
 from accept.evidence.untrusted import Limits
 from accept.foreign_logs import to_run

@@ -7,15 +7,10 @@ from collections.abc import Iterator, Sequence
 from accept import backends, config
 from accept.commands.judged import OF_EVIDENCE, GivenBounds, Judged, is_reference, ranks_per_host
 from accept.core.judge.summary import node_lists
-from accept.core.model import (
-    GroupKind,
-    State,
-    Suspect,
-    SuspectKind,
-    Verdict,
-)
+from accept.core.plan import GroupKind
 from accept.core.report.text import Place
 from accept.core.text import command_line, count
+from accept.core.verdict import State, Suspect, SuspectKind, Verdict
 from accept.evidence import rundir
 from accept.report.node_commands import node_commands, saved_provider_ids
 

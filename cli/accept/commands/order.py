@@ -19,11 +19,13 @@ from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import Plan, Record, Verification
+from accept.core.plan import Plan
+from accept.core.records import Record
 from accept.core.safe_read import open_regular, read_whole
 from accept.core.serde import read
 from accept.core.signatures import PublicKey, parse_public_key, signer
 from accept.core.text import count, plain, shortened
+from accept.core.verdict import Verification
 from accept.evidence import rundir
 from accept.plan.resolve import Resolved
 

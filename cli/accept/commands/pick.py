@@ -27,8 +27,8 @@ from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, NotStarted
 from accept.core.evidence import write
-from accept.core.model import State
 from accept.core.text import count, duration, folded, plain
+from accept.core.verdict import State
 from accept.evidence import rundir
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import Options, Resolved, choose_target, named_backend, site_of

@@ -19,7 +19,7 @@ from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
 from accept.core.evidence import write
-from accept.core.model import GroupKind, Plan, Skipped
+from accept.core.plan import GroupKind, Plan, Skipped
 from accept.core.sentences import not_run
 from accept.core.serde import dump
 from accept.core.text import command_line, count, duration, plain

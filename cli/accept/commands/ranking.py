@@ -10,7 +10,9 @@ from accept.core.judge import gathered
 from accept.core.judge.effects.explanation import hosts_in_doubt
 from accept.core.judge.evidence import Checks
 from accept.core.judge.results import compare, scored
-from accept.core.model import OF_HOST, Plan, Record, Suspect, SuspectKind, Verdict
+from accept.core.plan import Plan
+from accept.core.records import Record
+from accept.core.verdict import OF_HOST, Suspect, SuspectKind, Verdict
 
 #: Parts that are groups of hosts: without the smaller side, no pair of hosts uses the bad part.
 _GROUPS = (SuspectKind.LEAF, SuspectKind.SWITCH, SuspectKind.BORDER)

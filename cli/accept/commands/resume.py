@@ -15,7 +15,8 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.judge.evidence import Found
 from accept.core.judge.hosts import find
-from accept.core.model import Plan, Problem
+from accept.core.plan import Plan
+from accept.core.records import Problem
 from accept.core.runner.resume import begun, finished_steps
 from accept.core.text import count, plain, shortened
 from accept.evidence import rundir

@@ -20,9 +20,10 @@ from accept.core.evidence import write
 from accept.core.groups import disjoint
 from accept.core.judge.summary import node_lists
 from accept.core.judge.values import is_bad
-from accept.core.model import GroupKind, Plan, State, Step, Suspect, Verdict, worst_exit
+from accept.core.plan import GroupKind, Plan, Step
 from accept.core.serde import to_json
 from accept.core.text import count, plain, shortened
+from accept.core.verdict import State, Suspect, Verdict, worst_exit
 from accept.evidence import rundir
 from accept.plan.bundle import render
 from accept.plan.placement import include_nodes

@@ -39,11 +39,8 @@ from accept.core.errors import (
     NotStarted,
     Terminated,
 )
-from accept.core.evidence import (
-    PACKED_BEGIN,
-    PACKED_END,
-)
-from accept.core.model import Problem
+from accept.core.evidence import PACKED_BEGIN, PACKED_END
+from accept.core.records import Problem
 from accept.core.report import text as reports
 from accept.core.runner import resume
 from accept.core.runner.events import EventKind, parse_event

@@ -24,10 +24,11 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, NotStarted
 from accept.core.evidence import write_below
 from accept.core.judge.summary import node_lists
-from accept.core.model import Collector, Suspect
+from accept.core.plan import Collector
 from accept.core.runner.collectors import bounded_command, exit_of
 from accept.core.runner.ssh import MARKER
 from accept.core.text import byte_count, command_line, plain
+from accept.core.verdict import Suspect
 from accept.evidence import bucket, rundir
 from accept.evidence.untrusted import Limits, walk
 from accept.plan.bundle import net_channels

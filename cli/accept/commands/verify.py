@@ -12,9 +12,9 @@ from accept.commands.order import claims_of, explained, matches_order
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput, Exit
-from accept.core.model import Verification
 from accept.core.signatures import read_public_keys, sign
 from accept.core.text import count, plain
+from accept.core.verdict import Verification
 from accept.evidence import bucket, rundir, search, standard_input
 from accept.evidence.untrusted import Limits
 from accept.report.console import Terminal

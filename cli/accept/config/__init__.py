@@ -26,7 +26,7 @@ from accept.config.tools import LoadedTool, check_exists, is_path
 from accept.config.yaml_file import Document, load, with_bases
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.model import Reference
+from accept.core.plan import Reference
 from accept.core.safe_read import is_file
 from accept.core.serde import Invalid, did_you_mean, escaped, known
 

@@ -13,7 +13,7 @@ from accept.config.expectations import Bytes, Seconds
 from accept.config.fields import is_secret
 from accept.config.yaml_file import read_file
 from accept.core.error_codes import Code
-from accept.core.model import Collector
+from accept.core.plan import Collector
 from accept.core.serde import Doc, Invalid, escaped, known
 
 #: The collectors of a new site file, and of one that names none: what support desks ask for first.

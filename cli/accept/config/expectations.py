@@ -11,7 +11,7 @@ from accept.config.tools import check_exists
 from accept.core.catalog.metrics import MetricSpec
 from accept.core.checks.check import Check
 from accept.core.error_codes import Code
-from accept.core.model import BoundKind, Reference
+from accept.core.plan import BoundKind, Reference
 from accept.core.serde import Bounds, Invalid, Text, escaped, known
 from accept.core.text import parse_size
 

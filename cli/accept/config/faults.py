@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from accept.core.catalog.faults import FAULTS, Fault, Injector, Scope
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.model import Injection
+from accept.core.plan import Injection
 from accept.core.serde import escaped, known
 
 #: FAULT@HOST[:LOCALRANK]; a host is also `*` for all, or `#N` by its number from 0.

@@ -22,7 +22,7 @@ from accept.config.references import Figure
 from accept.config.tools import check_exists
 from accept.config.yaml_file import read_file
 from accept.core.catalog.metrics import BUSBW
-from accept.core.model import BoundKind, Reference
+from accept.core.plan import BoundKind, Reference
 from accept.core.serde import Bounds, Doc
 from accept.core.text import parse_size
 

@@ -13,7 +13,7 @@ from accept.core.checks.gemm_memory import TYPES
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.limits import MOST_GPUS, MOST_RANKS
-from accept.core.model import PlannedMachine
+from accept.core.plan import PlannedMachine
 from accept.core.serde import Bounds, Doc, Invalid, known
 from accept.core.text import count, parse_size
 

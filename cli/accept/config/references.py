@@ -8,7 +8,7 @@ from accept.config.fields import Url
 from accept.config.tools import check_exists
 from accept.core.catalog.metrics import BUSBW
 from accept.core.error_codes import Code
-from accept.core.model import BoundKind, Reference
+from accept.core.plan import BoundKind, Reference
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
 

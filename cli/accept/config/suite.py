@@ -7,7 +7,7 @@ from accept.config.expectations import Seconds
 from accept.config.fields import Name, Plain
 from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
-from accept.core.model import GroupKind, Launcher
+from accept.core.plan import GroupKind, Launcher
 from accept.core.serde import Bounds, Doc, Invalid, Pattern
 
 #: Rounds of pairs. The limit is far above the rounds that `auto` plans, and catches typing errors.

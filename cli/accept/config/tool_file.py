@@ -20,7 +20,7 @@ from accept.core.causes import Cause
 from accept.core.checks.check import Check, CheckParams
 from accept.core.error_codes import Code
 from accept.core.judge import tools as judge_tools
-from accept.core.model import (
+from accept.core.plan import (
     BoundKind,
     GroupKind,
     ParamValue,

@@ -12,7 +12,7 @@ from accept.core import checks
 from accept.core.checks.check import Check
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.model import Tool
+from accept.core.plan import Tool
 from accept.core.serde import Invalid, escaped, known
 
 

@@ -10,7 +10,7 @@ from accept.config import resources
 from accept.config.fields import Url
 from accept.config.machine import Machine
 from accept.config.yaml_file import read_file
-from accept.core.model import Supported
+from accept.core.plan import Supported
 from accept.core.serde import Doc
 
 

@@ -20,10 +20,12 @@ from typing import TypeVar
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
-from accept.core.model import SCHEMA, Plan, Record, Step, Verdict
+from accept.core.plan import SCHEMA, Plan, Step
+from accept.core.records import Record
 from accept.core.safe_read import BLOCK, DAMAGE, Tar, is_linked, open_regular, read_whole
 from accept.core.serde import dump, from_json, read, renamed, to_json
 from accept.core.text import markdown, plain, shortened
+from accept.core.verdict import Verdict
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Generic, TypeVar
 
 from accept.core import causes
-from accept.core.model import Fact, Record
+from accept.core.records import Fact, Record
 from accept.core.serde import Bounds, Invalid, Prepared, keys_of, read, renamed
 from accept.core.text import TextEnum, plain
 

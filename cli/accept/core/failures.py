@@ -13,7 +13,7 @@ from itertools import islice
 
 from accept.core.catalog.metrics import WRONG
 from accept.core.causes import Cause
-from accept.core.model import Metric, Problem
+from accept.core.records import Metric, Problem
 from accept.core.signs import Catalog, Layer, Match, SignOwner, Specificity, catalog
 from accept.core.text import plain
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from accept.core.model import GroupKind
+from accept.core.plan import GroupKind
 
 #: Maximum number of hosts in one of the blocks. What grows faster than the number of hosts, such as
 #: an all-to-all, takes minutes on larger groups, and shows nothing that blocks of this size do not.

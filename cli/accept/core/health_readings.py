@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeVar
 
 from accept.core.facts import FactKind
-from accept.core.model import Fact
+from accept.core.records import Fact
 from accept.core.serde import read
 from accept.core.text import TextEnum, duration, plain
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 
 from accept.core import causes
 from accept.core.causes import Cause
-from accept.core.model import Fact, Metric, Parsed, Placement, Problem
 from accept.core.nccl_tests.lines import clean
+from accept.core.records import Fact, Metric, Parsed, Placement, Problem
 from accept.core.text import plain
 
 #: Upper limit of a record in bytes; the inventory of a host takes a few thousand.

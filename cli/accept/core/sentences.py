@@ -6,22 +6,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from accept.core.causes import Cause
-from accept.core.model import (
+from accept.core.plan import Bound, Reference, Skipped
+from accept.core.signs import Sign, catalog
+from accept.core.text import count, format_size, number, plain, shortened
+from accept.core.verdict import (
     OF_HOST,
     WORST_FIRST,
-    Bound,
     CheckVerdict,
     Finding,
-    Reference,
-    Skipped,
     State,
     Suspect,
     SuspectKind,
     Verdict,
     Verification,
 )
-from accept.core.signs import Sign, catalog
-from accept.core.text import count, format_size, number, plain, shortened
 
 #: Maximum number of hosts, of effects, of pairs, of steps and of parts in one sentence.
 _MAX_HOSTS, _MAX_EFFECTS, _MAX_PAIRS, _MAX_STEPS, _MAX_PARTS = 16, 3, 5, 5, 3

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from accept.core.causes import Cause
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.core.serde import read
 from accept.core.text import TextEnum, plain
 

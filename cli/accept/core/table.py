@@ -17,16 +17,10 @@ from accept.core.catalog.metrics import BETTER_BY_UNIT, BUSBW, TIME, WRONG, Bett
 from accept.core.causes import Cause
 from accept.core.facts import GPUS
 from accept.core.groups import round_count
-from accept.core.model import Placement, Problem, Record, Step
 from accept.core.nccl_tests.table import UNCHECKED_IN_PLACE
-from accept.core.text import (
-    TextEnum,
-    device_label,
-    number,
-    parse_size,
-    shortened,
-    value_range,
-)
+from accept.core.plan import Step
+from accept.core.records import Placement, Problem, Record
+from accept.core.text import TextEnum, device_label, number, parse_size, shortened, value_range
 
 #: Speeds and times from this on are damage, as are numbers that are not finite.
 ABSURD = 1e9

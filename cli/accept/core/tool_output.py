@@ -22,7 +22,8 @@ from typing import NamedTuple
 from accept.core import record_protocol
 from accept.core.causes import Cause
 from accept.core.facts import FactKind, integer, items, mapping, text
-from accept.core.model import Fact, Metric, Parsed, Problem, Tool, ToolParts, ToolResult
+from accept.core.plan import Tool, ToolParts, ToolResult
+from accept.core.records import Fact, Metric, Parsed, Problem
 from accept.core.serde import from_json
 from accept.core.text import plain
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from accept.core.causes import Cause, Owner
 from accept.core.failures import OF_TABLES
-from accept.core.model import Problem
 from accept.core.nccl_tests.table import Log
+from accept.core.records import Problem
 from accept.core.signs import Match, SignOwner
 from accept.core.text import plain
 

@@ -12,8 +12,9 @@ from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
 from accept.core.failures import OF_TABLES
-from accept.core.model import GroupKind, Problem
 from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device
+from accept.core.plan import GroupKind
+from accept.core.records import Problem
 from accept.core.text import count, plain, shortened
 from accept.evidence.untrusted import Entry, Limits, walk
 from accept.foreign_logs.answer import Answer, of_cut

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from accept.core.causes import Cause
 from accept.core.facts import integer, items, mapping, text
 from accept.core.health_readings import Gap, Reading, Unread
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.core.signs import decisive
 from accept.core.text import count, plain, shortened
 from accept.evidence.untrusted import first_bytes

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from accept.core.causes import Cause
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.foreign_logs.corpus import Logs
 from accept.foreign_logs.hosts import HostNames
 from accept.foreign_logs.tables import Execution, Read

@@ -21,7 +21,8 @@ from accept.core.health_readings import (
     Reading,
     Unread,
 )
-from accept.core.model import Fact, GroupKind, Metric, Plan, Problem, Record, Step, Tool
+from accept.core.plan import GroupKind, Plan, Step, Tool
+from accept.core.records import Fact, Metric, Problem, Record
 from accept.core.serde import dump
 from accept.core.text import TextEnum, count, plain
 

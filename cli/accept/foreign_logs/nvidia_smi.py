@@ -18,7 +18,7 @@ from accept.config.yaml_file import read_file
 from accept.core.causes import Cause, start_cause
 from accept.core.health_readings import Device, DeviceKind, DriverError, Gap, Reading, Unread
 from accept.core.judge.hosts import is_device
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.core.text import count, plain, shortened
 from accept.foreign_logs.host_state import Gpu, Report, ReportKind, lines_of
 from accept.foreign_logs.kernel_log import wall_time

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from accept.core.causes import Cause
-from accept.core.model import Metric, Problem
+from accept.core.records import Metric, Problem
 from accept.core.text import format_size, number, plain
 from accept.evidence.untrusted import first_bytes
 from accept.foreign_logs.host_state import FIGURES, Report, ReportKind

@@ -14,9 +14,9 @@ from accept.core import nccl_tests, signs
 from accept.core.causes import Cause
 from accept.core.evidence import TABLES_BEGIN
 from accept.core.failures import OF_TABLES, decided, launch_problems
-from accept.core.model import Fact, Problem
 from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device, Row
 from accept.core.nccl_tests.table import Log, Table
+from accept.core.records import Fact, Problem
 from accept.core.text import count, plain
 from accept.foreign_logs import bug_report, dcgm, kernel_log, nvidia_smi, perftest, tool_files
 from accept.foreign_logs import json as nccl_tests_json

@@ -22,18 +22,9 @@ from accept.core.facts import GPUS, INVENTORY, NCCL_NETWORKS, NCCL_WARNINGS
 from accept.core.failures import OF_TABLES
 from accept.core.judge.hosts import is_device
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import (
-    SCHEMA,
-    Fact,
-    GroupKind,
-    Plan,
-    PlannedMachine,
-    Problem,
-    Record,
-    Reference,
-    Step,
-)
 from accept.core.nccl_tests.table import NamedBy, Table
+from accept.core.plan import SCHEMA, GroupKind, Plan, PlannedMachine, Reference, Step
+from accept.core.records import Fact, Problem, Record
 from accept.core.text import count, format_size, host_list, plain, shortened
 from accept.evidence.untrusted import Limits
 from accept.foreign_logs.answer import Answer

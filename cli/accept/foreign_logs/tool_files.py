@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from accept.config.tool_file import Others
 from accept.config.tools import of_others
 from accept.core.causes import Cause
-from accept.core.model import Problem, Tool
+from accept.core.plan import Tool
+from accept.core.records import Problem
 from accept.core.text import count, number, plain
 from accept.core.tool_output import parse_of_others
 from accept.evidence.untrusted import first_bytes

@@ -22,7 +22,7 @@ from accept.core.checks import REGISTRY, load
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.evidence import plan_hash
-from accept.core.model import Plan, Step
+from accept.core.plan import Plan, Step
 from accept.core.serde import dump
 from accept.core.text import parse_size
 from accept.plan import node_code

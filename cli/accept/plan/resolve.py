@@ -39,16 +39,8 @@ from accept.core.catalog.faults import FAULTS, Injector
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.limits import MOST_HOSTS, VARIABLES
-from accept.core.model import (
-    Injection,
-    Launcher,
-    LeftOutNode,
-    Plan,
-    PlannedMachine,
-    Problem,
-    Reference,
-    Step,
-)
+from accept.core.plan import Injection, Launcher, LeftOutNode, Plan, PlannedMachine, Reference, Step
+from accept.core.records import Problem
 from accept.core.serde import Invalid, escaped, known, read
 from accept.core.text import count, duration
 from accept.plan.nccl_env import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.model import Skipped
+from accept.core.plan import Skipped
 from accept.core.serde import escaped, known
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from accept.core.evidence import PACKED_LIMIT
 from accept.core.groups import waves
-from accept.core.model import Plan, Step
+from accept.core.plan import Plan, Step
 
 
 @dataclass(frozen=True, kw_only=True)

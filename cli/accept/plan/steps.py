@@ -24,7 +24,7 @@ from accept.core.errors import BadInput
 from accept.core.groups import MAX_BLOCK, MAX_CONCURRENT, round_count, waves
 from accept.core.judge.bounds import covers_nodes
 from accept.core.judge.rounds import DEFICIT, GROSS, MOST_REPEATS, rounds_for
-from accept.core.model import GroupKind, PlannedMachine, Reference, Skipped, Step, Tool
+from accept.core.plan import GroupKind, PlannedMachine, Reference, Skipped, Step, Tool
 from accept.core.safe_read import open_regular
 from accept.core.serde import (
     Invalid,

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from accept.core.causes import Judgement
 from accept.core.facts import Inventory
 from accept.core.judge.summary import node_lists
-from accept.core.model import Bound, BoundKind, Finding
+from accept.core.plan import Bound, BoundKind
 from accept.core.serde import dump
 from accept.core.text import folded, format_size, number
+from accept.core.verdict import Finding
 from accept.report.data import Run
 
 #: With more nodes, only the digest of the list of devices is printed.

@@ -18,9 +18,11 @@ from accept.core.judge.explained import Effects
 from accept.core.judge.peers import far_from_median
 from accept.core.judge.results import compare, scored
 from accept.core.judge.values import is_bad, limit_of, lowest_good
-from accept.core.model import GroupKind, Plan, Record, Step, Verdict
+from accept.core.plan import GroupKind, Plan, Step
+from accept.core.records import Record
 from accept.core.table import BANDWIDTH, LATENCY, Measure, Row, planned_sizes
 from accept.core.text import format_size
+from accept.core.verdict import Verdict
 
 #: Suffixes of metrics that repeat another one under other conditions.
 _TAILS = ("-p5", "-least", "-most", "-alone", "-wrong")

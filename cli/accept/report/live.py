@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from accept.core.model import Step
+from accept.core.plan import Step
 from accept.core.runner.events import Event, EventKind
 from accept.core.text import count, plain
 from accept.report.console import Line, Part, Style

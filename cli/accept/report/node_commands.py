@@ -12,8 +12,8 @@ from pathlib import Path
 from accept.config.kubernetes import NAME
 from accept.core.causes import Cause
 from accept.core.facts import mapping
-from accept.core.model import Strength, Suspect, Verdict
 from accept.core.safe_read import open_regular
+from accept.core.verdict import Strength, Suspect, Verdict
 
 #: Size of the largest file with nodes that is read.
 _MAX_BYTES = 64 << 20

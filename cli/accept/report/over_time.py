@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from accept.core.model import Suspect
 from accept.core.text import duration, number
+from accept.core.verdict import Suspect
 from accept.report.data import Population, Run, Sample
 from accept.report.svg import Tone, crosses, dots, line, marks, round_ticks, short, tone_of
 

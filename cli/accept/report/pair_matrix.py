@@ -8,7 +8,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from accept.core.model import SuspectKind
+from accept.core.verdict import SuspectKind
 from accept.report.data import Run, share_of
 from accept.report.svg import Cells, Tone, cells, room_for, short, tone_of
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from accept.core.checks import REGISTRY
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.results import is_full_rail, scored
-from accept.core.model import GroupKind, Step
+from accept.core.plan import GroupKind, Step
 from accept.core.table import Outcome, Row
 from accept.report.data import Run
 from accept.report.svg import Cells, Tone, cells, tone

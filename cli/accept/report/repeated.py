@@ -11,12 +11,12 @@ from accept.core.catalog.metrics import BUSBW
 from accept.core.checks import metric_spec
 from accept.core.errors import Exit
 from accept.core.judge.summary import node_lists, not_good, worst_state
-from accept.core.model import State, Verdict, worst_exit
 from accept.core.report.markdown import section
 from accept.core.report.text import VERDICT_LINE, aligned, answer_of, good_of, number3
 from accept.core.table import figures
 from accept.core.text import count, duration, format_size, plain, shortened
 from accept.core.text import markdown as escaped
+from accept.core.verdict import State, Verdict, worst_exit
 from accept.report.data import Run
 
 #: Maximum number of figures and nodes on the screen, and of rows of a table in a report.

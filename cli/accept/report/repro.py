@@ -14,7 +14,8 @@ from accept.config import resources
 from accept.core.catalog.tools import NCCL_TESTS_FOLDERS
 from accept.core.checks import REGISTRY
 from accept.core.checks.check import CheckParams
-from accept.core.model import Record, Step
+from accept.core.plan import Step
+from accept.core.records import Record
 from accept.core.serde import Invalid, read
 from accept.core.text import plain
 from accept.report.data import Population, Run, Sample

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from accept.core.catalog.metrics import BUSBW, TIME
 from accept.core.judge import bounds
-from accept.core.model import Placement
+from accept.core.records import Placement
 from accept.core.table import BANDWIDTH, Row, Table, rows_of
 from accept.core.text import count, format_size, number
 from accept.report.data import Run

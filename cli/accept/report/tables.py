@@ -10,8 +10,8 @@ from accept.core.judge import health
 from accept.core.judge.coverage import Exercise, exercises, loads_gpus, nics_of, ranks_of
 from accept.core.judge.summary import node_lists
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import State
 from accept.core.text import folded, host_list, shortened
+from accept.core.verdict import State
 from accept.report.data import Run, share_of
 
 _MOST_EXECUTIONS, _MOST_CHANGES = 40, 200

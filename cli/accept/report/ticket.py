@@ -14,10 +14,11 @@ from pathlib import Path, PurePosixPath
 from accept.config.resources import cause_section
 from accept.core.evidence import COLLECTORS, open_log
 from accept.core.facts import HOSTNAMES, PLACE, Inventory
-from accept.core.model import Problem, Record, Suspect
+from accept.core.records import Problem, Record
 from accept.core.report.markdown import table
 from accept.core.safe_read import is_linked, open_regular
 from accept.core.text import count, duration, markdown, plain, visible
+from accept.core.verdict import Suspect
 from accept.report import repro
 from accept.report.data import Population, Run, Sample, share_of
 from accept.report.node_commands import SavedNode

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from accept.core.facts import PLACE, Inventory
-from accept.core.model import Suspect, SuspectKind
 from accept.core.report.text import utc
 from accept.core.sentences import action
 from accept.core.text import count
+from accept.core.verdict import Suspect, SuspectKind
 from accept.report.data import Population, Run, Sample, measured
 from accept.report.node_commands import FAULTS, Fault, SavedNode
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from accept.core.health_readings import HEALTH_CHANGE
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import Record
+from accept.core.records import Record
 from accept.core.text import duration
 from accept.report.data import Run
 from accept.report.svg import short

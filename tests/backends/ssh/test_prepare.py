@@ -14,7 +14,7 @@ from accept.backends.remote import Reply
 from accept.backends.ssh.prepare import understood
 from accept.config import resources
 from accept.core.causes import Cause
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.core.runner.host_setup import Ready, set_up
 
 

@@ -33,7 +33,7 @@ from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit, Interrupted, NoEvidence
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.core.runner.host_setup import Ready
 from accept.core.runner.ssh import MARKER
 from accept.core.serde import dump

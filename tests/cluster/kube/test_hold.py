@@ -14,7 +14,7 @@ from tests.cluster.runs import CONNECT
 from tests.factories.command_line import accept
 from tests.factories.paths import ROOT
 
-from accept.core.model import Verification
+from accept.core.verdict import Verification
 from accept.evidence import bucket
 
 

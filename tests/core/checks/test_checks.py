@@ -23,7 +23,8 @@ from accept.core.checks import REGISTRY, parse_log, with_problems_seen
 from accept.core.checks.check import launch_seconds
 from accept.core.checks.collectives import CollectiveChanges, Params, changed
 from accept.core.facts import RANK, FactKind
-from accept.core.model import GroupKind, Parsed, Problem, Record
+from accept.core.plan import GroupKind
+from accept.core.records import Parsed, Problem, Record
 from accept.core.serde import Invalid
 from accept.core.serde import read as read_typed
 from accept.core.table import Outcome, Row, message_sizes, nominal, planned_sizes, table_of

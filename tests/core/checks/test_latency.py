@@ -11,18 +11,10 @@ from tests.factories import verdicts
 from tests.factories.judging import Cases, by_outcome, gpu_inventory, judged, outcome
 
 from accept.core.checks import REGISTRY, parse_log
-from accept.core.model import (
-    BoundKind,
-    CheckVerdict,
-    Fact,
-    Metric,
-    Placement,
-    PlannedMachine,
-    Record,
-    Reference,
-    Verdict,
-)
+from accept.core.plan import BoundKind, PlannedMachine, Reference
+from accept.core.records import Fact, Metric, Placement, Record
 from accept.core.table import LATENCY, table_of
+from accept.core.verdict import CheckVerdict, Verdict
 
 SIZES = (8, 16, 32)
 PARAMS = {"min": "8", "max": "32", "factor": 2, "iters": 100, "warmup": 20, "noise": 0.1}

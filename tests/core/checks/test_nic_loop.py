@@ -21,7 +21,9 @@ from accept.config.machine import Machine
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY, parse_log
 from accept.core.judge.evidence import Judged
-from accept.core.model import Fact, Reference, State, Step
+from accept.core.plan import Reference, Step
+from accept.core.records import Fact
+from accept.core.verdict import State
 from accept.plan.resolve import Options, resolve
 
 NICS = 8

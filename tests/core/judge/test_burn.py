@@ -16,7 +16,9 @@ from accept.config.floors import bounds
 from accept.core.checks import REGISTRY
 from accept.core.judge.devices import LIMITING_FAULTS
 from accept.core.judge.evidence import Judged
-from accept.core.model import Fact, Metric, Record, State, Step
+from accept.core.plan import Step
+from accept.core.records import Fact, Metric, Record
+from accept.core.verdict import State
 
 GPUS = 8
 HOSTS = verdicts.hosts(8)

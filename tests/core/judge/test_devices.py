@@ -20,7 +20,9 @@ from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.facts import mapping
 from accept.core.judge.evidence import Judged
-from accept.core.model import Fact, Metric, PlannedMachine, Problem, Record, State, Step
+from accept.core.plan import PlannedMachine, Step
+from accept.core.records import Fact, Metric, Problem, Record
+from accept.core.verdict import State
 from accept.plan.resolve import Options, resolve
 
 GPUS = 8

@@ -23,9 +23,10 @@ from accept.core.judge.effects.follow_up import next_wave
 from accept.core.judge.effects.search import explain
 from accept.core.judge.peers import compare_rows
 from accept.core.judge.rounds import rounds_for
-from accept.core.model import OF_HOST, Fact, State, SuspectKind, Verdict
+from accept.core.records import Fact
 from accept.core.table import Execution as Executed
 from accept.core.table import Row
+from accept.core.verdict import OF_HOST, State, SuspectKind, Verdict
 
 _NOISE = 0.01
 #: Share by which healthy pairs differ.

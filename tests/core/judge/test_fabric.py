@@ -7,7 +7,7 @@ from tests.factories.simulated_fabric import Fabric, run, whole
 
 from accept.config import load_machine, names
 from accept.core.causes import Cause
-from accept.core.model import State
+from accept.core.verdict import State
 
 _RINGS = ("all-reduce@8G>=200", "all-gather@8G>=200", "reduce-scatter@8G>=200")
 #: NICs on different rails: each rail is as fast as its slowest NIC, so half of them are slow.

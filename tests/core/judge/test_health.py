@@ -28,8 +28,10 @@ from accept.core.health_readings import (
 )
 from accept.core.judge.health_at_start import examine
 from accept.core.judge.health_rules import LEVELS, RULES, allowed
-from accept.core.model import Fact, PlannedMachine, State, Verdict
+from accept.core.plan import PlannedMachine
+from accept.core.records import Fact
 from accept.core.serde import dump
+from accept.core.verdict import State, Verdict
 
 LIMITS = Params()
 H100 = PlannedMachine(name="h100", gpus=8, ranks=None, nvlinks=18)

@@ -39,7 +39,9 @@ from tests.factories.verdicts import (
 from accept.core.facts import LEFT_OUT_HOST
 from accept.core.judge.consistency import usual_number
 from accept.core.judge.hosts import domains, is_device, without_gpus
-from accept.core.model import Fact, Metric, PlannedMachine, State, Verdict
+from accept.core.plan import PlannedMachine
+from accept.core.records import Fact, Metric
+from accept.core.verdict import State, Verdict
 
 
 def test_positions_that_should_be_known_and_are_not_are_reported() -> None:

@@ -10,26 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.instances import PLAIN, instances
 from tests.factories.judging import ALL, EIGHT, PAIRS, judged
-from tests.factories.verdicts import (
-    COLLECTIVE,
-    CPU,
-    FLOOR,
-    GPU,
-    plan,
-    step,
-)
+from tests.factories.verdicts import COLLECTIVE, CPU, FLOOR, GPU, plan, step
 
-from accept.core.model import (
-    BoundKind,
-    Fact,
-    Metric,
-    Problem,
-    Record,
-    Reference,
-    State,
-    Verdict,
-)
+from accept.core.plan import BoundKind, Reference
+from accept.core.records import Fact, Metric, Problem, Record
 from accept.core.serde import dump, read
+from accept.core.verdict import State, Verdict
 
 CHECKS = ["all-reduce", "alltoall", "inventory", "connectivity", "train", "script", "hosts", "none"]
 CHECKS += ["gemm", "memory"]

@@ -25,7 +25,9 @@ from accept.core.checks import REGISTRY
 from accept.core.groups import Group
 from accept.core.judge.hosts import domains
 from accept.core.judge.remeasure import waves_again
-from accept.core.model import BoundKind, Fact, PlannedMachine, Record, Reference, State, Verdict
+from accept.core.plan import BoundKind, PlannedMachine, Reference
+from accept.core.records import Fact, Record
+from accept.core.verdict import State, Verdict
 
 EIGHT = hosts(8)
 #: No host reports whether it is in a rack.

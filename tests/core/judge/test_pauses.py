@@ -23,7 +23,8 @@ from accept.core.checks import REGISTRY, parse_log
 from accept.core.groups import pair_rounds
 from accept.core.judge import pauses
 from accept.core.judge.evidence import Evidence, Found
-from accept.core.model import Finding, Metric, Placement, Record, State
+from accept.core.records import Metric, Placement, Record
+from accept.core.verdict import Finding, State
 
 HOSTS = verdicts.hosts(8)
 ITERS = 10

@@ -20,7 +20,8 @@ from tests.factories.simulated_cluster import Cluster, border, rate, slow_nodes
 from tests.factories.simulated_runs import REPEATS, SimulatedRun, run_of
 from tests.factories.simulated_worlds import BY_NAME, KINDS, WORLDS, World, named, score
 
-from accept.core.model import Metric, Record, SuspectKind
+from accept.core.records import Metric, Record
+from accept.core.verdict import SuspectKind
 
 #: Nodes of the clusters of each world.
 _SIZES = (10, 16, 24)

@@ -27,20 +27,10 @@ from accept.core.groups import Group
 from accept.core.judge.remeasure import waves_again
 from accept.core.judge.rounds import MOST_REPEATS
 from accept.core.judge.suspects import merged
-from accept.core.model import (
-    Fact,
-    GroupKind,
-    Problem,
-    Record,
-    Reference,
-    State,
-    Step,
-    Strength,
-    Suspect,
-    SuspectKind,
-    Verdict,
-)
+from accept.core.plan import GroupKind, Reference, Step
+from accept.core.records import Fact, Problem, Record
 from accept.core.serde import dump, read
+from accept.core.verdict import State, Strength, Suspect, SuspectKind, Verdict
 
 Speed = Callable[[Group], float]
 SIXTEEN = hosts(16)

@@ -15,18 +15,9 @@ from tests.factories.verdicts import CPU, GPU, hosts_record, plan, record, step
 from accept import config
 from accept.config.floors import bounds
 from accept.core.causes import Cause
-from accept.core.model import (
-    CheckVerdict,
-    Fact,
-    GroupKind,
-    Metric,
-    PlannedMachine,
-    Problem,
-    Record,
-    State,
-    Step,
-    Verdict,
-)
+from accept.core.plan import GroupKind, PlannedMachine, Step
+from accept.core.records import Fact, Metric, Problem, Record
+from accept.core.verdict import CheckVerdict, State, Verdict
 
 TRAIN = step("train", params={"ratio": 0.5})
 

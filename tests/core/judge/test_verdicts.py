@@ -42,28 +42,19 @@ from accept.core.causes import Cause, Judgement
 from accept.core.checks import REGISTRY
 from accept.core.judge import judge
 from accept.core.judge.summary import NodeLists, node_lists
-from accept.core.model import (
-    Bound,
-    BoundKind,
+from accept.core.plan import Bound, BoundKind, Injection, Reference, Skipped, Step, Tool
+from accept.core.records import Fact, Metric, Problem, Record
+from accept.core.sentences import action, advice
+from accept.core.verdict import (
     CheckVerdict,
     Executions,
-    Fact,
     Finding,
-    Injection,
-    Metric,
-    Problem,
-    Record,
-    Reference,
-    Skipped,
     State,
-    Step,
     Strength,
     Suspect,
     SuspectKind,
-    Tool,
     Verdict,
 )
-from accept.core.sentences import action, advice
 
 
 def healthy(

@@ -23,9 +23,10 @@ from accept.config.versions import rows, supported
 from accept.core.causes import Cause
 from accept.core.facts import inventories_of
 from accept.core.judge.versions import NOT_SUPPORTED, shown, unsupported
-from accept.core.model import Finding, PlannedMachine, State, Supported
 from accept.core.nccl_tests import nccl_facts, parse
 from accept.core.nccl_tests.table import Log
+from accept.core.plan import PlannedMachine, Supported
+from accept.core.verdict import Finding, State
 
 #: Machines with each plugin of the table, and one that has none of them.
 A4X, A4X_MAX, A4, EFA = (

@@ -10,35 +10,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.factories.judging import ALL, EIGHT, PAIRS, gpu_inventory, gpu_plan, judged
-from tests.factories.verdicts import (
-    FLOOR,
-    hosts_record,
-    measured,
-    plan,
-    record,
-    slow,
-    step,
-    table,
-)
+from tests.factories.verdicts import FLOOR, hosts_record, measured, plan, record, slow, step, table
 
 from accept.core.causes import Cause, Judgement
 from accept.core.checks import log_lines
 from accept.core.judge.summary import tolerated, worst_state
-from accept.core.model import (
-    BoundKind,
-    CheckVerdict,
-    Finding,
-    Metric,
-    Plan,
-    Record,
-    Skipped,
-    State,
-    Verdict,
-)
+from accept.core.plan import BoundKind, Plan, Skipped
+from accept.core.records import Metric, Record
 from accept.core.report import text as report_text
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
 from accept.core.text import decimal, markdown, plain, visible
+from accept.core.verdict import CheckVerdict, Finding, State, Verdict
 
 INVENTORY, LISTED = gpu_inventory()
 PLAN = gpu_plan(

@@ -16,7 +16,7 @@ from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.checks import parse_log
 from accept.core.error_codes import Code
-from accept.core.model import Fact, Metric, Problem, Record
+from accept.core.records import Fact, Metric, Problem, Record
 from accept.core.report.result_files import tables, write_result_files
 
 STEP = verdicts.step("all-reduce", "all")

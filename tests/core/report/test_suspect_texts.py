@@ -8,9 +8,9 @@ import pytest
 from tests.factories.blame_cases import BAD, BEHIND_LEAF, COUNT, SLOW, case
 
 from accept.core.causes import Cause
-from accept.core.model import State, Suspect, SuspectKind
 from accept.core.report import text
 from accept.core.report.markdown import render_markdown
+from accept.core.verdict import State, Suspect, SuspectKind
 
 LEAF = tuple(f"h{index}" for index in BEHIND_LEAF)
 

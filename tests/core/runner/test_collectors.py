@@ -14,10 +14,11 @@ from tests.factories.verdicts import plan
 
 from accept.core.causes import Cause
 from accept.core.evidence import check_checksums, write_checksums
-from accept.core.model import BadPair, Collector, Strength, Suspect, SuspectKind
+from accept.core.plan import Collector
 from accept.core.runner import collectors
 from accept.core.runner.collectors import INDEX, collect
 from accept.core.runner.state import Run
+from accept.core.verdict import BadPair, Strength, Suspect, SuspectKind
 
 
 def collected(

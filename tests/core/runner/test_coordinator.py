@@ -19,15 +19,8 @@ from tests.factories.keys import write_keys
 
 from accept.backends.keys import new_keys
 from accept.core import evidence
-from accept.core.model import (
-    Collector,
-    Fact,
-    GroupKind,
-    ParamValue,
-    PlannedMachine,
-    Step,
-    Supported,
-)
+from accept.core.plan import Collector, GroupKind, ParamValue, PlannedMachine, Step, Supported
+from accept.core.records import Fact
 from accept.core.runner import coordinator, launch, resume
 from accept.core.runner.coordinator import coordinate
 from accept.core.runner.discovery import Candidate, Found

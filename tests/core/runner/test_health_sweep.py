@@ -14,7 +14,7 @@ from tests.factories.hosts import here
 
 from accept.core.facts import mapping
 from accept.core.health_readings import HEALTH_CHANGE, Gap, Unread
-from accept.core.model import Record
+from accept.core.records import Record
 from accept.core.runner.health_sweep import Watch, sweep
 from accept.core.runner.ssh import Answer, Host
 from accept.core.runner.state import Run

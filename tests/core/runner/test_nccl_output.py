@@ -16,7 +16,7 @@ from accept.core.causes import Cause
 from accept.core.checks import parse_log
 from accept.core.evidence import open_log
 from accept.core.facts import NCCL_WARNINGS
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.core.runner.nccl import collect_command, keep_logs
 from accept.core.runner.state import Run
 

@@ -17,7 +17,8 @@ from tests.factories.programs import missing_parts
 
 from accept.core.checks import parse_log
 from accept.core.groups import Group
-from accept.core.model import GroupKind, Parsed, Step
+from accept.core.plan import GroupKind, Step
+from accept.core.records import Parsed
 from accept.core.runner import residents
 from accept.core.runner.residents import ResidentJob, Residents
 

@@ -11,7 +11,7 @@ from tests.factories.clock import PATIENCE
 
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.core.runner.host_setup import Ready
 from accept.core.runner.slurm import PAYLOAD, Failure, SlurmRun, Step, node_list
 

@@ -12,16 +12,7 @@ from tests.factories.paths import PROGRAMS
 from tests.factories.programs import Ran, Start
 
 from accept.core import nccl_tests
-from collective import (
-    LIMIT,
-    LIMIT_CPU,
-    Bench,
-    bandwidth,
-    fixed,
-    iterations,
-    options_of,
-    read_size,
-)
+from collective import LIMIT, LIMIT_CPU, Bench, bandwidth, fixed, iterations, options_of, read_size
 from corruption_source import blame, observers
 from rank_io import Identity, Injected, Progress, Rank
 from reference_data import COLLECTIVES, count_of

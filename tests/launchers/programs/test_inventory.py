@@ -20,7 +20,8 @@ import health_gpus
 from accept.core import record_protocol
 from accept.core.facts import INVENTORY, inventories_of
 from accept.core.judge.consistency import gpu_problems
-from accept.core.model import Fact, PlannedMachine, Problem
+from accept.core.plan import PlannedMachine
+from accept.core.records import Fact, Problem
 
 CLUSTER = "9f4d6c0e1b2a4c3d8e5f0a1b2c3d4e5f"
 DASHED = str(uuid.UUID(CLUSTER))

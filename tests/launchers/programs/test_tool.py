@@ -18,7 +18,8 @@ from tests.cluster.runs import until
 from tests.factories.paths import PROGRAMS
 
 from accept.core.causes import Cause
-from accept.core.model import Parsed, Tool, ToolNeeds, ToolResult
+from accept.core.plan import Tool, ToolNeeds, ToolResult
+from accept.core.records import Parsed
 from accept.core.serde import to_json
 from accept.core.tool_output import parse
 

@@ -11,7 +11,8 @@ from tests.factories.paths import ROOT
 from tests.factories.programs import printed
 
 from accept.config.tools import tool_of
-from accept.core.model import ParamValue, Parsed
+from accept.core.plan import ParamValue
+from accept.core.records import Parsed
 from accept.core.serde import to_json
 from accept.core.tool_output import parse
 

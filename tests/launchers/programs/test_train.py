@@ -13,13 +13,7 @@ from tests.factories.paths import PROGRAMS
 from tests.factories.programs import Start
 
 from accept.core.checks.train import Params
-from train import (
-    DATASETS,
-    LEAST_STEPS,
-    MODELS,
-    PRECISIONS,
-    options_of,
-)
+from train import DATASETS, LEAST_STEPS, MODELS, PRECISIONS, options_of
 from train_parallel import pieces_of, slice_of
 
 real = pytest.mark.real

@@ -23,14 +23,7 @@ from tests.factories.programs import records_of
 import train
 from rank_io import Identity, Injected, Progress, Rank, Unusable
 from train import END, GO_ON, LEAST_STEPS, LOOK_SECONDS, Clock
-from train_compare import (
-    NAMED,
-    Replica,
-    accuse,
-    deviation,
-    reference_of,
-    went_wrong,
-)
+from train_compare import NAMED, Replica, accuse, deviation, reference_of, went_wrong
 from train_compare import settings as settings_of
 from train_times import Split, Summary, Windows, summary
 

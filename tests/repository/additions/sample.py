@@ -12,7 +12,8 @@ from accept.core.checks.check import Check, CheckParams
 from accept.core.facts import FactKind, text
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.model import GroupKind, Parsed
+from accept.core.plan import GroupKind
+from accept.core.records import Parsed
 from accept.core.serde import param
 
 DELAY = MetricSpec(name="delay", unit="us", better=Better.LOWER, in_log=True)

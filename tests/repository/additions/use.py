@@ -19,8 +19,8 @@ from accept.core.causes import Owner
 from accept.core.checks import REGISTRY, better, log_lines, parse_log
 from accept.core.error_codes import Code
 from accept.core.judge import judge
-from accept.core.model import State
 from accept.core.report.markdown import render_markdown
+from accept.core.verdict import State
 from accept.plan.bundle import render
 from accept.plan.resolve import Options, resolve
 

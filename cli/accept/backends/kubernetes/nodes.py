@@ -30,7 +30,7 @@ from accept.config import Site
 from accept.config.kubernetes import Kubernetes, PodSettings
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
-from accept.core.model import LeftOutNode
+from accept.core.plan import LeftOutNode
 from accept.core.text import count, plain, shortened
 from accept.plan.placement import GPU, gpu_resource
 

@@ -26,8 +26,8 @@ from accept.backends.protocol import Say
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, Exit, Interrupted, NotStarted
-from accept.core.model import WORST_EXITS
 from accept.core.text import decimal, duration
+from accept.core.verdict import WORST_EXITS
 from accept.evidence import rundir
 
 #: The run's folder in every pod.

@@ -14,7 +14,7 @@ from accept.config import Site
 from accept.config.slurm import Slurm
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
-from accept.core.model import LeftOutNode
+from accept.core.plan import LeftOutNode
 from accept.core.text import count, decimal, plain, shortened
 
 #: States of nodes that Slurm gives to no job, by the first word that `sinfo` prints.

@@ -21,18 +21,13 @@ from shlex import quote
 from accept.backends.job import Job, SlurmJob
 from accept.backends.protocol import Record, Say
 from accept.backends.slurm.client import Answer, call
-from accept.backends.slurm.nodes import (
-    Node,
-    allocated_nodes,
-    check_request,
-    check_results,
-)
+from accept.backends.slurm.nodes import Node, allocated_nodes, check_request, check_results
 from accept.config.container import Runtime
 from accept.config.slurm import Launcher, Slurm
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, NotStarted
-from accept.core.model import Plan
+from accept.core.plan import Plan
 from accept.core.runner.host_setup import SLACK
 from accept.core.runner.resume import EARLIER, copy_finished, pack_finished
 from accept.core.runner.slurm import (

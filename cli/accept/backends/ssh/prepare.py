@@ -15,7 +15,7 @@ from accept.backends.requirements import SECONDS
 from accept.backends.ssh.client import reach_of
 from accept.core.bounded import on_all
 from accept.core.causes import Cause
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.core.runner import host_setup
 from accept.core.runner.discovery import ssh_cause
 from accept.core.runner.host_setup import SLACK, Ready, max_logins, set_up

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from accept.core.causes import Cause
-from accept.core.model import Injection
+from accept.core.plan import Injection
 from accept.core.text import TextEnum
 
 #: Answers of `launchers/inject_fault.sh` after it injected, and after it undid, a fault.

@@ -18,8 +18,9 @@ from accept.core.catalog.metrics import BETTER_BY_UNIT, Better, MetricSpec
 from accept.core.causes import Cause
 from accept.core.checks.check import Check
 from accept.core.facts import NCCL_WARNINGS
-from accept.core.model import Fact, Metric, Parsed, Problem, Record, Step, Tool
 from accept.core.nccl_tests import nccl_info
+from accept.core.plan import Step, Tool
+from accept.core.records import Fact, Metric, Parsed, Problem, Record
 from accept.core.signs import Finder, Match, catalog
 from accept.core.table import table_of
 

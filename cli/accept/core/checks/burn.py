@@ -16,10 +16,12 @@ from accept.core.judge.findings import finding
 from accept.core.judge.peers import compare_rows, far_from_median
 from accept.core.judge.summary import params_of
 from accept.core.judge.values import SIGMAS
-from accept.core.model import Finding, GroupKind, Problem, State
+from accept.core.plan import GroupKind
+from accept.core.records import Problem
 from accept.core.serde import param
 from accept.core.table import rows_of
 from accept.core.text import number, parse_size, shortened
+from accept.core.verdict import Finding, State
 
 #: Data types of the products: on GPUs, and on CPUs and old GPUs.
 TYPES = ("bf16", "fp32")

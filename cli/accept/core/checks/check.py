@@ -11,7 +11,8 @@ from accept.core.catalog.metrics import MetricSpec
 from accept.core.catalog.tools import Tool
 from accept.core.facts import FactKind
 from accept.core.judge.evidence import CheckRules
-from accept.core.model import GroupKind, Parsed
+from accept.core.plan import GroupKind
+from accept.core.records import Parsed
 from accept.core.serde import check_limits
 from accept.core.table import Table
 from accept.core.text import plain, value_range

@@ -14,7 +14,8 @@ from accept.core.judge import collective
 from accept.core.judge.effects.executions import Flow
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
-from accept.core.model import GroupKind, ParamValue, Parsed, Step
+from accept.core.plan import GroupKind, ParamValue, Step
+from accept.core.records import Parsed
 from accept.core.serde import Bounds, Doc, Pattern, dump, param, read
 from accept.core.table import BANDWIDTH, LATENCY, Table, message_sizes
 from accept.core.text import format_size, parse_size, value_range

@@ -22,9 +22,11 @@ from accept.core.judge.conclusion import conclude
 from accept.core.judge.consistency import host_of_shared_gpu
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
-from accept.core.model import Finding, GroupKind, Problem, Record, State
+from accept.core.plan import GroupKind
+from accept.core.records import Problem, Record
 from accept.core.serde import param
 from accept.core.text import count, host_list, number
+from accept.core.verdict import Finding, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,8 @@ from accept.core.judge.devices import Measured, judge_devices
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import problem_of
 from accept.core.judge.summary import params_of
-from accept.core.model import GroupKind, Problem
+from accept.core.plan import GroupKind
+from accept.core.records import Problem
 from accept.core.serde import param
 from accept.core.table import Row, rows_of
 from accept.core.text import parse_size

@@ -32,8 +32,9 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import Problems, finding
 from accept.core.judge.health_rules import Limits
 from accept.core.judge.summary import params_of
-from accept.core.model import Finding, GroupKind, State
+from accept.core.plan import GroupKind
 from accept.core.text import count, host_list
+from accept.core.verdict import Finding, State
 
 #: Maximum number of findings on what may be a fault, or not.
 _MAX_UNCLEAR = 20

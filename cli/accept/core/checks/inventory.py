@@ -53,9 +53,11 @@ from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import Problems, finding
 from accept.core.judge.summary import params_of
-from accept.core.model import Finding, GroupKind, Metric, Problem, State
+from accept.core.plan import GroupKind
+from accept.core.records import Metric, Problem
 from accept.core.serde import param
 from accept.core.text import host_list
+from accept.core.verdict import Finding, State
 
 #: Measured during discovery, so only `max_clock_offset` limits it.
 CLOCK_OFFSET = MetricSpec(name="clock-offset", unit="s", bounds=False)

@@ -24,11 +24,13 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
 from accept.core.judge.peers import LEAST_OF_UNEVEN, Outlier, compare_rows
 from accept.core.judge.values import SIGMAS, limit_of
-from accept.core.model import Finding, GroupKind, Metric, Parsed, Problem, State
 from accept.core.nccl_tests.lines import clean
+from accept.core.plan import GroupKind
+from accept.core.records import Metric, Parsed, Problem
 from accept.core.table import Execution, Row, Table, rows_of
 from accept.core.text import count, host_list, plain, value_range
 from accept.core.text import number as digits
+from accept.core.verdict import Finding, State
 
 NAME = "nic-loop"
 #: The ways to measure, the most telling first: with GPU memory, with memory of the host, by NCCL.

@@ -13,9 +13,11 @@ from accept.core.checks.check import Check, CheckParams
 from accept.core.judge import bounds
 from accept.core.judge.conclusion import conclude
 from accept.core.judge.evidence import Evidence, Judged
-from accept.core.model import Finding, GroupKind, Problem, Record
+from accept.core.plan import GroupKind
+from accept.core.records import Problem, Record
 from accept.core.serde import param
 from accept.core.text import format_size, host_list, number
+from accept.core.verdict import Finding
 
 
 @dataclass(frozen=True, kw_only=True)

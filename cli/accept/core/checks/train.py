@@ -22,7 +22,8 @@ from accept.core.judge.conclusion import conclude
 from accept.core.judge.consistency import digest_problems
 from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.summary import params_of
-from accept.core.model import GroupKind, Problem, Record
+from accept.core.plan import GroupKind
+from accept.core.records import Problem, Record
 from accept.core.serde import param
 from accept.core.text import host_list, number
 

@@ -21,27 +21,23 @@ from accept.core.judge.ranges import ranges, scaling
 from accept.core.judge.results import compare, scored
 from accept.core.judge.summary import with_finding, worst_state
 from accept.core.judge.suspects import HOSTS_STEP, from_records, merged
-from accept.core.model import (
+from accept.core.plan import SCHEMA, Plan, Skipped, Step
+from accept.core.records import Problem, Record
+from accept.core.table import Execution, Outcome, result_of
+from accept.core.text import count
+from accept.core.verdict import (
     EXITS,
-    SCHEMA,
     CheckVerdict,
     Finding,
     KeptSteps,
     MeasuredRange,
-    Plan,
-    Problem,
-    Record,
-    Skipped,
     State,
-    Step,
     Strength,
     Suspect,
     SuspectKind,
     Verdict,
     worst_exit,
 )
-from accept.core.table import Execution, Outcome, result_of
-from accept.core.text import count
 
 #: Name of the rules that find bad parts (docs/blame.md).
 RULES = "effects"

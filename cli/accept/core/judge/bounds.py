@@ -23,20 +23,11 @@ from accept.core.judge.evidence import Evidence
 from accept.core.judge.findings import finding, first_logs
 from accept.core.judge.hosts import is_device
 from accept.core.judge.values import is_bad
-from accept.core.model import (
-    Bound,
-    BoundKind,
-    CheckVerdict,
-    Finding,
-    Placement,
-    Plan,
-    Record,
-    Reference,
-    State,
-    Step,
-)
+from accept.core.plan import Bound, BoundKind, Plan, Reference, Step
+from accept.core.records import Placement, Record
 from accept.core.table import Execution, Measure, Row, planned_sizes, rows_of
 from accept.core.text import host_list
+from accept.core.verdict import CheckVerdict, Finding, State
 
 #: No measurement is that large. Not-a-number compares false as well.
 _ABSURD = 1e300

@@ -17,15 +17,10 @@ from accept.core.judge.open_questions import effect_findings
 from accept.core.judge.parts import compare_steps
 from accept.core.judge.results import compare
 from accept.core.judge.summary import state_of, with_finding
-from accept.core.model import (
-    Executions,
-    Finding,
-    Problem,
-    Record,
-    State,
-)
+from accept.core.records import Problem, Record
 from accept.core.table import BANDWIDTH, Measure, Table, planned_sizes
 from accept.core.text import count, format_size, host_list, met_bound, number, shortened
+from accept.core.verdict import Executions, Finding, State
 
 #: Predicate of a sentence about a host, for each path between GPUs that is slower than NVLink.
 _SLOW_PATHS = {

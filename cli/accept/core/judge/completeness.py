@@ -13,10 +13,12 @@ from accept.core.groups import waves
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.findings import finding
 from accept.core.judge.summary import state_of
-from accept.core.model import Finding, GroupKind, Plan, Problem, Record, State, Step
+from accept.core.plan import GroupKind, Plan, Step
+from accept.core.records import Problem, Record
 from accept.core.signs import catalog
 from accept.core.table import Outcome
 from accept.core.text import count, host_list, plain
+from accept.core.verdict import Finding, State
 
 _MAX_QUOTE = 240
 #: Group kinds that need two hosts.

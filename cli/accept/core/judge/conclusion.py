@@ -12,8 +12,9 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding
 from accept.core.judge.summary import worst_state
 from accept.core.judge.suspects import from_problems
-from accept.core.model import CheckVerdict, Finding, Problem, State, Suspect
+from accept.core.records import Problem
 from accept.core.table import Outcome
+from accept.core.verdict import CheckVerdict, Finding, State, Suspect
 
 #: Maximum number of findings that accuse nothing.
 _MAX_NOTES = 20

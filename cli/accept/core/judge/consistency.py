@@ -13,7 +13,8 @@ from accept.core.facts import DIGEST, Gpu, Inventory, ListFault
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.findings import problem_of, usual
 from accept.core.judge.hosts import is_device
-from accept.core.model import Metric, Plan, PlannedMachine, Problem
+from accept.core.plan import Plan, PlannedMachine
+from accept.core.records import Metric, Problem
 from accept.core.table import Row, rows_of
 from accept.core.text import count, folded
 

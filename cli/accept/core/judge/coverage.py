@@ -15,18 +15,11 @@ from accept.core.facts import NCCL_DETOURS, NCCL_NETWORKS, NCCL_NICS, users_of
 from accept.core.judge.evidence import Checks, Found
 from accept.core.judge.findings import finding
 from accept.core.limits import MOST_RANKS
-from accept.core.model import (
-    CheckVerdict,
-    Coverage,
-    Plan,
-    PlannedMachine,
-    Record,
-    State,
-    Step,
-    StepCoverage,
-)
+from accept.core.plan import Plan, PlannedMachine, Step
+from accept.core.records import Record
 from accept.core.text import count, host_list
 from accept.core.tool_output import ENDING
+from accept.core.verdict import CheckVerdict, Coverage, State, StepCoverage
 
 #: The number of a NIC, or its name.
 _Nic = int | str

@@ -17,18 +17,11 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.judge.findings import finding, problem_of, suspect_of
 from accept.core.judge.peers import compare_rows
 from accept.core.judge.values import SIGMAS
-from accept.core.model import (
-    Bound,
-    BoundKind,
-    Finding,
-    Problem,
-    Record,
-    State,
-    Strength,
-    Suspect,
-)
+from accept.core.plan import Bound, BoundKind
+from accept.core.records import Problem, Record
 from accept.core.table import Execution, Outcome, Row, rows_of
 from accept.core.text import host_list, met_bound, number, shortened
+from accept.core.verdict import Finding, State, Strength, Suspect
 
 #: Reasons for a lower clock that are faults -> the cause. A GPU at its power limit is normal. The
 #: names are those of `launchers/programs/sampler.py`.

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from accept.core.causes import Cause
 from accept.core.judge.effects.executions import Flow
 from accept.core.judge.explained import Effects
-from accept.core.model import CheckVerdict, Plan, Problem, Record, Step, Suspect
+from accept.core.plan import Plan, Step
+from accept.core.records import Problem, Record
 from accept.core.table import (
     BANDWIDTH,
     Execution,
@@ -21,6 +22,7 @@ from accept.core.table import (
     result_of,
     rows_of,
 )
+from accept.core.verdict import CheckVerdict, Suspect
 
 
 @dataclass(frozen=True, kw_only=True)

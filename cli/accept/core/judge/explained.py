@@ -15,8 +15,9 @@ from accept.core.judge.effects.explanation import Explanation, Normal
 from accept.core.judge.effects.populations import FEWEST
 from accept.core.judge.rounds import FOUND, rounds_for, slowdown_found
 from accept.core.judge.values import SIGMAS, is_bad, limit_of
-from accept.core.model import Detectable, Step, Suspect
+from accept.core.plan import Step
 from accept.core.table import BANDWIDTH, Measure
+from accept.core.verdict import Detectable, Suspect
 
 #: A smaller difference from normal, as a share, is not reported if distance may explain it.
 _LEAST_GAP = 0.01

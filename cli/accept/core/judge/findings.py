@@ -7,17 +7,10 @@ from collections.abc import Hashable, Iterable
 from typing import NamedTuple, TypeVar
 
 from accept.core.causes import Cause, Judgement
-from accept.core.model import (
-    Bound,
-    Executions,
-    Finding,
-    Problem,
-    State,
-    Strength,
-    Suspect,
-    SuspectKind,
-)
+from accept.core.plan import Bound
+from accept.core.records import Problem
 from accept.core.table import Row
+from accept.core.verdict import Executions, Finding, State, Strength, Suspect, SuspectKind
 
 T = TypeVar("T", bound=Hashable)
 

@@ -27,7 +27,8 @@ from accept.core.judge.health_rules import (
     is_worse,
     level_text,
 )
-from accept.core.model import Problem, Record, Step
+from accept.core.plan import Step
+from accept.core.records import Problem, Record
 from accept.core.text import decimal, plain, shortened
 
 #: Maximum number of names in one note.

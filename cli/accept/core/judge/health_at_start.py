@@ -33,7 +33,8 @@ from accept.core.judge.health_rules import (
     is_worse,
     level_text,
 )
-from accept.core.model import PlannedMachine, Problem
+from accept.core.plan import PlannedMachine
+from accept.core.records import Problem
 from accept.core.signs import SignOwner, Specificity, catalog
 from accept.core.text import count, duration, plain, shortened
 

@@ -14,17 +14,10 @@ from accept.core.judge.evidence import Found
 from accept.core.judge.findings import finding
 from accept.core.judge.summary import state_of, with_finding, worst_state
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import (
-    CheckVerdict,
-    Finding,
-    GroupKind,
-    Plan,
-    Problem,
-    Record,
-    Skipped,
-    State,
-)
+from accept.core.plan import GroupKind, Plan, Skipped
+from accept.core.records import Problem, Record
 from accept.core.text import host_list
+from accept.core.verdict import CheckVerdict, Finding, State
 
 #: The name of the check on which hosts took part.
 CHECK = "hosts"

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping
 from accept.core.causes import Cause
 from accept.core.facts import Imex, Inventory
 from accept.core.judge.findings import Problems
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.core.text import count, shortened
 
 #: Words of nvidia-imex-ctl if the service is configured, but does not serve this host.

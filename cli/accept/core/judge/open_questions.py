@@ -12,9 +12,10 @@ from accept.core.judge.evidence import Evidence
 from accept.core.judge.explained import Effects, Explained
 from accept.core.judge.findings import finding
 from accept.core.judge.parts import name_of
-from accept.core.model import OF_HOST, Executions, Finding, GroupKind, State, Step, SuspectKind
+from accept.core.plan import GroupKind, Step
 from accept.core.table import Measure
 from accept.core.text import count
+from accept.core.verdict import OF_HOST, Executions, Finding, State, SuspectKind
 
 #: If at least one host in this many has no near host, or on larger clusters, a few rounds of pairs
 #: explain that, and no host is suspected of being slow.

@@ -17,7 +17,8 @@ from accept.core.causes import Cause
 from accept.core.health_readings import Loss, Reading, counts_losses
 from accept.core.judge.findings import Problems
 from accept.core.judge.health import Sweep, problems_of
-from accept.core.model import Problem, Record, Step
+from accept.core.plan import Step
+from accept.core.records import Problem, Record
 from accept.core.text import count, shortened
 
 #: A port loses packets if its share is this many times that of most ports.

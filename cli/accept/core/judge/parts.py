@@ -16,21 +16,10 @@ from accept.core.judge.explained import Effects, Explained
 from accept.core.judge.findings import finding, first_logs
 from accept.core.judge.rounds import slowdown_found
 from accept.core.judge.values import SIGMAS, is_bad, limit_of
-from accept.core.model import (
-    OF_HOST,
-    BadPair,
-    Bound,
-    BoundKind,
-    Finding,
-    GroupKind,
-    State,
-    Step,
-    Strength,
-    Suspect,
-    SuspectKind,
-)
+from accept.core.plan import Bound, BoundKind, GroupKind, Step
 from accept.core.table import Measure, Row
 from accept.core.text import shortened
+from accept.core.verdict import OF_HOST, BadPair, Finding, State, Strength, Suspect, SuspectKind
 
 #: Maximum number of bad pairs of one suspect.
 _MAX_PAIRS = 1000

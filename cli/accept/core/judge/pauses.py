@@ -17,18 +17,10 @@ from accept.core.judge.effects.executions import Execution, Network
 from accept.core.judge.effects.search import explain
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.findings import finding, first_logs
-from accept.core.model import (
-    BadPair,
-    Finding,
-    Placement,
-    Record,
-    State,
-    Step,
-    Strength,
-    Suspect,
-    SuspectKind,
-)
+from accept.core.plan import Step
+from accept.core.records import Placement, Record
 from accept.core.text import count, host_list
+from accept.core.verdict import BadPair, Finding, State, Strength, Suspect, SuspectKind
 
 #: A repetition paused if it took this many microseconds longer than the mean of the others, and
 #: this many times as long. Interruptions by the operating system last milliseconds; a link that

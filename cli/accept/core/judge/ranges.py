@@ -8,9 +8,11 @@ from operator import itemgetter
 from accept.core.catalog.metrics import TIME
 from accept.core.judge import bounds
 from accept.core.judge.evidence import Evidence
-from accept.core.model import GroupKind, MeasuredRange, Placement, Scaling, ScalingPoint
+from accept.core.plan import GroupKind
+from accept.core.records import Placement
 from accept.core.table import BANDWIDTH, LATENCY, Outcome, Table, rows_of
 from accept.core.text import host_list
+from accept.core.verdict import MeasuredRange, Scaling, ScalingPoint
 
 
 def ranges(evidence: Evidence) -> Iterator[MeasuredRange]:

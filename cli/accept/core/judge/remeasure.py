@@ -12,7 +12,8 @@ from accept.core.judge.evidence import Checks, Evidence, Found
 from accept.core.judge.explained import Explained
 from accept.core.judge.results import compare, is_full_rail, scored
 from accept.core.judge.values import is_bad
-from accept.core.model import GroupKind, Plan, Record, Step
+from accept.core.plan import GroupKind, Plan, Step
+from accept.core.records import Record
 from accept.core.table import BANDWIDTH
 
 #: Rounds of pairs that follow a slow rail: three name one host without accusing another.

@@ -20,7 +20,8 @@ from accept.core.judge.effects.search import explain
 from accept.core.judge.evidence import Checks, Evidence
 from accept.core.judge.explained import Effects, Explained, Population
 from accept.core.limits import MOST_RANKS
-from accept.core.model import Record, Step
+from accept.core.plan import Step
+from accept.core.records import Record
 from accept.core.table import BANDWIDTH, Measure, Outcome
 
 

@@ -19,9 +19,10 @@ from accept.core.judge.findings import finding, suspect_of
 from accept.core.judge.peers import compare_rows
 from accept.core.judge.rounds import GROSS
 from accept.core.judge.values import is_bad, limit_of
-from accept.core.model import Bound, BoundKind, Finding, State, Strength, Suspect
+from accept.core.plan import Bound, BoundKind
 from accept.core.table import Execution, Row, rows_of
 from accept.core.text import host_list, number
+from accept.core.verdict import Finding, State, Strength, Suspect
 
 #: Smallest difference, in seconds, that counts if ranks share CPUs: each turn of the scheduler that
 #: a rank loses takes several ms.

@@ -9,15 +9,9 @@ from typing import TypeVar
 from accept.core.causes import Cause
 from accept.core.errors import Exit
 from accept.core.judge.evidence import Evidence
-from accept.core.model import (
-    WORST_FIRST,
-    CheckVerdict,
-    Finding,
-    State,
-    Verdict,
-)
 from accept.core.serde import read
 from accept.core.text import TextEnum
+from accept.core.verdict import WORST_FIRST, CheckVerdict, Finding, State, Verdict
 
 P = TypeVar("P")
 

@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 from accept.core.causes import Cause
 from accept.core.judge.findings import first_logs
-from accept.core.model import Part, Problem, Record, Strength, Suspect, SuspectKind
+from accept.core.records import Problem, Record
 from accept.core.table import root_problems
+from accept.core.verdict import Part, Strength, Suspect, SuspectKind
 
 #: Worst first, or in the order of reports.
 _CAUSES, _STRENGTHS, _KINDS = tuple(Cause), tuple(Strength), tuple(SuspectKind)

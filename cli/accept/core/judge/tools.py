@@ -25,20 +25,12 @@ from accept.core.judge.peers import compare_rows
 from accept.core.judge.results import compare
 from accept.core.judge.summary import state_of
 from accept.core.judge.suspects import from_problems
-from accept.core.model import (
-    BoundKind,
-    Fact,
-    Finding,
-    GroupKind,
-    Problem,
-    Record,
-    State,
-    Suspect,
-    ToolResult,
-)
+from accept.core.plan import BoundKind, GroupKind, ToolResult
+from accept.core.records import Fact, Problem, Record
 from accept.core.table import Measure, rows_of
 from accept.core.text import count, number, value_range
 from accept.core.tool_output import ENDING
+from accept.core.verdict import Finding, State, Suspect
 
 #: Hosts that reach less than this share of themselves alone, all at the same time, share something.
 _SHARED = 0.75

@@ -10,7 +10,9 @@ from accept.core.facts import NCCL_VERSIONS, Inventory
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.findings import finding
 from accept.core.judge.summary import state_of
-from accept.core.model import Finding, Plan, Record
+from accept.core.plan import Plan
+from accept.core.records import Record
+from accept.core.verdict import Finding
 
 #: Beginning of a line of the log that names a combination.
 NOT_SUPPORTED = "NOT SUPPORTED: "

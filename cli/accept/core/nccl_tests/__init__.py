@@ -22,10 +22,10 @@ from accept.core.facts import (
     NCCL_VERSIONS,
     NCCL_WARNINGS,
 )
-from accept.core.model import Fact, Metric, Parsed, Placement
 from accept.core.nccl_tests.lines import Side
 from accept.core.nccl_tests.reader import Reader, TableLines
 from accept.core.nccl_tests.table import Log, Table, TableBuilder, Tables
+from accept.core.records import Fact, Metric, Parsed, Placement
 
 #: The metrics of a size, and how to read them from a row. `algbw` is left out because it is size /
 #: time.

@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import isfinite, isinf
 from typing import NamedTuple
 
-from accept.core.model import Placement
+from accept.core.records import Placement
 
 #: Longer lines are ignored completely.
 LINE_LIMIT = 64 * 1024

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 
-from accept.core.model import Problem
 from accept.core.nccl_tests.lines import (
     LINE_LIMIT,
     Layout,
@@ -25,6 +24,7 @@ from accept.core.nccl_tests.lines import (
 )
 from accept.core.nccl_tests.nccl_info import Info
 from accept.core.nccl_tests.table import Log, TableBuilder, Tables, check_of
+from accept.core.records import Problem
 from accept.core.signs import Catalog, Layer, Specificity, catalog
 
 #: RCCL's tests print colons.

@@ -9,8 +9,8 @@ from itertools import pairwise
 from math import isfinite
 
 from accept.core.causes import Cause
-from accept.core.model import Placement, Problem
 from accept.core.nccl_tests.lines import Device, Row, Side
+from accept.core.records import Placement, Problem
 from accept.core.text import TextEnum
 
 #: The programs of nccl-tests, `NAME_perf`.

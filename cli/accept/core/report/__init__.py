@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accept.core import evidence
-from accept.core.model import Plan, Record, Verdict
+from accept.core.plan import Plan
+from accept.core.records import Record
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
 from accept.core.serde import to_json
+from accept.core.verdict import Verdict
 
 
 def judgement(plan: Plan, verdict: Verdict, records: Sequence[Record] = ()) -> dict[str, str]:

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
 from accept.core.judge.summary import NodeLists, node_lists
-from accept.core.model import CheckVerdict, Finding, Record, State, Verdict
+from accept.core.records import Record
 from accept.core.report.text import excused, finding_text, notable, utc
 from accept.core.text import plain
+from accept.core.verdict import CheckVerdict, Finding, State, Verdict
 
 #: Maximum number of findings of a check.
 _MOST_FINDINGS = 500

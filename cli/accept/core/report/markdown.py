@@ -8,11 +8,13 @@ from accept.core.causes import Cause
 from accept.core.facts import Inventory, inventories_of
 from accept.core.judge.consistency import compared
 from accept.core.judge.summary import node_lists
-from accept.core.model import Plan, Record, State, SuspectKind, Verdict
+from accept.core.plan import Plan
+from accept.core.records import Record
 from accept.core.report.text import excused, kept, number3, of_total, utc
 from accept.core.sentences import not_run, usable, vouched
 from accept.core.text import duration, format_size, number, shortened
 from accept.core.text import markdown as escaped
+from accept.core.verdict import State, SuspectKind, Verdict
 
 #: Maximum number of rows of a table.
 _MAX_ROWS = 1000

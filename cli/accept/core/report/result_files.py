@@ -16,8 +16,9 @@ from accept.core.checks import REGISTRY
 from accept.core.checks.connectivity import NETWORK
 from accept.core.facts import NCCL_TESTS, RANK, FactKind, mapping
 from accept.core.judge.hosts import find
-from accept.core.model import Plan, Record
 from accept.core.nccl_tests.lines import Layout, clean, is_cut_row, layout_of, parse_row, split_nccl
+from accept.core.plan import Plan
+from accept.core.records import Record
 from accept.core.report.text import aligned, utc
 from accept.core.text import count, folded, format_size, nccl_version, number, plain
 

@@ -13,10 +13,12 @@ from datetime import datetime, timezone
 from accept.core.catalog.metrics import BUSBW
 from accept.core.causes import Cause, Judgement
 from accept.core.judge.summary import node_lists, not_good, worst_state
-from accept.core.model import (
+from accept.core.plan import BoundKind
+from accept.core.sentences import NO_BOUND_EXAMPLE, action, not_run, suspect_advice, usable, vouched
+from accept.core.text import command_line, count, duration, format_size, number, plain, shortened
+from accept.core.verdict import (
     WORST_FIRST,
     BadPair,
-    BoundKind,
     CheckVerdict,
     Finding,
     MeasuredRange,
@@ -27,8 +29,6 @@ from accept.core.model import (
     SuspectKind,
     Verdict,
 )
-from accept.core.sentences import NO_BOUND_EXAMPLE, action, not_run, suspect_advice, usable, vouched
-from accept.core.text import command_line, count, duration, format_size, number, plain, shortened
 
 #: Maximum number of lines for any verdict.
 MOST_LINES = 30

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept.core import evidence
-from accept.core.model import Collector, Suspect
+from accept.core.plan import Collector
 from accept.core.runner.log import say
 from accept.core.runner.ssh import Host, environment, marked_arguments, run
 from accept.core.runner.state import ALIVE, Run
 from accept.core.serde import to_json
 from accept.core.text import TextEnum, plain
+from accept.core.verdict import Suspect
 
 #: The results of all collectors, beside their output.
 INDEX = "index.json"

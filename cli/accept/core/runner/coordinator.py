@@ -24,7 +24,7 @@ from accept.core.errors import AcceptError, Exit
 from accept.core.facts import NOT_INJECTED, PLACE
 from accept.core.judge import has_final_failure, is_open, judge
 from accept.core.judge.versions import NOT_SUPPORTED, unsupported
-from accept.core.model import Plan
+from accept.core.plan import Plan
 from accept.core.report import text as report_text
 from accept.core.report import write_judgement
 from accept.core.report.result_files import write_result_files
@@ -33,14 +33,7 @@ from accept.core.runner.clock import now
 from accept.core.runner.discovery import discover
 from accept.core.runner.events import Event, EventKind
 from accept.core.runner.health_sweep import Watch, sweep
-from accept.core.runner.launch import (
-    CANCELLED,
-    INTERRUPTION,
-    LOST,
-    PREEMPTED,
-    RECORDS_COPY,
-    Launch,
-)
+from accept.core.runner.launch import CANCELLED, INTERRUPTION, LOST, PREEMPTED, RECORDS_COPY, Launch
 from accept.core.runner.log import say, show
 from accept.core.runner.logins import restrict
 from accept.core.runner.positions import read_positions

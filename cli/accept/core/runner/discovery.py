@@ -17,7 +17,7 @@ from accept.core.checks.inventory import CLOCK_OFFSET, INVENTORY_CHECK
 from accept.core.facts import HOSTNAMES, ORDER, PLACE, POSITION
 from accept.core.judge.consistency import usual_number
 from accept.core.limits import is_host_name
-from accept.core.model import Fact, Metric, Problem
+from accept.core.records import Fact, Metric, Problem
 from accept.core.runner.log import say
 from accept.core.runner.registration import Registrations
 from accept.core.runner.ssh import Host, environment, marked_arguments, run

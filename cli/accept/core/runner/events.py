@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from accept.core.model import Record
+from accept.core.records import Record
 from accept.core.runner.clock import now
 from accept.core.runner.log import show
 from accept.core.serde import Invalid, dump, read

@@ -16,7 +16,8 @@ from accept.core.causes import Cause
 from accept.core.checks import parse_log, with_problems_seen
 from accept.core.facts import BEGAN, WAITED
 from accept.core.groups import Group, Wave
-from accept.core.model import FailedLaunch, Problem, Record, Step
+from accept.core.plan import Step
+from accept.core.records import FailedLaunch, Problem, Record
 from accept.core.runner import nccl
 from accept.core.runner.clock import now
 from accept.core.runner.log import say

@@ -12,15 +12,10 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from accept.core.catalog.faults import (
-    ANSWER_INJECTED,
-    ANSWER_UNDONE,
-    FAULTS,
-    Fault,
-    Injector,
-)
+from accept.core.catalog.faults import ANSWER_INJECTED, ANSWER_UNDONE, FAULTS, Fault, Injector
 from accept.core.facts import INJECTED, NOT_INJECTED, NOT_UNDONE, FactKind
-from accept.core.model import Fact, Injection
+from accept.core.plan import Injection
+from accept.core.records import Fact
 from accept.core.runner.clock import now
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.ssh import Host

@@ -25,7 +25,7 @@ from accept.core.health_readings import (
     reading_of,
 )
 from accept.core.judge.health_rules import WATCHED
-from accept.core.model import Fact
+from accept.core.records import Fact
 from accept.core.runner.clock import now
 from accept.core.runner.ssh import Answer, Host
 from accept.core.runner.state import ALIVE, Run, lose_silent

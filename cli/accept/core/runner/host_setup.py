@@ -9,7 +9,7 @@ from shlex import quote
 
 from accept.core import causes
 from accept.core.facts import POSITION
-from accept.core.model import Problem
+from accept.core.records import Problem
 
 #: Format of a port, or of a part of a version.
 _NUMBER = re.compile(r"\d{1,5}", re.ASCII)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
-from accept.core.model import Record
+from accept.core.records import Record
 from accept.core.report.result_files import tables
 
 #: Maximum number of rows of one table, and of lines of all tables of one step.

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from accept.core.causes import Cause
-from accept.core.model import Problem
 from accept.core.nccl_tests.nccl_info import is_warning
+from accept.core.records import Problem
 from accept.core.runner.nccl_ras_answers import statuses
 from accept.core.runner.ssh import Host
 from accept.core.runner.state import Run

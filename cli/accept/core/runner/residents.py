@@ -18,7 +18,7 @@ from typing import Annotated
 
 from accept.core.checks import checks_of
 from accept.core.groups import Group
-from accept.core.model import GroupKind, Step
+from accept.core.plan import GroupKind, Step
 from accept.core.runner.ssh import Host, Session, arguments, environment
 from accept.core.serde import Bounds, Invalid, from_json, read
 from accept.core.text import parse_size, plain

@@ -15,7 +15,8 @@ from accept.core.causes import Cause
 from accept.core.errors import BadEvidence
 from accept.core.judge.hosts import find
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import Plan, Problem, Record
+from accept.core.plan import Plan
+from accept.core.records import Problem, Record
 from accept.core.runner.state import Run
 
 #: Folder in that of a run with the finished steps of an earlier attempt.

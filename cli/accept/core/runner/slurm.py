@@ -28,7 +28,7 @@ from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import Exit, NotStarted
 from accept.core.groups import MAX_CONCURRENT
-from accept.core.model import Problem
+from accept.core.records import Problem
 from accept.core.runner.discovery import HOSTNAME, Candidate
 from accept.core.runner.host_setup import Ready, max_logins, remove, set_up, understood
 from accept.core.runner.launch import CANCELLED, INTERRUPTION, Launch

@@ -14,7 +14,8 @@ from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.groups import MAX_CONCURRENT
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.model import Fact, Metric, Plan, Problem, Record
+from accept.core.plan import Plan
+from accept.core.records import Fact, Metric, Problem, Record
 from accept.core.runner.clock import now
 from accept.core.runner.residents import Residents
 from accept.core.runner.ssh import (

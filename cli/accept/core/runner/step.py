@@ -16,7 +16,8 @@ from accept.core.judge.hosts import domains, places, without_gpus
 from accept.core.judge.remeasure import waves_again
 from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.judge.versions import shown
-from accept.core.model import Fact, Finding, Record, Step
+from accept.core.plan import Step
+from accept.core.records import Fact, Record
 from accept.core.runner import events
 from accept.core.runner.clock import now
 from accept.core.runner.events import Event, EventKind
@@ -24,6 +25,7 @@ from accept.core.runner.execute import execute_wave
 from accept.core.runner.log import largest_table, say, show
 from accept.core.runner.state import Run
 from accept.core.text import count, duration, plain, value_range
+from accept.core.verdict import Finding
 
 
 class Aborted(Exception):

@@ -17,7 +17,8 @@ from accept.core.causes import Cause
 from accept.core.checks import checks_of
 from accept.core.failures import is_over
 from accept.core.groups import Group
-from accept.core.model import Launcher, Problem, Step
+from accept.core.plan import Launcher, Step
+from accept.core.records import Problem
 from accept.core.runner import nccl
 from accept.core.runner.clock import now
 from accept.core.runner.residents import ResidentJob

@@ -20,7 +20,7 @@ from accept.core.judge.effects.explanation import Part
 from accept.core.judge.effects.flows import CROSSES
 from accept.core.judge.effects.units import Units
 from accept.core.judge.suspects import nic_of
-from accept.core.model import SuspectKind
+from accept.core.verdict import SuspectKind
 
 #: Share of healthy clusters in which anything may be accused.
 ALARMS = 1e-3

@@ -37,7 +37,7 @@ from accept.core.judge.effects.background import (
 )
 from accept.core.judge.effects.explanation import Part
 from accept.core.judge.effects.units import Units
-from accept.core.model import SuspectKind
+from accept.core.verdict import SuspectKind
 
 #: A loss below this many sigma is never a fault: healthy hosts differ, too.
 LEAST = 2.5

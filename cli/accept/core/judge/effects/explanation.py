@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from accept.core.model import SuspectKind
+from accept.core.verdict import SuspectKind
 
 
 @dataclass(frozen=True, kw_only=True, order=True)

@@ -12,14 +12,8 @@ from itertools import combinations
 from math import log
 
 from accept.core.judge.effects.executions import Execution
-from accept.core.judge.effects.explanation import (
-    Doubt,
-    Explanation,
-    OpenPair,
-    Part,
-    hosts_in_doubt,
-)
-from accept.core.model import OF_HOST, SuspectKind
+from accept.core.judge.effects.explanation import Doubt, Explanation, OpenPair, Part, hosts_in_doubt
+from accept.core.verdict import OF_HOST, SuspectKind
 
 #: Probability that a pair is bad if a steady or an intermittent fault covers it, and at least if
 #: none does.

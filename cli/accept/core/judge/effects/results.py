@@ -25,7 +25,7 @@ from accept.core.judge.effects.explanation import (
     hosts_in_doubt,
 )
 from accept.core.judge.effects.populations import MAD
-from accept.core.model import OF_HOST, SuspectKind
+from accept.core.verdict import OF_HOST, SuspectKind
 
 #: The fabric is bad from this number and this share of collapsed pairs without a reason on.
 _FEWEST_OPEN, _LOWEST_OPEN = 4, 0.01

@@ -20,7 +20,7 @@ from accept.core.judge.effects.executions import Execution, Network
 from accept.core.judge.effects.explanation import Explanation
 from accept.core.judge.effects.results import Results
 from accept.core.judge.effects.units import Units
-from accept.core.model import SuspectKind
+from accept.core.verdict import SuspectKind
 
 #: Order of candidates that explain equally much: the most general first.
 _GENERAL_FIRST = (
