@@ -26,7 +26,7 @@ from accept.core.errors import BadInput, NotStarted
 from accept.core.records import Problem
 from accept.core.runner.launch import Launch
 from accept.core.runner.resume import finished_steps
-from accept.core.runner.slurm import SlurmRun
+from accept.core.runner.slurm_step import SlurmRun
 from accept.core.serde import dump, read
 from accept.evidence import rundir
 from accept.plan.bundle import load_bundle, render

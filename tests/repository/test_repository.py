@@ -90,7 +90,7 @@ def test_the_lock_names_the_public_index_and_no_other() -> None:
 def test_every_rule_about_imports_is_a_contract() -> None:
     contracts = {one["name"]: one for one in PYPROJECT["tool"]["importlinter"]["contracts"]}
     assert contracts["An upper layer imports lower ones, never backwards"]["exhaustive"]
-    assert contracts["In core: runner, then checks, then judge, then model"]["exhaustive"]
+    assert contracts["In core: runner, then checks, then judge, then plain data"]["exhaustive"]
     assert contracts["No cycles, also through imports inside functions"]["ancestors"] == ["accept"]
     judge = contracts[
         "The judge and the readers start no process, open no socket and read no clock"
@@ -172,7 +172,7 @@ READERS = {
     # Streams that are read in the event loop.
     "cli/accept/core/runner/ssh.py",
     # Steps of Slurm that go on while their lines are read.
-    "cli/accept/core/runner/slurm.py",
+    "cli/accept/core/runner/slurm_step.py",
 }
 
 

@@ -65,6 +65,7 @@ _NOT_IN_PODS = (
     "slurm_host.sh",
     "core/accept/core/runner/host_setup.py",
     "core/accept/core/runner/slurm.py",
+    "core/accept/core/runner/slurm_step.py",
 )
 #: In Python 3.11 two threads that parse at the same moment break each other's recursion count:
 #: https://github.com/python/cpython/issues/106905

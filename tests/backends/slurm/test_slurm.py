@@ -18,7 +18,8 @@ from accept.backends.slurm.nodes import Node
 from accept.backends.slurm.submit import SHARED, batch_script, enroot_image, find_pyxis
 from accept.config.site import Site
 from accept.core.errors import Exit, NotStarted
-from accept.core.runner.slurm import STATUS, Pyxis, SlurmRun
+from accept.core.runner.slurm import STATUS
+from accept.core.runner.slurm_step import Pyxis, SlurmRun
 from accept.core.serde import Invalid, read
 from accept.evidence import rundir
 from accept.plan.bundle import render

@@ -13,7 +13,7 @@ from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.records import Problem
 from accept.core.runner.host_setup import Ready
-from accept.core.runner.slurm import PAYLOAD, Failure, SlurmRun, Step, node_list
+from accept.core.runner.slurm_step import PAYLOAD, Failure, SlurmRun, Step, node_list
 
 RUN = SlurmRun(
     attempt="a1", folder="/tmp/accept-a1", shared="/nowhere", start_seconds=60, life_seconds=60,

@@ -15,7 +15,8 @@ from accept.backends.slurm.submit import SHARED, step_name
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import Interrupted, NoEvidence, NotStarted
-from accept.core.runner.slurm import ARCHIVE, JOB_LOG, NODE, STATUS, Failure
+from accept.core.runner.slurm import ARCHIVE, JOB_LOG, NODE, STATUS
+from accept.core.runner.slurm_step import Failure
 from accept.core.text import decimal
 from accept.evidence import bucket
 from accept.evidence.archive import unpack_evidence

@@ -30,16 +30,8 @@ from accept.core.errors import AcceptError, BadInput, NotStarted
 from accept.core.plan import Plan
 from accept.core.runner.host_setup import SLACK
 from accept.core.runner.resume import EARLIER, copy_finished, pack_finished
-from accept.core.runner.slurm import (
-    ATTEMPT,
-    JOB_LOG,
-    NODE,
-    PAYLOAD,
-    RUN,
-    Pyxis,
-    SlurmRun,
-    node_list,
-)
+from accept.core.runner.slurm import ATTEMPT, JOB_LOG, NODE, RUN
+from accept.core.runner.slurm_step import PAYLOAD, Pyxis, SlurmRun, node_list
 from accept.core.runner.ssh import outer_environment
 from accept.core.serde import dump, escaped
 from accept.core.text import count, decimal, plain
