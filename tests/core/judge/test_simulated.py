@@ -149,6 +149,14 @@ def test_names_do_not_matter_if_a_bad_node_makes_both_sides_of_a_border_equal(se
     assert shown(again, new.old) == shown(run.verdict)
 
 
+def test_names_do_not_matter_if_two_groups_explain_as_much() -> None:
+    """The order of the hosts by name chose between them, and one of them was shown to be open."""
+    run = planned("leaf", 6, 0)
+    new = dealt(run.verdict.hosts, random.Random("leaf:6:0"))
+    again = judged(new.plan(run.plan), *new.records(run.records))
+    assert shown(again, new.old) == shown(run.verdict)
+
+
 #: Worlds in which at most a fifth of the pairs are bad.
 _FEW_BAD = (
     *(world for kind in ("node", "bad pairs", "GPU", "link") for world in KINDS[kind]),

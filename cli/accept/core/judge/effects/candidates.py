@@ -87,7 +87,7 @@ class Candidates:
 
     def names(self, group: Iterable[int]) -> tuple[str, ...]:
         """Return the names of hosts, sorted."""
-        return tuple(self._units.names[h] for h in sorted(group))
+        return tuple(sorted(self._units.names[h] for h in group))
 
     def all(self, accused: Collection[int]) -> Iterator[Candidate]:
         """Yield all candidates; hosts in `accused` are bad already."""
@@ -251,7 +251,7 @@ class Candidates:
             found = [c for start in starts for c in self._of_group(start, gpu)]
             yield from found
             tried = [w for c in found if not c.each and (w := weigh(c)) is not None]
-            best = max(tried, key=lambda w: (w.gain, w.candidate.part), default=None)
+            best = max(tried, key=lambda w: (w.gain, sorted(w.candidate.group)), default=None)
             for start in (best, self._worst(gpu)):
                 if start is not None:
                     yield from self._of_group(self._refined(start, gpu), gpu)
@@ -306,9 +306,11 @@ class Candidates:
                 # Its hosts may as well be bad one by one.
                 price = max(price, self._price_of_each(group) + 1)
             is_switch = known or _SMALL * len(group) < count
-            kind = SuspectKind.SWITCH if is_switch else SuspectKind.BORDER
-            others = () if is_switch else self.names(rest)
-            part = Part(kind=kind, hosts=hosts, others=others)
+            part = (
+                Part(kind=SuspectKind.SWITCH, hosts=hosts)
+                if is_switch
+                else self._border(group, rest)
+            )
             yield Candidate(part=part, cover=cover, price=price, caution=CAUTION, group=group)
             return
         same = tuple(g for g in self._gpus if g == gpu or self._covers.cut(group, g) == cover)
@@ -319,6 +321,11 @@ class Candidates:
             yield Candidate(
                 part=part, cover=cover, price=price + self._gpu_price, caution=CAUTION, group=group
             )
+
+    def _border(self, *sides: frozenset[int]) -> Part:
+        """Return the border between two sides, the smaller one first."""
+        hosts, others = sorted(map(self.names, sides), key=lambda names: (len(names), names))
+        return Part(kind=SuspectKind.BORDER, hosts=hosts, others=others)
 
     def _each(self, group: frozenset[int]) -> Iterator[Candidate]:
         """Yield that each of some hosts is bad, or that part of it which explains most."""
@@ -364,12 +371,14 @@ class Candidates:
                 ends = one | other
                 cover = frozenset(i for i in self._covers.cut(one) if ends.issuperset(members[i]))
                 if any(loud[i] for i in cover):
-                    sides = sorted((one, other), key=lambda side: (len(side), sorted(side)))
-                    hosts, others = map(self.names, sides)
-                    part = Part(kind=SuspectKind.BORDER, hosts=hosts, others=others)
+                    group = min(one, other, key=lambda side: (len(side), sorted(side)))
                     price = self._group_price + 2 * log(len(level))
                     yield Candidate(
-                        part=part, cover=cover, price=price, caution=CAUTION, group=sides[0]
+                        part=self._border(one, other),
+                        cover=cover,
+                        price=price,
+                        caution=CAUTION,
+                        group=group,
                     )
 
     def _loud_populations(self) -> list[tuple[tuple[Sequence[int], bool], ...]]:

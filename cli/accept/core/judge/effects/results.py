@@ -91,7 +91,7 @@ class Results:
         )
 
     def _names(self, group: Iterable[int]) -> tuple[str, ...]:
-        return tuple(self.evidence.units.names[h] for h in sorted(group))
+        return tuple(sorted(self.evidence.units.names[h] for h in group))
 
     def _inputs(self, executions: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(self.inputs[i] for i in executions))

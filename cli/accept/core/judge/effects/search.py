@@ -447,4 +447,4 @@ def _hides(part: Weighed, group: Weighed) -> bool:
 def _order(found: Weighed) -> tuple[object, ...]:
     candidate = found.candidate
     kind = len(_GENERAL_FIRST) if candidate.each else _GENERAL_FIRST.index(candidate.part.kind)
-    return -round(found.score, 6), kind, candidate.part.hosts, candidate.part.gpus
+    return -round(found.score, 6), kind, sorted(candidate.group), candidate.part.gpus

@@ -27,7 +27,7 @@ class Units:
 
     def __init__(self, executions: Sequence[Execution], network: Network) -> None:
         self.executions = executions
-        self.names = sorted({host for e in executions for host in e.hosts})
+        self.names = _by_values(executions)
         self.covers = Covers(executions, {host: n for n, host in enumerate(self.names)})
         self.members = self.covers.members
         self.keys = sorted({e.population for e in executions})
@@ -141,6 +141,15 @@ class Units:
         """Return what healthy executions of a population reach."""
         center = self.center[k]
         return None if center is None else exp(center.log_value)
+
+
+def _by_values(executions: Sequence[Execution]) -> list[str]:
+    """Return the hosts in the order of their values, so that names decide nothing."""
+    values: dict[str, list[tuple[str, float]]] = {}
+    for e in executions:
+        for host in e.hosts:
+            values.setdefault(host, []).append((e.population, e.value or 0.0))
+    return sorted(values, key=lambda host: (sorted(values[host]), host))
 
 
 def _is_common(values: Sequence[tuple[Sequence[int], float]], center: Center | None) -> bool:
