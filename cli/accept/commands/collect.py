@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 import time
@@ -31,6 +30,7 @@ from accept.core.runner.launch import CANCELLED
 from accept.core.serde import dump
 from accept.core.text import count, plain
 from accept.evidence import bucket, rundir
+from accept.evidence.archive import DISK_ERRORS
 from accept.report.console import Terminal
 
 
@@ -89,10 +89,6 @@ class Pruned:
     kept: dict[str, str]
 
 
-#: Errors of a disk without space, also for one user.
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
 def write_job(job: Job, folder: Path) -> None:
     """Write job.json, by which later commands find the run."""
     write(folder / rundir.JOB, json.dumps(dump(job), indent=1) + "\n")
@@ -126,7 +122,7 @@ def fetch_evidence(job: Job, folder: Path, terminal: Terminal) -> None:
             # Also if the command that fetched it was ended before this.
             _keep_hash(job, folder, terminal)
         except OSError as failed:
-            if failed.errno not in DISK_FULL:
+            if failed.errno not in DISK_ERRORS:
                 raise
             raise BadEvidence(
                 f"cannot write to {folder}: {failed.strerror}",

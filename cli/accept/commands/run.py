@@ -15,7 +15,6 @@ from accept import backends
 from accept.backends.job import Job
 from accept.backends.protocol import FirstHostLost
 from accept.commands.collect import (
-    DISK_FULL,
     cancel,
     collect,
     fetch_evidence,
@@ -46,6 +45,7 @@ from accept.core.runner import resume
 from accept.core.runner.events import EventKind, parse_event
 from accept.core.text import count, duration, plain
 from accept.evidence import bucket, rundir
+from accept.evidence.archive import DISK_ERRORS
 from accept.plan.bundle import Bundle, load_bundle
 from accept.plan.resolve import Options, Resolved
 from accept.report.console import Terminal
@@ -80,7 +80,7 @@ def start(
         )
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
-        if error.errno not in DISK_FULL:
+        if error.errno not in DISK_ERRORS:
             raise
         raise _not_recorded(NotStarted, target, error, "nothing was started") from None
     except BaseException:
