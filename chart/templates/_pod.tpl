@@ -194,11 +194,16 @@ exec /bin/sh /opt/accept/pod_entrypoint.sh
     fieldRef: {apiVersion: v1, fieldPath: status.podIPs}
 {{- end -}}
 
-{{/* The resources, with what the machine reserves, which no queue need cover, and the claims of DRA devices. */}}
+{{/*
+The resources, with what the machine reserves, which no queue need cover, and the claims of DRA devices. A limit is
+also the request, because no request may be above it.
+*/}}
 {{- define "accept.resources" -}}
 {{- $found := deepCopy .Values.pod.resources -}}
 {{- if and .Values.pod.reserve (not .Values.site.queue) -}}
-{{- $_ := set $found "requests" (mergeOverwrite (deepCopy .Values.pod.reserve) ($found.requests | default dict)) -}}
+{{- $reserve := deepCopy .Values.pod.reserve -}}
+{{- range $key, $_ := $found.limits -}}{{- $reserve = omit $reserve $key -}}{{- end -}}
+{{- $_ := set $found "requests" (mergeOverwrite $reserve ($found.requests | default dict)) -}}
 {{- end -}}
 {{- $claims := default (list) $found.claims -}}
 {{- range include "accept.claims" . | fromYamlArray -}}

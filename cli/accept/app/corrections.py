@@ -155,7 +155,8 @@ def of_command(words: Sequence[str], parse: Parse) -> str:
 
     If several commands begin with it, all are named; "" if none is known.
     """
-    for candidate in _of_command(list(words)):
+    words = [word for word in words if word not in _HELP]
+    for candidate in _of_command(words):
         remaining = parse(candidate)
         meant = candidate if remaining is None else _meant(candidate, remaining, parse, _MOST)
         if meant:

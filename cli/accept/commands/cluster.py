@@ -68,8 +68,9 @@ def do_init(
 ) -> int:
     """Write a site file, and ask on a terminal for what hosts or a cluster do not show.
 
-    If `out` is None, the text is printed. With `replaces`, a file that exists is replaced.
+    If `out` is None or `-`, the text is printed. With `replaces`, a file that exists is replaced.
     """
+    out = None if out == Path("-") else out
     if out is not None and out.exists() and not replaces:
         raise BadInput(
             f"{out} exists already",
@@ -95,6 +96,9 @@ def do_init(
                 f"{question.text}: {answer or 'none'}; found: {', '.join(question.candidates)}; "
                 f"another: --{question.option}"
             )
+        elif own not in (None, "none", *question.candidates) and question.candidates:
+            found = ", ".join(question.candidates)
+            terminal.progress(f"{question.text}: {answer}, as given; found: {found}")
     text = survey.site_text(chosen)
     file = read(SiteFile, {"site": str(out or ""), "text": text, **chosen})
     if out is None:

@@ -108,7 +108,7 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
         raise BadInput(
             f"Helm values are only for runs on Kubernetes, and the back end is {run.backend}",
             code=Code.HELM_BACKEND,
-            hint="give --out FOLDER, then accept submit FOLDER",
+            hint="for pods: --backend kubernetes; else --out FOLDER, then accept submit FOLDER",
         )
     for note in (*run.notes, *_size_notes(run)):
         terminal.progress(note)

@@ -77,11 +77,11 @@ def parse_expectation(text: str, *, source: str, own: Sequence[Check] = ()) -> R
     if match["unit"] and match["unit"] != spec.unit:
         message = _wrong_unit(check, spec.name, spec.unit)
         raise Invalid((), message, "leave the unit out", code=Code.METRIC_UNIT)
-    if spec.size and not match["size"]:
-        example = f"such as {match[0].partition(match['sign'])[0].strip()}@{spec.size}"
-        hint = f"{example}{match['sign']}{match['value']}"
-        raise Invalid((), f"{check} needs a size", hint, code=Code.EXPECT_SIZE)
     bound = _number(match["value"])
+    if spec.size and not match["size"]:
+        name, slash, nodes = match[0].partition(match["sign"])[0].strip().partition("/")
+        hint = f"such as {name}@{spec.size}{slash}{nodes}{match['sign']}{match['value']}"
+        raise Invalid((), f"{check} needs a size", hint, code=Code.EXPECT_SIZE)
     _refuse_always_met(found, match["sign"], bound)
     low, high = _nodes(match)
     return Reference(

@@ -16,21 +16,30 @@ from accept.config.fields import (
 from accept.core.error_codes import Code
 from accept.core.facts import POSITION
 from accept.core.limits import MOST_GPUS
-from accept.core.serde import Bounds, Doc, Invalid, Pattern
+from accept.core.serde import Bounds, Doc, Invalid, Keys, Pattern
 
 #: A Kubernetes object name: DNS-1123.
 NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 ObjectName = Annotated[str, Pattern(NAME, "a name of a-z, 0-9, '.' and '-'")]
-#: Key of a label: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/
-LabelKey = Annotated[
+#: Labels: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/
+_LABEL_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_LABEL_KEY = rf"(?:[a-z0-9][a-z0-9.-]{{0,252}}/)?{_LABEL_NAME}"
+_LABEL_FORM = "the key of a label, such as cloud.google.com/gce-topology-block"
+LabelKey = Annotated[str, Pattern(_LABEL_KEY, _LABEL_FORM)]
+_LabelValue = Annotated[
+    str, Pattern(rf"(?:{_LABEL_NAME})?", "a label's value: at most 63 of A-Z, a-z, 0-9, '.-_'")
+]
+Labels = Annotated[dict[str, _LabelValue], Keys(_LABEL_KEY, _LABEL_FORM)]
+#: The name of an image, perhaps with its registry, a tag, a digest:
+#: https://github.com/distribution/reference/blob/v0.6.0/reference.go
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+Image = Annotated[
     str,
     Pattern(
-        r"(?:[a-z0-9][a-z0-9.-]{0,252}/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?",
-        "the key of a label, such as cloud.google.com/gce-topology-block",
+        r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]+)?/)?"
+        rf"{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?",
+        "an image such as registry/name:tag, in lowercase up to the tag",
     ),
-]
-Image = Annotated[
-    str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "an image such as registry/name:tag")
 ]
 
 
@@ -56,7 +65,7 @@ class Network:
     """One interface of a pod and the network of the cluster that it connects to."""
 
     interface: Annotated[str, Doc("Name of the interface in the pod, such as eth2.")]
-    network: Annotated[str, Doc("Name of the Network object; it differs between clusters.")]
+    network: Annotated[ObjectName, Doc("Name of the Network object; it differs between clusters.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +105,9 @@ class Claim:
 class PodSettings:
     """Settings of pods: a machine's, or those of a run, with the site's. Pod fields are copied."""
 
-    node_selector: Annotated[dict[str, str], Doc("Required node labels.")] = field(
-        default_factory=dict
-    )
+    node_selector: Annotated[Labels, Doc("Required node labels.")] = field(default_factory=dict)
     tolerations: Annotated[tuple[Plain, ...], Doc("Taints to tolerate.")] = ()
-    labels: Annotated[dict[str, str], Doc("Labels of the pod.")] = field(default_factory=dict)
+    labels: Annotated[Labels, Doc("Labels of the pod.")] = field(default_factory=dict)
     annotations: Annotated[dict[str, str], Doc("Annotations of the pod.")] = field(
         default_factory=dict
     )
@@ -228,9 +235,7 @@ class Topology:
 class CoordinatorPod:
     """The coordinator's own pod, which runs on a node without GPUs (`coordinator: separate`)."""
 
-    node_selector: Annotated[dict[str, str], Doc("Required node labels.")] = field(
-        default_factory=dict
-    )
+    node_selector: Annotated[Labels, Doc("Required node labels.")] = field(default_factory=dict)
     tolerations: Annotated[tuple[Plain, ...], Doc("Taints to tolerate.")] = ()
     resources: Annotated[
         Plain, Doc("Resources of its main container; unset: a request of 1 CPU and 2 GiB.")
@@ -396,13 +401,13 @@ class Kubernetes(ClusterSettings):
     """A Kubernetes cluster. `extra…` keys and keys of pod fields are copied into the pod."""
 
     spot: Annotated[bool, Doc("Whether to tolerate the taints of spot nodes.")] = False
-    node_selector: Annotated[
-        dict[str, str], Doc("Required node labels, added to the machine's.")
-    ] = field(default_factory=dict)
+    node_selector: Annotated[Labels, Doc("Required node labels, added to the machine's.")] = field(
+        default_factory=dict
+    )
     tolerations: Annotated[
         tuple[Plain, ...], Doc("Taints to tolerate, added to the machine's.")
     ] = ()
-    labels: Annotated[dict[str, str], Doc("Labels of the pods.")] = field(default_factory=dict)
+    labels: Annotated[Labels, Doc("Labels of the pods.")] = field(default_factory=dict)
     annotations: Annotated[dict[str, str], Doc("Annotations of the pods.")] = field(
         default_factory=dict
     )
@@ -471,6 +476,11 @@ class Kubernetes(ClusterSettings):
                 check_mount(str(source.get("path", "")), path)
 
 
+#: A bucket, and a character of a path in it. https://cloud.google.com/storage/docs/buckets#naming
+_BUCKET = r"(?:gs|s3|az)://[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
+_OF_URL = r"""[^\s\x00-\x1f\x7f"'`$\\|;&<>(){}*!#]"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Results:
     """The place for the evidence."""
@@ -479,8 +489,9 @@ class Results:
         Annotated[
             str,
             Pattern(
-                r"(?:gs|s3|az|file)://[^\s\x00-\x1f\x7f\"'`$\\|;&<>(){}*!#]+|/[^\x00-\x1f\x7f]*",
-                "gs://, s3://, az:// without characters of the shell, or an absolute path",
+                rf"(?:{_BUCKET}|file:/)(?:/{_OF_URL}*)?|/[^\x00-\x1f\x7f]*",
+                "gs://, s3:// or az:// with a bucket and without characters of the shell, or an "
+                "absolute path",
             ),
         ]
         | None,

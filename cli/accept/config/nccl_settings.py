@@ -29,6 +29,7 @@ _EFFECTS = {
     "nvls": "the switches between the GPUs of a node no longer reduce",
     "domain": "NVLink between nodes is no longer used",
     "nics": "plain sockets replace its network",
+    "plugin": "its network is a plugin",
     "gpuDirect": "data goes through host memory, although the NICs can access GPU memory",
 }
 
@@ -52,7 +53,7 @@ class Off:
 
     name: str
     values: tuple[str, ...]
-    path: Literal["nvlink", "nvls", "domain", "nics", "gpuDirect"]
+    path: Literal["nvlink", "nvls", "domain", "nics", "plugin", "gpuDirect"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,8 @@ class Settings:
     others: tuple[Others, ...]
     turns_off: tuple[Off, ...]
     turns_off_source: Url
+    #: The networks that need no plugin.
+    built_in: tuple[str, ...]
 
 
 @lru_cache(maxsize=1)
@@ -90,11 +93,29 @@ def remarks(given: Mapping[str, str], machine: Machine, profile: str) -> tuple[s
     if transport and network and transport.lower() not in network.lower():
         message = f"NCCL_NET={escaped(network)}: {machine.name} should use the network {transport}"
         lines.append(warning(Code.NCCL_CONTRADICTION, message))
-    level = given.get("NCCL_DEBUG", "INFO").upper()
-    if transport and level not in ("INFO", "TRACE"):
+    for name, value in _hides_network(given) if transport else ():
         effect = "the logs will not show which network NCCL used: the verdict is inconclusive"
-        lines.append(warning(Code.NCCL_DEBUG, f"NCCL_DEBUG={escaped(level)}: {effect}"))
+        lines.append(warning(Code.NCCL_DEBUG, f"{name}={escaped(value)}: {effect}"))
+    if "NCCL_DEBUG_FILE" in given:
+        effect = "has no effect, because NCCL's log of each rank is part of the evidence"
+        lines.append(warning(Code.NCCL_DEBUG, f"NCCL_DEBUG_FILE {effect}"))
     return tuple(dict.fromkeys(lines))
+
+
+def _hides_network(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the settings by which NCCL does not log its network, in INFO lines of INIT and NET.
+
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug-subsys
+    """
+    level, parts = given.get("NCCL_DEBUG", "INFO"), given.get("NCCL_DEBUG_SUBSYS", "ALL")
+    if level.upper() not in ("INFO", "TRACE"):
+        yield "NCCL_DEBUG", level
+    named = {part.strip().upper() for part in parts.removeprefix("^").split(",")}
+    hidden = named >= {"INIT", "NET"} if parts.startswith("^") else not named & {"INIT", "NET"}
+    if "ALL" in named:
+        hidden = parts.startswith("^")
+    if hidden:
+        yield "NCCL_DEBUG_SUBSYS", parts
 
 
 def refuse_foreign(given: Mapping[str, str], profiles: Collection[str], origin: str) -> None:
@@ -162,6 +183,7 @@ def _turned_off(given: Mapping[str, str], machine: Machine, profile: str) -> Ite
         "nvls": planned.nvls,
         "domain": machine.nvlink is not None and machine.nvlink.nodes > 1 and "domain" in uses,
         "nics": bool(planned.transport) and planned.transport == machine.nccl.transport,
+        "plugin": planned.transport not in ("", *settings().built_in),
         "gpuDirect": planned.gpu_direct,
     }
     for off in settings().turns_off:

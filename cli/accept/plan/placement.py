@@ -73,9 +73,9 @@ def include_nodes(site: Kubernetes, *, names: Sequence[str], nodes: int) -> Kube
     excluded = [name for name in included if name in site.exclude_nodes]
     if excluded:
         raise BadInput(
-            f"node {escaped(excluded[0])} is requested, but the site file excludes it",
+            f"node {escaped(excluded[0])} is requested and excluded",
             code=Code.NODES_EXCLUDED,
-            hint="remove it from --nodes or includeNodes, or from excludeNodes",
+            hint="remove it from --nodes or includeNodes, or from --exclude or excludeNodes",
         )
     named = len(included) + len(site.exclude_nodes)
     if named > _MAX_NAMED_NODES:
@@ -124,7 +124,24 @@ def gpus_of_pod(
         requested = used
     if requested is not None and used is None:
         used = requested
+    if requested is None:
+        _check_amount(machine, site)
     return (None if requested == count else requested), (None if used == count else used)
+
+
+def _check_amount(machine: Machine, site: Kubernetes) -> None:
+    """Raise BadInput if pods take another number of GPUs than a node of the machine has."""
+    resources, count = _merged(machine.kubernetes.resources, site.resources), machine.gpus.count
+    for kind in ("limits", "requests"):
+        amounts = resources.get(kind)
+        amount = amounts.get(GPU) if isinstance(amounts, dict) else None
+        if amount is not None and str(amount) != str(count):
+            raise BadInput(
+                f"pods take {amount} {GPU} ({kind}), and machine {machine.name} has {count} GPUs",
+                code=Code.MACHINE_GPU_COUNT,
+                hint=f"in the machine file, make gpus.count and kubernetes.resources.{kind} equal; "
+                "for some GPUs of a node: kubernetes.gpusPerPod in the site file",
+            )
 
 
 #: The user of pods that need no root, which the images of `docker/Dockerfile` know by name.
@@ -391,7 +408,8 @@ def _placement_notes(machine: Machine, site: Site, nodes: int) -> Iterator[str]:
     if topology and topology.slice and topology.slice_size:
         slices = count(math.ceil(nodes / topology.slice_size), "slice")
         size = count(min(nodes, topology.slice_size), "pod")
-        yield f"placement by {by}: {slices} of {size}, each on nodes of one {topology.slice}"
+        most = "at most " if nodes % topology.slice_size and nodes > topology.slice_size else ""
+        yield f"placement by {by}: {slices} of {most}{size}, each on nodes of one {topology.slice}"
     if topology and (label := topology.required or topology.preferred):
         wish = "" if topology.required else ", if that is possible"
         yield f"placement by {by}: all {count(nodes, 'pod')} on nodes of one {label}{wish}"
@@ -402,6 +420,7 @@ def _placement_notes(machine: Machine, site: Site, nodes: int) -> Iterator[str]:
     together = next(n for n in range(min(nodes, link.nodes), 0, -1) if nodes % n == 0)
     if together > 1:
         key = "required: LABEL" if together == nodes else f"slice: LABEL, sliceSize: {together}"
-        note += f". kubernetes.topology: {{{key}}} keeps {together} pods in one rack; LABEL is "
-        note += "cloud.google.com/gce-topology-subblock on GKE, else nvidia.com/gpu.clique"
+        queue = "" if together == nodes or site.kubernetes.queue else "kubernetes.queue with "
+        note += f". {queue}kubernetes.topology: {{{key}}} keeps {together} pods in one rack; LABEL "
+        note += "is cloud.google.com/gce-topology-subblock on GKE, else nvidia.com/gpu.clique"
     yield note

@@ -83,12 +83,12 @@ def submit(
         found = _fits(api, run, nodes, say)
         if found is not None and (short := _shortage(found, run, say)):
             machine = ("--machine", run.machine.name)
+            listed = command_line("accept", "list", "nodes", *machine)
             doctor = command_line("accept", "doctor", "--backend", "kubernetes", *machine)
             raise NotStarted(
                 short,
                 code=Code.KUBE_NODES_TOO_FEW,
-                hint=f"the free ones: {command_line('accept', 'nodes', *machine)}; every node: "
-                f"{doctor}, with the other options",
+                hint=f"the free ones: {listed}; every node: {doctor}, with the other options",
             )
         due = [fit for fit in found or () if fit.misfit is Misfit.MAINTENANCE]
         for fit in due[:_DUE_SHOWN]:

@@ -9,7 +9,6 @@ from accept.backends.protocol import FreeNodes
 from accept.config import Site, load_machine, load_site, load_suite, site_tools
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
-from accept.core.text import command_line
 from accept.plan.placement import gpu_resource, pod_settings
 from accept.plan.resolve import ClusterPlace, Options, gpus_to_use
 
@@ -43,13 +42,14 @@ def free_nodes(options: Options) -> FreeNodes:
         suite = load_suite(options.suite, site_tools(loaded)).value
         deadline = options.deadline or site.deadline or suite.deadline
         wanted = nodes.pod_request(pod, site.kubernetes, seconds=deadline)
-        free = nodes.free_nodes(api, wanted)
+        fits = nodes.query_fits(api, wanted)
+        free = nodes.free_nodes(fits)
     if not free.names:
-        doctor = ("accept", "doctor", "--backend", "kubernetes")
+        reasons = nodes.misfits(fits, wanted) or "other pods use GPUs of each"
         raise NotStarted(
-            f"no {name} node of this cluster is free",
+            f"no {name} node of this cluster is free; {reasons}",
             code=Code.KUBE_NODES_NONE_FREE,
-            hint=f"why: {command_line(*doctor, '--machine', name, '--nodes', 1)}",
+            hint="more about a node: kubectl describe node NAME",
         )
     return free
 

@@ -168,16 +168,20 @@ def shortage(found: Sequence[Fit], nodes: int, wanted: PodRequest) -> str:
     good = sum(1 for fit in found if fit.misfit is None)
     if good >= nodes:
         return ""
-    reasons: dict[str, list[str]] = {}
+    gpus = f" with {wanted.amount} {wanted.resource}" if wanted.amount else ""
+    return f"{count(nodes, 'node')} requested, {good} free{gpus}; {misfits(found, wanted)}"
+
+
+def misfits(found: Sequence[Fit], wanted: PodRequest) -> str:
+    """Return why nodes get no pod of the run, for people."""
+    if not found:
+        return "the cluster has no nodes"
+    unknown = set(wanted.include).difference(fit.node for fit in found)
+    reasons: dict[str, list[str]] = {"no such node": sorted(unknown)} if unknown else {}
     for fit in [f for f in found if f.matches] or found:
         if fit.misfit is not None:
             reasons.setdefault(fit.why, []).append(fit.node)
-    shown = []
-    for why, names in list(reasons.items())[:6]:
-        shown.append(f"; {shortened(names, 3)}: {why}")
-    gpus = f" with {wanted.amount} {wanted.resource}" if wanted.amount else ""
-    rest = "".join(shown) if found else "; the cluster has no nodes"
-    return f"{count(nodes, 'node')} requested, {good} free{gpus}{rest}"
+    return "; ".join(f"{shortened(own, 3)}: {why}" for why, own in list(reasons.items())[:6])
 
 
 def pod_request(pod: PodSettings, site: Kubernetes, *, seconds: float = 0) -> PodRequest:
@@ -228,9 +232,8 @@ def query_fits(
     return node_fits(api.find_all(NODE) if nodes is None else nodes, pods, wanted)
 
 
-def free_nodes(api: Api, wanted: PodRequest) -> FreeNodes:
+def free_nodes(fits: Sequence[Fit]) -> FreeNodes:
     """Return the matching nodes with all their GPUs free, and those that get no pods."""
-    fits = query_fits(api, wanted)
     return FreeNodes(
         names=tuple(fit.node for fit in fits if fit.misfit is None and fit.whole),
         left_out=tuple(
