@@ -284,6 +284,28 @@ class TestDamage:
         (one,) = [f for f in findings if f.get("cause") == "incomplete-log"]
         assert [Path(file).name for file in one["evidence"]] == ["slurm-1003.out"]
 
+    @pytest.mark.parametrize("content", ["", "Warning: Permanently added 'h3' (ED25519).\n"])
+    @pytest.mark.parametrize(
+        "names",
+        [
+            [f"nccl-test-{end}.log" for end in ("5q86f", "gvxd7", "szdnw", "hhkcf")],
+            [f"{number:08x}-6b8c-290d-32bb-a064ebc1d3d2.log" for number in range(9**8, 9**8 + 4)],
+            [f"{number:064x}-json.log" for number in range(9**60, 9**60 + 4)],
+            ["alpha.log", "bravo.log", "charlie.log", "delta.log"],
+        ],
+        ids=["pods", "UUIDs", "containers", "words"],
+    )
+    def test_a_log_with_a_name_by_chance_is_missed(
+        self, folder: Path, names: Sequence[str], content: str
+    ) -> None:
+        folder.mkdir()
+        for number, name in enumerate(names):
+            (folder / name).write_text(table("all_reduce", [f"h{number}"], range(8), 480))
+        (folder / names[2]).write_text(content)
+        # A word may be the name of anything that has content.
+        expected = 0 if content and names[0] == "alpha.log" else 3
+        assert judged(folder, options=EXPECTED)["exit"] == expected
+
     @pytest.mark.parametrize(
         "line",
         [

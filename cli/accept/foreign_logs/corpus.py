@@ -147,7 +147,8 @@ def gather(paths: Mapping[Path, str], limits: Limits, *, collective: str | None 
         log = file.log
         of_others = (NoLog.OTHER_KIND, NoLog.COPIES, NoLog.VERDICT)
         is_other = file.is_context or log.no_log in of_others
-        if names.fits(log.file) and not is_other:
+        is_empty = log.no_log is NoLog.EMPTY
+        if names.fits(log.file, empty=is_empty) and not is_other:
             logs.append(_as_log(log))
         elif log.problems and (file.named or not is_other):
             failed_jobs.append(log)

@@ -9,6 +9,14 @@ from pathlib import Path
 _NUMBER = re.compile(r"(\d+)")
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 _BETWEEN = re.compile(r"([-_.])")
+#: Names that nobody chose: UUIDs, ids of containers, and the ends of the names of pods, which
+#: Kubernetes makes of these characters (apimachinery, pkg/util/rand).
+_CHANCE = re.compile(
+    r"(?<![a-z0-9])(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?=[a-f]*\d)[0-9a-f]{8,}"
+    r"|[bcdfghjklmnpqrstvwxz2456789]{5,10})(?![a-z0-9])"
+)
+#: Files of errors, which are empty if all went well.
+_OF_ERRORS = re.compile(r"(?<![a-z0-9])(?:std)?err(?:or|ors)?(?![a-z0-9])", re.IGNORECASE)
 #: Pattern of one character of a random suffix, as in names of pods and instances. Such a suffix is
 #: not a word.
 _RANDOM = r"(?=[a-z]*[0-9]|[b-df-hj-np-tv-z]+(?![a-z0-9]))[a-z0-9]"
@@ -38,6 +46,8 @@ class HostNames:
         self._like = _words((*map(re.escape, known), *like))
         files = [Path(file) for file in logs]
         self._shapes = {_shape(self._known, file) for file in files}
+        no_pattern = len(self._shapes) == len(files) > 1
+        self._kinds = {(file.parent, file.suffix) for file in files if no_pattern}
         self._folders = {file.name for file in files if self._known.search(file.parent.name)}
 
     def of(self, file: str) -> tuple[str, ...]:
@@ -66,9 +76,15 @@ class HostNames:
         """Return the name of a file with `*` for its hosts and `#` for all other numbers."""
         return _shape(self._like, Path(file))
 
-    def fits(self, file: str) -> bool:
-        """Return True if a file is named like those with results, except for hosts and numbers."""
+    def fits(self, file: str, *, empty: bool) -> bool:
+        """Return True if a file is named like those with results.
+
+        Hosts, numbers and what chance chose may differ. If each of those has a name of its own, an
+        `empty` file with their suffix is one of them.
+        """
         path = Path(file)
+        if empty and (path.parent, path.suffix) in self._kinds:
+            return not _OF_ERRORS.search(path.name)
         return any(_shape(word, path) in self._shapes for word in (self._known, self._like))
 
 
@@ -78,8 +94,8 @@ def _words(words: Iterable[str]) -> re.Pattern[str]:
 
 
 def _shape(word: re.Pattern[str], file: Path) -> str:
-    """Return the name of a file with `*` for its hosts and `#` for all other numbers."""
-    return _NUMBER.sub("#", word.sub("*", file.name))
+    """Return the name of a file with `*` for its hosts, and `#` for other numbers and chance."""
+    return _NUMBER.sub("#", _CHANCE.sub("#", word.sub("*", file.name)))
 
 
 def _short(host: str) -> str:
