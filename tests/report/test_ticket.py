@@ -24,12 +24,13 @@ from accept.commands.judged import Judged
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.facts import HOSTNAMES, PLACE
+from accept.core.judge.effects.explanation import Normal
 from accept.core.records import Fact, Record
 from accept.report.console import Terminal
-from accept.report.data import Run
+from accept.report.data import Run, Sample
 from accept.report.node_commands import SavedNode
 from accept.report.redaction import Redactor
-from accept.report.repro import Settings
+from accept.report.repro import Settings, _lowest_good
 from accept.report.ticket import Ticket, TicketWriter
 
 NODE = f"h{BAD}"
@@ -227,7 +228,7 @@ def test_the_script_is_plain_sh_with_the_parameters_of_the_worst_pair(
 def test_the_script_compares_its_result_with_normal_and_measures_a_control_pair(
     run: Run, tmp_path: Path, busbw: float | None, wrong: int, status: int, exit_: int, word: str
 ) -> None:
-    row = f"  4194304 1048576 float sum -1 20.1 208.2 {busbw} {wrong} 20 209 490.1 0\n"
+    row = f"  4194304 1048576 float sum -1 20.1 208.2 {busbw} {wrong} 20 209 250.1 0\n"
     table = row if busbw is not None else ""
     (tmp_path / "table").write_text(f"{table}# Out of bounds values : {wrong} OK\n")
     mpirun = f"cat '{tmp_path}/table'; exit {status}"
@@ -239,6 +240,26 @@ def test_the_script_compares_its_result_with_normal_and_measures_a_control_pair(
     assert with_control.returncode == exit_
     assert with_control.stdout.count("CONTROL: ") == 1
     assert with_control.stdout.splitlines()[-1] == last
+
+
+def test_a_value_as_low_as_several_that_accused_the_node_is_reproduced(run: Run) -> None:
+    found = next(p for p in run.populations if p.nodes == 2 and p.normal)
+    normal = found.normal
+    assert normal is not None
+    accused = [replace_value(found.samples[0], normal, sigmas) for sigmas in (1.0, 2.5, 4.5)]
+    population = replace(found, samples=(*accused, *found.samples[1:]))
+    limit = _lowest_good(population, accused[1:])
+    assert limit is not None
+    assert accused[1].value is not None
+    assert accused[1].value < limit < 1.0001 * accused[1].value
+    # No value that one of six healthy pairs has is called bad.
+    assert _lowest_good(population, accused) == normal.value * (1 - 2 * normal.sigma)
+    assert _lowest_good(population, ()) == population.lowest_good
+
+
+def replace_value(sample: Sample, normal: Normal, sigmas: float) -> Sample:
+    """Return a bad sample that many sigma below normal."""
+    return sample._replace(value=normal.value * (1 - sigmas * normal.sigma), bad=True, cause=None)
 
 
 def test_hostile_names_stay_quoted_in_the_script_and_escaped_in_the_text(tmp_path: Path) -> None:

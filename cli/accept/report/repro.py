@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from accept.core.plan import Step
 from accept.core.records import Record
 from accept.core.serde import Invalid, read
 from accept.core.text import plain
-from accept.report.data import Population, Run, Sample
+from accept.report.data import Population, Run, Sample, measured
 
 #: `collective.py`, the modules that it imports, and what these read.
 _PROGRAMS = (
@@ -49,8 +50,17 @@ class Settings:
     net_channels: int = 0
 
 
-def script_of(run: Run, population: Population, sample: Sample, settings: Settings) -> str:
-    """Return the script for one execution of a collective on one or two nodes; "" for others."""
+def script_of(
+    run: Run,
+    population: Population,
+    sample: Sample,
+    settings: Settings,
+    accused: Sequence[Sample] = (),
+) -> str:
+    """Return the script for one execution of a collective on one or two nodes; "" for others.
+
+    `accused`: the executions of the subject that the verdict calls bad.
+    """
     check, step = REGISTRY[population.check], population.step
     record = _record_of(run, population, sample)
     if check.template != "collectives.sh.j2" or record is None or len(record.hosts) > 2:
@@ -65,7 +75,7 @@ def script_of(run: Run, population: Population, sample: Sample, settings: Settin
         env.setdefault("NCCL_NCHANNELS_PER_NET_PEER", str(settings.net_channels))
     pair = len(record.hosts) == 2
     # The script reads bandwidths, and a latency is a time.
-    limit = None if population.measure.inverse else population.lowest_good
+    limit = None if population.measure.inverse else _lowest_good(population, accused)
     of_gpus = run.plan.machine.gpus != 0
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -89,7 +99,7 @@ def script_of(run: Run, population: Population, sample: Sample, settings: Settin
         others=sorted(n for n in env if not n.startswith(("NCCL_", "GLOO_", "CUDA_"))),
         script=settings.script,
         params=_params(check.params, step),
-        limit=limit and f"{limit:.6g}",
+        limit=limit,
         limit_text=population.measure.text(limit) if limit else "",
         against=_against(population, limit) if limit else "",
         failed=sample.value is None or sample.cause is not None,
@@ -100,6 +110,21 @@ def script_of(run: Run, population: Population, sample: Sample, settings: Settin
 def _is_harmless(name: str, value: str) -> bool:
     """Return True if a variable cannot make a program load or run a file."""
     return bool(_HARMLESS_NAME.match(name) and _HARMLESS_VALUE.fullmatch(value))
+
+
+def _lowest_good(population: Population, accused: Sequence[Sample]) -> float | None:
+    """Return the value below which a repetition is bad; None: nothing shows it.
+
+    Several values accuse a part that are each too close to normal to be bad alone, so a value as
+    low as these is bad as well. No limit is higher than two sigma below normal, which healthy
+    nodes reach in 98 of 100 measurements.
+    """
+    lowest, normal = population.lowest_good, population.normal
+    own = measured(one for one in population.samples if one in accused)
+    if lowest is None or normal is None or not own:
+        return lowest
+    highest = math.nextafter(max(own), math.inf)
+    return max(lowest, min(highest, normal.value * (1 - 2 * normal.sigma)))
 
 
 def _against(population: Population, limit: float) -> str:

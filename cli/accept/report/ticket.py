@@ -177,7 +177,8 @@ class TicketWriter:
     def _script(self) -> str:
         """Return the script for the worst measurement that it can repeat, pairs first."""
         worst = sorted(self._executions, key=lambda one: (not one[1].bad, -one[0].nodes))
-        scripts = (repro.script_of(self.run, *one, self.settings) for one in worst)
+        bad = [sample for _, sample in worst if sample.bad]
+        scripts = (repro.script_of(self.run, *one, self.settings, bad) for one in worst)
         return next(filter(None, scripts), "")
 
     # Files
