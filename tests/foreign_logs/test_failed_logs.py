@@ -98,17 +98,23 @@ def test_a_log_that_ends_before_its_first_row_shows_its_last_line(tmp_path: Path
 
 
 NVLS = "transport/nvls.cc:158 NCCL WARN Cuda failure 1 'invalid argument'"
+REFUSED = "NCCL WARN socketStartConnect: Connect to 10.0.0.7<45211> failed : Connection refused"
 MODIFY = "misc/ibvwrap.cc:339 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out"
 
 
 @pytest.mark.parametrize(
-    ("warning", "cause", "suspects"),
-    [(NVLS, Cause.FABRIC_MANAGER, {("node2",)}), (MODIFY, Cause.NETWORK_FAILED, set())],
+    ("warning", "error", "cause", "suspects"),
+    [
+        (NVLS, "cuda", Cause.FABRIC_MANAGER, {("node2",)}),
+        (MODIFY, "cuda", Cause.NETWORK_FAILED, set()),
+        (REFUSED, "system", Cause.NETWORK_FAILED, set()),
+    ],
 )
 @pytest.mark.parametrize("hosts", [["node2"], ["node1", "node2", "node3"]])
 def test_a_warning_decides_the_cause_of_a_program_that_ended(
     tmp_path: Path,
     warning: str,
+    error: str,
     cause: Cause,
     suspects: set[tuple[str, ...]],
     hosts: list[str],
@@ -116,7 +122,7 @@ def test_a_warning_decides_the_cause_of_a_program_that_ended(
     text = table("all_reduce", hosts, range(8), 95.0)
     head = text[: text.index("#       size")]
     path = tmp_path / "a.log"
-    failure = "node2: Test NCCL failure common.cu:1005 'unhandled cuda error / '"
+    failure = f"node2: Test NCCL failure common.cu:1005 'unhandled {error} error / '"
     path.write_text(f"{head}node2:1:2 [5] {warning}\n{failure}\n")
     verdict = judged(path)
     assert causes(verdict) - {"no-reference"} == {cause}
@@ -149,6 +155,7 @@ def test_a_mistake_in_one_of_several_logs_names_no_host(
     verdict = judged(tmp_path)
     assert (verdict["state"], verdict["suspects"]) == ("fail", [])
     assert not causes(verdict) & {Cause.CRASHED, Cause.DISK_FULL}
+    assert not any("without a complete list" in note for note in verdict["notes"])
 
 
 def test_a_host_that_only_the_failure_in_its_log_names_is_a_host_of_the_run(tmp_path: Path) -> None:
@@ -182,7 +189,7 @@ def test_signs_accuse_no_other_host_and_hide_no_failure(
     found = decided(problems, matches)
     assert bool(found) == bool(problems)
     assert {p.cause for p in found} <= {p.cause for p in problems} | {
-        match.sign.cause for match in matches if match.sign.specificity in ("error", "cause")
+        match.sign.cause for match in matches if match.sign.shows_cause
     }
     for host in {p.host for p in found if p.host and p.cause is not Cause.INCOMPLETE_LOG}:
         assert host in {p.host for p in problems}

@@ -33,7 +33,7 @@ _GENERAL = (Cause.CRASHED, Cause.LAUNCH_FAILED, Cause.UNKNOWN)
 _STOPPED = (Cause.CRASHED, Cause.RANK_HUNG)
 #: The layers of software that start programs. A line about the end of a rank shows that it started.
 _LAYERS = (Layer.MPI, Layer.SSH, Layer.SLURM, Layer.SYSTEM, Layer.CONTAINER, Layer.KUBERNETES)
-_SPECIFICITIES = (Specificity.EFFECT, Specificity.ERROR, Specificity.CAUSE)
+_SPECIFICITIES = frozenset({*Specificity} - {Specificity.END})
 #: Text that shows that a program started: a record or line of it. A traceback without any of that
 #: is the launcher's own.
 _RAN = re.compile(rb"^ACCEPT |^# nThread |NCCL (?:INFO|WARN) |^Traceback ", re.MULTILINE)

@@ -66,6 +66,8 @@ class Specificity(TextEnum):
     END = "end"
     #: A program stopped because of an error that is reported elsewhere.
     EFFECT = "effect"
+    #: The kind of the error alone: a warning of the library itself shows which operation failed.
+    KIND = "kind"
     #: The operation that failed, which can have several reasons.
     ERROR = "error"
     #: What has to be changed.
@@ -74,7 +76,7 @@ class Specificity(TextEnum):
 
 _ORDER = tuple(Specificity)
 #: The specificities of lines that show the cause of a program's end.
-_SHOWS_CAUSE = (Specificity.ERROR, Specificity.CAUSE)
+_SHOWS_CAUSE = (Specificity.KIND, Specificity.ERROR, Specificity.CAUSE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,7 +159,8 @@ def _remarks(executions: Sequence[Execution], machine: Machine) -> Iterator[str]
             f"{shared[0]} is listed twice in one run: two machines have the same name, or two "
             "ranks share the same GPU; so the hosts are unknown, and no bound of one node applies"
         )
-    unlisted = sum(not execution.hosts for execution, _ in tables) - len(shared)
+    # Of an execution that a mistake of the user ended, only the hosts were removed.
+    unlisted = sum(not (one.hosts or one.devices) for one, _ in tables) - len(shared)
     if unlisted > 0:
         yield (
             f"{count(unlisted, 'table')} without a complete list of devices: "
