@@ -384,6 +384,32 @@ def test_gpus_that_a_file_counts_and_does_not_list_are_not_read() -> None:
     assert [gap.reason for gap in report.reading.unread] == ["1 of 2 GPUs"]
 
 
+@pytest.mark.parametrize(("attached", "missing"), [(8, 0), (7, 1), (4, 0), (1, 0)])
+def test_a_node_with_fewer_gpus_than_its_machine_lost_one_or_has_an_equal_share(
+    attached: int, missing: int, tmp_path: Path
+) -> None:
+    # `-i 0` lists one GPU, and counts all.
+    path = tmp_path / "q.xml"
+    count = f"<attached_gpus>{attached}<"
+    path.write_text(HEALTHY.read_text().replace("<attached_gpus>1<", count))
+    one = judged(path, machine="h100-8")
+    assert accused(one) == [("file:q.xml", None, "gpu-missing")] * missing
+    assert ("--machine gpu" in texts(one)) == (attached < 8)
+    assert accused(judged(path, machine="gpu")) == []
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_cut_list_of_links_accuses_no_gpu(gpus: int, tmp_path: Path) -> None:
+    links = "".join(f"\t Link {i}: 26.562 GB/s\n" for i in range(18))
+    lists = [f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})\n{links}" for i in range(gpus)]
+    path = tmp_path / "nvlink.txt"
+    path.write_text("".join(lists)[:-120])
+    one = judged(path, machine="h100-8")
+    assert (accused(one), f"all links of GPU {gpus - 1} (" in texts(one)) == ([], True)
+    path.write_text("".join(lists).replace("17: 26.562 GB/s", "17: <inactive>"))
+    assert len(accused(judged(path, machine="h100-8"))) == gpus
+
+
 @settings(deadline=None)
 @given(st.text(max_size=300))
 def test_no_text_breaks_the_reader_of_nvbandwidth(text: str) -> None:

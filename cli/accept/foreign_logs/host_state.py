@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TypeVar
 
+from accept.core.causes import Cause
 from accept.core.facts import INVENTORY
 from accept.core.health_readings import (
     HEALTH_READING,
@@ -21,7 +22,7 @@ from accept.core.health_readings import (
     Reading,
     Unread,
 )
-from accept.core.plan import GroupKind, Plan, Step, Tool
+from accept.core.plan import GroupKind, Plan, PlannedMachine, Step, Tool
 from accept.core.records import Fact, Metric, Problem, Record
 from accept.core.serde import dump
 from accept.core.text import TextEnum, count, plain
@@ -86,6 +87,8 @@ class Report:
     words: str = ""
     reading: Reading = field(default_factory=Reading)
     gpus: tuple[Gpu, ...] = ()
+    #: Number of GPUs that the driver found, whether the file lists them or not; 0: unknown.
+    attached: int = 0
     problems: tuple[Problem, ...] = ()
     metrics: tuple[Metric, ...] = ()
     facts: tuple[Fact, ...] = ()
@@ -222,12 +225,22 @@ class HostState:
             whole=True,
         )
 
-    def record(self, step: Step, number: int) -> Record:
+    def record(self, step: Step, number: int, machine: PlannedMachine) -> Record:
         """Return the record of the step `health` on this host."""
-        fact = Fact(
-            name=HEALTH_READING.name, check=HEALTH, host=self.host, value=dump(self.reading)
-        )
-        problems = (problem for report in self.reports for problem in report.problems)
+        reading = self.reading
+        problems = [problem for report in self.reports for problem in report.problems]
+        attached = max(report.attached for report in self.reports)
+        if 0 < attached < (machine.gpus or 0):
+            hint = f"if the node was given only {attached}, judge it with --machine gpu"
+            # Virtual machines have an equal share of the GPUs: all, a half, a quarter, one.
+            if machine.gpus and machine.gpus % attached:
+                text = f"the driver found {attached} GPUs on {self.host}, and {machine.name} has "
+                text += f"{machine.gpus}; {hint}"
+                problems.append(Problem(cause=Cause.GPU_MISSING, message=text))
+            reason = f"more than {attached} of the {machine.gpus} GPUs of {machine.name} ({hint})"
+            gap = Gap(reason=reason, devices=Unread.GPUS)
+            reading = replace(reading, unread=(*reading.unread, gap))
+        fact = Fact(name=HEALTH_READING.name, check=HEALTH, host=self.host, value=dump(reading))
         return Record(
             step=step.id,
             checks=step.checks,
@@ -429,5 +442,5 @@ def with_states(
         if plan.steps
         else f"{shown}, nothing measured; from files alone",
     )
-    of_states = (state.record(step, number) for number, state in enumerate(states))
+    of_states = (state.record(step, number, plan.machine) for number, state in enumerate(states))
     return plan, (first, *of_states, *records[1:])

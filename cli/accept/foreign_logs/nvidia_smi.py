@@ -381,6 +381,7 @@ def _report(file: str, document: _Document) -> Report:
             unread=tuple(Gap(reason=why, devices=Unread.GPUS) for why in _lacks(document)),
         ),
         gpus=tuple(gpus),
+        attached=_attached(document),
         shows=shows,
         written=wall_time(stamp),
     )
@@ -400,9 +401,9 @@ def _lacks(document: _Document) -> list[str]:
     lacks = [f"the rest of the output of `nvidia-smi -q` ({document.damage})"] * bool(
         document.damage
     )
-    attached = document.head.get("attached_gpus", "")
-    if attached.isdecimal() and int(attached) > len(document.gpus):
-        lacks.append(f"{int(attached) - len(document.gpus)} of {int(attached)} GPUs")
+    attached = _attached(document)
+    if attached > len(document.gpus):
+        lacks.append(f"{attached - len(document.gpus)} of {attached} GPUs")
     absent = {
         section
         for _, values in document.gpus
@@ -413,6 +414,12 @@ def _lacks(document: _Document) -> list[str]:
         names = ", ".join(sorted(name.replace("_", " ") for name in absent))
         lacks.append(f"{names} (the output of `nvidia-smi -q` without `-d`)")
     return lacks
+
+
+def _attached(document: _Document) -> int:
+    """Return the number of GPUs that the driver found, also with `-i`; 0: it is not shown."""
+    attached = document.head.get("attached_gpus", "")
+    return int(attached) if attached.isdecimal() else 0
 
 
 def _device(name: str, pci: str, values: Values) -> Device:
@@ -448,14 +455,21 @@ def _pci_name(text: str) -> str:
 
 
 @cache
-def _devices_of_machines() -> tuple[str, ...]:
+def _links_of_devices() -> dict[str, int]:
+    """Return the GPUs of known machines, each with the number of its NVLinks."""
     machines = (config.load_machine(name).value for name in config.names("machines"))
-    return tuple({machine.gpus.device for machine in machines if machine.gpus.device})
+    return {m.gpus.device: m.planned().nvlinks for m in machines if m.gpus.device}
 
 
 def _has_ecc_by_default(name: str) -> bool:
     """Return True if a known machine has such GPUs. Some of workstations are delivered without."""
-    return any(is_device(device, name) for device in _devices_of_machines())
+    return any(is_device(device, name) for device in _links_of_devices())
+
+
+def _links_of(name: str) -> int:
+    """Return the number of NVLinks of such a GPU; 0: it has none, or no known machine has it."""
+    known = _links_of_devices().items()
+    return max((links for device, links in known if is_device(device, name)), default=0)
 
 
 def _number(values: Values, value: _Value) -> float | None:
@@ -535,17 +549,24 @@ def read_nvlink(file: str, blocks: Iterable[bytes]) -> list[Report]:
                 links[index].append(found[1] != "<inactive>")
         elif line.strip() and not line.startswith((" ", "\t")):
             index = -1
+    # A GPU lists all of its links, also those that are down.
+    most = {gpu.name: _links_of(gpu.name) for gpu in gpus.values()}
+    for i, active in links.items():
+        most[gpus[i].name] = max(most[gpus[i].name], len(active))
+    cut = [i for i, active in links.items() if all(active) and len(active) < most[gpus[i].name]]
     devices = [
         Device(kind=DeviceKind.GPU, name=str(i), levels={"nvlinks": float(sum(active))})
         for i, active in links.items()
-        if active
+        if active and i not in cut
     ]
+    which = f"GPU {', '.join(map(str, cut))}"
+    gap = Gap(reason=f"all links of {which} (their list is cut)", devices=Unread.GPUS)
     numbers = sorted({f"{sum(a)} of {len(a)}" for a in links.values()})
     return [
         Report(
             file=file,
             kind=ReportKind.NVLINK,
-            reading=Reading(devices=tuple(devices)),
+            reading=Reading(devices=tuple(devices), unread=(gap,) if cut else ()),
             gpus=tuple(gpus.values()),
             shows=f"{shortened(numbers, 3)} links active on {count(len(links), 'GPU')}",
         )
