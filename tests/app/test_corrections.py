@@ -14,7 +14,7 @@ import pytest
 from tests.factories.command_line import SOURCE, accept
 from tests.promises.suggestions import parse, suggested
 
-from accept.app.corrections import COMMAND_WORDS, OPTION_WORDS
+from accept.app.corrections import COMMAND_WORDS, OPTION_WORDS, SITE_KEYS
 
 #: What users type, and the command that the answer names. `demo` is the newest run; it accuses
 #: gpu17.
@@ -118,6 +118,26 @@ def test_commands_of_other_tools_are_answered(word: str) -> None:
     assert command.startswith("explain last gpu17" if word in ("why", "blame") else wanted)
     if command != "--version":
         parse(command)
+
+
+@pytest.mark.parametrize(("typed", "meant"), {"nodes": "list nodes", "rendr": "render"}.items())
+def test_help_of_an_unknown_command_is_answered_like_the_command(typed: str, meant: str) -> None:
+    assert f"did you mean: accept {meant};" in accept(typed, "--help").err
+
+
+@pytest.mark.parametrize("option", SITE_KEYS)
+def test_an_option_that_is_a_setting_of_the_site_names_its_key(option: str) -> None:
+    error = accept("render", option, "x").err
+    key = SITE_KEYS[option]
+    assert f"in the site file: {key} (" in error
+    assert re.search(
+        rf"^ *#? *{key.rpartition('.')[2]}:", accept("show", "site", "example").out, re.M
+    )
+
+
+@pytest.mark.parametrize("option", ["--project", "--zone"])
+def test_an_option_that_is_not_similar_is_no_correction(option: str) -> None:
+    assert "did you mean" not in accept("render", option, "x").err
 
 
 @pytest.mark.parametrize("option", OPTION_WORDS)

@@ -240,6 +240,13 @@ class TestPositions:
 
 
 class TestPlacement:
+    def test_no_request_is_above_a_limit_of_the_site(self, major: int, write: Write) -> None:
+        found = objects(major, write(KNOWN, site="  resources: {limits: {cpu: 16}}\n"))
+        (main, *_) = pod(found)["containers"]
+        resources = main["resources"]
+        assert resources["limits"]["cpu"] == 16
+        assert resources["requests"].keys() == {"memory"}
+
     def test_one_rack_without_a_queue_becomes_an_affinity(self, major: int, write: Write) -> None:
         mine = (
             "  affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: "

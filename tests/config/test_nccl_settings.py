@@ -57,7 +57,11 @@ def test_known_settings_have_no_warning(name: str) -> None:
         (A4, {"NCCL_NET_GDR_LEVEL": "LOC"}, Code.NCCL_CONTRADICTION),
         (A4, {"NCCL_NVLS_ENABLE": "0"}, Code.NCCL_CONTRADICTION),
         (A4, {"NCCL_MAX_NCHANNELS": "4"}, Code.NCCL_CHANNELS),
+        (A4, {"NCCL_NET_PLUGIN": "none"}, Code.NCCL_CONTRADICTION),
         (A4, {"NCCL_DEBUG": "WARN"}, Code.NCCL_DEBUG),
+        (A4, {"NCCL_DEBUG_SUBSYS": "COLL"}, Code.NCCL_DEBUG),
+        (A4, {"NCCL_DEBUG_SUBSYS": "^INIT,NET"}, Code.NCCL_DEBUG),
+        (A4, {"NCCL_DEBUG_FILE": "/tmp/%h"}, Code.NCCL_DEBUG),
         (RACK, {"NCCL_MNNVL_ENABLE": "0"}, Code.NCCL_CONTRADICTION),
     ],
 )
@@ -65,6 +69,11 @@ def test_a_setting_that_contradicts_the_machine_has_a_warning(
     machine: config.Machine, env: dict[str, str], code: Code
 ) -> None:
     assert any(line.startswith(f"warning[{code}]: ") for line in warnings(env, machine))
+
+
+@pytest.mark.parametrize("value", ["INIT", "net,env", "ALL", "^COLL", "^NET"])
+def test_a_log_with_the_network_has_no_warning(value: str) -> None:
+    assert warnings({"NCCL_DEBUG_SUBSYS": value}, A4) == ()
 
 
 def test_a_machine_without_the_hardware_is_not_contradicted() -> None:

@@ -193,6 +193,13 @@ class TestGpus:
         found = run("  gpusPerPod: 8", machine="gpu")
         assert (found.gpus_per_pod, found.plan.gpus_used) == (8, None)
 
+    def test_pods_take_as_many_as_a_node_has(self, run: Resolve, refuse: Refuse) -> None:
+        four = "  resources: {limits: {nvidia.com/gpu: 4}}"
+        error = refuse(four, machine="a4-highgpu-8g")
+        assert error.code == Code.MACHINE_GPU_COUNT
+        assert "4 nvidia.com/gpu (limits), and machine a4-highgpu-8g has 8" in error.message
+        run(f"{four}\n  gpusPerPod: 4", machine="a4-highgpu-8g")
+
     def test_gpus_of_a_machine_without_gpus_are_refused(self, refuse: Refuse) -> None:
         assert refuse("  gpusPerPod: 1", machine="cpu").code == Code.GPUS_PER_NODE
 

@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -77,7 +78,22 @@ OPTION_WORDS: Final = {
     **dict.fromkeys(("-j", "--format=json"), "--json"),
     **dict.fromkeys(("-y", "--yes"), ""),
 }
+#: Options of other tools whose setting is in the site file, and its key there.
+SITE_KEYS: Final = {
+    "--namespace": "kubernetes.namespace",
+    "--service-account": "kubernetes.serviceAccount",
+    "--node-selector": "kubernetes.nodeSelector",
+    "--priority-class": "kubernetes.priorityClassName",
+    "--queue": "kubernetes.queue",
+    "--labels": "kubernetes.labels",
+    "--annotations": "kubernetes.annotations",
+    "--image-pull-secret": "kubernetes.imagePullSecrets",
+    **dict.fromkeys(("--toleration", "--tolerations"), "kubernetes.tolerations"),
+    **dict.fromkeys(("--bucket", "--results", "--output-bucket"), "results.location"),
+}
 _VALUE = "VALUE"
+#: Options are similar from this ratio of their letters on: "--machin" and "--machine".
+_SIMILAR = 0.75
 #: Commands that take the options of a plan, and no other words (`submit`: a folder).
 _PLANNING = ("run", "doctor", "render", "drill", "submit")
 _HELP = ("-h", "--help")
@@ -93,6 +109,10 @@ def hint(words: Sequence[str], error: Exception, parse: Parse) -> str:
     `parse` returns the error of a command line, or None.
     """
     words = [word for word in words if word not in _HELP]
+    if key := SITE_KEYS.get(str(getattr(error, "option_name", ""))):
+        return (
+            f"in the site file: {key} ({command_line('accept', 'show', 'site', 'example')} has it)"
+        )
     meant = _meant(words, error, parse, _MOST) if words else None
     return _shown(meant, _reason(words, error)) if meant else ""
 
@@ -208,7 +228,9 @@ def _of_option(words: list[str], option: str, error: Exception) -> Iterator[list
             elif after:
                 yield [*before, *template.replace(_VALUE, after[0]).split(), *after[1:]]
         longer = [name for name in options if name.startswith(option) and option.startswith("--")]
-        for near in (*longer, *nearest(option, options)):
+        letters = {name.lstrip("-"): name for name in options}
+        similar = get_close_matches(option.lstrip("-"), letters, 1, _SIMILAR)
+        for near in (*longer, *(letters[name] for name in similar)):
             yield [*before, f"{near}={attached}" if attached else near, *after]
 
 

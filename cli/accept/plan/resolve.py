@@ -7,7 +7,7 @@ give the same run everywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated
 
@@ -42,7 +42,8 @@ from accept.core.limits import MOST_HOSTS, VARIABLES
 from accept.core.plan import Injection, Launcher, LeftOutNode, Plan, PlannedMachine, Reference, Step
 from accept.core.records import Problem
 from accept.core.serde import Invalid, escaped, known, read
-from accept.core.text import count, duration
+from accept.core.table import planned_sizes
+from accept.core.text import count, duration, format_size
 from accept.plan.nccl_env import (
     ProfileChanges,
     Setting,
@@ -65,6 +66,8 @@ from accept.plan.placement import (
 from accept.plan.selection import EVERYTHING, Selection
 from accept.plan.steps import Inputs, fit_budget, missing_gates, steps_of
 
+#: Buffers of the largest message in the memory of a GPU: sent, received, and expected.
+_BUFFERS = 3
 #: A run's deadline is at least this multiple of its estimate, which leaves time for slow nodes, for
 #: starts that take longer than assumed, and for measuring outliers again.
 _DEADLINE_FACTOR = 2.0
@@ -546,6 +549,7 @@ def resolve(options: Options) -> Resolved:
         notes=(
             *filter(None, (machine.value.caveat,)),
             *_gate_notes(suite.value),
+            *_memory_notes(machine.value, steps),
             *longer,
             *ignored_notes,
             *remarks(
@@ -611,6 +615,21 @@ def _gate_notes(suite: Suite) -> Iterator[str]:
     for name in missing_gates(suite.checks):
         reason = "all planned ranks must answer before anything is measured"
         yield f"{name} was added to suite {suite.name}: {reason}"
+
+
+def _memory_notes(machine: Machine, steps: Iterable[Step]) -> Iterator[str]:
+    """Yield the steps whose largest messages do not fit into the memory of a GPU.
+
+    nccl-tests then measures smaller ones only (`src/common.cu`).
+    """
+    memory = machine.gpus.memory_gb or math.inf
+    for step in steps:
+        size = max(planned_sizes(step), default=0)
+        if _BUFFERS * size > memory * 1e9:
+            yield (
+                f"{step.id}: {_BUFFERS} buffers of {format_size(size)} do not fit into a GPU of "
+                f"{memory} GB, so nccl-tests measures smaller messages only"
+            )
 
 
 def _expectations(

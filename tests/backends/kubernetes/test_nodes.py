@@ -142,6 +142,11 @@ def test_a_shortage_shows_the_reason_of_each_other_node() -> None:
     assert [fit.why in text for fit in found if fit.misfit] == [True, True]
 
 
+def test_a_shortage_names_a_requested_node_that_does_not_exist() -> None:
+    found = fits([node("a")])
+    assert "z: no such node" in shortage(found, 2, replace(WANTED, include=("a", "z")))
+
+
 @pytest.mark.parametrize(
     "site",
     [

@@ -33,7 +33,7 @@ from accept.config import Site
 from accept.config.extras import Extra, install_hint
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, Exit, NotStarted
-from accept.core.text import plain
+from accept.core.text import command_line, plain
 from accept.plan.resolve import ClusterPlace
 
 if TYPE_CHECKING:
@@ -63,10 +63,15 @@ def find_place(kubeconfig: str = "", context: str = "", namespace: str = "") -> 
     try:
         contexts, current = config.list_kube_config_contexts(config_file=kubeconfig)
     except Exception as error:
+        known = isinstance(error, config.ConfigException)
+        reason = plain(error) if known else "this is not a kubeconfig"
+        if not any(Path(file).exists() for file in kubeconfig.split(os.pathsep)):
+            reason = "there is no such file"
+        words = ("kubectl", "--kubeconfig", kubeconfig, "config", "get-contexts")
         raise NotStarted(
-            f"{plain(kubeconfig)}: {plain(error)}",
+            f"{plain(kubeconfig)}: {reason}",
             code=Code.KUBE_CONFIG_INVALID,
-            hint="try: kubectl config get-contexts",
+            hint=f"try: {command_line(*words)}",
         ) from None
     by_name = {c["name"]: c["context"] for c in contexts or ()}
     context = context or (current or {}).get("name", "")
