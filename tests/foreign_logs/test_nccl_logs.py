@@ -96,6 +96,16 @@ class TestVerdict:
 
 
 class TestSuspects:
+    def test_nodes_without_a_bound_are_not_good_because_one_is_slower(self, folder: Path) -> None:
+        """All of them may be slow; with a bound that they reach, they are good."""
+        corpus(folder, slow(NODES[2], share=0.5), all_nodes=False)
+        verdict = judged(folder, options=("--max-bad", "1"))
+        assert (verdict["state"], verdict["exit"]) == ("fail", 3)
+        assert suspects(verdict) == {("node", NODES[2])}
+        options = ("--expect", "all-reduce@4G>=1", "--expect", "alltoall@4G>=1", "--max-bad", "1")
+        verdict = judged(folder, options=options)
+        assert (verdict["state"], verdict["exit"]) == ("degraded", 0)
+
     def test_two_slow_nodes_that_met(self, folder: Path) -> None:
         verdict = judged(corpus(folder, slow("node3", "node6", share=0.8)))
         assert suspects(verdict) == {("node", "node3"), ("node", "node6")}
