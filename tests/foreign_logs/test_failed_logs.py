@@ -158,6 +158,46 @@ def test_a_mistake_in_one_of_several_logs_names_no_host(
     assert not any("without a complete list" in note for note in verdict["notes"])
 
 
+KILLED = "mpirun noticed that process rank 5 with PID 1 on node node3 exited on signal 9 (Killed)."
+TIME_LIMIT = (
+    "slurmstepd: error: *** STEP 7.0 ON node3 CANCELLED AT 2026-01-31T10:00:00 DUE TO TIME LIMIT "
+    "***\nsrun: error: node3: tasks 0-7: Killed"
+)
+ABORTED = "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD"
+LOST = (
+    "node3:5:6 [5] NCCL WARN NET/IB : Got completion from peer 10.0.0.7<45211> with status=12\n"
+    "node3: Test NCCL failure common.cu:401 'remote process exited or there was a network error'"
+)
+
+
+@pytest.mark.parametrize("end", [KILLED, TIME_LIMIT, ABORTED, LOST])
+def test_one_end_from_outside_or_of_a_connection_accuses_no_host_but_a_second_one_counts(
+    tmp_path: Path, end: str
+) -> None:
+    for host in ("node1", "node2", "node3", "node4", "node5"):
+        for collective in ("all_reduce", "all_gather"):
+            text = table(collective, [host], range(8), 480.0)
+            (tmp_path / f"{collective}_{host}.log").write_text(text)
+    for count, collective in enumerate(("all_reduce", "all_gather"), 1):
+        head = table(collective, ["node3"], range(8), 480.0).partition("  2147483648")[0]
+        (tmp_path / f"{collective}_node3.log").write_text(f"{head}{end}\n")
+        verdict = judged(tmp_path)
+        assert verdict["exit"] == 3
+        assert [s["hosts"] for s in verdict["suspects"]] == [["node3"]] * (count - 1)
+
+
+def test_the_only_host_is_not_accused_by_its_own_report_without_a_list_of_devices(
+    tmp_path: Path,
+) -> None:
+    text = table("all_reduce", ["node1"], range(3), 0.1).partition("# Out of bounds")[0]
+    failure = "node1: Test NCCL failure common.cu:1005 'unhandled CUDA error'"
+    listed = [line for line in text.splitlines() if "nThread" not in line and "Rank  2" not in line]
+    (tmp_path / "a.log").write_text("\n".join([failure, *listed]) + "\n")
+    verdict = judged(tmp_path / "a.log")
+    assert (verdict["state"], verdict["suspects"]) == ("fail", [])
+    assert Cause.CRASHED in causes(verdict)
+
+
 def test_a_host_that_only_the_failure_in_its_log_names_is_a_host_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(table("all_reduce", ["node1"], range(8), 480.0))
     head = table("all_reduce", ["gpu9"], range(8), 480.0).partition("#  Rank")[0]

@@ -105,6 +105,8 @@ class Meaning:
     source: str
     #: True if a launch cannot succeed after this line.
     final: bool = False
+    #: True if the user or the scheduler may have ended the job.
+    outside: bool = False
 
     @property
     def shows_cause(self) -> bool:

@@ -25,6 +25,7 @@ from accept.core.judge.suspects import HOSTS_STEP
 from accept.core.nccl_tests.table import NamedBy, Table
 from accept.core.plan import SCHEMA, GroupKind, Plan, PlannedMachine, Reference, Step
 from accept.core.records import Fact, Problem, Record
+from accept.core.signs import SignOwner, catalog
 from accept.core.text import count, format_size, host_list, plain, shortened
 from accept.evidence.untrusted import Limits
 from accept.foreign_logs.answer import Answer
@@ -423,14 +424,38 @@ def _plan_and_records(
 def _without_innocent(executions: Sequence[Execution], logs: Logs) -> tuple[Execution, ...]:
     """Return the executions; those that failed by a mistake of the user have no hosts.
 
-    If only one host took part, its failures do not name it, either: its own report that a call
-    failed shows no more than that, unless a line shows what failed.
+    Neither have those with the only failure of a host that shows nothing about it, see
+    `_is_of_others`. If only one host took part, its failures do not name it, either: its own report
+    that a call failed shows no more than that, unless a line shows what failed.
     """
     answers = {log.file: log.answer for log in logs.read if log.answer}
-    is_one = len({host for execution in executions for host in execution.hosts}) == 1
+    named = {problem.host for execution in executions for problem in execution.problems}
+    is_one = len({*named, *(h for one in executions for h in one.hosts)} - {None}) == 1
+    of_others = {(h, one.file) for one in executions if _is_of_others(one) for h in one.hosts}
+    ends = Counter(host for host, _ in of_others)
     return tuple(
-        _without_hosts(execution, answers.get(execution.file), is_one=is_one)
+        replace(_without_names(execution), hosts=(), gpus={})
+        if _is_of_others(execution) and max(ends[host] for host in execution.hosts) == 1
+        else _without_hosts(execution, answers.get(execution.file), is_one=is_one)
         for execution in executions
+    )
+
+
+def _is_of_others(execution: Execution) -> bool:
+    """Return True if a failure shows nothing about its hosts, unless it happens to one again.
+
+    The user or the scheduler may have ended the job, or a host alone reports that a connection
+    failed, whose other end may be at fault. Wrong results before that count.
+    """
+    failed = [problem for problem in execution.problems if problem.cause not in OF_TABLES]
+    signs = [catalog().find(problem.sign or "") for problem in failed]
+    of_network = len(execution.hosts) == 1
+    sides = (side for row in execution.rows for _, side in row.sides())
+    if not (execution.hosts and failed) or any(side and side.wrong for side in sides):
+        return False
+    return all(
+        sign and (sign.outside or (of_network and sign.owner is SignOwner.NETWORK))
+        for sign in signs
     )
 
 
@@ -438,8 +463,11 @@ def _without_hosts(execution: Execution, answer: Answer | None, *, is_one: bool)
     failed = [problem for problem in execution.problems if problem.cause not in OF_TABLES]
     if answer and answer.is_mistake and _has_failed(execution) and not any(p.host for p in failed):
         return replace(execution, hosts=(), gpus={})
-    if not is_one or (answer and answer.is_evident):
-        return execution
+    return _without_names(execution) if is_one and not (answer and answer.is_evident) else execution
+
+
+def _without_names(execution: Execution) -> Execution:
+    """Return an execution whose failures name no host."""
     problems = (p if p.cause in OF_TABLES else replace(p, host=None) for p in execution.problems)
     return replace(execution, problems=tuple(problems))
 
