@@ -43,6 +43,8 @@ def test_a_bad_node_has_counts_for_and_against_it_and_the_figures_of_the_model()
     assert all(step.slow == step.executions > 4 for step in pairs)
     assert all(step.slow == 0 for step in one.steps if step.groups == "each")
     assert all(p.bad == p.executions and p.others_bad < p.others for p in one.partners)
+    # The values of both collectives, as their number is.
+    assert all("% of normal" in text for p in one.partners for text in (p.values, p.other_values))
     (figures,) = one.model
     # Follow-up waves repeat pairs.
     assert all(f.pairs == f.pairs_hit == len(one.partners) for f in figures.effects)

@@ -138,6 +138,12 @@ def test_no_file_of_a_redacted_ticket_has_a_name_or_address(run: Run, tmp_path: 
     assert all(part in one.text for part in ("1654", "DMI-99", "0000:3b:00.0"))
 
 
+def test_a_redacted_name_of_a_file_keeps_its_end_and_loses_domains() -> None:
+    text = "all_gather_gpu05_gpu06.log gpu05.json.gz gpu05.dc1.corp.log gpu05.log.corp log.gz .log"
+    expected = "all_gather_node-1_node-2.log node-1.json.gz node-1.log node-1 log.gz .log"
+    assert Redactor(["gpu05", "gpu06"])(text) == expected
+
+
 WORD = st.text("abcxyz0189", min_size=2, max_size=6).filter(lambda word: not word.isdigit())
 NAME = st.lists(WORD, min_size=1, max_size=3).map("-".join)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from accept.commands.judged import GivenBounds, Judged, judge_path
@@ -61,7 +61,7 @@ class Partner:
     #: Its other executions, and bad ones among them.
     others: int
     others_bad: int
-    #: The values of both, for people, in the step of the slowest execution.
+    #: The values of both, for people; those of several steps as shares of normal.
     values: str
     other_values: str
 
@@ -287,10 +287,14 @@ def _steps(run: Run, about: _Subject) -> Iterator[StepCount]:
         )
 
 
-def _range(population: Population, samples: Iterable[Sample]) -> str:
-    """Return the values of samples for people; empty if there are none."""
-    values = measured(samples)
-    return population.measure.range(values) if values else ""
+def _range(pairs: Sequence[tuple[Population, Sample]], *, is_one: bool) -> str:
+    """Return values for people, as shares of normal if not `is_one` population; empty: none."""
+    shares = [share for one in pairs if (share := share_of(one[1], one[0].normal)) is not None]
+    if not is_one:
+        low, high = f"{min(shares, default=0):.1%}", f"{max(shares, default=0):.1%}"
+        return f"{low if low == high else f'{low} to {high}'} of normal" if shares else ""
+    values = measured(sample for _, sample in pairs)
+    return pairs[0][0].measure.range(values) if values else ""
 
 
 def _partners(run: Run, about: _Subject) -> Iterator[Partner]:
@@ -306,24 +310,16 @@ def _partners(run: Run, about: _Subject) -> Iterator[Partner]:
         own = [pair for pair in pairs if partner in pair[1].hosts]
         shared = [(population, sample) for population, sample, covered in own if covered]
         others = [(population, sample) for population, sample, covered in own if not covered]
-        # The values of several steps are not comparable: those of the slowest pair's are shown.
-        step = min(shared, key=lambda pair: _share(*pair))[0]
+        is_one = all(population is own[0][0] for population, *_ in own)
         yield Partner(
             host=partner,
             executions=len(shared),
             bad=sum(sample.bad for _, sample in shared),
             others=len(others),
             others_bad=sum(sample.bad for _, sample in others),
-            values=_range(step, [sample for population, sample in shared if population is step]),
-            other_values=_range(
-                step, [sample for population, sample in others if population is step]
-            ),
+            values=_range(shared, is_one=is_one),
+            other_values=_range(others, is_one=is_one),
         )
-
-
-def _share(population: Population, sample: Sample) -> float:
-    """Return a value as a share of normal; 0 if there is none."""
-    return share_of(sample, population.normal) or 0.0
 
 
 def _against(steps: tuple[StepCount, ...], partners: tuple[Partner, ...]) -> Iterator[str]:

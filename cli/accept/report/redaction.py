@@ -24,6 +24,8 @@ _BUCKET = re.compile(r"\b(?:gs|s3|az|abfss?)://[^\s/'\"]+")
 _USER = re.compile(
     r"(?<=/home/)[^\s/:'\"]+|(?<=/Users/)[^\s/:'\"]+|(?<![\w.+-])[\w.+-]+(?=@[A-Za-z0-9])"
 )
+#: The ends of names of files, which are no domains.
+_SUFFIXES = frozenset({"csv", "err", "gz", "json", "log", "out", "txt", "xml", "yaml"})
 
 
 class Redactor:
@@ -100,7 +102,9 @@ class Redactor:
         if len(pieces) == 1:
             return self._names.get(text.lower(), text)
         kept: list[str] = []
-        start = 0
+        start, of_names = 0, len(pieces)
+        while pieces[of_names - 1].lower() in _SUFFIXES and pieces[of_names - 2] == ".":
+            of_names -= 2
         while start < len(pieces):
             last = min(len(pieces), start + self._longest)
             ends = range(last, start, -1) if pieces[start].lower() in self._firsts else ()
@@ -112,9 +116,9 @@ class Redactor:
                 continue
             kept.append(self._names["".join(pieces[start:end]).lower()])
             # The domain of a host: labels that begin with a letter.
-            while end + 1 < len(pieces) and pieces[end] == "." and pieces[end + 1][0].isalpha():
+            while end + 1 < of_names and pieces[end] == "." and pieces[end + 1][0].isalpha():
                 end += 2
-                while end + 1 < len(pieces) and pieces[end] != ".":
+                while end + 1 < of_names and pieces[end] != ".":
                     end += 2
             start = end
         return "".join(kept)
