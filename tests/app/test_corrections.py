@@ -136,7 +136,7 @@ def test_an_option_that_is_a_setting_of_the_site_names_its_key(option: str) -> N
 
 
 @pytest.mark.parametrize("option", ["--project", "--zone"])
-def test_an_option_that_is_not_similar_is_no_correction(option: str) -> None:
+def test_an_option_that_is_not_similar_is_not_corrected(option: str) -> None:
     assert "did you mean" not in accept("render", option, "x").err
 
 

@@ -24,7 +24,7 @@ _BUCKET = re.compile(r"\b(?:gs|s3|az|abfss?)://[^\s/'\"]+")
 _USER = re.compile(
     r"(?<=/home/)[^\s/:'\"]+|(?<=/Users/)[^\s/:'\"]+|(?<![\w.+-])[\w.+-]+(?=@[A-Za-z0-9])"
 )
-#: The ends of names of files, which are no domains.
+#: The ends of names of files: they are not parts of a domain.
 _SUFFIXES = frozenset({"csv", "err", "gz", "json", "log", "out", "txt", "xml", "yaml"})
 
 
